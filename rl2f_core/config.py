@@ -1,0 +1,383 @@
+"""Configuration: one frozen pydantic model per run, the same in browser, YAML and command line.
+
+Unknown keys are errors, every field is documented under itself (the text becomes the form's help), and a component
+(environment, teacher, method …) is chosen by its `type`.  Nothing here loads torch.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    SerializeAsAny,
+    ValidationError,
+    model_validator,
+)
+
+from rl2f_core import registry
+from rl2f_core.errors import ConfigError, DataError, shorten
+
+
+class BaseConfig(BaseModel):
+    """Base of all configuration: frozen, unknown keys refused, field docstrings kept as descriptions."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, validate_default=True, allow_inf_nan=False
+    )
+
+
+class Component:
+    """Annotation of a field that holds the config of a registered component, narrowed by its `type`."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def narrow(self, value: Any) -> Any:
+        """A dict (or a bare name) becomes the registered class's own Config."""
+        if isinstance(value, BaseModel):
+            return value
+        if isinstance(value, str):
+            value = {"type": value}
+        if not isinstance(value, dict) or "type" not in value:
+            raise ValueError(f"needs a `type`; known: {', '.join(registry.names(self.kind))}")
+        known = registry.names(self.kind)
+        if value["type"] not in known:
+            raise ValueError(f"unknown {self.kind} {value['type']!r}; known: {', '.join(known)}")
+        return registry.get(self.kind, value["type"]).Config.model_validate(value)  # type: ignore[attr-defined]
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        options = {}
+        for name in registry.names(self.kind):
+            options[name] = registry.get(self.kind, name).Config.model_json_schema()  # type: ignore[attr-defined]
+        return {"oneOf": list(options.values()), "x-component": self.kind}
+
+
+def component(kind: str) -> Any:
+    """The type of a component field."""
+    mark = Component(kind)
+    return Annotated[SerializeAsAny[BaseConfig], mark, BeforeValidator(mark.narrow)]
+
+
+class ModelConfig(BaseConfig):
+    """The student's base model."""
+
+    name: str = "smollm2-135m"
+    """A built-in name, a local folder with safetensors, or a hub id."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Weights and arithmetic; auto takes bfloat16 where the device computes it faster than float32."""
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    """Where it runs; auto takes cuda, then mps, then cpu."""
+
+
+class LoraConfig(BaseConfig):
+    """The trained adapter."""
+
+    rank: int = Field(16, ge=1, le=1024)
+    """Rank r."""
+    alpha: int = Field(32, ge=1)
+    """Scale: the update is multiplied by alpha / r."""
+    targets: tuple[str, ...] | Literal["all-linear"] = "all-linear"
+    """Module names, or every linear layer but the output."""
+    layers: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Share of the layers that are adapted, from the top; less makes the backward pass shorter."""
+
+
+class RolloutConfig(BaseConfig):
+    """How dialogues are played."""
+
+    max_turns: int = Field(4, ge=1, le=64)
+    """Student attempts allowed in a dialogue, T."""
+    max_new_tokens: int = Field(24, ge=1)
+    """Tokens allowed in one attempt."""
+    temperature: float = Field(1.0, gt=0, le=10)
+    """Sampling temperature; log-probabilities are those at this temperature."""
+    top_p: float = Field(1.0, gt=0, le=1)
+    """Nucleus sampling; anything below 1 makes training off-policy."""
+    context_length: int = Field(1024, ge=16)
+    """Tokens a dialogue may have; the model's own limit applies too."""
+    batch_size: int = Field(128, ge=1)
+    """Dialogues that are played at once."""
+
+
+class RewardConfig(BaseConfig):
+    """The reward of a turn: a sum of named terms, each stored (methods.md §1)."""
+
+    preset: Literal["binary", "format", "logic_rl"] = "binary"
+    """binary 1/0; format 1/0/−0.1; logic_rl 3/−0.5/−1/−3."""
+    progress: float = Field(0.0, ge=0)
+    """Weight of the fall of the distance to the answer since the last attempt, where there is a distance."""
+    leak_penalty: float = Field(0.0, ge=0)
+    """Subtracted from a turn whose preceding hint leaked."""
+
+
+class LeaksConfig(BaseConfig):
+    """Which detectors read a hint before the student does, and what happens to a leak."""
+
+    detectors: tuple[component("leak"), ...] = Field(("exact", "equivalent"))  # type: ignore[valid-type, assignment]
+    """Tiers, cheapest first."""
+    action: Literal["flag", "redact", "resample", "drop"] = "flag"
+    """flag records it; redact blanks the span; resample asks again; drop ends the dialogue."""
+    resample_tries: int = Field(3, ge=1)
+    """Hints asked for before a contentless one is given."""
+
+
+class EvaluationConfig(BaseConfig):
+    """What is measured at the end of every stage (methods.md §7, §8)."""
+
+    tasks: int = Field(64, ge=1)
+    """Test tasks."""
+    samples: int = Field(1, ge=1)
+    """Dialogues on each task."""
+    max_turns: int | None = Field(None, ge=1)
+    """Turns; None means as in training."""
+    temperature: float | None = Field(None, gt=0)
+    """Sampling temperature; None means as in training."""
+    split: Literal["validation", "test"] = "test"
+    """Which split the tasks come from."""
+    controls: tuple[Literal["hints", "contentless", "resample", "shuffled", "misleading"], ...] = (
+        "hints",
+        "contentless",
+        "resample",
+        "shuffled",
+        "misleading",
+    )
+    """The run's teacher and the controls that make its curve believable."""
+    checkpoints: tuple[str, ...] = ("base", "stages")
+    """What a training run evaluates when it ends: `base`, `stages` (the last of each), or names like `rl2f@20`."""
+    bootstrap: int = Field(2000, ge=100)
+    """Resamples of the paired bootstrap."""
+    seed: int = 1234
+    """Seed of the sampling at evaluation; the same for every checkpoint, so that differences are paired."""
+
+
+class PreflightConfig(BaseConfig):
+    """Whether a run is worth starting."""
+
+    tasks: int = Field(16, ge=1)
+    """Tasks drawn with the starting weights."""
+    samples: int = Field(8, ge=2)
+    """Dialogues on each."""
+    min_parsable: float = Field(0.5, ge=0, le=1)
+    """Least share of first attempts that can be parsed."""
+    min_mixed: float = Field(0.1, ge=0, le=1)
+    """Least share of groups with unequal returns."""
+    override: bool = False
+    """Go on although it failed; recorded in the run."""
+
+
+class StageConfig(BaseConfig):
+    """One stage of training; the adapter goes on from stage to stage, the optimiser starts anew."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")
+    """Unique in the run; checkpoints are called `name@step`."""
+    method: component("method")  # type: ignore[valid-type]
+    """What is trained on, and how."""
+    start_from: str | None = None
+    """Weights to start from: None for the stage before (the base for the first), `base`, or an earlier stage's name."""
+    steps: int = Field(ge=1)
+    """Optimiser steps (times `minibatches`)."""
+    tasks_per_step: int = Field(8, ge=1)
+    """Tasks drawn at each step."""
+    group_size: int = Field(8, ge=1)
+    """Dialogues on each task, G."""
+    minibatches: int = Field(1, ge=1)
+    """Optimiser updates that one step's samples are split into; above 1 the later ones are off-policy (clipped)."""
+    learning_rate: float = Field(2e-4, gt=0)
+    """Peak rate of AdamW."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """Decay of the rate over the stage."""
+    warmup_steps: int = Field(0, ge=0)
+    """Steps of linear warm-up."""
+    weight_decay: float = Field(0.0, ge=0)
+    """AdamW's decay."""
+    max_grad_norm: float = Field(1.0, gt=0)
+    """Clip the gradient's global norm."""
+    micro_batch_tokens: int = Field(4096, ge=16)
+    """Tokens (padding included) in one forward and backward pass."""
+    max_resamples: int = Field(0, ge=0)
+    """Dynamic sampling: how many groups of equal returns may be re-drawn in a step."""
+    reference: Literal["base", "stage_start"] = "stage_start"
+    """π_ref of the KL stream: the base model, or the weights this stage started from."""
+    temperature: float | None = Field(None, gt=0)
+    """Sampling temperature of this stage; None means `rollout.temperature`."""
+    save_every: int = Field(10, ge=1)
+    """Steps between named checkpoints; the last step is always saved."""
+    commit_every: int = Field(1, ge=1)
+    """Steps between commits: what a resume goes back to, and when events become visible."""
+
+
+class BaseRun(BaseConfig):
+    """What every kind of run needs."""
+
+    name: str = Field("run", pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,99}$")
+    """For people."""
+    seed: int = Field(0, ge=0, lt=2**31)
+    """Fixes tasks, sampling and initial adapter weights."""
+    model: ModelConfig = Field(default_factory=ModelConfig)
+    """The student's base."""
+    backend: component("backend") = Field("hf")  # type: ignore[valid-type, assignment]
+    """What generates."""
+    environment: component("environment")  # type: ignore[valid-type]
+    """Tasks and verifier."""
+    teacher: component("teacher") = Field("scripted")  # type: ignore[valid-type, assignment]
+    """Who hints."""
+    leaks: LeaksConfig = Field(default_factory=LeaksConfig)
+    """Leak detection."""
+    reward: RewardConfig = Field(default_factory=RewardConfig)
+    """Reward terms."""
+    rollout: RolloutConfig = Field(default_factory=RolloutConfig)
+    """Dialogues."""
+    evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig)
+    """Measurement."""
+    lora: LoraConfig = Field(default_factory=LoraConfig)
+    """Adapter."""
+
+    @model_validator(mode="after")
+    def _context_holds_a_turn(self) -> BaseRun:
+        if self.rollout.context_length <= self.rollout.max_new_tokens:
+            raise ValueError(
+                f"rollout.context_length {self.rollout.context_length} leaves no room for a prompt beside "
+                f"max_new_tokens {self.rollout.max_new_tokens}; raise context_length or lower max_new_tokens"
+            )
+        return self
+
+
+class RunConfig(BaseRun):
+    """A training run: a list of stages, e.g. sft → rl2f."""
+
+    kind: Literal["train"] = "train"
+    """Kind of run."""
+    stages: tuple[StageConfig, ...] = Field(min_length=1)
+    """In order."""
+    preflight: PreflightConfig = Field(default_factory=PreflightConfig)
+    """The check before the first stage that learns from its own dialogues."""
+
+    @model_validator(mode="after")
+    def _stages_fit(self) -> RunConfig:
+        seen: list[str] = []
+        for stage in self.stages:
+            if stage.name in seen or stage.name in ("base", "stages"):
+                raise ValueError(f"stage name {stage.name!r} is taken; stages need unique names other than `base`")
+            if stage.start_from not in (None, "base", *seen):
+                raise ValueError(
+                    f"stage {stage.name!r} starts from {stage.start_from!r}, which is no earlier stage; "
+                    f"known: {', '.join(['base', *seen])}"
+                )
+            check = getattr(stage.method, "check_stage", None)
+            if check is not None:
+                check(stage, self)
+            seen.append(stage.name)
+        return self
+
+
+def parse_config(data: Any) -> BaseRun:
+    """Validate a mapping as the config of its `kind` (default: train). Raises `ConfigError` naming each bad field."""
+    if not isinstance(data, dict):
+        raise ConfigError("A configuration is a mapping of keys to values.", value=data)
+    kind = data.get("kind", "train")
+    if not isinstance(kind, str) or kind not in registry.names("kind"):
+        raise ConfigError("Unknown kind of run.", value=kind, known=registry.names("kind"))
+    config_type = registry.get("kind", kind).RunConfig  # type: ignore[attr-defined]
+    try:
+        return config_type.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError(describe(error, config_type), fix="`rl2f config schema` lists every field.") from error
+
+
+def describe(error: ValidationError, config_type: type[BaseModel]) -> str:
+    """A validation error in one line a field: where, what, and the value."""
+    lines = []
+    for item in error.errors():
+        where = ".".join(str(part) for part in item["loc"]) or "(the whole configuration)"
+        what = item["msg"].removeprefix("Value error, ")
+        if item["type"] == "extra_forbidden":
+            what = f"unknown key{_nearest(str(item['loc'][-1]), item['loc'][:-1], config_type)}"
+        elif item["type"] != "value_error" and not isinstance(item.get("input"), dict):
+            what += f" (got {shorten(repr(item.get('input')), 60)})"
+        lines.append(f"{where}: {what}")
+    return f"The configuration has {len(lines)} error(s): " + "; ".join(lines) + "."
+
+
+def _nearest(key: str, loc: tuple[Any, ...], config_type: type[BaseModel]) -> str:
+    import difflib
+
+    if loc:
+        return ""
+    near = difflib.get_close_matches(key, list(config_type.model_fields), 1)
+    return f", did you mean {near[0]!r}?" if near else f"; known: {', '.join(config_type.model_fields)}"
+
+
+def load_config(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> BaseRun:
+    """Read a YAML file, apply `a.b=c` overrides, validate."""
+    path = Path(path)
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ConfigError("The configuration file does not exist.", value=str(path)) from error
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"The configuration file cannot be read: {error}.", value=str(path)) from error
+    if not isinstance(data, dict):
+        raise ConfigError("The configuration file holds no mapping.", value=str(path))
+    for override in overrides:
+        data = apply_override(data, override)
+    return parse_config(data)
+
+
+def apply_override(data: dict[str, Any], override: str) -> dict[str, Any]:
+    """A copy of `data` with `a.b.0.c=value` applied; the value is read as YAML, list positions are numbers."""
+    dotted, sign, text = override.partition("=")
+    if not sign or not dotted:
+        raise ConfigError("An override has the form a.b=value.", value=override)
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError("The override's value is not YAML.", value=override) from error
+
+    def put(node: Any, keys: list[str]) -> Any:
+        if not keys:
+            return value
+        key, rest = keys[0], keys[1:]
+        if isinstance(node, list):
+            if not key.isdigit() or int(key) >= len(node):
+                raise ConfigError("The override names no entry of the list.", value=override,
+                                  known=[str(i) for i in range(len(node))])  # fmt: skip
+            return [put(item, rest) if i == int(key) else item for i, item in enumerate(node)]
+        if isinstance(node, str):
+            node = {"type": node}  # a component written by its bare name
+        if node is not None and not isinstance(node, dict):
+            raise ConfigError("The override goes below a plain value.", value=override)
+        return {**(node or {}), key: put((node or {}).get(key), rest)}
+
+    return put(data, dotted.split("."))
+
+
+def dump_yaml(config: BaseModel) -> str:
+    """The config as YAML with every default written out; `load_config` of it gives the same config."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=110)
+
+
+def write_atomically(path: Path, data: str | bytes) -> None:
+    """Write a whole file or nothing: a temporary sibling, flushed, then renamed."""
+    from rl2f_core.errors import DiskFullError
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data.encode() if isinstance(data, str) else data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        if error.errno == 28:
+            raise DiskFullError("The disk is full.", value=str(path), fix="Free space, then resume the run.") from error
+        raise DataError(f"The file cannot be written: {error.strerror}.", value=str(path)) from error

@@ -1,0 +1,1 @@
+"""Environments: one file each.  `base.py` holds the contract."""

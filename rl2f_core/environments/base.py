@@ -1,0 +1,200 @@
+"""The contract of an environment: seeded tasks, a prompt, a strict verifier, a scripted teacher, an imperfect student.
+
+Task data stands apart from behaviour: `prompt` receives `task.public` alone, so it cannot show the answer.  Everything
+random takes an explicit `random.Random`, so the same seed gives the same words.
+
+Answers travel in `<answer>…</answer>`, and the parser that rewards is the parser that evaluates.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
+
+from rl2f_core.config import BaseConfig
+from rl2f_core.errors import DataError, shorten
+from rl2f_core.types import SPLITS, Split, Task, Verdict
+
+CONTENTLESS = "That is not correct. Try again."
+MAX_ATTEMPT_CHARS = 20_000
+"""Longer attempts are unparsable: no honest answer is that long, and no parser should have to read it."""
+
+
+class Floor(NamedTuple):
+    """The best that can be had without looking at the problem."""
+
+    answer: str
+    """The constant answer."""
+    score: float
+    """The expected share of tasks it solves at one attempt."""
+
+
+class Bounds(NamedTuple):
+    """Closed-form solve probabilities within T turns."""
+
+    with_hints: float
+    """The best possible player who uses every hint."""
+    without_hints: float
+    """The best possible player who is told only that an attempt was wrong."""
+    copying: float | None = None
+    """A player who keeps or respects what hints say, and is random otherwise; None where not defined."""
+
+
+class Environment(ABC):
+    """Tasks and everything that can be said about attempts on them."""
+
+    Config: ClassVar[type[BaseConfig]]
+    needs_hint: ClassVar[bool] = False
+    """True where no player without hints can reach what a player with hints can."""
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
+
+    @property
+    def name(self) -> str:
+        """The registered name."""
+        return self.config.type
+
+    # -- tasks -------------------------------------------------------------------------------------------------
+    @abstractmethod
+    def task(self, split: Split, index: int) -> Task:
+        """The task at position `index` (0, 1, 2 …) of a split: an endless, seeded, repeatable stream.
+
+        The three splits are disjoint under `canonical`; a stream may repeat itself where a split is small.
+        """
+
+    @abstractmethod
+    def canonical(self, task: Task) -> str:
+        """A key that two tasks share exactly when they are the same problem up to renaming."""
+
+    @abstractmethod
+    def task_from_gold(self, problem: str, answer: str) -> Task:
+        """A task from a problem text and a gold answer in the environment's own form (for `rl2f verify`).
+
+        Raises `DataError` where the answer, or what the verifier needs of the problem, cannot be read.
+        """
+
+    # -- the student's side ------------------------------------------------------------------------------------
+    def system(self) -> str:
+        """The system message: how to answer."""
+        return "Answer as <answer>…</answer>."
+
+    @abstractmethod
+    def prompt(self, public: dict[str, Any]) -> str:
+        """The problem as the student reads it, from the public half alone."""
+
+    # -- the verifier ------------------------------------------------------------------------------------------
+    @abstractmethod
+    def answer(self, task: Task) -> str:
+        """The gold answer in normal form, such that `verify(task, wrap(answer))` is correct."""
+
+    @abstractmethod
+    def parse(self, task: Task, text: str) -> str | None:
+        """The normal form of what stands inside the answer tags, or None. Never raises, never evaluates."""
+
+    @abstractmethod
+    def judge(self, task: Task, parsed: str) -> Verdict:
+        """The verdict on a parsed answer."""
+
+    def verify(self, task: Task, attempt: str) -> Verdict:
+        """The verdict on a student's text. Total: hostile text scores 0 and never raises."""
+        inner, problem = extract_answer(attempt)
+        parsed = None if inner is None else self.parse(task, inner)
+        if parsed is None:
+            return Verdict(correct=False, score=0.0, detail=problem or f"unparsable: {shorten(str(inner), 80)}")
+        return self.judge(task, parsed)
+
+    # -- the scripted teacher ----------------------------------------------------------------------------------
+    @abstractmethod
+    def hint(self, task: Task, attempts: Sequence[Verdict], rng: random.Random) -> str:
+        """A true hint on the last wrong attempt that does not give the answer away."""
+
+    @abstractmethod
+    def misleading_hint(self, task: Task, attempts: Sequence[Verdict], rng: random.Random) -> str:
+        """A hint in the same words that points away from the answer."""
+
+    # -- the imperfect student (warm-up data) ------------------------------------------------------------------
+    @abstractmethod
+    def imitate(self, task: Task, attempts: Sequence[Verdict], rng: random.Random, *, follow: bool, right: bool) -> str:
+        """A well-formed attempt of an imperfect student, in answer tags.
+
+        Args:
+            task: The task.
+            attempts: Verdicts on the attempts so far; the hint for the last of them is the scripted one.
+            rng: The only source of chance.
+            follow: Whether this attempt respects the last hint (keeps what it confirmed, moves where it points) or
+                ignores it.
+            right: Whether this attempt must be right.
+        """
+
+    # -- reference lines ---------------------------------------------------------------------------------------
+    @abstractmethod
+    def floor(self) -> Floor:
+        """The best constant answer and its expected score."""
+
+    def bounds(self, turns: int) -> Bounds | None:
+        """Closed-form solve probabilities within `turns`, or None where there are none."""
+        return None
+
+    # -- for leak detectors ------------------------------------------------------------------------------------
+    def candidates(self, task: Task, text: str) -> list[tuple[int, int, str]]:
+        """Everything in `text` that could be read as an answer: `(start, end, normal form)`, in order of start.
+
+        The `equivalent` tier judges each by the verifier, so `1,0 24`, `1024.0` and `10 + 1014` are all found where
+        the environment reads them so. The default finds nothing.
+        """
+        return []
+
+
+_TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
+
+
+def wrap(answer: str) -> str:
+    """The answer as a student writes it."""
+    return f"<answer>{answer}</answer>"
+
+
+def extract_answer(attempt: str) -> tuple[str | None, str]:
+    """The text inside the one answer block, or None and the reason.
+
+    Strict, so that reward hacking does not pay: exactly one block, opened before closed, nothing but white space
+    after it.
+    """
+    if len(attempt) > MAX_ATTEMPT_CHARS:
+        return None, f"unparsable: the attempt is {len(attempt)} characters long"
+    tags = list(_TAG.finditer(attempt))
+    if not tags:
+        return None, "unparsable: no <answer> block"
+    if [tag.group(1) for tag in tags] != ["", "/"]:
+        return None, "unparsable: not exactly one <answer> block"
+    opening, closing = tags
+    if attempt[closing.end() :].strip():
+        return None, "unparsable: text after the <answer> block"
+    return attempt[opening.end() : closing.start()], ""
+
+
+def split_of(key: str, shares: Sequence[float] = (0.6, 0.2, 0.2)) -> Split:
+    """The split that a canonical key belongs to: a hash of the key, so splits are disjoint by construction."""
+    point = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") / 2**64
+    for split, edge in zip(SPLITS, (shares[0], shares[0] + shares[1], 2.0), strict=True):
+        if point < edge:
+            return split
+    raise AssertionError("unreachable: the last edge is above 1")
+
+
+def draw(environment: Environment, split: Split, index: int, seed: int, make: Any, tries: int = 10_000) -> Task:
+    """Draw tasks from `make(rng) -> Task` until one belongs to `split`; repeatable from (seed, split, index)."""
+    rng = random.Random(f"{environment.name}/{seed}/{split}/{index}")
+    for _ in range(tries):
+        task = make(rng)
+        if split_of(environment.canonical(task)) == split:
+            return task.model_copy(update={"split": split, "id": f"{environment.name}/{split}/{index}"})
+    raise DataError(
+        f"No {split} task was found in {tries} draws: the space of {environment.name} tasks is too small to split.",
+        value=environment.config.model_dump(),
+        fix="Choose a larger level.",
+    )

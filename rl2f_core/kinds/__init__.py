@@ -1,0 +1,1 @@
+"""kinds: see the modules in this package."""

@@ -1,0 +1,1 @@
+"""leaks: see the modules in this package."""

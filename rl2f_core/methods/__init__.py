@@ -1,0 +1,1 @@
+"""methods: see the modules in this package."""

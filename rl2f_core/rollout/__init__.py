@@ -1,0 +1,1 @@
+"""rollout: see the modules in this package."""

@@ -1,0 +1,1 @@
+"""teachers: see the modules in this package."""

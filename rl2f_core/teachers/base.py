@@ -1,0 +1,65 @@
+"""The contract of a teacher: it holds the privileged half, and answers a batch of wrong attempts with hints."""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from rl2f_core.config import BaseConfig
+from rl2f_core.environments.base import Environment
+from rl2f_core.types import Task, Turn, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class FeedbackRequest:
+    """One wrong attempt that wants a hint."""
+
+    task: Task
+    turns: tuple[Turn, ...]
+    """The dialogue so far; the last turn is the wrong attempt, its `hint` still None."""
+    seed: int
+    """Fixes whatever the teacher leaves to chance."""
+    retry: int = 0
+    """How many hints for this attempt were already refused by a leak detector."""
+
+    @property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """The verdicts so far, oldest first."""
+        return tuple(turn.verdict for turn in self.turns)
+
+    def rng(self) -> random.Random:
+        """A generator of its own for this request."""
+        return random.Random(f"{self.seed}/{len(self.turns)}/{self.retry}")
+
+
+@dataclass(frozen=True, slots=True)
+class Feedback:
+    """A teacher's message, before any leak detector has seen it."""
+
+    text: str
+    source_task: str | None = None
+    """The task it was written for, where that is another one."""
+    error: str | None = None
+    """Why no hint could be had; `text` is then not for the student."""
+
+
+class Teacher(ABC):
+    """Answers wrong attempts. Batch-first: a model teacher answers them all in one call."""
+
+    Config: ClassVar[type[BaseConfig]]
+
+    def __init__(self, config: Any, environment: Environment) -> None:
+        self.config = config
+        self.environment = environment
+
+    @property
+    def name(self) -> str:
+        """The registered name."""
+        return self.config.type
+
+    @abstractmethod
+    def feedback(self, requests: Sequence[FeedbackRequest]) -> list[Feedback]:
+        """One message for each request, in order.  The result depends on the requests alone, not on earlier calls."""
