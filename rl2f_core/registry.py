@@ -75,7 +75,8 @@ def discover() -> None:
             _discovered.add(package)
             path = importlib.import_module(package).__path__
             for module in pkgutil.iter_modules(path):
-                importlib.import_module(f"{package}.{module.name}")
+                if not module.name.startswith("_"):
+                    importlib.import_module(f"{package}.{module.name}")
     for entry in entry_points(group="rl2f.plugins"):
         load_plugin(entry.value)
     for name in filter(None, os.environ.get("RL2F_PLUGINS", "").split(os.pathsep)):

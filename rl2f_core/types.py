@@ -176,7 +176,7 @@ class Dialogue(Value):
     stop: StopReason
     error: str | None = None
     policy: str = "base"
-    """Name and version of the weights that spoke for the student, e.g. `rl2f@12`."""
+    """Name and version of the weights that spoke for the student, e.g. `rl2f@12`; `demonstration` where none did."""
     seed: int = 0
 
     @property
@@ -200,16 +200,16 @@ class TokenStream:
     """The tokens of one dialogue exactly as the model was given and produced them.
 
     All four have the same length. `turn` is k on the student's tokens of turn k and on the hint after it, and −1 on
-    the opening prompt; `sampled` is true on the student's tokens only.
+    the opening prompt; `student` is true on the student's tokens only, sampled or (in a demonstration) written.
     """
 
     token_ids: tuple[int, ...]
-    sampled: tuple[bool, ...]
+    student: tuple[bool, ...]
     logprobs: tuple[float, ...]
     turn: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        lengths = {len(self.token_ids), len(self.sampled), len(self.logprobs), len(self.turn)}
+        lengths = {len(self.token_ids), len(self.student), len(self.logprobs), len(self.turn)}
         if len(lengths) != 1:
             raise ValueError(f"TokenStream arrays differ in length: {sorted(lengths)}.")
 

@@ -105,7 +105,7 @@ class Environment(ABC):
         inner, problem = extract_answer(attempt)
         parsed = None if inner is None else self.parse(task, inner)
         if parsed is None:
-            return Verdict(correct=False, score=0.0, detail=problem or f"unparsable: {shorten(str(inner), 80)}")
+            return Verdict(correct=False, score=0.0, detail=problem or f"unparsable: {shorten(repr(inner), 80)}")
         return self.judge(task, parsed)
 
     # -- the scripted teacher ----------------------------------------------------------------------------------

@@ -1,0 +1,56 @@
+# Needs Python 3.11 or newer and make; everything else is installed into $(VENV).
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+CONFIG ?= data/configs/quickstart.yaml
+TEST_WORKERS ?= 2
+# Two test processes share the cores: one thread each.
+TEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest
+
+.PHONY: help setup demo run test test-slow check format bench lock clean
+.DEFAULT_GOAL := help
+
+help: ## Show the targets.
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## Make the virtual environment and install the locked versions.
+
+$(STAMP): pyproject.toml requirements.lock
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else f"Python 3.11 or newer is needed, $(PYTHON) is {sys.version.split()[0]}. Fix: make $(MAKECMDGOALS) PYTHON=python3.11")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint requirements.lock --editable ".[app,dev]"
+	@touch $@
+
+demo: setup ## Get the model, run the quickstart experiment and print its report.
+	$(BIN)/rl2f models get smollm2-135m
+	$(BIN)/rl2f train $(CONFIG)
+
+run: demo ## The same as demo.
+
+test: setup ## The tests that need neither a GPU, a browser nor minutes.
+	$(TEST) -n $(TEST_WORKERS)
+
+test-slow: setup ## The tests that take minutes or need the real model.
+	$(TEST) -m slow
+
+check: setup ## Lint, format, types, import rules.
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(TEST) -q tests/test_architecture.py
+
+format: setup ## Let ruff rewrite what it can.
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup ## Speed and memory against the plain ways, as ratios.
+	$(BIN)/python -m tests.benchmarks
+
+lock: $(STAMP) ## Write requirements.lock from what is installed.
+	$(BIN)/python .ci/lock.py app dev > requirements.lock.new
+	mv requirements.lock.new requirements.lock
+	@touch $(STAMP)
+
+clean: ## Remove the virtual environment and caches; runs and models stay.
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,1 @@
+"""The skin: command line now, browser app on top of the same core."""

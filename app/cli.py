@@ -1,0 +1,83 @@
+"""`rl2f`: thin commands over the core. `rl2f --help` loads neither torch nor any component."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from app.commands import config, health, models, replay, runs, verify
+
+
+class Guarded(TyperGroup):
+    """Turns the project's errors into one message and exit code 2; `--debug` may stand anywhere before a `--`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Move `--debug` to the front, where the group reads it."""
+        end = args.index("--") if "--" in args else len(args)
+        if "--debug" in args[:end]:
+            args = ["--debug", *(a for i, a in enumerate(args) if a != "--debug" or i >= end)]
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command inside the error boundary."""
+        from rl2f_core.errors import RL2FError
+
+        try:
+            return super().invoke(ctx)
+        except RL2FError as error:
+            if ctx.params.get("debug"):
+                raise
+            from app.console import fail
+
+            fail(str(error))
+            raise typer.Exit(2) from error
+        except BrokenPipeError as error:  # the reader of our output (head, less) went away
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(141) from error
+
+
+app = typer.Typer(
+    cls=Guarded,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="Teacher-student experiments on language models: train, evaluate, replay, verify.",
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from rl2f_core import __version__
+
+        typer.echo(f"rl2f {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Options that every command has."""
+
+
+app.command("train")(runs.train)
+app.command("eval")(runs.evaluate)
+app.command("preflight")(runs.preflight)
+app.command("replay")(replay.replay)
+app.command("verify")(verify.verify)
+app.command("doctor")(health.doctor)
+app.add_typer(models.app, name="models")
+app.add_typer(config.app, name="config")
+
+
+def main() -> None:
+    """The entry point of the `rl2f` command."""
+    app(prog_name="rl2f")

@@ -1,0 +1,40 @@
+"""`rl2f config`: what can be set, what a file amounts to, and whether it is right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(no_args_is_help=True, help="Inspect run configurations.", rich_markup_mode=None)
+Config = Annotated[Path, typer.Argument(help="YAML file.")]
+Sets = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override one value; may be repeated.")]
+
+
+@app.command()
+def schema(kind: Annotated[str, typer.Option(help="Kind of run.")] = "train") -> None:
+    """Print the JSON schema of a run's configuration, with every registered component."""
+    import json
+
+    from rl2f_core import registry
+
+    run_config = registry.get("kind", kind).RunConfig  # type: ignore[attr-defined]
+    typer.echo(json.dumps(run_config.model_json_schema(), indent=2))
+
+
+@app.command()
+def show(config: Config, sets: Sets = None) -> None:
+    """Print the configuration as YAML with every default written out."""
+    from rl2f_core.config import dump_yaml, load_config
+
+    typer.echo(dump_yaml(load_config(config, sets or [])), nl=False)
+
+
+@app.command()
+def validate(config: Config, sets: Sets = None) -> None:
+    """Say whether the configuration is right; each error is named by its field."""
+    from rl2f_core.config import load_config
+
+    load_config(config, sets or [])
+    typer.echo(f"{config}: ok")

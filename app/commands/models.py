@@ -1,0 +1,39 @@
+"""`rl2f models`: what can be trained, and fetching it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(no_args_is_help=True, help="List and fetch base models.", rich_markup_mode=None)
+
+
+@app.command("list")
+def list_() -> None:
+    """Show the models known by name and those in the cache."""
+    from app.console import human_bytes, out, table
+    from rl2f_core.models import home, list_models
+
+    rows = []
+    for entry in list_models():
+        state = human_bytes(entry.bytes) if entry.path else "not fetched"
+        rows.append((entry.name, state, entry.license, entry.checksum[:12] or "-", entry.description))
+    out().print(table("name", "size", "license", "checksum", "what", rows=rows))
+    out().print(f"\nCache: {home() / 'models'}", markup=False)
+    out().print("A local folder with safetensors or a hub id (org/model) works wherever a name does.")
+
+
+@app.command("get")
+def get(
+    name: Annotated[str, typer.Argument(help="A name from `rl2f models list`, a hub id, or a local folder to check.")],
+    verify: Annotated[bool, typer.Option("--verify", help="Read every byte and compare checksums.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Fetch again, replacing what is in the cache.")] = False,
+) -> None:
+    """Fetch a model once, or check that it is there and whole; prints its folder."""
+    from app.console import err, out
+    from rl2f_core.models import get_model
+
+    found = get_model(name, verify=verify, force=force, say=lambda text: err().print(text, markup=False))
+    err().print(f"{found.name} {'verified' if verify else 'ready'}, checksum {found.checksum[:16]}…", markup=False)
+    out().print(str(found.path), markup=False)

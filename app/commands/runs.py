@@ -1,0 +1,110 @@
+"""`rl2f train`, `eval` and `preflight`: a configuration becomes a run's folder, and the run is executed in it."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rl2f_core.config import BaseRun
+    from rl2f_core.run import RunDir
+
+Sets = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override one value; may be repeated.")]
+Out = Annotated[Path | None, typer.Option(help="Folder of the run; by default one below runs/.")]
+
+
+def train(
+    config: Annotated[Path | None, typer.Argument(help="YAML file; not needed with --resume.")] = None,
+    sets: Sets = None,
+    out: Out = None,
+    resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
+) -> None:
+    """Run an experiment: preflight, stages, evaluation. Ctrl-C stops after the step and saves; twice ends at once."""
+    from rl2f_core.config import load_config
+    from rl2f_core.errors import ConfigError
+    from rl2f_core.run import RunDir
+
+    if resume is not None:
+        if sets or out is not None:
+            raise ConfigError("--set and --out do not go with --resume: a run goes on as it was configured.")
+        run_dir = RunDir.open(resume)
+        if config is not None and load_config(config) != run_dir.config():
+            raise ConfigError(
+                "The configuration file is not the one of the run to resume.",
+                value=str(config),
+                fix=f"rl2f train --resume {resume}",
+            )
+    elif config is None:
+        raise ConfigError("A configuration file is needed.", fix="rl2f train CONFIG, or rl2f train --resume DIR.")
+    else:
+        run_dir = _create(load_config(config, sets or []), out)
+    _execute(run_dir)
+
+
+def _create(config: BaseRun, out: Path | None) -> RunDir:
+    from rl2f_core.run import RunDir
+
+    if out is None:
+        slug = re.sub(r"[^A-Za-z0-9._-]+", "-", config.name).strip("-")
+        out = Path("runs") / f"{slug}-{time.strftime('%Y%m%d-%H%M%S')}"
+        taken = 2
+        while out.exists():
+            out = out.with_name(f"{slug}-{time.strftime('%Y%m%d-%H%M%S')}-{taken}")
+            taken += 1
+    return RunDir.create(out, config)
+
+
+def _execute(run_dir: RunDir) -> None:
+    """Execute the run in its folder with bars and Ctrl-C, then print what it found and the next command."""
+    from app.console import err, out
+    from app.progress import StopSignal, TerminalProgress
+    from rl2f_core.errors import RL2FError
+    from rl2f_core.events import JsonlSink
+    from rl2f_core.run import execute
+
+    config = run_dir.config()
+    again = f"rl2f train --resume {run_dir.path}"
+    err().print(f"Run {run_dir.path} (seed {config.seed})", markup=False)
+    stop = StopSignal()
+    try:
+        with stop, TerminalProgress() as progress:
+            ended = execute(config, run_dir, JsonlSink(run_dir.events_path), stop, progress)
+    except KeyboardInterrupt:
+        err().print(f"\nEnded at once. Go on with: {again}", markup=False)
+        raise typer.Exit(130) from None
+    except RL2FError:
+        err().print(f"The run's folder is {run_dir.path}", markup=False)
+        raise
+    if ended.status == "stopped":
+        err().print(f"Stopped and saved. Go on with: {again}", markup=False)
+        raise typer.Exit(130)
+    report = run_dir.evaluation / "report.md"
+    if report.is_file():
+        out().print(report.read_text(encoding="utf-8"), markup=False)
+    next_steps(run_dir)
+
+
+def next_steps(run_dir: RunDir) -> None:
+    """Where the results lie and what can be done with them."""
+    from app.console import err
+
+    console = err()
+    for label, path in (("Checkpoints", run_dir.checkpoints), ("Evaluation", run_dir.evaluation)):
+        if path.is_dir() and any(path.iterdir()):
+            console.print(f"{label}: {path}", markup=False)
+    console.print(f"Read the dialogues: rl2f replay {run_dir.path}", markup=False)
+
+
+def evaluate() -> None:
+    raise typer.Exit(2)
+
+
+def preflight() -> None:
+    raise typer.Exit(2)
+
+
+_: Any = None

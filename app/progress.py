@@ -1,0 +1,96 @@
+"""A run in the terminal: progress bars, and Ctrl-C once to stop after the step, twice to end at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from types import FrameType, TracebackType
+from typing import Any
+
+from app.console import err, progress
+from rl2f_core.run import Progress
+
+QUIET_SECONDS = 20.0
+"""Where there is no terminal, a line this often says how far the run is."""
+
+
+class TerminalProgress(Progress):
+    """On a terminal a bar for each stage and one for what it does at the moment; elsewhere a line now and then."""
+
+    def __init__(self) -> None:
+        self._bars = progress()
+        self._tasks: dict[str, Any] = {}
+        self._said = float("-inf")
+
+    def __enter__(self) -> TerminalProgress:
+        self._bars.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
+        self._bars.stop()
+
+    def update(self, phase: str, done: float, total: float | None, note: str = "") -> None:
+        """Move the bar of `phase`. Bars of stages stay, any other goes when the next one comes."""
+        if self._bars.disable:
+            self._line(phase, done, total, note)
+            return
+        if phase not in self._tasks:
+            for old in [name for name in self._tasks if not _lasts(name)]:
+                self._bars.remove_task(self._tasks.pop(old))
+            self._tasks[phase] = self._bars.add_task(phase, total=total, note=note)
+        self._bars.update(self._tasks[phase], completed=done, total=total, note=note)
+
+    def _line(self, phase: str, done: float, total: float | None, note: str) -> None:
+        now, ends = time.monotonic(), _lasts(phase) and total is not None and done >= total
+        if now - self._said < QUIET_SECONDS and not ends:
+            return
+        self._said = now
+        of = f"/{total:g}" if total is not None else ""
+        err().print(f"{phase} {done:g}{of} {note}".rstrip(), markup=False)
+
+    def say(self, text: str) -> None:
+        """A sentence above the bars."""
+        from app.console import model_text
+
+        (err() if self._bars.disable else self._bars.console).print(model_text(text))
+
+
+def _lasts(phase: str) -> bool:
+    return phase.startswith("stage ")
+
+
+class StopSignal:
+    """While it is entered: the first Ctrl-C (or SIGTERM) asks the run to stop, the second Ctrl-C ends it at once.
+
+    The second raises `KeyboardInterrupt`, so that the run can still say how it ended; a third does not wait for that.
+    """
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self._before: dict[int, Any] = {}
+
+    def __call__(self) -> bool:
+        """Whether the run should stop."""
+        return self.asked > 0
+
+    def __enter__(self) -> StopSignal:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._heard)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _heard(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGTERM:
+            self.asked = max(self.asked, 1)
+            return
+        self.asked += 1
+        if self.asked == 1:
+            os.write(2, b"\nStopping after this step and saving; Ctrl-C again ends at once.\n")
+        elif self.asked == 2:
+            raise KeyboardInterrupt
+        else:
+            os._exit(130)

@@ -1,0 +1,87 @@
+"""Reading a LoRA adapter in PEFT's format, and adding it to base weights: W + (alpha / r) · B A."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rl2f_core.errors import AdapterError
+
+_PREFIX = "base_model.model."
+
+
+@dataclass(frozen=True)
+class LoraWeights:
+    """Module name → (A [r, in], B [out, r]) in float32, and the scale."""
+
+    pairs: dict[str, tuple[torch.Tensor, torch.Tensor]]
+    scale: float
+
+
+def read_lora(folder: Path, modules: dict[str, Any]) -> LoraWeights:
+    """Read `adapter_model.safetensors`, checking that it fits the base model's `modules`; raises `AdapterError`."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        config = json.loads((folder / "adapter_config.json").read_text())
+        tensors = load_file(folder / "adapter_model.safetensors")
+    except (OSError, ValueError, SafetensorError) as error:
+        raise AdapterError(
+            f"The folder holds no readable LoRA adapter: {error}.",
+            value=str(folder),
+            fix="It needs adapter_config.json and adapter_model.safetensors.",
+        ) from error
+    if config.get("use_dora") or config.get("use_rslora") or config.get("peft_type") != "LORA":
+        raise AdapterError("Only plain LoRA adapters can be merged.", value=config.get("peft_type"), known=["LORA"])
+    pairs: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
+    for key in tensors:
+        name = key.removeprefix(_PREFIX)
+        if not name.endswith(".lora_A.weight"):
+            continue
+        name = name.removesuffix(".lora_A.weight")
+        a, b = tensors[key].float(), tensors[key.replace("lora_A", "lora_B")].float()
+        module = modules.get(name)
+        if module is None or tuple(module.weight.shape) != (b.shape[0], a.shape[1]):
+            has = "no such module" if module is None else f"shape {tuple(module.weight.shape)}"
+            raise AdapterError(
+                f"The adapter belongs to another base model: it changes {name} by {b.shape[0]}×{a.shape[1]}, "
+                f"and this model has {has}.",
+                value=str(folder),
+                fix="Load it on the base it was trained on.",
+            )
+        pairs[name] = (a, b)
+    if not pairs:
+        raise AdapterError("The adapter file holds no LoRA weights.", value=str(folder))
+    return LoraWeights(pairs, config["lora_alpha"] / config["r"])
+
+
+class Merger:
+    """Keeps one working model whose weights are the base plus at most one adapter."""
+
+    def __init__(self, model: Any) -> None:
+        self.modules = {n: m for n, m in model.named_modules() if isinstance(m, torch.nn.Linear)}
+        self.base: dict[str, torch.Tensor] = {}
+        self.active: str | None = None
+
+    @torch.no_grad()
+    def activate(self, name: str | None, adapters: dict[str, LoraWeights]) -> None:
+        """Make the model speak with an adapter; None is the base."""
+        if name == self.active:
+            return
+        if name is not None and name not in adapters:
+            raise AdapterError("No adapter of this name is loaded.", value=name, known=sorted(adapters))
+        lora = adapters[name] if name is not None else LoraWeights({}, 1.0)
+        for module in set(self.base) - set(lora.pairs):
+            self.modules[module].weight.copy_(self.base[module])
+        for module, (a, b) in lora.pairs.items():
+            weight = self.modules[module].weight
+            if module not in self.base:
+                self.base[module] = weight.detach().clone()
+            delta = (b.to(weight.device) @ a.to(weight.device)) * lora.scale
+            weight.copy_(self.base[module].float() + delta)
+        self.active = name

@@ -1,0 +1,92 @@
+"""Whole numbers in text: a strict reader for answers, and a generous finder for leaks.  Nothing is ever evaluated.
+
+The two differ on purpose.  An answer counts only in a form that nobody could dispute; a hint gives the answer away in
+any form that a reader would understand.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from typing import NamedTuple
+
+MAX_DIGITS = 40
+"""Longer numbers are unparsable: no level has such answers."""
+_MAX_TERMS = 8
+MINUS = ("-", "−")
+_SPACE = " \t\r\n"
+_STRICT = re.compile(r"[+-]?(?:[0-9]+|[1-9][0-9]{0,2}(?:,[0-9]{3})+)")
+_SIGN = r"(?P<sign>(?<![\w)])[+\-−])?"
+_NUMBER = re.compile(_SIGN + r"(?P<digits>\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.(?P<fraction>\d+))?")
+_SPLIT_UP = re.compile(_SIGN + r"(?<!\d)(?P<digits>\d+(?:[ ,_'’\u00a0\u2009\u202f]\d+)+)")
+_OPERATOR = re.compile(r"\s{0,3}(?P<operator>[+\-−–x×*·X])\s{0,3}(?P<sign>[+\-−]?)")
+
+
+def parse_integer(text: str) -> int | None:
+    """The number that `text` consists of, or None.
+
+    Accepted: ASCII digits, at most `MAX_DIGITS` of them, with an optional sign, thousands commas if they stand in
+    every right place, and white space around the whole. Leading zeros and `-0` are read as usual. Everything else is
+    None: `12.0`, `1e3`, `0x10`, `１２`, `1,2`, `12 apples`.
+    """
+    text = text.strip(_SPACE)
+    if len(text) > 2 * MAX_DIGITS or not _STRICT.fullmatch(text):
+        return None
+    digits = text.replace(",", "")
+    return int(digits) if len(digits.lstrip("+-")) <= MAX_DIGITS else None
+
+
+class _Found(NamedTuple):
+    start: int
+    """Where the number starts, with its sign."""
+    digits_start: int
+    """Where its digits start."""
+    end: int
+    negative: bool
+    size: int
+    """The absolute value."""
+
+
+def find_integers(text: str) -> list[tuple[int, int, str]]:
+    """Everything in `text` that reads as a whole number: `(start, end, normal form)`, in order of start.
+
+    Found are numbers with a sign, with thousands separators, with a fraction of zeros (`12.0`), with digits that are
+    pulled apart by single spaces, commas, underscores or apostrophes (`1,0 24`), in any script's decimal digits, and
+    sums, differences and products of up to eight numbers (`10 + 2 x 3`, every part of it as well). Takes time linear
+    in the text.
+    """
+    numbers = list(_numbers(text))
+    found = {(n.start, n.end, str(-n.size if n.negative else n.size)) for n in numbers}
+    for match in _SPLIT_UP.finditer(text):
+        digits = "".join(c for c in match["digits"] if c.isdecimal())
+        if len(digits) <= MAX_DIGITS:
+            value = int(digits)
+            found.add((match.start(), match.end(), str(-value if match["sign"] in MINUS else value)))
+    links = [_OPERATOR.fullmatch(text, a.end, b.digits_start) if b.digits_start - a.end <= 8 else None
+             for a, b in pairwise(numbers)]  # fmt: skip
+    for first, link in enumerate(links):
+        if link:
+            found.update(_chains(numbers[first : first + _MAX_TERMS], links[first : first + _MAX_TERMS]))
+    return sorted(found)
+
+
+def _numbers(text: str) -> Iterator[_Found]:
+    for match in _NUMBER.finditer(text):
+        digits = match["digits"].replace(",", "")
+        if len(digits) <= MAX_DIGITS and not (match["fraction"] or "").strip("0"):
+            yield _Found(match.start(), match.start("digits"), match.end(), match["sign"] in MINUS, int(digits))
+
+
+def _chains(numbers: list[_Found], links: Iterable[re.Match[str] | None]) -> Iterator[tuple[int, int, str]]:
+    """The values of `n0 op n1`, `n0 op n1 op n2` … as far as there are operators between the numbers."""
+    total, term = 0, -numbers[0].size if numbers[0].negative else numbers[0].size
+    for number, link in zip(numbers[1:], links, strict=False):
+        if link is None:
+            return
+        value = -number.size if link["sign"] in MINUS else number.size
+        if link["operator"] in "x×*·X":
+            term *= value
+        else:
+            total, term = total + term, value if link["operator"] == "+" else -value
+        yield numbers[0].start, number.end, str(total + term)

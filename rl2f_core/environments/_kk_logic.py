@@ -1,0 +1,270 @@
+"""Knights and knaves as pure logic: statement trees, truth tables, unique puzzles, and a canonical form.
+
+A **statement** is a nested tuple: `("knight", p)`, `("knave", p)`, `("not", s)`, and `(op, s, t)` with op one of
+`and`, `or`, `imp`, `iff`; p is the number of a person.  A **puzzle** is a tuple of statements, where person i says
+statement i.  An **assignment** of n people is an integer of n bits; bit i is set when person i is a knight.
+
+A **table** is the truth table of a statement over all 2ⁿ assignments, packed into one integer: bit a is the value under
+assignment a.  All 2ⁿ assignments are therefore tried at once, and uniqueness is proven, not sampled.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Any
+
+from rl2f_core.errors import DataError
+
+Statement = tuple[Any, ...]
+Puzzle = tuple[Statement, ...]
+
+LEAVES = ("knight", "knave")
+COMMUTATIVE = ("and", "or", "iff")
+BINARY = ("and", "or", "imp", "iff")
+KINDS = ("leaf", "not", *BINARY)
+MAX_PEOPLE = 8
+_SYMBOL = {"knight": "K", "knave": "V", "not": "~", "and": "&", "or": "|", "imp": ">", "iff": "="}
+
+
+def as_puzzle(data: Sequence[Any]) -> Puzzle:
+    """Nested lists, as they come back from JSON, as the tuples they were."""
+    return tuple(_as_statement(item) for item in data)
+
+
+def _as_statement(data: Any) -> Any:
+    return tuple(_as_statement(item) for item in data) if isinstance(data, (list, tuple)) else data
+
+
+def is_leaf(statement: Statement) -> bool:
+    """Whether it speaks of one person only, without a connective."""
+    return statement[0] in LEAVES
+
+
+def height(statement: Statement) -> int:
+    """Levels of the tree; a leaf has 1."""
+    return 1 if is_leaf(statement) else 1 + max(height(child) for child in statement[1:])
+
+
+# -- truth -------------------------------------------------------------------------------------------------------
+
+
+def evaluate(statement: Statement, assignment: int) -> bool:
+    """The truth value of a statement under an assignment."""
+    kind = statement[0]
+    if kind == "knight":
+        return bool(assignment >> statement[1] & 1)
+    if kind == "knave":
+        return not assignment >> statement[1] & 1
+    if kind == "not":
+        return not evaluate(statement[1], assignment)
+    left, right = evaluate(statement[1], assignment), evaluate(statement[2], assignment)
+    if kind == "and":
+        return left and right
+    if kind == "or":
+        return left or right
+    if kind == "imp":
+        return not left or right
+    return left == right
+
+
+def fits(puzzle: Puzzle, person: int, assignment: int) -> bool:
+    """Whether a person's role under the assignment agrees with the truth of what that person says."""
+    return bool(assignment >> person & 1) == evaluate(puzzle[person], assignment)
+
+
+def first_contradicted(puzzle: Puzzle, assignment: int) -> int | None:
+    """The first person whose statement does not fit the assignment, or None where all fit."""
+    return next((i for i in range(len(puzzle)) if not fits(puzzle, i, assignment)), None)
+
+
+@lru_cache(maxsize=64)
+def _knight_table(person: int, people: int) -> int:
+    return sum(1 << a for a in range(2**people) if a >> person & 1)
+
+
+def _combine(kind: str, left: int, right: int, full: int) -> int:
+    if kind == "and":
+        return left & right
+    if kind == "or":
+        return left | right
+    if kind == "imp":
+        return left ^ full | right
+    return left ^ right ^ full
+
+
+def table(statement: Statement, people: int) -> int:
+    """The truth table of a statement: 2**people bits."""
+    full = (1 << 2**people) - 1
+    kind = statement[0]
+    if kind == "knight":
+        return _knight_table(statement[1], people)
+    if kind == "knave":
+        return _knight_table(statement[1], people) ^ full
+    if kind == "not":
+        return table(statement[1], people) ^ full
+    return _combine(kind, table(statement[1], people), table(statement[2], people), full)
+
+
+def solutions(puzzle: Puzzle) -> list[int]:
+    """All assignments with knight_i ↔ statement_i for every person i, in rising order."""
+    people = len(puzzle)
+    full = held = (1 << 2**people) - 1
+    for person, statement in enumerate(puzzle):
+        held &= _knight_table(person, people) ^ table(statement, people) ^ full
+    return [a for a in range(2**people) if held >> a & 1]
+
+
+# -- generation --------------------------------------------------------------------------------------------------
+
+
+def random_statement(speaker: int, people: int, depth: int, rng: random.Random) -> Statement:
+    """A statement of at most `depth` levels, by a fair die of six kinds at each inner level.
+
+    Nobody says "I am a knave".  The two parts of a connective differ, nothing is denied twice, and no part is true or
+    false under all assignments.
+    """
+    kind = rng.choice(KINDS) if depth > 1 else "leaf"
+    if kind == "leaf":
+        person = rng.randrange(people)
+        return (rng.choice(LEAVES) if person != speaker else "knight", person)
+    full = (1 << 2**people) - 1
+    while True:
+        children = [random_statement(speaker, people, depth - 1, rng) for _ in range(1 if kind == "not" else 2)]
+        if kind == "not" and children[0][0] == "not":
+            continue
+        if kind != "not" and encode(children[0], _numbers(people)) == encode(children[1], _numbers(people)):
+            continue
+        statement = (kind, *children)
+        if table(statement, people) not in (0, full):
+            return statement
+
+
+def generate(solution: int, people: int, depth: int, rng: random.Random, tries: int = 100_000) -> Puzzle:
+    """A puzzle whose one and only solution is the given assignment.
+
+    Knights say what is true and knaves what is false under it, and the puzzle is refused unless no other assignment
+    fits.  A statement that fits every assignment (a roundabout "I am a knight") says nothing and is refused too.
+    The solution is an argument, so that the caller can make all patterns of roles equally frequent; accepting
+    whatever puzzle comes first would favour some.
+
+    `depth` must be at least 2: with leaves alone, turning every role round keeps all statements fitting, so the
+    number of solutions is even.  Raises `DataError` when `tries` puzzles were refused.
+    """
+    for _ in range(tries):
+        puzzle = tuple(_telling_statement(i, people, depth, solution, rng) for i in range(people))
+        if solutions(puzzle) == [solution]:
+            return puzzle
+    raise DataError(
+        f"No puzzle with exactly one solution was found in {tries} draws.",
+        value={"people": people, "depth": depth, "solution": solution},
+        fix="Use at least 2 people and a depth of at least 2.",
+    )
+
+
+def _telling_statement(speaker: int, people: int, depth: int, solution: int, rng: random.Random) -> Statement:
+    knight = _knight_table(speaker, people)
+    while True:
+        statement = random_statement(speaker, people, depth, rng)
+        truth = table(statement, people)
+        if truth != knight and (truth ^ knight) >> solution & 1 == 0:
+            return statement
+
+
+# -- canonical form ----------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=16)
+def _numbers(people: int) -> tuple[str, ...]:
+    return tuple(str(i) for i in range(people))
+
+
+def encode(statement: Statement, labels: Sequence[str]) -> str:
+    """A statement as text with each person under a label; the parts of and, or, ↔ are sorted.
+
+    Two statements have the same text exactly when they are the same up to the order of such parts (for labels that
+    hold no symbol of the code).
+    """
+    kind = statement[0]
+    if kind in LEAVES:
+        return f"{_SYMBOL[kind]}{labels[statement[1]]}"
+    parts = [encode(child, labels) for child in statement[1:]]
+    if kind in COMMUTATIVE:
+        parts.sort()
+    return f"{_SYMBOL[kind]}({','.join(parts)})"
+
+
+def mentions(statement: Statement) -> set[int]:
+    """The people a statement speaks of."""
+    return {statement[1]} if is_leaf(statement) else set().union(*(mentions(child) for child in statement[1:]))
+
+
+def canonical_key(puzzle: Puzzle) -> str:
+    """A text that two puzzles share exactly when renaming (and so reordering) the people turns one into the other.
+
+    Colour refinement with individualisation: people are coloured by what they say and by what is said of them, until
+    nothing splits further; then each member of the first colour shared by several people is singled out in turn.
+    Every step depends on structure alone, so the smallest text over the leaves of this search does too.  Members that
+    can be exchanged for one another without changing the puzzle lead to the same texts, so one of them is enough.
+    """
+    spoken_of = [mentions(statement) for statement in puzzle]
+    return f"{len(puzzle)}:{min(_leaf_keys(puzzle, spoken_of, [0] * len(puzzle)))}"
+
+
+def _leaf_keys(puzzle: Puzzle, spoken_of: list[set[int]], colours: list[int]) -> Iterator[str]:
+    colours = _refine(puzzle, spoken_of, colours)
+    people = range(len(puzzle))
+    shared = next((c for c in range(len(puzzle)) if colours.count(c) > 1), None)
+    if shared is None:
+        labels = [str(c) for c in colours]
+        yield ";".join(encode(puzzle[i], labels) for i in sorted(people, key=colours.__getitem__))
+        return
+    tried: list[int] = []
+    for person in (i for i in people if colours[i] == shared):
+        if any(_exchangeable(puzzle, person, other) for other in tried):
+            continue
+        tried.append(person)
+        singled = [2 * c for c in colours]
+        singled[person] -= 1
+        yield from _leaf_keys(puzzle, spoken_of, singled)
+
+
+def _refine(puzzle: Puzzle, spoken_of: list[set[int]], colours: list[int]) -> list[int]:
+    """The coarsest refinement of `colours` in which people of one colour look alike; colours are ranks 0, 1 …"""
+    people = range(len(puzzle))
+    classes = 0
+    while True:
+        seen = [_look(puzzle, spoken_of, colours, person) for person in people]
+        rank = {look: i for i, look in enumerate(sorted(set(seen)))}
+        if len(rank) == classes:
+            return colours
+        classes = len(rank)
+        colours = [rank[look] for look in seen]
+
+
+def _look(
+    puzzle: Puzzle, spoken_of: list[set[int]], colours: list[int], person: int
+) -> tuple[int, str, tuple[str, ...]]:
+    """What can be seen of a person: the colour, the own statement, and the statements that speak of the person."""
+    labels = [str(c) for c in colours]
+    labels[person] = "*"
+    own = encode(puzzle[person], labels)
+    heard = []
+    for speaker, statement in enumerate(puzzle):
+        if speaker != person and person in spoken_of[speaker]:
+            plain, labels[speaker] = labels[speaker], f"^{labels[speaker]}"
+            heard.append(f"{plain}:{encode(statement, labels)}")
+            labels[speaker] = plain
+    return colours[person], own, tuple(sorted(heard))
+
+
+def _exchangeable(puzzle: Puzzle, one: int, other: int) -> bool:
+    """Whether swapping two people gives the same puzzle."""
+    plain = _numbers(len(puzzle))
+    swapped = list(plain)
+    swapped[one], swapped[other] = swapped[other], swapped[one]
+    turn = {one: other, other: one}
+    return all(
+        encode(statement, swapped) == encode(puzzle[turn.get(i, i)], plain) for i, statement in enumerate(puzzle)
+    )

@@ -1,0 +1,199 @@
+"""`guess_number`: find a hidden number in a range of N; the hint says whether the last guess is too low or too high.
+
+A clean test of hint use by comparing numbers: the best player searches by halves, and without hints only elimination
+remains.  All reference lines are exact.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, Literal
+
+from pydantic import Field
+
+from rl2f_core.config import BaseConfig
+from rl2f_core.environments._integers import find_integers, parse_integer
+from rl2f_core.environments.base import Bounds, Environment, Floor, draw, wrap
+from rl2f_core.errors import DataError
+from rl2f_core.registry import register
+from rl2f_core.types import Split, Task, Verdict
+
+LOW, HIGH, NO_NUMBER = "Too low.", "Too high.", "No whole number was found."
+_RANGE = re.compile(r"(?<![0-9])([+-]?[0-9]{1,40}) ?(?:to|and|-|–|\.\.|…) ?([+-]?[0-9]{1,40})(?![0-9])")
+
+
+@register("environment")
+class GuessNumber(Environment):
+    """The number is drawn evenly from the range `low` … `low + size − 1`."""
+
+    needs_hint = True
+
+    class Config(BaseConfig):
+        """Level and seed."""
+
+        type: Literal["guess_number"] = "guess_number"
+        """Name of the environment."""
+        size: int = Field(16, ge=2, le=10_000)
+        """Numbers in the range, N."""
+        low: int | None = Field(None, ge=-(10**9), le=10**9)
+        """Lower end of the range; None draws one for each task. A fixed one has only N tasks, which the splits share
+        out, so a small range lets a student remember which numbers occur."""
+        max_low: int = Field(900, ge=0, le=10**9)
+        """Lower ends are drawn from 0 … max_low where `low` is None."""
+        seed: int = 0
+        """Fixes the stream of tasks."""
+
+    # -- tasks -------------------------------------------------------------------------------------------------
+    def task(self, split: Split, index: int) -> Task:
+        """Raises `DataError` where a fixed range has so few numbers that the split has none."""
+        return draw(self, split, index, self.config.seed, self._make)
+
+    def _make(self, rng: random.Random) -> Task:
+        low = self.config.low if self.config.low is not None else rng.randint(0, self.config.max_low)
+        high = low + self.config.size - 1
+        return self._build(low, high, rng.randint(low, high))
+
+    def _build(self, low: int, high: int, number: int) -> Task:
+        return Task(
+            id=f"{self.name}/gold",
+            environment=self.name,
+            split="test",
+            level=f"1 of {high - low + 1}",
+            public={"low": low, "high": high},
+            privileged={"number": str(number)},
+        )
+
+    def canonical(self, task: Task) -> str:
+        """The range and the number."""
+        return f"{task.public['low']}..{task.public['high']}:{task.privileged['number']}"
+
+    def task_from_gold(self, problem: str, answer: str) -> Task:
+        """Reads the range from `from 38 to 53`, `38-53` or `38..53`; where there is none, a configured fixed one holds.
+
+        Raises `DataError` where the answer is no whole number, where there is no range, or where it lies outside.
+        """
+        number = parse_integer(answer)
+        if number is None:
+            raise DataError("The gold answer is no whole number.", value=answer, fix="Write it like 45.")
+        match = _RANGE.search(" ".join(problem.split()))
+        if match:
+            low, high = int(match[1]), int(match[2])
+        elif self.config.low is not None:
+            low, high = self.config.low, self.config.low + self.config.size - 1
+        else:
+            raise DataError("The problem names no range.", value=problem, fix="Write it like `from 38 to 53`.")
+        if not low <= number <= high:
+            raise DataError(f"The gold answer is not in the range from {low} to {high}.", value=answer)
+        return self._build(low, high, number)
+
+    # -- the student's side ------------------------------------------------------------------------------------
+    def system(self) -> str:
+        return "Reply as <answer>number</answer>."
+
+    def prompt(self, public: dict[str, Any]) -> str:
+        return f"I think of a whole number from {public['low']} to {public['high']}. Guess it."
+
+    # -- the verifier ------------------------------------------------------------------------------------------
+    def answer(self, task: Task) -> str:
+        return task.privileged["number"]
+
+    def parse(self, task: Task, text: str) -> str | None:
+        """A whole number in the strict form of `parse_integer`, in the range or not."""
+        value = parse_integer(text)
+        return None if value is None else str(value)
+
+    def judge(self, task: Task, parsed: str) -> Verdict:
+        """Score 1 or 0. The distance is |guess − number| / (N − 1), at most 1."""
+        off, widest = abs(int(parsed) - _number(task)), max(1, task.public["high"] - task.public["low"])
+        return Verdict(
+            correct=off == 0,
+            score=float(off == 0),
+            parsed=parsed,
+            detail="right" if off == 0 else f"{parsed} is wrong: the number is {_number(task)}",
+            well_formed=True,
+            distance=1.0 if off >= widest else off / widest,
+        )
+
+    # -- the scripted teacher ----------------------------------------------------------------------------------
+    def hint(self, task: Task, attempts: Sequence[Verdict], rng: random.Random) -> str:
+        """`Too low.` or `Too high.`"""
+        value = _last(attempts)
+        return NO_NUMBER if value is None else LOW if value < _number(task) else HIGH
+
+    def misleading_hint(self, task: Task, attempts: Sequence[Verdict], rng: random.Random) -> str:
+        """The opposite; one of the two at random after an attempt that could not be parsed."""
+        value = _last(attempts)
+        return rng.choice((LOW, HIGH)) if value is None else HIGH if value < _number(task) else LOW
+
+    # -- the imperfect student ---------------------------------------------------------------------------------
+    def imitate(self, task: Task, attempts: Sequence[Verdict], rng: random.Random, *, follow: bool, right: bool) -> str:
+        """With `follow`, even over the numbers that all hints so far leave open; without, even over the range without
+        the earlier guesses (while there are others). Either may be right by luck."""
+        if right:
+            return wrap(self.answer(task))
+        low, high, number = task.public["low"], task.public["high"], _number(task)
+        guesses = {int(verdict.parsed) for verdict in attempts if verdict.parsed is not None}
+        if follow:
+            low = max([low, *(guess + 1 for guess in guesses if guess < number)])
+            high = min([high, *(guess - 1 for guess in guesses if guess > number)])
+            return wrap(str(rng.randint(low, high)))
+        fresh = [value for value in range(low, high + 1) if value not in guesses]
+        return wrap(str(rng.choice(fresh) if fresh else rng.randint(low, high)))
+
+    # -- reference lines ---------------------------------------------------------------------------------------
+    def floor(self) -> Floor:
+        """A number in the range is right with probability 1/N.
+
+        With drawn ranges, a constant c lies in the range for the lower ends c − N + 1 … c, of which at most
+        min(N, max_low + 1) of max_low + 1 are drawn. Over all numbers; a split of a small fixed range holds fewer.
+        """
+        size, low, lows = self.config.size, self.config.low, self.config.max_low + 1
+        if low is not None:
+            return Floor(str(low), 1 / size)
+        return Floor(str(min(size, lows) - 1), min(size, lows) / lows / size)
+
+    def bounds(self, turns: int) -> Bounds:
+        """Solve probabilities within T turns, over numbers drawn evenly from N.
+
+        with_hints: a player's T guesses form a binary tree of depth T, whose nodes are at most 2^T − 1 numbers; the
+        search by halves fills it: min(1, (2^T − 1) / N). without_hints: min(1, T / N). copying: a player who draws
+        evenly among the numbers that the hints leave open, see `open_interval_player`.
+        """
+        size = self.config.size
+        return Bounds(
+            with_hints=min(2**turns - 1, size) / size,
+            without_hints=min(turns, size) / size,
+            copying=open_interval_player(size, turns),
+        )
+
+    def candidates(self, task: Task, text: str) -> list[tuple[int, int, str]]:
+        """Numbers and small expressions. The range's own ends are among them when a text repeats it."""
+        return find_integers(text)
+
+
+@lru_cache
+def open_interval_player(size: int, turns: int) -> float:
+    """P(solved within `turns`) of a player who guesses evenly among the `size` numbers that are still open.
+
+    The guess is right with probability 1/n; else the open interval below it (g − 1 numbers) or above (n − g) holds
+    the number, each with probability its size over n. So p(n, t) = 1/n + 2/n² · Σ_{m<n} m · p(m, t − 1), p(n, 0) = 0.
+    """
+    chance = [0.0] * (size + 1)
+    for _ in range(turns):
+        weighted, now = 0.0, [0.0]
+        for n in range(1, size + 1):
+            weighted += (n - 1) * chance[n - 1]
+            now.append(1 / n + 2 * weighted / n**2)
+        chance = now
+    return chance[size]
+
+
+def _number(task: Task) -> int:
+    return int(task.privileged["number"])
+
+
+def _last(attempts: Sequence[Verdict]) -> int | None:
+    return int(attempts[-1].parsed) if attempts and attempts[-1].parsed is not None else None

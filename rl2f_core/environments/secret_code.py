@@ -1,0 +1,287 @@
+"""`secret_code`: find L letters of an alphabet of A; the hint shows which places of the last attempt are right.
+
+A clean test of hint use: `Correct so far: K ? Z` holds nothing that the student did not write, and the skill that it
+asks for is to copy from the context.  Without hints only luck remains, and all three reference lines have closed forms.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence
+from math import comb
+from string import ascii_uppercase
+from typing import Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from rl2f_core.config import BaseConfig
+from rl2f_core.environments.base import Bounds, Environment, Floor, draw, wrap
+from rl2f_core.errors import DataError
+from rl2f_core.registry import register
+from rl2f_core.types import Split, Task, Verdict
+
+FRAME = "Correct so far:"
+"""What every hint starts with."""
+_SEPARATORS = ("", " +", ", ?", "-")
+"""Between the letters of an answer, the same throughout."""
+_BETWEEN = re.compile(r"[\"'`*]{0,2}\s{0,2}(?:[,;/|\-–—>→]{0,2})\s{0,2}(?:then )?[\"'`*]{0,2}")
+"""Between the letters of a code in a hint; a question mark, a dot or an underscore between them is a blank."""
+
+
+@register("environment")
+class SecretCode(Environment):
+    """The code is drawn evenly from all A^L sequences; letters may repeat."""
+
+    needs_hint = True
+
+    class Config(BaseConfig):
+        """Level and seed."""
+
+        type: Literal["secret_code"] = "secret_code"
+        """Name of the environment."""
+        length: int = Field(3, ge=1, le=8)
+        """Letters of the code, L."""
+        letters: int = Field(3, ge=2, le=26)
+        """Letters of the alphabet, A."""
+        alphabet: str = ""
+        """A fixed alphabet such as `ABCD`; empty draws one from A to Z for each task. A fixed one has only A^L
+        tasks, which the splits share out, so a small one lets a student remember which codes occur."""
+        avoid: float = Field(0.5, ge=0, le=1)
+        """How often the imitated student that follows a hint avoids, at a place, the letter just shown wrong."""
+        seed: int = 0
+        """Fixes the stream of tasks."""
+
+        @model_validator(mode="before")
+        @classmethod
+        def _count_letters(cls, data: Any) -> Any:
+            if isinstance(data, dict) and isinstance(data.get("alphabet"), str) and data["alphabet"]:
+                return {"letters": len(data["alphabet"]), **data}
+            return data
+
+        @field_validator("alphabet")
+        @classmethod
+        def _distinct_capitals(cls, value: str) -> str:
+            if len(set(value)) != len(value) or not set(value) <= set(ascii_uppercase):
+                raise ValueError("an alphabet is distinct capital letters A to Z, e.g. ABCD")
+            return value
+
+        @model_validator(mode="after")
+        def _letters_fit(self) -> SecretCode.Config:
+            if self.alphabet and self.letters != len(self.alphabet):
+                raise ValueError(f"letters is {self.letters} but alphabet {self.alphabet!r} has {len(self.alphabet)}")
+            return self
+
+    # -- tasks -------------------------------------------------------------------------------------------------
+    def task(self, split: Split, index: int) -> Task:
+        """Raises `DataError` where a fixed alphabet has so few codes that the split has none."""
+        return draw(self, split, index, self.config.seed, self._make)
+
+    def _make(self, rng: random.Random) -> Task:
+        letters = sorted(self.config.alphabet or rng.sample(ascii_uppercase, self.config.letters))
+        return self._build(letters, [rng.choice(letters) for _ in range(self.config.length)])
+
+    def _build(self, letters: Sequence[str], code: Sequence[str]) -> Task:
+        return Task(
+            id=f"{self.name}/gold",
+            environment=self.name,
+            split="test",
+            level=f"{len(code)} of {len(letters)} letters",
+            public={"letters": list(letters), "length": len(code)},
+            privileged={"code": " ".join(code)},
+        )
+
+    def canonical(self, task: Task) -> str:
+        """The sorted alphabet and the code. Other letters are another task: copying them is the skill."""
+        return f"{''.join(sorted(task.public['letters']))}:{task.privileged['code'].replace(' ', '')}"
+
+    def task_from_gold(self, problem: str, answer: str) -> Task:
+        """Reads the alphabet from a list of capital letters in the problem (`each K, Q or Z`, `A B C`, `ABC`).
+
+        Where the problem has none, the configured alphabet holds. Raises `DataError` where there is no alphabet
+        either, or where the answer is no code over it.
+        """
+        letters = _listed_letters(problem) or list(self.config.alphabet)
+        if len(letters) < 2:
+            raise DataError(
+                "The problem lists no alphabet.", value=problem, fix="Write the letters, e.g. `each K, Q or Z`."
+            )
+        code = next((found for n in range(1, 9) if (found := _read(answer, letters, n))), None)
+        if code is None:
+            raise DataError("The gold answer is no code over the alphabet.", value=answer, known=letters)
+        said = re.search(r"(?<![0-9])([0-9]{1,3}) letters?\b", problem)
+        if said and int(said[1]) != len(code.split()):
+            raise DataError(f"The problem asks for {said[1]} letters, the gold answer has others.", value=answer)
+        return self._build(sorted(letters), code.split())
+
+    # -- the student's side ------------------------------------------------------------------------------------
+    def system(self) -> str:
+        return f"Reply as {wrap(' '.join('?' * self.config.length))}."
+
+    def prompt(self, public: dict[str, Any]) -> str:
+        *first, last = public["letters"]
+        count = public["length"]
+        return f"Find the code: {count} letter{'s' * (count > 1)}, each {', '.join(first)} or {last}."
+
+    # -- the verifier ------------------------------------------------------------------------------------------
+    def answer(self, task: Task) -> str:
+        return task.privileged["code"]
+
+    def parse(self, task: Task, text: str) -> str | None:
+        """`KQZ`, `K Q Z`, `K, Q, Z` or `K-Q-Z`, in capitals or not; other letters or another count are unparsable."""
+        return _read(text, task.public["letters"], task.public["length"])
+
+    def judge(self, task: Task, parsed: str) -> Verdict:
+        """Score: the share of right places. Distance: the share of wrong ones."""
+        code, said = task.privileged["code"].split(), parsed.split()
+        right = tuple(str(k) for k, (a, b) in enumerate(zip(code, said, strict=True), 1) if a == b)
+        share = len(right) / len(code)
+        return Verdict(
+            correct=len(right) == len(code),
+            score=share,
+            parsed=parsed,
+            detail=f"{len(right)} of {len(code)} places are right; the code is {task.privileged['code']}",
+            well_formed=True,
+            distance=(len(code) - len(right)) / len(code),
+            parts={str(k): letter for k, letter in enumerate(said, 1)},
+            right_parts=right,
+        )
+
+    # -- the scripted teacher ----------------------------------------------------------------------------------
+    def hint(self, task: Task, attempts: Sequence[Verdict], rng: random.Random) -> str:
+        """`Correct so far: K ? Z` for the last attempt alone; all blank where it could not be parsed."""
+        return _show(_confirmed(task, attempts))
+
+    def misleading_hint(self, task: Task, attempts: Sequence[Verdict], rng: random.Random) -> str:
+        """The right places blank and the wrong letters confirmed; where all are wrong, some of them.
+
+        After an attempt that could not be parsed, one wrong letter is confirmed that nobody wrote.
+        """
+        code = task.privileged["code"].split()
+        shown: list[str | None] = [None] * len(code)
+        if not attempts or attempts[-1].parsed is None:
+            place = rng.randrange(len(code))
+            shown[place] = rng.choice([letter for letter in task.public["letters"] if letter != code[place]])
+            return _show(shown)
+        last = attempts[-1]
+        wrong = [k for k in range(len(code)) if str(k + 1) not in last.right_parts]
+        if len(wrong) == len(code) > 1:
+            wrong = rng.sample(wrong, rng.randint(1, len(code) - 1))
+        for k in wrong:
+            shown[k] = last.parts[str(k + 1)]
+        return _show(shown)
+
+    # -- the imperfect student ---------------------------------------------------------------------------------
+    def imitate(self, task: Task, attempts: Sequence[Verdict], rng: random.Random, *, follow: bool, right: bool) -> str:
+        """With `follow`, confirmed places stay and the others are drawn; without, a fresh code is drawn.
+
+        A drawn place avoids the letter that was just shown wrong there with probability `avoid`, else it is even over
+        the alphabet. A fresh code repeats no earlier one as long as there are others. Either may be right by luck.
+        """
+        if right:
+            return wrap(self.answer(task))
+        letters, length = task.public["letters"], task.public["length"]
+        if follow:
+            shown_wrong = attempts[-1].parts if attempts else {}
+            code = []
+            for place, kept in enumerate(_confirmed(task, attempts), 1):
+                avoided = shown_wrong.get(str(place)) if rng.random() < self.config.avoid else None
+                code.append(kept or rng.choice([letter for letter in letters if letter != avoided]))
+            return wrap(" ".join(code))
+        earlier = {verdict.parsed for verdict in attempts if verdict.parsed is not None}
+        while True:
+            fresh = " ".join(rng.choice(letters) for _ in range(length))
+            if fresh not in earlier or len(earlier) >= len(letters) ** length:
+                return wrap(fresh)
+
+    # -- reference lines ---------------------------------------------------------------------------------------
+    def floor(self) -> Floor:
+        """One letter L times: right with probability A^−L where the task's alphabet holds it.
+
+        A drawn alphabet holds k given letters with probability C(26−k, A−k) / C(26, A), which falls in k, so k = 1 and
+        the share is A/26 · A^−L. Over all codes; a split of a small fixed alphabet holds fewer.
+        """
+        a, length = self.config.letters, self.config.length
+        letter = (self.config.alphabet or ascii_uppercase)[0]
+        held = 1.0 if self.config.alphabet else comb(25, a - 1) / comb(26, a)
+        return Floor(" ".join(letter * length), held * a**-length)
+
+    def bounds(self, turns: int) -> Bounds:
+        """Solve probabilities within T turns, over codes drawn evenly (A letters, L places).
+
+        with_hints: whatever the others show, place i is learnt only by trying letters there, and its letter is one of
+        A with equal chance, so at most T of A are tried: P ≤ min(1, T/A) for each place, independently. The player
+        who keeps what is confirmed and never tries a refuted letter again reaches it: by turn T each place whose
+        letter comes among the first T is right, and all at once at the turn of the last. So min(1, T/A)^L.
+
+        without_hints: each turn rules out one code of A^L: min(1, T / A^L).
+
+        copying: confirmed places stay, the others are drawn with replacement. A place is open after T turns with
+        probability (1 − 1/A)^T, independently: (1 − (1 − 1/A)^T)^L. `imitate` with `follow` and `avoid` 0.
+        """
+        a, length = self.config.letters, self.config.length
+        return Bounds(
+            with_hints=min(1.0, turns / a) ** length,
+            without_hints=min(1.0, turns / a**length),
+            copying=(1 - (1 - 1 / a) ** turns) ** length,
+        )
+
+    def candidates(self, task: Task, text: str) -> list[tuple[int, int, str]]:
+        """Words of L alphabet letters, and L single letters in a row with only spaces, commas, dashes or quotes (or
+        the word `then`) between them. A blank such as `?` parts them, and the hint's own frame is no code. Takes time
+        linear in the text."""
+        letters, length = set(task.public["letters"]), task.public["length"]
+        found: list[tuple[int, int, str]] = []
+        row: list[tuple[int, int, str]] = []
+        for word in re.finditer(r"\w+", text.replace(FRAME, "?" * len(FRAME))):
+            said, start, end = word[0].upper(), word.start(), word.end()
+            if said == "THEN":
+                continue
+            if len(word[0]) == length and len(said) == length and set(said) <= letters:
+                found.append((start, end, " ".join(said)))
+            if said not in letters or len(word[0]) != 1:
+                row = []
+                continue
+            if row and not (start - row[-1][1] <= 16 and _BETWEEN.fullmatch(text, row[-1][1], start)):
+                row = []
+            row = [*row[-(length - 1) :], (start, end, said)] if length > 1 else []
+            if length > 1 and len(row) == length:
+                found.append((row[0][0], end, " ".join(letter for _, _, letter in row)))
+        return sorted(found)
+
+
+def _read(text: str, letters: Sequence[str], length: int) -> str | None:
+    """The code in normal form, `K Q Z`, or None."""
+    text = text.strip(" \t\r\n")
+    for separator in _SEPARATORS:
+        if re.fullmatch(f"[A-Za-z](?:{separator}[A-Za-z]){{{length - 1}}}", text):
+            said = [c for c in text.upper() if c in ascii_uppercase]
+            return " ".join(said) if set(said) <= set(letters) else None
+    return None
+
+
+def _confirmed(task: Task, attempts: Sequence[Verdict]) -> list[str | None]:
+    """The last attempt's letters, None at wrong places."""
+    last = attempts[-1] if attempts else None
+    places = [str(k + 1) for k in range(task.public["length"])]
+    return [last.parts[k] if last is not None and k in last.right_parts else None for k in places]
+
+
+def _show(places: Sequence[str | None]) -> str:
+    return f"{FRAME} {' '.join(letter or '?' for letter in places)}"
+
+
+def _listed_letters(problem: str) -> list[str]:
+    """The longest list of distinct single capitals in the text, `or` and `and` between them allowed, else the first
+    word of distinct capitals."""
+    runs: list[list[str]] = [[]]
+    words = re.findall(r"[A-Za-z]+", problem)
+    for word in words:
+        if len(word) == 1 and word.isupper():
+            runs[-1].append(word)
+        elif word not in ("or", "and"):
+            runs.append([])
+    longest = max(runs, key=len)
+    if len(longest) > 1 and len(set(longest)) == len(longest):
+        return longest
+    return next((list(w) for w in words if len(w) > 1 and w.isupper() and len(set(w)) == len(w)), [])

@@ -1,0 +1,205 @@
+"""Playing an evaluation: checkpoints × controls on the same tasks, with the same seeds and the same budget.
+
+A dialogue's seed follows from (evaluation seed, task, sample) alone, so all checkpoints and controls meet the same
+tasks with the same chance, and every difference is paired.  Controls (methods.md §8): `hints` is the run's teacher,
+`contentless`, `shuffled` and `misleading` are teachers, `resample` is T independent first answers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rl2f_core import registry
+from rl2f_core.backends.base import Backend
+from rl2f_core.config import BaseRun, EvaluationConfig, write_atomically
+from rl2f_core.evaluation.figures import write_figures
+from rl2f_core.evaluation.report import EvaluationReport, build_report
+from rl2f_core.events import DialogueEvent, LogEvent, MetricEvent, read_events
+from rl2f_core.rollout.build import build_engine
+from rl2f_core.rollout.engine import Request, RolloutEngine, derive_seed
+from rl2f_core.run import Journal, Progress, RunDir, Stop
+from rl2f_core.types import Dialogue, Rollout, StopReason, Task
+
+STAGE = "evaluation"
+
+
+def evaluate_run(
+    config: BaseRun,
+    run_dir: RunDir,
+    journal: Journal,
+    backend: Backend,
+    sources: Mapping[str, Path | None],
+    stop: Stop,
+    progress: Progress,
+) -> bool:
+    """Play every checkpoint under every control, then write report and figures; False where `stop` ended it early.
+
+    Args:
+        config: `evaluation` says what is played.
+        run_dir: Gets `evaluation/`.
+        journal: Each (checkpoint, control) is a commit, so a resumed run plays no pair twice.
+        backend: With the base model loaded.
+        sources: The adapter folder of each checkpoint by name; None is the base.
+        stop: Asked between pairs.
+        progress: Hears how far it is.
+    """
+    position = dict(journal.position or {})
+    finished: list[str] = list(position.get("evaluated", []))
+    settings = config.evaluation
+    pairs = [(name, control) for name in sources for control in settings.controls]
+    player = Player(config, backend)
+    for name, folder in sources.items():
+        if folder is not None:
+            backend.load_adapter(name, folder)
+    for done, (name, control) in enumerate(pairs):
+        if _key(name, control) in finished:
+            continue
+        if stop():
+            return False
+        progress.update("evaluation", done, len(pairs), f"{name} under {control}")
+        dialogues = player.play(name, control, adapter=None if sources[name] is None else name)
+        _write_dialogues(run_dir, name, control, dialogues)
+        journal.emit(
+            DialogueEvent(
+                id=f"dialogue:evaluation:{name}:{control}:{dialogue.id}",
+                phase="evaluation",
+                stage=STAGE,
+                step=0,
+                checkpoint=name,
+                control=control,
+                task=task,
+                dialogue=dialogue,
+            )
+            for task, dialogue in zip(player.tasks_of(dialogues), dialogues, strict=True)
+        )
+        finished.append(_key(name, control))
+        position |= {"evaluated": finished}
+        journal.commit(position)
+        run_dir.heartbeat(status="running", stage=STAGE, step=done + 1, steps=len(pairs))
+    progress.update("evaluation", len(pairs), len(pairs))
+    report = report_of(config, run_dir, player, list(sources))
+    write_report(report, run_dir)
+    journal.emit(
+        MetricEvent(id=f"metric:evaluation:{row.checkpoint}:{row.control}", stage=f"{STAGE}:{row.checkpoint}:{row.control}",
+                    step=0, values=row.metrics.flat())
+        for row in report.rows
+    )  # fmt: skip
+    journal.emit([LogEvent(id="evaluation:report", text=report.to_markdown())])
+    journal.position = position
+    return True
+
+
+class Player:
+    """Plays the controls of one evaluation."""
+
+    def __init__(self, config: BaseRun, backend: Backend) -> None:
+        self.config, self.settings = config, config.evaluation
+        self.engine = build_engine(config, backend)
+        self.turns = self.settings.max_turns or config.rollout.max_turns
+        self.tasks = [self.engine.environment.task(self.settings.split, i) for i in range(self.settings.tasks)]
+        self._by_id = {task.id: task for task in self.tasks}
+
+    def tasks_of(self, dialogues: Sequence[Dialogue]) -> list[Task]:
+        """The task of each dialogue."""
+        return [self._by_id[d.task_id] for d in dialogues]
+
+    def play(self, checkpoint: str, control: str, adapter: str | None) -> list[Dialogue]:
+        """All dialogues of one checkpoint under one control, by task and sample."""
+        if control == "resample":
+            return self._resample(checkpoint, adapter)
+        engine = self._engine(control)
+        rollouts = engine.play(self._requests(), adapter=adapter, policy=checkpoint, max_turns=self.turns,
+                               temperature=self.settings.temperature)  # fmt: skip
+        return [rollout.dialogue for rollout in rollouts]
+
+    def _engine(self, control: str) -> RolloutEngine:
+        if control == "hints":
+            return self.engine
+        teacher = registry.get("teacher", control).Config()  # type: ignore[attr-defined]
+        return dataclasses.replace(self.engine, teacher=build_engine(self.config, self.engine.backend, teacher).teacher)
+
+    def _requests(self, draws: int = 1) -> list[Request]:
+        """One request for each task, sample and draw; draws beyond the first have seeds of their own."""
+        requests = []
+        for i, task in enumerate(self.tasks):
+            for j in range(self.settings.samples):
+                for draw in range(draws):
+                    seed = derive_seed(self.settings.seed, i, j, *([draw] if draw else []))
+                    name = f"{task.id}/{j}" + (f".{draw}" if draw else "")
+                    requests.append(Request(task, name, task.id, j, seed))
+        return requests
+
+    def _resample(self, checkpoint: str, adapter: str | None) -> list[Dialogue]:
+        """T first answers in place of a dialogue: what the same budget of attempts gets without any dialogue."""
+        rollouts = self.engine.play(self._requests(self.turns), adapter=adapter, policy=checkpoint, max_turns=1,
+                                    temperature=self.settings.temperature)  # fmt: skip
+        firsts = [rollout.dialogue for rollout in rollouts]
+        return [_joined(firsts[k : k + self.turns]) for k in range(0, len(firsts), self.turns)]
+
+
+def _joined(firsts: Sequence[Dialogue]) -> Dialogue:
+    """Independent first answers as one dialogue that ends at the first right one."""
+    turns = []
+    for index, dialogue in enumerate(firsts):
+        if not dialogue.turns:
+            return dialogue
+        turns.append(dialogue.turns[0].model_copy(update={"index": index}))
+        if dialogue.solved:
+            break
+    stop = StopReason.SOLVED if turns[-1].verdict.correct else StopReason.EXHAUSTED
+    return firsts[0].model_copy(update={"turns": tuple(turns), "stop": stop})
+
+
+def _key(checkpoint: str, control: str) -> str:
+    return f"{checkpoint}/{control}"
+
+
+def _path(run_dir: RunDir, checkpoint: str, control: str) -> Path:
+    return run_dir.evaluation / "dialogues" / checkpoint.replace("/", "_") / f"{control}.jsonl"
+
+
+def _write_dialogues(run_dir: RunDir, checkpoint: str, control: str, dialogues: Sequence[Dialogue]) -> None:
+    lines = "".join(d.model_dump_json() + "\n" for d in dialogues)
+    write_atomically(_path(run_dir, checkpoint, control), lines)
+
+
+def read_dialogues(run_dir: RunDir, checkpoint: str, control: str) -> list[Dialogue]:
+    """The dialogues that an evaluation played."""
+    lines = _path(run_dir, checkpoint, control).read_text(encoding="utf-8").splitlines()
+    return [Dialogue.model_validate_json(line) for line in lines]
+
+
+def report_of(config: BaseRun, run_dir: RunDir, player: Player, names: Sequence[str]) -> EvaluationReport:
+    """Measure what was played."""
+    settings: EvaluationConfig = config.evaluation
+    played: dict[str, dict[str, Sequence[Dialogue]]] = {
+        name: {c: read_dialogues(run_dir, name, c) for c in settings.controls} for name in names
+    }
+    return build_report(
+        player.engine.environment,
+        played,
+        player.turns,
+        level=player.tasks[0].level,
+        split=settings.split,
+        tasks=settings.tasks,
+        samples=settings.samples,
+        seed=config.seed,
+        resamples=settings.bootstrap,
+        bootstrap_seed=settings.seed,
+    )
+
+
+def write_report(report: EvaluationReport, run_dir: RunDir) -> None:
+    """report.json, report.md, report.html and PNG figures."""
+    folder = run_dir.evaluation
+    write_atomically(folder / "report.json", report.model_dump_json(indent=2))
+    write_atomically(folder / "report.md", report.to_markdown())
+    training: dict[str, list[dict[str, Any]]] = {}
+    if run_dir.events_path.exists():
+        for event in read_events(run_dir.events_path):
+            if isinstance(event, MetricEvent) and not event.stage.startswith(STAGE):
+                training.setdefault(event.stage, []).append({"step": event.step, **event.values})
+    write_figures(report, folder, training)

@@ -1,0 +1,131 @@
+"""Several seeds' evaluation reports side by side: values by seed, and their mean with Student's t interval."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rl2f_core.errors import DataError
+from rl2f_core.evaluation.report import EvaluationReport, interval_text, markdown_table, number, verdict_text
+from rl2f_core.evaluation.statistics import Interval, t_interval
+from rl2f_core.types import Value
+
+LEGEND = (
+    "Means carry Student's t interval over seeds; *above 0* counts the seeds whose own interval over tasks "
+    "lies above 0."
+)
+
+
+class SeedRow(Value):
+    """One quantity of one checkpoint, by seed."""
+
+    checkpoint: str
+    """E.g. `rl2f@24`, or `rl2f@24 − sft@30` for a difference."""
+    control: str
+    """The control, or `` for a difference between checkpoints."""
+    quantity: str
+    """A metric's name, `hint_effect`, `effect` (another control against contentless), or `difference of …`."""
+    values: tuple[float | None, ...]
+    """By seed, in the summary's order; None where a seed lacks it."""
+    mean: Interval
+    """Mean over seeds with a t interval."""
+    above_zero: int | None = None
+    """For effects and differences: in how many seeds the seed's own interval lies above 0."""
+
+
+class SeedSummary(Value):
+    """Several seeds' reports side by side."""
+
+    environment: str
+    """Registered name."""
+    level: str
+    """Difficulty."""
+    turns: int
+    """Turns allowed, T."""
+    seeds: tuple[str, ...]
+    """Names, in order."""
+    rows: tuple[SeedRow, ...]
+    """Quantities."""
+
+    def row(self, checkpoint: str, quantity: str, control: str = "hints") -> SeedRow | None:
+        """One row, or None."""
+        key = (checkpoint, control, quantity)
+        return next((r for r in self.rows if (r.checkpoint, r.control, r.quantity) == key), None)
+
+    def to_markdown(self) -> str:
+        """One table and what the effects say."""
+        name = f"{self.environment}, {self.level}" if self.level else self.environment
+        header = ["checkpoint", "control", "quantity", *(f"seed {s}" for s in self.seeds), "mean", "above 0"]
+        body = []
+        for row in self.rows:
+            signed = row.above_zero is not None
+            count = "" if row.above_zero is None else f"{row.above_zero} of {len(self.seeds)}"
+            values = [number(v, signed) for v in row.values]
+            body.append(
+                [row.checkpoint, row.control, row.quantity, *values, interval_text(row.mean, signed), count]
+            )
+        table = markdown_table((f"{name}: {len(self.seeds)} seeds, {self.turns} turns", header, body))
+        lines = [table, "", LEGEND, "", *(f"- {sentence}" for sentence in self.findings())]
+        return "\n".join(lines) + "\n"
+
+    def findings(self) -> list[str]:
+        """A sentence for each effect and difference."""
+        lines = []
+        for row in self.rows:
+            if row.above_zero is None:
+                continue
+            if row.mean.low is None:
+                verdict = f"no interval, {row.mean.n} seed{'' if row.mean.n == 1 else 's'}"
+            else:
+                verdict = verdict_text(row.mean, "above 0", "below 0")
+            whose = f"{row.checkpoint} under {row.control}" if row.control not in ("", "hints") else row.checkpoint
+            text = interval_text(row.mean, signed=True)
+            lines.append(
+                f"{row.quantity} of {whose}: {text} over {row.mean.n} seeds, {verdict}; "
+                f"by itself above 0 in {row.above_zero} of {len(self.seeds)} seeds."
+            )
+        return lines
+
+
+def merge_seeds(reports: Mapping[str, EvaluationReport]) -> SeedSummary:
+    """The summary of several seeds' reports, by seed name. Checkpoints are matched by name.
+
+    Of the controls other than `hints` only cum_acc/T and the effect are kept.
+
+    Raises `DataError` where there is no report, or where the reports differ in environment, level or turns.
+    """
+    kinds = {(r.environment, r.level, r.turns) for r in reports.values()}
+    if len(kinds) != 1:
+        raise DataError(
+            "Reports of several seeds need one environment, level and number of turns.", value=sorted(kinds),
+            fix="Merge reports of runs that differ in the seed alone.",
+        )  # fmt: skip
+    environment, level, turns = kinds.pop()
+    held: dict[tuple[str, str, str], dict[str, Interval]] = {}
+    shown = list(dict.fromkeys(["cum_acc/1", f"cum_acc/{turns}", "gain", "hazard", "plasticity", "repeat_rate",
+                                "useful_change", "retention", "unparsable"]))  # fmt: skip
+    for seed, report in reports.items():
+        for row in report.rows:
+            for name in shown if row.control == "hints" else [f"cum_acc/{turns}"]:
+                held.setdefault((row.checkpoint, row.control, name), {})[seed] = row.metrics[name]
+    shares = set(held)
+    for seed, report in reports.items():
+        for effect in report.effects:
+            name = "hint_effect" if effect.control == "hints" else "effect"
+            held.setdefault((effect.checkpoint, effect.control, name), {})[seed] = effect.difference
+        for pair in report.differences:
+            key = (f"{pair.checkpoint} − {pair.against}", "", f"difference of {pair.quantity}")
+            held.setdefault(key, {})[seed] = pair.difference
+    rows = []
+    for key, by_seed in held.items():
+        values = tuple(by_seed[seed].value if seed in by_seed else None for seed in reports)
+        present = [v for v in values if v is not None]
+        if present:
+            share = key in shares
+            rows.append(
+                SeedRow(
+                    checkpoint=key[0], control=key[1], quantity=key[2], values=values,
+                    mean=t_interval(present, support=(0.0, 1.0) if share else None),
+                    above_zero=None if share else sum(i.above(0) for i in by_seed.values()),
+                )
+            )  # fmt: skip
+    return SeedSummary(environment=environment, level=level, turns=turns, seeds=tuple(reports), rows=tuple(rows))

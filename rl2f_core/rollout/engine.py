@@ -1,0 +1,201 @@
+"""The rollout engine: synchronous, lock-step dialogues.
+
+All live dialogues advance one turn per batched call: the student answers, the verifier judges, the teacher hints on
+what was wrong, the leak guard reads the hint, the student goes on.  A bad dialogue is data, not a crash: what does not
+fit the context ends as `truncated`, what a component could not handle ends as `failed` and is never trained on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from rl2f_core.backends.base import Backend, Generation, Prompt, Sampling
+from rl2f_core.config import RewardConfig, RolloutConfig
+from rl2f_core.environments.base import Environment
+from rl2f_core.errors import shorten
+from rl2f_core.leaks.guard import LeakGuard
+from rl2f_core.rollout.render import Renderer
+from rl2f_core.rollout.rewards import turn_rewards
+from rl2f_core.teachers.base import FeedbackRequest, Teacher
+from rl2f_core.types import Dialogue, Rollout, StopReason, Task, TokenStream, Turn, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One dialogue to play."""
+
+    task: Task
+    id: str
+    group: str
+    index: int
+    seed: int
+
+
+@dataclass(slots=True)
+class _Live:
+    """A dialogue in play."""
+
+    request: Request
+    tokens: list[int]
+    student: list[bool] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    turn_of: list[int] = field(default_factory=list)
+    turns: list[Turn] = field(default_factory=list)
+    stop: StopReason | None = None
+    error: str | None = None
+
+    def __post_init__(self) -> None:
+        self.student = [False] * len(self.tokens)
+        self.logprobs = [0.0] * len(self.tokens)
+        self.turn_of = [-1] * len(self.tokens)
+
+    def extend(self, token_ids: Sequence[int], logprobs: Sequence[float] | None, turn: int) -> None:
+        self.tokens += token_ids
+        self.student += [logprobs is not None] * len(token_ids)
+        self.logprobs += [0.0] * len(token_ids) if logprobs is None else list(logprobs)
+        self.turn_of += [turn] * len(token_ids)
+
+    def fail(self, error: Exception) -> None:
+        self.stop, self.error = StopReason.FAILED, shorten(f"{type(error).__name__}: {error}", 500)
+
+    def rollout(self, policy: str) -> Rollout:
+        dialogue = Dialogue(
+            id=self.request.id,
+            task_id=self.request.task.id,
+            group=self.request.group,
+            index=self.request.index,
+            turns=tuple(self.turns),
+            stop=self.stop or StopReason.EXHAUSTED,
+            error=self.error,
+            policy=policy,
+            seed=self.request.seed,
+        )
+        stream = TokenStream(tuple(self.tokens), tuple(self.student), tuple(self.logprobs), tuple(self.turn_of))
+        return Rollout(dialogue, stream)
+
+
+@dataclass(frozen=True)
+class RolloutEngine:
+    """Plays dialogues between a backend's student and a teacher."""
+
+    environment: Environment
+    teacher: Teacher
+    guard: LeakGuard
+    backend: Backend
+    renderer: Renderer
+    config: RolloutConfig
+    reward: RewardConfig
+
+    def play(
+        self,
+        requests: Sequence[Request],
+        *,
+        adapter: str | None = None,
+        policy: str = "base",
+        max_turns: int | None = None,
+        temperature: float | None = None,
+        advanced: Callable[[int, int], None] | None = None,
+    ) -> list[Rollout]:
+        """Play every request to its end, `config.batch_size` at a time; the results are in order.
+
+        Args:
+            requests: What to play. Results depend on each request alone, not on its company.
+            adapter: The student's weights, by the backend's name for them; None is the base.
+            policy: How to name them in the dialogues.
+            max_turns: Turns allowed; None is the configuration's.
+            temperature: Sampling temperature; None is the configuration's.
+            advanced: Called with (dialogues ended, dialogues in all) after every turn.
+        """
+        turns = max_turns or self.config.max_turns
+        sampling = Sampling(
+            self.config.max_new_tokens, temperature or self.config.temperature, self.config.top_p
+        )
+        rollouts: list[Rollout] = []
+        for start in range(0, len(requests), self.config.batch_size):
+            batch = [self._begin(request) for request in requests[start : start + self.config.batch_size]]
+            for turn in range(turns):
+                live = [d for d in batch if d.stop is None]
+                if not live:
+                    break
+                self._turn(live, turn, turn + 1 == turns, sampling, adapter)
+                if advanced is not None:
+                    advanced(start + sum(d.stop is not None for d in batch), len(requests))
+            rollouts += [d.rollout(policy) for d in batch]
+        self.backend.forget()
+        return rollouts
+
+    def _begin(self, request: Request) -> _Live:
+        return _Live(request, list(self.renderer.opening(self.environment.prompt(request.task.public))))
+
+    def _turn(self, live: list[_Live], turn: int, last: bool, sampling: Sampling, adapter: str | None) -> None:
+        room = min(self.config.context_length, self.backend.context_limit) - sampling.max_new_tokens
+        for dialogue in live:
+            if len(dialogue.tokens) > room:
+                dialogue.stop = StopReason.TRUNCATED
+        live = [d for d in live if d.stop is None]
+        prompts = [Prompt(tuple(d.tokens), turn_seed(d.request.seed, turn), d.request.id) for d in live]
+        for dialogue, generation in zip(live, self.backend.generate(prompts, sampling, adapter), strict=True):
+            self._attempt(dialogue, turn, generation)
+            if dialogue.stop is None and last:
+                dialogue.stop = StopReason.EXHAUSTED
+        self._hint([d for d in live if d.stop is None], turn)
+
+    def _attempt(self, dialogue: _Live, turn: int, generation: Generation) -> None:
+        """Record the student's turn and judge it."""
+        dialogue.extend(generation.token_ids, generation.logprobs, turn)
+        text = self.backend.tokenizer.decode(generation.token_ids)
+        before = dialogue.turns[-1] if dialogue.turns else None
+        try:
+            verdict = self.environment.verify(dialogue.request.task, text)
+        except Exception as error:  # a verifier must be total; where one is not, the dialogue says so
+            verdict = Verdict(correct=False, score=0.0, detail="the verifier failed")
+            dialogue.fail(error)
+        rewards = turn_rewards(
+            self.reward, verdict, before.verdict if before else None, before.hint if before else None
+        )
+        dialogue.turns.append(
+            Turn(
+                index=turn,
+                attempt=text,
+                token_ids=generation.token_ids,
+                logprobs=tuple(round(p, 5) for p in generation.logprobs),
+                stop=generation.stop,
+                verdict=verdict,
+                rewards=rewards,
+            )
+        )
+        if dialogue.stop is None and verdict.correct:
+            dialogue.stop = StopReason.SOLVED
+
+    def _hint(self, live: list[_Live], turn: int) -> None:
+        """Let the teacher answer, the guard read, and the dialogue grow by the hint."""
+        if not live:
+            return
+        requests = [FeedbackRequest(d.request.task, tuple(d.turns), d.request.seed) for d in live]
+        try:
+            feedbacks = self.teacher.feedback(requests)
+            guarded = self.guard.read(requests, feedbacks, self.teacher.name, self.teacher.feedback)
+        except Exception as error:  # a teacher that breaks ends these dialogues, not the run
+            for dialogue in live:
+                dialogue.fail(error)
+            return
+        for dialogue, answer in zip(live, guarded, strict=True):
+            dialogue.turns[-1] = dialogue.turns[-1].model_copy(update={"hint": answer.hint})
+            dialogue.error = dialogue.error or answer.error
+            if answer.drop:
+                dialogue.stop = StopReason.DROPPED
+                continue
+            ended = dialogue.tokens[-1] == self.backend.tokenizer.end_id
+            dialogue.extend(self.renderer.suffix(answer.hint.text, ended=ended), None, turn)
+
+
+def turn_seed(seed: int, turn: int) -> int:
+    """A 63-bit seed for one turn of one dialogue."""
+    return int.from_bytes(hashlib.sha256(f"{seed}/{turn}".encode()).digest()[:8], "big") >> 1
+
+
+def derive_seed(*parts: object) -> int:
+    """A 31-bit seed from a path of names and numbers, e.g. (run seed, stage, step, task, sample)."""
+    return int.from_bytes(hashlib.sha256("/".join(map(str, parts)).encode()).digest()[:4], "big") >> 1

@@ -1,0 +1,72 @@
+"""From training rows to micro-batches: rows sorted by length, padded at the right, under a limit of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from rl2f_core.backends._torch import right_padded
+from rl2f_core.training.losses import Norms, TokenBatch
+from rl2f_core.types import Sample
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """Rows that are read in one pass; `tokens` describes the positions where `wanted_BT` is true, row by row."""
+
+    samples: tuple[Sample, ...]
+    input_BT: torch.Tensor
+    valid_BT: torch.Tensor
+    wanted_BT: torch.Tensor
+    tokens: TokenBatch
+
+
+def micro_batches(samples: Sequence[Sample], limit: int, pad: int, device: torch.device) -> list[MicroBatch]:
+    """Split rows so that rows × longest row ≤ `limit` tokens (one row may exceed it alone); longest first.
+
+    What stands after a row's last weighted token is cut off: nothing depends on it.
+    """
+    rows = sorted((s for s in samples if s.weighted), key=needed_length, reverse=True)
+    batches = []
+    while rows:
+        count = max(1, limit // needed_length(rows[0]))
+        batches.append(_micro_batch(rows[:count], pad, device))
+        rows = rows[count:]
+    return batches
+
+
+def needed_length(sample: Sample) -> int:
+    """Tokens up to and with the last weighted one."""
+    weighted = [bool(a or b or c) for a, b, c in zip(sample.rl, sample.ce, sample.kl, strict=True)]
+    return len(weighted) - weighted[::-1].index(True) if any(weighted) else 0
+
+
+def _micro_batch(rows: Sequence[Sample], pad: int, device: torch.device) -> MicroBatch:
+    cut = [needed_length(row) for row in rows]
+    input_BT, valid_BT = right_padded([r.token_ids[:n] for r, n in zip(rows, cut, strict=True)], pad, device)
+    wanted_BT = torch.zeros_like(valid_BT)
+    columns: dict[str, list[float]] = {k: [] for k in ("logprobs", "advantages", "rl", "ce", "kl", "ref_logprobs")}
+    has_reference = all(row.ref_logprobs is not None for row in rows)
+    for i, row in enumerate(rows):
+        positions = [p for p in range(cut[i]) if row.rl[p] or row.ce[p] or row.kl[p]]
+        wanted_BT[i, positions] = True
+        for name, values in columns.items():
+            held = getattr(row, name)
+            values += [held[p] for p in positions] if held is not None else [0.0] * len(positions)
+    tensors = {name: torch.tensor(values, dtype=torch.float32, device=device) for name, values in columns.items()}
+    tokens = TokenBatch(
+        behaviour_N=tensors["logprobs"],
+        advantages_N=tensors["advantages"],
+        rl_N=tensors["rl"],
+        ce_N=tensors["ce"],
+        kl_N=tensors["kl"],
+        reference_N=tensors["ref_logprobs"] if has_reference else None,
+    )
+    return MicroBatch(tuple(rows), input_BT, valid_BT, wanted_BT, tokens)
+
+
+def norms_of(samples: Sequence[Sample]) -> Norms:
+    """Sum of every stream's weights."""
+    return Norms(*(float(sum(sum(getattr(s, name)) for s in samples)) for name in ("rl", "ce", "kl")))

@@ -1,0 +1,233 @@
+"""The training loop: dialogues → rows → update → events → commit, stage after stage.  It knows no method.
+
+What a step does is fixed by (config, seed, stage, step) and the weights it starts from, so a run that was killed and
+resumed ends with the same adapter, bit for bit on the same machine.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rl2f_core import registry
+from rl2f_core.config import RunConfig, StageConfig
+from rl2f_core.errors import PreflightError
+from rl2f_core.evaluation.preflight import preflight
+from rl2f_core.events import CheckpointEvent, DialogueEvent, Event, LogEvent, MetricEvent
+from rl2f_core.methods.base import Method
+from rl2f_core.rollout.build import build_backend, build_engine
+from rl2f_core.rollout.engine import derive_seed
+from rl2f_core.run import Journal, Progress, RunDir, Stop, sha256
+from rl2f_core.training.collect import Collector
+from rl2f_core.training.metrics import step_metrics
+from rl2f_core.types import Group, Sample
+
+ADAPTER = "policy"
+"""The backend's name for the weights in training."""
+
+
+class Trainer:
+    """Runs the stages of one training run."""
+
+    def __init__(self, config: RunConfig, run_dir: RunDir, journal: Journal, stop: Stop, progress: Progress) -> None:
+        from rl2f_core.training.learner import Learner
+
+        self.config, self.run_dir, self.journal, self.stop, self.progress = config, run_dir, journal, stop, progress
+        progress.say(f"Loading {config.model.name} …")
+        self.backend: Any = build_backend(config)
+        self.engine = build_engine(config, self.backend)
+        self.learner = Learner(
+            self.backend.folder,
+            config.lora,
+            dtype=self.backend.dtype,
+            device=self.backend.device,
+            banned=self.backend.tokenizer.banned_ids,
+            pad=self.backend.tokenizer.end_id,
+            seed=derive_seed(config.seed, "adapter"),
+        )
+        self.fresh = self.learner.snapshot()
+        self.synced: str | None = None
+        self.position = journal.position or {"stage": 0, "step": 0}
+        if journal.folder is not None:
+            self.learner.load(journal.folder)
+
+    def run(self) -> bool:
+        """All stages that are left; False where `stop` ended it early."""
+        for index in range(self.position["stage"], len(self.config.stages)):
+            stage = self.config.stages[index]
+            method: Method = registry.get("method", stage.method.type)(stage.method)
+            start = self.position["step"] if index == self.position["stage"] else 0
+            if start == 0 and not self.position.get("begun"):
+                self._begin(index, stage, method)
+            if not self._stage(index, stage, method, start):
+                return False
+            self.position = self.journal.position = {"stage": index + 1, "step": 0}
+        return True
+
+    # -- one stage ---------------------------------------------------------------------------------------------
+    def _begin(self, index: int, stage: StageConfig, method: Method) -> None:
+        """Set the starting weights, check that there is something to learn, and commit."""
+        if stage.start_from == "base" or (stage.start_from is None and index == 0):
+            self.learner.restore(self.fresh)
+        elif stage.start_from is not None:
+            steps = next(s.steps for s in self.config.stages if s.name == stage.start_from)
+            self.learner.load_adapter(self.run_dir.checkpoint(f"{stage.start_from}@{steps}"))
+        self.learner.new_optimiser(stage.weight_decay)
+        needs_reference = method.loss_options().get("kl_coef", 0) > 0 and stage.reference == "stage_start"
+        self.learner.reference = self.learner.snapshot() if needs_reference else None
+        self._sync(f"{stage.name}@0")
+        if method.on_policy:
+            self._preflight(stage, method)
+        self.position = {"stage": index, "step": 0, "begun": True}
+        self.journal.commit(self.position, self.learner.save)
+
+    def _preflight(self, stage: StageConfig, method: Method) -> None:
+        self.progress.say(f"Preflight of {stage.name} …")
+        report, rollouts = preflight(self.engine, self.config, stage, method, adapter=ADAPTER, policy=f"{stage.name}@0",
+                                     advanced=self._ticker(f"{stage.name} preflight"))  # fmt: skip
+        for group in rollouts:
+            self.journal.emit(self._dialogues(stage, 0, [group], "preflight"))
+        level: Any = "info" if report.passed else "warning"
+        text = report.to_text()
+        self.journal.emit([LogEvent(id=f"preflight:{stage.name}", level=level, text=text)])
+        self.progress.say(text)
+        if not report.passed and not self.config.preflight.override:
+            raise PreflightError(
+                f"Stage {stage.name} is not worth starting. {report.reason}",
+                fix=f"{report.fix} Or set preflight.override=true to go on all the same.",
+            )
+
+    def _stage(self, index: int, stage: StageConfig, method: Method, start: int) -> bool:
+        from rl2f_core.training.losses import LossConfig
+
+        options = LossConfig(**method.loss_options())
+        temperature = stage.temperature or self.config.rollout.temperature
+        collector = Collector(self.engine, stage, self.config.seed, ADAPTER)
+        for step in range(start, stage.steps):
+            if self.stop():
+                self._commit(index, step)
+                return False
+            clock = _Clock()
+            collector.policy = f"{stage.name}@{step}"
+            collector.advanced = self._ticker(f"{stage.name} step {step + 1} rollout")
+            if method.on_policy:
+                self._sync(collector.policy)
+            clock.lap("sync")
+            groups = method.collect(collector, step)
+            clock.lap("rollout")
+            samples = [sample for group in groups for sample in method.samples(group)]
+            metrics = self.learner.update(samples, options, stage, step, temperature)
+            clock.lap("update")
+            values = {**step_metrics(groups, method.max_turns(self.config.rollout.max_turns), method), **metrics}
+            values |= _speed(clock.seconds, groups, samples) | {"groups/redrawn": float(collector.redrawn)}
+            self.journal.emit(self._dialogues(stage, step + 1, groups, "train", method))
+            event = MetricEvent(id=f"metric:{stage.name}:{step + 1}", stage=stage.name, step=step + 1, values=values)
+            self.journal.emit([event])
+            if (step + 1) % stage.save_every == 0 or step + 1 == stage.steps:
+                self._checkpoint(stage, step + 1)
+            if (step + 1) % stage.commit_every == 0 or step + 1 == stage.steps:
+                self._commit(index, step + 1)
+            self.progress.update(f"stage {stage.name}", step + 1, stage.steps, _note(values))
+            self.run_dir.heartbeat(status="running", stage=stage.name, step=step + 1, steps=stage.steps)
+        return True
+
+    def _commit(self, stage: int, step: int) -> None:
+        self.journal.commit({"stage": stage, "step": step, "begun": True}, self.learner.save)
+
+    def _sync(self, version: str) -> None:
+        """Give the sampler the learner's weights."""
+        if self.synced == version:
+            return
+        folder = self.run_dir.path / ".sync"
+        folder.mkdir(exist_ok=True)
+        self.learner.save_adapter(folder)
+        self.backend.load_adapter(ADAPTER, folder)
+        shutil.rmtree(folder)
+        self.synced = version
+
+    def _checkpoint(self, stage: StageConfig, step: int) -> None:
+        name = f"{stage.name}@{step}"
+        folder, fresh = self.run_dir.checkpoints / name, self.run_dir.checkpoints / f".{name}.tmp"
+        shutil.rmtree(fresh, ignore_errors=True)
+        fresh.mkdir(parents=True)
+        self.learner.save_adapter(fresh)
+        shutil.rmtree(folder, ignore_errors=True)
+        os.rename(fresh, folder)
+        digest = sha256(folder / "adapter_model.safetensors")
+        path = str(folder.relative_to(self.run_dir.path))
+        event = CheckpointEvent(
+            id=f"checkpoint:{name}", name=name, stage=stage.name, step=step, path=path, sha256=digest
+        )
+        self.journal.emit([event])
+
+    def _dialogues(
+        self, stage: StageConfig, step: int, groups: Sequence[Group], phase: Any, method: Method | None = None
+    ) -> list[Event]:
+        """One event a dialogue, with the advantages it was trained with."""
+        events: list[Event] = []
+        for group in groups:
+            trained = iter(method.advantages(group)) if method is not None and method.on_policy else iter(())
+            for rollout in group.rollouts:
+                dialogue = rollout.dialogue
+                advantages = next(trained, None) if dialogue.trainable else None
+                if advantages is not None:
+                    turns = [t.model_copy(update={"advantage": a}) for t, a in zip(dialogue.turns, advantages, strict=True)]
+                    dialogue = dialogue.model_copy(update={"turns": tuple(turns)})
+                events.append(
+                    DialogueEvent(
+                        id=f"dialogue:{phase}:{dialogue.id}",
+                        phase=phase,
+                        stage=stage.name,
+                        step=step,
+                        task=group.task,
+                        dialogue=dialogue,
+                    )
+                )
+        return events
+
+    def _ticker(self, phase: str) -> Any:
+        return lambda done, total: self.progress.update(phase, done, total)
+
+
+class _Clock:
+    """Seconds by phase."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, name: str) -> None:
+        now = time.perf_counter()
+        self.seconds[name] = now - self._last
+        self._last = now
+
+
+def _speed(seconds: dict[str, float], groups: Sequence[Group], samples: Sequence[Sample]) -> dict[str, float]:
+    student = sum(sum(r.stream.student) for g in groups for r in g.rollouts)
+    rows = sum(len(s.token_ids) for s in samples)
+    return {
+        **{f"seconds/{name}": value for name, value in seconds.items()},
+        "tokens/student": float(student),
+        "tokens/trained": float(sum(s.weighted for s in samples)),
+        "tokens_per_second/rollout": student / max(seconds["rollout"], 1e-9),
+        "tokens_per_second/update": rows / max(seconds["update"], 1e-9),
+    }
+
+
+def _note(values: dict[str, float]) -> str:
+    shown = {"loss": "loss/ce", "retention": "retention", "solved": "cum_acc/4", "reward": "reward", "mixed": "groups/frac_mixed"}
+    return "  ".join(f"{label} {values[key]:.3f}" for label, key in shown.items() if key in values)
+
+
+def checkpoints_to_evaluate(config: RunConfig, run_dir: RunDir) -> list[str]:
+    """The names that `evaluation.checkpoints` stands for, in order."""
+    names: list[str] = []
+    for entry in config.evaluation.checkpoints:
+        names += [f"{s.name}@{s.steps}" for s in config.stages] if entry == "stages" else [entry]
+    return list(dict.fromkeys(names))
+
+

@@ -1,0 +1,90 @@
+"""The loss: three streams, each a mean over its own weights (methods.md §3).
+
+    L = − mean_rl[ min(ρA, clip(ρ, 1 − ε_low, 1 + ε_high)·A) ] + λ · mean_ce[ − log π ] + β · mean_kl[ k3(π ‖ π_ref) ]
+
+with ρ = exp(log π − log π_behaviour) and k3 = exp(d) − 1 − d, d = log π_ref − log π, which is never negative and whose
+expectation under π is KL(π ‖ π_ref) (Schulman, "Approximating KL divergence", 2020).  It is *added*: drift costs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class LossConfig:
+    """Coefficients of the streams."""
+
+    clip_low: float = 0.2
+    clip_high: float = 0.2
+    ce_coef: float = 1.0
+    kl_coef: float = 0.0
+
+
+@dataclass(frozen=True)
+class TokenBatch:
+    """Aligned arrays of the weighted tokens of some rows, each [N]."""
+
+    behaviour_N: torch.Tensor
+    advantages_N: torch.Tensor
+    rl_N: torch.Tensor
+    ce_N: torch.Tensor
+    kl_N: torch.Tensor
+    reference_N: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Norms:
+    """Sum of each stream's weights over the whole update, so that micro-batches add up to the means."""
+
+    rl: float
+    ce: float
+    kl: float
+
+
+def surrogate(ratio_N: torch.Tensor, advantages_N: torch.Tensor, config: LossConfig) -> torch.Tensor:
+    """min(ρA, clip(ρ)·A), [N] (PPO, arXiv 1707.06347, eq. 7, with two ε)."""
+    clipped_N = ratio_N.clamp(1 - config.clip_low, 1 + config.clip_high)
+    return torch.minimum(ratio_N * advantages_N, clipped_N * advantages_N)
+
+
+def k3(logp_N: torch.Tensor, reference_N: torch.Tensor) -> torch.Tensor:
+    """The k3 estimate of KL(π ‖ π_ref) at each token, [N], ≥ 0."""
+    difference_N = reference_N - logp_N
+    return difference_N.exp() - 1 - difference_N
+
+
+def loss(
+    logp_N: torch.Tensor, batch: TokenBatch, norms: Norms, config: LossConfig
+) -> tuple[torch.Tensor, dict[str, float]]:
+    """This micro-batch's part of the loss, and sums for the metrics (divide each by its stream's norm).
+
+    Raises `ValueError` where a kl weight has no reference.
+    """
+    total = logp_N.new_zeros(())
+    sums: dict[str, float] = {}
+    if norms.rl:
+        log_ratio_N = logp_N - batch.behaviour_N
+        ratio_N = log_ratio_N.exp()
+        part = -(surrogate(ratio_N, batch.advantages_N, config) * batch.rl_N).sum()
+        total = total + part / norms.rl
+        with torch.no_grad():
+            outside_N = (ratio_N < 1 - config.clip_low) | (ratio_N > 1 + config.clip_high)
+            active_N = batch.rl_N * (batch.advantages_N != 0)
+            sums["rl"] = float(part.detach())
+            sums["ratio"] = float((ratio_N * batch.rl_N).sum())
+            sums["clipped"] = float((outside_N * active_N).sum())
+            sums["mismatch"] = float(((ratio_N - 1 - log_ratio_N) * batch.rl_N).sum())
+    if norms.ce:
+        part = -(logp_N * batch.ce_N).sum()
+        total = total + config.ce_coef * part / norms.ce
+        sums["ce"] = float(part.detach())
+    if norms.kl:
+        if batch.reference_N is None:
+            raise ValueError("A kl weight needs the reference's log-probabilities.")
+        part = (k3(logp_N, batch.reference_N) * batch.kl_N).sum()
+        total = total + config.kl_coef * part / norms.kl
+        sums["kl"] = float(part.detach())
+    return total, sums

@@ -1,0 +1,47 @@
+"""Fixtures that every test may use. No test writes to the user's cache, and none needs a network by default."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+USER_HOME = os.environ.get("RL2F_HOME")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def rl2f_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A cache of this session's own, so that tests never touch the user's."""
+    folder = tmp_path_factory.mktemp("rl2f-home")
+    before = os.environ.get("RL2F_HOME")
+    os.environ["RL2F_HOME"] = str(folder)
+    yield folder
+    if before is None:
+        del os.environ["RL2F_HOME"]
+    else:
+        os.environ["RL2F_HOME"] = before
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the tiny random model."""
+    from rl2f_core.models import tiny_model
+
+    return tiny_model(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def smollm2(rl2f_home: Path) -> Path:
+    """The folder of SmolLM2-135M in the user's own cache, fetched where it is missing (for slow tests)."""
+    from rl2f_core.models import get_model
+
+    if USER_HOME is None:
+        del os.environ["RL2F_HOME"]
+    else:
+        os.environ["RL2F_HOME"] = USER_HOME
+    try:
+        return get_model("smollm2-135m").path
+    finally:
+        os.environ["RL2F_HOME"] = str(rl2f_home)

@@ -1,0 +1,216 @@
+"""The `secret_code` environment."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+from itertools import combinations, product
+
+import pytest
+from pydantic import ValidationError
+
+from rl2f_core.environments.base import Environment, wrap
+from rl2f_core.environments.secret_code import SecretCode
+from rl2f_core.errors import DataError
+from rl2f_core.types import SPLITS, Task, Verdict
+
+
+def secret_code(**config) -> SecretCode:
+    return SecretCode(SecretCode.Config(**config))
+
+
+def code(answer: str, letters: str = "K, Q or Z") -> Task:
+    return secret_code().task_from_gold(f"each {letters}", answer)
+
+
+def say(environment: Environment, task: Task, *attempts: str) -> list[Verdict]:
+    return [environment.verify(task, wrap(attempt)) for attempt in attempts]
+
+
+def hint(environment: Environment, task: Task, *attempts: str) -> str:
+    return environment.hint(task, say(environment, task, *attempts), random.Random(0))
+
+
+def mislead(environment: Environment, task: Task, *attempts: str, seed: int = 0) -> str:
+    return environment.misleading_hint(task, say(environment, task, *attempts), random.Random(seed))
+
+
+# -- secret_code -----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("said", ["KQZ", "K Q Z", "K, Q, Z", "K,Q,Z", "K-Q-Z", "k q z", "kQz", "  K  Q  Z\n"])
+def test_a_code_is_accepted_in_every_usual_form(said):
+    verdict = secret_code().verify(code("K Q Z"), wrap(said))
+    assert verdict.correct and verdict.parsed == "K Q Z"
+
+
+@pytest.mark.parametrize(
+    "said", ["K Q", "K Q Z K", "K Q A", "K Q ?", "K, Q Z", "K.Q.Z", "Ｋ Ｑ Ｚ", "\u212a Q Z", "KQZ.", ""]
+)
+def test_a_code_in_any_other_form_is_unparsable(said):
+    verdict = secret_code().verify(code("K Q Z"), wrap(said))
+    assert (verdict.parsed, verdict.score, verdict.well_formed, verdict.distance) == (None, 0.0, False, None)
+
+
+def test_the_verdict_names_the_parts_and_the_right_ones():
+    verdict = secret_code().verify(code("K Q Z"), wrap("K Z Z"))
+    assert verdict.parts == {"1": "K", "2": "Z", "3": "Z"}
+    assert verdict.right_parts == ("1", "3")
+    assert (verdict.score, verdict.distance) == pytest.approx((2 / 3, 1 / 3))
+    assert secret_code().verify(code("K Q Z"), wrap("Z K Q")).score == 0
+
+
+def test_the_hint_shows_the_right_places_of_the_last_attempt_alone():
+    environment, task = secret_code(), code("K Q Z")
+    assert hint(environment, task, "K Z Z") == "Correct so far: K ? Z"
+    assert hint(environment, task, "K Z Z", "Z Q K") == "Correct so far: ? Q ?"
+    assert hint(environment, task, "Z K Q") == "Correct so far: ? ? ?"
+    assert hint(environment, task, "K Z Z", "no code") == "Correct so far: ? ? ?"
+
+
+def test_a_misleading_code_hint_confirms_wrong_places_only():
+    environment, task = secret_code(), code("K Q Z")
+    assert mislead(environment, task, "K Z Z") == "Correct so far: ? Z ?"
+    gold = ["K", "Q", "Z"]
+    shown = {mislead(environment, task, "Z K Q", seed=seed) for seed in range(50)}
+    assert len(shown) > 3
+    for text in shown | {mislead(environment, task, "no code", seed=seed) for seed in range(20)}:
+        places = text.removeprefix("Correct so far: ").split()
+        assert set(places) != {"?"}
+        assert all(letter != right for letter, right in zip(places, gold, strict=True))
+
+
+def test_prompt_and_system_message_of_a_code_are_neutral():
+    assert secret_code().prompt(code("K Q Z").public) == "Find the code: 3 letters, each K, Q or Z."
+    assert secret_code(length=1, alphabet="AB").prompt({"letters": ["A", "B"], "length": 1}).endswith("each A or B.")
+    assert secret_code().system() == "Reply as <answer>? ? ?</answer>."
+
+
+def test_a_follower_keeps_every_confirmed_place():
+    for environment in (secret_code(), secret_code(length=4, letters=5, avoid=0), secret_code(avoid=1)):
+        rng = random.Random(6)
+        for i in range(1000):
+            task = environment.task("train", i)
+            last = environment.verify(task, environment.imitate(task, [], rng, follow=False, right=False))
+            new = environment.verify(task, environment.imitate(task, [last], rng, follow=True, right=False))
+            assert set(last.right_parts) <= set(new.right_parts)
+            if environment.config.avoid == 1:
+                wrong = set(last.parts) - set(last.right_parts)
+                assert all(new.parts[place] != last.parts[place] for place in wrong)
+
+
+def test_a_student_that_ignores_hints_draws_a_fresh_code_while_there_is_one():
+    environment = secret_code(length=2, alphabet="AB")
+    task = environment.task_from_gold("", "A A")
+    rng = random.Random(0)
+    verdicts: list[Verdict] = []
+    for _ in range(4):
+        verdicts.append(environment.verify(task, environment.imitate(task, verdicts, rng, follow=False, right=False)))
+    assert len({v.parsed for v in verdicts}) == 4
+    assert environment.verify(task, environment.imitate(task, verdicts, rng, follow=False, right=False)).well_formed
+
+
+@pytest.mark.parametrize("problem", ["each K, Q or Z", "K Q Z", "KQZ", "letters: Z, Q and K.", "A code of K, Q or Z"])
+def test_the_alphabet_is_read_from_a_bare_problem(problem):
+    task = secret_code().task_from_gold(problem, "k-q-z")
+    assert task.public["letters"] == ["K", "Q", "Z"] and task.privileged["code"] == "K Q Z"
+
+
+@pytest.mark.parametrize(
+    "problem, answer",
+    [("", "K Q Z"), ("find it", "K"), ("K Q Z", "K Q A"), ("K Q Z", ""), ("4 letters, each K or Q", "K Q")],
+)
+def test_a_code_that_cannot_be_is_refused(problem, answer):
+    with pytest.raises(DataError):
+        secret_code().task_from_gold(problem, answer)
+
+
+def test_a_fixed_alphabet_splits_its_codes_and_says_when_there_are_too_few():
+    environment = secret_code(alphabet="ABC", length=3)
+    seen = {split: {environment.canonical(environment.task(split, i)) for i in range(300)} for split in SPLITS}
+    assert sum(map(len, seen.values())) == len(set.union(*seen.values())) == 27
+    assert environment.config.letters == 3
+    with pytest.raises(DataError, match="too small to split"):
+        for split in SPLITS:
+            secret_code(alphabet="AB", length=1).task(split, 0)
+
+
+@pytest.mark.parametrize(
+    "config", [{"alphabet": "AAB"}, {"alphabet": "ab"}, {"alphabet": "A"}, {"alphabet": "ABC", "letters": 4},
+               {"letters": 1}, {"length": 0}, {"lenght": 3}]
+)  # fmt: skip
+def test_an_impossible_code_level_is_refused(config):
+    with pytest.raises(ValidationError):
+        secret_code(**config)
+
+
+def test_a_fixed_alphabet_sets_the_count_and_survives_a_round_trip():
+    config = SecretCode.Config(alphabet="ABCD")
+    assert config.letters == 4
+    assert SecretCode.Config.model_validate(config.model_dump()) == config
+
+
+def test_codes_are_found_in_hints_as_a_reader_would_see_them():
+    environment, task = secret_code(), code("K Q Z")
+
+    def read(text):
+        return [(text[a:b], parsed) for a, b, parsed in environment.candidates(task, text)]
+
+    assert read("The code is KQZ.") == [("KQZ", "K Q Z")]
+    assert read("try k, q, z!") == [("k, q, z", "K Q Z")]
+    assert read("K then Q, then Z") == [("K then Q, then Z", "K Q Z")]
+    assert read("K Q Z K") == [("K Q Z", "K Q Z"), ("Q Z K", "Q Z K")]
+    assert read("**K** - **Q** - **Z**") == [("K** - **Q** - **Z", "K Q Z")]
+    for nothing in ("Correct so far: K ? Z", "K Q ? Z", "K … Q … Z", "each K, Q or Z", "KQZK", "K Q A Z", "K Q _ Z"):
+        assert read(nothing) == []
+
+
+def test_the_words_of_the_hint_itself_are_no_code():
+    task = secret_code().task_from_gold("each A, F or R", "F A R")
+    assert secret_code().candidates(task, "Correct so far: ? ? R") == []
+    assert secret_code().candidates(task, "far")[0][2] == "F A R"
+
+
+def test_code_bounds_match_numbers_worked_out_by_hand():
+    environment = secret_code(length=3, letters=3)
+    assert environment.bounds(1) == pytest.approx((1 / 27, 1 / 27, 1 / 27))
+    assert environment.bounds(2) == pytest.approx((8 / 27, 2 / 27, (5 / 9) ** 3))
+    assert environment.bounds(3) == pytest.approx((1, 3 / 27, (19 / 27) ** 3))
+    assert secret_code(length=3, letters=4).bounds(4) == pytest.approx((1, 4 / 64, (1 - 0.75**4) ** 3))
+
+
+def best_player(codes: frozenset[tuple[int, ...]], guesses: tuple, turns: int, shows: bool) -> int:
+    """Codes solved within `turns` by the best of all players, by trying every guess in every state of knowledge."""
+
+    @cache
+    def solved(open_codes: frozenset, left: int) -> int:
+        if not open_codes or not left:
+            return 0
+        best = 0
+        for guess in guesses:
+            answers: dict = {}
+            for hidden in open_codes - {guess}:
+                key = tuple(a == b for a, b in zip(guess, hidden, strict=True)) if shows else None
+                answers.setdefault(key, set()).add(hidden)
+            found = (guess in open_codes) + sum(solved(frozenset(rest), left - 1) for rest in answers.values())
+            best = max(best, found)
+        return best
+
+    return solved(codes, turns)
+
+
+@pytest.mark.parametrize("letters, length", [(2, 2), (3, 2), (2, 3), (3, 1)])
+def test_no_player_beats_the_code_bounds_and_the_best_reaches_them(letters, length):
+    guesses = tuple(product(range(letters), repeat=length))
+    for turns in (1, 2, 3):
+        bounds = secret_code(letters=letters, length=length).bounds(turns)
+        for shows, bound in ((True, bounds.with_hints), (False, bounds.without_hints)):
+            assert best_player(frozenset(guesses), guesses, turns, shows) / len(guesses) == pytest.approx(bound)
+
+
+def test_the_code_floor_is_the_best_constant_over_all_small_tasks():
+    # Six letters stand for the 26: the share of alphabets that hold k given letters, counted one by one.
+    alphabets = list(combinations(range(6), 3))
+    tasks = [(set(a), c) for a in alphabets for c in product(a, repeat=2)]
+    shares = {c: sum(c == hidden for _, hidden in tasks) / len(tasks) for c in product(range(6), repeat=2)}
+    assert max(shares.values()) == shares[(0, 0)] == pytest.approx(3 / 6 / 9)
+    assert secret_code(length=2).floor() == ("A A", pytest.approx(3 / 26 / 9))
+    assert secret_code(length=3, alphabet="XYZW").floor() == ("X X X", pytest.approx(1 / 64))

@@ -1,0 +1,411 @@
+"""The report, its sentences, several seeds, and the figures drawn from it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from rl2f_core import registry
+from rl2f_core.errors import DataError
+from rl2f_core.evaluation.charts import accuracy_chart, effect_chart, training_chart
+from rl2f_core.evaluation.figures import to_html, to_plotly, to_png, write_figures
+from rl2f_core.evaluation.metrics import measure
+from rl2f_core.evaluation.report import (
+    BestConstant,
+    CheckpointDifference,
+    CheckpointResult,
+    Effect,
+    EvaluationReport,
+    Reference,
+    build_report,
+    findings,
+    interval_text,
+    markdown_table,
+    number,
+)
+from rl2f_core.evaluation.seeds import merge_seeds
+from rl2f_core.evaluation.statistics import Interval, wilson
+from rl2f_core.types import Dialogue, Hint, StopReason, Turn, Verdict
+
+TURNS = 3
+
+
+def played(task: str, solved_at: int, *, teacher: str = "scripted", parsable: bool = True) -> Dialogue:
+    """A dialogue solved at a turn (0 for never), wrong answers 1, 2, 3 before."""
+    turns = []
+    for t in range(1, (solved_at or TURNS) + 1):
+        right = t == solved_at
+        verdict = Verdict(
+            correct=right, score=float(right), parsed=str(t) if parsable else None, well_formed=parsable,
+            distance=0.0 if right else 0.5 if parsable else None,
+        )  # fmt: skip
+        hint = None if right or t == TURNS else Hint(text="No.", teacher=teacher)
+        turns.append(Turn(index=t - 1, attempt=str(t), token_ids=(5, 6), verdict=verdict, hint=hint))
+    stop = StopReason.SOLVED if solved_at else StopReason.EXHAUSTED
+    return Dialogue(id=task, task_id=task, group=task, index=0, turns=tuple(turns), stop=stop)
+
+
+def tasks(*solved_at: int, **more) -> list[Dialogue]:
+    """One dialogue a task."""
+    return [played(f"t{i}", at, **more) for i, at in enumerate(solved_at)]
+
+
+PLAYED: dict[str, dict[str, list[Dialogue]]] = {
+    "base": {"hints": tasks(*[0] * 8, parsable=False), "contentless": tasks(*[0] * 8)},
+    "rl2f@24": {
+        "hints": tasks(1, 2, 2, 2, 3, 3, 3, 0),
+        "contentless": tasks(1, 0, 0, 0, 0, 0, 0, 0),
+        "misleading": tasks(1, 0, 0, 0, 0, 0, 0, 0, teacher="misleading"),
+    },
+}
+"""cum_acc of rl2f@24 with hints: 1/8, 4/8, 7/8; contentless 1/8 throughout; base 0 throughout."""
+
+
+def built(dialogues: Mapping[str, Mapping[str, Sequence[Dialogue]]] = PLAYED, **more) -> EvaluationReport:
+    kind = registry.get("environment", "secret_code")
+    environment = kind(kind.Config())  # type: ignore[attr-defined, call-arg]
+    settings = {"level": "3 of ABC", "tasks": 8, "samples": 1, "notes": ("rl2f@24 was trained on 1,000 tokens.",)}
+    return build_report(environment, dialogues, TURNS, **(settings | more))
+
+
+def made(low: float, high: float, n: int = 20) -> Interval:
+    return Interval(value=(low + high) / 2, low=low, high=high, n=n)
+
+
+def with_effect(interval: Interval, control: str = "hints") -> EvaluationReport:
+    row = CheckpointResult(checkpoint="rl2f@24", control=control, metrics=measure(tasks(1, 0), TURNS))
+    return EvaluationReport(
+        environment="e", turns=TURNS, tasks=20, samples=1, rows=(row,),
+        effects=(Effect(checkpoint="rl2f@24", control=control, difference=interval),),
+        differences=(CheckpointDifference(quantity="hint_effect", checkpoint="b", against="a", difference=interval),),
+    )  # fmt: skip
+
+
+# -- the report ----------------------------------------------------------------------------------------------------
+def test_the_report_holds_metrics_effects_and_differences():
+    """Effects of rl2f@24: hints 7/8 − 1/8 = .75, misleading 0. It beats base by 7/8 in cum_acc, by .75 in effect."""
+    report = built()
+    assert report.checkpoints == ["base", "rl2f@24"]
+    assert report.controls == ["hints", "contentless", "misleading"]
+    assert [i.value for i in report.metrics("rl2f@24", "hints").series("cum_acc")] == [1 / 8, 4 / 8, 7 / 8]
+    assert report.effect("rl2f@24").value == 0.75
+    assert report.effect("rl2f@24", "misleading") == Interval(value=0.0, low=0.0, high=0.0, n=8)
+    assert report.effect("base").value == 0.0
+    held = {d.quantity: (d.checkpoint, d.against, d.difference.value) for d in report.differences}
+    assert held == {"cum_acc": ("rl2f@24", "base", 7 / 8), "hint_effect": ("rl2f@24", "base", 0.75)}
+
+
+def test_the_report_holds_the_environments_reference_lines():
+    kind = registry.get("environment", "secret_code")
+    environment = kind(kind.Config())
+    report = built()
+    assert [r.turn for r in report.references] == [1, 2, 3]
+    for reference in report.references:
+        bounds = environment.bounds(reference.turn)
+        assert (reference.with_hints, reference.without_hints, reference.copying) == tuple(bounds)
+    assert report.floor == BestConstant(**environment.floor()._asdict())
+
+
+def test_the_report_survives_json():
+    report = built()
+    assert EvaluationReport.model_validate_json(report.model_dump_json()) == report
+    assert "NaN" not in report.model_dump_json()
+
+
+def test_the_same_dialogues_give_the_same_report():
+    assert built(bootstrap_seed=5) == built(bootstrap_seed=5)
+
+
+def test_a_missing_control_is_missing_in_the_report_only():
+    report = built({"base": {"hints": tasks(1, 0)}})
+    assert report.effects == () and report.differences == ()
+    assert "No contentless control" in report.to_markdown()
+
+
+# -- words ---------------------------------------------------------------------------------------------------------
+def test_numbers_are_written_without_a_leading_zero():
+    assert [number(x) for x in (0.314, 1.0, 0.0, -0.02, -0.001, None)] == [".31", "1.00", ".00", "−.02", ".00", "–"]
+    assert [number(x, signed=True) for x in (0.5, -0.5, 0.0)] == ["+.50", "−.50", ".00"]
+
+
+def test_intervals_are_written_in_brackets():
+    assert interval_text(made(0.2, 0.42)) == ".31 [.20, .42]"
+    assert interval_text(made(-0.08, 0.04), signed=True) == "−.02 [−.08, .04]"
+    assert interval_text(Interval(value=0.5, n=1)) == ".50 (no interval)"
+    assert interval_text(wilson(0, 0)) == interval_text(None) == "–"
+
+
+def test_an_end_just_beside_zero_is_not_written_as_zero():
+    assert interval_text(made(0.003, 0.4), signed=True) == "+.20 [.003, .40]"
+    assert interval_text(made(-0.4, -0.0004), signed=True) == "−.20 [−.40, −.0004]"
+
+
+@pytest.mark.parametrize("control", ["hints", "shuffled", "misleading", "resample", "something else"])
+@pytest.mark.parametrize(
+    ("low", "high"), [(-0.1, 0.1), (0.0, 0.2), (-0.2, 0.0), (0.01, 0.2), (-0.3, -0.01), (0.0001, 0.5), (0.0, 0.0)]
+)
+def test_markdown_says_not_separated_exactly_when_the_interval_holds_zero(control, low, high):
+    text = with_effect(made(low, high), control).to_markdown()
+    holds_zero = low <= 0 <= high
+    shown = interval_text(made(low, high), signed=True)
+    about = [line for line in text.splitlines() if line.startswith("- ") and shown in line]
+    table = [line for line in text.splitlines() if line.startswith("| hint_effect |")]
+    assert len(about) == len(table) == 1
+    assert ("not separated from 0" in about[0]) == holds_zero
+    assert ("not separated from 0" in table[0]) == holds_zero
+
+
+def test_the_direction_of_a_separated_effect_is_named():
+    assert "hint_effect of rl2f@24 is +.31 [.20, .42]: hints help." in findings(with_effect(made(0.2, 0.42)))
+    assert "hint_effect of rl2f@24 is −.31 [−.42, −.20]: hints hurt." in findings(with_effect(made(-0.42, -0.2)))
+    assert "Under shuffled hints (rl2f@24): −.31 [−.42, −.20]: worse than contentless." in findings(
+        with_effect(made(-0.42, -0.2), "shuffled")
+    )
+
+
+def test_one_task_proves_nothing_and_is_said_to():
+    text = with_effect(Interval(value=1.0, n=1)).to_markdown()
+    assert "+1.00 (no interval): no interval, 1 task." in text
+    assert "Only 1 tasks are paired" in text
+
+
+def test_few_tasks_are_warned_of():
+    assert any("Only 5 tasks are paired" in line for line in findings(with_effect(made(0.1, 0.2, n=5))))
+    assert not any("are paired" in line for line in findings(with_effect(made(0.1, 0.2, n=6))))
+
+
+def test_markdown_holds_floor_players_and_limits():
+    report = built()
+    text, last = report.to_markdown(), report.references[-1]
+    assert f"the best without hints {number(last.without_hints)}" in text
+    assert f"solves {number(last.with_hints)} with hints" in text
+    assert f"The best constant answer ({report.floor.answer}) solves {number(report.floor.score)}" in text
+    assert "Most attempts of base are unparsable: 1.00 (hints); its numbers tell of the answer format first." in text
+    assert "rl2f@24 was trained on 1,000 tokens." in text
+    assert "| rl2f@24 | contentless |" in text and "0 by definition" in text
+
+
+def test_a_checkpoint_is_placed_against_the_best_without_hints():
+    """7 of 8 within [.53, .98] lies above .2, not above .6, and below .99."""
+    for bound, place in ((0.2, "above"), (0.6, "not separated from"), (0.99, "below")):
+        reference = Reference(turn=TURNS, with_hints=1.0, without_hints=bound)
+        report = built().model_copy(update={"references": (reference,)})
+        sentence = f"rl2f@24 with hints solves .88 [.53, .98] within 3 turns: {place} the best without hints"
+        assert sentence in report.to_markdown()
+
+
+def test_the_misled_rate_stands_beside_what_chance_does():
+    """Wrong answers all lie at .5: no revision moves away. Misleading: 7 dialogues of 2 revisions, 0 of 14."""
+    lines = [line for line in findings(built()) if "misled_rate" in line]
+    assert len(lines) == 1
+    assert lines[0].startswith("After a misleading hint rl2f@24 moves away from the answer in .00 [.00, ")
+
+
+def test_failed_dialogues_are_reported():
+    broken = tasks(1, 0)[1].model_copy(update={"stop": StopReason.FAILED})
+    report = built({"base": {"hints": [tasks(1)[0], broken], "contentless": tasks(1, 0)}})
+    assert "base under hints: .50 of the dialogues failed and are left out." in findings(report)
+
+
+def test_long_evaluations_show_chosen_turns():
+    dialogues = {"base": {"hints": tasks(1, 0)}}
+    kind = registry.get("environment", "secret_code")
+    report = build_report(kind(kind.Config()), dialogues, 10, tasks=2, samples=1)
+    assert "| checkpoint | control | t = 1 | t = 2 | t = 3 | t = 5 | t = 10 |" in report.to_markdown()
+
+
+def test_one_turn_makes_a_report():
+    report = build_report(
+        registry.get("environment", "secret_code")(registry.get("environment", "secret_code").Config()),
+        {"base": {"hints": tasks(1, 0), "contentless": tasks(0, 0)}}, 1, tasks=2, samples=1,
+    )  # fmt: skip
+    assert "| checkpoint | control | cum_acc/1 | gain |" in report.to_markdown()
+
+
+def test_table_cells_cannot_break_the_table():
+    text = markdown_table(("T", ["a", "b"], [["x|y\nz", "w"]]))
+    assert text.splitlines()[-1] == "| x\\|y z | w |"
+
+
+# -- several seeds -------------------------------------------------------------------------------------------------
+def seeds(*intervals: Interval) -> dict[str, EvaluationReport]:
+    return {str(i): with_effect(interval) for i, interval in enumerate(intervals)}
+
+
+def test_seeds_are_merged_with_a_t_interval():
+    """.2, .3, .4: mean .3, half 4.3027 · .1 / √3 = .248; the first seed's own interval holds 0."""
+    summary = merge_seeds(seeds(made(-0.05, 0.45), made(0.1, 0.5), made(0.2, 0.6)))
+    row = summary.row("rl2f@24", "hint_effect")
+    assert row.values == pytest.approx((0.2, 0.3, 0.4))
+    assert (row.mean.value, row.mean.low, row.mean.high) == pytest.approx((0.3, 0.0516, 0.5484), abs=1e-4)
+    assert row.above_zero == 2
+    text = summary.to_markdown()
+    assert "| rl2f@24 | hints | hint_effect | +.20 | +.30 | +.40 | +.30 [.05, .55] | 2 of 3 |" in text
+    assert (
+        "- hint_effect of rl2f@24: +.30 [.05, .55] over 3 seeds, above 0; by itself above 0 in 2 of 3 seeds." in text
+    )
+    assert summary.row("b − a", "difference of hint_effect", control="").mean == row.mean
+
+
+def test_seeds_that_disagree_are_not_separated():
+    summary = merge_seeds(seeds(made(0.1, 0.3), made(-0.3, -0.1)))
+    assert "hint_effect of rl2f@24: .00 [−2.54, 2.54] over 2 seeds, not separated from 0" in summary.to_markdown()
+
+
+def test_one_seed_has_no_interval_over_seeds():
+    summary = merge_seeds(seeds(made(0.1, 0.3)))
+    assert summary.row("rl2f@24", "hint_effect").mean == Interval(value=0.2, n=1)
+    assert "+.20 (no interval) over 1 seeds, no interval, 1 seed;" in summary.to_markdown()
+
+
+def test_shares_of_all_seeds_stay_shares():
+    reports = {"0": built(), "1": built(), "2": built({**PLAYED, "rl2f@24": PLAYED["base"]})}
+    row = merge_seeds(reports).row("rl2f@24", "cum_acc/3")
+    assert row.values == (7 / 8, 7 / 8, 0.0)
+    assert (row.mean.low, row.mean.high) == (0.0, 1.0)
+    assert row.above_zero is None
+
+
+def test_a_checkpoint_that_one_seed_lacks_keeps_its_other_values():
+    reports = {"0": built(), "1": built({"base": PLAYED["base"]})}
+    row = merge_seeds(reports).row("rl2f@24", "hint_effect")
+    assert row.values == (0.75, None)
+    assert row.mean == Interval(value=0.75, n=1)
+
+
+def test_reports_of_different_tasks_are_not_merged():
+    other = with_effect(made(0.1, 0.2)).model_copy(update={"turns": 9})
+    with pytest.raises(DataError, match="one environment"):
+        merge_seeds({"0": with_effect(made(0.1, 0.2)), "1": other})
+    with pytest.raises(DataError):
+        merge_seeds({})
+
+
+def test_the_seed_summary_survives_json():
+    summary = merge_seeds({"0": built(), "1": built()})
+    assert type(summary).model_validate_json(summary.model_dump_json()) == summary
+
+
+# -- figures -------------------------------------------------------------------------------------------------------
+def test_the_accuracy_figure_draws_the_reports_numbers():
+    report = built()
+    figure = to_plotly(accuracy_chart(report))
+    drawn = [t for t in figure.data if t.name == "hints"]
+    assert [list(t.y) for t in drawn] == [[0.0, 0.0, 0.0], [1 / 8, 4 / 8, 7 / 8]]
+    assert list(drawn[1].x) == [1, 2, 3]
+    assert drawn[1].line.dash == "solid"
+    assert {t.line.dash for t in figure.data if t.name == "contentless"} == {"dash"}
+    best = next(t for t in figure.data if t.name == "best player without hints")
+    assert list(best.y) == [r.without_hints for r in report.references]
+    assert [a.text for a in figure.layout.annotations] == ["base", "rl2f@24"]
+
+
+def test_bands_hold_the_intervals():
+    """There and back: the upper ends, then the lower ends in reverse."""
+    report = built()
+    band = [t for t in to_plotly(accuracy_chart(report)).data if t.name == "hints, 95 % interval"][1]
+    found = report.metrics("rl2f@24", "hints").series("cum_acc")
+    assert list(band.y) == [i.high for i in found] + [i.low for i in reversed(found)]
+
+
+def test_each_name_stands_once_in_a_shared_legend():
+    shown = [t.name for t in to_plotly(accuracy_chart(built())).data if t.showlegend]
+    assert sorted(shown) == sorted(set(shown))
+    assert {"hints", "contentless", "misleading"} <= set(shown)
+
+
+def test_the_effect_figure_draws_values_and_ends():
+    report = with_effect(made(-0.25, 0.75))
+    (trace,) = to_plotly(effect_chart(report)).data
+    assert (list(trace.x), list(trace.y)) == ([0.25], ["hints"])
+    assert (list(trace.error_x.array), list(trace.error_x.arrayminus)) == ([0.5], [0.5])
+
+
+def test_an_effect_without_interval_is_drawn_as_a_point():
+    (trace,) = to_plotly(effect_chart(with_effect(Interval(value=1.0, n=1)))).data
+    assert list(trace.x) == [1.0]
+    assert trace.error_x.array is None
+
+
+ROWS = [
+    {"step": 2, "reward": 0.3, "retention": 0.9, "groups/frac_mixed": 0.5, "groups/frac_all_right": 0.1,
+     "groups/frac_all_wrong": 0.4, "seconds/rollout": 9.0, "seconds/update": 4.0, "cum_acc/1": 0.1, "cum_acc/3": 0.4},
+    {"step": 1, "reward": 0.1, "retention": 0.5, "seconds/rollout": 8.0, "cum_acc/1": 0.1, "cum_acc/3": 0.2},
+]  # fmt: skip
+
+
+def test_training_curves_follow_the_rows_in_order_of_steps():
+    chart = training_chart(ROWS, "Training")
+    series = {(p.title, s.name): (s.x, s.y) for p in chart.panels for s in p.series}
+    assert series[("Reward", "mean")] == ((1, 2), (0.1, 0.3))
+    assert series[("The attempt after feedback", "retention")] == ((1, 2), (0.5, 0.9))
+    assert series[("Groups", "all right ✓")] == ((2,), (0.1,))
+    assert series[("Time", "update")] == ((2,), (4.0,))
+    assert series[("Solved", "within t = 3")] == ((1, 2), (0.2, 0.4))
+    drawn = {(t.name): list(t.y) for t in to_plotly(chart).data}
+    assert drawn["rollout"] == [8.0, 9.0]
+
+
+def test_panels_of_different_series_have_a_legend_each():
+    figure = to_plotly(training_chart(ROWS, "Training"))
+    by_legend: dict[str, set[str]] = {}
+    for trace in figure.data:
+        assert trace.showlegend
+        by_legend.setdefault(trace.legend or "legend", set()).add(trace.name)
+    assert {"rollout", "update"} in by_legend.values() and {"retention"} in by_legend.values()
+
+
+def test_panels_without_data_are_left_out():
+    assert [p.title for p in training_chart([{"step": 1, "reward": 1.0}], "T").panels] == ["Reward"]
+    assert training_chart([], "T").panels == ()
+    assert effect_chart(built({"base": {"hints": tasks(1)}})).panels == ()
+
+
+@pytest.mark.parametrize("kind", ["accuracy", "effect", "training"])
+def test_png_is_drawn_without_a_browser(kind):
+    chart = {
+        "accuracy": lambda: accuracy_chart(built()),
+        "effect": lambda: effect_chart(built()),
+        "training": lambda: training_chart(ROWS, "Training $x$ of $y_"),
+    }[kind]()
+    data = to_png(chart, dpi=80)
+    assert data.startswith(b"\x89PNG\r\n\x1a\n")
+    width, height = int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
+    assert width == 416 and height > 150
+    assert data[25] == 6  # colour type: with an alpha channel
+
+
+def test_a_report_without_hints_dialogues_draws_its_other_lines():
+    report = built({"base": {"contentless": tasks(1, 0)}})
+    assert {t.name for t in to_plotly(accuracy_chart(report)).data if t.showlegend} >= {"contentless"}
+    assert to_png(accuracy_chart(report), dpi=50)
+
+
+def test_figures_are_written_with_one_script_and_no_foreign_markup(tmp_path):
+    report = built().model_copy(update={"level": "<script>alert(1)</script>", "notes": ("<b>bold</b>",)})
+    written = write_figures(report, tmp_path / "figures", {"rl2f": ROWS})
+    assert [p.name for p in written] == ["report.html", "solved_by_turn.png", "hint_effect.png", "training_rl2f.png"]
+    assert all(p.stat().st_size > 1000 for p in written)
+    page = written[0].read_text(encoding="utf-8")
+    assert page.count("plotly.js v") == 1
+    assert page.count('class="plotly-graph-div"') == 3
+    assert "<script>alert(1)" not in page and "<b>bold</b>" not in page
+    assert "&lt;b&gt;bold&lt;/b&gt;" in page
+    assert 'src="http' not in page
+
+
+def test_the_page_says_first_whether_hints_help():
+    page = to_html(built(), [])
+    assert page.index("hint_effect of rl2f@24") < page.index("What separates")
+
+
+def test_importing_the_evaluation_loads_no_drawing_library_and_no_torch():
+    code = (
+        "import sys, rl2f_core.evaluation.figures, rl2f_core.evaluation.seeds;"
+        "print([m for m in ('torch', 'plotly', 'matplotlib') if m in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
