@@ -1,4 +1,4 @@
-"""The experiment itself: environments, teachers, rollouts, methods, training, evaluation.  Importing it loads no torch."""
+"""The experiment itself: environments, teachers, rollouts, methods, training, evaluation. Loads no torch."""
 
 from rl2f_core.config import RunConfig, load_config, parse_config
 from rl2f_core.errors import RL2FError

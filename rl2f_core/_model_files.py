@@ -20,7 +20,9 @@ _IDENTITY = ("*.safetensors", "tokenizer.json", "chat_template.jinja")
 
 # -- manifests -------------------------------------------------------------------------------------------------------
 def _files(folder: Path) -> list[Path]:
-    return sorted(p for p in folder.rglob("*") if p.is_file() and p.name != MANIFEST and ".cache" not in p.parts)
+    """Everything below `folder` but the manifest and the hub library's own notes in `folder/.cache`."""
+    notes = folder / ".cache"
+    return sorted(p for p in folder.rglob("*") if p.is_file() and p.name != MANIFEST and notes not in p.parents)
 
 
 def stamps(folder: Path) -> dict[str, list[int]]:
@@ -67,7 +69,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 def read_manifest(folder: Path) -> dict[str, Any] | None:
     """The manifest, or None where there is none that can be read."""
     manifest = read_json(folder / MANIFEST)
-    return manifest if manifest is not None and {"name", "checksum", "files"} <= manifest.keys() else None
+    return manifest if manifest is not None and all(manifest.get(k) for k in ("name", "checksum", "files")) else None
 
 
 def check_manifest(folder: Path, name: str, full: bool) -> dict[str, Any]:

@@ -6,6 +6,8 @@ Unknown keys are errors, every field is documented under itself (the text become
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -142,12 +144,8 @@ class EvaluationConfig(BaseConfig):
     """Sampling temperature; None means as in training."""
     split: Literal["validation", "test"] = "test"
     """Which split the tasks come from."""
-    controls: tuple[Literal["hints", "contentless", "resample", "shuffled", "misleading"], ...] = (
-        "hints",
-        "contentless",
-        "resample",
-        "shuffled",
-        "misleading",
+    controls: tuple[Literal["hints", "contentless", "resample", "shuffled", "misleading"], ...] = Field(
+        ("hints", "contentless", "resample", "shuffled", "misleading"), min_length=1
     )
     """The run's teacher and the controls that make its curve believable."""
     checkpoints: tuple[str, ...] = ("base", "stages")
@@ -275,7 +273,22 @@ class RunConfig(BaseRun):
             if check is not None:
                 check(stage, self)
             seen.append(stage.name)
+        for name in self.evaluation.checkpoints:
+            if name not in ("base", "stages") and not any(_saves(stage, name) for stage in self.stages):
+                raise ValueError(
+                    f"evaluation.checkpoints names {name!r}, which no stage saves; "
+                    f"known: base, stages, {', '.join(f'{stage.name}@{stage.steps}' for stage in self.stages)}"
+                )
         return self
+
+
+def _saves(stage: StageConfig, checkpoint: str) -> bool:
+    """Whether the stage saves a checkpoint of this name."""
+    name, _, text = checkpoint.rpartition("@")
+    if name != stage.name or not (text.isascii() and text.isdigit()) or text != str(int(text)):
+        return False
+    step = int(text)
+    return step == stage.steps or (0 < step < stage.steps and step % stage.save_every == 0)
 
 
 def parse_config(data: Any) -> BaseRun:
@@ -285,7 +298,7 @@ def parse_config(data: Any) -> BaseRun:
     kind = data.get("kind", "train")
     if not isinstance(kind, str) or kind not in registry.names("kind"):
         raise ConfigError("Unknown kind of run.", value=kind, known=registry.names("kind"))
-    config_type = registry.get("kind", kind).RunConfig  # type: ignore[attr-defined]
+    config_type = registry.get("kind", kind).config_type  # type: ignore[attr-defined]
     try:
         return config_type.model_validate(data)
     except ValidationError as error:
@@ -322,7 +335,7 @@ def load_config(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise ConfigError("The configuration file does not exist.", value=str(path)) from error
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise ConfigError(f"The configuration file cannot be read: {error}.", value=str(path)) from error
     if not isinstance(data, dict):
         raise ConfigError("The configuration file holds no mapping.", value=str(path))
@@ -338,7 +351,7 @@ def apply_override(data: dict[str, Any], override: str) -> dict[str, Any]:
         raise ConfigError("An override has the form a.b=value.", value=override)
     try:
         value = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
         raise ConfigError("The override's value is not YAML.", value=override) from error
 
     def put(node: Any, keys: list[str]) -> Any:
@@ -364,20 +377,27 @@ def dump_yaml(config: BaseModel) -> str:
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=110)
 
 
+def disk_is_full(error: BaseException) -> bool:
+    """Whether there was no room for what was written: no space, or a quota or limit on the size of files."""
+    full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    return getattr(error, "errno", None) in full or any(f"os error {number})" in str(error) for number in full)
+
+
 def write_atomically(path: Path, data: str | bytes) -> None:
     """Write a whole file or nothing: a temporary sibling, flushed, then renamed."""
     from rl2f_core.errors import DiskFullError
 
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with open(temporary, "wb") as file:
             file.write(data.encode() if isinstance(data, str) else data)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
-        if error.errno == 28:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        if disk_is_full(error):
             raise DiskFullError("The disk is full.", value=str(path), fix="Free space, then resume the run.") from error
         raise DataError(f"The file cannot be written: {error.strerror}.", value=str(path)) from error

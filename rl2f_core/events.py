@@ -14,6 +14,7 @@ from typing import Annotated, Literal, Protocol
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+from rl2f_core.config import disk_is_full
 from rl2f_core.errors import DataError, DiskFullError
 from rl2f_core.types import Dialogue, Task, Value
 
@@ -83,9 +84,7 @@ class LogEvent(_Event):
     text: str
 
 
-Event = Annotated[
-    StatusEvent | MetricEvent | DialogueEvent | CheckpointEvent | LogEvent, Field(discriminator="type")
-]
+Event = Annotated[StatusEvent | MetricEvent | DialogueEvent | CheckpointEvent | LogEvent, Field(discriminator="type")]
 _ADAPTER: TypeAdapter[Event] = TypeAdapter(Event)
 
 
@@ -133,7 +132,7 @@ class JsonlSink:
             with open(self.path, "rb") as file:
                 file.seek(position)
                 held = file.read()
-        if held.startswith(wanted):
+        if self.position() >= position and held.startswith(wanted):
             self._cut_torn_line(position + len(wanted), held[len(wanted) :])
         elif self.position() >= position and wanted.startswith(held):
             self._append(wanted[len(held) :])
@@ -162,7 +161,7 @@ class JsonlSink:
                 os.fsync(file.fileno())
             except OSError as error:
                 file.truncate(before)
-                if error.errno == 28:
+                if disk_is_full(error):
                     raise DiskFullError(
                         "The disk is full.", value=str(self.path), fix="Free space, then resume the run."
                     ) from error
@@ -184,8 +183,11 @@ class ListSink:
         return len(self.events)
 
     def complete(self, position: int, events: Sequence[Event]) -> None:
-        """Replace what stands after `position`."""
-        self.events[position:] = events
+        """Append what is missing of `events` after `position`; raises `DataError` where something else stands."""
+        held, wanted = self.events[position:], list(events)
+        if self.position() < position or held[: len(wanted)] != wanted[: len(held)]:
+            raise DataError("The events in memory do not agree with the run's saved state.")
+        self.events += wanted[len(held) :]
 
 
 def read_events(path: str | Path, *, strict: bool = False) -> Iterator[Event]:
@@ -194,7 +196,7 @@ def read_events(path: str | Path, *, strict: bool = False) -> Iterator[Event]:
     Raises `DataError` where the file is missing, or (strict) a complete line cannot be read.
     """
     try:
-        file = open(path, "rb")  # noqa: SIM115 - held by the generator below
+        file = open(path, "rb")
     except OSError as error:
         raise DataError("The event file cannot be opened.", value=str(path)) from error
     with file:

@@ -77,19 +77,26 @@ def discover() -> None:
             for module in pkgutil.iter_modules(path):
                 if not module.name.startswith("_"):
                     importlib.import_module(f"{package}.{module.name}")
-    for entry in entry_points(group="rl2f.plugins"):
-        load_plugin(entry.value)
+    if "rl2f.plugins" not in _discovered:
+        _discovered.add("rl2f.plugins")
+        for entry in entry_points(group="rl2f.plugins"):
+            load_plugin(entry.value)
     for name in filter(None, os.environ.get("RL2F_PLUGINS", "").split(os.pathsep)):
         load_plugin(name)
 
 
 def load_plugin(name: str) -> None:
-    """Import a plugin by module name or by the path of a `.py` file, once."""
+    """Import a plugin by module name or by the path of a `.py` file, once; raises `ConfigError` where there is none."""
     if name in _discovered:
         return
     _discovered.add(name)
     if not name.endswith(".py"):
-        importlib.import_module(name)
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            raise ConfigError(
+                f"The plugin cannot be imported: {error}.", value=name, fix="Correct RL2F_PLUGINS."
+            ) from error
         return
     path = Path(name).resolve()
     spec = importlib.util.spec_from_file_location(f"rl2f_plugin_{path.stem}", path)

@@ -16,6 +16,7 @@ missing.  So no event is lost or doubled, and none describes a step that was und
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -29,9 +30,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from rl2f_core.config import BaseRun, dump_yaml, load_config, write_atomically
-from rl2f_core.errors import ConfigError, DataError, RunError
-from rl2f_core.events import Event, EventSink, StatusEvent, read_events
+from rl2f_core.config import BaseRun, disk_is_full, dump_yaml, load_config, write_atomically
+from rl2f_core.errors import ConfigError, DataError, DiskFullError, RL2FError, RunError
+from rl2f_core.events import Event, EventSink, StatusEvent, encode, read_events
 
 Stop = Callable[[], bool]
 PACKAGES = ("rl2f", "torch", "transformers", "peft", "accelerate", "trl", "vllm", "safetensors", "pydantic", "numpy")
@@ -56,7 +57,6 @@ class RunDir:
         run_dir = cls(path)
         if run_dir.config_path.exists():
             raise RunError("There is a run in this folder.", value=str(path), fix="Use --resume, or another folder.")
-        run_dir.path.mkdir(parents=True, exist_ok=True)
         write_atomically(run_dir.meta_path, json.dumps(provenance(config), indent=2))
         write_atomically(run_dir.config_path, dump_yaml(config))
         return run_dir
@@ -87,7 +87,7 @@ class RunDir:
 
     def lock(self) -> Any:
         """Hold the run for this process; the returned file releases it when closed. Raises `RunError` where held."""
-        file = open(self.path / "lock", "w")  # noqa: SIM115 - held by the caller
+        file = open(self.path / "lock", "w")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -97,9 +97,7 @@ class RunDir:
 
     def heartbeat(self, **values: Any) -> None:
         """Say that this process is alive, and where it is."""
-        write_atomically(
-            self.heartbeat_path, json.dumps({"pid": os.getpid(), "time": time.time(), **values})
-        )
+        write_atomically(self.heartbeat_path, json.dumps({"pid": os.getpid(), "time": time.time(), **values}))
 
 
 def provenance(config: BaseRun) -> dict[str, Any]:
@@ -143,6 +141,8 @@ class Journal:
         """Where the last commit found before this process says to go on; None at a fresh start."""
         self.folder: Path | None = None
         """Weights and optimiser of that commit."""
+        self.owing = False
+        """The last commit's events may be missing from the event file: nothing else may be appended before them."""
 
     def emit(self, events: Iterable[Event]) -> None:
         """Hold events until the next commit."""
@@ -160,33 +160,53 @@ class Journal:
         number = int(current.name) + 1 if current else 1
         fresh = root / f".{number}.tmp"
         shutil.rmtree(fresh, ignore_errors=True)
-        fresh.mkdir(parents=True)
+        try:
+            fresh.mkdir(parents=True)
+            self._fill(fresh, current, position, save)
+            shutil.rmtree(root / str(number), ignore_errors=True)
+            os.rename(fresh, root / str(number))
+        except Exception as error:
+            shutil.rmtree(fresh, ignore_errors=True)
+            if disk_is_full(error):
+                raise DiskFullError(
+                    "The disk is full.", value=str(root), fix="Free space, then resume the run."
+                ) from error
+            raise
+        self.owing = True
+        write_atomically(root / "CURRENT", str(number))
+        self.events.emit(self.pending)
+        self.pending, self.folder, self.owing = [], root / str(number), False
+        for old in root.iterdir():
+            if old.is_dir() and old.name != str(number):
+                shutil.rmtree(old, ignore_errors=True)
+
+    def _fill(
+        self, fresh: Path, current: Path | None, position: dict[str, Any], save: Callable[[Path], None] | None
+    ) -> None:
         if save is not None:
             save(fresh)
         elif current is not None:
             for file in current.iterdir():
                 if file.suffix == ".safetensors" or file.name == "adapter_config.json":
-                    os.link(file, fresh / file.name)
-        with open(fresh / "events.jsonl", "wb") as file:
-            file.write(b"".join(event.model_dump_json().encode() + b"\n" for event in self.pending))
-            file.flush()
-            os.fsync(file.fileno())
+                    _link(file, fresh / file.name)
+        with open(fresh / "events.jsonl", "wb") as events:
+            events.write(b"".join(encode(event) for event in self.pending))
+            events.flush()
+            os.fsync(events.fileno())
         files = {p.name: sha256(p) for p in sorted(fresh.iterdir())}
         state = {"position": position, "events_from": self.events.position(), "files": files}
         write_atomically(fresh / "state.json", json.dumps(state, indent=2))
-        shutil.rmtree(root / str(number), ignore_errors=True)
-        os.rename(fresh, root / str(number))
-        write_atomically(root / "CURRENT", str(number))
-        self.events.emit(self.pending)
-        self.pending, self.folder = [], root / str(number)
-        for old in root.iterdir():
-            if old.is_dir() and old.name != str(number):
-                shutil.rmtree(old, ignore_errors=True)
 
     def current(self) -> Path | None:
-        """The folder of the last commit, or None before the first."""
+        """The folder of the last commit, or None before the first; raises `DataError` where its name is torn."""
         pointer = self.run_dir.state / "CURRENT"
-        return self.run_dir.state / pointer.read_text().strip() if pointer.is_file() else None
+        if not pointer.is_file():
+            return None
+        name = pointer.read_bytes().strip()
+        if not name.isdigit():
+            raise DataError("The name of the run's last commit is damaged.", value=str(pointer),
+                            fix=f"Write the number of the newest folder in {self.run_dir.state} into it.")  # fmt: skip
+        return self.run_dir.state / name.decode()
 
     def resume(self) -> None:
         """Find position and folder of the last commit, and append its events where they are missing.
@@ -195,11 +215,13 @@ class Journal:
         """
         folder = self.current()
         if folder is None:
+            self.events.complete(0, [])
             return
         try:
             state = json.loads((folder / "state.json").read_text())
-            torn = [name for name, digest in state["files"].items() if sha256(folder / name) != digest]
-        except (OSError, ValueError, KeyError) as error:
+            position, events_from, files = dict(state["position"]), int(state["events_from"]), dict(state["files"])
+            torn = [name for name, digest in files.items() if sha256(folder / name) != digest]
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(f"The run's saved state cannot be read: {error}.", value=str(folder)) from error
         if torn:
             raise DataError(
@@ -207,8 +229,16 @@ class Journal:
                 value=str(folder),
                 fix="Start a new run from the last checkpoint, or restore the file.",
             )
-        self.events.complete(state["events_from"], list(read_events(folder / "events.jsonl", strict=True)))
-        self.position, self.folder = state["position"], folder
+        self.events.complete(events_from, list(read_events(folder / "events.jsonl", strict=True)))
+        self.position, self.folder = position, folder
+
+
+def _link(file: Path, copy: Path) -> None:
+    """The same file under a second name, or a copy where the file system has no links."""
+    try:
+        os.link(file, copy)
+    except OSError:
+        shutil.copy2(file, copy)
 
 
 def sha256(path: Path) -> str:
@@ -246,9 +276,14 @@ def execute(
 
     def status(value: Any, detail: str = "") -> StatusEvent:
         event = StatusEvent(id=f"status:{session}:{value}", status=value, detail=detail)
-        events.emit([event])
+        if not journal.owing:
+            events.emit([event])
         run_dir.heartbeat(status=value, detail=detail)
         return event
+
+    def last_words(value: Any, detail: str) -> None:
+        with contextlib.suppress(RL2FError, OSError):  # what ended the run matters more than that it cannot be noted
+            status(value, detail)
 
     with run_dir.lock():
         journal = Journal(run_dir, events)
@@ -259,11 +294,9 @@ def execute(
         try:
             finished = kind.execute(config, run_dir, journal, stop, progress or Progress())
         except KeyboardInterrupt:
-            status("interrupted", "ended by a second Ctrl-C")
+            last_words("interrupted", "ended by a second Ctrl-C")
             raise
         except BaseException as error:
-            status("failed", f"{type(error).__name__}: {error}"[:2000])
+            last_words("failed", f"{type(error).__name__}: {error}"[:2000])
             raise
         return status("succeeded" if finished else "stopped")
-
-

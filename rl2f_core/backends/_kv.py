@@ -64,7 +64,8 @@ class DialogueCache:
     """The cache of a batch of dialogues, with the tokens that each row holds."""
 
     def __init__(self, layers: int, device: torch.device) -> None:
-        self.past = Cache(layers=[BufferedLayer() for _ in range(layers)])
+        self.layers = [BufferedLayer() for _ in range(layers)]
+        self.past = Cache(layers=list(self.layers))
         self.keys: list[str] = []
         self.tokens: list[tuple[int, ...]] = []
         self.adapter: str | None = None
@@ -76,7 +77,7 @@ class DialogueCache:
         if rows == list(range(len(self.valid_BS))):
             return
         index = torch.tensor(rows, device=self.device)
-        for layer in self.past.layers:
+        for layer in self.layers:
             layer.take(index)
         self.valid_BS = self.valid_BS.index_select(0, index)
 

@@ -12,6 +12,9 @@ import torch
 from rl2f_core.errors import AdapterError
 
 _PREFIX = "base_model.model."
+_A, _B = ".lora_A.weight", ".lora_B.weight"
+_BEYOND_PLAIN = ("use_dora", "use_rslora", "rank_pattern", "alpha_pattern", "lora_bias")
+"""Settings of `adapter_config.json` under which the weights mean something else than W + (alpha / r) · B A."""
 
 
 @dataclass(frozen=True)
@@ -36,17 +39,21 @@ def read_lora(folder: Path, modules: dict[str, Any]) -> LoraWeights:
             value=str(folder),
             fix="It needs adapter_config.json and adapter_model.safetensors.",
         ) from error
-    if config.get("use_dora") or config.get("use_rslora") or config.get("peft_type") != "LORA":
-        raise AdapterError("Only plain LoRA adapters can be merged.", value=config.get("peft_type"), known=["LORA"])
+    if not isinstance(config, dict) or config.get("peft_type") != "LORA" or not {"r", "lora_alpha"} <= set(config):
+        raise AdapterError("adapter_config.json describes no LoRA adapter.", value=str(folder), known=["LORA"])
+    beyond = [key for key in _BEYOND_PLAIN if config.get(key)]
+    if beyond:
+        raise AdapterError("Only plain LoRA adapters can be merged.", value={key: config[key] for key in beyond})
     pairs: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
-    for key in tensors:
-        name = key.removeprefix(_PREFIX)
-        if not name.endswith(".lora_A.weight"):
+    for key in sorted(tensors):
+        if key.endswith(_B) and key.removesuffix(_B) + _A in tensors:
             continue
-        name = name.removesuffix(".lora_A.weight")
-        a, b = tensors[key].float(), tensors[key.replace("lora_A", "lora_B")].float()
+        if not key.endswith(_A) or key.removesuffix(_A) + _B not in tensors:
+            raise AdapterError(f"The adapter file holds {key}, which is no half of a LoRA pair.", value=str(folder))
+        name = key.removeprefix(_PREFIX).removesuffix(_A)
+        a, b = tensors[key].float(), tensors[key.removesuffix(_A) + _B].float()
         module = modules.get(name)
-        if module is None or tuple(module.weight.shape) != (b.shape[0], a.shape[1]):
+        if module is None or a.shape[0] != b.shape[1] or tuple(module.weight.shape) != (b.shape[0], a.shape[1]):
             has = "no such module" if module is None else f"shape {tuple(module.weight.shape)}"
             raise AdapterError(
                 f"The adapter belongs to another base model: it changes {name} by {b.shape[0]}×{a.shape[1]}, "

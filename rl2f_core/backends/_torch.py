@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+
 from rl2f_core.errors import ModelError
 
 ATTENTION = "rl2f_grouped"
@@ -54,7 +55,7 @@ def load_base(folder: str, dtype: torch.dtype, device: torch.device) -> Any:
     AttentionInterface.register(ATTENTION, grouped_attention)
     AttentionMaskInterface.register(ATTENTION, sdpa_mask)
     try:
-        model = AutoModelForCausalLM.from_pretrained(
+        model: Any = AutoModelForCausalLM.from_pretrained(
             folder, dtype=dtype, use_safetensors=True, trust_remote_code=False, attn_implementation="sdpa"
         )
     except (OSError, ValueError, KeyError) as error:

@@ -64,7 +64,8 @@ class Backend(ABC):
 
     @abstractmethod
     def score(self, sequences: Sequence[Sequence[int]], adapter: str | None = None) -> list[list[float]]:
-        """log p of every token given those before it, in nats at temperature 1; the first entry of each is 0."""
+        """log p of every token given those before it, the first entry of each 0: in nats, at temperature 1, over the
+        whole vocabulary (banned tokens stand in prompts)."""
 
     @abstractmethod
     def load_adapter(self, name: str, folder: Path) -> None:
@@ -73,5 +74,6 @@ class Backend(ABC):
         Raises `AdapterError` where it does not fit the base model.
         """
 
+    @abstractmethod
     def forget(self) -> None:
         """Drop what is kept between turns."""

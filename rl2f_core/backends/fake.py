@@ -31,7 +31,7 @@ class FakeBackend(Backend):
 
     def __init__(self, config: Any = None, model: ModelConfig | None = None, script: Script | None = None) -> None:
         super().__init__(config or self.Config(), model or ModelConfig())
-        self.tokenizer = ByteTokenizer()
+        self.tokenizer: ByteTokenizer = ByteTokenizer()
         self.context_limit = self.config.context_limit
         self.script = script
         self.seen: list[str] = []
@@ -60,7 +60,10 @@ class FakeBackend(Backend):
         return data.decode("utf-8", "replace")
 
     def score(self, sequences: Sequence[Sequence[int]], adapter: str | None = None) -> list[list[float]]:
-        return [[0.0] + [-1.0] * (len(s) - 1) for s in sequences]
+        return [[0.0, *[-1.0] * (len(s) - 1)][: len(s)] for s in sequences]
 
     def load_adapter(self, name: str, folder: Path) -> None:
         """Weights make no difference to a script."""
+
+    def forget(self) -> None:
+        """Nothing is kept."""

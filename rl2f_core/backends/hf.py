@@ -79,9 +79,13 @@ class HFBackend(Backend):
             raise RunError("A prompt and its answer do not fit the model's context.", value=longest,
                            fix=f"Keep dialogues under {self.context_limit} tokens.")  # fmt: skip
         self._merger.activate(adapter, self.adapters)
-        with torch.inference_mode():
-            hidden_BH = self._read(prompts, adapter)
-            generations = self._decode(prompts, sampling, hidden_BH)
+        try:
+            with torch.inference_mode():
+                hidden_BH = self._read(prompts, adapter)
+                generations = self._decode(prompts, sampling, hidden_BH)
+        except BaseException:
+            self.forget()  # the cache may no longer hold what it says
+            raise
         if not self._keeps:
             self.forget()
         return generations
@@ -186,7 +190,7 @@ class HFBackend(Backend):
         from rl2f_core.backends._torch import right_padded, selected_logprobs
 
         self._merger.activate(adapter, self.adapters)
-        order = sorted(range(len(sequences)), key=lambda i: len(sequences[i]))
+        order = sorted((i for i in range(len(sequences)) if sequences[i]), key=lambda i: len(sequences[i]))
         out: list[list[float]] = [[] for _ in sequences]
         while order:
             count = max(1, self.config.score_batch_tokens // len(sequences[order[-1]]))

@@ -11,17 +11,19 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from rl2f_core import registry
 from rl2f_core.backends.base import Backend
 from rl2f_core.config import BaseRun, EvaluationConfig, write_atomically
+from rl2f_core.errors import DataError
 from rl2f_core.evaluation.figures import write_figures
 from rl2f_core.evaluation.report import EvaluationReport, build_report
 from rl2f_core.events import DialogueEvent, LogEvent, MetricEvent, read_events
 from rl2f_core.rollout.build import build_engine
 from rl2f_core.rollout.engine import Request, RolloutEngine, derive_seed
 from rl2f_core.run import Journal, Progress, RunDir, Stop
-from rl2f_core.types import Dialogue, Rollout, StopReason, Task
+from rl2f_core.types import Dialogue, StopReason, Task, Turn
 
 STAGE = "evaluation"
 
@@ -82,11 +84,9 @@ def evaluate_run(
     progress.update("evaluation", len(pairs), len(pairs))
     report = report_of(config, run_dir, player, list(sources))
     write_report(report, run_dir)
-    journal.emit(
-        MetricEvent(id=f"metric:evaluation:{row.checkpoint}:{row.control}", stage=f"{STAGE}:{row.checkpoint}:{row.control}",
-                    step=0, values=row.metrics.flat())
-        for row in report.rows
-    )  # fmt: skip
+    for row in report.rows:
+        stage = f"{STAGE}:{row.checkpoint}:{row.control}"
+        journal.emit([MetricEvent(id=f"metric:{stage}", stage=stage, step=0, values=row.metrics.flat())])
     journal.emit([LogEvent(id="evaluation:report", text=report.to_markdown())])
     journal.position = position
     return True
@@ -141,16 +141,14 @@ class Player:
 
 
 def _joined(firsts: Sequence[Dialogue]) -> Dialogue:
-    """Independent first answers as one dialogue that ends at the first right one."""
-    turns = []
-    for index, dialogue in enumerate(firsts):
-        if not dialogue.turns:
-            return dialogue
-        turns.append(dialogue.turns[0].model_copy(update={"index": index}))
-        if dialogue.solved:
+    """Independent first answers as one dialogue that ends at the first right one (or the first that broke)."""
+    turns: list[Turn] = []
+    last = firsts[0]
+    for last in firsts:
+        turns += [turn.model_copy(update={"index": len(turns)}) for turn in last.turns]
+        if last.stop is not StopReason.EXHAUSTED:
             break
-    stop = StopReason.SOLVED if turns[-1].verdict.correct else StopReason.EXHAUSTED
-    return firsts[0].model_copy(update={"turns": tuple(turns), "stop": stop})
+    return firsts[0].model_copy(update={"turns": tuple(turns), "stop": last.stop, "error": last.error})
 
 
 def _key(checkpoint: str, control: str) -> str:
@@ -158,7 +156,7 @@ def _key(checkpoint: str, control: str) -> str:
 
 
 def _path(run_dir: RunDir, checkpoint: str, control: str) -> Path:
-    return run_dir.evaluation / "dialogues" / checkpoint.replace("/", "_") / f"{control}.jsonl"
+    return run_dir.evaluation / "dialogues" / quote(checkpoint, safe="@: ") / f"{control}.jsonl"
 
 
 def _write_dialogues(run_dir: RunDir, checkpoint: str, control: str, dialogues: Sequence[Dialogue]) -> None:
@@ -168,8 +166,12 @@ def _write_dialogues(run_dir: RunDir, checkpoint: str, control: str, dialogues: 
 
 def read_dialogues(run_dir: RunDir, checkpoint: str, control: str) -> list[Dialogue]:
     """The dialogues that an evaluation played."""
-    lines = _path(run_dir, checkpoint, control).read_text(encoding="utf-8").splitlines()
-    return [Dialogue.model_validate_json(line) for line in lines]
+    path = _path(run_dir, checkpoint, control)
+    try:  # a model may write line separators of its own, so lines end at \n alone
+        return [Dialogue.model_validate_json(line) for line in path.read_bytes().split(b"\n") if line]
+    except (OSError, ValueError) as error:
+        raise DataError("The dialogues of an evaluation cannot be read.", value=str(path),
+                        fix="Evaluate again in a new folder.") from error  # fmt: skip
 
 
 def report_of(config: BaseRun, run_dir: RunDir, player: Player, names: Sequence[str]) -> EvaluationReport:

@@ -177,9 +177,7 @@ def _accuracy(dialogues: Sequence[Dialogue], turns: int) -> dict[str, Interval]:
     for t in range(1, turns + 1):
         values[f"cum_acc/{t}"] = _share((task, 0 < when <= t) for task, when, _ in at)
         values[f"hazard/{t}"] = _share((task, when == t) for task, when, made in at if made >= t)
-    values["hazard"] = _share(
-        (task, when == t) for task, when, made in at for t in range(2, turns + 1) if made >= t
-    )
+    values["hazard"] = _share((task, when == t) for task, when, made in at for t in range(2, turns + 1) if made >= t)
     if turns == 1:  # nothing can be gained, by definition
         values["gain"] = Interval(value=0.0 if at else None, low=0.0, high=0.0 if at else 1.0, n=len(at))
         values["correction_rate"] = _share(())

@@ -8,6 +8,7 @@ tell), names the likely cause, and estimates time and memory.
 from __future__ import annotations
 
 import resource
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -73,23 +74,28 @@ class PreflightReport(Value):
     def to_text(self) -> str:
         """The report in words."""
         n = self.tasks * self.samples
-        shares = self.outcomes
+        mixed, right, wrong = (self.outcomes.get(f"groups/frac_{k}", 0.0) for k in ("mixed", "all_right", "all_wrong"))
         bars = "".join("▁▂▃▄▅▆▇█"[min(7, round(7 * c / max(1, *self.histogram)))] for c in self.histogram)
+        minutes = self.seconds_in_all / 60
         lines = [
             f"Preflight of {self.stage}: {self.tasks} tasks × {self.samples} samples, up to {self.turns} turns",
-            f"  parsable at the first attempt   {_share(self.parsable)}   ({round((self.parsable.value or 0) * n)} of {n})",
-            f"  right at the first attempt      {_share(self.solved_first)}   "
-            f"({round((self.solved_first.value or 0) * n)} of {n})",
-            f"  solved within {self.turns} turns          {_share(self.solved)}",
-            f"  groups mixed {shares.get('groups/frac_mixed', 0):.0%}, all right {shares.get('groups/frac_all_right', 0):.0%}, "
-            f"all wrong {shares.get('groups/frac_all_wrong', 0):.0%}   solved in a group: 0 {bars} {self.samples}",
+            f"  parsable at the first attempt   {_count(self.parsable, n)}",
+            f"  right at the first attempt      {_count(self.solved_first, n)}",
+            f"  solved within {self.turns} turns          {_count(self.solved, n)}",
+            f"  groups mixed {mixed:.0%}, all right {right:.0%}, all wrong {wrong:.0%}"
+            f"   dialogues solved in a group: 0 {bars} {self.samples}",
             f"  ≈ {self.useful_groups:.1f} useful groups a step",
-            f"  attempts {self.attempt_tokens:.0f} of {self.max_attempt_tokens} tokens ({_share(self.cut_attempts)} cut off), "
-            f"hints {self.hint_tokens:.0f}, longest dialogue {self.dialogue_tokens} of {self.context_tokens}",
-            f"  ≈ {self.seconds_per_step:.0f} s a step, {self.seconds_in_all / 60:.0f} min in all, {self.memory_gib:.1f} GiB",
+            f"  attempts {self.attempt_tokens:.0f} of {self.max_attempt_tokens} tokens, "
+            f"{_share(self.cut_attempts)} cut off; hints {self.hint_tokens:.0f}",
+            f"  longest dialogue {self.dialogue_tokens} of {self.context_tokens} tokens",
+            f"  ≈ {self.seconds_per_step:.0f} s a step, {minutes:.0f} min in all, {self.memory_gib:.1f} GiB",
             f"  {'✓ worth starting' if self.passed else '✗ ' + self.reason}",
         ]
         return "\n".join(lines + ([f"  {self.fix}"] if self.fix else []))
+
+
+def _count(interval: Interval, n: int) -> str:
+    return f"{_share(interval)}   ({round((interval.value or 0.0) * n)} of {n})"
 
 
 def _share(interval: Interval) -> str:
@@ -214,12 +220,12 @@ def verdict_on(report: PreflightReport, config: RunConfig) -> tuple[str, str]:
                 f"The student does not keep the answer format (most often it says {report.usual_answer!r}): "
                 "put a supervised warm-up stage (method sft) before this one, or use a stronger model."
             )
-        right = "whether they are right cannot be known" if count == 0 else f"below {config.preflight.min_parsable:.0%}"
-        return f"{count} of {n} first attempts are parsable ({right}).", cause
+        note = "whether they are right cannot be known" if count == 0 else f"below {config.preflight.min_parsable:.0%}"
+        return f"{count} of {n} first attempts are parsable ({note}).", cause
     if mixed < config.preflight.min_mixed:
-        right, wrong = report.outcomes.get("groups/frac_all_right", 0.0), report.outcomes.get("groups/frac_all_wrong", 0.0)
+        right, wrong = (report.outcomes.get(f"groups/frac_all_{k}", 0.0) for k in ("right", "wrong"))
         solved = round((report.solved.value or 0.0) * n)
-        said = f"{solved} of {n} dialogues are right (all are read correctly: {parsable:.0%} parsable)"
+        said = f"{solved} of {n} dialogues are right ({parsable:.0%} of the first attempts are parsable)"
         if wrong >= right:
             return (
                 f"Only {mixed:.0%} of the groups are mixed; {said}.",
@@ -239,4 +245,5 @@ def _memory_gib(engine: RolloutEngine) -> float:
         import torch
 
         return torch.cuda.max_memory_allocated(device) / 2**30
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    unit = 1 if sys.platform == "darwin" else 1024  # bytes there, KiB elsewhere
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30

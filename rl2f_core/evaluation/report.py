@@ -292,9 +292,7 @@ def _tokens(interval: Interval) -> str:
 def _by_turn(report: EvaluationReport) -> Table:
     everything = range(1, report.turns + 1)
     shown = [t for t in everything if report.turns <= 6 or t in (1, 2, 3, (report.turns + 1) // 2, report.turns)]
-    rows = [
-        [r.checkpoint, r.control, *(interval_text(r.metrics[f"cum_acc/{t}"]) for t in shown)] for r in report.rows
-    ]
+    rows = [[r.checkpoint, r.control, *(interval_text(r.metrics[f"cum_acc/{t}"]) for t in shown)] for r in report.rows]
     at = {ref.turn: ref for ref in report.references}
     for name, field in (("best player", "with_hints"), ("copying only", "copying"), ("best player", "without_hints")):
         values = [getattr(at[t], field) if t in at else None for t in shown]

@@ -60,9 +60,7 @@ class SeedSummary(Value):
             signed = row.above_zero is not None
             count = "" if row.above_zero is None else f"{row.above_zero} of {len(self.seeds)}"
             values = [number(v, signed) for v in row.values]
-            body.append(
-                [row.checkpoint, row.control, row.quantity, *values, interval_text(row.mean, signed), count]
-            )
+            body.append([row.checkpoint, row.control, row.quantity, *values, interval_text(row.mean, signed), count])
         table = markdown_table((f"{name}: {len(self.seeds)} seeds, {self.turns} turns", header, body))
         lines = [table, "", LEGEND, "", *(f"- {sentence}" for sentence in self.findings())]
         return "\n".join(lines) + "\n"

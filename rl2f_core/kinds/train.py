@@ -18,7 +18,7 @@ class Train:
 
         type: Literal["train"] = "train"
 
-    RunConfig = RunConfig
+    config_type = RunConfig
 
     def execute(self, config: RunConfig, run_dir: RunDir, journal: Journal, stop: Stop, progress: Progress) -> bool:
         """Train what is left, evaluate; False where `stop` ended it early."""
@@ -34,5 +34,3 @@ class Train:
             return False
         journal.commit({"stage": len(config.stages), "step": 0, "done": True})
         return True
-
-

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rl2f_core.config import BaseConfig
@@ -47,5 +46,3 @@ class Method(ABC):
     def loss_options(self) -> dict[str, float]:
         """Coefficients for `training.losses.LossConfig`: clip_low, clip_high, ce_coef, kl_coef."""
         return {}
-
-

@@ -59,9 +59,7 @@ def dialogue_credit(
     return [[a] * len(r) for a, r in zip(advantages, rewards, strict=True)]
 
 
-def turn_credit(
-    rewards: Rewards, gamma: float, *, std: bool = False, baseline: Baseline = "mean"
-) -> list[list[float]]:
+def turn_credit(rewards: Rewards, gamma: float, *, std: bool = False, baseline: Baseline = "mean") -> list[list[float]]:
     """A_k = R_k − mean of R_k over the members that reached turn k; 0 where fewer than two did.
 
     From the second turn on the members have different histories, so this reduces variance but is no same-state
@@ -71,7 +69,9 @@ def turn_credit(
     out = [[0.0] * len(r) for r in rewards]
     for k in range(max(map(len, rewards), default=0)):
         members = [i for i, r in enumerate(rewards) if len(r) > k]
-        for i, advantage in zip(members, centred([togo[i][k] for i in members], std=std, baseline=baseline), strict=True):
+        for i, advantage in zip(
+            members, centred([togo[i][k] for i in members], std=std, baseline=baseline), strict=True
+        ):
             out[i][k] = advantage
     return out
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import Field
+
 from rl2f_core.methods.rl2f import RL2F, PolicyGradientConfig
 from rl2f_core.registry import register
 
@@ -18,7 +20,7 @@ class RLVR(RL2F):
         type: Literal["rlvr"] = "rlvr"
         credit: Literal["dialogue"] = "dialogue"
         """With one turn there is one return."""
-        gamma: Literal[1.0] = 1.0
+        gamma: float = Field(1.0, ge=1, le=1)
         """With one turn there is nothing to discount."""
 
     def max_turns(self, turns: int) -> int:

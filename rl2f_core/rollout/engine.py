@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rl2f_core.backends.base import Backend, Generation, Prompt, Sampling
 from rl2f_core.config import RewardConfig, RolloutConfig
@@ -18,7 +18,7 @@ from rl2f_core.errors import shorten
 from rl2f_core.leaks.guard import LeakGuard
 from rl2f_core.rollout.render import Renderer
 from rl2f_core.rollout.rewards import turn_rewards
-from rl2f_core.teachers.base import FeedbackRequest, Teacher
+from rl2f_core.teachers.base import Feedback, FeedbackRequest, Teacher
 from rl2f_core.types import Dialogue, Rollout, StopReason, Task, TokenStream, Turn, Verdict
 
 
@@ -109,9 +109,7 @@ class RolloutEngine:
             advanced: Called with (dialogues ended, dialogues in all) after every turn.
         """
         turns = max_turns or self.config.max_turns
-        sampling = Sampling(
-            self.config.max_new_tokens, temperature or self.config.temperature, self.config.top_p
-        )
+        sampling = Sampling(self.config.max_new_tokens, temperature or self.config.temperature, self.config.top_p)
         rollouts: list[Rollout] = []
         for start in range(0, len(requests), self.config.batch_size):
             batch = [self._begin(request) for request in requests[start : start + self.config.batch_size]]
@@ -125,6 +123,10 @@ class RolloutEngine:
             rollouts += [d.rollout(policy) for d in batch]
         self.backend.forget()
         return rollouts
+
+    def ask(self, requests: Sequence[FeedbackRequest]) -> list[Feedback]:
+        """The teacher's messages made safe for the template, so that the guard reads what the student would read."""
+        return [replace(said, text=self.renderer.clean(said.text)) for said in self.teacher.feedback(requests)]
 
     def _begin(self, request: Request) -> _Live:
         return _Live(request, list(self.renderer.opening(self.environment.prompt(request.task.public))))
@@ -175,11 +177,13 @@ class RolloutEngine:
             return
         requests = [FeedbackRequest(d.request.task, tuple(d.turns), d.request.seed) for d in live]
         try:
-            feedbacks = self.teacher.feedback(requests)
-            guarded = self.guard.read(requests, feedbacks, self.teacher.name, self.teacher.feedback)
-        except Exception as error:  # a teacher that breaks ends these dialogues, not the run
-            for dialogue in live:
-                dialogue.fail(error)
+            guarded = self.guard.read(requests, self.ask(requests), self.teacher.name, self.ask)
+        except Exception as error:  # a teacher that breaks ends the dialogue it breaks on, not the run or its company
+            if len(live) == 1:
+                live[0].fail(error)
+            else:
+                for dialogue in live:
+                    self._hint([dialogue], turn)
             return
         for dialogue, answer in zip(live, guarded, strict=True):
             dialogue.turns[-1] = dialogue.turns[-1].model_copy(update={"hint": answer.hint})

@@ -7,6 +7,7 @@ from sampling, in the sampler and in the learner alike.
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -58,7 +59,9 @@ class HFChatTokenizer:
 
     def _end_of_message(self) -> int:
         mark = "attempt"
-        text = self.template([{"role": "user", "content": "x"}, {"role": "assistant", "content": mark}], open_turn=False)
+        text = self.template(
+            [{"role": "user", "content": "x"}, {"role": "assistant", "content": mark}], open_turn=False
+        )
         rest = self.encode(text[text.rindex(mark) + len(mark) :])
         specials = set(self.hf.all_special_ids) | {i for i, t in self.hf.added_tokens_decoder.items() if t.special}
         for token in rest:
@@ -71,7 +74,16 @@ class HFChatTokenizer:
         )
 
     def template(self, messages: Sequence[Message], *, open_turn: bool) -> str:
-        return self.hf.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=open_turn)
+        from jinja2.exceptions import TemplateError
+
+        try:
+            return self.hf.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=open_turn)
+        except TemplateError as error:
+            raise ModelError(
+                f"The chat template refuses the dialogue: {error}.",
+                value=[message["role"] for message in messages],
+                fix="Take a template with system, user and assistant messages, such as ChatML.",
+            ) from error
 
     def encode(self, text: str) -> list[int]:
         return self.hf(text, add_special_tokens=False)["input_ids"]
@@ -83,9 +95,10 @@ class HFChatTokenizer:
 class ByteTokenizer:
     """One token a byte, ChatML markers above 255: enough for tests, needs nothing."""
 
-    markers = ("<|im_start|>", "<|im_end|>")
-    start_id, end_id = 256, 257
-    banned_ids = (256,)
+    markers: tuple[str, ...] = ("<|im_start|>", "<|im_end|>")
+    start_id: int = 256
+    end_id: int = 257
+    banned_ids: tuple[int, ...] = (256,)
     vocab_size = 258
 
     def template(self, messages: Sequence[Message], *, open_turn: bool) -> str:
@@ -106,8 +119,13 @@ class ByteTokenizer:
 
 
 def neutralise(text: str, markers: Sequence[str]) -> str:
-    """`text` with every chat marker broken by a space, and control characters other than line breaks removed."""
-    for marker in markers:
+    """`text` with every chat marker broken by a space, and invisible characters other than white space removed.
+
+    Invisible ones go first: a marker with one inside it would else be put together by their removal.
+    """
+    text = "".join(c for c in text if c in "\n\t" or c.isprintable() or unicodedata.category(c) == "Zs")
+    for marker in filter(None, markers):
+        broken = f"{marker[0]} {marker[1:]}"
         while marker in text:
-            text = text.replace(marker, marker[:1] + " " + marker[1:])
-    return "".join(c for c in text if c in "\n\t" or (c.isprintable() or c.isspace()))
+            text = text.replace(marker, "" if marker in broken else broken)
+    return text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -48,13 +49,12 @@ def _micro_batch(rows: Sequence[Sample], pad: int, device: torch.device) -> Micr
     input_BT, valid_BT = right_padded([r.token_ids[:n] for r, n in zip(rows, cut, strict=True)], pad, device)
     wanted_BT = torch.zeros_like(valid_BT)
     columns: dict[str, list[float]] = {k: [] for k in ("logprobs", "advantages", "rl", "ce", "kl", "ref_logprobs")}
-    has_reference = all(row.ref_logprobs is not None for row in rows)
     for i, row in enumerate(rows):
         positions = [p for p in range(cut[i]) if row.rl[p] or row.ce[p] or row.kl[p]]
         wanted_BT[i, positions] = True
         for name, values in columns.items():
             held = getattr(row, name)
-            values += [held[p] for p in positions] if held is not None else [0.0] * len(positions)
+            values += [held[p] for p in positions] if held is not None else [math.nan] * len(positions)
     tensors = {name: torch.tensor(values, dtype=torch.float32, device=device) for name, values in columns.items()}
     tokens = TokenBatch(
         behaviour_N=tensors["logprobs"],
@@ -62,7 +62,7 @@ def _micro_batch(rows: Sequence[Sample], pad: int, device: torch.device) -> Micr
         rl_N=tensors["rl"],
         ce_N=tensors["ce"],
         kl_N=tensors["kl"],
-        reference_N=tensors["ref_logprobs"] if has_reference else None,
+        reference_N=tensors["ref_logprobs"] if any(row.ref_logprobs is not None for row in rows) else None,
     )
     return MicroBatch(tuple(rows), input_BT, valid_BT, wanted_BT, tokens)
 

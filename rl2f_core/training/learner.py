@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,12 @@ def _means(sums: dict[str, float], norms: Norms) -> dict[str, float]:
     """Metric names and means from the sums of `losses.loss`."""
     out = {}
     if norms.rl:
-        out = {"loss/rl": sums["rl"], "ratio": sums["ratio"], "clip_frac": sums["clipped"], "mismatch_kl": sums["mismatch"]}
+        out = {
+            "loss/rl": sums["rl"],
+            "ratio": sums["ratio"],
+            "clip_frac": sums["clipped"],
+            "mismatch_kl": sums["mismatch"],
+        }
         out = {key: value / norms.rl for key, value in out.items()}
     if norms.ce:
         out["loss/ce"] = sums["ce"] / norms.ce
@@ -138,14 +144,18 @@ class Learner:
 
     def save_adapter(self, folder: Path) -> None:
         """Write the adapter in PEFT's format."""
-        self.model.save_pretrained(folder, safe_serialization=True)
+        self.model.save_pretrained(str(folder), safe_serialization=True)
         (folder / "README.md").unlink(missing_ok=True)
 
     def load_adapter(self, folder: Path) -> None:
-        """Read an adapter written by `save_adapter`; raises `AdapterError` where its shape is another."""
+        """Read an adapter written by `save_adapter`; raises `AdapterError` where it is torn or its shape is another."""
+        from safetensors import SafetensorError
         from safetensors.torch import load_file
 
-        held = load_file(folder / "adapter_model.safetensors")
+        try:
+            held = load_file(folder / "adapter_model.safetensors")
+        except (OSError, SafetensorError) as error:
+            raise AdapterError(f"The adapter cannot be read: {error}.", value=str(folder)) from error
         weights = {name.replace(".weight", ".default.weight"): tensor for name, tensor in held.items()}
         mine = self.parameters
         if {n: tuple(t.shape) for n, t in weights.items()} != {n: tuple(p.shape) for n, p in mine.items()}:
@@ -205,9 +215,26 @@ class Learner:
         """
         parts = [samples[i :: stage.minibatches] for i in range(min(stage.minibatches, len(samples)))]
         rate = learning_rate(stage, step)
-        collected = [self._update(part, options, stage, rate, temperature) for part in parts]
-        metrics = {key: sum(m[key] for m in collected) / len(collected) for key in (collected[0] if collected else ())}
-        return {**metrics, "learning_rate": rate, "updates": float(len(collected))}
+        found: dict[str, list[float]] = {}
+        for part in parts:
+            for key, value in self._update(part, options, stage, rate, temperature).items():
+                found.setdefault(key, []).append(value)
+        metrics = {key: sum(values) / len(values) for key, values in found.items()}
+        return {**metrics, "learning_rate": rate, "updates": float(len(parts))}
+
+    def seconds_of_update(self, samples: Sequence[Sample], stage: StageConfig, rows: int = 8) -> float:
+        """An estimate of the seconds that one update on `samples` takes, from a few of them; changes nothing."""
+        few = list(samples[:rows])
+        if not few:
+            return 0.0
+        batch = micro_batches(few, stage.micro_batch_tokens, self.pad, self.device)[0]
+        start = time.perf_counter()
+        logp_N, _ = self.policy(batch, 1.0)
+        self.accelerator.backward(logp_N.sum())
+        seconds = time.perf_counter() - start
+        self.optimiser.zero_grad()
+        tokens = sum(len(s.token_ids) for s in samples)
+        return seconds * tokens / sum(len(s.token_ids) for s in batch.samples)
 
     def _update(
         self, samples: Sequence[Sample], options: LossConfig, stage: StageConfig, rate: float, temperature: float
@@ -231,13 +258,15 @@ class Learner:
             raise RunError("The loss or its gradient is not a finite number.", value={"loss": total, "norm": norm},
                            fix="Lower learning_rate, or resume from an earlier checkpoint.")  # fmt: skip
         for group in self.optimiser.param_groups:
-            group["lr"] = rate
+            group["lr"], group["weight_decay"] = rate, stage.weight_decay
         self.optimiser.step()
         return {"loss": total, "entropy": entropy / max(count, 1), "grad_norm": norm, **_means(sums, norms)}
 
     def _reference(self, batch: MicroBatch, temperature: float, kind: str) -> MicroBatch:
         """The batch with log π_ref filled in, where a kl weight needs it and the row does not carry it."""
-        if batch.tokens.reference_N is not None or not bool(batch.tokens.kl_N.any()):
+        held_N = batch.tokens.reference_N
+        needed_N = batch.tokens.kl_N != 0 if held_N is None else (batch.tokens.kl_N != 0) & held_N.isnan()
+        if not bool(needed_N.any()):
             return batch
         with torch.no_grad():
             if kind == "base":
@@ -247,7 +276,11 @@ class Learner:
                 if self.reference is None:
                     raise RunError("The stage has no reference weights.", fix="Set reference: base.")
                 mine = self.snapshot()
-                self.restore(self.reference)
-                logp_N, _ = self.policy(batch, temperature)
-                self.restore(mine)
+                try:
+                    self.restore(self.reference)
+                    logp_N, _ = self.policy(batch, temperature)
+                finally:
+                    self.restore(mine)
+        if held_N is not None:
+            logp_N = torch.where(held_N.isnan(), logp_N, held_N)
         return dataclasses.replace(batch, tokens=dataclasses.replace(batch.tokens, reference_N=logp_N))

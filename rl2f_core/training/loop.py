@@ -10,12 +10,11 @@ import os
 import shutil
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from rl2f_core import registry
 from rl2f_core.config import RunConfig, StageConfig
-from rl2f_core.errors import PreflightError
+from rl2f_core.errors import ConfigError, PreflightError
 from rl2f_core.evaluation.preflight import preflight
 from rl2f_core.events import CheckpointEvent, DialogueEvent, Event, LogEvent, MetricEvent
 from rl2f_core.methods.base import Method
@@ -38,13 +37,16 @@ class Trainer:
 
         self.config, self.run_dir, self.journal, self.stop, self.progress = config, run_dir, journal, stop, progress
         progress.say(f"Loading {config.model.name} …")
-        self.backend: Any = build_backend(config)
+        self.backend = build_backend(config)
         self.engine = build_engine(config, self.backend)
+        base: Any = self.backend
+        if not hasattr(base, "folder"):
+            raise ConfigError("This backend has no weights to train.", value=config.backend.type, fix="Use backend hf.")
         self.learner = Learner(
-            self.backend.folder,
+            base.folder,
             config.lora,
-            dtype=self.backend.dtype,
-            device=self.backend.device,
+            dtype=base.dtype,
+            device=base.device,
             banned=self.backend.tokenizer.banned_ids,
             pad=self.backend.tokenizer.end_id,
             seed=derive_seed(config.seed, "adapter"),
@@ -71,6 +73,9 @@ class Trainer:
     # -- one stage ---------------------------------------------------------------------------------------------
     def _begin(self, index: int, stage: StageConfig, method: Method) -> None:
         """Set the starting weights, check that there is something to learn, and commit."""
+        refused = self.position.get("refused")
+        if refused and not self.config.preflight.override:
+            raise PreflightError(refused["reason"], fix=refused["fix"])
         if stage.start_from == "base" or (stage.start_from is None and index == 0):
             self.learner.restore(self.fresh)
         elif stage.start_from is not None:
@@ -80,26 +85,36 @@ class Trainer:
         needs_reference = method.loss_options().get("kl_coef", 0) > 0 and stage.reference == "stage_start"
         self.learner.reference = self.learner.snapshot() if needs_reference else None
         self._sync(f"{stage.name}@0")
-        if method.on_policy:
-            self._preflight(stage, method)
+        if method.on_policy and not refused:
+            self._preflight(index, stage, method)
         self.position = {"stage": index, "step": 0, "begun": True}
         self.journal.commit(self.position, self.learner.save)
 
-    def _preflight(self, stage: StageConfig, method: Method) -> None:
+    def _preflight(self, index: int, stage: StageConfig, method: Method) -> None:
+        """Play and judge; where the stage is refused, its dialogues are committed all the same, to be read."""
         self.progress.say(f"Preflight of {stage.name} …")
-        report, rollouts = preflight(self.engine, self.config, stage, method, adapter=ADAPTER, policy=f"{stage.name}@0",
-                                     advanced=self._ticker(f"{stage.name} preflight"))  # fmt: skip
-        for group in rollouts:
-            self.journal.emit(self._dialogues(stage, 0, [group], "preflight"))
+        report, groups = preflight(
+            self.engine,
+            self.config,
+            stage,
+            method,
+            adapter=ADAPTER,
+            policy=f"{stage.name}@0",
+            advanced=self._ticker(f"{stage.name} preflight"),
+            time_update=lambda samples: self.learner.seconds_of_update(samples, stage),
+        )
+        self.journal.emit(self._dialogues(stage, 0, groups, "preflight"))
         level: Any = "info" if report.passed else "warning"
         text = report.to_text()
         self.journal.emit([LogEvent(id=f"preflight:{stage.name}", level=level, text=text)])
         self.progress.say(text)
         if not report.passed and not self.config.preflight.override:
-            raise PreflightError(
-                f"Stage {stage.name} is not worth starting. {report.reason}",
-                fix=f"{report.fix} Or set preflight.override=true to go on all the same.",
+            reason = f"Stage {stage.name} is not worth starting. {report.reason}"
+            fix = f"{report.fix} Or set preflight.override=true to go on all the same."
+            self.journal.commit(
+                {"stage": index, "step": 0, "refused": {"reason": reason, "fix": fix}}, self.learner.save
             )
+            raise PreflightError(reason, fix=fix)
 
     def _stage(self, index: int, stage: StageConfig, method: Method, start: int) -> bool:
         from rl2f_core.training.losses import LossConfig
@@ -175,7 +190,9 @@ class Trainer:
                 dialogue = rollout.dialogue
                 advantages = next(trained, None) if dialogue.trainable else None
                 if advantages is not None:
-                    turns = [t.model_copy(update={"advantage": a}) for t, a in zip(dialogue.turns, advantages, strict=True)]
+                    turns = [
+                        t.model_copy(update={"advantage": a}) for t, a in zip(dialogue.turns, advantages, strict=True)
+                    ]
                     dialogue = dialogue.model_copy(update={"turns": tuple(turns)})
                 events.append(
                     DialogueEvent(
@@ -219,8 +236,8 @@ def _speed(seconds: dict[str, float], groups: Sequence[Group], samples: Sequence
 
 
 def _note(values: dict[str, float]) -> str:
-    shown = {"loss": "loss/ce", "retention": "retention", "solved": "cum_acc/4", "reward": "reward", "mixed": "groups/frac_mixed"}
-    return "  ".join(f"{label} {values[key]:.3f}" for label, key in shown.items() if key in values)
+    shown = {"loss": "loss/ce", "reward": "reward", "kept": "retention", "mixed": "groups/frac_mixed"}
+    return "  ".join(f"{label} {values[key]:.2f}" for label, key in shown.items() if key in values)
 
 
 def checkpoints_to_evaluate(config: RunConfig, run_dir: RunDir) -> list[str]:
@@ -229,5 +246,3 @@ def checkpoints_to_evaluate(config: RunConfig, run_dir: RunDir) -> list[str]:
     for entry in config.evaluation.checkpoints:
         names += [f"{s.name}@{s.steps}" for s in config.stages] if entry == "stages" else [entry]
     return list(dict.fromkeys(names))
-
-

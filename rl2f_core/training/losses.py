@@ -25,7 +25,7 @@ class LossConfig:
 
 @dataclass(frozen=True)
 class TokenBatch:
-    """Aligned arrays of the weighted tokens of some rows, each [N]."""
+    """Aligned arrays of the weighted tokens of some rows, each [N]; NaN in the reference where it is not known."""
 
     behaviour_N: torch.Tensor
     advantages_N: torch.Tensor
@@ -84,7 +84,8 @@ def loss(
     if norms.kl:
         if batch.reference_N is None:
             raise ValueError("A kl weight needs the reference's log-probabilities.")
-        part = (k3(logp_N, batch.reference_N) * batch.kl_N).sum()
+        held_N = batch.kl_N != 0  # elsewhere the reference may be unknown, and exp(d) may overflow: inf · 0 is NaN
+        part = (k3(logp_N[held_N], batch.reference_N[held_N]) * batch.kl_N[held_N]).sum()
         total = total + config.kl_coef * part / norms.kl
         sums["kl"] = float(part.detach())
     return total, sums

@@ -1,0 +1,81 @@
+"""kind: preflight. Is a training run worth starting?  Nothing is trained and nothing but the report is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from rl2f_core.config import BaseConfig, RunConfig, write_atomically
+from rl2f_core.errors import PreflightError
+from rl2f_core.events import LogEvent
+from rl2f_core.registry import get, register
+from rl2f_core.run import Journal, Progress, RunDir, Stop
+from rl2f_core.types import Sample
+
+
+class PreflightRun(RunConfig):
+    """The preflight of a training run's first stage that learns from its own dialogues, with the base weights."""
+
+    kind: Literal["preflight"] = "preflight"  # type: ignore[assignment]
+    """Kind of run."""
+
+
+@register("kind")
+class Preflight:
+    """A preflight on its own."""
+
+    class Config(BaseConfig):
+        """The name of the kind."""
+
+        type: Literal["preflight"] = "preflight"
+
+    config_type = PreflightRun
+
+    def execute(self, config: PreflightRun, run_dir: RunDir, journal: Journal, stop: Stop, progress: Progress) -> bool:
+        """Play, report, and raise `PreflightError` where the run is not worth starting."""
+        from rl2f_core.evaluation.preflight import preflight
+        from rl2f_core.rollout.build import build_backend, build_engine
+
+        progress.say(f"Loading {config.model.name} …")
+        backend: Any = build_backend(config)
+        stages = [(s, get("method", s.method.type)(s.method)) for s in config.stages]
+        stage, method = next(((s, m) for s, m in stages if m.on_policy), stages[0])
+        report, _ = preflight(
+            build_engine(config, backend),
+            config,
+            stage,
+            method,
+            advanced=lambda done, total: progress.update("preflight", done, total),
+            time_update=self._timer(config, backend, stage),
+        )
+        warmed = stages[0][0] is not stage or not method.on_policy
+        text = report.to_text()
+        if warmed and not report.passed:
+            text += (
+                f"\n  These are the base weights; {stage.name} starts after {stages[0][0].name}, and is checked again "
+                "with the weights it starts from."
+            )
+        write_atomically(run_dir.path / "preflight.json", report.model_dump_json(indent=2))
+        write_atomically(run_dir.path / "preflight.txt", text + "\n")
+        journal.emit([LogEvent(id="preflight", level="info" if report.passed else "warning", text=text)])
+        journal.commit({"done": True})
+        progress.say(text)
+        if not report.passed and not warmed and not config.preflight.override:
+            raise PreflightError(f"Stage {stage.name} is not worth starting. {report.reason}", fix=report.fix)
+        return True
+
+    def _timer(self, config: RunConfig, backend: Any, stage: Any) -> Any:
+        """Times one update on rows with a throw-away learner."""
+
+        def timed(samples: Sequence[Sample]) -> float:
+            from rl2f_core.training.learner import Learner
+
+            if not hasattr(backend, "folder"):
+                return 0.0
+            learner = Learner(
+                backend.folder, config.lora, dtype=backend.dtype, device=backend.device,
+                banned=backend.tokenizer.banned_ids, pad=backend.tokenizer.end_id, seed=0,
+            )  # fmt: skip
+            return learner.seconds_of_update(samples, stage)
+
+        return timed

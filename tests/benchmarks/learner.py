@@ -1,0 +1,69 @@
+"""The update side that is ours: `Learner.update`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from rl2f_core.types import Sample
+from tests.benchmarks.worker import Channel, Memory, Settings, clock
+
+RATE = 2e-4
+SEED = 0
+
+
+def serve(settings: Settings, channel: Channel) -> None:
+    """Every request is one update."""
+    from transformers import AutoTokenizer
+
+    from rl2f_core.config import LoraConfig, StageConfig
+    from rl2f_core.device import resolve
+    from rl2f_core.rollout.tokenizer import HFChatTokenizer
+    from rl2f_core.training.batch import micro_batches
+    from rl2f_core.training.learner import Learner
+    from rl2f_core.training.losses import LossConfig
+
+    device, dtype = resolve(settings.device, settings.dtype)
+    samples = read_rows(settings.rows_file)
+    tokenizer = HFChatTokenizer(AutoTokenizer.from_pretrained(settings.folder))
+    learner = Learner(
+        Path(settings.folder),
+        LoraConfig(rank=settings.rank, alpha=2 * settings.rank),
+        dtype=dtype,
+        device=device,
+        banned=tokenizer.banned_ids,
+        pad=tokenizer.end_id,
+        seed=SEED,
+    )
+    limit = padded_width(samples) * settings.micro_rows
+    stage = StageConfig(
+        name="bench", method="rl2f", steps=settings.steps, learning_rate=RATE, micro_batch_tokens=max(16, limit)
+    )
+    count = len(micro_batches(samples, stage.micro_batch_tokens, tokenizer.end_id, device))
+    memory = Memory(device)
+    channel.send(lora=sum(p.numel() for p in learner.parameters.values()), micro_batches=count)
+    step = 0
+    while channel.receive() is not None:
+        start = clock(device)
+        metrics = learner.update(samples, LossConfig(), stage, step, settings.temperature)
+        seconds = clock(device) - start
+        channel.send(seconds=seconds, loss=metrics["loss"], grad_norm=metrics["grad_norm"], **memory.report())
+        step += 1
+
+
+def read_rows(path: str) -> list[Sample]:
+    """The rows that the rollout side saved."""
+    held: list[dict[str, Any]] = json.loads(Path(path).read_text())
+    return [Sample(**row) for row in held]
+
+
+def opening_length(sample: Sample) -> int:
+    """Tokens before the first of the student's."""
+    return list(sample.rl).index(1.0)
+
+
+def padded_width(samples: list[Sample]) -> int:
+    """The width of the batch that TRL pads the rows to: longest opening plus longest completion."""
+    openings = [opening_length(s) for s in samples]
+    return max(openings) + max(len(s.token_ids) - n for s, n in zip(samples, openings, strict=True))

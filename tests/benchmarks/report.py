@@ -1,0 +1,78 @@
+"""From timings to ratios, shares and a table. Pure functions.
+
+Work is counted as the multiplications that cannot be avoided (a multiply-add is two operations), the same for all sides,
+so what a side does twice lowers its share:
+
+    rollout   2 · body · read + 2 · head · student
+    update    4 · body · tokens + 6 · lora · tokens + 4 · head · student
+
+`body` is the number of weights without the embeddings, `head` those of the output layer (hidden size × vocabulary),
+`lora` those of the adapter.  `read` counts every token of every dialogue once, and a group's opening once for the group;
+`tokens` are all tokens of the rows, `student` those that are sampled or trained, where alone logits are needed.  The
+update's 4 is 2 forward and 2 for the gradients of the activations, since the base weights are frozen; the adapter
+takes 2 more for its own gradients.  Attention scores, normalisation, softmax and sampling are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any, NamedTuple
+
+
+class Spread(NamedTuple):
+    """Median with the smallest and largest."""
+
+    median: float
+    low: float
+    high: float
+
+    def text(self, digits: int = 1) -> str:
+        return f"{self.median:.{digits}f} ({self.low:.{digits}f}–{self.high:.{digits}f})"
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Median, smallest and largest of at least one value."""
+    return Spread(median(values), min(values), max(values))
+
+
+def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Spread:
+    """How many times faster ours is, by rates of neighbours in time: repeat i against repeat i."""
+    return spread([a / b for a, b in zip(ours, theirs, strict=True)])
+
+
+def rollout_work(body: int, head: int, read: int, student: int) -> float:
+    """Operations of a rollout."""
+    return 2.0 * body * read + 2.0 * head * student
+
+
+def update_work(body: int, head: int, lora: int, tokens: int, student: int) -> float:
+    """Operations of an update."""
+    return (4.0 * body + 6.0 * lora) * tokens + 4.0 * head * student
+
+
+def opponent(rates: Mapping[str, float]) -> str:
+    """The baseline that a headline is measured against: the fastest."""
+    return max(rates, key=lambda name: rates[name])
+
+
+def headline(result: Mapping[str, Any]) -> str:
+    """One line: the ratio, what it is against, and whether it reaches what is asked."""
+    found, wanted = result["ratio"], result["wanted"]
+    verdict = "reached" if found.median >= wanted else "NOT reached"
+    return f"{result['name']}: {found.text(2)} × {result['against']}; at least {wanted} wanted, {verdict}"
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Columns of text: the first to the left, the others to the right."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        cells = [c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
+
+
+def megabytes(count: float) -> str:
+    """Bytes as MB, 10⁶."""
+    return f"{count / 1e6:.0f} MB"

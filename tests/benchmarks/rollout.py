@@ -1,0 +1,189 @@
+"""The rollout sides: our engine, and a plain loop over `generate`, on one model with the same weights."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rl2f_core.environments.secret_code import SecretCode
+from rl2f_core.rollout.engine import Request, RolloutEngine, derive_seed
+from rl2f_core.teachers.base import FeedbackRequest
+from rl2f_core.types import Rollout, Task, Turn, Verdict
+from tests.benchmarks.worker import Channel, Memory, Settings, clock
+
+PLAIN = ("sdpa", "eager")
+"""Attention implementations of the plain loop."""
+
+
+class UnsolvedCode(SecretCode):
+    """`secret_code` in which no attempt is right, so that every dialogue has all its turns."""
+
+    def verify(self, task: Task, attempt: str) -> Verdict:
+        verdict = super().verify(task, attempt)
+        return verdict.model_copy(update={"correct": False, "score": min(verdict.score, 0.5)})
+
+
+def serve(settings: Settings, channel: Channel) -> None:
+    """Requests: `side` (engine, sdpa, eager) with `repeat`; `save`; `ceiling`."""
+    from rl2f_core.device import matmul_ceiling
+
+    engine = build(settings)
+    backend: Any = engine.backend
+    adapter = "policy" if settings.adapter else None
+    memory = Memory(backend.device)
+    channel.send(
+        device=str(backend.device), dtype=str(backend.dtype).removeprefix("torch."), **parameters(backend.model)
+    )
+    rollouts: list[Rollout] = []
+    while (request := channel.receive()) is not None:
+        if "ceiling" in request:
+            channel.send(gflops=matmul_ceiling(str(backend.dtype).removeprefix("torch."), backend.device.type))
+            continue
+        if "save" in request:
+            Path(request["save"]).write_text(json.dumps([rows_of(r) for r in rollouts[: settings.rows]]))
+            channel.send(saved=len(rollouts[: settings.rows]))
+            continue
+        wanted = requests_of(settings, engine, request["repeat"])
+        start = clock(backend.device)
+        if request["side"] == "engine":
+            rollouts = engine.play(wanted, adapter=adapter)
+            seconds = clock(backend.device) - start
+            streams = [(r.stream.token_ids, sum(r.stream.student), len(r.dialogue.turns)) for r in rollouts]
+        else:
+            with attention(backend.model, request["side"]):
+                streams = plain_loop(engine, wanted, settings, request["repeat"])
+            seconds = clock(backend.device) - start
+        if {turns for _, _, turns in streams} != {settings.turns}:
+            raise RuntimeError("A dialogue ended early, so the two sides would not do the same work.")
+        openings = {r.task.id: len(engine._begin(r).tokens) for r in wanted}
+        repeated = sum(openings[r.task.id] for r in wanted) - sum(openings.values())
+        channel.send(
+            seconds=seconds,
+            student=sum(student for _, student, _ in streams),
+            read=sum(len(tokens) for tokens, _, _ in streams) - repeated,
+            **memory.report(),
+        )
+
+
+def build(settings: Settings) -> RolloutEngine:
+    """The engine as a run has it, on tasks that are never solved."""
+    from rl2f_core.config import BaseRun
+    from rl2f_core.rollout.build import build_backend, build_engine
+
+    config = BaseRun.model_validate(
+        {
+            "environment": {"type": "secret_code", "length": 3, "letters": 4},
+            "model": {"name": settings.folder, "device": settings.device, "dtype": settings.dtype},
+            "rollout": {
+                "max_turns": settings.turns,
+                "max_new_tokens": settings.max_new_tokens,
+                "temperature": settings.temperature,
+                "batch_size": settings.dialogues,
+            },
+        }
+    )
+    backend = build_backend(config)
+    if settings.adapter:
+        backend.load_adapter("policy", Path(settings.adapter))
+    engine = build_engine(config, backend)
+    return dataclasses.replace(engine, environment=UnsolvedCode(config.environment))
+
+
+def requests_of(settings: Settings, engine: RolloutEngine, repeat: int) -> list[Request]:
+    """The dialogues of one repeat; the tasks are always the same, the chance is not."""
+    requests = []
+    for i in range(settings.dialogues):
+        task = engine.environment.task("train", i // settings.group)
+        seed = derive_seed("bench", repeat, i)
+        requests.append(Request(task, f"{repeat}/{i}", str(i // settings.group), i % settings.group, seed))
+    return requests
+
+
+class attention:  # noqa: N801 - used as a context manager
+    """The model with another attention implementation inside the block."""
+
+    def __init__(self, model: Any, name: str) -> None:
+        self.model, self.name = model, name
+
+    def __enter__(self) -> None:
+        self.before = self.model.config._attn_implementation
+        self.model.set_attn_implementation(self.name)
+
+    def __exit__(self, *error: object) -> None:
+        self.model.set_attn_implementation(self.before)
+
+
+def plain_loop(
+    engine: RolloutEngine, requests: Sequence[Request], settings: Settings, seed: int
+) -> list[tuple[list[int], int, int]]:
+    """The dialogues by `generate` on the whole batch, read anew at each turn; tokens, student tokens and turns of each.
+
+    It samples from the same distribution as the engine (temperature, banned tokens), with the same limit and the same
+    end token, and takes hints from the same teacher. Unlike the engine it keeps no log-probabilities and checks no
+    leaks.
+    """
+    import torch
+    from transformers import GenerationConfig
+
+    backend: Any = engine.backend
+    tokenizer, environment = backend.tokenizer, engine.environment
+    torch.manual_seed(seed)
+    sampling = GenerationConfig(
+        do_sample=True,
+        temperature=settings.temperature,
+        top_k=0,
+        top_p=1.0,
+        max_new_tokens=settings.max_new_tokens,
+        eos_token_id=tokenizer.end_id,
+        pad_token_id=tokenizer.end_id,
+        suppress_tokens=list(tokenizer.banned_ids),
+    )
+    dialogues = [list(engine.renderer.opening(environment.prompt(r.task.public))) for r in requests]
+    turns: list[list[Turn]] = [[] for _ in requests]
+    student = [0] * len(requests)
+    for turn in range(settings.turns):
+        width = max(map(len, dialogues))
+        input_BT = torch.full((len(dialogues), width), tokenizer.end_id, dtype=torch.long)
+        mask_BT = torch.zeros_like(input_BT)
+        for i, tokens in enumerate(dialogues):
+            input_BT[i, width - len(tokens) :] = torch.tensor(tokens)
+            mask_BT[i, width - len(tokens) :] = 1
+        with torch.inference_mode():
+            out_BT = backend.model.generate(
+                input_BT.to(backend.device), attention_mask=mask_BT.to(backend.device), generation_config=sampling
+            )
+        for i, new in enumerate(out_BT[:, width:].tolist()):
+            end = new.index(tokenizer.end_id) + 1 if tokenizer.end_id in new else len(new)
+            text = tokenizer.decode(new[:end])
+            turns[i].append(Turn(index=turn, attempt=text, verdict=environment.verify(requests[i].task, text)))
+            dialogues[i] += new[:end]
+            student[i] += end
+        if turn + 1 < settings.turns:
+            asked = [FeedbackRequest(r.task, tuple(t), r.seed) for r, t in zip(requests, turns, strict=True)]
+            for tokens, hint in zip(dialogues, engine.teacher.feedback(asked), strict=True):
+                tokens += engine.renderer.suffix(hint.text, ended=tokens[-1] == tokenizer.end_id)
+    return [(d, s, len(t)) for d, s, t in zip(dialogues, student, turns, strict=True)]
+
+
+def rows_of(rollout: Rollout) -> dict[str, Any]:
+    """The training row of a dialogue, as `methods.rows.policy_row` makes it, with drawn advantages.
+
+    No dialogue is solved, so its own advantages would all be 0 and there would be nothing to train on.
+    """
+    from rl2f_core.methods.rows import policy_row
+
+    rng = random.Random(rollout.dialogue.id)
+    return dataclasses.asdict(policy_row(rollout, [rng.gauss(0.5, 1.0) for _ in rollout.dialogue.turns], kl=False))
+
+
+def parameters(model: Any) -> dict[str, int]:
+    """Weights that every token is multiplied with (`body`), and those of the output layer (`head`)."""
+    head = model.get_output_embeddings().weight
+    inputs = model.get_input_embeddings().weight
+    total = sum(p.numel() for p in model.parameters())
+    apart = head.numel() if head is not inputs and head.data_ptr() != inputs.data_ptr() else 0
+    return {"body": total - inputs.numel() - apart, "head": head.numel()}
