@@ -73,7 +73,7 @@ def test_the_opening_alone_is_the_templates_opening(tokenizer: ChatTokenizer) ->
     wanted = tokenizer.template(whole("", "")[:2], open_turn=True)
     assert list(renderer.opening(PROBLEM)) == tokenizer.encode(wanted)
     assert text_of(tokenizer, renderer.opening(PROBLEM)).endswith("<|im_start|>assistant\n")
-    assert tokenizer.end_id not in renderer.opening(PROBLEM)[-8:]
+    assert renderer.opening(PROBLEM)[-1] != tokenizer.end_id
 
 
 def test_an_attempt_that_was_cut_off_gets_its_end_from_the_suffix(tokenizer: ChatTokenizer) -> None:
@@ -185,7 +185,9 @@ REWRITING = {
     + "{% endif %}{% endfor %}"
     + OPEN,
     "numbers the messages": "{{ messages | length }}{% for m in messages %}" + CHATML + "{% endfor %}" + OPEN,
-    "repeats the hint": "{% for m in messages %}" + CHATML + "{% endfor %}{{ messages[-1]['content'] }}" + OPEN,
+    "repeats the hint": "{% for m in messages %}" + CHATML + "{% endfor %}"
+    + "{% if messages[-1]['role'] == 'user' %}{{ messages[-1]['content'] }}{% endif %}"
+    + OPEN,
 }
 
 

@@ -11,23 +11,26 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.learner import read_rows
-from tests.benchmarks.report import (
+from .learner import read_rows
+from .report import (
     Spread,
+    fastest,
     headline,
     megabytes,
-    opponent,
+    memory_line,
     ratio,
+    relative,
     rollout_work,
     spread,
     table,
     update_work,
 )
-from tests.benchmarks.rollout import PLAIN
-from tests.benchmarks.worker import Settings, Worker, started
+from .rollout import PLAIN
+from .worker import Settings, Worker, started
 
 WANTED = {"rollout": 1.5, "update": 1.3}
 """Least ratios, from the project's requirements."""
+RECOMPUTE = "recompute"
 
 
 def say(text: str) -> None:
@@ -49,12 +52,21 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rows", type=int, default=32, help="rows of an update, at most the dialogues")
     parser.add_argument("--micro-rows", type=int, default=4, help="rows of a micro-batch; must divide --rows")
     parser.add_argument("--rank", type=int, default=16, help="LoRA rank")
+    parser.add_argument(
+        "--baselines",
+        nargs="+",
+        choices=(*PLAIN, RECOMPUTE),
+        default=[*PLAIN, RECOMPUTE],
+        help="attention implementations of the plain sides, and TRL with its default of recomputed activations",
+    )
     parser.add_argument("--out", type=Path, help="write all numbers here as JSON")
     args = parser.parse_args(argv)
     if not 2 <= args.rows <= args.dialogues or args.rows % args.micro_rows or args.rows % 2:
         parser.error("--rows is even, at most --dialogues, and a multiple of --micro-rows")
     if args.repeats < 1:
         parser.error("--repeats is at least 1")
+    if not set(args.baselines) & set(PLAIN):
+        parser.error(f"--baselines names at least one of {', '.join(PLAIN)}")
     return args
 
 
@@ -62,22 +74,23 @@ def settings_of(args: argparse.Namespace) -> Settings:
     """Sizes from the command line, with the model's folder found (and fetched where it is missing)."""
     from rl2f_core.models import get_model
 
-    names = ("device", "dtype", "adapter", "dialogues", "turns", "max_new_tokens", "rows", "micro_rows", "rank")
+    names = ("device", "dtype", "dialogues", "turns", "max_new_tokens", "rows", "micro_rows", "rank")
     sizes = {name: getattr(args, name) for name in names}
-    return Settings(folder=str(get_model(args.model, say=say).path.resolve()), steps=args.repeats + 1, **sizes)
+    folder = get_model(args.model, say=say).path.resolve()
+    adapter = str(Path(args.adapter).resolve()) if args.adapter else ""
+    return Settings(folder=str(folder), adapter=adapter, steps=args.repeats + 1, **sizes)
 
 
-def bench_rollout(worker: Worker, repeats: int) -> dict[str, Any]:
+def bench_rollout(worker: Worker, repeats: int, plain: Sequence[str]) -> dict[str, Any]:
     """Engine and plain loop in turns; the plain loop with each attention once, then with the faster."""
-    first = {side: worker.ask(side=side, repeat=0) for side in ("engine", *PLAIN)}
-    against = opponent({side: rate(first[side]) for side in PLAIN})
-    sides: dict[str, list[dict[str, Any]]] = {side: [] for side in ("engine", against)}
+    first = {side: worker.ask(side=side, repeat=0) for side in ("engine", *plain)}
+    against = fastest({side: rate(first[side]) for side in plain})
+    sides: dict[str, list[dict[str, Any]]] = {"engine": [], against: []}
     for repeat in range(1, repeats + 1):
         for side, found in sides.items():
             found.append(worker.ask(side=side, repeat=repeat))
-    sides |= {side: [first[side]] for side in PLAIN if side != against}
+    sides |= {side: [first[side]] for side in plain if side != against}
     result = result_of("rollout", "engine", against, sides)
-    result["against"] = f"generate ({against})"
     result["work"] = {
         side: [rollout_work(worker.info["body"], worker.info["head"], r["read"], r["student"]) for r in found]
         for side, found in sides.items()
@@ -85,46 +98,43 @@ def bench_rollout(worker: Worker, repeats: int) -> dict[str, Any]:
     return result
 
 
-def bench_update(settings: Settings, info: dict[str, Any], repeats: int) -> dict[str, Any]:
+def bench_update(
+    settings: Settings, info: dict[str, Any], repeats: int, plain: Sequence[str], recompute: bool
+) -> dict[str, Any]:
     """Learner and TRL in turns; TRL with each attention once, then with the faster.
 
-    TRL's default recomputes activations, which is slower and smaller; it is measured once, with the faster attention.
+    TRL by default recomputes activations in the backward pass, which is slower and smaller. So the headline is taken
+    with that off, and the default is measured once, with the faster attention.
     """
     samples = read_rows(settings.rows_file)
     student, tokens = sum(s.weighted for s in samples), sum(len(s.token_ids) for s in samples)
-    plain = [(f"trl {name}", dataclasses.replace(settings, attention=name)) for name in PLAIN]
-    sides: dict[str, list[dict[str, Any]]] = {}
-    with started(("learner", settings), *(("trl_grpo", s) for _, s in plain)) as (ours, *others):
-        lora, counts = ours.info["lora"], (ours.info["micro_batches"], others[0].info["micro_batches"])
-        named = dict(zip((name for name, _ in plain), others, strict=True))
-        first = {name: worker.ask() for name, worker in {"learner": ours, **named}.items()}
-        against = opponent({name: 1 / first[name]["seconds"] for name in named})
-        for name, worker in named.items():
+    variants = {f"TRL {name}": dataclasses.replace(settings, attention=name) for name in plain}
+    with started(("learner", settings), *(("trl_grpo", s) for s in variants.values())) as (ours, *others):
+        workers = {"learner": ours, **dict(zip(variants, others, strict=True))}
+        first = {name: worker.ask() for name, worker in workers.items()}
+        against = fastest({name: 1 / first[name]["seconds"] for name in variants})
+        for name in variants:
             if name != against:
-                worker.close()
-        sides = {"learner": [], against: []}
+                workers[name].close()
+        sides: dict[str, list[dict[str, Any]]] = {"learner": [], against: []}
         for _ in range(repeats):
             for name, found in sides.items():
-                found.append({"learner": ours, **named}[name].ask())
-    sides |= {name: [first[name]] for name in named if name != against}
-    checkpointed = dataclasses.replace(dict(plain)[against], checkpointing=True)
-    with started(("trl_grpo", checkpointed)) as (worker,):
-        sides[f"{against}, recomputing"] = [worker.ask()]
+                found.append(workers[name].ask())
+        lora, counts = ours.info["lora"], [ours.info["micro_batches"], workers[against].info["micro_batches"]]
+    sides |= {name: [first[name]] for name in variants if name != against}
+    if recompute:
+        with started(("trl_grpo", dataclasses.replace(variants[against], recompute=True))) as (worker,):
+            sides[f"{against}, recomputing"] = [worker.ask()]
     for found in sides.values():
         for answer in found:
             answer["student"] = student
     result = result_of("update", "learner", against, sides)
     pairs = [(first["learner"], first[against]), *zip(sides["learner"], sides[against], strict=True)]
-    result["same"] = {key: max(relative(a[key], b[key]) for a, b in pairs) for key in ("loss", "grad_norm")}
+    result["difference"] = {key: max(relative(a[key], b[key]) for a, b in pairs) for key in ("loss", "grad_norm")}
     result |= {"micro_batches": counts, "rows": len(samples), "tokens": tokens, "lora": lora}
     work = update_work(info["body"], info["head"], lora, tokens, student)
     result["work"] = {side: [work] * len(found) for side, found in sides.items()}
     return result
-
-
-def relative(a: float, b: float) -> float:
-    """|a − b| over the larger."""
-    return abs(a - b) / max(abs(a), abs(b), 1e-12)
 
 
 def rate(answer: dict[str, Any]) -> float:
@@ -137,6 +147,7 @@ def result_of(name: str, ours: str, against: str, sides: dict[str, list[dict[str
     rates = {side: [rate(answer) for answer in found] for side, found in sides.items()}
     return {
         "name": name,
+        "ours": ours,
         "against": against,
         "wanted": WANTED[name],
         "rates": rates,
@@ -146,66 +157,60 @@ def result_of(name: str, ours: str, against: str, sides: dict[str, list[dict[str
     }
 
 
-def rows_of(result: dict[str, Any], gflops: float) -> list[list[str]]:
+def lines_of(result: dict[str, Any], gflops: float) -> list[list[str]]:
     """The table's lines for one benchmark: student tokens a second, share of the ceiling, memory."""
     lines = []
     for side, rates in result["rates"].items():
-        answers = result["answers"][side]
-        shares = [
-            work / answer["seconds"] / (gflops * 1e9) for work, answer in zip(result["work"][side], answers, strict=True)
-        ]
+        pairs = zip(result["work"][side], result["answers"][side], strict=True)
+        share = spread([work / answer["seconds"] / (gflops * 1e9) for work, answer in pairs]).median
         memory = megabytes(result["rise"][side]) if result["name"] == "update" else ""
-        share = f"{100 * spread(shares).median:.0f} %"
-        lines.append([f"{result['name']}: {side}", str(len(rates)), spread(rates).text(), share, memory])
+        lines.append(
+            [f"{result['name']}: {side}", str(len(rates)), spread(rates).text(), f"{100 * share:.0f} %", memory]
+        )
     return lines
-
-
-def compare_memory(result: dict[str, Any]) -> str:
-    """Peak memory of the update, ours against the headline's baseline."""
-    ours, theirs = result["rise"]["learner"], result["rise"][result["against"]]
-    verdict = "reached" if ours <= theirs else "NOT reached"
-    return (
-        f"update memory above the loaded model: {megabytes(ours)} against {megabytes(theirs)} "
-        f"({ours / max(theirs, 1):.2f} ×); no higher wanted, {verdict}"
-    )
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run everything."""
     args = arguments(argv)
-    settings = settings_of(args)
     start = time.perf_counter()
+    plain = [name for name in PLAIN if name in args.baselines]
     with tempfile.TemporaryDirectory() as folder:
-        settings = dataclasses.replace(settings, rows_file=str(Path(folder) / "rows.json"))
+        settings = dataclasses.replace(settings_of(args), rows_file=str(Path(folder) / "rows.json"))
         with started(("rollout", settings)) as (worker,):
             info = worker.info
-            say(f"{args.model} in {info['dtype']} on {info['device']}: {settings.dialogues} dialogues × "
-                f"{settings.turns} turns of at most {settings.max_new_tokens} tokens, {args.repeats} repeats")  # fmt: skip
+            say(
+                f"{args.model} in {info['dtype']} on {info['device']}: {settings.dialogues} dialogues × "
+                f"{settings.turns} turns of at most {settings.max_new_tokens} tokens, then {settings.rows} rows; "
+                f"{args.repeats} repeats"
+            )
             ceilings = [worker.ask(ceiling=True)["gflops"]]
-            rollout = bench_rollout(worker, args.repeats)
+            rollout = bench_rollout(worker, args.repeats, plain)
             say(headline(rollout))
             worker.ask(save=settings.rows_file)
             ceilings.append(worker.ask(ceiling=True)["gflops"])
-        update = bench_update(settings, info, args.repeats)
+        update = bench_update(settings, info, args.repeats, plain, RECOMPUTE in args.baselines)
     say(headline(update))
     gflops = max(ceilings)
-    head = ["side", "runs", "student tokens/s", "of ceiling", "memory"]
-    say("\n" + table([head, *rows_of(rollout, gflops), *rows_of(update, gflops)]))
-    say(f"\nMatrix products reach {gflops:.0f} GFLOP/s here. Medians, smallest and largest in brackets.")
-    say(f"update: {update['rows']} rows, {update['tokens']} tokens, micro-batches {update['micro_batches'][0]} against "
-        f"{update['micro_batches'][1]}; largest relative difference over all steps: loss {update['same']['loss']:.1e}, "
-        f"gradient norm {update['same']['grad_norm']:.1e}")  # fmt: skip
-    say(headline(rollout))
-    say(headline(update))
-    say(compare_memory(update))
+    titles = ["side", "runs", "student tokens/s", "of ceiling", "memory"]
+    say("\n" + table([titles, *lines_of(rollout, gflops), *lines_of(update, gflops)]))
+    counts, difference = update["micro_batches"], update["difference"]
+    say(
+        f"\nMedians (smallest–largest). Matrix products reach {gflops:.0f} GFLOP/s here. Memory is the peak above the "
+        f"loaded model.\nUpdate: {update['rows']} rows, {update['tokens']} tokens, in {counts[0]} micro-batches, TRL "
+        f"in {counts[1]}.\nLargest relative difference to TRL over all steps: loss {difference['loss']:.1e}, gradient "
+        f"norm {difference['grad_norm']:.1e}.\n"
+    )
+    for line in (headline(rollout), headline(update), memory_line(update)):
+        say(line)
     say(f"{time.perf_counter() - start:.0f} s in all")
     if args.out:
         found = {"settings": dataclasses.asdict(settings), "info": info, "ceiling_gflops": ceilings}
-        args.out.write_text(json.dumps({**found, "rollout": plain(rollout), "update": plain(update)}, indent=1))
+        args.out.write_text(json.dumps({**found, "rollout": named(rollout), "update": named(update)}, indent=1))
 
 
-def plain(result: dict[str, Any]) -> dict[str, Any]:
-    """The result with named numbers, for JSON."""
+def named(result: dict[str, Any]) -> dict[str, Any]:
+    """The result with the ratio's numbers by name, for JSON."""
     return {key: value._asdict() if isinstance(value, Spread) else value for key, value in result.items()}
 
 

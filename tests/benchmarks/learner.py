@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from rl2f_core.types import Sample
-from tests.benchmarks.worker import Channel, Memory, Settings, clock
+
+from .worker import Channel, Memory, Settings, clock
 
 RATE = 2e-4
 SEED = 0

@@ -1,16 +1,16 @@
 """From timings to ratios, shares and a table. Pure functions.
 
-Work is counted as the multiplications that cannot be avoided (a multiply-add is two operations), the same for all sides,
-so what a side does twice lowers its share:
+Work is counted as the operations of the matrix products that cannot be avoided (a multiply-add is two), the same for
+all sides, so what a side does twice lowers its share:
 
     rollout   2 · body · read + 2 · head · student
     update    4 · body · tokens + 6 · lora · tokens + 4 · head · student
 
 `body` is the number of weights without the embeddings, `head` those of the output layer (hidden size × vocabulary),
-`lora` those of the adapter.  `read` counts every token of every dialogue once, and a group's opening once for the group;
-`tokens` are all tokens of the rows, `student` those that are sampled or trained, where alone logits are needed.  The
-update's 4 is 2 forward and 2 for the gradients of the activations, since the base weights are frozen; the adapter
-takes 2 more for its own gradients.  Attention scores, normalisation, softmax and sampling are left out.
+`lora` those of the adapter.  `read` counts every token of every dialogue once, and equal openings once; `tokens` are
+all tokens of the rows, `student` those that are sampled or trained, where alone logits are needed.  The update's 4 is
+2 forward and 2 for the gradients of the activations, since the base weights are frozen; the adapter takes 2 more for
+its own gradients.  Attention scores, normalisation, softmax and sampling are left out.
 """
 
 from __future__ import annotations
@@ -51,16 +51,34 @@ def update_work(body: int, head: int, lora: int, tokens: int, student: int) -> f
     return (4.0 * body + 6.0 * lora) * tokens + 4.0 * head * student
 
 
-def opponent(rates: Mapping[str, float]) -> str:
-    """The baseline that a headline is measured against: the fastest."""
+def fastest(rates: Mapping[str, float]) -> str:
+    """The baseline that a headline is measured against."""
     return max(rates, key=lambda name: rates[name])
+
+
+def relative(a: float, b: float) -> float:
+    """|a − b| over the larger of the two."""
+    return abs(a - b) / max(abs(a), abs(b), 1e-12)
 
 
 def headline(result: Mapping[str, Any]) -> str:
     """One line: the ratio, what it is against, and whether it reaches what is asked."""
     found, wanted = result["ratio"], result["wanted"]
     verdict = "reached" if found.median >= wanted else "NOT reached"
-    return f"{result['name']}: {found.text(2)} × {result['against']}; at least {wanted} wanted, {verdict}"
+    return (
+        f"{result['name']}: {result['ours']} is {found.text(2)} times as fast as {result['against']}; "
+        f"at least {wanted} wanted, {verdict}"
+    )
+
+
+def memory_line(result: Mapping[str, Any]) -> str:
+    """One line: peak memory of the update, ours and the headline's baseline."""
+    ours, theirs = result["rise"][result["ours"]], result["rise"][result["against"]]
+    verdict = "reached" if ours <= theirs else "NOT reached"
+    return (
+        f"memory of the update: {megabytes(ours)}, {result['against']} {megabytes(theirs)} "
+        f"({ours / max(theirs, 1):.2f} times); no higher wanted, {verdict}"
+    )
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:

@@ -13,7 +13,8 @@ from rl2f_core.environments.secret_code import SecretCode
 from rl2f_core.rollout.engine import Request, RolloutEngine, derive_seed
 from rl2f_core.teachers.base import FeedbackRequest
 from rl2f_core.types import Rollout, Task, Turn, Verdict
-from tests.benchmarks.worker import Channel, Memory, Settings, clock
+
+from .worker import Channel, Memory, Settings, clock
 
 PLAIN = ("sdpa", "eager")
 """Attention implementations of the plain loop."""
@@ -54,13 +55,13 @@ def serve(settings: Settings, channel: Channel) -> None:
             seconds = clock(backend.device) - start
             streams = [(r.stream.token_ids, sum(r.stream.student), len(r.dialogue.turns)) for r in rollouts]
         else:
-            with attention(backend.model, request["side"]):
+            with Attention(backend.model, request["side"]):
                 streams = plain_loop(engine, wanted, settings, request["repeat"])
             seconds = clock(backend.device) - start
         if {turns for _, _, turns in streams} != {settings.turns}:
             raise RuntimeError("A dialogue ended early, so the two sides would not do the same work.")
-        openings = {r.task.id: len(engine._begin(r).tokens) for r in wanted}
-        repeated = sum(openings[r.task.id] for r in wanted) - sum(openings.values())
+        openings = [engine.renderer.opening(engine.environment.prompt(r.task.public)) for r in wanted]
+        repeated = sum(map(len, openings)) - sum(map(len, set(openings)))
         channel.send(
             seconds=seconds,
             student=sum(student for _, student, _ in streams),
@@ -103,7 +104,7 @@ def requests_of(settings: Settings, engine: RolloutEngine, repeat: int) -> list[
     return requests
 
 
-class attention:  # noqa: N801 - used as a context manager
+class Attention:
     """The model with another attention implementation inside the block."""
 
     def __init__(self, model: Any, name: str) -> None:

@@ -11,15 +11,15 @@ import tempfile
 from typing import Any
 
 from rl2f_core.types import Sample
-from tests.benchmarks.learner import RATE, SEED, opening_length, read_rows
-from tests.benchmarks.worker import Channel, Memory, Settings, clock
+
+from .learner import RATE, SEED, opening_length, read_rows
+from .worker import Channel, Memory, Settings, clock
 
 
 def serve(settings: Settings, channel: Channel) -> None:
     """Every request is one optimiser step."""
     with tempfile.TemporaryDirectory() as folder:
-        trainer = build(settings, channel, folder)
-        trainer.train()
+        build(settings, channel, folder).train()
 
 
 def batch_of(samples: list[Sample], pad: int, device: Any) -> dict[str, Any]:
@@ -104,9 +104,7 @@ def build(settings: Settings, channel: Channel, folder: str) -> Any:
 
         def on_step_end(self, *args: Any, **kwargs: Any) -> None:
             seconds = clock(device) - self.start
-            channel.send(
-                seconds=seconds, loss=float(sum(losses)), grad_norm=norms[-1], **self.memory.report()
-            )
+            channel.send(seconds=seconds, loss=float(sum(losses)), grad_norm=norms[-1], **self.memory.report())
 
     model = AutoModelForCausalLM.from_pretrained(
         settings.folder, dtype=dtype, attn_implementation=settings.attention, use_safetensors=True
@@ -132,7 +130,7 @@ def build(settings: Settings, channel: Channel, folder: str) -> Any:
             weight_decay=0.0,
             max_grad_norm=1.0,
             bf16=False,
-            gradient_checkpointing=settings.checkpointing,
+            gradient_checkpointing=settings.recompute,
             use_cpu=device.type == "cpu",
             shuffle_dataset=False,
             report_to="none",

@@ -52,7 +52,7 @@ class Settings:
     """Most updates a side is asked for."""
     attention: str = ""
     """The baseline's attention implementation."""
-    checkpointing: bool = False
+    recompute: bool = False
     """Whether the baseline recomputes activations in the backward pass."""
     rows_file: str = ""
     """Where the rows of the update lie."""
@@ -63,7 +63,7 @@ class Worker:
 
     def __init__(self, role: str, settings: Settings) -> None:
         self.role = role
-        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the process
+        self._log = tempfile.TemporaryFile("w+")
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.benchmarks.worker", role, json.dumps(dataclasses.asdict(settings))],
             stdin=subprocess.PIPE,
@@ -93,7 +93,7 @@ class Worker:
         if not line:
             self._process.wait()
             self._log.seek(0)
-            raise RuntimeError(f"The {self.role} side ended with {self._process.returncode}:\n{self._log.read()[-4000:]}")
+            raise RuntimeError(f"The {self.role} side ended ({self._process.returncode}):\n{self._log.read()[-4000:]}")
         return json.loads(line)
 
     def close(self) -> None:

@@ -1,0 +1,117 @@
+"""The benchmarks measure what they say: the sides do the same work, and a tiny run prints its ratios."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from benchmarks import report
+from benchmarks.learner import opening_length, padded_width
+from benchmarks.rollout import build, plain_loop, requests_of
+from benchmarks.worker import ROOT, Settings
+
+from rl2f_core.types import Sample
+
+
+def sample(tokens: list[int], opening: int, student: list[int]) -> Sample:
+    """A row whose tokens at the positions `student` carry rl weight."""
+    rl = [float(i in student) for i in range(len(tokens))]
+    zeros = [0.0] * len(tokens)
+    advantages = [0.5 * w for w in rl]
+    return Sample(tokens, [w > 0 for w in rl], [-w for w in rl], advantages, rl, zeros, zeros)
+
+
+def test_a_ratio_pairs_neighbours_and_shows_its_spread() -> None:
+    found = report.ratio([20.0, 30.0, 60.0], [10.0, 20.0, 20.0])  # 2, 1.5, 3
+    assert found == (2.0, 1.5, 3.0)
+    assert found.text() == "2.0 (1.5–3.0)"
+
+
+def test_work_counts_each_product_once() -> None:
+    # body 10, head 5, 7 tokens read, 3 sampled: 2·10·7 + 2·5·3
+    assert report.rollout_work(10, 5, 7, 3) == 170
+    # body 10, lora 2, head 5, 7 tokens, 3 trained: (4·10 + 6·2)·7 + 4·5·3
+    assert report.update_work(10, 5, 2, 7, 3) == 424
+
+
+def test_the_headline_is_against_the_faster_baseline_and_says_when_it_misses() -> None:
+    assert report.fastest({"sdpa": 3.0, "eager": 4.0}) == "eager"
+    result = {"name": "update", "ours": "learner", "against": "TRL eager", "wanted": 1.3}
+    assert headline(result, 1.29).endswith("at least 1.3 wanted, NOT reached")
+    assert headline(result, 1.3).endswith("at least 1.3 wanted, reached")
+
+
+def headline(result: dict[str, object], ratio: float) -> str:
+    return report.headline({**result, "ratio": report.spread([ratio])})
+
+
+def test_more_memory_than_the_baseline_is_said() -> None:
+    result = {"ours": "learner", "against": "TRL eager", "rise": {"learner": 3_000_000, "TRL eager": 2_000_000}}
+    assert "3 MB, TRL eager 2 MB (1.50 times)" in report.memory_line(result)
+    assert report.memory_line(result).endswith("NOT reached")
+
+
+def test_rows_become_trl_s_padded_batch_with_every_token_in_place() -> None:
+    import torch
+    from benchmarks.trl_grpo import batch_of
+
+    rows = [sample([1, 2, 3, 4, 5], 2, [2, 4]), sample([6, 7, 8, 9], 3, [3])]
+    assert [opening_length(row) for row in rows] == [2, 3]
+    assert padded_width(rows) == 3 + 3
+    batch = batch_of(rows, 0, torch.device("cpu"))
+    assert batch["prompt_ids"].tolist() == [[0, 1, 2], [6, 7, 8]]
+    assert batch["prompt_mask"].tolist() == [[0, 1, 1], [1, 1, 1]]
+    assert batch["completion_ids"].tolist() == [[3, 4, 5], [9, 0, 0]]
+    assert batch["completion_mask"].tolist() == [[1, 1, 1], [1, 0, 0]]
+    assert batch["tool_mask"].tolist() == [[1, 0, 1], [1, 0, 0]]
+    assert batch["advantages"].tolist() == [[0.5, 0.0, 0.5], [0.5, 0.0, 0.0]]
+    assert batch["old_per_token_logps"].tolist() == [[-1.0, 0.0, -1.0], [-1.0, 0.0, 0.0]]
+    assert batch["num_items_in_batch"].item() == 3
+
+
+def test_engine_and_plain_loop_play_the_same_dialogues_where_nothing_is_left_to_chance(tiny: Path) -> None:
+    settings = Settings(str(tiny), device="cpu", dialogues=6, group=3, turns=3, max_new_tokens=8, temperature=1e-4)
+    engine = build(settings)
+    wanted = requests_of(settings, engine, 0)
+    ours = [list(rollout.stream.token_ids) for rollout in engine.play(wanted)]
+    plain = plain_loop(engine, wanted, settings, 0)
+    assert ours == [tokens for tokens, _, _ in plain]
+    assert [turns for _, _, turns in plain] == [3] * 6
+    assert len({tuple(tokens) for tokens in ours}) == 2  # one dialogue a task
+
+
+@pytest.fixture(scope="module")
+def found(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, dict]]:
+    """What a tiny run prints, and the numbers that it writes."""
+    out = tmp_path_factory.mktemp("bench") / "out.json"
+    sizes = "--repeats 1 --dialogues 8 --turns 2 --max-new-tokens 8 --rows 8 --micro-rows 4 --baselines eager"
+    command = [sys.executable, "-m", "tests.benchmarks", "--model", str(tiny), "--device", "cpu", *sizes.split()]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*command, "--out", str(out)], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout, json.loads(out.read_text())
+
+
+def test_a_tiny_run_prints_both_ratios_the_memory_and_the_ceiling(found: tuple[str, dict[str, dict]]) -> None:
+    text, numbers = found
+    for name, against in (("rollout", "eager"), ("update", "TRL eager")):
+        ratio = numbers[name]["ratio"]["median"]
+        assert ratio > 0
+        assert f"{ratio:.2f} ({ratio:.2f}–{ratio:.2f}) times as fast as {against}" in text
+    assert "memory of the update:" in text
+    assert f"{max(numbers['ceiling_gflops']):.0f} GFLOP/s" in text
+
+
+def test_learner_and_trl_compute_the_same_loss_and_gradient(found: tuple[str, dict[str, dict]]) -> None:
+    """Up to the mass of the tokens that the learner bans and TRL does not: about 2 of 384 in a random model."""
+    _, numbers = found
+    assert numbers["update"]["difference"]["loss"] < 0.02
+    assert numbers["update"]["difference"]["grad_norm"] < 0.02
+    assert numbers["update"]["micro_batches"] == [2, 2]
+    assert all(answer["rise"] > 0 for answer in numbers["update"]["answers"]["learner"])
