@@ -90,6 +90,8 @@ class LoraConfig(BaseConfig):
     """Module names, or every linear layer but the output."""
     layers: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Share of the layers that are adapted, from the top; less makes the backward pass shorter."""
+    start: str | None = None
+    """Folder of a LoRA adapter of the same shape to start from, e.g. another run's checkpoint; None starts afresh."""
 
 
 class RolloutConfig(BaseConfig):

@@ -6,6 +6,7 @@ twice without counting twice.  A torn last line is tolerated by readers and comp
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -160,7 +161,8 @@ class JsonlSink:
                     view = view[file.write(view) :]
                 os.fsync(file.fileno())
             except OSError as error:
-                file.truncate(before)
+                with contextlib.suppress(OSError):
+                    file.truncate(before)
                 if disk_is_full(error):
                     raise DiskFullError(
                         "The disk is full.", value=str(self.path), fix="Free space, then resume the run."

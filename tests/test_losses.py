@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from rl2f_core.backends._torch import load_base
 from rl2f_core.config import LoraConfig
 from rl2f_core.methods.rl2f import RL2F
 from rl2f_core.methods.rlvr import RLVR
@@ -238,11 +237,6 @@ def test_a_stream_without_weight_is_left_out():
 
 
 # -- micro-batches ---------------------------------------------------------------------------------------------
-@pytest.fixture(scope="module")
-def model(tiny: Path):
-    return load_base(str(tiny), torch.float32, CPU)
-
-
 def rows(count: int = 7) -> list[Sample]:
     """Rows of several lengths; all three streams, unequally spread."""
     generator = torch.Generator().manual_seed(2)
@@ -279,10 +273,10 @@ def test_micro_batches_add_up_to_the_loss_and_gradient_of_one_batch(tiny: Path):
             logp_N, _ = learner.policy(batch, 0.8)
             part, _ = loss(logp_N, batch.tokens, norms_of(samples), config)
             part.backward()
-            total += float(part)
+            total += float(part.detach())
         gradients = torch.cat([p.grad.flatten() for p in learner.parameters.values()])
         found.append((len(batches), total, gradients))
-    assert [n for n, _, _ in found] == [1, 4, 7]
+    assert [n for n, _, _ in found] == [1, 3, 7]  # of lengths 24 … 6 under 60: 24 21, 18 15 12, 9 6
     assert float(found[0][2].norm()) > 1e-3
     for _, total, gradients in found[1:]:
         assert total == pytest.approx(found[0][1], abs=1e-5)

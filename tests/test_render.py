@@ -185,7 +185,9 @@ REWRITING = {
     + "{% endif %}{% endfor %}"
     + OPEN,
     "numbers the messages": "{{ messages | length }}{% for m in messages %}" + CHATML + "{% endfor %}" + OPEN,
-    "repeats the hint": "{% for m in messages %}" + CHATML + "{% endfor %}"
+    "repeats the hint": "{% for m in messages %}"
+    + CHATML
+    + "{% endfor %}"
     + "{% if messages[-1]['role'] == 'user' %}{{ messages[-1]['content'] }}{% endif %}"
     + OPEN,
 }

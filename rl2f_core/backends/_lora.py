@@ -39,8 +39,11 @@ def read_lora(folder: Path, modules: dict[str, Any]) -> LoraWeights:
             value=str(folder),
             fix="It needs adapter_config.json and adapter_model.safetensors.",
         ) from error
-    if not isinstance(config, dict) or config.get("peft_type") != "LORA" or not {"r", "lora_alpha"} <= set(config):
+    if not isinstance(config, dict) or config.get("peft_type") != "LORA":
         raise AdapterError("adapter_config.json describes no LoRA adapter.", value=str(folder), known=["LORA"])
+    rank, alpha = config.get("r"), config.get("lora_alpha")
+    if not isinstance(rank, int) or rank < 1 or not isinstance(alpha, int | float):
+        raise AdapterError("adapter_config.json has no usable r and lora_alpha.", value={"r": rank, "lora_alpha": alpha})
     beyond = [key for key in _BEYOND_PLAIN if config.get(key)]
     if beyond:
         raise AdapterError("Only plain LoRA adapters can be merged.", value={key: config[key] for key in beyond})
@@ -53,7 +56,9 @@ def read_lora(folder: Path, modules: dict[str, Any]) -> LoraWeights:
         name = key.removeprefix(_PREFIX).removesuffix(_A)
         a, b = tensors[key].float(), tensors[key.removesuffix(_A) + _B].float()
         module = modules.get(name)
-        if module is None or a.shape[0] != b.shape[1] or tuple(module.weight.shape) != (b.shape[0], a.shape[1]):
+        if not a.shape[0] == b.shape[1] == rank:
+            raise AdapterError(f"The rank of {name} is not the {rank} of adapter_config.json.", value=str(folder))
+        if module is None or tuple(module.weight.shape) != (b.shape[0], a.shape[1]):
             has = "no such module" if module is None else f"shape {tuple(module.weight.shape)}"
             raise AdapterError(
                 f"The adapter belongs to another base model: it changes {name} by {b.shape[0]}×{a.shape[1]}, "
@@ -64,7 +69,7 @@ def read_lora(folder: Path, modules: dict[str, Any]) -> LoraWeights:
         pairs[name] = (a, b)
     if not pairs:
         raise AdapterError("The adapter file holds no LoRA weights.", value=str(folder))
-    return LoraWeights(pairs, config["lora_alpha"] / config["r"])
+    return LoraWeights(pairs, alpha / rank)
 
 
 class Merger:

@@ -1,4 +1,4 @@
-"""kind: preflight. Is a training run worth starting?  Nothing is trained and nothing but the report is kept."""
+"""kind: preflight. Is a training run worth starting?  Nothing is trained; the report and the dialogues are kept."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from rl2f_core.config import BaseConfig, RunConfig, write_atomically
 from rl2f_core.errors import PreflightError
-from rl2f_core.events import LogEvent
+from rl2f_core.events import DialogueEvent, LogEvent
 from rl2f_core.registry import get, register
 from rl2f_core.run import Journal, Progress, RunDir, Stop
 from rl2f_core.types import Sample
@@ -40,7 +40,7 @@ class Preflight:
         backend: Any = build_backend(config)
         stages = [(s, get("method", s.method.type)(s.method)) for s in config.stages]
         stage, method = next(((s, m) for s, m in stages if m.on_policy), stages[0])
-        report, _ = preflight(
+        report, groups = preflight(
             build_engine(config, backend),
             config,
             stage,
@@ -57,6 +57,18 @@ class Preflight:
             )
         write_atomically(run_dir.path / "preflight.json", report.model_dump_json(indent=2))
         write_atomically(run_dir.path / "preflight.txt", text + "\n")
+        journal.emit(
+            DialogueEvent(
+                id=f"dialogue:preflight:{rollout.dialogue.id}",
+                phase="preflight",
+                stage=stage.name,
+                step=0,
+                task=group.task,
+                dialogue=rollout.dialogue,
+            )
+            for group in groups
+            for rollout in group.rollouts
+        )
         journal.emit([LogEvent(id="preflight", level="info" if report.passed else "warning", text=text)])
         journal.commit({"done": True})
         progress.say(text)

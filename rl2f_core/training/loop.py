@@ -10,6 +10,7 @@ import os
 import shutil
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from rl2f_core import registry
@@ -51,7 +52,10 @@ class Trainer:
             pad=self.backend.tokenizer.end_id,
             seed=derive_seed(config.seed, "adapter"),
         )
-        self.fresh = self.learner.snapshot()
+        self.base_weights = self.learner.snapshot()
+        if config.lora.start is not None:
+            self.learner.load_adapter(Path(config.lora.start))
+        self.start_weights = self.learner.snapshot()
         self.synced: str | None = None
         self.position = journal.position or {"stage": 0, "step": 0}
         if journal.folder is not None:
@@ -76,8 +80,10 @@ class Trainer:
         refused = self.position.get("refused")
         if refused and not self.config.preflight.override:
             raise PreflightError(refused["reason"], fix=refused["fix"])
-        if stage.start_from == "base" or (stage.start_from is None and index == 0):
-            self.learner.restore(self.fresh)
+        if stage.start_from == "base":
+            self.learner.restore(self.base_weights)
+        elif stage.start_from is None and index == 0:
+            self.learner.restore(self.start_weights)
         elif stage.start_from is not None:
             steps = next(s.steps for s in self.config.stages if s.name == stage.start_from)
             self.learner.load_adapter(self.run_dir.checkpoint(f"{stage.start_from}@{steps}"))

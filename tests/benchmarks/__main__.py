@@ -7,7 +7,7 @@ import dataclasses
 import json
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +48,8 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=3, help="measured repeats of each side")
     parser.add_argument("--dialogues", type=int, default=64, help="dialogues at once, in groups of 8")
     parser.add_argument("--turns", type=int, default=4)
-    parser.add_argument("--max-new-tokens", type=int, default=24, help="limit of a student turn")
-    parser.add_argument("--rows", type=int, default=32, help="rows of an update, at most the dialogues")
+    parser.add_argument("--max-new-tokens", type=int, default=14, help="limit of a student turn")
+    parser.add_argument("--rows", type=int, default=16, help="rows of an update, at most the dialogues")
     parser.add_argument("--micro-rows", type=int, default=4, help="rows of a micro-batch; must divide --rows")
     parser.add_argument("--rank", type=int, default=16, help="LoRA rank")
     parser.add_argument(
@@ -81,18 +81,32 @@ def settings_of(args: argparse.Namespace) -> Settings:
     return Settings(folder=str(folder), adapter=adapter, steps=args.repeats + 1, **sizes)
 
 
-def bench_rollout(worker: Worker, repeats: int, plain: Sequence[str]) -> dict[str, Any]:
-    """Engine and plain loop in turns; the plain loop with each attention once, then with the faster."""
-    first = {side: worker.ask(side=side, repeat=0) for side in ("engine", *plain)}
-    against = fastest({side: rate(first[side]) for side in plain})
-    sides: dict[str, list[dict[str, Any]]] = {"engine": [], against: []}
+def alternate(
+    ask: Callable[[str, int], dict[str, Any]], ours: str, plain: Sequence[str], repeats: int
+) -> tuple[dict[str, list[dict[str, Any]]], str]:
+    """Answers of all sides in turns, and the baseline that was the fastest in the first repeat.
+
+    The other baselines are left out after it, so that a run takes minutes.
+    """
+    sides: dict[str, list[dict[str, Any]]] = {side: [] for side in (ours, *plain)}
+    against = ""
     for repeat in range(1, repeats + 1):
         for side, found in sides.items():
-            found.append(worker.ask(side=side, repeat=repeat))
-    sides |= {side: [first[side]] for side in plain if side != against}
+            if side in (ours, against) or not against:
+                found.append(ask(side, repeat))
+        against = against or fastest({side: rate(sides[side][0]) for side in plain})
+    return sides, against
+
+
+def bench_rollout(worker: Worker, repeats: int, plain: Sequence[str]) -> dict[str, Any]:
+    """Engine and plain loop in turns, after a short turn of each to warm up."""
+    for side in ("engine", *plain):
+        worker.ask(side=side, repeat=0)
+    sides, against = alternate(lambda side, repeat: worker.ask(side=side, repeat=repeat), "engine", plain, repeats)
     result = result_of("rollout", "engine", against, sides)
+    body, head = worker.info["body"], worker.info["head"]
     result["work"] = {
-        side: [rollout_work(worker.info["body"], worker.info["head"], r["read"], r["student"]) for r in found]
+        side: [rollout_work(body, head, answer["read"], answer["student"]) for answer in found]
         for side, found in sides.items()
     }
     return result
@@ -101,7 +115,7 @@ def bench_rollout(worker: Worker, repeats: int, plain: Sequence[str]) -> dict[st
 def bench_update(
     settings: Settings, info: dict[str, Any], repeats: int, plain: Sequence[str], recompute: bool
 ) -> dict[str, Any]:
-    """Learner and TRL in turns; TRL with each attention once, then with the faster.
+    """Learner and TRL in turns.
 
     TRL by default recomputes activations in the backward pass, which is slower and smaller. So the headline is taken
     with that off, and the default is measured once, with the faster attention.
@@ -111,25 +125,18 @@ def bench_update(
     variants = {f"TRL {name}": dataclasses.replace(settings, attention=name) for name in plain}
     with started(("learner", settings), *(("trl_grpo", s) for s in variants.values())) as (ours, *others):
         workers = {"learner": ours, **dict(zip(variants, others, strict=True))}
-        first = {name: worker.ask() for name, worker in workers.items()}
-        against = fastest({name: 1 / first[name]["seconds"] for name in variants})
-        for name in variants:
-            if name != against:
-                workers[name].close()
-        sides: dict[str, list[dict[str, Any]]] = {"learner": [], against: []}
-        for _ in range(repeats):
-            for name, found in sides.items():
-                found.append(workers[name].ask())
+        if info["device"] != "cpu":  # there the first step builds kernels
+            for worker in workers.values():
+                worker.ask()
+        sides, against = alternate(
+            lambda side, repeat: {**workers[side].ask(), "student": student}, "learner", list(variants), repeats
+        )
         lora, counts = ours.info["lora"], [ours.info["micro_batches"], workers[against].info["micro_batches"]]
-    sides |= {name: [first[name]] for name in variants if name != against}
     if recompute:
         with started(("trl_grpo", dataclasses.replace(variants[against], recompute=True))) as (worker,):
-            sides[f"{against}, recomputing"] = [worker.ask()]
-    for found in sides.values():
-        for answer in found:
-            answer["student"] = student
+            sides[f"{against}, recomputing"] = [{**worker.ask(), "student": student}]
     result = result_of("update", "learner", against, sides)
-    pairs = [(first["learner"], first[against]), *zip(sides["learner"], sides[against], strict=True)]
+    pairs = list(zip(sides["learner"], sides[against], strict=True))
     result["difference"] = {key: max(relative(a[key], b[key]) for a, b in pairs) for key in ("loss", "grad_norm")}
     result |= {"micro_batches": counts, "rows": len(samples), "tokens": tokens, "lora": lora}
     work = update_work(info["body"], info["head"], lora, tokens, student)

@@ -29,7 +29,7 @@ class UnsolvedCode(SecretCode):
 
 
 def serve(settings: Settings, channel: Channel) -> None:
-    """Requests: `side` (engine, sdpa, eager) with `repeat`; `save`; `ceiling`."""
+    """Requests: `side` (engine, sdpa, eager) with `repeat`, where 0 is a short warm-up; `save`; `ceiling`."""
     from rl2f_core.device import matmul_ceiling
 
     engine = build(settings)
@@ -48,17 +48,18 @@ def serve(settings: Settings, channel: Channel) -> None:
             Path(request["save"]).write_text(json.dumps([rows_of(r) for r in rollouts[: settings.rows]]))
             channel.send(saved=len(rollouts[: settings.rows]))
             continue
-        wanted = requests_of(settings, engine, request["repeat"])
+        sizes = settings if request["repeat"] else dataclasses.replace(settings, dialogues=settings.group, turns=1)
+        wanted = requests_of(sizes, engine, request["repeat"])
         start = clock(backend.device)
         if request["side"] == "engine":
-            rollouts = engine.play(wanted, adapter=adapter)
+            rollouts = engine.play(wanted, adapter=adapter, max_turns=sizes.turns)
             seconds = clock(backend.device) - start
             streams = [(r.stream.token_ids, sum(r.stream.student), len(r.dialogue.turns)) for r in rollouts]
         else:
             with Attention(backend.model, request["side"]):
-                streams = plain_loop(engine, wanted, settings, request["repeat"])
+                streams = plain_loop(engine, wanted, sizes, request["repeat"])
             seconds = clock(backend.device) - start
-        if {turns for _, _, turns in streams} != {settings.turns}:
+        if {turns for _, _, turns in streams} != {sizes.turns}:
             raise RuntimeError("A dialogue ended early, so the two sides would not do the same work.")
         openings = [engine.renderer.opening(engine.environment.prompt(r.task.public)) for r in wanted]
         repeated = sum(map(len, openings)) - sum(map(len, set(openings)))

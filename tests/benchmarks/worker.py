@@ -41,9 +41,9 @@ class Settings:
     dialogues: int = 64
     group: int = 8
     turns: int = 4
-    max_new_tokens: int = 24
+    max_new_tokens: int = 14
     temperature: float = 1.0
-    rows: int = 32
+    rows: int = 16
     """Dialogues that are trained on."""
     micro_rows: int = 4
     """Rows in one forward and backward pass of TRL; ours may hold as many padded tokens."""

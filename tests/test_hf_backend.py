@@ -1,0 +1,425 @@
+"""The transformers backend on a tiny random model in float32: the same tokens however they are computed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rl2f_core.backends.base import Generation, Prompt, Sampling
+from rl2f_core.backends.hf import HFBackend, draw_tokens
+from rl2f_core.config import ModelConfig
+from rl2f_core.errors import AdapterError, RunError
+from rl2f_core.types import TurnStop
+
+SYSTEM, USER = "Reply as <answer>number</answer>.", "What is 12 + 34?"
+SAMPLING = Sampling(max_new_tokens=10)
+
+
+@pytest.fixture(scope="module")
+def make(tiny: Path) -> Any:
+    def build(**config: Any) -> HFBackend:
+        model = ModelConfig(name=str(tiny), dtype="float32", device="cpu")
+        return HFBackend(HFBackend.Config(**config), model)
+
+    return build
+
+
+@pytest.fixture(scope="module")
+def shared(make: Any) -> HFBackend:
+    """One backend for the tests that leave nothing behind."""
+    return make()
+
+
+@pytest.fixture
+def backend(shared: HFBackend) -> HFBackend:
+    shared.forget()
+    shared.adapters.clear()
+    shared._merger.activate(None, {})
+    return shared
+
+
+def opening(backend: HFBackend, user: str = USER) -> tuple[int, ...]:
+    messages: Any = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": user}]
+    return tuple(backend.tokenizer.encode(backend.tokenizer.template(messages, open_turn=True)))
+
+
+def prompts(backend: HFBackend, count: int, seed: int = 0) -> list[Prompt]:
+    """Openings of different lengths, some of them shared."""
+    users = [USER, "Hi.", "What is 1 + 1? " * 5]
+    return [Prompt(opening(backend, users[i % 3]), seed * 1000 + i, f"d{i}") for i in range(count)]
+
+
+def play(backend: HFBackend, count: int, turns: int = 3, batch: int = 99, sampling: Sampling = SAMPLING) -> list[Any]:
+    """Dialogues of several turns, `batch` at a time: prompts and generations of each, in order."""
+    hint = tuple(backend.tokenizer.encode("\n<|im_start|>user\nToo low.<|im_end|>\n<|im_start|>assistant\n"))
+    out: list[Any] = []
+    starts = prompts(backend, count)
+    for first in range(0, count, batch):
+        live = starts[first : first + batch]
+        rows: list[list[Any]] = [[] for _ in live]
+        for turn in range(turns):
+            said = backend.generate(live, sampling)
+            follow = []
+            for row, prompt, generation in zip(rows, live, said, strict=True):
+                row.append(generation)
+                closing = () if generation.stop is TurnStop.EOS else (backend.tokenizer.end_id,)
+                tokens = prompt.token_ids + generation.token_ids + closing + hint * (1 + prompt.seed % 2)
+                follow.append(Prompt(tokens, prompt.seed + 100 * (turn + 1), prompt.key))
+            live = follow
+        out += rows
+        backend.forget()
+    return out
+
+
+def ids(generations: Sequence[Generation]) -> list[tuple[int, ...]]:
+    return [g.token_ids for g in generations]
+
+
+def assert_same(one: Sequence[Sequence[Generation]], two: Sequence[Sequence[Generation]], tolerance: float) -> None:
+    for row, other in zip(one, two, strict=True):
+        assert [(g.token_ids, g.stop) for g in row] == [(g.token_ids, g.stop) for g in other]
+        for a, b in zip(row, other, strict=True):
+            assert a.logprobs == pytest.approx(b.logprobs, abs=tolerance)
+
+
+# -- the same tokens -----------------------------------------------------------------------------------------------
+def test_the_same_seed_gives_the_same_tokens_to_the_last_bit(backend: HFBackend) -> None:
+    first, second = play(backend, 7), play(backend, 7)
+    assert first == second
+    other = backend.generate([Prompt(p.token_ids, p.seed + 1, p.key) for p in prompts(backend, 7)], SAMPLING)
+    assert ids(other) != ids([row[0] for row in first])
+
+
+def test_near_zero_temperature_takes_the_likeliest_token_whatever_the_seed(backend: HFBackend) -> None:
+    cold = Sampling(max_new_tokens=8, temperature=1e-4)
+    start = opening(backend)
+    said = backend.generate([Prompt(start, seed) for seed in range(4)], cold)
+    assert len(set(ids(said))) == 1
+    assert all(p == pytest.approx(0, abs=1e-3) for p in said[0].logprobs)
+    tokens = start
+    for token in said[0].token_ids:
+        assert token == likeliest(backend, tokens)
+        tokens += (token,)
+
+
+def logits(backend: HFBackend, tokens: Sequence[int]) -> Any:
+    import torch
+
+    with torch.inference_mode():
+        out = backend.model(input_ids=torch.tensor([list(tokens)])).logits[0, -1].clone()
+    out[list(backend.tokenizer.banned_ids)] = float("-inf")
+    return out
+
+
+def likeliest(backend: HFBackend, tokens: Sequence[int]) -> int:
+    return int(logits(backend, tokens).argmax())
+
+
+def test_the_same_tokens_with_and_without_the_cache_between_turns(backend: HFBackend, make: Any) -> None:
+    fresh = make(keep_cache=False)
+    assert backend._keeps and not fresh._keeps
+    assert_same(play(backend, 7), play(fresh, 7), 1e-4)
+    assert fresh._cache is None
+
+
+@pytest.mark.parametrize("batch", [1, 3, 7])
+def test_the_same_tokens_in_any_company(backend: HFBackend, batch: int) -> None:
+    assert_same(play(backend, 7), play(backend, 7, batch=batch), 1e-4)
+
+
+def test_rows_may_leave_and_change_places_between_turns(backend: HFBackend) -> None:
+    everyone = prompts(backend, 5)
+    first = backend.generate(everyone, SAMPLING)
+    after = [
+        Prompt(p.token_ids + g.token_ids + tuple(backend.tokenizer.encode("<|im_end|>\nx")), p.seed + 50, p.key)
+        for p, g in zip(everyone, first, strict=True)
+    ]
+    chosen = [after[4], after[1], after[2]]
+    kept = backend.generate(chosen, SAMPLING)
+    backend.forget()
+    assert_same([kept], [backend.generate(chosen, SAMPLING)], 1e-4)
+
+
+def test_a_model_with_windows_reads_everything_anew(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from types import SimpleNamespace
+
+    from rl2f_core.backends import _torch
+
+    assert _torch.plain_attention(SimpleNamespace(layer_types=["full_attention"] * 2, sliding_window=None))
+    assert not _torch.plain_attention(SimpleNamespace(layer_types=["full_attention", "sliding_attention"]))
+    assert not _torch.plain_attention(SimpleNamespace(sliding_window=512))
+    assert _torch.plain_attention(SimpleNamespace(sliding_window=512, use_sliding_window=False))
+    assert not _torch.plain_attention(SimpleNamespace(attn_logit_softcapping=50.0))
+    plain = make()
+    monkeypatch.setattr(_torch, "plain_attention", lambda config: False)
+    windowed = make()
+    assert not windowed._keeps and windowed.model.config._attn_implementation == "sdpa"
+    assert_same(play(plain, 5), play(windowed, 5), 1e-4)  # the library's attention and ours agree
+
+
+# -- log-probabilities ---------------------------------------------------------------------------------------------
+def test_log_probabilities_are_those_of_score_over_the_allowed_tokens(backend: HFBackend) -> None:
+    import math
+
+    start = opening(backend)
+    (said,) = backend.generate([Prompt(start, 3, "d")], SAMPLING)
+    scored = backend.score([start + said.token_ids])[0]
+    assert scored[0] == 0 and len(scored) == len(start) + len(said.token_ids)
+    for i, (token, logp) in enumerate(zip(said.token_ids, said.logprobs, strict=True)):
+        before = start + said.token_ids[:i]
+        forbidden = [backend.score([(*before, t)])[0][-1] for t in backend.tokenizer.banned_ids]
+        allowed = 1 - sum(map(math.exp, forbidden))
+        assert token not in backend.tokenizer.banned_ids
+        assert logp == pytest.approx(scored[len(before)] - math.log(allowed), abs=1e-4)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 1.7])
+def test_log_probabilities_are_those_that_the_learner_computes(backend: HFBackend, temperature: float) -> None:
+    import torch
+
+    from rl2f_core.backends._torch import right_padded, selected_logprobs
+
+    asked = prompts(backend, 6)
+    said = backend.generate(asked, Sampling(10, temperature))
+    rows = [p.token_ids + g.token_ids for p, g in zip(asked, said, strict=True)]
+    ids_BT, valid_BT = right_padded(rows, backend.pad_id, backend.device)
+    wanted_BT = torch.zeros_like(valid_BT)
+    for i, (p, row) in enumerate(zip(asked, rows, strict=True)):
+        wanted_BT[i, len(p.token_ids) : len(row)] = True
+    with torch.inference_mode():
+        logp_N, entropy_N = selected_logprobs(
+            backend.model, ids_BT, valid_BT, wanted_BT, temperature=temperature, banned=backend._banned
+        )
+    assert logp_N.tolist() == pytest.approx([p for g in said for p in g.logprobs], abs=1e-4)
+    assert bool((entropy_N > 0).all())
+
+
+@pytest.mark.parametrize("limit", [16, 100, 8192])
+def test_scores_do_not_depend_on_how_they_are_batched(make: Any, backend: HFBackend, limit: int) -> None:
+    rows = [opening(backend, "x" * n) for n in (1, 40, 3, 17)] + [(5,), ()]
+    wanted = [backend.score([row])[0] for row in rows]
+    got = make(score_batch_tokens=limit).score(rows)
+    assert [len(s) for s in got] == [len(r) for r in rows] and got[-2:] == [[0.0], []]
+    for a, b in zip(got, wanted, strict=True):
+        assert a == pytest.approx(b, abs=1e-4)
+    assert backend.score([]) == []
+
+
+# -- what may be drawn ---------------------------------------------------------------------------------------------
+def test_banned_tokens_are_never_drawn_however_likely(backend: HFBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rl2f_core.backends import _torch
+
+    plain, banned = _torch.logits_of, list(backend.tokenizer.banned_ids)
+
+    def favouring(model: Any, hidden: Any) -> Any:
+        out = plain(model, hidden)
+        out[:, banned] += 50
+        return out
+
+    monkeypatch.setattr(_torch, "logits_of", favouring)
+    said = backend.generate([Prompt(opening(backend), seed) for seed in range(40)], SAMPLING)
+    drawn = {t for g in said for t in g.token_ids}
+    assert len(drawn) > 50 and drawn.isdisjoint(banned)
+    assert all(p > -20 for g in said for p in g.logprobs)
+
+
+def test_a_turn_ends_at_its_end_token_or_at_its_length(backend: HFBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rl2f_core.backends import _torch
+
+    plain, end = _torch.logits_of, backend.tokenizer.end_id
+
+    def ending(model: Any, hidden: Any) -> Any:
+        out = plain(model, hidden)
+        out[:, end] += 4
+        return out
+
+    monkeypatch.setattr(_torch, "logits_of", ending)
+    said = backend.generate([Prompt(opening(backend), seed) for seed in range(60)], Sampling(6))
+    stops = {g.stop for g in said}
+    assert stops == {TurnStop.EOS, TurnStop.LENGTH}
+    for g in said:
+        assert end not in g.token_ids[:-1] and len(g.logprobs) == len(g.token_ids) <= 6
+        assert (g.token_ids[-1] == end) == (g.stop is TurnStop.EOS)
+        assert g.stop is TurnStop.EOS or len(g.token_ids) == 6
+    assert len({len(g.token_ids) for g in said}) > 3
+
+
+def test_one_token_is_one_token(backend: HFBackend) -> None:
+    said = backend.generate(prompts(backend, 3), Sampling(1))
+    assert [len(g.token_ids) for g in said] == [1, 1, 1]
+    assert backend.generate([], SAMPLING) == []
+
+
+def test_draws_follow_the_uniform_number_by_hand() -> None:
+    import torch
+
+    p = torch.tensor([[0.5, 0.2, 0.0, 0.3]]).repeat(6, 1)
+    uniform = torch.tensor([0.0, 0.49, 0.51, 0.69, 0.71, 0.999])
+    token, logp = draw_tokens(p.log(), uniform)
+    assert token.tolist() == [0, 0, 1, 1, 3, 3]
+    assert logp.exp().tolist() == pytest.approx([0.5, 0.5, 0.2, 0.2, 0.3, 0.3])
+
+
+def test_the_nucleus_is_the_least_set_of_likeliest_tokens_by_hand() -> None:
+    import torch
+
+    p = torch.tensor([[0.5, 0.2, 0.0, 0.3]]).repeat(5, 1)
+    uniform = torch.tensor([0.0, 0.6, 0.63, 0.99, 0.3])
+    token, logp = draw_tokens(p.log(), uniform, 0.7)  # 0 and 3 are left, with 5/8 and 3/8
+    assert token.tolist() == [0, 0, 3, 3, 0]
+    assert logp.exp().tolist() == pytest.approx([0.5, 0.5, 0.3, 0.3, 0.5])  # under the full distribution
+    assert draw_tokens(p.log(), uniform, 0.49)[0].tolist() == [0] * 5
+    assert draw_tokens(p.log(), uniform, 0.01)[0].tolist() == [0] * 5
+
+
+def test_a_small_nucleus_is_greedy_in_a_whole_turn(backend: HFBackend) -> None:
+    said = backend.generate([Prompt(opening(backend), seed) for seed in range(3)], Sampling(5, top_p=1e-6))
+    cold = backend.generate([Prompt(opening(backend), 9)], Sampling(5, temperature=1e-4))
+    assert set(ids(said)) == set(ids(cold))
+
+
+# -- limits --------------------------------------------------------------------------------------------------------
+def test_a_prompt_beyond_the_context_is_refused_and_the_longest_possible_is_not(backend: HFBackend) -> None:
+    word = backend.tokenizer.encode("x")[0]
+    fits = (word,) * (backend.context_limit - 2)
+    with pytest.raises(RunError, match="do not fit the model's context"):
+        backend.generate([Prompt((*fits, word), 0)], Sampling(2))
+    assert backend.context_limit == 2048
+    assert len(backend.generate([Prompt(fits, 0)], Sampling(2))[0].token_ids) in (1, 2)
+
+
+# -- the cache -----------------------------------------------------------------------------------------------------
+def grown(backend: HFBackend, prompt: Prompt, said: Generation) -> Prompt:
+    more = tuple(backend.tokenizer.encode("<|im_end|>\nmore"))
+    return Prompt(prompt.token_ids + said.token_ids + more, prompt.seed + 7, prompt.key)
+
+
+def test_the_cache_is_used_again_only_where_the_prompt_extends_what_it_holds(backend: HFBackend) -> None:
+    first = prompts(backend, 2)
+    said = backend.generate(first, SAMPLING)
+    held = list(backend._cache.tokens)
+    longer = [grown(backend, p, g) for p, g in zip(first, said, strict=True)]
+    assert all(longer[i].token_ids[: len(held[i])] == held[i] for i in range(2))
+    assert backend._reusable(longer, None) == [0, 1]
+    assert backend._reusable(longer[::-1], None) == [1, 0]
+    assert backend._reusable(longer, "policy") is None  # other weights
+    assert backend._reusable([longer[0], Prompt(longer[1].token_ids, 1, "stranger")], None) is None
+    assert backend._reusable([Prompt(longer[0].token_ids, 1, "")], None) is None
+    assert backend._reusable([Prompt(held[0], 1, "d0")], None) is None  # nothing new to read
+    changed = (longer[0].token_ids[0] + 1, *longer[0].token_ids[1:])
+    assert backend._reusable([Prompt(changed, 1, "d0")], None) is None
+    assert backend._reusable([Prompt(longer[1].token_ids, 1, "d0")], None) is None  # another dialogue's tokens
+
+
+def test_a_prompt_under_a_known_name_with_other_tokens_gets_its_own_answer(backend: HFBackend) -> None:
+    (first,) = prompts(backend, 1)
+    backend.generate([first], SAMPLING)
+    other = Prompt(
+        opening(backend, "Something else, and longer than before, so that it could be an extension."), 4, "d0"
+    )
+    got = backend.generate([other], SAMPLING)
+    backend.forget()
+    assert_same([got], [backend.generate([other], SAMPLING)], 1e-5)
+
+
+def test_after_an_error_the_cache_is_forgotten(backend: HFBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = prompts(backend, 2)
+    said = backend.generate(first, SAMPLING)
+    longer = [grown(backend, p, g) for p, g in zip(first, said, strict=True)]
+    with monkeypatch.context() as broken, pytest.raises(KeyboardInterrupt):
+        broken.setattr(HFBackend, "_decode", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt()))
+        backend.generate(longer[::-1], SAMPLING)
+    got = backend.generate(longer, SAMPLING)
+    backend.forget()
+    assert_same([got], [backend.generate(longer, SAMPLING)], 1e-4)
+
+
+# -- adapters ------------------------------------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def adapters(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> dict[str, Path]:
+    """Two LoRA adapters of different reach, saved by PEFT with weights that matter."""
+    import peft
+    import torch
+
+    from rl2f_core.backends._torch import load_base
+
+    folders = {}
+    for seed, (name, targets) in enumerate({"wide": "all-linear", "narrow": ["q_proj", "v_proj"]}.items(), 1):
+        base = load_base(str(tiny), torch.float32, torch.device("cpu"))
+        torch.manual_seed(seed)
+        config = peft.LoraConfig(r=4, lora_alpha=8, target_modules=targets, task_type="CAUSAL_LM")
+        model = peft.get_peft_model(base, config)
+        with torch.no_grad():
+            for key, parameter in model.named_parameters():
+                if "lora_B" in key:
+                    parameter.normal_(0, 0.2)
+        folders[name] = tmp_path_factory.mktemp("adapters") / name
+        model.save_pretrained(folders[name])
+        rows = torch.tensor([list(range(10, 40))])
+        with torch.inference_mode():
+            logp = model(input_ids=rows).logits.float().log_softmax(-1)[0]
+        scores = [0.0] + [float(logp[i, i + 11]) for i in range(29)]
+        (folders[name] / "scores.json").write_text(json.dumps(scores))
+    return folders
+
+
+def test_an_adapter_speaks_as_peft_has_it_and_the_base_comes_back_exactly(
+    backend: HFBackend, adapters: dict[str, Path]
+) -> None:
+    row = tuple(range(10, 40))
+    before = backend.score([row])
+    weights = {n: m.weight.clone() for n, m in backend._merger.modules.items()}
+    for name, folder in adapters.items():
+        backend.load_adapter(name, folder)
+    scored = {}
+    for name in ("wide", "narrow", "wide"):
+        (scored[name],) = backend.score([row], adapter=name)
+        wanted = json.loads((adapters[name] / "scores.json").read_text())
+        assert scored[name] == pytest.approx(wanted, abs=1e-4)
+    assert max(abs(a - b) for a, b in zip(scored["wide"], before[0], strict=True)) > 0.1
+    assert scored["wide"] != pytest.approx(scored["narrow"], abs=1e-2)
+    assert backend.score([row]) == before
+    assert all(bool((m.weight == weights[n]).all()) for n, m in backend._merger.modules.items())
+
+
+def test_new_weights_under_an_old_name_are_used_at_once(backend: HFBackend, adapters: dict[str, Path]) -> None:
+    row = tuple(range(10, 40))
+    said = []
+    for folder in (adapters["wide"], adapters["narrow"]):
+        backend.load_adapter("policy", folder)
+        assert backend._cache is None
+        assert backend.score([row], adapter="policy")[0] == pytest.approx(
+            json.loads((folder / "scores.json").read_text()), abs=1e-4
+        )
+        said.append(backend.generate(prompts(backend, 3), SAMPLING, adapter="policy"))
+    assert ids(said[0]) != ids(said[1])
+
+
+def test_the_cache_of_one_adapter_is_not_used_by_another(backend: HFBackend, adapters: dict[str, Path]) -> None:
+    backend.load_adapter("wide", adapters["wide"])
+    first = prompts(backend, 2)
+    said = backend.generate(first, SAMPLING)
+    longer = [grown(backend, p, g) for p, g in zip(first, said, strict=True)]
+    got = backend.generate(longer, SAMPLING, adapter="wide")
+    backend.forget()
+    assert_same([got], [backend.generate(longer, SAMPLING, adapter="wide")], 1e-5)
+
+
+def test_an_unknown_adapter_is_refused_with_those_there_are(backend: HFBackend, adapters: dict[str, Path]) -> None:
+    backend.load_adapter("wide", adapters["wide"])
+    with pytest.raises(AdapterError, match="Known: wide"):
+        backend.score([(5, 6)], adapter="other")
+
+
+def test_an_adapter_that_cannot_be_read_leaves_the_one_before(
+    backend: HFBackend, adapters: dict[str, Path], tmp_path: Path
+) -> None:
+    backend.load_adapter("policy", adapters["wide"])
+    (wanted,) = backend.score([tuple(range(10, 40))], adapter="policy")
+    with pytest.raises(AdapterError, match="no readable LoRA adapter"):
+        backend.load_adapter("policy", tmp_path)
+    assert backend.score([tuple(range(10, 40))], adapter="policy") == [wanted]

@@ -1,0 +1,181 @@
+"""The guard: what a leaking hint leads to, under every action."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import pytest
+from leak_helpers import arithmetic
+
+from rl2f_core.config import BaseConfig, LeaksConfig
+from rl2f_core.environments.base import CONTENTLESS, wrap
+from rl2f_core.leaks.base import LeakDetector, LeakQuery
+from rl2f_core.leaks.guard import BLANK, MAX_REDACTIONS, LeakGuard, build_detectors
+from rl2f_core.teachers.base import Feedback, FeedbackRequest
+from rl2f_core.types import Hint, LeakReport, Turn
+
+
+class Spy:
+    """A teacher that says the given texts in turn for each task, and remembers the requests."""
+
+    def __init__(self, *texts: str | Feedback) -> None:
+        self.texts = texts
+        self.asked: list[list[FeedbackRequest]] = []
+
+    def __call__(self, requests: Sequence[FeedbackRequest]) -> list[Feedback]:
+        self.asked.append(list(requests))
+        said = self.texts[len(self.asked) - 1]
+        return [said if isinstance(said, Feedback) else Feedback(said) for _ in requests]
+
+
+def request(attempt: str = "<answer>1000</answer>", hint: str | None = None, retry: int = 0) -> FeedbackRequest:
+    env, task = arithmetic()
+    first = Turn(index=0, attempt=attempt, verdict=env.verify(task, attempt))
+    if hint is None:
+        return FeedbackRequest(task, (first,), seed=5, retry=retry)
+    told = first.model_copy(update={"hint": Hint(text=hint, teacher="scripted")})
+    return FeedbackRequest(task, (told, first.model_copy(update={"index": 1})), seed=5, retry=retry)
+
+
+def guard(action: Literal["flag", "redact", "resample", "drop"], tries: int = 3) -> LeakGuard:
+    return LeakGuard.from_config(LeaksConfig(action=action, resample_tries=tries), arithmetic()[0])
+
+
+def read(held: LeakGuard, *texts: str | Feedback, ask_again: Callable | None = None):
+    feedbacks = [text if isinstance(text, Feedback) else Feedback(text) for text in texts]
+    return held.read([request() for _ in texts], feedbacks, "scripted", ask_again or Spy())
+
+
+@pytest.mark.parametrize("action", ["flag", "redact", "resample", "drop"])
+def test_a_clean_hint_passes_every_action_unchanged(action):
+    (answer,) = read(guard(action), Feedback("Too low.", source_task="arithmetic/test/9"))
+    assert answer.hint == Hint(
+        text="Too low.", teacher="scripted", leak=LeakReport(leaked=False), source_task="arithmetic/test/9"
+    )
+    assert not answer.drop and answer.error is None and answer.asked == 0
+
+
+@pytest.mark.parametrize("action", ["flag", "redact", "resample", "drop"])
+def test_the_report_is_on_the_teachers_own_words_and_names_the_action(action):
+    (answer,) = read(guard(action), "It is 1,024!", ask_again=Spy("Too low."))
+    assert answer.hint.leak is not None and answer.hint.leak.action == action
+    assert answer.hint.leak.tier == "equivalent" and answer.hint.leak.span == (6, 11)
+    assert answer.hint.original == (None if action == "flag" else "It is 1,024!")
+
+
+def test_flag_lets_the_leak_through():
+    (answer,) = read(guard("flag"), "It is 1024.")
+    assert answer.hint.text == "It is 1024." and not answer.drop
+
+
+def test_drop_ends_the_dialogue_and_keeps_the_words_for_the_record():
+    clean, leaking = read(guard("drop"), "Too low.", "It is 1024.")
+    assert (clean.drop, leaking.drop) == (False, True)
+    assert leaking.hint.text == "" and leaking.hint.original == "It is 1024."
+
+
+def test_redact_blanks_every_span_in_either_form():
+    (answer,) = read(guard("redact"), "It is 1024, that is 1,024, or 10 + 1014, or 1024.0.")
+    assert answer.hint.text == f"It is {BLANK}, that is {BLANK}, or {BLANK}, or {BLANK}."
+    assert answer.hint.leak is not None and answer.hint.leak.span == (6, 10)
+
+
+def test_redact_leaves_what_the_student_was_shown():
+    env, task = arithmetic("What is 85 + 0?", "85")
+    held = LeakGuard(build_detectors(LeaksConfig(), env), "redact", 3, env)
+    turn = Turn(index=0, attempt=wrap("80"), verdict=env.verify(task, wrap("80")))
+    (answer,) = held.read(
+        [FeedbackRequest(task, (turn,), 0)], [Feedback("Look at 85 + 0 again: the answer is 85.")], "llm", Spy()
+    )
+    assert answer.hint.text == f"Look at 85 + 0 again: the answer is {BLANK}."
+
+
+def test_redact_gives_up_on_a_message_that_keeps_leaking():
+    (some,) = read(guard("redact"), "1024 " * (MAX_REDACTIONS - 1))
+    assert some.hint.text == f"{BLANK} " * (MAX_REDACTIONS - 1)
+    (many,) = read(guard("redact"), "1024 " * (MAX_REDACTIONS + 1))
+    assert many.hint.text == CONTENTLESS and many.hint.original == "1024 " * (MAX_REDACTIONS + 1)
+
+
+class Wordless(LeakDetector):
+    """Convicts without saying where."""
+
+    class Config(BaseConfig):
+        """No options."""
+
+        type: Literal["wordless"] = "wordless"
+
+    def check(self, query: LeakQuery) -> LeakReport:
+        return LeakReport(leaked="secret" in query.hint, tier=self.name)
+
+
+def test_redact_without_a_span_becomes_contentless():
+    env, _ = arithmetic()
+    held = LeakGuard([Wordless(Wordless.Config(), env)], "redact", 3, env)
+    (answer,) = read(held, "a secret")
+    assert answer.hint.text == CONTENTLESS and answer.hint.original == "a secret"
+
+
+def test_resample_asks_until_a_message_is_clean():
+    spy = Spy("Still 1024.", Feedback("Too low.", source_task="arithmetic/test/9"), "never asked for")
+    (answer,) = read(guard("resample"), "It is 1024.", ask_again=spy)
+    assert [[r.retry for r in asked] for asked in spy.asked] == [[1], [2]]
+    assert answer.asked == 2 and answer.hint.text == "Too low." and answer.hint.original == "It is 1024."
+    assert answer.hint.source_task == "arithmetic/test/9"
+    assert answer.hint.leak is not None and answer.hint.leak.leaked and answer.hint.leak.span == (6, 10)
+
+
+@pytest.mark.parametrize("tries", [1, 3])
+def test_resample_gives_up_after_the_configured_tries(tries: int):
+    spy = Spy(*["1024"] * 10)
+    (answer,) = read(guard("resample", tries), "It is 1024.", ask_again=spy)
+    assert len(spy.asked) == tries == answer.asked
+    assert answer.hint.text == CONTENTLESS and answer.hint.original == "It is 1024." and answer.error is None
+
+
+def test_resample_counts_on_from_the_requests_own_retry():
+    spy = Spy("1024", "Too low.")
+    guard("resample").read([request(retry=4)], [Feedback("1024")], "scripted", spy)
+    assert [[r.retry for r in asked] for asked in spy.asked] == [[5], [6]]
+
+
+def test_resample_asks_in_one_batch_for_those_that_leaked_and_keeps_the_order():
+    spy = Spy("Second try.")
+    texts = [answer.hint.text for answer in read(guard("resample"), "one", "1024", "two", "1,024", ask_again=spy)]
+    assert texts == ["one", "Second try.", "two", "Second try."]
+    assert [len(asked) for asked in spy.asked] == [2]
+
+
+@pytest.mark.parametrize("action", ["flag", "redact", "resample", "drop"])
+def test_a_message_with_an_error_never_reaches_the_student(action):
+    (answer,) = read(guard(action), Feedback("Traceback: the answer is 1024", source_task="x", error="timeout"))
+    assert answer.hint == Hint(text=CONTENTLESS, teacher="scripted")
+    assert answer.error == "timeout" and not answer.drop
+
+
+def test_an_error_while_asking_again_is_kept_beside_the_contentless_hint():
+    spy = Spy(Feedback("junk 1024", error="timeout"), "Too low.")
+    (answer,) = read(guard("resample"), "It is 1024.", ask_again=spy)
+    assert answer.hint.text == CONTENTLESS and answer.error == "timeout" and len(spy.asked) == 1
+    assert answer.hint.original == "It is 1024."
+
+
+def test_without_detectors_nothing_is_read_and_nothing_reported():
+    held = LeakGuard.from_config(LeaksConfig(detectors=(), action="drop"), arithmetic()[0])
+    (answer,) = read(held, "It is 1024.")
+    assert answer.hint == Hint(text="It is 1024.", teacher="scripted") and not answer.drop
+
+
+def test_the_guard_knows_the_whole_dialogue():
+    held = guard("flag")
+    shown = request("I had 1024, no: <answer>1000</answer>", hint="Too low.")
+    fresh = request(hint="Think of 1024.")
+    answers = held.read([shown, fresh], [Feedback("Check your 1024.")] * 2, "llm", Spy())
+    assert [answer.hint.leak.leaked for answer in answers if answer.hint.leak] == [False, True]
+    assert [answer.hint.teacher for answer in answers] == ["llm", "llm"]
+
+
+def test_each_request_needs_its_feedback():
+    with pytest.raises(ValueError, match="shorter"):
+        guard("flag").read([request(), request()], [Feedback("one")], "scripted", Spy())
