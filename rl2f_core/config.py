@@ -118,6 +118,8 @@ class RewardConfig(BaseConfig):
     """binary 1/0; format 1/0/−0.1; logic_rl 3/−0.5/−1/−3."""
     progress: float = Field(0.0, ge=0)
     """Weight of the fall of the distance to the answer since the last attempt, where there is a distance."""
+    repeat_penalty: float = Field(0.0, ge=0)
+    """Subtracted from an attempt that gives the same wrong answer as the attempt before it."""
     leak_penalty: float = Field(0.0, ge=0)
     """Subtracted from a turn whose preceding hint leaked."""
 

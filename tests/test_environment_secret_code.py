@@ -214,3 +214,13 @@ def test_the_code_floor_is_the_best_constant_over_all_small_tasks():
     assert max(shares.values()) == shares[(0, 0)] == pytest.approx(3 / 6 / 9)
     assert secret_code(length=2).floor() == ("A A", pytest.approx(3 / 26 / 9))
     assert secret_code(length=3, alphabet="XYZW").floor() == ("X X X", pytest.approx(1 / 64))
+
+
+def test_a_pool_limits_the_letters_that_alphabets_are_drawn_from():
+    env = secret_code(length=4, letters=2, pool=6)
+    tasks = [env.task("train", index) for index in range(200)]
+    assert {letter for task in tasks for letter in task.public["letters"]} == set("ABCDEF")
+    # A is in 5 of the 15 alphabets; of the 16 codes over such an alphabet one is A A A A.
+    assert env.floor() == ("A A A A", pytest.approx(5 / 15 / 16))
+    with pytest.raises(ValidationError, match="pool"):
+        secret_code(letters=7, pool=6)

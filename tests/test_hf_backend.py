@@ -110,8 +110,8 @@ def logits(backend: HFBackend, tokens: Sequence[int]) -> Any:
     import torch
 
     with torch.inference_mode():
-        out = backend.model(input_ids=torch.tensor([list(tokens)])).logits[0, -1].clone()
-    out[list(backend.tokenizer.banned_ids)] = float("-inf")
+        out = backend.model(input_ids=torch.tensor([list(tokens)])).logits[0, -1]
+        out[list(backend.tokenizer.banned_ids)] = float("-inf")
     return out
 
 

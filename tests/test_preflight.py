@@ -220,16 +220,16 @@ def test_the_estimate_scales_from_what_was_played_to_a_step_and_to_the_stage() -
     def timed(samples: Any) -> float:
         seen.append(len(samples))
         assert all(isinstance(s, Sample) for s in samples)
-        return 100.0
+        return 10_000.0
 
     report, groups = look(sometimes, time_update=timed)
     mixed = [g for g in groups if len({r.dialogue.solved_at for r in g.rollouts}) > 1]
     assert seen == [SAMPLES * len(mixed)]
-    assert 200 < report.seconds_per_step < 230  # a step has 48 dialogues, twice as many as were played
+    assert 20_000 < report.seconds_per_step < 21_000  # a step has 48 dialogues, twice as many as were played
     assert report.seconds_in_all == pytest.approx(5 * report.seconds_per_step)
     assert 0.01 < report.memory_gib < 1000
-    assert 0 < look(sometimes)[0].seconds_per_step < 100
-    assert 0 < look("nothing", time_update=timed)[0].seconds_per_step < 100 and len(seen) == 1
+    assert 0 < look(sometimes)[0].seconds_per_step < 1000
+    assert 0 < look("nothing", time_update=timed)[0].seconds_per_step < 1000 and len(seen) == 1
 
 
 def test_it_plays_other_tasks_than_the_training_and_tells_its_progress() -> None:

@@ -164,3 +164,17 @@ def test_all_terms_add_up():
     config = RewardConfig(preset="logic_rl", progress=0.4, leak_penalty=0.5)
     # −0.5 for a wrong answer in good form, 0.4·(1 − 0.5) of progress, −0.5 for the leak
     assert sum(terms(config, WRONG, UNPARSABLE, hint(True)).values()) == pytest.approx(-0.5 + 0.2 - 0.5)
+
+
+def test_a_wrong_answer_given_twice_in_a_row_costs_the_repeat_penalty():
+    config = RewardConfig(repeat_penalty=0.2)
+    before = Verdict(correct=False, score=0.0, parsed="7", well_formed=True)
+
+    def total(verdict: Verdict) -> float:
+        return sum(term.value for term in turn_rewards(config, verdict, before))
+
+    assert total(before) == pytest.approx(-0.2)
+    assert total(before.model_copy(update={"parsed": "8"})) == 0.0
+    assert total(Verdict(correct=True, score=1.0, parsed="8", well_formed=True)) == 1.0
+    assert total(Verdict(correct=False, score=0.0)) == 0.0, "two unparsable attempts are no repeated answer"
+    assert sum(t.value for t in turn_rewards(config, before)) == 0.0, "the first attempt repeats nothing"

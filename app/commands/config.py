@@ -19,7 +19,7 @@ def schema(kind: Annotated[str, typer.Option(help="Kind of run.")] = "train") ->
 
     from rl2f_core import registry
 
-    run_config = registry.get("kind", kind).RunConfig  # type: ignore[attr-defined]
+    run_config = registry.get("kind", kind).config_type  # type: ignore[attr-defined]
     typer.echo(json.dumps(run_config.model_json_schema(), indent=2))
 
 

@@ -46,7 +46,7 @@ class HFBackend(Backend):
         self.folder = get_model(model.name).path
         self.device, self.dtype = resolve(model.device, model.dtype)
         self.model = load_base(str(self.folder), self.dtype, self.device)
-        hf_tokenizer = AutoTokenizer.from_pretrained(self.folder)
+        hf_tokenizer = AutoTokenizer.from_pretrained(self.folder, trust_remote_code=False, local_files_only=True)
         self.tokenizer = HFChatTokenizer(hf_tokenizer, self.model.config.vocab_size)
         self.pad_id = self.tokenizer.end_id
         self.context_limit = int(getattr(self.model.config, "max_position_embeddings", 0) or 2**31)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Sequence
-from math import comb
 from string import ascii_uppercase
 from typing import Any, Literal
 
@@ -47,6 +46,9 @@ class SecretCode(Environment):
         alphabet: str = ""
         """A fixed alphabet such as `ABCD`; empty draws one from A to Z for each task. A fixed one has only A^L
         tasks, which the splits share out, so a small one lets a student remember which codes occur."""
+        pool: int = Field(26, ge=2, le=26)
+        """Drawn alphabets come from the first so many capital letters. With few the student meets every alphabet in
+        training, and only the pairs of alphabet and code are new at test time."""
         avoid: float = Field(0.5, ge=0, le=1)
         """How often the imitated student that follows a hint avoids, at a place, the letter just shown wrong."""
         seed: int = 0
@@ -68,6 +70,8 @@ class SecretCode(Environment):
 
         @model_validator(mode="after")
         def _letters_fit(self) -> SecretCode.Config:
+            if self.letters > self.pool:
+                raise ValueError(f"letters is {self.letters} but pool holds only {self.pool}")
             if self.alphabet and self.letters != len(self.alphabet):
                 raise ValueError(f"letters is {self.letters} but alphabet {self.alphabet!r} has {len(self.alphabet)}")
             return self
@@ -78,7 +82,7 @@ class SecretCode(Environment):
         return draw(self, split, index, self.config.seed, self._make)
 
     def _make(self, rng: random.Random) -> Task:
-        letters = sorted(self.config.alphabet or rng.sample(ascii_uppercase, self.config.letters))
+        letters = sorted(self.config.alphabet or rng.sample(ascii_uppercase[: self.config.pool], self.config.letters))
         return self._build(letters, [rng.choice(letters) for _ in range(self.config.length)])
 
     def _build(self, letters: Sequence[str], code: Sequence[str]) -> Task:
@@ -198,12 +202,12 @@ class SecretCode(Environment):
     def floor(self) -> Floor:
         """One letter L times: right with probability A^−L where the task's alphabet holds it.
 
-        A drawn alphabet holds k given letters with probability C(26−k, A−k) / C(26, A), which falls in k, so k = 1 and
-        the share is A/26 · A^−L. Over all codes; a split of a small fixed alphabet holds fewer.
+        A drawn alphabet of a pool of P holds k given letters with probability C(P−k, A−k) / C(P, A), which falls in k,
+        so k = 1 and the share is A/P · A^−L. Over all codes; a split of a small fixed alphabet holds fewer.
         """
         a, length = self.config.letters, self.config.length
         letter = (self.config.alphabet or ascii_uppercase)[0]
-        held = 1.0 if self.config.alphabet else comb(25, a - 1) / comb(26, a)
+        held = 1.0 if self.config.alphabet else a / self.config.pool
         return Floor(" ".join(letter * length), held * a**-length)
 
     def bounds(self, turns: int) -> Bounds:

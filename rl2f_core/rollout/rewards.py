@@ -17,7 +17,7 @@ def turn_rewards(
 
     `progress` is the fall of the distance since the last attempt, d_{k−1} − d_k, negative where it rose; an unparsable
     attempt counts as the farthest, 1.  Summed over a dialogue it telescopes, so it moves credit to the turn that
-    earned it without paying for detours.
+    earned it without paying for detours.  `repeat` is −1 where a wrong answer is given twice in a row.
 
     Args:
         config: Preset and weights.
@@ -28,6 +28,8 @@ def turn_rewards(
     terms = _PRESETS[config.preset](verdict)
     if config.progress and before is not None and (verdict.distance is not None or before.distance is not None):
         terms.append(Reward(name="progress", score=_distance(before) - _distance(verdict), weight=config.progress))
+    if config.repeat_penalty and before is not None and verdict.parsed is not None and not verdict.correct:
+        terms.append(Reward(name="repeat", score=-float(verdict.parsed == before.parsed), weight=config.repeat_penalty))
     if config.leak_penalty and hint_before is not None and hint_before.leak is not None and hint_before.leak.leaked:
         terms.append(Reward(name="leak_penalty", score=-1.0, weight=config.leak_penalty))
     return tuple(terms)

@@ -40,6 +40,7 @@ def serve(settings: Settings, channel: Channel) -> None:
         device=str(backend.device), dtype=str(backend.dtype).removeprefix("torch."), **parameters(backend.model)
     )
     rollouts: list[Rollout] = []
+    streams: list[tuple[Sequence[int], int, int]]
     while (request := channel.receive()) is not None:
         if "ceiling" in request:
             channel.send(gflops=matmul_ceiling(str(backend.dtype).removeprefix("torch."), backend.device.type))
@@ -121,7 +122,7 @@ class Attention:
 
 def plain_loop(
     engine: RolloutEngine, requests: Sequence[Request], settings: Settings, seed: int
-) -> list[tuple[list[int], int, int]]:
+) -> list[tuple[Sequence[int], int, int]]:
     """The dialogues by `generate` on the whole batch, read anew at each turn; tokens, student tokens and turns of each.
 
     It samples from the same distribution as the engine (temperature, banned tokens), with the same limit and the same

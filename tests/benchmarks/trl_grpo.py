@@ -8,6 +8,7 @@ the student's tokens, and its per-token advantages and old log-probabilities are
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from typing import Any
 
 from rl2f_core.types import Sample
@@ -52,6 +53,11 @@ def batch_of(samples: list[Sample], pad: int, device: Any) -> dict[str, Any]:
         "num_items_in_batch": student_BC.sum(),
     }
     return {name: tensor.to(device) for name, tensor in batch.items()}
+
+
+def no_reward(completions: Sequence[Any], **columns: Any) -> list[float | None]:
+    """The reward function that TRL asks for and this trainer never calls."""
+    return [0.0] * len(completions)
 
 
 def build(settings: Settings, channel: Channel, folder: str) -> Any:
@@ -113,7 +119,7 @@ def build(settings: Settings, channel: Channel, folder: str) -> Any:
     accumulation = len(samples) // settings.micro_rows
     trainer = Fed(
         model=model,
-        reward_funcs=lambda completions, **_: [0.0] * len(completions),
+        reward_funcs=no_reward,
         args=GRPOConfig(
             output_dir=folder,
             seed=SEED,

@@ -1,0 +1,1 @@
+"""Runs, time and the database: queue, workers, scheduler, ingester. Built with the app; nothing here yet."""

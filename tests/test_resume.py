@@ -1,0 +1,499 @@
+"""Runs end to end on a tiny model: repeatable, and the same however often they are stopped or killed on the way.
+
+Compared are the final adapter, bit for bit, and every event but statuses, without what a clock decides.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rl2f_core.config import RunConfig, dump_yaml, parse_config
+from rl2f_core.errors import PreflightError, RunError
+from rl2f_core.events import CheckpointEvent, DialogueEvent, Event, JsonlSink, LogEvent, MetricEvent, StatusEvent, encode
+from rl2f_core.events import read_events
+from rl2f_core.run import Journal, RunDir, execute, sha256
+
+ROOT = Path(__file__).resolve().parent.parent
+CLOCK = ("seconds/", "tokens_per_second/")
+
+
+# -- a student that keeps the answer format --------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def speaker(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny model, all of it trained for a moment on demonstrations: right or wrong, it answers in form.
+
+    A random model answers nothing that can be parsed, all its groups end alike, and no RL step would change a weight.
+    """
+    import torch
+
+    from rl2f_core.backends._torch import selected_logprobs
+    from rl2f_core.methods.sft import SFT
+    from rl2f_core.rollout.build import build_backend, build_engine
+    from rl2f_core.training.batch import micro_batches
+    from rl2f_core.training.collect import Collector
+
+    config = config_of(tiny)
+    backend: Any = build_backend(config)
+    collector = Collector(build_engine(config, backend), config.stages[0], seed=7)
+    method = SFT(SFT.Config(right_last=0.3))
+    groups = [group for step in range(4) for group in collector.demonstrations(step, method.config)]
+    rows = [row for group in groups for row in method.samples(group)]
+    (batch,) = micro_batches(rows, 10**6, backend.pad_id, backend.device)
+    optimiser = torch.optim.AdamW(backend.model.requires_grad_(True).parameters(), lr=0.01)
+    for _ in range(40):
+        optimiser.zero_grad()
+        logp_N, _ = selected_logprobs(backend.model, batch.input_BT, batch.valid_BT, batch.wanted_BT)
+        (-logp_N.mean()).backward()
+        optimiser.step()
+    folder = tmp_path_factory.mktemp("models") / "speaker"
+    shutil.copytree(tiny, folder)
+    backend.model.save_pretrained(folder)
+    return folder
+
+
+def config_of(
+    model: Path, *, seed: int = 5, kl: float = 0.1, steps: tuple[int, int] = (2, 3), **changes: Any
+) -> RunConfig:
+    """sft → rl2f on codes of 2 letters of ABC."""
+    shared = {"tasks_per_step": 2, "weight_decay": 0.1, "schedule": "cosine"}
+    warm = {"name": "warm", "method": "sft", "steps": steps[0], "group_size": 2, **shared}
+    rl = {
+        "name": "rl",
+        "method": {"type": "rl2f", "kl_coef": kl},
+        "steps": steps[1],
+        "group_size": 4,
+        "learning_rate": 0.005,
+        "minibatches": 2,
+        "save_every": 2,
+        "max_resamples": 1,
+        **shared,
+    }
+    config = parse_config(
+        {
+            "seed": seed,
+            "model": {"name": str(model), "device": "cpu", "dtype": "float32"},
+            "environment": {"type": "secret_code", "alphabet": "ABC", "length": 2},
+            "rollout": {"max_turns": 2, "max_new_tokens": 12, "context_length": 256},
+            "reward": {"preset": "format", "progress": 0.5},
+            "lora": {"rank": 4, "alpha": 8},
+            "evaluation": {"checkpoints": []},
+            "preflight": {"tasks": 2, "samples": 4, "override": True},
+            "stages": [warm, rl],
+            **changes,
+        }
+    )
+    assert isinstance(config, RunConfig)
+    return config
+
+
+# -- what is compared ------------------------------------------------------------------------------------------
+def content(folder: Path) -> list[dict[str, Any]]:
+    """Every event but statuses, in order, without time, and without lines and metrics that a clock decides."""
+    found = []
+    for event in read_events(folder / "events.jsonl", strict=True):
+        if isinstance(event, StatusEvent):
+            continue
+        data = event.model_dump(exclude={"time"})
+        if isinstance(event, MetricEvent):
+            data["values"] = {k: v for k, v in event.values.items() if not k.startswith(CLOCK)}
+        if isinstance(event, LogEvent):
+            data["text"] = [line for line in event.text.splitlines() if " s a step" not in line]
+        found.append(data)
+    return found
+
+
+def adapter(folder: Path, name: str = "rl@3") -> str:
+    return sha256(folder / "checkpoints" / name / "adapter_model.safetensors")
+
+
+def assert_same_run(folder: Path, whole: Path, last: str = "rl@3") -> None:
+    assert (folder / "events.jsonl").read_bytes().endswith(b"\n")
+    ids = [event.id for event in read_events(folder / "events.jsonl", strict=True)]
+    assert len(ids) == len(set(ids))
+    ours, theirs = content(folder), content(whole)
+    assert [e["id"] for e in ours] == [e["id"] for e in theirs]
+    assert ours == theirs
+    assert adapter(folder, last) == adapter(whole, last)
+    assert RunDir(folder).checkpoint_names() == RunDir(whole).checkpoint_names()
+    left = {p.name for p in (folder / "state").iterdir()}
+    current = (folder / "state" / "CURRENT").read_text()
+    assert left == {"CURRENT", current}, "a commit left something behind"
+
+
+def statuses(folder: Path) -> list[str]:
+    return [e.status for e in read_events(folder / "events.jsonl") if isinstance(e, StatusEvent)]
+
+
+def go(run_dir: RunDir, stop: Callable[[], bool] = lambda: False, sink: JsonlSink | None = None) -> str:
+    return execute(run_dir.config(), run_dir, sink or JsonlSink(run_dir.events_path), stop).status
+
+
+@pytest.fixture(scope="module", params=[0.1, 0.0], ids=["with KL", "without KL"])
+def kl(request: pytest.FixtureRequest) -> float:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def whole(speaker: Path, kl: float, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An uninterrupted run."""
+    run_dir = RunDir.create(tmp_path_factory.mktemp("whole") / "run", config_of(speaker, kl=kl))
+    assert go(run_dir) == "succeeded"
+    return run_dir.path
+
+
+# -- the same again --------------------------------------------------------------------------------------------
+def test_a_run_learns_from_mixed_groups_and_says_so(whole: Path, kl: float):
+    events = list(read_events(whole / "events.jsonl", strict=True))
+    metrics = {(e.stage, e.step): e.values for e in events if isinstance(e, MetricEvent)}
+    assert list(metrics) == [("warm", 1), ("warm", 2), ("rl", 1), ("rl", 2), ("rl", 3)]
+    assert all(values["grad_norm"] > 0 for values in metrics.values())
+    assert all(metrics["rl", step]["groups/frac_mixed"] > 0 for step in (1, 2, 3))
+    assert ("kl" in metrics["rl", 3]) == (kl > 0)
+    assert [e.name for e in events if isinstance(e, CheckpointEvent)] == ["warm@2", "rl@2", "rl@3"]
+    assert len({adapter(whole, name) for name in ("warm@2", "rl@2", "rl@3")}) == 3
+    assert all(adapter(whole, e.name) == e.sha256 for e in events if isinstance(e, CheckpointEvent))
+    # 2 × 4 dialogues of the preflight; 2 × 2 demonstrations in 2 steps; 2 × 4 in 3 steps
+    phases = [(e.phase, e.stage) for e in events if isinstance(e, DialogueEvent)]
+    assert phases == [("train", "warm")] * 8 + [("preflight", "rl")] * 8 + [("train", "rl")] * 24
+    trained = [e.dialogue for e in events if isinstance(e, DialogueEvent) and (e.phase, e.stage) == ("train", "rl")]
+    assert all(turn.advantage is not None for dialogue in trained for turn in dialogue.turns)
+    assert statuses(whole) == ["running", "succeeded"]
+
+
+def test_the_same_seed_gives_the_same_run_bit_for_bit(whole: Path, speaker: Path, kl: float, tmp_path: Path):
+    run_dir = RunDir.create(tmp_path / "again", config_of(speaker, kl=kl))
+    assert go(run_dir) == "succeeded"
+    assert_same_run(run_dir.path, whole)
+
+
+def test_another_seed_gives_another_run(whole: Path, speaker: Path, tmp_path: Path):
+    run_dir = RunDir.create(tmp_path / "other", config_of(speaker, seed=6, steps=(2, 1)))
+    assert go(run_dir) == "succeeded"
+    assert adapter(run_dir.path, "warm@2") != adapter(whole, "warm@2")
+    assert content(run_dir.path)[0]["task"] != content(whole)[0]["task"]
+
+
+def test_a_run_that_is_stopped_after_every_step_ends_as_if_it_never_was(
+    whole: Path, speaker: Path, kl: float, tmp_path: Path
+):
+    run_dir = RunDir.create(tmp_path / "stopped", config_of(speaker, kl=kl))
+    ended = []
+    while not ended or ended[-1] == "stopped":
+        ended.append(go(run_dir, partial(next, iter([False]), True)))
+    # warm 2 steps, rl 3: the fifth session runs to the end
+    assert ended == ["stopped"] * 4 + ["succeeded"]
+    assert_same_run(run_dir.path, whole)
+    assert statuses(run_dir.path) == ["running", "stopped"] * 4 + ["running", "succeeded"]
+
+
+def test_a_finished_run_does_not_start_again(whole: Path):
+    before = (whole / "events.jsonl").read_bytes()
+    with pytest.raises(RunError, match="finished"):
+        go(RunDir.open(whole))
+    assert (whole / "events.jsonl").read_bytes() == before
+
+
+# -- death at exact points -------------------------------------------------------------------------------------
+class Killed(BaseException):
+    """The process ends here: nothing that it would still do has an effect."""
+
+
+class Fate:
+    """Ends the process before or after the nth of the calls that change what is on disk; afterwards none works."""
+
+    CALLS = ("rename", "replace", "link", "fsync", "truncate")
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.dead, self.count, self.choose = False, 0, lambda number, name, path, after: False
+        self.error: type[BaseException] = Killed
+        for name in self.CALLS:
+            monkeypatch.setattr(os, name, self._wrap(name, getattr(os, name)))
+        monkeypatch.setattr(shutil, "rmtree", self._wrap("rmtree", shutil.rmtree))
+
+    def decide(self, choose: Callable[[int, str, Path, bool], bool], error: type[BaseException] = Killed) -> None:
+        """`choose(number of the call, its name, the path it changes, after it)`; other errors than Killed hit once."""
+        self.dead, self.count, self.choose, self.error = False, 0, choose, error
+
+    def strike(self) -> None:
+        """Die here."""
+        self.choose = lambda number, name, path, after: False
+        self.dead = self.error is Killed
+        raise self.error
+
+    def _wrap(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if self.dead:
+                raise Killed
+            number, self.count = self.count, self.count + 1
+            path = Path(args[1] if name in ("rename", "replace", "link") else args[0] if name == "rmtree" else ".")
+            if self.choose(number, name, path, False):
+                self.strike()
+            result = real(*args, **kwargs)
+            if self.choose(number, name, path, True):
+                self.strike()
+            return result
+
+        return call
+
+
+class MortalSink(JsonlSink):
+    """A sink that a death silences, and that may be cut off inside a write, after `cut` bytes."""
+
+    def __init__(self, path: Path, fate: Fate, cut: int | None = None) -> None:
+        super().__init__(path)
+        self.fate, self.cut = fate, cut
+
+    def emit(self, events: Sequence[Event]) -> None:
+        if self.fate.dead:
+            raise Killed
+        if self.cut is not None and not isinstance(events[0], StatusEvent):
+            data = b"".join(encode(event) for event in events)
+            with open(self.path, "ab") as file:
+                file.write(data[: self.cut])
+            self.fate.strike()
+        super().emit(events)
+
+
+@pytest.fixture
+def fate() -> Iterator[Fate]:
+    with pytest.MonkeyPatch.context() as patch:
+        yield Fate(patch)
+
+
+def log(step: int) -> LogEvent:
+    return LogEvent(id=f"log:{step}", text=f"step {step} " * step)
+
+
+def save(weights: str, folder: Path) -> None:
+    (folder / "w.safetensors").write_text(weights)
+
+
+def count_to_three(run_dir: RunDir, sink: JsonlSink) -> None:
+    """A program in steps, as a trainer is one: three commits with weights and two events each, and one without."""
+    journal = Journal(run_dir, sink)
+    journal.resume()
+    start = journal.position["step"] if journal.position else 0
+    held = (journal.folder / "w.safetensors").read_text() if journal.folder else ""
+    for step in range(start, 3):
+        held += str(step)
+        journal.emit([log(2 * step), log(2 * step + 1)])
+        journal.commit({"step": step + 1}, partial(save, held))
+    if start < 4:
+        journal.emit([log(6)])
+        journal.commit({"step": 4})
+
+
+def assert_counted(run_dir: RunDir) -> None:
+    events = list(read_events(run_dir.events_path, strict=True))
+    assert [e.id for e in events] == [f"log:{n}" for n in range(7)]
+    (folder,) = (p for p in run_dir.state.iterdir() if p.is_dir())
+    assert folder.name == (run_dir.state / "CURRENT").read_text()
+    assert (folder / "w.safetensors").read_text() == "012"
+    assert json.loads((folder / "state.json").read_text())["position"] == {"step": 4}
+
+
+def test_a_journal_survives_death_at_every_call_that_changes_the_disk(tmp_path: Path, fate: Fate):
+    first = RunDir(tmp_path / "none")
+    count_to_three(first, MortalSink(first.events_path, fate))
+    assert_counted(first)
+    calls = fate.count
+    assert calls > 4 * 6  # in each commit at least: 3 syncs, rename, replace, and removing the old one
+    for number in range(calls):
+        for after in (False, True):
+            run_dir = RunDir(tmp_path / f"{number} {after}")
+            fate.decide(lambda n, name, path, when, number=number, after=after: (n, when) == (number, after))
+            with pytest.raises(Killed):
+                count_to_three(run_dir, MortalSink(run_dir.events_path, fate))
+            fate.decide(lambda *_: False)
+            count_to_three(run_dir, MortalSink(run_dir.events_path, fate))
+            assert_counted(run_dir)
+
+
+def test_a_journal_survives_a_write_of_events_that_is_cut_off_anywhere(tmp_path: Path, fate: Fate):
+    line = len(encode(log(0)))
+    both = line + len(encode(log(1)))
+    for cut in (0, 1, line - 1, line, line + 1, both - 1, both):
+        run_dir = RunDir(tmp_path / str(cut))
+        fate.decide(lambda *_: False)
+        with pytest.raises(Killed):
+            count_to_three(run_dir, MortalSink(run_dir.events_path, fate, cut))
+        assert run_dir.events_path.stat().st_size == cut
+        fate.decide(lambda *_: False)
+        count_to_three(run_dir, MortalSink(run_dir.events_path, fate))
+        assert_counted(run_dir)
+
+
+def test_a_run_survives_death_and_ctrl_c_at_the_worst_points(whole: Path, speaker: Path, kl: float, tmp_path: Path):
+    """Each session of one run dies at another point; a KeyboardInterrupt lets the process still write its status."""
+    state = tmp_path / "run" / "state"
+    run_dir = RunDir.create(tmp_path / "run", config_of(speaker, kl=kl))
+    points: list[tuple[str, Path, bool, type[BaseException]]] = [
+        ("replace", tmp_path / "run" / "heartbeat.json", False, Killed),
+        ("rename", state / "2", False, Killed),
+        ("rename", state / "3", True, KeyboardInterrupt),
+        ("replace", state / "CURRENT", True, Killed),
+        ("replace", state / "CURRENT", True, KeyboardInterrupt),
+        ("rename", tmp_path / "run" / "checkpoints" / "rl@2", False, Killed),
+        ("rename", tmp_path / "run" / "checkpoints" / "rl@2", True, KeyboardInterrupt),
+        ("rmtree", tmp_path / "run" / ".sync", False, Killed),
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        fate = Fate(patch)
+        for wanted, target, late, error in points:
+            fate.decide(
+                lambda n, name, path, after, w=wanted, t=target, late=late: (name, path, after) == (w, t, late), error
+            )
+            with pytest.raises(error):
+                go(run_dir, sink=MortalSink(run_dir.events_path, fate))
+        fate.decide(lambda *_: False)
+        with pytest.raises(Killed):
+            go(run_dir, sink=MortalSink(run_dir.events_path, fate, cut=700))
+        fate.decide(lambda *_: False)
+        assert go(run_dir, sink=MortalSink(run_dir.events_path, fate)) == "succeeded"
+    assert_same_run(run_dir.path, whole)
+
+
+# -- kill -9 ---------------------------------------------------------------------------------------------------
+FORKING = """
+import json, os, sys
+import accelerate, peft, torch, transformers
+import app.cli, app.commands.runs
+import rl2f_core.training.learner, rl2f_core.training.loop
+from rl2f_core import registry
+registry.discover()
+for line in sys.stdin:
+    pid = os.fork()
+    if pid == 0:
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(2, 1)
+        sys.argv = ["rl2f", *json.loads(line)]
+        app.cli.main()
+        os._exit(0)
+    print(pid, flush=True)
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+"""
+"""Forks a process for each command: `rl2f` with everything imported already."""
+
+
+class Forked:
+    """Starts `rl2f` by forking; one command at a time."""
+
+    def __init__(self, log_path: Path) -> None:
+        with open(log_path, "wb") as log_file:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", FORKING], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                stderr=log_file, text=True,
+            )  # fmt: skip
+        self.pid = 0
+
+    def start(self, *args: str) -> None:
+        print(json.dumps(args), file=self.process.stdin, flush=True)
+        self.pid = int(self.process.stdout.readline())
+
+    def wait(self) -> int:
+        return int(self.process.stdout.readline())
+
+    def close(self) -> None:
+        self.process.stdin.close()
+        self.process.wait()
+
+
+class Started:
+    """Starts `rl2f` as a process of its own."""
+
+    def __init__(self, log_path: Path) -> None:
+        self.log_path = log_path
+
+    def start(self, *args: str) -> None:
+        command = [sys.executable, "-c", "from app.cli import main; main()", *args]
+        with open(self.log_path, "ab") as log_file:
+            self.process = subprocess.Popen(command, cwd=ROOT, stdout=log_file, stderr=log_file)
+        self.pid = self.process.pid
+
+    def wait(self) -> int:
+        return self.process.wait()
+
+    def close(self) -> None:
+        """Nothing stays."""
+
+
+def commits(folder: Path) -> int:
+    try:
+        return int((folder / "state" / "CURRENT").read_text())
+    except (OSError, ValueError):
+        return 0
+
+
+def kill_and_resume(launcher: Forked | Started, config: RunConfig, folder: Path, kills: int, seed: int) -> None:
+    """An uninterrupted run and one that is killed at random moments between its start and its last commits."""
+    log_path = folder / "log.txt"
+    (folder / "run.yaml").write_text(dump_yaml(config))
+    launcher.start("train", str(folder / "run.yaml"), "--out", str(folder / "whole"))
+    assert launcher.wait() == 0, log_path.read_text()[-3000:]
+    total = commits(folder / "whole")
+    rng = random.Random(seed)
+    targets = sorted(rng.randrange(total - 2) for _ in range(kills))
+    killed, pace = folder / "killed", 0.05
+    again = ["--resume", str(killed)]
+    for target in targets:
+        launcher.start("train", *(again if killed.exists() else [str(folder / "run.yaml"), "--out", str(killed)]))
+        deadline, seen, since = time.monotonic() + 300, commits(killed), time.monotonic()
+        while (now := commits(killed)) < target or not (killed / "heartbeat.json").exists():
+            assert time.monotonic() < deadline, log_path.read_text()[-3000:]
+            if now > seen:
+                pace, seen, since = time.monotonic() - since, now, time.monotonic()
+            time.sleep(0.001)
+        time.sleep(rng.random() * min(pace, 5.0))
+        os.kill(launcher.pid, signal.SIGKILL)
+        assert launcher.wait() == -signal.SIGKILL, "it ended before it was killed"
+    launcher.start("train", *again)
+    assert launcher.wait() == 0, log_path.read_text()[-3000:]
+    last = f"rl@{config.stages[1].steps}"
+    assert_same_run(killed, folder / "whole", last)
+    assert statuses(killed)[-1] == "succeeded" and statuses(killed).count("running") == kills + 1
+
+
+def test_kill_nine_at_ten_random_moments_changes_nothing(speaker: Path, tmp_path: Path):
+    launcher = Forked(tmp_path / "log.txt")
+    try:
+        kill_and_resume(launcher, config_of(speaker, steps=(3, 7)), tmp_path, kills=10, seed=1)
+    finally:
+        launcher.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [2, 3])
+def test_kill_nine_of_the_command_itself_in_training_and_evaluation(speaker: Path, tmp_path: Path, seed: int):
+    changes = {"evaluation": {"tasks": 3, "controls": ["hints", "contentless"], "bootstrap": 100}}
+    config = config_of(speaker, steps=(4, 8), kl=0.0, **changes)
+    kill_and_resume(Started(tmp_path / "log.txt"), config, tmp_path, kills=10, seed=seed)
+
+
+# -- a stage that is not worth starting ------------------------------------------------------------------------
+def test_a_refused_stage_leaves_its_dialogues_to_be_read_and_is_refused_again(tiny: Path, tmp_path: Path):
+    strict = {"tasks": 2, "samples": 2}
+    run_dir = RunDir.create(tmp_path / "run", config_of(tiny, steps=(1, 1), preflight=strict))
+    for _ in range(2):
+        with pytest.raises(PreflightError, match="0 of 4 first attempts are parsable"):
+            go(run_dir)
+    found = content(run_dir.path)
+    assert [e["id"] for e in found].count("preflight:rl") == 1
+    assert sum(e.get("phase") == "preflight" for e in found) == 4
+    assert statuses(run_dir.path) == ["running", "failed"] * 2
+    # whoever overrides it in the folder goes on from there, without a second preflight
+    run_dir.config_path.write_text(dump_yaml(config_of(tiny, steps=(1, 1), preflight={**strict, "override": True})))
+    assert go(run_dir) == "succeeded"
+    assert [e["id"] for e in content(run_dir.path)].count("preflight:rl") == 1
