@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from app.commands import config, health, models, replay, runs, verify
+from app.commands import config, health, models, replay, report, runs, verify
 
 
 class Guarded(TyperGroup):
@@ -71,6 +71,7 @@ def common(
 app.command("train")(runs.train)
 app.command("eval")(runs.evaluate)
 app.command("preflight")(runs.preflight)
+app.command("report")(report.report)
 app.command("replay")(replay.replay)
 app.command("verify")(verify.verify)
 app.command("doctor")(health.doctor)

@@ -142,7 +142,7 @@ def test_each_control_has_its_own_teacher_and_hints(played: Played) -> None:
 def test_resampling_joins_first_answers_that_saw_nothing_of_each_other(played: Played) -> None:
     named = [p for p, _, a in played.backend.asked if a is None and "." in p.key.rsplit("/", 1)[1]]
     seen = {(p.key.rsplit("/", 1)[0], played.backend._text(p.token_ids)) for p in named}
-    opening = {task: text for task, text in seen}
+    opening = dict(seen)
     assert len(seen) == TASKS and all(text.count("<|im_start|>") == 3 for text in opening.values())
     for number, dialogue in enumerate(played.dialogues["base", "resample"]):
         i, j = divmod(number, SAMPLES)

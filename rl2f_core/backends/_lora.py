@@ -43,7 +43,9 @@ def read_lora(folder: Path, modules: dict[str, Any]) -> LoraWeights:
         raise AdapterError("adapter_config.json describes no LoRA adapter.", value=str(folder), known=["LORA"])
     rank, alpha = config.get("r"), config.get("lora_alpha")
     if not isinstance(rank, int) or rank < 1 or not isinstance(alpha, int | float):
-        raise AdapterError("adapter_config.json has no usable r and lora_alpha.", value={"r": rank, "lora_alpha": alpha})
+        raise AdapterError(
+            "adapter_config.json has no usable r and lora_alpha.", value={"r": rank, "lora_alpha": alpha}
+        )
     beyond = [key for key in _BEYOND_PLAIN if config.get(key)]
     if beyond:
         raise AdapterError("Only plain LoRA adapters can be merged.", value={key: config[key] for key in beyond})

@@ -191,7 +191,25 @@ def report_of(config: BaseRun, run_dir: RunDir, player: Player, names: Sequence[
         seed=config.seed,
         resamples=settings.bootstrap,
         bootstrap_seed=settings.seed,
+        notes=training_notes(run_dir),
     )
+
+
+def training_notes(run_dir: RunDir) -> list[str]:
+    """What each stage of this run cost: the student tokens that it sampled, or imitated."""
+    totals: dict[str, tuple[int, float]] = {}
+    for row in _metric_rows(run_dir):
+        steps, tokens = totals.get(row.stage, (0, 0.0))
+        totals[row.stage] = steps + 1, tokens + row.values.get("tokens/student", 0.0)
+    return [f"Stage {name}: {tokens:,.0f} student tokens in {steps} steps." for name, (steps, tokens) in totals.items()]
+
+
+def _metric_rows(run_dir: RunDir) -> list[MetricEvent]:
+    """The metrics of training steps."""
+    if not run_dir.events_path.exists():
+        return []
+    events = read_events(run_dir.events_path)
+    return [e for e in events if isinstance(e, MetricEvent) and not e.stage.startswith(STAGE)]
 
 
 def write_report(report: EvaluationReport, run_dir: RunDir) -> None:
@@ -200,8 +218,6 @@ def write_report(report: EvaluationReport, run_dir: RunDir) -> None:
     write_atomically(folder / "report.json", report.model_dump_json(indent=2))
     write_atomically(folder / "report.md", report.to_markdown())
     training: dict[str, list[dict[str, Any]]] = {}
-    if run_dir.events_path.exists():
-        for event in read_events(run_dir.events_path):
-            if isinstance(event, MetricEvent) and not event.stage.startswith(STAGE):
-                training.setdefault(event.stage, []).append({"step": event.step, **event.values})
+    for row in _metric_rows(run_dir):
+        training.setdefault(row.stage, []).append({"step": row.step, **row.values})
     write_figures(report, folder, training)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from rl2f_core.errors import DataError
+from rl2f_core.evaluation.charts import STYLES, Chart, Panel, Series
 from rl2f_core.evaluation.report import EvaluationReport, interval_text, markdown_table, number, verdict_text
 from rl2f_core.evaluation.statistics import Interval, t_interval
 from rl2f_core.types import Value
@@ -82,6 +83,57 @@ class SeedSummary(Value):
                 f"by itself above 0 in {row.above_zero} of {len(self.seeds)} seeds."
             )
         return lines
+
+
+def join_runs(reports: Sequence[EvaluationReport]) -> EvaluationReport:
+    """Reports of one seed as one: the checkpoints of all, each taken from the first report that has it.
+
+    Differences between checkpoints of different runs are not in any of the reports, and so not in the result either.
+
+    Raises `DataError` where they differ in environment, level, turns, tasks or seed.
+    """
+    kinds = {(r.environment, r.level, r.split, r.turns, r.tasks, r.samples, r.seed) for r in reports}
+    if len(kinds) != 1:
+        raise DataError(
+            "Runs of one seed can be joined only where they were evaluated alike.", value=sorted(kinds),
+            fix="Evaluate them with the same environment, turns, tasks and samples.",
+        )  # fmt: skip
+    rows, effects, differences, taken = [], [], [], set()
+    for report in reports:
+        fresh = set(report.checkpoints) - taken
+        rows += [r for r in report.rows if r.checkpoint in fresh]
+        effects += [e for e in report.effects if e.checkpoint in fresh]
+        differences += [d for d in report.differences if d.checkpoint in fresh]
+        taken |= fresh
+    notes = dict.fromkeys(note for report in reports for note in report.notes)
+    return reports[0].model_copy(
+        update={
+            "rows": tuple(rows),
+            "effects": tuple(effects),
+            "differences": tuple(differences),
+            "notes": tuple(notes),
+        }
+    )
+
+
+def seeds_chart(summary: SeedSummary) -> Chart:
+    """Each control's effect against contentless feedback: mean over seeds and t interval, a panel a checkpoint."""
+    held = [r for r in summary.rows if r.quantity in ("hint_effect", "effect") and r.mean.value is not None]
+    ends = [v for r in held for v in (r.mean.low, r.mean.high, r.mean.value) if v is not None]
+    limits = (min([-0.1, *ends]) - 0.03, max([0.1, *ends]) + 0.03)
+    panels = []
+    for checkpoint in dict.fromkeys(r.checkpoint for r in held):
+        rows = [r for r in held if r.checkpoint == checkpoint]
+        series = tuple(
+            Series(r.control, (r.mean.value or 0.0,), (None,), STYLES[r.control], (r.mean.low,), (r.mean.high,),
+                   (interval_text(r.mean, signed=True),))
+            for r in rows
+        )  # fmt: skip
+        unit = f"difference in share solved within {summary.turns} turns"
+        panels.append(Panel(checkpoint, series, unit, "", "intervals", limits))
+    name = f"{summary.environment}, {summary.level}" if summary.level else summary.environment
+    subtitle = f"{name}; mean of {len(summary.seeds)} seeds, bars are 95\u00a0% t intervals"
+    return Chart("hint_effect_seeds", "Difference to contentless feedback, by control", tuple(panels), subtitle)
 
 
 def merge_seeds(reports: Mapping[str, EvaluationReport]) -> SeedSummary:
