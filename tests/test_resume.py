@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,17 @@ import pytest
 
 from rl2f_core.config import RunConfig, dump_yaml, parse_config
 from rl2f_core.errors import PreflightError, RunError
-from rl2f_core.events import CheckpointEvent, DialogueEvent, Event, JsonlSink, LogEvent, MetricEvent, StatusEvent, encode
-from rl2f_core.events import read_events
+from rl2f_core.events import (
+    CheckpointEvent,
+    DialogueEvent,
+    Event,
+    JsonlSink,
+    LogEvent,
+    MetricEvent,
+    StatusEvent,
+    encode,
+    read_events,
+)
 from rl2f_core.run import Journal, RunDir, execute, sha256
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -70,17 +80,8 @@ def config_of(
     """sft → rl2f on codes of 2 letters of ABC."""
     shared = {"tasks_per_step": 2, "weight_decay": 0.1, "schedule": "cosine"}
     warm = {"name": "warm", "method": "sft", "steps": steps[0], "group_size": 2, **shared}
-    rl = {
-        "name": "rl",
-        "method": {"type": "rl2f", "kl_coef": kl},
-        "steps": steps[1],
-        "group_size": 4,
-        "learning_rate": 0.005,
-        "minibatches": 2,
-        "save_every": 2,
-        "max_resamples": 1,
-        **shared,
-    }
+    settings = {"learning_rate": 0.005, "minibatches": 2, "save_every": 2, "max_resamples": 1, **shared}
+    rl = {"name": "rl", "method": {"type": "rl2f", "kl_coef": kl}, "steps": steps[1], "group_size": 4, **settings}
     config = parse_config(
         {
             "seed": seed,
@@ -426,9 +427,6 @@ class Started:
     def wait(self) -> int:
         return self.process.wait()
 
-    def close(self) -> None:
-        """Nothing stays."""
-
 
 def commits(folder: Path) -> int:
     try:
@@ -467,11 +465,8 @@ def kill_and_resume(launcher: Forked | Started, config: RunConfig, folder: Path,
 
 
 def test_kill_nine_at_ten_random_moments_changes_nothing(speaker: Path, tmp_path: Path):
-    launcher = Forked(tmp_path / "log.txt")
-    try:
+    with closing(Forked(tmp_path / "log.txt")) as launcher:
         kill_and_resume(launcher, config_of(speaker, steps=(3, 7)), tmp_path, kills=10, seed=1)
-    finally:
-        launcher.close()
 
 
 @pytest.mark.slow

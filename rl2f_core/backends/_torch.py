@@ -106,19 +106,27 @@ def selected_logprobs(
     *,
     temperature: float = 1.0,
     banned: torch.Tensor | None = None,
-    checkpoint_logits: bool = True,
+    prefixes: tuple[int, ...] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """log p and entropy, each [N] in row-major order, of the tokens where `wanted_BT` is true.
 
     Logits are made for those positions alone, in chunks whose activations are recomputed in the backward pass, so
-    that memory does not grow with rows × vocabulary.
+    that memory does not grow with rows × vocabulary. Of row b the first `prefixes[b]` tokens, which must end before
+    the token that predicts the first wanted one, are read once for all rows that begin so.
     """
     from torch.utils.checkpoint import checkpoint
 
-    decoder = model.get_decoder()
-    hidden_BTH = decoder(input_ids=input_BT, attention_mask=valid_BT.long(), use_cache=False).last_hidden_state
+    from rl2f_core.backends._shared import shared_hidden
+
     rows, cols = wanted_BT.nonzero(as_tuple=True)
-    hidden_NH, targets_N = hidden_BTH[rows, cols - 1], input_BT[rows, cols]
+    targets_N = input_BT[rows, cols]
+    if prefixes is None:
+        decoder = model.get_decoder()
+        hidden_BTH = decoder(input_ids=input_BT, attention_mask=valid_BT.long(), use_cache=False).last_hidden_state
+        hidden_NH = hidden_BTH[rows, cols - 1]
+    else:
+        hidden_BTH, prefix_B = shared_hidden(model, input_BT, valid_BT, prefixes)
+        hidden_NH = hidden_BTH[rows, cols - 1 - prefix_B[rows]]
 
     def part(hidden: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return log_softmax_at(logits_of(model, hidden), targets, temperature, banned)
@@ -126,7 +134,7 @@ def selected_logprobs(
     parts = []
     for start in range(0, len(targets_N), LOGIT_ROWS):
         chunk = hidden_NH[start : start + LOGIT_ROWS], targets_N[start : start + LOGIT_ROWS]
-        if torch.is_grad_enabled() and checkpoint_logits and len(targets_N) > LOGIT_ROWS:
+        if torch.is_grad_enabled() and len(targets_N) > LOGIT_ROWS:
             parts.append(checkpoint(part, *chunk, use_reentrant=False))
         else:
             parts.append(part(*chunk))

@@ -22,20 +22,44 @@ class MicroBatch:
     valid_BT: torch.Tensor
     wanted_BT: torch.Tensor
     tokens: TokenBatch
+    prefixes: tuple[int, ...]
+    """Tokens at the start of each row that predict nothing wanted; rows may share them."""
+
+    @property
+    def lengths(self) -> list[int]:
+        """Real tokens of each row."""
+        return [needed_length(sample) for sample in self.samples]
 
 
 def micro_batches(samples: Sequence[Sample], limit: int, pad: int, device: torch.device) -> list[MicroBatch]:
     """Split rows so that rows × longest row ≤ `limit` tokens (one row may exceed it alone); longest first.
 
+    Rows of one opening stay together, so that it can be read once.
     What stands after a row's last weighted token is cut off: nothing depends on it.
     """
-    rows = sorted((s for s in samples if s.weighted), key=needed_length, reverse=True)
+    openings: dict[tuple[int, ...], int] = {}
+    for sample in samples:
+        if sample.weighted:
+            opening = tuple(sample.token_ids[: free_length(sample)])
+            openings[opening] = max(openings.get(opening, 0), needed_length(sample))
+
+    def order(sample: Sample) -> tuple[int, tuple[int, ...], int]:
+        opening = tuple(sample.token_ids[: free_length(sample)])
+        return openings[opening], opening, needed_length(sample)
+
+    rows = sorted((s for s in samples if s.weighted), key=order, reverse=True)
     batches = []
     while rows:
         count = max(1, limit // needed_length(rows[0]))
         batches.append(_micro_batch(rows[:count], pad, device))
         rows = rows[count:]
     return batches
+
+
+def free_length(sample: Sample) -> int:
+    """Tokens before the one that predicts the first weighted token."""
+    weighted = (bool(a or b or c) for a, b, c in zip(sample.rl, sample.ce, sample.kl, strict=True))
+    return max(0, next((i for i, held in enumerate(weighted) if held), 1) - 1)
 
 
 def needed_length(sample: Sample) -> int:
@@ -64,7 +88,8 @@ def _micro_batch(rows: Sequence[Sample], pad: int, device: torch.device) -> Micr
         kl_N=tensors["kl"],
         reference_N=tensors["ref_logprobs"] if any(row.ref_logprobs is not None for row in rows) else None,
     )
-    return MicroBatch(tuple(rows), input_BT, valid_BT, wanted_BT, tokens)
+    prefixes = tuple(free_length(row) for row in rows)
+    return MicroBatch(tuple(rows), input_BT, valid_BT, wanted_BT, tokens, prefixes)
 
 
 def norms_of(samples: Sequence[Sample]) -> Norms:

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from rl2f_core.backends._shared import WORTH, saving, shares
 from rl2f_core.backends._torch import load_base, selected_logprobs
 from rl2f_core.config import LoraConfig, StageConfig
 from rl2f_core.errors import AdapterError, ConfigError, RunError
@@ -36,8 +37,16 @@ class PolicyModel(nn.Module):
     def forward(self, batch: MicroBatch, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
         """log p and entropy, each [N], at the wanted positions."""
         causal_lm = self.model.get_base_model()
+        sequences = [tuple(row.token_ids[:n]) for row, n in zip(batch.samples, batch.lengths, strict=True)]
+        worth = shares(causal_lm) and saving(sequences, list(batch.prefixes)) >= WORTH
         return selected_logprobs(
-            causal_lm, batch.input_BT, batch.valid_BT, batch.wanted_BT, temperature=temperature, banned=self.banned
+            causal_lm,
+            batch.input_BT,
+            batch.valid_BT,
+            batch.wanted_BT,
+            temperature=temperature,
+            banned=self.banned,
+            prefixes=batch.prefixes if worth else None,
         )
 
 

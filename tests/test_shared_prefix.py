@@ -1,0 +1,103 @@
+"""Reading a group's opening once gives the numbers and gradients of reading every row whole."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rl2f_core.backends._shared import saving, shared_hidden, shares
+from rl2f_core.backends._torch import load_base, right_padded, selected_logprobs
+from rl2f_core.training.batch import free_length, micro_batches
+from rl2f_core.types import Sample
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def model(tiny: Path) -> Any:
+    return load_base(str(tiny), torch.float32, CPU)
+
+
+def rows(seed: int = 0) -> tuple[list[tuple[int, ...]], tuple[int, ...]]:
+    """Three openings of 7, 9 and 4 tokens; the first begins four rows, the second two, the third one."""
+    rng = random.Random(seed)
+    sequences, prefixes = [], []
+    for length, count in ((7, 4), (9, 2), (4, 1)):
+        opening = [rng.randrange(300) for _ in range(length)]
+        for _ in range(count):
+            sequences.append((*opening, *(rng.randrange(300) for _ in range(rng.randint(3, 12)))))
+            prefixes.append(length)
+    return sequences, tuple(prefixes)
+
+
+def wanted(valid_BT: torch.Tensor, prefixes: tuple[int, ...]) -> torch.Tensor:
+    """Every second token of each row from the one after its prefix's next."""
+    wanted_BT = torch.zeros_like(valid_BT)
+    for row, prefix in enumerate(prefixes):
+        wanted_BT[row, prefix + 1 :: 2] = True
+    return wanted_BT & valid_BT
+
+
+def test_log_probabilities_and_gradients_are_those_of_whole_rows(model: Any):
+    sequences, prefixes = rows()
+    input_BT, valid_BT = right_padded(sequences, 0, CPU)
+    found = {}
+    for name, shared in (("whole", None), ("shared", prefixes)):
+        model.zero_grad()
+        logp_N, entropy_N = selected_logprobs(model, input_BT, valid_BT, wanted(valid_BT, prefixes), prefixes=shared)
+        (logp_N * torch.linspace(-1, 1, len(logp_N))).sum().backward()
+        gradients = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+        found[name] = (logp_N.detach(), entropy_N, gradients)
+    model.zero_grad()
+    assert len(found["whole"][0]) > 10
+    for whole, shared in zip(found["whole"][:2], found["shared"][:2], strict=True):
+        torch.testing.assert_close(shared, whole, atol=1e-5, rtol=1e-5)
+    for whole, shared in zip(found["whole"][2], found["shared"][2], strict=True):
+        torch.testing.assert_close(shared, whole, atol=1e-5, rtol=1e-4)
+
+
+def test_a_row_without_a_prefix_stands_beside_rows_that_have_one(model: Any):
+    sequences, prefixes = rows()
+    prefixes = (*prefixes[:-1], 0)
+    input_BT, valid_BT = right_padded(sequences, 0, CPU)
+    with torch.no_grad():
+        hidden_BRH, prefix_B = shared_hidden(model, input_BT, valid_BT, prefixes)
+        whole_BTH = model.get_decoder()(input_ids=input_BT, attention_mask=valid_BT.long()).last_hidden_state
+    assert prefix_B.tolist() == list(prefixes)
+    for row, (sequence, prefix) in enumerate(zip(sequences, prefixes, strict=True)):
+        rest = len(sequence) - prefix
+        torch.testing.assert_close(hidden_BRH[row, :rest], whole_BTH[row, prefix : len(sequence)], atol=1e-5, rtol=1e-4)
+
+
+def test_the_saving_counts_each_opening_once():
+    # 3 rows of 5 tokens, 4 of them shared by two rows: 15 tokens, of which 4 need not be read.
+    assert saving([(1, 2, 3, 4, 5), (1, 2, 3, 4, 6), (9, 2, 3, 4, 5)], [4, 4, 4]) == pytest.approx(4 / 15)
+    assert saving([(1, 2), (3, 4)], [1, 1]) == 0.0
+
+
+def test_a_model_with_a_sliding_window_is_read_row_by_row(model: Any):
+    assert shares(model)
+    model.config.sliding_window = 4
+    try:
+        assert not shares(model)
+    finally:
+        model.config.sliding_window = None
+
+
+def test_rows_of_one_opening_stay_in_one_micro_batch():
+    def sample(opening: int, length: int) -> Sample:
+        n = 3 + length
+        rl = [0.0] * 3 + [1.0] * length
+        zeros = [0.0] * n
+        ids = [opening] * 3 + list(range(length))
+        return Sample(ids, [bool(x) for x in rl], zeros, zeros, rl, zeros, zeros)
+
+    samples = [sample(1, 9), sample(2, 8), sample(1, 2), sample(2, 7), sample(1, 5), sample(2, 3)]
+    assert [free_length(s) for s in samples] == [2] * 6
+    batches = micro_batches(samples, 36, 0, CPU)
+    assert [[row.token_ids[0] for row in batch.samples] for batch in batches] == [[1, 1, 1], [2, 2, 2]]
+    assert [batch.lengths for batch in batches] == [[12, 8, 5], [11, 10, 6]]
