@@ -95,6 +95,13 @@ class RunDir:
             raise RunError("The run is being run by another process.", value=str(self.path)) from error
         return file
 
+    def last_status(self) -> str | None:
+        """The last status in the heartbeat, or None where there is none."""
+        try:
+            return json.loads(self.heartbeat_path.read_text())["status"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
     def heartbeat(self, **values: Any) -> None:
         """Say that this process is alive, and where it is."""
         write_atomically(self.heartbeat_path, json.dumps({"pid": os.getpid(), "time": time.time(), **values}))
@@ -289,6 +296,8 @@ def execute(
         journal = Journal(run_dir, events)
         journal.resume()
         if journal.position is not None and journal.position.get("done"):
+            if run_dir.last_status() in ("running", "interrupted"):
+                return status("succeeded", "ended after its last commit")
             raise RunError("The run is finished.", value=str(run_dir.path), fix="Evaluate it, or start a new one.")
         status("running", "resumed" if journal.position else "")
         try:

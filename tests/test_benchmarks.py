@@ -45,6 +45,11 @@ def test_the_headline_is_against_the_faster_baseline_and_says_when_it_misses() -
     assert headline(result, 1.3).endswith("at least 1.3 wanted, reached")
 
 
+def test_a_busy_machine_is_said_and_an_idle_one_is_not() -> None:
+    assert report.busy(0.2, 2) == ""
+    assert "load 3.2 on 2 cores" in report.busy(3.2, 2)
+
+
 def headline(result: dict[str, object], ratio: float) -> str:
     return report.headline({**result, "ratio": report.spread([ratio])})
 
@@ -104,6 +109,7 @@ def test_a_tiny_run_prints_both_ratios_the_memory_and_the_ceiling(found: tuple[s
         ratio = numbers[name]["ratio"]["median"]
         assert ratio > 0
         assert f"{ratio:.2f} ({ratio:.2f}–{ratio:.2f}) times as fast as {against}" in text
+        assert numbers[name]["cpu_ratio"]["median"] > 0
     assert "memory of the update:" in text
     assert f"{max(numbers['ceiling_gflops']):.0f} GFLOP/s" in text
 

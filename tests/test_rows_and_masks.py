@@ -172,7 +172,7 @@ def test_a_row_is_needed_up_to_its_last_weighted_token():
     assert batch.input_BT.tolist() == [[90, 91, 92, 10, 11, 2]]
 
 
-def test_micro_batches_keep_rows_times_longest_under_the_limit_longest_first():
+def test_micro_batches_keep_rows_times_longest_under_the_limit():
     rows = [row(20, 3, 100), row(9, 8, 200), row(5, 5, 300), row(6, 4, 400), row(7, 0, 500), row(4, 2, 600)]
     # needed 8, 5, 4, 3, 2; the row without weight is left out
     batches = micro_batches(rows, 12, 0, CPU)
@@ -189,10 +189,28 @@ def test_a_row_longer_than_the_limit_goes_alone():
     assert [tuple(b.input_BT.shape) for b in batches] == [(1, 9), (1, 9)]
 
 
-def test_rows_of_equal_length_stay_in_order_and_no_rows_make_no_batch():
-    (batch,) = micro_batches([row(5, 5, first) for first in (30, 10, 20)], 100, 0, CPU)
-    assert [s.token_ids[0] for s in batch.samples] == [30, 10, 20]
+def opened(opening: int, length: int, last: int) -> Sample:
+    """Opening of three equal tokens, then zeros, then `last`; ce weight from position 4 on."""
+    zeros = [0.0] * length
+    ids = [opening] * 3 + [0] * (length - 4) + [last]
+    return Sample(ids, [False] * length, zeros, zeros, zeros, [float(p > 3) for p in range(length)], zeros)
+
+
+def test_rows_of_one_opening_stay_together_and_no_rows_make_no_batch():
+    rows = [opened(7, 6, 1), opened(8, 6, 2), opened(7, 9, 3), opened(8, 7, 4), opened(7, 6, 5)]
+    (batch,) = micro_batches(rows, 100, 0, CPU)
+    # opening 7 has the longest row; equal rows stay in order
+    assert [s.token_ids[-1] for s in batch.samples] == [3, 1, 5, 4, 2]
+    assert batch.prefixes == (3, 3, 3, 3, 3), "the token before the first weighted one predicts it"
     assert micro_batches([], 100, 0, CPU) == [] and norms_of([]).rl == 0
+
+
+@pytest.mark.parametrize("limit", [1, 10, 13, 14, 20, 28, 30, 1000])
+def test_no_order_of_rows_breaks_the_limit(limit: int):
+    rows = [opened(7, 9, 1), opened(7, 5, 2), opened(8, 8, 3), opened(8, 7, 4), opened(9, 6, 5), opened(7, 6, 6)]
+    batches = micro_batches(rows, limit, 0, CPU)
+    assert all(b.input_BT.numel() <= limit or len(b.samples) == 1 for b in batches)
+    assert sorted(s.token_ids[-1] for b in batches for s in b.samples) == [1, 2, 3, 4, 5, 6]
 
 
 def test_the_wanted_positions_hold_the_right_values_row_by_row():
@@ -251,6 +269,26 @@ def test_logits_where_wanted_equal_the_full_log_softmax(tiny: Path, temperature:
                     entropies.append(float(torch.special.entr(logp_TV[p - 1].exp()).sum()))
     assert logp_N.tolist() == pytest.approx(full, abs=1e-5)
     assert entropy_N.tolist() == pytest.approx(entropies, abs=1e-4)
+
+
+def test_reading_an_opening_once_gives_the_same_numbers_and_gradients(tiny: Path):
+    learner = Learner(tiny, LoraConfig(rank=4, alpha=8), dtype=torch.float32, device=CPU, banned=[0, 1], pad=2, seed=0)
+    generator = torch.Generator().manual_seed(1)
+    learner.restore({n: 0.1 * torch.randn(p.shape, generator=generator) for n, p in learner.parameters.items()})
+    rows = [opened(7, 9, 10), opened(7, 12, 11), opened(8, 8, 12), opened(8, 8, 13), row(6, 2, 40), opened(9, 7, 14)]
+    (batch,) = micro_batches(rows, 1000, 2, CPU)
+    assert 0 in batch.prefixes and 3 in batch.prefixes
+    found = []
+    for prefixes in (None, batch.prefixes):
+        learner.model.zero_grad()
+        logp_N, entropy_N = selected_logprobs(
+            learner.model.get_base_model(), batch.input_BT, batch.valid_BT, batch.wanted_BT, prefixes=prefixes
+        )
+        (logp_N * torch.arange(1.0, len(logp_N) + 1)).sum().backward()
+        gradients = torch.cat([p.grad.flatten() for p in learner.parameters.values()])
+        found.append((logp_N.detach(), entropy_N, gradients))
+    for whole, shared in zip(*found, strict=True):
+        torch.testing.assert_close(shared, whole, atol=1e-5, rtol=1e-4)
 
 
 # -- sampler and learner ---------------------------------------------------------------------------------------

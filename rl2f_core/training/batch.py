@@ -32,10 +32,10 @@ class MicroBatch:
 
 
 def micro_batches(samples: Sequence[Sample], limit: int, pad: int, device: torch.device) -> list[MicroBatch]:
-    """Split rows so that rows × longest row ≤ `limit` tokens (one row may exceed it alone); longest first.
+    """Split rows so that rows × longest row ≤ `limit` tokens (one row may exceed it alone).
 
-    Rows of one opening stay together, so that it can be read once.
-    What stands after a row's last weighted token is cut off: nothing depends on it.
+    Rows of one opening stay together, so that it can be read once; the opening with the longest row comes first, and
+    of its rows the longest. What stands after a row's last weighted token is cut off: nothing depends on it.
     """
     openings: dict[tuple[int, ...], int] = {}
     for sample in samples:
@@ -50,7 +50,10 @@ def micro_batches(samples: Sequence[Sample], limit: int, pad: int, device: torch
     rows = sorted((s for s in samples if s.weighted), key=order, reverse=True)
     batches = []
     while rows:
-        count = max(1, limit // needed_length(rows[0]))
+        count, longest = 1, needed_length(rows[0])
+        while count < len(rows) and (count + 1) * max(longest, needed_length(rows[count])) <= limit:
+            longest = max(longest, needed_length(rows[count]))
+            count += 1
         batches.append(_micro_batch(rows[:count], pad, device))
         rows = rows[count:]
     return batches

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ from typing import Any
 from .learner import read_rows
 from .report import (
     Spread,
+    busy,
     fastest,
     headline,
     megabytes,
@@ -103,7 +105,7 @@ def bench_rollout(worker: Worker, repeats: int, plain: Sequence[str]) -> dict[st
     for side in ("engine", *plain):
         worker.ask(side=side, repeat=0)
     sides, against = alternate(lambda side, repeat: worker.ask(side=side, repeat=repeat), "engine", plain, repeats)
-    result = result_of("rollout", "engine", against, sides)
+    result = result_of("rollout", "engine", against, sides, worker.info["device"])
     body, head = worker.info["body"], worker.info["head"]
     result["work"] = {
         side: [rollout_work(body, head, answer["read"], answer["student"]) for answer in found]
@@ -135,7 +137,7 @@ def bench_update(
     if recompute:
         with started(("trl_grpo", dataclasses.replace(variants[against], recompute=True))) as (worker,):
             sides[f"{against}, recomputing"] = [{**worker.ask(), "student": student}]
-    result = result_of("update", "learner", against, sides)
+    result = result_of("update", "learner", against, sides, info["device"])
     pairs = list(zip(sides["learner"], sides[against], strict=True))
     result["difference"] = {key: max(relative(a[key], b[key]) for a, b in pairs) for key in ("loss", "grad_norm")}
     result |= {"micro_batches": counts, "rows": len(samples), "tokens": tokens, "lora": lora}
@@ -149,10 +151,14 @@ def rate(answer: dict[str, Any]) -> float:
     return answer["student"] / answer["seconds"]
 
 
-def result_of(name: str, ours: str, against: str, sides: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    """Rates of all sides, the headline ratio, and the raw answers."""
+def result_of(
+    name: str, ours: str, against: str, sides: dict[str, list[dict[str, Any]]], device: str
+) -> dict[str, Any]:
+    """Rates of all sides, the headline ratio (on a CPU also by CPU time), and the raw answers."""
     rates = {side: [rate(answer) for answer in found] for side, found in sides.items()}
+    by_cpu = {side: [a["student"] / max(a["cpu_seconds"], 1e-9) for a in sides[side]] for side in (ours, against)}
     return {
+        **({"cpu_ratio": ratio(by_cpu[ours], by_cpu[against])} if device == "cpu" else {}),
         "name": name,
         "ours": ours,
         "against": against,
@@ -182,6 +188,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = arguments(argv)
     start = time.perf_counter()
     plain = [name for name in PLAIN if name in args.baselines]
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    warning = busy(load, os.cpu_count() or 1)
+    if warning:
+        say(warning)
     with tempfile.TemporaryDirectory() as folder:
         settings = dataclasses.replace(settings_of(args), rows_file=str(Path(folder) / "rows.json"))
         with started(("rollout", settings)) as (worker,):
@@ -208,11 +218,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         f"in {counts[1]}.\nLargest relative difference to TRL over all steps: loss {difference['loss']:.1e}, gradient "
         f"norm {difference['grad_norm']:.1e}.\n"
     )
-    for line in (headline(rollout), headline(update), memory_line(update)):
-        say(line)
+    for line in (headline(rollout), headline(update), memory_line(update), warning):
+        if line:
+            say(line)
     say(f"{time.perf_counter() - start:.0f} s in all")
     if args.out:
-        found = {"settings": dataclasses.asdict(settings), "info": info, "ceiling_gflops": ceilings}
+        found = {"settings": dataclasses.asdict(settings), "info": info, "ceiling_gflops": ceilings, "load": load}
         args.out.write_text(json.dumps({**found, "rollout": named(rollout), "update": named(update)}, indent=1))
 
 

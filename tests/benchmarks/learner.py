@@ -8,7 +8,7 @@ from typing import Any
 
 from rl2f_core.types import Sample
 
-from .worker import Channel, Memory, Settings, clock
+from .worker import Channel, Memory, Settings, Stopwatch
 
 RATE = 2e-4
 SEED = 0
@@ -46,10 +46,9 @@ def serve(settings: Settings, channel: Channel) -> None:
     channel.send(lora=sum(p.numel() for p in learner.parameters.values()), micro_batches=count)
     step = 0
     while channel.receive() is not None:
-        start = clock(device)
+        watch = Stopwatch(device)
         metrics = learner.update(samples, LossConfig(), stage, step, settings.temperature)
-        seconds = clock(device) - start
-        channel.send(seconds=seconds, loss=metrics["loss"], grad_norm=metrics["grad_norm"], **memory.report())
+        channel.send(**watch.read(), loss=metrics["loss"], grad_norm=metrics["grad_norm"], **memory.report())
         step += 1
 
 

@@ -61,12 +61,22 @@ def relative(a: float, b: float) -> float:
     return abs(a - b) / max(abs(a), abs(b), 1e-12)
 
 
+def busy(load: float, cores: int) -> str:
+    """A warning where other programs use more than a tenth of the machine; else nothing."""
+    if load <= 0.1 * cores:
+        return ""
+    return (
+        f"Other programs are running (load {load:.1f} on {cores} cores): trust the ratios by CPU time, not the rates."
+    )
+
+
 def headline(result: Mapping[str, Any]) -> str:
-    """One line: the ratio, what it is against, and whether it reaches what is asked."""
+    """One line: the ratio, what it is against, and whether it reaches what is asked by the clock."""
     found, wanted = result["ratio"], result["wanted"]
     verdict = "reached" if found.median >= wanted else "NOT reached"
+    by_cpu = f" ({result['cpu_ratio'].text(2)} by CPU time)" if "cpu_ratio" in result else ""
     return (
-        f"{result['name']}: {result['ours']} is {found.text(2)} times as fast as {result['against']}; "
+        f"{result['name']}: {result['ours']} is {found.text(2)} times as fast as {result['against']}{by_cpu}; "
         f"at least {wanted} wanted, {verdict}"
     )
 

@@ -14,7 +14,7 @@ from rl2f_core.rollout.engine import Request, RolloutEngine, derive_seed
 from rl2f_core.teachers.base import FeedbackRequest
 from rl2f_core.types import Rollout, Task, Turn, Verdict
 
-from .worker import Channel, Memory, Settings, clock
+from .worker import Channel, Memory, Settings, Stopwatch
 
 PLAIN = ("sdpa", "eager")
 """Attention implementations of the plain loop."""
@@ -51,21 +51,21 @@ def serve(settings: Settings, channel: Channel) -> None:
             continue
         sizes = settings if request["repeat"] else dataclasses.replace(settings, dialogues=settings.group, turns=1)
         wanted = requests_of(sizes, engine, request["repeat"])
-        start = clock(backend.device)
+        watch = Stopwatch(backend.device)
         if request["side"] == "engine":
             rollouts = engine.play(wanted, adapter=adapter, max_turns=sizes.turns)
-            seconds = clock(backend.device) - start
+            timed = watch.read()
             streams = [(r.stream.token_ids, sum(r.stream.student), len(r.dialogue.turns)) for r in rollouts]
         else:
             with Attention(backend.model, request["side"]):
                 streams = plain_loop(engine, wanted, sizes, request["repeat"])
-            seconds = clock(backend.device) - start
+            timed = watch.read()
         if {turns for _, _, turns in streams} != {sizes.turns}:
             raise RuntimeError("A dialogue ended early, so the two sides would not do the same work.")
         openings = [engine.renderer.opening(engine.environment.prompt(r.task.public)) for r in wanted]
         repeated = sum(map(len, openings)) - sum(map(len, set(openings)))
         channel.send(
-            seconds=seconds,
+            **timed,
             student=sum(student for _, student, _ in streams),
             read=sum(len(tokens) for tokens, _, _ in streams) - repeated,
             **memory.report(),

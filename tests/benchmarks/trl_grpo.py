@@ -14,7 +14,7 @@ from typing import Any
 from rl2f_core.types import Sample
 
 from .learner import RATE, SEED, opening_length, read_rows
-from .worker import Channel, Memory, Settings, clock
+from .worker import Channel, Memory, Settings, Stopwatch
 
 
 def serve(settings: Settings, channel: Channel) -> None:
@@ -106,11 +106,11 @@ def build(settings: Settings, channel: Channel, folder: str) -> Any:
             if channel.receive() is None:
                 raise SystemExit
             losses.clear()
-            self.start = clock(device)
+            self.watch = Stopwatch(device)
 
         def on_step_end(self, *args: Any, **kwargs: Any) -> None:
-            seconds = clock(device) - self.start
-            channel.send(seconds=seconds, loss=float(sum(losses)), grad_norm=norms[-1], **self.memory.report())
+            timed = self.watch.read()
+            channel.send(**timed, loss=float(sum(losses)), grad_norm=norms[-1], **self.memory.report())
 
     model = AutoModelForCausalLM.from_pretrained(
         settings.folder, dtype=dtype, attn_implementation=settings.attention, use_safetensors=True
