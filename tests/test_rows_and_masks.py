@@ -271,26 +271,6 @@ def test_logits_where_wanted_equal_the_full_log_softmax(tiny: Path, temperature:
     assert entropy_N.tolist() == pytest.approx(entropies, abs=1e-4)
 
 
-def test_reading_an_opening_once_gives_the_same_numbers_and_gradients(tiny: Path):
-    learner = Learner(tiny, LoraConfig(rank=4, alpha=8), dtype=torch.float32, device=CPU, banned=[0, 1], pad=2, seed=0)
-    generator = torch.Generator().manual_seed(1)
-    learner.restore({n: 0.1 * torch.randn(p.shape, generator=generator) for n, p in learner.parameters.items()})
-    rows = [opened(7, 9, 10), opened(7, 12, 11), opened(8, 8, 12), opened(8, 8, 13), row(6, 2, 40), opened(9, 7, 14)]
-    (batch,) = micro_batches(rows, 1000, 2, CPU)
-    assert 0 in batch.prefixes and 3 in batch.prefixes
-    found = []
-    for prefixes in (None, batch.prefixes):
-        learner.model.zero_grad()
-        logp_N, entropy_N = selected_logprobs(
-            learner.model.get_base_model(), batch.input_BT, batch.valid_BT, batch.wanted_BT, prefixes=prefixes
-        )
-        (logp_N * torch.arange(1.0, len(logp_N) + 1)).sum().backward()
-        gradients = torch.cat([p.grad.flatten() for p in learner.parameters.values()])
-        found.append((logp_N.detach(), entropy_N, gradients))
-    for whole, shared in zip(*found, strict=True):
-        torch.testing.assert_close(shared, whole, atol=1e-5, rtol=1e-4)
-
-
 # -- sampler and learner ---------------------------------------------------------------------------------------
 STAGE = StageConfig(name="s", method="sft", steps=10, learning_rate=0.02, max_grad_norm=10)
 

@@ -51,7 +51,8 @@ def shared_hidden(
     decoder(input_ids=prefix_UP, attention_mask=read_UP.long(), past_key_values=past, use_cache=True)
     index_B = torch.tensor([where[beginning] for beginning in beginnings], device=device)
     cache = DynamicCache()
-    for number, layer in enumerate(past.layers):
+    layers: list[Any] = list(past.layers)
+    for number, layer in enumerate(layers):
         cache.update(layer.keys.index_select(0, index_B), layer.values.index_select(0, index_B), number)
     rest_BR, valid_BR = right_padded([row[p:] for row, p in zip(rows, prefixes, strict=True)], pad, device)
     length_B = torch.tensor(prefixes, device=device)

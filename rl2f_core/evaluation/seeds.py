@@ -98,7 +98,8 @@ def join_runs(reports: Sequence[EvaluationReport]) -> EvaluationReport:
             "Runs of one seed can be joined only where they were evaluated alike.", value=sorted(kinds),
             fix="Evaluate them with the same environment, turns, tasks and samples.",
         )  # fmt: skip
-    rows, effects, differences, taken = [], [], [], set()
+    rows, effects, differences = [], [], []
+    taken: set[str] = set()
     for report in reports:
         fresh = set(report.checkpoints) - taken
         rows += [r for r in report.rows if r.checkpoint in fresh]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 from rl2f_core.config import BaseConfig, RunConfig, write_atomically
@@ -14,7 +15,7 @@ from rl2f_core.types import Sample
 
 
 class PreflightRun(RunConfig):
-    """The preflight of a training run's first stage that learns from its own dialogues, with the base weights."""
+    """The preflight of a training run's first stage that learns from its own dialogues, with the starting weights."""
 
     kind: Literal["preflight"] = "preflight"  # type: ignore[assignment]
     """Kind of run."""
@@ -40,11 +41,16 @@ class Preflight:
         backend: Any = build_backend(config)
         stages = [(s, get("method", s.method.type)(s.method)) for s in config.stages]
         stage, method = next(((s, m) for s, m in stages if m.on_policy), stages[0])
+        start = config.lora.start
+        if start is not None:
+            backend.load_adapter("start", Path(start))
         report, groups = preflight(
             build_engine(config, backend),
             config,
             stage,
             method,
+            adapter=None if start is None else "start",
+            policy="base" if start is None else "start",
             advanced=lambda done, total: progress.update("preflight", done, total),
             time_update=self._timer(config, backend, stage),
         )
@@ -52,7 +58,7 @@ class Preflight:
         text = report.to_text()
         if warmed and not report.passed:
             text += (
-                f"\n  These are the base weights; {stage.name} starts after {stages[0][0].name}, and is checked again "
+                f"\n  These are the starting weights; {stage.name} starts after {stages[0][0].name}, and is checked again "
                 "with the weights it starts from."
             )
         write_atomically(run_dir.path / "preflight.json", report.model_dump_json(indent=2))

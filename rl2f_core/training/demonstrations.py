@@ -90,8 +90,7 @@ class _Writer:
     def _hint(self, k: int) -> bool:
         request = FeedbackRequest(self.request.task, tuple(self.turns), self.request.seed)
         engine = self.engine
-        feedbacks = engine.teacher.feedback([request])
-        answer = engine.guard.read([request], feedbacks, engine.teacher.name, engine.teacher.feedback)[0]
+        answer = engine.guard.read([request], engine.ask([request]), engine.teacher.name, engine.ask)[0]
         if answer.drop:
             return False
         self.turns[-1] = self.turns[-1].model_copy(update={"hint": answer.hint})
