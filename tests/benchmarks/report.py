@@ -74,7 +74,7 @@ def headline(result: Mapping[str, Any]) -> str:
     """One line: the ratio, what it is against, and whether it reaches what is asked by the clock."""
     found, wanted = result["ratio"], result["wanted"]
     verdict = "reached" if found.median >= wanted else "NOT reached"
-    by_cpu = f" ({result['cpu_ratio'].text(2)} by CPU time)" if "cpu_ratio" in result else ""
+    by_cpu = f", {result['cpu_ratio'].text(2)} by CPU time" if "cpu_ratio" in result else ""
     return (
         f"{result['name']}: {result['ours']} is {found.text(2)} times as fast as {result['against']}{by_cpu}; "
         f"at least {wanted} wanted, {verdict}"

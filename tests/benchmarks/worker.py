@@ -182,7 +182,7 @@ class Stopwatch:
         self._start = self._now()
 
     def read(self) -> dict[str, float]:
-        """`seconds` by the clock, and the `cpu_seconds` of this process's threads, which other programs hardly touch."""
+        """`seconds` by the clock, and the `cpu_seconds` of this process, which other programs hardly change."""
         now = self._now()
         return {"seconds": now[0] - self._start[0], "cpu_seconds": now[1] - self._start[1]}
 
