@@ -244,9 +244,7 @@ def test_seeds_are_merged_with_a_t_interval():
     assert row.above_zero == 2
     text = summary.to_markdown()
     assert "| rl2f@24 | hints | hint_effect | +.20 | +.30 | +.40 | +.30 [.05, .55] | 2 of 3 |" in text
-    assert (
-        "- hint_effect of rl2f@24: +.30 [.05, .55] over 3 seeds, above 0; by itself above 0 in 2 of 3 seeds." in text
-    )
+    assert "- hint_effect of rl2f@24: +.30 [.05, .55] over 3 seeds, above 0; by itself above 0 in 2 of 3 seeds." in text
     assert summary.row("b − a", "difference of hint_effect", control="").mean == row.mean
 
 

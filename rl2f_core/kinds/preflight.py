@@ -58,8 +58,8 @@ class Preflight:
         text = report.to_text()
         if warmed and not report.passed:
             text += (
-                f"\n  These are the starting weights; {stage.name} starts after {stages[0][0].name}, and is checked again "
-                "with the weights it starts from."
+                f"\n  These are the starting weights; {stage.name} starts after {stages[0][0].name}, and is "
+                "checked again with the weights it starts from."
             )
         write_atomically(run_dir.path / "preflight.json", report.model_dump_json(indent=2))
         write_atomically(run_dir.path / "preflight.txt", text + "\n")
