@@ -29,7 +29,8 @@ def turn_rewards(
     if config.progress and before is not None and (verdict.distance is not None or before.distance is not None):
         terms.append(Reward(name="progress", score=_distance(before) - _distance(verdict), weight=config.progress))
     if config.repeat_penalty and before is not None and verdict.parsed is not None and not verdict.correct:
-        terms.append(Reward(name="repeat", score=-float(verdict.parsed == before.parsed), weight=config.repeat_penalty))
+        repeated = verdict.parsed == before.parsed
+        terms.append(Reward(name="repeat", score=-1.0 if repeated else 0.0, weight=config.repeat_penalty))
     if config.leak_penalty and hint_before is not None and hint_before.leak is not None and hint_before.leak.leaked:
         terms.append(Reward(name="leak_penalty", score=-1.0, weight=config.leak_penalty))
     return tuple(terms)
