@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from .learner import read_rows
+from .learner import opening_length, read_rows
 from .report import (
     Spread,
     busy,
@@ -141,7 +141,9 @@ def bench_update(
     pairs = list(zip(sides["learner"], sides[against], strict=True))
     result["difference"] = {key: max(relative(a[key], b[key]) for a, b in pairs) for key in ("loss", "grad_norm")}
     result |= {"micro_batches": counts, "rows": len(samples), "tokens": tokens, "lora": lora}
-    work = update_work(info["body"], info["head"], lora, tokens, student)
+    openings = [tuple(s.token_ids[: opening_length(s)]) for s in samples]
+    read = tokens - sum(map(len, openings)) + sum(map(len, set(openings)))
+    work = update_work(info["body"], info["head"], lora, read, student)
     result["work"] = {side: [work] * len(found) for side, found in sides.items()}
     return result
 

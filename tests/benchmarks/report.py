@@ -4,13 +4,13 @@ Work is counted as the operations of the matrix products that cannot be avoided 
 all sides, so what a side does twice lowers its share:
 
     rollout   2 · body · read + 2 · head · student
-    update    4 · body · tokens + 6 · lora · tokens + 4 · head · student
+    update    4 · body · read + 6 · lora · read + 4 · head · student
 
 `body` is the number of weights without the embeddings, `head` those of the output layer (hidden size × vocabulary),
-`lora` those of the adapter.  `read` counts every token of every dialogue once, and equal openings once; `tokens` are
-all tokens of the rows, `student` those that are sampled or trained, where alone logits are needed.  The update's 4 is
-2 forward and 2 for the gradients of the activations, since the base weights are frozen; the adapter takes 2 more for
-its own gradients.  Attention scores, normalisation, softmax and sampling are left out.
+`lora` those of the adapter.  `read` counts every token of every dialogue once, and equal openings once; `student` are
+the tokens that are sampled or trained, where alone logits are needed.  The update's 4 is 2 forward and 2 for the
+gradients of the activations, since the base weights are frozen; the adapter takes 2 more for its own gradients.
+Attention scores, normalisation, softmax and sampling are left out.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ def rollout_work(body: int, head: int, read: int, student: int) -> float:
     return 2.0 * body * read + 2.0 * head * student
 
 
-def update_work(body: int, head: int, lora: int, tokens: int, student: int) -> float:
+def update_work(body: int, head: int, lora: int, read: int, student: int) -> float:
     """Operations of an update."""
-    return (4.0 * body + 6.0 * lora) * tokens + 4.0 * head * student
+    return (4.0 * body + 6.0 * lora) * read + 4.0 * head * student
 
 
 def fastest(rates: Mapping[str, float]) -> str:
