@@ -126,7 +126,8 @@ class Trainer:
         from rl2f_core.training.losses import LossConfig
 
         options = LossConfig(**method.loss_options())
-        temperature = stage.temperature or self.config.rollout.temperature
+        sampled_at = stage.temperature or self.config.rollout.temperature
+        temperature = sampled_at if method.on_policy else 1.0  # demonstrations were not sampled
         collector = Collector(self.engine, stage, self.config.seed, ADAPTER)
         for step in range(start, stage.steps):
             if self.stop():
