@@ -15,11 +15,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rl2f_core.config import RunConfig, StageConfig
-from rl2f_core.evaluation.metrics import group_outcomes
 from rl2f_core.evaluation.statistics import Interval, wilson
 from rl2f_core.methods.base import Method
-from rl2f_core.methods.credit import dialogue_return
 from rl2f_core.rollout.engine import Request, RolloutEngine, derive_seed
+from rl2f_core.training.collect import SEED_STRIDE
+from rl2f_core.training.metrics import outcomes_of
 from rl2f_core.types import Group, Sample, StopReason, TurnStop, Value
 
 TASKS_FROM = 900_000
@@ -130,7 +130,7 @@ def preflight(
             update out of the estimate.
     """
     check = config.preflight
-    tasks = [engine.environment.task("train", config.seed * 1_000_003 + TASKS_FROM + i) for i in range(check.tasks)]
+    tasks = [engine.environment.task("train", config.seed * SEED_STRIDE + TASKS_FROM + i) for i in range(check.tasks)]
     requests = [
         Request(task, f"{stage.name}/preflight/{i}/{j}", f"{stage.name}/preflight/{i}", j,
                 derive_seed(config.seed, stage.name, "preflight", i, j))
@@ -165,9 +165,7 @@ def _report(
     n = len(dialogues)
     firsts = [d.turns[0] for d in dialogues if d.turns]
     attempts = [t for d in dialogues for t in d.turns]
-    gamma = getattr(method.config, "gamma", 1.0)
-    returns = [[dialogue_return([t.reward for t in r.dialogue.turns], gamma) for r in g.trainable] for g in groups]
-    outcomes = group_outcomes(returns, [[r.dialogue.solved for r in g.trainable] for g in groups])
+    outcomes = outcomes_of(groups, method)
     solved_counts = Counter(sum(r.dialogue.solved for r in g.rollouts) for g in groups)
     hints = [sum(k >= 0 and not s for k, s in zip(x.turn, x.student, strict=True)) for x in streams]
     context = min(config.rollout.context_length, engine.backend.context_limit)

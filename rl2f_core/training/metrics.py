@@ -15,7 +15,12 @@ def step_metrics(groups: Sequence[Group], turns: int, method: Method) -> dict[st
     dialogues = [r.dialogue for g in groups for r in g.rollouts]
     values = measure(dialogues, turns, resamples=0).flat()
     if method.on_policy:
-        gamma = getattr(method.config, "gamma", 1.0)
-        returns = [[dialogue_return([t.reward for t in r.dialogue.turns], gamma) for r in g.trainable] for g in groups]
-        values |= group_outcomes(returns, [[r.dialogue.solved for r in g.trainable] for g in groups])
+        values |= outcomes_of(groups, method)
     return values
+
+
+def outcomes_of(groups: Sequence[Group], method: Method) -> dict[str, float]:
+    """`group_outcomes` of the trainable dialogues, by the method's own discounted returns."""
+    gamma = getattr(method.config, "gamma", 1.0)
+    returns = [[dialogue_return([t.reward for t in r.dialogue.turns], gamma) for r in g.trainable] for g in groups]
+    return group_outcomes(returns, [[r.dialogue.solved for r in g.trainable] for g in groups])
