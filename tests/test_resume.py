@@ -270,7 +270,8 @@ def fate() -> Iterator[Fate]:
 
 
 def log(step: int) -> LogEvent:
-    return LogEvent(id=f"log:{step}", text=f"step {step} " * step)
+    """Its time is fixed: a clock's digits differ in number, and tests cut the file at counted bytes."""
+    return LogEvent(id=f"log:{step}", time=1.5, text=f"step {step} " * step)
 
 
 def save(weights: str, folder: Path) -> None:
