@@ -27,6 +27,13 @@ from pydantic import (
 from rl2f_core import registry
 from rl2f_core.errors import ConfigError, DataError, shorten
 
+BASIC: dict[str, Any] = {"basic": True}
+"""Mark of a field that a form shows first (`Field(..., json_schema_extra=BASIC)`); the others are folded away."""
+KNOWN_MODEL: dict[str, Any] = {"known": "models"}
+"""Mark of a field that names a model to load: a form offers the known ones and takes no other path."""
+KNOWN_CHECKPOINT: dict[str, Any] = {"known": "checkpoints"}
+"""Mark of a field that holds the folder of an adapter to load: a form offers those of the known runs alone."""
+
 
 class BaseConfig(BaseModel):
     """Base of all configuration: frozen, unknown keys refused, field docstrings kept as descriptions."""
@@ -71,7 +78,7 @@ def component(kind: str) -> Any:
 class ModelConfig(BaseConfig):
     """The student's base model."""
 
-    name: str = "smollm2-135m"
+    name: str = Field("smollm2-135m", json_schema_extra={**BASIC, **KNOWN_MODEL})
     """A built-in name, a local folder with safetensors, or a hub id."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Weights and arithmetic; auto takes bfloat16 where the device computes it faster than float32."""
@@ -90,16 +97,16 @@ class LoraConfig(BaseConfig):
     """Module names, or every linear layer but the output."""
     layers: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Share of the layers that are adapted, from the top; less makes the backward pass shorter."""
-    start: str | None = None
+    start: str | None = Field(None, json_schema_extra=KNOWN_CHECKPOINT)
     """Folder of a LoRA adapter of the same shape to start from, e.g. another run's checkpoint; None starts afresh."""
 
 
 class RolloutConfig(BaseConfig):
     """How dialogues are played."""
 
-    max_turns: int = Field(4, ge=1, le=64)
+    max_turns: int = Field(4, ge=1, le=64, json_schema_extra=BASIC)
     """Student attempts allowed in a dialogue, T."""
-    max_new_tokens: int = Field(24, ge=1)
+    max_new_tokens: int = Field(24, ge=1, json_schema_extra=BASIC)
     """Tokens allowed in one attempt."""
     temperature: float = Field(1.0, gt=0, le=10)
     """Sampling temperature; log-probabilities are those at this temperature."""
@@ -114,7 +121,7 @@ class RolloutConfig(BaseConfig):
 class RewardConfig(BaseConfig):
     """The reward of a turn: a sum of named terms, each stored (methods.md §1)."""
 
-    preset: Literal["binary", "format", "logic_rl"] = "binary"
+    preset: Literal["binary", "format", "logic_rl"] = Field("binary", json_schema_extra=BASIC)
     """binary 1/0; format 1/0/−0.1; logic_rl 3/−0.5/−1/−3."""
     progress: float = Field(0.0, ge=0)
     """Weight of the fall of the distance to the answer since the last attempt, where there is a distance."""
@@ -138,7 +145,7 @@ class LeaksConfig(BaseConfig):
 class EvaluationConfig(BaseConfig):
     """What is measured at the end of every stage (methods.md §7, §8)."""
 
-    tasks: int = Field(64, ge=1)
+    tasks: int = Field(64, ge=1, json_schema_extra=BASIC)
     """Test tasks."""
     samples: int = Field(1, ge=1)
     """Dialogues on each task."""
@@ -178,21 +185,21 @@ class PreflightConfig(BaseConfig):
 class StageConfig(BaseConfig):
     """One stage of training; the adapter goes on from stage to stage, the optimiser starts anew."""
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$", json_schema_extra=BASIC)
     """Unique in the run; checkpoints are called `name@step`."""
-    method: component("method")  # type: ignore[valid-type]
+    method: component("method") = Field(json_schema_extra=BASIC)  # type: ignore[valid-type]
     """What is trained on, and how."""
     start_from: str | None = None
     """Weights to start from: None for the stage before (the base for the first), `base`, or an earlier stage's name."""
-    steps: int = Field(ge=1)
+    steps: int = Field(ge=1, json_schema_extra=BASIC)
     """Optimiser steps (times `minibatches`)."""
-    tasks_per_step: int = Field(8, ge=1)
+    tasks_per_step: int = Field(8, ge=1, json_schema_extra=BASIC)
     """Tasks drawn at each step."""
-    group_size: int = Field(8, ge=1)
+    group_size: int = Field(8, ge=1, json_schema_extra=BASIC)
     """Dialogues on each task, G."""
     minibatches: int = Field(1, ge=1)
     """Optimiser updates that one step's samples are split into; above 1 the later ones are off-policy (clipped)."""
-    learning_rate: float = Field(2e-4, gt=0)
+    learning_rate: float = Field(2e-4, gt=0, json_schema_extra=BASIC)
     """Peak rate of AdamW."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """Decay of the rate over the stage."""
@@ -219,17 +226,17 @@ class StageConfig(BaseConfig):
 class BaseRun(BaseConfig):
     """What every kind of run needs."""
 
-    name: str = Field("run", pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,99}$")
+    name: str = Field("run", pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,99}$", json_schema_extra=BASIC)
     """For people."""
-    seed: int = Field(0, ge=0, lt=2**31)
+    seed: int = Field(0, ge=0, lt=2**31, json_schema_extra=BASIC)
     """Fixes tasks, sampling and initial adapter weights."""
     model: ModelConfig = Field(default_factory=ModelConfig)
     """The student's base."""
     backend: component("backend") = Field("hf")  # type: ignore[valid-type, assignment]
     """What generates."""
-    environment: component("environment")  # type: ignore[valid-type]
+    environment: component("environment") = Field(json_schema_extra=BASIC)  # type: ignore[valid-type]
     """Tasks and verifier."""
-    teacher: component("teacher") = Field("scripted")  # type: ignore[valid-type, assignment]
+    teacher: component("teacher") = Field("scripted", json_schema_extra=BASIC)  # type: ignore[valid-type, assignment]
     """Who hints."""
     leaks: LeaksConfig = Field(default_factory=LeaksConfig)
     """Leak detection."""

@@ -62,6 +62,31 @@ class DialogueEvent(_Event):
     task: Task
     dialogue: Dialogue
 
+    @classmethod
+    def of(
+        cls,
+        phase: Phase,
+        stage: str,
+        step: int,
+        task: Task,
+        dialogue: Dialogue,
+        *,
+        checkpoint: str | None = None,
+        control: str | None = None,
+    ) -> DialogueEvent:
+        """The event of a dialogue, named so that it is unique in the run and the same under replay."""
+        where = (phase, *filter(None, (checkpoint, control)))
+        return cls(
+            id=":".join(("dialogue", *where, dialogue.id)),
+            phase=phase,
+            stage=stage,
+            step=step,
+            checkpoint=checkpoint,
+            control=control,
+            task=task,
+            dialogue=dialogue,
+        )
+
 
 class CheckpointEvent(_Event):
     """Weights were saved under a name."""

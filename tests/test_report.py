@@ -210,6 +210,18 @@ def test_failed_dialogues_are_reported():
     assert "base under hints: .50 of the dialogues failed and are left out." in findings(report)
 
 
+def test_shuffled_hints_that_no_other_problem_could_lend_are_counted():
+    lent = [d.model_copy(update={"turns": tuple(
+        t if t.hint is None else t.model_copy(update={"hint": t.hint.model_copy(update={"source_task": "t9"})})
+        for t in d.turns
+    )}) for d in tasks(0, 2)]  # fmt: skip
+    shuffled = {"hints": tasks(1, 2), "contentless": tasks(1, 0)}
+    assert not any("shuffled hints for" in line for line in findings(built({"base": {**shuffled, "shuffled": lent}})))
+    half = [lent[0], tasks(0, 2)[1]]  # three hints: two lent, one not
+    said = "Of 3 shuffled hints for base 1 came from no other problem, as there was none; they were contentless."
+    assert said in findings(built({"base": {**shuffled, "shuffled": half}}))
+
+
 def test_long_evaluations_show_chosen_turns():
     dialogues = {"base": {"hints": tasks(1, 0)}}
     kind = registry.get("environment", "secret_code")

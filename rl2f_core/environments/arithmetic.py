@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
-from rl2f_core.config import BaseConfig
+from rl2f_core.config import BASIC, BaseConfig
 from rl2f_core.environments._integers import find_integers, parse_integer
 from rl2f_core.environments.base import Environment, Floor, draw, wrap
 from rl2f_core.errors import DataError
@@ -42,9 +42,9 @@ class Arithmetic(Environment):
 
         type: Literal["arithmetic"] = "arithmetic"
         """Name of the environment."""
-        operations: tuple[Literal["+", "-", "x"], ...] = ("+",)
+        operations: tuple[Literal["+", "-", "x"], ...] = Field(("+",), json_schema_extra=BASIC)
         """Operations, drawn evenly."""
-        digits: int = Field(2, ge=1, le=9)
+        digits: int = Field(2, ge=1, le=9, json_schema_extra=BASIC)
         """Digits of each operand."""
         seed: int = 0
         """Fixes the streams of tasks."""

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from rl2f_core.config import BaseConfig
+from rl2f_core.config import BASIC, BaseConfig
 from rl2f_core.environments._integers import find_integers, parse_integer
 from rl2f_core.environments.base import Bounds, Environment, Floor, draw, wrap
 from rl2f_core.errors import DataError
@@ -36,7 +36,7 @@ class GuessNumber(Environment):
 
         type: Literal["guess_number"] = "guess_number"
         """Name of the environment."""
-        size: int = Field(16, ge=2, le=10_000)
+        size: int = Field(16, ge=2, le=10_000, json_schema_extra=BASIC)
         """Numbers in the range, N."""
         low: int | None = Field(None, ge=-(10**9), le=10**9)
         """Lower end of the range; None draws one for each task. A fixed one has only N tasks, which the splits share

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
-from rl2f_core.config import BaseConfig
+from rl2f_core.config import BASIC, BaseConfig
 from rl2f_core.environments import _kk_logic as logic
 from rl2f_core.environments import _kk_text as words
 from rl2f_core.environments._kk_assertions import full_assignments
@@ -43,9 +43,9 @@ class KnightsKnaves(Environment):
 
         type: Literal["knights_knaves"] = "knights_knaves"
         """Name of the environment."""
-        people: int = Field(2, ge=2, le=logic.MAX_PEOPLE)
+        people: int = Field(2, ge=2, le=logic.MAX_PEOPLE, json_schema_extra=BASIC)
         """People in a puzzle, n."""
-        depth: int = Field(2, ge=2, le=3)
+        depth: int = Field(2, ge=2, le=3, json_schema_extra=BASIC)
         """Most levels of a statement; a plain `Zoey is a knight` has one. At 2 people and depth 2 there are only 57
         puzzles up to renaming, which the splits share out; depth 3 has over 20,000."""
         think: bool = False

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from rl2f_core.config import BaseConfig
+from rl2f_core.config import BASIC, BaseConfig
 from rl2f_core.environments.base import Bounds, Environment, Floor, draw, wrap
 from rl2f_core.errors import DataError
 from rl2f_core.registry import register
@@ -39,9 +39,9 @@ class SecretCode(Environment):
 
         type: Literal["secret_code"] = "secret_code"
         """Name of the environment."""
-        length: int = Field(3, ge=1, le=8)
+        length: int = Field(3, ge=1, le=8, json_schema_extra=BASIC)
         """Letters of the code, L."""
-        letters: int = Field(3, ge=2, le=26)
+        letters: int = Field(3, ge=2, le=26, json_schema_extra=BASIC)
         """Letters of the alphabet, A."""
         alphabet: str = ""
         """A fixed alphabet such as `ABCD`; empty draws one from A to Z for each task. A fixed one has only A^L

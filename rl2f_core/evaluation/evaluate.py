@@ -65,16 +65,7 @@ def evaluate_run(
         dialogues = player.play(name, control, adapter=None if sources[name] is None else name)
         _write_dialogues(run_dir, name, control, dialogues)
         journal.emit(
-            DialogueEvent(
-                id=f"dialogue:evaluation:{name}:{control}:{dialogue.id}",
-                phase="evaluation",
-                stage=STAGE,
-                step=0,
-                checkpoint=name,
-                control=control,
-                task=task,
-                dialogue=dialogue,
-            )
+            DialogueEvent.of("evaluation", STAGE, 0, task, dialogue, checkpoint=name, control=control)
             for task, dialogue in zip(player.tasks_of(dialogues), dialogues, strict=True)
         )
         finished.append(_key(name, control))
@@ -196,12 +187,17 @@ def report_of(config: BaseRun, run_dir: RunDir, player: Player, names: Sequence[
 
 
 def training_notes(run_dir: RunDir) -> list[str]:
-    """What each stage of this run cost: the student tokens that it sampled, or imitated."""
-    totals: dict[str, tuple[int, float]] = {}
+    """What each stage of this run cost: the tokens that its student sampled, or imitated."""
+    totals: dict[str, tuple[int, float, float]] = {}
     for row in _metric_rows(run_dir):
-        steps, tokens = totals.get(row.stage, (0, 0.0))
-        totals[row.stage] = steps + 1, tokens + row.values.get("tokens/student", 0.0)
-    return [f"Stage {name}: {tokens:,.0f} student tokens in {steps} steps." for name, (steps, tokens) in totals.items()]
+        steps, sampled, shown = totals.get(row.stage, (0, 0.0, 0.0))
+        sampled += row.values.get("tokens/student", 0.0)
+        totals[row.stage] = steps + 1, sampled, shown + row.values.get("tokens/demonstrated", 0.0)
+    return [
+        f"Stage {name}: {f'{sampled:,.0f} sampled' if sampled else f'{shown:,.0f} demonstrated'} student tokens "
+        f"in {steps} steps."
+        for name, (steps, sampled, shown) in totals.items()
+    ]
 
 
 def _metric_rows(run_dir: RunDir) -> list[MetricEvent]:

@@ -207,8 +207,22 @@ def build_report(
         rows=tuple(rows),
         effects=tuple(found),
         differences=tuple(differences),
-        notes=tuple(notes),
+        notes=(*_foreign_hints(played), *notes),
     )
+
+
+def _foreign_hints(played: Mapping[str, Mapping[str, Sequence[Dialogue]]]) -> list[str]:
+    """What weakens the shuffled control: hints that no other problem could lend, and that were contentless."""
+    lines = []
+    for checkpoint, by_control in played.items():
+        hints = [turn.hint for d in by_control.get("shuffled", ()) for turn in d.turns if turn.hint is not None]
+        own = sum(hint.source_task is None for hint in hints)
+        if own:
+            lines.append(
+                f"Of {len(hints)} shuffled hints for {checkpoint} {own} came from no other problem, as there was none; "
+                "they were contentless."
+            )
+    return lines
 
 
 # -- words ---------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from rl2f_core.config import BaseConfig, BaseRun, RunConfig, parse_config
+from rl2f_core.config import BASIC, KNOWN_CHECKPOINT, BaseConfig, BaseRun, RunConfig, parse_config
 from rl2f_core.errors import ConfigError
 from rl2f_core.registry import register
 from rl2f_core.run import Journal, Progress, RunDir, Stop
@@ -18,7 +18,7 @@ class EvalRun(BaseRun):
 
     kind: Literal["eval"] = "eval"
     """Kind of run."""
-    adapters: dict[str, str | None] = Field(min_length=1)
+    adapters: dict[str, str | None] = Field(min_length=1, json_schema_extra={**BASIC, **KNOWN_CHECKPOINT})
     """Name in the report → folder of a LoRA adapter; null is the base model."""
 
 

@@ -37,6 +37,9 @@ class Preflight:
         from rl2f_core.evaluation.preflight import preflight
         from rl2f_core.rollout.build import build_backend, build_engine
 
+        refused = (journal.position or {}).get("refused")
+        if refused:
+            raise PreflightError(refused["reason"], fix=refused["fix"])
         progress.say(f"Loading {config.model.name} …")
         backend: Any = build_backend(config)
         stages = [(s, get("method", s.method.type)(s.method)) for s in config.stages]
@@ -64,22 +67,17 @@ class Preflight:
         write_atomically(run_dir.path / "preflight.json", report.model_dump_json(indent=2))
         write_atomically(run_dir.path / "preflight.txt", text + "\n")
         journal.emit(
-            DialogueEvent(
-                id=f"dialogue:preflight:{rollout.dialogue.id}",
-                phase="preflight",
-                stage=stage.name,
-                step=0,
-                task=group.task,
-                dialogue=rollout.dialogue,
-            )
+            DialogueEvent.of("preflight", stage.name, 0, group.task, rollout.dialogue)
             for group in groups
             for rollout in group.rollouts
         )
         journal.emit([LogEvent(id="preflight", level="info" if report.passed else "warning", text=text)])
-        journal.commit({"done": True})
         progress.say(text)
         if not report.passed and not warmed and not config.preflight.override:
-            raise PreflightError(f"Stage {stage.name} is not worth starting. {report.reason}", fix=report.fix)
+            refused = {"reason": f"Stage {stage.name} is not worth starting. {report.reason}", "fix": report.fix}
+            journal.commit({"refused": refused})
+            raise PreflightError(refused["reason"], fix=refused["fix"])
+        journal.commit({"done": True})
         return True
 
     def _timer(self, config: RunConfig, backend: Any, stage: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from rl2f_core.config import BaseConfig
+from rl2f_core.config import BASIC, BaseConfig
 from rl2f_core.methods.base import Method
 from rl2f_core.methods.credit import dialogue_credit, has_gradient, turn_credit
 from rl2f_core.methods.rows import policy_row
@@ -51,7 +51,7 @@ class RL2F(Method):
         type: Literal["rl2f"] = "rl2f"
         credit: Literal["turn", "dialogue"] = "turn"
         """turn: return-to-go against the members that reached the turn; dialogue: one return for all turns."""
-        gamma: float = Field(0.7, ge=0, le=1)
+        gamma: float = Field(0.7, ge=0, le=1, json_schema_extra=BASIC)
         """Discount a turn."""
 
         def check_stage(self, stage: Any, run: Any) -> None:

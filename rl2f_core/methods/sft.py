@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from rl2f_core.config import BaseConfig
+from rl2f_core.config import BASIC, BaseConfig
 from rl2f_core.methods.base import Method
 from rl2f_core.methods.rows import imitation_row
 from rl2f_core.registry import register
@@ -31,9 +31,9 @@ class SFT(Method):
         """Supervised warm-up on the environment's imperfect student."""
 
         type: Literal["sft"] = "sft"
-        follow: float = Field(0.5, ge=0, le=1)
+        follow: float = Field(0.5, ge=0, le=1, json_schema_extra=BASIC)
         """Share of revisions that respect the last hint; the others ignore it."""
-        right_last: float = Field(1.0, ge=0, le=1)
+        right_last: float = Field(1.0, ge=0, le=1, json_schema_extra=BASIC)
         """Share of dialogues whose last turn is made right."""
         right_first: float = Field(0.0, ge=0, le=1)
         """Share of dialogues that are right at once."""

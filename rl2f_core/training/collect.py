@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rl2f_core.config import StageConfig
@@ -29,24 +29,26 @@ class Collector:
     adapter: str | None = None
     policy: str = "base"
     advanced: Callable[[int, int], None] | None = None
-    redrawn: int = 0
-    """Groups of equal returns that were replaced in the last step."""
+    replaced: list[Group] = field(default_factory=list)
+    """Groups of equal returns that were re-drawn in the last step: played and paid for, but not trained on."""
 
     def rollouts(self, step: int, method: Method) -> list[Group]:
         """The policy's dialogues on the step's tasks, groups of equal returns re-drawn up to the stage's budget."""
         first = step * self.stage.tasks_per_step
         groups = self._play(step, [self._task(first + i) for i in range(self.stage.tasks_per_step)], 0, method)
-        self.redrawn = 0
+        self.replaced = []
         budget = self.stage.max_resamples
         while budget > 0:
             flat = [i for i, group in enumerate(groups) if not has_gradient(method.advantages(group))][:budget]
             if not flat:
                 break
-            start = RESAMPLE_START + step * self.stage.max_resamples + self.redrawn
-            fresh = self._play(step, [self._task(start + j) for j in range(len(flat))], 1 + self.redrawn, method)
+            redrawn = len(self.replaced)
+            start = RESAMPLE_START + step * self.stage.max_resamples + redrawn
+            fresh = self._play(step, [self._task(start + j) for j in range(len(flat))], 1 + redrawn, method)
             for i, group in zip(flat, fresh, strict=True):
+                self.replaced.append(groups[i])
                 groups[i] = group
-            budget, self.redrawn = budget - len(flat), self.redrawn + len(flat)
+            budget -= len(flat)
         return groups
 
     def demonstrations(self, step: int, config: Any) -> list[Group]:

@@ -54,8 +54,9 @@ class _Writer:
             if self.turns[-1].verdict.correct:
                 stop = StopReason.SOLVED
                 break
-            if not last and not self._hint(k):
-                stop = StopReason.DROPPED
+            ended = None if last else self._hint(k)
+            if ended is not None:
+                stop = ended
                 break
         request = self.request
         dialogue = Dialogue(
@@ -87,15 +88,17 @@ class _Writer:
             Turn(index=k, attempt=text, token_ids=ids, stop=TurnStop.EOS, verdict=verdict, rewards=rewards)
         )
 
-    def _hint(self, k: int) -> bool:
+    def _hint(self, k: int) -> StopReason | None:
+        """Hint on the last attempt; why the dialogue ends here, where it does."""
         request = FeedbackRequest(self.request.task, tuple(self.turns), self.request.seed)
         engine = self.engine
         answer = engine.guard.read([request], engine.ask([request]), engine.teacher.name, engine.ask)[0]
         if answer.drop:
-            return False
+            return StopReason.DROPPED
         self.turns[-1] = self.turns[-1].model_copy(update={"hint": answer.hint})
-        self._extend(self.engine.renderer.suffix(answer.hint.text, ended=True), False, k)
-        return True
+        self._extend(engine.renderer.suffix(answer.hint.text, ended=True), False, k)
+        room = min(engine.config.context_length, engine.backend.context_limit) - engine.config.max_new_tokens
+        return StopReason.TRUNCATED if len(self.tokens) > room else None
 
     def _extend(self, ids: Sequence[int], student: bool, turn: int) -> None:
         self.tokens += ids

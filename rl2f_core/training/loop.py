@@ -145,8 +145,11 @@ class Trainer:
             metrics = self.learner.update(samples, options, stage, step, temperature)
             clock.lap("update")
             values = {**step_metrics(groups, method.max_turns(self.config.rollout.max_turns), method), **metrics}
-            values |= _speed(clock.seconds, groups, samples) | {"groups/redrawn": float(collector.redrawn)}
-            self.journal.emit(self._dialogues(stage, step + 1, groups, "train", method))
+            played = [*groups, *collector.replaced]
+            values |= _speed(clock.seconds, played, samples, method) | {
+                "groups/redrawn": float(len(collector.replaced))
+            }
+            self.journal.emit(self._dialogues(stage, step + 1, played, "train", method))
             event = MetricEvent(id=f"metric:{stage.name}:{step + 1}", stage=stage.name, step=step + 1, values=values)
             self.journal.emit([event])
             if (step + 1) % stage.save_every == 0 or step + 1 == stage.steps:
@@ -201,16 +204,7 @@ class Trainer:
                         t.model_copy(update={"advantage": a}) for t, a in zip(dialogue.turns, advantages, strict=True)
                     ]
                     dialogue = dialogue.model_copy(update={"turns": tuple(turns)})
-                events.append(
-                    DialogueEvent(
-                        id=f"dialogue:{phase}:{dialogue.id}",
-                        phase=phase,
-                        stage=stage.name,
-                        step=step,
-                        task=group.task,
-                        dialogue=dialogue,
-                    )
-                )
+                events.append(DialogueEvent.of(phase, stage.name, step, group.task, dialogue))
         return events
 
     def _ticker(self, phase: str) -> Any:
@@ -230,12 +224,15 @@ class _Clock:
         self._last = now
 
 
-def _speed(seconds: dict[str, float], groups: Sequence[Group], samples: Sequence[Sample]) -> dict[str, float]:
+def _speed(
+    seconds: dict[str, float], groups: Sequence[Group], samples: Sequence[Sample], method: Method
+) -> dict[str, float]:
+    """Seconds by phase, and tokens: those that the student sampled, or the demonstrated ones that it imitates."""
     student = sum(sum(r.stream.student) for g in groups for r in g.rollouts)
     rows = sum(len(s.token_ids) for s in samples)
     return {
         **{f"seconds/{name}": value for name, value in seconds.items()},
-        "tokens/student": float(student),
+        f"tokens/{'student' if method.on_policy else 'demonstrated'}": float(student),
         "tokens/trained": float(sum(s.weighted for s in samples)),
         "tokens_per_second/rollout": student / max(seconds["rollout"], 1e-9),
         "tokens_per_second/update": rows / max(seconds["update"], 1e-9),

@@ -1,0 +1,53 @@
+"""Where a step's dialogues come from: what was re-drawn is kept, and demonstrations keep to the context."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rl2f_core import registry
+from rl2f_core.config import RunConfig
+from rl2f_core.rollout.build import build_backend, build_engine
+from rl2f_core.training.collect import Collector
+from rl2f_core.types import StopReason
+
+
+def made(**changes: Any) -> tuple[Collector, Any]:
+    stage = {"name": "rl", "method": "rl2f", "steps": 1, "tasks_per_step": 2, "group_size": 2, "max_resamples": 3}
+    data = {
+        "backend": {"type": "fake", "replies": ["no"]},
+        "environment": {"type": "secret_code", "alphabet": "ABC", "length": 2},
+        "rollout": {"max_turns": 4, "max_new_tokens": 16, "context_length": 2000},
+        "stages": [stage],
+    }
+    config = RunConfig.model_validate({**data, **changes})
+    method = registry.get("method", config.stages[0].method.type)(config.stages[0].method)
+    return Collector(build_engine(config, build_backend(config)), config.stages[0], seed=0), method
+
+
+def test_groups_that_are_drawn_again_are_kept_and_have_names_of_their_own():
+    collector, method = made()
+    groups = collector.rollouts(0, method)
+    # nothing is ever right: 2 groups are drawn, 2 are replaced, and the budget of 3 replaces one of those again
+    assert (len(groups), len(collector.replaced)) == (2, 3)
+    names = [r.dialogue.id for group in [*groups, *collector.replaced] for r in group.rollouts]
+    assert len(set(names)) == 2 * 5
+    assert len({group.task.id for group in [*groups, *collector.replaced]}) == 5
+    collector.stage = collector.stage.model_copy(update={"max_resamples": 0})
+    collector.rollouts(1, method)
+    assert collector.replaced == []
+
+
+def test_a_demonstration_ends_where_the_context_has_no_room_for_another_attempt():
+    sft = {"type": "sft", "right_last": 0.0, "right_first": 0.0, "max_turns": 4}
+    stage = {"name": "warm", "method": sft, "steps": 1, "tasks_per_step": 8, "group_size": 1}
+    collector, method = made(stages=[stage])
+    free = [group.rollouts[0] for group in collector.demonstrations(0, method.config)]
+    assert max(len(r.dialogue.turns) for r in free) == 4
+    second = next(r for r in free if len(r.dialogue.turns) == 4).stream.turn
+    limit = second.index(2) + 16  # the third attempt would begin here, and needs 16 tokens
+    rollout = {"max_turns": 4, "max_new_tokens": 16, "context_length": limit - 1}
+    collector, _ = made(stages=[stage], rollout=rollout)
+    cut = [group.rollouts[0] for group in collector.demonstrations(0, method.config)]
+    assert all(len(r.stream.token_ids) <= limit - 1 + 16 for r in cut)
+    stopped = [r.dialogue for r in cut if r.dialogue.stop is StopReason.TRUNCATED]
+    assert stopped and all(len(d.turns) < 4 for d in stopped)
