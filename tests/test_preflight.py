@@ -276,7 +276,7 @@ def test_a_failed_preflight_ends_the_run_with_reason_and_fix_and_can_be_read(tmp
 
 
 def test_a_refused_preflight_is_refused_again_and_never_reads_as_a_success(tmp_path: Path) -> None:
-    run_dir, error = preflight_run(tmp_path, "no")
+    run_dir, _ = preflight_run(tmp_path, "no")
     run_dir.heartbeat(status="running")  # as if it had been killed before it could say how it ended
     with pytest.raises(PreflightError, match="0 of 4 first attempts"):
         execute(run_dir.config(), run_dir, JsonlSink(run_dir.events_path), lambda: False)
