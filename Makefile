@@ -4,6 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 CONFIG ?= data/configs/quickstart.yaml
+PORT ?= 7860
 TEST_WORKERS ?= 2
 # Two test processes share the cores: one thread each.
 TEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest
@@ -22,14 +23,17 @@ $(STAMP): pyproject.toml requirements.lock
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint requirements.lock --editable ".[app,dev]"
 	@touch $@
 
-demo: setup ## Get the model, run the quickstart experiment and print its report.
+demo: setup ## Without the app: get the model, run the quickstart experiment and print its report.
 	$(BIN)/rl2f models get smollm2-135m
 	$(BIN)/rl2f train $(CONFIG)
 
-run: demo ## The same as demo.
+run: setup ## Get the model and open the app at 127.0.0.1, PORT=7860.
+	$(BIN)/rl2f models get smollm2-135m
+	$(BIN)/rl2f serve --port $(PORT)
 
-test: setup ## The tests that need neither a GPU, a browser nor minutes.
+test: setup ## The tests that need neither a GPU nor minutes, then those of the browser with the system's Chromium.
 	$(TEST) -n $(TEST_WORKERS)
+	.ci/browser env $(TEST)
 
 test-slow: setup ## The tests that take minutes or need the real model.
 	$(TEST) -m slow

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from app.commands import config, health, models, replay, report, runs, verify
+from app.commands import config, export, health, models, reindex, replay, report, runs, serve, verify
 
 
 class Guarded(TyperGroup):
@@ -68,10 +68,13 @@ def common(
     """Options that every command has."""
 
 
+app.command("serve")(serve.serve)
 app.command("train")(runs.train)
 app.command("eval")(runs.evaluate)
 app.command("preflight")(runs.preflight)
 app.command("report")(report.report)
+app.command("export")(export.export)
+app.command("reindex")(reindex.reindex)
 app.command("replay")(replay.replay)
 app.command("verify")(verify.verify)
 app.command("doctor")(health.doctor)

@@ -1,11 +1,9 @@
-"""A run in the terminal: progress bars, and Ctrl-C once to stop after the step, twice to end at once."""
+"""A run in the terminal: progress bars, or a line now and then."""
 
 from __future__ import annotations
 
-import os
-import signal
 import time
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Any
 
 from app.console import err, progress
@@ -58,39 +56,3 @@ class TerminalProgress(Progress):
 
 def _lasts(phase: str) -> bool:
     return phase.startswith("stage ")
-
-
-class StopSignal:
-    """While it is entered: the first Ctrl-C (or SIGTERM) asks the run to stop, the second Ctrl-C ends it at once.
-
-    The second raises `KeyboardInterrupt`, so that the run can still say how it ended; a third does not wait for that.
-    """
-
-    def __init__(self) -> None:
-        self.asked = 0
-        self._before: dict[int, Any] = {}
-
-    def __call__(self) -> bool:
-        """Whether the run should stop."""
-        return self.asked > 0
-
-    def __enter__(self) -> StopSignal:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._before[number] = signal.signal(number, self._heard)
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _heard(self, number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGTERM:
-            self.asked = max(self.asked, 1)
-            return
-        self.asked += 1
-        if self.asked == 1:
-            os.write(2, b"\nStopping after this step and saving; Ctrl-C again ends at once.\n")
-        elif self.asked == 2:
-            raise KeyboardInterrupt
-        else:
-            os._exit(130)

@@ -1,11 +1,11 @@
 """The studio's folder: where database, runs, exports and backups lie.
 
-    rl2f.sqlite        the database, unless RL2F_DATABASE_URL names another
-    runs/ID-NAME/      one folder a run (see `rl2f_core.run.RunDir`), with log.txt, progress.json and exit.json beside
-    exports/           the only folder whose files are handed out
-    backups/           copies of the database
-    trash/             what was deleted, until retention removes it
-    scheduler.lock     held by the one server that schedules
+rl2f.sqlite        the database, unless RL2F_DATABASE_URL names another
+runs/ID-NAME/      one folder a run (see `rl2f_core.run.RunDir`), with log.txt, progress.json and exit.json beside
+exports/           the only folder whose files are handed out
+backups/           copies of the database
+trash/             what was deleted, until retention removes it
+scheduler.lock     held by the one server that schedules
 """
 
 from __future__ import annotations

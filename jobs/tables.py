@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import JSON, Column, Index, LargeBinary, Text, UniqueConstraint
+from sqlalchemy import JSON, BigInteger, Column, Index, LargeBinary, Text, UniqueConstraint
 from sqlmodel import Field, SQLModel
 
 ACTIVE = ("queued", "starting", "running", "stopping")
@@ -22,6 +22,10 @@ def _json() -> Any:
 
 def _text() -> Any:
     return Field(default="", sa_column=Column(Text, nullable=False))
+
+
+def _long() -> Any:
+    return Field(default=0, sa_column=Column(BigInteger, nullable=False))
 
 
 class Run(SQLModel, table=True):
@@ -72,7 +76,7 @@ class Run(SQLModel, table=True):
     heartbeat: float | None = None
     version: int = 0
     """Grows with every change of anything that belongs to the run; pages refresh when it moved."""
-    offset: int = 0
+    offset: int = _long()
     """Bytes of `events.jsonl` that were read."""
     bad_lines: int = 0
     """Lines of `events.jsonl` that could not be read."""
@@ -115,11 +119,12 @@ class Checkpoint(SQLModel, table=True):
 class Metric(SQLModel, table=True):
     """All numbers of one step (`values`), or of one checkpoint under one control (stage `evaluation:NAME:CONTROL`)."""
 
+    __table_args__ = (Index("ix_metric_run_number", "run_id", "number"),)
     run_id: int = Field(foreign_key="run.id", primary_key=True)
     stage: str = Field(primary_key=True)
     step: int = Field(primary_key=True)
     number: int = 0
-    """0-based order of the steps of a run over all its stages."""
+    """0-based order of the steps of a run over all its stages; −1 for an evaluation, which is no step."""
     time: float
     tokens: float = 0.0
     """Sampled student tokens up to and with this step, over all stages."""
@@ -189,7 +194,7 @@ class Dialogue(SQLModel, table=True):
     stop: str
     error: str | None = None
     policy: str
-    seed: int
+    seed: int = _long()
     solved_at: int | None = None
     """1-based turn of the right answer."""
     length: int
@@ -231,12 +236,13 @@ class Turn(SQLModel, table=True):
     """A leak detector read the hint."""
     leaked: bool = False
     tokens: bytes | None = Field(default=None, sa_column=Column(LargeBinary))
-    """Little-endian: uint32 count n, then n int32 token ids, then n float32 log-probabilities."""
+    """Little-endian: uint32 count n, then n int32 token ids, then n float32 log-probabilities (none where unknown)."""
 
 
 class RewardTerm(SQLModel, table=True):
     """A named term of a turn's reward."""
 
+    __table_args__ = ({"sqlite_with_rowid": False},)
     turn_id: int = Field(foreign_key="turn.id", primary_key=True)
     name: str = Field(primary_key=True)
     score: float

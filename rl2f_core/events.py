@@ -20,7 +20,7 @@ from rl2f_core.errors import DataError, DiskFullError
 from rl2f_core.types import Dialogue, Task, Value
 
 Status = Literal["queued", "starting", "running", "stopping", "succeeded", "failed", "stopped", "interrupted"]
-Phase = Literal["train", "preflight", "evaluation"]
+Phase = Literal["train", "preflight", "evaluation", "chat"]
 
 
 class _Event(Value):

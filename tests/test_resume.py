@@ -270,8 +270,7 @@ def fate() -> Iterator[Fate]:
 
 
 def log(step: int) -> LogEvent:
-    """Its time is fixed: a clock's digits differ in number, and tests cut the file at counted bytes."""
-    return LogEvent(id=f"log:{step}", time=1.5, text=f"step {step} " * step)
+    return LogEvent(id=f"log:{step}", time=1.5, text=f"step {step} " * step)  # a clock's digits differ in number
 
 
 def save(weights: str, folder: Path) -> None:

@@ -61,10 +61,11 @@ def _create(config: BaseRun, out: Path | None) -> RunDir:
 def _execute(run_dir: RunDir) -> None:
     """Execute the run in its folder with bars and Ctrl-C, then print what it found and the next command."""
     from app.console import err, out
-    from app.progress import StopSignal, TerminalProgress
+    from app.progress import TerminalProgress
     from rl2f_core.errors import RL2FError
     from rl2f_core.events import JsonlSink
     from rl2f_core.run import execute
+    from rl2f_core.stopping import StopSignal
 
     config = run_dir.config()
     kind = str(getattr(config, "kind", "train"))

@@ -6,7 +6,7 @@ nothing and no weights are written.  Chance comes from each prompt's own seed, a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,7 +31,7 @@ class Drawn(NamedTuple):
 class RowAdapters:
     """Hooks that add to each row of a batch what its own adapter says."""
 
-    def __init__(self, modules: dict[str, torch.nn.Module]) -> None:
+    def __init__(self, modules: Mapping[str, torch.nn.Module]) -> None:
         self.rows: list[LoraWeights | None] = []
         """The adapter of every row of the batch that is being read; None is the base."""
         for name, module in modules.items():

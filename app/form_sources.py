@@ -1,0 +1,125 @@
+"""What a form may name to load: known models and checkpoints of the studio's own runs. Nothing else is read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from app.form_errors import FieldError, fields_of
+from app.form_schema import Node
+from jobs.studio import Studio
+from rl2f_core.errors import shorten
+
+if TYPE_CHECKING:
+    from jobs.database import Database
+
+HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
+"""The form of a hub id, `org/name`."""
+RUNS_SHOWN = 100
+"""Runs whose checkpoints a form offers, newest first; older ones can still be named in the YAML."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One entry of a dropdown."""
+
+    value: str
+    label: str
+    note: str = ""
+
+
+def known_models() -> list[Choice]:
+    """Built-in models and those in the model cache."""
+    from rl2f_core.models import list_models
+
+    found = []
+    for entry in list_models():
+        state = f"{entry.bytes / 1e6:.1f} MB" if entry.path else "is fetched at the start"
+        found.append(Choice(entry.name, entry.name, f"{entry.description}, {entry.license}; {state}"))
+    return found
+
+
+def known_checkpoints(db: Database, studio: Studio) -> list[Choice]:
+    """The checkpoints of the newest training runs; the value is the folder that a configuration names."""
+    from jobs.store import runs
+
+    found = []
+    for run in runs.page(db, runs.RunFilter(kind="train"), limit=RUNS_SHOWN).rows:
+        if run.id is None:
+            continue
+        for checkpoint in reversed(runs.checkpoints(db, run.id)):
+            folder = studio.folder(run.folder) / checkpoint.path
+            if adapter_refusal(str(folder), studio) is None:
+                found.append(Choice(str(folder), f"{run.id}:{checkpoint.name}", f"{run.name}, {run.environment}"))
+    return found
+
+
+def model_refusal(name: str) -> str | None:
+    """Why a model may not be loaded from a form, or None where it may."""
+    from rl2f_core.models import home, list_models
+
+    known = [entry.name for entry in list_models()]
+    if name in known:
+        return None
+    if Path(name).is_absolute() and _below(Path(name), home() / "models"):
+        return None
+    if HUB_ID.fullmatch(name) and not Path(name).exists():
+        return None
+    return (
+        f"is no known model: {shorten(repr(name), 80)}; known: {', '.join(known)}, or a hub id such as org/name. "
+        "Folders outside the model cache are not loaded"
+    )
+
+
+def adapter_refusal(folder: str, studio: Studio) -> str | None:
+    """Why an adapter may not be loaded from a form, or None where it is a checkpoint of one of the studio's runs."""
+    path = Path(folder)
+    refusal = f"is no checkpoint of a known run: {shorten(repr(folder), 80)}; choose one from the list"
+    if "\0" in folder or not path.is_absolute() or not _below(path, studio.runs):
+        return refusal
+    parts = path.resolve().relative_to(studio.runs.resolve()).parts
+    if len(parts) != 3 or parts[1] != "checkpoints" or not (path / "adapter_model.safetensors").is_file():
+        return refusal
+    return None
+
+
+def _below(path: Path, root: Path) -> bool:
+    """Whether a path, links followed, lies below a folder."""
+    try:
+        return path.resolve().is_relative_to(root.resolve()) and path.resolve() != root.resolve()
+    except (OSError, ValueError, RuntimeError):
+        return False
+
+
+def source_errors(node: Node, data: Any, studio: Studio) -> list[FieldError]:
+    """An error for every value in a field marked `known` that is neither a known model nor a known checkpoint."""
+    errors = []
+    for path, kind, value in _sources(node, data, ()):
+        refusal = model_refusal(value) if kind == "models" else adapter_refusal(value, studio)
+        if refusal is not None:
+            errors.append(FieldError(path, refusal))
+    return errors
+
+
+def _sources(node: Node, data: Any, path: tuple[str | int, ...]) -> Iterator[tuple[tuple[str | int, ...], str, str]]:
+    if node.get("known"):
+        if isinstance(data, str):
+            yield path, node["known"], data
+        return
+    below: Iterable[tuple[str | int, Node, Any]] = ()
+    if node["kind"] in ("object", "component") and isinstance(data, Mapping):
+        below = ((f["key"], f["node"], data.get(f["key"])) for f in fields_of(node, data))
+    elif node["kind"] == "list" and isinstance(data, list | tuple):
+        below = ((i, node["item"], item) for i, item in enumerate(data))
+    elif node["kind"] == "tuple" and isinstance(data, list | tuple):
+        below = ((i, item, value) for i, (item, value) in enumerate(zip(node["items"], data, strict=False)))
+    elif node["kind"] == "map" and isinstance(data, Mapping):
+        below = ((str(key), node["value"], value) for key, value in data.items())
+    elif node["kind"] == "union":
+        for option in node["options"]:
+            yield from _sources(option, data, path)
+    for key, inside, value in below:
+        yield from _sources(inside, value, (*path, key))

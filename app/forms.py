@@ -1,0 +1,164 @@
+"""The form of a run and its YAML, both ways. It knows no field by name: everything comes from the config classes.
+
+`check_yaml` and `check_data` say what a text, or what a form holds, amounts to: the data with every default written
+out, the YAML that the command line takes, and what is wrong, at the field that caused it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from app import form_yaml
+from app.form_errors import FieldError, field_errors
+from app.form_schema import complete, config_class, options, run_node
+from app.form_sources import source_errors
+from app.form_yaml import YamlProblem
+from jobs.errors import NotFound
+from jobs.studio import Studio
+from rl2f_core import registry
+from rl2f_core.config import BaseRun, dump_yaml, parse_config
+from rl2f_core.errors import ConfigError
+
+PRESETS = Path(__file__).resolve().parent.parent / "data" / "configs"
+DEFAULT_PRESET = "quickstart"
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What a form or a text amounts to."""
+
+    kind: str
+    """Kind of run; the form's own where the data names none that is known."""
+    config: BaseRun | None
+    """The configuration, where nothing is wrong."""
+    data: dict[str, Any] | None
+    """What the form shows; None where the text is no YAML or no mapping."""
+    yaml: str
+    """The configuration as `dump_yaml` writes it; the text itself where it is broken; else the data as YAML."""
+    errors: tuple[FieldError, ...] = ()
+    problem: YamlProblem | None = None
+    """Where the text is broken, in which case there are no field errors."""
+
+    @property
+    def ok(self) -> bool:
+        """Nothing is wrong."""
+        return self.config is not None
+
+
+def spec(kind: str) -> dict[str, Any]:
+    """The form of a kind of run: its `root` node, and the `components` that it may hold. Raises `UnknownNameError`."""
+    parts = [part for part in registry.PACKAGES if part != "kind"]
+    return {"root": run_node(kind), "components": {part: options(part) for part in parts}}
+
+
+def kinds() -> list[str]:
+    """The kinds of run there are."""
+    return registry.names("kind")
+
+
+def check_yaml(text: str, studio: Studio) -> Checked:
+    """What a YAML text amounts to."""
+    try:
+        document = form_yaml.read(text)
+    except YamlProblem as problem:
+        return Checked("train", None, None, text, problem=problem)
+    if not isinstance(document.value, Mapping):
+        what = "is empty" if document.value is None else "holds no keys and values"
+        return Checked("train", None, None, text, problem=YamlProblem(f"The text {what}.", 1))
+    checked = _check(dict(document.value), studio)
+    errors = tuple(replace(e, line=form_yaml.line_of(document.lines, e.path)) for e in checked.errors)
+    return replace(checked, errors=errors)
+
+
+def check_data(data: Mapping[str, Any], studio: Studio) -> Checked:
+    """What the values of a form amount to."""
+    checked = _check(dict(data), studio)
+    if checked.ok:
+        return checked
+    try:
+        lines = form_yaml.read(checked.yaml).lines
+    except YamlProblem as problem:  # more values or deeper than a configuration can be
+        return replace(checked, config=None, problem=problem)
+    return replace(checked, errors=tuple(replace(e, line=form_yaml.line_of(lines, e.path)) for e in checked.errors))
+
+
+def _check(data: dict[str, Any], studio: Studio) -> Checked:
+    kind = data.get("kind", "train")
+    if not isinstance(kind, str) or kind not in kinds():
+        error = FieldError(("kind",), f"is no kind of run; known: {', '.join(kinds())}")
+        return Checked("train", None, data, form_yaml.dump(data), (error,))
+    node = run_node(kind)
+    config, errors = None, []
+    try:
+        config = parse_config(data)
+    except RecursionError:
+        errors = [FieldError((), "is nested too deeply")]
+    except ConfigError as error:
+        cause = error.__cause__
+        if isinstance(cause, ValidationError):
+            errors = field_errors(cause.errors(), node, data)
+        else:
+            errors = [FieldError((), str(error))]
+    full = config.model_dump(mode="json") if config is not None else complete(config_class(kind), data)
+    blamed = {error.path for error in errors}
+    errors += [error for error in source_errors(node, full, studio) if error.path not in blamed]
+    if config is not None:
+        return Checked(kind, None if errors else config, full, dump_yaml(config), tuple(errors))
+    return Checked(kind, None, full, form_yaml.dump(full), tuple(errors))
+
+
+def change_kind(data: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    """A form's data as another kind of run: what both have is kept. Raises `UnknownNameError`."""
+    shared = {field["key"] for field in run_node(kind)["fields"]}
+    return {**{key: value for key, value in data.items() if key in shared}, "kind": kind}
+
+
+# -- where a form starts ---------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Preset:
+    """An experiment that ships with the project."""
+
+    name: str
+    about: str
+    """The comment at the top of its file."""
+    path: Path
+
+
+def presets() -> list[Preset]:
+    """All presets, the default first, then by name."""
+    found = [Preset(p.stem, _head(p.read_text(encoding="utf-8")), p) for p in sorted(PRESETS.glob("*.yaml"))]
+    return sorted(found, key=lambda preset: preset.name != DEFAULT_PRESET)
+
+
+def preset_yaml(name: str) -> str:
+    """The text of a preset; raises `NotFound` naming those there are."""
+    found = {preset.name: preset for preset in presets()}
+    if name not in found:
+        raise NotFound("There is no such preset.", value=name, known=list(found), fix="Choose one of the list.")
+    return found[name].path.read_text(encoding="utf-8")
+
+
+def _head(text: str) -> str:
+    lines = []
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            break
+        lines.append(line.lstrip("# ").strip())
+    return " ".join(lines)
+
+
+def file_name(name: object) -> str:
+    """The file that a configuration is saved as, e.g. `quickstart.yaml`."""
+    slug = re.sub(r"[^A-Za-z0-9._]+", "-", str(name or "run")).strip("-.")[:100]
+    return f"{slug or 'run'}.yaml"
+
+
+def command(name: object) -> str:
+    """The command that runs the saved file."""
+    return f"rl2f train {file_name(name)}"

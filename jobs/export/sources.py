@@ -1,0 +1,226 @@
+"""Where records come from: the studio's database (with what people added), or a run's folder alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from jobs.export.records import PersonLabel, Record, Step, Voice, from_event, task_key
+from jobs.export.settings import ExportFilter
+from rl2f_core.config import parse_config
+from rl2f_core.errors import RL2FError
+from rl2f_core.events import DialogueEvent, read_events
+from rl2f_core.run import RunDir
+from rl2f_core.types import LeakReport, Reward, Task, Verdict
+
+if TYPE_CHECKING:
+    from jobs.database import Database
+    from jobs.store.dialogues import DialogueView, TurnView
+    from jobs.studio import Studio
+    from jobs.tables import Run
+
+BATCH = 200
+"""Dialogues held in memory at once."""
+
+
+class Source(Protocol):
+    """The dialogues of one run."""
+
+    people: bool
+    """It can hold labels of people."""
+
+    def about(self) -> dict[str, Any]:
+        """What the manifest says of the run; no paths."""
+        ...
+
+    def count(self, filter: ExportFilter) -> int:
+        """Number of dialogues that the filter takes."""
+        ...
+
+    def batches(self, filter: ExportFilter, size: int = BATCH) -> Iterator[list[Record]]:
+        """The dialogues in a fixed order, some at a time."""
+        ...
+
+
+class FolderSource:
+    """A run's folder without a database: findings of the run's own detectors."""
+
+    people = False
+
+    def __init__(self, path: str | Path) -> None:
+        self.run_dir = RunDir.open(path)
+        try:
+            self.config: Any = self.run_dir.config()
+        except RL2FError:  # a plugin that is not here: the events can be read all the same
+            self.config = None
+        self.name = self.run_dir.path.resolve().name
+
+    def about(self) -> dict[str, Any]:
+        """What the manifest says of the run."""
+        return _about(self.name, self.name, self.config, _meta(self.run_dir))
+
+    def count(self, filter: ExportFilter) -> int:
+        """Number of dialogues that the filter takes; reads the whole file."""
+        return sum(1 for _ in self._events(filter))
+
+    def batches(self, filter: ExportFilter, size: int = BATCH) -> Iterator[list[Record]]:
+        """In the order of the event file; an event that stands there twice counts once."""
+        voice = Voice.of(self.config)
+        run_name = getattr(self.config, "name", self.name)
+        batch: list[Record] = []
+        seen: set[str] = set()
+        for event in self._events(filter):
+            if event.id in seen:
+                continue
+            seen.add(event.id)
+            batch.append(from_event(event, self.name, run_name, voice))
+            if len(batch) == size:
+                yield batch
+                batch = []
+        if batch:
+            yield batch
+
+    def _events(self, filter: ExportFilter) -> Iterator[DialogueEvent]:
+        if not self.run_dir.events_path.exists():
+            return
+        for event in read_events(self.run_dir.events_path):
+            if isinstance(event, DialogueEvent) and filter.takes(event):
+                yield event
+
+
+class StudioSource:
+    """A run of the studio: what was ingested, with the labels of people."""
+
+    people = True
+
+    def __init__(self, db: Database, studio: Studio, run: Run) -> None:
+        self.db, self.run = db, run
+        self.run_dir = RunDir(studio.folder(run.folder))
+        try:
+            import yaml
+
+            self.config: Any = parse_config(yaml.safe_load(run.config))
+        except (RL2FError, yaml.YAMLError):
+            self.config = None
+
+    def about(self) -> dict[str, Any]:
+        """What the manifest says of the run."""
+        return _about(str(self.run.id), self.run.name, self.config, _meta(self.run_dir))
+
+    def count(self, filter: ExportFilter) -> int:
+        """Number of dialogues that the filter takes."""
+        from jobs.store import exports
+
+        return exports.count(self.db, self.run.id or 0, **filter.model_dump())
+
+    def batches(self, filter: ExportFilter, size: int = BATCH) -> Iterator[list[Record]]:
+        """In the order of ingestion, each batch in a short transaction of its own."""
+        from jobs.store import exports
+
+        voice = Voice.of(self.config)
+        after = 0
+        while True:
+            views = exports.views(self.db, self.run.id or 0, after=after, limit=size, **filter.model_dump())
+            if not views:
+                return
+            after = views[-1].row.id or 0
+            yield [from_view(view, self.run, voice) for view in views]
+
+
+def from_view(view: DialogueView, run: Run, voice: Voice) -> Record:
+    """A record from what the store says of a dialogue."""
+    row, problem = view.row, view.problem
+    task = Task.model_construct(
+        id=problem.task,
+        environment=problem.environment,
+        split=problem.split,  # type: ignore[arg-type]
+        level=problem.level,
+        public=problem.public,
+        privileged=problem.privileged,
+    )
+    words, answer = voice.words(task)
+    return Record(
+        run=str(row.run_id),
+        run_name=run.name,
+        dialogue=row.event,
+        task=problem.task,
+        task_key=task_key(problem.environment, problem.public, problem.privileged),
+        environment=problem.environment,
+        level=problem.level,
+        split=problem.split,
+        phase=row.phase,
+        stage=row.stage,
+        step=row.step,
+        checkpoint=row.checkpoint or "",
+        control=row.control or "",
+        group=row.group,
+        index=row.index,
+        policy=row.policy,
+        seed=row.seed,
+        stop=row.stop,
+        system=voice.system,
+        problem=words,
+        answer=answer,
+        steps=tuple(_step(turn) for turn in view.turns),
+    )
+
+
+def _step(view: TurnView) -> Step:
+    row = view.row
+    return Step(
+        index=row.index,
+        attempt=row.attempt,
+        verdict=Verdict.model_validate(row.verdict),
+        reward=row.reward,
+        terms=tuple(
+            Reward(name=t.name, score=t.score, weight=t.weight) for t in sorted(view.terms, key=lambda t: t.name)
+        ),
+        hint=row.hint,
+        original=row.original,
+        teacher=row.teacher or "",
+        source_task=row.source_task or "",
+        leak=_finding(view),
+        people=tuple(
+            PersonLabel(label.labeller, label.label, label.start, label.end, label.note, label.blind)
+            for label in sorted(view.labels, key=lambda label: label.labeller)
+        ),
+    )
+
+
+def _finding(view: TurnView) -> LeakReport | None:
+    """What the run's own detectors said; a detector that was asked again later does not change the record."""
+    if view.row.hint is None or not view.row.checked:
+        return None
+    for found in view.findings:
+        if found.source == "run":
+            span = (found.start, found.end) if found.start is not None and found.end is not None else None
+            return LeakReport(
+                leaked=view.row.leaked, tier=found.tier, span=span, share=found.share, action=found.action
+            )
+    return LeakReport(leaked=view.row.leaked)
+
+
+def _about(run: str, name: str, config: Any, meta: dict[str, Any]) -> dict[str, Any]:
+    environment = getattr(config, "environment", None)
+    return {
+        "run": run,
+        "name": getattr(config, "name", name),
+        "kind": getattr(config, "kind", None),
+        "seed": getattr(config, "seed", None),
+        "model": Path(config.model.name).name if hasattr(config, "model") else None,
+        "environment": None if environment is None else environment.model_dump(mode="json"),
+        "teacher": getattr(getattr(config, "teacher", None), "type", None),
+        "detectors": [part.type for part in config.leaks.detectors] if hasattr(config, "leaks") else [],
+        "git": meta.get("git"),
+        "packages": meta.get("packages", {}),
+    }
+
+
+def _meta(run_dir: RunDir) -> dict[str, Any]:
+    try:
+        meta = json.loads(run_dir.meta_path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return meta if isinstance(meta, dict) else {}

@@ -1,0 +1,300 @@
+"""Which hints are there to label: all, the flagged ones, or a seeded random sample of the unflagged ones.
+
+A contentless hint says nothing that could leak, so no queue holds one. The order is that of the dialogues, but for the
+sample, whose order is random as well.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sqlalchemy import BigInteger, cast, exists, func, select
+from sqlmodel import Session
+
+from jobs.errors import NotFound
+from jobs.tables import Dialogue, LeakLabel, Run, Turn
+from rl2f_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from jobs.database import Database
+
+WHICH = ("all", "flagged", "audit")
+CONTENTLESS = "contentless"
+COUNT_LIMIT = 10_000
+"""Counts of hints stop here: nobody labels more, and an exact count would read every turn."""
+MAX_SAMPLE = 5_000
+_PRIME = 2**31 - 1
+_IN = 500
+_dialogue: Any = Dialogue.__table__  # type: ignore[attr-defined]
+_turn: Any = Turn.__table__  # type: ignore[attr-defined]
+_label: Any = LeakLabel.__table__  # type: ignore[attr-defined]
+_newest = select(func.max(_turn.c.id))
+_runs = select(func.count()).select_from(Run.__table__)  # type: ignore[attr-defined]
+_drawn: dict[tuple[object, ...], tuple[int, ...]] = {}
+_lock = threading.Lock()
+
+
+@dataclass(frozen=True)
+class LabelFilter:
+    """Which hints."""
+
+    which: str = "all"
+    """all, flagged (a detector convicted it), or audit (a random sample of those that none convicted)."""
+    run: int | None = None
+    environment: str = ""
+    todo: bool = False
+    """Only hints that the labeller has not answered."""
+    size: int = 200
+    """Hints in the audit sample."""
+    seed: int = 0
+    """Fixes the audit sample; it stays the same while more dialogues come in, but for the few that enter it."""
+
+    def __post_init__(self) -> None:
+        if self.which not in WHICH:
+            raise ConfigError("There is no such choice of hints.", value=self.which, known=WHICH)
+        if not 1 <= self.size <= MAX_SAMPLE:
+            raise ConfigError(f"An audit sample has 1 to {MAX_SAMPLE} hints.", value=self.size)
+        if not 0 <= self.seed < 2**31:
+            raise ConfigError("A seed is a whole number from 0 to 2147483647.", value=self.seed)
+
+
+class HintKey(NamedTuple):
+    """Names a hint for good."""
+
+    run: int
+    event: str
+    turn: int
+    """0-based."""
+
+
+@dataclass(frozen=True)
+class HintItem:
+    """One hint of a queue. It carries no finding of a detector, so that a labeller stays blind."""
+
+    key: HintKey
+    environment: str
+    level: str
+    label: str | None
+    """The labeller's own answer."""
+
+
+def queue(
+    db: Database,
+    labeller: str,
+    filter: LabelFilter = LabelFilter(),
+    limit: int = 50,
+    *,
+    after: HintKey | None = None,
+    before: HintKey | None = None,
+) -> list[HintItem]:
+    """The first hints, or those that stand just after or before a given one, with the labeller's own answers.
+
+    Fewer than `limit` at an end. Raises `NotFound` where the given one is not there.
+    """
+    with db.read() as session:
+        beside = after or before
+        start = _place(session, beside) if beside else None
+        if filter.which == "audit":
+            turns = _of_sample(session, labeller, filter, limit, start, back=before is not None)
+        else:
+            turns = _walk(session, labeller, filter, limit, start, back=before is not None)
+        return _items(session, turns, labeller)
+
+
+def progress(db: Database, labeller: str, filter: LabelFilter = LabelFilter()) -> tuple[int, int]:
+    """How many of these hints the labeller has answered, and how many there are (at most `COUNT_LIMIT` + 1)."""
+    filter = replace(filter, todo=False)
+    with db.read() as session:
+        if filter.which == "audit":
+            turns = sample(session, filter)
+            return len(turns) - len(_unanswered(session, turns, labeller)), len(turns)
+        hints = _hints(filter)
+        total = session.execute(select(func.count()).select_from(hints.limit(COUNT_LIMIT + 1).subquery())).scalar_one()
+        answered = hints.join(_label, _is_answer(labeller)).with_only_columns(func.count())
+        return (done := session.execute(answered).scalar_one()), max(total, done)
+
+
+def sample(session: Session, filter: LabelFilter) -> list[int]:
+    """Row ids of `filter.size` turns with an unflagged hint, in random order.
+
+    Each turn gets a pseudo-random number from its row id and the seed; the least win. So the choice needs no memory,
+    and rows that come later push out only few. Drawing reads every turn's row id, so the last draws are held as long
+    as no turn comes and no run goes.
+    """
+    newest, held = session.execute(
+        select(select(func.max(_turn.c.id)).scalar_subquery(), _runs.scalar_subquery())
+    ).one()
+    key = (str(session.get_bind().engine.url), replace(filter, todo=False), newest, held)
+    with _lock:
+        drawn = _drawn.get(key)
+    if drawn is None:
+        drawn = tuple(_draw(session, filter))
+        with _lock:
+            while len(_drawn) >= 16:
+                _drawn.pop(next(iter(_drawn)))
+            _drawn[key] = drawn
+    return list(drawn)
+
+
+def _draw(session: Session, filter: LabelFilter) -> list[int]:
+    rng = random.Random(filter.seed)
+    mixed = (cast(_turn.c.id, BigInteger) * rng.randrange(2**29, 2**30) + rng.randrange(_PRIME)) % _PRIME
+    rank = mixed * mixed % _PRIME * mixed % _PRIME
+    every = select(_turn.c.id).order_by(rank, _turn.c.id)
+    if filter.run is not None or filter.environment:
+        every = _within(filter, every.join(_dialogue, _dialogue.c.id == _turn.c.dialogue_id))
+    found: list[int] = []
+    drawn, batch = 0, 4 * filter.size
+    while len(found) < filter.size:
+        ids = [row[0] for row in session.execute(every.offset(drawn).limit(batch))]
+        kept: set[int] = set()
+        for part in _parts(ids):
+            unflagged = _content(select(_turn.c.id)).where(_turn.c.id.in_(part), ~_turn.c.leaked)
+            kept.update(row[0] for row in session.execute(unflagged))
+        found += [turn for turn in ids if turn in kept]
+        if len(ids) < batch:
+            break
+        drawn, batch = drawn + batch, min(4 * batch, 50_000)
+    return found[: filter.size]
+
+
+def _within(filter: LabelFilter, statement: Any) -> Any:
+    """Only the filter's run and environment."""
+    if filter.run is not None:
+        statement = statement.where(_dialogue.c.run_id == filter.run)
+    if filter.environment:
+        statement = statement.where(_dialogue.c.environment == filter.environment)
+    return statement
+
+
+def _content(statement: Any) -> Any:
+    """Only turns with a hint that says something."""
+    return statement.where(_turn.c.hint.is_not(None), func.coalesce(_turn.c.teacher, "") != CONTENTLESS)
+
+
+def _hints(filter: LabelFilter) -> Any:
+    """The row ids of all hints of a filter, joined with their dialogues, in no order."""
+    statement = _within(filter, select(_turn.c.id).join(_dialogue, _dialogue.c.id == _turn.c.dialogue_id))
+    if filter.which == "flagged":
+        statement = statement.where(_dialogue.c.leak == 2, _turn.c.leaked)
+    return _content(statement)
+
+
+def _is_answer(labeller: str) -> Any:
+    """The condition under which a label is the labeller's answer on the turn of a joined dialogue."""
+    return (
+        (_label.c.run_id == _dialogue.c.run_id)
+        & (_label.c.event == _dialogue.c.event)
+        & (_label.c.turn == _turn.c.index)
+        & (_label.c.labeller == labeller)
+    )
+
+
+def _place(session: Session, key: HintKey) -> tuple[int, int, int]:
+    """Row ids of dialogue and turn, and the turn's index."""
+    statement = (
+        select(_dialogue.c.id, _turn.c.id, _turn.c.index)
+        .join(_turn, _turn.c.dialogue_id == _dialogue.c.id)
+        .where(_dialogue.c.run_id == key.run, _dialogue.c.event == key.event, _turn.c.index == key.turn)
+    )
+    row = session.execute(statement).first()
+    if row is None:
+        raise NotFound(
+            "There is no such hint.", value=tuple(key), fix="It may have been deleted; start the queue anew."
+        )
+    return row[0], row[1], row[2]
+
+
+def _of_sample(
+    session: Session, labeller: str, filter: LabelFilter, limit: int, start: tuple[int, int, int] | None, *, back: bool
+) -> list[int]:
+    turns = sample(session, filter)
+    if start is not None and start[1] in turns:
+        at = turns.index(start[1])
+        turns = turns[:at] if back else turns[at + 1 :]
+    if filter.todo:
+        turns = _unanswered(session, turns, labeller)
+    return turns[-limit:] if back else turns[:limit]
+
+
+def _walk(
+    session: Session, labeller: str, filter: LabelFilter, limit: int, start: tuple[int, int, int] | None, *, back: bool
+) -> list[int]:
+    """Turns in the order of dialogues: first some dialogues, then their turns, until there are enough.
+
+    One joined query would make the database sort every turn of a large filter.
+    """
+    found: list[int] = []
+    if start is not None:  # the rest of the dialogue that we stand in
+        beside = _turn.c.index < start[2] if back else _turn.c.index > start[2]
+        found = _turns(session, labeller, filter, [start[0]], back, beside)
+    dialogues = _within(filter, select(_dialogue.c.id))
+    dialogues = dialogues.order_by(_dialogue.c.id.desc() if back else _dialogue.c.id)
+    if filter.which == "flagged":
+        dialogues = dialogues.where(_dialogue.c.leak == 2)
+    last, batch = (start[0] if start else None), max(limit, 50)
+    while len(found) < limit:
+        more = dialogues
+        if last is not None:
+            more = more.where(_dialogue.c.id < last if back else _dialogue.c.id > last)
+        ids = [row[0] for row in session.execute(more.limit(batch))]
+        found += _turns(session, labeller, filter, ids, back)
+        if len(ids) < batch:
+            break
+        last, batch = ids[-1], min(2 * batch, _IN)
+    return found[:limit][::-1] if back else found[:limit]
+
+
+def _turns(
+    session: Session, labeller: str, filter: LabelFilter, dialogues: Sequence[int], back: bool, *conditions: Any
+) -> list[int]:
+    statement = _content(select(_turn.c.id)).where(_turn.c.dialogue_id.in_(dialogues), *conditions)
+    if filter.which == "flagged":
+        statement = statement.where(_turn.c.leaked)
+    order = (_turn.c.dialogue_id, _turn.c.index)
+    statement = statement.order_by(*(column.desc() for column in order) if back else order)
+    turns = [row[0] for row in session.execute(statement)]
+    return _unanswered(session, turns, labeller) if filter.todo else turns
+
+
+def _unanswered(session: Session, turns: Sequence[int], labeller: str) -> list[int]:
+    """Those of the turns that the labeller has not answered, in the same order."""
+    answered: set[int] = set()
+    for part in _parts(turns):
+        statement = (
+            select(_turn.c.id)
+            .join(_dialogue, _dialogue.c.id == _turn.c.dialogue_id)
+            .where(_turn.c.id.in_(part), exists().where(_is_answer(labeller)))
+        )
+        answered.update(row[0] for row in session.execute(statement))
+    return [turn for turn in turns if turn not in answered]
+
+
+def _items(session: Session, turns: Sequence[int], labeller: str) -> list[HintItem]:
+    statement = (
+        select(
+            _turn.c.id,
+            _dialogue.c.run_id,
+            _dialogue.c.event,
+            _turn.c.index,
+            _dialogue.c.environment,
+            _dialogue.c.level,
+            _label.c.label,
+        )
+        .select_from(_turn)
+        .join(_dialogue, _dialogue.c.id == _turn.c.dialogue_id)
+        .outerjoin(_label, _is_answer(labeller))
+    )
+    items: dict[int, HintItem] = {}
+    for part in _parts(turns):
+        for row in session.execute(statement.where(_turn.c.id.in_(part))):
+            items[row[0]] = HintItem(HintKey(row[1], row[2], row[3]), row[4], row[5], row[6])
+    return [items[turn] for turn in turns if turn in items]
+
+
+def _parts(turns: Sequence[int]) -> Iterable[Sequence[int]]:
+    return (turns[start : start + _IN] for start in range(0, len(turns), _IN))

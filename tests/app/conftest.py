@@ -1,0 +1,104 @@
+"""A studio of its own for each test, and the whole app over it, without a network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from app.context import Context
+from jobs.database import Database
+from jobs.queue import Queue
+from jobs.studio import Studio
+
+HOST, PORT = "127.0.0.1", 7860
+BASE = f"http://{HOST}:{PORT}"
+
+
+@pytest.fixture
+def studio(tmp_path: Path) -> Studio:
+    """An empty studio folder."""
+    return Studio(tmp_path / "studio").create()
+
+
+@pytest.fixture
+def db(studio: Studio) -> Iterator[Database]:
+    """Its database, at the newest version."""
+    database = Database(studio.database_url())
+    database.migrate()
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def context(studio: Studio, db: Database) -> Context:
+    """What pages and routes are given; no scheduler, so nothing happens by itself."""
+    return Context(studio, db, Queue(db, studio))
+
+
+@pytest.fixture(scope="session")
+def make_client() -> Callable[..., TestClient]:
+    """`make_client(context, secret=True, whole=False, password=None, names=())`: the app, asked like a page asks it.
+
+    With `secret` the client carries both halves of the secret; without, it is a stranger's program. `whole` builds
+    Gradio's pages too, which takes seconds; the JSON routes and static files are there without.
+    """
+    from app.discover import pages
+    from app.security import HEADER, Security, load_secret
+    from app.server import create_app
+
+    def make(context: Context, *, secret: bool = True, whole: bool = False, **options: Any) -> TestClient:
+        app = create_app(context, HOST, PORT, found=pages() if whole else [], **options)
+        client = TestClient(app, base_url=BASE, raise_server_exceptions=False)
+        if secret:
+            guard = Security(app, secret=load_secret(context.studio.root / "secret"), host=HOST, port=PORT)
+            client.headers[HEADER] = guard.header
+            client.cookies.set(guard.cookie_name, guard.cookie)
+        return client
+
+    return make
+
+
+@pytest.fixture
+def client(context: Context, make_client: Callable[..., TestClient]) -> TestClient:
+    """A browser page's requests to the JSON routes, over a studio of this test's own."""
+    return make_client(context)
+
+
+@dataclass(frozen=True)
+class Site:
+    """The whole app with all pages over one studio."""
+
+    context: Context
+    page: TestClient
+    """Asks like a page of ours."""
+    stranger: TestClient
+    """Asks without the secret."""
+
+
+@pytest.fixture(scope="session")
+def whole_site(
+    tmp_path_factory: pytest.TempPathFactory, make_client: Callable[..., TestClient]
+) -> Iterator[tuple[Context, TestClient]]:
+    """The whole app, built once."""
+    studio = Studio(tmp_path_factory.mktemp("site") / "studio").create()
+    db = Database(studio.database_url())
+    db.migrate()
+    context = Context(studio, db, Queue(db, studio))
+    yield context, make_client(context, whole=True)
+    db.close()
+
+
+@pytest.fixture
+def site(whole_site: tuple[Context, TestClient]) -> Iterator[Site]:
+    """The whole app; what a test changes of the queue is undone."""
+    context, made = whole_site
+    page = TestClient(
+        made.app, base_url=BASE, headers=made.headers, cookies=made.cookies, raise_server_exceptions=False
+    )
+    yield Site(context, page, TestClient(made.app, base_url=BASE, raise_server_exceptions=False))
+    context.queue.unpause()

@@ -1,0 +1,383 @@
+"""Forms: everything registered appears by itself, form and YAML are the same thing, errors stand where they belong."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pydantic import BaseModel, Field
+
+from app import form_schema, form_yaml, forms
+from app.form_errors import fields_of
+from app.form_schema import Node
+from jobs.studio import Studio
+from rl2f_core import registry
+from rl2f_core.config import BaseConfig, BaseRun, Component, dump_yaml, load_config
+
+ROOT = Path(__file__).resolve().parents[2]
+PRESETS = [preset.name for preset in forms.presets()]
+COMPONENTS = [(kind, name) for kind in registry.PACKAGES if kind != "kind" for name in registry.names(kind)]
+QUICKSTART = forms.preset_yaml("quickstart")
+LOADS = re.compile(r"\b(folder|path|weights|adapter|hub)\b|safetensors", re.IGNORECASE)
+
+
+def quickstart() -> dict[str, Any]:
+    """The quickstart as a mapping, to change."""
+    return yaml.safe_load(QUICKSTART)
+
+
+def changed(dotted: str, value: Any) -> dict[str, Any]:
+    """The quickstart with one value changed."""
+    data = quickstart()
+    parts: list[Any] = [int(part) if part.isdigit() else part for part in dotted.split(".")]
+    *above, last = parts
+    node: Any = data
+    for part in above:
+        node = node[part] if isinstance(node, list) else node.setdefault(part, {})
+    node[last] = value
+    return data
+
+
+def wrong(data: dict[str, Any], studio: Studio) -> dict[str, str]:
+    """The errors of a form by their dotted paths."""
+    checked = forms.check_data(data, studio)
+    assert not checked.ok
+    return {error.dotted: error.message for error in checked.errors}
+
+
+# -- the schema --------------------------------------------------------------------------------------------------------
+def assert_covers(cls: type[BaseModel], fields: list[dict[str, Any]]) -> None:
+    """Every field of a class has its place, its help, its default and its bounds."""
+    found = {field["key"]: field for field in fields}
+    for name, info in cls.model_fields.items():
+        if form_schema._is_constant(info.annotation):
+            assert name not in found
+            continue
+        field = found.pop(name)
+        assert field["help"] == " ".join((info.description or "").split()) != ""
+        assert field["required"] == info.is_required() and ("default" in field) != info.is_required()
+        bounds = {type(mark).__name__: mark for mark in info.metadata}
+        if "Ge" in bounds and field["node"]["kind"] in ("integer", "number"):
+            assert field["node"]["minimum"] == bounds["Ge"].ge
+        if "Le" in bounds and field["node"]["kind"] in ("integer", "number"):
+            assert field["node"]["maximum"] == bounds["Le"].le
+        if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel) and not info.metadata:
+            assert_covers(info.annotation, field["node"]["fields"])
+    assert found == {}
+
+
+@pytest.mark.parametrize(("kind", "name"), COMPONENTS, ids=[f"{kind}-{name}" for kind, name in COMPONENTS])
+def test_every_registered_component_appears_with_every_field(kind: str, name: str) -> None:
+    cls = registry.get(kind, name).Config  # type: ignore[attr-defined]
+    assert_covers(cls, forms.spec("train")["components"][kind][name]["fields"])
+
+
+@pytest.mark.parametrize("kind", forms.kinds())
+def test_every_kind_of_run_has_a_form_with_every_field(kind: str) -> None:
+    assert_covers(form_schema.config_class(kind), forms.spec(kind)["root"]["fields"])
+
+
+def walk(node: Node, inside: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
+    """All fields of a form, those of every component included once."""
+    if node["kind"] == "object":
+        for field in node["fields"]:
+            yield (*inside, field["key"]), field
+            yield from walk(field["node"], (*inside, field["key"]))
+    for below in [node.get("item"), node.get("value"), *node.get("options", []), *node.get("items", [])]:
+        if isinstance(below, dict):
+            yield from walk(below, inside)
+
+
+def all_fields() -> list[tuple[tuple[str, ...], dict[str, Any]]]:
+    """Every field of every kind of run and every component."""
+    found = [pair for kind in forms.kinds() for pair in walk(forms.spec(kind)["root"], (kind,))]
+    for kind, name in COMPONENTS:
+        found += walk({**form_schema.options(kind)[name]}, (kind, name))
+    return found
+
+
+def test_no_field_is_edited_as_raw_yaml_where_a_control_would_do() -> None:
+    assert [path for path, field in all_fields() if field["node"]["kind"] == "any"] == []
+
+
+def test_every_text_field_that_names_weights_takes_only_what_is_known() -> None:
+    """A new component whose text field names a folder or a model must carry the mark `known`, or reword its help."""
+    suspects = {
+        path[-2:] for path, field in all_fields()
+        if field["node"]["kind"] == "string" and not field["node"].get("known") and LOADS.search(field["help"])
+    }  # fmt: skip
+    assert suspects == {("stages", "start_from")}  # the configuration itself takes only names of stages there
+    marked = {path[-2:]: field["node"]["known"] for path, field in all_fields() if field["node"].get("known")}
+    assert marked == {("model", "name"): "models", ("lora", "start"): "checkpoints"}
+    adapters = next(field for path, field in all_fields() if path == ("eval", "adapters"))
+    assert adapters["node"]["value"]["known"] == "checkpoints"
+
+
+def test_basic_fields_come_from_marks_in_the_schema_and_are_few() -> None:
+    fields = {".".join(path): field for path, field in walk(forms.spec("train")["root"])}
+    basic = {name for name, field in fields.items() if field["basic"]}
+    assert {"name", "environment", "model.name", "stages", "stages.steps", "stages.method"} <= basic
+    assert not basic & {"backend", "lora", "leaks", "rollout.top_p", "stages.weight_decay"}
+    assert len(basic) < len(fields) / 2
+
+
+def test_a_recursive_component_refuses_what_its_field_refuses() -> None:
+    source = next(f for f in form_schema.options("teacher")["shuffled"]["fields"] if f["key"] == "source")
+    assert "scripted" in source["node"]["types"] and "shuffled" not in source["node"]["types"]
+
+
+class Inner(BaseConfig):
+    """Inside."""
+
+    depth: int = Field(2, gt=0)
+    """How deep."""
+
+
+class Odd(BaseConfig):
+    """All the shapes that a plugin may declare."""
+
+    inner: Inner = Field(default_factory=Inner)
+    """A section."""
+    pairs: dict[str, float] = Field(default_factory=dict, min_length=1)
+    """Names and numbers."""
+    either: int | str | None = None
+    """One or the other."""
+    couple: tuple[int, str] = (1, "a")
+    """Exactly two."""
+    words: list[str] = Field(default_factory=list, max_length=3)
+    """At most three."""
+    code: str = Field("x", pattern="^x", max_length=9)
+    """A pattern."""
+    whatever: Any = None
+    """No shape at all."""
+    me: Odd | None = None
+    """Itself."""
+
+
+def test_every_shape_that_a_plugin_may_declare_has_a_node() -> None:
+    nodes = {field["key"]: field["node"] for field in form_schema.object_node(Odd)["fields"]}
+    assert nodes["inner"]["fields"][0]["node"] == {"kind": "integer", "exclusiveMinimum": 0}
+    assert nodes["pairs"] == {"kind": "map", "value": {"kind": "number"}, "min": 1}
+    assert [option["kind"] for option in nodes["either"]["options"]] == ["integer", "string"]
+    assert nodes["either"]["nullable"] is True
+    assert [item["kind"] for item in nodes["couple"]["items"]] == ["integer", "string"]
+    assert nodes["words"] == {"kind": "list", "item": {"kind": "string"}, "min": 0, "max": 3}
+    assert nodes["code"] == {"kind": "string", "pattern": "^x", "maxLength": 9}
+    assert nodes["whatever"] == {"kind": "any"}
+    assert nodes["me"] == {"kind": "any", "nullable": True}
+
+
+def test_the_environment_of_the_readme_appears_with_its_fields_and_runs_from_the_form(tmp_path: Path) -> None:
+    """In a process of its own, because what is registered stays registered."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    code = next(block for block in re.findall(r"```python\n(.*?)```", readme, re.DOTALL) if "CountVowels" in block)
+    plugin = tmp_path / "count_vowels.py"
+    plugin.write_text(code)
+    script = (
+        "import json, sys\nfrom app import forms\nfrom jobs.studio import Studio\n"
+        "found = forms.spec('train')['components']['environment']['count_vowels']\n"
+        "data = {'environment': 'count_vowels', 'stages': [{'name': 'a', 'method': 'sft', 'steps': 1}]}\n"
+        "checked = forms.check_data(data, Studio(sys.argv[1]))\n"
+        "print(json.dumps([found, checked.data['environment'], checked.ok, forms.check_data({**data, 'environment': "
+        "{'type': 'count_vowels', 'length': 'x'}}, Studio(sys.argv[1])).errors[0].dotted]))"
+    )
+    env = {**os.environ, "RL2F_PLUGINS": str(plugin), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found, data, ok, place = yaml.safe_load(done.stdout)
+    field = next(field for field in found["fields"] if field["key"] == "length")
+    assert (field["default"], field["help"], field["node"]["kind"]) == (8, "Letters in the word.", "integer")
+    assert data["type"] == "count_vowels" and data["length"] == 8 and ok and place == "environment.length"
+
+
+# -- form and YAML -----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_goes_through_form_and_yaml_byte_for_byte(name: str, studio: Studio, tmp_path: Path) -> None:
+    wanted = dump_yaml(load_config(forms.PRESETS / f"{name}.yaml"))
+    from_yaml = forms.check_yaml(forms.preset_yaml(name), studio)
+    assert from_yaml.ok and from_yaml.yaml == wanted
+    from_form = forms.check_data(form_yaml.for_browser(from_yaml.data), studio)
+    assert from_form.ok and from_form.yaml == wanted
+    file = tmp_path / "run.yaml"
+    file.write_text(from_form.yaml)
+    assert load_config(file) == from_form.config and dump_yaml(load_config(file)) == wanted
+    assert forms.check_yaml(wanted, studio).yaml == wanted
+
+
+def test_a_wrong_form_keeps_every_value_and_writes_out_the_defaults(studio: Studio) -> None:
+    data = changed("stages.1.steps", "many")
+    data["environment"]["surprise"] = {"deep": [1, 2]}
+    data["teacher"] = "contentless"
+    checked = forms.check_data(data, studio)
+    assert checked.config is None and checked.data is not None
+    assert checked.data["stages"][1]["steps"] == "many"
+    assert checked.data["environment"]["surprise"] == {"deep": [1, 2]} and checked.data["environment"]["pool"] == 6
+    assert checked.data["teacher"]["type"] == "contentless" and checked.data["teacher"]["text"]
+    assert checked.data["rollout"]["top_p"] == 1.0
+    assert yaml.safe_load(checked.yaml) == checked.data
+
+
+def test_whole_numbers_beyond_a_browsers_precision_survive_the_round_trip(studio: Studio) -> None:
+    large = 2**60 + 1
+    checked = forms.check_data(changed("environment.seed", large), studio)
+    sent = form_yaml.for_browser(checked.data)
+    assert sent["environment"]["seed"] == str(large)
+    assert forms.check_data(sent, studio).yaml == checked.yaml
+
+
+def test_values_that_no_browser_knows_become_words() -> None:
+    text = "a: .inf\nb: .nan\nc: 2024-01-02\nd: !!binary aGk=\n1: x\n"
+    assert form_yaml.for_browser(form_yaml.read(text).value) == {
+        "a": ".inf", "b": ".nan", "c": "2024-01-02", "d": "b'hi'", "1": "x",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["preflight", "eval"])
+def test_another_kind_of_run_keeps_what_both_have(kind: str, studio: Studio) -> None:
+    data = forms.change_kind(quickstart(), kind)
+    checked = forms.check_data(data, studio)
+    assert checked.kind == kind and checked.data is not None and checked.data["environment"]["letters"] == 2
+    assert [error.dotted for error in checked.errors] == ([] if kind == "preflight" else ["adapters"])
+
+
+# -- broken YAML -------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        ("name: a\nstages: [1, 2\nseed: 3\n", 3, "expected"),
+        ("name: a\n  seed: 3\n", 2, "mapping values"),
+        ("name: a\nseed: 1\nname: b\n", 3, "`name` is given twice"),
+        ("name: a\nx: !!python/object/apply:os.system [ls]\n", 2, "could not determine a constructor"),
+        ("- a\n- b\n", 1, "no keys and values"),
+        ("", 1, "is empty"),
+        ("name: a\nx: \x07\n", 2, "character"),
+        ("name: a\n? [1, 2]\n: 3\n", 2, "plain word"),
+        ("name: *nobody\n", 1, "alias"),
+    ],
+)
+def test_broken_yaml_says_the_line_and_keeps_the_text(text: str, line: int, words: str, studio: Studio) -> None:
+    checked = forms.check_yaml(text, studio)
+    assert checked.problem is not None and checked.problem.line == line and words in checked.problem.message
+    assert checked.yaml == text and checked.data is None and not checked.ok
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: &a [x, x, x, x, x, x, x, x]\n"
+        + "".join(f"{n}: &{n} [{', '.join([f'*{p}'] * 8)}]\n" for p, n in zip("abcdefg", "bcdefgh", strict=True)),
+        "a: &a [*a]\n",
+        "[" * 4000,
+        "a: " + "9" * 5000,
+        "x" * 300_000,
+    ],
+    ids=["billion laughs", "an alias of itself", "nested", "digits", "long"],
+)
+def test_a_text_that_would_blow_up_is_refused_in_time(text: str, studio: Studio) -> None:
+    assert forms.check_yaml(text, studio).problem is not None
+
+
+# -- errors ------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("dotted", "value", "words"),
+    [
+        ("stages.1.steps", 0, "must be at least 1, not 0"),
+        ("stages.0.method.follow", 2, "must be at most 1, not 2"),
+        ("stages.1.method", "nope", "unknown method 'nope'"),
+        ("environment.length", "x", "must be a whole number"),
+        ("environment.lenght", 3, "did you mean length?"),
+        ("environment", "nope", "unknown environment"),
+        ("teacher", {"type": "shuffled", "source": {"type": "contentless", "text": ""}}, ""),
+        ("leaks", {"detectors": ["exact", "zz"]}, "unknown leak 'zz'"),
+        ("lora.targets", 7, "must be"),
+        ("lora.targets", [1], "valid string"),
+        ("evaluation.controls", ["hints", "x"], "must be 'hints'"),
+        ("rollout.temperature", None, "must be a number"),
+        ("surprise", 1, "unknown key"),
+        ("stages", [], "needs at least 1"),
+        ("name", "../x", "match pattern"),
+    ],
+)
+def test_an_error_stands_at_the_field_that_caused_it(dotted: str, value: Any, words: str, studio: Studio) -> None:
+    inner = {
+        "teacher": "teacher.source.text",
+        "leaks": "leaks.detectors.1",
+        "evaluation.controls": "evaluation.controls.1",
+    }
+    place = "lora.targets.0" if value == [1] else inner.get(dotted, dotted)
+    found = wrong(changed(dotted, value), studio)
+    assert list(found) == [place] and words in found[place]
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        (("stages.1.name", "warmup"), "stages.1.name"),
+        (("stages.1.start_from", "later"), "stages.1.start_from"),
+        (("stages.1.group_size", 1), "stages.1.group_size"),
+        (("rollout.max_turns", 1), "rollout.max_turns"),
+        (("rollout.context_length", 16), "rollout.context_length"),
+        (("evaluation.checkpoints", ["zz@3"]), "evaluation.checkpoints"),
+        (("environment.pool", 2), "environment"),
+    ],
+)
+def test_an_error_between_fields_stands_at_one_of_them(change: tuple[str, Any], place: str, studio: Studio) -> None:
+    data = changed(*change)
+    if change[0] == "rollout.context_length":
+        data["rollout"]["max_new_tokens"] = 20
+    if place == "environment":
+        data["environment"]["letters"], place = 3, "environment.letters"
+    assert list(wrong(data, studio)) == [place]
+
+
+def test_several_errors_are_all_named_with_their_lines(studio: Studio) -> None:
+    text = (
+        QUICKSTART.replace("steps: 60", "steps: 0")
+        .replace("layers: 0.5", "layers: 5")
+        .replace("seed: 0", "seed: -1", 1)
+    )
+    checked = forms.check_yaml(text, studio)
+    rows = text.splitlines()
+    assert {error.dotted for error in checked.errors} == {"seed", "lora.layers", "stages.0.steps"}
+    for error in checked.errors:
+        assert error.line is not None and str(error.path[-1]) in rows[error.line - 1]
+
+
+def test_a_missing_key_is_reported_where_it_should_stand(studio: Studio) -> None:
+    found = wrong({"environment": "guess_number", "stages": [{"steps": 1}]}, studio)
+    assert found == {"stages.0.name": "is needed", "stages.0.method": "is needed"}
+
+
+def test_a_component_that_is_unknown_has_no_fields() -> None:
+    node = {"kind": "component", "component": "environment", "types": []}
+    assert fields_of(node, {"type": "nope"}) == [] == fields_of(node, {"type": ["x"]}) == fields_of(node, 3)
+
+
+def test_an_unknown_kind_is_an_error_at_the_kind(studio: Studio) -> None:
+    for kind in ("nope", ["x"], 3):
+        assert list(wrong({**quickstart(), "kind": kind}, studio)) == ["kind"]
+
+
+# -- presets and names -------------------------------------------------------------------------------------------------
+def test_presets_start_with_the_default_and_say_what_they_are_for() -> None:
+    found = forms.presets()
+    assert found[0].name == forms.DEFAULT_PRESET and {p.path.parent for p in found} == {forms.PRESETS}
+    assert all(preset.about for preset in found)
+
+
+def test_file_and_command_are_made_of_the_name_and_of_nothing_else() -> None:
+    assert forms.command("my run/../x; rm -rf") == "rl2f train my-run-..-x-rm-rf.yaml"
+    assert forms.file_name("..") == forms.file_name(None) == "run.yaml"
+    assert forms.file_name("quickstart") == "quickstart.yaml"
+
+
+def test_what_the_form_resolves_is_a_run(studio: Studio) -> None:
+    config = forms.check_yaml(QUICKSTART, studio).config
+    assert isinstance(config, BaseRun) and isinstance(Component("environment").narrow("guess_number"), BaseConfig)

@@ -1,0 +1,324 @@
+"""A real `rl2f serve` with a small recorded run, and a page in the system's Chromium that must not complain."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from filelock import FileLock
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMAND = [sys.executable, "-c", "from app.cli import main; main()"]
+CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+FLAGS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+RECORDED: dict[str, Any] = {
+    "name": "recorded",
+    "model": {"name": "tiny-random", "device": "cpu", "dtype": "float32"},
+    "environment": {"type": "guess_number", "size": 4, "low": 1},
+    "rollout": {"max_turns": 3, "max_new_tokens": 8, "context_length": 512},
+    "evaluation": {"tasks": 6, "controls": ["hints", "contentless"], "bootstrap": 100},
+    "stages": [
+        {"name": "warm", "method": "sft", "steps": 2, "tasks_per_step": 2, "group_size": 2},
+        {"name": "rl", "method": "rl2f", "steps": 3, "tasks_per_step": 2, "group_size": 4},
+    ],
+    "preflight": {"tasks": 2, "samples": 2, "override": True},
+}
+"""Configuration of the recorded run: every kind of event, in seconds."""
+
+
+@pytest.fixture(scope="session")
+def tiny_config() -> dict[str, Any]:
+    """A copy of the recorded run's configuration, to change and start from a test."""
+    return yaml.safe_load(yaml.safe_dump(RECORDED))
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+    """A folder that the test processes of one session share."""
+    base = tmp_path_factory.getbasetemp()
+    return base if worker_id == "master" else base.parent
+
+
+@pytest.fixture(scope="session")
+def home(shared: Path) -> Path:
+    """RL2F_HOME of servers and workers: holds the tiny random model once it was asked for."""
+    folder = shared / "browser-home"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def server_environment(home: Path) -> dict[str, str]:
+    """Environment variables of servers and commands."""
+    kept = {name: value for name, value in os.environ.items() if name not in ("RL2F_STUDIO", "RL2F_DATABASE_URL")}
+    return {**kept, "RL2F_HOME": str(home), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture(scope="session")
+def recorded(shared: Path, server_environment: dict[str, str]) -> Path:
+    """The folder of a small finished run, made by the real engine once a session; or RL2F_RECORDED, made before."""
+    if ready := os.environ.get("RL2F_RECORDED"):
+        return Path(ready)
+    folder = shared / "recorded-run"
+    with FileLock(shared / "recorded-run.lock"):
+        if not folder.exists():
+            part = shared / "recorded-run.part"
+            shutil.rmtree(part, ignore_errors=True)
+            config = shared / "recorded.yaml"
+            config.write_text(yaml.safe_dump(RECORDED))
+            done = subprocess.run(
+                [*COMMAND, "train", str(config), "--out", str(part)],
+                cwd=shared,
+                env=server_environment,
+                capture_output=True,
+                text=True,
+                timeout=900,
+                check=False,
+            )
+            assert done.returncode == 0, done.stderr
+            part.rename(folder)
+    return folder
+
+
+WIDE = """() => {
+  const width = document.documentElement.clientWidth, all = document.documentElement.scrollWidth;
+  if (all <= width) return [];
+  const out = [`the page is ${all} wide, the window ${width}`];
+  for (const node of document.body.querySelectorAll('*')) {
+    const right = Math.round(node.getBoundingClientRect().right);
+    if (right > width + 1) out.push(`${node.tagName}.${node.className} ends at ${right}`);
+  }
+  return out.slice(0, 9);
+}"""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Every test of this folder needs a browser."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.browser)
+
+
+@dataclass
+class Server:
+    """A running `rl2f serve`."""
+
+    url: str
+    port: int
+    studio: Path
+    process: subprocess.Popen[bytes]
+    log: Path
+    run: int
+    """The recorded run's id in this studio."""
+
+    def stop(self, how: int = signal.SIGTERM) -> None:
+        """End it by a signal and wait."""
+        if self.process.poll() is None:
+            self.process.send_signal(how)
+        self.process.wait(timeout=30)
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_until_open(server: Server, seconds: float = 300) -> None:
+    """Until it answers; fails with its log where it ends or stays silent."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if server.process.poll() is not None:
+            break
+        with socket.socket() as probe:
+            probe.settimeout(1)
+            if probe.connect_ex(("127.0.0.1", server.port)) == 0 and b"is open at" in server.log.read_bytes():
+                return
+        time.sleep(0.1)
+    pytest.fail(f"The server did not open:\n{server.log.read_text()}")
+
+
+@pytest.fixture(scope="session")
+def start_server(
+    tmp_path_factory: pytest.TempPathFactory, recorded: Path, server_environment: dict[str, str]
+) -> Iterator[Callable[..., Server]]:
+    """`start_server(studio=None, port=None, args=())`: a server over a new studio with the recorded run, or an old one.
+
+    Whatever a test leaves running is ended after the session.
+    """
+    started: list[Server] = []
+
+    def start(studio: Path | None = None, port: int | None = None, args: tuple[str, ...] = ()) -> Server:
+        root = studio or tmp_path_factory.mktemp("studio")
+        run = _with_recorded(root, recorded)
+        port = port or free_port()
+        log = tmp_path_factory.mktemp("server") / "log.txt"
+        with open(log, "wb") as output:
+            process = subprocess.Popen(
+                [*COMMAND, "serve", "--port", str(port), "--studio", str(root), *args],
+                cwd=root,
+                env=server_environment,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        server = Server(f"http://127.0.0.1:{port}", port, root, process, log, run)
+        started.append(server)
+        wait_until_open(server)
+        return server
+
+    yield start
+    for server in started:
+        server.stop()
+
+
+def _with_recorded(root: Path, recorded: Path) -> int:
+    """Put the recorded run into a studio that does not have it; its id there."""
+    from jobs.database import Database
+    from jobs.ingest import reindex
+    from jobs.store import runs
+    from jobs.studio import Studio
+
+    studio = Studio(root).create()
+    db = Database(studio.database_url())
+    try:
+        db.migrate()
+        if not studio.folder("recorded").exists():
+            shutil.copytree(recorded, studio.folder("recorded"))
+            reindex(db, studio)
+        run = runs.find(db, folder="recorded")
+        assert run is not None and run.id is not None
+        return run.id
+    finally:
+        db.close()
+
+
+@pytest.fixture(scope="session")
+def server(start_server: Callable[..., Server]) -> Server:
+    """One server for all tests that do not end it."""
+    return start_server()
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """The system's Chromium."""
+    from playwright.sync_api import sync_playwright
+
+    path = next((found for name in CHROMIUM if (found := shutil.which(name))), None)
+    assert path, "Browser tests need Chromium. Fix: apt-get install chromium, or make test without it."
+    with sync_playwright() as playwright:
+        made = playwright.chromium.launch(executable_path=path, args=list(FLAGS))
+        yield made
+        made.close()
+
+
+@dataclass
+class Console:
+    """What a page complained of; a test may expect some of it."""
+
+    errors: list[str] = field(default_factory=list)
+    expected: list[str] = field(default_factory=list)
+
+    def allow(self, pattern: str) -> None:
+        """Complaints that match this regular expression are part of the test."""
+        self.expected.append(pattern)
+
+    def unexpected(self) -> list[str]:
+        """The others."""
+        return [error for error in self.errors if not any(re.search(each, error) for each in self.expected)]
+
+
+@pytest.fixture
+def console() -> Console:
+    """Errors in the page's console, exceptions in its scripts and requests to other machines."""
+    return Console()
+
+
+@pytest.fixture
+def new_page(browser: Any, console: Console) -> Iterator[Callable[..., Any]]:
+    """`new_page(width=1440, height=900, theme="light", **context_options)`: a tab with its own storage, watched."""
+    contexts = []
+
+    def make(width: int = 1440, height: int = 900, theme: str = "light", **options: Any) -> Any:
+        context = browser.new_context(
+            viewport={"width": width, "height": height}, color_scheme=theme, accept_downloads=True, **options
+        )
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(60_000)
+        page.on("console", lambda message: _note(console, message))
+        page.on("pageerror", lambda error: console.errors.append(f"exception: {error}"))
+        page.on("request", lambda request: _local(console, request.url))
+        return page
+
+    yield make
+    for context in contexts:
+        context.close()
+    assert not console.unexpected()
+
+
+def _note(console: Console, message: Any) -> None:
+    if message.type == "error":
+        console.errors.append(f"{message.text} ({message.location.get('url', '')})")
+
+
+def _local(console: Console, url: str) -> None:
+    if not re.match(r"(http://(127\.0\.0\.1|localhost)[:/]|data:|blob:|about:)", url):
+        console.errors.append(f"a request to another machine: {url}")
+
+
+@pytest.fixture
+def page(new_page: Callable[..., Any]) -> Any:
+    """A tab 1440 pixels wide, in light colours."""
+    return new_page()
+
+
+@pytest.fixture
+def visit(server: Server, page: Any) -> Callable[[str], Any]:
+    """`visit("/run?run=1")`: open a page of the shared server and wait until it stands; returns the tab."""
+
+    def go(path: str, tab: Any = None) -> Any:
+        tab = tab or page
+        tab.goto(server.url + path)
+        settle(tab)
+        return tab
+
+    return go
+
+
+def settle(page: Any) -> None:
+    """Until Gradio has put its components on the page and no skeleton is left."""
+    page.wait_for_function(
+        "document.querySelector('gradio-app .gradio-container') && !document.querySelector('.rl-skeleton')"
+        " && !document.querySelector('gradio-app > .loading, .wrap.full.generating')"
+    )
+
+
+@pytest.fixture
+def no_overflow() -> Callable[[Any], None]:
+    """`no_overflow(page)`: nothing is wider than the window; says what is."""
+
+    def check(page: Any) -> None:
+        wide = page.evaluate(WIDE)
+        assert wide == []
+
+    return check

@@ -1,0 +1,211 @@
+"""Page Chat in a browser: base beside a checkpoint, stop, branch, judge, and a task played with hints."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+Visit = Callable[..., Any]
+SLOW = 120_000
+"""Milliseconds: the model process has to start."""
+HOSTILE = "<img src=x onerror=alert(1)> **bold** ![x](http://example.org/x.png) <script>alert(2)</script>"
+
+
+def say(page: Any, text: str) -> None:
+    page.fill(".ch-field", text)
+    page.press(".ch-field", "Enter")
+
+
+def ended(page: Any) -> None:
+    """Until nothing is being written."""
+    page.wait_for_selector(".ch-buttons button:has-text('Stop')", state="detached", timeout=SLOW)
+    page.wait_for_selector(".ch-streaming", state="detached", timeout=SLOW)
+
+
+def answers(page: Any) -> list[str]:
+    return page.locator(".ch-message[data-role=assistant] .tx-block").all_inner_texts()
+
+
+@pytest.fixture
+def chat(visit: Visit, server: Any) -> Callable[..., Any]:
+    """`chat("Hello.", tokens=8)`: a new conversation of the base and a checkpoint with one message sent."""
+
+    def start(text: str, tokens: int = 8, temperature: float = 1.0, wait: bool = True) -> Any:
+        page = visit(f"/chat?speakers=base,{server.run}:rl@3")
+        for label, value in (("Tokens", tokens), ("Temperature", temperature)):
+            page.get_by_label(label, exact=True).fill(str(value))
+            page.get_by_label(label, exact=True).blur()
+        say(page, text)
+        page.wait_for_selector(".ch-message[data-role=assistant]", timeout=SLOW)
+        if wait:
+            ended(page)
+        return page
+
+    return start
+
+
+def test_base_and_checkpoint_answer_side_by_side_and_are_still_there_after_a_reload(
+    chat: Callable[..., Any], server: Any, no_overflow: Callable[[Any], None]
+) -> None:
+    page = chat("What is 12 + 34?")
+    names = page.locator(".ch-message[data-role=assistant] .ch-who b").all_inner_texts()
+    assert names == ["base", f"{server.run}:rl@3 · recorded"]
+    boxes = [page.locator(".ch-message[data-role=assistant]").nth(i).bounding_box() for i in range(2)]
+    assert boxes[0]["y"] == boxes[1]["y"] and boxes[0]["x"] < boxes[1]["x"]
+    before = answers(page)
+    assert len(before) == 2 and re.search(r"chat\?chat=\d+$", page.url)
+    assert page.locator(".ch-numbers").first.inner_text().startswith(("1", "2", "3", "4", "5", "6", "7", "8"))
+    page.reload()
+    page.wait_for_selector(".ch-message[data-role=assistant]")
+    assert answers(page) == before
+    assert page.locator(".ch-item[aria-current]").inner_text().startswith("What is 12 + 34?")
+    no_overflow(page)
+
+
+def test_the_stop_key_ends_an_answer_and_keeps_it(chat: Callable[..., Any]) -> None:
+    page = chat("Go on.", tokens=1800, temperature=5.0, wait=False)
+    page.wait_for_function("document.querySelector('.ch-streaming')?.textContent.length > 5", timeout=SLOW)
+    page.keyboard.press("Control+.")
+    ended(page)
+    page.wait_for_selector(".ch-numbers:has-text('stopped')")
+    assert all(len(text) > 5 for text in answers(page))
+
+
+def test_a_message_is_branched_and_both_branches_can_be_seen(chat: Callable[..., Any]) -> None:
+    page = chat("First words.")
+    original = answers(page)
+    page.locator(".ch-message[data-role=user] button:has-text('Edit')").click()
+    page.fill("dialog textarea", "Other words.")
+    page.click("dialog button:has-text('Make a branch')")
+    page.wait_for_selector(".ch-message[data-role=user]:has-text('Other words.')")
+    page.wait_for_selector(".ch-message[data-role=assistant]", timeout=SLOW)
+    ended(page)
+    user = page.locator(".ch-message[data-role=user]")
+    assert "2/2" in user.locator(".ch-switch").inner_text()
+    user.get_by_label("branch before").click()
+    assert "First words." in user.inner_text() and "1/2" in user.locator(".ch-switch").inner_text()
+    assert answers(page) == original
+    page.reload()
+    page.wait_for_selector(".ch-message[data-role=assistant]")
+    assert "First words." in page.locator(".ch-message[data-role=user]").inner_text()
+
+
+def test_an_answer_is_asked_for_again_and_the_conversation_goes_on_from_the_one_seen(chat: Callable[..., Any]) -> None:
+    page = chat("One.")
+    first = page.locator(".ch-message[data-role=assistant]").first
+    original = answers(page)[0]
+    first.locator("button:has-text('Again')").click()
+    page.wait_for_selector(".ch-switch:has-text('2/2')", timeout=SLOW)
+    ended(page)
+    first.get_by_label("branch before").click()
+    assert answers(page)[0] == original
+    say(page, "Two.")
+    page.wait_for_function("document.querySelectorAll('.ch-turn').length === 2", timeout=SLOW)
+    ended(page)
+    assert answers(page)[0] == original and len(answers(page)) == 4
+
+
+def test_answers_are_judged_and_a_second_click_takes_it_back(chat: Callable[..., Any]) -> None:
+    page = chat("Judge this.")
+    tie = page.get_by_label("a tie")
+    tie.click()
+    page.wait_for_selector("[aria-label='a tie'][aria-pressed=true]")
+    page.get_by_label("base is better").click()
+    page.wait_for_selector("[aria-label='base is better'][aria-pressed=true]")
+    assert tie.get_attribute("aria-pressed") == "false"
+    page.get_by_label("base is better").click()
+    page.wait_for_selector("[aria-label='base is better'][aria-pressed=false]")
+
+
+def test_markup_in_messages_stays_text(chat: Callable[..., Any]) -> None:
+    page = chat(HOSTILE)
+    assert page.locator(".ch-message[data-role=user] .tx-block").inner_text() == HOSTILE
+    assert page.locator(".ch-flow img, .ch-flow script, .ch-flow strong").count() == 0
+
+
+def test_a_message_that_is_too_long_is_refused_in_plain_words(visit: Visit) -> None:
+    page = visit("/chat")
+    page.wait_for_selector(".ch-field")
+    page.evaluate("document.querySelector('.ch-field').value = 'x'.repeat(5_000_000)")
+    page.press(".ch-field", "Enter")
+    page.wait_for_selector(".ch-error:has-text('5,000,000 characters, and at most 20,000 are taken')")
+    assert page.locator(".ch-message").count() == 0
+
+
+def test_a_task_is_played_with_the_scripted_teacher_to_its_end_and_replayed(visit: Visit, server: Any) -> None:
+    page = visit(f"/chat?play=1&source=run:{server.run}&index=0")
+    page.click("button:has-text('Set the problem')")
+    page.wait_for_selector(".ch-message[data-role=user]:has-text('Problem')")
+    page.wait_for_selector(".ch-verdict", timeout=SLOW)
+    ended(page)
+    for _ in range(2):
+        hint = page.locator("button:has-text('Scripted hint')")
+        if hint.count():
+            count = page.locator(".ch-message[data-role=teacher]").count()
+            hint.click()
+            page.wait_for_function(f"document.querySelectorAll('[data-role=teacher]').length > {count}", timeout=SLOW)
+            ended(page)
+    page.wait_for_function("document.querySelectorAll('.ch-end a').length === 2", timeout=SLOW)
+    assert page.locator("button:has-text('Scripted hint')").count() == 0
+    page.locator(".ch-end a").first.click()
+    page.wait_for_url("**/dialogues?**")
+    page.wait_for_selector(".tx-block")
+
+
+def test_a_persons_hint_that_leaks_is_told(visit: Visit, server: Any) -> None:
+    page = visit(f"/chat?play=1&speakers=base&source=run:{server.run}&index=3")
+    page.click("button:has-text('Set the problem')")
+    page.wait_for_selector(".ch-verdict", timeout=SLOW)
+    ended(page)
+    assert page.locator(".ch-foot .tx-inline").count() == 0
+    page.click("button:has-text('Show the answer')")
+    answer = page.locator(".ch-foot .tx-inline").first.inner_text()
+    say(page, f"The answer is {answer}.")
+    page.wait_for_selector(".tx-finding.rl-leak", timeout=SLOW)
+    assert answer in page.locator(".tx-found").first.inner_text()
+    ended(page)
+
+
+def test_a_conversation_is_found_renamed_and_deleted_after_asking(chat: Callable[..., Any]) -> None:
+    page = chat("A needle in the hay.")
+    page.get_by_label("More").click()
+    page.click(".rl-menu-items >> text=Rename")
+    page.fill("dialog input", "Haystack 77")
+    page.click("dialog button:has-text('Rename')")
+    page.wait_for_selector("h1:has-text('Haystack 77')")
+    page.get_by_label("Search conversations").fill("needle in the")
+    page.wait_for_function("document.querySelectorAll('.ch-item').length === 1")
+    page.get_by_label("More").click()
+    page.click(".rl-menu-items >> text=Delete")
+    page.click("dialog button:has-text('Cancel')")
+    assert page.locator("h1:has-text('Haystack 77')").count() == 1
+    page.get_by_label("More").click()
+    page.click(".rl-menu-items >> text=Delete")
+    page.click("dialog button:has-text('Delete')")
+    page.wait_for_selector("h1:has-text('New chat')")
+    page.wait_for_selector("text=Nothing found.")
+
+
+def test_an_address_that_names_nothing_says_so(visit: Visit, console: Any) -> None:
+    console.allow("404")
+    page = visit("/chat?chat=99999")
+    page.wait_for_selector("text=There is no chat 99999.")
+    page = visit("/chat?speakers=999:rl@1")
+    page.wait_for_selector(".ch-error:has-text('999:rl@1 cannot speak here')")
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_every_state_of_the_page_fits_the_window(
+    new_page: Callable[..., Any], visit: Visit, chat: Callable[..., Any], no_overflow: Callable[[Any], None],
+    width: int, theme: str,
+) -> None:  # fmt: skip
+    talk = chat("A long word: " + "x" * 300)
+    page = new_page(width=width, theme=theme)
+    for path in ("/chat", "/chat?play=1", talk.url.partition("/chat")[1] + talk.url.partition("/chat")[2]):
+        visit(path, page)
+        page.wait_for_selector(".ch-card, .ch-turn")
+        no_overflow(page)

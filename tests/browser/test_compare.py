@@ -1,0 +1,134 @@
+"""Page Compare in a real browser: pick runs, overlay metrics, evaluations side by side, what differs."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def pair(start_server: Callable[..., Any], recorded: Path) -> Any:
+    """A server with the recorded run and a copy of it under another seed; `second` is the copy's number."""
+    from jobs.database import Database
+    from jobs.ingest import reindex
+    from jobs.store import runs
+    from jobs.studio import Studio
+
+    server = start_server()
+    studio = Studio(server.studio)
+    folder = studio.folder("recorded-seed-1")
+    shutil.copytree(recorded, folder)
+    config = folder / "config.yaml"
+    text = config.read_text()
+    assert "\nseed: 0\n" in text
+    config.write_text(text.replace("\nseed: 0\n", "\nseed: 1\n"))
+    db = Database(studio.database_url())
+    reindex(db, studio, [folder.name])
+    found = runs.find(db, folder=folder.name)
+    db.close()
+    assert found is not None
+    server.second = found.id
+    return server
+
+
+@pytest.fixture
+def compare(pair: Any, new_page: Callable[..., Any]) -> Callable[..., Any]:
+    """`compare(query, width, theme)`: the page, when it stands."""
+
+    def go(query: str = "", width: int = 1440, theme: str = "light") -> Any:
+        page = new_page(width, 900, theme)
+        page.set_default_timeout(60_000)  # the machine may be busy with runs
+        page.goto(f"{pair.url}/compare{query}")
+        page.wait_for_function(
+            "document.querySelector('[data-rl-widget=compare] h1') && !document.querySelector('.rl-skeleton')"
+        )
+        return page
+
+    return go
+
+
+def lines(page: Any, key: str) -> list[str]:
+    of = "document.querySelector(`[data-key='${key}'] .rl-plot`)"
+    page.wait_for_function(f"key => {of}?.dataset.drawn", arg=key)
+    return page.evaluate(f"key => {of}.data.filter(t => t.meta === 'line').map(t => t.name)", key)
+
+
+def query(page: Any) -> dict[str, str]:
+    return {name: values[0] for name, values in parse_qs(urlsplit(page.url).query).items()}
+
+
+def test_runs_are_picked_and_overlaid_and_the_address_brings_them_back(pair: Any, compare: Callable[..., Any]) -> None:
+    page = compare()
+    page.wait_for_selector(".rl-empty >> text=Pick the runs to compare.")
+    for _ in range(2):
+        field = page.get_by_placeholder("add a run…")
+        field.click()
+        page.locator("#rl-pick button").first.click()
+        page.wait_for_timeout(300)
+    page.wait_for_function("document.querySelectorAll('.rl-picked [data-run]').length === 2")
+    assert len(lines(page, "reward")) == 2
+    assert set(query(page)["runs"].split(",")) == {str(pair.run), str(pair.second)}
+    page.get_by_placeholder("add a metric…").fill("cum_acc/3")
+    page.locator("#rl-metrics button").first.click()
+    assert len(lines(page, "cum_acc/3")) == 2
+    page.reload()
+    assert len(lines(page, "cum_acc/3")) == 2 and query(page)["metric"] == "reward,cum_acc/3"
+
+
+def test_evaluations_stand_side_by_side_and_checkpoints_are_paired(pair: Any, compare: Callable[..., Any]) -> None:
+    page = compare(f"?runs={pair.run},{pair.second}")
+    page.get_by_role("heading", name="Paired differences").wait_for()
+    head = page.locator(".rl-eval").first.locator("th").all_inner_texts()
+    assert len(head) == 4 and head[:2] == ["checkpoint", "control"]
+    assert {"hints", "contentless"} <= set(page.locator(".rl-eval").first.locator("td:nth-child(2)").all_inner_texts())
+    last = page.get_by_label("Against").locator("option").last.get_attribute("value")
+    page.get_by_label("Against").select_option(last)
+    page.wait_for_function("last => rl2f.query().base === last", arg=last)
+    page.wait_for_function("last => document.querySelector('select[aria-label=Against]').value === last", arg=last)
+    twin = (
+        last.replace(f"{pair.second}:", f"{pair.run}:")
+        if last.startswith(f"{pair.second}:")
+        else last.replace(f"{pair.run}:", f"{pair.second}:")
+    )
+    row = page.locator(".rl-eval tr", has_text=twin).first
+    assert ".00 [.00, .00]" in row.inner_text() and "not separated from 0" in row.inner_text()
+
+
+def test_only_what_differs_in_the_configurations_is_shown(pair: Any, compare: Callable[..., Any]) -> None:
+    page = compare(f"?runs={pair.run},{pair.second}")
+    page.wait_for_selector(".rl-diff tbody tr")
+    assert [text.split() for text in page.locator(".rl-diff tbody tr").all_inner_texts()] == [["seed", "0", "1"]]
+
+
+def test_seeds_become_one_line_when_ticked(pair: Any, compare: Callable[..., Any]) -> None:
+    page = compare(f"?runs={pair.run},{pair.second}")
+    assert len(lines(page, "reward")) == 2
+    page.get_by_label("merge seeds").check()
+    page.wait_for_function(
+        "document.querySelector('[data-key=reward] .rl-plot').data.filter(t => t.meta === 'line').length === 1"
+    )
+    assert lines(page, "reward") == ["recorded ×2"] and query(page)["seeds"] == "1"
+
+
+def test_a_run_that_is_gone_is_named_and_can_be_taken_away(pair: Any, compare: Callable[..., Any]) -> None:
+    page = compare(f"?runs={pair.run},998")
+    page.wait_for_selector(".rl-alert >> text=There is no run 998")
+    page.get_by_role("button", name="Take away").click()
+    page.wait_for_selector(".rl-alert", state="detached")
+    assert query(page)["runs"] == str(pair.run)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1440, 390])
+def test_the_page_fits(
+    pair: Any, compare: Callable[..., Any], no_overflow: Callable[[Any], None], width: int, theme: str
+) -> None:
+    page = compare(f"?runs={pair.run},{pair.second}&metric=reward,plasticity", width, theme)
+    assert len(lines(page, "reward")) == 2
+    page.get_by_role("heading", name="Paired differences").wait_for()
+    no_overflow(page)

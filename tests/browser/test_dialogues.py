@@ -1,0 +1,293 @@
+"""Page Dialogues in a real browser: replay by keyboard, deep links, groups, labels, hostile words, a narrow window."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+import pytest
+from replay_data import HOSTILE, add_run, odd_events, training_events
+
+SMALL, ODD = 1, 2
+STEP = "dialogue:train:rl2f/{}/{}/{}"
+
+
+@pytest.fixture(scope="module")
+def replay(start_server: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A server whose first run has training dialogues with leaks, and whose second has odd ones."""
+    from jobs.database import Database
+    from jobs.studio import Studio
+
+    studio = Studio(tmp_path_factory.mktemp("replay")).create()
+    db = Database(studio.database_url())
+    db.migrate()
+    add_run(db, studio, "small", training_events())
+    add_run(db, studio, "odd", odd_events())
+    db.close()
+    return start_server(studio.root)
+
+
+@pytest.fixture
+def show(replay: Any, page: Any) -> Callable[..., Any]:
+    """`show(run=1, dialogue=…)`: open the page of dialogues there and wait until a dialogue stands."""
+
+    def go(tab: Any = None, **query: Any) -> Any:
+        tab = tab or page
+        tab.goto(f"{replay.url}/dialogues?{urlencode(query)}")
+        tab.wait_for_selector(".dl-row, .rl-empty")
+        tab.wait_for_function("!document.querySelector('.rl-skeleton')")
+        return tab
+
+    return go
+
+
+def query(page: Any) -> dict[str, str]:
+    return {name: values[0] for name, values in parse_qs(urlsplit(page.url).query).items()}
+
+
+def wait_for(page: Any, **wanted: str | None) -> None:
+    """Until the address says so."""
+    page.wait_for_function(
+        "wanted => Object.entries(wanted).every(([k, v]) => new URLSearchParams(location.search).get(k) === v)",
+        arg=wanted,
+    )
+
+
+def labels_of(replay: Any, event: str, turn: int = 0) -> list[tuple[str, str, int | None, int | None, str]]:
+    from jobs.database import Database
+    from jobs.store import labels
+    from jobs.studio import Studio
+
+    db = Database(Studio(replay.studio).database_url(), read_only=True)
+    try:
+        found = labels.of_hint(db, SMALL, event, turn)
+        return [(x.labeller, x.label, x.start, x.end, x.note) for x in found]
+    finally:
+        db.close()
+
+
+def test_a_run_is_replayed_by_keyboard_alone(show: Callable[..., Any]) -> None:
+    page = show(run=SMALL)
+    page.wait_for_selector(".dv-turn")
+    wait_for(page, dialogue=STEP.format(1, 0, 0), turn="0")
+    for key in ("n", "n", "n", "j"):
+        page.keyboard.press(key)
+    wait_for(page, dialogue=STEP.format(1, 0, 3), turn="1")
+    assert page.inner_text(".dv-turn[data-current] .dv-moved").split("\n") == ["A A A A", "→", "A B A B"]
+    assert page.inner_text(".dv-turn[data-current] .dv-diff ins >> nth=0") == "B"
+    page.keyboard.press("k")
+    assert page.inner_text(".dv-turn[data-turn='0'] mark.tx-found") == "A B A B"
+    page.keyboard.press("t")
+    page.wait_for_selector(".dv-token")
+    assert "log p -2.5000" in page.get_attribute(".dv-token >> nth=1", "title")
+    page.keyboard.press("p")
+    wait_for(page, dialogue=STEP.format(1, 0, 2), turn="0", tokens="1")
+    page.keyboard.press("t")
+    page.wait_for_selector(".dv-token", state="detached")
+
+    assert "A B A B" not in page.inner_text(".dl-body"), "the answer is hidden"
+    page.keyboard.press("a")
+    page.wait_for_selector(".dv-answer")
+    assert page.inner_text(".dv-answer .tx-block") == "A B A B"
+    page.keyboard.press("N")
+    wait_for(page, dialogue=STEP.format(2, 0, 0))
+    page.wait_for_selector(".dv-answer", state="detached")
+    page.wait_for_selector("[data-act=privileged]")
+    page.keyboard.press("P")
+    wait_for(page, dialogue=STEP.format(1, 0, 0))
+    page.keyboard.press("G")
+    wait_for(page, dialogue=STEP.format(3, 1, 3))
+    page.keyboard.press("g")
+    wait_for(page, dialogue=STEP.format(1, 0, 0))
+    page.keyboard.press("m")
+    assert page.get_attribute(".dl", "data-font") == "reading"
+    page.keyboard.press("e")
+    assert page.get_attribute("details[data-fold=system]", "open") is not None
+    page.keyboard.press("x")
+    assert page.get_attribute("details[data-fold=system]", "open") is None
+    page.keyboard.press("?")
+    assert "next turn" in page.inner_text("dialog")
+    page.keyboard.press("Escape")
+
+    page.keyboard.press("/")
+    page.keyboard.type("no idea n")
+    page.wait_for_function("document.querySelectorAll('.dl-row').length === 0 || location.search.includes('search')")
+    assert page.input_value("[name=search]") == "no idea n", "keys are letters while typing"
+
+
+def test_a_link_opens_exactly_this_turn_with_its_filters(show: Callable[..., Any]) -> None:
+    wanted = {
+        "run": str(SMALL),
+        "leak": "2",
+        "step": "2–3",
+        "dialogue": STEP.format(3, 0, 3),
+        "turn": "1",
+        "tokens": "1",
+    }
+    page = show(**wanted)
+    for _ in range(2):
+        page.wait_for_selector(".dv-token")
+        assert page.get_attribute(".dl-row[data-current]", "data-event") == STEP.format(3, 0, 3)
+        assert page.get_attribute(".dv-turn[data-current]", "data-turn") == "1"
+        assert page.locator(".dl-row").count() == 4 and "1–4 of 4" in page.inner_text(".dl-pager")
+        assert query(page) == wanted
+        page.reload()
+        page.wait_for_selector(".dl-row")
+
+
+def test_filters_are_in_the_address_and_can_be_cleared(show: Callable[..., Any]) -> None:
+    page = show(run=SMALL)
+    page.wait_for_function("document.querySelectorAll('.dl-row').length === 24")
+    page.select_option("[name=leak]", "2")
+    page.wait_for_function("document.querySelectorAll('.dl-row').length === 6")
+    wait_for(page, leak="2", dialogue=STEP.format(1, 0, 3))
+    page.fill("[name=step]", "2")
+    page.press("[name=step]", "Enter")
+    page.wait_for_function("document.querySelectorAll('.dl-row').length === 2")
+    page.fill("[name=step]", "two")
+    page.press("[name=step]", "Enter")
+    assert "is a number, or a range" in page.inner_text(".rl-toasts")
+    page.select_option("[name=solved]", "1")
+    page.wait_for_selector(".rl-empty")
+    assert "No dialogue fits" in page.inner_text(".rl-empty")
+    page.click("text=Clear filters")
+    page.wait_for_function("document.querySelectorAll('.dl-row').length === 24")
+    page.fill("[name=search]", "write that")
+    page.wait_for_function("document.querySelectorAll('.dl-row').length === 6")
+    wait_for(page, search="write that", leak=None, run="1")
+
+
+def test_the_group_stands_side_by_side(show: Callable[..., Any], no_overflow: Callable[[Any], None]) -> None:
+    page = show(run=SMALL, dialogue=STEP.format(2, 1, 2))
+    page.wait_for_selector(".dv-turn")
+    page.keyboard.press("v")
+    page.wait_for_selector(".gv-grid")
+    heads = page.locator(".gv-head")
+    assert heads.count() == 4
+    assert "return −0.30" in heads.nth(2).inner_text() and heads.nth(2).get_attribute("aria-current") == "true"
+    assert "3 of 4" in page.inner_text(".dl-body") and "0.55" in page.inner_text(".dl-body")
+    wait_for(page, view="group")
+    no_overflow(page)
+    page.reload()
+    page.wait_for_selector(".gv-grid")
+    page.locator(".gv-head").nth(0).click()
+    page.wait_for_selector(".dv-turn")
+    wait_for(page, view=None, dialogue=STEP.format(2, 1, 0))
+
+
+def test_a_hint_is_flagged_with_span_and_note_and_the_flag_taken_back(show: Callable[..., Any], replay: Any) -> None:
+    event = STEP.format(2, 0, 3)
+    page = show(run=SMALL, dialogue=event)
+    page.wait_for_selector(".dv-labels button")
+    page.keyboard.press("1")
+    assert page.evaluate("document.activeElement.classList.contains('dv-name')"), "it asks who labels"
+    page.keyboard.type("anna")
+    page.fill(".dv-note", "names <b>all</b>")
+    page.keyboard.press("Escape")
+    page.evaluate("""() => {
+      const [before, mark] = document.querySelectorAll('.dv-hint .tx-block [data-o]');
+      const range = document.createRange();
+      range.setStart(before.firstChild, 4);
+      range.setEnd(mark.firstChild, 3);
+      getSelection().removeAllRanges();
+      getSelection().addRange(range);
+    }""")
+    page.keyboard.press("1")
+    page.wait_for_selector(".tx-label")
+    assert labels_of(replay, event) == [("anna", "leak", 4, 15, "names <b>all</b>")]
+    assert "".join(page.locator(".tx-said").all_inner_texts()) == "code is A B"
+    assert page.locator(".dl-row[data-current] .dl-labelled").count() == 1
+    page.keyboard.press("2")
+    page.wait_for_selector(".tx-label[data-label=no_leak]")
+    page.keyboard.press("u")
+    page.wait_for_selector(".tx-label[data-label=leak]")
+    page.keyboard.press("u")
+    page.wait_for_selector(".tx-label", state="detached")
+    assert labels_of(replay, event) == []
+
+
+def test_notes_are_kept_and_shown_as_they_are(show: Callable[..., Any]) -> None:
+    page = show(run=SMALL, dialogue=STEP.format(1, 1, 1))
+    page.wait_for_selector("textarea[data-act=note]")
+    page.fill("textarea[data-act=note]", "see <img src=x onerror=alert(1)>")
+    page.press("textarea[data-act=note]", "Control+Enter")
+    page.wait_for_selector(".dv-note-row")
+    assert "see <img src=x onerror=alert(1)>" in page.inner_text(".dv-note-row")
+    page.click(".dv-note-row [aria-label='delete the note']")
+    page.click("dialog .rl-danger")
+    page.wait_for_selector(".dv-note-row", state="detached")
+
+
+def test_hostile_words_do_nothing_and_hidden_characters_are_seen(
+    show: Callable[..., Any], no_overflow: Callable[[Any], None]
+) -> None:
+    page = show(run=ODD, dialogue="dialogue:train:odd/hostile")
+    page.wait_for_selector(".dv-turn")
+    shown = page.inner_text(".dv-turn[data-turn='0'] .tx-block >> nth=0")
+    assert '<script>window.pwned = "script"</script>' in shown and "![logo](http://example.invalid/a.png)" in shown
+    named = page.locator(".dv-turn[data-turn='0'] .tx-block >> nth=0").locator(".tx-invisible").all_inner_texts()
+    assert named == ["RLO", "PDF", "ZWSP"]
+    assert "\u202e" not in page.inner_text(".dl") and "\u200b" not in page.inner_text(".dl") and "😀" in HOSTILE
+    assert page.locator(".dl script, .dl img, .dl iframe, .dl a[href^=javascript]").count() == 0
+    page.keyboard.press("v")
+    page.wait_for_selector(".gv-grid")
+    assert page.evaluate("window.pwned") is None
+    page.keyboard.press("v")
+
+    page = show(run=ODD, dialogue="dialogue:train:odd/long")
+    page.wait_for_selector(".tx-more")
+    no_overflow(page)
+    page.click(".tx-more >> nth=0")
+    page.wait_for_function("document.querySelector('.dv-turn .tx-block').textContent.length >= 100000")
+    no_overflow(page)
+    page = show(run=ODD, dialogue="dialogue:train:odd/failed")
+    page.wait_for_selector(".dv-end .tx-block")
+    assert page.inner_text(".dv-end .tx-block") == "ValueError: <b>broke</b>"
+
+
+def test_what_is_not_there_is_said_plainly(show: Callable[..., Any], console: Any) -> None:
+    console.allow(r"status of 404")
+    page = show(run=SMALL, dialogue="dialogue:nowhere")
+    page.wait_for_selector(".dl-body [role=alert]")
+    assert "no such dialogue" in page.inner_text(".dl-body [role=alert]")
+    assert page.locator(".dl-row").count() == 24, "the list is there to go on with"
+    page = show(run=999)
+    page.wait_for_selector(".dl-body [role=alert]")
+    assert "There is no run 999" in page.inner_text(".dl-body")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_in_a_narrow_window_list_and_dialogue_are_two_views(
+    show: Callable[..., Any], new_page: Callable[..., Any], no_overflow: Callable[[Any], None], theme: str
+) -> None:
+    page = show(new_page(390, 844, theme), run=SMALL)
+    assert page.locator(".dl-row").first.is_visible() and not page.locator(".dl-pane").is_visible()
+    no_overflow(page)
+    page.click(".dl-row >> nth=3")
+    page.wait_for_selector(".dv-turn")
+    assert not page.locator(".dl-list").is_visible()
+    no_overflow(page)
+    page.click("[aria-label='next dialogue']")
+    wait_for(page, dialogue=STEP.format(1, 1, 0))
+    page.click("text=← List")
+    assert page.locator(".dl-row").first.is_visible() and "dialogue" not in query(page)
+    page.click(".dl-row >> nth=2")
+    page.wait_for_selector(".dv-turn")
+    page.keyboard.press("v")
+    page.wait_for_selector(".gv-grid")
+    no_overflow(page)
+    page.go_back()
+    page.wait_for_selector(".dl-row >> visible=true")
+    assert re.search(r"run=1\b", page.url)
+
+
+def test_the_copied_link_is_the_address(show: Callable[..., Any], new_page: Callable[..., Any]) -> None:
+    page = new_page(permissions=["clipboard-read", "clipboard-write"])
+    show(page, run=SMALL, dialogue=STEP.format(1, 0, 2), turn=2)
+    page.wait_for_selector(".dv-turn")
+    page.keyboard.press("c")
+    page.wait_for_selector(".rl-toast")
+    assert page.evaluate("navigator.clipboard.readText()") == page.url
+    assert query(page)["turn"] == "2"

@@ -1,0 +1,146 @@
+"""Page Exports in a real browser: from the form to a data set that loads."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SLOW = 120_000
+"""Milliseconds that a worker may take to start and to end on a busy machine."""
+
+
+def finished(tab: Any) -> Any:
+    return tab.locator(".ex-done")
+
+
+def test_an_export_is_started_watched_taken_and_loaded(
+    server: Any, visit: Callable[..., Any], no_overflow: Callable[[Any], None], tmp_path: Path
+) -> None:
+    tab = visit(f"/exports?runs={server.run}&phase=evaluation")
+    tab.get_by_text("dialogues, 0 of them labelled by people").wait_for()
+    before = finished(tab).count()
+    tab.get_by_role("button", name="Export", exact=True).click()
+    tab.locator(".ex-done").nth(before).wait_for(timeout=SLOW)
+    newest = finished(tab).first
+    assert f"{server.run} · recorded" in newest.inner_text()
+    with tab.expect_download() as taking:
+        newest.get_by_role("row", name="unpaired_preference").get_by_role("link").first.click()
+    taken = tmp_path / "taken.jsonl"
+    taking.value.save_as(taken)
+    assert taking.value.suggested_filename.endswith("unpaired_preference.jsonl")
+    with tab.expect_download() as taking:
+        newest.get_by_role("link", name="manifest").click()
+    manifest = json.loads(Path(taking.value.path()).read_text())
+    facts = manifest["formats"]["unpaired_preference"]["files"]["unpaired_preference.jsonl"]
+    assert facts["sha256"] == hashlib.sha256(taken.read_bytes()).hexdigest()
+    assert manifest["settings"]["filter"]["phase"] == "evaluation"
+    no_overflow(tab)
+
+    from datasets import load_dataset
+
+    rows = load_dataset("json", data_files=str(taken), split="train", cache_dir=str(tmp_path / "cache"))
+    assert len(rows) == manifest["formats"]["unpaired_preference"]["rows"]
+    folder = server.studio / "exports" / newest.get_attribute("data-folder")
+    whole = load_dataset(str(folder), "messages", split="train", cache_dir=str(tmp_path / "cache"))
+    assert len(whole) == manifest["formats"]["messages"]["rows"] and set(whole["phase"]) == {"evaluation"}
+
+    newest.get_by_role("button", name="Delete").click()
+    tab.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    tab.wait_for_function("n => document.querySelectorAll('.ex-done').length === n", arg=before)
+    assert not folder.exists()
+
+
+def test_the_form_stands_in_the_address_and_comes_back(server: Any, visit: Callable[..., Any]) -> None:
+    tab = visit(f"/exports?run={server.run}")
+    tab.locator(".ex-run", has_text="recorded").wait_for()
+    tab.get_by_role("checkbox", name="Messages").uncheck()
+    tab.get_by_role("radio", name="Detectors alone").check()
+    assert tab.get_by_label("labeller").count() == 0
+    tab.get_by_text("Which dialogues").click()
+    tab.get_by_label("steps").fill("2-")
+    tab.get_by_label("steps").fill("two")
+    tab.get_by_role("alert").get_by_text("One step, or a range").wait_for()
+    tab.get_by_label("steps").fill("2-3")
+    tab.get_by_role("alert").get_by_text("One step, or a range").wait_for(state="hidden")
+    tab.get_by_text("More", exact=True).click()  # ends the typing, and is not lost
+    tab.get_by_role("checkbox", name="Show the answer in the prompts").check()
+    tab.get_by_role("alert").get_by_text("Every prompt will hold the answer").wait_for()
+    address = tab.url.partition("?")[2]
+    for part in (f"runs={server.run}", "labels=detector", "steps=2-3", "privileged=1"):
+        assert part in address.split("&")
+    tab.reload()
+    tab.get_by_label("steps").wait_for()
+    assert tab.url.partition("?")[2] == address
+    assert tab.get_by_label("steps").input_value() == "2-3"
+    assert not tab.get_by_role("checkbox", name="Messages").is_checked()
+    assert tab.get_by_role("radio", name="Detectors alone").is_checked()
+    tab.get_by_text("Command", exact=True).click()
+    told = tab.locator(".ex-form .ex-code code").inner_text()
+    assert told.startswith(f"rl2f export {server.run} --out") and "--steps 2-3" in told and "--privileged" in told
+
+
+def test_what_cannot_be_exported_is_told_before_and_after(server: Any, visit: Callable[..., Any]) -> None:
+    tab = visit(f"/exports?runs={server.run}&labels=people&formats=unpaired_preference&name=nobody")
+    tab.get_by_role("link", name="Label some first").wait_for()
+    tab.get_by_role("button", name="Export", exact=True).click()
+    job = tab.locator(".ex-job", has_text="nobody")
+    job.get_by_text("Label hints on the page Labels").wait_for(timeout=SLOW)
+    assert job.locator('.rl-badge[data-status="failed"]').count() == 1
+    job.get_by_role("button", name="Dismiss").click()
+    job.wait_for(state="detached")
+    tab.get_by_text("Which dialogues").click()
+    tab.get_by_label("steps").fill("99-99")
+    tab.get_by_text("0 dialogues, 0 of them").wait_for()
+    assert tab.get_by_role("button", name="Export", exact=True).is_disabled()
+
+
+def test_a_link_to_a_run_that_is_gone_says_so(visit: Callable[..., Any], console: Any) -> None:
+    console.allow("404")
+    tab = visit("/exports?runs=987654")
+    tab.get_by_text("There is no run 987654").wait_for()
+    tab.get_by_text("Choose a run.", exact=True).wait_for()
+    assert "runs=" not in tab.url
+
+
+def test_names_of_strangers_are_text(server: Any, visit: Callable[..., Any], tmp_path: Path) -> None:
+    folder = server.studio / "exports" / "900-strange"
+    folder.mkdir(parents=True)
+    evil = "<img src=x onerror=\"document.title='owned'\">"
+    manifest = {
+        "name": evil,
+        "created": 1.0,
+        "dialogues": 1,
+        "labels": {"hints": 1, "people": {}, "detector": {}, "without": {evil: 1}},
+        "runs": [{"run": evil, "name": evil}],
+        "formats": {"messages": {"rows": 1, "files": {"messages.jsonl": {"bytes": 1}}}},
+        "left_out": {evil: evil},
+        "settings": {"labels": "both", "privileged": False},
+    }
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    tab = visit("/exports")
+    tab.locator(".ex-done", has_text="onerror").wait_for()
+    assert tab.locator(".ex-done img").count() == 0 and tab.title() != "owned"
+    (folder / "manifest.json").unlink()
+    folder.rmdir()
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_page_fits_the_window(
+    server: Any,
+    visit: Callable[..., Any],
+    new_page: Callable[..., Any],
+    no_overflow: Callable[[Any], None],
+    width: int,
+    theme: str,
+) -> None:
+    tab = visit(
+        f"/exports?runs={server.run}&phase=evaluation&privileged=1", new_page(width=width, height=900, theme=theme)
+    )
+    tab.get_by_role("button", name="Export", exact=True).wait_for()
+    no_overflow(tab)

@@ -1,0 +1,103 @@
+"""Every page at both widths and in both themes: nothing wider than the window, nothing in the console."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.discover import pages
+
+PAGES = [page.path for page in pages()]
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1440, 390])
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_fits_and_does_not_complain(
+    server: Any,
+    visit: Callable[..., Any],
+    new_page: Callable[..., Any],
+    no_overflow: Callable[[Any], None],
+    path: str,
+    width: int,
+    theme: str,
+) -> None:
+    page = new_page(width=width, theme=theme)
+    visit(f"/{path}?run={server.run}" if path else "/", page)
+    assert page.title().endswith("RL2F Studio")
+    assert page.evaluate("document.body.classList.contains('dark')") is (theme == "dark")
+    assert page.locator(".rl-nav a").count() == len(PAGES)
+    assert page.locator(".rl-nav [aria-current]").is_visible()
+    no_overflow(page)
+    if folder := os.environ.get("RL2F_SCREENSHOTS"):
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        page.wait_for_timeout(1500)
+        page.screenshot(path=f"{folder}/{path or 'runs'}-{width}-{theme}.png", full_page=True)
+    page.close()
+
+
+@pytest.mark.parametrize("path", [path for path in PAGES if path in ("run", "dialogues", "new", "compare", "chat")])
+def test_an_address_that_names_nothing_says_so_and_links_back(
+    visit: Callable[..., Any], console: Any, path: str
+) -> None:
+    console.allow(r"status of 404")
+    query = {"new": "clone", "compare": "runs", "chat": "chat"}.get(path, "run")
+    page = visit(f"/{path}?{query}=99999")
+    told = page.get_by_text("There is no", exact=False).first
+    told.wait_for()
+    assert page.locator("gradio-app a[href^='/']").count() >= 1
+
+
+def test_the_theme_is_kept_from_page_to_page(visit: Callable[..., Any]) -> None:
+    page = visit("/")
+    page.get_by_role("button", name="Light or dark").click()
+    assert page.evaluate("[document.documentElement.dataset.theme, document.body.classList.contains('dark')]") == [
+        "dark",
+        True,
+    ]
+    visit("/compare")
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+    page.keyboard.press("T")
+    assert page.evaluate("document.documentElement.dataset.theme") == "light"
+
+
+def test_the_key_list_opens_and_stays_away_while_typing(visit: Callable[..., Any]) -> None:
+    page = visit("/")
+    page.keyboard.press("?")
+    page.get_by_role("heading", name="Keys").wait_for()
+    assert page.locator("dialog kbd").count() > 8
+    page.keyboard.press("Escape")
+    page.locator("dialog").wait_for(state="detached")
+    page.keyboard.press("/")
+    page.keyboard.type("?jn")
+    assert page.locator("dialog").count() == 0
+    assert page.get_by_role("searchbox").input_value() == "?jn"
+
+
+def test_a_wrong_address_is_a_page_with_the_way_back(server: Any, page: Any, console: Any) -> None:
+    console.allow(r"status of 404")
+    page.goto(f"{server.url}/nowhere")
+    page.get_by_text("There is no page /nowhere.").wait_for()
+    page.get_by_role("link", name="Go to the runs").click()
+    page.wait_for_url(f"{server.url}/")
+
+
+def test_the_scripts_links_are_those_of_python(visit: Callable[..., Any]) -> None:
+    from app import links
+
+    page = visit("/")
+    both = {
+        "links.run(17)": links.run_url(17),
+        "links.dialogue(17, 'dialogue:rl:3:g:1', 2, 3)": links.dialogue_url(17, "dialogue:rl:3:g:1", 2, 3),
+        "links.dialogue(1, 'a b&c', 0)": links.dialogue_url(1, "a b&c", 0),
+        "links.fresh('quickstart')": links.new_url("quickstart"),
+        "links.fresh(null, 4)": links.new_url(clone=4),
+        "links.compare([3, 1])": links.compare_url([3, 1]),
+        "links.chat(null, ['base', '17:rl2f@20'])": links.chat_url(None, ["base", "17:rl2f@20"]),
+        "links.labels()": links.labels_url(),
+    }
+    assert page.evaluate(f"[{', '.join(f'rl2f.{call}' for call in both)}]") == list(both.values())

@@ -1,0 +1,316 @@
+"""Page New run in a real browser: presets, form and YAML, errors, stages, preflight, schedule, launch."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from jobs.database import Database
+from jobs.store import runs
+from jobs.studio import Studio
+from jobs.tables import ENDED
+from rl2f_core.config import dump_yaml, parse_config
+
+README = Path(__file__).resolve().parents[2] / "README.md"
+Visit = Callable[..., Any]
+WAIT = 60_000
+"""Milliseconds; the machine may be busy with the runs themselves."""
+
+
+@pytest.fixture
+def open_form(visit: Visit, page: Any) -> Visit:
+    """`open_form("?preset=quickstart")`: the page with its form drawn."""
+
+    def go(query: str = "?preset=quickstart", tab: Any = None) -> Any:
+        tab = tab or page
+        tab.set_default_timeout(WAIT)
+        visit(f"/new{query}", tab)
+        tab.wait_for_selector("#nr-form .rf-row")
+        return tab
+
+    return go
+
+
+def field(page: Any, path: str) -> Any:
+    """The control of a field by its path, e.g. `stages.1.steps`."""
+    return page.locator(f'#nr-form [data-key="{path}"]')
+
+
+def errors_at(page: Any, path: str) -> str:
+    """What stands under a field."""
+    return page.locator(f'#nr-form [data-path="{path}"] > .rf-error').inner_text()
+
+
+def summary(page: Any, text: str) -> None:
+    """Wait until the summary says so."""
+    page.wait_for_function("text => document.querySelector('.nr-summary').innerText.includes(text)", arg=text)
+
+
+def text_of(page: Any) -> str:
+    """The YAML beside the form."""
+    return page.locator("#nr-yaml").input_value()
+
+
+def write(page: Any, text: str) -> None:
+    """Type over the YAML and leave it."""
+    if not page.locator("#nr-yaml").is_visible():
+        page.locator(".nr-code > summary").click()
+    page.locator("#nr-yaml").fill(text)
+
+
+def tiny_yaml(config: dict[str, Any], **changes: Any) -> str:
+    """The YAML of the recorded run, changed."""
+    return yaml.safe_dump({**config, **changes}, sort_keys=False)
+
+
+def test_a_run_is_launched_from_the_form_and_is_what_the_command_line_takes(
+    open_form: Visit, tiny_config: dict[str, Any], tmp_path: Path
+) -> None:
+    page = open_form()
+    write(page, tiny_yaml(tiny_config, name="from-the-form"))
+    page.wait_for_function("document.querySelector('.nr-command').textContent === 'rl2f train from-the-form.yaml'")
+    assert field(page, "model.name").input_value() == "tiny-random"
+    field(page, "stages.0.steps").fill("1")
+    page.wait_for_function("document.querySelector('#nr-yaml').value.includes('steps: 1\\n')")
+    shown = text_of(page)
+    assert shown == dump_yaml(parse_config(yaml.safe_load(shown)))
+    with page.expect_download() as saved:
+        page.locator("#nr-save").click()
+    assert saved.value.suggested_filename == "from-the-form.yaml"
+    saved.value.save_as(tmp_path / "run.yaml")
+    assert (tmp_path / "run.yaml").read_text() == shown
+    page.locator("#nr-start").click()
+    page.wait_for_url(re.compile(r"/run\?run=\d+"))
+    run = int(re.search(r"run=(\d+)", page.url)[1])  # type: ignore[index]
+    held = page.evaluate("run => fetch(`/api/form/start?clone=${run}`).then(a => a.json())", run)
+    assert held["yaml"] == shown and held["source"]["clone"] == run
+
+
+def test_an_error_stands_at_its_field_and_keeps_the_run_from_starting(open_form: Visit) -> None:
+    page = open_form()
+    field(page, "stages.1.steps").fill("0")
+    summary(page, "1 thing is wrong")
+    assert errors_at(page, "stages.1.steps") == "must be at least 1, not 0"
+    assert field(page, "stages.1.steps").get_attribute("aria-invalid") == "true"
+    assert "steps: 0" in text_of(page) and page.locator(".nr-lines b").count() == 1
+    page.locator("#nr-start").click()
+    page.wait_for_function("document.activeElement.dataset.key === 'stages.1.steps'")
+    assert "/new" in page.url
+    field(page, "stages.1.steps").fill("many")
+    page.wait_for_function("document.querySelector('.nr-summary').innerText.includes('whole number')")
+    field(page, "stages.1.steps").fill("5")
+    summary(page, "ready")
+    assert errors_at(page, "stages.1.steps") == ""
+
+
+def test_an_error_in_a_folded_part_opens_it_and_the_summary_leads_there(open_form: Visit) -> None:
+    page = open_form()
+    assert not field(page, "lora.rank").is_visible()
+    write(page, text_of(page).replace("rank: 16", "rank: -4"))
+    summary(page, "lora.rank")
+    assert field(page, "lora.rank").is_visible() and "at least 1" in errors_at(page, "lora.rank")
+    page.locator(".nr-errors button").click()
+    page.wait_for_function("document.activeElement.dataset.key === 'lora.rank'")
+
+
+def test_form_and_yaml_follow_each_other(open_form: Visit) -> None:
+    page = open_form()
+    write(page, text_of(page).replace("length: 4", "length: 5").replace("type: scripted", "type: contentless"))
+    page.wait_for_function("document.querySelector('#nr-form [data-key=\"environment.length\"]').value === '5'")
+    assert field(page, "teacher.type").input_value() == "contentless" and field(page, "teacher.text").is_visible()
+    page.locator("#nr-source").focus()
+    page.wait_for_function("document.querySelector('#nr-yaml').value.includes('text: ')")  # defaults are written out
+    field(page, "environment.type").select_option("guess_number")
+    page.wait_for_function("document.querySelector('#nr-yaml').value.includes('type: guess_number')")
+    assert "letters:" not in text_of(page) and field(page, "environment.size").input_value() == "16"
+    field(page, "environment.type").select_option("secret_code")
+    assert field(page, "environment.length").input_value() == "5"  # what was chosen before is not forgotten
+    summary(page, "ready")
+
+
+def test_broken_yaml_says_the_line_and_keeps_the_text(open_form: Visit) -> None:
+    page = open_form()
+    good = text_of(page)
+    broken = good.replace("seed: 0", "seed: [0", 1)
+    write(page, broken)
+    summary(page, "cannot be read")
+    assert re.match(r"Line \d+: The YAML is broken", page.locator(".nr-broken").inner_text())
+    assert page.locator(".nr-stale").is_visible() and page.locator(".nr-lines b").count() == 1
+    page.locator("#nr-source").focus()
+    page.locator(".nr-line").click()
+    assert text_of(page) == broken
+    page.reload()
+    page.wait_for_selector("#nr-form .rf-row")
+    summary(page, "cannot be read")
+    assert text_of(page) == broken  # a reload keeps it too
+    write(page, good)
+    summary(page, "ready")
+    assert not page.locator(".nr-stale").is_visible()
+
+
+def test_stages_are_added_duplicated_moved_and_removed(open_form: Visit) -> None:
+    page = open_form()
+    names = (
+        '[...document.querySelectorAll(\'#nr-form [data-key$=".name"][data-key^="stages."]\')].map(n => n.value).join()'
+    )
+
+    def become(wanted: str) -> None:
+        page.wait_for_function(f"wanted => {names} === wanted", arg=wanted)
+
+    become("warmup,rl2f")
+    page.get_by_label("duplicate stage 2").click()
+    become("warmup,rl2f,rl2f-2")
+    page.get_by_label("move stage 3 up").click()
+    become("warmup,rl2f-2,rl2f")
+    page.get_by_label("remove stage 1").click()
+    become("rl2f-2,rl2f")
+    page.locator('#nr-form [data-key="stages+"]').click()
+    become("rl2f-2,rl2f,rl2f-3")
+    summary(page, "ready")
+    assert [stage["name"] for stage in yaml.safe_load(text_of(page))["stages"]] == ["rl2f-2", "rl2f", "rl2f-3"]
+
+
+def test_what_was_not_started_survives_a_reload_and_can_be_discarded(open_form: Visit) -> None:
+    page = open_form("?preset=guess_number")
+    field(page, "seed").fill("77")
+    page.wait_for_function("document.querySelector('#nr-yaml').value.includes('seed: 77')")
+    page.reload()
+    page.wait_for_selector(".nr-notice")
+    page.wait_for_function("document.querySelector('#nr-yaml').value.includes('seed: 77')")
+    assert field(page, "seed").input_value() == "77"
+    page.locator("#nr-source").select_option("preset:arithmetic")
+    page.wait_for_url(re.compile("preset=arithmetic"))
+    page.wait_for_function("document.querySelector('#nr-yaml').value.includes('name: arithmetic')")
+    page.go_back()
+    page.wait_for_function("document.querySelector('#nr-yaml').value.includes('seed: 77')")
+    page.locator(".nr-notice button").click()
+    page.wait_for_function("document.querySelector('#nr-form [data-key=\"seed\"]').value === '0'")
+    page.reload()
+    page.wait_for_selector("#nr-form .rf-row")
+    assert field(page, "seed").input_value() == "0" and page.locator(".nr-notice").count() == 0
+
+
+def test_a_past_run_is_cloned_and_a_missing_one_is_said(open_form: Visit, server: Any, console: Any) -> None:
+    page = open_form(f"?clone={server.run}")
+    assert field(page, "name").input_value() == "recorded" and "A copy of run" in page.locator(".nr-about").inner_text()
+    console.allow("404")
+    page.goto(f"{server.url}/new?clone=99999")
+    page.wait_for_selector("[role=alert] .rl-empty-title")
+    assert "There is no run 99999" in page.locator(".rl-empty").inner_text()
+
+
+def test_a_file_is_loaded(open_form: Visit, tiny_config: dict[str, Any], tmp_path: Path) -> None:
+    page = open_form()
+    file = tmp_path / "mine.yaml"
+    file.write_text("# a comment\n" + tiny_yaml(tiny_config, name="from-a-file"))
+    page.locator("input[type=file]").set_input_files(file)
+    page.wait_for_function("document.querySelector('#nr-form [data-key=\"name\"]').value === 'from-a-file'")
+    page.wait_for_function("!document.querySelector('#nr-yaml').value.includes('#')")
+    assert text_of(page) == dump_yaml(parse_config(yaml.safe_load(file.read_text())))
+
+
+def test_paths_are_refused_in_the_form_and_through_the_yaml(open_form: Visit) -> None:
+    page = open_form()
+    offered = page.locator('#nr-form [data-key="model.name"] option').all_inner_texts()
+    assert {"smollm2-135m", "tiny-random", "another from the hub …"} <= set(offered)
+    field(page, "model.name").select_option(label="another from the hub …")
+    page.locator('#nr-form [data-key="model.name@"]').fill("../../etc")
+    summary(page, "no known model")
+    page.locator('#nr-form [data-key="model.name@"]').fill("org/name")
+    summary(page, "ready")
+    write(page, text_of(page).replace("start: null", "start: /etc"))
+    summary(page, "lora.start")
+    assert "no checkpoint of a known run" in errors_at(page, "lora.start")
+
+
+def test_a_preflight_shows_its_verdict_and_the_histogram(open_form: Visit, tiny_config: dict[str, Any]) -> None:
+    page = open_form()
+    write(page, tiny_yaml(tiny_config, name="looked-at"))
+    summary(page, "ready")
+    page.locator("#nr-preflight").click()
+    page.wait_for_selector("#nr-result [data-status]")
+    assert re.search(r"preflight=\d+", page.url)
+    page.wait_for_selector("#nr-result .nr-verdict", timeout=3 * WAIT)
+    page.wait_for_selector("#nr-result .bars path", timeout=WAIT)
+    words = page.locator("#nr-result").inner_text()
+    assert re.search("✓ Worth starting|✗ Not worth starting", words) and "mixed groups" in words
+    assert not page.locator(".nr-older").is_visible()
+    field(page, "seed").fill("5")
+    page.wait_for_selector(".nr-older:visible")
+    page.reload()
+    page.wait_for_selector("#nr-result .nr-verdict")
+
+
+def test_a_run_is_scheduled_and_the_next_three_times_are_shown(open_form: Visit, tiny_config: dict[str, Any]) -> None:
+    page = open_form()
+    write(page, tiny_yaml(tiny_config, name="every-night"))
+    summary(page, "ready")
+    page.locator("#nr-schedule").click()
+    page.get_by_role("button", name="every night").click()
+    page.wait_for_function("document.querySelectorAll('.nr-next li').length === 3")
+    page.locator("#nr-plan-cron").fill("61 2 * * *")
+    page.wait_for_selector(".nr-next .rf-error")
+    assert page.locator("#nr-plan-save").is_disabled()
+    page.locator("#nr-plan-cron").fill("30 3 * * *")
+    page.locator("#nr-plan-zone").fill("Europe/Berlin")
+    page.wait_for_function("/3:30/.test(document.querySelector('.nr-next').innerText)")
+    page.locator("#nr-plan-save").click()
+    page.wait_for_selector(".rl-toast:has-text('Scheduled')")
+
+
+def test_the_environment_of_the_readme_is_chosen_run_and_replayed_without_a_change_elsewhere(
+    start_server: Callable[..., Any],
+    server_environment: dict[str, str],
+    tiny_config: dict[str, Any],
+    page: Any,
+    tmp_path: Path,
+) -> None:
+    code = next(b for b in re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL) if "CountVowels" in b)
+    (tmp_path / "count_vowels.py").write_text(code)
+    server_environment["RL2F_PLUGINS"] = str(tmp_path / "count_vowels.py")
+    try:
+        server = start_server()
+    finally:
+        del server_environment["RL2F_PLUGINS"]
+    page.set_default_timeout(WAIT)
+    page.goto(f"{server.url}/new")
+    page.wait_for_selector("#nr-form .rf-row")
+    write(page, tiny_yaml(tiny_config, name="vowels"))
+    page.wait_for_function("document.querySelector('#nr-form [data-key=\"name\"]').value === 'vowels'")
+    field(page, "environment.type").select_option("count_vowels")
+    field(page, "environment.length").fill("5")
+    assert "Letters in the word." in page.locator('#nr-form [data-path="environment.length"]').inner_text()
+    summary(page, "ready")
+    page.locator("#nr-start").click()
+    page.wait_for_url(re.compile(r"/run\?run=\d+"))
+    run_id = int(re.search(r"run=(\d+)", page.url)[1])  # type: ignore[index]
+    database = Database(Studio(server.studio).database_url(), read_only=True)
+    try:
+        end = time.monotonic() + 300
+        while runs.get(database, run_id).status not in ENDED and time.monotonic() < end:
+            time.sleep(0.5)
+        assert runs.get(database, run_id).status == "succeeded", runs.get(database, run_id).detail
+    finally:
+        database.close()
+    page.goto(f"{server.url}/dialogues?run={run_id}")
+    page.wait_for_selector("text=How many vowels are in")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1440, 390])
+def test_the_page_fits_the_window_with_everything_open(
+    width: int, theme: str, open_form: Visit, new_page: Callable[..., Any], no_overflow: Callable[[Any], None]
+) -> None:
+    page = open_form(tab=new_page(width=width, height=900 if width > 500 else 844, theme=theme))
+    no_overflow(page)
+    write(page, text_of(page).replace("rank: 16", "rank: -4").replace("name: rl2f", f"name: {'long' * 30}"))
+    summary(page, "lora.rank")
+    page.evaluate("document.querySelectorAll('#nr-form details').forEach(node => { node.open = true; })")
+    no_overflow(page)
+    assert page.locator("#nr-start").is_visible()

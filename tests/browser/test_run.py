@@ -1,0 +1,220 @@
+"""Page Run in a real browser: watch a run, open the dialogues of a point, find a series, two tabs, both themes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+import yaml
+
+WAIT = 60_000
+"""Milliseconds; the machine may be busy with runs."""
+DRAWN = "[...document.querySelectorAll('.rl-charts [data-key] .rl-plot')].filter(n => n.dataset.drawn).length"
+
+
+@pytest.fixture
+def patient(new_page: Callable[..., Any]) -> Callable[..., Any]:
+    """`new_page` with more patience."""
+
+    def make(*args: Any, **options: Any) -> Any:
+        page = new_page(*args, **options)
+        page.set_default_timeout(WAIT)
+        return page
+
+    return make
+
+
+@pytest.fixture
+def page(patient: Callable[..., Any]) -> Any:
+    """The tab that `visit` uses."""
+    return patient()
+
+
+def plot(page: Any, key: str) -> Any:
+    """A plot that has been drawn, scrolled to."""
+    card = page.locator(f'.rl-chart[data-key="{key}"]')
+    card.scroll_into_view_if_needed()
+    page.wait_for_function("key => document.querySelector(`[data-key='${key}'] .rl-plot`)?.dataset.drawn", arg=key)
+    return card.locator(".rl-plot")
+
+
+def click_point(page: Any, key: str, number: int) -> None:
+    """Click on a point of the first line of a plot."""
+    node = plot(page, key)
+    x, y = node.evaluate(
+        """(node, i) => {
+          const trace = node.data.find(t => t.meta === 'line');
+          const box = node.getBoundingClientRect(), l = node._fullLayout;
+          return [box.left + l._size.l + l.xaxis.d2p(trace.x[i]), box.top + l._size.t + l.yaxis.d2p(trace.y[i])];
+        }""",
+        number,
+    )
+    page.mouse.move(x - 3, y)
+    page.mouse.move(x, y)
+    page.wait_for_selector(f'[data-key="{key}"] .hoverlayer .legend')
+    page.mouse.click(x, y)
+
+
+def query(page: Any) -> dict[str, str]:
+    return {name: values[0] for name, values in parse_qs(urlsplit(page.url).query).items()}
+
+
+def test_a_finished_run_answers_four_questions_and_shows_its_curves(server: Any, visit: Callable[..., Any]) -> None:
+    page = visit(f"/run?run={server.run}")
+    page.wait_for_selector(".rl-badge[data-status=succeeded]")
+    for title in ("Used the hints?", "Solved by turn", "Changes after feedback", "Groups"):
+        assert page.get_by_role("heading", name=title).first.is_visible()
+    assert "contentless" in page.locator(".rl-glance").inner_text()
+    plot(page, "reward")
+    keys = page.eval_on_selector_all(".rl-charts .rl-chart", "nodes => nodes.map(n => n.dataset.key)")
+    assert keys[:4] == ["reward", "cum_acc/", "revisions", "groups"]
+    assert "frac_reward_zero_std" in page.locator('[data-key="groups"]').inner_text()
+    assert page.locator(".rl-eval").first.locator("tbody tr").count() >= 4
+    assert "hint_effect of" in page.locator(".rl-findings").inner_text()
+    stages = page.locator(".rl-stages li").all_inner_texts()
+    assert "warm sft, demonstrations" in stages[0] and "2/2" in stages[0] and "rl rl2f" in stages[1]
+
+
+def test_plots_off_the_screen_are_drawn_when_they_get_there(
+    server: Any, patient: Callable[..., Any], visit: Callable[..., Any]
+) -> None:
+    page = visit(f"/run?run={server.run}", patient(390, 700))
+    plot(page, "reward")
+    every = page.locator(".rl-charts [data-key]").count()
+    assert page.evaluate(DRAWN) < every
+    page.locator(".rl-charts [data-key]").nth(every - 1).scroll_into_view_if_needed()
+    last = page.locator(".rl-charts [data-key]").nth(every - 1).get_attribute("data-key")
+    plot(page, last)
+
+
+def test_a_click_on_a_point_opens_the_dialogues_of_that_step(server: Any, visit: Callable[..., Any]) -> None:
+    page = visit(f"/run?run={server.run}")
+    click_point(page, "reward", 1)
+    page.wait_for_url(re.compile(r"/dialogues\?"))
+    found = query(page)
+    assert (found["run"], found["stage"], found["step"]) == (str(server.run), "rl", "2")
+    page.wait_for_selector(".dl-list [role=option]")
+
+
+def test_any_series_is_found_by_its_words_and_stays_with_the_address(server: Any, visit: Callable[..., Any]) -> None:
+    page = visit(f"/run?run={server.run}")
+    field = page.get_by_placeholder("search more series…")
+    field.fill("gradient")
+    page.wait_for_selector("#rl-series button >> text=grad_norm")
+    assert page.locator("#rl-series button").count() == 1
+    field.press("Enter")
+    plot(page, "grad_norm")
+    assert query(page)["more"] == "grad_norm"
+    page.reload()
+    plot(page, "grad_norm")
+    page.locator('[data-key="grad_norm"] .rl-icon').click()
+    page.wait_for_selector('[data-key="grad_norm"]', state="detached")
+    assert "more" not in query(page)
+    field.fill("no such words anywhere")
+    page.wait_for_selector("#rl-series >> text=No series has these words.")
+
+
+def test_x_and_smoothing_are_chosen_and_stand_in_the_address(server: Any, visit: Callable[..., Any]) -> None:
+    page = visit(f"/run?run={server.run}&smooth=0")
+    node = plot(page, "reward")
+    plain = node.evaluate("n => n.data.find(t => t.meta === 'line').y")
+    assert not node.evaluate("n => n.data.some(t => t.meta === 'raw')")
+    page.get_by_label("Along x").select_option("time")
+    page.wait_for_function(
+        "document.querySelector('[data-key=reward] .rl-plot').layout.xaxis.title.text.includes('since the start')"
+    )
+    page.get_by_label("Smoothing").fill("0.9")
+    page.wait_for_function("document.querySelector('[data-key=reward] .rl-plot').data.some(t => t.meta === 'raw')")
+    smoothed = node.evaluate("n => n.data.find(t => t.meta === 'line').y")
+    assert smoothed[1] == pytest.approx((0.9 * plain[0] + plain[1]) / 1.9)
+    assert query(page) == {"run": str(server.run), "x": "time", "smooth": "0.9"}
+
+
+def test_plots_take_the_colours_of_the_theme_at_once(server: Any, visit: Callable[..., Any]) -> None:
+    page = visit(f"/run?run={server.run}")
+    node = plot(page, "reward")
+    line = "n => getComputedStyle([...n.querySelectorAll('.js-line')].at(-1)).stroke"
+    wanted = "() => getComputedStyle(document.documentElement).getPropertyValue('--rl-student').trim()"
+    light = node.evaluate(line)
+    drawn = node.get_attribute("data-drawn")
+    before = page.evaluate(wanted)
+    page.get_by_role("button", name="Light or dark").click()
+    page.wait_for_function(
+        "before => document.querySelector('[data-key=reward] .rl-plot').dataset.drawn > before", arg=drawn
+    )
+    assert page.evaluate(wanted) != before and node.evaluate(line) != light
+
+
+def test_a_run_is_watched_from_the_queue_to_its_end_without_a_reload(
+    server: Any, visit: Callable[..., Any], tiny_config: dict[str, Any]
+) -> None:
+    tiny_config |= {"name": "watched", "evaluation": {**tiny_config["evaluation"], "tasks": 2}}
+    page = visit("/compare")
+    run = page.evaluate(
+        "async (yaml) => (await rl2f.api('/api/form/launch', { body: { yaml } })).run", yaml.safe_dump(tiny_config)
+    )
+    visit(f"/run?run={run}")
+    page.evaluate("window.here = true")
+    page.wait_for_selector(".rl-badge[data-status=succeeded]", timeout=120_000)
+    plot(page, "reward")
+    page.wait_for_selector(".rl-eval")
+    assert page.evaluate("window.here") is True
+    page.locator("summary", has_text="Log").click()
+    page.wait_for_selector(".rl-fold[data-fold=log] pre:visible")
+    assert page.locator("button[data-act]").all_inner_texts() == ["Delete"]
+
+
+def test_notes_are_text_whatever_they_hold(server: Any, visit: Callable[..., Any]) -> None:
+    page = visit(f"/run?run={server.run}")
+    text = '<img src=x onerror="window.pwned=1"> **bold**'
+    page.get_by_label("A note on this run").fill(text)
+    page.get_by_role("button", name="Save note").click()
+    page.wait_for_selector(".rl-note p")
+    assert page.locator(".rl-note p").last.inner_text() == text
+    assert page.evaluate("window.pwned") is None and page.locator(".rl-note img").count() == 0
+    page.get_by_placeholder("add a tag").fill("<i>x</i>")
+    page.get_by_placeholder("add a tag").press("Enter")
+    page.wait_for_selector(".rl-tags .rl-chip >> text=<i>x</i>")
+
+
+def test_a_run_deleted_in_another_tab_and_an_unknown_one_are_one_plain_message(
+    start_server: Callable[..., Any], patient: Callable[..., Any], visit: Callable[..., Any], console: Any
+) -> None:
+    console.allow("404")
+    own = start_server()
+    first, second = patient(), patient()
+    for tab in (first, second):
+        tab.goto(f"{own.url}/run?run={own.run}")
+        tab.wait_for_selector(".rl-badge[data-status=succeeded]")
+    first.locator("button[data-act=delete]").click()
+    first.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    first.wait_for_url(re.compile(rf"{own.url}/$"))
+    second.wait_for_selector(f".rl-empty >> text=Run {own.run} was deleted.", timeout=30_000)
+    for address, words in (("999", "There is no run 999."), ("x", "is not the number of a run.")):
+        second.goto(f"{own.url}/run?run={address}")
+        second.wait_for_selector(f".rl-empty >> text={words}")
+        assert second.get_by_role("link", name="All runs").get_attribute("href") == "/"
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1440, 390])
+def test_the_page_fits(
+    server: Any,
+    visit: Callable[..., Any],
+    patient: Callable[..., Any],
+    no_overflow: Callable[[Any], None],
+    width: int,
+    theme: str,
+) -> None:
+    page = visit(f"/run?run={server.run}", patient(width, 900, theme))
+    plot(page, "reward")
+    for name in ("config", "environment", "log"):
+        page.locator(f"[data-fold={name}] > summary").click()
+    page.wait_for_selector("[data-fold=config] pre")
+    no_overflow(page)
+    beyond = "n => n.querySelector('.main-svg').getBoundingClientRect().width - n.clientWidth"
+    inside = page.eval_on_selector_all(".rl-plot", f"nodes => nodes.filter(n => n.dataset.drawn).map({beyond})")
+    assert inside and max(inside) <= 1

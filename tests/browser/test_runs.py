@@ -1,0 +1,260 @@
+"""Page Runs in a real browser: watch, stop, resume, reorder, search, tag, delete; the server may go and come back."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from jobs.database import Database
+from jobs.queue import Queue
+from jobs.store import runs
+from jobs.studio import Studio
+
+Visit = Callable[..., Any]
+EVIL = "<img src=x onerror=\"document.title='owned'\">"
+
+
+@pytest.fixture
+def queue(server: Any) -> Iterator[Queue]:
+    """The queue of the shared server's studio, from another process: rows for tests to look at."""
+    studio = Studio(server.studio)
+    db = Database(studio.database_url())
+    yield Queue(db, studio)
+    db.close()
+
+
+@pytest.fixture
+def add(queue: Queue, tiny_config: dict[str, Any]) -> Iterator[Callable[..., Any]]:
+    """`add(name, start=True, **changes)`: a run that is deleted after the test."""
+    made = []
+
+    def add_one(name: str, start: bool = True, **changes: Any) -> Any:
+        run = queue.add(yaml.safe_dump({**tiny_config, **changes, "name": name}), start=start)
+        made.append(run.id)
+        return run
+
+    yield add_one
+    queue.pause()
+    for run_id in made:
+        if not [run for run in runs.page(queue.db, limit=500).rows if run.id == run_id]:
+            continue
+        if runs.get(queue.db, run_id).status in ("queued", "starting", "running", "stopping"):
+            queue.abort(run_id)
+            wait_for_status(queue, run_id, "stopped", "interrupted", "failed", "succeeded")
+        queue.delete(run_id)
+    queue.unpause()
+
+
+def wait_for_status(queue: Queue, run_id: int, *wanted: str, seconds: float = 120) -> str:
+    """Until the server has given a run one of these statuses."""
+    import time
+
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        status = runs.get(queue.db, run_id).status
+        if status in wanted:
+            return status
+        time.sleep(0.2)
+    raise AssertionError(f"run {run_id} is {status}, not {wanted}: {runs.get(queue.db, run_id).detail}")
+
+
+def row(page: Any, name: str) -> Any:
+    """The line of a run in a table."""
+    return page.locator("tr", has=page.get_by_role("link", name=name, exact=True))
+
+
+def test_the_recorded_run_is_listed_and_opens(server: Any, visit: Visit) -> None:
+    page = visit("/")
+    line = row(page, "recorded")
+    assert line.locator(".rl-badge").inner_text() == "succeeded"
+    assert "guess_number" in line.inner_text() and "5/5" in line.inner_text()
+    line.get_by_role("link", name="recorded", exact=True).click()
+    page.wait_for_url(f"{server.url}/run?run={server.run}")
+
+
+def test_filters_stand_in_the_address_and_come_back_with_it(visit: Visit, add: Callable[..., Any]) -> None:
+    add("apple", start=False)
+    page = visit("/")
+    page.get_by_role("searchbox").fill("apple")
+    page.wait_for_url(re.compile(r"search=apple"))
+    row(page, "recorded").wait_for(state="detached")
+    page.get_by_label("Status", exact=True).select_option("stopped")
+    page.wait_for_url(re.compile(r"status=stopped"))
+    page.reload()
+    row(page, "apple").wait_for()
+    assert page.get_by_role("searchbox").input_value() == "apple"
+    assert row(page, "recorded").count() == 0
+    page.get_by_role("searchbox").fill("nothing like it")
+    page.get_by_text("No run fits these filters").wait_for()
+    page.get_by_role("button", name="Clear the filters").click()
+    row(page, "recorded").wait_for()
+    assert "?" not in page.url
+
+
+def test_tags_and_notes_are_kept_and_markup_in_them_is_text(visit: Visit, add: Callable[..., Any]) -> None:
+    add("marked", start=False)
+    page = visit("/")
+    row(page, "marked").get_by_label("Actions of marked").click()
+    page.get_by_role("button", name="Tags and notes…").click()
+    page.get_by_role("textbox", name="Tags").fill("good, <b>bold</b>")
+    page.get_by_role("textbox", name="A new note").fill(EVIL)
+    page.get_by_role("button", name="Save").click()
+    row(page, "marked").get_by_text(EVIL).wait_for()
+    assert row(page, "marked").get_by_role("button", name="#<b>bold</b>").is_visible()
+    row(page, "marked").get_by_role("button", name="#good").click()
+    page.wait_for_url(re.compile(r"tag=good"))
+    row(page, "recorded").wait_for(state="detached")
+    assert page.locator("img[src=x]").count() == 0 and "owned" not in page.title()
+
+
+def test_markup_in_a_name_is_text(visit: Visit, add: Callable[..., Any]) -> None:
+    add(EVIL, start=False)
+    page = visit("/")
+    page.get_by_role("link", name=EVIL, exact=True).wait_for()
+    assert page.locator("img[src=x]").count() == 0 and "owned" not in page.title()
+
+
+def test_the_queue_is_paused_reordered_and_left(visit: Visit, queue: Queue, add: Callable[..., Any]) -> None:
+    page = visit("/")
+    queue.pause()
+    for name in ("first", "second", "third"):
+        add(name)
+    part = page.get_by_role("region", name="Queue")
+    names = part.locator("tbody a.runs-name, tbody .runs-main > a")
+    row(part, "third").wait_for()
+    assert names.all_inner_texts() == ["first", "second", "third"]
+    part.get_by_role("button", name="Move third up").click()
+    page.wait_for_function(
+        "document.querySelectorAll('[data-part=queue] tbody .runs-main > a')[1].textContent === 'third'"
+    )
+    part.get_by_role("button", name="Move first down").click()
+    page.wait_for_function(
+        "document.querySelectorAll('[data-part=queue] tbody .runs-main > a')[0].textContent === 'third'"
+    )
+    assert [run.name for run in runs.queued(queue.db)] == ["third", "first", "second"]
+    part.get_by_role("button", name="Remove second from the queue").click()
+    row(part, "second").wait_for(state="detached")
+    assert "paused" in part.inner_text()
+    assert runs.active(queue.db) == []
+
+
+def test_a_run_is_watched_stopped_and_resumed(
+    visit: Visit, queue: Queue, add: Callable[..., Any], tiny_config: dict[str, Any]
+) -> None:
+    stages = [{**tiny_config["stages"][1], "name": "long", "steps": 400, "checkpoint_every": 5}]
+    page = visit("/")
+    run = add("watched", stages=stages)
+    card = page.locator(f"article[data-run='{run.id}']")
+    card.wait_for(timeout=60_000)
+    card.get_by_text(re.compile(r"^step \d+/400$")).wait_for(timeout=120_000)
+    page.wait_for_function(
+        "id => Number(document.querySelector(`article[data-run='${id}'] [role=progressbar]`)?.ariaValueNow) > 0",
+        arg=run.id,
+        timeout=120_000,
+    )
+    assert "reward" in card.inner_text() and page.title().startswith("(1)")
+    card.get_by_role("button", name="Stop").click()
+    row(page, "watched").wait_for(timeout=60_000)
+    assert row(page, "watched").locator(".rl-badge").inner_text() == "stopped"
+    before = runs.get(queue.db, run.id).done
+    assert 0 < before < 400
+    row(page, "watched").get_by_label("Actions of watched").click()
+    page.get_by_role("button", name="Resume").click()
+    card.wait_for(timeout=60_000)
+    page.wait_for_function(
+        """([id, done]) => {
+          const card = document.querySelector(`article[data-run='${id}']`);
+          return Number(/step (\\d+)/.exec(card?.innerText)?.[1]) > done;
+        }""",
+        arg=[run.id, before],
+        timeout=120_000,
+    )
+    card.get_by_role("button", name="Abort").click()
+    page.get_by_role("dialog").get_by_role("button", name="Abort").click()
+    row(page, "watched").wait_for(timeout=60_000)
+    assert row(page, "watched").locator(".rl-badge").inner_text() in ("interrupted", "stopped")
+
+
+def test_runs_are_deleted_only_after_asking(visit: Visit, queue: Queue, add: Callable[..., Any]) -> None:
+    ids = [add(name, start=False).id for name in ("waste one", "waste two")]
+    page = visit("/?search=waste")
+    for name in ("waste one", "waste two"):
+        page.get_by_label(f"Choose {name}").check()
+    assert page.get_by_role("link", name="Compare", exact=True).last.get_attribute("href") in (
+        f"/compare?runs={ids[0]},{ids[1]}",
+        f"/compare?runs={ids[1]},{ids[0]}",
+    )
+    page.get_by_role("button", name="Delete 2…").click()
+    page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
+    assert {runs.get(queue.db, number).status for number in ids} == {"stopped"}
+    page.get_by_role("button", name="Delete 2…").click()
+    page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    page.get_by_text("2 runs were deleted.").wait_for()
+    page.get_by_text("No run fits these filters").wait_for()
+    assert not {run.id for run in runs.page(queue.db, limit=500).rows} & set(ids)
+
+
+def test_runs_are_chosen_and_opened_by_keyboard_alone(server: Any, visit: Visit) -> None:
+    page = visit("/?search=recorded")
+    row(page, "recorded").wait_for()
+    page.keyboard.press("j")
+    assert page.locator("tr[data-here]").count() == 1
+    page.keyboard.press("x")
+    assert page.get_by_label("Choose recorded").is_checked()
+    page.keyboard.press("Enter")
+    page.wait_for_url(re.compile(rf"/run\?run={server.run}"))
+
+
+def test_another_tab_is_told_what_this_one_did(
+    visit: Visit, new_page: Callable[..., Any], console: Any, add: Callable[..., Any]
+) -> None:
+    console.allow(r"status of (404|409)")
+    add("shared", start=False)
+    first, second = visit("/?search=shared"), visit("/?search=shared", new_page())
+    row(second, "shared").get_by_label("Actions of shared").click()  # an open menu holds the old state
+    row(first, "shared").get_by_label("Actions of shared").click()
+    first.get_by_role("button", name="Delete…").click()
+    first.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    first.get_by_text("No run fits these filters").wait_for()
+    second.get_by_role("button", name="Resume").click()
+    second.get_by_text("There is no run").wait_for()
+    second.get_by_text("No run fits these filters").wait_for()
+
+
+def test_a_schedule_is_shown_with_its_next_time_switched_and_deleted(visit: Visit, queue: Queue) -> None:
+    from jobs.store import schedules
+
+    made = schedules.add(queue.db, name="every night", trigger="nightly", when="30 2 * * *")
+    page = visit("/")
+    line = page.locator(f"tr[data-schedule='{made.id}']")
+    line.get_by_text(re.compile(r"^in \d+ (h|min)$")).wait_for()
+    line.get_by_role("checkbox").click()
+    line.get_by_text("off", exact=True).wait_for()
+    assert schedules.get(queue.db, made.id or 0).enabled is False
+    line.get_by_role("button", name="Delete…").click()
+    page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    line.wait_for(state="detached")
+    assert schedules.all_schedules(queue.db) == []
+
+
+def test_an_open_page_outlives_the_server(start_server: Callable[..., Any], page: Any, console: Any) -> None:
+    console.allow(r"ERR_CONNECTION_REFUSED|ERR_INCOMPLETE_CHUNKED_ENCODING|ERR_CONNECTION_RESET|ERR_EMPTY_RESPONSE")
+    console.allow(r"Connection|network|fetch")  # Gradio's own words on the same
+    own = start_server()
+    page.goto(own.url)
+    row(page, "recorded").wait_for()
+    own.stop(signal.SIGKILL)
+    page.get_by_text("The server does not answer. Runs go on").wait_for()
+    again = start_server(studio=own.studio, port=own.port)
+    page.get_by_text("The server does not answer").wait_for(state="detached", timeout=60_000)
+    row(page, "recorded").get_by_label("Actions of recorded").click()
+    page.get_by_role("button", name="Tags and notes…").click()
+    page.get_by_role("textbox", name="A new note").fill("still here")
+    page.get_by_role("button", name="Save").click()
+    row(page, "recorded").get_by_text("still here").wait_for()
+    again.stop()

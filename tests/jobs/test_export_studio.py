@@ -1,0 +1,297 @@
+"""Exports from the studio's database: people's labels, the run kind `export`, the queue and its worker."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from export_builders import ENVIRONMENT, event, leaky_events, rows_of, turn, write_run, wrong
+
+from jobs.database import Database
+from jobs.export import published
+from jobs.export.export import export
+from jobs.export.formats import FORMATS
+from jobs.export.locate import open_studio, studio_sources
+from jobs.export.settings import ExportFilter, ExportSettings
+from jobs.export.sources import FolderSource, StudioSource
+from jobs.ingest import reindex
+from jobs.kinds.export import ExportRun
+from jobs.queue import Queue
+from jobs.store import labels, runs
+from jobs.studio import Studio
+from rl2f_core.errors import RL2FError, RunError
+from rl2f_core.events import JsonlSink
+from rl2f_core.run import RunDir, execute
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def studio(tmp_path: Path) -> Studio:
+    return Studio(tmp_path / "studio").create()
+
+
+@pytest.fixture
+def db(studio: Studio) -> Iterator[Database]:
+    database = Database(studio.database_url())
+    database.migrate()
+    yield database
+    database.close()
+
+
+def add(db: Database, studio: Studio, name: str = "leaky", events: Any = None) -> int:
+    """A recorded run in the studio; its number."""
+    write_run(studio.folder(name), leaky_events() if events is None else events)
+    (number,) = reindex(db, studio, [name])
+    return number
+
+
+def source(db: Database, studio: Studio, number: int) -> StudioSource:
+    return StudioSource(db, studio, runs.get(db, number))
+
+
+def test_database_and_folder_give_the_same_rows(db: Database, studio: Studio, tmp_path: Path) -> None:
+    task = ENVIRONMENT.task("test", 0)
+    evaluated = event(
+        task,
+        [
+            turn(task, 0, wrong(task), "It […].", True, original="It is A."),
+            turn(task, 1, "no answer", "again", None),
+            turn(task, 2, wrong(task), None),
+        ],
+        name="e",
+        phase="evaluation",
+        step=0,
+        checkpoint="rl@2",
+        control="hints",
+    )
+    number = add(db, studio, events=[*leaky_events(), evaluated])
+    for name, made in (("a", source(db, studio, number)), ("b", FolderSource(studio.folder("leaky")))):
+        assert export([made], ExportSettings(labels="detector"), tmp_path / name) is not None
+    for name in FORMATS:
+        one, other = rows_of(tmp_path / "a" / f"{name}.jsonl"), rows_of(tmp_path / "b" / f"{name}.jsonl")
+        for row in (*one, *other):
+            for key in ("run", "chosen_run", "rejected_run"):
+                row.pop(key, None)
+        assert one == other and one
+
+
+def test_the_filter_means_the_same_for_database_and_folder(db: Database, studio: Studio) -> None:
+    task = ENVIRONMENT.task("test", 0)
+    turns = [turn(task, 0, wrong(task), "hint"), turn(task, 1, wrong(task), None)]
+    events = [
+        event(task, turns, name="t", step=3),
+        event(task, turns, name="p", step=0, phase="preflight"),
+        event(task, turns, name="e", step=0, phase="evaluation", checkpoint="rl@2", control="hints"),
+        event(task, turns, name="s", step=0, phase="evaluation", checkpoint="rl@2", control="shuffled"),
+    ]
+    number = add(db, studio, events=events)
+    database, folder = source(db, studio, number), FolderSource(studio.folder("leaky"))
+    for wanted in (
+        {},
+        {"phase": "train"},
+        {"step_from": 1},
+        {"step_to": 0},
+        {"stage": "rl"},
+        {"stage": "x"},
+        {"checkpoint": "rl@2", "control": "shuffled"},
+        {"without_controls": True},
+    ):
+        filter = ExportFilter(**wanted)
+        found = [[r.dialogue for batch in made.batches(filter, 2) for r in batch] for made in (database, folder)]
+        assert found[0] == found[1] and len(found[0]) == database.count(filter) == folder.count(filter), wanted
+
+
+def test_peoples_labels_come_with_their_source_and_narrow_the_export(
+    db: Database, studio: Studio, tmp_path: Path
+) -> None:
+    number = add(db, studio)
+    first, second = (e.id for e in leaky_events()[:2])
+    labels.put(db, number, first, 0, "ann", "leak", start=0, end=4, note="a word")
+    labels.put(db, number, first, 1, "ann", "leak")
+    labels.put(db, number, first, 1, "bob", "no_leak")
+    labels.put(db, number, second, 0, "bob", "unsure")
+    manifest = export([source(db, studio, number)], ExportSettings(), tmp_path / "all")
+    assert manifest is not None
+    assert manifest["labels"] == {
+        "hints": 16,
+        "people": {"leak": 1},
+        "detector": {"leak": 3, "no_leak": 11},
+        "without": {"disputed": 1},
+    }
+    rows = {(r["dialogue"], r["turn"]): r for r in rows_of(tmp_path / "all" / "unpaired_preference.jsonl")}
+    assert (rows[first, 0]["label"], rows[first, 0]["source"]) == (False, "people")
+    assert (first, 1) not in rows and rows[second, 0]["source"] == "detector"
+    message = next(r for r in rows_of(tmp_path / "all" / "messages.jsonl") if r["dialogue"] == first)
+    assert message["label_sources"] == ["people", "disputed", ""]
+    assert json.loads(message["people"][0]) == [
+        {"labeller": "ann", "label": "leak", "start": 0, "end": 4, "note": "a word", "blind": True}
+    ]
+    settings = ExportSettings(labels="people", labeller="bob", filter={"labelled": True}, formats=["messages"])
+    narrowed = export([source(db, studio, number)], settings, tmp_path / "bob")
+    assert narrowed is not None and narrowed["dialogues"] == 2
+    assert narrowed["labels"]["people"] == {"no_leak": 1} and narrowed["labels"]["without"]["unsure"] == 1
+
+
+def test_sources_are_named_by_number_and_read_without_writing(db: Database, studio: Studio) -> None:
+    number = add(db, studio)
+    with open_studio(studio.root) as (found, database):
+        assert found.root == studio.root and database.read_only
+        assert len(studio_sources(database, found, [number, number])) == 1
+        with pytest.raises(RunError, match="There is no run 99"):
+            studio_sources(database, found, [99])
+
+
+def test_a_folder_without_a_studio_says_what_to_name(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"There is no studio.*--studio"):
+        with open_studio(tmp_path):
+            pass
+
+
+# -- as a job --------------------------------------------------------------------------------------------------------
+def config(*numbers: int, **more: Any) -> str:
+    return yaml.safe_dump({"kind": "export", "name": "my export", "runs": list(numbers), **more})
+
+
+def finish(queue: Queue, db: Database, number: int, seconds: float = 300) -> Any:
+    """Dispatch and reap until the run has ended."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        queue.dispatch()
+        queue.reap()
+        row = runs.get(db, number)
+        if row.status not in ("queued", "starting", "running", "stopping"):
+            return row
+        time.sleep(0.2)
+    raise AssertionError(f"{row.status} {row.detail}")
+
+
+def test_the_queue_runs_an_export_in_a_worker_without_a_device(db: Database, studio: Studio) -> None:
+    number = add(db, studio)
+    queue = Queue(db, studio)
+    row = queue.add(config(number), parent=number)
+    assert (row.kind, row.device, row.parent) == ("export", "none", number)
+    ended = finish(queue, db, row.id or 0)
+    assert ended.status == "succeeded", ended.detail
+    (found,) = published.listed(studio)
+    assert found["folder"] == row.folder and found["name"] == "my export"
+    assert found["formats"]["messages"]["rows"] == 8
+    for name, size in found["files"].items():
+        assert published.file(studio, row.folder, name).stat().st_size == size
+    assert any("Exported 8 dialogues" in log.text for log in runs.logs(db, row.id or 0))
+
+
+def test_an_export_that_finds_nothing_fails_with_the_fix_and_can_be_tried_again(db: Database, studio: Studio) -> None:
+    number = add(db, studio)
+    queue = Queue(db, studio)
+    row = queue.add(config(number, labels="people", formats=["unpaired_preference"]))
+    failed = finish(queue, db, row.id or 0)
+    assert failed.status == "failed" and "Label hints on the page Labels" in failed.detail
+    assert list(studio.exports.iterdir()) == []
+    labels.put(db, number, leaky_events()[0].id, 0, "ann", "leak")
+    queue.resume(row.id or 0)
+    again = finish(queue, db, row.id or 0)
+    assert again.status == "succeeded", again.detail
+    assert published.listed(studio)[0]["formats"]["unpaired_preference"]["rows"] == 1
+
+
+def test_an_export_that_was_stopped_starts_again_and_one_that_ended_before_its_last_word_is_made_anew(
+    db: Database, studio: Studio
+) -> None:
+    from rl2f_core.config import parse_config
+
+    number = add(db, studio)
+    Queue(db, studio)  # knows the kinds
+    run_dir = RunDir.create(studio.folder("7-export"), parse_config(yaml.safe_load(config(number))))
+    sink = JsonlSink(run_dir.events_path)
+    assert execute(run_dir.config(), run_dir, sink, lambda: True).status == "stopped"
+    assert list(studio.exports.iterdir()) == []
+    target = studio.exports / "7-export"
+    export([source(db, studio, number)], ExportSettings(formats=["messages"]), target)  # killed after the rename
+    assert execute(run_dir.config(), run_dir, sink, lambda: False).status == "succeeded"
+    assert (target / "preference.jsonl").is_file()
+    assert [p.name for p in studio.exports.iterdir()] == ["7-export"]
+
+
+def test_a_worker_that_is_killed_leaves_no_export_and_resumes(db: Database, studio: Studio) -> None:
+    number = add(db, studio, events=leaky_events(tasks=400, siblings=2))
+    queue = Queue(db, studio)
+    row = queue.add(config(number))
+    queue.dispatch()
+    end = time.monotonic() + 120
+    while not list(studio.exports.glob(".*.tmp")) and time.monotonic() < end:
+        time.sleep(0.01)
+    pid = runs.get(db, row.id or 0).pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    killed = finish(queue, db, row.id or 0)
+    assert killed.status == "interrupted", killed.detail
+    assert published.listed(studio) == []
+    queue.resume(row.id or 0)
+    assert finish(queue, db, row.id or 0).status == "succeeded"
+    assert [p.name for p in studio.exports.iterdir()] == [row.folder]
+
+
+def test_the_record_of_an_export_comes_back_when_the_database_is_made_anew(db: Database, studio: Studio) -> None:
+    number = add(db, studio)
+    config_of = RunDir.create(studio.folder("5-export"), ExportRun(runs=(number,)))  # type: ignore[arg-type]
+    execute(config_of.config(), config_of, JsonlSink(config_of.events_path), lambda: False)
+    code = (
+        "import sys; from jobs.database import Database; from jobs.ingest import reindex; from jobs.store import runs;"
+        "from jobs.studio import Studio; studio = Studio(sys.argv[1]); db = Database('sqlite:///' + sys.argv[2]);"
+        "db.migrate(); print([(runs.get(db, n).kind, runs.get(db, n).status) for n in reindex(db, studio)])"
+    )
+    command = [sys.executable, "-c", code, studio.root, studio.root / "new.sqlite"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "[('export', 'succeeded'), ('train', 'succeeded')]", done.stderr
+
+
+# -- what is handed out ----------------------------------------------------------------------------------------------
+def test_only_files_of_finished_exports_are_handed_out(db: Database, studio: Studio) -> None:
+    number = add(db, studio)
+    export([source(db, studio, number)], ExportSettings(formats=["messages"]), studio.exports / "1-good")
+    for name in ("messages.jsonl", "messages.parquet", "manifest.json", "README.md"):
+        assert published.file(studio, "1-good", name).is_file()
+    (studio.exports / "1-good" / "notes.txt").write_text("not in the manifest")
+    (studio.exports / "1-good" / "preference.jsonl").symlink_to(studio.database)
+    (studio.exports / "half").mkdir()
+    (studio.exports / ".hidden.1.tmp").mkdir()
+    (studio.exports / "link").symlink_to(studio.exports / "1-good")
+    (studio.exports / "broken").mkdir()
+    (studio.exports / "broken" / "manifest.json").write_text('{"formats": {"x": {"files": {"../../secret": {}}}}')
+    assert [each["folder"] for each in published.listed(studio)] == ["1-good"]
+    for folder, name in [
+        ("1-good", "notes.txt"),
+        ("1-good", "preference.jsonl"),
+        ("1-good", "../../rl2f.sqlite"),
+        ("1-good", "messages.csv"),
+        ("..", "rl2f.sqlite"),
+        ("../runs/leaky", "config.yaml"),
+        ("half", "manifest.json"),
+        ("link", "messages.jsonl"),
+        (".hidden.1.tmp", "manifest.json"),
+        ("broken", "../../secret"),
+        ("", "manifest.json"),
+        ("1-good\0", "manifest.json"),
+    ]:
+        with pytest.raises(RL2FError, match="no such"):
+            published.file(studio, folder, name)
+
+
+def test_a_finished_export_can_be_deleted_and_nothing_else(db: Database, studio: Studio) -> None:
+    number = add(db, studio)
+    export([source(db, studio, number)], ExportSettings(), studio.exports / "1-good")
+    for folder in ("..", "../runs", "", "nothing", "/tmp"):
+        with pytest.raises(RL2FError, match="no such export"):
+            published.remove(studio, folder)
+    published.remove(studio, "1-good")
+    assert list(studio.exports.iterdir()) == [] and studio.folder("leaky").is_dir()
