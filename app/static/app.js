@@ -295,7 +295,7 @@
   /* ---- Widgets: Gradio puts their places on the page when it is ready ---- */
   const makers = new Map();
   const made = new WeakSet();
-  function widget(name, make) { makers.set(name, make); place(); }
+  function widget(name, make) { makers.set(name, make); queueMicrotask(place); } // once the script that calls has run to its end
   function place() {
     // Gradio dresses raw HTML as an article (bordered tables, large headings); ours brings its own clothes
     for (const node of document.querySelectorAll(".html-container > .prose")) {

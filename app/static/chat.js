@@ -22,12 +22,21 @@ rl2f.widget("chat", (root) => {
   const field = el("textarea", { class: "ch-field", rows: 2, "aria-label": "Message", maxlength: null,
     onkeydown: (event) => {
       if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); submit(); }
-    }, oninput: grow });
+    }, oninput: grow, onpaste: (event) => { if (tooLong(event.clipboardData?.getData("text") ?? "")) event.preventDefault(); } });
   const main = el("div", { class: "ch-main" }, head, setup, flow, note, composer);
   fill(root, side, main);
   function grow() {
     field.style.height = "auto";
     field.style.height = `${Math.min(field.scrollHeight + 2, 260)}px`;
+  }
+
+  /** Say so where a text is longer than the server takes: megabytes never get into the field. */
+  function tooLong(text) {
+    const most = options?.max_text ?? Infinity, size = text.length > most ? [...text.slice(0, 2 * most + 2)].length : 0;
+    if (size <= most) return false;
+    trouble = { what: `The message has ${text.length.toLocaleString("en-US")} characters, and at most ${most.toLocaleString("en-US")} are taken.`, fix: "Shorten it." };
+    drawNote();
+    return true;
   }
 
   /* ---- Names ---- */
@@ -187,7 +196,7 @@ rl2f.widget("chat", (root) => {
     const text = field.value;
     if (draft?.mode === "play") { busy = true; drawComposer(); const chat = await create(); busy = false; if (chat) await show(chat.id); else draw(); loadList(); return; }
     if (!text.trim()) return;
-    if (text.length > options.max_text) { trouble = { what: `The message has ${text.length.toLocaleString("en-US")} characters, and at most ${options.max_text.toLocaleString("en-US")} are taken.`, fix: "Shorten it." }; drawNote(); return; }
+    if (tooLong(text)) return;
     const clear = () => { field.value = ""; grow(); };
     if (draft) {
       busy = true; drawComposer();

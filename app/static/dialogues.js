@@ -383,14 +383,15 @@ rl2f.widget("dialogues", (root) => {
     const place = readAddress();
     root.dataset.view = place ? "dialogue" : "list";
     drawFilters();
-    const facetsAsked = loadFacets();
+    const facetsAsked = loadFacets().then(() => null, (error) => error);
     if (place) {
       await Promise.all([open(place, { turn: place.turn, tokens: place.tokens, group: place.group }), loadList(null, { place, select: false })]);
     } else {
       current = null;
       await loadList(null);
     }
-    await facetsAsked.catch((error) => { if (error.status === 404) failed(paneBody, error); });
+    const error = await facetsAsked;
+    if (error?.status === 404) failed(paneBody, error);
   }
   addEventListener("popstate", () => { begin().catch(() => {}); });
   begin().catch((error) => failed(paneBody, error));

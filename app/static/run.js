@@ -67,7 +67,7 @@
       fill(this.node, this.head, this.glance, this.charts, this.sides, this.evaluationBox,
         this.fold("Config", "config", (box) => this.showConfig(box)),
         this.fold("Environment", "environment", (box) => this.showEnvironment(box)),
-        this.fold("Log", "log", (box) => this.showLog(box)),
+        this.fold("Log", "log", (box, details) => this.showLog(box, details)),
         this.people = el("section", { class: "rl-card rl-section" }));
     }
 

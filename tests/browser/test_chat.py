@@ -126,13 +126,19 @@ def test_markup_in_messages_stays_text(chat: Callable[..., Any]) -> None:
     assert page.locator(".ch-flow img, .ch-flow script, .ch-flow strong").count() == 0
 
 
-def test_a_message_that_is_too_long_is_refused_in_plain_words(visit: Visit) -> None:
+def test_five_megabytes_are_refused_in_plain_words_before_they_get_into_the_field(visit: Visit) -> None:
     page = visit("/chat")
-    page.wait_for_selector(".ch-field")
-    page.evaluate("document.querySelector('.ch-field').value = 'x'.repeat(5_000_000)")
-    page.press(".ch-field", "Enter")
+    page.wait_for_selector(".ch-card")
+    page.evaluate("""() => {
+      const data = new DataTransfer(), field = document.querySelector('.ch-field');
+      data.setData('text/plain', 'x'.repeat(5_000_000));
+      field.dispatchEvent(new ClipboardEvent('paste', { clipboardData: data, bubbles: true, cancelable: true }));
+    }""")
     page.wait_for_selector(".ch-error:has-text('5,000,000 characters, and at most 20,000 are taken')")
-    assert page.locator(".ch-message").count() == 0
+    assert page.input_value(".ch-field") == ""
+    say(page, "x y " * 6000)
+    page.wait_for_selector(".ch-error:has-text('24,000 characters, and at most 20,000 are taken')")
+    assert page.locator(".ch-message").count() == 0 and page.url.endswith("/chat")
 
 
 def test_a_task_is_played_with_the_scripted_teacher_to_its_end_and_replayed(visit: Visit, server: Any) -> None:

@@ -35,8 +35,8 @@ def show(replay: Any, page: Any) -> Callable[..., Any]:
 
     def go(tab: Any = None, **query: Any) -> Any:
         tab = tab or page
-        tab.goto(f"{replay.url}/dialogues?{urlencode(query)}")
-        tab.wait_for_selector(".dl-row, .rl-empty")
+        tab.goto(f"{replay.url}/dialogues?{urlencode(query)}", timeout=60_000)
+        tab.wait_for_selector(".dl-row, .rl-empty", timeout=60_000)
         tab.wait_for_function("!document.querySelector('.rl-skeleton')")
         return tab
 

@@ -34,8 +34,8 @@ def show(labelling: Any, page: Any) -> Callable[..., Any]:
 
     def go(tab: Any = None, **query: Any) -> Any:
         tab = tab or page
-        tab.goto(f"{labelling.url}/labels?{urlencode(query)}")
-        tab.wait_for_selector(".lb-card, .rl-empty, .lb-board")
+        tab.goto(f"{labelling.url}/labels?{urlencode(query)}", timeout=60_000)
+        tab.wait_for_selector(".lb-card, .rl-empty, .lb-board", timeout=60_000)
         return tab
 
     return go
@@ -73,7 +73,8 @@ def test_hints_are_labelled_blind_and_by_keyboard_alone(show: Callable[..., Any]
     assert page.locator(".lb-found").count() == 0, "blind"
     page.keyboard.press("2")
     page.wait_for_selector(".lb-found")
-    assert "no leak found" in page.inner_text(".lb-found") and "1 of 24" in page.inner_text(".lb-meter")
+    assert "no leak found" in page.inner_text(".lb-found")
+    page.wait_for_selector(".lb-meter:has-text('1 of 24')")
     page.keyboard.press("Control+Enter")
     at(page, NEVER)
     page.keyboard.press("s")
@@ -181,8 +182,8 @@ def test_the_board_compares_and_leads_to_the_disagreements(show: Callable[..., A
     assert "/dialogues?" in page.url
     page.go_back()
     page.wait_for_selector(".lb-board")
-    page.click("text=Label >> nth=-1")
-    page.wait_for_function("document.querySelector('.lb-card, .lb-board')")
+    page.click(".lb-tabs button >> nth=0")
+    page.wait_for_selector(".lb-card")
 
 
 def test_an_end_and_an_empty_queue_say_what_to_do(show: Callable[..., Any]) -> None:

@@ -158,7 +158,7 @@ def test_a_run_is_watched_from_the_queue_to_its_end_without_a_reload(
     )
     visit(f"/run?run={run}")
     page.evaluate("window.here = true")
-    page.wait_for_selector(".rl-badge[data-status=succeeded]", timeout=120_000)
+    page.wait_for_selector(".rl-badge[data-status=succeeded]", timeout=400_000)
     plot(page, "reward")
     page.wait_for_selector(".rl-eval")
     assert page.evaluate("window.here") is True

@@ -14,6 +14,7 @@ from jobs.database import Database
 from jobs.queue import Queue
 from jobs.store import runs
 from jobs.studio import Studio
+from jobs.tables import Run
 
 Visit = Callable[..., Any]
 EVIL = "<img src=x onerror=\"document.title='owned'\">"
@@ -63,9 +64,10 @@ def wait_for_status(queue: Queue, run_id: int, *wanted: str, seconds: float = 12
     raise AssertionError(f"run {run_id} is {status}, not {wanted}: {runs.get(queue.db, run_id).detail}")
 
 
-def row(page: Any, name: str) -> Any:
-    """The line of a run in a table."""
-    return page.locator("tr", has=page.get_by_role("link", name=name, exact=True))
+def row(where: Any, name: str) -> Any:
+    """The line of a run in a table, on a page or in a part of one."""
+    page = getattr(where, "page", where)
+    return where.locator("tr", has=page.get_by_role("link", name=name, exact=True))
 
 
 def test_the_recorded_run_is_listed_and_opens(server: Any, visit: Visit) -> None:
@@ -101,7 +103,7 @@ def test_tags_and_notes_are_kept_and_markup_in_them_is_text(visit: Visit, add: C
     page = visit("/")
     row(page, "marked").get_by_label("Actions of marked").click()
     page.get_by_role("button", name="Tags and notes…").click()
-    page.get_by_role("textbox", name="Tags").fill("good, <b>bold</b>")
+    page.get_by_label("Tags", exact=True).fill("good, <b>bold</b>")
     page.get_by_role("textbox", name="A new note").fill(EVIL)
     page.get_by_role("button", name="Save").click()
     row(page, "marked").get_by_text(EVIL).wait_for()
@@ -112,11 +114,13 @@ def test_tags_and_notes_are_kept_and_markup_in_them_is_text(visit: Visit, add: C
     assert page.locator("img[src=x]").count() == 0 and "owned" not in page.title()
 
 
-def test_markup_in_a_name_is_text(visit: Visit, add: Callable[..., Any]) -> None:
-    add(EVIL, start=False)
+def test_markup_in_an_imported_name_and_reason_is_text(visit: Visit, queue: Queue) -> None:
+    run = runs.add(queue.db, Run(name=EVIL, kind="eval", status="failed", detail=EVIL, model=EVIL, folder="imported"))
     page = visit("/")
     page.get_by_role("link", name=EVIL, exact=True).wait_for()
+    assert row(page, EVIL).get_by_text(EVIL).count() >= 3
     assert page.locator("img[src=x]").count() == 0 and "owned" not in page.title()
+    runs.remove(queue.db, run.id or 0)
 
 
 def test_the_queue_is_paused_reordered_and_left(visit: Visit, queue: Queue, add: Callable[..., Any]) -> None:
@@ -146,7 +150,7 @@ def test_the_queue_is_paused_reordered_and_left(visit: Visit, queue: Queue, add:
 def test_a_run_is_watched_stopped_and_resumed(
     visit: Visit, queue: Queue, add: Callable[..., Any], tiny_config: dict[str, Any]
 ) -> None:
-    stages = [{**tiny_config["stages"][1], "name": "long", "steps": 400, "checkpoint_every": 5}]
+    stages = [{**tiny_config["stages"][1], "name": "long", "steps": 400}]
     page = visit("/")
     run = add("watched", stages=stages)
     card = page.locator(f"article[data-run='{run.id}']")
