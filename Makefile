@@ -9,7 +9,7 @@ TEST_WORKERS ?= 2
 # Two test processes share the cores: one thread each.
 TEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest
 
-.PHONY: help setup demo run test test-slow check format bench lock clean
+.PHONY: help setup demo run test test-browser test-slow check format bench lock clean
 .DEFAULT_GOAL := help
 
 help: ## Show the targets.
@@ -31,8 +31,10 @@ run: setup ## Get the model and open the app at 127.0.0.1, PORT=7860.
 	$(BIN)/rl2f models get smollm2-135m
 	$(BIN)/rl2f serve --port $(PORT)
 
-test: setup ## The tests that need neither a GPU nor minutes, then those of the browser with the system's Chromium.
+test: setup ## The tests that need neither a GPU, a browser nor minutes.
 	$(TEST) -n $(TEST_WORKERS)
+
+test-browser: setup ## The tests of the pages, with the system's Chromium.
 	.ci/browser env $(TEST)
 
 test-slow: setup ## The tests that take minutes or need the real model.

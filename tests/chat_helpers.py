@@ -59,7 +59,7 @@ def ask(model: Path, texts: list[str], adapters: dict[str, Path] | None = None, 
     return {**request, **more}
 
 
-def wait_until(true: Callable[[], Any], seconds: float = 30) -> Any:
+def wait_until(true: Callable[[], Any], seconds: float = 240) -> Any:
     """What `true` returns once it is true; fails after `seconds`."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:

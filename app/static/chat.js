@@ -153,7 +153,10 @@ rl2f.widget("chat", (root) => {
       texts.set(event.message, text);
       const node = live.get(event.message);
       if (node?.isConnected) { const stick = atEnd(); if (event.type === "text") node.data = text; else node.appendData(event.text); if (stick) toEnd(); }
-    } else if (event.type === "error") trouble = event.error;
+    } else if (event.type === "error") {
+      const shown = [...tree.all.values()].some((m) => m.detail.error?.what === event.error.what);  // then it stands there
+      if (!shown) { trouble = event.error; drawNote(); }
+    }
     else if (event.type === "end") { close(); setStatus(""); reload().then(loadList); loadModel(); }
   }
   function setStatus(text) { status = text; drawNote(); }
