@@ -21,5 +21,7 @@ class Context:
     queue: Queue
     read_only: bool = False
     """Another server holds the studio: this one shows, and changes nothing."""
+    holder: str = ""
+    """Who that server is, in words."""
     scheduler: Scheduler | None = None
     """None where the server is read-only, or in tests without time."""

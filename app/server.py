@@ -52,7 +52,7 @@ def create_app(
     _add_static(app)
     if found:
         _add_pages(app, context, found, host, port)
-    app.add_middleware(Shell, pages=found, read_only=context.read_only)
+    app.add_middleware(Shell, pages=found, read_only=context.read_only, holder=context.holder)
     app.add_middleware(
         Security,
         secret=load_secret(context.studio.root / "secret"),

@@ -11,8 +11,9 @@ from app.discover import STATIC, PageInfo
 from app.notice import missing
 from app.security import Message, Receive, Scope, Send
 
+HELD = "Another server has this studio."
 READ_ONLY = (
-    "Another server holds this studio, so this one is read-only: it shows everything and changes nothing. "
+    "So this one is read-only: it shows everything and changes nothing. "
     "Stop the other server, then start this one again."
 )
 FIRST_PAINT = (
@@ -31,10 +32,12 @@ class Shell:
         *,
         pages: list[PageInfo],
         read_only: bool = False,
+        holder: str = "",
     ) -> None:
         self.app = app
         self.pages = {f"/{page.path}": page for page in pages}
         self.read_only = read_only
+        self.holder = holder or HELD
         self.versions = {file.name: _version(file.read_bytes()) for file in STATIC.iterdir() if file.is_file()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -137,7 +140,8 @@ class Shell:
             f'<a href="{escape(path)}"{" aria-current=page" if page is current else ""}>{escape(page.title)}</a>'
             for path, page in self.pages.items()
         )
-        banner = f'<div class="rl-banner" role="status">{escape(READ_ONLY)}</div>' if self.read_only else ""
+        said = escape(f"{self.holder} {READ_ONLY}")
+        banner = f'<div class="rl-banner" role="status">{said}</div>' if self.read_only else ""
         return (
             '<a class="rl-skip" href="#rl-main">Skip to the page</a>'
             '<header class="rl-top"><a class="rl-brand" href="/"><img src="/static/icon.svg" alt="" width="18" '

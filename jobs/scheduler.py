@@ -251,7 +251,7 @@ class Scheduler:
         run, checkpoint = found
         if run.id is None:
             raise RunError("The checkpoint belongs to no run.", value=checkpoint.name)
-        config = eval_config([f"{self.studio.folder(run.folder)}:{checkpoint.name}"])
+        config = eval_config([(self.studio.folder(run.folder), checkpoint.name)])
         path = config.adapters[checkpoint.name]
         for done in schedules.evaluations_of(self.db, run.id):
             if done.status in (*ACTIVE, "succeeded") and path is not None and _evaluates(done, path):

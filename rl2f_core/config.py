@@ -65,8 +65,23 @@ class Component:
     def __get_pydantic_json_schema__(self, schema: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         options = {}
         for name in registry.names(self.kind):
-            options[name] = registry.get(self.kind, name).Config.model_json_schema()  # type: ignore[attr-defined]
+            options[name] = _inlined(registry.get(self.kind, name).Config.model_json_schema())  # type: ignore[attr-defined]
         return {"oneOf": list(options.values()), "x-component": self.kind}
+
+
+def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
+    """A JSON schema without `$defs`: models that a component nests stand where they are used."""
+    known = schema.pop("$defs", {})
+
+    def walk(node: Any) -> Any:
+        if isinstance(node, list):
+            return [walk(item) for item in node]
+        if not isinstance(node, dict):
+            return node
+        found = known[node["$ref"].rpartition("/")[2]] if "$ref" in node else {}
+        return {key: walk(value) for key, value in {**found, **node}.items() if key != "$ref"}
+
+    return walk(schema)  # type: ignore[no-any-return]
 
 
 def component(kind: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +17,9 @@ import yaml
 from typer.testing import CliRunner
 
 from app.cli import app
+from app.commands.runs import as_target
 from rl2f_core.events import MetricEvent, StatusEvent, read_events
+from rl2f_core.kinds.eval import eval_config
 
 ROOT = Path(__file__).resolve().parent.parent
 COMMAND = [sys.executable, "-c", "from app.cli import main; main()"]
@@ -202,6 +205,17 @@ def test_eval_compares_checkpoints_under_the_settings_of_their_run(
     assert report["tasks"] == 7
     assert (tmp_path / "eval" / "evaluation" / "report.md").read_text().strip() == done.stdout.strip()
     assert statuses(tmp_path / "eval")[-1] == "succeeded"
+
+
+def test_a_runs_folder_may_have_a_colon_in_its_name(
+    finished: tuple[Path, subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    run = Path(shutil.copytree(finished[0], tmp_path / "at 12:30" / "run"))
+    assert as_target(str(run)) == (str(run), None)
+    assert as_target(f"{run}:rl@2") == (str(run), "rl@2")
+    assert as_target(str(run / "checkpoints" / "rl@2")) == (run, "rl@2")
+    made = eval_config([as_target(f"{run}:rl@2")])
+    assert made.adapters == {"base": None, "rl@2": str(run.resolve() / "checkpoints" / "rl@2")}
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, Literal
 
 import pytest
 from pydantic import ValidationError
 
 from rl2f_core import registry
 from rl2f_core.config import (
+    BaseConfig,
     BaseRun,
     RunConfig,
     apply_override,
@@ -302,6 +304,33 @@ def test_the_schema_holds_every_component_and_field(kind: str) -> None:
     assert all(found[component] == set(registry.names(component)) for component in wanted)
     assert "Sampling temperature; log-probabilities are those at this temperature." in text
     assert schema["additionalProperties"] is False
+
+
+class Depth(BaseConfig):
+    """How deep."""
+
+    metres: int = 3
+
+
+class Cave(BaseConfig):
+    """A component whose settings nest others, twice."""
+
+    type: Literal["cave"] = "cave"
+    first: Depth = Depth()
+    """The first hall."""
+    others: tuple[Depth, ...] = ()
+
+
+def test_a_component_may_nest_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    registry.names("environment")
+    monkeypatch.setitem(registry._components["environment"], "cave", SimpleNamespace(Config=Cave))
+    schema = RunConfig.model_json_schema()
+    assert "Cave" not in schema["$defs"] and "Depth" not in schema["$defs"]
+    environments = schema["properties"]["environment"]["oneOf"]
+    cave = next(option for option in environments if option["properties"]["type"]["const"] == "cave")
+    assert cave["properties"]["first"]["properties"]["metres"]["default"] == 3
+    assert cave["properties"]["first"]["description"] == "The first hall."
+    assert cave["properties"]["others"]["items"]["properties"].keys() == {"metres"}
 
 
 def test_an_error_can_be_described_for_any_model() -> None:

@@ -184,7 +184,7 @@ def router(context: Context) -> APIRouter:
         known = [row.name for row in runs.checkpoints(db, run_id)]
         if body.checkpoint not in known:
             raise NotFound("There is no such checkpoint.", value=body.checkpoint, known=known)
-        made = eval_config([f"{context.studio.folder(run.folder)}:{body.checkpoint}"])
+        made = eval_config([(context.studio.folder(run.folder), body.checkpoint)])
         name = UNNAMEABLE.sub("-", f"eval {run.name} {body.checkpoint}")
         added = queue.add(made, name=name[:100], parent=run_id)
         return {"run": added.id}

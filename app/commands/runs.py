@@ -11,6 +11,7 @@ import typer
 
 if TYPE_CHECKING:
     from rl2f_core.config import BaseRun
+    from rl2f_core.kinds.eval import Target
     from rl2f_core.run import RunDir
 
 Sets = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override one value; may be repeated.")]
@@ -131,18 +132,19 @@ def evaluate(
         return
     from rl2f_core.kinds.eval import eval_config
 
-    data = eval_config([as_run_and_name(target) for target in targets or []]).model_dump(mode="json")
+    data = eval_config([as_target(target) for target in targets or []]).model_dump(mode="json")
     for override in sets or []:
         data = apply_override(data, override)
     _execute(_create(parse_config(data), out))
 
 
-def as_run_and_name(target: str) -> str:
-    """`RUN/checkpoints/NAME` as `RUN:NAME`; anything else as it is."""
-    path = Path(target)
+def as_target(text: str) -> Target:
+    """A run's folder and a checkpoint's name from `RUN`, `RUN:NAME` or `RUN/checkpoints/NAME`; RUN may hold colons."""
+    path = Path(text)
     if path.parent.name == "checkpoints" and (path / "adapter_config.json").is_file():
-        return f"{path.parent.parent}:{path.name}"
-    return target
+        return path.parent.parent, path.name
+    folder, colon, name = text.rpartition(":")
+    return (text, None) if not colon or path.is_dir() else (folder, name)
 
 
 def preflight(

@@ -48,10 +48,10 @@ def serve(
     with contextlib.ExitStack() as stack:
         stack.enter_context(listener)
         port = listener.getsockname()[1]
-        context = open_studio(studio)
+        context = open_studio(studio, f"http://{_shown(host)}:{port}")
         stack.callback(_close, context)
         if context.read_only:
-            console.print("Another server holds this studio: this one is read-only.", markup=False)
+            console.print(f"{context.holder} This one is read-only.", markup=False, soft_wrap=True)
         from app.server import create_app
 
         app = create_app(context, host, port, password, allow_host or ())
@@ -59,8 +59,8 @@ def serve(
     console.print("The server has ended. Runs that were under way go on.", markup=False)
 
 
-def open_studio(folder: Path | str | None) -> Context:
-    """The studio with its services started; read-only where another server holds it."""
+def open_studio(folder: Path | str | None, address: str = "") -> Context:
+    """The studio with its services started, at `address`; read-only where another server holds it."""
     from app.context import Context
     from jobs.database import Database
     from jobs.queue import Queue
@@ -71,13 +71,13 @@ def open_studio(folder: Path | str | None) -> Context:
     db = Database(studio.database_url())
     db.migrate()
     queue = Queue(db, studio)
-    scheduler = Scheduler(db, studio, queue)
+    scheduler = Scheduler(db, studio, queue, address=address)
     try:
         scheduler.start()
-    except SchedulerHeld:
+    except SchedulerHeld as held:
         db.close()
         db = Database(studio.database_url(), read_only=True)
-        return Context(studio, db, Queue(db, studio), read_only=True)
+        return Context(studio, db, Queue(db, studio), read_only=True, holder=held.what)
     context = Context(studio, db, queue, scheduler=scheduler)
     add_examples(context)
     return context

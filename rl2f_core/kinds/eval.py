@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -47,25 +48,27 @@ class Eval:
         return True
 
 
-def eval_config(targets: list[str], overrides: dict[str, object] | None = None) -> EvalRun:
+Target = tuple[str | Path, str | None]
+"""A run's folder and one checkpoint in it (`stage@step`); None stands for the last checkpoint of every stage."""
+
+
+def eval_config(targets: Sequence[Target], overrides: dict[str, object] | None = None) -> EvalRun:
     """The evaluation that compares targets on the environment of the first one's run.
 
     Args:
-        targets: Each a run's folder (its last checkpoint of every stage) or `FOLDER:stage@step`; the base model is
-            always compared too, and comes first.
+        targets: What to compare; the base model is always compared too, and comes first.
         overrides: Fields to replace in `evaluation`.
 
     Raises `RunError` or `ConfigError` where a folder or a checkpoint does not exist.
     """
     adapters: dict[str, str | None] = {"base": None}
     first: RunConfig | None = None
-    several = len({target.partition(":")[0] for target in targets}) > 1
-    for target in targets:
-        folder, _, name = target.partition(":")
+    several = len({str(folder) for folder, _ in targets}) > 1
+    for folder, name in targets:
         run_dir = RunDir.open(folder)
         config = run_dir.config()
         if not isinstance(config, RunConfig):
-            raise ConfigError("Only training runs have checkpoints.", value=folder)
+            raise ConfigError("Only training runs have checkpoints.", value=str(folder))
         if first is None:
             first = config
         elif config.model.name != first.model.name:

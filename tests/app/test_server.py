@@ -292,9 +292,10 @@ def test_a_server_opens_without_torch_and_a_second_one_is_read_only_and_both_end
         if loaded.exists():
             assert "libtorch" not in loaded.read_text()
         second, other = start(studio, tmp_path / "2.txt")
-        assert "read-only" in (tmp_path / "2.txt").read_text()
-        assert "this one is read-only" in httpx.get(other, timeout=120).text
-        assert "this one is read-only" not in httpx.get(url, timeout=120).text
+        said = (tmp_path / "2.txt").read_text()
+        assert "read-only" in said and f"{first.pid}" in said
+        assert f"{first.pid}" in (page := httpx.get(other, timeout=120).text) and "read-only: it shows" in page
+        assert "read-only: it shows" not in httpx.get(url, timeout=120).text
         assert httpx.get(f"{other}/api/runs", timeout=120).json()["read_only"] is True
         for process, how in ((second, signal.SIGINT), (first, signal.SIGTERM)):
             process.send_signal(how)
