@@ -31,11 +31,12 @@ run: setup ## Get the model and open the app at 127.0.0.1, PORT=7860.
 	$(BIN)/rl2f models get smollm2-135m
 	$(BIN)/rl2f serve --port $(PORT)
 
-test: setup ## The tests that need neither a GPU, a browser nor minutes.
-	$(TEST) -n $(TEST_WORKERS)
+test: setup ## The tests that need neither a GPU nor minutes; those of the pages too, where there is a Chromium.
+	@marks=$$(.ci/browser) && set -x && $(TEST) -n $(TEST_WORKERS) -m "$$marks"
 
-test-browser: setup ## The tests of the pages, with the system's Chromium.
-	.ci/browser env $(TEST)
+test-browser: setup ## The tests of the pages alone.
+	@CI=true .ci/browser > /dev/null
+	$(TEST) -n $(TEST_WORKERS) -m browser
 
 test-slow: setup ## The tests that take minutes or need the real model.
 	$(TEST) -m slow
