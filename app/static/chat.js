@@ -120,11 +120,13 @@ rl2f.widget("chat", (root) => {
     drawList();
   }
   function take(data, at = null) {
-    const picked = tree && tree.chat.id === data.chat.id ? tree.picked : null;
+    const before = tree && tree.chat.id === data.chat.id ? tree : null;
     draft = null;
     tree = new Tree(data.chat, data.messages);
-    if (picked) tree.picked = picked;
-    else if (tree.all.size) tree.select(at && tree.all.has(at) ? at : tree.newest);
+    if (before) {  // an answer may have ended before we could follow it: then it is new here, and is shown
+      tree.picked = before.picked;
+      for (const id of [...tree.all.keys()].sort((a, b) => a - b)) if (!before.all.has(id)) tree.select(id);
+    } else if (tree.all.size) tree.select(at && tree.all.has(at) ? at : tree.newest);
     texts.clear();
   }
   async function reload() {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -253,17 +254,29 @@ def console() -> Console:
     return Console()
 
 
+@pytest.fixture(scope="session")
+def profile(browser: Any) -> Iterator[Any]:
+    """One profile for the tabs of a session: scripts and plot library are fetched and compiled once."""
+    context = browser.new_context(accept_downloads=True)
+    yield context
+    context.close()
+
+
 @pytest.fixture
-def new_page(browser: Any, console: Console) -> Iterator[Callable[..., Any]]:
-    """`new_page(width=1440, height=900, theme="light", **context_options)`: a tab with its own storage, watched."""
-    contexts = []
+def new_page(browser: Any, profile: Any, console: Console) -> Iterator[Callable[..., Any]]:
+    """`new_page(width=1440, height=900, theme="light", **context_options)`: a tab that is watched.
+
+    A test's tabs share storage, which is empty at its start; with `context_options` a tab has a profile of its own.
+    """
+    pages, contexts = [], []
 
     def make(width: int = 1440, height: int = 900, theme: str = "light", **options: Any) -> Any:
-        context = browser.new_context(
-            viewport={"width": width, "height": height}, color_scheme=theme, accept_downloads=True, **options
-        )
-        contexts.append(context)
-        page = context.new_page()
+        if options:
+            contexts.append(browser.new_context(accept_downloads=True, **options))
+        page = (contexts[-1] if options else profile).new_page()
+        pages.append(page)
+        page.set_viewport_size({"width": width, "height": height})
+        page.emulate_media(color_scheme=theme)
         page.set_default_timeout(60_000)
         page.on("console", lambda message: _note(console, message))
         page.on("pageerror", lambda error: console.errors.append(f"exception: {error}"))
@@ -271,6 +284,12 @@ def new_page(browser: Any, console: Console) -> Iterator[Callable[..., Any]]:
         return page
 
     yield make
+    for page in pages:
+        if not page.is_closed():
+            with contextlib.suppress(Exception):  # a page that never opened has no storage
+                page.evaluate("localStorage.clear(); sessionStorage.clear()")
+            page.close()
+    profile.clear_cookies()
     for context in contexts:
         context.close()
     assert not console.unexpected()
