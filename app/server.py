@@ -11,6 +11,8 @@ from app.discover import STATIC, PageInfo, pages, routers
 from app.gradio_start import quiet_gradio
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from fastapi import FastAPI
     from fastapi.responses import JSONResponse
 
@@ -27,6 +29,7 @@ def create_app(
     password: str | None = None,
     names: Iterable[str] = (),
     found: list[PageInfo] | None = None,
+    routed: list[ModuleType] | None = None,
 ) -> FastAPI:
     """The whole app for one studio.
 
@@ -36,6 +39,7 @@ def create_app(
         password: Asked on every route; needed beyond loopback, else `ServerError`.
         names: Further host names under which it is reached.
         found: The pages; by default all there are. With none of them only the JSON routes and static files are there.
+        routed: The modules with JSON routes; by default all there are.
     """
     from app.security import Security, check_binding, load_secret
 
@@ -47,7 +51,7 @@ def create_app(
     found = pages() if found is None else found
     app = FastAPI(title="RL2F Studio", docs_url=None, redoc_url=None, openapi_url=None)
     _handle_errors(app)
-    for module in routers():
+    for module in routers() if routed is None else routed:
         app.include_router(module.router(context))
     _add_static(app)
     if found:

@@ -42,17 +42,21 @@ def context(studio: Studio, db: Database) -> Context:
 
 @pytest.fixture(scope="session")
 def make_client() -> Callable[..., TestClient]:
-    """`make_client(context, secret=True, whole=False, password=None, names=())`: the app, asked like a page asks it.
+    """`make_client(context, secret=True, whole=False, routes=(), password=None, names=())`: the app, asked like a page.
 
     With `secret` the client carries both halves of the secret; without, it is a stranger's program. `whole` builds
-    Gradio's pages too, which takes seconds; the JSON routes and static files are there without.
+    Gradio's pages too, which takes seconds; the JSON routes and static files are there without. `routes` names the
+    modules of `app.api` that are wanted, where it is not all.
     """
-    from app.discover import pages
+    from app.discover import pages, routers
     from app.security import HEADER, Security, load_secret
     from app.server import create_app
 
-    def make(context: Context, *, secret: bool = True, whole: bool = False, **options: Any) -> TestClient:
-        app = create_app(context, HOST, PORT, found=pages() if whole else [], **options)
+    def make(
+        context: Context, *, secret: bool = True, whole: bool = False, routes: tuple[str, ...] = (), **options: Any
+    ) -> TestClient:
+        routed = [module for module in routers() if not routes or module.__name__.rpartition(".")[2] in routes]
+        app = create_app(context, HOST, PORT, found=pages() if whole else [], routed=routed, **options)
         client = TestClient(app, base_url=BASE, raise_server_exceptions=False)
         if secret:
             guard = Security(app, secret=load_secret(context.studio.root / "secret"), host=HOST, port=PORT)
@@ -64,9 +68,10 @@ def make_client() -> Callable[..., TestClient]:
 
 
 @pytest.fixture
-def client(context: Context, make_client: Callable[..., TestClient]) -> TestClient:
-    """A browser page's requests to the JSON routes, over a studio of this test's own."""
-    return make_client(context)
+def client(request: pytest.FixtureRequest, context: Context, make_client: Callable[..., TestClient]) -> TestClient:
+    """A browser page's requests to the JSON routes, over a studio of this test's own; a test module's ROUTES says which
+    modules of `app.api` it asks, because all of them take a fifth of a second."""
+    return make_client(context, routes=getattr(request.module, "ROUTES", ()))
 
 
 @dataclass(frozen=True)

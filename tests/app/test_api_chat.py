@@ -18,6 +18,7 @@ from jobs.store import chats
 from jobs.studio import Studio
 
 API = "/api/chat"
+ROUTES = ("chat",)
 
 
 @pytest.fixture

@@ -26,6 +26,7 @@ from rl2f_core.errors import ConfigError
 from rl2f_core.evaluation.preflight import PreflightReport
 from rl2f_core.evaluation.statistics import wilson
 
+ROUTES = ("form",)
 QUICKSTART = forms.preset_yaml("quickstart")
 NEW_YEAR = 1_893_456_000.0
 """2030-01-01T00:00 UTC, a Tuesday."""
