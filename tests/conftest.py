@@ -5,8 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from jobs.database import Database
+    from jobs.studio import Studio
 
 USER_HOME = os.environ.get("RL2F_HOME")
 
@@ -45,3 +50,36 @@ def smollm2(rl2f_home: Path) -> Path:
         return get_model("smollm2-135m").path
     finally:
         os.environ["RL2F_HOME"] = str(rl2f_home)
+
+
+@pytest.fixture(scope="session")
+def empty_database(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """An SQLite file at the newest version: making the tables takes longer than most tests that need them."""
+    from jobs.database import Database
+
+    path = tmp_path_factory.mktemp("empty") / "studio.sqlite"
+    database = Database(f"sqlite:///{path}")
+    database.migrate()
+    database.close()
+    assert not path.with_name("studio.sqlite-wal").exists()
+    return path.read_bytes()
+
+
+@pytest.fixture
+def studio(tmp_path: Path) -> Studio:
+    """An empty studio folder."""
+    from jobs.studio import Studio
+
+    return Studio(tmp_path / "studio").create()
+
+
+@pytest.fixture
+def db(studio: Studio, empty_database: bytes) -> Iterator[Database]:
+    """Its database, at the newest version."""
+    from jobs.database import Database
+
+    studio.database.write_bytes(empty_database)
+    database = Database(studio.database_url())
+    database.migrate()
+    yield database
+    database.close()

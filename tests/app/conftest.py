@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,21 +16,6 @@ from jobs.studio import Studio
 
 HOST, PORT = "127.0.0.1", 7860
 BASE = f"http://{HOST}:{PORT}"
-
-
-@pytest.fixture
-def studio(tmp_path: Path) -> Studio:
-    """An empty studio folder."""
-    return Studio(tmp_path / "studio").create()
-
-
-@pytest.fixture
-def db(studio: Studio) -> Iterator[Database]:
-    """Its database, at the newest version."""
-    database = Database(studio.database_url())
-    database.migrate()
-    yield database
-    database.close()
 
 
 @pytest.fixture

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,17 +10,8 @@ import pytest
 from jobs.chat import tree
 from jobs.database import Database
 from jobs.store import chats
-from jobs.studio import Studio
 from jobs.tables import Chat, ChatMessage
 from rl2f_core.errors import DataError
-
-
-@pytest.fixture
-def db(tmp_path: Path) -> Iterator[Database]:
-    database = Database(Studio(tmp_path / "studio").create().database_url())
-    database.migrate()
-    yield database
-    database.close()
 
 
 def new(db: Database, title: str = "t") -> int:

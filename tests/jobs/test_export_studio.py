@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,19 +32,6 @@ from rl2f_core.events import JsonlSink
 from rl2f_core.run import RunDir, execute
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture
-def studio(tmp_path: Path) -> Studio:
-    return Studio(tmp_path / "studio").create()
-
-
-@pytest.fixture
-def db(studio: Studio) -> Iterator[Database]:
-    database = Database(studio.database_url())
-    database.migrate()
-    yield database
-    database.close()
 
 
 def add(db: Database, studio: Studio, name: str = "leaky", events: Any = None) -> int:

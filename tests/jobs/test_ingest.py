@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from event_data import (
@@ -35,14 +34,9 @@ TABLES = ("dialogue", "turn", "rewardterm", "leakfinding", "problem", "metric", 
 
 
 @pytest.fixture
-def studio(tmp_path: Path) -> Studio:
-    return Studio(tmp_path / "studio").create()
-
-
-@pytest.fixture
-def db(studio: Studio) -> Iterator[Database]:
+def db(studio: Studio, db: Database) -> Iterator[Database]:
+    """The empty database, waited for at most a second."""
     made = Database(studio.database_url(), timeout=1)
-    made.migrate()
     yield made
     made.close()
 

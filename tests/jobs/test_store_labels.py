@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from replay_data import add_run, odd_events, training_events
 
@@ -17,19 +14,6 @@ from jobs.tables import Run
 from rl2f_core.errors import RL2FError
 
 LATER, NEVER, LEAKS = (f"dialogue:train:rl2f/1/0/{i}" for i in (1, 2, 3))
-
-
-@pytest.fixture
-def studio(tmp_path: Path) -> Studio:
-    return Studio(tmp_path / "studio").create()
-
-
-@pytest.fixture
-def db(studio: Studio) -> Iterator[Database]:
-    database = Database(studio.database_url())
-    database.migrate()
-    yield database
-    database.close()
 
 
 @pytest.fixture

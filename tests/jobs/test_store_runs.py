@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,19 +16,6 @@ from jobs.studio import Studio
 from jobs.tables import Run
 from rl2f_core.config import dump_yaml
 from rl2f_core.errors import ConfigError, DataError, RunError
-
-
-@pytest.fixture
-def studio(tmp_path: Path) -> Studio:
-    return Studio(tmp_path / "studio").create()
-
-
-@pytest.fixture
-def db(studio: Studio) -> Iterator[Database]:
-    made = Database(studio.database_url())
-    made.migrate()
-    yield made
-    made.close()
 
 
 def add(db: Database, number: int, **values: Any) -> int:
