@@ -129,8 +129,7 @@ def test_names_of_strangers_are_text(server: Any, visit: Callable[..., Any], tmp
     folder.rmdir()
 
 
-@pytest.mark.parametrize("width", [1440, 390])
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize(("width", "theme"), [(1440, "light"), (390, "dark")])
 def test_the_page_fits_the_window(
     server: Any,
     visit: Callable[..., Any],

@@ -14,30 +14,34 @@ from app.discover import pages
 PAGES = [page.path for page in pages()]
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1440, 390])
 @pytest.mark.parametrize("path", PAGES)
-def test_a_page_fits_and_does_not_complain(
+def test_a_page_fits_in_both_themes_and_does_not_complain(
     server: Any,
     visit: Callable[..., Any],
     new_page: Callable[..., Any],
     no_overflow: Callable[[Any], None],
     path: str,
     width: int,
-    theme: str,
 ) -> None:
-    page = new_page(width=width, theme=theme)
+    page = new_page(width=width)
     visit(f"/{path}?run={server.run}" if path else "/", page)
     assert page.title().endswith("RL2F Studio")
-    assert page.evaluate("document.body.classList.contains('dark')") is (theme == "dark")
     assert page.locator(".rl-nav a").count() == len(PAGES)
     assert page.locator(".rl-nav [aria-current]").is_visible()
-    no_overflow(page)
-    if folder := os.environ.get("RL2F_SCREENSHOTS"):
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        page.wait_for_timeout(1500)
-        page.screenshot(path=f"{folder}/{path or 'runs'}-{width}-{theme}.png", full_page=True)
-    page.close()
+    for theme in ("light", "dark"):
+        assert page.evaluate("document.body.classList.contains('dark')") is (theme == "dark")
+        no_overflow(page)
+        if folder := os.environ.get("RL2F_SCREENSHOTS"):
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            page.wait_for_timeout(1500)
+            page.screenshot(path=f"{folder}/{path or 'runs'}-{width}-{theme}.png", full_page=True)
+        page.get_by_role("button", name="Light or dark").click()
+
+
+def test_a_page_starts_in_the_theme_of_the_system(visit: Callable[..., Any], new_page: Callable[..., Any]) -> None:
+    page = visit("/", new_page(theme="dark"))
+    assert page.evaluate("document.body.classList.contains('dark')")
 
 
 @pytest.mark.parametrize("path", [path for path in PAGES if path in ("run", "dialogues", "new", "compare", "chat")])
