@@ -306,6 +306,7 @@
       if (!make || made.has(node)) continue;
       made.add(node);
       make(node);
+      node.dataset.made = "";
     }
   }
 

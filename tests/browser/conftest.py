@@ -325,9 +325,9 @@ def visit(server: Server, page: Any) -> Callable[[str], Any]:
 
 
 def settle(page: Any) -> None:
-    """Until Gradio has put its components on the page and no skeleton is left."""
+    """Until Gradio has put our places on the page, their widgets stand, and no skeleton is left."""
     page.wait_for_function(
-        "document.querySelector('gradio-app .gradio-container') && !document.querySelector('.rl-skeleton')"
+        "document.querySelector('gradio-app [data-rl-widget][data-made]') && !document.querySelector('.rl-skeleton')"
         " && !document.querySelector('gradio-app > .loading, .wrap.full.generating')"
     )
 
