@@ -219,6 +219,19 @@ def server(start_server: Callable[..., Server]) -> Server:
     return start_server()
 
 
+@pytest.fixture
+def queue(server: Server) -> Iterator[Any]:
+    """The queue of the shared server's studio, from another process: rows for tests to look at."""
+    from jobs.database import Database
+    from jobs.queue import Queue
+    from jobs.studio import Studio
+
+    studio = Studio(server.studio)
+    db = Database(studio.database_url())
+    yield Queue(db, studio)
+    db.close()
+
+
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
     """The system's Chromium."""

@@ -247,7 +247,11 @@ def test_a_preflight_shows_its_verdict_and_the_histogram(open_form: Visit, tiny_
     page.wait_for_selector("#nr-result .nr-verdict")
 
 
-def test_a_run_is_scheduled_and_the_next_three_times_are_shown(open_form: Visit, tiny_config: dict[str, Any]) -> None:
+def test_a_run_is_scheduled_and_the_next_three_times_are_shown(
+    open_form: Visit, tiny_config: dict[str, Any], queue: Any
+) -> None:
+    from jobs.store import schedules
+
     page = open_form()
     write(page, tiny_yaml(tiny_config, name="every-night"))
     summary(page, "ready")
@@ -262,6 +266,9 @@ def test_a_run_is_scheduled_and_the_next_three_times_are_shown(open_form: Visit,
     page.wait_for_function("/3:30/.test(document.querySelector('.nr-next').innerText)")
     page.locator("#nr-plan-save").click()
     page.wait_for_selector(".rl-toast:has-text('Scheduled')")
+    (kept,) = [schedule for schedule in schedules.all_schedules(queue.db) if schedule.name == "every-night"]
+    assert (kept.trigger, kept.when, kept.timezone) == ("cron", "30 3 * * *", "Europe/Berlin")
+    schedules.remove(queue.db, kept.id or 0)
 
 
 def test_the_environment_of_the_readme_is_chosen_run_and_replayed_without_a_change_elsewhere(
