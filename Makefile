@@ -36,7 +36,7 @@ test: setup ## The tests that need neither a GPU nor minutes; those of the pages
 
 test-browser: setup ## The tests of the pages alone.
 	@CI=true .ci/browser > /dev/null
-	$(TEST) -n $(TEST_WORKERS) --dist loadgroup -m browser
+	$(TEST) -m browser
 
 test-slow: setup ## The tests that take minutes or need the real model.
 	$(TEST) -m slow

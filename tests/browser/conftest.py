@@ -113,12 +113,11 @@ WIDE = """() => {
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Every test of this folder needs a browser; at most three test processes start one, and a server."""
-    ours = [item for item in items if Path(__file__).parent in item.path.parents]
-    files = sorted({item.path for item in ours})
-    for item in ours:
-        item.add_marker(pytest.mark.browser)
-        item.add_marker(pytest.mark.xdist_group(f"browser-{files.index(item.path) % 3}"))
+    """Every test of this folder needs a browser, and one test process plays them all: one browser, one server."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.browser)
+            item.add_marker(pytest.mark.xdist_group("browser"))
 
 
 @dataclass
