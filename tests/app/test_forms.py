@@ -340,7 +340,7 @@ def test_an_error_between_fields_stands_at_one_of_them(change: tuple[str, Any], 
 def test_several_errors_are_all_named_with_their_lines(studio: Studio) -> None:
     text = (
         QUICKSTART.replace("steps: 60", "steps: 0")
-        .replace("layers: 0.5", "layers: 5")
+        .replace("alpha: 32", "alpha: 32, layers: 5")
         .replace("seed: 0", "seed: -1", 1)
     )
     checked = forms.check_yaml(text, studio)
