@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 UPLOAD_LIMIT = "1mb"
 """Of a file given to a page: configurations are small."""
+LOOK = 0.05
+"""Seconds between Gradio's looks into its empty queue, as on Windows; elsewhere it looks each millisecond, which costs
+a tenth of a core while nobody asks for anything."""
 
 
 def create_app(
@@ -102,6 +105,7 @@ def _add_pages(app: FastAPI, context: Context, found: list[PageInfo], host: str,
         mcp_server=False,
         theme=make_theme(),
     )
+    blocks._queue.sleep_when_free = LOOK
     # what the queue runs events on; Gradio left its own there
     mounted = (getattr(route, "app", None) for route in app.routes)
     blocks.app = next(each for each in mounted if isinstance(each, gr.routes.App))
