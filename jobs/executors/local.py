@@ -97,7 +97,7 @@ class Local:
             ours = True
         if ours:
             _kill_group(handle.pid)
-        _children.pop(handle.pid, None)
+            _children.pop(handle.pid, None)
 
     def exit_code(self, handle: Handle) -> int | None:
         """The exit code of a worker that this process started, once it has ended."""

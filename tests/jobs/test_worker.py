@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,7 @@ import psutil
 import pytest
 from jobs_helpers import (
     ROOT,
-    a_queue,
     counting,
-    counting_kinds,
     events,
     log,
     tick,
@@ -40,17 +37,7 @@ from rl2f_core import registry
 from rl2f_core.events import MetricEvent, StatusEvent, read_events
 from rl2f_core.run import RunDir
 
-
-@pytest.fixture(scope="module", autouse=True)
-def counts() -> Iterator[None]:
-    with counting_kinds():
-        yield
-
-
-@pytest.fixture
-def queue(tmp_path: Path) -> Iterator[Queue]:
-    with a_queue(tmp_path / "studio") as made:
-        yield made
+pytestmark = pytest.mark.usefixtures("counts")
 
 
 def work(folder: Path, session: int = 1) -> subprocess.Popen[str]:
@@ -216,6 +203,7 @@ def test_a_worker_of_this_machine_has_its_own_session_and_a_file_for_its_words(t
 def test_a_worker_is_known_by_number_and_start_together(tmp_path: Path) -> None:
     executor = Local(Studio(tmp_path), (sys.executable, "-c", "import time; time.sleep(60)"))
     handle = executor.start(Launch(tmp_path, tmp_path / "log"))
+    until(lambda: psutil.Process(handle.pid).cmdline())  # it has none for a moment, between its fork and its start
     try:
         assert executor.alive(handle)
         assert executor.alive(Handle(handle.pid, handle.started + 3600, handle.folder))  # the clock was set
@@ -223,7 +211,7 @@ def test_a_worker_is_known_by_number_and_start_together(tmp_path: Path) -> None:
         assert not executor.alive(stranger)
         for act in (executor.stop, executor.kill, executor.clean):
             act(stranger)
-        assert executor.alive(handle)
+        assert executor.alive(handle) and executor.exit_code(handle) is None
         assert not executor.alive(Handle(2**22 + 1, 1.0, handle.folder))
     finally:
         executor.kill(handle)
