@@ -12,7 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sqlalchemy import BigInteger, cast, exists, func, select
+import numpy as np
+from sqlalchemy import exists, func, select
 from sqlmodel import Session
 
 from jobs.errors import NotFound
@@ -122,8 +123,8 @@ def sample(session: Session, filter: LabelFilter) -> list[int]:
     """Row ids of `filter.size` turns with an unflagged hint, in random order.
 
     Each turn gets a pseudo-random number from its row id and the seed; the least win. So the choice needs no memory,
-    and rows that come later push out only few. Drawing reads every turn's row id, so the last draws are held as long
-    as no turn comes and no run goes.
+    and rows that come later push out only few. A draw ranks every turn's row id, so the last draws are held as long as
+    no turn comes and no run goes.
     """
     newest, held = session.execute(
         select(select(func.max(_turn.c.id)).scalar_subquery(), _runs.scalar_subquery())
@@ -141,25 +142,31 @@ def sample(session: Session, filter: LabelFilter) -> list[int]:
 
 
 def _draw(session: Session, filter: LabelFilter) -> list[int]:
+    if filter.run is not None:
+        read = session.execute(_within(filter, _of_dialogues())).scalars().all()
+        ids = np.sort(np.array(read, dtype=np.int64))
+    else:  # row ids have few gaps: to try them all is quicker than to read them
+        first, last = session.execute(select(func.min(_turn.c.id), func.max(_turn.c.id))).one()
+        ids = np.arange(first or 1, (last or 0) + 1, dtype=np.int64)
     rng = random.Random(filter.seed)
-    mixed = (cast(_turn.c.id, BigInteger) * rng.randrange(2**29, 2**30) + rng.randrange(_PRIME)) % _PRIME
-    rank = mixed * mixed % _PRIME * mixed % _PRIME
-    every = select(_turn.c.id).order_by(rank, _turn.c.id)
-    if filter.run is not None or filter.environment:
-        every = _within(filter, every.join(_dialogue, _dialogue.c.id == _turn.c.dialogue_id))
+    mixed = (ids * rng.randrange(2**29, 2**30) + rng.randrange(_PRIME)) % _PRIME
+    ids = ids[np.argsort(mixed * mixed % _PRIME * mixed % _PRIME, kind="stable")]
     found: list[int] = []
     drawn, batch = 0, 4 * filter.size
-    while len(found) < filter.size:
-        ids = [row[0] for row in session.execute(every.offset(drawn).limit(batch))]
+    while len(found) < filter.size and drawn < len(ids):
+        tried = ids[drawn : drawn + batch].tolist()
         kept: set[int] = set()
-        for part in _parts(ids):
-            unflagged = _content(select(_turn.c.id)).where(_turn.c.id.in_(part), ~_turn.c.leaked)
-            kept.update(row[0] for row in session.execute(unflagged))
-        found += [turn for turn in ids if turn in kept]
-        if len(ids) < batch:
-            break
+        for part in _parts(tried):
+            unflagged = _content(_within(filter, _of_dialogues())).where(_turn.c.id.in_(part), ~_turn.c.leaked)
+            kept.update(session.execute(unflagged).scalars())
+        found += [turn for turn in tried if turn in kept]
         drawn, batch = drawn + batch, min(4 * batch, 50_000)
     return found[: filter.size]
+
+
+def _of_dialogues() -> Any:
+    """The row ids of all turns, joined with their dialogues."""
+    return select(_turn.c.id).join(_dialogue, _dialogue.c.id == _turn.c.dialogue_id)
 
 
 def _within(filter: LabelFilter, statement: Any) -> Any:
@@ -178,7 +185,7 @@ def _content(statement: Any) -> Any:
 
 def _hints(filter: LabelFilter) -> Any:
     """The row ids of all hints of a filter, joined with their dialogues, in no order."""
-    statement = _within(filter, select(_turn.c.id).join(_dialogue, _dialogue.c.id == _turn.c.dialogue_id))
+    statement = _within(filter, _of_dialogues())
     if filter.which == "flagged":
         statement = statement.where(_dialogue.c.leak == 2, _turn.c.leaked)
     return _content(statement)
