@@ -8,6 +8,8 @@ rl2f.widget("labels", (root) => {
 
   let filters = {}, who = "", items = [], at = -1, hint = null, draft = null, done = 0, total = 0, capped = false, facets = null, ends = { after: false, before: false }, tab = "queue", wanted = 0, busy = false;
   const cache = new Map();
+  /** While what stands there is not what was asked for, no key may act on it. */
+  function working(on) { busy = on; stage.setAttribute("aria-busy", String(on)); }
 
   /* ---- Address ---- */
   function readAddress() {
@@ -105,7 +107,7 @@ rl2f.widget("labels", (root) => {
   async function show(index) {
     at = index;
     const turn = ++wanted;
-    busy = true;  // what stands there is another hint: no key may act on it
+    working(true);
     writeAddress();
     try {
       const found = await load(items[at]);
@@ -120,7 +122,7 @@ rl2f.widget("labels", (root) => {
   /** Show a hint as the server tells it; what was marked or written for it starts from the stored answer. */
   function take(found) {
     hint = found;
-    busy = false;
+    working(false);
     const mine = found.mine;
     draft = { label: mine?.label ?? null, span: mine && mine.start !== null ? { start: mine.start, end: mine.end } : null, note: mine?.note ?? "" };
     drawHint();
@@ -243,6 +245,7 @@ rl2f.widget("labels", (root) => {
   }
   function finished() {
     hint = null;
+    working(false);
     const left = total - done;
     fill(stage, el("div", { class: "rl-empty" }, el("p", { class: "rl-empty-title" }, total === 0 ? "No hints here" : left > 0 ? "The end of the queue" : "Everything here is labelled"),
       el("p", {}, total === 0 ? emptyText() : left > 0 ? `${many(left, "hint")} skipped.` : "Choose other hints, or look at the agreement."),
@@ -252,6 +255,7 @@ rl2f.widget("labels", (root) => {
   const emptyText = () => (filters.which === "flagged" ? "No detector flagged a hint of these dialogues. Label a random sample of the unflagged ones." : "Hints come from dialogues. Contentless ones cannot leak and are left out.");
   function failed(error) {
     hint = null;
+    working(false);
     fill(stage, el("div", { class: "rl-empty", role: "alert" }, el("p", { class: "rl-empty-title" }, error.what ?? "The page could not be shown"), el("p", {}, [error.value !== null && error.value !== undefined ? `Got: ${error.value}.` : "", error.fix ?? ""].filter(Boolean).join(" ")),
       el("p", { class: "rl-actions" }, el("a", { class: "rl-button", href: rl2f.links.labels() }, "All hints"))));
     if (!(error instanceof rl2f.Failure)) console.error(error);
@@ -299,6 +303,7 @@ rl2f.widget("labels", (root) => {
   /* ---- Begin ---- */
   async function begin(here) {
     const turn = ++wanted;
+    working(true);
     if (!stage.firstChild || !here) fill(stage, el("div", { class: "rl-skeleton", style: { height: "280px" } }));
     ends = { after: false, before: false };
     writeAddress();
@@ -306,7 +311,7 @@ rl2f.widget("labels", (root) => {
       if (tab === "board") {
         drawMeter();
         const found = await api(`/api/labels/board?${params()}`);
-        if (turn === wanted) drawBoard(found);
+        if (turn === wanted) { working(false); drawBoard(found); }
         return;
       }
       const got = await api(`/api/labels/queue?${params(here ? place(here, "after") : {})}`, { quiet: true });

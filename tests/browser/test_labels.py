@@ -7,46 +7,30 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
-from replay_data import add_run, odd_events, training_events
 
 SMALL, ODD = 1, 2
 LATER, NEVER, LEAKS = (f"dialogue:train:rl2f/1/0/{i}" for i in (1, 2, 3))
 
 
-@pytest.fixture(scope="module")
-def labelling(start_server: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A server with a run of 24 hints, 6 of them flagged, and a run of odd ones."""
-    from jobs.database import Database
-    from jobs.studio import Studio
-
-    studio = Studio(tmp_path_factory.mktemp("labelling")).create()
-    db = Database(studio.database_url())
-    db.migrate()
-    add_run(db, studio, "small", training_events())
-    add_run(db, studio, "odd", odd_events())
-    db.close()
-    return start_server(studio.root)
-
-
 @pytest.fixture
-def show(labelling: Any, page: Any) -> Callable[..., Any]:
+def show(replay: Any, page: Any) -> Callable[..., Any]:
     """`show(run=1, labeller="anna")`: open the page of labels there and wait until something stands."""
 
     def go(tab: Any = None, **query: Any) -> Any:
         tab = tab or page
-        tab.goto(f"{labelling.url}/labels?{urlencode(query)}", timeout=60_000)
-        tab.wait_for_selector(".lb-card, .rl-empty, .lb-board", timeout=60_000)
+        tab.goto(f"{replay.url}/labels?{urlencode(query)}", timeout=60_000)
+        tab.wait_for_selector(".lb-stage[aria-busy=false]", timeout=60_000)
         return tab
 
     return go
 
 
-def stored(labelling: Any, event: str, turn: int = 0, run: int = SMALL) -> list[tuple[Any, ...]]:
+def stored(replay: Any, event: str, turn: int = 0, run: int = SMALL) -> list[tuple[Any, ...]]:
     from jobs.database import Database
     from jobs.store import labels
     from jobs.studio import Studio
 
-    db = Database(Studio(labelling.studio).database_url(), read_only=True)
+    db = Database(Studio(replay.studio).database_url(), read_only=True)
     try:
         found = labels.of_hint(db, run, event, turn)
         return [(x.labeller, x.label, x.start, x.end, x.note, x.blind) for x in found]
@@ -55,21 +39,22 @@ def stored(labelling: Any, event: str, turn: int = 0, run: int = SMALL) -> list[
 
 
 def at(page: Any, event: str, turn: int = 0) -> None:
-    """Until this hint stands in the address."""
+    """Until this hint stands in the address and on the page."""
     page.wait_for_function(
         "([event, turn]) => { const q = new URLSearchParams(location.search);"
-        " return q.get('dialogue') === event && q.get('turn') === turn && document.querySelector('.lb-card'); }",
+        " return q.get('dialogue') === event && q.get('turn') === turn"
+        " && document.querySelector('.lb-stage[aria-busy=false] .lb-card'); }",
         arg=[event, str(turn)],
     )
 
 
-def test_hints_are_labelled_blind_and_by_keyboard_alone(show: Callable[..., Any], labelling: Any) -> None:
+def test_hints_are_labelled_blind_and_by_keyboard_alone(show: Callable[..., Any], replay: Any) -> None:
     page = show(run=SMALL)
     page.keyboard.press("1")
     page.keyboard.type("anna")
     page.keyboard.press("Enter")
-    at(page, LATER)
     page.wait_for_function("new URLSearchParams(location.search).get('labeller') === 'anna'")
+    at(page, LATER)
     assert page.locator(".lb-found").count() == 0, "blind"
     page.keyboard.press("2")
     page.wait_for_selector(".lb-found")
@@ -92,16 +77,16 @@ def test_hints_are_labelled_blind_and_by_keyboard_alone(show: Callable[..., Any]
     page.keyboard.press("1")
     page.wait_for_selector(".lb-found")
     assert "exact leak" in page.inner_text(".lb-found")
-    assert stored(labelling, LEAKS) == [("anna", "leak", 12, 17, "1 2 3 names it", True)]
+    assert stored(replay, LEAKS) == [("anna", "leak", 12, 17, "1 2 3 names it", True)]
 
     page.keyboard.press("3")
     page.wait_for_selector(".lb-answer.rl-primary[data-label=unsure]")
-    assert stored(labelling, LEAKS)[0][1:] == ("unsure", 12, 17, "1 2 3 names it", False), "no longer blind"
+    assert stored(replay, LEAKS)[0][1:] == ("unsure", 12, 17, "1 2 3 names it", False), "no longer blind"
     page.keyboard.press("u")
     page.wait_for_selector(".lb-answer.rl-primary[data-label=leak]")
     page.keyboard.press("u")
     page.wait_for_selector(".lb-found", state="detached")
-    assert stored(labelling, LEAKS) == []
+    assert stored(replay, LEAKS) == []
     page.keyboard.press("p")
     at(page, NEVER, 1)
     page.keyboard.press("a")
@@ -115,7 +100,7 @@ def test_hints_are_labelled_blind_and_by_keyboard_alone(show: Callable[..., Any]
     assert "Choose first" in page.inner_text(".rl-toasts")
 
 
-def test_words_are_marked_by_dragging(show: Callable[..., Any], labelling: Any) -> None:
+def test_words_are_marked_by_dragging(show: Callable[..., Any], replay: Any) -> None:
     page = show(run=SMALL, labeller="drag", which="flagged")
     assert "not blind" in page.inner_text(".lb-bar")
     page.wait_for_selector(".lb-hint")
@@ -133,16 +118,16 @@ def test_words_are_marked_by_dragging(show: Callable[..., Any], labelling: Any) 
     assert page.inner_text("mark.tx-pending") == "code"
     page.click(".lb-answer[data-label=leak]")
     page.wait_for_selector(".lb-state:has-text('saved')")
-    assert stored(labelling, LEAKS) == [("drag", "leak", 4, 8, "", False)]
+    assert stored(replay, LEAKS) == [("drag", "leak", 4, 8, "", False)]
     page.keyboard.press("Escape")
     page.wait_for_selector("mark.tx-pending", state="detached")
     assert "not saved" in page.inner_text(".lb-state")
     page.keyboard.press("n")
     at(page, "dialogue:train:rl2f/1/1/3")
-    assert stored(labelling, LEAKS) == [("drag", "leak", None, None, "", False)]
+    assert stored(replay, LEAKS) == [("drag", "leak", None, None, "", False)]
 
 
-def test_an_emoji_counts_as_one_character(show: Callable[..., Any], labelling: Any) -> None:
+def test_an_emoji_counts_as_one_character(show: Callable[..., Any], replay: Any) -> None:
     page = show(run=ODD, labeller="emoji")
     at(page, "dialogue:train:odd/hostile")
     hint = page.evaluate("""() => {
@@ -155,18 +140,18 @@ def test_an_emoji_counts_as_one_character(show: Callable[..., Any], labelling: A
     }""")
     page.keyboard.press("1")
     page.wait_for_selector(".lb-found")
-    [(_, _, start, end, _, _)] = stored(labelling, "dialogue:train:odd/hostile", run=ODD)
+    [(_, _, start, end, _, _)] = stored(replay, "dialogue:train:odd/hostile", run=ODD)
     assert (start, end) == (int(hint) - 5, int(hint)), "characters as Python counts them"
     assert page.evaluate("window.pwned") is None
     assert page.locator(".lb script, .lb img, .lb iframe").count() == 0
 
 
-def test_the_board_compares_and_leads_to_the_disagreements(show: Callable[..., Any], labelling: Any) -> None:
+def test_the_board_compares_and_leads_to_the_disagreements(show: Callable[..., Any], replay: Any) -> None:
     from jobs.database import Database
     from jobs.store import labels
     from jobs.studio import Studio
 
-    db = Database(Studio(labelling.studio).database_url())
+    db = Database(Studio(replay.studio).database_url())
     for i, (ann, ben) in enumerate([("leak", "leak"), ("leak", "no_leak"), ("no_leak", "no_leak")]):
         event = f"dialogue:train:rl2f/3/{i % 2}/{1 if i == 2 else 3}"
         labels.put(db, SMALL, event, 0, "ann <b>", ann)
