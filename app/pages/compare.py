@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from app.pages._place import place
+
 if TYPE_CHECKING:
     from app.context import Context
 
@@ -16,12 +18,4 @@ STYLES = ("charts.css",)
 
 def build(context: Context) -> None:
     """The place of the widget."""
-    import gradio as gr
-
-    from app.api.plotly import url
-
-    gr.HTML(
-        f'<div class="rl-page" data-rl-widget="compare" data-plotly="{url()}">'
-        '<div class="rl-skeleton" style="height: 160px"></div></div>',
-        apply_default_css=False,
-    )
+    place("compare", 160, plots=True)

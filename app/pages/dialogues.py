@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from app.pages._place import place
+
 if TYPE_CHECKING:
     from app.context import Context
 
@@ -16,10 +18,4 @@ STYLES = ("transcript.css",)
 
 def build(context: Context) -> None:
     """The place of the widget."""
-    import gradio as gr
-
-    gr.HTML(
-        '<div class="rl-page dl" data-rl-widget="dialogues">'
-        '<div class="rl-skeleton" style="height: 320px"></div></div>',
-        apply_default_css=False,
-    )
+    place("dialogues", 320, "dl")

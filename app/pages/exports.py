@@ -1,10 +1,10 @@
-"""Page Exports: leak-labelled dialogues as data sets, made by a job, taken as files."""
+"""Page Exports: leak-labelled data sets, made by a job, taken as files. The widget `app/static/exports.js` draws it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from app.pages._export import build_export
+from app.pages._place import place
 
 if TYPE_CHECKING:
     from app.context import Context
@@ -15,5 +15,5 @@ ORDER = 80
 
 
 def build(context: Context) -> None:
-    """The section alone."""
-    build_export(context)
+    """The place of the widget."""
+    place("exports", 320, "ex")

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from app.pages._place import place
+
 if TYPE_CHECKING:
     from app.context import Context
 
@@ -19,9 +21,4 @@ STYLES = ("transcript.css",)
 
 def build(context: Context) -> None:
     """The place of the widget."""
-    import gradio as gr
-
-    gr.HTML(
-        '<div class="rl-page lb" data-rl-widget="labels"><div class="rl-skeleton" style="height: 320px"></div></div>',
-        apply_default_css=False,
-    )
+    place("labels", 320, "lb")

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from app.pages._place import place
+
 if TYPE_CHECKING:
     from app.context import Context
 
@@ -19,16 +21,8 @@ STYLES = ("charts.css",)
 
 def build(context: Context) -> None:
     """The place of the widget. What the form is made of is prepared here, so that the first visit does not wait."""
-    import gradio as gr
-
     from app import forms
-    from app.api.plotly import url
 
     for kind in forms.kinds():
         forms.spec(kind)
-    gr.HTML(
-        f'<div class="rl-page" data-rl-widget="new_run" data-plotly="{url()}">'
-        '<div class="rl-skeleton" style="height: 220px"></div></div>',
-        apply_default_css=False,
-        padding=False,
-    )
+    place("new_run", 220, plots=True, padding=False)

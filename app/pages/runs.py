@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from app.pages._place import place
+
 if TYPE_CHECKING:
     from app.context import Context
 
@@ -14,9 +16,4 @@ ORDER = 10
 
 def build(context: Context) -> None:
     """The place of the widget."""
-    import gradio as gr
-
-    gr.HTML(
-        '<div class="rl-page" data-rl-widget="runs"><div class="rl-skeleton" style="height: 120px"></div></div>',
-        apply_default_css=False,
-    )
+    place("runs", 120)

@@ -5,14 +5,11 @@ from __future__ import annotations
 import itertools
 import re
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from jobs_helpers import (
-    a_queue,
     counting,
-    counting_kinds,
     events,
     log,
     open_queue,
@@ -34,17 +31,7 @@ from jobs.tables import Run
 from rl2f_core.errors import ConfigError, RunError
 from rl2f_core.run import RunDir
 
-
-@pytest.fixture(scope="module", autouse=True)
-def counts() -> Iterator[None]:
-    with counting_kinds():
-        yield
-
-
-@pytest.fixture
-def queue(tmp_path: Path) -> Iterator[Queue]:
-    with a_queue(tmp_path / "studio") as made:
-        yield made
+pytestmark = pytest.mark.usefixtures("counts")
 
 
 # -- the state machine -----------------------------------------------------------------------------------------

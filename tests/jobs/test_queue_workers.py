@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -15,7 +14,6 @@ import pytest
 from jobs_helpers import (
     a_queue,
     counting,
-    counting_kinds,
     events,
     log,
     python,
@@ -33,17 +31,7 @@ from jobs.store import runs
 from jobs.tables import Run
 from rl2f_core.errors import RunError
 
-
-@pytest.fixture(scope="module", autouse=True)
-def counts() -> Iterator[None]:
-    with counting_kinds():
-        yield
-
-
-@pytest.fixture
-def queue(tmp_path: Path) -> Iterator[Queue]:
-    with a_queue(tmp_path / "studio") as made:
-        yield made
+pytestmark = pytest.mark.usefixtures("counts")
 
 
 def test_a_run_goes_from_queued_to_succeeded_in_a_process_of_its_own(queue: Queue) -> None:

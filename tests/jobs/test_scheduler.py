@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from jobs_helpers import a_queue, counting, counting_kinds, events, open_queue, python, training, until
+from jobs_helpers import a_queue, counting, events, open_queue, python, training, until
 
 from jobs.ingest import ingest
 from jobs.queue import Queue
@@ -20,17 +20,7 @@ from jobs.store import joblog, runs, schedules, settings
 from jobs.tables import JobLog, Run, Schedule
 from rl2f_core.events import CheckpointEvent, JsonlSink
 
-
-@pytest.fixture(scope="module", autouse=True)
-def counts() -> Iterator[None]:
-    with counting_kinds():
-        yield
-
-
-@pytest.fixture
-def queue(tmp_path: Path) -> Iterator[Queue]:
-    with a_queue(tmp_path / "studio") as made:
-        yield made
+pytestmark = pytest.mark.usefixtures("counts")
 
 
 @pytest.fixture

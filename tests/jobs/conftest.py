@@ -1,0 +1,25 @@
+"""A queue over a studio of its own, and kinds of runs that only count."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from jobs_helpers import a_queue, counting_kinds
+
+from jobs.queue import Queue
+
+
+@pytest.fixture(scope="module")
+def counts() -> Iterator[None]:
+    """The kinds that count are known while a module's tests run."""
+    with counting_kinds():
+        yield
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> Iterator[Queue]:
+    """A queue on a studio of its own; what still runs at the end is aborted."""
+    with a_queue(tmp_path / "studio") as made:
+        yield made
