@@ -29,6 +29,7 @@ FLAGS = (
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    "--process-per-site",
 )
 RECORDED: dict[str, Any] = {
     "name": "recorded",
@@ -45,7 +46,7 @@ RECORDED: dict[str, Any] = {
 """Configuration of the recorded run: every kind of event, in seconds."""
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def tiny_config() -> dict[str, Any]:
     """A copy of the recorded run's configuration, to change and start from a test."""
     return yaml.safe_load(yaml.safe_dump(RECORDED))
@@ -161,14 +162,13 @@ def wait_until_open(server: Server, seconds: float = 300) -> None:
 
 
 @pytest.fixture(scope="session")
-def start_server(
+def serve(
     tmp_path_factory: pytest.TempPathFactory, recorded: Path, server_environment: dict[str, str]
-) -> Iterator[Callable[..., Server]]:
-    """`start_server(studio=None, port=None, args=())`: a server over a new studio with the recorded run, or an old one.
+) -> Callable[..., Server]:
+    """`serve(studio=None, port=None, args=())`: a server over a new studio with the recorded run, or over an old one.
 
-    Whatever a test leaves running is ended after the session.
+    Who calls it ends it: `start_server` does so by itself.
     """
-    started: list[Server] = []
 
     def start(studio: Path | None = None, port: int | None = None, args: tuple[str, ...] = ()) -> Server:
         root = studio or tmp_path_factory.mktemp("studio")
@@ -184,9 +184,24 @@ def start_server(
                 stderr=subprocess.STDOUT,
             )
         server = Server(f"http://127.0.0.1:{port}", port, root, process, log, run)
-        started.append(server)
-        wait_until_open(server)
+        try:
+            wait_until_open(server)
+        except BaseException:
+            server.stop(signal.SIGKILL)
+            raise
         return server
+
+    return start
+
+
+@pytest.fixture(scope="module")
+def start_server(serve: Callable[..., Server]) -> Iterator[Callable[..., Server]]:
+    """`serve` for the tests of one file; what they leave running is ended after them."""
+    started: list[Server] = []
+
+    def start(*args: Any, **options: Any) -> Server:
+        started.append(serve(*args, **options))
+        return started[-1]
 
     yield start
     for server in started:
@@ -215,9 +230,28 @@ def _with_recorded(root: Path, recorded: Path) -> int:
 
 
 @pytest.fixture(scope="session")
-def server(start_server: Callable[..., Server]) -> Server:
+def server(serve: Callable[..., Server]) -> Iterator[Server]:
     """One server for all tests that do not end it."""
-    return start_server()
+    made = serve()
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="module")
+def replay(start_server: Callable[..., Server], tmp_path_factory: pytest.TempPathFactory) -> Server:
+    """A server of the module's own: run 1 has training dialogues, 24 hints of which 6 are flagged; run 2 odd ones."""
+    from replay_data import add_run, odd_events, training_events
+
+    from jobs.database import Database
+    from jobs.studio import Studio
+
+    studio = Studio(tmp_path_factory.mktemp("replay")).create()
+    db = Database(studio.database_url())
+    db.migrate()
+    add_run(db, studio, "small", training_events())
+    add_run(db, studio, "odd", odd_events())
+    db.close()
+    return start_server(studio.root)
 
 
 @pytest.fixture
@@ -269,9 +303,13 @@ def console() -> Console:
 
 
 @pytest.fixture(scope="session")
-def profile(browser: Any) -> Iterator[Any]:
-    """One profile for the tabs of a session: scripts and plot library are fetched and compiled once."""
+def profile(browser: Any, server: Server) -> Iterator[Any]:
+    """One profile for the tabs of a session: scripts and plot library are fetched and compiled once.
+
+    A tab that stays keeps their process alive: without it each page costs twice the work.
+    """
     context = browser.new_context(accept_downloads=True)
+    context.new_page().goto(f"{server.url}/static/icon.svg")
     yield context
     context.close()
 

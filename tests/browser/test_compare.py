@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -52,10 +53,12 @@ def compare(pair: Any, new_page: Callable[..., Any]) -> Callable[..., Any]:
     return go
 
 
-def lines(page: Any, key: str) -> list[str]:
-    of = "document.querySelector(`[data-key='${key}'] .rl-plot`)"
-    page.wait_for_function(f"key => {of}?.dataset.drawn", arg=key)
-    return page.evaluate(f"key => {of}.data.filter(t => t.meta === 'line').map(t => t.name)", key)
+def lines(page: Any, key: str, count: int) -> list[str]:
+    """The names of a plot's lines, once it has so many."""
+    drawn = "document.querySelector(`[data-key='${key}'] .rl-plot[data-drawn]`)?.data"
+    names = f"({drawn} ?? []).filter(t => t.meta === 'line').map(t => t.name)"
+    page.wait_for_function(f"([key, count]) => {names}.length === count", arg=[key, count])
+    return page.evaluate(f"key => {names}", key)
 
 
 def query(page: Any) -> dict[str, str]:
@@ -65,19 +68,19 @@ def query(page: Any) -> dict[str, str]:
 def test_runs_are_picked_and_overlaid_and_the_address_brings_them_back(pair: Any, compare: Callable[..., Any]) -> None:
     page = compare()
     page.wait_for_selector(".rl-empty >> text=Pick the runs to compare.")
-    for _ in range(2):
-        field = page.get_by_placeholder("add a run…")
-        field.click()
-        page.locator("#rl-pick button").first.click()
-        page.wait_for_timeout(300)
+    for number in (pair.run, pair.second):
+        page.get_by_placeholder("add a run…").click()
+        page.get_by_role("option", name=re.compile(rf"^{number} ")).click()
+        page.wait_for_selector(f".rl-picked [data-run='{number}']")
     page.wait_for_function("document.querySelectorAll('.rl-picked [data-run]').length === 2")
-    assert len(lines(page, "reward")) == 2
+    lines(page, "reward", 2)
     assert set(query(page)["runs"].split(",")) == {str(pair.run), str(pair.second)}
     page.get_by_placeholder("add a metric…").fill("cum_acc/3")
-    page.locator("#rl-metrics button").first.click()
-    assert len(lines(page, "cum_acc/3")) == 2
+    page.get_by_role("option", name=re.compile("^cum_acc/3 ")).first.click()
+    lines(page, "cum_acc/3", 2)
     page.reload()
-    assert len(lines(page, "cum_acc/3")) == 2 and query(page)["metric"] == "reward,cum_acc/3"
+    lines(page, "cum_acc/3", 2)
+    assert query(page)["metric"] == "reward,cum_acc/3"
 
 
 def test_evaluations_stand_side_by_side_and_checkpoints_are_paired(pair: Any, compare: Callable[..., Any]) -> None:
@@ -107,12 +110,12 @@ def test_only_what_differs_in_the_configurations_is_shown(pair: Any, compare: Ca
 
 def test_seeds_become_one_line_when_ticked(pair: Any, compare: Callable[..., Any]) -> None:
     page = compare(f"?runs={pair.run},{pair.second}")
-    assert len(lines(page, "reward")) == 2
+    lines(page, "reward", 2)
     page.get_by_label("merge seeds").check()
     page.wait_for_function(
         "document.querySelector('[data-key=reward] .rl-plot').data.filter(t => t.meta === 'line').length === 1"
     )
-    assert lines(page, "reward") == ["recorded ×2"] and query(page)["seeds"] == "1"
+    assert lines(page, "reward", 1) == ["recorded ×2"] and query(page)["seeds"] == "1"
 
 
 def test_a_run_that_is_gone_is_named_and_can_be_taken_away(pair: Any, compare: Callable[..., Any]) -> None:
@@ -128,6 +131,6 @@ def test_the_page_fits(
     pair: Any, compare: Callable[..., Any], no_overflow: Callable[[Any], None], width: int, theme: str
 ) -> None:
     page = compare(f"?runs={pair.run},{pair.second}&metric=reward,plasticity", width, theme)
-    assert len(lines(page, "reward")) == 2
+    lines(page, "reward", 2)
     page.get_by_role("heading", name="Paired differences").wait_for()
     no_overflow(page)

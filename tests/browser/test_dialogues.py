@@ -8,25 +8,10 @@ from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
-from replay_data import HOSTILE, add_run, odd_events, training_events
+from replay_data import HOSTILE
 
 SMALL, ODD = 1, 2
 STEP = "dialogue:train:rl2f/{}/{}/{}"
-
-
-@pytest.fixture(scope="module")
-def replay(start_server: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A server whose first run has training dialogues with leaks, and whose second has odd ones."""
-    from jobs.database import Database
-    from jobs.studio import Studio
-
-    studio = Studio(tmp_path_factory.mktemp("replay")).create()
-    db = Database(studio.database_url())
-    db.migrate()
-    add_run(db, studio, "small", training_events())
-    add_run(db, studio, "odd", odd_events())
-    db.close()
-    return start_server(studio.root)
 
 
 @pytest.fixture

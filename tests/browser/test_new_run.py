@@ -172,6 +172,7 @@ def test_stages_are_added_duplicated_moved_and_removed(open_form: Visit) -> None
     become("rl2f-2,rl2f")
     page.locator('#nr-form [data-key="stages+"]').click()
     become("rl2f-2,rl2f,rl2f-3")
+    page.wait_for_function("document.querySelector('#nr-yaml').value.includes('name: rl2f-3')")
     summary(page, "ready")
     assert [stage["name"] for stage in yaml.safe_load(text_of(page))["stages"]] == ["rl2f-2", "rl2f", "rl2f-3"]
 
@@ -288,7 +289,9 @@ def test_the_environment_of_the_readme_is_chosen_run_and_replayed_without_a_chan
     page.set_default_timeout(WAIT)
     page.goto(f"{server.url}/new")
     page.wait_for_selector("#nr-form .rf-row")
-    write(page, tiny_yaml(tiny_config, name="vowels"))
+    stages = [{**tiny_config["stages"][1], "steps": 1}]
+    evaluation = {"tasks": 2, "controls": ["hints"], "bootstrap": 100}
+    write(page, tiny_yaml(tiny_config, name="vowels", stages=stages, evaluation=evaluation))
     page.wait_for_function("document.querySelector('#nr-form [data-key=\"name\"]').value === 'vowels'")
     field(page, "environment.type").select_option("count_vowels")
     field(page, "environment.length").fill("5")

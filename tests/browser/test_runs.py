@@ -141,7 +141,7 @@ def test_a_run_is_watched_stopped_and_resumed(
 ) -> None:
     stages = [{**tiny_config["stages"][1], "name": "long", "steps": 400}]
     page = visit("/")
-    run = add("watched", stages=stages)
+    run = add("halted", stages=stages)
     card = page.locator(f"article[data-run='{run.id}']")
     card.wait_for(timeout=60_000)
     card.get_by_text(re.compile(r"^step \d+/400$")).wait_for(timeout=120_000)
@@ -152,11 +152,11 @@ def test_a_run_is_watched_stopped_and_resumed(
     )
     assert "reward" in card.inner_text() and page.title().startswith("(1)")
     card.get_by_role("button", name="Stop").click()
-    row(page, "watched").wait_for(timeout=60_000)
-    assert row(page, "watched").locator(".rl-badge").inner_text() == "stopped"
+    row(page, "halted").wait_for(timeout=60_000)
+    assert row(page, "halted").locator(".rl-badge").inner_text() == "stopped"
     before = runs.get(queue.db, run.id).done
     assert 0 < before < 400
-    row(page, "watched").get_by_label("Actions of watched").click()
+    row(page, "halted").get_by_label("Actions of halted").click()
     page.get_by_role("button", name="Resume").click()
     card.wait_for(timeout=60_000)
     page.wait_for_function(
@@ -169,8 +169,8 @@ def test_a_run_is_watched_stopped_and_resumed(
     )
     card.get_by_role("button", name="Abort").click()
     page.get_by_role("dialog").get_by_role("button", name="Abort").click()
-    row(page, "watched").wait_for(timeout=60_000)
-    assert row(page, "watched").locator(".rl-badge").inner_text() in ("interrupted", "stopped")
+    row(page, "halted").wait_for(timeout=60_000)
+    assert row(page, "halted").locator(".rl-badge").inner_text() in ("interrupted", "stopped")
 
 
 def test_runs_are_deleted_only_after_asking(visit: Visit, queue: Queue, add: Callable[..., Any]) -> None:
