@@ -5,8 +5,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 CONFIG ?= data/configs/quickstart.yaml
 PORT ?= 7860
-TEST_WORKERS ?= 2
-# Two test processes share the cores: one thread each.
+TEST_WORKERS ?= 3
+# Test processes share the cores, one thread each; one more than cores, as many tests wait.
 TEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest
 
 .PHONY: help setup demo run test test-browser test-slow check format bench lock clean
@@ -31,10 +31,10 @@ run: setup ## Get the model and open the app at 127.0.0.1, PORT=7860.
 	$(BIN)/rl2f models get smollm2-135m
 	$(BIN)/rl2f serve --port $(PORT)
 
-test: setup ## The tests that need neither a GPU, a browser nor minutes.
-	$(TEST) -n $(TEST_WORKERS)
+test: setup ## The tests that need neither a GPU nor minutes; those of the pages too, where there is a Chromium.
+	@marks=$$(.ci/browser) && set -x && $(TEST) -n $(TEST_WORKERS) --dist loadgroup --no-loadscope-reorder -m "$$marks"
 
-test-browser: setup ## The tests of the pages, with the system's Chromium.
+test-browser: setup ## The tests of the pages alone.
 	@CI=true .ci/browser > /dev/null
 	$(TEST) -m browser
 

@@ -14,6 +14,18 @@ if TYPE_CHECKING:
     from jobs.studio import Studio
 
 USER_HOME = os.environ.get("RL2F_HOME")
+BROWSER = Path(__file__).parent / "browser"
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """One process plays a file, as much is made once a file; and one plays all pages, with one browser and server."""
+    item.add_marker(pytest.mark.xdist_group("browser" if BROWSER in item.path.parents else item.path.name))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The pages first: they take longest and leave time to the others."""
+    items.sort(key=lambda item: BROWSER not in item.path.parents)
 
 
 @pytest.fixture(scope="session", autouse=True)

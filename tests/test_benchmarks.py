@@ -103,6 +103,7 @@ def found(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, di
     return done.stdout, json.loads(out.read_text())
 
 
+@pytest.mark.slow
 def test_a_tiny_run_prints_both_ratios_the_memory_and_the_ceiling(found: tuple[str, dict[str, dict]]) -> None:
     text, numbers = found
     for name, against in (("rollout", "eager"), ("update", "TRL eager")):
@@ -114,6 +115,7 @@ def test_a_tiny_run_prints_both_ratios_the_memory_and_the_ceiling(found: tuple[s
     assert f"{max(numbers['ceiling_gflops']):.0f} GFLOP/s" in text
 
 
+@pytest.mark.slow
 def test_learner_and_trl_compute_the_same_loss_and_gradient(found: tuple[str, dict[str, dict]]) -> None:
     """Up to the mass of the tokens that the learner bans and TRL does not: about 2 of 384 in a random model."""
     _, numbers = found

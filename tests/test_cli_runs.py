@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -47,15 +48,11 @@ def environment() -> dict[str, str]:
 
 
 def rl2f(*args: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, *map(str, args)],
-        cwd=cwd,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    """The command, in this process: torch is loaded already."""
+    with contextlib.chdir(cwd):
+        done = CliRunner().invoke(app, [*map(str, args)])
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return subprocess.CompletedProcess(args, done.exit_code, done.stdout, done.stderr)
 
 
 def statuses(run: Path) -> list[str]:
@@ -72,9 +69,10 @@ def steps(run: Path) -> list[tuple[str, int]]:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
-    """A finished run in `runs/` of a working folder, and what the command said."""
+    """A finished run in `runs/` of a working folder, and what the command said in a process of its own."""
     cwd = tmp_path_factory.mktemp("work")
-    done = rl2f("train", write(cwd / "small.yaml"), cwd=cwd)
+    command = [*COMMAND, "train", str(write(cwd / "small.yaml"))]
+    done = subprocess.run(command, cwd=cwd, env=environment(), capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     (run,) = (cwd / "runs").iterdir()
     return run, done

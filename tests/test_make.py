@@ -1,7 +1,8 @@
-"""Whether the tests of the pages can be run is found out, and they are never left out in silence."""
+"""`make test` runs the tests of the pages where it can, and never leaves them out in silence."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -42,3 +43,11 @@ def test_in_ci_nothing_may_be_left_out(tmp_path: Path) -> None:
     done = marks(tmp_path / "bin", ci="true")
     assert done.returncode != 0 and done.stdout == "" and "left out" in done.stderr
     assert "export CI=true" in (ROOT / ".ci" / "run").read_text()
+
+
+def test_make_test_asks_which_tests_to_run() -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    done = subprocess.run(
+        ["make", "--dry-run", "test"], cwd=ROOT, env=environment, text=True, capture_output=True, check=True
+    )
+    assert "marks=$(.ci/browser) && " in done.stdout and '-m "$marks"' in done.stdout

@@ -319,8 +319,9 @@ rl2f.widget("chat", (root) => {
     const facts = [s.model, `seed ${s.sampling.seed}`, `T ${s.sampling.temperature}`, s.sampling.top_p < 1 ? `top p ${s.sampling.top_p}` : null, `${s.sampling.max_new_tokens} tokens`, play ? `${s.max_turns} turns` : null, play ? s.source : null].filter(Boolean).join(" · ");
     const item = (label, run, kind = "") => el("button", { type: "button", class: kind, onclick: (event) => { event.target.closest("details").open = false; run(); } }, label);
     const save = (format) => el("a", { href: `${BASE}/chats/${tree.chat.id}/export?format=${format}`, download: "" }, format === "messages" ? "Export messages (JSONL)" : "Export judgements (JSONL)");
+    const open = head.querySelector("details.rl-menu")?.open ?? false;  // drawn again under somebody's hand
     fill(head, el("h1", {}, tree.chat.title), el("span", { class: "rl-muted rl-small" }, facts), el("span", { class: "rl-grow" }), memory,
-      el("details", { class: "rl-menu" }, el("summary", { class: "rl-button rl-small", "aria-label": "More" }, "⋯"), el("div", { class: "rl-menu-items" },
+      el("details", { class: "rl-menu", open }, el("summary", { class: "rl-button rl-small", "aria-label": "More" }, "⋯"), el("div", { class: "rl-menu-items" },
         readOnly ? null : item("Rename", rename), save("messages"), play ? null : save("preference"), item("Copy link", () => navigator.clipboard?.writeText(location.href).then(() => toast("Copied."))), readOnly ? null : item("Delete", remove, "rl-danger"))));
   }
   const page = {

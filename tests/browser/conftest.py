@@ -112,13 +112,9 @@ WIDE = """() => {
 }"""
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Every test of this folder needs a browser, and one test process plays them all: one browser, one server."""
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.browser)
-            item.add_marker(pytest.mark.xdist_group("browser"))
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Every test of this folder needs a browser."""
+    item.add_marker(pytest.mark.browser)
 
 
 @dataclass
@@ -328,7 +324,7 @@ def new_page(browser: Any, profile: Any, console: Console) -> Iterator[Callable[
         page = (contexts[-1] if options else profile).new_page()
         pages.append(page)
         page.set_viewport_size({"width": width, "height": height})
-        page.emulate_media(color_scheme=theme)
+        page.emulate_media(color_scheme=theme, reduced_motion="reduce")  # what moves is drawn 60 times a second
         page.set_default_timeout(60_000)
         page.on("console", lambda message: _note(console, message))
         page.on("pageerror", lambda error: console.errors.append(f"exception: {error}"))

@@ -76,7 +76,7 @@ def test_runs_are_picked_and_overlaid_and_the_address_brings_them_back(pair: Any
     lines(page, "reward", 2)
     assert set(query(page)["runs"].split(",")) == {str(pair.run), str(pair.second)}
     page.get_by_placeholder("add a metric…").fill("cum_acc/3")
-    page.get_by_role("option", name=re.compile("^cum_acc/3 ")).first.click()
+    page.get_by_role("option", name=re.compile("^cum_acc.3 ")).first.click()
     lines(page, "cum_acc/3", 2)
     page.reload()
     lines(page, "cum_acc/3", 2)

@@ -230,6 +230,7 @@ def test_paths_are_refused_in_the_form_and_through_the_yaml(open_form: Visit) ->
     assert "no checkpoint of a known run" in errors_at(page, "lora.start")
 
 
+@pytest.mark.slow
 def test_a_preflight_shows_its_verdict_and_the_histogram(open_form: Visit, tiny_config: dict[str, Any]) -> None:
     page = open_form()
     write(page, tiny_yaml(tiny_config, name="looked-at"))
@@ -272,6 +273,7 @@ def test_a_run_is_scheduled_and_the_next_three_times_are_shown(
     schedules.remove(queue.db, kept.id or 0)
 
 
+@pytest.mark.slow
 def test_the_environment_of_the_readme_is_chosen_run_and_replayed_without_a_change_elsewhere(
     start_server: Callable[..., Any],
     server_environment: dict[str, str],

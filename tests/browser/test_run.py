@@ -181,20 +181,20 @@ def test_notes_are_text_whatever_they_hold(server: Any, visit: Callable[..., Any
 
 
 def test_a_run_deleted_in_another_tab_and_an_unknown_one_are_one_plain_message(
-    start_server: Callable[..., Any], patient: Callable[..., Any], visit: Callable[..., Any], console: Any
+    server: Any, queue: Any, tiny_config: dict[str, Any], patient: Callable[..., Any], console: Any
 ) -> None:
     console.allow("404")
-    own = start_server()
+    run = queue.add(yaml.safe_dump({**tiny_config, "name": "given up"}), start=False).id
     first, second = patient(), patient()
     for tab in (first, second):
-        tab.goto(f"{own.url}/run?run={own.run}")
-        tab.wait_for_selector(".rl-badge[data-status=succeeded]")
+        tab.goto(f"{server.url}/run?run={run}")
+        tab.wait_for_selector("button[data-act=delete]")
     first.locator("button[data-act=delete]").click()
     first.get_by_role("dialog").get_by_role("button", name="Delete").click()
-    first.wait_for_url(re.compile(rf"{own.url}/$"))
-    second.wait_for_selector(f".rl-empty >> text=Run {own.run} was deleted.", timeout=30_000)
+    first.wait_for_url(re.compile(rf"{server.url}/$"))
+    second.wait_for_selector(f".rl-empty >> text=Run {run} was deleted.", timeout=30_000)
     for address, words in (("999", "There is no run 999."), ("x", "is not the number of a run.")):
-        second.goto(f"{own.url}/run?run={address}")
+        second.goto(f"{server.url}/run?run={address}")
         second.wait_for_selector(f".rl-empty >> text={words}")
         assert second.get_by_role("link", name="All runs").get_attribute("href") == "/"
 

@@ -235,6 +235,7 @@ def test_a_schedule_is_shown_with_its_next_time_switched_and_deleted(visit: Visi
     assert made.id not in [schedule.id for schedule in schedules.all_schedules(queue.db)]
 
 
+@pytest.mark.slow
 def test_an_open_page_outlives_the_server(start_server: Callable[..., Any], page: Any, console: Any) -> None:
     console.allow(r"ERR_CONNECTION_REFUSED|ERR_INCOMPLETE_CHUNKED_ENCODING|ERR_CONNECTION_RESET|ERR_EMPTY_RESPONSE")
     console.allow(r"Connection|network|fetch")  # Gradio's own words on the same

@@ -62,6 +62,7 @@ def arguments(config: Any, folder: Path, **more: Any) -> Any:
         per_device_train_batch_size=2,
         report_to=[],
         use_cpu=True,
+        bf16=False,  # TRL's default changes how the rest of the process computes
         save_strategy="no",
         disable_tqdm=True,
         **more,

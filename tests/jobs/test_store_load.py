@@ -10,9 +10,9 @@ from store_load import check
 from jobs.studio import Studio
 
 
-def test_four_writers_and_a_reader_for_five_seconds(tmp_path: Path) -> None:
+def test_four_writers_and_a_reader_for_two_seconds(tmp_path: Path) -> None:
     studio = Studio(tmp_path / "studio").create()
-    check(studio.database_url(), studio, 5)
+    check(studio.database_url(), studio, 2)
 
 
 @pytest.mark.slow
