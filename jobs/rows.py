@@ -14,7 +14,7 @@ from sqlmodel import Session, SQLModel, col
 from jobs.migrations import FULL_TEXT
 from jobs.store import runs
 from jobs.store.dialogues import pack
-from jobs.store.metrics import EVALUATION
+from jobs.store.metrics import DEMONSTRATED, EVALUATION
 from jobs.store.search import clean, text_of
 from jobs.tables import (
     Checkpoint,
@@ -371,7 +371,8 @@ def _advance(
         stage.started = event.time - seconds
     if stage.done >= stage.steps:
         stage.ended = stage.ended or event.time
-    run.reward = values.get("reward", run.reward)
-    shown = values.get("tokens/student", values.get("tokens/demonstrated"))
+    if DEMONSTRATED not in values:  # those rewards are not the student's
+        run.reward = values.get("reward", run.reward)
+    shown = values.get("tokens/student", values.get(DEMONSTRATED))
     if shown is not None and seconds > 0:
         run.tokens_per_second = shown / seconds

@@ -185,7 +185,7 @@ rl2f.widget("runs", (root) => {
         const silent = run.heartbeat && state.now - run.heartbeat > 60;
         fill(line, el("span", {}, known ? `${run.kind === "train" ? "step " : ""}${num(run.done)}/${num(run.total)}` : "starting"), run.phase ? el("span", { class: "rl-muted" }, run.phase) : null,
           el("span", { class: "rl-grow" }), silent ? el("span", { class: "rl-leak" }, "! no word since ", time(run.heartbeat)) : run.eta !== null ? el("span", {}, `ETA ${duration(run.eta)}`) : null);
-        fill(stats, stat(num(run.reward), "reward"), stat(run.tokens_per_second ? num(run.tokens_per_second) : "–", "tokens/s"), stat(run.started ? duration(state.now - run.started) : "–", "elapsed"));
+        fill(stats, run.reward === null ? null : stat(num(run.reward), "reward"), stat(run.tokens_per_second ? num(run.tokens_per_second) : "–", "tokens/s"), stat(run.started ? duration(state.now - run.started) : "–", "elapsed"));
         fill(graph, spark(run.spark, { width: 130, height: 36 }));
         stop.hidden = !(ACTS[run.status] ?? []).includes("stop");
       },

@@ -13,6 +13,8 @@ from jobs.tables import Metric
 
 EVALUATION = "evaluation:"
 """How the stage of an evaluation's metrics begins; no stage of a run can be called so."""
+DEMONSTRATED = "tokens/demonstrated"
+"""The series that only steps on demonstrations have."""
 _AT_ONCE = 50
 NAMED_BY = 200
 """Steps at either end of a run that are read for the names of its series."""
@@ -45,7 +47,10 @@ def names(db: Database, run_id: int) -> list[str]:
 
 
 def sparkline(db: Database, run_ids: Sequence[int], name: str = "reward", points: int = 40) -> dict[int, list[float]]:
-    """At most `points` values of one series of each run, evenly spaced over its steps, the newest among them."""
+    """At most `points` values of one series of each run, evenly spaced over its steps, the newest among them.
+
+    Steps on demonstrations are left out: their rewards are not the student's.
+    """
     found: dict[int, list[float]] = {run_id: [] for run_id in run_ids}
     run, number = col(Metric.run_id), col(Metric.number)
     with db.read() as session:
@@ -53,7 +58,9 @@ def sparkline(db: Database, run_ids: Sequence[int], name: str = "reward", points
         # one condition a run: SQLite finds each in the index, and would scan the table for pairs of run and number
         wanted = [and_(run == run_id, number.in_(_spread(last, points))) for run_id, last in session.execute(ends)]
         for i in range(0, len(wanted), _AT_ONCE):
-            query = select(run, number, col(Metric.values)[name].as_float()).where(or_(*wanted[i : i + _AT_ONCE]))
+            values = col(Metric.values)
+            shown = values[DEMONSTRATED].as_float().is_(None)
+            query = select(run, number, values[name].as_float()).where(or_(*wanted[i : i + _AT_ONCE]), shown)
             for run_id, _, point in sorted(session.execute(query), key=lambda row: row[:2]):
                 found[run_id] += [float(point)] if point is not None else []
     return found

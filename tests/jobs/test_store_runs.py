@@ -228,6 +228,15 @@ def test_metrics_are_steps_evaluations_and_names(db: Database, studio: Studio) -
     assert metrics.names(db, run.id or 0) == ["rare", "reward", "seconds/rollout", "seconds/update", "tokens/student"]
 
 
+def test_rewards_of_demonstrations_are_no_result_of_a_run(db: Database, studio: Studio) -> None:
+    shown = [metric(i, "warmup", reward=1.0, **{"tokens/demonstrated": 9.0, "seconds/update": 3.0}) for i in (1, 2)]
+    warming = stored_run(db, studio, shown, "1-warming")
+    assert warming.reward is None and warming.tokens_per_second
+    run = stored_run(db, studio, [*shown, metric(1, reward=0.25), metric(2, reward=0.5)], "2-learning")
+    assert run.reward == 0.5
+    assert metrics.sparkline(db, [run.id or 0, warming.id or 0]) == {run.id: [0.25, 0.5], warming.id: []}
+
+
 def test_a_sparkline_has_both_ends_and_at_most_so_many_points(db: Database, studio: Studio) -> None:
     long = stored_run(db, studio, [metric(i, reward=float(i), **{"a/b": 2.0}) for i in range(1, 101)], "1-long")
     short = stored_run(db, studio, [metric(1, reward=0.5), metric(2, "evaluation:base:hints", reward=9.0)], "2-short")
