@@ -1,0 +1,82 @@
+"""The whole way of a user with SmolLM2-135M: launch, watch, replay, label, export, load the export, chat."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+WAIT = 400_000
+"""Milliseconds: the model is loaded three times, by the run and for the chat."""
+CONFIG: dict[str, Any] = {
+    "name": "the whole way",
+    "model": {"name": "smollm2-135m", "device": "cpu"},
+    "environment": {"type": "secret_code", "length": 4, "letters": 2},
+    "rollout": {"max_turns": 3, "max_new_tokens": 14},
+    "evaluation": {"tasks": 2, "controls": ["hints", "contentless"], "bootstrap": 100},
+    "stages": [
+        {"name": "warmup", "method": "sft", "steps": 1, "tasks_per_step": 2, "group_size": 2},
+        {"name": "rl2f", "method": "rl2f", "steps": 1, "tasks_per_step": 2, "group_size": 4},
+    ],
+    "preflight": {"tasks": 2, "samples": 2, "override": True},
+}
+
+
+@pytest.mark.slow
+def test_a_real_model_is_trained_replayed_labelled_exported_and_asked(
+    start_server: Callable[..., Any], server_environment: dict[str, str], smollm2: Path, page: Any, tmp_path: Path
+) -> None:
+    from datasets import load_dataset
+
+    before = server_environment["RL2F_HOME"]
+    server_environment["RL2F_HOME"] = str(smollm2.parent.parent)
+    try:
+        server = start_server()
+    finally:
+        server_environment["RL2F_HOME"] = before
+    page.set_default_timeout(WAIT)
+
+    page.goto(f"{server.url}/new")
+    page.wait_for_selector("#nr-form .rf-row")
+    page.locator("#nr-yaml").fill(yaml.safe_dump(CONFIG, sort_keys=False))
+    page.wait_for_function("document.querySelector('#nr-form [data-key=\"name\"]').value === 'the whole way'")
+    page.wait_for_function("document.querySelector('.nr-summary').innerText.includes('ready')")
+    page.locator("#nr-start").click()
+    page.wait_for_url(re.compile(r"/run\?run=\d+"))
+    run = re.search(r"run=(\d+)", page.url)[1]  # type: ignore[index]
+    page.wait_for_selector(".rl-badge[data-status=succeeded]")
+    page.wait_for_selector(".rl-eval")
+
+    page.goto(f"{server.url}/dialogues?run={run}&stage=warmup&phase=train")
+    page.wait_for_selector("text=Find the code")
+    first = page.url
+    page.keyboard.press("n")
+    page.wait_for_function("first => location.href !== first && location.search.includes('dialogue=')", arg=first)
+
+    page.goto(f"{server.url}/labels?run={run}&labeller=ann")
+    page.wait_for_selector(".lb-stage[aria-busy=false] .lb-card")
+    page.keyboard.press("2")
+    page.wait_for_selector(".lb-found")
+
+    page.goto(f"{server.url}/exports?runs={run}")
+    page.get_by_text("1 of them labelled by people").wait_for()
+    page.get_by_role("button", name="Export", exact=True).click()
+    done = page.locator(".ex-done").first
+    done.wait_for()
+    folder = server.studio / "exports" / done.get_attribute("data-folder")
+    rows = load_dataset(str(folder), "unpaired_preference", split="train", cache_dir=str(tmp_path / "cache"))
+    assert len(rows) > 0 and set(rows["label"]) <= {True, False}
+
+    page.goto(f"{server.url}/chat?speakers=base,{run}:rl2f@1")
+    page.get_by_label("Tokens", exact=True).fill("12")
+    page.fill(".ch-field", "What is the capital of France?")
+    page.press(".ch-field", "Enter")
+    page.wait_for_selector(".ch-message[data-role=assistant]")
+    page.wait_for_selector(".ch-buttons button:has-text('Stop')", state="detached")
+    page.wait_for_selector(".ch-streaming", state="detached")
+    answers = page.locator(".ch-message[data-role=assistant] .tx-block").all_inner_texts()
+    assert len(answers) == 2 and "Paris" in answers[0]
