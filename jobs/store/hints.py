@@ -29,6 +29,8 @@ COUNT_LIMIT = 10_000
 """Counts of hints stop here: nobody labels more, and an exact count would read every turn."""
 MAX_SAMPLE = 5_000
 _PRIME = 2**31 - 1
+_ID_BITS = 32
+"""A rank below 2³¹ and a row id below 2³² are one whole number of 63 bits."""
 _IN = 500
 _dialogue: Any = Dialogue.__table__  # type: ignore[attr-defined]
 _turn: Any = Turn.__table__  # type: ignore[attr-defined]
@@ -143,24 +145,28 @@ def sample(session: Session, filter: LabelFilter) -> list[int]:
 
 def _draw(session: Session, filter: LabelFilter) -> list[int]:
     if filter.run is not None:
-        read = session.execute(_within(filter, _of_dialogues())).scalars().all()
-        ids = np.sort(np.array(read, dtype=np.int64))
+        ids = np.array(session.execute(_within(filter, _of_dialogues())).scalars().all(), dtype=np.int64)
     else:  # row ids have few gaps: to try them all is quicker than to read them
         first, last = session.execute(select(func.min(_turn.c.id), func.max(_turn.c.id))).one()
         ids = np.arange(first or 1, (last or 0) + 1, dtype=np.int64)
     rng = random.Random(filter.seed)
     mixed = (ids * rng.randrange(2**29, 2**30) + rng.randrange(_PRIME)) % _PRIME
-    ids = ids[np.argsort(mixed * mixed % _PRIME * mixed % _PRIME, kind="stable")]
+    rest = ((mixed * mixed % _PRIME * mixed % _PRIME) << _ID_BITS) | ids
     found: list[int] = []
-    drawn, batch = 0, 4 * filter.size
-    while len(found) < filter.size and drawn < len(ids):
-        tried = ids[drawn : drawn + batch].tolist()
+    batch = filter.size + filter.size // 4
+    while len(found) < filter.size and len(rest):
+        batch = min(batch, len(rest))
+        rest.partition(batch - 1)  # the least come first
+        tried = (np.sort(rest[:batch]) & (2**_ID_BITS - 1)).tolist()
         kept: set[int] = set()
         for part in _parts(tried):
-            unflagged = _content(_within(filter, _of_dialogues())).where(_turn.c.id.in_(part), ~_turn.c.leaked)
+            unflagged = _content(select(_turn.c.id)).where(_turn.c.id.in_(part), ~_turn.c.leaked)
+            if filter.environment:  # coalesce: not by the index of all its dialogues, as few are tried
+                here = func.coalesce(_dialogue.c.environment, "") == filter.environment
+                unflagged = unflagged.join(_dialogue, _dialogue.c.id == _turn.c.dialogue_id).where(here)
             kept.update(session.execute(unflagged).scalars())
         found += [turn for turn in tried if turn in kept]
-        drawn, batch = drawn + batch, min(4 * batch, 50_000)
+        rest, batch = rest[batch:], min(4 * batch, 50_000)
     return found[: filter.size]
 
 
