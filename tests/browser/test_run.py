@@ -180,6 +180,7 @@ def test_notes_are_text_whatever_they_hold(server: Any, visit: Callable[..., Any
     page.wait_for_selector(".rl-tags .rl-chip >> text=<i>x</i>")
 
 
+@pytest.mark.slow
 def test_a_run_deleted_in_another_tab_and_an_unknown_one_are_one_plain_message(
     server: Any, queue: Any, tiny_config: dict[str, Any], patient: Callable[..., Any], console: Any
 ) -> None:

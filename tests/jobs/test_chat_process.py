@@ -136,6 +136,7 @@ def test_adapters_are_swapped_without_loading_the_base_again_and_another_base_ta
 
 
 # -- leaving and dying ---------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_an_idle_process_leaves_and_the_next_message_brings_it_back(make: Make, tiny: Path) -> None:
     process = make(idle_seconds=0.5)
     answers(process, ask(tiny, ["Hi."]))
