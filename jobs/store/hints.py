@@ -144,11 +144,14 @@ def sample(session: Session, filter: LabelFilter) -> list[int]:
 
 
 def _draw(session: Session, filter: LabelFilter) -> list[int]:
+    ends = [select(end(_turn.c.id)) for end in (func.min, func.max)]  # in one query they would read every row
     if filter.run is not None:
-        ids = np.array(session.execute(_within(filter, _of_dialogues())).scalars().all(), dtype=np.int64)
-    else:  # row ids have few gaps: to try them all is quicker than to read them
-        first, last = session.execute(select(func.min(_turn.c.id), func.max(_turn.c.id))).one()
-        ids = np.arange(first or 1, (last or 0) + 1, dtype=np.int64)
+        ends = [end.join(_dialogue, _dialogue.c.id == _turn.c.dialogue_id) for end in ends]
+        ends = [end.where(_dialogue.c.run_id == filter.run) for end in ends]
+    first, last = (session.execute(end).scalar() for end in ends)
+    ids = np.arange(
+        first or 1, (last or 0) + 1, dtype=np.int64
+    )  # few gaps: to try them all is quicker than to read them
     rng = random.Random(filter.seed)
     mixed = (ids * rng.randrange(2**29, 2**30) + rng.randrange(_PRIME)) % _PRIME
     rest = ((mixed * mixed % _PRIME * mixed % _PRIME) << _ID_BITS) | ids
@@ -161,18 +164,17 @@ def _draw(session: Session, filter: LabelFilter) -> list[int]:
         kept: set[int] = set()
         for part in _parts(tried):
             unflagged = _content(select(_turn.c.id)).where(_turn.c.id.in_(part), ~_turn.c.leaked)
-            if filter.environment:  # coalesce: not by the index of all its dialogues, as few are tried
-                here = func.coalesce(_dialogue.c.environment, "") == filter.environment
-                unflagged = unflagged.join(_dialogue, _dialogue.c.id == _turn.c.dialogue_id).where(here)
+            if filter.run is not None or filter.environment:
+                unflagged = unflagged.join(_dialogue, _dialogue.c.id == _turn.c.dialogue_id)
+            # coalesce: not by the index of all its dialogues, as few are tried
+            if filter.run is not None:
+                unflagged = unflagged.where(func.coalesce(_dialogue.c.run_id, 0) == filter.run)
+            if filter.environment:
+                unflagged = unflagged.where(func.coalesce(_dialogue.c.environment, "") == filter.environment)
             kept.update(session.execute(unflagged).scalars())
         found += [turn for turn in tried if turn in kept]
         rest, batch = rest[batch:], min(4 * batch, 50_000)
     return found[: filter.size]
-
-
-def _of_dialogues() -> Any:
-    """The row ids of all turns, joined with their dialogues."""
-    return select(_turn.c.id).join(_dialogue, _dialogue.c.id == _turn.c.dialogue_id)
 
 
 def _within(filter: LabelFilter, statement: Any) -> Any:
@@ -191,7 +193,7 @@ def _content(statement: Any) -> Any:
 
 def _hints(filter: LabelFilter) -> Any:
     """The row ids of all hints of a filter, joined with their dialogues, in no order."""
-    statement = _within(filter, _of_dialogues())
+    statement = _within(filter, select(_turn.c.id).join(_dialogue, _dialogue.c.id == _turn.c.dialogue_id))
     if filter.which == "flagged":
         statement = statement.where(_dialogue.c.leak == 2, _turn.c.leaked)
     return _content(statement)
