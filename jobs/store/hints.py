@@ -144,14 +144,19 @@ def sample(session: Session, filter: LabelFilter) -> list[int]:
 
 
 def _draw(session: Session, filter: LabelFilter) -> list[int]:
+    unflagged = _content(select(_turn.c.id)).where(~_turn.c.leaked)
     ends = [select(end(_turn.c.id)) for end in (func.min, func.max)]  # in one query they would read every row
+    if filter.run is not None or filter.environment:
+        unflagged = _with_dialogue(unflagged)
+    # coalesce: not by the index of all its dialogues, as few are tried
     if filter.run is not None:
-        ends = [end.join(_dialogue, _dialogue.c.id == _turn.c.dialogue_id) for end in ends]
-        ends = [end.where(_dialogue.c.run_id == filter.run) for end in ends]
+        unflagged = unflagged.where(func.coalesce(_dialogue.c.run_id, 0) == filter.run)
+        ends = [_with_dialogue(end).where(_dialogue.c.run_id == filter.run) for end in ends]
+    if filter.environment:
+        unflagged = unflagged.where(func.coalesce(_dialogue.c.environment, "") == filter.environment)
     first, last = (session.execute(end).scalar() for end in ends)
-    ids = np.arange(
-        first or 1, (last or 0) + 1, dtype=np.int64
-    )  # few gaps: to try them all is quicker than to read them
+    # between them are few gaps: to try every number is quicker than to read the row ids
+    ids = np.arange(first or 1, (last or 0) + 1, dtype=np.int64)
     rng = random.Random(filter.seed)
     mixed = (ids * rng.randrange(2**29, 2**30) + rng.randrange(_PRIME)) % _PRIME
     rest = ((mixed * mixed % _PRIME * mixed % _PRIME) << _ID_BITS) | ids
@@ -163,18 +168,15 @@ def _draw(session: Session, filter: LabelFilter) -> list[int]:
         tried = (np.sort(rest[:batch]) & (2**_ID_BITS - 1)).tolist()
         kept: set[int] = set()
         for part in _parts(tried):
-            unflagged = _content(select(_turn.c.id)).where(_turn.c.id.in_(part), ~_turn.c.leaked)
-            if filter.run is not None or filter.environment:
-                unflagged = unflagged.join(_dialogue, _dialogue.c.id == _turn.c.dialogue_id)
-            # coalesce: not by the index of all its dialogues, as few are tried
-            if filter.run is not None:
-                unflagged = unflagged.where(func.coalesce(_dialogue.c.run_id, 0) == filter.run)
-            if filter.environment:
-                unflagged = unflagged.where(func.coalesce(_dialogue.c.environment, "") == filter.environment)
-            kept.update(session.execute(unflagged).scalars())
+            kept.update(session.execute(unflagged.where(_turn.c.id.in_(part))).scalars())
         found += [turn for turn in tried if turn in kept]
         rest, batch = rest[batch:], min(4 * batch, 50_000)
     return found[: filter.size]
+
+
+def _with_dialogue(statement: Any) -> Any:
+    """Turns joined with their dialogues."""
+    return statement.join(_dialogue, _dialogue.c.id == _turn.c.dialogue_id)
 
 
 def _within(filter: LabelFilter, statement: Any) -> Any:
@@ -193,7 +195,7 @@ def _content(statement: Any) -> Any:
 
 def _hints(filter: LabelFilter) -> Any:
     """The row ids of all hints of a filter, joined with their dialogues, in no order."""
-    statement = _within(filter, select(_turn.c.id).join(_dialogue, _dialogue.c.id == _turn.c.dialogue_id))
+    statement = _within(filter, _with_dialogue(select(_turn.c.id)))
     if filter.which == "flagged":
         statement = statement.where(_dialogue.c.leak == 2, _turn.c.leaked)
     return _content(statement)

@@ -52,15 +52,14 @@ def sparkline(db: Database, run_ids: Sequence[int], name: str = "reward", points
     Steps on demonstrations are left out: their rewards are not the student's.
     """
     found: dict[int, list[float]] = {run_id: [] for run_id in run_ids}
-    run, number = col(Metric.run_id), col(Metric.number)
+    run, number, values = col(Metric.run_id), col(Metric.number), col(Metric.values)
+    points_of = select(run, number, values[name].as_float()).where(values[DEMONSTRATED].as_float().is_(None))
     with db.read() as session:
         ends = select(run, func.max(number)).where(run.in_(found), number >= 0).group_by(run)
         # one condition a run: SQLite finds each in the index, and would scan the table for pairs of run and number
         wanted = [and_(run == run_id, number.in_(_spread(last, points))) for run_id, last in session.execute(ends)]
         for i in range(0, len(wanted), _AT_ONCE):
-            values = col(Metric.values)
-            shown = values[DEMONSTRATED].as_float().is_(None)
-            query = select(run, number, values[name].as_float()).where(or_(*wanted[i : i + _AT_ONCE]), shown)
+            query = points_of.where(or_(*wanted[i : i + _AT_ONCE]))
             for run_id, _, point in sorted(session.execute(query), key=lambda row: row[:2]):
                 found[run_id] += [float(point)] if point is not None else []
     return found

@@ -7,6 +7,7 @@ import pwd
 import shutil
 import socket
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,7 @@ def run_program(*command: str) -> None:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a running server, without a database's name."""
     initdb, pg_ctl = program("initdb"), program("pg_ctl")
-    folder = Path(subprocess.check_output(["mktemp", "-d", "/tmp/rl2f-postgres-XXXXXX"], text=True).strip())
+    folder = Path(tempfile.mkdtemp(prefix="rl2f-postgres-"))  # not below tmp_path, which is closed to the server's user
     folder.chmod(0o777)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

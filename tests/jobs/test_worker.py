@@ -241,6 +241,7 @@ def test_a_training_run_trains_in_its_worker_and_ends_with_its_checkpoint(queue:
     run = queue.add(training(tiny))
     done = until_status(queue, run.id, "succeeded", seconds=240)
     assert (done.done, done.total) == (3.0, 3.0) and done.tokens_per_second is not None
+    assert done.reward is None  # it learned from demonstrations alone
     assert [(c.name, c.step) for c in runs.checkpoints(queue.db, run.id or 0)] == [("warm@3", 3)]
     assert [m.step for m in metrics.steps(queue.db, run.id or 0)] == [1, 2, 3]
     assert len(events(queue, run.id)) == 3 * 4
