@@ -1,4 +1,4 @@
-"""One registry for every kind of component: environment, teacher, leak, backend, method, kind.
+"""One registry for every kind of component: environment, teacher, leak, backend, llm, method, kind.
 
 A component is a class with a nested pydantic `Config` whose `type` is a one-value `Literal`; that literal is its
 name.  `discover()` imports the packages below and every plugin named in `RL2F_PLUGINS` (module names or paths of
@@ -23,6 +23,7 @@ PACKAGES = {
     "teacher": "rl2f_core.teachers",
     "leak": "rl2f_core.leaks",
     "backend": "rl2f_core.backends",
+    "llm": "rl2f_core.llms",
     "method": "rl2f_core.methods",
     "kind": "rl2f_core.kinds",
 }

@@ -94,8 +94,27 @@ class LeakReport(Value):
     """The words or the reason that convict."""
     share: float = 0.0
     """How much of the answer is given away, 0…1."""
+    nats: float | None = None
+    """log p(answer | question, hint) − log p(answer | question), where the probe read it; else None."""
+    error: str | None = None
+    """Why a tier could not judge, e.g. its model's endpoint is down; for that tier the hint is then unchecked."""
     action: str | None = None
     """What was done: flag, redact, resample, drop."""
+
+
+class Usage(Value):
+    """What a message of a language model cost."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost: float | None = None
+    """In US dollars, from the configured prices; None where there are none."""
+    seconds: float = 0.0
+    """From the request to the answer, waiting and retries included."""
+    requests: int = 0
+    """How often the endpoint was asked for it; 0 where it came from the disk cache or from this machine."""
+    cached: bool = False
+    """It came from the disk cache."""
 
 
 class Hint(Value):
@@ -111,6 +130,12 @@ class Hint(Value):
     """What the teacher wrote, where a leak action changed it."""
     source_task: str | None = None
     """The task the hint was written for, where that is another one (the shuffled control)."""
+    prompt: str | None = None
+    """`name@version` of the prompt template that a model teacher was asked with; the version is a hash of the file."""
+    usage: Usage | None = None
+    """What a model teacher's message cost; None for teachers without a model."""
+    error: str | None = None
+    """Why the teacher had no message, where `text` stands in for one. Never read by the student."""
 
 
 class TurnStop(StrEnum):

@@ -10,11 +10,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rl2f_core.config import BaseConfig
 from rl2f_core.environments.base import Environment
 from rl2f_core.types import LeakReport, Task
+
+if TYPE_CHECKING:
+    from rl2f_core.backends.pool import Models
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +33,20 @@ class LeakQuery:
 
 
 class LeakDetector(ABC):
-    """One tier of detection."""
+    """One tier of detection.
+
+    Args:
+        config: The detector's own.
+        environment: Whose hints it reads.
+        models: The models of the run, for tiers that ask one; None where no model is at hand.
+    """
 
     Config: ClassVar[type[BaseConfig]]
 
-    def __init__(self, config: Any, environment: Environment) -> None:
+    def __init__(self, config: Any, environment: Environment, models: Models | None = None) -> None:
         self.config = config
         self.environment = environment
+        self.models = models
 
     @property
     def name(self) -> str:
@@ -47,11 +57,26 @@ class LeakDetector(ABC):
     def check(self, query: LeakQuery) -> LeakReport:
         """The verdict on one hint. Spans are character offsets into `query.hint`."""
 
+    def check_all(self, queries: Sequence[LeakQuery]) -> list[LeakReport]:
+        """The verdicts on many hints, in order; a tier that asks a model asks it in one batch."""
+        return [self.check(query) for query in queries]
+
+
+def first_leaks(detectors: Sequence[LeakDetector], queries: Sequence[LeakQuery]) -> list[LeakReport]:
+    """For each hint the report of the first detector that convicts, cheapest first.
+
+    A dearer tier reads only what the cheaper ones found clean. `nats` and `error` of the tiers before stay in
+    the report.
+    """
+    reports = [LeakReport(leaked=False)] * len(queries)
+    for detector in detectors:
+        clean = [i for i, report in enumerate(reports) if not report.leaked]
+        for i, report in zip(clean, detector.check_all([queries[i] for i in clean]), strict=True):
+            before = {name: getattr(reports[i], name) for name in ("nats", "error") if getattr(report, name) is None}
+            reports[i] = report.model_copy(update=before)
+    return reports
+
 
 def first_leak(detectors: Sequence[LeakDetector], query: LeakQuery) -> LeakReport:
-    """Run the detectors cheapest first and return the first that convicts, else a clean report."""
-    for detector in detectors:
-        report = detector.check(query)
-        if report.leaked:
-            return report
-    return LeakReport(leaked=False)
+    """`first_leaks` of one hint."""
+    return first_leaks(detectors, [query])[0]

@@ -14,14 +14,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from rl2f_core import registry
 from rl2f_core.config import LeaksConfig
 from rl2f_core.environments.base import CONTENTLESS, Environment
-from rl2f_core.leaks.base import LeakDetector, LeakQuery, first_leak
+from rl2f_core.leaks.base import LeakDetector, LeakQuery, first_leaks
 from rl2f_core.teachers.base import Feedback, FeedbackRequest
 from rl2f_core.types import Hint, LeakReport
+
+if TYPE_CHECKING:
+    from rl2f_core.backends.pool import Models
 
 Action = Literal["flag", "redact", "resample", "drop"]
 AskAgain = Callable[[Sequence[FeedbackRequest]], list[Feedback]]
@@ -45,9 +48,9 @@ class Guarded:
     """How many more messages were asked for."""
 
 
-def build_detectors(config: LeaksConfig, environment: Environment) -> list[LeakDetector]:
+def build_detectors(config: LeaksConfig, environment: Environment, models: Models | None = None) -> list[LeakDetector]:
     """The configured detectors, in the configured order."""
-    return [registry.get("leak", part.type)(part, environment) for part in config.detectors]
+    return [registry.get("leak", part.type)(part, environment, models) for part in config.detectors]
 
 
 class LeakGuard:
@@ -67,9 +70,9 @@ class LeakGuard:
         self.environment = environment
 
     @classmethod
-    def from_config(cls, config: LeaksConfig, environment: Environment) -> LeakGuard:
+    def from_config(cls, config: LeaksConfig, environment: Environment, models: Models | None = None) -> LeakGuard:
         """The guard that `LeaksConfig` describes."""
-        return cls(build_detectors(config, environment), config.action, config.resample_tries, environment)
+        return cls(build_detectors(config, environment, models), config.action, config.resample_tries, environment)
 
     def read(
         self, requests: Sequence[FeedbackRequest], feedbacks: Sequence[Feedback], teacher: str, ask_again: AskAgain
@@ -82,28 +85,40 @@ class LeakGuard:
             teacher: The teacher's registered name, for `Hint.teacher`.
             ask_again: Asks the teacher for a batch again; each request carries `retry` + 1. Only `resample` calls it.
         """
+        reports = self._reports(requests, feedbacks)
         answers: list[Guarded] = []
         refused: list[int] = []
-        for index, (request, feedback) in enumerate(zip(requests, feedbacks, strict=True)):
-            report = None if feedback.error is not None else self._report(request, feedback.text)
+        for index, (request, feedback, report) in enumerate(zip(requests, feedbacks, reports, strict=True)):
             answers.append(self._answer(request, feedback, teacher, report))
             if self.action == "resample" and report is not None and report.leaked:
                 refused.append(index)
         self._resample(requests, answers, refused, ask_again)
         return answers
 
-    def _report(self, request: FeedbackRequest, text: str) -> LeakReport | None:
-        """The detectors' finding on a message, with the action that answers a leak."""
+    def _reports(self, requests: Sequence[FeedbackRequest], feedbacks: Sequence[Feedback]) -> list[LeakReport | None]:
+        """The detectors' finding on each message that came without an error, with the action that answers a leak."""
+        reports: list[LeakReport | None] = [None] * len(requests)
         if not self.detectors:
-            return None
-        hints = tuple(turn.hint.text for turn in request.turns if turn.hint is not None)
-        query = LeakQuery(request.task, text, tuple(turn.attempt for turn in request.turns), hints)
-        report = first_leak(self.detectors, query)
-        return report.model_copy(update={"action": self.action}) if report.leaked else report
+            return reports
+        told = [i for i, feedback in enumerate(feedbacks) if feedback.error is None]
+        queries = []
+        for i in told:
+            turns = requests[i].turns
+            hints = tuple(turn.hint.text for turn in turns if turn.hint is not None)
+            attempts = tuple(turn.attempt for turn in turns)
+            queries.append(LeakQuery(requests[i].task, feedbacks[i].text, attempts, hints))
+        for i, report in zip(told, first_leaks(self.detectors, queries), strict=True):
+            reports[i] = report.model_copy(update={"action": self.action}) if report.leaked else report
+        return reports
+
+    def _report(self, request: FeedbackRequest, text: str) -> LeakReport | None:
+        """`_reports` of one message."""
+        return self._reports([request], [Feedback(text)])[0]
 
     def _answer(self, request: FeedbackRequest, feedback: Feedback, teacher: str, report: LeakReport | None) -> Guarded:
         """The answer without asking again; a message to be resampled is already replaced by the contentless one."""
-        hint = Hint(text=feedback.text, teacher=teacher, leak=report, source_task=feedback.source_task)
+        hint = Hint(text=feedback.text, teacher=teacher, leak=report, source_task=feedback.source_task,
+                    prompt=feedback.prompt, usage=feedback.usage, error=feedback.error)  # fmt: skip
         if feedback.error is not None:
             return Guarded(hint.model_copy(update={"text": CONTENTLESS, "source_task": None}), error=feedback.error)
         if report is None or not report.leaked or self.action == "flag":
@@ -135,12 +150,12 @@ class LeakGuard:
                 return
             again = [replace(requests[i], retry=requests[i].retry + attempt) for i in refused]
             leaking = []
-            for index, request, feedback in zip(refused, again, ask_again(again), strict=True):
+            told = ask_again(again)
+            for index, feedback, report in zip(refused, told, self._reports(again, told), strict=True):
                 answers[index] = replace(answers[index], asked=attempt)
                 if feedback.error is not None:
                     answers[index] = replace(answers[index], error=feedback.error)
                     continue
-                report = self._report(request, feedback.text)
                 if report is not None and report.leaked:
                     leaking.append(index)
                     continue

@@ -6,9 +6,10 @@ from typing import Any
 
 from rl2f_core import registry
 from rl2f_core.backends.base import Backend
+from rl2f_core.backends.pool import Models
 from rl2f_core.config import BaseRun
 from rl2f_core.environments.base import Environment
-from rl2f_core.leaks.guard import LeakGuard, build_detectors
+from rl2f_core.leaks.guard import LeakGuard
 from rl2f_core.rollout.engine import RolloutEngine
 from rl2f_core.rollout.render import Renderer
 
@@ -26,13 +27,12 @@ def build_backend(config: BaseRun) -> Backend:
 def build_engine(config: BaseRun, backend: Backend, teacher: Any = None) -> RolloutEngine:
     """An engine over a backend; `teacher` is a teacher's config, by default the run's own."""
     environment = build_environment(config.environment)
+    models = Models(backend, config.backend)
     teacher = teacher or config.teacher
     return RolloutEngine(
         environment=environment,
-        teacher=registry.get("teacher", teacher.type)(teacher, environment),
-        guard=LeakGuard(
-            build_detectors(config.leaks, environment), config.leaks.action, config.leaks.resample_tries, environment
-        ),
+        teacher=registry.get("teacher", teacher.type)(teacher, environment, models),
+        guard=LeakGuard.from_config(config.leaks, environment, models),
         backend=backend,
         renderer=Renderer(backend.tokenizer, environment.system()),
         config=config.rollout,

@@ -6,11 +6,14 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rl2f_core.config import BaseConfig
 from rl2f_core.environments.base import Environment
-from rl2f_core.types import Task, Turn, Verdict
+from rl2f_core.types import Task, Turn, Usage, Verdict
+
+if TYPE_CHECKING:
+    from rl2f_core.backends.pool import Models
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +47,27 @@ class Feedback:
     """The task it was written for, where that is another one."""
     error: str | None = None
     """Why no hint could be had; `text` is then not for the student."""
+    prompt: str | None = None
+    """See `Hint.prompt`."""
+    usage: Usage | None = None
+    """See `Hint.usage`."""
 
 
 class Teacher(ABC):
-    """Answers wrong attempts. Batch-first: a model teacher answers them all in one call."""
+    """Answers wrong attempts. Batch-first: a model teacher answers them all in one call.
+
+    Args:
+        config: The teacher's own.
+        environment: Whose tasks it teaches.
+        models: The models of the run, for teachers that speak with one; None where no model is at hand.
+    """
 
     Config: ClassVar[type[BaseConfig]]
 
-    def __init__(self, config: Any, environment: Environment) -> None:
+    def __init__(self, config: Any, environment: Environment, models: Models | None = None) -> None:
         self.config = config
         self.environment = environment
+        self.models = models
 
     @property
     def name(self) -> str:

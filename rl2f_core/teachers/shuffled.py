@@ -16,7 +16,7 @@ import random
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, GetJsonSchemaHandler, SerializeAsAny
 
@@ -25,6 +25,9 @@ from rl2f_core.config import BaseConfig, Component
 from rl2f_core.environments.base import CONTENTLESS, Environment
 from rl2f_core.teachers.base import Feedback, FeedbackRequest, Teacher
 from rl2f_core.types import Hint, Split, Task, Turn
+
+if TYPE_CHECKING:
+    from rl2f_core.backends.pool import Models
 
 POOL = 256
 """Other tasks are drawn from the first tasks of a split, so that each is made once and kept."""
@@ -66,9 +69,9 @@ class ShuffledTeacher(Teacher):
         follow: float = Field(0.5, ge=0, le=1)
         """Share of the attempts in the other dialogue that respect the hint before them."""
 
-    def __init__(self, config: Any, environment: Environment) -> None:
-        super().__init__(config, environment)
-        self.source: Teacher = registry.get("teacher", config.source.type)(config.source, environment)
+    def __init__(self, config: Any, environment: Environment, models: Models | None = None) -> None:
+        super().__init__(config, environment, models)
+        self.source: Teacher = registry.get("teacher", config.source.type)(config.source, environment, models)
         self._pool: dict[tuple[Split, int], Task] = {}
 
     def feedback(self, requests: Sequence[FeedbackRequest]) -> list[Feedback]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from playwright.sync_api import expect
 
 Visit = Callable[..., Any]
 SLOW = 120_000
@@ -123,7 +124,7 @@ def test_answers_are_judged_and_a_second_click_takes_it_back(chat: Callable[...,
 def test_markup_in_messages_stays_text(chat: Callable[..., Any]) -> None:
     page = chat(HOSTILE)
     assert page.locator(".ch-message[data-role=user] .tx-block").inner_text() == HOSTILE
-    assert page.locator(".ch-flow img, .ch-flow script, .ch-flow strong").count() == 0
+    expect(page.locator(".ch-flow img, .ch-flow script, .ch-flow strong")).to_have_count(0)
 
 
 def test_five_megabytes_are_refused_in_plain_words_before_they_get_into_the_field(visit: Visit) -> None:
@@ -155,7 +156,7 @@ def test_a_task_is_played_with_the_scripted_teacher_to_its_end_and_replayed(visi
             page.wait_for_function(f"document.querySelectorAll('[data-role=teacher]').length > {count}", timeout=SLOW)
             ended(page)
     page.wait_for_function("document.querySelectorAll('.ch-end a').length === 2", timeout=SLOW)
-    assert page.locator("button:has-text('Scripted hint')").count() == 0
+    expect(page.locator("button:has-text('Scripted hint')")).to_have_count(0)
     page.locator(".ch-end a").first.click()
     page.wait_for_url("**/dialogues?**")
     page.wait_for_selector(".tx-block")
@@ -166,7 +167,7 @@ def test_a_persons_hint_that_leaks_is_told(visit: Visit, server: Any) -> None:
     page.click("button:has-text('Set the problem')")
     page.wait_for_selector(".ch-verdict", timeout=SLOW)
     ended(page)
-    assert page.locator(".ch-foot .tx-inline").count() == 0
+    expect(page.locator(".ch-foot .tx-inline")).to_have_count(0)
     page.click("button:has-text('Show the answer')")
     answer = page.locator(".ch-foot .tx-inline").first.inner_text()
     say(page, f"The answer is {answer}.")
@@ -187,7 +188,7 @@ def test_a_conversation_is_found_renamed_and_deleted_after_asking(chat: Callable
     page.get_by_label("More").click()
     page.click(".rl-menu-items >> text=Delete")
     page.click("dialog button:has-text('Cancel')")
-    assert page.locator("h1:has-text('Haystack 77')").count() == 1
+    expect(page.locator("h1:has-text('Haystack 77')")).to_have_count(1)
     page.get_by_label("More").click()
     page.click(".rl-menu-items >> text=Delete")
     page.click("dialog button:has-text('Delete')")

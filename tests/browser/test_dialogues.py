@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
+from playwright.sync_api import expect
 from replay_data import HOSTILE
 
 SMALL, ODD = 1, 2
@@ -150,7 +151,7 @@ def test_the_group_stands_side_by_side(show: Callable[..., Any], no_overflow: Ca
     page.keyboard.press("v")
     page.wait_for_selector(".gv-grid")
     heads = page.locator(".gv-head")
-    assert heads.count() == 4
+    expect(heads).to_have_count(4)
     assert "return −0.30" in heads.nth(2).inner_text() and heads.nth(2).get_attribute("aria-current") == "true"
     assert "3 of 4" in page.inner_text(".dl-body") and "0.55" in page.inner_text(".dl-body")
     wait_for(page, view="group")
@@ -183,7 +184,7 @@ def test_a_hint_is_flagged_with_span_and_note_and_the_flag_taken_back(show: Call
     page.wait_for_selector(".tx-label")
     assert labels_of(replay, event) == [("anna", "leak", 4, 15, "names <b>all</b>")]
     assert "".join(page.locator(".tx-said").all_inner_texts()) == "code is A B"
-    assert page.locator(".dl-row[data-current] .dl-labelled").count() == 1
+    expect(page.locator(".dl-row[data-current] .dl-labelled")).to_have_count(1)
     page.keyboard.press("2")
     page.wait_for_selector(".tx-label[data-label=no_leak]")
     page.keyboard.press("u")
@@ -237,7 +238,7 @@ def test_what_is_not_there_is_said_plainly(show: Callable[..., Any], console: An
     page = show(run=SMALL, dialogue="dialogue:nowhere")
     page.wait_for_selector(".dl-body [role=alert]")
     assert "no such dialogue" in page.inner_text(".dl-body [role=alert]")
-    assert page.locator(".dl-row").count() == 24, "the list is there to go on with"
+    expect(page.locator(".dl-row")).to_have_count(24)  # the list is there to go on with
     page = show(run=999)
     page.wait_for_selector(".dl-body [role=alert]")
     assert "There is no run 999" in page.inner_text(".dl-body")

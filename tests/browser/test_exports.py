@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from playwright.sync_api import expect
 
 SLOW = 120_000
 """Milliseconds that a worker may take to start and to end on a busy machine."""
@@ -60,7 +61,7 @@ def test_the_form_stands_in_the_address_and_comes_back(server: Any, visit: Calla
     tab.locator(".ex-run", has_text="recorded").wait_for()
     tab.get_by_role("checkbox", name="Messages").uncheck()
     tab.get_by_role("radio", name="Detectors alone").check()
-    assert tab.get_by_label("labeller").count() == 0
+    expect(tab.get_by_label("labeller")).to_have_count(0)
     tab.get_by_text("Which dialogues").click()
     tab.get_by_label("steps").fill("2-")
     tab.get_by_label("steps").fill("two")

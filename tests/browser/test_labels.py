@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
+from playwright.sync_api import expect
 
 SMALL, ODD = 1, 2
 LATER, NEVER, LEAKS = (f"dialogue:train:rl2f/1/0/{i}" for i in (1, 2, 3))
@@ -55,7 +56,7 @@ def test_hints_are_labelled_blind_and_by_keyboard_alone(show: Callable[..., Any]
     page.keyboard.press("Enter")
     page.wait_for_function("new URLSearchParams(location.search).get('labeller') === 'anna'")
     at(page, LATER)
-    assert page.locator(".lb-found").count() == 0, "blind"
+    expect(page.locator(".lb-found")).to_have_count(0)  # blind
     page.keyboard.press("2")
     page.wait_for_selector(".lb-found")
     assert "no leak found" in page.inner_text(".lb-found")
@@ -143,7 +144,7 @@ def test_an_emoji_counts_as_one_character(show: Callable[..., Any], replay: Any)
     [(_, _, start, end, _, _)] = stored(replay, "dialogue:train:odd/hostile", run=ODD)
     assert (start, end) == (int(hint) - 5, int(hint)), "characters as Python counts them"
     assert page.evaluate("window.pwned") is None
-    assert page.locator(".lb script, .lb img, .lb iframe").count() == 0
+    expect(page.locator(".lb script, .lb img, .lb iframe")).to_have_count(0)
 
 
 def test_the_board_compares_and_leads_to_the_disagreements(show: Callable[..., Any], replay: Any) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from playwright.sync_api import expect
 
 from app.discover import pages
 
@@ -28,7 +29,7 @@ def test_a_page_fits_in_both_themes_and_does_not_complain(
     visit(f"/{path}?run={server.run}" if path else "/", page)
     assert page.title().endswith("RL2F Studio")
     assert page.locator(".rl-nav a").count() == len(PAGES)
-    assert page.locator(".rl-nav [aria-current]").is_visible()
+    expect(page.locator(".rl-nav [aria-current]")).to_be_visible()
     for theme in ("light", "dark"):
         assert page.evaluate("document.body.classList.contains('dark')") is (theme == "dark")
         no_overflow(page)
@@ -78,7 +79,7 @@ def test_the_key_list_opens_and_stays_away_while_typing(visit: Callable[..., Any
     page.locator("dialog").wait_for(state="detached")
     page.keyboard.press("/")
     page.keyboard.type("?jn")
-    assert page.locator("dialog").count() == 0
+    expect(page.locator("dialog")).to_have_count(0)
     assert page.get_by_role("searchbox").input_value() == "?jn"
 
 

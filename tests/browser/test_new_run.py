@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from playwright.sync_api import expect
 
 from jobs.database import Database
 from jobs.store import runs
@@ -324,4 +325,4 @@ def test_the_page_fits_the_window_with_everything_open(
     summary(page, "lora.rank")
     page.evaluate("document.querySelectorAll('#nr-form details').forEach(node => { node.open = true; })")
     no_overflow(page)
-    assert page.locator("#nr-start").is_visible()
+    expect(page.locator("#nr-start")).to_be_visible()

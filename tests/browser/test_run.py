@@ -9,6 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 import yaml
+from playwright.sync_api import expect
 
 WAIT = 60_000
 """Milliseconds; the machine may be busy with runs."""
@@ -104,7 +105,7 @@ def test_any_series_is_found_by_its_words_and_stays_with_the_address(server: Any
     field = page.get_by_placeholder("search more series…")
     field.fill("gradient")
     page.wait_for_selector("#rl-series button >> text=grad_norm")
-    assert page.locator("#rl-series button").count() == 1
+    expect(page.locator("#rl-series button")).to_have_count(1)
     field.press("Enter")
     plot(page, "grad_norm")
     assert query(page)["more"] == "grad_norm"

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from playwright.sync_api import expect
 
 from jobs.queue import Queue
 from jobs.store import runs
@@ -79,7 +80,7 @@ def test_filters_stand_in_the_address_and_come_back_with_it(visit: Visit, add: C
     page.reload()
     row(page, "apple").wait_for()
     assert page.get_by_role("searchbox").input_value() == "apple"
-    assert row(page, "recorded").count() == 0
+    expect(row(page, "recorded")).to_have_count(0)
     page.get_by_role("searchbox").fill("nothing like it")
     page.get_by_text("No run fits these filters").wait_for()
     page.get_by_role("button", name="Clear the filters").click()
@@ -96,7 +97,7 @@ def test_tags_and_notes_are_kept_and_markup_in_them_is_text(visit: Visit, add: C
     page.get_by_role("textbox", name="A new note").fill(EVIL)
     page.get_by_role("button", name="Save").click()
     row(page, "marked").get_by_text(EVIL).wait_for()
-    assert row(page, "marked").get_by_role("button", name="#<b>bold</b>").is_visible()
+    expect(row(page, "marked").get_by_role("button", name="#<b>bold</b>")).to_be_visible()
     row(page, "marked").get_by_role("button", name="#good").click()
     page.wait_for_url(re.compile(r"tag=good"))
     row(page, "recorded").wait_for(state="detached")
@@ -196,7 +197,7 @@ def test_runs_are_chosen_and_opened_by_keyboard_alone(server: Any, visit: Visit)
     page = visit("/?search=recorded")
     row(page, "recorded").wait_for()
     page.keyboard.press("j")
-    assert page.locator("tr[data-here]").count() == 1
+    expect(page.locator("tr[data-here]")).to_have_count(1)
     page.keyboard.press("x")
     assert page.get_by_label("Choose recorded").is_checked()
     page.keyboard.press("Enter")

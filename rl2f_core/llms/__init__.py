@@ -1,0 +1,1 @@
+"""llms: see the modules in this package."""
