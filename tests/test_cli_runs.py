@@ -159,6 +159,7 @@ def test_ctrl_c_stops_after_the_step_and_saves(tmp_path: Path) -> None:
     assert (commit / "adapter_model.safetensors").is_file()
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_ends_at_once_and_leaves_a_run_that_can_go_on(tmp_path: Path) -> None:
     from rl2f_core.events import JsonlSink
     from rl2f_core.run import Journal, RunDir

@@ -470,9 +470,10 @@ def kill_and_resume(launcher: Forked | Started, config: RunConfig, folder: Path,
     assert statuses(killed)[-1] == "succeeded"
 
 
-def test_kill_nine_at_ten_random_moments_changes_nothing(speaker: Path, tmp_path: Path):
+@pytest.mark.parametrize("kills", [4, pytest.param(10, marks=pytest.mark.slow)])
+def test_kill_nine_at_random_moments_changes_nothing(speaker: Path, tmp_path: Path, kills: int):
     with closing(Forked(tmp_path / "log.txt")) as launcher:
-        kill_and_resume(launcher, config_of(speaker, steps=(3, 7)), tmp_path, kills=10, seed=1)
+        kill_and_resume(launcher, config_of(speaker, steps=(3, 7)), tmp_path, kills=kills, seed=1)
 
 
 @pytest.mark.slow

@@ -127,6 +127,7 @@ def test_a_folder_that_holds_something_is_not_overwritten(tmp_path: Path) -> Non
     assert (first.exit_code, again.exit_code) == (0, 2) and "not empty" in again.stderr
 
 
+@pytest.mark.slow
 def test_the_first_ctrl_c_stops_and_leaves_nothing(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", leaky_events(tasks=2000, siblings=4))
     process = subprocess.Popen(

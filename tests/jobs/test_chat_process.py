@@ -213,6 +213,7 @@ def test_a_second_request_waits_for_the_first_and_says_so(shared: ModelProcess, 
 
 
 # -- failing -------------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_running_out_of_memory_is_an_error_and_the_process_goes_on(make: Make, tiny: Path, tmp_path: Path) -> None:
     roomy = with_context(tiny, tmp_path / "roomy", 200_000)
     process = make(memory_bytes=2_000_000_000)

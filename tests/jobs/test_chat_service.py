@@ -169,6 +169,7 @@ def test_a_tab_that_comes_late_sees_what_the_first_saw(talk: Talk) -> None:
     assert {e["message"]["id"] for e in now if e["type"] == "message"} == {answer.id, answer.parent}
 
 
+@pytest.mark.slow
 def test_a_killed_model_is_a_failed_answer_and_the_next_message_works(talk: Talk) -> None:
     chat = talk.new(sampling=LONG)
     turn = talk.service.send(chat, "Go on.", None)

@@ -208,6 +208,7 @@ def test_an_export_that_was_stopped_starts_again_and_one_that_ended_before_its_l
     assert [p.name for p in studio.exports.iterdir()] == ["7-export"]
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_leaves_no_export_and_resumes(db: Database, studio: Studio) -> None:
     number = add(db, studio, events=leaky_events(tasks=400, siblings=2))
     queue = Queue(db, studio)

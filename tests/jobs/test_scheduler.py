@@ -241,6 +241,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.slow
 def test_a_second_server_is_told_who_schedules_and_a_killed_one_holds_nothing(tmp_path: Path) -> None:
     server = python(SERVER, str(tmp_path / "studio"))
     assert server.stdout is not None
