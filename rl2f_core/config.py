@@ -303,8 +303,8 @@ class BaseRun(BaseConfig):
                 n for n in registry.names("teacher") if getattr(registry.get("teacher", n), "after_right", False)
             ]
             raise ValueError(
-                f"evaluation.controls has no_oracle, where a right answer is hinted on too, but teacher {name!r} speaks "
-                f"of wrong attempts alone; fitting teachers: {', '.join(fitting)}"
+                f"evaluation.controls has no_oracle, where right answers are hinted on too, but teacher {name!r} "
+                f"speaks of wrong attempts alone; fitting teachers: {', '.join(fitting)}"
             )
         return self
 

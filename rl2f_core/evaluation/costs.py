@@ -12,8 +12,8 @@ def teacher_costs(dialogues: Sequence[Dialogue]) -> dict[str, float]:
 
     `teacher/hints` counts them; `teacher/errors` are those that could not be had, `teacher/error_rate` their share;
     `teacher/prompt_tokens` and `teacher/completion_tokens` are of all messages, those from the disk cache
-    (`teacher/cached`) included; `teacher/requests` counts what an endpoint was asked; `teacher/cost` is in US dollars and
-    only there where a price is configured.
+    (`teacher/cached`) included; `teacher/requests` counts what an endpoint was asked; `teacher/cost` is in US dollars
+    and only there where a price is configured.
     """
     hints = [turn.hint for d in dialogues for turn in d.turns if turn.hint is not None]
     used = [hint.usage for hint in hints if hint.usage is not None]

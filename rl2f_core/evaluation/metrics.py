@@ -147,8 +147,8 @@ def measure(dialogues: Sequence[Dialogue], turns: int, *, resamples: int = 2000,
 
     Names: `cum_acc/t`, `gain`, `correction_rate`, `hazard/t`, `hazard` (turns 2…T together), `plasticity`,
     `repeat_rate`, `useful_change`, `retention`, `away_rate`, `misled_rate`, `given_up`, `leak_rate`; of attempts,
-    overall and by turn: `length`, `truncated`, `unparsable`, `ill_formed`, `reflection_words` (per 1,000 tokens), the last also as
-    `reflection_words/right` and `/wrong`; `reward` and `reward_std` of whole dialogues; `stop/<reason>`.
+    overall and by turn: `length`, `truncated`, `unparsable`, `ill_formed`, `reflection_words` (per 1,000 tokens), the
+    last also as `reflection_words/right` and `/wrong`; `reward` and `reward_std` of whole dialogues; `stop/<reason>`.
     """
     valid = [d for d in dialogues if d.stop is not StopReason.FAILED]
 
@@ -174,8 +174,8 @@ def _accuracy(
     """`cum_acc/t`, `gain`, `correction_rate`, `hazard/t`, `given_up`.
 
     hazard/t = P(first right at t | attempt t was made, none before was right): what ended earlier is no more at risk.
-    correction_rate = P(right at the end | wrong at first). gain = cum_acc/T − cum_acc/1: a share where right answers end
-    dialogues, and else a difference that may be negative. given_up = P(wrong at t + 1 | right at t), which has
+    correction_rate = P(right at the end | wrong at first). gain = cum_acc/T − cum_acc/1: a share where right answers
+    end dialogues, and else a difference that may be negative. given_up = P(wrong at t + 1 | right at t), which has
     observations only without an oracle.
     """
     ends = [(d.task_id, right_within(d, 1), right_within(d, turns)) for d in dialogues]

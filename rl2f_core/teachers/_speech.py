@@ -12,7 +12,7 @@ from rl2f_core.teachers.base import Feedback
 Truncated = Literal["sentence", "keep", "error"]
 OnError = Literal["contentless", "fail"]
 _THOUGHT = re.compile(r"\A\s*<think>.*?(?:</think>|\Z)", re.DOTALL | re.IGNORECASE)
-_SENTENCE_END = re.compile(r"""[.!?…。！？]["'”’)\]]*(?=\s|\Z)""")  # noqa: RUF001
+_SENTENCE_END = re.compile(r"""[.!?…。！？]["'”’)\]]*(?=\s|\Z)""")
 _NOT_AN_END = re.compile(r"(?:\b(?:e\.g|i\.e|vs|cf|no)|\A\d+|\n\s*\d+)\.\Z", re.IGNORECASE)
 
 

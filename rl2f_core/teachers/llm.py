@@ -1,8 +1,8 @@
 """The model teacher: a language model that holds what it is shown of the privileged half, and answers in its own words.
 
 What it sees is chosen, field by field; the student reads its message alone. How it is asked stands in a template under
-`data/prompts/`, one a style; the styles are the judge kinds of RLTF (arXiv 2602.02482, released code), whose judges held
-the answer in four of five environments.
+`data/prompts/`, one a style; the styles are the judge kinds of RLTF (arXiv 2602.02482, released code), whose judges
+held the answer in four of five environments.
 """
 
 from __future__ import annotations

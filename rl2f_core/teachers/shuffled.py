@@ -41,10 +41,10 @@ class _Source(Component):
     """A teacher other than this one: a shuffled source would have no bottom, nor would its form."""
 
     def narrow(self, value: Any) -> Any:
-        config = super().narrow(value)
-        if config.type == "shuffled":
+        held = value.get("type") if isinstance(value, dict) else getattr(value, "type", value)
+        if held == "shuffled":
             raise ValueError("the source of a shuffled teacher cannot be shuffled; choose another teacher")
-        return config
+        return super().narrow(value)
 
     def names(self) -> list[str]:
         return [name for name in super().names() if name != "shuffled"]
