@@ -11,13 +11,13 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import Field, TypeAdapter, ValidationError
 
 from rl2f_core.config import disk_is_full
 from rl2f_core.errors import DataError, DiskFullError
-from rl2f_core.types import Dialogue, Task, Value
+from rl2f_core.types import Dialogue, LeakReport, Task, Value
 
 Status = Literal["queued", "starting", "running", "stopping", "succeeded", "failed", "stopped", "interrupted"]
 Phase = Literal["train", "preflight", "evaluation", "chat"]
@@ -110,7 +110,39 @@ class LogEvent(_Event):
     text: str
 
 
-Event = Annotated[StatusEvent | MetricEvent | DialogueEvent | CheckpointEvent | LogEvent, Field(discriminator="type")]
+class LeakEvent(_Event):
+    """What detectors said of one hint of another run when it was read again; a clean hint has none without `nats`."""
+
+    type: Literal["leak"] = "leak"
+    run: str
+    """The other run: its folder's name where both folders lie side by side, else its path."""
+    dialogue: str
+    """Id of the dialogue's event in the other run."""
+    turn: int
+    """0-based index of the turn whose hint it is."""
+    report: LeakReport
+
+
+class LeakScanEvent(_Event):
+    """All hints of another run were read again."""
+
+    type: Literal["leak_scan"] = "leak_scan"
+    run: str
+    """As in `LeakEvent`."""
+    detectors: tuple[dict[str, Any], ...]
+    """The configuration of each, in the order they were asked."""
+    hints: int
+    """Hints that were read."""
+    flagged: int
+    """Those of them that leak."""
+    errors: int = 0
+    """Those of them that some tier could not judge."""
+
+
+Event = Annotated[
+    StatusEvent | MetricEvent | DialogueEvent | CheckpointEvent | LogEvent | LeakEvent | LeakScanEvent,
+    Field(discriminator="type"),
+]
 _ADAPTER: TypeAdapter[Event] = TypeAdapter(Event)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,7 +27,7 @@ def verify(
     """
     judge = make_environment(environment, sets or [])
     bad = 0
-    with _lines(file) as lines:
+    with open_lines(file) as lines:
         for record in judge_lines(judge, lines):
             bad += "error" in record
             sys.stdout.write(json.dumps(record) + "\n")
@@ -77,7 +77,8 @@ def judge_lines(environment: Any, lines: Iterable[bytes]) -> Iterator[dict[str, 
             yield {"error": str(error) if known else f"{type(error).__name__}: {error}", "line": number}
 
 
-def _read(line: bytes) -> dict[str, str]:
+def read_object(line: bytes, keys: Sequence[str]) -> dict[str, Any]:
+    """The JSON object of a line, which must have `keys`; raises `DataError`."""
     from rl2f_core.errors import DataError
 
     try:
@@ -86,8 +87,15 @@ def _read(line: bytes) -> dict[str, str]:
         raise DataError(f"The line is not JSON: {error}.", fix="Write one JSON object a line, in UTF-8.") from error
     if not isinstance(item, dict):
         raise DataError("The line holds no JSON object.")
-    if missing := [key for key in KEYS if key not in item]:
-        raise DataError(f"The line lacks {', '.join(missing)}.", known=KEYS)
+    if missing := [key for key in keys if key not in item]:
+        raise DataError(f"The line lacks {', '.join(missing)}.", known=keys)
+    return item
+
+
+def _read(line: bytes) -> dict[str, str]:
+    from rl2f_core.errors import DataError
+
+    item = read_object(line, KEYS)
     for key in KEYS:
         value = item[key]
         if key == "answer" and isinstance(value, int | float) and not isinstance(value, bool):
@@ -97,7 +105,8 @@ def _read(line: bytes) -> dict[str, str]:
     return item
 
 
-def _lines(file: str) -> Any:
+def open_lines(file: str) -> Any:
+    """The lines of a file, or of standard input for `-`, as bytes: a context manager. Raises `DataError`."""
     import contextlib
 
     from rl2f_core.errors import DataError

@@ -17,15 +17,23 @@ class Models:
     """Backends by model.
 
     Args:
-        student: The backend that speaks for the student.
-        backend: The config that it was made with; other models get a backend of the same kind.
+        student: The backend that speaks for the student, or the model that one is made for when it is first asked for.
+        backend: The config that it was (or will be) made with; other models get a backend of the same kind.
     """
 
-    def __init__(self, student: Backend, backend: Any = None) -> None:
-        self.student = student
-        self._config = student.config if backend is None else backend
-        self._made: dict[ModelConfig, Backend] = {student.model_config: student}
+    def __init__(self, student: Backend | ModelConfig, backend: Any = None) -> None:
+        self._made: dict[ModelConfig, Backend] = {}
+        if isinstance(student, ModelConfig):
+            self._student, self._config = student, backend
+        else:
+            self._student, self._config = student.model_config, student.config if backend is None else backend
+            self._made[self._student] = student
         self._adapters: set[tuple[ModelConfig, str]] = set()
+
+    @property
+    def student(self) -> Backend:
+        """The student's backend. Raises what loading a model raises."""
+        return self.backend(self._student)
 
     def backend(self, model: ModelConfig | None = None) -> Backend:
         """The backend of a base model; None is the student's. Raises what loading a model raises."""
