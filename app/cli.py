@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from app.commands import config, export, health, leaks, models, reindex, replay, report, runs, serve, verify
+from app.commands import config, export, fork, health, leaks, models, reindex, replay, report, runs, serve, verify
 
 
 class Guarded(TyperGroup):
@@ -72,6 +72,8 @@ app.command("serve")(serve.serve)
 app.command("train")(runs.train)
 app.command("eval")(runs.evaluate)
 app.command("preflight")(runs.preflight)
+app.command("fork")(fork.fork)
+app.command("hint-value")(fork.hint_value)
 app.command("report")(report.report)
 app.command("export")(export.export)
 app.command("reindex")(reindex.reindex)

@@ -1,4 +1,4 @@
-"""What a form may name to load: known models and checkpoints of the studio's own runs. Nothing else is read."""
+"""What a form may name to load: known models, the studio's own runs and their checkpoints. Nothing else is read."""
 
 from __future__ import annotations
 
@@ -57,6 +57,22 @@ def known_checkpoints(db: Database, studio: Studio) -> list[Choice]:
     return found
 
 
+def known_runs(db: Database) -> list[Choice]:
+    """The newest runs that hold dialogues of their own; the value is the name of the folder."""
+    from jobs.store import runs
+
+    rows = runs.page(db, limit=RUNS_SHOWN).rows
+    return [Choice(row.folder, f"{row.id} · {row.name}", row.environment) for row in rows if row.kind != "export"]
+
+
+def run_refusal(name: str, studio: Studio) -> str | None:
+    """Why a run may not be read from a form, or None where it is the name of a folder of one of the studio's runs."""
+    plain = "\0" not in name and Path(name).name == name and name != ".."
+    if plain and _below(studio.folder(name), studio.runs) and (studio.folder(name) / "config.yaml").is_file():
+        return None
+    return f"is no run of this studio: {shorten(repr(name), 80)}; choose one from the list"
+
+
 def model_refusal(name: str) -> str | None:
     """Why a model may not be loaded from a form, or None where it may."""
     from rl2f_core.models import home, list_models
@@ -95,10 +111,13 @@ def _below(path: Path, root: Path) -> bool:
 
 
 def source_errors(node: Node, data: Any, studio: Studio) -> list[FieldError]:
-    """An error for every value in a field marked `known` that is neither a known model nor a known checkpoint."""
+    """An error for every value in a field marked `known` that is no known model, run or checkpoint."""
     errors = []
     for path, kind, value in _sources(node, data, ()):
-        refusal = model_refusal(value) if kind == "models" else adapter_refusal(value, studio)
+        if kind == "models":
+            refusal = model_refusal(value)
+        else:
+            refusal = (run_refusal if kind == "runs" else adapter_refusal)(value, studio)
         if refusal is not None:
             errors.append(FieldError(path, refusal))
     return errors

@@ -40,6 +40,11 @@ def dialogues_url(**query: Any) -> str:
     return page_url("dialogues", **query)
 
 
+def fork_url(run: int, event: str, turn: int = 0, **query: Any) -> str:
+    """Another continuation of a dialogue after one of its turns (0-based)."""
+    return page_url("fork", run=run, dialogue=event, turn=turn, **query)
+
+
 def labels_url(**query: Any) -> str:
     """The queue of hints to label."""
     return page_url("labels", **query)

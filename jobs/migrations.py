@@ -34,7 +34,28 @@ def _order_of_steps(op: Operations) -> None:
     op.create_index("ix_metric_run_number", "metric", ["run_id", "number"])
 
 
-STEPS: tuple[Callable[[Operations], None], ...] = (_first, _order_of_steps)
+def _worth_of_hints(op: Operations) -> None:
+    """What hints were worth, and dialogues in this order."""
+    op.create_table(
+        "hintworth",
+        sa.Column("run_id", sa.Integer, sa.ForeignKey("run.id"), primary_key=True),
+        sa.Column("event", sa.String, primary_key=True),
+        sa.Column("turn", sa.Integer, primary_key=True),
+        sa.Column("checkpoint", sa.String, primary_key=True),
+        sa.Column("source", sa.String, nullable=False),
+        *(sa.Column(name, sa.Float, nullable=False) for name in ("value", "low", "high")),
+        sa.Column("n", sa.Integer, nullable=False),
+        sa.Column("turns", sa.Integer),
+        sa.Column("arms", sa.JSON, nullable=False),
+        sa.Column("time", sa.Float, nullable=False),
+    )
+    op.create_index("ix_hintworth_source", "hintworth", ["source", "event"])
+    op.add_column("dialogue", sa.Column("worth", sa.Float))
+    op.create_index("ix_dialogue_run_worth", "dialogue", ["run_id", "worth", "id"])
+    op.create_index("ix_dialogue_worth", "dialogue", ["worth", "id"])
+
+
+STEPS: tuple[Callable[[Operations], None], ...] = (_first, _order_of_steps, _worth_of_hints)
 NEWEST = len(STEPS)
 
 

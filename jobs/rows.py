@@ -12,7 +12,7 @@ from sqlalchemy import JSON, Table, func, insert, select, text
 from sqlmodel import Session, SQLModel, col
 
 from jobs.migrations import FULL_TEXT
-from jobs.store import runs
+from jobs.store import runs, worth
 from jobs.store.dialogues import pack
 from jobs.store.metrics import DEMONSTRATED, EVALUATION
 from jobs.store.search import clean, text_of
@@ -29,7 +29,7 @@ from jobs.tables import (
     Stage,
     Turn,
 )
-from rl2f_core.events import CheckpointEvent, DialogueEvent, Event, LogEvent, MetricEvent
+from rl2f_core.events import CheckpointEvent, DialogueEvent, Event, HintValueEvent, LogEvent, MetricEvent
 from rl2f_core.types import Turn as CoreTurn
 
 _SMALL, _LONG = 2**31, 2**63
@@ -53,7 +53,7 @@ class DialogueRows:
     """Of the full-text index."""
 
 
-Prepared = DialogueRows | MetricEvent | CheckpointEvent | LogEvent
+Prepared = DialogueRows | MetricEvent | CheckpointEvent | LogEvent | HintValueEvent
 
 
 def prepare(event: Event) -> Prepared | None:
@@ -62,6 +62,12 @@ def prepare(event: Event) -> Prepared | None:
         return _dialogue_rows(event)
     if isinstance(event, MetricEvent | CheckpointEvent | LogEvent):
         _fits(getattr(event, "step", 0), _SMALL, "step")
+        return event
+    if isinstance(event, HintValueEvent):
+        for name in ("turn", "n"):
+            _fits(getattr(event, name), _SMALL, name)
+        if not all(map(math.isfinite, [event.value, event.low, event.high, event.time, *event.arms.values()])):
+            raise ValueError("a value or the time is no finite number")
         return event
     return None
 
@@ -178,6 +184,7 @@ def insert_all(session: Session, run: Run, prepared: Iterable[Prepared]) -> None
     kept = list(prepared)
     _insert_dialogues(session, run, [item for item in kept if isinstance(item, DialogueRows)])
     _insert_metrics(session, run, [item for item in kept if isinstance(item, MetricEvent)])
+    worth.keep(session, run, [item for item in kept if isinstance(item, HintValueEvent)])
     for item in kept:
         if isinstance(item, LogEvent):
             add_log(session, run, item.id, item.level, item.text, item.time)
@@ -234,6 +241,7 @@ def _insert_dialogues(session: Session, run: Run, found: list[DialogueRows]) -> 
     if session.get_bind().dialect.name == "sqlite":
         into = f"INSERT INTO {FULL_TEXT} (rowid, problem, attempts, hints) VALUES (:id, :problem, :attempts, :hints)"
         session.connection().exec_driver_sql(into, words)
+    worth.note_new(session, run, list(fresh))
 
 
 def _bulk(session: Session, model: type[SQLModel], made: list[Row]) -> None:

@@ -170,6 +170,8 @@ class Dialogue(SQLModel, table=True):
         Index("ix_dialogue_run_leak", "run_id", "leak", "id"),
         Index("ix_dialogue_run_labels", "run_id", "labels", "id"),
         Index("ix_dialogue_run_level", "run_id", "level", "id"),
+        Index("ix_dialogue_run_worth", "run_id", "worth", "id"),
+        Index("ix_dialogue_worth", "worth", "id"),
         Index("ix_dialogue_environment", "environment", "level", "id"),
         Index("ix_dialogue_leak", "leak", "id"),
         Index("ix_dialogue_labels", "labels", "id"),
@@ -209,6 +211,8 @@ class Dialogue(SQLModel, table=True):
     """0 unchecked, 1 checked and clean, 2 some hint leaked."""
     labels: int = 0
     """Hints of it that carry a person's label."""
+    worth: float | None = None
+    """The most that one of its hints was worth (see `HintWorth`); None where none was measured."""
     time: float
 
 
@@ -261,6 +265,34 @@ class LeakFinding(SQLModel, table=True):
     share: float = 0.0
     evidence: str = _text()
     action: str | None = None
+
+
+class HintWorth(SQLModel, table=True):
+    """What a hint was worth, as a run of kind fork or hint_value measured it (`rl2f_core.events.HintValueEvent`).
+
+    The hint is named by the folder and the event of the dialogue that it stands in, so that either run may be read
+    first, or anew.
+    """
+
+    __table_args__ = (Index("ix_hintworth_source", "source", "event"),)
+    run_id: int = Field(foreign_key="run.id", primary_key=True)
+    """The run that measured it."""
+    event: str = Field(primary_key=True)
+    """The dialogue event's id in the source run."""
+    turn: int = Field(primary_key=True)
+    checkpoint: str = Field(primary_key=True)
+    """Who went on from there."""
+    source: str
+    """Name of the source run's folder below the studio's `runs/`."""
+    value: float
+    low: float
+    high: float
+    n: int
+    turns: int | None = None
+    """Attempts allowed after the hint; None is what the dialogue had left."""
+    arms: dict[str, float] = _json()
+    """Share solved of every arm."""
+    time: float
 
 
 class LeakLabel(SQLModel, table=True):

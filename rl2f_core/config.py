@@ -31,6 +31,8 @@ BASIC: dict[str, Any] = {"basic": True}
 """Mark of a field that a form shows first (`Field(..., json_schema_extra=BASIC)`); the others are folded away."""
 KNOWN_MODEL: dict[str, Any] = {"known": "models"}
 """Mark of a field that names a model to load: a form offers the known ones and takes no other path."""
+KNOWN_RUN: dict[str, Any] = {"known": "runs"}
+"""Mark of a field that names the folder of a run to read: a form takes the name of one of the studio's runs alone."""
 KNOWN_CHECKPOINT: dict[str, Any] = {"known": "checkpoints"}
 """Mark of a field that holds the folder of an adapter to load: a form offers those of the known runs alone."""
 

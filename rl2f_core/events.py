@@ -20,7 +20,7 @@ from rl2f_core.errors import DataError, DiskFullError
 from rl2f_core.types import Dialogue, LeakReport, Task, Value
 
 Status = Literal["queued", "starting", "running", "stopping", "succeeded", "failed", "stopped", "interrupted"]
-Phase = Literal["train", "preflight", "evaluation", "chat"]
+Phase = Literal["train", "preflight", "evaluation", "chat", "fork"]
 
 
 class _Event(Value):
@@ -58,7 +58,7 @@ class DialogueEvent(_Event):
     checkpoint: str | None = None
     """Which checkpoint spoke, in an evaluation."""
     control: str | None = None
-    """Under which control, in an evaluation."""
+    """Under which control, in an evaluation; which arm, in a fork."""
     task: Task
     dialogue: Dialogue
 
@@ -139,8 +139,32 @@ class LeakScanEvent(_Event):
     """Those of them that some tier could not judge."""
 
 
+class HintValueEvent(_Event):
+    """What a hint of a stored dialogue was worth: p(solve | the hint) − p(solve | a contentless one)."""
+
+    type: Literal["hint_value"] = "hint_value"
+    source: str
+    """Name of the folder of the run that the dialogue is of."""
+    dialogue: str
+    """Id of the dialogue's event in that run."""
+    turn: int = Field(ge=0)
+    """0-based; the hint stands after this attempt."""
+    checkpoint: str
+    """Who went on from there."""
+    value: float
+    low: float
+    high: float
+    """95 % interval."""
+    n: int
+    """Samples of each arm."""
+    turns: int | None = None
+    """Attempts allowed after the hint; None is what the dialogue had left."""
+    arms: dict[str, float] = Field(default_factory=dict)
+    """Share solved of every arm."""
+
+
 Event = Annotated[
-    StatusEvent | MetricEvent | DialogueEvent | CheckpointEvent | LogEvent | LeakEvent | LeakScanEvent,
+    StatusEvent | MetricEvent | DialogueEvent | CheckpointEvent | LogEvent | LeakEvent | LeakScanEvent | HintValueEvent,
     Field(discriminator="type"),
 ]
 _ADAPTER: TypeAdapter[Event] = TypeAdapter(Event)

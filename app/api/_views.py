@@ -10,12 +10,12 @@ from jobs.store import dialogues
 
 if TYPE_CHECKING:
     from jobs.store.dialogues import DialogueView, TurnView
-    from jobs.tables import Dialogue, LeakFinding, LeakLabel, Note, Run
+    from jobs.tables import Dialogue, HintWorth, LeakFinding, LeakLabel, Note, Run
 
 _ROW = (
     "event", "key", "phase", "stage", "step", "checkpoint", "control", "environment", "level", "group", "index",
     "stop", "error", "policy", "seed", "solved_at", "length", "outcomes", "reward", "advantage", "leak", "labels",
-    "time",
+    "worth", "time",
 )  # fmt: skip
 
 
@@ -72,7 +72,14 @@ def hint_json(turn: TurnView) -> dict[str, Any] | None:
         "source_task": row.source_task,
         **finding_json(turn),
         "labels": [label_json(label) for label in turn.labels],
+        "worth": [worth_json(measured) for measured in turn.worth],
     }
+
+
+def worth_json(row: HintWorth) -> dict[str, Any]:
+    """What the hint was worth, by one measurement; `run` is the one that measured it."""
+    names = ("checkpoint", "value", "low", "high", "n", "turns", "arms", "time")
+    return {"run": row.run_id, **{name: getattr(row, name) for name in names}}
 
 
 def finding_json(turn: TurnView) -> dict[str, Any]:

@@ -50,6 +50,7 @@ class Filters(BaseModel):
     error: bool = False
     group: Text = ""
     task: Text = ""
+    order: Literal["played", "worth", "-worth"] = "played"
     search: Text = ""
 
     def filter(self) -> DialogueFilter:
@@ -200,7 +201,7 @@ def beside(context: Context, filter: DialogueFilter, here: Dialogue, way: int) -
     At most one. A step ends where phase, stage, step, checkpoint or control changes.
     """
     found: Dialogue | None = None
-    for row in _walk(context, replace(filter, run=here.run_id), here, back=way < 0):
+    for row in _walk(context, replace(filter, run=here.run_id, order="played"), here, back=way < 0):
         if _step(row) == _step(here):
             continue
         if way > 0:

@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from app import form_preflight, form_schedule, forms
-from app.form_sources import known_checkpoints, known_models
+from app.form_sources import known_checkpoints, known_models, known_runs
 from app.form_yaml import MAX_CHARACTERS, for_browser
 from app.forms import Checked
 from app.links import page_url, run_url
@@ -93,7 +93,11 @@ def router(context: Context) -> APIRouter:
                 "kinds": forms.kinds(),
                 "presets": [{"name": p.name, "about": p.about} for p in forms.presets()],
                 "clones": _clones(context),
-                "known": {"models": [asdict(c) for c in models], "checkpoints": [asdict(c) for c in checkpoints]},
+                "known": {
+                    "models": [asdict(c) for c in models],
+                    "checkpoints": [asdict(c) for c in checkpoints],
+                    "runs": [asdict(c) for c in known_runs(context.db)],
+                },
             }
         )
 

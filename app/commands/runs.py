@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from rl2f_core.run import RunDir
 
 Sets = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override one value; may be repeated.")]
+RESUMED = {"eval": "eval", "fork": "fork", "hint_value": "hint-value"}
+"""The command that goes on with a kind of run; `train` with all others."""
 Out = Annotated[Path | None, typer.Option(help="Folder of the run; by default one below runs/.")]
 
 
@@ -42,24 +44,29 @@ def train(
     elif config is None:
         raise ConfigError("A configuration file is needed.", fix="rl2f train CONFIG, or rl2f train --resume DIR.")
     else:
-        run_dir = _create(load_config(config, sets or []), out)
-    _execute(run_dir)
+        run_dir = create(load_config(config, sets or []), out)
+    execute_in(run_dir)
 
 
-def _create(config: BaseRun, out: Path | None) -> RunDir:
+def create(config: BaseRun, out: Path | None) -> RunDir:
+    """A run's new folder: `out`, or one below runs/."""
     from rl2f_core.run import RunDir
 
-    if out is None:
-        slug = re.sub(r"[^A-Za-z0-9._-]+", "-", config.name).strip("-")
-        out = Path("runs") / f"{slug}-{time.strftime('%Y%m%d-%H%M%S')}"
-        taken = 2
-        while out.exists():
-            out = out.with_name(f"{slug}-{time.strftime('%Y%m%d-%H%M%S')}-{taken}")
-            taken += 1
-    return RunDir.create(out, config)
+    return RunDir.create(out or folder_for(config.name), config)
 
 
-def _execute(run_dir: RunDir) -> None:
+def folder_for(name: str) -> Path:
+    """A folder below runs/ that is not there yet, by name and time."""
+    slug = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-")
+    folder = Path("runs") / f"{slug}-{time.strftime('%Y%m%d-%H%M%S')}"
+    taken = 2
+    while folder.exists():
+        folder = folder.with_name(f"{slug}-{time.strftime('%Y%m%d-%H%M%S')}-{taken}")
+        taken += 1
+    return folder
+
+
+def execute_in(run_dir: RunDir) -> None:
     """Execute the run in its folder with bars and Ctrl-C, then print what it found and the next command."""
     from app.console import err, out
     from app.progress import TerminalProgress
@@ -70,7 +77,7 @@ def _execute(run_dir: RunDir) -> None:
 
     config = run_dir.config()
     kind = str(getattr(config, "kind", "train"))
-    again = f"rl2f {'eval' if kind == 'eval' else 'train'} --resume {run_dir.path}"
+    again = f"rl2f {RESUMED.get(kind, 'train')} --resume {run_dir.path}"
     err().print(f"Run {run_dir.path} (seed {config.seed})", markup=False)
     stop = StopSignal()
     try:
@@ -85,9 +92,9 @@ def _execute(run_dir: RunDir) -> None:
     if ended.status == "stopped":
         err().print(f"Stopped and saved. Go on with: {again}", markup=False)
         raise typer.Exit(130)
-    report = run_dir.evaluation / "report.md"
-    if report.is_file():
-        out().print(report.read_text(encoding="utf-8"), markup=False)
+    for report in (run_dir.evaluation / "report.md", run_dir.path / "counterfactual" / "report.md"):
+        if report.is_file():
+            out().print(report.read_text(encoding="utf-8"), markup=False)
     next_steps(run_dir, kind)
 
 
@@ -96,7 +103,9 @@ def next_steps(run_dir: RunDir, kind: str) -> None:
     from app.console import err
 
     console = err()
-    for label, path in (("Checkpoints", run_dir.checkpoints), ("Evaluation", run_dir.evaluation)):
+    folders = {"Checkpoints": run_dir.checkpoints, "Evaluation": run_dir.evaluation,
+               "Report and figure": run_dir.path / "counterfactual"}  # fmt: skip
+    for label, path in folders.items():
         if path.is_dir() and any(path.iterdir()):
             console.print(f"{label}: {path}", markup=False)
     if kind == "preflight":
@@ -128,14 +137,14 @@ def evaluate(
     if resume is not None:
         if targets or sets or out is not None:
             raise ConfigError("Targets, --set and --out do not go with --resume: it goes on as it was configured.")
-        _execute(RunDir.open(resume))
+        execute_in(RunDir.open(resume))
         return
     from rl2f_core.kinds.eval import eval_config
 
     data = eval_config([as_target(target) for target in targets or []]).model_dump(mode="json")
     for override in sets or []:
         data = apply_override(data, override)
-    _execute(_create(parse_config(data), out))
+    execute_in(create(parse_config(data), out))
 
 
 def as_target(text: str) -> Target:
@@ -157,4 +166,4 @@ def preflight(
 
     data = load_config(config, sets or []).model_dump(mode="json")
     name = f"preflight {data['name']}"[:100]
-    _execute(_create(parse_config({**data, "kind": "preflight", "name": name}), out))
+    execute_in(create(parse_config({**data, "kind": "preflight", "name": name}), out))

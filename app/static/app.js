@@ -81,6 +81,7 @@
     run: (id, more) => pageUrl("run", { run: id, ...more }),
     dialogue: (run, event, turn = null, step = null, more = {}) => pageUrl("dialogues", { run, step, ...more, dialogue: event, turn }),
     dialogues: (more) => pageUrl("dialogues", more),
+    fork: (run, event, turn = 0, more = {}) => pageUrl("fork", { run, dialogue: event, turn, ...more }),
     labels: (more) => pageUrl("labels", more),
     fresh: (preset = null, clone = null, more = {}) => pageUrl("new", { preset, clone, ...more }),
     compare: (ids, more) => pageUrl("compare", { runs: ids, ...more }),

@@ -121,6 +121,7 @@
           el("span", { class: "rl-grow" }),
           fact("r", fixed(turn.reward), `reward = ${turn.terms.map((t) => `${t.name} ${t.score}×${t.weight}`).join(" + ") || "no terms"}`),
           fact("A", signed(turn.advantage), "advantage"),
+          turn.correct || !actions.fork ? null : el("button", { type: "button", class: "rl-button rl-small rl-quiet", title: "what if the hint after this turn had been different? (f)", dataset: { act: "fork" }, onclick: (event) => { event.stopPropagation(); actions.fork(turn.index); } }, "fork"),
           el("button", { type: "button", class: "rl-button rl-small rl-quiet rl-num", title: "tokens and their log-probabilities (t)", dataset: { act: "tokens" }, onclick: (event) => { event.stopPropagation(); if (state.turn !== turn.index) actions.turn(turn.index); actions.tokens(); } }, `${turn.tokens} tok`)),
         block(turn.attempt, { from: "student", label: `attempt ${turn.index + 1}` }),
         el("div", { class: "dv-under" }, changed(turn.changes), turn.terms.length ? terms(turn) : null, turn.stop === "length" ? el("span", { class: "rl-chip" }, "cut off at the token limit") : null),
@@ -136,10 +137,18 @@
       return el("div", { class: "dv-hint" },
         el("div", { class: "dv-line" }, el("span", { class: "dv-number" }), el("span", { class: "dv-who rl-teacher" }, "Teacher"), el("span", { class: "rl-muted rl-small" }, inline(h.teacher ?? "", 40)),
           h.source_task ? el("span", { class: "rl-chip", title: "written for another task" }, "for ", inline(h.source_task, 40)) : null, differs ? el("span", { class: "rl-chip" }, "as written") : null,
-          el("span", { class: "rl-grow" }), h.labels.map(labelChip)),
+          el("span", { class: "rl-grow" }), worth(h.worth ?? []), h.labels.map(labelChip)),
         Object.assign(box, { dvHint: true }), finding(h),
         differs ? [el("div", { class: "dv-line" }, el("span", { class: "dv-number" }), el("span", { class: "rl-muted rl-small" }, h.read ? "what the student read" : "the student read nothing")), h.read ? block(h.read, { from: "teacher", label: "what the student read" }) : null] : null,
         el("div", { class: "dv-labels", hidden: true }));
+    }
+
+    /** What the hint was worth, by the measurement that counts; all of them on hover. */
+    function worth(measured) {
+      if (!measured.length) return null;
+      const say = (w) => `${signed(w.value)} [${signed(w.low)}, ${signed(w.high)}]`;
+      const all = measured.map((w) => `${w.checkpoint}, ${w.n} samples${w.turns === null ? "" : `, ${w.turns} attempt${w.turns === 1 ? "" : "s"} after it`} (run ${w.run}): ${say(w)}; solved ${Object.entries(w.arms).map(([arm, share]) => `${arm} ${fixed(share)}`).join(", ")}`);
+      return el("a", { class: "rl-chip rl-num dv-worth", href: rl2f.links.run(measured[0].run), title: `p(solve | this hint) − p(solve | contentless), 95 % interval\n${all.join("\n")}`, onclick: (event) => event.stopPropagation() }, `worth ${say(measured[0])}`);
     }
 
     /** The buttons and fields to label the current turn's hint. */

@@ -3,7 +3,7 @@
 rl2f.widget("dialogues", (root) => {
   const { el, fill, api, keys, toast } = rl2f;
   const { signs, signed, fixed, inline, selected, labeller, LABELS } = rl2f.transcript;
-  const FILTERS = ["run", "phase", "stage", "step", "environment", "level", "checkpoint", "control", "solved", "reward", "leak", "labelled", "error", "group", "task", "search"];
+  const FILTERS = ["run", "phase", "stage", "step", "environment", "level", "checkpoint", "control", "solved", "reward", "leak", "labelled", "error", "group", "task", "order", "search"];
   const LABEL_KEYS = { 1: "leak", 2: "no_leak", 3: "unsure" };
   const RANGES = {  // one value, or two with a dash or dots between; either may be left out
     step: /^\s*(\d*)\s*(?:(–|-|\.\.)\s*(\d*))?\s*$/,
@@ -55,7 +55,7 @@ rl2f.widget("dialogues", (root) => {
       el("button", { type: "button", class: "rl-button rl-small", "aria-label": "previous dialogue", onclick: () => go(-1) }, "▲ p"), el("button", { type: "button", class: "rl-button rl-small", "aria-label": "next dialogue", onclick: () => go(1) }, "▼ n")),
     paneBody);
   const foot = el("div", { class: "dl-foot rl-muted rl-small" },
-    [["j", "k"], "turn", ["n", "p"], "dialogue", ["N", "P"], "step", ["1", "2", "3"], "label", ["u"], "undo", ["v"], "group", ["t"], "tokens", ["c"], "copy link", ["?"], "all keys"]
+    [["j", "k"], "turn", ["n", "p"], "dialogue", ["N", "P"], "step", ["1", "2", "3"], "label", ["u"], "undo", ["f"], "fork", ["v"], "group", ["t"], "tokens", ["c"], "copy link", ["?"], "all keys"]
       .map((part) => (Array.isArray(part) ? part.map((key) => el("kbd", {}, key)) : el("span", {}, part))));
   fill(root, bar, el("div", { class: "dl-main" }, el("section", { class: "dl-side", "aria-label": "list" }, pager, listNode), pane), foot);
   root.dataset.view = "list";
@@ -68,15 +68,16 @@ rl2f.widget("dialogues", (root) => {
     tokens: () => toggleTokens(),
     copy: () => copyLink(),
     refresh: () => reload().catch(() => {}),
+    fork: (index) => fork(index),
   });
 
   /* ---- Filters ---- */
-  function choice(name, title, options, always = true) {
+  function choice(name, title, options, always = true, none = "any") {
     const value = filters[name] ?? "";
     if (!always && options.length < 2 && !value) return null;
     const known = options.some(([v]) => String(v) === value);
     return el("label", { class: "dl-filter", "data-set": value ? "" : null }, el("span", {}, title), el("select", { class: "rl-field", name, onchange: (event) => change({ [name]: event.target.value }) },
-      el("option", { value: "" }, "any"), known || !value ? null : el("option", { value, selected: true }, value),
+      el("option", { value: "" }, none), known || !value ? null : el("option", { value, selected: true }, value),
       options.map(([v, text]) => el("option", { value: v, selected: String(v) === value }, text))));
   }
   const field = (name, title, placeholder, more = {}) => el("label", { class: "dl-filter", "data-set": filters[name] ? "" : null }, el("span", {}, title),
@@ -98,6 +99,7 @@ rl2f.widget("dialogues", (root) => {
       choice("checkpoint", "checkpoint", same(f.checkpoints), false), choice("control", "control", same(f.controls), false),
       choice("solved", "solved", [["any", "solved"], ["never", "never"], ...Array.from({ length: Math.min(f.longest, 64) }, (_, i) => [i + 1, `at turn ${i + 1}`])]),
       choice("leak", "leak", [[2, "⚑ leaked"], [1, "clean"], [0, "unchecked"]]), choice("labelled", "labels", [["true", "labelled"], ["false", "not labelled"]]),
+      f.measured || filters.order ? choice("order", "order", [["-worth", "hint worth, most first"], ["worth", "hint worth, least first"]], true, "as played") : null,
       el("details", { class: "dl-more rl-menu", open }, el("summary", { class: "rl-button rl-small" }, extra ? `More filters (${extra})` : "More filters"),
         el("div", { class: "dl-more-items" }, choice("environment", "environment", same(f.environments)), choice("level", "level", same(f.levels)), choice("stage", "stage", same(f.stages)),
           field("reward", "return", "0.5..1", { title: "one value, or a range such as 0.5..1" }), field("task", "task", "its id"), filters.group ? field("group", "group", "") : null,
@@ -170,6 +172,7 @@ rl2f.widget("dialogues", (root) => {
       el("span", { class: "dl-row-top" }, signs(row.outcomes), el("span", { class: "rl-grow" }),
         row.error !== null ? el("span", { class: "rl-wrong", title: "ended by an error" }, "!") : null, row.leak === 2 ? el("span", { class: "rl-leak", title: "a hint leaked" }, "⚑") : null,
         row.labels ? el("span", { class: "dl-labelled", title: `${row.labels} hint(s) labelled` }, `●${row.labels > 1 ? row.labels : ""}`) : null,
+        row.worth === null ? null : el("span", { class: "rl-num rl-teacher", title: "the most that one of its hints was worth: p(solve | hint) − p(solve | contentless)" }, `w ${signed(row.worth)}`),
         el("span", { class: "rl-num", title: "return" }, `r ${fixed(row.reward)}`), el("span", { class: "rl-num dl-adv", title: "advantage" }, row.advantage === null ? "" : `A ${signed(row.advantage)}`)),
       el("span", { class: "dl-row-sub rl-muted" }, filters.run ? null : el("span", {}, `run ${row.run}`), inline(where, 40), el("span", { class: "rl-cut" }, inline(row.key, 60))));
   }
@@ -316,6 +319,10 @@ rl2f.widget("dialogues", (root) => {
     if (view) shown.tokens(current.tokens);
     writeAddress();
   }
+  /** What if the hint after this turn had been different? */
+  function fork(index = current?.turn ?? 0) {
+    if (current && !current.group) location.href = rl2f.links.fork(current.run, current.event, index);
+  }
   async function copyLink() {
     writeAddress();
     try {
@@ -366,6 +373,7 @@ rl2f.widget("dialogues", (root) => {
     { keys: ["G"], text: "last dialogue", run: quietly(() => jump("last")) },
     ...Object.entries(LABEL_KEYS).map(([key, label]) => ({ keys: [key], text: `label the turn's hint: ${LABELS[label]}`, run: quietly(() => give(label)) })),
     { keys: ["u"], text: "undo your last label", run: quietly(undo) },
+    { keys: ["f"], text: "fork: what if the hint after this turn had been different?", run: () => fork() },
     { keys: ["v"], text: "the group side by side", run: toggleGroup },
     { keys: ["t"], text: "tokens and their log-probabilities", run: toggleTokens },
     { keys: ["a"], text: "show or hide the answer", run: () => { if (view && !current?.group) shown.reveal(); } },

@@ -15,13 +15,17 @@ from jobs.database import Database
 from jobs.errors import unknown_dialogue
 from jobs.migrations import FULL_TEXT
 from jobs.store import search as full_text
-from jobs.store.paging import LIMIT, Key, Page, cursor_after, page_of
+from jobs.store import worth as hint_worth
+from jobs.store.paging import LIMIT, Key, Page, beyond, cursor_after, page_of
 from jobs.store.runs import one
-from jobs.tables import Dialogue, LeakFinding, LeakLabel, Note, Problem, RewardTerm, Turn
+from jobs.tables import Dialogue, HintWorth, LeakFinding, LeakLabel, Note, Problem, RewardTerm, Turn
 from rl2f_core.errors import DataError
 
 _texts = table(FULL_TEXT, column("rowid", Integer))
 _ID: ColumnElement[Any] = getattr(Dialogue, "id")  # noqa: B009  (typed as a column, not as a number)
+_WORTH: ColumnElement[Any] = getattr(Dialogue, "worth")  # noqa: B009
+ORDERS = ("played", "worth", "-worth")
+"""As they were played; or by the worth of their best hint, least or most first: then only those with a measured one."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,8 @@ class DialogueFilter:
     """Only dialogues that an error ended."""
     group: str = ""
     task: str = ""
+    order: str = "played"
+    """One of `ORDERS`."""
     search: str = ""
     """Words and `"phrases"` that attempts, hints and problem hold together."""
 
@@ -60,6 +66,8 @@ class TurnView:
     terms: list[RewardTerm]
     findings: list[LeakFinding]
     labels: list[LeakLabel]
+    worth: list[HintWorth]
+    """Every measurement of what the hint was worth, the one that counts first."""
 
 
 @dataclass(frozen=True)
@@ -79,10 +87,16 @@ def page(
     limit: int = LIMIT,
     newest_first: bool = False,
 ) -> Page[Dialogue]:
-    """One page of dialogues in the order they were played."""
+    """One page of dialogues in the filter's order, turned round where `newest_first`."""
     with db.read() as session:
         query = _filtered(session, filter, select(Dialogue))
-        return page_of(session, query, [Key(_ID, newest_first)], cursor, limit, _count(session, filter))
+        return page_of(session, query, _keys(filter, newest_first), cursor, limit, _count(session, filter))
+
+
+def _keys(filter: DialogueFilter, back: bool = False) -> list[Key]:
+    if filter.order == "played":
+        return [Key(_ID, back)]
+    return [Key(_WORTH, (filter.order == "-worth") != back), Key(_ID, back)]
 
 
 def locate(db: Database, filter: DialogueFilter, event: str, limit: int = LIMIT) -> Page[Dialogue]:
@@ -91,18 +105,20 @@ def locate(db: Database, filter: DialogueFilter, event: str, limit: int = LIMIT)
     Raises `UnknownDialogueError` where the dialogue is not in the filtered list.
     """
     with db.read() as session:
-        ids = _filtered(session, filter, select(_ID))
-        wanted = session.execute(ids.where(col(Dialogue.event) == event).order_by(_ID).limit(1)).scalar()
+        keys = _keys(filter)
+        values = _filtered(session, filter, select(*(key.column for key in keys)))
+        wanted = session.execute(values.where(col(Dialogue.event) == event).order_by(_ID).limit(1)).one_or_none()
         if wanted is None:
             raise unknown_dialogue(filter.run, event)
-        before = _filtered(session, filter, select(func.count())).where(_ID < wanted)
-        skipped = session.execute(before).scalar_one() // limit * limit
+        counted = _filtered(session, filter, select(func.count())).where(beyond(keys, tuple(wanted), forward=False))
+        skipped = session.execute(counted).scalar_one() // limit * limit
         cursor = None
         if skipped:
-            last = session.execute(ids.order_by(_ID).offset(skipped - 1).limit(1)).scalar_one()
-            cursor = cursor_after(skipped, [last])
+            order = [k.column.desc() if k.descending else k.column.asc() for k in keys]
+            last = session.execute(values.order_by(*order).offset(skipped - 1).limit(1)).one()
+            cursor = cursor_after(skipped, list(last))
         query = _filtered(session, filter, select(Dialogue))
-        return page_of(session, query, [Key(_ID)], cursor, limit, _count(session, filter))
+        return page_of(session, query, keys, cursor, limit, _count(session, filter))
 
 
 def _count(session: Session, filter: DialogueFilter) -> int:
@@ -166,6 +182,10 @@ def _where(filter: DialogueFilter) -> list[ColumnElement[bool]]:
         where.append(col(Dialogue.labels) > 0 if filter.labelled else col(Dialogue.labels) == 0)
     if filter.error:
         where.append(col(Dialogue.error).is_not(None))
+    if filter.order not in ORDERS:
+        raise DataError("Dialogues cannot be sorted by this.", value=filter.order, known=ORDERS)
+    if filter.order != "played":
+        where.append(_WORTH.is_not(None))
     return where
 
 
@@ -200,7 +220,7 @@ def views(db: Database, run_id: int, events: Sequence[str]) -> list[DialogueView
 
 
 def _views(session: Session, run_id: int, rows: list[Dialogue]) -> list[DialogueView]:
-    """Seven queries, however many dialogues."""
+    """Eight queries, however many dialogues."""
     ids, events = [row.id for row in rows], [row.event for row in rows]
     turns: dict[Any, list[Turn]] = defaultdict(list)
     query = select(Turn).where(col(Turn.dialogue_id).in_(ids)).order_by(col(Turn.dialogue_id), col(Turn.index))
@@ -221,12 +241,16 @@ def _views(session: Session, run_id: int, rows: list[Dialogue]) -> list[Dialogue
     noted = select(Note).where(col(Note.run_id) == run_id, col(Note.event).in_(events)).order_by(col(Note.id))
     for note in session.execute(noted).scalars():
         notes[note.event].append(note)
+    measured = hint_worth.of_dialogues(session, one(session, run_id), events) if rows else {}
     wanted = {row.problem_id for row in rows}
     problems = {p.id: p for p in session.execute(select(Problem).where(col(Problem.id).in_(wanted))).scalars()}
 
     def view(row: Dialogue, turn: Turn) -> TurnView:
         said = labels[row.event, turn.index]
-        return TurnView(row=turn, terms=terms[turn.id], findings=findings[turn.id], labels=said)
+        held = [w for w in measured.get(row.event, []) if w.turn == turn.index]
+        counts = hint_worth.best(held, row.policy, row.checkpoint)
+        held.sort(key=lambda each: each is not counts)
+        return TurnView(row=turn, terms=terms[turn.id], findings=findings[turn.id], labels=said, worth=held)
 
     return [
         DialogueView(row, problems[row.problem_id], [view(row, turn) for turn in turns[row.id]], notes[row.event])
@@ -238,7 +262,7 @@ def facets(db: Database, run_id: int | None) -> dict[str, Any]:
     """What there is to filter by, in one run or in all.
 
     Lists `phases`, `stages`, `levels`, `environments`, `checkpoints`, `controls`; `steps` as (least, greatest);
-    `longest`, the most turns of a dialogue.
+    `longest`, the most turns of a dialogue; `measured`, whether the worth of any hint is known.
     """
     where = [] if run_id is None else [col(Dialogue.run_id) == run_id]
     named = {
@@ -251,10 +275,11 @@ def facets(db: Database, run_id: int | None) -> dict[str, Any]:
         rows = session.execute(select(*named.values()).where(*where).distinct()).all()  # type: ignore[call-overload]
         ends = select(func.min(Dialogue.step), func.max(Dialogue.step), func.max(Dialogue.length)).where(*where)
         low, high, longest = session.execute(ends).one()
+        measured = session.execute(select(_ID).where(*where, _WORTH.is_not(None)).limit(1)).first() is not None
     found: dict[str, Any] = {
         name: sorted({row[i] for row in rows if row[i] not in (None, "")}) for i, name in enumerate(named)
     }
-    return {**found, "steps": (low or 0, high or 0), "longest": longest or 0}
+    return {**found, "steps": (low or 0, high or 0), "longest": longest or 0, "measured": measured}
 
 
 def tokens(blob: bytes | None) -> tuple[list[int], list[float]]:

@@ -89,7 +89,7 @@ def page_of(
     at = _parse(cursor, keys) if cursor else None
     forward = at is None or at.forward
     if at is not None:
-        query = query.where(_beyond(keys, at.values, forward))
+        query = query.where(beyond(keys, at.values, forward))
     query = query.add_columns(*(key.column for key in keys))
     query = query.order_by(*(k.column.desc() if k.descending == forward else k.column.asc() for k in keys))
     found = list(session.execute(query.limit(limit + 1)))
@@ -113,7 +113,7 @@ def cursor_after(position: int, values: Sequence[Any]) -> str:
     return _Cursor(True, position, tuple(values)).text()
 
 
-def _beyond(keys: Sequence[Key], values: Sequence[Any], forward: bool) -> ColumnElement[bool]:
+def beyond(keys: Sequence[Key], values: Sequence[Any], forward: bool = True) -> ColumnElement[bool]:
     """Rows that come strictly after the values (or before them, backwards)."""
     cases = []
     for i, key in enumerate(keys):

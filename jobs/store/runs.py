@@ -14,6 +14,7 @@ from sqlmodel import Session, col
 from jobs.database import VERSION, Database
 from jobs.errors import unknown_run
 from jobs.migrations import FULL_TEXT
+from jobs.store import worth
 from jobs.store.paging import LIMIT, Key, Page, page_of
 from jobs.store.search import clean, words
 from jobs.tables import (
@@ -200,6 +201,7 @@ def remove(db: Database, run_id: int) -> None:
 
 def forget_events(session: Session, run_id: int) -> None:
     """Delete everything of a run that its event file can bring back."""
+    worth.forget(session, run_id)
     dialogues = select(col(Dialogue.id)).where(col(Dialogue.run_id) == run_id)
     turns = select(col(Turn.id)).where(col(Turn.dialogue_id).in_(dialogues))
     session.execute(delete(RewardTerm).where(col(RewardTerm.turn_id).in_(turns)))

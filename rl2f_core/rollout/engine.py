@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from rl2f_core.backends.base import Backend, Generation, Prompt, Sampling
 from rl2f_core.config import RewardConfig, RolloutConfig
 from rl2f_core.environments.base import Environment
-from rl2f_core.errors import shorten
+from rl2f_core.errors import DataError, shorten
 from rl2f_core.leaks.guard import LeakGuard
 from rl2f_core.rollout.render import Renderer
 from rl2f_core.rollout.rewards import turn_rewards
@@ -31,6 +31,11 @@ class Request:
     group: str
     index: int
     seed: int
+    turns: tuple[Turn, ...] = ()
+    """Turns already played, whose sampled tokens stay as they are; the dialogue goes on after them. Where the last one
+    has no hint, the teacher is asked for it."""
+    max_turns: int | None = None
+    """Turns allowed, those already played included; None is what `play` allows."""
 
 
 @dataclass(slots=True)
@@ -39,6 +44,8 @@ class _Live:
 
     request: Request
     tokens: list[int]
+    limit: int
+    """Turns allowed."""
     student: list[bool] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     turn_of: list[int] = field(default_factory=list)
@@ -61,6 +68,11 @@ class _Live:
     def right(self) -> bool:
         """The last attempt is."""
         return bool(self.turns) and self.turns[-1].verdict.correct
+
+    @property
+    def turn(self) -> int:
+        """Index of the turn that comes next."""
+        return len(self.turns)
 
     def fail(self, error: Exception) -> None:
         self.stop, self.error = StopReason.FAILED, shorten(f"{type(error).__name__}: {error}", 500)
@@ -120,12 +132,10 @@ class RolloutEngine:
         sampling = Sampling(self.config.max_new_tokens, temperature or self.config.temperature, self.config.top_p)
         rollouts: list[Rollout] = []
         for start in range(0, len(requests), self.config.batch_size):
-            batch = [self._begin(request) for request in requests[start : start + self.config.batch_size]]
-            for turn in range(turns):
-                live = [d for d in batch if d.stop is None]
-                if not live:
-                    break
-                self._turn(live, turn, turn + 1 == turns, sampling, adapter)
+            batch = [self._begin(request, turns) for request in requests[start : start + self.config.batch_size]]
+            self._hint([d for d in batch if d.stop is None and d.turns and d.turns[-1].hint is None], adapter)
+            while live := [d for d in batch if d.stop is None]:
+                self._turn(live, sampling, adapter)
                 if advanced is not None:
                     advanced(start + sum(d.stop is not None for d in batch), len(requests))
             rollouts += [d.rollout(policy) for d in batch]
@@ -136,26 +146,66 @@ class RolloutEngine:
         """The teacher's messages made safe for the template, so that the guard reads what the student would read."""
         return [replace(said, text=self.renderer.clean(said.text)) for said in self.teacher.feedback(requests)]
 
-    def _begin(self, request: Request) -> _Live:
-        return _Live(request, list(self.renderer.opening(self.environment.prompt(request.task.public))))
+    def _begin(self, request: Request, turns: int) -> _Live:
+        """A dialogue brought to where it goes on: the opening, then the turns that were already played."""
+        opening = list(self.renderer.opening(self.environment.prompt(request.task.public)))
+        dialogue = _Live(request, opening, request.max_turns or turns)
+        for turn in request.turns:
+            token_ids, logprobs = self._played(turn)
+            dialogue.extend(token_ids, logprobs, turn.index)
+            dialogue.turns.append(turn)
+            if turn.hint is not None:
+                self._read(dialogue, turn.hint.text)
+        self._judge_end(dialogue)
+        return dialogue
 
-    def _turn(self, live: list[_Live], turn: int, last: bool, sampling: Sampling, adapter: str | None) -> None:
+    def _judge_end(self, dialogue: _Live) -> None:
+        """End the dialogue where its last attempt, or the number of them, does."""
+        last = dialogue.turn >= dialogue.limit
+        if dialogue.right and (last or self.oracle_stop):
+            dialogue.stop = StopReason.SOLVED
+        elif last:
+            dialogue.stop = StopReason.EXHAUSTED
+
+    def _played(self, turn: Turn) -> tuple[tuple[int, ...], tuple[float, ...]]:
+        """Tokens of a turn as they were sampled, or of its text where somebody wrote it (log-probabilities then 0).
+
+        Raises `DataError` where the tokens are another tokenizer's.
+        """
+        tokenizer = self.backend.tokenizer
+        if not turn.token_ids:
+            written = (*tokenizer.encode(self.renderer.clean(turn.attempt)), tokenizer.end_id)
+            return written, (0.0,) * len(written)
+        try:
+            same = tokenizer.decode(turn.token_ids) == turn.attempt
+        except (ValueError, IndexError, OverflowError, TypeError):
+            same = False
+        if not same:
+            raise DataError("The stored tokens are not those of this model's tokenizer.", value=turn.attempt,
+                            fix="Go on with the base model that the dialogue was played with.")  # fmt: skip
+        return turn.token_ids, turn.logprobs or (0.0,) * len(turn.token_ids)
+
+    def _read(self, dialogue: _Live, hint: str) -> None:
+        """Let the dialogue grow by a hint."""
+        ended = dialogue.tokens[-1] == self.backend.tokenizer.end_id
+        dialogue.extend(self.renderer.suffix(hint, ended=ended), None, dialogue.turn - 1)
+
+    def _turn(self, live: list[_Live], sampling: Sampling, adapter: str | None) -> None:
         room = min(self.config.context_length, self.backend.context_limit) - sampling.max_new_tokens
         for dialogue in live:
             if len(dialogue.tokens) > room:
                 dialogue.stop = StopReason.SOLVED if dialogue.right else StopReason.TRUNCATED
         live = [d for d in live if d.stop is None]
-        prompts = [Prompt(tuple(d.tokens), turn_seed(d.request.seed, turn), d.request.id) for d in live]
+        prompts = [Prompt(tuple(d.tokens), turn_seed(d.request.seed, d.turn), d.request.id) for d in live]
         for dialogue, generation in zip(live, self.backend.generate(prompts, sampling, adapter), strict=True):
-            self._attempt(dialogue, turn, generation)
-            if dialogue.stop is None and dialogue.right and (last or self.oracle_stop):
-                dialogue.stop = StopReason.SOLVED
-            elif dialogue.stop is None and last:
-                dialogue.stop = StopReason.EXHAUSTED
-        self._hint([d for d in live if d.stop is None], turn, adapter)
+            self._attempt(dialogue, generation)
+            if dialogue.stop is None:
+                self._judge_end(dialogue)
+        self._hint([d for d in live if d.stop is None], adapter)
 
-    def _attempt(self, dialogue: _Live, turn: int, generation: Generation) -> None:
+    def _attempt(self, dialogue: _Live, generation: Generation) -> None:
         """Record the student's turn and judge it."""
+        turn = dialogue.turn
         dialogue.extend(generation.token_ids, generation.logprobs, turn)
         text = self.backend.tokenizer.decode(generation.token_ids)
         before = dialogue.turns[-1] if dialogue.turns else None
@@ -179,7 +229,7 @@ class RolloutEngine:
             )
         )
 
-    def _hint(self, live: list[_Live], turn: int, adapter: str | None) -> None:
+    def _hint(self, live: list[_Live], adapter: str | None) -> None:
         """Let the teacher answer, the guard read, and the dialogue grow by the hint."""
         if not live:
             return
@@ -191,7 +241,7 @@ class RolloutEngine:
                 live[0].fail(error)
             else:
                 for dialogue in live:
-                    self._hint([dialogue], turn, adapter)
+                    self._hint([dialogue], adapter)
             return
         for dialogue, answer in zip(live, guarded, strict=True):
             dialogue.turns[-1] = dialogue.turns[-1].model_copy(update={"hint": answer.hint})
@@ -199,8 +249,7 @@ class RolloutEngine:
             if answer.drop or answer.fail:
                 dialogue.stop = StopReason.DROPPED if answer.drop else StopReason.FAILED
                 continue
-            ended = dialogue.tokens[-1] == self.backend.tokenizer.end_id
-            dialogue.extend(self.renderer.suffix(answer.hint.text, ended=ended), None, turn)
+            self._read(dialogue, answer.hint.text)
 
 
 def turn_seed(seed: int, turn: int) -> int:

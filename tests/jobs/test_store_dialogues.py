@@ -284,6 +284,7 @@ def test_what_there_is_to_filter_by(filled: Database) -> None:
         "phases": ["evaluation", "train"], "stages": ["evaluation", "rl2f"],
         "levels": ["1 to 16", "2+2 digits"], "environments": ["arithmetic", "guess_number"],
         "checkpoints": ["base", "rl2f@3"], "controls": ["contentless", "hints"], "steps": (0, 3), "longest": 3,
+        "measured": False,
     }  # fmt: skip
     assert dialogues.facets(filled, 2)["checkpoints"] == []
     assert dialogues.facets(filled, None)["steps"] == (0, 3)

@@ -1,0 +1,94 @@
+"""What forks and hint values are configured by, and how such a configuration is made from the run they look back at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from rl2f_core.config import BASIC, KNOWN_CHECKPOINT, KNOWN_RUN, BaseRun, RunConfig
+from rl2f_core.counterfactual.arms import Arm, named
+from rl2f_core.errors import ConfigError
+from rl2f_core.run import RunDir
+
+FOUR = (Arm(hint="as_was"), Arm(hint="contentless"), Arm(hint="shuffled"), Arm(hint="misleading"))
+"""The hint, what it is compared with, and two controls that must not be worth anything."""
+SAMPLES = 16
+
+
+class CounterfactualRun(BaseRun):
+    """Stored dialogues taken up again under other hints."""
+
+    source: str = Field(min_length=1, max_length=4096, json_schema_extra={**BASIC, **KNOWN_RUN})
+    """The run whose dialogues are taken up again: its folder; a bare name lies beside this run's own folder."""
+    checkpoints: dict[str, str | None] = Field(min_length=1, json_schema_extra={**BASIC, **KNOWN_CHECKPOINT})
+    """Name in the report → folder of a LoRA adapter; null is the base model."""
+    arms: tuple[Arm, ...] = Field(FOUR, min_length=1, max_length=16, json_schema_extra=BASIC)
+    """What the student reads in place of the hint; differences are taken to the arm `contentless`."""
+    samples: int = Field(SAMPLES, ge=1, le=1000, json_schema_extra=BASIC)
+    """Dialogues of each arm after each turn; sample j of every arm has the same seed."""
+    turns: int | None = Field(None, ge=1, le=64, json_schema_extra=BASIC)
+    """Attempts after the fork; null is what the dialogue had left, 1 the very next attempt alone."""
+    then: Literal["run", "arm", "contentless"] = "run"
+    """Who hints later on: the run's own teacher in every arm, so that arms differ in one hint alone; the arm's own
+    teacher, where it has one; or nobody says anything."""
+    apply_leak_action: bool = False
+    """Do with a leaking hint of an arm what `leaks.action` says; off, it is reported and read as it is."""
+
+    @model_validator(mode="after")
+    def _drops_nothing(self) -> CounterfactualRun:
+        if self.apply_leak_action and self.leaks.action == "drop":
+            raise ValueError("apply_leak_action does not go with leaks.action drop: an arm needs its dialogues")
+        return self
+
+    def labelled(self) -> dict[str, Arm]:
+        """The arms by their names in tables."""
+        return named(self.arms)
+
+
+def settings_of(source: RunDir, phase: str) -> dict[str, Any]:
+    """What a fork takes over from its source: model, environment, teacher, leaks, and how dialogues were played.
+
+    `phase` of the dialogues decides turns and temperature. A run's own name and kind are left out.
+    """
+    config = source.config()
+    shared = {k: v for k, v in config.model_dump().items() if k in BaseRun.model_fields and k != "lora"}
+    if phase == "evaluation":
+        changed = {"max_turns": config.evaluation.max_turns, "temperature": config.evaluation.temperature}
+        shared["rollout"] = {**shared["rollout"], **{k: v for k, v in changed.items() if v is not None}}
+    return shared
+
+
+def known_checkpoints(source: RunDir) -> dict[str, str | None]:
+    """Every checkpoint that a run can name: the base, its own, and those that it evaluated or forked with."""
+    found: dict[str, str | None] = {"base": None}
+    config = source.config()
+    if isinstance(config, RunConfig):
+        found |= {name: str(source.checkpoint(name).resolve()) for name in source.checkpoint_names()}
+    for field in ("adapters", "checkpoints"):
+        held = getattr(config, field, None)
+        found |= held if isinstance(held, Mapping) else {}
+    return found
+
+
+def choose_checkpoints(source: RunDir, names: Sequence[str], default: str | None = None) -> dict[str, str | None]:
+    """Checkpoints by name: `base`, a name of the source's own, or the folder of an adapter.
+
+    Without names it is `default`, or the last checkpoint where the run has none of that name. Raises `ConfigError`.
+    """
+    known = known_checkpoints(source)
+    chosen: dict[str, str | None] = {}
+    for name in names:
+        folder = Path(name)
+        if name in known:
+            chosen[name] = known[name]
+        elif (folder / "adapter_model.safetensors").is_file():
+            chosen[folder.name] = str(folder.resolve())
+        else:
+            raise ConfigError("There is no such checkpoint.", value=name, known=known)
+    if chosen:
+        return chosen
+    name = default if default in known else list(known)[-1]
+    return {name: known[name]}
