@@ -14,7 +14,7 @@ from alembic.migration import MigrationContext
 from alembic.operations import Operations
 from sqlmodel import SQLModel
 
-from jobs import _schema_1, tables
+from jobs import _schema_1, _schema_board, tables
 from jobs.errors import StoreError, StoreVersionError
 
 NAME = "schema.version"
@@ -34,7 +34,13 @@ def _order_of_steps(op: Operations) -> None:
     op.create_index("ix_metric_run_number", "metric", ["run_id", "number"])
 
 
-STEPS: tuple[Callable[[Operations], None], ...] = (_first, _order_of_steps)
+def _detector_board(op: Operations) -> None:
+    """What the detector board counts: random draws, task halves, hints by what divides them, openings, later scans."""
+    _schema_board.create(op)
+    _schema_board.fill(op.get_bind())
+
+
+STEPS: tuple[Callable[[Operations], None], ...] = (_first, _order_of_steps, _detector_board)
 NEWEST = len(STEPS)
 
 
