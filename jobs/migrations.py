@@ -14,7 +14,7 @@ from alembic.migration import MigrationContext
 from alembic.operations import Operations
 from sqlmodel import SQLModel
 
-from jobs import _schema_1, tables
+from jobs import _schema_1, _schema_board, tables
 from jobs.errors import StoreError, StoreVersionError
 
 NAME = "schema.version"
@@ -55,7 +55,13 @@ def _worth_of_hints(op: Operations) -> None:
     op.create_index("ix_dialogue_worth", "dialogue", ["worth", "id"])
 
 
-STEPS: tuple[Callable[[Operations], None], ...] = (_first, _order_of_steps, _worth_of_hints)
+def _detector_board(op: Operations) -> None:
+    """What the detector board counts: random draws, task halves, hints by what divides them, openings, later scans."""
+    _schema_board.create(op)
+    _schema_board.fill(op.get_bind())
+
+
+STEPS: tuple[Callable[[Operations], None], ...] = (_first, _order_of_steps, _worth_of_hints, _detector_board)
 NEWEST = len(STEPS)
 
 

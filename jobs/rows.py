@@ -11,8 +11,9 @@ from typing import Any
 from sqlalchemy import JSON, Table, func, insert, select, text
 from sqlmodel import Session, SQLModel, col
 
+from jobs import halves
 from jobs.migrations import FULL_TEXT
-from jobs.store import runs, worth
+from jobs.store import counts, runs, worth
 from jobs.store.dialogues import pack
 from jobs.store.metrics import DEMONSTRATED, EVALUATION
 from jobs.store.search import clean, text_of
@@ -124,6 +125,7 @@ def _dialogue_rows(event: DialogueEvent) -> DialogueRows:
         "level": task.level,
         "public": _encode(public),
         "privileged": _encode(task.privileged),
+        "content": halves.content(task.environment, task.public, task.privileged),
     }
     words = {
         "problem": clean(text_of(public)),
@@ -238,6 +240,7 @@ def _insert_dialogues(session: Session, run: Run, found: list[DialogueRows]) -> 
             findings += [{**finding, "turn_id": turn_id}] if finding else []
     for model, made in ((Dialogue, dialogues), (Turn, turns), (RewardTerm, terms), (LeakFinding, findings)):
         _bulk(session, model, made)
+    counts.add(session, _id(run), [(item.dialogue, item.problem, item.turns, item.findings) for item in fresh.values()])
     if session.get_bind().dialect.name == "sqlite":
         into = f"INSERT INTO {FULL_TEXT} (rowid, problem, attempts, hints) VALUES (:id, :problem, :attempts, :hints)"
         session.connection().exec_driver_sql(into, words)

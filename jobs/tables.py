@@ -156,6 +156,8 @@ class Problem(SQLModel, table=True):
     level: str
     public: dict[str, Any] = _json()
     privileged: dict[str, Any] = _json()
+    content: str = ""
+    """Names the task in every run: a hash of environment and both halves (`jobs.halves`)."""
 
 
 class Dialogue(SQLModel, table=True):
@@ -315,7 +317,58 @@ class LeakLabel(SQLModel, table=True):
     note: str = _text()
     blind: bool = True
     """The detectors' finding was hidden when it was given."""
+    drawn: str | None = None
+    """The random draw that the hint came from (`jobs.draws.Draw`); None where it was picked by hand."""
     time: float
+
+
+class LeakScan(SQLModel, table=True):
+    """That a later run asked detectors about every hint of an earlier one; its findings have the run's id as source."""
+
+    run_id: int = Field(foreign_key="run.id", primary_key=True)
+    target_run_id: int = Field(foreign_key="run.id", primary_key=True)
+    detectors: str = _text()
+    checked: int = 0
+    flagged: int = 0
+    time: float
+
+
+class HintCount(SQLModel, table=True):
+    """How many hints of a run are alike in all that the detector board divides them by; contentless ones are left out.
+
+    The ingester counts them as they come, so that the board reads no turns.
+    """
+
+    run_id: int = Field(foreign_key="run.id", primary_key=True)
+    environment: str = Field(primary_key=True)
+    teacher: str = Field(primary_key=True)
+    stage: str = Field(primary_key=True)
+    bucket: int = Field(primary_key=True)
+    """Ten steps of the stage: 1 for the steps 1 to 10; 0 for step 0."""
+    checkpoint: str = Field(primary_key=True)
+    """Of an evaluation; empty in training."""
+    control: str = Field(primary_key=True)
+    test: bool = Field(primary_key=True)
+    """The task is in the test half."""
+    checked: bool = Field(primary_key=True)
+    flagged: bool = Field(primary_key=True)
+    tier: str = Field(primary_key=True)
+    n: int = 0
+
+
+class TestOpening(SQLModel, table=True):
+    """That somebody looked at a detector's figures on the test half of the tasks."""
+
+    __test__ = False  # pytest takes classes of this name for tests
+    id: int | None = Field(default=None, primary_key=True)
+    time: float
+    who: str
+    source: str
+    """Whose findings: run, or the id of the run that asked again."""
+    detectors: str = _text()
+    run_id: int | None = None
+    """Where it looked at one run alone; that run may be gone."""
+    environment: str = ""
 
 
 class Note(SQLModel, table=True):

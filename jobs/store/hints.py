@@ -1,7 +1,8 @@
-"""Which hints are there to label: all, the flagged ones, or a seeded random sample of the unflagged ones.
+"""Which hints are there to label: all, the flagged ones, or a seeded random sample.
 
-A contentless hint says nothing that could leak, so no queue holds one. The order is that of the dialogues, but for the
-sample, whose order is random as well.
+`audit` draws from the unflagged hints. `mixed` draws from the flagged ones and from the others, half and half, so that
+a labeller cannot tell which is which. A contentless hint says nothing that could leak, so no queue holds one. The order
+is that of the dialogues, but for the samples, whose order is random as well.
 """
 
 from __future__ import annotations
@@ -16,15 +17,18 @@ import numpy as np
 from sqlalchemy import exists, func, select
 from sqlmodel import Session
 
+from jobs.draws import Draw
 from jobs.errors import NotFound
-from jobs.tables import Dialogue, LeakLabel, Run, Turn
+from jobs.store.counts import CONTENTLESS, RUN
+from jobs.tables import Dialogue, LeakFinding, LeakLabel, LeakScan, Run, Turn
 from rl2f_core.errors import ConfigError
 
 if TYPE_CHECKING:
     from jobs.database import Database
 
-WHICH = ("all", "flagged", "audit")
-CONTENTLESS = "contentless"
+WHICH = ("all", "flagged", "audit", "mixed")
+SAMPLES = ("audit", "mixed")
+"""Those that are random draws."""
 COUNT_LIMIT = 10_000
 """Counts of hints stop here: nobody labels more, and an exact count would read every turn."""
 MAX_SAMPLE = 5_000
@@ -35,6 +39,9 @@ _IN = 500
 _dialogue: Any = Dialogue.__table__  # type: ignore[attr-defined]
 _turn: Any = Turn.__table__  # type: ignore[attr-defined]
 _label: Any = LeakLabel.__table__  # type: ignore[attr-defined]
+_finding: Any = LeakFinding.__table__  # type: ignore[attr-defined]
+_scan: Any = LeakScan.__table__  # type: ignore[attr-defined]
+_scans = select(func.count()).select_from(_scan)
 _newest = select(func.max(_turn.c.id))
 _runs = select(func.count()).select_from(Run.__table__)  # type: ignore[attr-defined]
 _drawn: dict[tuple[object, ...], tuple[int, ...]] = {}
@@ -46,23 +53,32 @@ class LabelFilter:
     """Which hints."""
 
     which: str = "all"
-    """all, flagged (a detector convicted it), or audit (a random sample of those that none convicted)."""
+    """all, flagged (a detector convicted it), audit (a random sample of those that none convicted), or mixed."""
     run: int | None = None
     environment: str = ""
     todo: bool = False
     """Only hints that the labeller has not answered."""
     size: int = 200
-    """Hints in the audit sample."""
+    """Hints in the sample."""
     seed: int = 0
-    """Fixes the audit sample; it stays the same while more dialogues come in, but for the few that enter it."""
+    """Fixes the sample; it stays the same while more dialogues come in, but for the few that enter it."""
+    source: str = RUN
+    """Whose findings part the hints of a sample: run, or the id of a run that asked again."""
 
     def __post_init__(self) -> None:
         if self.which not in WHICH:
             raise ConfigError("There is no such choice of hints.", value=self.which, known=WHICH)
         if not 1 <= self.size <= MAX_SAMPLE:
-            raise ConfigError(f"An audit sample has 1 to {MAX_SAMPLE} hints.", value=self.size)
+            raise ConfigError(f"A sample has 1 to {MAX_SAMPLE} hints.", value=self.size)
         if not 0 <= self.seed < 2**31:
             raise ConfigError("A seed is a whole number from 0 to 2147483647.", value=self.seed)
+        if self.source != RUN and not (self.source.isascii() and self.source.isdigit() and len(self.source) < 10):
+            raise ConfigError("There is no such source of findings.", value=self.source, known=[RUN, "17"])
+
+    @property
+    def draw(self) -> Draw | None:
+        """The population of a sample; None for what is no random draw."""
+        return Draw(self.source, self.run, self.environment) if self.which in SAMPLES else None
 
 
 class HintKey(NamedTuple):
@@ -101,7 +117,7 @@ def queue(
     with db.read() as session:
         beside = after or before
         start = _place(session, beside) if beside else None
-        if filter.which == "audit":
+        if filter.which in SAMPLES:
             turns = _of_sample(session, labeller, filter, limit, start, back=before is not None)
         else:
             turns = _walk(session, labeller, filter, limit, start, back=before is not None)
@@ -112,7 +128,7 @@ def progress(db: Database, labeller: str, filter: LabelFilter = LabelFilter()) -
     """How many of these hints the labeller has answered, and how many there are (at most `COUNT_LIMIT` + 1)."""
     filter = replace(filter, todo=False)
     with db.read() as session:
-        if filter.which == "audit":
+        if filter.which in SAMPLES:
             turns = sample(session, filter)
             return len(turns) - len(_unanswered(session, turns, labeller)), len(turns)
         hints = _hints(filter)
@@ -122,20 +138,20 @@ def progress(db: Database, labeller: str, filter: LabelFilter = LabelFilter()) -
 
 
 def sample(session: Session, filter: LabelFilter) -> list[int]:
-    """Row ids of `filter.size` turns with an unflagged hint, in random order.
+    """Row ids of `filter.size` turns with a hint, in random order; fewer where there are not so many.
 
     Each turn gets a pseudo-random number from its row id and the seed; the least win. So the choice needs no memory,
     and rows that come later push out only few. A draw ranks every turn's row id, so the last draws are held as long as
-    no turn comes and no run goes.
+    no turn comes, no run goes and nobody asks detectors again.
     """
-    newest, held = session.execute(
-        select(select(func.max(_turn.c.id)).scalar_subquery(), _runs.scalar_subquery())
+    newest, *held = session.execute(
+        select(select(func.max(_turn.c.id)).scalar_subquery(), _runs.scalar_subquery(), _scans.scalar_subquery())
     ).one()
-    key = (str(session.get_bind().engine.url), replace(filter, todo=False), newest, held)
+    key = (str(session.get_bind().engine.url), replace(filter, todo=False), newest, *held)
     with _lock:
         drawn = _drawn.get(key)
     if drawn is None:
-        drawn = tuple(_draw(session, filter))
+        drawn = tuple(_mix(session, filter) if filter.which == "mixed" else _draw(session, filter, filter.size))
         with _lock:
             while len(_drawn) >= 16:
                 _drawn.pop(next(iter(_drawn)))
@@ -143,11 +159,43 @@ def sample(session: Session, filter: LabelFilter) -> list[int]:
     return list(drawn)
 
 
-def _draw(session: Session, filter: LabelFilter) -> list[int]:
-    unflagged = _content(select(_turn.c.id)).where(~_turn.c.leaked)
+def _mix(session: Session, filter: LabelFilter) -> list[int]:
+    """Half from the flagged hints, where there are so many, and the rest from the others, in random order."""
+    flagged = _draw_flagged(session, filter, filter.size // 2)
+    both = np.array(flagged + _draw(session, filter, filter.size - len(flagged)), dtype=np.int64)
+    return (np.sort(_ranked(both, filter.seed + 1)) & (2**_ID_BITS - 1)).tolist()
+
+
+def _ranked(ids: np.ndarray, seed: int) -> np.ndarray:
+    """Each id below its pseudo-random rank, as one whole number."""
+    rng = random.Random(seed)
+    mixed = (ids * rng.randrange(2**29, 2**30) + rng.randrange(_PRIME)) % _PRIME
+    return ((mixed * mixed % _PRIME * mixed % _PRIME) << _ID_BITS) | ids
+
+
+def _draw_flagged(session: Session, filter: LabelFilter, size: int) -> list[int]:
+    """Few hints are flagged, so that all their row ids are read."""
+    flagged = _within(filter, _content(_with_dialogue(select(_turn.c.id))))
+    if filter.source == RUN:
+        flagged = flagged.where(_dialogue.c.leak == 2, _turn.c.leaked)
+    else:
+        flagged = flagged.join(_finding, (_finding.c.turn_id == _turn.c.id) & (_finding.c.source == filter.source))
+    ids = np.fromiter(session.execute(flagged).scalars(), dtype=np.int64)
+    return (np.sort(_ranked(ids, filter.seed))[:size] & (2**_ID_BITS - 1)).tolist()
+
+
+def _draw(session: Session, filter: LabelFilter, size: int) -> list[int]:
+    """From the unflagged hints."""
+    unflagged = _content(select(_turn.c.id))
     ends = [select(end(_turn.c.id)) for end in (func.min, func.max)]  # in one query they would read every row
-    if filter.run is not None or filter.environment:
+    if filter.run is not None or filter.environment or filter.source != RUN:
         unflagged = _with_dialogue(unflagged)
+    if filter.source == RUN:
+        unflagged = unflagged.where(~_turn.c.leaked)
+    else:
+        found = exists().where(_finding.c.turn_id == _turn.c.id, _finding.c.source == filter.source)
+        scanned = select(_scan.c.target_run_id).where(_scan.c.run_id == int(filter.source))
+        unflagged = unflagged.where(~found, func.coalesce(_dialogue.c.run_id, 0).in_(scanned))
     # coalesce: not by the index of all its dialogues, as few are tried
     if filter.run is not None:
         unflagged = unflagged.where(func.coalesce(_dialogue.c.run_id, 0) == filter.run)
@@ -156,22 +204,19 @@ def _draw(session: Session, filter: LabelFilter) -> list[int]:
         unflagged = unflagged.where(func.coalesce(_dialogue.c.environment, "") == filter.environment)
     first, last = (session.execute(end).scalar() for end in ends)
     # between them are few gaps: to try every number is quicker than to read the row ids
-    ids = np.arange(first or 1, (last or 0) + 1, dtype=np.int64)
-    rng = random.Random(filter.seed)
-    mixed = (ids * rng.randrange(2**29, 2**30) + rng.randrange(_PRIME)) % _PRIME
-    rest = ((mixed * mixed % _PRIME * mixed % _PRIME) << _ID_BITS) | ids
-    found: list[int] = []
-    batch = filter.size + filter.size // 4
-    while len(found) < filter.size and len(rest):
+    rest = _ranked(np.arange(first or 1, (last or 0) + 1, dtype=np.int64), filter.seed)
+    drawn: list[int] = []
+    batch = size + size // 4
+    while len(drawn) < size and len(rest):
         batch = min(batch, len(rest))
         rest.partition(batch - 1)  # the least come first
         tried = (np.sort(rest[:batch]) & (2**_ID_BITS - 1)).tolist()
         kept: set[int] = set()
         for part in _parts(tried):
             kept.update(session.execute(unflagged.where(_turn.c.id.in_(part))).scalars())
-        found += [turn for turn in tried if turn in kept]
+        drawn += [turn for turn in tried if turn in kept]
         rest, batch = rest[batch:], min(4 * batch, 50_000)
-    return found[: filter.size]
+    return drawn[:size]
 
 
 def _with_dialogue(statement: Any) -> Any:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import time
 import unicodedata
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import func, select, update
@@ -16,8 +15,8 @@ from sqlmodel import Session
 
 from jobs.agreement import LABELS
 from jobs.errors import NotFound
-from jobs.store.hints import COUNT_LIMIT, HintItem, HintKey, LabelFilter, progress, queue
-from jobs.tables import Dialogue, LeakFinding, LeakLabel, Setting, Turn
+from jobs.store.hints import COUNT_LIMIT, HintItem, HintKey, LabelFilter, progress, queue, sample
+from jobs.tables import Dialogue, LeakLabel, Setting, Turn
 from rl2f_core.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -25,11 +24,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "COUNT_LIMIT",
-    "Answer",
     "HintItem",
     "HintKey",
     "LabelFilter",
-    "answers",
     "labeller_name",
     "labellers",
     "of_hint",
@@ -39,11 +36,10 @@ __all__ = [
     "undo",
 ]  # fmt: skip
 MAX_NAME, MAX_NOTE, MAX_UNDO = 60, 4_000, 100
-_ANSWER = ("label", "start", "end", "note", "blind", "time")
+_ANSWER = ("label", "start", "end", "note", "blind", "drawn", "time")
 _dialogue: Any = Dialogue.__table__  # type: ignore[attr-defined]
 _turn: Any = Turn.__table__  # type: ignore[attr-defined]
 _label: Any = LeakLabel.__table__  # type: ignore[attr-defined]
-_finding: Any = LeakFinding.__table__  # type: ignore[attr-defined]
 
 
 def labeller_name(name: str) -> str:
@@ -67,6 +63,7 @@ def put(
     end: int | None = None,
     note: str = "",
     blind: bool = True,
+    draw: LabelFilter | None = None,
 ) -> LeakLabel:
     """Store an answer, in place of the labeller's earlier one on the same hint.
 
@@ -81,6 +78,8 @@ def put(
         end: One past the last.
         note: Why.
         blind: The detectors' finding was hidden.
+        draw: The queue that the hint came from. Where that is a random sample that holds the hint, the label says so,
+            and goes on saying so when it is changed.
 
     Raises:
         ConfigError: not a label, not a name, or a note that is too long.
@@ -92,10 +91,14 @@ def put(
         raise ConfigError("There is no such label.", value=label, known=LABELS)
     if len(note) > MAX_NOTE:
         raise ConfigError(f"A note has at most {MAX_NOTE} characters.", value=f"{len(note)} characters")
-    values = {"label": label, "start": start, "end": end, "note": note, "blind": blind}
+    values: dict[str, Any] = {"label": label, "start": start, "end": end, "note": note, "blind": blind}
     with db.write() as session:
-        _check_span(start, end, _hint(session, run_id, event, turn))
+        number, hint = _hint(session, run_id, event, turn)
+        _check_span(start, end, hint)
         held = _held(session, run_id, event, turn, labeller)
+        values["drawn"] = held.drawn if held is not None else None
+        if draw is not None and draw.draw is not None and number in sample(session, draw):
+            values["drawn"] = draw.draw.text()
         if held is not None and all(getattr(held, name) == value for name, value in values.items()):
             return held
         before = None if held is None else {name: getattr(held, name) for name in _ANSWER}
@@ -147,54 +150,10 @@ def labellers(db: Database) -> list[str]:
         return [row[0] for row in session.execute(select(_label.c.labeller).distinct().order_by(_label.c.labeller))]
 
 
-@dataclass(frozen=True)
-class Answer:
-    """A label beside what the detectors of the run said."""
-
-    key: HintKey
-    task: str
-    """Names the dialogue's task within its run."""
-    labeller: str
-    label: str
-    blind: bool
-    checked: bool
-    """A detector read the hint."""
-    flagged: bool
-    tier: str | None
-
-
-def answers(db: Database, filter: LabelFilter = LabelFilter()) -> list[Answer]:
-    """All labels on hints of a run or environment, oldest first; the filter's other fields are not looked at."""
+def _hint(session: Session, run_id: int, event: str, turn: int) -> tuple[int, str]:
+    """The turn's row id, and its hint as the teacher wrote it."""
     statement = (
-        select(
-            _label.c.run_id,
-            _label.c.event,
-            _label.c.turn,
-            _dialogue.c.problem_id,
-            _label.c.labeller,
-            _label.c.label,
-            _label.c.blind,
-            _turn.c.checked,
-            _turn.c.leaked,
-            _finding.c.tier,
-        )
-        .join(_dialogue, (_dialogue.c.run_id == _label.c.run_id) & (_dialogue.c.event == _label.c.event))
-        .join(_turn, (_turn.c.dialogue_id == _dialogue.c.id) & (_turn.c.index == _label.c.turn))
-        .outerjoin(_finding, (_finding.c.turn_id == _turn.c.id) & (_finding.c.source == "run"))
-        .order_by(_label.c.time, _label.c.id)
-    )
-    if filter.run is not None:
-        statement = statement.where(_label.c.run_id == filter.run)
-    if filter.environment:
-        statement = statement.where(_dialogue.c.environment == filter.environment)
-    with db.read() as session:
-        return [Answer(HintKey(*row[:3]), str(row[3]), *row[4:]) for row in session.execute(statement)]
-
-
-def _hint(session: Session, run_id: int, event: str, turn: int) -> str:
-    """The hint as the teacher wrote it."""
-    statement = (
-        select(_turn.c.hint, _turn.c.original)
+        select(_turn.c.hint, _turn.c.original, _turn.c.id)
         .join(_dialogue, _dialogue.c.id == _turn.c.dialogue_id)
         .where(_dialogue.c.run_id == run_id, _dialogue.c.event == event, _turn.c.index == turn)
     )
@@ -203,7 +162,7 @@ def _hint(session: Session, run_id: int, event: str, turn: int) -> str:
         raise NotFound("There is no such turn.", value=(run_id, event, turn), fix="Its run may have been deleted.")
     if row[0] is None:
         raise DataError("No hint stands after this attempt, so there is nothing to label.", value=(run_id, event, turn))
-    return row[0] if row[1] is None else row[1]
+    return row[2], row[0] if row[1] is None else row[1]
 
 
 def _check_span(start: int | None, end: int | None, hint: str) -> None:

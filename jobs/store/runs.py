@@ -20,8 +20,10 @@ from jobs.store.search import clean, words
 from jobs.tables import (
     Checkpoint,
     Dialogue,
+    HintCount,
     LeakFinding,
     LeakLabel,
+    LeakScan,
     Log,
     Metric,
     Note,
@@ -207,10 +209,11 @@ def forget_events(session: Session, run_id: int) -> None:
     session.execute(delete(RewardTerm).where(col(RewardTerm.turn_id).in_(turns)))
     session.execute(delete(LeakFinding).where(col(LeakFinding.turn_id).in_(turns)))
     session.execute(delete(Turn).where(col(Turn.dialogue_id).in_(dialogues)))
+    session.execute(delete(LeakScan).where(col(LeakScan.target_run_id) == run_id))  # its findings went with the turns
     if session.get_bind().dialect.name == "sqlite":
         wanted = "(SELECT id FROM dialogue WHERE run_id = :run)"
         session.execute(text(f"DELETE FROM {FULL_TEXT} WHERE rowid IN {wanted}"), {"run": run_id})
-    for table in (Dialogue, Problem, Log, Metric, Checkpoint, Stage):
+    for table in (Dialogue, Problem, HintCount, Log, Metric, Checkpoint, Stage):
         session.execute(delete(table).where(col(table.run_id) == run_id))  # type: ignore[attr-defined]
 
 

@@ -74,19 +74,26 @@ def wilson_clustered(successes: Sequence[float], counts: Sequence[float]) -> Int
     cluster this is exactly `wilson`. At shares of 0 and 1 the design effect cannot be estimated; each cluster then
     counts as one observation. `n` of the result is the number of observations.
     """
+    share, effective = effective_number(successes, counts)
+    found = wilson(share * effective, effective)
+    return found.model_copy(update={"value": share if effective else None, "n": round(sum(counts))})
+
+
+def effective_number(successes: Sequence[float], counts: Sequence[float]) -> tuple[float, float]:
+    """The pooled share of clustered observations, and how many independent ones would say as much (see above).
+
+    Both are 0 where there are no observations.
+    """
     y, m = _clusters(successes, counts)
     n = float(m.sum())
     if n == 0:
-        return wilson(0, 0)
+        return 0.0, 0.0
     share = min(1.0, float(y.sum()) / n)
     clusters = len(m)
     if clusters == 1 or share in (0.0, 1.0):
-        effective = float(clusters)
-    else:
-        spread = float(((y - share * m) ** 2).sum()) / (n * share * (1 - share))
-        effective = n / max(1.0, round(spread * clusters * (n - 1) / ((clusters - 1) * n), _DIGITS))
-    found = wilson(share * effective, effective)
-    return found.model_copy(update={"value": share, "n": round(n)})
+        return share, float(clusters)
+    spread = float(((y - share * m) ** 2).sum()) / (n * share * (1 - share))
+    return share, n / max(1.0, round(spread * clusters * (n - 1) / ((clusters - 1) * n), _DIGITS))
 
 
 def ratio_bootstrap(
