@@ -446,9 +446,9 @@ def kill_and_resume(launcher: Forked | Started, config: RunConfig, folder: Path,
     total = commits(folder / "whole")
     rng = random.Random(seed)
     killed, pace, hits = folder / "killed", 0.05, 0
-    again = ["--resume", str(killed)]
+    first, again = [str(folder / "run.yaml"), "--out", str(killed)], ["--resume", str(killed)]
     for target in sorted(rng.randrange(total - 3) for _ in range(kills)):
-        launcher.start("train", *(again if killed.exists() else [str(folder / "run.yaml"), "--out", str(killed)]))
+        launcher.start("train", *(again if killed.exists() else first))
         deadline, seen, changes = time.monotonic() + 600, None, [0.0]
         while (now := commits(killed)) < target or not (killed / "heartbeat.json").exists():
             assert time.monotonic() < deadline, log_path.read_text()[-3000:]
@@ -480,8 +480,9 @@ def test_kill_nine_at_random_moments_changes_nothing(speaker: Path, tmp_path: Pa
 def test_kill_nine_of_the_command_itself_in_training_and_evaluation(speaker: Path, tmp_path: Path):
     evaluation = {"tasks": 3, "controls": ["hints", "contentless"], "bootstrap": 100}
     with closing(Started(tmp_path / "log.txt")) as launcher:
-        config = config_of(speaker, steps=(4, 8), kl=0.0, evaluation=evaluation)
-        kill_and_resume(launcher, config, tmp_path, kills=10, seed=2)
+        kill_and_resume(
+            launcher, config_of(speaker, steps=(4, 8), kl=0.0, evaluation=evaluation), tmp_path, kills=10, seed=2
+        )
 
 
 # -- a stage that is not worth starting ------------------------------------------------------------------------
