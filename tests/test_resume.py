@@ -478,11 +478,9 @@ def test_kill_nine_at_random_moments_changes_nothing(speaker: Path, tmp_path: Pa
 
 @pytest.mark.slow
 def test_kill_nine_of_the_command_itself_in_training_and_evaluation(speaker: Path, tmp_path: Path):
-    evaluation = {"tasks": 3, "controls": ["hints", "contentless"], "bootstrap": 100}
+    more: Any = {"evaluation": {"tasks": 3, "controls": ["hints", "contentless"], "bootstrap": 100}, "steps": (4, 8)}
     with closing(Started(tmp_path / "log.txt")) as launcher:
-        kill_and_resume(
-            launcher, config_of(speaker, steps=(4, 8), kl=0.0, evaluation=evaluation), tmp_path, kills=10, seed=2
-        )
+        kill_and_resume(launcher, config_of(speaker, kl=0.0, **more), tmp_path, kills=10, seed=2)
 
 
 # -- a stage that is not worth starting ------------------------------------------------------------------------
