@@ -34,7 +34,14 @@ def _order_of_steps(op: Operations) -> None:
     op.create_index("ix_metric_run_number", "metric", ["run_id", "number"])
 
 
-STEPS: tuple[Callable[[Operations], None], ...] = (_first, _order_of_steps)
+def _hints_of_models(op: Operations) -> None:
+    """How a model teacher was asked, what its message cost, and why there was none."""
+    op.add_column("turn", sa.Column("prompt", sa.String(), nullable=True))
+    op.add_column("turn", sa.Column("usage", sa.JSON(), nullable=True))
+    op.add_column("turn", sa.Column("hint_error", sa.Text(), nullable=True))
+
+
+STEPS: tuple[Callable[[Operations], None], ...] = (_first, _order_of_steps, _hints_of_models)
 NEWEST = len(STEPS)
 
 
