@@ -114,8 +114,8 @@ def endpoint_refusal(url: str) -> str | None:
     if on_this_machine or url.rstrip("/") in _listed():
         return None
     return (
-        f"is neither on this machine nor listed: {shorten(repr(url), 80)}; start the server with {ENDPOINTS} set to the "
-        "base URLs that may be asked, or run the YAML from the command line"
+        f"is neither on this machine nor listed: {shorten(repr(url), 80)}; start the server with {ENDPOINTS} set to "
+        "the base URLs that may be asked, or run the YAML from the command line"
     )
 
 

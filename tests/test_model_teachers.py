@@ -118,6 +118,14 @@ def test_the_student_reads_the_teachers_words_alone_and_no_chat_marker_of_them_c
     assert hint.leak is not None and not hint.leak.leaked
 
 
+def test_a_shuffled_hint_of_a_model_teacher_names_its_prompt_and_the_task_it_was_written_for() -> None:
+    backend = FakeBackend(script=lambda text, rng: "Look again." if "teacher" in text else wrap("1"))
+    (dialogue,) = play(environment(), backend, {"type": "shuffled", "source": {"type": "llm", "style": "next_step"}}, 1)
+    hint = dialogue.turns[0].hint
+    assert hint is not None and hint.source_task and hint.source_task != dialogue.task_id
+    assert (hint.teacher, hint.text, hint.prompt) == ("shuffled", "Look again.", prompts.load("next_step").version)
+
+
 def test_a_seed_follows_from_dialogue_turn_and_refused_messages_alone() -> None:
     held = environment()
     backend = FakeBackend(script=lambda text, rng: f"Try {rng.random():.6f}.")
@@ -144,7 +152,7 @@ def test_an_own_template_is_read_filled_and_named_by_its_hash(tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     "text",
-    ["{{ privileged }}", "{{ problem", "{{ attempts[0].text.__class__.__mro__ }}{{ lipsum }}", "{% include 'x' %}", "  ", "{{ 1 / 0 }}"],
+    ["{{ privileged }}", "{{ problem", "{{ attempts[0].text.__class__.x }}", "{% include 'x' %}", " ", "{{ 1/0 }}"],
 )  # fmt: skip
 def test_a_template_that_is_broken_or_reaches_for_more_ends_the_run_before_it_begins(text: str, tmp_path: Path) -> None:
     path = tmp_path / "mine.txt"
