@@ -61,7 +61,16 @@ def _detector_board(op: Operations) -> None:
     _schema_board.fill(op.get_bind())
 
 
-STEPS: tuple[Callable[[Operations], None], ...] = (_first, _order_of_steps, _worth_of_hints, _detector_board)
+def _hints_of_models(op: Operations) -> None:
+    """How a model teacher was asked, what its message cost, and why there was none."""
+    op.add_column("turn", sa.Column("prompt", sa.String(), nullable=True))
+    op.add_column("turn", sa.Column("usage", sa.JSON(), nullable=True))
+    op.add_column("turn", sa.Column("hint_error", sa.Text(), nullable=True))
+
+
+STEPS: tuple[Callable[[Operations], None], ...] = (
+    _first, _order_of_steps, _worth_of_hints, _detector_board, _hints_of_models,
+)  # fmt: skip
 NEWEST = len(STEPS)
 
 

@@ -64,6 +64,10 @@ class FakeEndpoint:
             server.shutdown()
             server.server_close()
 
+    def kill_soon(self) -> None:
+        """`kill` from within an answer, which may still be sent or not."""
+        threading.Thread(target=self.kill, daemon=True).start()
+
 
 @contextmanager
 def serving(script: Script) -> Iterator[FakeEndpoint]:
@@ -78,6 +82,9 @@ def serving(script: Script) -> Iterator[FakeEndpoint]:
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            if endpoint.server is None:  # killed: connections that were kept open die too
+                self.close_connection = True
+                return
             with endpoint.lock:
                 number = len(endpoint.requests)
                 endpoint.requests.append(body)

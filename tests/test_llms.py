@@ -137,8 +137,8 @@ def test_a_cache_that_cannot_be_read_or_written_is_no_cache(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "bad",
     [Say(status=429, headers=(("retry-after", "0"),)), Say(status=500, raw=b"<html>oops"), Say(status=503),
-     Say("x" * 99, cut=True), Say(raw=b"data: {half"), Say(raw=b'{"choices": []}'), Say(raw=b"[]"), Say(raw=b'{"error": {"message": "busy"}}'),
-     Say(reset=True), Say("late", delay=0.4)],
+     Say("x" * 99, cut=True), Say(raw=b"data: {half"), Say(raw=b'{"choices": []}'), Say(raw=b"[]"),
+     Say(raw=b'{"error": {"message": "busy"}}'), Say(reset=True), Say("late", delay=0.4)],
     ids=lambda s: f"{s.status}{'-cut' * s.cut}{'-reset' * s.reset}{'-slow' * bool(s.delay)}-{s.raw!r:.16}",
 )  # fmt: skip
 def test_what_may_pass_is_tried_again(bad: Say) -> None:

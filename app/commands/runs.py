@@ -101,8 +101,13 @@ def execute_in(run_dir: RunDir) -> None:
 def next_steps(run_dir: RunDir, kind: str) -> None:
     """Where the results lie and what can be done with them."""
     from app.console import err
+    from rl2f_core.evaluation.costs import add_costs, costs_text
+    from rl2f_core.events import MetricEvent, read_events
 
     console = err()
+    spent = add_costs(e.values for e in read_events(run_dir.events_path) if isinstance(e, MetricEvent))
+    if spent:
+        console.print(f"Teacher: {costs_text(spent)}", markup=False)
     folders = {"Checkpoints": run_dir.checkpoints, "Evaluation": run_dir.evaluation,
                "Report and figure": run_dir.path / "counterfactual"}  # fmt: skip
     for label, path in folders.items():

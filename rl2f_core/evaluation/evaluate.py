@@ -18,7 +18,7 @@ from rl2f_core import registry
 from rl2f_core.backends.base import Backend
 from rl2f_core.config import BaseRun, EvaluationConfig, write_atomically
 from rl2f_core.errors import DataError
-from rl2f_core.evaluation.costs import costs_text, teacher_costs
+from rl2f_core.evaluation.costs import add_costs, costs_text, teacher_costs
 from rl2f_core.evaluation.figures import write_figures
 from rl2f_core.evaluation.report import EvaluationReport, build_report
 from rl2f_core.events import DialogueEvent, LogEvent, MetricEvent, read_events
@@ -196,7 +196,9 @@ def report_of(config: BaseRun, run_dir: RunDir, player: Player, names: Sequence[
 def training_notes(run_dir: RunDir) -> list[str]:
     """What each stage of this run cost: the tokens that its student sampled, or imitated."""
     totals: dict[str, tuple[int, float, float]] = {}
-    for row in _metric_rows(run_dir):
+    rows = _metric_rows(run_dir)
+    spent = add_costs(row.values for row in rows)
+    for row in rows:
         steps, sampled, shown = totals.get(row.stage, (0, 0.0, 0.0))
         sampled += row.values.get("tokens/student", 0.0)
         totals[row.stage] = steps + 1, sampled, shown + row.values.get("tokens/demonstrated", 0.0)
@@ -204,7 +206,7 @@ def training_notes(run_dir: RunDir) -> list[str]:
         f"Stage {name}: {f'{sampled:,.0f} sampled' if sampled else f'{shown:,.0f} demonstrated'} student tokens "
         f"in {steps} steps."
         for name, (steps, sampled, shown) in totals.items()
-    ]
+    ] + ([f"The teacher in training: {costs_text(spent)}."] if spent else [])
 
 
 def _teacher_notes(played: Mapping[str, Mapping[str, Sequence[Dialogue]]]) -> list[str]:

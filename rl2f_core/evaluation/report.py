@@ -319,6 +319,7 @@ _UNDER = {
     "resample": "Independent first answers instead of a dialogue",
     "shuffled": "Under shuffled hints",
     "misleading": "Under misleading hints",
+    "no_oracle": "Without the verifier's stop",
 }
 
 
@@ -392,6 +393,11 @@ def _limits(report: EvaluationReport) -> list[str]:
         if failed.value:
             left_out = f"{number(failed.value)} of the dialogues failed and are left out"
             lines.append(f"{row.checkpoint} under {row.control}: {left_out}.")
+    if "no_oracle" in report.controls:
+        lines.append(
+            "Under no_oracle a right answer does not end the dialogue and the last answer counts, so cum_acc may fall; "
+            "all other controls are stopped by the verifier, and that help is part of what they show."
+        )
     if len(report.effects) + len(report.differences) > 1:
         lines.append("Each interval is at 95 % by itself; nothing is corrected for their number.")
     return lines

@@ -115,9 +115,50 @@ def test_every_text_field_that_names_weights_takes_only_what_is_known() -> None:
     }  # fmt: skip
     assert suspects == {("stages", "start_from")}  # the configuration itself takes only names of stages there
     marked = {path[-2:]: field["node"]["known"] for path, field in all_fields() if field["node"].get("known")}
-    assert marked == {("model", "name"): "models", ("lora", "start"): "checkpoints"}
+    assert marked == {
+        ("model", "name"): "models", ("lora", "start"): "checkpoints", ("local", "adapter"): "checkpoints",
+        ("openai_api", "base_url"): "endpoints", ("llm", "prompt"): "prompts", ("self_critique", "prompt"): "prompts",
+    }  # fmt: skip
     adapters = next(field for path, field in all_fields() if path == ("eval", "adapters"))
     assert adapters["node"]["value"]["known"] == "checkpoints"
+
+
+@pytest.mark.parametrize(
+    ("teacher", "field", "told"),
+    [
+        ({"llm": {"type": "local", "adapter": "/tmp/adapter"}}, "llm.adapter", "no checkpoint of a known run"),
+        ({"llm": {"type": "local", "model": {"name": "/tmp/model"}}}, "llm.model.name", "no known model"),
+        ({"llm": {"type": "openai_api", "base_url": "http://169.254.169.254/v1"}}, "llm.base_url", "on this machine"),
+        ({"llm": {"type": "openai_api", "base_url": "https://api.openai.com/v1"}}, "llm.base_url", "RL2F_ENDPOINTS"),
+        ({"llm": {"type": "openai_api", "base_url": "http://localhost.evil.example/v1"}}, "llm.base_url", "nor listed"),
+        ({"llm": {"type": "openai_api", "api_key_env": "AWS_SECRET_ACCESS_KEY"}}, "llm.api_key_env", "pattern"),
+        ({"prompt": "/etc/secret.txt"}, "prompt", "no shipped prompt"),
+    ],
+)
+def test_what_a_teacher_inside_a_form_loads_or_asks_is_known_too(
+    teacher: dict[str, Any], field: str, told: str, studio: Studio
+) -> None:
+    stages = [{"name": "s", "method": "sft", "steps": 1}]
+    inner = {"type": "llm", **teacher}
+    for where, config in (("teacher", inner), ("teacher.source", {"type": "shuffled", "source": inner})):
+        checked = forms.check_data({"environment": "arithmetic", "teacher": config, "stages": stages}, studio)
+        assert not checked.ok
+        (error,) = [error for error in checked.errors if error.dotted == f"{where}.{field}"]
+        assert told in error.message
+
+
+def test_a_form_takes_an_endpoint_of_this_machine_and_those_that_the_server_lists(
+    studio: Studio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ok(url: str) -> bool:
+        llm = {"type": "openai_api", "base_url": url, "api_key_env": "OPENAI_API_KEY"}
+        stages = [{"name": "s", "method": "sft", "steps": 1}]
+        data = {"environment": "arithmetic", "teacher": {"type": "llm", "llm": llm}, "stages": stages}
+        return forms.check_data(data, studio).ok
+
+    assert [ok(f"http://{host}/v1") for host in ("127.0.0.1:8000", "localhost", "[::1]:1", "10.0.0.1")] == [1, 1, 1, 0]
+    monkeypatch.setenv("RL2F_ENDPOINTS", "https://api.openai.com/v1, http://10.0.0.1/v1/")
+    assert [ok(u) for u in ("https://api.openai.com/v1/", "http://10.0.0.1/v1", "http://10.0.0.1/v2")] == [1, 1, 0]
 
 
 def test_basic_fields_come_from_marks_in_the_schema_and_are_few() -> None:

@@ -15,6 +15,7 @@ from jobs import migrations
 from jobs.database import Database
 from jobs.errors import StoreError, StoreVersionError
 from jobs.store import runs, settings
+from jobs.tables import Turn
 
 
 def open_at(path: Path, version: int) -> Database:
@@ -68,6 +69,12 @@ def test_what_people_and_runs_wrote_in_the_first_version_is_there_in_the_newest(
         'INSERT INTO metric (run_id, stage, step, number, time, tokens, "values") VALUES '
         "(7, 'rl2f', 1, 0, 8.5, 10, '{\"reward\": 0.5}')",
         "INSERT INTO setting VALUES ('queue.paused', '1')",
+        "INSERT INTO problem VALUES (1, 7, 't', 'guess_number', 'train', 'all', '{}', '{}')",
+        'INSERT INTO dialogue (id, run_id, event, key, problem_id, environment, level, phase, stage, step, "group", '
+        "\"index\", stop, policy, seed, length, outcomes, reward, leak, labels, time) VALUES (1, 7, 'd', 'd', 1, 'x', "
+        "'all', 'train', 's', 1, 'g', 0, 'exhausted', 'base', 0, 1, '0', 0, 0, 0, 0)",
+        'INSERT INTO turn (id, dialogue_id, "index", attempt, stop, correct, verdict, reward, hint, teacher, checked, '
+        "leaked) VALUES (1, 1, 0, 'a', 'eos', 0, '{}', 0, 'Too low.', 'scripted', 1, 0)",
     ]
     with db.write() as session:
         for row in rows:
@@ -78,6 +85,10 @@ def test_what_people_and_runs_wrote_in_the_first_version_is_there_in_the_newest(
     with db.read() as session:
         found = session.connection().exec_driver_sql("SELECT label, note FROM leaklabel").one()
         text = session.connection().exec_driver_sql("SELECT text FROM note").scalar()
+        turn = session.get(Turn, 1)
+        assert turn is not None
+        assert (turn.hint, turn.teacher, turn.prompt, turn.usage, turn.hint_error) == (
+            "Too low.", "scripted", None, None, None)  # fmt: skip
     assert (*found, text) == ("leak", "says it", "my best run")
     assert settings.get(db, "queue.paused") == "1"
 

@@ -1,0 +1,72 @@
+"""How a model's hint was asked for, what it cost and why there was none: in database, replay and exports."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from event_data import dialogue, metric, stored_run, turn
+from export_builders import ENVIRONMENT, answer, event, rows_of, write_run, wrong
+from export_builders import turn as exported
+
+from app.api._views import dialogue_json
+from app.api.run import _teacher
+from jobs.database import Database
+from jobs.export.export import export
+from jobs.export.settings import ExportSettings
+from jobs.export.sources import FolderSource
+from jobs.store import dialogues, hints, metrics, runs
+from jobs.studio import Studio
+from rl2f_core.environments.base import CONTENTLESS
+from rl2f_core.types import Hint, LeakReport, Usage
+
+USAGE = Usage(prompt_tokens=120, completion_tokens=9, cost=0.0003, seconds=1.5, requests=2)
+SAID = Hint(
+    text="Look at the tens.", teacher="llm", leak=LeakReport(leaked=False), prompt="socratic@1a2b3c4d", usage=USAGE
+)
+FAILED = Hint(
+    text=CONTENTLESS, teacher="llm", prompt="socratic@1a2b3c4d", error="HTTP 500\x00", usage=Usage(requests=5)
+)
+CAUGHT = Hint(text=CONTENTLESS, original="It is 8.", teacher="llm", leak=LeakReport(leaked=True, tier="exact"),
+              error="The endpoint cannot be reached.")  # fmt: skip
+
+
+def test_a_hint_of_a_model_is_kept_with_prompt_cost_and_error(db: Database, studio: Studio) -> None:
+    turns = [turn(0, hint=SAID), turn(1, hint=FAILED), turn(2, hint=CAUGHT), turn(3, hint=None)]
+    run = stored_run(db, studio, [dialogue(turns=turns), metric(1, **{"teacher/hints": 3.0, "teacher/errors": 2.0})])
+    assert run.id is not None
+    view = dialogues.get(db, run.id, "dialogue:train:rl2f/1/0/0")
+    said, failed, caught = (t["hint"] for t in dialogue_json(run, view)["turns"][:3])
+    assert (said["prompt"], said["usage"], said["error"]) == ("socratic@1a2b3c4d", USAGE.model_dump(), None)
+    assert failed["error"].startswith("HTTP 500") and failed["read"] == CONTENTLESS and failed["usage"]["requests"] == 5
+    assert (caught["text"], caught["usage"], caught["prompt"]) == ("It is 8.", None, None)
+    drawn = hints.queue(db, "ann", hints.LabelFilter(run=run.id, which="audit"), limit=10)
+    assert [item.turn.row.index for item in drawn] == [0]  # what stands in for no hint is nobody's hint
+    assert _teacher(metrics.steps(db, run.id)) == "3 hints, 2 failed (66.7%), 0 tokens read, 0 written"
+    assert _teacher([]) is None and runs.get(db, run.id).bad_lines == 0
+
+
+def test_exports_carry_the_prompt_and_take_no_stand_in_for_the_teachers_words(tmp_path: Path) -> None:
+    task = ENVIRONMENT.task("train", 0)
+    first = exported(task, 0, wrong(task, 0), "Look again.", prompt="socratic@1a2b3c4d")
+    second = exported(task, 1, wrong(task, 1), CONTENTLESS, None, error="HTTP 500")
+    third = exported(task, 2, wrong(task, 2), CONTENTLESS, True, original=f"It is {answer(task)}.", error="gone")
+    last = exported(task, 3, f"<answer>{answer(task)}</answer>", None)
+    folder = write_run(tmp_path / "run", [event(task, [first, second, third, last], name="d")])
+    assert export([FolderSource(folder)], ExportSettings(), tmp_path / "out") is not None
+
+    def rows(name: str) -> list[dict[str, Any]]:
+        (path,) = [p for p in (tmp_path / "out").rglob("*.jsonl") if name in str(p)]
+        return rows_of(path)
+
+    unpaired = {row["turn"]: row for row in rows("unpaired")}
+    assert sorted(unpaired) == [0, 2] and unpaired[0]["teacher_prompt"] == "socratic@1a2b3c4d"
+    assert unpaired[2]["completion"][0]["content"] == f"It is {answer(task)}." and unpaired[2]["label"] is False
+    (row,) = rows("messages")
+    assert row["hints"] == ["Look again.", "", f"It is {answer(task)}.", ""]
+    assert row["hint_errors"] == ["", "HTTP 500", "gone", ""] and row["teacher_prompts"][0] == "socratic@1a2b3c4d"
+    assert [m["content"] for m in row["messages"] if m["role"] == "user"][1:] == [
+        "Look again.",
+        CONTENTLESS,
+        CONTENTLESS,
+    ]
