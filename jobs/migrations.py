@@ -34,7 +34,53 @@ def _order_of_steps(op: Operations) -> None:
     op.create_index("ix_metric_run_number", "metric", ["run_id", "number"])
 
 
-STEPS: tuple[Callable[[Operations], None], ...] = (_first, _order_of_steps)
+def _leak_scans(op: Operations) -> None:
+    """Which runs asked detectors again about which."""
+    op.create_table(
+        "leakscan",
+        sa.Column("run_id", sa.Integer(), nullable=False),
+        sa.Column("target_run_id", sa.Integer(), nullable=False),
+        sa.Column("detectors", sa.Text(), nullable=False),
+        sa.Column("checked", sa.Integer(), nullable=False),
+        sa.Column("flagged", sa.Integer(), nullable=False),
+        sa.Column("time", sa.Float(), nullable=False),
+        sa.PrimaryKeyConstraint("run_id", "target_run_id"),
+        sa.ForeignKeyConstraint(["run_id"], ["run.id"]),
+        sa.ForeignKeyConstraint(["target_run_id"], ["run.id"]),
+    )
+
+
+def _rescans(op: Operations) -> None:
+    """What rescoring runs found, by what names a hint for good, so that the order of ingestion does not matter."""
+    op.create_table(
+        "rescan",
+        sa.Column("run_id", sa.Integer(), nullable=False),
+        sa.Column("target", sa.String(), nullable=False),
+        sa.Column("detectors", sa.Text(), nullable=False),
+        sa.Column("checked", sa.Integer(), nullable=False),
+        sa.Column("flagged", sa.Integer(), nullable=False),
+        sa.Column("time", sa.Float(), nullable=False),
+        sa.PrimaryKeyConstraint("run_id"),
+        sa.ForeignKeyConstraint(["run_id"], ["run.id"]),
+    )
+    op.create_index("ix_rescan_target", "rescan", ["target"])
+    op.create_table(
+        "rescanfinding",
+        sa.Column("run_id", sa.Integer(), nullable=False),
+        sa.Column("event", sa.String(), nullable=False),
+        sa.Column("turn", sa.Integer(), nullable=False),
+        sa.Column("target", sa.String(), nullable=False),
+        sa.Column("tier", sa.String(), nullable=True),
+        sa.Column("start", sa.Integer(), nullable=True),
+        sa.Column("end", sa.Integer(), nullable=True),
+        sa.Column("share", sa.Float(), nullable=False),
+        sa.Column("evidence", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("run_id", "event", "turn"),
+        sa.ForeignKeyConstraint(["run_id"], ["run.id"]),
+    )
+
+
+STEPS: tuple[Callable[[Operations], None], ...] = (_first, _order_of_steps, _leak_scans, _rescans)
 NEWEST = len(STEPS)
 
 

@@ -1,9 +1,9 @@
 """Prompt templates for model teachers and judges: files of text, named and versioned.
 
 A file has two parts, the system message and the user's, with a line `---` between them; without that line all of it is
-the user's. Both are Jinja templates in a sandbox that reaches nothing but the values it is given: what a teacher is not to
-see is None there, so no wording of a template can show it. Values are inserted as they are and never read as templates
-themselves.
+the user's. Both are Jinja templates in a sandbox that reaches nothing but the values it is given: what a teacher is not
+to see is None there, so no wording of a template can show it. Values are inserted as they are and never read as
+templates themselves.
 """
 
 from __future__ import annotations

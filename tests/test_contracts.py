@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from leak_helpers import Oracle
 from pydantic import BaseModel
 from typer.testing import CliRunner
 
 from rl2f_core import registry
 from rl2f_core.backends.base import Backend, Prompt, Sampling
 from rl2f_core.backends.fake import FakeBackend
+from rl2f_core.backends.pool import Models
 from rl2f_core.config import BaseConfig, ModelConfig, StageConfig, dump_yaml, load_config, parse_config
 from rl2f_core.environments.base import CONTENTLESS, Environment, wrap
 from rl2f_core.errors import ConfigError, DataError, UnknownNameError
@@ -296,7 +298,7 @@ def models(config_type: type[BaseModel]) -> Iterator[type[BaseModel]]:
 @pytest.mark.parametrize("kind", registry.names("kind"))
 def test_every_field_of_a_run_is_explained(kind: str) -> None:
     found = set(models(registry.get("kind", kind).config_type))  # type: ignore[attr-defined]
-    assert len(found) >= {"eval": 5, "export": 1}.get(kind, 6)
+    assert len(found) >= {"eval": 5, "export": 1, "rescore": 2}.get(kind, 6)
     for model in found:
         assert [f for f, info in model.model_fields.items() if not info.description] == [], model
 
@@ -317,7 +319,7 @@ def test_every_teacher_keeps_the_contract(name: str, environment: str) -> None:
 @pytest.mark.parametrize("name", registry.names("leak"))
 def test_every_leak_detector_keeps_the_contract(name: str, environment: str) -> None:
     held = made("environment", environment)
-    check_detector(made("leak", name, held), held)
+    check_detector(made("leak", name, held, Models(Oracle(untold=-40.0))), held)
 
 
 @pytest.mark.parametrize("name", ["fake", "hf"])

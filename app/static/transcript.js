@@ -125,12 +125,10 @@
   ];
   /** The sentence about a finding. */
   function finding(hint) {
-    if (hint.leaked) {
-      const list = hint.findings.length ? hint.findings : [{ tier: null, evidence: "", share: 0, action: null }];
-      return list.map((f) => el("p", { class: "tx-finding rl-leak" }, "⚑ ", f.tier ? `${f.tier} leak` : "leak", f.source && f.source !== "run" ? ` (${f.source})` : "",
-        f.evidence ? [": ", inline(f.evidence, 160)] : null, f.share ? ` · ${Math.round(f.share * 100)} % of the answer` : "", f.action ? ` · ${f.action === "flag" ? "flagged" : f.action === "redact" ? "redacted" : f.action === "resample" ? "asked again" : "dialogue dropped"}` : ""));
-    }
-    return [el("p", { class: "tx-finding rl-muted" }, hint.checked ? "no leak found" : "not checked for leaks")];
+    const list = hint.findings.length || !hint.leaked ? hint.findings : [{ tier: null, evidence: "", share: 0, action: null }];
+    const own = hint.leaked ? [] : [el("p", { class: "tx-finding rl-muted" }, hint.checked ? "no leak found" : "not checked for leaks")];
+    return [...own, ...list.map((f) => el("p", { class: "tx-finding rl-leak" }, "⚑ ", f.tier ? `${f.tier} leak` : "leak", f.source && f.source !== "run" ? ` (asked again in run ${f.source})` : "",
+      f.evidence ? [": ", inline(f.evidence, 160)] : null, f.share ? ` · ${Math.round(f.share * 100)} % of the answer` : "", f.action ? ` · ${f.action === "flag" ? "flagged" : f.action === "redact" ? "redacted" : f.action === "resample" ? "asked again" : "dialogue dropped"}` : ""))];
   }
   /** Who labels, kept in this browser. */
   const labeller = {

@@ -137,11 +137,12 @@ def change_json(change: Change) -> dict[str, Any]:
 def sentence(summary: dict[str, Any]) -> str:
     """What came of it, in words."""
     names = ", ".join(d["type"] for d in summary["detectors"])
+    rewards, advantages = (sum(summary[f"{what}_signs"].values()) for what in ("reward", "advantage"))
     text = (
         f"{names}: {summary['flagged']:,} of {summary['hints']:,} hints leak; the run's own detectors flagged "
         f"{summary['was_flagged']:,} of {summary['was_checked']:,}. With a penalty of {summary['penalty']:g} instead "
-        f"of {summary['run_penalty']:g}, the reward changes its sign in {sum(summary['reward_signs'].values()):,} turns "
-        f"and the advantage in {sum(summary['advantage_signs'].values()):,}."
+        f"of {summary['run_penalty']:g}, the reward changes its sign in {rewards:,} turns and the advantage in "
+        f"{advantages:,}."
     )
     if summary["errors"]:
         text += f" {summary['errors']:,} hints could not be judged by every tier."

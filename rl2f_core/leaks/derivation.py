@@ -44,7 +44,7 @@ class DerivationLeak(LeakDetector):
         llm: component("llm") = Field("local")  # type: ignore[valid-type, assignment]
         """The judge; the default is the student's own base model."""
         prompt: str | None = None
-        """Prompt template, a .txt file that is given problem, answer, attempts, hint and mark; None is the shipped one."""
+        """Prompt template, a .txt file that is given problem, answer, attempts, hint and mark; None is our own."""
         votes: int = Field(1, ge=1, le=99)
         """How often the judge is asked, an odd number; the majority decides."""
         temperature: float | None = Field(None, gt=0, le=2)
