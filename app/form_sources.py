@@ -1,12 +1,17 @@
-"""What a form may name to load: known models and checkpoints of the studio's own runs. Nothing else is read."""
+"""What a form may name to load or to ask: known models, checkpoints of the studio's own runs, shipped prompts, and
+endpoints on this machine or in the server's `RL2F_ENDPOINTS`. Nothing else is read, and nobody else is asked: else a
+browser could send a key of this machine's environment, or a request from inside its network, wherever it likes.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from app.form_errors import FieldError, fields_of
 from app.form_schema import Node
@@ -16,6 +21,8 @@ from rl2f_core.errors import shorten
 if TYPE_CHECKING:
     from jobs.database import Database
 
+ENDPOINTS = "RL2F_ENDPOINTS"
+"""Environment variable of the server with the base URLs that a form may name, separated by spaces or commas."""
 HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
 """The form of a hub id, `org/name`."""
 RUNS_SHOWN = 100
@@ -86,6 +93,68 @@ def adapter_refusal(folder: str, studio: Studio) -> str | None:
     return None
 
 
+def known_endpoints() -> list[Choice]:
+    """The endpoints that the server's environment lists."""
+    return [Choice(url, url) for url in _listed()]
+
+
+def _listed() -> list[str]:
+    return [url.rstrip("/") for url in re.split(r"[\s,]+", os.environ.get(ENDPOINTS, "")) if url]
+
+
+def endpoint_refusal(url: str) -> str | None:
+    """Why a form may not have an endpoint asked, or None where it is on this machine or listed."""
+    from rl2f_core.llms.openai_api import LOOPBACK
+
+    try:
+        parts = urlsplit(url)
+        on_this_machine = parts.scheme in ("http", "https") and parts.hostname in LOOPBACK
+    except ValueError:
+        on_this_machine = False
+    if on_this_machine or url.rstrip("/") in _listed():
+        return None
+    return (
+        f"is neither on this machine nor listed: {shorten(repr(url), 80)}; start the server with {ENDPOINTS} set to the "
+        "base URLs that may be asked, or run the YAML from the command line"
+    )
+
+
+def known_prompts() -> list[Choice]:
+    """The shipped prompt templates."""
+    from rl2f_core import prompts
+
+    return [Choice(name, name) for name in prompts.names()]
+
+
+def prompt_refusal(name: str) -> str | None:
+    """Why a form may not have a prompt template read, or None where it is a shipped one."""
+    known = [choice.value for choice in known_prompts()]
+    if name in known:
+        return None
+    return f"is no shipped prompt: {shorten(repr(name), 80)}; known: {', '.join(known)}"
+
+
+def known_runs(db: Database) -> list[Choice]:
+    """The newest runs that may have dialogues; the value is the name of the folder beside a new run's own."""
+    from jobs.store import runs
+
+    page = runs.page(db, runs.RunFilter(), limit=RUNS_SHOWN)
+    return [Choice(r.folder, f"{r.id}: {r.name}", r.environment) for r in page.rows if r.environment]
+
+
+def run_refusal(name: str, studio: Studio) -> str | None:
+    """Why a form may not have a run's dialogues read, or None where it is one of the studio's own."""
+    if Path(name).name == name and name not in ("", ".", "..") and "\0" not in name:
+        if (studio.folder(name) / "config.yaml").is_file():
+            return None
+    return f"is no run of this studio: {shorten(repr(name), 80)}; choose one from the list"
+
+
+def judge_refusal(name: str) -> str:
+    """Why a form may not have a judge's prompt template read: there is one shipped one, which is no name at all."""
+    return f"is a file, and a form reads none: {shorten(repr(name), 80)}; choose none for the shipped prompt"
+
+
 def _below(path: Path, root: Path) -> bool:
     """Whether a path, links followed, lies below a folder."""
     try:
@@ -95,10 +164,13 @@ def _below(path: Path, root: Path) -> bool:
 
 
 def source_errors(node: Node, data: Any, studio: Studio) -> list[FieldError]:
-    """An error for every value in a field marked `known` that is neither a known model nor a known checkpoint."""
+    """An error for every value in a field marked `known` that is not known."""
+    refusals = {"models": model_refusal, "endpoints": endpoint_refusal, "prompts": prompt_refusal}
+    refusals["judges"] = judge_refusal
+    in_studio = {"checkpoints": adapter_refusal, "runs": run_refusal}
     errors = []
     for path, kind, value in _sources(node, data, ()):
-        refusal = model_refusal(value) if kind == "models" else adapter_refusal(value, studio)
+        refusal = refusals[kind](value) if kind in refusals else in_studio[kind](value, studio)
         if refusal is not None:
             errors.append(FieldError(path, refusal))
     return errors

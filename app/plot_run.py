@@ -64,6 +64,8 @@ ABOUT: dict[str, About] = {
     "groups/frac_all_wrong": _share("All-wrong groups", "Tinker's frac_all_bad.", "share of groups"),
     "groups/frac_zero_variance": _share("Groups of equal return", "", "share of groups"),
     "groups/redrawn": About("Groups drawn again", "a step", "count"),
+    "teacher/error_rate": _share("Failed hints", "The teacher had no message.", "share of hints"),
+    "teacher/cost": About("Cost of the teacher", "US dollars a step", "number", "By the configured prices."),
 }
 FAMILIES: dict[str, About] = {
     "cum_acc": _share("Solved within t turns", "Cumulative accuracy.", "share of dialogues"),
@@ -72,6 +74,7 @@ FAMILIES: dict[str, About] = {
     "seconds": About("Time", "seconds a step"),
     "tokens": About("Tokens", "a step", "count"),
     "tokens_per_second": About("Speed", "tokens a second"),
+    "teacher": About("Teacher", "a step", "count", "Of the messages of a model teacher."),
     "loss": About("Loss term", "mean of a token"),
     "kl": About("KL", "nats a token"),
 }

@@ -34,6 +34,13 @@ def _order_of_steps(op: Operations) -> None:
     op.create_index("ix_metric_run_number", "metric", ["run_id", "number"])
 
 
+def _hints_of_models(op: Operations) -> None:
+    """How a model teacher was asked, what its message cost, and why there was none."""
+    op.add_column("turn", sa.Column("prompt", sa.String(), nullable=True))
+    op.add_column("turn", sa.Column("usage", sa.JSON(), nullable=True))
+    op.add_column("turn", sa.Column("hint_error", sa.Text(), nullable=True))
+
+
 def _leak_scans(op: Operations) -> None:
     """Which runs asked detectors again about which."""
     op.create_table(
@@ -80,7 +87,13 @@ def _rescans(op: Operations) -> None:
     )
 
 
-STEPS: tuple[Callable[[Operations], None], ...] = (_first, _order_of_steps, _leak_scans, _rescans)
+STEPS: tuple[Callable[[Operations], None], ...] = (
+    _first,
+    _order_of_steps,
+    _hints_of_models,
+    _leak_scans,
+    _rescans,
+)
 NEWEST = len(STEPS)
 
 

@@ -167,6 +167,9 @@ def _turn_row(turn: CoreTurn) -> Row:
         "original": clean(hint.original) if hint and hint.original is not None else None,
         "teacher": hint.teacher if hint else None,
         "source_task": hint.source_task if hint else None,
+        "prompt": hint.prompt if hint else None,
+        "usage": hint.usage.model_dump_json() if hint and hint.usage is not None else None,
+        "hint_error": clean(hint.error) if hint and hint.error is not None else None,
         "checked": leak is not None,
         "leaked": leak is not None and leak.leaked,
         "tokens": pack(turn.token_ids, turn.logprobs) if turn.token_ids else None,
@@ -260,7 +263,7 @@ def _bulk(session: Session, model: type[SQLModel], made: list[Row]) -> None:
     if session.get_bind().dialect.name != "sqlite":
         for name in (name for name in names if isinstance(table.c[name].type, JSON)):
             for row in made:
-                row[name] = json.loads(row[name])
+                row[name] = None if row[name] is None else json.loads(row[name])
         session.connection().execute(insert(table), made)
         return
     columns = ", ".join(f'"{name}"' for name in names)

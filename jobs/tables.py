@@ -232,6 +232,12 @@ class Turn(SQLModel, table=True):
     """What the teacher wrote, where a leak action changed it."""
     teacher: str | None = None
     source_task: str | None = None
+    prompt: str | None = None
+    """`name@version` of the prompt template that a model teacher was asked with."""
+    usage: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON(none_as_null=True)))
+    """What a model teacher's message cost (`rl2f_core.types.Usage`)."""
+    hint_error: str | None = Field(default=None, sa_column=Column(Text))
+    """Why the teacher had no message; the hint is then a stand-in, or empty."""
     checked: bool = False
     """A leak detector read the hint."""
     leaked: bool = False

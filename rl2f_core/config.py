@@ -34,6 +34,16 @@ KNOWN_MODEL: dict[str, Any] = {"known": "models"}
 KNOWN_CHECKPOINT: dict[str, Any] = {"known": "checkpoints"}
 """Mark of a field that holds the folder of an adapter to load: a form offers those of the known runs alone."""
 
+KNOWN_ENDPOINT: dict[str, Any] = {"known": "endpoints"}
+"""Mark of a field with an address that is asked: a form takes this machine's own and those that the server's
+`RL2F_ENDPOINTS` lists."""
+KNOWN_JUDGE: dict[str, Any] = {"known": "judges"}
+"""Mark of a field that holds a judge's prompt template: a form takes none but the shipped one."""
+KNOWN_RUN: dict[str, Any] = {"known": "runs"}
+"""Mark of a field that holds the folder of a run to read: a form offers the studio's own alone."""
+KNOWN_PROMPT: dict[str, Any] = {"known": "prompts"}
+"""Mark of a field that names a prompt template: a form takes the shipped ones alone."""
+
 
 class BaseConfig(BaseModel):
     """Base of all configuration: frozen, unknown keys refused, field docstrings kept as descriptions."""
@@ -52,21 +62,35 @@ class Component:
     def narrow(self, value: Any) -> Any:
         """A dict (or a bare name) becomes the registered class's own Config."""
         if isinstance(value, BaseModel):
+            self._refuse(getattr(value, "type", None))
             return value
         if isinstance(value, str):
             value = {"type": value}
         if not isinstance(value, dict) or "type" not in value:
-            raise ValueError(f"needs a `type`; known: {', '.join(registry.names(self.kind))}")
-        known = registry.names(self.kind)
-        if value["type"] not in known:
-            raise ValueError(f"unknown {self.kind} {value['type']!r}; known: {', '.join(known)}")
+            raise ValueError(f"needs a `type`; known: {', '.join(self.names())}")
+        self._refuse(value["type"])
+        if value["type"] not in self.names():
+            raise ValueError(f"unknown {self.kind} {value['type']!r}; known: {', '.join(self.names())}")
         return registry.get(self.kind, value["type"]).Config.model_validate(value)  # type: ignore[attr-defined]
+
+    def names(self) -> list[str]:
+        """The registered names that a configuration can hold."""
+        return [name for name in registry.names(self.kind) if not _refusal(self.kind, name)]
+
+    def _refuse(self, name: Any) -> None:
+        if isinstance(name, str) and name in registry.names(self.kind) and (refusal := _refusal(self.kind, name)):
+            raise ValueError(refusal)
 
     def __get_pydantic_json_schema__(self, schema: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         options = {}
-        for name in registry.names(self.kind):
+        for name in self.names():
             options[name] = _inlined(registry.get(self.kind, name).Config.model_json_schema())  # type: ignore[attr-defined]
         return {"oneOf": list(options.values()), "x-component": self.kind}
+
+
+def _refusal(kind: str, name: str) -> str:
+    """Why no configuration can hold a registered component; empty where it can."""
+    return str(getattr(registry.get(kind, name), "not_configurable", ""))
 
 
 def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
@@ -170,10 +194,11 @@ class EvaluationConfig(BaseConfig):
     """Sampling temperature; None means as in training."""
     split: Literal["validation", "test"] = "test"
     """Which split the tasks come from."""
-    controls: tuple[Literal["hints", "contentless", "resample", "shuffled", "misleading"], ...] = Field(
+    controls: tuple[Literal["hints", "no_oracle", "contentless", "resample", "shuffled", "misleading"], ...] = Field(
         ("hints", "contentless", "resample", "shuffled", "misleading"), min_length=1
     )
-    """The run's teacher and the controls that make its curve believable."""
+    """The run's teacher and the controls that make its curve believable; no_oracle is the teacher where a right answer
+    does not end the dialogue and the last one counts, for self_critique."""
     checkpoints: tuple[str, ...] = ("base", "stages")
     """What a training run evaluates when it ends: `base`, `stages` (the last of each), or names like `rl2f@20`."""
     bootstrap: int = Field(2000, ge=100)
@@ -270,6 +295,20 @@ class BaseRun(BaseConfig):
             raise ValueError(
                 f"rollout.context_length {self.rollout.context_length} leaves no room for a prompt beside "
                 f"max_new_tokens {self.rollout.max_new_tokens}; raise context_length or lower max_new_tokens"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _teacher_can_go_on(self) -> BaseRun:
+        name: Any = self.teacher.type  # type: ignore[attr-defined]
+        teacher: Any = registry.get("teacher", name)
+        if "no_oracle" in self.evaluation.controls and not teacher.after_right:
+            fitting = [
+                n for n in registry.names("teacher") if getattr(registry.get("teacher", n), "after_right", False)
+            ]
+            raise ValueError(
+                f"evaluation.controls has no_oracle, where right answers are hinted on too, but teacher {name!r} "
+                f"speaks of wrong attempts alone; fitting teachers: {', '.join(fitting)}"
             )
         return self
 

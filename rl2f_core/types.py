@@ -116,6 +116,18 @@ class Usage(Value):
     cached: bool = False
     """It came from the disk cache."""
 
+    def __add__(self, other: Usage) -> Usage:
+        """Of two messages together; `cached` where both came from the cache."""
+        costs = [cost for cost in (self.cost, other.cost) if cost is not None]
+        return Usage(
+            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
+            completion_tokens=self.completion_tokens + other.completion_tokens,
+            cost=sum(costs) if costs else None,
+            seconds=self.seconds + other.seconds,
+            requests=self.requests + other.requests,
+            cached=self.cached and other.cached,
+        )
+
 
 class Hint(Value):
     """A teacher's message as the student reads it."""
@@ -133,9 +145,9 @@ class Hint(Value):
     prompt: str | None = None
     """`name@version` of the prompt template that a model teacher was asked with; the version is a hash of the file."""
     usage: Usage | None = None
-    """What a model teacher's message cost; None for teachers without a model."""
+    """What a model teacher's messages cost, refused ones included; None for teachers without a model."""
     error: str | None = None
-    """Why the teacher had no message, where `text` stands in for one. Never read by the student."""
+    """Why the teacher had no message, where `text` stands in for one or is empty. Never read by the student."""
 
 
 class TurnStop(StrEnum):

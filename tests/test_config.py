@@ -14,6 +14,7 @@ from rl2f_core import registry
 from rl2f_core.config import (
     BaseConfig,
     BaseRun,
+    Component,
     RunConfig,
     apply_override,
     describe,
@@ -299,9 +300,10 @@ def test_the_schema_holds_every_component_and_field(kind: str) -> None:
                 walk(value)
 
     walk(schema)
-    wanted = {"environment", "teacher", "leak", "backend"} | (set() if kind == "eval" else {"method"})
+    wanted = {"environment", "teacher", "leak", "backend", "llm"} | (set() if kind == "eval" else {"method"})
     assert set(found) == wanted
-    assert all(found[component] == set(registry.names(component)) for component in wanted)
+    assert all(found[component] == set(Component(component).names()) for component in wanted)
+    assert "human" in registry.names("teacher") and "human" not in found["teacher"]
     assert "Sampling temperature; log-probabilities are those at this temperature." in text
     assert schema["additionalProperties"] is False
 

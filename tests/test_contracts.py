@@ -10,6 +10,7 @@ import subprocess
 import sys
 import typing
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from rl2f_core.methods.base import Method
 from rl2f_core.methods.credit import has_gradient
 from rl2f_core.rollout.build import build_engine
 from rl2f_core.run import RunDir, execute
-from rl2f_core.teachers.base import FeedbackRequest, Teacher
+from rl2f_core.teachers.base import Feedback, FeedbackRequest, Teacher
 from rl2f_core.training.collect import Collector
 from rl2f_core.types import SPLITS, Group, Task, TokenStream, Turn, TurnStop, Verdict
 
@@ -71,18 +72,25 @@ def check_config(kind: str, name: str, folder: Path) -> None:
     assert undescribed == []
     if kind == "kind":
         return
-    field: Any = {"method": None, "leak": None}.get(kind, config)
+    refusal = getattr(registry.get(kind, name), "not_configurable", "")
+    if refusal:
+        with pytest.raises(ConfigError, match=refusal[:40]):
+            run_config(**{kind: name})
+        return
+    field: Any = {"method": None, "leak": None, "llm": None}.get(kind, config)
     changes: dict[str, Any] = {kind: field} if field is not None else {}
     if kind == "method":
         changes = {"stages": [{"name": "s", "method": name, "steps": 1}]}
     if kind == "leak":
         changes = {"leaks": {"detectors": [name]}}
+    if kind == "llm":
+        changes = {"teacher": {"type": "llm", "llm": name}}
     whole = run_config(**changes)
     text = dump_yaml(whole)
     (folder / "config.yaml").write_text(text)
     assert load_config(folder / "config.yaml") == whole and dump_yaml(load_config(folder / "config.yaml")) == text
     with pytest.raises(ConfigError, match="no_such_key: unknown key"):
-        place = {"leak": "leaks.detectors.0", "method": "stages.0.method"}.get(kind, kind)
+        place = {"leak": "leaks.detectors.0", "method": "stages.0.method", "llm": "teacher.llm"}.get(kind, kind)
         load_config(folder / "config.yaml", [f"{place}.no_such_key=1"])
 
 
@@ -197,10 +205,14 @@ def check_teacher(teacher: Teacher, environment: Environment) -> None:
         task = environment.task("train", index)
         turns = wrong_turns(environment, task, 1 + index % 2, random.Random(index))
         requests.append(FeedbackRequest(task, turns, seed=index))
-    together = teacher.feedback(requests)
+
+    def said(asked: Sequence[FeedbackRequest]) -> list[Feedback]:
+        return [replace(f, usage=None) for f in teacher.feedback(asked)]  # how long it took is no part of it
+
+    together = said(requests)
     assert all(isinstance(f.text, str) and f.text.strip() and f.error is None for f in together)
-    assert [teacher.feedback([r])[0] for r in requests] == together
-    assert teacher.feedback(requests[::-1]) == together[::-1] and teacher.feedback([]) == []
+    assert [said([r])[0] for r in requests] == together
+    assert said(requests[::-1]) == together[::-1] and teacher.feedback([]) == []
 
 
 def check_detector(detector: LeakDetector, environment: Environment) -> None:
@@ -312,7 +324,12 @@ def test_every_environment_keeps_the_contract(name: str) -> None:
 @pytest.mark.parametrize("name", registry.names("teacher"))
 def test_every_teacher_keeps_the_contract(name: str, environment: str) -> None:
     held = made("environment", environment)
-    check_teacher(made("teacher", name, held), held)
+    teacher = made("teacher", name, held, Models(FakeBackend()))
+    if teacher.not_configurable:
+        (said,) = teacher.feedback([FeedbackRequest(held.task("train", 0), (), seed=0)])
+        assert said.error and not said.text
+    else:
+        check_teacher(teacher, held)
 
 
 @pytest.mark.parametrize("environment", registry.names("environment"))
@@ -435,7 +452,8 @@ def test_a_new_environment_is_one_file_of_forty_lines(plugin: Path, tmp_path: Pa
     environment = made("environment", "doors")
     check_environment(environment)
     for name in registry.names("teacher"):
-        check_teacher(made("teacher", name, environment), environment)
+        if name != "human":
+            check_teacher(made("teacher", name, environment, Models(FakeBackend())), environment)
 
 
 def test_the_command_line_knows_a_new_environment(plugin: Path) -> None:

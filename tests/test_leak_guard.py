@@ -13,7 +13,7 @@ from rl2f_core.environments.base import CONTENTLESS, wrap
 from rl2f_core.leaks.base import LeakDetector, LeakQuery
 from rl2f_core.leaks.guard import BLANK, MAX_REDACTIONS, LeakGuard, build_detectors
 from rl2f_core.teachers.base import Feedback, FeedbackRequest
-from rl2f_core.types import Hint, LeakReport, Turn
+from rl2f_core.types import Hint, LeakReport, Turn, Usage
 
 
 class Spy:
@@ -150,15 +150,25 @@ def test_resample_asks_in_one_batch_for_those_that_leaked_and_keeps_the_order():
 @pytest.mark.parametrize("action", ["flag", "redact", "resample", "drop"])
 def test_a_message_with_an_error_never_reaches_the_student(action):
     (answer,) = read(guard(action), Feedback("Traceback: the answer is 1024", source_task="x", error="timeout"))
-    assert answer.hint == Hint(text=CONTENTLESS, teacher="scripted")
-    assert answer.error == "timeout" and not answer.drop
+    assert answer.hint == Hint(text=CONTENTLESS, teacher="scripted", error="timeout")
+    assert answer.error == "timeout" and not answer.drop and not answer.fail
+    (ended,) = read(guard(action), Feedback("Traceback: the answer is 1024", error="timeout", fatal=True))
+    assert ended.hint == Hint(text="", teacher="scripted", error="timeout") and ended.fail and not ended.drop
 
 
 def test_an_error_while_asking_again_is_kept_beside_the_contentless_hint():
     spy = Spy(Feedback("junk 1024", error="timeout"), "Too low.")
     (answer,) = read(guard("resample"), "It is 1024.", ask_again=spy)
     assert answer.hint.text == CONTENTLESS and answer.error == "timeout" and len(spy.asked) == 1
-    assert answer.hint.original == "It is 1024."
+    assert answer.hint.original == "It is 1024." and answer.hint.error == "timeout"
+
+
+def test_a_hint_that_was_asked_for_again_costs_all_messages_and_names_the_prompt_of_the_one_that_was_read():
+    first = Feedback("It is 1024.", prompt="a@1", usage=Usage(completion_tokens=3, cost=0.5, requests=1))
+    spy = Spy(Feedback("Too low.", prompt="b@2", usage=Usage(completion_tokens=4, cost=0.25, requests=2)))
+    (answer,) = read(guard("resample"), first, ask_again=spy)
+    assert (answer.hint.text, answer.hint.prompt, answer.hint.error) == ("Too low.", "b@2", None)
+    assert answer.hint.usage == Usage(completion_tokens=7, cost=0.75, requests=3)
 
 
 def test_without_detectors_nothing_is_read_and_nothing_reported():

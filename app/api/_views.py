@@ -70,6 +70,9 @@ def hint_json(turn: TurnView) -> dict[str, Any] | None:
         "read": row.hint,
         "teacher": row.teacher,
         "source_task": row.source_task,
+        "prompt": row.prompt,
+        "usage": row.usage,
+        "error": row.hint_error,
         **finding_json(turn),
         "labels": [label_json(label) for label in turn.labels],
     }

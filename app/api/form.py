@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from app import form_preflight, form_schedule, forms
-from app.form_sources import known_checkpoints, known_models
+from app.form_sources import known_checkpoints, known_endpoints, known_models, known_prompts, known_runs
 from app.form_yaml import MAX_CHARACTERS, for_browser
 from app.forms import Checked
 from app.links import page_url, run_url
@@ -84,7 +84,13 @@ def router(context: Context) -> APIRouter:
         """A form filled from a preset or a past run, and everything that it is drawn with."""
         text = forms.preset_yaml(preset or forms.DEFAULT_PRESET) if clone is None else _clone(context, clone)
         made = forms.check_yaml(text, studio)
-        models, checkpoints = known_models(), known_checkpoints(context.db, studio)
+        listed = {
+            "models": known_models(),
+            "checkpoints": known_checkpoints(context.db, studio),
+            "endpoints": known_endpoints(),
+            "prompts": known_prompts(),
+            "runs": known_runs(context.db),
+        }
         return JSONResponse(
             {
                 **as_json(made),
@@ -93,7 +99,7 @@ def router(context: Context) -> APIRouter:
                 "kinds": forms.kinds(),
                 "presets": [{"name": p.name, "about": p.about} for p in forms.presets()],
                 "clones": _clones(context),
-                "known": {"models": [asdict(c) for c in models], "checkpoints": [asdict(c) for c in checkpoints]},
+                "known": {name: [asdict(choice) for choice in known] for name, known in listed.items()},
             }
         )
 

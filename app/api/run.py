@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Response
@@ -17,8 +17,9 @@ from app.plot_series import XKind
 from jobs.errors import NotFound
 from jobs.records import LOG
 from jobs.store import metrics, notes, outcomes, runs
-from jobs.tables import Checkpoint, Note, Run, Stage
+from jobs.tables import Checkpoint, Metric, Note, Run, Stage
 from rl2f_core.errors import DataError, RunError
+from rl2f_core.evaluation.costs import add_costs, costs_text
 
 if TYPE_CHECKING:
     from app.context import Context
@@ -91,6 +92,7 @@ def router(context: Context) -> APIRouter:
             "acts": list(ACTS.get(run.status, ())),
             "cards": plot_cards.cards(data.played(run), evaluated),
             "steps": len(rows),
+            "teacher": _teacher([*rows, *metrics.evaluations(db, run_id)]),
             "evaluated": None if evaluated is None else [evaluated.title, evaluated.whole, len(evaluated.cells)],
             "stages": [_stage(stage, data.off_policy(run)) for stage in runs.stages(db, run_id)],
             "checkpoints": [_checkpoint(row) for row in runs.checkpoints(db, run_id)],
@@ -214,6 +216,12 @@ def router(context: Context) -> APIRouter:
 def plain_json(data: Any) -> Response:
     """Large plain data as JSON, without a walk through all of it by the framework."""
     return Response(json.dumps(data, allow_nan=False, separators=(",", ":")), media_type="application/json")
+
+
+def _teacher(rows: Iterable[Metric]) -> str | None:
+    """What the run's model teacher cost so far; None where no model taught."""
+    spent = add_costs(row.values for row in rows)
+    return costs_text(spent) if spent else None
 
 
 def _stage(stage: Stage, off_policy: frozenset[str]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 /* One dialogue turn by turn, its tokens, its notes, and its group side by side. `rl2f.dialogueView(node, actions)`. */
 (() => {
   const { el, fill, api } = rl2f;
-  const { block, inline, sign, signs, signed, fixed, labelChip, hintMarks, finding, LABELS } = rl2f.transcript;
+  const { block, inline, sign, signs, signed, fixed, labelChip, hintMarks, finding, origin, LABELS } = rl2f.transcript;
   const STOPS = { solved: "solved", exhausted: "all turns used", truncated: "context full", dropped: "dropped for a leak", failed: "failed" };
   const chip = (text, title = null) => (text ? el("span", { class: "rl-chip", title }, text) : null);
   const fact = (name, value, title = null) => el("span", { class: "dv-fact", title }, el("span", { class: "rl-muted" }, `${name} `), el("span", { class: "rl-num" }, value));
@@ -137,7 +137,7 @@
         el("div", { class: "dv-line" }, el("span", { class: "dv-number" }), el("span", { class: "dv-who rl-teacher" }, "Teacher"), el("span", { class: "rl-muted rl-small" }, inline(h.teacher ?? "", 40)),
           h.source_task ? el("span", { class: "rl-chip", title: "written for another task" }, "for ", inline(h.source_task, 40)) : null, differs ? el("span", { class: "rl-chip" }, "as written") : null,
           el("span", { class: "rl-grow" }), h.labels.map(labelChip)),
-        Object.assign(box, { dvHint: true }), finding(h),
+        Object.assign(box, { dvHint: true }), origin(h), finding(h),
         differs ? [el("div", { class: "dv-line" }, el("span", { class: "dv-number" }), el("span", { class: "rl-muted rl-small" }, h.read ? "what the student read" : "the student read nothing")), h.read ? block(h.read, { from: "teacher", label: "what the student read" }) : null] : null,
         el("div", { class: "dv-labels", hidden: true }));
     }

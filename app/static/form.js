@@ -339,6 +339,7 @@
 
     control(node, path, value, { id = null, label = "" }) {
       const key = dotted(path), common = { id, "aria-label": id ? null : label, "aria-describedby": id ? `${id}-help ${id}-error` : null, dataset: { key } };
+      if (node.known === "endpoints") return this.address(path, value, common);
       if (node.known) return this.chosen(node, path, value, common);
       switch (node.kind) {
         case "boolean":
@@ -405,6 +406,12 @@
         this.memory.set(`${dotted(path)}|${at}`, copy(value));
         this.set(path, this.memory.get(`${dotted(path)}|${e.target.selectedIndex}`) ?? (next.kind === "none" ? null : this.blank(next)), true);
       } }, options.map((o, i) => el("option", { selected: i === at }, o.kind === "none" ? "none" : name(o)))), shown);
+    }
+
+    /** An address, with those that the server lists as suggestions; it says itself which it refuses. */
+    address(path, value, common) {
+      const list = el("datalist", { id: `rf-endpoints-${++this.serial}` }, (this.known.endpoints ?? []).map((c) => el("option", { value: c.value })));
+      return [el("input", { ...common, type: "text", value: value ?? "", list: list.id, spellcheck: "false", autocomplete: "off", oninput: (e) => this.set(path, e.target.value) }), list];
     }
 
     /** One of the things that the server knows: models (or a hub id), checkpoints of runs. */

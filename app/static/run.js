@@ -115,7 +115,7 @@
 
     /* ---- Head ---- */
     showHead() {
-      const { run, acts } = this.data;
+      const { run, acts, teacher } = this.data;
       const model = run.model.split("/").filter(Boolean).at(-1) ?? "";
       const active = ACTIVE.has(run.status);
       const progress = run.total ? `step ${num(run.done, 0)}/${num(run.total, 0)}` : run.phase;
@@ -144,7 +144,7 @@
       fill(this.title, el("div", { class: "rl-row" }, el("h1", { title: run.folder }, run.name),
         el("div", { class: "rl-run-facts" }, [`run ${run.id}`, run.kind === "train" ? null : run.kind, run.environment, run.method].filter(Boolean).map((text) => el("span", {}, text)),
           model ? el("span", { title: run.model }, model) : null, active && run.tokens_per_second ? el("span", { class: "rl-num" }, `${num(run.tokens_per_second, 0)} tokens/s`) : null,
-          el("span", {}, `seed ${run.seed}`), parent ? el("span", {}, parent) : null)));
+          el("span", {}, `seed ${run.seed}`), teacher ? el("span", { class: "rl-num", title: "the model teacher, training and evaluation together" }, `teacher: ${teacher}`) : null, parent ? el("span", {}, parent) : null)));
       fill(this.state, badge(run.status, run.detail), progress ? el("span", { class: "rl-num" }, progress) : null,
         active && run.phase && run.total ? el("span", { class: "rl-muted" }, run.phase) : null, eta, took);
       const lines = `${run.bad_lines} line${run.bad_lines === 1 ? "" : "s"} of the run's events could not be read and ${run.bad_lines === 1 ? "was" : "were"} left out.`;

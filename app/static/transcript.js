@@ -126,9 +126,19 @@
   /** The sentence about a finding. */
   function finding(hint) {
     const list = hint.findings.length || !hint.leaked ? hint.findings : [{ tier: null, evidence: "", share: 0, action: null }];
-    const own = hint.leaked ? [] : [el("p", { class: "tx-finding rl-muted" }, hint.checked ? "no leak found" : "not checked for leaks")];
+    const own = hint.leaked || hint.error ? [] : [el("p", { class: "tx-finding rl-muted" }, hint.checked ? "no leak found" : "not checked for leaks")];  // of nobody's words there is nothing to check
     return [...own, ...list.map((f) => el("p", { class: "tx-finding rl-leak" }, "⚑ ", f.tier ? `${f.tier} leak` : "leak", f.source && f.source !== "run" ? ` (asked again in run ${f.source})` : "",
       f.evidence ? [": ", inline(f.evidence, 160)] : null, f.share ? ` · ${Math.round(f.share * 100)} % of the answer` : "", f.action ? ` · ${f.action === "flag" ? "flagged" : f.action === "redact" ? "redacted" : f.action === "resample" ? "asked again" : "dialogue dropped"}` : ""))];
+  }
+  /** How a model teacher was asked and what it cost, and why there was no hint; nothing for other teachers. */
+  function origin(hint) {
+    const u = hint.usage, count = (n) => n.toLocaleString("en-US");
+    const paid = u ? [`${count(u.prompt_tokens)} + ${count(u.completion_tokens)} tokens`, u.cost === null ? null : `$${u.cost.toPrecision(2)}`, u.cached ? "from the cache" : null, u.requests > 1 ? `${u.requests} tries` : null] : [];
+    const told = [hint.prompt ? el("span", { class: "rl-num", title: "prompt template and the hash of its file" }, inline(hint.prompt, 60)) : null, ...paid.filter(Boolean)].filter(Boolean);
+    return [
+      hint.error ? el("p", { class: "tx-finding rl-wrong tx-failed" }, "no hint: ", inline(hint.error, 240)) : null,
+      told.length ? el("p", { class: "tx-finding rl-muted tx-origin", title: u ? `${u.seconds.toFixed(2)} s; tokens read + written` : null }, told.flatMap((part, i) => (i ? [" · ", part] : [part]))) : null,
+    ];
   }
   /** Who labels, kept in this browser. */
   const labeller = {
@@ -136,5 +146,5 @@
     set: (name) => { try { localStorage.setItem("rl2f.labeller", name); } catch { /* then it holds for this page */ } },
   };
 
-  rl2f.transcript = { block, inline, unfold, selected, sign, signs, signed, fixed, labelChip, hintMarks, finding, labeller, LABELS };
+  rl2f.transcript = { block, inline, unfold, selected, sign, signs, signed, fixed, labelChip, hintMarks, finding, origin, labeller, LABELS };
 })();

@@ -16,6 +16,7 @@ from rl2f_core.errors import RunError
 from rl2f_core.leaks.guard import AskAgain
 from rl2f_core.rollout.engine import RolloutEngine, turn_seed
 from rl2f_core.rollout.render import Renderer
+from rl2f_core.teachers import human
 from rl2f_core.teachers.base import Feedback, FeedbackRequest
 from rl2f_core.types import Hint, StopReason, Task, Turn, TurnStop
 
@@ -300,13 +301,13 @@ class Player:
         """Let the teacher or the person hint on the last attempt, and the guard read it; `turns` grows by the hint."""
         if row.hint is None or not turns:
             raise RunError("There is no attempt to hint on.")
-        request = FeedbackRequest(self.task, tuple(turns), row.seed)
+        request = FeedbackRequest(self.task, tuple(turns), row.seed, adapter=row.adapter)
         again: AskAgain
         if row.hint.by == "scripted":
             said, name, again = self.engine.ask([request]), self.engine.teacher.name, self.engine.ask
         else:  # a person is not asked again: a hint that is to be resampled ends as the contentless one
             own = Feedback(self.renderer.clean(row.hint.text))
-            said, name, again = [own], "person", lambda requests: [own for _ in requests]
+            said, name, again = [own], human.NAME, lambda requests: [own for _ in requests]
         guarded = self.engine.guard.read([request], said, name, again)[0]
         turns[-1] = turns[-1].model_copy(update={"hint": guarded.hint})
         frame = {"type": "hint", "hint": guarded.hint.model_dump(mode="json"), "error": guarded.error}

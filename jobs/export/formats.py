@@ -93,6 +93,7 @@ FORMATS: dict[FormatName, Format] = {
                 "turn": ("int", "0-based turn"),
                 "source": ("string", "whose label it is: people or detector"),
                 "teacher": ("string", "registered name of the teacher"),
+                "teacher_prompt": ("string", "name@version of a model teacher's prompt template; empty: no model"),
             },
         ),
         Format(
@@ -145,6 +146,8 @@ FORMATS: dict[FormatName, Format] = {
                 "reward_terms": ("list term", "the named terms, each with its turn"),
                 "hints": ("list string", "each hint as the teacher wrote it; empty: none"),
                 "teachers": ("list string", "registered name of the teacher"),
+                "teacher_prompts": ("list string", "name@version of a model teacher's prompt template"),
+                "hint_errors": ("list string", "why the teacher had no hint; the student then read a contentless one"),
                 "leaks": ("list leak", "the detectors' finding; start and end are −1 where there is no span"),
                 "hint_labels": ("list string", "leak, no_leak, or empty: nobody decided"),
                 "label_sources": (

@@ -48,14 +48,20 @@ class Step:
     teacher: str = ""
     source_task: str = ""
     """The task the hint was written for, where that is another one."""
+    prompt: str = ""
+    """`name@version` of the prompt template that a model teacher was asked with."""
+    error: str = ""
+    """Why the teacher had no message, where `hint` stands in for one."""
     leak: LeakReport | None = None
     """The detectors' finding on what the teacher wrote; None where none ran."""
     people: tuple[PersonLabel, ...] = ()
 
     @property
     def written(self) -> str | None:
-        """The hint as the teacher wrote it: what findings and labels speak of."""
-        return self.hint if self.original is None else self.original
+        """The hint as the teacher wrote it: what findings and labels speak of. None where it wrote none."""
+        if self.original is not None:
+            return self.original
+        return None if self.error else self.hint
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +192,8 @@ def from_event(event: DialogueEvent, run: str, run_name: str, voice: Voice) -> R
                 original=None if hint is None else hint.original,
                 teacher="" if hint is None else hint.teacher,
                 source_task="" if hint is None else hint.source_task or "",
+                prompt="" if hint is None else hint.prompt or "",
+                error="" if hint is None else hint.error or "",
                 leak=None if hint is None else hint.leak,
             )
         )

@@ -88,6 +88,7 @@ def unpaired(record: Record, decisions: Decisions, privileged: bool = False) -> 
             "turn": step.index,
             "source": decision.source,
             "teacher": step.teacher,
+            "teacher_prompt": step.prompt,
         }
 
 
@@ -165,6 +166,8 @@ def messages(record: Record, decisions: Decisions, privileged: bool = False) -> 
             ],
             "hints": [step.written or "" for step in segment],
             "teachers": [step.teacher for step in segment],
+            "teacher_prompts": [step.prompt for step in segment],
+            "hint_errors": [step.error for step in segment],
             "leaks": [_leak(step) for step in segment],
             "hint_labels": ["" if d is None else d.word for d in chosen],
             "label_sources": ["" if d is None else d.source for d in chosen],

@@ -181,6 +181,8 @@ def _step(view: TurnView) -> Step:
         original=row.original,
         teacher=row.teacher or "",
         source_task=row.source_task or "",
+        prompt=row.prompt or "",
+        error=row.hint_error or "",
         leak=_finding(view),
         people=tuple(
             PersonLabel(label.labeller, label.label, label.start, label.end, label.note, label.blind)

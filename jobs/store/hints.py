@@ -189,8 +189,9 @@ def _within(filter: LabelFilter, statement: Any) -> Any:
 
 
 def _content(statement: Any) -> Any:
-    """Only turns with a hint that says something."""
-    return statement.where(_turn.c.hint.is_not(None), func.coalesce(_turn.c.teacher, "") != CONTENTLESS)
+    """Only turns with a hint that says something: no contentless one, and none that stands in for a failed one."""
+    said = _turn.c.hint_error.is_(None) | _turn.c.original.is_not(None)
+    return statement.where(_turn.c.hint.is_not(None), func.coalesce(_turn.c.teacher, "") != CONTENTLESS, said)
 
 
 def _hints(filter: LabelFilter) -> Any:

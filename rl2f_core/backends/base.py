@@ -25,7 +25,8 @@ class Prompt:
     token_ids: tuple[int, ...]
     seed: int
     key: str = ""
-    """Names the dialogue, so that what is known of its earlier turns can be used again."""
+    """Names the dialogue, so that what is known of its earlier turns can be used again. Empty: nothing goes on from it,
+    and what is kept of other dialogues stays."""
 
 
 @dataclass(frozen=True, slots=True)

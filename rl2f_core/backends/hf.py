@@ -79,6 +79,10 @@ class HFBackend(Backend):
             raise RunError("A prompt and its answer do not fit the model's context.", value=longest,
                            fix=f"Keep dialogues under {self.context_limit} tokens.")  # fmt: skip
         self._merger.activate(adapter, self.adapters)
+        alone = not any(p.key for p in prompts)  # nothing goes on from these: the dialogues in play keep their cache
+        kept = self._cache
+        if alone:
+            self._cache = None
         try:
             with torch.inference_mode():
                 hidden_BH = self._read(prompts, adapter)
@@ -88,6 +92,8 @@ class HFBackend(Backend):
             raise
         if not self._keeps:
             self.forget()
+        elif alone:
+            self._cache = kept
         return generations
 
     def _read(self, prompts: Sequence[Prompt], adapter: str | None) -> Any:

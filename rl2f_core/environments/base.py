@@ -108,6 +108,14 @@ class Environment(ABC):
             return Verdict(correct=False, score=0.0, detail=problem or f"unparsable: {shorten(repr(inner), 80)}")
         return self.judge(task, parsed)
 
+    def solution(self, task: Task) -> str | None:
+        """The way to the answer in words, for teachers; None where the environment has none.
+
+        The default is the text under `solution` in the privileged half, if there is one.
+        """
+        held = task.privileged.get("solution")
+        return held if isinstance(held, str) and held.strip() else None
+
     # -- the scripted teacher ----------------------------------------------------------------------------------
     @abstractmethod
     def hint(self, task: Task, attempts: Sequence[Verdict], rng: random.Random) -> str:

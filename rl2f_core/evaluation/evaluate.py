@@ -2,7 +2,8 @@
 
 A dialogue's seed follows from (evaluation seed, task, sample) alone, so all checkpoints and controls meet the same
 tasks with the same chance, and every difference is paired.  Controls (methods.md §8): `hints` is the run's teacher,
-`contentless`, `shuffled` and `misleading` are teachers, `resample` is T independent first answers.
+`contentless`, `shuffled` and `misleading` are teachers, `resample` is T independent first answers; `no_oracle` is the
+run's teacher without the verifier's stop (§5).  Where a model teaches, `shuffled` shuffles its own hints.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from rl2f_core import registry
 from rl2f_core.backends.base import Backend
 from rl2f_core.config import BaseRun, EvaluationConfig, write_atomically
 from rl2f_core.errors import DataError
+from rl2f_core.evaluation.costs import add_costs, costs_text, teacher_costs
 from rl2f_core.evaluation.figures import write_figures
 from rl2f_core.evaluation.report import EvaluationReport, build_report
 from rl2f_core.events import DialogueEvent, LogEvent, MetricEvent, read_events
@@ -77,7 +79,8 @@ def evaluate_run(
     write_report(report, run_dir)
     for row in report.rows:
         stage = f"{STAGE}:{row.checkpoint}:{row.control}"
-        journal.emit([MetricEvent(id=f"metric:{stage}", stage=stage, step=0, values=row.metrics.flat())])
+        spent = teacher_costs(read_dialogues(run_dir, row.checkpoint, row.control))
+        journal.emit([MetricEvent(id=f"metric:{stage}", stage=stage, step=0, values=row.metrics.flat() | spent)])
     journal.emit([LogEvent(id="evaluation:report", text=report.to_markdown())])
     journal.position = position
     return True
@@ -109,7 +112,11 @@ class Player:
     def _engine(self, control: str) -> RolloutEngine:
         if control == "hints":
             return self.engine
-        teacher = registry.get("teacher", control).Config()  # type: ignore[attr-defined]
+        if control == "no_oracle":
+            return dataclasses.replace(self.engine, oracle_stop=False)
+        own = self.engine.teacher.config
+        source = {"source": own} if control == "shuffled" and own.type in ("llm", "self_critique") else {}
+        teacher = registry.get("teacher", control).Config(**source)  # type: ignore[attr-defined]
         return dataclasses.replace(self.engine, teacher=build_engine(self.config, self.engine.backend, teacher).teacher)
 
     def _requests(self, draws: int = 1) -> list[Request]:
@@ -182,14 +189,16 @@ def report_of(config: BaseRun, run_dir: RunDir, player: Player, names: Sequence[
         seed=config.seed,
         resamples=settings.bootstrap,
         bootstrap_seed=settings.seed,
-        notes=training_notes(run_dir),
+        notes=[*training_notes(run_dir), *_teacher_notes(played)],
     )
 
 
 def training_notes(run_dir: RunDir) -> list[str]:
     """What each stage of this run cost: the tokens that its student sampled, or imitated."""
     totals: dict[str, tuple[int, float, float]] = {}
-    for row in _metric_rows(run_dir):
+    rows = _metric_rows(run_dir)
+    spent = add_costs(row.values for row in rows)
+    for row in rows:
         steps, sampled, shown = totals.get(row.stage, (0, 0.0, 0.0))
         sampled += row.values.get("tokens/student", 0.0)
         totals[row.stage] = steps + 1, sampled, shown + row.values.get("tokens/demonstrated", 0.0)
@@ -197,7 +206,13 @@ def training_notes(run_dir: RunDir) -> list[str]:
         f"Stage {name}: {f'{sampled:,.0f} sampled' if sampled else f'{shown:,.0f} demonstrated'} student tokens "
         f"in {steps} steps."
         for name, (steps, sampled, shown) in totals.items()
-    ]
+    ] + ([f"The teacher in training: {costs_text(spent)}."] if spent else [])
+
+
+def _teacher_notes(played: Mapping[str, Mapping[str, Sequence[Dialogue]]]) -> list[str]:
+    """What a model teacher cost in the evaluation, and how often it had no hint."""
+    costs = teacher_costs([d for by_control in played.values() for dialogues in by_control.values() for d in dialogues])
+    return [f"The teacher in this evaluation: {costs_text(costs)}."] if costs else []
 
 
 def _metric_rows(run_dir: RunDir) -> list[MetricEvent]:

@@ -7,6 +7,8 @@ Conventions, the same for every metric:
 - The parsed answer is the answer. Two answers are the same when their normal forms are the same; two unparsable
   attempts when their stripped texts are; an unparsable attempt never equals a parsable one.
 - A *revision* is a wrong attempt and the attempt after it.
+- Within t turns, the last answer counts: where a right answer ends the dialogue this is "solved within t turns", and
+  where it does not (no oracle) `cum_acc` may fall and `gain` may be negative.
 - Where the environment has distances, a right answer lies at 0 and an unparsable one at 1, the farthest.
 - Shares carry a Wilson interval whose sample size is corrected for several observations on one task; means carry a
   bootstrap interval over tasks.
@@ -144,9 +146,9 @@ def measure(dialogues: Sequence[Dialogue], turns: int, *, resamples: int = 2000,
     `turns` is T. `resamples` 0 leaves out the intervals of means (cheap, for training steps).
 
     Names: `cum_acc/t`, `gain`, `correction_rate`, `hazard/t`, `hazard` (turns 2…T together), `plasticity`,
-    `repeat_rate`, `useful_change`, `retention`, `away_rate`, `misled_rate`, `leak_rate`; of attempts, overall and by
-    turn: `length`, `truncated`, `unparsable`, `ill_formed`, `reflection_words` (per 1,000 tokens), the last also as
-    `reflection_words/right` and `/wrong`; `reward` and `reward_std` of whole dialogues; `stop/<reason>`.
+    `repeat_rate`, `useful_change`, `retention`, `away_rate`, `misled_rate`, `given_up`, `leak_rate`; of attempts,
+    overall and by turn: `length`, `truncated`, `unparsable`, `ill_formed`, `reflection_words` (per 1,000 tokens), the
+    last also as `reflection_words/right` and `/wrong`; `reward` and `reward_std` of whole dialogues; `stop/<reason>`.
     """
     valid = [d for d in dialogues if d.stop is not StopReason.FAILED]
 
@@ -154,7 +156,7 @@ def measure(dialogues: Sequence[Dialogue], turns: int, *, resamples: int = 2000,
         return ratio_bootstrap(*_by_task(observations), resamples, seed)
 
     values = {
-        **_accuracy(valid, turns),
+        **_accuracy(valid, turns, mean),
         **_revision_metrics(valid, turns),
         **_attempt_metrics(valid, turns, mean),
         **_reward_metrics(valid, turns, mean),
@@ -166,24 +168,38 @@ def measure(dialogues: Sequence[Dialogue], turns: int, *, resamples: int = 2000,
     return Metrics(turns=turns, tasks=len({d.task_id for d in valid}), dialogues=len(valid), values=values)
 
 
-def _accuracy(dialogues: Sequence[Dialogue], turns: int) -> dict[str, Interval]:
-    """`cum_acc/t`, `gain`, `correction_rate`, `hazard/t`.
+def _accuracy(
+    dialogues: Sequence[Dialogue], turns: int, mean: Callable[[Iterable[_Observation]], Interval]
+) -> dict[str, Interval]:
+    """`cum_acc/t`, `gain`, `correction_rate`, `hazard/t`, `given_up`.
 
-    hazard/t = P(right at t | attempt t was made): a dialogue that ended before t is not at risk any more.
-    gain and correction_rate are shares too: solved after the first turn, of all and of those not solved at the first.
+    hazard/t = P(first right at t | attempt t was made, none before was right): what ended earlier is no more at risk.
+    correction_rate = P(right at the end | wrong at first). gain = cum_acc/T − cum_acc/1: a share where right answers
+    end dialogues, and else a difference that may be negative. given_up = P(wrong at t + 1 | right at t), which has
+    observations only without an oracle.
     """
-    at = [(d.task_id, solved_at(d, turns), min(len(d.turns), turns)) for d in dialogues]
+    ends = [(d.task_id, right_within(d, 1), right_within(d, turns)) for d in dialogues]
+    at = [(d.task_id, first_right(d, turns), min(len(d.turns), turns)) for d in dialogues]
+    kept = [
+        (d.task_id, b.verdict.correct) for d in dialogues for a, b in pairwise(d.turns[:turns]) if a.verdict.correct
+    ]
     values = {}
     for t in range(1, turns + 1):
-        values[f"cum_acc/{t}"] = _share((task, 0 < when <= t) for task, when, _ in at)
-        values[f"hazard/{t}"] = _share((task, when == t) for task, when, made in at if made >= t)
-    values["hazard"] = _share((task, when == t) for task, when, made in at for t in range(2, turns + 1) if made >= t)
+        values[f"cum_acc/{t}"] = _share((d.task_id, right_within(d, t)) for d in dialogues)
+        values[f"hazard/{t}"] = _share((task, when == t) for task, when, made in at if made >= t and not 0 < when < t)
+    later = range(2, turns + 1)
+    values["hazard"] = _share((task, when == t) for task, when, made in at for t in later
+                              if made >= t and not 0 < when < t)  # fmt: skip
     if turns == 1:  # nothing can be gained, by definition
         values["gain"] = Interval(value=0.0 if at else None, low=0.0, high=0.0 if at else 1.0, n=len(at))
         values["correction_rate"] = _share(())
     else:
-        values["gain"] = _share((task, when > 1) for task, when, _ in at)
-        values["correction_rate"] = _share((task, when > 1) for task, when, _ in at if when != 1)
+        values["gain"] = (
+            mean((task, float(last) - float(first), 1) for task, first, last in ends) if kept
+            else _share((task, last and not first) for task, first, last in ends)
+        )  # fmt: skip
+        values["correction_rate"] = _share((task, last) for task, first, last in ends if not first)
+    values["given_up"] = _share((task, not right) for task, right in kept)
     return values
 
 
@@ -265,10 +281,20 @@ def _reward_metrics(
     return {"reward": center, "reward_std": Interval(value=deviation, n=len(totals))}
 
 
-def solved_at(dialogue: Dialogue, turns: int) -> int:
-    """1-based turn of the right answer within the first `turns`, or 0."""
-    when = dialogue.solved_at or 0
-    return when if when <= turns else 0
+def right_within(dialogue: Dialogue, turns: int) -> bool:
+    """Whether the last answer of the first `turns` attempts counts as right; one that a leak ended does not."""
+    if len(dialogue.turns) <= turns:
+        return dialogue.solved
+    return dialogue.turns[turns - 1].verdict.correct
+
+
+def first_right(dialogue: Dialogue, turns: int) -> int:
+    """1-based turn of the first right answer within `turns`, or 0; a dialogue that counts as not solved at its only
+    right answer has none."""
+    for number, turn in enumerate(dialogue.turns[:turns], 1):
+        if turn.verdict.correct and (number < len(dialogue.turns) or dialogue.solved):
+            return number
+    return 0
 
 
 # -- effects -------------------------------------------------------------------------------------------------------
@@ -277,7 +303,7 @@ def solved_by_task(dialogues: Sequence[Dialogue], turns: int) -> dict[str, float
     by_task: dict[str, list[bool]] = defaultdict(list)
     for dialogue in dialogues:
         if dialogue.stop is not StopReason.FAILED:
-            by_task[dialogue.task_id].append(solved_at(dialogue, turns) > 0)
+            by_task[dialogue.task_id].append(right_within(dialogue, turns))
     return {task: sum(held) / len(held) for task, held in by_task.items()}
 
 

@@ -7,7 +7,8 @@
 | resample | the first clean message of up to n more, else the contentless hint | goes on |
 | drop | nothing | ends |
 
-A message that came with an error is never read by the student, who gets the contentless hint instead.
+A message that came with an error is never read by the student, who gets the contentless hint instead, or nothing where
+the teacher's configuration ends the dialogue.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from rl2f_core.config import LeaksConfig
 from rl2f_core.environments.base import CONTENTLESS, Environment
 from rl2f_core.leaks.base import LeakDetector, LeakQuery, first_leaks
 from rl2f_core.teachers.base import Feedback, FeedbackRequest
-from rl2f_core.types import Hint, LeakReport
+from rl2f_core.types import Hint, LeakReport, Usage
 
 if TYPE_CHECKING:
     from rl2f_core.backends.pool import Models
@@ -39,9 +40,11 @@ class Guarded:
     """What a wrong attempt is answered with."""
 
     hint: Hint
-    """What the student reads, with the report on what the teacher wrote. Its text is empty where `drop` is true."""
+    """What the student reads, with the report on what the teacher wrote. Its text is empty where the dialogue ends."""
     drop: bool = False
-    """The dialogue ends here."""
+    """The dialogue ends here, for a leak."""
+    fail: bool = False
+    """The dialogue ends here, since there is no hint."""
     error: str | None = None
     """Why the teacher had no message, where the hint stands in for one."""
     asked: int = 0
@@ -120,7 +123,7 @@ class LeakGuard:
         hint = Hint(text=feedback.text, teacher=teacher, leak=report, source_task=feedback.source_task,
                     prompt=feedback.prompt, usage=feedback.usage, error=feedback.error)  # fmt: skip
         if feedback.error is not None:
-            return Guarded(hint.model_copy(update={"text": CONTENTLESS, "source_task": None}), error=feedback.error)
+            return _without_words(hint, feedback)
         if report is None or not report.leaked or self.action == "flag":
             return Guarded(hint)
         text = {"redact": self._redact(request, feedback.text, report), "resample": CONTENTLESS, "drop": ""}[
@@ -152,13 +155,26 @@ class LeakGuard:
             leaking = []
             told = ask_again(again)
             for index, feedback, report in zip(refused, told, self._reports(again, told), strict=True):
-                answers[index] = replace(answers[index], asked=attempt)
+                usage = _together(answers[index].hint.usage, feedback.usage)
+                hint = answers[index].hint.model_copy(update={"usage": usage})
+                answers[index] = replace(answers[index], hint=hint, asked=attempt)
                 if feedback.error is not None:
-                    answers[index] = replace(answers[index], error=feedback.error)
+                    answers[index] = replace(_without_words(hint, feedback), asked=attempt)
                     continue
                 if report is not None and report.leaked:
                     leaking.append(index)
                     continue
-                update = {"text": feedback.text, "source_task": feedback.source_task}
-                answers[index] = replace(answers[index], hint=answers[index].hint.model_copy(update=update))
+                update = {"text": feedback.text, "source_task": feedback.source_task, "prompt": feedback.prompt}
+                answers[index] = replace(answers[index], hint=hint.model_copy(update=update))
             refused = leaking
+
+
+def _without_words(hint: Hint, feedback: Feedback) -> Guarded:
+    """The answer where the teacher had none: contentless, or the end of the dialogue."""
+    text = "" if feedback.fatal else CONTENTLESS
+    told = hint.model_copy(update={"text": text, "source_task": None, "error": feedback.error})
+    return Guarded(told, fail=feedback.fatal, error=feedback.error)
+
+
+def _together(first: Usage | None, second: Usage | None) -> Usage | None:
+    return first + second if first is not None and second is not None else first or second

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from rl2f_core.backends.base import Prompt, Sampling
+from rl2f_core.backends.base import Backend, Prompt, Sampling
 from rl2f_core.backends.pool import Models
 from rl2f_core.config import BASIC, KNOWN_CHECKPOINT, BaseConfig, ModelConfig
 from rl2f_core.errors import ConfigError
@@ -19,6 +19,8 @@ from rl2f_core.types import TurnStop, Usage
 
 MAX_BATCH = 64
 """Conversations that are read at once."""
+COLDEST = 1e-3
+"""The temperature that stands for 0: the most probable token, whatever the seed."""
 
 
 @register("llm")
@@ -52,28 +54,38 @@ class LocalModel(ChatModel):
         assert self.models is not None
         backend = self.models.backend(self.config.model)
         adapter = self.models.adapter(self.config.adapter, self.config.model)
-        sampling = Sampling(max_new_tokens, temperature)
-        prompts: dict[int, Prompt] = {}
-        done: dict[int, Completion] = {}
-        for i, request in enumerate(requests):
-            messages = [{**m, "content": neutralise(m["content"], backend.tokenizer.markers)} for m in request.messages]
-            tokens = tuple(backend.tokenizer.encode(backend.tokenizer.template(messages, open_turn=True)))  # type: ignore[arg-type]
-            if len(tokens) + max_new_tokens > backend.context_limit:
-                error = f"{len(tokens)} tokens and {max_new_tokens} more do not fit the context of {self.name}, " \
-                        f"{backend.context_limit}."  # fmt: skip
-                done[i] = Completion("", "error", Usage(prompt_tokens=len(tokens)), error)
-            else:
-                prompts[i] = Prompt(tokens, request.seed, key=f"llm/{i}")
-        order = sorted(prompts, key=lambda i: len(prompts[i].token_ids))
-        for start in range(0, len(order), MAX_BATCH):
-            batch = order[start : start + MAX_BATCH]
-            began = time.perf_counter()
-            said = backend.generate([prompts[i] for i in batch], sampling, adapter)
-            each = (time.perf_counter() - began) / len(batch)
-            for i, generation in zip(batch, said, strict=True):
-                usage = Usage(
-                    prompt_tokens=len(prompts[i].token_ids), completion_tokens=len(generation.token_ids), seconds=each
-                )
-                finish: Literal["stop", "length"] = "stop" if generation.stop is TurnStop.EOS else "length"
-                done[i] = Completion(backend.tokenizer.decode(generation.token_ids).strip(), finish, usage)
-        return [done[i] for i in range(len(requests))]
+        return speak(backend, adapter, requests, Sampling(max_new_tokens, max(temperature, COLDEST)))
+
+
+def speak(
+    backend: Backend, adapter: str | None, requests: Sequence[ChatRequest], sampling: Sampling
+) -> list[Completion]:
+    """The next message of each conversation from a backend; one that does not fit the context is an error of its own.
+
+    Chat markers in the messages are made harmless. The prompts have no key, so that what the backend keeps of the
+    dialogues in play stays.
+    """
+    prompts: dict[int, Prompt] = {}
+    done: dict[int, Completion] = {}
+    for i, request in enumerate(requests):
+        messages = [{**m, "content": neutralise(m["content"], backend.tokenizer.markers)} for m in request.messages]
+        tokens = tuple(backend.tokenizer.encode(backend.tokenizer.template(messages, open_turn=True)))  # type: ignore[arg-type]
+        if len(tokens) + sampling.max_new_tokens > backend.context_limit:
+            error = f"{len(tokens)} tokens and {sampling.max_new_tokens} more do not fit the context of " \
+                    f"{backend.model_config.name}, {backend.context_limit}."  # fmt: skip
+            done[i] = Completion("", "error", Usage(prompt_tokens=len(tokens)), error)
+        else:
+            prompts[i] = Prompt(tokens, request.seed)
+    order = sorted(prompts, key=lambda i: len(prompts[i].token_ids))
+    for start in range(0, len(order), MAX_BATCH):
+        batch = order[start : start + MAX_BATCH]
+        began = time.perf_counter()
+        said = backend.generate([prompts[i] for i in batch], sampling, adapter)
+        each = (time.perf_counter() - began) / len(batch)
+        for i, generation in zip(batch, said, strict=True):
+            usage = Usage(
+                prompt_tokens=len(prompts[i].token_ids), completion_tokens=len(generation.token_ids), seconds=each
+            )
+            finish: Literal["stop", "length"] = "stop" if generation.stop is TurnStop.EOS else "length"
+            done[i] = Completion(backend.tokenizer.decode(generation.token_ids).strip(), finish, usage)
+    return [done[i] for i in range(len(requests))]

@@ -57,6 +57,11 @@ class _Live:
         self.logprobs += [0.0] * len(token_ids) if logprobs is None else list(logprobs)
         self.turn_of += [turn] * len(token_ids)
 
+    @property
+    def right(self) -> bool:
+        """The last attempt is."""
+        return bool(self.turns) and self.turns[-1].verdict.correct
+
     def fail(self, error: Exception) -> None:
         self.stop, self.error = StopReason.FAILED, shorten(f"{type(error).__name__}: {error}", 500)
 
@@ -87,6 +92,9 @@ class RolloutEngine:
     renderer: Renderer
     config: RolloutConfig
     reward: RewardConfig
+    oracle_stop: bool = True
+    """A right answer ends the dialogue. Without it the dialogue goes on to its last turn, and its last answer counts:
+    for teachers that do not know whether an attempt is right (`Teacher.after_right`)."""
 
     def play(
         self,
@@ -135,14 +143,16 @@ class RolloutEngine:
         room = min(self.config.context_length, self.backend.context_limit) - sampling.max_new_tokens
         for dialogue in live:
             if len(dialogue.tokens) > room:
-                dialogue.stop = StopReason.TRUNCATED
+                dialogue.stop = StopReason.SOLVED if dialogue.right else StopReason.TRUNCATED
         live = [d for d in live if d.stop is None]
         prompts = [Prompt(tuple(d.tokens), turn_seed(d.request.seed, turn), d.request.id) for d in live]
         for dialogue, generation in zip(live, self.backend.generate(prompts, sampling, adapter), strict=True):
             self._attempt(dialogue, turn, generation)
-            if dialogue.stop is None and last:
+            if dialogue.stop is None and dialogue.right and (last or self.oracle_stop):
+                dialogue.stop = StopReason.SOLVED
+            elif dialogue.stop is None and last:
                 dialogue.stop = StopReason.EXHAUSTED
-        self._hint([d for d in live if d.stop is None], turn)
+        self._hint([d for d in live if d.stop is None], turn, adapter)
 
     def _attempt(self, dialogue: _Live, turn: int, generation: Generation) -> None:
         """Record the student's turn and judge it."""
@@ -168,14 +178,12 @@ class RolloutEngine:
                 rewards=rewards,
             )
         )
-        if dialogue.stop is None and verdict.correct:
-            dialogue.stop = StopReason.SOLVED
 
-    def _hint(self, live: list[_Live], turn: int) -> None:
+    def _hint(self, live: list[_Live], turn: int, adapter: str | None) -> None:
         """Let the teacher answer, the guard read, and the dialogue grow by the hint."""
         if not live:
             return
-        requests = [FeedbackRequest(d.request.task, tuple(d.turns), d.request.seed) for d in live]
+        requests = [FeedbackRequest(d.request.task, tuple(d.turns), d.request.seed, adapter=adapter) for d in live]
         try:
             guarded = self.guard.read(requests, self.ask(requests), self.teacher.name, self.ask)
         except Exception as error:  # a teacher that breaks ends the dialogue it breaks on, not the run or its company
@@ -183,13 +191,13 @@ class RolloutEngine:
                 live[0].fail(error)
             else:
                 for dialogue in live:
-                    self._hint([dialogue], turn)
+                    self._hint([dialogue], turn, adapter)
             return
         for dialogue, answer in zip(live, guarded, strict=True):
             dialogue.turns[-1] = dialogue.turns[-1].model_copy(update={"hint": answer.hint})
             dialogue.error = dialogue.error or answer.error
-            if answer.drop:
-                dialogue.stop = StopReason.DROPPED
+            if answer.drop or answer.fail:
+                dialogue.stop = StopReason.DROPPED if answer.drop else StopReason.FAILED
                 continue
             ended = dialogue.tokens[-1] == self.backend.tokenizer.end_id
             dialogue.extend(self.renderer.suffix(answer.hint.text, ended=ended), None, turn)

@@ -27,6 +27,8 @@ class FeedbackRequest:
     """Fixes whatever the teacher leaves to chance."""
     retry: int = 0
     """How many hints for this attempt were already refused by a leak detector."""
+    adapter: str | None = None
+    """The weights that made the attempts, by the student's backend's name for them; None is the base."""
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
@@ -51,6 +53,8 @@ class Feedback:
     """See `Hint.prompt`."""
     usage: Usage | None = None
     """See `Hint.usage`."""
+    fatal: bool = False
+    """With an `error`: the dialogue ends as failed, where the student else reads a contentless hint."""
 
 
 class Teacher(ABC):
@@ -63,6 +67,10 @@ class Teacher(ABC):
     """
 
     Config: ClassVar[type[BaseConfig]]
+    after_right: ClassVar[bool] = False
+    """It does not know whether the attempt is right, so it can be asked where no oracle stops the dialogue."""
+    not_configurable: ClassVar[str] = ""
+    """Why no run can have this teacher, where none can."""
 
     def __init__(self, config: Any, environment: Environment, models: Models | None = None) -> None:
         self.config = config

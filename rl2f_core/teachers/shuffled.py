@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, GetJsonSchemaHandler, SerializeAsAny
+from pydantic import BeforeValidator, Field, SerializeAsAny
 
 from rl2f_core import registry
 from rl2f_core.config import BaseConfig, Component
@@ -41,15 +41,13 @@ class _Source(Component):
     """A teacher other than this one: a shuffled source would have no bottom, nor would its form."""
 
     def narrow(self, value: Any) -> Any:
-        config = super().narrow(value)
-        if config.type == "shuffled":
+        held = value.get("type") if isinstance(value, dict) else getattr(value, "type", value)
+        if held == "shuffled":
             raise ValueError("the source of a shuffled teacher cannot be shuffled; choose another teacher")
-        return config
+        return super().narrow(value)
 
-    def __get_pydantic_json_schema__(self, schema: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        others = [name for name in registry.names(self.kind) if name != "shuffled"]
-        options = [registry.get(self.kind, name).Config.model_json_schema() for name in others]  # type: ignore[attr-defined]
-        return {"oneOf": options, "x-component": self.kind}
+    def names(self) -> list[str]:
+        return [name for name in super().names() if name != "shuffled"]
 
 
 _source = _Source("teacher")
@@ -89,7 +87,7 @@ class ShuffledTeacher(Teacher):
                 answers.append(Feedback(CONTENTLESS, error=error))
             else:
                 feedback = next(told)
-                answers.append(Feedback(feedback.text, source_task=other.task.id, error=feedback.error))
+                answers.append(replace(feedback, source_task=other.task.id))
         return answers
 
     def _other_dialogue(self, request: FeedbackRequest) -> FeedbackRequest | None:
@@ -98,7 +96,7 @@ class ShuffledTeacher(Teacher):
         for task in self._other_tasks(request.task, rng)[:3]:
             other = self._wrong_turns(task, len(request.turns), rng.getrandbits(31), request.retry)
             if other is not None:
-                return other
+                return replace(other, adapter=request.adapter)
         return None
 
     def _other_tasks(self, task: Task, rng: random.Random) -> list[Task]:

@@ -115,9 +115,24 @@ def test_every_text_field_that_names_weights_takes_only_what_is_known() -> None:
     }  # fmt: skip
     assert suspects == {("stages", "start_from")}  # the configuration itself takes only names of stages there
     marked = {path[-2:]: field["node"]["known"] for path, field in all_fields() if field["node"].get("known")}
-    assert marked == {("model", "name"): "models", ("lora", "start"): "checkpoints"}
+    assert marked == {
+        ("model", "name"): "models", ("lora", "start"): "checkpoints", ("local", "adapter"): "checkpoints",
+        ("openai_api", "base_url"): "endpoints", ("llm", "prompt"): "prompts", ("self_critique", "prompt"): "prompts",
+        ("rescore", "run"): "runs", ("derivation", "prompt"): "judges",
+    }  # fmt: skip
     adapters = next(field for path, field in all_fields() if path == ("eval", "adapters"))
     assert adapters["node"]["value"]["known"] == "checkpoints"
+
+
+def test_a_rescoring_in_a_form_reads_a_run_of_the_studio_and_no_other_folder(studio: Studio) -> None:
+    (studio.folder("1-mine")).mkdir()
+    (studio.folder("1-mine") / "config.yaml").write_text("kind: train")
+    for name, ok in (("1-mine", True), ("2-none", False), ("..", False), ("/etc", False), ("../runs/1-mine", False)):
+        checked = forms.check_data({"kind": "rescore", "run": name}, studio)
+        assert checked.ok is ok and (ok or "no run of this studio" in checked.errors[0].message)
+    judge = {"type": "derivation", "prompt": "/etc/passwd.txt"}
+    (error,) = forms.check_data({"kind": "rescore", "run": "1-mine", "detectors": [judge]}, studio).errors
+    assert error.dotted == "detectors.0.prompt" and "a form reads none" in error.message
 
 
 def test_basic_fields_come_from_marks_in_the_schema_and_are_few() -> None:

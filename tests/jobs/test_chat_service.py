@@ -344,7 +344,7 @@ def test_a_persons_hint_is_read_by_the_guard_which_says_what_it_found(talk: Talk
     messages = talk.wait(chat)
     hint = next(m for m in messages if m.role == "teacher")
     report = hint.detail["hint"]["leak"]
-    assert hint.detail["by"] == hint.detail["hint"]["teacher"] == "person"
+    assert hint.detail["by"] == "person" and hint.detail["hint"]["teacher"] == "human"
     assert report["leaked"] is True and report["tier"] in ("exact", "equivalent")
     start, end = report["span"]
     assert answer in hint.content[start:end] and "<|im_end|>" not in hint.content
