@@ -247,3 +247,13 @@ def test_no_default_detector_loads_a_model() -> None:
     asking = [name for name in registry.names("leak") if registry.get("leak", name).asks_model]  # type: ignore[attr-defined]
     assert asking == ["derivation", "probe"]
     assert not any(registry.get("leak", part.type).asks_model for part in parse_detectors("exact,equivalent"))  # type: ignore[attr-defined]
+
+
+def test_the_benchmark_writes_runs_that_can_be_read_and_finds_every_leak_it_put_there() -> None:
+    from tests.benchmarks import rescoring
+
+    said: list[str] = []
+    args = ["--environment", "secret_code", "--turns", "900", "--leaks", "0.2", "--workers", "1"]
+    found = rescoring.main(args, said.append)["secret_code"]
+    assert 900 <= found["turns"] < 2500 and 0.1 < found["flagged"] / found["hints"] < 0.3
+    assert found["changes"] > found["flagged"] and "s for 100,000 turns" in said[0]
