@@ -150,6 +150,11 @@ def prompt_refusal(name: str) -> str | None:
     return f"is no shipped prompt: {shorten(repr(name), 80)}; known: {', '.join(known)}"
 
 
+def judge_refusal(name: str) -> str:
+    """Why a form may not have a judge's prompt template read: there is one shipped one, which is no name at all."""
+    return f"is a file, and a form reads none: {shorten(repr(name), 80)}; choose none for the shipped prompt"
+
+
 def _below(path: Path, root: Path) -> bool:
     """Whether a path, links followed, lies below a folder."""
     try:
@@ -160,7 +165,9 @@ def _below(path: Path, root: Path) -> bool:
 
 def source_errors(node: Node, data: Any, studio: Studio) -> list[FieldError]:
     """An error for every value in a field marked `known` that is not known."""
-    refusals = {"models": model_refusal, "endpoints": endpoint_refusal, "prompts": prompt_refusal}
+    refusals = {
+        "models": model_refusal, "endpoints": endpoint_refusal, "prompts": prompt_refusal, "judges": judge_refusal,
+    }  # fmt: skip
     stored = {"runs": run_refusal, "checkpoints": adapter_refusal}
     errors = []
     for path, kind, value in _sources(node, data, ()):

@@ -68,8 +68,38 @@ def _hints_of_models(op: Operations) -> None:
     op.add_column("turn", sa.Column("hint_error", sa.Text(), nullable=True))
 
 
+def _rescans(op: Operations) -> None:
+    """What rescoring runs found, by what names a hint for good, so that the order of ingestion does not matter."""
+    op.create_table(
+        "rescan",
+        sa.Column("run_id", sa.Integer(), nullable=False),
+        sa.Column("target", sa.String(), nullable=False),
+        sa.Column("detectors", sa.Text(), nullable=False),
+        sa.Column("checked", sa.Integer(), nullable=False),
+        sa.Column("flagged", sa.Integer(), nullable=False),
+        sa.Column("time", sa.Float(), nullable=False),
+        sa.PrimaryKeyConstraint("run_id"),
+        sa.ForeignKeyConstraint(["run_id"], ["run.id"]),
+    )
+    op.create_index("ix_rescan_target", "rescan", ["target"])
+    op.create_table(
+        "rescanfinding",
+        sa.Column("run_id", sa.Integer(), nullable=False),
+        sa.Column("event", sa.String(), nullable=False),
+        sa.Column("turn", sa.Integer(), nullable=False),
+        sa.Column("target", sa.String(), nullable=False),
+        sa.Column("tier", sa.String(), nullable=True),
+        sa.Column("start", sa.Integer(), nullable=True),
+        sa.Column("end", sa.Integer(), nullable=True),
+        sa.Column("share", sa.Float(), nullable=False),
+        sa.Column("evidence", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("run_id", "event", "turn"),
+        sa.ForeignKeyConstraint(["run_id"], ["run.id"]),
+    )
+
+
 STEPS: tuple[Callable[[Operations], None], ...] = (
-    _first, _order_of_steps, _worth_of_hints, _detector_board, _hints_of_models,
+    _first, _order_of_steps, _worth_of_hints, _detector_board, _hints_of_models, _rescans,
 )  # fmt: skip
 NEWEST = len(STEPS)
 

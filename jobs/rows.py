@@ -13,7 +13,7 @@ from sqlmodel import Session, SQLModel, col
 
 from jobs import halves
 from jobs.migrations import FULL_TEXT
-from jobs.store import counts, runs, worth
+from jobs.store import counts, rescans, runs, worth
 from jobs.store.dialogues import pack
 from jobs.store.metrics import DEMONSTRATED, EVALUATION
 from jobs.store.search import clean, text_of
@@ -30,7 +30,16 @@ from jobs.tables import (
     Stage,
     Turn,
 )
-from rl2f_core.events import CheckpointEvent, DialogueEvent, Event, HintValueEvent, LogEvent, MetricEvent
+from rl2f_core.events import (
+    CheckpointEvent,
+    DialogueEvent,
+    Event,
+    HintValueEvent,
+    LeakEvent,
+    LeakScanEvent,
+    LogEvent,
+    MetricEvent,
+)
 from rl2f_core.types import Turn as CoreTurn
 
 _SMALL, _LONG = 2**31, 2**63
@@ -54,13 +63,19 @@ class DialogueRows:
     """Of the full-text index."""
 
 
-Prepared = DialogueRows | MetricEvent | CheckpointEvent | LogEvent | HintValueEvent
+Prepared = DialogueRows | MetricEvent | CheckpointEvent | LogEvent | HintValueEvent | LeakEvent | LeakScanEvent
 
 
 def prepare(event: Event) -> Prepared | None:
     """What of an event is kept; None for a status. Raises `ValueError` where no database could keep it."""
     if isinstance(event, DialogueEvent):
         return _dialogue_rows(event)
+    if isinstance(event, LeakEvent):
+        for place in (event.turn, *(event.report.span or ())):
+            _fits(place, _SMALL, "turn or span")
+        return event
+    if isinstance(event, LeakScanEvent):
+        return event
     if isinstance(event, MetricEvent | CheckpointEvent | LogEvent):
         _fits(getattr(event, "step", 0), _SMALL, "step")
         return event
@@ -190,6 +205,7 @@ def insert_all(session: Session, run: Run, prepared: Iterable[Prepared]) -> None
     _insert_dialogues(session, run, [item for item in kept if isinstance(item, DialogueRows)])
     _insert_metrics(session, run, [item for item in kept if isinstance(item, MetricEvent)])
     worth.keep(session, run, [item for item in kept if isinstance(item, HintValueEvent)])
+    rescans.keep(session, run, [item for item in kept if isinstance(item, LeakEvent | LeakScanEvent)])
     for item in kept:
         if isinstance(item, LogEvent):
             add_log(session, run, item.id, item.level, item.text, item.time)
@@ -248,6 +264,7 @@ def _insert_dialogues(session: Session, run: Run, found: list[DialogueRows]) -> 
         into = f"INSERT INTO {FULL_TEXT} (rowid, problem, attempts, hints) VALUES (:id, :problem, :attempts, :hints)"
         session.connection().exec_driver_sql(into, words)
     worth.note_new(session, run, list(fresh))
+    rescans.attach(session, run, {row["event"]: row["id"] for row in dialogues})
 
 
 def _bulk(session: Session, model: type[SQLModel], made: list[Row]) -> None:

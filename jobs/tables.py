@@ -303,6 +303,33 @@ class HintWorth(SQLModel, table=True):
     time: float
 
 
+class Rescan(SQLModel, table=True):
+    """What a rescoring run says of itself, whether or not the run that it read is here: `LeakScan` is made from it."""
+
+    run_id: int = Field(foreign_key="run.id", primary_key=True)
+    target: str = Field(index=True)
+    """Folder of the run that it read."""
+    detectors: str = _text()
+    checked: int = 0
+    flagged: int = 0
+    time: float
+
+
+class RescanFinding(SQLModel, table=True):
+    """A hint that a rescoring run flags, by the event's id of its dialogue: `LeakFinding` is made from it."""
+
+    run_id: int = Field(foreign_key="run.id", primary_key=True)
+    event: str = Field(primary_key=True)
+    turn: int = Field(primary_key=True)
+    target: str
+    """Folder of the run that it read."""
+    tier: str | None = None
+    start: int | None = None
+    end: int | None = None
+    share: float = 0.0
+    evidence: str = _text()
+
+
 class LeakLabel(SQLModel, table=True):
     """What a person said of a hint. One row a labeller and hint; a new answer replaces it, `undone` rows count not."""
 

@@ -39,6 +39,8 @@ KNOWN_CHECKPOINT: dict[str, Any] = {"known": "checkpoints"}
 KNOWN_ENDPOINT: dict[str, Any] = {"known": "endpoints"}
 """Mark of a field with an address that is asked: a form takes this machine's own and those that the server's
 `RL2F_ENDPOINTS` lists."""
+KNOWN_JUDGE: dict[str, Any] = {"known": "judges"}
+"""Mark of a field that holds a judge's prompt template: a form takes none but the shipped one."""
 KNOWN_PROMPT: dict[str, Any] = {"known": "prompts"}
 """Mark of a field that names a prompt template: a form takes the shipped ones alone."""
 

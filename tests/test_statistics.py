@@ -10,6 +10,7 @@ import pytest
 from rl2f_core.errors import DataError
 from rl2f_core.evaluation.statistics import (
     Interval,
+    auc,
     mean_bootstrap,
     paired_bootstrap,
     ratio_bootstrap,
@@ -205,3 +206,23 @@ def test_separated_means_that_zero_lies_outside():
     assert made(0.01, 0.2).separated and made(-0.2, -0.01).separated
     assert not made(0.0, 0.2).separated and not made(-0.2, 0.0).separated and not made(-0.1, 0.1).separated
     assert not Interval(value=1.0, n=1).separated
+
+
+def test_the_area_under_the_curve_counts_pairs_and_halves_ties() -> None:
+    # positives 3, 1; negatives 2, 1: 3>2, 3>1, 1<2, 1=1 → 2.5 of 4
+    found = auc([3.0, 1.0, 2.0, 1.0], [True, True, False, False], "abcd", resamples=0)
+    assert (found.value, found.low, found.n) == (0.625, None, 4)
+    assert auc([1.0, 2.0], [True, True], "ab").value is None
+    assert auc([], [], []).value is None
+
+
+def test_the_areas_interval_resamples_clusters_and_not_items() -> None:
+    scores = [i / 40 + (0.6 if i % 2 else 0.0) for i in range(40)]
+    positive = [i % 2 == 1 for i in range(40)]
+    apart = auc(scores, positive, range(40), seed=1)
+    doubled = auc(scores * 4, positive * 4, list(range(40)) * 4, seed=1)  # every item four times adds nothing
+    assert apart.value == doubled.value and apart.low is not None and apart.high is not None
+    assert apart.low < apart.value < apart.high <= 1
+    assert (apart.low, apart.high) == (doubled.low, doubled.high)
+    with pytest.raises(DataError, match="a class and a cluster"):
+        auc([1.0], [True], [])

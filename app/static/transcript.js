@@ -125,13 +125,10 @@
   ];
   /** The sentence about a finding. */
   function finding(hint) {
-    if (hint.leaked) {
-      const list = hint.findings.length ? hint.findings : [{ tier: null, evidence: "", share: 0, action: null }];
-      return list.map((f) => el("p", { class: "tx-finding rl-leak" }, "⚑ ", f.tier ? `${f.tier} leak` : "leak", f.source && f.source !== "run" ? ` (${f.source})` : "",
-        f.evidence ? [": ", inline(f.evidence, 160)] : null, f.share ? ` · ${Math.round(f.share * 100)} % of the answer` : "", f.action ? ` · ${f.action === "flag" ? "flagged" : f.action === "redact" ? "redacted" : f.action === "resample" ? "asked again" : "dialogue dropped"}` : ""));
-    }
-    if (hint.error) return [];  // nobody's words: there is nothing to check
-    return [el("p", { class: "tx-finding rl-muted" }, hint.checked ? "no leak found" : "not checked for leaks")];
+    const list = hint.findings.length || !hint.leaked ? hint.findings : [{ tier: null, evidence: "", share: 0, action: null }];
+    const own = hint.leaked || hint.error ? [] : [el("p", { class: "tx-finding rl-muted" }, hint.checked ? "no leak found" : "not checked for leaks")];  // of nobody's words there is nothing to check
+    return [...own, ...list.map((f) => el("p", { class: "tx-finding rl-leak" }, "⚑ ", f.tier ? `${f.tier} leak` : "leak", f.source && f.source !== "run" ? ` (asked again in run ${f.source})` : "",
+      f.evidence ? [": ", inline(f.evidence, 160)] : null, f.share ? ` · ${Math.round(f.share * 100)} % of the answer` : "", f.action ? ` · ${f.action === "flag" ? "flagged" : f.action === "redact" ? "redacted" : f.action === "resample" ? "asked again" : "dialogue dropped"}` : ""))];
   }
   /** How a model teacher was asked and what it cost, and why there was no hint; nothing for other teachers. */
   function origin(hint) {

@@ -14,7 +14,7 @@ from sqlmodel import Session, col
 from jobs.database import VERSION, Database
 from jobs.errors import unknown_run
 from jobs.migrations import FULL_TEXT
-from jobs.store import worth
+from jobs.store import rescans, worth
 from jobs.store.paging import LIMIT, Key, Page, page_of
 from jobs.store.search import clean, words
 from jobs.tables import (
@@ -140,7 +140,7 @@ def of_config(config: BaseRun, yaml_text: str, folder: str, **more: Any) -> Run:
         "config": yaml_text,
         "folder": folder,
         "environment": str(data.get("environment", {}).get("type", "")),
-        "model": str(data.get("model", {}).get("name", "")),
+        "model": str((data.get("model") or {}).get("name", "")),
         "method": str(stages[-1]["method"]["type"]) if stages else "",
         "seed": config.seed,
         "created": time.time(),
@@ -209,7 +209,7 @@ def forget_events(session: Session, run_id: int) -> None:
     session.execute(delete(RewardTerm).where(col(RewardTerm.turn_id).in_(turns)))
     session.execute(delete(LeakFinding).where(col(LeakFinding.turn_id).in_(turns)))
     session.execute(delete(Turn).where(col(Turn.dialogue_id).in_(dialogues)))
-    session.execute(delete(LeakScan).where(col(LeakScan.target_run_id) == run_id))  # its findings went with the turns
+    rescans.forget(session, run_id)
     if session.get_bind().dialect.name == "sqlite":
         wanted = "(SELECT id FROM dialogue WHERE run_id = :run)"
         session.execute(text(f"DELETE FROM {FULL_TEXT} WHERE rowid IN {wanted}"), {"run": run_id})

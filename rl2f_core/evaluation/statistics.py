@@ -194,3 +194,52 @@ def _clusters(numerators: Sequence[float], denominators: Sequence[float]) -> tup
 def _chunks(resamples: int, width: int) -> list[int]:
     size = max(1, min(resamples, _CHUNK // width))
     return [min(size, resamples - start) for start in range(0, resamples, size)]
+
+
+def auc(
+    scores: Sequence[float], positive: Sequence[bool], clusters: Sequence[object], resamples: int = 2000, seed: int = 0
+) -> Interval:
+    """The area under the ROC curve with a percentile interval from resampling clusters.
+
+    It is P(score of a positive > score of a negative) + ½ P(equal) (Mann and Whitney). Resamples that hold no positive
+    or no negative say nothing and are left out.
+
+    Args:
+        scores: One an item.
+        positive: Whether it is a positive.
+        clusters: What it belongs to; items on the same task are not independent.
+        resamples: How many; 0 gives no interval.
+        seed: Of the resampling.
+
+    `n` of the result is the number of items. Without a positive or a negative the value is None.
+    """
+    if not len(scores) == len(positive) == len(clusters):
+        raise DataError("Every score needs a class and a cluster.", value=(len(scores), len(positive), len(clusters)))
+    n = len(scores)
+    labels = np.asarray(positive, dtype=bool)
+    if labels.all() or not labels.any():
+        return Interval(value=None, n=n)
+    order = np.argsort(np.asarray(scores, dtype=float), kind="stable")
+    ordered, labels = np.asarray(scores, dtype=float)[order], labels[order]
+    ties = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
+    names = {name: i for i, name in enumerate(dict.fromkeys(clusters))}
+    member = np.asarray([names[name] for name in clusters])[order]
+
+    def area(weights_RN: np.ndarray) -> np.ndarray:
+        up_RG = np.add.reduceat(weights_RN * labels, ties, axis=1)
+        down_RG = np.add.reduceat(weights_RN * ~labels, ties, axis=1)
+        below_RG = down_RG.cumsum(axis=1) - down_RG / 2
+        pairs_R = up_RG.sum(axis=1) * down_RG.sum(axis=1)
+        kept = pairs_R > 0
+        return (up_RG * below_RG).sum(axis=1)[kept] / pairs_R[kept]
+
+    value = round(float(area(np.ones((1, n)))[0]), _DIGITS)
+    if len(names) == 1 or resamples == 0:
+        return Interval(value=value, n=n)
+    rng = np.random.default_rng(seed)
+    draws = []
+    for size in _chunks(resamples, n):
+        counts_RC = rng.multinomial(len(names), np.full(len(names), 1 / len(names)), size)
+        draws.append(area(counts_RC[:, member].astype(float)))
+    low, high = np.quantile(np.concatenate(draws), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Interval(value=value, low=round(float(low), _DIGITS), high=round(float(high), _DIGITS), n=n)

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from rl2f_core.config import BASIC, BaseConfig, BaseRun, ModelConfig, component, write_atomically
+from rl2f_core.config import BASIC, KNOWN_RUN, BaseConfig, BaseRun, ModelConfig, component, write_atomically
 from rl2f_core.errors import ConfigError
 from rl2f_core.events import Event, LeakEvent, LeakScanEvent, LogEvent
 from rl2f_core.leaks.repricing import Change
@@ -33,7 +33,7 @@ class RescoreRun(BaseConfig):
     """For people."""
     seed: int = Field(0, ge=0, lt=2**31)
     """Detectors leave nothing to chance; kept so that every run has one."""
-    run: str = Field(min_length=1, json_schema_extra=BASIC)
+    run: str = Field(min_length=1, json_schema_extra={**BASIC, **KNOWN_RUN})
     """Folder of the run to read; a bare name is the folder beside this run's own."""
     detectors: tuple[component("leak"), ...] = Field(  # type: ignore[valid-type, assignment]
         ("exact", "equivalent"), min_length=1, json_schema_extra=BASIC
@@ -137,11 +137,12 @@ def change_json(change: Change) -> dict[str, Any]:
 def sentence(summary: dict[str, Any]) -> str:
     """What came of it, in words."""
     names = ", ".join(d["type"] for d in summary["detectors"])
+    rewards, advantages = (sum(summary[f"{what}_signs"].values()) for what in ("reward", "advantage"))
     text = (
         f"{names}: {summary['flagged']:,} of {summary['hints']:,} hints leak; the run's own detectors flagged "
         f"{summary['was_flagged']:,} of {summary['was_checked']:,}. With a penalty of {summary['penalty']:g} instead "
-        f"of {summary['run_penalty']:g}, the reward changes its sign in {sum(summary['reward_signs'].values()):,} turns "
-        f"and the advantage in {sum(summary['advantage_signs'].values()):,}."
+        f"of {summary['run_penalty']:g}, the reward changes its sign in {rewards:,} turns and the advantage in "
+        f"{advantages:,}."
     )
     if summary["errors"]:
         text += f" {summary['errors']:,} hints could not be judged by every tier."

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from rl2f_core import registry
-from rl2f_core.config import BaseConfig, component
+from rl2f_core.config import KNOWN_JUDGE, BaseConfig, component
 from rl2f_core.errors import shorten
 from rl2f_core.leaks._judgement import Judgement, prove, read_judgement
 from rl2f_core.leaks.base import LeakDetector, LeakQuery
@@ -43,8 +43,8 @@ class DerivationLeak(LeakDetector):
         """Name of the tier."""
         llm: component("llm") = Field("local")  # type: ignore[valid-type, assignment]
         """The judge; the default is the student's own base model."""
-        prompt: str | None = None
-        """Prompt template, a .txt file that is given problem, answer, attempts, hint and mark; None is the shipped one."""
+        prompt: str | None = Field(None, json_schema_extra=KNOWN_JUDGE)
+        """Prompt template, a .txt file that is given problem, answer, attempts, hint and mark; None is our own."""
         votes: int = Field(1, ge=1, le=99)
         """How often the judge is asked, an odd number; the majority decides."""
         temperature: float | None = Field(None, gt=0, le=2)
