@@ -115,9 +115,13 @@ def test_every_text_field_that_names_weights_takes_only_what_is_known() -> None:
     }  # fmt: skip
     assert suspects == {("stages", "start_from")}  # the configuration itself takes only names of stages there
     marked = {path[-2:]: field["node"]["known"] for path, field in all_fields() if field["node"].get("known")}
-    assert marked == {("model", "name"): "models", ("lora", "start"): "checkpoints"}
-    adapters = next(field for path, field in all_fields() if path == ("eval", "adapters"))
-    assert adapters["node"]["value"]["known"] == "checkpoints"
+    assert marked == {
+        ("model", "name"): "models", ("lora", "start"): "checkpoints", ("local", "adapter"): "checkpoints",
+        ("fork", "source"): "runs", ("hint_value", "source"): "runs",
+    }  # fmt: skip
+    for place in (("eval", "adapters"), ("fork", "checkpoints"), ("hint_value", "checkpoints")):
+        adapters = next(field for path, field in all_fields() if path == place)
+        assert adapters["node"]["value"]["known"] == "checkpoints"
 
 
 def test_basic_fields_come_from_marks_in_the_schema_and_are_few() -> None:
