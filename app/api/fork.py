@@ -1,5 +1,7 @@
-"""Forks: what a dialogue can go on with, the job that plays it, and what came of it. A browser names runs, dialogues and
-checkpoints by what the studio knows them as, never by a path."""
+"""Forks: what a dialogue can go on with, the job that plays it, and what came of it.
+
+A browser names runs, dialogues and checkpoints by what the studio knows them as, never by a path.
+"""
 
 from __future__ import annotations
 

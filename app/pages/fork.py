@@ -13,7 +13,7 @@ PATH = "fork"
 TITLE = "Fork"
 ORDER = 45
 SCRIPTS = ("transcript.js", "fork_result.js")
-STYLES = ("transcript.css",)
+STYLES = ("transcript.css", "charts.css")
 
 
 def build(context: Context) -> None:

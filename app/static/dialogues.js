@@ -72,12 +72,12 @@ rl2f.widget("dialogues", (root) => {
   });
 
   /* ---- Filters ---- */
-  function choice(name, title, options, always = true, none = "any") {
+  function choice(name, title, options, always = true) {
     const value = filters[name] ?? "";
     if (!always && options.length < 2 && !value) return null;
     const known = options.some(([v]) => String(v) === value);
     return el("label", { class: "dl-filter", "data-set": value ? "" : null }, el("span", {}, title), el("select", { class: "rl-field", name, onchange: (event) => change({ [name]: event.target.value }) },
-      el("option", { value: "" }, none), known || !value ? null : el("option", { value, selected: true }, value),
+      el("option", { value: "" }, "any"), known || !value ? null : el("option", { value, selected: true }, value),
       options.map(([v, text]) => el("option", { value: v, selected: String(v) === value }, text))));
   }
   const field = (name, title, placeholder, more = {}) => el("label", { class: "dl-filter", "data-set": filters[name] ? "" : null }, el("span", {}, title),
@@ -99,7 +99,6 @@ rl2f.widget("dialogues", (root) => {
       choice("checkpoint", "checkpoint", same(f.checkpoints), false), choice("control", "control", same(f.controls), false),
       choice("solved", "solved", [["any", "solved"], ["never", "never"], ...Array.from({ length: Math.min(f.longest, 64) }, (_, i) => [i + 1, `at turn ${i + 1}`])]),
       choice("leak", "leak", [[2, "⚑ leaked"], [1, "clean"], [0, "unchecked"]]), choice("labelled", "labels", [["true", "labelled"], ["false", "not labelled"]]),
-      f.measured || filters.order ? choice("order", "order", [["-worth", "hint worth, most first"], ["worth", "hint worth, least first"]], true, "as played") : null,
       el("details", { class: "dl-more rl-menu", open }, el("summary", { class: "rl-button rl-small" }, extra ? `More filters (${extra})` : "More filters"),
         el("div", { class: "dl-more-items" }, choice("environment", "environment", same(f.environments)), choice("level", "level", same(f.levels)), choice("stage", "stage", same(f.stages)),
           field("reward", "return", "0.5..1", { title: "one value, or a range such as 0.5..1" }), field("task", "task", "its id"), filters.group ? field("group", "group", "") : null,
@@ -127,6 +126,7 @@ rl2f.widget("dialogues", (root) => {
     facets = await api(`/api/dialogues/facets?${new URLSearchParams(filters.run ? { run: filters.run } : {})}`, { quiet: true });
     seen = facets.version;
     drawFilters();
+    if (list) drawPager();
   }
 
   /* ---- List ---- */
@@ -158,11 +158,16 @@ rl2f.widget("dialogues", (root) => {
     }
   }
   const find = (place) => rows.findIndex((row) => row.event === place.event && row.run === place.run);
-  function drawList() {
+  function drawPager() {
     const last = list.first + rows.length - 1;
     fill(pager, el("span", { class: "rl-num" }, rows.length ? `${list.first.toLocaleString("en-US")}–${last.toLocaleString("en-US")} of ${(list.total ?? 0).toLocaleString("en-US")}` : "0 dialogues"), el("span", { class: "rl-grow" }),
+      facets?.facets.measured || filters.order ? el("select", { class: "rl-field dl-order", name: "order", "aria-label": "order", onchange: (event) => change({ order: event.target.value }) },
+        [["", "as played"], ["-worth", "hint worth ↓"], ["worth", "hint worth ↑"]].map(([value, text]) => el("option", { value, selected: value === (filters.order ?? "") }, text))) : null,
       el("button", { type: "button", class: "rl-button rl-small", disabled: !list.before, "aria-label": "page before", onclick: () => loadList(list.before) }, "◄"),
       el("button", { type: "button", class: "rl-button rl-small", disabled: !list.after, "aria-label": "page after", onclick: () => loadList(list.after) }, "►"));
+  }
+  function drawList() {
+    drawPager();
     fill(listNode, rows.map(line));
     listNode.scrollTop = 0;
   }

@@ -27,7 +27,7 @@ rl2f.widget("fork", (root) => {
   }
   function writeAddress(push = false) {
     const other = Object.fromEntries(Object.entries(values).map(([name, value]) => [name, value === PLAIN[name] ? null : value]));
-    rl2f.setQuery({ run: place?.run, dialogue: place?.event, turn: place?.turn, ...other, checkpoints: chosen, fork, open: [...state.open].slice(0, 12),
+    rl2f.setQuery({ run: place?.run, dialogue: place?.event, turn: place?.turn, ...other, checkpoints: chosen.join(","), fork, open: [...state.open].slice(0, 12).join(","),
       text: on("edited") && edited && edited.length < 400 ? edited : null, teacher: on("teacher") ? teacher : null }, { push });
   }
   const arms = () => values.arms.split(",").filter(Boolean);
@@ -76,23 +76,25 @@ rl2f.widget("fork", (root) => {
   }
   function drawForm(focus = null) {
     const wanted = focus ?? (form.contains(document.activeElement) ? document.activeElement.getAttribute("name") : null);
-    const wrong = why(), own = options.checkpoints.filter((c) => c.label === "base" || c.label.startsWith(`${place.run}:`)), others = options.checkpoints.filter((c) => !own.includes(c));
-    const box = (c) => tick(`ck-${c.label}`, chosen.includes(c.label), (to) => choose(c.label, to), el("span", { class: "rl-mono" }, own.includes(c) ? c.label.replace(/^\d+:/, "") : c.label), others.includes(c) ? el("small", { class: "rl-muted" }, " ", c.note) : null);
+    const wrong = why(), own = options.checkpoints.filter((c) => c.label === "base" || c.label.startsWith(`${place.run}:`));
+    const stage = (c) => c.label.replace(/@\d+$/, ""), last = own.filter((c, i) => own.findIndex((o) => stage(o) === stage(c)) === i);  // newest first
+    const shown = options.checkpoints.filter((c) => last.includes(c) || chosen.includes(c.label)), others = options.checkpoints.filter((c) => !shown.includes(c));
+    const box = (c) => tick(`ck-${c.label}`, chosen.includes(c.label), (to) => choose(c.label, to), el("span", { class: "rl-mono" }, own.includes(c) ? c.label.replace(/^\d+:/, "") : c.label), own.includes(c) ? null : el("small", { class: "rl-muted" }, " ", c.note));
     const words = el("textarea", { class: "rl-field fk-text", name: "text", rows: 2, maxlength: 4000, "aria-label": "the edited hint", placeholder: "What should the student read?", oninput: (event) => { edited = event.target.value; } });
     words.value = edited ?? hintHere()?.read ?? "";
     words.addEventListener("change", () => writeAddress());
     words.addEventListener("keydown", (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); run(); } });
     fill(form, el("h2", {}, "Go on after this attempt"),
       wrong ? el("p", { class: "rl-wrong", role: "alert" }, wrong, place.turn > 0 ? [" ", el("a", { href: links.fork(place.run, place.event, place.turn - 1) }, "The turn before")] : null) : null,
-      el("fieldset", { class: "fk-set" }, el("legend", {}, "Who speaks for the student"), own.map(box), others.length ? el("details", { class: "fk-others", open: others.some((c) => chosen.includes(c.label)) }, el("summary", {}, `${others.length} of other runs`), others.map(box)) : null),
+      el("fieldset", { class: "fk-set" }, el("legend", {}, "Who speaks for the student"), shown.map(box), others.length ? el("details", { class: "fk-others", open: form.querySelector(".fk-others")?.open ?? false }, el("summary", {}, `${others.length} more`), others.map(box)) : null),
       el("fieldset", { class: "fk-set" }, el("legend", {}, "What the student reads"), options.hints.map((arm, i) => [
         tick(`arm-${arm}`, on(arm), (to) => toggle(arm, to), el("kbd", {}, String(i + 1)), " ", el("i", { class: "fk-dot", style: { background: color(arm) } }), named(arm), el("small", { class: "rl-muted" }, ` ${arm === "as_was" && !hintHere() ? "no hint stands here" : ABOUT[arm] ?? ""}`)),
         arm === "edited" && on(arm) ? words : null, arm === "teacher" && on(arm) ? pick("teacher", options.teachers.map((t) => [t, t]), teacher, (to) => { teacher = to; writeAddress(); }) : null])),
       el("div", { class: "fk-numbers" },
-        field("samples of each", el("input", { type: "number", class: "rl-field", name: "samples", min: 1, max: 500, value: values.samples, onchange: (event) => set({ samples: String(Math.min(500, Math.max(1, Number.parseInt(event.target.value, 10) || 16))) }) })),
-        field("attempts after it", pick("attempts", [["", "the rest of the dialogue"], ...[1, 2, 3, 4].map((n) => [String(n), String(n)])], values.attempts, (to) => set({ attempts: to }))),
+        field("samples of each", el("input", { type: "text", inputmode: "numeric", class: "rl-field", name: "samples", value: values.samples, onchange: (event) => set({ samples: String(Math.min(500, Math.max(1, Number.parseInt(event.target.value, 10) || 16))) }) })),
+        field("attempts after it", pick("attempts", [["", "all that are left"], ...[1, 2, 3, 4].map((n) => [String(n), String(n)])], values.attempts, (to) => set({ attempts: to }))),
         field("later hints", pick("then", [["run", "the run's teacher"], ["arm", "the arm's own"], ["contentless", "contentless"]], values.then, (to) => set({ then: to }))),
-        field("seed", el("input", { type: "number", class: "rl-field", name: "seed", min: 0, value: values.seed, onchange: (event) => set({ seed: String(Math.max(0, Number.parseInt(event.target.value, 10) || 0)) }) }))),
+        field("seed", el("input", { type: "text", inputmode: "numeric", class: "rl-field", name: "seed", value: values.seed, onchange: (event) => set({ seed: String(Math.max(0, Number.parseInt(event.target.value, 10) || 0)) }) }))),
       el("p", { class: "rl-small rl-muted fk-count" }, `${chosen.length * arms().length * Number(values.samples)} dialogues; sample j of every hint has the same seed.`, on("contentless") ? "" : " Without contentless there is nothing to take differences to."),
       el("div", { class: "rl-row" }, rl2f.readOnly ? el("span", { class: "rl-muted" }, "This server only reads.") : el("button", { type: "submit", class: "rl-button rl-primary", name: "run", disabled: Boolean(wrong) || !chosen.length || !arms().length }, "Run")));
     if (wanted) form.querySelector(`[name="${CSS.escape(wanted)}"]`)?.focus();
@@ -176,7 +178,7 @@ rl2f.widget("fork", (root) => {
   const leafHere = () => document.activeElement?.closest?.(".fk-leaf");
   const samples = (factor) => set({ samples: String(Math.max(1, Math.min(500, Math.round(Number(values.samples) * factor)))) });
   keys.add("Fork", [
-    ...[1, 2, 3, 4, 5, 6, 7].map((n) => ({ keys: [String(n)], text: n === 1 ? "switch a hint on or off (1 to 7)" : null, run: () => { if (!options?.hints[n - 1]) return false; toggle(options.hints[n - 1]); } })),
+    { keys: ["1", "2", "3", "4", "5", "6", "7"], text: "switch a hint on or off", run: (event) => { const arm = options?.hints[Number(event.key) - 1]; if (!arm) return false; toggle(arm); } },
     { keys: ["w"], text: "write a hint of your own", run: () => { if (!options) return false; if (!on("edited")) toggle("edited"); form.querySelector("[name=text]")?.focus(); } },
     { keys: ["s"], text: "who speaks: to the checkpoints", run: () => form.querySelector("[name^='ck-']")?.focus() },
     { keys: ["+"], text: "twice the samples", run: () => samples(2) },

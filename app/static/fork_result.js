@@ -6,6 +6,7 @@
   const COLORS = { as_was: "--rl-teacher", contentless: "--rl-plot-2", none: "--rl-plot-5", shuffled: "--rl-plot-3", misleading: "--rl-plot-4", edited: "--rl-accent", teacher: "--rl-plot-6" };
   const NAMES = { as_was: "as it was", none: "no words" };
   const color = (arm) => `var(${COLORS[arm.split(" ")[0]] ?? "--rl-plot-8"})`;
+  const narrow = matchMedia("(max-width: 600px)");
   const named = (arm) => NAMES[arm] ?? arm;
   /** `.31 [.20, .42]` */
   const text = (cell, plus = false) => (!cell || cell.value === null ? "–" : `${(plus ? signed : fixed)(cell.value)}${cell.low === null ? "" : ` [${(plus ? signed : fixed)(cell.low)}, ${(plus ? signed : fixed)(cell.high)}]`}`);
@@ -17,7 +18,7 @@
   /* ---- Dots and whiskers ---- */
   /** Share solved of each arm from 0 to 1, a row each; one picture for a checkpoint. */
   function plot(rows) {
-    const [left, width, line] = [118, 560, 26], right = 14, height = rows.length * line + 30;
+    const [left, width, line] = narrow.matches ? [96, 340, 26] : [118, 560, 26], right = 14, height = rows.length * line + 30;
     const at = (share) => left + share * (width - left - right);
     const words = rows.map((r) => `${named(r.arm)} ${text(r.solved)}`).join("; ");
     return el("svg:svg", { class: "fk-plot", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `share solved: ${words}` },
@@ -120,7 +121,7 @@
   /** All of it but the tree: one block for each checkpoint. */
   const summary = (report) => report.checkpoints.map((checkpoint) => {
     const rows = report.results.filter((r) => r.checkpoint === checkpoint);
-    return rows.length ? el("section", { class: "fk-checkpoint", dataset: { checkpoint } }, el("h3", {}, inline(checkpoint, 60)), plot(rows), table(rows)) : null;
+    return rows.length ? el("section", { class: "fk-checkpoint", dataset: { checkpoint } }, el("h3", {}, inline(checkpoint, 60)), plot(rows), table(rows), report.hints.filter((h) => h.checkpoint === checkpoint).flatMap((h) => Object.entries(h.said)).filter(([, hint]) => hint.error).map(([arm, hint]) => el("p", { class: "rl-small rl-muted fk-missed" }, `${named(arm)} was not played: `, inline(hint.error, 200)))) : null;
   });
 
   rl2f.forkResult = { summary, tree, named, color };

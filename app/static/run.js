@@ -130,6 +130,8 @@
           button("stop", run.status === "queued" ? "Take out of the queue" : "Stop", "Ends after this step and saves"),
           button("abort", "Abort", "Ends at once; what was not committed is lost", "rl-danger"),
           button("resume", run.sessions ? "Resume" : "Start", "Goes on from its last commit", "rl-primary"),
+          run.kind === "fork" ? el("a", { class: "rl-button rl-small rl-primary", href: links.fork(null, null, null, { fork: run.id }), title: "What came of it" }, "Open the fork") : null,
+          run.kind === "hint_value" && run.parent ? el("a", { class: "rl-button rl-small rl-primary", href: links.dialogues({ run: run.parent, order: "-worth" }), title: "The dialogues by what their hints were worth" }, "Hints by worth") : null,
           el("a", { class: "rl-button rl-small", href: links.fresh(null, run.id), title: "A new run with this configuration" }, "Clone"),
           el("a", { class: "rl-button rl-small", href: links.dialogues({ run: run.id }) }, "Dialogues"),
           el("a", { class: "rl-button rl-small", href: links.compare([run.id]) }, "Compare"),

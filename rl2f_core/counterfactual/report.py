@@ -88,6 +88,13 @@ class CounterfactualReport(Value):
             if r.difference.separated:
                 found = "beats contentless" if r.difference.above(0) else "is worse than contentless"
             said.append(f"{r.checkpoint}: {r.arm} {found}, {interval_text(r.difference, signed=True)}.")
+        for checkpoint in self.checkpoints:
+            told = [h.said for h in self.hints if h.checkpoint == checkpoint]
+            for arm in self.arms:
+                errors = [held[arm].error for held in told if arm in held and held[arm].error]
+                if errors:
+                    missed = f"was not played after {len(errors)} of {len(told)} turns"
+                    said.append(f"{checkpoint}: {arm} {missed}: {errors[0]}")
         return said
 
     def _ends(self) -> list[str]:
@@ -156,19 +163,35 @@ def build_report(
 
 
 def chart(report: CounterfactualReport) -> Chart:
-    """Share solved of each arm with its interval: a panel for each checkpoint."""
+    """Share solved of each arm, and its paired difference to contentless: two panels for each checkpoint."""
     panels = []
     for checkpoint in report.checkpoints:
         rows = [r for arm in report.arms if (r := report.result(checkpoint, arm)) is not None]
-        series = tuple(
-            Series(r.arm, (r.solved.value or 0.0,), (0.0,), _style(r.arm), (r.solved.low,), (r.solved.high,),
-                   (interval_text(r.solved),)) for r in rows
-        )  # fmt: skip
-        panels.append(Panel(checkpoint, series, "share solved", "", "intervals", (-0.02, 1.02)))
-    what = "One hint and its alternatives" if report.kind == "fork" else f"{_count(report)} hints, replaced"
-    after = "the rest of the dialogue" if report.turns is None else f"{report.turns} attempt(s)"
+        solved = [(r.arm, r.solved) for r in rows]
+        differences = [(r.arm, r.difference) for r in rows if r.difference is not None]
+        panels.append(Panel(f"{checkpoint}: solved", _series(solved), "share", "", "intervals", _span(report, True)))
+        if differences:
+            title = f"{checkpoint}: difference to contentless"
+            panels.append(Panel(title, _series(differences), "share", "", "intervals", _span(report, False)))
+    what = "One hint and its alternatives" if report.kind == "fork" else f"What {_count(report)} hints were worth"
+    after = {None: "the rest of the dialogue", 1: "the next attempt"}.get(report.turns, f"{report.turns} attempts")
     subtitle = f"{report.title}; {report.samples} samples each, {after} after the hint; 95\u00a0% intervals"
-    return Chart("solved", f"{what}: solved by what the student read", tuple(panels), subtitle)
+    return Chart("solved", what, tuple(panels), subtitle)
+
+
+def _series(rows: Sequence[tuple[str, Interval]]) -> tuple[Series, ...]:
+    return tuple(
+        Series(arm, (cell.value or 0.0,), (0.0,), _style(arm), (cell.low,), (cell.high,), (interval_text(cell),))
+        for arm, cell in rows
+    )
+
+
+def _span(report: CounterfactualReport, solved: bool) -> tuple[float, float]:
+    """The same axis for all checkpoints, as wide as their intervals."""
+    cells = [r.solved if solved else r.difference for r in report.results]
+    ends = [v for c in cells if c is not None for v in (c.low, c.high, c.value) if v is not None]
+    low, high = min([0.0 if solved else -0.1, *ends]), max([0.1, *ends])
+    return low - 0.02, min(1.0, high) + 0.03
 
 
 def _count(report: CounterfactualReport) -> int:

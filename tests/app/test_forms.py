@@ -121,8 +121,9 @@ def test_every_text_field_that_names_weights_takes_only_what_is_known() -> None:
         ("rescore", "run"): "runs", ("fork", "source"): "runs", ("hint_value", "source"): "runs",
         ("derivation", "prompt"): "judges",
     }  # fmt: skip
-    adapters = next(field for path, field in all_fields() if path == ("eval", "adapters"))
-    assert adapters["node"]["value"]["known"] == "checkpoints"
+    for place in (("eval", "adapters"), ("fork", "checkpoints"), ("hint_value", "checkpoints")):
+        adapters = next(field for path, field in all_fields() if path == place)
+        assert adapters["node"]["value"]["known"] == "checkpoints"
 
 
 @pytest.mark.parametrize(
@@ -161,6 +162,8 @@ def test_a_form_takes_an_endpoint_of_this_machine_and_those_that_the_server_list
     assert [ok(f"http://{host}/v1") for host in ("127.0.0.1:8000", "localhost", "[::1]:1", "10.0.0.1")] == [1, 1, 1, 0]
     monkeypatch.setenv("RL2F_ENDPOINTS", "https://api.openai.com/v1, http://10.0.0.1/v1/")
     assert [ok(u) for u in ("https://api.openai.com/v1/", "http://10.0.0.1/v1", "http://10.0.0.1/v2")] == [1, 1, 0]
+
+
 def test_a_rescoring_in_a_form_reads_a_run_of_the_studio_and_no_other_folder(studio: Studio) -> None:
     (studio.folder("1-mine")).mkdir()
     (studio.folder("1-mine") / "config.yaml").write_text("kind: train")

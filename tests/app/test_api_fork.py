@@ -1,0 +1,130 @@
+"""The routes of page Fork: what can be chosen, the job, its result; and what no browser can make it read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fork_data import event_of, make_run
+from starlette.testclient import TestClient
+
+from app import forms
+from app.context import Context
+from jobs.ingest import ingest, reindex
+from jobs.store import runs
+from rl2f_core.config import load_config
+from rl2f_core.events import JsonlSink
+from rl2f_core.run import RunDir, execute
+
+ROUTES = ("fork", "dialogues")
+
+
+@pytest.fixture
+def place(context: Context) -> dict[str, Any]:
+    """A run whose dialogues can be forked, and one of its turns."""
+    make_run(context.studio.folder("1-numbers"))
+    reindex(context.db, context.studio)
+    run = runs.find(context.db, folder="1-numbers")
+    assert run is not None
+    return {"run": run.id, "dialogue": event_of(0), "turn": 0}
+
+
+def asked(place: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    arms = [{"hint": "as_was"}, {"hint": "contentless"}, {"hint": "edited", "text": "Up."}, {"hint": "none"}]
+    return {**place, "checkpoints": ["base"], "arms": arms, "samples": 3, **changes}
+
+
+def work(context: Context, run_id: int) -> None:
+    """What a worker does."""
+    row = runs.get(context.db, run_id)
+    run_dir = RunDir.open(context.studio.folder(row.folder))
+    assert execute(run_dir.config(), run_dir, JsonlSink(run_dir.events_path), lambda: False).status == "succeeded"
+    while ingest(context.db, context.studio, row):
+        pass
+
+
+def test_a_fork_is_chosen_played_and_read(context: Context, client: TestClient, place: dict[str, Any]) -> None:
+    shown = client.get("/api/fork/place", params={"run": place["run"], "dialogue": place["dialogue"]}).json()
+    assert ([c["label"] for c in shown["checkpoints"]], shown["default"], shown["forks"]) == (["base"], "base", [])
+    assert shown["hints"][:2] == ["as_was", "edited"] and "scripted" in shown["teachers"]
+    before = context.studio.folder("1-numbers").joinpath("events.jsonl").read_bytes()
+    made = client.post("/api/fork", json=asked(place, attempts=1, then="contentless")).json()["run"]
+    row = runs.get(context.db, made)
+    config: Any = load_config(context.studio.folder(row.folder) / "config.yaml")
+    assert (row.kind, row.status, row.parent) == ("fork", "queued", place["run"])
+    assert (config.source, config.turns, config.then, config.checkpoints) == (
+        "1-numbers",
+        1,
+        "contentless",
+        {"base": None},
+    )
+    waiting = client.get(f"/api/fork/{made}").json()
+    assert (waiting["report"], waiting["source"], waiting["turn"]) == (None, place["run"], 0)
+    work(context, made)
+    found = client.get(f"/api/fork/{made}").json()
+    assert [r["arm"] for r in found["report"]["results"]] == ["as_was", "contentless", "edited", "none"]
+    assert found["report"]["done"] == found["report"]["total"] == 12
+    assert found["report"]["hints"][0]["said"]["edited"]["text"] == "Up."
+    listed = client.get("/api/dialogues", params={"run": made, "control": "edited", "phase": "fork"}).json()
+    assert listed["total"] == 3
+    (again,) = client.get("/api/fork/place", params={"run": place["run"], "dialogue": place["dialogue"]}).json()[
+        "forks"
+    ]
+    assert (again["run"], again["turn"], again["arms"]) == (made, 0, ["as_was", "contentless", "edited", "none"])
+    one = client.get("/api/dialogues/one", params={"run": place["run"], "dialogue": place["dialogue"]}).json()
+    assert (
+        one["turns"][0]["hint"]["worth"][0]["run"] == made
+        and one["worth"] == one["turns"][0]["hint"]["worth"][0]["value"]
+    )
+    assert context.studio.folder("1-numbers").joinpath("events.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "what"),
+    [
+        ({"checkpoints": ["/etc"]}, 404, "no such checkpoint"),
+        ({"checkpoints": ["2:rl@1"]}, 404, "no such checkpoint"),
+        ({"arms": [{"hint": "edited"}]}, 422, "belongs to arms"),
+        ({"arms": [{"hint": "teacher", "teacher": {"type": "llm", "adapter": "/etc"}}]}, 422, "by its name"),
+        ({"arms": [{"hint": "teacher", "teacher": "nobody"}]}, 422, "cannot be played"),
+        ({"dialogue": "dialogue:other"}, 422, "no such dialogue"),
+        ({"turn": 1}, 422, "is right"),
+        ({"run": 77}, 404, "no run 77"),
+        ({"samples": 100_000}, 422, ""),
+        ({"source": "/etc"}, 422, ""),
+    ],
+)
+def test_what_cannot_be_forked_is_refused(
+    changes: dict[str, Any], status: int, what: str, context: Context, client: TestClient, place: dict[str, Any]
+) -> None:
+    answer = client.post("/api/fork", json=asked(place, **changes))
+    assert answer.status_code in (status, 400, 422) if status == 422 else answer.status_code == status
+    assert what in answer.text
+    assert len(runs.page(context.db).rows) == 1
+
+
+def test_a_stranger_and_a_reading_server_start_nothing(
+    context: Context, client: TestClient, make_client: Any, place: dict[str, Any]
+) -> None:
+    stranger = make_client(context, secret=False, routes=ROUTES)
+    assert stranger.post("/api/fork", json=asked(place)).status_code == 403
+    context.read_only = True
+    assert "read-only" in client.post("/api/fork", json=asked(place)).text
+    assert client.get("/api/fork/1").status_code == 404, "a run of another kind"
+    assert len(runs.page(context.db).rows) == 1
+
+
+def test_a_form_reads_only_the_studios_own_runs(context: Context, place: dict[str, Any], tmp_path: Path) -> None:
+    outside = make_run(tmp_path / "outside")
+    (context.studio.runs / "link").symlink_to(outside.path)
+    data = {
+        "kind": "fork", "environment": "guess_number", "dialogue": event_of(0), "checkpoints": {"base": None},
+        "source": "1-numbers",
+    }  # fmt: skip
+    assert forms.check_data(data, context.studio).ok
+    for source in (str(outside.path), "../outside", "link", "..", ".", "", "1-numbers/", "other"):
+        checked = forms.check_data({**data, "source": source}, context.studio)
+        assert not checked.ok and [error.dotted for error in checked.errors] == ["source"], source
+    adapters = {**data, "checkpoints": {"x": str(outside.path)}}
+    assert [error.dotted for error in forms.check_data(adapters, context.studio).errors] == ["checkpoints.x"]

@@ -1,0 +1,113 @@
+"""What hints were worth in the database: whatever run is read first, in the list, and beside the hint."""
+
+from __future__ import annotations
+
+import pytest
+from event_data import append, config, dialogue, folder, read_all, status, stored_run, turn
+
+from jobs.database import Database
+from jobs.ingest import ingest, reindex
+from jobs.store import dialogues, runs, worth
+from jobs.store.dialogues import DialogueFilter
+from jobs.studio import Studio
+from jobs.tables import Run
+from rl2f_core.errors import DataError
+from rl2f_core.events import Event, HintValueEvent
+
+EVENT = "dialogue:train:rl2f/1/0/{}"
+
+
+def value(index: int, worth: float, turn: int = 0, checkpoint: str = "rl2f@1", n: int = 8, time: float = 5.0) -> Event:
+    """A measurement of a hint of dialogue `index` of the run in the folder `1-small`."""
+    return HintValueEvent(
+        id=f"hint_value:{checkpoint}:{index}:{turn}:{n}", time=time, source="1-small", dialogue=EVENT.format(index),
+        turn=turn, checkpoint=checkpoint, value=worth, low=worth - 0.1, high=worth + 0.1, n=n, turns=1,
+        arms={"as_was": 0.5 + worth, "contentless": 0.5},
+    )  # fmt: skip
+
+
+def played(count: int) -> list[Event]:
+    return [dialogue(1, 0, index, [turn(0), turn(1), turn(2, right=True)]) for index in range(count)]
+
+
+def measuring(db: Database, studio: Studio, *events: Event, name: str = "2-values") -> Run:
+    made = folder(studio, name, [status("running"), *events])
+    run = runs.add(db, runs.of_config(config(), (made / "config.yaml").read_text(), name, status="succeeded"))
+    read_all(db, studio, run)
+    return run
+
+
+def worths(db: Database, run: Run) -> list[float | None]:
+    return [row.worth for row in dialogues.page(db, DialogueFilter(run=run.id)).rows]
+
+
+@pytest.mark.parametrize("first", ["dialogues", "values"])
+def test_whichever_run_is_read_first_a_dialogue_shows_its_best_hint(first: str, db: Database, studio: Studio) -> None:
+    events = [value(0, 0.25), value(0, 0.5, turn=1), value(2, -0.125)]
+    if first == "dialogues":
+        run = stored_run(db, studio, played(3))
+        before = runs.get(db, run.id or 0).version
+        measuring(db, studio, *events)
+        assert runs.get(db, run.id or 0).version > before, "open pages see that something changed"
+    else:
+        measuring(db, studio, *events)
+        run = stored_run(db, studio, played(3))
+    assert worths(db, run) == [0.5, None, -0.125]
+    view = dialogues.get(db, run.id or 0, EVENT.format(0))
+    assert [[w.value for w in t.worth] for t in view.turns] == [[0.25], [0.5], []]
+    assert view.turns[0].worth[0].arms == {"as_was": 0.75, "contentless": 0.5}
+    for name in ("1-small", "2-values"):
+        reindex(db, studio, [name])
+        assert worths(db, run) == [0.5, None, -0.125]
+    assert dialogues.facets(db, run.id)["measured"] is True
+
+
+def test_of_several_measurements_that_of_the_same_weights_counts_then_the_largest(db: Database, studio: Studio) -> None:
+    run = stored_run(db, studio, played(2))
+    own = [value(0, 0.1, n=8), value(1, 0.3, checkpoint="base", n=4)]
+    fork = measuring(db, studio, *own)
+    measuring(db, studio, value(0, 0.9, checkpoint="base", n=64), value(1, 0.2, checkpoint="base", n=16), name="3-more")
+    assert worths(db, run) == [0.1, 0.2]
+    view = dialogues.get(db, run.id or 0, EVENT.format(0))
+    assert [w.value for w in view.turns[0].worth] == [0.1, 0.9], "the one that counts comes first"
+    assert [w.value for w in worth.measured_by(db, fork.id or 0)] == [0.1, 0.3]
+    runs.remove(db, fork.id or 0)
+    assert worths(db, run) == [0.9, 0.2]
+
+
+def test_events_that_come_twice_count_once_and_a_broken_one_is_left_out(db: Database, studio: Studio) -> None:
+    run = stored_run(db, studio, played(1))
+    fork = measuring(db, studio, value(0, 0.25))
+    bad = value(0, 0.5, turn=1).model_dump_json().replace('"n":8', f'"n":{2**40}')
+    append(studio.folder("2-values") / "events.jsonl", value(0, 0.25), bad.encode() + b"\n")
+    assert ingest(db, studio, fork) == 2
+    assert worths(db, run) == [0.25] and runs.get(db, fork.id or 0).bad_lines == 1
+
+
+@pytest.mark.parametrize("order", ["-worth", "worth"])
+def test_the_list_is_sorted_by_worth_in_pages_that_know_where_they_are(
+    order: str, db: Database, studio: Studio
+) -> None:
+    run = stored_run(db, studio, played(9))
+    values = [0.1, 0.5, 0.3, 0.5, -0.2, 0.0, 0.4]
+    measuring(db, studio, *(value(i, v) for i, v in enumerate(values)))
+    wanted = sorted(range(7), key=lambda i: (values[i], i) if order == "worth" else (-values[i], i))
+    filter = DialogueFilter(run=run.id, order=order)
+    page = dialogues.page(db, filter, limit=3)
+    seen, back = [page], []
+    while seen[-1].after:
+        seen.append(dialogues.page(db, filter, seen[-1].after, limit=3))
+    assert [row.event for p in seen for row in p.rows] == [EVENT.format(i) for i in wanted]
+    assert [(p.total, p.first) for p in seen] == [(7, 1), (7, 4), (7, 7)]
+    back = dialogues.page(db, filter, seen[1].before, limit=3)
+    assert [row.event for row in back.rows] == [row.event for row in page.rows]
+    for place, index in enumerate(wanted):
+        held = dialogues.locate(db, filter, EVENT.format(index), limit=3)
+        assert [row.event for row in held.rows] == [EVENT.format(i) for i in wanted[place // 3 * 3 :][:3]]
+    last = dialogues.page(db, filter, limit=1, newest_first=True).rows[0]
+    assert last.worth == values[wanted[-1]]
+
+
+def test_an_unknown_order_is_refused(db: Database, studio: Studio) -> None:
+    with pytest.raises(DataError, match=r"cannot be sorted by this.*Known: played, worth, -worth"):
+        dialogues.page(db, DialogueFilter(order="reward"))

@@ -1,0 +1,286 @@
+"""Forks and the worth of hints: arms, estimates by hand, whole runs with a scripted student, and what resumes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fork_data import event_of, make_run, obedient
+from pydantic import ValidationError
+
+from rl2f_core.backends.fake import FakeBackend
+from rl2f_core.config import load_config
+from rl2f_core.counterfactual.arms import Arm, named, parse_arm
+from rl2f_core.counterfactual.config import choose_checkpoints
+from rl2f_core.counterfactual.estimate import Outcome, arm_results, paired_share_difference, worth
+from rl2f_core.counterfactual.play import Session, read_report
+from rl2f_core.counterfactual.source import draw, find_dialogue, hinted, origin_at, source_dir
+from rl2f_core.errors import ConfigError, DataError, RunError
+from rl2f_core.events import DialogueEvent, HintValueEvent, JsonlSink, read_events
+from rl2f_core.kinds.fork import fork_config
+from rl2f_core.kinds.hint_value import drawn, hint_value_config
+from rl2f_core.run import Journal, Progress, RunDir, execute
+
+FIVE = [{"hint": h} for h in ("as_was", "contentless", "none", "misleading")] + [{"hint": "edited", "text": "Too low!"}]
+
+
+# -- estimates -----------------------------------------------------------------------------------------------------
+def test_a_paired_difference_has_newcombes_interval() -> None:
+    """Newcombe 1998, Table II: 36 both, 12 only the first, 2 only the second, of 50."""
+    found = paired_share_difference([(True, True)] * 36 + [(True, False)] * 12 + [(False, True)] * 2)
+    assert (found.value, found.n) == (0.2, 50)
+    assert (found.low, found.high) == (pytest.approx(0.0569, abs=5e-5), pytest.approx(0.3404, abs=5e-5))
+
+
+def test_a_few_pairs_that_all_agree_still_have_a_width() -> None:
+    """Wilson of 8 of 8 is [1 / (1 + z²/8), 1] = [.676, 1], so down is √2 · .324 = .459."""
+    found = paired_share_difference([(True, False)] * 8)
+    assert (found.value, found.high) == (1.0, 1.0) and found.low == pytest.approx(1 - 2**0.5 * 0.32441, abs=1e-4)
+    assert paired_share_difference([]).value is None
+
+
+def outcomes(arm: str, *solved: int, origin: str = "d", task: str = "t", **more: Any) -> list[Outcome]:
+    return [Outcome((origin, 0), task, arm, j, bool(s), **more) for j, s in enumerate(solved)]
+
+
+def test_the_arms_of_one_turn_are_compared_by_their_samples() -> None:
+    played = [
+        *outcomes("as_was", 1, 1, 0, 1, score=0.75, kept=2, parts=4),
+        *outcomes("contentless", 0, 1, 0, 0, score=0.5),
+    ]
+    true, baseline = arm_results(played, "base", ["as_was", "contentless", "unplayed"], "contentless")
+    assert (true.solved.value, true.solved.n, true.hints) == (0.75, 4, 1)
+    assert true.difference is not None and true.difference.value == 0.5
+    assert (true.score.value, true.kept.value) == (0.75, 0.5)
+    assert true.score_difference is not None and true.score_difference.value == 0.25
+    assert baseline.difference is None and baseline.kept.value is None
+
+
+def test_only_samples_of_both_arms_make_a_difference() -> None:
+    played = [*outcomes("as_was", 1, 1, 1), *outcomes("contentless", 0)]
+    (true, _) = arm_results(played, "base", ["as_was", "contentless"], "contentless")
+    assert true.difference is not None and (true.difference.value, true.difference.n) == (1.0, 1)
+
+
+def test_many_turns_are_compared_by_their_tasks() -> None:
+    """Differences of task a: 1, 1 (two turns); of task b: 0, −1. Mean 1/4; resampled tasks give 1, 1/4 or −1/2."""
+    played = []
+    for origin, task, true, other in (("1", "a", 1, 0), ("2", "a", 1, 0), ("3", "b", 1, 1), ("4", "b", 0, 1)):
+        played += outcomes("as_was", true, origin=origin, task=task)
+        played += outcomes("contentless", other, origin=origin, task=task)
+    (row, _) = arm_results(played, "base", ["as_was", "contentless"], "contentless")
+    assert row.difference is not None and row.hints == 4
+    assert (row.difference.value, row.difference.low, row.difference.high) == (0.25, -0.5, 1.0)
+    values = worth(played, "as_was", "contentless")
+    assert {origin: interval.value for (origin, _), interval in values.items()} == {"1": 1, "2": 1, "3": 0, "4": -1}
+
+
+# -- arms ----------------------------------------------------------------------------------------------------------
+def test_an_arm_is_named_on_a_command_line() -> None:
+    assert parse_arm("shuffled") == Arm(hint="shuffled")
+    assert parse_arm("edited:It: is 4") == Arm(hint="edited", text="It: is 4")
+    assert parse_arm("teacher:scripted").label == "teacher scripted"
+    for wrong in ("hinted", "edited", "edited:", "contentless:x", "teacher:nobody"):
+        with pytest.raises(ConfigError):
+            parse_arm(wrong)
+
+
+def test_arms_hold_what_they_need_and_have_names_of_their_own() -> None:
+    for wrong in (
+        {"hint": "edited"},
+        {"hint": "none", "text": "x"},
+        {"hint": "teacher"},
+        {"hint": "none", "name": "/"},
+    ):
+        with pytest.raises(ValidationError):
+            Arm.model_validate(wrong)
+    edits = [Arm(hint="edited", text=text) for text in "ab"]
+    assert list(named([*edits, Arm(hint="none", name="silence")])) == ["edited", "edited 2", "silence"]
+
+
+# -- where they begin ----------------------------------------------------------------------------------------------
+@pytest.fixture
+def source(tmp_path: Path) -> RunDir:
+    return make_run(tmp_path / "numbers")
+
+
+def test_a_dialogue_is_found_by_its_events_id(source: RunDir) -> None:
+    event = find_dialogue(source, event_of(1))
+    assert [t.verdict.parsed for t in event.dialogue.turns] == ["2", "3", "4"]
+    origin = origin_at(event, 1)
+    assert [t.hint.text if t.hint else None for t in origin.prefix(None)] == ["Too low.", None]
+    with pytest.raises(DataError, match="no such dialogue"):
+        find_dialogue(source, "number/1/0")
+    with pytest.raises(DataError, match=r"is right.*Known: 1, 2"):
+        origin_at(event, 2)
+    with pytest.raises(DataError, match="no such turn"):
+        origin_at(event, 3)
+
+
+def test_the_hints_of_a_run_are_drawn_by_its_seed(source: RunDir) -> None:
+    found = hinted(source, "evaluation", "base")
+    assert [(o.event, o.turn) for o in found] == [
+        (event_of(i), t) for i, n in enumerate((1, 2, 1, 2)) for t in range(n)
+    ]
+    assert draw(found, 10, 0) == found
+    some = [draw(found, 2, seed) for seed in (0, 0, 1, 2, 3)]
+    assert some[0] == some[1] and len({tuple((o.event, o.turn) for o in each) for each in some}) > 1
+    assert hinted(source, "evaluation", "rl@1") == hinted(source, "train") == []
+    made = hint_value_config(source, source.path.name, {"rl@1": None})
+    with pytest.raises(DataError, match="no evaluation dialogues of rl@1 with hints"):
+        drawn(made, source, "rl@1")  # type: ignore[arg-type]
+
+
+def test_a_bare_name_is_a_run_beside_and_a_path_is_a_path(source: RunDir, tmp_path: Path) -> None:
+    beside = RunDir(tmp_path / "fork")
+    assert source_dir("numbers", beside).path == source.path == source_dir(str(source.path), beside).path
+    for wrong in ("other", "..", "."):
+        with pytest.raises(RunError):
+            source_dir(wrong, beside)
+
+
+def test_a_checkpoint_is_chosen_by_its_name(source: RunDir) -> None:
+    assert choose_checkpoints(source, ["base"]) == {"base": None} == choose_checkpoints(source, [])
+    with pytest.raises(ConfigError, match=r"no such checkpoint.*Known: base"):
+        choose_checkpoints(source, ["rl@1"])
+
+
+# -- whole runs ----------------------------------------------------------------------------------------------------
+def play(config: Any, folder: Path, stop: Any = lambda: False, kind: Any = "fork") -> bool:
+    """Play a fork in its folder with the obedient student, from its last commit where there is one."""
+    run_dir = RunDir(folder) if (folder / "config.yaml").exists() else RunDir.create(folder, config)
+    journal = Journal(run_dir, JsonlSink(run_dir.events_path))
+    journal.resume()
+    source = source_dir(config.source, run_dir)
+    if kind == "fork":
+        origins = {n: [origin_at(find_dialogue(source, config.dialogue), config.turn)] for n in config.checkpoints}
+    else:
+        origins = {n: drawn(config, source, n) for n in config.checkpoints}
+    session = Session(kind, config, run_dir, journal, FakeBackend(script=obedient), origins, "numbers")
+    return session.play(stop, Progress())
+
+
+def dialogues(folder: Path) -> list[DialogueEvent]:
+    return [e for e in read_events(folder / "events.jsonl") if isinstance(e, DialogueEvent)]
+
+
+def test_a_fork_compares_the_hint_with_its_alternatives(source: RunDir, tmp_path: Path) -> None:
+    before = source.events_path.read_bytes()
+    config = fork_config(source, "numbers", event_of(0), 0, {"base": None}, FIVE, samples=12, turns=1)
+    assert play(config, tmp_path / "fork")
+    assert source.events_path.read_bytes() == before, "the original is only read"
+    report = read_report(tmp_path / "fork")
+    assert report is not None and (report.done, report.total, report.source) == (60, 60, "numbers")
+    shares = {row.arm: row.solved.value for row in report.results}
+    assert shares["as_was"] == shares["edited"] == 1.0 and shares["misleading"] == 0.0
+    assert 0 < (shares["contentless"] or 0) < 0.7, "who is told nothing guesses"
+    assert shares["none"] == shares["contentless"], "both leave it to the same chance"
+    true = report.result("base", "as_was")
+    assert true is not None and true.difference is not None and true.difference.above(0)
+    assert "base: as_was beats contentless, +" in report.to_markdown()
+    said = report.hints[0].said
+    assert [said[a].text for a in ("as_was", "none", "edited")] == ["Too low.", "", "Too low!"]
+    assert said["as_was"].teacher == "scripted" and said["contentless"].leak is not None, "the guard read the arms"
+    played = dialogues(tmp_path / "fork")
+    by_sample = {j: {e.dialogue.seed for e in played if e.dialogue.index == j} for j in range(12)}
+    assert all(len(seeds) == 1 for seeds in by_sample.values()) and len(set.union(*by_sample.values())) == 12
+    assert 7 not in set.union(*by_sample.values()), "not the dialogue's own seed"
+    assert {(e.phase, e.checkpoint, len(e.dialogue.turns)) for e in played} == {("fork", "base", 2)}
+    (value,) = [e for e in read_events(tmp_path / "fork" / "events.jsonl") if isinstance(e, HintValueEvent)]
+    assert (value.source, value.dialogue, value.turn, value.checkpoint, value.n, value.turns) == (
+        "numbers", event_of(0), 0, "base", 12, 1)  # fmt: skip
+    assert value.value == report.hints[0].worth.value == 1.0 - value.arms["contentless"]  # type: ignore[union-attr]
+    assert (tmp_path / "fork" / "counterfactual" / "solved.png").stat().st_size < 120_000
+
+
+def test_a_stopped_fork_goes_on_where_it_was_and_comes_to_the_same(source: RunDir, tmp_path: Path) -> None:
+    config = fork_config(source, "numbers", event_of(1), 0, {"base": None}, FIVE, samples=10)
+    assert play(config, tmp_path / "whole")
+    asked: list[int] = []
+    assert not play(config, tmp_path / "cut", stop=lambda: asked.append(1) or len(asked) > 2)
+    held = read_report(tmp_path / "cut")
+    assert held is not None and (held.done, held.total) == (32, 50)
+    assert {row.solved.n for row in held.results} == {6, 7}, "a batch holds whole pairs"
+    assert play(config, tmp_path / "cut")
+    assert [e.dialogue for e in dialogues(tmp_path / "cut")] == [e.dialogue for e in dialogues(tmp_path / "whole")]
+    assert read_report(tmp_path / "cut") == read_report(tmp_path / "whole")
+
+
+def test_later_hints_are_the_runs_own_the_arms_own_or_empty(source: RunDir, tmp_path: Path) -> None:
+    arms = [{"hint": "contentless"}, {"hint": "misleading"}]
+    later = {}
+    for then in ("run", "arm", "contentless"):
+        config = fork_config(source, "numbers", event_of(1), 0, {"base": None}, arms, samples=3, then=then, turns=2)
+        assert play(config, tmp_path / then)
+        hints = {(e.control, e.dialogue.turns[1].hint.teacher) for e in dialogues(tmp_path / then)
+                 if e.dialogue.turns[1].hint}  # fmt: skip
+        later[then] = {control: {t for c, t in hints if c == control} for control in ("contentless", "misleading")}
+    assert later["run"] == {"contentless": {"scripted"}, "misleading": {"scripted"}}
+    assert later["arm"] == {"contentless": {"contentless"}, "misleading": {"misleading"}}
+    assert later["contentless"] == {"contentless": {"contentless"}, "misleading": {"contentless"}}
+
+
+def test_a_leak_in_an_arm_is_reported_and_read_unless_configured_otherwise(source: RunDir, tmp_path: Path) -> None:
+    arms = [{"hint": "edited", "text": "The answer is 3."}]
+    read = {}
+    for apply in (False, True):
+        changes: Any = {"apply_leak_action": apply, "leaks": {"action": "redact"}}
+        config = fork_config(source, "numbers", event_of(0), 0, {"base": None}, arms, samples=1, **changes)
+        assert play(config, tmp_path / str(apply))
+        hint = dialogues(tmp_path / str(apply))[0].dialogue.turns[0].hint
+        assert hint is not None and hint.leak is not None and hint.leak.leaked
+        read[apply] = hint.text
+    assert read == {False: "The answer is 3.", True: "The answer is […]."}
+
+
+def test_where_no_hint_stands_only_the_others_can_be_played(source: RunDir, tmp_path: Path) -> None:
+    short = make_run(tmp_path / "short", rollout={"max_turns": 2, "max_new_tokens": 64, "context_length": 4096})
+    config = fork_config(short, "short", event_of(1), 1, {"base": None}, [], samples=2)
+    with pytest.raises(DataError, match="none can be as it was"):
+        play(config, tmp_path / "fork")
+    config = fork_config(short, "short", event_of(1), 1, {"base": None}, [{"hint": "contentless"}], samples=2)
+    assert play(config, tmp_path / "other") and {len(e.dialogue.turns) for e in dialogues(tmp_path / "other")} == {3}
+
+
+def test_what_hints_were_worth_over_a_whole_run(source: RunDir, tmp_path: Path) -> None:
+    config = hint_value_config(source, "numbers", {"base": None}, hints=5, samples=6)
+    assert config.turns == 1
+    assert play(config, tmp_path / "values", kind="hint_value")
+    report = read_report(tmp_path / "values")
+    assert report is not None and len(report.hints) == 5
+    told = sum(hint.error is None for held in report.hints for hint in held.said.values())
+    assert report.total == report.done == told * 6, "an arm whose teacher has no message is not played"
+    true = report.result("base", "as_was")
+    assert true is not None and true.hints == 5
+    values = [e for e in read_events(tmp_path / "values" / "events.jsonl") if isinstance(e, HintValueEvent)]
+    by_hint = {(h.dialogue, h.turn): h.worth.value for h in report.hints if h.worth is not None}
+    assert {(e.dialogue, e.turn): e.value for e in values} == by_hint
+    mean = sum(v or 0 for v in by_hint.values()) / 5
+    assert true.difference is not None and true.difference.value == pytest.approx(mean)
+    assert "## The hints that were worth most and least" in report.to_markdown()
+
+
+def test_both_kinds_run_like_any_other_and_their_files_say_all(source: RunDir, tmp_path: Path) -> None:
+    configs = (
+        fork_config(source, str(source.path), event_of(0), 0, {"base": None}, [], samples=2),
+        hint_value_config(source, str(source.path), {"base": None}, hints=2, samples=2),
+    )
+    for config in configs:
+        folder = tmp_path / "elsewhere" / config.kind
+        run_dir = RunDir.create(folder, config)
+        assert load_config(run_dir.config_path) == config
+        assert execute(config, run_dir, JsonlSink(run_dir.events_path), lambda: False).status == "succeeded"
+        assert (folder / "counterfactual" / "report.md").is_file()
+        ids = [e.id for e in dialogues(folder)]
+        report = read_report(folder)
+        assert report is not None and len(set(ids)) == len(ids) == report.total > 0
+
+
+def test_an_arm_whose_teacher_has_nothing_to_say_is_named(source: RunDir, tmp_path: Path) -> None:
+    config = fork_config(source, "numbers", event_of(0), 0, {"base": None}, [], samples=1)
+    assert play(config, tmp_path / "fork")
+    report = read_report(tmp_path / "fork")
+    assert report is not None and report.result("base", "shuffled") is None
+    said = "base: shuffled was not played after 1 of 1 turns: No other test task"
+    assert any(sentence.startswith(said) for sentence in report.findings())
