@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from app.commands import config, export, health, models, reindex, replay, report, runs, serve, verify
+from app.commands import config, export, health, leaks, models, reindex, replay, report, runs, serve, verify
 
 
 class Guarded(TyperGroup):
@@ -78,6 +78,7 @@ app.command("reindex")(reindex.reindex)
 app.command("replay")(replay.replay)
 app.command("verify")(verify.verify)
 app.command("doctor")(health.doctor)
+app.add_typer(leaks.app, name="leaks")
 app.add_typer(models.app, name="models")
 app.add_typer(config.app, name="config")
 

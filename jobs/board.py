@@ -208,14 +208,14 @@ def _parts(population: Population, judged: Sequence[Labelled], by: str) -> list[
 
 
 def _place(sort: Sort) -> tuple[bool, str, int, int]:
-    return sort.checkpoint != "", sort.stage, sort.bucket, sort.run
+    return sort.checkpoint != "", sort.stage, sort.bucket, sort.run_id
 
 
 _NAMES: dict[str, Callable[[Sort], str]] = {
     "teacher": lambda sort: sort.teacher or "unknown",
     "environment": lambda sort: sort.environment,
     "control": lambda sort: sort.control or "training",
-    "run": lambda sort: str(sort.run),
+    "run": lambda sort: str(sort.run_id),
 }
 
 
@@ -275,7 +275,7 @@ def _row(
 
 
 def _places(population: Population) -> set[tuple[int, str]]:
-    return {(sort.run, sort.environment) for (sort, _), n in population.items() if n > 0}
+    return {(sort.run_id, sort.environment) for (sort, _), n in population.items() if n > 0}
 
 
 def _judgement(hint: Labelled, draw_source: str) -> Judgement:
