@@ -13,7 +13,7 @@ from jobs.database import Database
 from jobs.store import labels
 from jobs.store.labels import HintKey, LabelFilter
 from jobs.studio import Studio
-from jobs.tables import LeakFinding, LeakScan, Run, Turn
+from jobs.tables import LeakFinding, LeakLabel, LeakScan, Run, Turn
 from rl2f_core.events import Event
 
 CODES = [" ".join(letters) for letters in product("AB", repeat=7)]
@@ -70,10 +70,14 @@ def add_truth(db: Database, studio: Studio, name: str = "truth", hints: int = 40
 
 
 def label_draw(db: Database, truth: Truth, filter: LabelFilter, who: str = "anna", limit: int = 5_000) -> int:
-    """Label a whole random draw truly; how many hints that were."""
+    """Label a whole random draw truly, in one transaction; how many hints that were."""
     items = labels.queue(db, who, filter, limit)
-    for item in items:
-        labels.put(db, *item.key, who, truth.label(item.key), draw=filter)
+    assert filter.draw is not None
+    with db.write() as session:
+        for item in items:
+            key = {"run_id": item.key.run, "event": item.key.event, "turn": item.key.turn}
+            said = {"labeller": who, "label": truth.label(item.key), "drawn": filter.draw.text()}
+            session.add(LeakLabel(**key, **said, time=1.0))
     return len(items)
 
 

@@ -12,9 +12,11 @@ from app.api.labels import Name
 from jobs.estimates import labels_for, more_labels
 from jobs.store import board
 from jobs.store.board import Scope
+from rl2f_core.errors import ConfigError
 
 if TYPE_CHECKING:
     from app.context import Context
+    from jobs.board import Board
 
 MAX_DISPUTES = 200
 
@@ -48,13 +50,17 @@ def router(context: Context) -> APIRouter:
     @api.get("")
     def read(query: Annotated[Asked, Query()]) -> dict[str, Any]:
         """The board of the half that detectors are tuned on."""
-        return shown(context, query, test=False)
+        return _shown(context, board.read(db, query.scope(test=False), query.by), test=False)
 
     @api.post("/test")
     def test(body: Opened) -> dict[str, Any]:
-        """Note who looks, and send the board of the test half."""
+        """Note who looks, and send the board of the test half with every breakdown, so that it is one look."""
+        found = board.read_all(db, body.scope(test=True))
+        if body.by not in found:
+            raise ConfigError("There is no such breakdown.", value=body.by, known=list(found))
         board.open_test(db, body.scope(test=True), body.who)
-        return shown(context, body, test=True)
+        every = {name: each.model_dump(mode="json", include={"rows", "hidden"}) for name, each in found.items()}
+        return {**_shown(context, found[body.by], test=True), "breakdowns": every}
 
     @api.get("/sources")
     def sources() -> list[dict[str, Any]]:
@@ -64,9 +70,8 @@ def router(context: Context) -> APIRouter:
     return api
 
 
-def shown(context: Context, asked: Asked, *, test: bool) -> dict[str, Any]:
+def _shown(context: Context, found: Board, *, test: bool) -> dict[str, Any]:
     """The board with what is missing to ± .05, and who opened the test half."""
-    found = board.read(context.db, asked.scope(test=test), asked.by)
     total = found.total.estimates
     opened = board.openings(context.db)
     data = found.model_dump(mode="json")
