@@ -83,7 +83,7 @@ def fill(connection: sa.Connection) -> None:
     divided = [
         d.run_id, d.environment, teacher, d.stage, (d.step + 9) // sa.literal_column("10"),
         sa.func.coalesce(d.checkpoint, empty), sa.func.coalesce(d.control, empty),
-        sa.func.substr(problem.c.content, 1, 1) >= sa.literal_column("'8'"), t.checked, t.leaked,
+        sa.func.substr(problem.c.content, 1, 1) < sa.literal_column("'8'"), t.checked, t.leaked,
         sa.func.coalesce(finding.c.tier, empty),
     ]  # fmt: skip
     counted = (

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 from jobs.agreement import LABELS, LEAK, agreement, consensus
@@ -23,6 +23,9 @@ from rl2f_core.types import Value
 BY = ("tier", "teacher", "environment", "checkpoint", "control", "run")
 SMALL = 20
 """Labels that count below which a row is shown with reserve."""
+FEW = 0.1
+"""A stratum that nobody labelled may hold this share of the hints that a source judged alike; it then counts with
+them. If it holds more, what needs it is not said."""
 BUCKETS = 8
 """Parts of a stage that a breakdown by checkpoint shows, at most."""
 MAX_ROWS = 60
@@ -208,14 +211,14 @@ def _parts(population: Population, judged: Sequence[Labelled], by: str) -> list[
 
 
 def _place(sort: Sort) -> tuple[bool, str, int, int]:
-    return sort.checkpoint != "", sort.stage, sort.bucket, sort.run
+    return sort.checkpoint != "", sort.stage, sort.bucket, sort.run_id
 
 
 _NAMES: dict[str, Callable[[Sort], str]] = {
     "teacher": lambda sort: sort.teacher or "unknown",
     "environment": lambda sort: sort.environment,
     "control": lambda sort: sort.control or "training",
-    "run": lambda sort: str(sort.run),
+    "run": lambda sort: str(sort.run_id),
 }
 
 
@@ -264,7 +267,9 @@ def _row(
         Cell(size, place[1], every[place] if len(every[place]) >= size else drawn[place])
         for place, size in sorted(sizes.items())
     ]
-    found = estimate(cells)
+    found = estimate(
+        [cell for flagged in (False, True) for cell in _joined([c for c in cells if c.flagged == flagged])]
+    )
     flagged_by_it = [h for h in hints if tier is None or (h.source.flagged and h.source.tier == tier)]
     return Row(
         name=name,
@@ -274,8 +279,18 @@ def _row(
     )
 
 
+def _joined(cells: Sequence[Cell]) -> list[Cell]:
+    """Cells that the source judged alike; those without a label, where they are few hints, count with the others."""
+    bare = sum(cell.size for cell in cells if not cell.labels)
+    told = [cell for cell in cells if cell.labels and cell.size > 0]
+    if not bare or not told or bare > FEW * sum(cell.size for cell in cells):
+        return list(cells)
+    largest = max(told, key=lambda cell: cell.size)
+    return [replace(cell, size=cell.size + bare) if cell is largest else cell for cell in told]
+
+
 def _places(population: Population) -> set[tuple[int, str]]:
-    return {(sort.run, sort.environment) for (sort, _), n in population.items() if n > 0}
+    return {(sort.run_id, sort.environment) for (sort, _), n in population.items() if n > 0}
 
 
 def _judgement(hint: Labelled, draw_source: str) -> Judgement:

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 DEV, TEST = "dev", "test"
-FIRST_OF_TEST = "8"
-"""Hashes that begin with this hexadecimal digit or a later one are of the test half."""
+FIRST_OF_DEV = "8"
+"""Hashes that begin with this hexadecimal digit or a later one are of the half that detectors are tuned on."""
 
 
 def content(environment: str, public: Mapping[str, Any], privileged: Mapping[str, Any]) -> str:
@@ -26,5 +26,5 @@ def content(environment: str, public: Mapping[str, Any], privileged: Mapping[str
 
 
 def in_test(content: str) -> bool:
-    """Whether a task with this content is of the test half; a task without one is of the other."""
-    return content[:1] >= FIRST_OF_TEST
+    """Whether a task with this content is of the test half."""
+    return content[:1] < FIRST_OF_DEV

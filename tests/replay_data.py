@@ -178,11 +178,12 @@ def api_app(context: Any) -> Any:
     """The JSON routes of dialogues and labels, with the app's own answers to errors, and nothing else of it."""
     from fastapi import FastAPI
 
-    from app.api import dialogues, labels
+    from app.api import board, dialogues, labels
     from app.server import _handle_errors
 
     app = FastAPI()
     _handle_errors(app)
     app.include_router(dialogues.router(context))
     app.include_router(labels.router(context))
+    app.include_router(board.router(context))
     return app

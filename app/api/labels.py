@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from itertools import combinations
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
@@ -12,17 +10,15 @@ from pydantic import BaseModel, ConfigDict, Field
 from app.api._problem import shown
 from app.api._views import finding_json, label_json
 from app.api.dialogues import BIG, Number, Text
-from jobs import agreement
 from jobs.errors import NotFound
 from jobs.store import dialogues, labels, runs
-from jobs.store.labels import Answer, HintKey, LabelFilter
+from jobs.store.labels import HintKey, LabelFilter
 
 if TYPE_CHECKING:
     from app.context import Context
 
 Turn = Annotated[int, Field(ge=0, le=10_000)]
 Name = Annotated[str, Field(max_length=200)]
-MAX_DISAGREEMENTS = 200
 
 
 class Chosen(BaseModel):
@@ -35,6 +31,7 @@ class Chosen(BaseModel):
     todo: bool = False
     size: Number = 200
     seed: Number = 0
+    source: Annotated[str, Field(max_length=20)] = "run"
 
     def filter(self) -> LabelFilter:
         """As the store takes it."""
@@ -52,6 +49,12 @@ class Queued(Chosen):
     limit: Annotated[int, Field(ge=1, le=50)] = 20
 
 
+class Drawn(Chosen):
+    """The queue that an answer comes from."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
 class Given(BaseModel):
     """An answer."""
 
@@ -65,6 +68,8 @@ class Given(BaseModel):
     end: Annotated[int, Field(ge=0, le=BIG)] | None = None
     note: str = ""
     blind: bool = True
+    draw: Drawn | None = None
+    """Only where it is a random sample that holds the hint does the answer count in estimates for all hints."""
 
 
 class Undone(BaseModel):
@@ -109,7 +114,8 @@ def router(context: Context) -> APIRouter:
     @api.put("")
     def put(body: Given) -> dict[str, Any]:
         """Store an answer; what the detectors said comes back with it."""
-        labels.put(db, **{"run_id" if k == "run" else k: v for k, v in body.model_dump().items()})
+        given = {"run_id" if k == "run" else k: v for k, v in body.model_dump(exclude={"draw"}).items()}
+        labels.put(db, **given, draw=body.draw.filter() if body.draw else None)
         return _hint(context, HintKey(body.run, body.event, body.turn), body.labeller, blind=True)
 
     @api.post("/undo")
@@ -130,11 +136,6 @@ def router(context: Context) -> APIRouter:
             "environments": runs.facets(db)["environments"],
             "labellers": labels.labellers(db),
         }
-
-    @api.get("/board")
-    def board(query: Annotated[Chosen, Query()]) -> dict[str, Any]:
-        """Counts, agreement between labellers, the detector against them, and where they differ."""
-        return _board(labels.answers(db, query.filter()))
 
     return api
 
@@ -176,67 +177,4 @@ def _hint(context: Context, key: HintKey, labeller: str, blind: bool) -> dict[st
         "finding": finding_json(turn) if open_ else None,
         "read": turn.row.hint if open_ else None,
         "others": [label_json(label) for label in turn.labels if label.labeller != name] if open_ else None,
-    }
-
-
-def _board(answers: list[Answer]) -> dict[str, Any]:
-    people: dict[str, dict[HintKey, str]] = defaultdict(dict)
-    hints: dict[HintKey, list[Answer]] = defaultdict(list)
-    for answer in answers:
-        people[answer.labeller][answer.key] = answer.label
-        hints[answer.key].append(answer)
-    judged = []
-    disputed = []
-    for key, given in hints.items():
-        decided = agreement.consensus(answer.label for answer in given)
-        first = given[0]
-        if decided is not None and first.checked:
-            judged.append(agreement.Judged(decided == agreement.LEAK, first.flagged, first.tier, first.task))
-        between = len({answer.label for answer in given}) > 1
-        against = decided is not None and first.checked and (decided == agreement.LEAK) != first.flagged
-        if between or against:
-            disputed.append(
-                {
-                    **key._asdict(),
-                    "answers": {answer.labeller: answer.label for answer in given},
-                    "flagged": first.flagged if first.checked else None,
-                    "tier": first.tier,
-                    "between": between,
-                    "against": against,
-                }
-            )
-    found = agreement.scores(judged)
-    return {
-        "hints": len(hints),
-        "labellers": [_person(name, given, answers) for name, given in sorted(people.items())],
-        "pairs": [_pair(a, b, agreement.agreement(people[a], people[b])) for a, b in combinations(sorted(people), 2)],
-        "detector": {
-            "n": found.n,
-            "hits": found.hits,
-            "false_alarms": found.false_alarms,
-            "misses": found.misses,
-            "precision": found.precision.model_dump(),
-            "recall": found.recall.model_dump(),
-            "f1": found.f1,
-            "kappa": found.kappa.model_dump(),
-            "tiers": {tier: share.model_dump() for tier, share in agreement.by_tier(judged).items()},
-        },
-        "disputed": disputed[-MAX_DISAGREEMENTS:][::-1],
-        "disputes": len(disputed),
-    }
-
-
-def _person(name: str, given: dict[HintKey, str], answers: list[Answer]) -> dict[str, Any]:
-    counts = {label: sum(value == label for value in given.values()) for label in agreement.LABELS}
-    return {"name": name, **counts, "blind": sum(a.blind for a in answers if a.labeller == name), "n": len(given)}
-
-
-def _pair(a: str, b: str, found: agreement.Agreement) -> dict[str, Any]:
-    return {
-        "a": a,
-        "b": b,
-        "n": found.n,
-        "observed": found.observed.model_dump(),
-        "expected": found.expected,
-        "kappa": found.kappa.model_dump(),
     }

@@ -1,6 +1,6 @@
 """Page Labels: hints one by one, to be called leak or no leak, and how far people and detectors agree.
 
-The widget `app/static/labels.js` draws it.
+The widget `app/static/labels.js` draws it, and `board.js` its detector board.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 PATH = "labels"
 TITLE = "Labels"
 ORDER = 50
-SCRIPTS = ("transcript.js",)
-STYLES = ("transcript.css",)
+SCRIPTS = ("transcript.js", "board.js")
+STYLES = ("transcript.css", "board.css")
 
 
 def build(context: Context) -> None:

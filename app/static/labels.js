@@ -3,10 +3,12 @@
 rl2f.widget("labels", (root) => {
   const { el, fill, api, keys, toast } = rl2f;
   const { block, inline, sign, selected, labelChip, finding, labeller, LABELS } = rl2f.transcript;
-  const FILTERS = ["which", "run", "environment", "todo", "size", "seed", "blind"];
-  const WHICH = [["all", "all hints"], ["flagged", "flagged by a detector"], ["audit", "unflagged: random sample"]];
+  const FILTERS = ["which", "run", "environment", "todo", "size", "seed", "blind", "source", "by"];
+  const WHICH = [["all", "all hints"], ["mixed", "random draw, mixed"], ["flagged", "flagged by a detector"], ["audit", "unflagged: random sample"]];
+  const VIEWS = [["queue", "Label"], ["board", "Detector board"]];
+  const drawn = () => filters.which === "mixed" || filters.which === "audit";
 
-  let filters = {}, who = "", items = [], at = -1, hint = null, draft = null, done = 0, total = 0, capped = false, facets = null, ends = { after: false, before: false }, tab = "queue", wanted = 0, busy = false;
+  let filters = {}, who = "", items = [], at = -1, hint = null, draft = null, done = 0, total = 0, capped = false, facets = null, sources = [], shownBoard = null, ends = { after: false, before: false }, tab = "queue", wanted = 0, busy = false;
   const cache = new Map();
   /** While what stands there is not what was asked for, no key may act on it. */
   function working(on) { busy = on; stage.setAttribute("aria-busy", String(on)); }
@@ -17,18 +19,18 @@ rl2f.widget("labels", (root) => {
     filters = Object.fromEntries(FILTERS.filter((name) => query[name]).map((name) => [name, query[name]]));
     who = (query.labeller ?? labeller.get()).trim();
     if (query.labeller) labeller.set(who);
-    tab = query.view === "board" ? "board" : "queue";
+    tab = VIEWS.some(([name]) => name === query.view) ? query.view : "queue";
     return query.dialogue ? { run: Number(query.of ?? query.run), event: query.dialogue, turn: Number.parseInt(query.turn ?? "0", 10) || 0 } : null;
   }
   function writeAddress() {
     const item = tab === "queue" ? items[at] : null;
-    rl2f.setQuery({ ...Object.fromEntries(FILTERS.map((name) => [name, filters[name] ?? null])), labeller: who, view: tab === "board" ? "board" : null,
+    rl2f.setQuery({ ...Object.fromEntries(FILTERS.map((name) => [name, filters[name] ?? null])), labeller: who, view: tab === "queue" ? null : tab,
       dialogue: item?.event, of: item && String(item.run) !== filters.run ? item.run : null, turn: item ? item.turn : null });
   }
   const blind = () => filters.blind !== "0" && filters.which !== "flagged";
   function params(more = {}) {
     const out = new URLSearchParams({ labeller: who });
-    for (const name of ["which", "run", "environment", "todo", "size", "seed"]) if (filters[name]) out.set(name, filters[name]);
+    for (const name of ["which", "run", "environment", "todo", "size", "seed", "source", ...(tab === "board" ? ["by"] : [])]) if (filters[name]) out.set(name, filters[name]);
     for (const [name, value] of Object.entries(more)) out.set(name, value);
     return out;
   }
@@ -38,7 +40,7 @@ rl2f.widget("labels", (root) => {
   const meter = el("div", { class: "lb-meter" });
   const stage = el("div", { class: "lb-stage" });
   const foot = el("div", { class: "dl-foot rl-muted rl-small" },
-    [["1", "2", "3"], "label", ["Ctrl+Enter"], "save and next", ["n", "p"], "next, before", ["s"], "skip", ["u"], "undo", ["[", "]"], "mark a word", ["w"], "why", ["a"], "answer", ["?"], "all keys"]
+    [["1", "2", "3"], "label", ["Ctrl+Enter"], "save and next", ["n", "p"], "next, before", ["s"], "skip", ["u"], "undo", ["[", "]"], "mark a word", ["w"], "why", ["a"], "answer", ["b"], "board", ["?"], "all keys"]
       .map((part) => (Array.isArray(part) ? part.map((key) => el("kbd", {}, key)) : el("span", {}, part))));
   fill(root, bar, meter, stage, foot);
 
@@ -48,19 +50,20 @@ rl2f.widget("labels", (root) => {
     const number = (name, title, fallback) => el("label", { class: "dl-filter" }, el("span", {}, title), el("input", { type: "text", inputmode: "numeric", class: "rl-field dl-short", name, value: filters[name] ?? "", placeholder: fallback, onchange: (event) => change({ [name]: /^\d*$/.test(event.target.value.trim()) ? event.target.value.trim() : "" }) }));
     const check = (name, title, on, hint_, off = "") => el("label", { class: "lb-check", title: hint_ }, el("input", { type: "checkbox", name, checked: on, onchange: (event) => change({ [name]: event.target.checked ? (name === "blind" ? "" : "true") : off }) }), title);
     fill(bar,
-      el("div", { class: "lb-tabs", role: "group", "aria-label": "view" }, [["queue", "Label"], ["board", "Agreement"]].map(([name, title]) => el("button", { type: "button", class: "rl-button", "aria-pressed": String(tab === name), onclick: () => switchTab(name) }, title))),
+      el("div", { class: "lb-tabs", role: "group", "aria-label": "view" }, VIEWS.map(([name, title]) => el("button", { type: "button", class: "rl-button", "aria-pressed": String(tab === name), onclick: () => switchTab(name) }, title))),
       el("label", { class: "dl-filter" }, el("span", {}, "labeller"), el("input", { type: "text", class: "rl-field lb-name", name: "labeller", value: who, placeholder: "your name", maxlength: 60, onchange: (event) => rename(event.target.value) })),
-      pick("which", "hints", WHICH.slice(1), WHICH[0][1]), pick("run", "run", (facets?.runs ?? []).map((r) => [r.id, `${r.id} · ${r.name}`]), "any"),
+      tab === "queue" ? pick("which", "hints", WHICH.slice(1), WHICH[0][1]) : null, pick("run", "run", (facets?.runs ?? []).map((r) => [r.id, `${r.id} · ${r.name}`]), "any"),
       pick("environment", "environment", (facets?.environments ?? []).map((e) => [e, e]), "any"),
-      filters.which === "audit" ? [number("size", "sample of", "200"), number("seed", "seed", "0")] : null,
+      sources.length > 1 && (tab === "board" || drawn()) ? pick("source", tab === "board" ? "findings of" : "flagged by", sources.slice(1).map((s) => [s.name, `run ${s.name} · ${s.detectors}`]), "at run time") : null,
+      tab === "queue" && drawn() ? [number("size", "sample of", "200"), number("seed", "seed", "0")] : null,
       tab === "queue" ? [check("todo", "only what I have not labelled", filters.todo === "true", "leave out hints that you have answered"),
         filters.which === "flagged" ? el("span", { class: "rl-muted rl-small lb-check" }, "not blind: every hint here was flagged") : check("blind", "blind", filters.blind !== "0", "the detectors' finding stays hidden until you have answered", "0")] : null);
   }
-  async function change(values) {
+  async function change(values, { keep = false } = {}) {
     for (const [name, value] of Object.entries(values)) if (value === "") delete filters[name]; else filters[name] = value;
     cache.clear(); items = []; at = -1; hint = null;
     drawBar();
-    await begin(null);
+    await begin(null, keep);
   }
   async function rename(name) {
     who = name.trim();
@@ -198,13 +201,15 @@ rl2f.widget("labels", (root) => {
   }
 
   /* ---- Answers ---- */
+  /** Of which random draw the queue is: only what was drawn says something of all hints. */
+  const population = () => ({ which: filters.which, run: filters.run ? Number(filters.run) : null, environment: filters.environment ?? "", size: Number(filters.size ?? 200), seed: Number(filters.seed ?? 0), source: filters.source ?? "run" });
   async function give(label) {
     if (!hint || busy || rl2f.readOnly || tab !== "queue") return;
     if (!who) { toast("Type your name first: labels are kept by labeller."); bar.querySelector("[name=labeller]").focus(); return; }
     const item = items[at], before = hint.mine;
     const kept = before && before.label === label ? before.blind : blind() && !hint.open;
     const sent = { ...draft, label };
-    const found = await api("/api/labels", { method: "PUT", body: { run: hint.run, event: hint.event, turn: hint.turn, labeller: who, label, start: sent.span?.start ?? null, end: sent.span?.end ?? null, note: sent.note, blind: kept } });
+    const found = await api("/api/labels", { method: "PUT", body: { run: hint.run, event: hint.event, turn: hint.turn, labeller: who, label, start: sent.span?.start ?? null, end: sent.span?.end ?? null, note: sent.note, blind: kept, draw: drawn() ? population() : null } });
     cache.set(key(item), Promise.resolve(found));
     item.label = label;
     if (items[at] === item) take(found);
@@ -217,6 +222,7 @@ rl2f.widget("labels", (root) => {
     if (hint?.mine) await next();
   }
   async function next() {
+    if (tab === "board") { rl2f.board.move(stage, 1); return; }
     if (tab !== "queue") return;
     if (dirty()) await give(draft.label);
     if (at + 1 >= items.length) await extend("after");
@@ -224,6 +230,7 @@ rl2f.widget("labels", (root) => {
     else finished();
   }
   async function previous() {
+    if (tab === "board") { rl2f.board.move(stage, -1); return; }
     if (tab !== "queue" || !items.length) return;
     if (dirty()) await give(draft.label);
     if (hint === null) { await show(items.length - 1); return; }
@@ -248,9 +255,9 @@ rl2f.widget("labels", (root) => {
     working(false);
     const left = total - done;
     fill(stage, el("div", { class: "rl-empty" }, el("p", { class: "rl-empty-title" }, total === 0 ? "No hints here" : left > 0 ? "The end of the queue" : "Everything here is labelled"),
-      el("p", {}, total === 0 ? emptyText() : left > 0 ? `${many(left, "hint")} skipped.` : "Choose other hints, or look at the agreement."),
+      el("p", {}, total === 0 ? emptyText() : left > 0 ? `${many(left, "hint")} skipped.` : "Choose other hints, or look at the detector board."),
       el("p", { class: "rl-actions" }, total === 0 ? el("a", { class: "rl-button rl-primary", href: rl2f.links.dialogues(filters.run ? { run: filters.run } : {}) }, "Look at dialogues")
-        : el("button", { type: "button", class: "rl-button rl-primary", onclick: () => (left > 0 ? change({ todo: "true" }) : switchTab("board")) }, left > 0 ? "Label what was skipped" : "Agreement"))));
+        : el("button", { type: "button", class: "rl-button rl-primary", onclick: () => (left > 0 ? change({ todo: "true" }) : switchTab("board")) }, left > 0 ? "Label what was skipped" : "Detector board"))));
   }
   const emptyText = () => (filters.which === "flagged" ? "No detector flagged a hint of these dialogues. Label a random sample of the unflagged ones." : "Hints come from dialogues. Contentless ones cannot leak and are left out.");
   function failed(error) {
@@ -262,25 +269,36 @@ rl2f.widget("labels", (root) => {
   }
 
   /* ---- Board ---- */
-  const many = (n, word) => `${n.toLocaleString("en-US")} ${word}${n === 1 ? "" : "s"}`;
-  const percent = (v) => (v === null || v === undefined ? "–" : `${(100 * v).toFixed(0)} %`);
-  const within = (i, show_) => (i.value === null ? el("span", { class: "rl-muted" }, "–") : el("span", { class: "rl-num" }, show_(i.value), i.low === null ? null : el("span", { class: "rl-muted" }, ` (${show_(i.low)} to ${show_(i.high)})`)));
-  const two = (v) => (v === null || v === undefined ? "–" : `${v < 0 ? "−" : ""}${Math.abs(v).toFixed(2)}`);
-  const table = (heads, rows) => el("div", { class: "rl-scroll" }, el("table", { class: "rl-table" }, el("thead", {}, el("tr", {}, heads.map((h, i) => el("th", { class: i ? "rl-num" : null }, h)))), el("tbody", {}, rows.map((row) => el("tr", {}, row.map((c, i) => el("td", { class: i ? "rl-num" : null }, c)))))));
-  function drawBoard(b) {
-    const d = b.detector;
-    fill(stage, !b.hints ? el("div", { class: "rl-empty" }, el("p", { class: "rl-empty-title" }, "No labels yet"), el("p", {}, "Label some hints first; agreement needs two labellers on the same hints."), el("p", { class: "rl-actions" }, el("button", { type: "button", class: "rl-button rl-primary", onclick: () => switchTab("queue") }, "Label hints")))
-      : el("div", { class: "lb-board" },
-        el("section", { class: "rl-card rl-stack" }, el("h2", {}, `Labels on ${many(b.hints, "hint")}`), table(["labeller", "leak", "no leak", "unsure", "all", "blind"], b.labellers.map((p) => [inline(p.name, 40), p.leak, p.no_leak, p.unsure, p.n, percent(p.n ? p.blind / p.n : null)]))),
-        el("section", { class: "rl-card rl-stack" }, el("h2", {}, "Between labellers"), b.pairs.length ? table(["pair", "hints", "equal answers", "Cohen’s κ"], b.pairs.map((p) => [[inline(p.a, 30), " and ", inline(p.b, 30)], p.n, within(p.observed, percent), within(p.kappa, two)]))
-          : el("p", { class: "rl-muted" }, "Agreement needs two labellers on the same hints."), el("p", { class: "rl-muted rl-small" }, "κ is agreement beyond chance: 0 is chance, 1 is full. “Unsure” counts as an answer.")),
-        el("section", { class: "rl-card rl-stack" }, el("h2", {}, "Detectors against labels"),
-          d.n ? [el("div", { class: "lb-stats" }, [["precision", within(d.precision, percent), "leaks among the flagged hints"], ["recall", within(d.recall, percent), "flagged hints among the leaks"], ["F1", two(d.f1), ""], ["κ", within(d.kappa, two), "detector against labels"]].map(([n, v, t]) => el("div", { class: "rl-stat", title: t || null }, el("b", {}, v), el("span", {}, n)))),
-            el("p", { class: "rl-muted rl-small" }, `${many(d.n, "hint")} with a decided label: ${d.hits} leaks found, ${d.false_alarms} false alarms, ${d.misses} missed. `, d.recall.value === null ? "Recall needs labels on unflagged hints: label a random sample of them." : "Recall is that of the labelled hints: it holds for all only if flagged and unflagged ones were labelled at the same rate."),
-            Object.keys(d.tiers).length ? table(["tier", "flagged and decided", "precision"], Object.entries(d.tiers).map(([t, i]) => [inline(t, 40), i.n, within(i, percent)])) : null] : el("p", { class: "rl-muted" }, "No decided label stands on a hint that a detector read.")),
-        el("section", { class: "rl-card rl-stack" }, el("h2", {}, `Disagreements (${b.disputes})`), b.disputed.length ? el("div", { class: "lb-disputes" }, b.disputed.map((x) => el("a", { class: "lb-dispute", href: rl2f.links.dialogue(x.run, x.event, x.turn) },
-          el("span", { class: "rl-cut" }, `run ${x.run} · `, inline(x.event.replace(/^dialogue:[^:]*:/, ""), 60), ` · hint ${x.turn + 1}`), el("span", { class: "rl-row" }, Object.entries(x.answers).map(([name, label]) => el("span", { class: "tx-label", dataset: { label } }, inline(name, 20), `: ${LABELS[label]}`)),
-            x.flagged === null ? null : el("span", { class: "tx-label", dataset: { label: x.flagged ? "leak" : "" } }, `detector: ${x.flagged ? `⚑ ${x.tier ?? "leak"}` : "clean"}`))))) : el("p", { class: "rl-muted" }, "None: labellers agree with each other and with the detectors."))));
+  function drawBoard(found) {
+    shownBoard = found;
+    if (!rl2f.board.BY.includes(filters.by ?? "tier")) delete filters.by;
+    rl2f.board.draw(stage, found, filters.by ?? "tier", {
+      label: () => { tab = "queue"; change({ which: "mixed" }); }, by: divide, open: quietly(openTest), close: () => begin(null),
+    });
+  }
+  async function openTest() {
+    if (!who) { toast("Type your name first: who opens the test half is noted."); bar.querySelector("[name=labeller]").focus(); return; }
+    const sure = await rl2f.confirm({ title: "Open the test half?", text: `It is noted that ${who} opened it. Change no threshold by what it shows: a detector that was tuned on it has no honest figures left.`, action: "Open and note it", danger: false });
+    if (!sure) return;
+    const turn = ++wanted;
+    const { which, size, seed, ...scope } = population();
+    const found = await api("/api/labels/board/test", { body: { ...scope, by: filters.by ?? "tier", who } });
+    if (turn === wanted) { working(false); drawBoard(found); stage.querySelector(".bd-open button")?.focus(); }
+  }
+  /** Break the board down by something else; the test half came with all there is. */
+  async function divide(name) {
+    const focused = document.activeElement?.closest(".bd-by") !== null;
+    if (shownBoard?.breakdowns) {
+      if (name === "tier") delete filters.by; else filters.by = name;
+      writeAddress();
+      drawBoard({ ...shownBoard, ...shownBoard.breakdowns[name] });
+    } else await change({ by: name === "tier" ? "" : name }, { keep: true });
+    if (focused) stage.querySelector(`[data-by="${name}"]`)?.focus();
+  }
+  function moveBy(step) {
+    if (tab !== "board" || !shownBoard) return false;
+    const { BY } = rl2f.board;
+    quietly(() => divide(BY[(BY.indexOf(filters.by ?? "tier") + step + BY.length) % BY.length]))();
   }
 
   /* ---- Keys ---- */
@@ -288,9 +306,12 @@ rl2f.widget("labels", (root) => {
   keys.add("Labels", [
     ...[["1", "leak"], ["2", "no_leak"], ["3", "unsure"]].map(([number, label]) => ({ keys: [number], text: LABELS[label], run: quietly(() => give(label)) })),
     { keys: ["Ctrl+Enter"], text: "save and next", typing: true, run: quietly(saveAndNext) },
-    { keys: ["n", "j", "ArrowDown"], text: "next hint", run: quietly(next) },
-    { keys: ["p", "k", "ArrowUp"], text: "hint before", run: quietly(previous) },
+    { keys: ["n", "j", "ArrowDown"], text: "next hint, next disagreement", run: quietly(next) },
+    { keys: ["p", "k", "ArrowUp"], text: "hint before, disagreement before", run: quietly(previous) },
     { keys: ["s"], text: "skip", run: quietly(next) },
+    { keys: ["b"], text: "the detector board, and back to the queue", run: quietly(() => switchTab(tab === "board" ? "queue" : "board")) },
+    { keys: ["ArrowLeft", "ArrowRight"], text: "break the board down by something else", run: (event) => moveBy(event.key === "ArrowRight" ? 1 : -1) },
+    { keys: ["o"], text: "open the test half of the board", run: quietly(() => tab === "board" && !rl2f.readOnly && openTest()) },
     { keys: ["u"], text: "undo your last label", run: quietly(undo) },
     { keys: ["[", "]"], text: "mark the word before, the next word", run: (event) => moveMark(event.key === "]" ? 1 : -1, false) },
     { keys: ["{", "}"], text: "mark a word less, a word more", run: (event) => moveMark(event.key === "}" ? 1 : -1, true) },
@@ -301,11 +322,12 @@ rl2f.widget("labels", (root) => {
   ]);
 
   /* ---- Begin ---- */
-  async function begin(here) {
+  async function begin(here, keep = false) {
     const turn = ++wanted;
     working(true);
-    if (!stage.firstChild || !here) fill(stage, el("div", { class: "rl-skeleton", style: { height: "280px" } }));
+    if (!stage.firstChild || !(here || keep)) fill(stage, el("div", { class: "rl-skeleton", style: { height: "280px" } }));
     ends = { after: false, before: false };
+    shownBoard = null;
     writeAddress();
     try {
       if (tab === "board") {
@@ -329,6 +351,7 @@ rl2f.widget("labels", (root) => {
   const here = readAddress();
   drawBar();
   api("/api/labels/facets", { quiet: true }).then((found) => { facets = found; drawBar(); }).catch(() => {});
+  api("/api/labels/board/sources", { quiet: true }).then((found) => { sources = found; drawBar(); }).catch(() => {});
   begin(here).catch(failed);
   addEventListener("popstate", () => { const back = readAddress(); drawBar(); begin(back).catch(failed); });
 });

@@ -16,8 +16,11 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def open_studio(root: str | Path | None = None) -> Iterator[tuple[Studio, Database]]:
-    """The studio in a folder with its database opened for reading; raises `RunError` where there is none."""
+def open_studio(root: str | Path | None = None, *, read_only: bool = True) -> Iterator[tuple[Studio, Database]]:
+    """The studio in a folder with its database, opened for reading alone unless it is to be written.
+
+    Raises `RunError` where there is no studio.
+    """
     import os
 
     from jobs.database import Database
@@ -30,7 +33,7 @@ def open_studio(root: str | Path | None = None) -> Iterator[tuple[Studio, Databa
             value=str(studio.root),
             fix="Name the studio's folder (RL2F_STUDIO or --studio), or name runs by their folders.",
         )
-    db = Database(studio.database_url(), read_only=True)
+    db = Database(studio.database_url(), read_only=read_only)
     try:
         yield studio, db
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -79,13 +80,18 @@ def source(db: Database, name: str) -> Source:
 
 
 def read(db: Database, scope: Scope, by: str = "tier") -> Board:
-    """The board of a scope.
+    """The board of a scope; raises as `read_all`, and `ConfigError` for a breakdown that does not exist."""
+    return read_all(db, scope, (by,))[by]
 
-    The test half is read as willingly as the other: who shows it notes that with `open_test` first. Raises `NotFound`
-    for a run or source that does not exist, `ConfigError` for a breakdown that does not.
+
+def read_all(db: Database, scope: Scope, by: Sequence[str] = board.BY) -> dict[str, Board]:
+    """The board of a scope under several breakdowns.
+
+    The test half is read as willingly as the other: who shows it notes that with `open_test`. Raises `NotFound` for a
+    run or source that does not exist.
     """
-    if by not in board.BY:
-        raise ConfigError("There is no such breakdown.", value=by, known=board.BY)
+    if unknown := set(by) - set(board.BY):
+        raise ConfigError("There is no such breakdown.", value=unknown.pop(), known=board.BY)
     judged = source(db, scope.source)
     if scope.run is not None:
         with db.read() as session:
@@ -93,7 +99,8 @@ def read(db: Database, scope: Scope, by: str = "tier") -> Board:
     hints = labelled(db, scope, judged)
     drawn_by = {Draw.parse(a.drawn).source for hint in hints for a in hint.answers if a.drawn is not None}
     draw_source = judged.name if judged.name in drawn_by else RUN
-    return board.board(hints, population(db, scope, judged, draw_source), draw_source, by)
+    sizes = population(db, scope, judged, draw_source)
+    return {name: board.board(hints, sizes, draw_source, name) for name in by}
 
 
 def population(db: Database, scope: Scope, judged: Source, draw_source: str = RUN) -> Population:

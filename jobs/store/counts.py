@@ -41,7 +41,7 @@ Row = Mapping[str, Any]
 class Sort:
     """What the board divides hints by, apart from what a detector says of them."""
 
-    run: int
+    run_id: int
     environment: str
     teacher: str
     stage: str
@@ -109,7 +109,7 @@ def during_runs(
 def later(
     db: Database, source: str, runs: Sequence[int], test: bool, run: int | None = None, environment: str = ""
 ) -> dict[tuple[Sort, Found, Found], int]:
-    """Hints of a half of `runs` that a later source flagged: their sort, what was found at run time, and what it said."""
+    """Hints of a half of `runs` that a later source flagged: sort, what was found at run time, and what it said."""
     first, last = _finding.alias("first"), _finding.alias("last")
     none = func.coalesce
     divided = [
@@ -128,11 +128,15 @@ def later(
         .where(_turn.c.hint.is_not(None), none(_turn.c.teacher, "") != CONTENTLESS)
     )
     first_digit = func.substr(_problem.c.content, 1, 1)
-    statement = statement.where((first_digit >= halves.FIRST_OF_TEST) == test)
+    statement = statement.where((first_digit < halves.FIRST_OF_DEV) == test)
     if run is not None:
         statement = statement.where(_dialogue.c.run_id == run)
     if environment:
         statement = statement.where(_dialogue.c.environment == environment)
     with db.read() as session:
         tally = Counter(tuple(row) for row in session.execute(statement))
-    return {(Sort(*row[:7], test=test), Found(*row[7:10]), Found(True, True, row[10])): n for row, n in tally.items()}
+    made: dict[tuple[Sort, Found, Found], int] = {}
+    for row, n in tally.items():
+        sort = Sort(**dict(zip(_NAMED[:-1], row, strict=False)), test=test)
+        made[sort, Found(*row[7:10]), Found(True, True, row[10])] = n
+    return made

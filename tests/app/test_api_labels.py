@@ -149,28 +149,22 @@ def test_the_board_counts_compares_and_names_the_disagreements(client: TestClien
     put(client, run, LATER, "leak")
     put(client, run, NEVER, "no_leak", blind=False)
     board = get(client, "/board", run=run.id)
-    assert board["hints"] == 6
+    used = board["used"]
+    assert (used["hints"], used["counted"], used["undecided"], used["unblind"], used["picked"]) == (6, 0, 1, 1, 4)
     assert board["labellers"][0] == {"name": "anna", "leak": 4, "no_leak": 2, "unsure": 0, "blind": 5, "n": 6}
     # four common hints, equal on three; anna 3 leaks of 4, bob 2 of 4: p_e = (3·2 + 1·2)/16 = 1/2, so κ = 1/2
     assert board["pairs"][0]["n"] == 4 and board["pairs"][0]["observed"]["value"] == 0.75
     assert board["pairs"][0]["kappa"]["value"] == pytest.approx(0.5)
-    # one flagged hint is a tie and counts not: of three, two leak; one unflagged leak, one unflagged clean
-    detector = board["detector"]
-    assert (detector["n"], detector["hits"], detector["false_alarms"], detector["misses"]) == (5, 2, 1, 1)
-    assert detector["precision"]["value"] == pytest.approx(2 / 3) and detector["recall"]["value"] == pytest.approx(
-        2 / 3
-    )
-    assert detector["tiers"]["exact"]["n"] == 3
-    assert board["disputes"] == 3
-    assert {(d["event"], d["between"], d["against"]) for d in board["disputed"]} == {
+    assert board["disputed"] == 3
+    assert {(d["event"], d["between"], d["against"]) for d in board["disputes"]} == {
         (flagged[2], True, False), (flagged[3], False, True), (LATER, False, True)
     }  # fmt: skip
 
 
 def test_the_board_of_nothing_has_no_numbers(client: TestClient, run: Run) -> None:
     board = get(client, "/board")
-    assert (board["hints"], board["labellers"], board["pairs"], board["disputed"]) == (0, [], [], [])
-    assert board["detector"]["precision"]["value"] is None
+    assert (board["used"]["hints"], board["labellers"], board["pairs"], board["disputes"]) == (0, [], [], [])
+    assert board["total"]["estimates"]["precision"]["value"] is None
 
 
 # -- what is wrong ---------------------------------------------------------------------------------------------------

@@ -21,7 +21,8 @@ from typing import Any
 
 from jobs.database import Database
 from jobs.ingest import ingest
-from jobs.store import dialogues, hints, labels, metrics, notes, runs
+from jobs.store import board, dialogues, hints, labels, metrics, notes, runs
+from jobs.store.board import Scope
 from jobs.store.dialogues import DialogueFilter
 from jobs.store.hints import LabelFilter
 from jobs.store.runs import RunFilter
@@ -30,8 +31,8 @@ from jobs.studio import Studio
 from . import studio_data as data
 from . import studio_server
 
-LIST, NEXT, SEARCH = 300.0, 100.0, 1000.0
-"""Most milliseconds of a list page or filter, of the next dialogue, and of a text search."""
+LIST, NEXT, SEARCH, BOARD = 300.0, 100.0, 1000.0, 1000.0
+"""Most milliseconds of a list page or filter, of the next dialogue, of a text search, and of the detector board."""
 RATE = 2000.0
 """Least turns a second."""
 MEMORY = 600.0
@@ -108,11 +109,12 @@ def build(db: Database, studio: Studio, args: argparse.Namespace, say: Callable[
 def label(db: Database, number: int) -> None:
     """Two people label some hints of all runs, and disagree about a few."""
     random_ = random.Random(0)
-    chosen = hints.queue(db, "ann", LabelFilter(which="audit", size=number), limit=number)
+    draw = LabelFilter(which="mixed", size=min(number, hints.MAX_SAMPLE))
+    chosen = hints.queue(db, "ann", draw, limit=number)
     for item in chosen:
         answers = random_.choices([("leak", "leak"), ("no_leak", "no_leak"), ("leak", "unsure")], [2, 7, 1])[0]
         for who, answer in zip(("ann", "bo"), answers, strict=True):
-            labels.put(db, item.key.run, item.key.event, item.key.turn, who, answer)
+            labels.put(db, item.key.run, item.key.event, item.key.turn, who, answer, draw=draw)
 
 
 def _turns(db: Database) -> int:
@@ -181,11 +183,16 @@ def questions(db: Database) -> list[tuple[str, float, Callable[[], int]]]:
     made.append(("its group", NEXT, lambda: len(dialogues.group(db, large, row))))
     made.append(("largest run: metrics of all steps", LIST, lambda: len(metrics.steps(db, large))))
     made.append(("version", 20.0, lambda: runs.version(db) > 0))
-    for which in ("all", "flagged", "audit"):
+    for which in ("all", "flagged", "audit", "mixed"):
         chosen = LabelFilter(which=which, todo=True)
         made.append((f"labels: next of {which}", NEXT, lambda chosen=chosen: len(hints.queue(db, "ann", chosen, 20))))  # type: ignore[misc]
         made.append((f"labels: progress in {which}", LIST, lambda chosen=chosen: hints.progress(db, "ann", chosen)[1]))  # type: ignore[misc]
-    made.append(("labels: all answers", LIST, lambda: len(labels.answers(db))))
+    for where, run in (("all runs", None), ("largest run", large)):
+        for by in ("tier", "checkpoint", "run"):
+            scope = Scope(run)
+            made.append(
+                (f"board: {where} by {by}", BOARD, lambda scope=scope, by=by: board.read(db, scope, by).used.hints)
+            )  # type: ignore[misc]
     return made
 
 
@@ -231,7 +238,7 @@ def served(db: Database, studio: Studio, repeats: int) -> tuple[list[Timing], fl
     large = runs.page(db, RunFilter(sort="created"), limit=1).rows[0].id
     assert large is not None
     asked = studio_server.routes(large, _deep(db, large), data.WORDS[0])
-    limits = {"list": LIST, "next": NEXT, "search": SEARCH}
+    limits = {"list": LIST, "next": NEXT, "search": SEARCH, "board": BOARD}
     with studio_server.serving(studio.root) as server:
         made = [
             Timing(f"HTTP {name}", limits[kind], *studio_server.ask(server, route, repeats), found=1)

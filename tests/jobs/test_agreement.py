@@ -1,10 +1,10 @@
-"""Agreement between labellers and of a detector with them, against numbers worked out by hand."""
+"""Agreement between labellers against numbers worked out by hand."""
 
 from __future__ import annotations
 
 import pytest
 
-from jobs.agreement import Judged, agreement, by_tier, consensus, scores
+from jobs.agreement import agreement, consensus
 
 
 def answers(text: str) -> dict[int, str]:
@@ -57,43 +57,3 @@ def test_only_items_that_both_answered_count() -> None:
 )
 def test_the_majority_of_the_decided_answers_decides(given: str, decided: str | None) -> None:
     assert consensus(answers(given).values()) == decided
-
-
-def test_precision_recall_and_f1_by_hand() -> None:
-    judged = [*[Judged(True, True, "exact")] * 6, *[Judged(False, True, "equivalent")] * 2, *[Judged(True, False)] * 3]
-    judged += [Judged(False, False)] * 9
-    found = scores(judged)
-    assert (found.n, found.hits, found.false_alarms, found.misses) == (20, 6, 2, 3)
-    assert found.precision.value == pytest.approx(6 / 8)
-    assert found.recall.value == pytest.approx(6 / 9)
-    assert found.f1 == pytest.approx(12 / 17)
-    # p_o = 15/20; detector flags 8 of 20, people 9 of 20: p_e = (8·9 + 12·11)/400 = 0.51; κ = 0.24/0.49
-    assert found.kappa.value == pytest.approx(0.24 / 0.49)
-    # Wilson for 6 of 8 (Newcombe 1998): 0.409275 to 0.928522
-    assert (found.precision.low, found.precision.high) == pytest.approx((0.409275, 0.928522), abs=1e-5)
-    assert {tier: share.value for tier, share in by_tier(judged).items()} == {"exact": 1.0, "equivalent": 0.0}
-
-
-def test_recall_is_not_said_where_no_unflagged_hint_was_labelled() -> None:
-    found = scores([Judged(True, True, "exact")] * 5)
-    assert (found.precision.value, found.recall.value, found.f1) == (1.0, None, None)
-
-
-def test_hints_on_one_task_count_as_one_cluster() -> None:
-    alone = scores([Judged(i % 2 == 0, True, "exact") for i in range(40)])
-    # four tasks of ten hints that stand or fall together: the interval is that of about four observations
-    together = scores([Judged(i // 10 % 2 == 0, True, "exact", task=i // 10) for i in range(40)])
-    assert alone.precision.value == together.precision.value == 0.5
-    width = [found.precision.high - found.precision.low for found in (alone, together)]  # type: ignore[operator]
-    assert width[1] > 2 * width[0]
-
-
-def test_nothing_judged_gives_no_numbers() -> None:
-    found = scores([])
-    assert (found.n, found.precision.value, found.recall.value, found.f1, found.kappa.value) == (
-        0,
-        None,
-        None,
-        None,
-        None,
-    )

@@ -254,21 +254,6 @@ def test_a_filter_that_cannot_be_is_refused(wrong: dict[str, object]) -> None:
 
 
 # -- around ----------------------------------------------------------------------------------------------------------
-def test_answers_stand_beside_what_the_detectors_said(db: Database, studio: Studio, run: Run) -> None:
-    other = add_run(db, studio, "other", training_events())
-    labels.put(db, run.id, LEAKS, 0, "anna", "leak")
-    labels.put(db, run.id, LATER, 0, "anna", "no_leak", blind=False)
-    labels.put(db, other.id, LATER, 0, "bob", "unsure")
-    found = [(a.key.event, a.labeller, a.label, a.blind, a.checked, a.flagged, a.tier) for a in labels.answers(db)]
-    assert found == [
-        (LEAKS, "anna", "leak", True, True, True, "exact"),
-        (LATER, "anna", "no_leak", False, True, False, None),
-        (LATER, "bob", "unsure", True, True, False, None),
-    ]
-    assert len(labels.answers(db, LabelFilter(run=other.id))) == 1
-    assert labels.answers(db, LabelFilter(environment="nowhere")) == []
-
-
 def test_labels_outlive_a_rebuild_of_their_run(db: Database, studio: Studio, run: Run) -> None:
     labels.put(db, run.id, LEAKS, 0, "anna", "leak", 12, 19)
     labels.put(db, run.id, LEAKS, 0, "anna", "unsure")

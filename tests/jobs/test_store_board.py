@@ -1,0 +1,249 @@
+"""The board over a database: strata and halves counted, draws told from picks, later sources, breakdowns, openings."""
+
+from __future__ import annotations
+
+import pytest
+from board_data import CODES, Truth, add_truth, in_test, label_draw, rescore
+from sqlalchemy import delete
+
+from jobs.database import Database
+from jobs.draws import Draw
+from jobs.errors import NotFound
+from jobs.estimates import Estimates
+from jobs.ingest import reindex
+from jobs.store import board, counts, hints, labels, runs
+from jobs.store.board import Scope
+from jobs.store.labels import LabelFilter
+from jobs.studio import Studio
+from jobs.tables import HintCount, LeakLabel
+from rl2f_core.errors import RL2FError
+
+
+@pytest.fixture
+def truth(db: Database, studio: Studio) -> Truth:
+    """400 hints, about 80 flagged."""
+    return add_truth(db, studio)
+
+
+def total(db: Database, scope: Scope = Scope()) -> Estimates:
+    return board.read(db, scope).total.estimates
+
+
+def half(db: Database, truth: Truth, *, test: bool) -> dict[tuple[str, int], tuple[bool, bool]]:
+    """Of every hint of a half: is it flagged, does it leak."""
+    flagged = {tuple(i.key[1:]) for i in labels.queue(db, "", LabelFilter("flagged"), 5000)}
+    codes = {key: CODES[int(key[0].rsplit("/", 1)[1]) % len(CODES)] for key in truth.leaks}
+    return {key: (key in flagged, leak) for key, leak in truth.leaks.items() if in_test(codes[key]) == test}
+
+
+# -- strata ----------------------------------------------------------------------------------------------------------
+def test_hints_are_counted_by_what_divides_them_as_they_come_and_when_they_are_read_again(
+    db: Database, studio: Studio, truth: Truth
+) -> None:
+    def tally() -> dict[object, int]:
+        return {key: n for test in (False, True) for key, n in counts.during_runs(db, test).items()}
+
+    found = tally()
+    assert sum(found.values()) == 400
+    assert sum(n for (sort, _), n in found.items() if sort.teacher == "llm") == 200  # type: ignore[misc]
+    assert sum(n for (sort, _), n in found.items() if sort.checkpoint == "rl2f@40") == 40  # type: ignore[misc]
+    assert sum(n for (_, said), n in found.items() if said.flagged and said.tier == "exact") == len(  # type: ignore[misc]
+        hints.queue(db, "", LabelFilter("flagged"), 5000)
+    )
+    for test in (False, True):
+        assert sum(counts.during_runs(db, test).values()) == len(half(db, truth, test=test))
+    reindex(db, studio)
+    assert tally() == found
+    runs.remove(db, truth.run.id or 0)
+    assert tally() == {}
+
+
+def test_a_step_of_the_schema_counts_what_is_there_already_as_the_ingester_does(db: Database, truth: Truth) -> None:
+    from jobs import _schema_board
+
+    before = counts.during_runs(db, test=True), counts.during_runs(db, test=False)
+    with db.write() as session:
+        session.execute(delete(HintCount))
+        session.connection().exec_driver_sql("UPDATE problem SET content = ''")
+        _schema_board.fill(session.connection())
+    assert (counts.during_runs(db, test=True), counts.during_runs(db, test=False)) == before
+
+
+# -- draws -----------------------------------------------------------------------------------------------------------
+def test_a_mixed_draw_holds_flagged_and_unflagged_hints_in_random_order_and_says_not_which(
+    db: Database, truth: Truth
+) -> None:
+    flagged = {item.key for item in labels.queue(db, "", LabelFilter("flagged"), 5000)}
+    drawn = [item.key for item in labels.queue(db, "", LabelFilter("mixed", size=60), 5000)]
+    assert len(drawn) == len(set(drawn)) == 60 and sum(key in flagged for key in drawn) == 30
+    assert 5 <= sum(key in flagged for key in drawn[:30]) <= 25, "mixed, not one after the other"
+    assert [i.key for i in labels.queue(db, "", LabelFilter("mixed", size=60), 5000)] == drawn
+    every = labels.queue(db, "", LabelFilter("mixed", size=5000), 5000)
+    assert len(every) == 400, "where few are flagged, the rest is not"
+
+
+def test_a_label_says_that_it_was_drawn_only_where_the_sample_holds_its_hint(db: Database, truth: Truth) -> None:
+    audit = LabelFilter("audit", run=truth.run.id, size=20)
+    sample = [item.key for item in labels.queue(db, "", audit, 50)]
+    other = next(i.key for i in labels.queue(db, "", LabelFilter("audit", size=400), 500) if i.key not in sample)
+    run = truth.run.id
+    assert labels.put(db, *sample[0], "anna", "leak", draw=audit).drawn == f"run/{run}/"
+    assert labels.put(db, *other, "anna", "leak", draw=audit).drawn is None
+    assert labels.put(db, *sample[1], "anna", "leak", draw=LabelFilter(run=run)).drawn is None
+    assert labels.put(db, *sample[0], "anna", "unsure").drawn == f"run/{run}/", "a changed answer stays drawn"
+    labels.undo(db, "anna")
+    assert labels.of_hint(db, *sample[0])[0].drawn == f"run/{run}/"
+
+
+def test_a_draw_is_kept_as_text_and_covers_what_it_could_have_drawn() -> None:
+    for draw in (Draw(), Draw("17", 3, "a/b"), Draw(environment="arithmetic")):
+        assert Draw.parse(draw.text()) == draw
+    assert Draw().covers([(1, "a"), (2, "b")]) and Draw(run=1).covers([(1, "a")])
+    assert not Draw(run=1).covers([(1, "a"), (2, "a")]) and not Draw(environment="a").covers([(1, "b")])
+    for wrong in ("", "run", "run/x/", "//a"):
+        with pytest.raises(RL2FError, match="no random draw"):
+            Draw.parse(wrong)
+
+
+# -- estimates -------------------------------------------------------------------------------------------------------
+def test_a_labelled_draw_estimates_recall_for_all_hints_of_the_half(db: Database, truth: Truth) -> None:
+    label_draw(db, truth, LabelFilter("mixed", size=120))
+    mine = half(db, truth, test=False)
+    drawn = {a.key[1:] for a in labels.queue(db, "", LabelFilter("mixed", size=120), 500)} & set(mine)
+    found = total(db)
+    assert (found.size, found.flagged) == (len(mine), sum(flag for flag, _ in mine.values()))
+    by_hand = {s: [mine[k][1] for k in drawn if mine[k][0] is s] for s in (True, False)}  # type: ignore[index]
+    assert (found.n_flagged, found.n_unflagged) == (len(by_hand[True]), len(by_hand[False]))
+    p, q = (sum(by_hand[s]) / len(by_hand[s]) for s in (True, False))
+    hits, misses = found.flagged * p, (found.size - found.flagged) * q
+    assert found.precision.value == pytest.approx(p)
+    assert found.recall.value == pytest.approx(hits / (hits + misses))
+    flags = sum(flag and leak for flag, leak in mine.values())
+    true = flags / sum(leak for _, leak in mine.values())
+    assert found.recall.low is not None and found.recall.low <= true <= found.recall.high  # type: ignore[operator]
+
+
+def test_labels_that_do_not_count_are_told_apart(db: Database, truth: Truth) -> None:
+    run = truth.run.id or 0
+    mine = set(half(db, truth, test=False))
+    audit = LabelFilter("audit", size=400)
+    keys = [i.key for i in labels.queue(db, "", audit, 500) if i.key[1:] in mine][:6]
+    labels.put(db, *keys[0], "anna", "no_leak", draw=audit)
+    labels.put(db, *keys[1], "anna", "no_leak")  # picked by hand
+    labels.put(db, *keys[2], "anna", "no_leak", blind=False, draw=audit)
+    labels.put(db, *keys[3], "anna", "unsure", draw=audit)
+    labels.put(db, *keys[4], "anna", "leak", draw=audit)
+    labels.put(db, *keys[4], "ben", "no_leak", draw=audit)  # a tie
+    labels.put(db, *keys[5], "anna", "no_leak", draw=LabelFilter("audit", run=run, size=400))
+    used = board.read(db, Scope()).used
+    assert (used.hints, used.counted, used.picked, used.unblind, used.undecided, used.narrower) == (6, 2, 1, 1, 2, 0)
+
+
+def test_a_draw_from_one_run_counts_for_that_run_and_not_for_all(db: Database, studio: Studio, truth: Truth) -> None:
+    other = add_truth(db, studio, "other", 100)
+    label_draw(db, other, LabelFilter("mixed", run=other.run.id, size=40))
+    every = board.read(db, Scope(), by="run")
+    assert every.total.estimates.n_flagged == 0 and every.used.narrower > 0
+    row = {row.name: row.estimates for row in every.rows}[str(other.run.id)]
+    alone = board.read(db, Scope(run=other.run.id))
+    assert row == alone.total.estimates and alone.used.narrower == 0
+    assert row.n_flagged + row.n_unflagged == every.used.narrower
+
+
+def test_a_stratum_that_is_labelled_to_the_last_hint_counts_without_a_draw(db: Database, truth: Truth) -> None:
+    flagged = [key for key, (flag, _) in half(db, truth, test=False).items() if flag]
+    for event, index in flagged[1:]:
+        labels.put(db, truth.run.id or 0, event, index, "anna", "leak")
+    assert total(db).precision.value is None
+    labels.put(db, truth.run.id or 0, *flagged[0], "anna", "no_leak")
+    assert total(db).precision.value == pytest.approx(1 - 1 / len(flagged))
+
+
+def test_each_breakdown_shares_the_hints_out_and_names_its_rows(db: Database, truth: Truth) -> None:
+    label_draw(db, truth, LabelFilter("mixed", size=200))
+    for by, names in {
+        "teacher": {"llm", "scripted"},
+        "environment": {"secret_code"},
+        "control": {"training", "hints"},
+        "run": {str(truth.run.id)},
+        "checkpoint": {"rl2f@1–10", "rl2f@11–20", "rl2f@21–30", "rl2f@31–40", "rl2f@40"},
+    }.items():
+        found = board.read(db, Scope(), by)
+        assert {row.name for row in found.rows} == names
+        sizes = [row.estimates for row in found.rows]
+        assert sum(e.size for e in sizes) == found.total.estimates.size
+        assert sum(e.n_flagged + e.n_unflagged for e in sizes) == found.used.counted
+        assert all(row.small == (row.estimates.n_flagged + row.estimates.n_unflagged < 20) for row in found.rows)
+    [tier] = board.read(db, Scope(), "tier").rows
+    assert tier.name == "exact" and tier.estimates == total(db)
+
+
+# -- later sources ---------------------------------------------------------------------------------------------------
+def test_a_later_source_is_judged_by_labels_that_were_drawn_by_the_first(db: Database, truth: Truth) -> None:
+    label_draw(db, truth, LabelFilter("mixed", size=5000))
+    other = runs.add(db, runs.of_config(*config_of("later")))
+    mine = half(db, truth, test=False)
+    perfect = {key for key, leak in truth.leaks.items() if leak}
+    rescore(db, truth, other.id or 0, perfect)
+    found = board.read(db, Scope(source=str(other.id)))
+    e = found.total.estimates
+    assert (e.size, e.flagged) == (len(mine), sum(leak for _, leak in mine.values()))
+    assert (e.precision.value, e.recall.value, e.kappa.value) == (1.0, 1.0, 1.0)
+    assert [row.name for row in found.rows] == ["derivation"] and not found.disputes
+    assert total(db).precision.value != 1.0
+    assert [s.name for s in board.sources(db)] == ["run", str(other.id)]
+
+
+def test_a_draw_can_be_made_by_a_later_sources_flags(db: Database, studio: Studio, truth: Truth) -> None:
+    unread = add_truth(db, studio, "unread", 50)
+    later = runs.add(db, runs.of_config(*config_of("later"))).id or 0
+    flags = set(list(truth.leaks)[:40])
+    rescore(db, truth, later, flags)
+    mixed = LabelFilter("mixed", size=60, source=str(later))
+    drawn = [item.key for item in labels.queue(db, "", mixed, 100)]
+    assert sum((key.event, key.turn) in flags for key in drawn) == 30
+    assert {key.run for key in drawn} == {truth.run.id} and unread.run.id != truth.run.id
+    label_draw(db, truth, mixed)
+    e = total(db, Scope(source=str(later)))
+    assert e.n_flagged + e.n_unflagged == sum(key[1:] in half(db, truth, test=False) for key in drawn)
+    assert total(db).n_flagged == 0, "it was not drawn by what was found at run time"
+
+
+def config_of(name: str) -> tuple[object, str, str]:
+    from replay_data import config
+
+    from rl2f_core.config import dump_yaml
+
+    made = config(name=name)
+    return made, dump_yaml(made), name
+
+
+# -- halves ----------------------------------------------------------------------------------------------------------
+def test_the_halves_share_no_hint_and_the_openings_of_one_are_kept(db: Database, truth: Truth) -> None:
+    label_draw(db, truth, LabelFilter("mixed", size=5000))
+    dev, test = (board.read(db, Scope(test=test)) for test in (False, True))
+    assert dev.total.estimates.size + test.total.estimates.size == 400
+    assert 120 < dev.total.estimates.size < 280
+    assert not {(d.event, d.turn) for d in dev.disputes} & {(d.event, d.turn) for d in test.disputes}
+    assert dev.used.hints + test.used.hints == 400 and test.disputes
+    assert board.openings(db) == []
+    board.open_test(db, Scope(test=True), "  anna ")
+    board.open_test(db, Scope(truth.run.id, "secret_code", test=True), "ben")
+    assert [(o.who, o.source, o.run_id, o.environment) for o in board.openings(db)] == [
+        ("ben", "run", truth.run.id, "secret_code"), ("anna", "run", None, "")
+    ]  # fmt: skip
+    with pytest.raises(RL2FError, match="labeller's name"):
+        board.open_test(db, Scope(), " ")
+
+
+def test_what_is_not_there_is_said(db: Database, truth: Truth) -> None:
+    with pytest.raises(NotFound, match="no findings of this source"):
+        board.read(db, Scope(source="99"))
+    with pytest.raises(RL2FError, match="no run 99"):
+        board.read(db, Scope(run=99))
+    with pytest.raises(RL2FError, match="no such breakdown"):
+        board.read(db, Scope(), by="moon")
+    with pytest.raises(RL2FError, match="no such source"):
+        LabelFilter(source="'; DROP")
+    with db.read() as session:
+        assert session.get(LeakLabel, 1) is None
