@@ -7,6 +7,7 @@ from typing import Literal
 from rl2f_core import registry
 from rl2f_core.config import BaseConfig
 from rl2f_core.leaks._assertion import asserted
+from rl2f_core.leaks._shown import listed_in
 from rl2f_core.leaks._text import find, normalise
 from rl2f_core.leaks.base import LeakDetector, LeakQuery
 from rl2f_core.types import LeakReport
@@ -39,7 +40,8 @@ class ExactLeak(LeakDetector):
         if not spans:
             return LeakReport(leaked=False)
         problem = self.environment.prompt(query.task.public)
-        shown = any(find(value, normalise(text, fold)) for text in (problem, *query.attempts))
+        texts = (problem, *query.attempts)
+        shown = any(find(value, normalise(text, fold)) for text in texts) or listed_in(answer, problem)
         for start, end in spans:
             words = asserted(hint, start, end, problem) if shown else None
             if words is None and shown:
