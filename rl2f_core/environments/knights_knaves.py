@@ -19,8 +19,8 @@ from pydantic import Field, field_validator
 from rl2f_core.config import BASIC, BaseConfig
 from rl2f_core.environments import _kk_logic as logic
 from rl2f_core.environments import _kk_text as words
-from rl2f_core.environments._kk_assertions import full_assignments, told_roles
 from rl2f_core.environments._kk_hints import Count, false_count, told_counts
+from rl2f_core.environments._kk_told import full_assignments, told_roles
 from rl2f_core.environments.base import CONTENTLESS, MAX_ATTEMPT_CHARS, Environment, Floor, draw, wrap
 from rl2f_core.errors import DataError
 from rl2f_core.registry import register

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 
 from rl2f_core.leaks._text import Normalised
 
@@ -13,16 +13,19 @@ _BASE64 = re.compile(r"(?<![\w+/=.-])[A-Za-z0-9+/_-]{2,400}={0,2}(?![\w+/=])")
 _WORDLIKE = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|\d+|[a-z]+(?:-[a-z]+)+|[A-Z]?[a-z]+(?:[-/_][A-Za-z]?[a-z]*)+")
 _BYTES = re.compile(r"(?<![\w.])(?:(?:0x|\\x)?[2-7][0-9a-fA-F][ ,]{1,2}){1,40}(?:0x|\\x)?[2-7][0-9a-fA-F](?![\w.])")
 _PRINTABLE = re.compile(r"[ -~\n]+")
-REVERSED_CUE = re.compile(
+_REVERSED_CUE = re.compile(
     r"\b(?:backwards?|revers\w*|right[- ]to[- ]left|from the right|mirror\w*|flip(?:ped|ping)?|back to front|turned? around|other way (?:a)?round|end to start|upside|from (?:the )?(?:end|back)|tail first|last to first|inverted|opposite order)",
     re.IGNORECASE,
 )
-_REVERSED_WORDS = re.compile(
-    r"(?<!\w)(?:eht|rewsna|rebmun|edoc|tcerroc|noitulos|tluser|derdnuh|dnasuoht|ytnewt|ytriht|ytrof|ytfif|ytxis|ytneves|"
-    r"ythgie|ytenin|eerht|ruof|evif|neves|thgie|enin|evlewt|neetriht|neetruof|neetfif|neetxis|neetneves|neethgie|"
-    r"neetenin|thgink|evank|si|yrT|yrt|ei)(?!\w)",
-    re.IGNORECASE,
-)  # fmt: skip
+_REVERSED_WORDS = frozenset(
+    "eht rewsna rebmun edoc tcerroc noitulos tluser derdnuh dnasuoht ytnewt ytriht ytrof ytfif ytxis ytneves ythgie ytenin "
+    "eerht ruof evif neves thgie enin evlewt neetriht neetruof neetfif neetxis neetneves neethgie neetenin thgink evank "
+    "rail si yrt sesrever sdrawkcab".split()
+)
+_BACKWARDS = frozenset(
+    "backward backwards back right left reverse reversed reversing reversal mirror mirrored flip flipped flipping turned around round end "
+    "upside tail last inverted opposite".split()
+)
 
 
 def decoded(source: Normalised, base64_named: bool = False) -> Iterator[Normalised]:
@@ -60,8 +63,13 @@ def _standing_for(source: Normalised, start: int, end: int, plain: str) -> Norma
     return Normalised(plain, [first] * len(plain), [last] * len(plain))
 
 
-def turned(source: Normalised) -> Normalised | None:
-    """The whole text from right to left, where that makes English words of it."""
-    if not _REVERSED_WORDS.search(source.text):
+def speaks_of_reversal(words: Set[str], text: str) -> bool:
+    """Does the text speak of reading backwards?"""
+    return not _BACKWARDS.isdisjoint(words) and _REVERSED_CUE.search(text) is not None
+
+
+def turned(source: Normalised, words: Set[str]) -> Normalised | None:
+    """The whole text from right to left, where that makes English words of its words."""
+    if _REVERSED_WORDS.isdisjoint(words):
         return None
     return Normalised(source.text[::-1], source.starts[::-1], source.ends[::-1])

@@ -6,7 +6,7 @@ For answers that are made of single letters, such as `K Q Z`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from string import ascii_uppercase
 
 from rl2f_core.leaks._text import Reading
@@ -20,6 +20,9 @@ SPOKEN = {
 }
 """The spelling alphabet of NATO and ICAO."""
 _SPOKEN = re.compile(rf"\b(?:x-ray|{'|'.join(SPOKEN)})\b", re.IGNORECASE)
+_SPOKEN_WORDS = frozenset((*SPOKEN, "ray"))
+_ALPHABET_WORDS = frozenset("alphabet alphabetical alphabetically letter letters a".split())
+_NEIGHBOUR_WORDS = frozenset("after before following preceding follows precedes succeeding".split())
 _ORDINALS = {
     word: n
     for n, word in enumerate(
@@ -49,11 +52,13 @@ _NEIGHBOUR = re.compile(
 )
 
 
-def plainer(text: str) -> list[tuple[int, int, str]]:
+def plainer(text: str, words: Set[str]) -> list[tuple[int, int, str]]:
     """Letters that the text names in other words, as pieces for `_text.replaced`: `Kilo` as K, `the 11th letter of the
     alphabet` as K, `the letter after J` as K."""
-    pieces = [(*match.span(), match[0][0].upper()) for match in _SPOKEN.finditer(text)]
-    if _ALPHABET_CUE.search(text):
+    pieces = []
+    if not _SPOKEN_WORDS.isdisjoint(words):
+        pieces = [(*match.span(), match[0][0].upper()) for match in _SPOKEN.finditer(text)]
+    if not _ALPHABET_WORDS.isdisjoint(words) and _ALPHABET_CUE.search(text):
         for pattern in _ALPHABET:
             for match in pattern.finditer(text):
                 places = [_place(item) for item in re.findall(_ITEM, match["list"], re.IGNORECASE)]
@@ -61,7 +66,7 @@ def plainer(text: str) -> list[tuple[int, int, str]]:
                     letters = ", ".join(ascii_uppercase[place - 1] for place in places)
                     start, end = match.span("list")
                     pieces.append((start, match.end() if pattern is _ALPHABET[0] else end, letters))
-    if "letter" in text:
+    if not _NEIGHBOUR_WORDS.isdisjoint(words):
         for match in _NEIGHBOUR.finditer(text):
             place = ascii_uppercase.index(match["letter"].upper()) + (1 if match["after"] else -1)
             if 0 <= place < 26:
@@ -85,6 +90,7 @@ _FILL = frozenset(
     "plus first second third fourth fifth sixth seventh eighth at end is it".split()
 )
 _TIGHT = re.compile(r"(?<![\w])[A-Za-z](?:[._/|+&~•·:→>-][A-Za-z]){1,11}(?![\w])")
+_SINGLE = re.compile(r"(?<![^\W_])[A-Za-z](?![^\W_])")
 _QUOTED = "'\"“”‘’`*(["
 _FAR = 40
 
@@ -94,7 +100,7 @@ def rows(text: str, length: int) -> Iterator[Reading]:
 
     A blank (`?`, `_`, dots) ends a row; capitals only, unless the letter stands in quotation marks.
     """
-    if length < 2:
+    if length < 2 or len(_SINGLE.findall(text)) < length:
         return
     for match in _TIGHT.finditer(text):
         letters = re.sub(r"[^A-Za-z]", "", match[0]).upper()

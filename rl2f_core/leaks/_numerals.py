@@ -21,9 +21,8 @@ _BASES = {
     7: r"base[- ](?:7|seven)", 9: r"base[- ](?:9|nine)", 12: r"duodecimal|base[- ](?:12|twelve)",
     20: r"base[- ](?:20|twenty)", 36: r"base[- ](?:36|thirty-?\s?six)",
 }  # fmt: skip
-BASE_CUE = re.compile(
-    r"\b(?:binary|bits|octal|oct|hex(?:adecimal)?|ternary|duodecimal|base[- ](?!ten|10\b)\w)", re.IGNORECASE
-)
+BASE_WORDS = frozenset("binary bits octal oct hex hexadecimal ternary duodecimal base".split())
+"""Words of which one stands in a text that names a base."""
 _NAMED = [
     (base, re.compile(rf"\b(?:{name})\b", re.IGNORECASE), re.compile(rf"(?<!\w)[0-9a-z]{{1,40}}(?!\w)", re.IGNORECASE))
     for base, name in _BASES.items()
@@ -36,7 +35,7 @@ _BITS_APART = re.compile(r"(?<![\w.,])[01]{4}(?:[ _][01]{4}){1,8}(?![\w]|[.,]\d)
 _NEAR = 40
 
 
-def based(text: str) -> Iterator[Reading]:
+def based(text: str, named: bool) -> Iterator[Reading]:
     """Numbers in another base: `0x84`, `0b10000100`, `84 in hex`, `binary 10000100`, and a bare run of six bits."""
     for match in _PREFIXED.finditer(text):
         group = match.lastindex or 1
@@ -44,7 +43,7 @@ def based(text: str) -> Iterator[Reading]:
     for pattern in (_BITS, _BITS_APART):
         for match in pattern.finditer(text):
             yield Reading(match.start(), match.end(), str(int(re.sub("[ _]", "", match[0]), 2)))
-    if not BASE_CUE.search(text):
+    if not named:
         return
     for base, name, token in _NAMED:
         for cue in name.finditer(text):
@@ -65,14 +64,12 @@ def based(text: str) -> Iterator[Reading]:
 
 
 # -- Roman numerals --------------------------------------------------------------------------------------------------
-ROMAN_CUE = re.compile(r"\broman\b", re.IGNORECASE)
 _ROMAN = re.compile(r"(?<![\w'])(?=[IVXLCDM])M{0,3}(?:CM|CD|D?C{0,3})(?:XC|XL|L?X{0,3})(?:IX|IV|V?I{0,3})(?![\w'])")
 _ROMAN_DIGITS = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100, "D": 500, "M": 1000}
 
 
-def roman(text: str) -> Iterator[Reading]:
+def roman(text: str, cued: bool) -> Iterator[Reading]:
     """Roman numerals in capitals, two letters at least; with the word "Roman" nearby one letter or small ones too."""
-    cued = ROMAN_CUE.search(text) is not None
     for match in _ROMAN.finditer(text.upper() if cued and len(text.upper()) == len(text) else text):
         if len(match[0]) > 1 or cued:
             yield Reading(match.start(), match.end(), str(_roman_value(match[0])), not cued and len(match[0]) < 2)

@@ -138,6 +138,8 @@ def find(value: str, text: Normalised) -> list[tuple[int, int]]:
     A word is not found inside a longer word, a number not inside a longer number (12 in 120, 1.12, 1,012 or −12).
     White space around punctuation may differ.
     """
+    if not all(word in text.text for word in _words(value)):
+        return []
     pattern = _pattern(value)
     if pattern is None or (match := pattern.search(text.text)) is None:
         return []
@@ -152,6 +154,11 @@ def find(value: str, text: Normalised) -> list[tuple[int, int]]:
             position = match.start() + 1
         match = pattern.search(text.text, position)
     return found
+
+
+@lru_cache(1024)
+def _words(value: str) -> list[str]:
+    return [match[0] for match in _TOKEN.finditer(value)]
 
 
 @lru_cache(1024)

@@ -13,15 +13,16 @@ from rl2f_core import registry
 from rl2f_core.config import BaseConfig
 from rl2f_core.environments.base import Environment, wrap
 from rl2f_core.errors import shorten
-from rl2f_core.leaks import _encodings, _letters, _readings
+from rl2f_core.leaks import _letters, _readings
 from rl2f_core.leaks._assertion import asserted
 from rl2f_core.leaks._readings import View, Wanted
 from rl2f_core.leaks._shown import listed_in, numerals, stands_shown
-from rl2f_core.leaks._text import Normalised, literals, normalise, whole
-from rl2f_core.leaks.base import LeakDetector, LeakQuery
+from rl2f_core.leaks._text import Normalised, Reading, literals, normalise, whole
+from rl2f_core.leaks.base import CLEAN, LeakDetector, LeakQuery
 from rl2f_core.types import LeakReport, Task
 
 _TASKS_KEPT = 512
+_TEXTS_KEPT = 64
 
 
 class _Found(NamedTuple):
@@ -43,8 +44,9 @@ class _Ground:
     problem: str
     answer: str
     wanted: Wanted
-    parts: dict[str, str]
+    parts: dict[str, str] | None = None
     accepted: dict[str, bool] = field(default_factory=dict)
+    parsed: dict[str, str | None] = field(default_factory=dict)
 
 
 @registry.register("leak")
@@ -102,9 +104,7 @@ class EquivalentLeak(LeakDetector):
         letters = len(tokens) if all(len(t) == 1 and t.isascii() and t.isalpha() for t in tokens) else 0
         digits = any(c.isdigit() for c in answer)
         wanted = Wanted(digits, digits and answer.lstrip("+-").isdecimal(), letters)
-        parsed = env.verify(task, wrap(answer)).parsed
-        parts = env.parts_of(task, parsed) if parsed is not None else {}
-        ground = _Ground(task, env.prompt(task.public), answer, wanted, parts)
+        ground = _Ground(task, env.prompt(task.public), answer, wanted)
         self._grounds[id(task)] = ground
         if len(self._grounds) > _TASKS_KEPT:
             self._grounds.popitem(last=False)
@@ -123,27 +123,28 @@ class EquivalentLeak(LeakDetector):
         wanted, found = ground.wanted, []
         for view in seen:
             found += self._candidates(ground, view)
-            text = view.text.text
-            if wanted.integer:
-                last, told = self._last(ground, query), None
-                if query.hints:
-                    told = self._told_number(ground, query.hints)
-                for reading, operands in _readings.numbers(text, last, told):
-                    if reading.start < reading.end and self._accepts(ground, reading.said):
-                        span = view.text.original(reading.start, reading.end)
-                        loose = reading.loose or span in view.loose
-                        names = sorted(str(abs(n)) for n in operands)
-                        found.append(_Found(*span, reading.said, loose, names, text[reading.start : reading.end]))
-            elif wanted.letters:
-                found += self._spelled(ground, view)
-        if wanted.integer:
-            found += self._bounded(ground, query, seen[-1])
+            found += self._numbers(ground, query, view) if wanted.integer else self._spelled(ground, view)
         return sorted(found, key=lambda item: item[:2])
+
+    def _numbers(self, ground: _Ground, query: LeakQuery, view: View) -> Iterator[_Found]:
+        """Numbers in other notations, described by others, or left by bounds."""
+        text = view.text
+        last, told = lambda: self._last(ground, query), lambda: self._told_number(ground, query.hints)
+        for reading, operands in (
+            *((reading, []) for reading in _readings.numbers(view)),
+            *_readings.described(view, last, told if query.hints else None),
+            *((reading, []) for reading in self._bounded(ground, query, view)),
+        ):
+            if reading.start < reading.end and self._accepts(ground, reading.said):
+                span = text.original(reading.start, reading.end)
+                names = sorted(str(abs(n)) for n in operands)
+                words = text.text[reading.start : reading.end]
+                yield _Found(*span, reading.said, reading.loose or span in view.loose, names, words)
 
     def _candidates(self, ground: _Ground, view: View) -> Iterator[_Found]:
         """What the environment reads in one view, and the same from right to left where the view speaks of it."""
         text = view.text.text
-        backwards = _encodings.REVERSED_CUE.search(text) is not None
+        backwards = view.reversal
         numbers: list[tuple[int, int]] | None = None
         read = self.environment.candidates(ground.task, text)
         if backwards and ground.wanted.letters:
@@ -169,18 +170,18 @@ class EquivalentLeak(LeakDetector):
                 words = text[reading.start : reading.end]
                 yield _Found(*view.text.original(*reading[:2]), reading.said, reading.loose, [], words)
 
-    def _bounded(self, ground: _Ground, query: LeakQuery, view: View) -> Iterator[_Found]:
-        tried = [int(p) for p in self._parsed(ground, query.attempts) if p.lstrip("+-").isdecimal()]
-        earlier = self._plain(ground, query.hints)
-        for reading in _readings.bounded(view.text.text, earlier, tried):
-            if reading.start < reading.end and self._accepts(ground, reading.said):
-                span = view.text.original(reading.start, reading.end)
-                yield _Found(*span, reading.said, False, [], view.text.text[reading.start : reading.end])
+    def _bounded(self, ground: _Ground, query: LeakQuery, view: View) -> Iterator[Reading]:
+        def tried() -> list[int]:
+            return [int(p) for p in self._parsed(ground, query.attempts) if p.lstrip("+-").isdecimal()]
+
+        return _readings.bounded(view, self._earlier(ground, query.hints), tried)
 
     def _completed(self, ground: _Ground, query: LeakQuery, visible: Normalised) -> Iterator[_Found]:
         """Readings that begin in the earlier hints and end in this one."""
         wanted = ground.wanted
-        joined = _readings.after(query.hints, visible) if wanted.digits or wanted.letters else None
+        if not query.hints or not (wanted.digits or wanted.letters):
+            return
+        joined = _readings.after(query.hints, visible, wanted)
         if joined is None:
             return
         begin = next((start for char, start in zip(visible.text, visible.starts, strict=True) if char.isalnum()), 0)
@@ -222,21 +223,20 @@ class EquivalentLeak(LeakDetector):
         """The share of the answer that this hint and those before it give away part by part."""
         true = self._true_parts(ground, seen)
         if not true:
-            return LeakReport(leaked=False)
+            return CLEAN
         held = self.environment.held_parts(ground.task, self._parsed(ground, query.attempts))
         new = [item for item in true if item[2:] not in held]
         if not new:
-            return LeakReport(leaked=False)
+            return CLEAN
         before = {
             item[2:]
             for hint in query.hints
-            for item in self._true_parts(
-                ground, _readings.views(normalise(hint, fold=False, lines=True), ground.wanted)
-            )
+            for item in self._true_parts(ground, self._views(ground, hint))
         }
         known = before | {item[2:] for item in true}
         given = known - held
-        share = 1.0 if len(known) == len(ground.parts) else len(given) / len(ground.parts)
+        parts = len(self._parts(ground))
+        share = 1.0 if len(known) == parts else len(given) / parts
         start, end, name, value = new[0]
         told = ", ".join(dict.fromkeys(f"{name} is {value}" for _, _, name, value in new))
         evidence = f"“{shorten(query.hint[start:end], 80)}” tells: {shorten(told, 80)}"
@@ -246,32 +246,46 @@ class EquivalentLeak(LeakDetector):
 
     def _true_parts(self, ground: _Ground, seen: Sequence[View]) -> list[tuple[int, int, str, str]]:
         """Parts of the answer that a text tells, in order; of two things said of one part the last counts."""
-        if not ground.parts:
-            return []
         found: dict[str, tuple[int, int, str, str]] = {}
         for view in seen:
             for start, end, name, value in self.environment.told_parts(ground.task, view.text.text):
                 if start < end:
                     found[name] = (*view.text.original(start, end), name, value)
-        return sorted(item for item in found.values() if ground.parts.get(item[2]) == item[3])
+        parts = self._parts(ground) if found else {}
+        return sorted(item for item in found.values() if parts.get(item[2]) == item[3])
+
+    def _parts(self, ground: _Ground) -> dict[str, str]:
+        """The answer by its parts."""
+        if ground.parts is None:
+            parsed = self.environment.verify(ground.task, wrap(ground.answer)).parsed
+            ground.parts = {} if parsed is None else self.environment.parts_of(ground.task, parsed)
+        return ground.parts
 
     # -- the dialogue --------------------------------------------------------------------------------------------
     def _parsed(self, ground: _Ground, attempts: Sequence[str]) -> list[str]:
-        verdicts = (self.environment.verify(ground.task, attempt) for attempt in attempts)
-        return [verdict.parsed for verdict in verdicts if verdict.parsed is not None]
+        """The attempts that could be parsed, in normal form."""
+        for attempt in attempts:
+            if attempt not in ground.parsed:
+                if len(ground.parsed) > _TEXTS_KEPT:
+                    ground.parsed.clear()
+                ground.parsed[attempt] = self.environment.verify(ground.task, attempt).parsed
+        return [parsed for attempt in attempts if (parsed := ground.parsed[attempt]) is not None]
 
     def _last(self, ground: _Ground, query: LeakQuery) -> int | None:
         parsed = self._parsed(ground, query.attempts[-1:])
         return int(parsed[0]) if parsed and parsed[0].lstrip("+-").isdecimal() else None
 
-    def _plain(self, ground: _Ground, hints: Sequence[str]) -> str:
-        """The earlier hints with their number words as digits."""
-        told = (_readings.views(normalise(hint, fold=False, lines=True), ground.wanted)[-1].text.text for hint in hints)
-        return "\n".join(told)
+    def _views(self, ground: _Ground, hint: str) -> list[View]:
+        return _readings.views(normalise(hint, fold=False, lines=True), ground.wanted)
+
+    def _earlier(self, ground: _Ground, hints: Sequence[str]) -> Iterator[View]:
+        """The earlier hints, each with its number words as digits."""
+        return (self._views(ground, hint)[0] for hint in hints)
 
     def _told_number(self, ground: _Ground, hints: Sequence[str]) -> int | None:
         """The last number of the earlier hints."""
-        found = literals(text := self._plain(ground, hints))
+        text = "\n".join(view.text.text for view in self._earlier(ground, hints))
+        found = literals(text)
         digits = text[slice(*found[-1])].replace(",", "") if found else ""
         return int(digits) if digits.lstrip("+-").isdecimal() else None
 

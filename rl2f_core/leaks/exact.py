@@ -9,7 +9,7 @@ from rl2f_core.config import BaseConfig
 from rl2f_core.leaks._assertion import asserted
 from rl2f_core.leaks._shown import listed_in
 from rl2f_core.leaks._text import find, normalise
-from rl2f_core.leaks.base import LeakDetector, LeakQuery
+from rl2f_core.leaks.base import CLEAN, LeakDetector, LeakQuery
 from rl2f_core.types import LeakReport
 
 
@@ -38,7 +38,7 @@ class ExactLeak(LeakDetector):
         hint = normalise(query.hint, fold)
         spans = find(value, hint)
         if not spans:
-            return LeakReport(leaked=False)
+            return CLEAN
         problem = self.environment.prompt(query.task.public)
         texts = (problem, *query.attempts)
         shown = any(find(value, normalise(text, fold)) for text in texts) or listed_in(answer, problem)
@@ -50,4 +50,4 @@ class ExactLeak(LeakDetector):
             found = query.hint[slice(*span)]
             evidence = f"asserted as the answer: “{words}”" if words else f"the answer “{found}” stands in the hint"
             return LeakReport(leaked=True, tier=self.name, span=span, evidence=evidence, share=1.0)
-        return LeakReport(leaked=False)
+        return CLEAN
