@@ -1,4 +1,4 @@
-"""What a form may name to load or to ask: known models, the studio's own runs and their checkpoints, shipped prompts, and
+"""What a form may name to load or to ask: known models, the studio's runs and their checkpoints, shipped prompts, and
 endpoints on this machine or in the server's `RL2F_ENDPOINTS`. Nothing else is read, and nobody else is asked: else a
 browser could send a key of this machine's environment, or a request from inside its network, wherever it likes.
 """

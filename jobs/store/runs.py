@@ -23,7 +23,6 @@ from jobs.tables import (
     HintCount,
     LeakFinding,
     LeakLabel,
-    LeakScan,
     Log,
     Metric,
     Note,
