@@ -302,7 +302,7 @@ class BaseRun(BaseConfig):
     def _teacher_can_go_on(self) -> BaseRun:
         name: Any = self.teacher.type  # type: ignore[attr-defined]
         teacher: Any = registry.get("teacher", name)
-        if "no_oracle" in self.evaluation.controls and not teacher.after_right:
+        if "no_oracle" in self.evaluation.controls and not getattr(teacher, "after_right", False):
             fitting = [
                 n for n in registry.names("teacher") if getattr(registry.get("teacher", n), "after_right", False)
             ]

@@ -315,6 +315,22 @@ def test_the_cache_is_used_again_only_where_the_prompt_extends_what_it_holds(bac
     assert backend._reusable([Prompt(longer[1].token_ids, 1, "d0")], None) is None  # another dialogue's tokens
 
 
+def test_a_question_to_a_teacher_between_two_turns_leaves_the_students_cache_as_it_is(backend: HFBackend) -> None:
+    first = prompts(backend, 3)
+    said = backend.generate(first, SAMPLING)
+    held, tokens = backend._cache, list(backend._cache.tokens)
+    asked = Prompt(opening(backend, "Hint?"), 9)
+    alone = backend.generate([asked, asked], SAMPLING)
+    assert backend._cache is held and held.tokens == tokens
+    longer = [grown(backend, p, g) for p, g in zip(first, said, strict=True)]
+    assert backend._reusable(longer, None) == [0, 1, 2]
+    went_on = backend.generate(longer, SAMPLING)
+    backend.forget()
+    assert [g.token_ids for g in backend.generate(longer, SAMPLING)] == [g.token_ids for g in went_on]
+    backend.forget()
+    assert backend.generate([asked, asked], SAMPLING) == alone and backend._cache is None
+
+
 def test_a_prompt_under_a_known_name_with_other_tokens_gets_its_own_answer(backend: HFBackend) -> None:
     (first,) = prompts(backend, 1)
     backend.generate([first], SAMPLING)

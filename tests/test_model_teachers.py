@@ -15,7 +15,7 @@ from rl2f_core import prompts, registry
 from rl2f_core.backends.fake import FakeBackend
 from rl2f_core.backends.pool import Models
 from rl2f_core.config import LeaksConfig, RewardConfig, RolloutConfig, parse_config
-from rl2f_core.environments.base import CONTENTLESS, Environment, wrap
+from rl2f_core.environments.base import CONTENTLESS, NEUTRAL, Environment, wrap
 from rl2f_core.errors import ConfigError
 from rl2f_core.evaluation.costs import add_costs, costs_text, teacher_costs
 from rl2f_core.evaluation.metrics import measure
@@ -321,6 +321,9 @@ def test_without_the_oracles_stop_the_dialogue_goes_on_and_its_last_answer_count
     assert with_oracle["given_up"].value is None
     assert without["hazard/2"].value == 0.0 and without["hazard/3"].value == 0.5  # of 001 and 000
     assert measure(free, 2).final().value == 0.25
+    broken = FakeBackend(script=lambda text, rng: "" if "You check your own" in text else script(text, rng))
+    hints = [t.hint for d in play(held, broken, config, oracle_stop=False) for t in d.turns if t.hint is not None]
+    assert {h.text for h in hints} == {NEUTRAL} and all(h.error for h in hints)  # the verdict is not told by a failure
 
 
 def test_only_a_teacher_that_does_not_know_the_verdict_goes_on_without_the_oracle() -> None:

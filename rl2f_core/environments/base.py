@@ -20,6 +20,8 @@ from rl2f_core.errors import DataError, shorten
 from rl2f_core.types import SPLITS, Split, Task, Verdict
 
 CONTENTLESS = "That is not correct. Try again."
+NEUTRAL = "Check your answer and give it again."
+"""In place of `CONTENTLESS` where the dialogue goes on without the verifier's word, which that message would tell."""
 MAX_ATTEMPT_CHARS = 20_000
 """Longer attempts are unparsable: no honest answer is that long, and no parser should have to read it."""
 

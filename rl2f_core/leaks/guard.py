@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Literal
 
 from rl2f_core import registry
 from rl2f_core.config import LeaksConfig
-from rl2f_core.environments.base import CONTENTLESS, Environment
+from rl2f_core.environments.base import Environment
 from rl2f_core.leaks.base import LeakDetector, LeakQuery, first_leaks
 from rl2f_core.teachers.base import Feedback, FeedbackRequest
 from rl2f_core.types import Hint, LeakReport, Usage
@@ -123,10 +123,10 @@ class LeakGuard:
         hint = Hint(text=feedback.text, teacher=teacher, leak=report, source_task=feedback.source_task,
                     prompt=feedback.prompt, usage=feedback.usage, error=feedback.error)  # fmt: skip
         if feedback.error is not None:
-            return _without_words(hint, feedback)
+            return _without_words(hint, feedback, request)
         if report is None or not report.leaked or self.action == "flag":
             return Guarded(hint)
-        text = {"redact": self._redact(request, feedback.text, report), "resample": CONTENTLESS, "drop": ""}[
+        text = {"redact": self._redact(request, feedback.text, report), "resample": request.contentless, "drop": ""}[
             self.action
         ]
         return Guarded(hint.model_copy(update={"text": text, "original": feedback.text}), drop=self.action == "drop")
@@ -138,11 +138,11 @@ class LeakGuard:
             if found is None or not found.leaked:
                 return text
             if found.span is None:
-                return CONTENTLESS
+                return request.contentless
             start, end = found.span
             text = text[:start] + BLANK + text[end:]
             found = self._report(request, text)
-        return CONTENTLESS
+        return request.contentless
 
     def _resample(
         self, requests: Sequence[FeedbackRequest], answers: list[Guarded], refused: list[int], ask_again: AskAgain
@@ -159,7 +159,7 @@ class LeakGuard:
                 hint = answers[index].hint.model_copy(update={"usage": usage})
                 answers[index] = replace(answers[index], hint=hint, asked=attempt)
                 if feedback.error is not None:
-                    answers[index] = replace(_without_words(hint, feedback), asked=attempt)
+                    answers[index] = replace(_without_words(hint, feedback, requests[index]), asked=attempt)
                     continue
                 if report is not None and report.leaked:
                     leaking.append(index)
@@ -169,9 +169,9 @@ class LeakGuard:
             refused = leaking
 
 
-def _without_words(hint: Hint, feedback: Feedback) -> Guarded:
+def _without_words(hint: Hint, feedback: Feedback, request: FeedbackRequest) -> Guarded:
     """The answer where the teacher had none: contentless, or the end of the dialogue."""
-    text = "" if feedback.fatal else CONTENTLESS
+    text = "" if feedback.fatal else request.contentless
     told = hint.model_copy(update={"text": text, "source_task": None, "error": feedback.error})
     return Guarded(told, fail=feedback.fatal, error=feedback.error)
 

@@ -233,7 +233,10 @@ class RolloutEngine:
         """Let the teacher answer, the guard read, and the dialogue grow by the hint."""
         if not live:
             return
-        requests = [FeedbackRequest(d.request.task, tuple(d.turns), d.request.seed, adapter=adapter) for d in live]
+        requests = [
+            FeedbackRequest(d.request.task, tuple(d.turns), d.request.seed, adapter=adapter, oracle=self.oracle_stop)
+            for d in live
+        ]
         try:
             guarded = self.guard.read(requests, self.ask(requests), self.teacher.name, self.ask)
         except Exception as error:  # a teacher that breaks ends the dialogue it breaks on, not the run or its company

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rl2f_core.config import BaseConfig
-from rl2f_core.environments.base import Environment
+from rl2f_core.environments.base import CONTENTLESS, NEUTRAL, Environment
 from rl2f_core.types import Task, Turn, Usage, Verdict
 
 if TYPE_CHECKING:
@@ -29,11 +29,18 @@ class FeedbackRequest:
     """How many hints for this attempt were already refused by a leak detector."""
     adapter: str | None = None
     """The weights that made the attempts, by the student's backend's name for them; None is the base."""
+    oracle: bool = True
+    """The student may know that the attempt is wrong. False where right answers are hinted on too."""
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
         """The verdicts so far, oldest first."""
         return tuple(turn.verdict for turn in self.turns)
+
+    @property
+    def contentless(self) -> str:
+        """What stands in for a hint that says nothing."""
+        return CONTENTLESS if self.oracle else NEUTRAL
 
     def rng(self) -> random.Random:
         """A generator of its own for this request."""

@@ -41,7 +41,7 @@ def test_a_hint_of_a_model_is_kept_with_prompt_cost_and_error(db: Database, stud
     assert failed["error"].startswith("HTTP 500") and failed["read"] == CONTENTLESS and failed["usage"]["requests"] == 5
     assert (caught["text"], caught["usage"], caught["prompt"]) == ("It is 8.", None, None)
     drawn = hints.queue(db, "ann", hints.LabelFilter(run=run.id, which="audit"), limit=10)
-    assert [item.turn.row.index for item in drawn] == [0]  # what stands in for no hint is nobody's hint
+    assert [item.key.turn for item in drawn] == [0]  # what stands in for no hint is nobody's hint
     assert _teacher(metrics.steps(db, run.id)) == "3 hints, 2 failed (66.7%), 0 tokens read, 0 written"
     assert _teacher([]) is None and runs.get(db, run.id).bad_lines == 0
 

@@ -22,6 +22,7 @@ from jobs.tables import ChatMessage, Run
 from rl2f_core.errors import ConfigError, DataError, RL2FError, RunError
 from rl2f_core.events import DialogueEvent, read_events
 from rl2f_core.rollout.engine import turn_seed
+from rl2f_core.teachers import human
 
 SHORT = {"max_new_tokens": 8, "temperature": 1.0, "top_p": 1.0, "seed": 3}
 LONG = {"max_new_tokens": 1500, "temperature": 5.0, "top_p": 1.0, "seed": 3}
@@ -365,6 +366,10 @@ def test_a_leak_that_ends_dialogues_ends_this_one(talk: Talk) -> None:
     hint = talk.wait(chat)[-1]
     assert (hint.role, hint.content, hint.detail["ended"]) == ("teacher", "", "dropped")
     assert hint.detail["hint"]["original"] == text and hint.detail["recorded"]
+    events = read_events(talk.studio.folder("chat") / "events.jsonl")
+    kept = {e.id: e for e in events if isinstance(e, DialogueEvent)}[hint.detail["recorded"]["event"]]
+    said = kept.dialogue.turns[0].hint
+    assert said is not None and said.teacher == human.NAME == "human"  # a person's dialogue is data like any other
     with pytest.raises(DataError, match="no such attempt"):
         talk.service.play_turn(chat, {"base": number(hint)})
 

@@ -1,0 +1,58 @@
+"""A run with a model teacher from the form to the replay: its endpoint, its prompt, what it cost and what failed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import yaml
+from openai_server import Say, serving
+
+from rl2f_core import prompts
+
+WAIT = 60_000
+"""Milliseconds; the machine may be busy with the run itself."""
+
+
+@pytest.mark.slow
+def test_a_run_with_an_endpoint_as_teacher_is_chosen_started_and_read(
+    visit: Callable[..., Any], page: Any, tiny_config: dict[str, Any]
+) -> None:
+    page.set_default_timeout(WAIT)
+    stage = {"name": "rl", "method": "rl2f", "steps": 1, "tasks_per_step": 1, "group_size": 2}
+    config = {**tiny_config, "stages": [stage], "rollout": {**tiny_config["rollout"], "context_length": 1024}}
+    config["evaluation"]["checkpoints"] = []
+
+    def field(path: str) -> Any:
+        return page.locator(f'#nr-form [data-key="{path}"]')
+
+    with serving(lambda n, body: Say("Think <b>again</b>.") if n % 2 else Say(status=404)) as endpoint:
+        visit("/new", page)
+        page.wait_for_selector("#nr-form .rf-row")
+        page.locator("#nr-yaml").fill(yaml.safe_dump(config))
+        page.wait_for_function("document.querySelector('#nr-form [data-key=\"name\"]').value === 'recorded'")
+        assert "human" not in field("teacher.type").locator("option").all_inner_texts()
+        field("teacher.type").select_option("llm")
+        field("teacher.llm.type").select_option("openai_api")
+        field("teacher.style").select_option("next_step")
+        field("teacher.llm.base_url").fill("http://169.254.169.254/v1")
+        page.wait_for_function("document.querySelector('#nr-form').innerText.includes('RL2F_ENDPOINTS')")
+        field("teacher.llm.base_url").fill(endpoint.url)
+        page.wait_for_function("document.querySelector('.nr-summary').innerText.includes('ready')")
+        page.locator("#nr-start").click()
+        page.wait_for_url(re.compile(r"/run\?run=\d+"))
+        run = re.search(r"run=(\d+)", page.url)[1]  # type: ignore[index]
+        page.wait_for_selector(".rl-badge[data-status=succeeded]")
+    facts = page.locator(".rl-run-facts").inner_text()
+    assert re.search(r"teacher: \d+ hints, [1-9]\d* failed \(\d", facts)
+    visit(f"/dialogues?run={run}&phase=train", page)
+    page.wait_for_selector(".dv-hint")
+    shown = page.locator(".dv-hint").all_inner_texts()
+    page.keyboard.press("n")
+    page.wait_for_function("document.querySelector('.dl-row[data-current]:not(:first-child)') !== null")
+    page.wait_for_function("!document.querySelector('.dl-pane[data-busy]')")
+    text = "\n".join([*shown, *page.locator(".dv-hint").all_inner_texts()])
+    assert prompts.load("next_step").version in text and "11 + 7 tokens" in text
+    assert "no hint: HTTP 404" in text and "Think <b>again</b>." in text
