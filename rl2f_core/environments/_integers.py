@@ -20,7 +20,9 @@ _STRICT = re.compile(r"[+-]?(?:[0-9]+|[1-9][0-9]{0,2}(?:,[0-9]{3})+)")
 _SIGN = r"(?P<sign>(?<![\w)])[+\-−])?"
 _NUMBER = re.compile(_SIGN + r"(?P<digits>\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.(?P<fraction>\d+))?")
 _SPLIT_UP = re.compile(_SIGN + r"(?<!\d)(?P<digits>\d+(?:[ ,_'’\u00a0\u2009\u202f]\d+)+)")
-_OPERATOR = re.compile(r"\s{0,3}(?P<operator>[+\-−–x×*·X])\s{0,3}(?P<sign>[+\-−]?)")
+_OPERATOR = re.compile(r"\s{0,3}(?P<operator>[+\-−–x×*·X/÷^])\s{0,3}(?P<sign>[+\-−]?)")
+_DIGIT = re.compile(r"\d")
+_MOST_POWER, _MOST_BASE = 40, 1000
 
 
 def parse_integer(text: str) -> int | None:
@@ -53,9 +55,11 @@ def find_integers(text: str) -> list[tuple[int, int, str]]:
 
     Found are numbers with a sign, with thousands separators, with a fraction of zeros (`12.0`), with digits that are
     pulled apart by single spaces, commas, underscores or apostrophes (`1,0 24`), in any script's decimal digits, and
-    sums, differences and products of up to eight numbers (`10 + 2 x 3`, every part of it as well). Takes time linear
-    in the text.
+    sums, differences, products, whole quotients and powers of up to eight numbers (`10 + 2 x 3`, every part of it as
+    well). Takes time linear in the text.
     """
+    if not _DIGIT.search(text):
+        return []
     numbers = list(_numbers(text))
     found = {(n.start, n.end, str(-n.size if n.negative else n.size)) for n in numbers}
     for match in _SPLIT_UP.finditer(text):
@@ -87,6 +91,14 @@ def _chains(numbers: list[_Found], links: Iterable[re.Match[str] | None]) -> Ite
         value = -number.size if link["sign"] in MINUS else number.size
         if link["operator"] in "x×*·X":
             term *= value
+        elif link["operator"] in "/÷":
+            if value == 0 or term % value:
+                return
+            term //= value
+        elif link["operator"] == "^":
+            if not 0 <= value <= _MOST_POWER or abs(term) > _MOST_BASE:
+                return
+            term **= value
         else:
             total, term = total + term, value if link["operator"] == "+" else -value
         yield numbers[0].start, number.end, str(total + term)

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from pydantic import Field, field_validator
 
 from rl2f_core.config import BASIC, BaseConfig
+from rl2f_core.environments._digits import digit_parts, told_digits
 from rl2f_core.environments._integers import find_integers, parse_integer
 from rl2f_core.environments.base import Environment, Floor, draw, wrap
 from rl2f_core.errors import DataError
@@ -193,6 +194,14 @@ class Arithmetic(Environment):
     def candidates(self, task: Task, text: str) -> list[tuple[int, int, str]]:
         """Numbers and small expressions; the problem's own `47 + 85` is one of them when a text repeats it."""
         return find_integers(text)
+
+    def parts_of(self, task: Task, parsed: str) -> dict[str, str]:
+        """The digits by their places; the sign is none of them."""
+        return digit_parts(parsed)
+
+    def told_parts(self, task: Task, text: str) -> list[tuple[int, int, str, str]]:
+        """Digits that a text puts at their places."""
+        return told_digits(text, self.answer(task))
 
 
 def compute(a: int, operation: str, b: int) -> int:

@@ -157,6 +157,33 @@ class Environment(ABC):
         """
         return []
 
+    def parts_of(self, task: Task, parsed: str) -> dict[str, str]:
+        """A parsed answer by its named parts: letter by place, role by person, step of a path, row of a matrix.
+
+        By default what the verdict names. With no parts, no share of the answer can be given away but the whole.
+        """
+        return dict(self.judge(task, parsed).parts)
+
+    def told_parts(self, task: Task, text: str) -> list[tuple[int, int, str, str]]:
+        """Every place where `text` says what a part of the answer is: `(start, end, name, value)`, true or not.
+
+        What is only supposed, asked, denied, or reported of the student or the problem is not said. The default finds
+        nothing.
+        """
+        return []
+
+    def held_parts(self, task: Task, parsed: Sequence[str]) -> set[tuple[str, str]]:
+        """The parts `(name, value)` that the student wrote itself, so that a hint may confirm them.
+
+        By default of every attempt. Where a part has so few values that the student soon wrote them all, the last
+        attempt alone is the better choice.
+
+        Args:
+            task: The task.
+            parsed: The attempts that could be parsed, oldest first.
+        """
+        return {part for attempt in parsed for part in self.parts_of(task, attempt).items()}
+
 
 _TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
 

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from rl2f_core.config import BASIC, BaseConfig
+from rl2f_core.environments._digits import digit_parts, told_digits
 from rl2f_core.environments._integers import find_integers, parse_integer
 from rl2f_core.environments.base import Bounds, Environment, Floor, draw, wrap
 from rl2f_core.errors import DataError
@@ -172,6 +173,14 @@ class GuessNumber(Environment):
     def candidates(self, task: Task, text: str) -> list[tuple[int, int, str]]:
         """Numbers and small expressions. The range's own ends are among them when a text repeats it."""
         return find_integers(text)
+
+    def parts_of(self, task: Task, parsed: str) -> dict[str, str]:
+        """The digits by their places."""
+        return digit_parts(parsed)
+
+    def told_parts(self, task: Task, text: str) -> list[tuple[int, int, str, str]]:
+        """Digits that a text puts at their places."""
+        return told_digits(text, self.answer(task))
 
 
 @lru_cache

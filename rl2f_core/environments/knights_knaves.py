@@ -19,8 +19,8 @@ from pydantic import Field, field_validator
 from rl2f_core.config import BASIC, BaseConfig
 from rl2f_core.environments import _kk_logic as logic
 from rl2f_core.environments import _kk_text as words
-from rl2f_core.environments._kk_assertions import full_assignments
 from rl2f_core.environments._kk_hints import Count, false_count, told_counts
+from rl2f_core.environments._kk_told import full_assignments, told_roles
 from rl2f_core.environments.base import CONTENTLESS, MAX_ATTEMPT_CHARS, Environment, Floor, draw, wrap
 from rl2f_core.errors import DataError
 from rl2f_core.registry import register
@@ -282,6 +282,14 @@ class KnightsKnaves(Environment):
     def candidates(self, task: Task, text: str) -> list[tuple[int, int, str]]:
         """Stretches that give everybody a role, in any wording that `asserted_roles` reads."""
         return full_assignments(text, task.public["people"], self.config.roles)
+
+    def told_parts(self, task: Task, text: str) -> list[tuple[int, int, str, str]]:
+        """Roles that a text gives to people."""
+        return told_roles(text, task.public["people"], self.config.roles)
+
+    def held_parts(self, task: Task, parsed: Sequence[str]) -> set[tuple[str, str]]:
+        """The roles of the last attempt alone: of two roles the student soon wrote both."""
+        return super().held_parts(task, parsed[-1:])
 
 
 def think_problem(attempt: str, problem: str, people: Sequence[str]) -> str | None:

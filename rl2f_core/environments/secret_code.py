@@ -15,6 +15,7 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from rl2f_core.config import BASIC, BaseConfig
+from rl2f_core.environments._code_hints import told_letters
 from rl2f_core.environments.base import Bounds, Environment, Floor, draw, wrap
 from rl2f_core.errors import DataError
 from rl2f_core.registry import register
@@ -252,6 +253,10 @@ class SecretCode(Environment):
             if length > 1 and len(row) == length:
                 found.append((row[0][0], end, " ".join(letter for _, _, letter in row)))
         return sorted(found)
+
+    def told_parts(self, task: Task, text: str) -> list[tuple[int, int, str, str]]:
+        """Letters that a text puts at their places, in words or in a frame such as the hint's own."""
+        return told_letters(text, task.public["letters"], task.public["length"])
 
 
 def _read(text: str, letters: Sequence[str], length: int) -> str | None:

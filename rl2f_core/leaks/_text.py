@@ -9,8 +9,10 @@ from __future__ import annotations
 import re
 import unicodedata
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
 
 _MINUS = dict.fromkeys("\u2010\u2011\u2012\u2013\u2212", "-")
 _QUOTES = dict.fromkeys("\u2018\u2019\u02bc", "'")
@@ -20,6 +22,23 @@ NUMBER = re.compile(rf"(?:(?<![^\W_])(?<![)\]}}])[+-])?(?:{_DIGITS})(?:e[+-]?\d+
 """One numeric literal: sign, digits in groups, decimals, exponent, and a fraction, time or power of digits."""
 _TOKEN = re.compile(rf"{NUMBER.pattern}|[^\W_]+|[^\w\s]|_", re.IGNORECASE)
 _TIGHT = ".'_"
+_INVISIBLE = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u20e3\u2800\u3164\uffa0")
+"""Drawn as nothing though they are no format characters; and the frame of a keycap."""
+_PLAIN = re.compile(r"[\n\t\r -~]*")
+_SPACES = re.compile(r"[\n\t\r ]{2,}|[\n\t\r]")
+_KEPT = 2_000
+"""Longer texts are normalised anew each time, so that the cache stays small."""
+
+
+class Reading(NamedTuple):
+    """Something that a text says in other words."""
+
+    start: int
+    end: int
+    said: str
+    """What it says, in plain form."""
+    loose: bool = False
+    """The words may well stand there for another reason, so they count only where the text asserts them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +46,13 @@ class Normalised:
     """A text in normal form; character i stands for `original[starts[i]:ends[i]]`."""
 
     text: str
-    starts: tuple[int, ...]
-    ends: tuple[int, ...]
+    starts: Sequence[int]
+    ends: Sequence[int]
 
     def original(self, start: int, end: int) -> tuple[int, int]:
-        """The span in the original of the non-empty span [start, end) here."""
-        return self.starts[start], self.ends[end - 1]
+        """The span in the original of the non-empty span [start, end) here, whichever way the text runs."""
+        first, last = start, end - 1
+        return min(self.starts[first], self.starts[last]), max(self.ends[first], self.ends[last])
 
     def locate(self, start: int, end: int) -> tuple[int, int]:
         """The span here of the span [start, end) in the original."""
@@ -41,6 +61,21 @@ class Normalised:
 
 def normalise(text: str, fold: bool = True, lines: bool = False) -> Normalised:
     """`text` in normal form; `fold=False` keeps the case, `lines=True` keeps white space as it stands."""
+    return (_normalise if len(text) > _KEPT else _normalised)(text, fold, lines)
+
+
+def _normalise(text: str, fold: bool, lines: bool) -> Normalised:
+    if _PLAIN.fullmatch(text):
+        seen = text.lower() if fold else text
+        if lines or (seen.strip() == seen and not _SPACES.search(seen)):
+            return Normalised(seen, range(len(seen)), range(1, len(seen) + 1))
+    return _by_clusters(text, fold, lines)
+
+
+_normalised = lru_cache(4096)(_normalise)
+
+
+def _by_clusters(text: str, fold: bool, lines: bool) -> Normalised:
     out: list[str] = []
     starts: list[int] = []
     ends: list[int] = []
@@ -57,6 +92,21 @@ def normalise(text: str, fold: bool = True, lines: bool = False) -> Normalised:
     return Normalised("".join(out), tuple(starts), tuple(ends))
 
 
+def replaced(source: Normalised, pieces: Sequence[tuple[int, int, str]]) -> Normalised:
+    """`source` with each span [start, end) of `pieces` (in order, apart) put in other words; offsets stay true."""
+    out: list[str] = []
+    starts: list[int] = []
+    ends: list[int] = []
+    position = 0
+    for start, end, words in pieces:
+        out.append(source.text[position:start] + words)
+        starts += [*source.starts[position:start], *[source.starts[start]] * len(words)]
+        ends += [*source.ends[position:start], *[source.ends[end - 1]] * len(words)]
+        position = end
+    out.append(source.text[position:])
+    return Normalised("".join(out), [*starts, *source.starts[position:]], [*ends, *source.ends[position:]])
+
+
 def _clusters(text: str) -> Iterator[tuple[int, int]]:
     """Spans of a character with the combining marks after it, which NFKC may join into one."""
     start = 0
@@ -70,7 +120,7 @@ def _normal(cluster: str, fold: bool, before: str) -> str:
     first = cluster[0]
     if first.isspace():
         return "" if before == " " else " "
-    if unicodedata.category(first) in ("Cf", "Cc") or "\ufe00" <= first <= "\ufe0f":
+    if unicodedata.category(first) in ("Cf", "Cc") or first in _INVISIBLE or "\ufe00" <= first <= "\ufe0f":
         return ""
     kind = unicodedata.decomposition(first).partition(" ")[0]
     normal = "".join(_SIGNS.get(char, char) for char in unicodedata.normalize("NFKC", cluster))
@@ -88,21 +138,30 @@ def find(value: str, text: Normalised) -> list[tuple[int, int]]:
     A word is not found inside a longer word, a number not inside a longer number (12 in 120, 1.12, 1,012 or −12).
     White space around punctuation may differ.
     """
+    if not all(word in text.text for word in _words(value)):
+        return []
     pattern = _pattern(value)
-    if pattern is None:
+    if pattern is None or (match := pattern.search(text.text)) is None:
         return []
     numbers = literals(text.text)
     found = []
     position = 0
-    while (match := pattern.search(text.text, position)) is not None:
+    while match is not None:
         if whole(text.text, *match.span(), numbers):
             found.append(match.span())
             position = match.end()
         else:
             position = match.start() + 1
+        match = pattern.search(text.text, position)
     return found
 
 
+@lru_cache(1024)
+def _words(value: str) -> list[str]:
+    return [match[0] for match in _TOKEN.finditer(value)]
+
+
+@lru_cache(1024)
 def _pattern(value: str) -> re.Pattern[str] | None:
     """`value` with optional spaces around punctuation."""
     pattern, end, loose = "", 0, False

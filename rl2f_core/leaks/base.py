@@ -19,6 +19,9 @@ from rl2f_core.types import LeakReport, Task
 if TYPE_CHECKING:
     from rl2f_core.backends.pool import Models
 
+CLEAN = LeakReport(leaked=False)
+"""What is said of a hint that gives nothing away."""
+
 
 @dataclass(frozen=True, slots=True)
 class LeakQuery:
@@ -70,12 +73,13 @@ def first_leaks(detectors: Sequence[LeakDetector], queries: Sequence[LeakQuery])
     A dearer tier reads only what the cheaper ones found clean. `nats` and `error` of the tiers before stay in
     the report.
     """
-    reports = [LeakReport(leaked=False)] * len(queries)
+    reports = [CLEAN] * len(queries)
     for detector in detectors:
         clean = [i for i, report in enumerate(reports) if not report.leaked]
         for i, report in zip(clean, detector.check_all([queries[i] for i in clean]), strict=True):
-            before = {name: getattr(reports[i], name) for name in ("nats", "error") if getattr(report, name) is None}
-            reports[i] = report.model_copy(update=before)
+            read = {name: getattr(reports[i], name) for name in ("nats", "error") if getattr(report, name) is None}
+            before = {name: value for name, value in read.items() if value is not None}
+            reports[i] = report.model_copy(update=before) if before else report
     return reports
 
 

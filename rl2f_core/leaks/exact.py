@@ -7,8 +7,9 @@ from typing import Literal
 from rl2f_core import registry
 from rl2f_core.config import BaseConfig
 from rl2f_core.leaks._assertion import asserted
+from rl2f_core.leaks._shown import listed_in
 from rl2f_core.leaks._text import find, normalise
-from rl2f_core.leaks.base import LeakDetector, LeakQuery
+from rl2f_core.leaks.base import CLEAN, LeakDetector, LeakQuery
 from rl2f_core.types import LeakReport
 
 
@@ -37,9 +38,10 @@ class ExactLeak(LeakDetector):
         hint = normalise(query.hint, fold)
         spans = find(value, hint)
         if not spans:
-            return LeakReport(leaked=False)
+            return CLEAN
         problem = self.environment.prompt(query.task.public)
-        shown = any(find(value, normalise(text, fold)) for text in (problem, *query.attempts))
+        texts = (problem, *query.attempts)
+        shown = any(find(value, normalise(text, fold)) for text in texts) or listed_in(answer, problem)
         for start, end in spans:
             words = asserted(hint, start, end, problem) if shown else None
             if words is None and shown:
@@ -48,4 +50,4 @@ class ExactLeak(LeakDetector):
             found = query.hint[slice(*span)]
             evidence = f"asserted as the answer: “{words}”" if words else f"the answer “{found}” stands in the hint"
             return LeakReport(leaked=True, tier=self.name, span=span, evidence=evidence, share=1.0)
-        return LeakReport(leaked=False)
+        return CLEAN

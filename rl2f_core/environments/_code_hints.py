@@ -1,0 +1,99 @@
+"""What a text says about single letters of a code: which letter stands at which place."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+_NUMBERS = {
+    "first": 1, "1st": 1, "initial": 1, "leading": 1, "opening": 1, "leftmost": 1, "second": 2, "2nd": 2, "third": 3,
+    "3rd": 3, "fourth": 4, "4th": 4, "fifth": 5, "5th": 5, "sixth": 6, "6th": 6, "seventh": 7, "7th": 7, "eighth": 8,
+    "8th": 8, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8,
+}  # fmt: skip
+_ORDINAL = "first|1st|initial|leading|opening|leftmost|second|2nd|third|3rd|fourth|4th|fifth|5th|sixth|6th|seventh|7th|eighth|8th"
+_END = "last|final|rightmost|closing|end"
+_CARDINAL = r"[1-8]|one|two|three|four|five|six|seven|eight"
+_THING = r"(?:letters?|places?|positions?|spots?|slots?|characters?|symbols?|one)"
+_SHOULD = r"(?:should|must|has to|needs to|ought to|will|can only|would have to)"
+_IS = rf"(?: {_SHOULD} (?:be|read|hold)| is| holds| contains| reads| becomes| takes| gets| wants| needs|'s| ?=| ?:| ?-+>| ?→)"
+_FILL = (
+    r"(?: (?:a capital|capital|the letter|a letter|letter|an|a|just|exactly|actually|really|in fact|of course|simply))*"
+)
+_LETTER = r" ?(?P<mark>[\"'“‘*`(]{0,3})(?P<letter>[A-Za-z])(?![\w'’-])(?!\*{0,2} (?:or|nor)\b)"
+_OF = (
+    r"(?: (?:of|in) (?:the |your )?(?:right |correct |hidden |secret )?(?:code|answer|solution|sequence|combination))?"
+)
+_SAYS = [
+    re.compile(rf"(?P<yours>\byour )?\b(?:(?P<ordinal>{_ORDINAL}|{_END}|middle) {_THING}|(?:letter|place|position|spot|slot|character)(?: number| no\.?|) #?(?P<cardinal>{_CARDINAL})){_OF}{_IS}{_FILL}{_LETTER}", re.IGNORECASE),
+    re.compile(rf"(?<![\w'’]){_LETTER.removeprefix(' ?')}[\"'”’*`)]{{0,3}}(?: (?:{_SHOULD} )?(?:is|be|goes?|belongs?|comes?|stands?|sits?|fits?|appears?))?(?: (?:in|at|into|on|as))?(?: the)? (?:(?P<ordinal>{_ORDINAL}|{_END}|middle)(?: {_THING})?|(?:letter|place|position|spot|slot)(?: number| no\.?|) #?(?P<cardinal>{_CARDINAL}))\b", re.IGNORECASE),
+    re.compile(rf"\b(?:code|answer|it|solution|sequence|combination|that|and|which) (?:also |{_SHOULD} )?(?P<side>starts?|begins?|opens?|ends?|finish(?:es)?|closes?) (?:with|in|on|by){_FILL}{_LETTER}(?P<more>(?:(?:,? and|,? then|,)? ?[A-Z](?!\w)){{0,7}})", re.IGNORECASE),
+    re.compile(rf"(?:^|[.,;:!\n] ?)(?:and )?(?P<ordinal>{_ORDINAL}|{_END}|finally|lastly)(?: comes?| is| the letter|:|,)+{_FILL}{_LETTER}", re.IGNORECASE),
+]  # fmt: skip
+_NOT_SAID = re.compile(
+    r"(?:\b(?:if|whether|unless|suppose|is|was|isn't|when|you (?:wrote|said|have|had|put|gave|tried|chose)|your|not|n't|never|alphabet(?:'s)?)\b[^.!?;\n]{0,24}|\balphabet[^.!?;\n]{0,40})$",
+    re.IGNORECASE,
+)
+_AFTER = re.compile(r"[\"'”’*`)]{0,3}(?: (?:is )?(?:wrong|not|isn't|too)\b|,? or\b| of the alphabet|\?)", re.IGNORECASE)
+_FRAME = re.compile(r"(?<![\w?])(?:[A-Z?_*.•□■█\-–—…](?:[ ,|]{1,3}|(?=[?_*A-Z.•□■█]))){1,7}[A-Z?_*.•□■█\-–—…](?![\w?])")
+_SLOT = re.compile(r"[A-Z?_*.•□■█\-–—…]")
+
+
+def told_letters(text: str, letters: Sequence[str], length: int) -> list[tuple[int, int, str, str]]:
+    """Letters that a text puts at a place of the code: `(start, end, place, letter)`.
+
+    Read are `the first letter is K`, `position 2: Q`, `K goes first`, `it ends in Z`, and frames such as `K ? Z`.
+    """
+    known = set(letters)
+    found = [
+        item
+        for item in (*_phrases(text, length), *_frames(text, length))
+        if item[3] in known and 1 <= int(item[2]) <= length
+    ]
+    return sorted(set(found))
+
+
+def _phrases(text: str, length: int) -> Iterator[tuple[int, int, str, str]]:
+    for pattern in _SAYS:
+        for match in pattern.finditer(text):
+            groups = match.groupdict()
+            letter, after = groups["letter"], text[match.end() : match.end() + 30]
+            small = (
+                letter.islower()
+                and not groups["mark"]
+                and (letter in "ai" or not re.match(r"[\W_]*$|\W*[.!,;]", after))
+            )
+            reported = groups.get("yours") and not re.search(_SHOULD, match[0], re.IGNORECASE)
+            if (
+                small
+                or reported
+                or _AFTER.match(after)
+                or _NOT_SAID.search(text[max(0, match.start() - 60) : match.start()])
+            ):
+                continue
+            if groups.get("side"):
+                run = [letter.upper(), *re.findall(r"(?<![A-Za-z])[A-Z](?![A-Za-z])", groups["more"] or "")]
+                first = 1 if groups["side"].lower().startswith(("start", "begin", "open")) else length - len(run) + 1
+                for place, said in enumerate(run, first):
+                    yield *match.span(), str(place), said
+                continue
+            place = _place((groups.get("ordinal") or groups.get("cardinal") or "").lower(), length)
+            if place:
+                yield *match.span(), str(place), letter.upper()
+
+
+def _place(word: str, length: int) -> int:
+    if word == "middle":
+        return (length + 1) // 2 if length % 2 else 0
+    if word in ("finally", "lastly") or word in _END.split("|"):
+        return length
+    return int(word) if word.isdigit() else _NUMBERS.get(word, 0)
+
+
+def _frames(text: str, length: int) -> Iterator[tuple[int, int, str, str]]:
+    """A row of `length` slots, some of them letters and some blank."""
+    for match in _FRAME.finditer(text):
+        slots = _SLOT.findall(match[0])
+        known = [k for k, slot in enumerate(slots) if slot.isalpha()]
+        if len(slots) == length and 0 < len(known) < length:
+            for k in known:
+                yield *match.span(), str(k + 1), slots[k]

@@ -1,0 +1,91 @@
+"""The digits of a whole number as parts of an answer, and what a text says about them."""
+
+from __future__ import annotations
+
+import re
+
+_DIGIT = re.compile(r"\d")
+_PLACES = ("ones", "tens", "hundreds", "thousands")
+_FROM_RIGHT = {
+    "last": 0, "final": 0, "ones": 0, "units": 0, "unit": 0, "unit's": 0, "rightmost": 0, "closing": 0, "tens": 1, "ten's": 1,
+    "penultimate": 1, "second-to-last": 1, "second to last": 1, "next to last": 1, "next-to-last": 1, "second last": 1,
+    "hundreds": 2, "hundred's": 2, "thousands": 3,
+}  # fmt: skip
+_FROM_LEFT = {"first": 1, "leading": 1, "leftmost": 1, "front": 1, "initial": 1, "opening": 1, "1st": 1, "second": 2, "2nd": 2, "third": 3,
+              "3rd": 3, "fourth": 4, "4th": 4}  # fmt: skip
+_PLACE = "|".join(sorted((*_FROM_RIGHT, *_FROM_LEFT, "middle", "central"), key=len, reverse=True))
+_SHOULD = r"(?:should|must|has to|needs to|ought to|will|would have to)"
+_IS = rf"(?:{_SHOULD} (?:be|read)|is|'s|=|:|equals|becomes|comes out as|are|-+>|→)"
+_OF = r"(?: of (?:the |your |our )?(?:right |correct |true |final |hidden |secret )?(?:answer|sum|result|number|total|solution|product|difference|value|one))?"
+_ONE = r"(?:an? |the (?:digits? |number )?|just |exactly |actually |really |in fact |of course |simply |[\"'“‘*`])*"
+_ENDS = (
+    r"(?!\d|[.,]\d|/| ?[+x×*^] ?\d| -? ?\d| (?:or|too|more|less|off|away|digits?|and add|plus|minus|times|places?)\b)"
+)
+_RUN = r"(?P<run>\d(?:(?:, and |, | and |-| )?\d){0,7})"
+_HALF = r"(?:half|part|piece|bit|chunk|portion|section)"
+_SAYS = [
+    re.compile(rf"(?P<yours>\byour )?(?:\b|(?<= ))(?P<place>{_PLACE}) (?:digit|figure|numeral|place|column|position|one|1)(?: in (?:it|the answer))?{_OF} ?{_IS} ?{_ONE}(?P<digit>\d)[\"'”’*`]*{_ENDS}"),
+    re.compile(rf"(?<![\d.,])(?P<digit>\d)[\"'”’*`]* (?:(?:goes|belongs|stands|sits|comes|is|should (?:go|be|stand)) )?(?:in|at|for|as|on|into|under) (?:the |its )?(?P<place>{_PLACE})(?: (?:place|digit|column|position|spot|slot))?\b(?! (?:number|operand|sum|row|line|step))"),
+    re.compile(rf"(?<!is )(?<!was )(?<![\d.,])(?P<digit>\d)[\"'”’*`]* (?:is|should be|must be|as) (?:the |its )?(?P<place>{_PLACE}) (?:digit|figure)\b(?! of (?!the (?:answer|sum|result|number)))"),
+    re.compile(rf"\b(?P<side>first|last|leading|final|opening|closing) (?:\d|two|three|four|few|couple of|pair of) (?:digits|figures){_OF} ?{_IS} ?{_ONE}{_RUN}[\"'”’*`]*{_ENDS}"),
+    re.compile(rf"\b(?:answer|it|sum|result|number|total|solution|product|difference|value|that|which|and|also) (?:also |{_SHOULD} )?(?P<side>starts?|begins?|opens?|ends?|finish(?:es)?|closes?) (?:in|with|on|by) {_ONE}{_RUN}[\"'”’*`]*{_ENDS}"),
+    re.compile(rf"\b(?P<side>first|opening|second|other|last|final|remaining|closing) {_HALF}{_OF} ?{_IS} ?{_ONE}{_RUN}[\"'”’*`]*{_ENDS}"),
+    re.compile(rf"\b(?P<side>the rest|the remainder|what remains|the tail|the beginning|the start|the front|the end|the ending){_OF} ?{_IS} ?{_ONE}{_RUN}[\"'”’*`]*{_ENDS}"),
+]  # fmt: skip
+_GATE = re.compile(
+    r"digit|figure|numeral|\b(?:place|column|position|spot|slot|starts?|begins?|opens?|ends?|finish|closes?|half|part|piece|bit|chunk|portion|section|rest|remain\w*|tail|beginning|start|front|ending|middle|one|1)\b"
+)
+_OTHERS = re.compile(
+    r"(?:\b(?:in|of|for|at|from|when|if|whether|unless|suppose|you (?:wrote|said|have|had|put|gave)|given|operand|problem)\b[^.!?;]{0,40}|\b(?:number|operand|addend|problem|factor)(?:'s)? )$"
+)
+_FRONT = ("first", "leading", "opening", "start", "begin", "open", "the beginning", "the start", "the front")
+
+
+def digit_parts(parsed: str) -> dict[str, str]:
+    """The digits of a whole number by their places, `ones`, `tens`, …, `10^4`, …; the sign is no part."""
+    return {_place_name(k): digit for k, digit in enumerate(reversed(parsed.lstrip("+-")))}
+
+
+def _place_name(k: int) -> str:
+    return _PLACES[k] if k < len(_PLACES) else f"10^{k}"
+
+
+def told_digits(text: str, answer: str) -> list[tuple[int, int, str, str]]:
+    """Digits that a text puts at a place of the answer: `(start, end, place, digit)`.
+
+    Read are `the last digit is 4`, `a 4 in the tens place`, `it starts with 13`, `the last two digits are 3 and 2`,
+    `the second half is 2`. Places are counted from the ends of `answer`, whose length alone is used.
+    """
+    lower = text.lower()
+    if len(lower) != len(text) or not _DIGIT.search(lower) or not _GATE.search(lower):
+        return []
+    width = len(answer.lstrip("+-"))
+    found = []
+    for pattern in _SAYS:
+        for match in pattern.finditer(lower):
+            groups = match.groupdict()
+            if (
+                groups.get("yours")
+                and not re.search(_SHOULD, match[0])
+                or _OTHERS.search(lower[max(0, match.start() - 60) : match.start()])
+            ):
+                continue
+            if groups.get("place"):
+                found += [(*match.span(), name, match["digit"]) for name in _named(match["place"], width)]
+                continue
+            digits = re.sub(r"\D", "", match["run"])
+            if len(digits) > width:
+                continue
+            first = width - 1 if match["side"].startswith(_FRONT) else len(digits) - 1
+            found += [(*match.span(), _place_name(first - k), digit) for k, digit in enumerate(digits)]
+    return sorted(found)
+
+
+def _named(place: str, width: int) -> list[str]:
+    if place in _FROM_RIGHT:
+        k = _FROM_RIGHT[place]
+    elif place in _FROM_LEFT:
+        k = width - _FROM_LEFT[place]
+    else:
+        k = width // 2 if width % 2 else -1
+    return [_place_name(k)] if 0 <= k < width else []

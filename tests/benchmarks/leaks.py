@@ -1,0 +1,132 @@
+"""`python -m tests.benchmarks.leaks`: how many hints a second the literal leak tiers read, on one core.
+
+The hints of each environment are the scripted teacher's and sentences of 10 to 40 words as a language model writes
+them, some with earlier hints; every text is new, so that no cache of texts helps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rl2f_core import registry
+from rl2f_core.config import LeaksConfig
+from rl2f_core.environments.base import Environment
+from rl2f_core.leaks.base import LeakQuery, first_leaks
+from rl2f_core.leaks.guard import build_detectors
+from rl2f_core.types import Task
+
+WANTED = 5_000
+"""Hints a second on one core, from the project's requirements."""
+OPENINGS = (
+    "Not quite, but you are getting closer", "That is a reasonable try", "Let us slow down for a moment", "Hmm, no",
+    "I can see how you got there", "Good effort so far", "Careful with this one", "Almost",
+)  # fmt: skip
+MIDDLES = {
+    "arithmetic": (
+        "look at the column of ones first and check whether {a} and {b} give you something to carry into the next one",
+        "add {a} and {b} again by columns, and write down what you carry before you start with the tens",
+        "when I compare your {attempt} with what the problem asks, the tens do not fit what you carried",
+    ),
+    "guess_number": (
+        "the number that I think of is somewhere else in the range from {low} to {high}, so move away from {attempt}",
+        "you said {attempt}, and from there you should take a bigger step in the other direction than last time",
+        "try to cut what is left of the range in half each time, as then you need only a few more guesses",
+    ),
+    "secret_code": (
+        "some of the letters in {attempt} are in their right place already, so keep those and change only the others",
+        "remember that each place can hold any of {letters}, and that a letter may stand in more than one place",
+        "compare your last code with the one before it and ask yourself which place told you something new",
+    ),
+    "knights_knaves": (
+        "suppose that {one} is a knight and read what {one} says about the others; does that fit with your answer?",
+        "if {one} lies, then what {one} says is false, so look at what {two} says before you decide about anybody",
+        "your answer calls {one} a knave, and then the words of {two} should be false, which you can check step by step",
+    ),
+}  # fmt: skip
+CLOSINGS = (
+    "Take your time.", "Then answer again in the same form.", "What do you notice?", "I am sure you will find it.",
+    "Read the problem once more before you answer.", "Write your reasoning down this time.",
+)  # fmt: skip
+
+
+def queries(name: str, count: int, seed: int = 0) -> list[LeakQuery]:
+    """So many hints of an environment in dialogues of up to four turns; half are scripted."""
+    cls = registry.get("environment", name)
+    env: Environment = cls(cls.Config())  # type: ignore[attr-defined, operator]
+    rng, found = random.Random(f"{name}/{seed}"), []
+    index = 0
+    while len(found) < count:
+        task, attempts, hints = env.task("train", index), [], []
+        index += 1
+        for _ in range(rng.randint(1, 4)):
+            verdicts = [env.verify(task, attempt) for attempt in attempts]
+            attempts.append(env.imitate(task, verdicts, rng, follow=False, right=False))
+            verdicts.append(env.verify(task, attempts[-1]))
+            if verdicts[-1].correct:
+                break
+            scripted = rng.random() < 0.5
+            hint = env.hint(task, verdicts, rng) if scripted else sentence(env, task, attempts[-1], rng)
+            found.append(LeakQuery(task, hint, tuple(attempts), tuple(hints)))
+            hints.append(hint)
+    return found[:count]
+
+
+def sentence(env: Environment, task: Task, attempt: str, rng: random.Random) -> str:
+    """What a language model says: 10 to 40 words that give nothing away."""
+    public = task.public
+    people = public.get("people") or [""]
+    values = {
+        **{key: str(value) for key, value in public.items()},
+        "attempt": attempt.removeprefix("<answer>").removesuffix("</answer>"),
+        "letters": ", ".join(public.get("letters", [])),
+        "one": rng.choice(people),
+        "two": rng.choice(people),
+    }
+    kinds = MIDDLES.get(env.name, tuple(text for texts in MIDDLES.values() for text in texts if "{" not in text))
+    body = rng.choice(kinds).format(**values)
+    return f"{rng.choice(OPENINGS)}: {body}. {rng.choice(CLOSINGS)}"
+
+
+def measure(name: str, count: int, repeats: int) -> dict[str, float]:
+    """Hints a second of CPU time: the median over repeats with hints of their own, and the share that was flagged."""
+    cls = registry.get("environment", name)
+    env: Environment = cls(cls.Config())  # type: ignore[attr-defined, operator]
+    detectors = build_detectors(LeaksConfig(), env)
+    first_leaks(detectors, queries(name, 50, seed=-1))
+    rates, flagged = [], 0
+    for repeat in range(repeats):
+        asked = queries(name, count, repeat)
+        start = time.process_time()
+        reports = first_leaks(detectors, asked)
+        rates.append(count / (time.process_time() - start))
+        flagged += sum(report.leaked for report in reports)
+    return {"median": statistics.median(rates), "low": min(rates), "high": max(rates), "flagged": flagged / count / repeats}
+
+
+def main(argv: Sequence[str] | None = None) -> dict[str, dict[str, float]]:
+    """Measure every environment that this file has sentences for, print a table, write JSON where asked."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.leaks", description=__doc__)
+    parser.add_argument("--hints", type=int, default=4_000, help="hints of a repeat")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--out", type=Path, help="write all numbers here as JSON")
+    args = parser.parse_args(argv)
+    found = {name: measure(name, args.hints, args.repeats) for name in MIDDLES}
+    for name, rate in found.items():
+        verdict = "reached" if rate["median"] >= WANTED else "NOT reached"
+        print(
+            f"{name}: {rate['median']:,.0f} hints/s ({rate['low']:,.0f} to {rate['high']:,.0f}), "
+            f"{rate['median'] / WANTED:.1f} times the {WANTED:,} wanted, {verdict}; flagged {rate['flagged']:.4f}"
+        )
+    if args.out:
+        args.out.write_text(json.dumps(found, indent=1))
+    return found
+
+
+if __name__ == "__main__":
+    main()
