@@ -299,7 +299,7 @@ def test_the_schema_holds_every_component_and_field(kind: str) -> None:
                 walk(value)
 
     walk(schema)
-    wanted = {"environment", "teacher", "leak", "backend"} | (set() if kind == "eval" else {"method"})
+    wanted = {"environment", "teacher", "leak", "backend"} | ({"method"} if kind in ("train", "preflight") else set())
     assert set(found) == wanted
     assert all(found[component] == set(registry.names(component)) for component in wanted)
     assert "Sampling temperature; log-probabilities are those at this temperature." in text
