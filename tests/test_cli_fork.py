@@ -29,8 +29,9 @@ def rl2f(*args: str | Path, cwd: Path) -> tuple[int, str, str]:
 
 
 def test_a_fork_plays_prints_and_says_where_it_lies(runs: Path) -> None:
-    code, printed, said = rl2f("fork", "runs/numbers", "2", "--turn", "1", "--samples", "2", "--arm", "as_was",
-                               "--arm", "contentless", "--arm", "edited:Go | up.", "--attempts", "1", cwd=runs)  # fmt: skip
+    arms = ("--arm", "as_was", "--arm", "contentless", "--arm", "edited:Go | up.")
+    numbers = ("--turn", "1", "--samples", "2", "--attempts", "1")
+    code, printed, said = rl2f("fork", "runs/numbers", "2", *numbers, *arms, cwd=runs)
     assert code == 0, said
     assert "| base | as_was | 1 | .00 [.00, .66] |" in printed, "whoever says 2 and 1 never finds a 4"
     (folder,) = [path for path in (runs / "runs").iterdir() if path.name.startswith("fork-numbers-")]

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from rl2f_core.backends.fake import FakeBackend
 from rl2f_core.config import load_config
 from rl2f_core.counterfactual.arms import Arm, named, parse_arm
-from rl2f_core.counterfactual.config import choose_checkpoints
+from rl2f_core.counterfactual.config import choose_checkpoints, nearest
 from rl2f_core.counterfactual.estimate import Outcome, arm_results, paired_share_difference, worth
 from rl2f_core.counterfactual.play import Session, read_report
 from rl2f_core.counterfactual.source import draw, find_dialogue, hinted, origin_at, source_dir
@@ -144,6 +144,10 @@ def test_a_checkpoint_is_chosen_by_its_name(source: RunDir) -> None:
     assert choose_checkpoints(source, ["base"]) == {"base": None} == choose_checkpoints(source, [])
     with pytest.raises(ConfigError, match=r"no such checkpoint.*Known: base"):
         choose_checkpoints(source, ["rl@1"])
+    known = ["base", "warm@5", "rl@10", "rl@20"]
+    wanted = {"rl@20": "rl@20", "rl@13": "rl@10", "rl@3": "rl@10", "warm@9": "warm@5", "base": "base"}
+    assert {name: nearest(known, name) for name in wanted} == wanted
+    assert nearest(known, "demonstration") == nearest(known, "") == "rl@20"
 
 
 # -- whole runs ----------------------------------------------------------------------------------------------------

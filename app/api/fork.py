@@ -17,6 +17,7 @@ from jobs.tables import Run
 from rl2f_core import registry
 from rl2f_core.counterfactual.arms import HINTS, Arm
 from rl2f_core.counterfactual.config import known_checkpoints as named_in
+from rl2f_core.counterfactual.config import nearest
 from rl2f_core.errors import ConfigError, RL2FError, RunError
 from rl2f_core.run import RunDir
 
@@ -155,19 +156,14 @@ def _checkpoints(context: Context, owner: Run) -> dict[str, tuple[str, str | Non
 
 
 def _default(context: Context, owner: Run, row: Dialogue, choices: dict[str, tuple[str, str | None, str]]) -> str:
-    """The label of the weights that played a dialogue; else the run's last checkpoint; else the base."""
+    """The label of the weights that played a dialogue, or of those that come closest."""
     wanted = row.checkpoint or row.policy
-    for label, (name, _, _) in choices.items():
-        if name == wanted:
-            return label
     try:
-        folder = named_in(RunDir.open(context.studio.folder(owner.folder))).get(wanted)
+        known = named_in(RunDir.open(context.studio.folder(owner.folder)))
     except RL2FError:
-        folder = None
-    for label, (_, path, _) in choices.items():
-        if path is not None and path == folder:
-            return label
-    return next((label for label in choices if label.startswith(f"{owner.id}:")), "base")
+        return "base"
+    folder = known[nearest(list(known), wanted)]
+    return next((label for label, (_, path, _) in choices.items() if path == folder), "base")
 
 
 def _teachers() -> list[str]:

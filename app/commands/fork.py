@@ -55,7 +55,8 @@ def fork(
     """Take up a stored dialogue again after one of its attempts, under other hints; the original stays as it is.
 
     Every arm and checkpoint plays the same number of samples with the same seeds; the report gives each arm's solve
-    rate and its paired difference to contentless. Without --checkpoint the one that played the dialogue speaks.
+    rate and its paired difference to contentless. Without --checkpoint the one that played the dialogue speaks, or the
+    nearest that was saved.
     """
     from app.commands.runs import execute_in
     from rl2f_core.counterfactual.arms import parse_arm

@@ -15,7 +15,7 @@ from rl2f_core.events import DialogueEvent
 class ExportFilter(BaseConfig):
     """Which dialogues are taken; an empty field takes all."""
 
-    phase: Literal["", "train", "preflight", "evaluation", "chat"] = ""
+    phase: Literal["", "train", "preflight", "evaluation", "chat", "fork"] = ""
     """Only dialogues of this phase."""
     stage: str = ""
     """Only this stage."""

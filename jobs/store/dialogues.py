@@ -220,7 +220,7 @@ def views(db: Database, run_id: int, events: Sequence[str]) -> list[DialogueView
 
 
 def _views(session: Session, run_id: int, rows: list[Dialogue]) -> list[DialogueView]:
-    """Eight queries, however many dialogues."""
+    """Nine queries, however many dialogues."""
     ids, events = [row.id for row in rows], [row.event for row in rows]
     turns: dict[Any, list[Turn]] = defaultdict(list)
     query = select(Turn).where(col(Turn.dialogue_id).in_(ids)).order_by(col(Turn.dialogue_id), col(Turn.index))

@@ -36,7 +36,7 @@ def keep(session: Session, run: Run, found: Sequence[HintValueEvent]) -> None:
         if session.get(HintWorth, key) is None:
             values = event.model_dump(include={"turn", "checkpoint", "source", "value", "low", "high", "n", "turns",
                                                "arms", "time"})  # fmt: skip
-            session.add(HintWorth(run_id=run.id, event=event.dialogue, **values))
+            session.add(HintWorth(run_id=run.id or 0, event=event.dialogue, **values))
             touched[event.source].add(event.dialogue)
     session.flush()
     for source, events in touched.items():

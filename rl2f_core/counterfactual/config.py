@@ -48,16 +48,19 @@ class CounterfactualRun(BaseRun):
         return named(self.arms)
 
 
-def settings_of(source: RunDir, phase: str) -> dict[str, Any]:
+def settings_of(source: RunDir, phase: str, stage: str = "") -> dict[str, Any]:
     """What a fork takes over from its source: model, environment, teacher, leaks, and how dialogues were played.
 
-    `phase` of the dialogues decides turns and temperature. A run's own name and kind are left out.
+    `phase` and `stage` of the dialogues decide turns and temperature. A run's own name and kind are left out.
     """
     config = source.config()
     shared = {k: v for k, v in config.model_dump().items() if k in BaseRun.model_fields and k != "lora"}
+    changed: dict[str, Any] = {}
     if phase == "evaluation":
         changed = {"max_turns": config.evaluation.max_turns, "temperature": config.evaluation.temperature}
-        shared["rollout"] = {**shared["rollout"], **{k: v for k, v in changed.items() if v is not None}}
+    elif isinstance(config, RunConfig):
+        changed = {"temperature": next((s.temperature for s in config.stages if s.name == stage), None)}
+    shared["rollout"] = {**shared["rollout"], **{k: v for k, v in changed.items() if v is not None}}
     return shared
 
 
@@ -73,14 +76,27 @@ def known_checkpoints(source: RunDir) -> dict[str, str | None]:
     return found
 
 
-def choose_checkpoints(source: RunDir, names: Sequence[str], default: str | None = None) -> dict[str, str | None]:
+def nearest(known: Sequence[str], wanted: str) -> str:
+    """The checkpoint that comes closest to weights such as `rl2f@13`: those, else the last of the stage saved before
+    them, else its first, else the last of all. `known` holds at least `base`, in the order of saving."""
+    if wanted in known:
+        return wanted
+    stage, _, step = wanted.rpartition("@")
+    of_stage = {int(name.rpartition("@")[2]): name for name in known if name.rpartition("@")[0] == stage and stage}
+    if not of_stage or not step.isdigit():
+        return known[-1]
+    before = [n for n in of_stage if n <= int(step)]
+    return of_stage[max(before) if before else min(of_stage)]
+
+
+def choose_checkpoints(source: RunDir, names: Sequence[str], default: str = "") -> dict[str, str | None]:
     """Checkpoints by name: `base`, a name of the source's own, or the folder of an adapter.
 
-    Without names it is `default`, or the last checkpoint where the run has none of that name. Raises `ConfigError`.
+    Without names it is the `nearest` to `default`. Raises `ConfigError`.
     """
     known = known_checkpoints(source)
     chosen: dict[str, str | None] = {}
-    for name in names:
+    for name in names or [nearest(list(known), default)]:
         folder = Path(name)
         if name in known:
             chosen[name] = known[name]
@@ -88,7 +104,4 @@ def choose_checkpoints(source: RunDir, names: Sequence[str], default: str | None
             chosen[folder.name] = str(folder.resolve())
         else:
             raise ConfigError("There is no such checkpoint.", value=name, known=known)
-    if chosen:
-        return chosen
-    name = default if default in known else list(known)[-1]
-    return {name: known[name]}
+    return chosen

@@ -69,8 +69,10 @@ def fork_config(
     found = find_dialogue(source, event)
     origin_at(found, turn)
     title = source.config().name
-    data = {**settings_of(source, found.phase), "kind": "fork", "name": f"fork {title}"[:100], "source": name,
-            "dialogue": event, "turn": turn, "checkpoints": dict(checkpoints), **changes}  # fmt: skip
+    data = {
+        **settings_of(source, found.phase, found.stage), "kind": "fork", "name": f"fork {title}"[:100], "source": name,
+        "dialogue": event, "turn": turn, "checkpoints": dict(checkpoints), **changes,
+    }  # fmt: skip
     made = parse_config({**data, **({"arms": list(arms)} if arms else {})})
     assert isinstance(made, ForkRun)
     return made

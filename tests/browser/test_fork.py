@@ -1,0 +1,116 @@
+"""Page Fork in a real browser, by keyboard alone: from a turn in the replay to its branches, and back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from fork_data import event_of, make_run
+from playwright.sync_api import expect
+
+SLOW = 120_000
+"""Milliseconds that a worker may take to start and to end on a busy machine."""
+HOSTILE = '<img src=x onerror="window.pwned = 1"> Too low.'
+
+
+@pytest.fixture
+def numbers(queue: Any) -> Iterator[int]:
+    """A run whose dialogues go on without a model, in the shared server's studio; it and its forks go afterwards."""
+    from jobs.ingest import reindex
+    from jobs.store import outcomes, runs
+
+    make_run(queue.studio.folder("numbers"))
+    reindex(queue.db, queue.studio, ["numbers"])
+    run = runs.find(queue.db, folder="numbers")
+    assert run is not None and run.id is not None
+    yield run.id
+    for child in [*outcomes.children(queue.db, run.id), run]:
+        queue.delete(child.id)
+
+
+def settle(page: Any) -> None:
+    """Until the page's widget stands."""
+    page.locator("[data-rl-widget][data-made]").wait_for()
+    expect(page.locator(".rl-skeleton")).to_have_count(0)
+
+
+def query(page: Any) -> dict[str, str]:
+    return {name: values[0] for name, values in parse_qs(urlsplit(page.url).query).items()}
+
+
+def test_a_turn_goes_on_under_other_hints_by_keyboard_alone(
+    numbers: int, visit: Callable[..., Any], no_overflow: Callable[[Any], None], queue: Any
+) -> None:
+    original = queue.studio.folder("numbers") / "events.jsonl"
+    before = original.read_bytes()
+    page = visit(f"/dialogues?run={numbers}")
+    page.locator(".dv-turn[data-turn='0'][data-current]").wait_for()
+    page.keyboard.press("n")
+    page.locator(".dl-row[data-current]").nth(0).wait_for()
+    page.wait_for_function("id => new URLSearchParams(location.search).get('dialogue') === id", arg=event_of(1))
+    page.locator(".dv-turn[data-turn='1']").wait_for()
+    page.keyboard.press("j")
+    page.keyboard.press("f")
+    page.wait_for_url(re.compile(r"/fork\?"))
+    settle(page)
+    assert (query(page)["dialogue"], query(page)["turn"]) == (event_of(1), "1")
+    page.keyboard.press("?")
+    page.get_by_text("switch a hint on or off").wait_for()
+    page.keyboard.press("Escape")
+    page.locator("dialog").wait_for(state="detached")
+
+    page.keyboard.press("5")
+    page.keyboard.press("3")
+    page.keyboard.press("w")
+    expect(page.locator("textarea[name=text]")).to_be_focused()
+    assert page.locator("textarea[name=text]").input_value() == "Too low.", "it begins with the hint as it was"
+    page.keyboard.press("Control+A")
+    page.keyboard.type(HOSTILE)
+    page.keyboard.press("Escape")
+    page.keyboard.press("-")
+    page.keyboard.press("-")
+    expect(page.locator("input[name=samples]")).to_have_value("4")
+    assert query(page)["arms"] == "as_was,edited,none,contentless,misleading"
+    page.keyboard.press("r")
+    page.locator(".fk-status .rl-badge[data-status=succeeded]").wait_for(timeout=SLOW)
+    rows = page.locator(".fk-table tbody tr")
+    expect(rows).to_have_count(5)
+    assert [row.split("\t")[0] for row in rows.all_inner_texts()] == [
+        "as it was", "edited", "no words", "contentless", "misleading"]  # fmt: skip
+    assert rows.nth(0).inner_text().split("\t")[1:3] == ["0.00 [0.00, 0.49]", "· 0.00 [−0.49, +0.49]"]
+    assert "as it was 0.00 [0.00, 0.49]" in (page.locator(".fk-plot").get_attribute("aria-label") or "")
+    fork = query(page)["fork"]
+    expect(page.locator(f".fk-past[aria-current] b:text('{fork}')")).to_have_count(1)
+
+    for key in ("j", "j", "j", "Enter"):  # the original, as it was, edited
+        page.keyboard.press(key)
+    page.locator(".fk-inside .fk-leaf").nth(3).wait_for()
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    page.locator(".fk-turn").nth(1).wait_for()
+    assert page.locator(".fk-turn .tx-block").all_inner_texts() == [HOSTILE, "<answer>2</answer>"]
+    assert page.evaluate("window.pwned") is None
+    no_overflow(page)
+    page.set_viewport_size({"width": 390, "height": 844})
+    no_overflow(page)
+    page.set_viewport_size({"width": 1440, "height": 900})
+
+    page.keyboard.press("o")
+    page.wait_for_url(re.compile(r"/dialogues\?"))
+    page.locator(".dv-turn[data-turn='2'][data-current]").wait_for()
+    assert (query(page)["run"], query(page)["turn"]) == (fork, "2")
+    assert page.locator(".dv-turn[data-turn='1'] .tx-block[data-from=teacher]").inner_text() == HOSTILE
+    page.go_back()
+    settle(page)
+    page.locator(".fk-turn").nth(1).wait_for()
+    assert query(page)["fork"] == fork, "the address brings back result and open branches"
+    page.keyboard.press("b")
+    page.wait_for_url(re.compile(r"/dialogues\?"))
+    page.locator(".dv-turn[data-turn='1'] .dv-worth").wait_for()
+    assert page.locator(".dv-worth").all_inner_texts() == ["worth 0.00 [−0.49, +0.49]"]
+    page.goto(f"{page.url}&order=-worth")
+    expect(page.locator(".dl-row")).to_have_count(1)
+    assert original.read_bytes() == before, "the original is never changed"
