@@ -8,7 +8,7 @@ rl2f.widget("labels", (root) => {
   const VIEWS = [["queue", "Label"], ["board", "Detector board"]];
   const drawn = () => filters.which === "mixed" || filters.which === "audit";
 
-  let filters = {}, who = "", items = [], at = -1, hint = null, draft = null, done = 0, total = 0, capped = false, facets = null, sources = [], shownBoard = null, ends = { after: false, before: false }, tab = "queue", wanted = 0, busy = false;
+  let filters = {}, who = "", items = [], at = -1, hint = null, draft = null, done = 0, total = 0, capped = false, facets = null, sources = [], shownBoard = null, mark = null, ends = { after: false, before: false }, tab = "queue", wanted = 0, busy = false;
   const cache = new Map();
   /** While what stands there is not what was asked for, no key may act on it. */
   function working(on) { busy = on; stage.setAttribute("aria-busy", String(on)); }
@@ -23,7 +23,7 @@ rl2f.widget("labels", (root) => {
     return query.dialogue ? { run: Number(query.of ?? query.run), event: query.dialogue, turn: Number.parseInt(query.turn ?? "0", 10) || 0 } : null;
   }
   function writeAddress() {
-    const item = tab === "queue" ? items[at] : null;
+    const item = tab === "queue" ? items[at] : tab === "board" ? mark : null;
     rl2f.setQuery({ ...Object.fromEntries(FILTERS.map((name) => [name, filters[name] ?? null])), labeller: who, view: tab === "queue" ? null : tab,
       dialogue: item?.event, of: item && String(item.run) !== filters.run ? item.run : null, turn: item ? item.turn : null });
   }
@@ -75,9 +75,10 @@ rl2f.widget("labels", (root) => {
   }
   async function switchTab(name) {
     tab = name;
+    mark = null;
     const place = items[at] ?? null;
     drawBar();
-    await begin(place);
+    await begin(name === "queue" ? place : null);
   }
 
   /* ---- Queue ---- */
@@ -222,7 +223,7 @@ rl2f.widget("labels", (root) => {
     if (hint?.mine) await next();
   }
   async function next() {
-    if (tab === "board") { rl2f.board.move(stage, 1); return; }
+    if (tab === "board") { moveDispute(1); return; }
     if (tab !== "queue") return;
     if (dirty()) await give(draft.label);
     if (at + 1 >= items.length) await extend("after");
@@ -230,7 +231,7 @@ rl2f.widget("labels", (root) => {
     else finished();
   }
   async function previous() {
-    if (tab === "board") { rl2f.board.move(stage, -1); return; }
+    if (tab === "board") { moveDispute(-1); return; }
     if (tab !== "queue" || !items.length) return;
     if (dirty()) await give(draft.label);
     if (hint === null) { await show(items.length - 1); return; }
@@ -275,6 +276,13 @@ rl2f.widget("labels", (root) => {
     rl2f.board.draw(stage, found, filters.by ?? "tier", {
       label: () => { tab = "queue"; change({ which: "mixed" }); }, by: divide, open: quietly(openTest), close: () => begin(null),
     });
+  }
+  /** The disagreement that is chosen stands in the address, so that Back from its replay finds it again. */
+  function moveDispute(step) {
+    const to = rl2f.board.move(stage, step);
+    if (!to || shownBoard?.half === "test") return;
+    mark = { run: Number(to.dataset.run), event: to.dataset.event, turn: Number(to.dataset.turn) };
+    writeAddress();
   }
   async function openTest() {
     if (!who) { toast("Type your name first: who opens the test half is noted."); bar.querySelector("[name=labeller]").focus(); return; }
@@ -328,12 +336,13 @@ rl2f.widget("labels", (root) => {
     if (!stage.firstChild || !(here || keep)) fill(stage, el("div", { class: "rl-skeleton", style: { height: "280px" } }));
     ends = { after: false, before: false };
     shownBoard = null;
+    if (tab === "board") mark = here;
     writeAddress();
     try {
       if (tab === "board") {
         drawMeter();
         const found = await api(`/api/labels/board?${params()}`);
-        if (turn === wanted) { working(false); drawBoard(found); }
+        if (turn === wanted) { working(false); drawBoard(found); if (mark) rl2f.board.find(stage, mark)?.focus(); }
         return;
       }
       const got = await api(`/api/labels/queue?${params(here ? place(here, "after") : {})}`, { quiet: true });
