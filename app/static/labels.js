@@ -251,6 +251,7 @@ rl2f.widget("labels", (root) => {
     await show(index);
     counted(await api(`/api/labels/progress?${params()}`));
   }
+  const many = (n, word) => `${n.toLocaleString("en-US")} ${word}${n === 1 ? "" : "s"}`;
   function finished() {
     hint = null;
     working(false);
