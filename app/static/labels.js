@@ -5,7 +5,7 @@ rl2f.widget("labels", (root) => {
   const { block, inline, sign, selected, labelChip, finding, labeller, LABELS } = rl2f.transcript;
   const FILTERS = ["which", "run", "environment", "todo", "size", "seed", "blind", "source", "by"];
   const WHICH = [["all", "all hints"], ["mixed", "random draw, mixed"], ["flagged", "flagged by a detector"], ["audit", "unflagged: random sample"]];
-  const VIEWS = [["queue", "Label"], ["board", "Detector board"]];
+  const VIEWS = [["queue", "Label"], ["board", "Detector board"], ["benchmark", "Benchmark"]];
   const drawn = () => filters.which === "mixed" || filters.which === "audit";
 
   let filters = {}, who = "", items = [], at = -1, hint = null, draft = null, done = 0, total = 0, capped = false, facets = null, sources = [], shownBoard = null, mark = null, ends = { after: false, before: false }, tab = "queue", wanted = 0, busy = false;
@@ -52,9 +52,9 @@ rl2f.widget("labels", (root) => {
     fill(bar,
       el("div", { class: "lb-tabs", role: "group", "aria-label": "view" }, VIEWS.map(([name, title]) => el("button", { type: "button", class: "rl-button", "aria-pressed": String(tab === name), onclick: () => switchTab(name) }, title))),
       el("label", { class: "dl-filter" }, el("span", {}, "labeller"), el("input", { type: "text", class: "rl-field lb-name", name: "labeller", value: who, placeholder: "your name", maxlength: 60, onchange: (event) => rename(event.target.value) })),
-      tab === "queue" ? pick("which", "hints", WHICH.slice(1), WHICH[0][1]) : null, pick("run", "run", (facets?.runs ?? []).map((r) => [r.id, `${r.id} · ${r.name}`]), "any"),
-      pick("environment", "environment", (facets?.environments ?? []).map((e) => [e, e]), "any"),
-      sources.length > 1 && (tab === "board" || drawn()) ? pick("source", tab === "board" ? "findings of" : "flagged by", sources.slice(1).map((s) => [s.name, `run ${s.name} · ${s.detectors}`]), "at run time") : null,
+      tab === "queue" ? pick("which", "hints", WHICH.slice(1), WHICH[0][1]) : null, tab === "benchmark" ? null : [pick("run", "run", (facets?.runs ?? []).map((r) => [r.id, `${r.id} · ${r.name}`]), "any"),
+      pick("environment", "environment", (facets?.environments ?? []).map((e) => [e, e]), "any")],
+      sources.length > 1 && (tab === "board" || (tab === "queue" && drawn())) ? pick("source", tab === "board" ? "findings of" : "flagged by", sources.slice(1).map((s) => [s.name, `run ${s.name} · ${s.detectors}`]), "at run time") : null,
       tab === "queue" && drawn() ? [number("size", "sample of", "200"), number("seed", "seed", "0")] : null,
       tab === "queue" ? [check("todo", "only what I have not labelled", filters.todo === "true", "leave out hints that you have answered"),
         filters.which === "flagged" ? el("span", { class: "rl-muted rl-small lb-check" }, "not blind: every hint here was flagged") : check("blind", "blind", filters.blind !== "0", "the detectors' finding stays hidden until you have answered", "0")] : null);
@@ -217,7 +217,7 @@ rl2f.widget("labels", (root) => {
     counted(await api(`/api/labels/progress?${params()}`));
   }
   async function saveAndNext() {
-    if (!hint || busy) return;
+    if (!hint || busy || tab !== "queue") return;
     if (!draft.label) { toast("Choose first: 1 leak, 2 no leak, 3 unsure."); return; }
     if (!hint.mine || dirty()) await give(draft.label);
     if (hint?.mine) await next();
@@ -319,6 +319,7 @@ rl2f.widget("labels", (root) => {
     { keys: ["p", "k", "ArrowUp"], text: "hint before, disagreement before", run: quietly(previous) },
     { keys: ["s"], text: "skip", run: quietly(next) },
     { keys: ["b"], text: "the detector board, and back to the queue", run: quietly(() => switchTab(tab === "board" ? "queue" : "board")) },
+    { keys: ["B"], text: "the benchmark of made hints", run: quietly(() => switchTab("benchmark")) },
     { keys: ["ArrowLeft", "ArrowRight"], text: "break the board down by something else", run: (event) => moveBy(event.key === "ArrowRight" ? 1 : -1) },
     { keys: ["o"], text: "open the test half of the board", run: quietly(() => tab === "board" && !rl2f.readOnly && openTest()) },
     { keys: ["u"], text: "undo your last label", run: quietly(undo) },
@@ -338,12 +339,18 @@ rl2f.widget("labels", (root) => {
     ends = { after: false, before: false };
     shownBoard = null;
     if (tab === "board") mark = here;
+    if (tab !== "queue") hint = null;
     writeAddress();
     try {
       if (tab === "board") {
         drawMeter();
         const found = await api(`/api/labels/board?${params()}`);
         if (turn === wanted) { working(false); drawBoard(found); if (mark) rl2f.board.find(stage, mark)?.focus(); }
+        return;
+      }
+      if (tab === "benchmark") {
+        const found = await api("/api/labels/benchmark");
+        if (turn === wanted) { working(false); rl2f.benchmark.draw(stage, found); }
         return;
       }
       const got = await api(`/api/labels/queue?${params(here ? place(here, "after") : {})}`, { quiet: true });
