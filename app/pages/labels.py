@@ -1,6 +1,6 @@
 """Page Labels: hints one by one, to be called leak or no leak, and how far people and detectors agree.
 
-The widget `app/static/labels.js` draws it, and `board.js` its detector board.
+The widget `app/static/labels.js` draws it, `board.js` and `benchmark.js` its boards.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 PATH = "labels"
 TITLE = "Labels"
 ORDER = 50
-SCRIPTS = ("transcript.js", "board.js")
+SCRIPTS = ("transcript.js", "board.js", "benchmark.js")
 STYLES = ("transcript.css", "board.css")
 
 

@@ -149,5 +149,7 @@
     to.scrollIntoView({ block: "nearest" });
     return to;
   }
-  rl2f.board = { draw, move, BY };
+  /** The link of a disagreement, or null where it is not listed. */
+  const find = (node, at) => [...node.querySelectorAll(".lb-dispute")].find((a) => a.dataset.run === String(at.run) && a.dataset.event === at.event && a.dataset.turn === String(at.turn)) ?? null;
+  rl2f.board = { draw, move, find, BY, two, said, line };
 })();

@@ -5,10 +5,10 @@ rl2f.widget("labels", (root) => {
   const { block, inline, sign, selected, labelChip, finding, labeller, LABELS } = rl2f.transcript;
   const FILTERS = ["which", "run", "environment", "todo", "size", "seed", "blind", "source", "by"];
   const WHICH = [["all", "all hints"], ["mixed", "random draw, mixed"], ["flagged", "flagged by a detector"], ["audit", "unflagged: random sample"]];
-  const VIEWS = [["queue", "Label"], ["board", "Detector board"]];
+  const VIEWS = [["queue", "Label"], ["board", "Detector board"], ["benchmark", "Benchmark"]];
   const drawn = () => filters.which === "mixed" || filters.which === "audit";
 
-  let filters = {}, who = "", items = [], at = -1, hint = null, draft = null, done = 0, total = 0, capped = false, facets = null, sources = [], shownBoard = null, ends = { after: false, before: false }, tab = "queue", wanted = 0, busy = false;
+  let filters = {}, who = "", items = [], at = -1, hint = null, draft = null, done = 0, total = 0, capped = false, facets = null, sources = [], shownBoard = null, mark = null, ends = { after: false, before: false }, tab = "queue", wanted = 0, busy = false;
   const cache = new Map();
   /** While what stands there is not what was asked for, no key may act on it. */
   function working(on) { busy = on; stage.setAttribute("aria-busy", String(on)); }
@@ -23,7 +23,7 @@ rl2f.widget("labels", (root) => {
     return query.dialogue ? { run: Number(query.of ?? query.run), event: query.dialogue, turn: Number.parseInt(query.turn ?? "0", 10) || 0 } : null;
   }
   function writeAddress() {
-    const item = tab === "queue" ? items[at] : null;
+    const item = tab === "queue" ? items[at] : tab === "board" ? mark : null;
     rl2f.setQuery({ ...Object.fromEntries(FILTERS.map((name) => [name, filters[name] ?? null])), labeller: who, view: tab === "queue" ? null : tab,
       dialogue: item?.event, of: item && String(item.run) !== filters.run ? item.run : null, turn: item ? item.turn : null });
   }
@@ -52,9 +52,9 @@ rl2f.widget("labels", (root) => {
     fill(bar,
       el("div", { class: "lb-tabs", role: "group", "aria-label": "view" }, VIEWS.map(([name, title]) => el("button", { type: "button", class: "rl-button", "aria-pressed": String(tab === name), onclick: () => switchTab(name) }, title))),
       el("label", { class: "dl-filter" }, el("span", {}, "labeller"), el("input", { type: "text", class: "rl-field lb-name", name: "labeller", value: who, placeholder: "your name", maxlength: 60, onchange: (event) => rename(event.target.value) })),
-      tab === "queue" ? pick("which", "hints", WHICH.slice(1), WHICH[0][1]) : null, pick("run", "run", (facets?.runs ?? []).map((r) => [r.id, `${r.id} · ${r.name}`]), "any"),
-      pick("environment", "environment", (facets?.environments ?? []).map((e) => [e, e]), "any"),
-      sources.length > 1 && (tab === "board" || drawn()) ? pick("source", tab === "board" ? "findings of" : "flagged by", sources.slice(1).map((s) => [s.name, `run ${s.name} · ${s.detectors}`]), "at run time") : null,
+      tab === "queue" ? pick("which", "hints", WHICH.slice(1), WHICH[0][1]) : null, tab === "benchmark" ? null : [pick("run", "run", (facets?.runs ?? []).map((r) => [r.id, `${r.id} · ${r.name}`]), "any"),
+      pick("environment", "environment", (facets?.environments ?? []).map((e) => [e, e]), "any")],
+      sources.length > 1 && (tab === "board" || (tab === "queue" && drawn())) ? pick("source", tab === "board" ? "findings of" : "flagged by", sources.slice(1).map((s) => [s.name, `run ${s.name} · ${s.detectors}`]), "at run time") : null,
       tab === "queue" && drawn() ? [number("size", "sample of", "200"), number("seed", "seed", "0")] : null,
       tab === "queue" ? [check("todo", "only what I have not labelled", filters.todo === "true", "leave out hints that you have answered"),
         filters.which === "flagged" ? el("span", { class: "rl-muted rl-small lb-check" }, "not blind: every hint here was flagged") : check("blind", "blind", filters.blind !== "0", "the detectors' finding stays hidden until you have answered", "0")] : null);
@@ -75,9 +75,10 @@ rl2f.widget("labels", (root) => {
   }
   async function switchTab(name) {
     tab = name;
+    mark = null;
     const place = items[at] ?? null;
     drawBar();
-    await begin(place);
+    await begin(name === "queue" ? place : null);
   }
 
   /* ---- Queue ---- */
@@ -216,13 +217,13 @@ rl2f.widget("labels", (root) => {
     counted(await api(`/api/labels/progress?${params()}`));
   }
   async function saveAndNext() {
-    if (!hint || busy) return;
+    if (!hint || busy || tab !== "queue") return;
     if (!draft.label) { toast("Choose first: 1 leak, 2 no leak, 3 unsure."); return; }
     if (!hint.mine || dirty()) await give(draft.label);
     if (hint?.mine) await next();
   }
   async function next() {
-    if (tab === "board") { rl2f.board.move(stage, 1); return; }
+    if (tab === "board") { moveDispute(1); return; }
     if (tab !== "queue") return;
     if (dirty()) await give(draft.label);
     if (at + 1 >= items.length) await extend("after");
@@ -230,7 +231,7 @@ rl2f.widget("labels", (root) => {
     else finished();
   }
   async function previous() {
-    if (tab === "board") { rl2f.board.move(stage, -1); return; }
+    if (tab === "board") { moveDispute(-1); return; }
     if (tab !== "queue" || !items.length) return;
     if (dirty()) await give(draft.label);
     if (hint === null) { await show(items.length - 1); return; }
@@ -250,6 +251,7 @@ rl2f.widget("labels", (root) => {
     await show(index);
     counted(await api(`/api/labels/progress?${params()}`));
   }
+  const many = (n, word) => `${n.toLocaleString("en-US")} ${word}${n === 1 ? "" : "s"}`;
   function finished() {
     hint = null;
     working(false);
@@ -275,6 +277,13 @@ rl2f.widget("labels", (root) => {
     rl2f.board.draw(stage, found, filters.by ?? "tier", {
       label: () => { tab = "queue"; change({ which: "mixed" }); }, by: divide, open: quietly(openTest), close: () => begin(null),
     });
+  }
+  /** The disagreement that is chosen stands in the address, so that Back from its replay finds it again. */
+  function moveDispute(step) {
+    const to = rl2f.board.move(stage, step);
+    if (!to || shownBoard?.half === "test") return;
+    mark = { run: Number(to.dataset.run), event: to.dataset.event, turn: Number(to.dataset.turn) };
+    writeAddress();
   }
   async function openTest() {
     if (!who) { toast("Type your name first: who opens the test half is noted."); bar.querySelector("[name=labeller]").focus(); return; }
@@ -310,6 +319,7 @@ rl2f.widget("labels", (root) => {
     { keys: ["p", "k", "ArrowUp"], text: "hint before, disagreement before", run: quietly(previous) },
     { keys: ["s"], text: "skip", run: quietly(next) },
     { keys: ["b"], text: "the detector board, and back to the queue", run: quietly(() => switchTab(tab === "board" ? "queue" : "board")) },
+    { keys: ["B"], text: "the benchmark of made hints", run: quietly(() => switchTab("benchmark")) },
     { keys: ["ArrowLeft", "ArrowRight"], text: "break the board down by something else", run: (event) => moveBy(event.key === "ArrowRight" ? 1 : -1) },
     { keys: ["o"], text: "open the test half of the board", run: quietly(() => tab === "board" && !rl2f.readOnly && openTest()) },
     { keys: ["u"], text: "undo your last label", run: quietly(undo) },
@@ -328,12 +338,19 @@ rl2f.widget("labels", (root) => {
     if (!stage.firstChild || !(here || keep)) fill(stage, el("div", { class: "rl-skeleton", style: { height: "280px" } }));
     ends = { after: false, before: false };
     shownBoard = null;
+    if (tab === "board") mark = here;
+    if (tab !== "queue") hint = null;
     writeAddress();
     try {
       if (tab === "board") {
         drawMeter();
         const found = await api(`/api/labels/board?${params()}`);
-        if (turn === wanted) { working(false); drawBoard(found); }
+        if (turn === wanted) { working(false); drawBoard(found); if (mark) rl2f.board.find(stage, mark)?.focus(); }
+        return;
+      }
+      if (tab === "benchmark") {
+        const found = await api("/api/labels/benchmark");
+        if (turn === wanted) { working(false); rl2f.benchmark.draw(stage, found); }
         return;
       }
       const got = await api(`/api/labels/queue?${params(here ? place(here, "after") : {})}`, { quiet: true });
