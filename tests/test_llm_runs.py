@@ -138,11 +138,11 @@ REAL = {
     "environment": {"type": "arithmetic", "digits": 2, "operations": ["+"]},
     "rollout": {"max_turns": 3, "max_new_tokens": 14, "context_length": 512},
     "stages": [
-        {"name": "warm", "method": "sft", "steps": 8, "tasks_per_step": 8, "group_size": 1, "learning_rate": 1e-3},
-        {"name": "rl", "method": "rl2f", "steps": 2, "tasks_per_step": 2, "group_size": 4},
+        {"name": "warm", "method": "sft", "steps": 6, "tasks_per_step": 8, "group_size": 1, "learning_rate": 1e-3},
+        {"name": "rl", "method": "rl2f", "steps": 1, "tasks_per_step": 2, "group_size": 4},
     ],
     "lora": {"layers": 0.5},
-    "evaluation": {"tasks": 6, "controls": ["hints", "contentless"], "bootstrap": 100},
+    "evaluation": {"checkpoints": []},
 }
 
 

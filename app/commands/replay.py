@@ -169,6 +169,12 @@ def _show_hint(console: Any, hint: Hint) -> None:
     _block(console, f"{label} ({hint.teacher})", hint.text, "cyan")
     if hint.original is not None and hint.original != hint.text:
         _block(console, "as the teacher wrote it", hint.original, "dim")
+    if hint.error is not None:
+        _block(console, "no hint", hint.error, "red")
+    if hint.prompt is not None:
+        usage = hint.usage
+        spent = "" if usage is None else f" · {usage.prompt_tokens} + {usage.completion_tokens} tokens"
+        _block(console, "asked by", f"{hint.prompt}{spent}", "dim")
     if hint.leak is not None and hint.leak.leaked:
         leak = hint.leak
         text = f"LEAK {leak.tier or ''} {leak.share:.0%} of the answer, action {leak.action or 'none'}: {leak.evidence}"

@@ -101,11 +101,12 @@ def execute_in(run_dir: RunDir) -> None:
 def next_steps(run_dir: RunDir, kind: str) -> None:
     """Where the results lie and what can be done with them."""
     from app.console import err
-    from rl2f_core.evaluation.costs import add_costs, costs_text
-    from rl2f_core.events import MetricEvent, read_events
+    from rl2f_core.evaluation.costs import add_costs, costs_text, teacher_costs
+    from rl2f_core.events import DialogueEvent, read_events
 
     console = err()
-    spent = add_costs(e.values for e in read_events(run_dir.events_path) if isinstance(e, MetricEvent))
+    events = read_events(run_dir.events_path)
+    spent = add_costs(teacher_costs([e.dialogue]) for e in events if isinstance(e, DialogueEvent))
     if spent:
         console.print(f"Teacher: {costs_text(spent)}", markup=False)
     folders = {"Checkpoints": run_dir.checkpoints, "Evaluation": run_dir.evaluation,

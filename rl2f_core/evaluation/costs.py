@@ -8,17 +8,17 @@ from rl2f_core.types import Dialogue
 
 
 def teacher_costs(dialogues: Sequence[Dialogue]) -> dict[str, float]:
-    """Sums over all hints of the dialogues; empty where no model was asked and no hint failed.
+    """Sums over all hints that a model was asked for; empty where none was.
 
     `teacher/hints` counts them; `teacher/errors` are those that could not be had, `teacher/error_rate` their share;
     `teacher/prompt_tokens` and `teacher/completion_tokens` are of all messages, those from the disk cache
     (`teacher/cached`) included; `teacher/requests` counts what an endpoint was asked; `teacher/cost` is in US dollars
     and only there where a price is configured.
     """
-    hints = [turn.hint for d in dialogues for turn in d.turns if turn.hint is not None]
+    hints = [turn.hint for d in dialogues for turn in d.turns if turn.hint is not None and turn.hint.usage is not None]
     used = [hint.usage for hint in hints if hint.usage is not None]
     failed = sum(hint.error is not None for hint in hints)
-    if not used and not failed:
+    if not hints:
         return {}
     costs = [usage.cost for usage in used if usage.cost is not None]
     values = {

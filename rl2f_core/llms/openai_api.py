@@ -169,7 +169,9 @@ def _held(value: dict[str, Any] | None) -> Reply | None:
         made = Reply(**value) if value is not None else None
     except TypeError:
         return None
-    return made if made and isinstance(made.text, str) and made.text and made.finish in ("stop", "length") else None
+    if made is None or not (isinstance(made.text, str) and made.text and made.finish in ("stop", "length")):
+        return None
+    return made if all(isinstance(n, int) and n >= 0 for n in (made.prompt_tokens, made.completion_tokens)) else None
 
 
 class Endpoint:
@@ -246,7 +248,7 @@ class Endpoint:
     def _exchange(self, data: bytes, key: str | None, deadline: float) -> Reply:
         import httpx2
 
-        headers = {"content-type": "application/json", "accept": "application/json"}
+        headers = {"content-type": "application/json", "accept": "application/json", "accept-encoding": "identity"}
         if key is not None:
             headers["authorization"] = f"Bearer {key}"
         read = min(self.config.read_timeout, max(0.1, deadline - time.monotonic()))

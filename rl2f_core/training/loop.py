@@ -16,6 +16,7 @@ from typing import Any
 from rl2f_core import registry
 from rl2f_core.config import RunConfig, StageConfig
 from rl2f_core.errors import ConfigError, PreflightError
+from rl2f_core.evaluation.costs import teacher_costs
 from rl2f_core.evaluation.preflight import preflight
 from rl2f_core.events import CheckpointEvent, DialogueEvent, Event, LogEvent, MetricEvent
 from rl2f_core.methods.base import Method
@@ -146,6 +147,7 @@ class Trainer:
             clock.lap("update")
             values = {**step_metrics(groups, method.max_turns(self.config.rollout.max_turns), method), **metrics}
             played = [*groups, *collector.replaced]
+            values |= teacher_costs([rollout.dialogue for group in played for rollout in group.rollouts])
             values |= _speed(clock.seconds, played, samples, method) | {
                 "groups/redrawn": float(len(collector.replaced))
             }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rl2f_core.evaluation.costs import teacher_costs
 from rl2f_core.evaluation.metrics import group_outcomes, measure
 from rl2f_core.methods.base import Method
 from rl2f_core.methods.credit import dialogue_return
@@ -14,7 +13,7 @@ from rl2f_core.types import Group
 def step_metrics(groups: Sequence[Group], turns: int, method: Method) -> dict[str, float]:
     """Metrics of `evaluation.metrics.measure` without intervals, and what the groups could teach."""
     dialogues = [r.dialogue for g in groups for r in g.rollouts]
-    values = measure(dialogues, turns, resamples=0).flat() | teacher_costs(dialogues)
+    values = measure(dialogues, turns, resamples=0).flat()
     if method.on_policy:
         values |= outcomes_of(groups, method)
     return values
