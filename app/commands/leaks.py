@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from app.commands import leaks_check
+from app.commands import leaks_benchmark, leaks_check
 
 DEFAULT = "rescore"
 """The command that a first argument which names none is given to."""
@@ -34,6 +34,7 @@ app = typer.Typer(
     help="Leak detectors over stored dialogues (rl2f leaks RUN) or hints from anywhere, and how well they do.",
 )
 app.command("check")(leaks_check.check)
+app.command("benchmark")(leaks_benchmark.benchmark)
 
 
 @app.command(DEFAULT)
