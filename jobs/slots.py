@@ -39,7 +39,7 @@ class Slots:
         """The slot class a run takes: cpu, cuda or none; raises `ConfigError` where there is no such device."""
         if getattr(registry.get("kind", str(getattr(config, "kind", "train"))), "light", False):
             return "none"
-        wanted = config.model.device
+        wanted = getattr(config.model, "device", "auto")  # a kind may leave the model to the run that it reads
         if wanted == "cuda" and not self.cuda:
             raise ConfigError(
                 "model.device: there is no CUDA device for runs here.",

@@ -217,7 +217,7 @@ def test_detectors_are_named_inline_or_in_a_file(tmp_path: Path) -> None:
         return [part.model_dump(mode="json", exclude_defaults=True) for part in parse_detectors(text)]
 
     assert [part.type for part in parse_detectors("exact, equivalent")] == ["exact", "equivalent"]
-    assert dumped("exact,probe:threshold=2:history=none") == [{}, {"threshold": 2.0, "history": "none"}]
+    assert dumped("exact,probe:threshold=2:history=last") == [{}, {"threshold": 2.0, "history": "last"}]
     assert dumped("derivation:llm.type=local:llm.model.name=tiny:votes=3")[0]["votes"] == 3
     listed = tmp_path / "list.json"
     listed.write_text('[{"type": "probe", "threshold": 5}, "exact"]')

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from app.commands import leaks_board, leaks_check
+from app.commands import leaks_benchmark, leaks_board, leaks_check
 
 DEFAULT = "rescore"
 """The command that a first argument which names none is given to."""
@@ -35,6 +35,7 @@ app = typer.Typer(
 )
 app.command("check")(leaks_check.check)
 app.command("board")(leaks_board.board)
+app.command("benchmark")(leaks_benchmark.benchmark)
 
 
 @app.command(DEFAULT)

@@ -11,8 +11,9 @@ default the sum runs over the tokens between the tags. The two contexts, as the 
 | last | problem, last attempt, hint | problem, last attempt, contentless | problem |
 | all | problem, every attempt with the hint after it | the same, the last hint contentless | problem |
 
-Against `contentless` the mere presence of a message, and what the student wrote, count for nothing: both sides have
-them. `none` is the plain reading of the formula. Where a query has no attempts, `last` and `all` are read as `none`.
+Against `contentless` the mere presence of a message counts for nothing, and with `last` or `all` neither does what the
+student wrote: both sides have it. Small models copy a wrong attempt that they see, which drowns the hint; so the
+default history is `none`, which is also the formula's own. Without attempts `last` and `all` are read as `none`.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class ProbeLeak(LeakDetector):
         """Base model that reads; None is the student's own, without any adapter."""
         baseline: Literal["contentless", "none"] = "contentless"
         """What the hint is compared with: a message without content in its place, or the question alone."""
-        history: Literal["none", "last", "all"] = "last"
+        history: Literal["none", "last", "all"] = "none"
         """What of the dialogue stands before the hint: nothing, the last attempt, or everything."""
         counted: Literal["answer", "attempt"] = "answer"
         """Tokens that are summed: the answer's, or also those of the tags around it."""

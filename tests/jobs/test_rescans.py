@@ -11,6 +11,7 @@ from sqlmodel import col, select
 
 from jobs import ingest
 from jobs.database import Database
+from jobs.queue import Queue
 from jobs.store import dialogues, runs
 from jobs.studio import Studio
 from jobs.tables import LeakFinding, LeakScan, Rescan, RescanFinding
@@ -86,3 +87,13 @@ def test_a_rescoring_of_a_run_that_is_not_here_is_kept_and_shows_nothing(db: Dat
     shutil.rmtree(scanned.folder("b-target"))
     ingest.reindex(db, scanned)
     assert held(db) == ([], [])
+
+
+def test_a_rescoring_without_a_model_of_its_own_can_wait_in_the_queue_and_be_exported_from(
+    db: Database, scanned: Studio
+) -> None:
+    from jobs.export.sources import StudioSource
+
+    row = Queue(db, scanned).add("kind: rescore\nrun: b-target\npenalty: 2\n")
+    assert (row.kind, row.device, row.model, row.status) == ("rescore", "cpu", "", "queued")
+    assert StudioSource(db, scanned, row).about()["model"] is None
