@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
@@ -144,10 +145,13 @@ def build_report(
     for checkpoint, held in outcomes.items():
         results += arm_results(held, checkpoint, arms, baseline or "", seed)
         values = worth(held, true, baseline) if true is not None and baseline is not None else {}
+        by_origin: dict[tuple[str, int], list[Outcome]] = defaultdict(list)
+        for outcome in held:
+            by_origin[outcome.origin].append(outcome)
         for (of, event, turn), told in said.items():
             if of != checkpoint:
                 continue
-            played = [o for o in held if o.origin == (event, turn)]
+            played = by_origin[event, turn]
             shares = {arm: [o.solved for o in played if o.arm == arm] for arm in arms}
             hints.append(
                 HintResult(
