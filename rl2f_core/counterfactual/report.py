@@ -63,12 +63,14 @@ class CounterfactualReport(Value):
     def to_markdown(self) -> str:
         """Tables and findings."""
         what = "A dialogue" if self.kind == "fork" else f"{len(self.hints)} hints"
-        left = "what the dialogue had left" if self.turns is None else f"{self.turns} attempt(s)"
+        left = {None: "all attempts that were left", 1: "the next attempt alone"}.get(
+            self.turns, f"{self.turns} attempts"
+        )
         later = {"run": "the run's teacher", "arm": "the arm's teacher", "contentless": "nobody"}[self.then]
         lines = [
             f"# {what} of {self.title} under other hints",
             "",
-            f"{self.samples} samples of each arm with shared seeds, {left} after the fork; later hints: {later}. "
+            f"{self.samples} samples of each arm with shared seeds, {left}; later hints: {later}. "
             "Differences are paired, to contentless; brackets are 95 % intervals.",
             "",
         ]
@@ -178,8 +180,8 @@ def chart(report: CounterfactualReport) -> Chart:
             title = f"{checkpoint}: difference to contentless"
             panels.append(Panel(title, _series(differences), "share", "", "intervals", _span(report, False)))
     what = "One hint and its alternatives" if report.kind == "fork" else f"What {_count(report)} hints were worth"
-    after = {None: "the rest of the dialogue", 1: "the next attempt"}.get(report.turns, f"{report.turns} attempts")
-    subtitle = f"{report.title}; {report.samples} samples each, {after} after the hint; 95\u00a0% intervals"
+    after = {None: "all attempts left", 1: "the next attempt"}.get(report.turns, f"{report.turns} attempts")
+    subtitle = f"{report.title}; {report.samples} samples each, {after}; 95\u00a0% intervals"
     return Chart("solved", what, tuple(panels), subtitle)
 
 
