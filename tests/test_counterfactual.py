@@ -126,7 +126,10 @@ def test_the_hints_of_a_run_are_drawn_by_its_seed(source: RunDir) -> None:
     assert draw(found, 10, 0) == found
     some = [draw(found, 2, seed) for seed in (0, 0, 1, 2, 3)]
     assert some[0] == some[1] and len({tuple((o.event, o.turn) for o in each) for each in some}) > 1
-    assert hinted(source, "evaluation", "rl@1") == hinted(source, "train") == []
+    shown = found[0].dialogue.model_copy(update={"policy": "demonstration"})
+    task = found[0].task
+    JsonlSink(source.events_path).emit([DialogueEvent.of("train", "warm", 1, task, shown)])
+    assert hinted(source, "evaluation", "rl@1") == hinted(source, "train") == [], "demonstrations are nobody's"
     made = hint_value_config(source, source.path.name, {"rl@1": None})
     with pytest.raises(DataError, match="no evaluation dialogues of rl@1 with hints"):
         drawn(made, source, "rl@1")  # type: ignore[arg-type]

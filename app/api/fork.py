@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from app.form_sources import adapter_refusal, known_checkpoints
 from jobs.errors import NotFound
-from jobs.store import dialogues, outcomes, runs
+from jobs.store import dialogues, runs, worth
 from jobs.tables import Run
 from rl2f_core import registry
 from rl2f_core.counterfactual.arms import HINTS, Arm
@@ -63,7 +63,7 @@ def router(context: Context) -> APIRouter:
             "default": _default(context, owner, row, choices),
             "hints": list(HINTS),
             "teachers": _teachers(),
-            "forks": forks(context, run, dialogue),
+            "forks": forks(context, owner, dialogue),
         }
 
     @api.post("")
@@ -107,12 +107,10 @@ def router(context: Context) -> APIRouter:
     return api
 
 
-def forks(context: Context, run: int, dialogue: str) -> list[dict[str, Any]]:
-    """The forks of a dialogue, newest first."""
+def forks(context: Context, owner: Run, dialogue: str) -> list[dict[str, Any]]:
+    """The forks of a dialogue of a run, newest first."""
     found = []
-    for child in outcomes.children(context.db, run):
-        if child.kind != "fork":
-            continue
+    for child in worth.forks(context.db, owner):
         try:
             config = _config(context, child)
         except RL2FError:  # a plug-in that it names is gone

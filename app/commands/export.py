@@ -23,7 +23,7 @@ def export(
     files: Annotated[list[str] | None, typer.Option("--file", help="jsonl or parquet; both by default.")] = None,
     labels: Annotated[str, typer.Option(help="Whose label counts: people, detector, or both (people first).")] = "both",
     labeller: Annotated[str, typer.Option(help="Only this person's labels.")] = "",
-    phase: Annotated[str, typer.Option(help="Only train, preflight, evaluation or chat.")] = "",
+    phase: Annotated[str, typer.Option(help="Only train, preflight, evaluation, chat or fork.")] = "",
     stage: Annotated[str, typer.Option(help="Only this stage.")] = "",
     steps: Annotated[str, typer.Option(help="Only these training steps, e.g. 10-20.")] = "",
     checkpoint: Annotated[str, typer.Option(help="Only this checkpoint of an evaluation.")] = "",

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import delete, or_, select, update
 from sqlmodel import Session, col
 
 from jobs.database import Database
@@ -84,9 +84,17 @@ def _note(session: Session, source: str, events: Sequence[str]) -> None:
     session.add(run)
 
 
-def of_dialogues(db_session: Session, run: Run, events: Sequence[str]) -> dict[str, list[HintWorth]]:
+def of_dialogues(session: Session, run: Run, events: Sequence[str]) -> dict[str, list[HintWorth]]:
     """All measurements of the hints of some dialogues of a run, by the dialogue's event."""
-    return _of(db_session, run.folder, events)
+    return _of(session, run.folder, events)
+
+
+def forks(db: Database, source: Run, limit: int = 200) -> list[Run]:
+    """The newest runs of kind fork that go on from dialogues of a run, newest first."""
+    named = col(Run.config).contains(f"source: {source.folder}\n", autoescape=True)
+    query = select(Run).where(col(Run.kind) == "fork", or_(named, col(Run.parent) == source.id))
+    with db.read() as session:
+        return list(session.execute(query.order_by(col(Run.id).desc()).limit(limit)).scalars())
 
 
 def measured_by(db: Database, run_id: int) -> list[HintWorth]:

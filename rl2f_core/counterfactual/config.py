@@ -65,24 +65,34 @@ def settings_of(source: RunDir, phase: str, stage: str = "") -> dict[str, Any]:
 
 
 def known_checkpoints(source: RunDir) -> dict[str, str | None]:
-    """Every checkpoint that a run can name: the base, its own, and those that it evaluated or forked with."""
+    """Every checkpoint that a run can name: the base, its own by stage and step, those it evaluated or forked with."""
     found: dict[str, str | None] = {"base": None}
     config = source.config()
     if isinstance(config, RunConfig):
-        found |= {name: str(source.checkpoint(name).resolve()) for name in source.checkpoint_names()}
+        stages = [stage.name for stage in config.stages]
+        found |= {
+            name: str(source.checkpoint(name).resolve())
+            for name in sorted(source.checkpoint_names(), key=lambda name: _place(name, stages))
+        }
     for field in ("adapters", "checkpoints"):
         held = getattr(config, field, None)
         found |= held if isinstance(held, Mapping) else {}
     return found
 
 
+def _place(checkpoint: str, stages: Sequence[str]) -> tuple[int, int]:
+    """Where a checkpoint stands in a run: position of its stage, and step; −1 for what no stage saves."""
+    stage, _, step = checkpoint.rpartition("@")
+    return stages.index(stage) if stage in stages else -1, int(step) if step.isdigit() else -1
+
+
 def nearest(known: Sequence[str], wanted: str) -> str:
     """The checkpoint that comes closest to weights such as `rl2f@13`: those, else the last of the stage saved before
-    them, else its first, else the last of all. `known` holds at least `base`, in the order of saving."""
+    them, else its first, else the last of all. `known` holds at least `base`, in the order of stages and steps."""
     if wanted in known:
         return wanted
     stage, _, step = wanted.rpartition("@")
-    of_stage = {int(name.rpartition("@")[2]): name for name in known if name.rpartition("@")[0] == stage and stage}
+    of_stage = {_place(name, [stage])[1]: name for name in known if stage and name.rpartition("@")[0] == stage}
     if not of_stage or not step.isdigit():
         return known[-1]
     before = [n for n in of_stage if n <= int(step)]

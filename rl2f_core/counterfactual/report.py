@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
@@ -62,12 +63,14 @@ class CounterfactualReport(Value):
     def to_markdown(self) -> str:
         """Tables and findings."""
         what = "A dialogue" if self.kind == "fork" else f"{len(self.hints)} hints"
-        left = "what the dialogue had left" if self.turns is None else f"{self.turns} attempt(s)"
+        left = {None: "all attempts that were left", 1: "the next attempt alone"}.get(
+            self.turns, f"{self.turns} attempts"
+        )
         later = {"run": "the run's teacher", "arm": "the arm's teacher", "contentless": "nobody"}[self.then]
         lines = [
             f"# {what} of {self.title} under other hints",
             "",
-            f"{self.samples} samples of each arm with shared seeds, {left} after the fork; later hints: {later}. "
+            f"{self.samples} samples of each arm with shared seeds, {left}; later hints: {later}. "
             "Differences are paired, to contentless; brackets are 95 % intervals.",
             "",
         ]
@@ -144,10 +147,13 @@ def build_report(
     for checkpoint, held in outcomes.items():
         results += arm_results(held, checkpoint, arms, baseline or "", seed)
         values = worth(held, true, baseline) if true is not None and baseline is not None else {}
+        by_origin: dict[tuple[str, int], list[Outcome]] = defaultdict(list)
+        for outcome in held:
+            by_origin[outcome.origin].append(outcome)
         for (of, event, turn), told in said.items():
             if of != checkpoint:
                 continue
-            played = [o for o in held if o.origin == (event, turn)]
+            played = by_origin[event, turn]
             shares = {arm: [o.solved for o in played if o.arm == arm] for arm in arms}
             hints.append(
                 HintResult(
@@ -174,8 +180,8 @@ def chart(report: CounterfactualReport) -> Chart:
             title = f"{checkpoint}: difference to contentless"
             panels.append(Panel(title, _series(differences), "share", "", "intervals", _span(report, False)))
     what = "One hint and its alternatives" if report.kind == "fork" else f"What {_count(report)} hints were worth"
-    after = {None: "the rest of the dialogue", 1: "the next attempt"}.get(report.turns, f"{report.turns} attempts")
-    subtitle = f"{report.title}; {report.samples} samples each, {after} after the hint; 95\u00a0% intervals"
+    after = {None: "all attempts left", 1: "the next attempt"}.get(report.turns, f"{report.turns} attempts")
+    subtitle = f"{report.title}; {report.samples} samples each, {after}; 95\u00a0% intervals"
     return Chart("solved", what, tuple(panels), subtitle)
 
 

@@ -15,6 +15,9 @@ from rl2f_core.events import DialogueEvent
 from rl2f_core.run import RunDir
 from rl2f_core.types import Dialogue, Hint, Task, Turn
 
+DEMONSTRATION = "demonstration"
+"""`Dialogue.policy` where no weights spoke for the student."""
+
 
 @dataclass(frozen=True, slots=True)
 class Origin:
@@ -68,7 +71,7 @@ def find_dialogue(run_dir: RunDir, event: str) -> DialogueEvent:
 
 
 def hinted(run_dir: RunDir, phase: str, checkpoint: str | None = None) -> list[Origin]:
-    """All turns of a run that a hint stands after, in order.
+    """All turns of a run that a hint stands after, in order; those of demonstrations are left out.
 
     Args:
         phase: `evaluation` (dialogues under `hints` alone) or `train`.
@@ -79,7 +82,11 @@ def hinted(run_dir: RunDir, phase: str, checkpoint: str | None = None) -> list[O
     seen: set[str] = set()
     for event in _dialogues(run_dir, needle):
         wanted = event.phase == phase and event.control in (None, "hints") and event.id not in seen
-        if not wanted or (checkpoint is not None and event.checkpoint != checkpoint):
+        if (
+            not wanted
+            or event.dialogue.policy == DEMONSTRATION
+            or (checkpoint is not None and event.checkpoint != checkpoint)
+        ):
             continue
         seen.add(event.id)
         found += [

@@ -68,15 +68,14 @@ def test_a_fork_is_chosen_played_and_read(context: Context, client: TestClient, 
     assert found["report"]["hints"][0]["said"]["edited"]["text"] == "Up."
     listed = client.get("/api/dialogues", params={"run": made, "control": "edited", "phase": "fork"}).json()
     assert listed["total"] == 3
-    (again,) = client.get("/api/fork/place", params={"run": place["run"], "dialogue": place["dialogue"]}).json()[
-        "forks"
-    ]
+    original = {"run": place["run"], "dialogue": place["dialogue"]}
+    (again,) = client.get("/api/fork/place", params=original).json()["forks"]
     assert (again["run"], again["turn"], again["arms"]) == (made, 0, ["as_was", "contentless", "edited", "none"])
-    one = client.get("/api/dialogues/one", params={"run": place["run"], "dialogue": place["dialogue"]}).json()
-    assert (
-        one["turns"][0]["hint"]["worth"][0]["run"] == made
-        and one["worth"] == one["turns"][0]["hint"]["worth"][0]["value"]
-    )
+    runs.update(context.db, made, parent=None)  # as a fork from the command line, whose folder was read later
+    assert client.get("/api/fork/place", params=original).json()["forks"] == [again]
+    one = client.get("/api/dialogues/one", params=original).json()
+    (measured,) = one["turns"][0]["hint"]["worth"]
+    assert (measured["run"], measured["value"]) == (made, one["worth"])
     assert context.studio.folder("1-numbers").joinpath("events.jsonl").read_bytes() == before
 
 
