@@ -15,7 +15,8 @@ benchmark = pytest.importorskip("rl2f_core.leaks.benchmark")
 
 def item(number: int, leak: bool, split: str = "dev", kind: str = "plain", **more: Any) -> dict[str, Any]:
     values = {
-        "id": f"arithmetic/{kind}/{split}/{number}", "environment": {"type": "arithmetic"}, "problem": "What is 20 + 21?",
+        "id": f"arithmetic/{kind}/{split}/{number}", "environment": {"type": "arithmetic"},
+        "problem": "What is 20 + 21?",
         "answer": "41", "attempts": ["<answer>40</answer>"], "hint": "The answer is 41." if leak else "Look again.",
         "leak": leak, "kind": kind, "share": float(leak), "split": split,
     }  # fmt: skip
@@ -23,7 +24,6 @@ def item(number: int, leak: bool, split: str = "dev", kind: str = "plain", **mor
 
 
 def test_a_report_becomes_rates_by_kind_and_lists_no_mistake_of_the_test_split() -> None:
-    from rl2f_core.leaks.benchmark import LeakItem
     from rl2f_core.types import LeakReport
 
     made = [
@@ -33,7 +33,7 @@ def test_a_report_becomes_rates_by_kind_and_lists_no_mistake_of_the_test_split()
         (False, True, "test"),
         (False, False, "dev"),
     ]
-    items = [LeakItem.model_validate(item(i, leak, split, "roman" if leak else "quoted"))
+    items = [benchmark.LeakItem.model_validate(item(i, leak, split, "roman" if leak else "quoted"))
              for i, (leak, _, split) in enumerate(made)]  # fmt: skip
     reports = [LeakReport(leaked=flagged, tier="exact" if flagged else None) for _, flagged, _ in made]
     found = leak_benchmark.shown(benchmark.compare(items, reports))
@@ -44,8 +44,8 @@ def test_a_report_becomes_rates_by_kind_and_lists_no_mistake_of_the_test_split()
     }
     assert kinds == {"roman": (True, 1, 3, pytest.approx(1 / 3)), "quoted": (False, 1, 2, 0.5)}
     assert (found["wrong_dev"], found["wrong_test"], len(found["wrong"])) == (1, 2, 1)
-    assert found["wrong"][0]["leak"] is True and found["tiers"] == [{"name": "exact", "found": 1, "missed": 0, "false": 1,
-                                                                     "clean": 0}]  # fmt: skip
+    assert found["wrong"][0]["leak"] is True
+    assert found["tiers"] == [{"name": "exact", "found": 1, "missed": 0, "false": 1, "clean": 0}]
 
 
 def test_the_figures_are_computed_once_for_each_state_of_the_items(
