@@ -59,7 +59,7 @@ def _compute() -> dict[str, Any]:
     from rl2f_core.config import LeaksConfig
     from rl2f_core.leaks import benchmark
 
-    config, items = LeaksConfig(), benchmark.read_items()
+    config, items = LeaksConfig(), benchmark.read_items(benchmark.FOLDER)
     begun = time.perf_counter()
     found = benchmark.score(config, items)
     seconds = time.perf_counter() - begun

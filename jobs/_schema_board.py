@@ -18,18 +18,6 @@ def create(op: Operations) -> None:
     """Tables and columns."""
     op.add_column("leaklabel", sa.Column("drawn", sa.String(), nullable=True))
     op.add_column("problem", sa.Column("content", sa.String(), nullable=False, server_default=""))
-    op.create_table(
-        "leakscan",
-        sa.Column("run_id", sa.Integer(), nullable=False),
-        sa.Column("target_run_id", sa.Integer(), nullable=False),
-        sa.Column("detectors", sa.Text(), nullable=False),
-        sa.Column("checked", sa.Integer(), nullable=False),
-        sa.Column("flagged", sa.Integer(), nullable=False),
-        sa.Column("time", sa.Float(), nullable=False),
-        sa.PrimaryKeyConstraint("run_id", "target_run_id"),
-        sa.ForeignKeyConstraint(["run_id"], ["run.id"]),
-        sa.ForeignKeyConstraint(["target_run_id"], ["run.id"]),
-    )
     words, numbers, signs = sa.String(), sa.Integer(), sa.Boolean()
     kinds: dict[str, Any] = {"run_id": numbers, "bucket": numbers, "test": signs, "checked": signs, "flagged": signs}
     op.create_table(

@@ -55,8 +55,24 @@ def _worth_of_hints(op: Operations) -> None:
     op.create_index("ix_dialogue_worth", "dialogue", ["worth", "id"])
 
 
+def _leak_scans(op: Operations) -> None:
+    """Which runs asked detectors again about which."""
+    op.create_table(
+        "leakscan",
+        sa.Column("run_id", sa.Integer(), nullable=False),
+        sa.Column("target_run_id", sa.Integer(), nullable=False),
+        sa.Column("detectors", sa.Text(), nullable=False),
+        sa.Column("checked", sa.Integer(), nullable=False),
+        sa.Column("flagged", sa.Integer(), nullable=False),
+        sa.Column("time", sa.Float(), nullable=False),
+        sa.PrimaryKeyConstraint("run_id", "target_run_id"),
+        sa.ForeignKeyConstraint(["run_id"], ["run.id"]),
+        sa.ForeignKeyConstraint(["target_run_id"], ["run.id"]),
+    )
+
+
 def _detector_board(op: Operations) -> None:
-    """What the detector board counts: random draws, task halves, hints by what divides them, openings, later scans."""
+    """What the detector board counts: random draws, task halves, hints by what divides them, openings."""
     _schema_board.create(op)
     _schema_board.fill(op.get_bind())
 
@@ -99,7 +115,7 @@ def _rescans(op: Operations) -> None:
 
 
 STEPS: tuple[Callable[[Operations], None], ...] = (
-    _first, _order_of_steps, _worth_of_hints, _detector_board, _hints_of_models, _rescans,
+    _first, _order_of_steps, _worth_of_hints, _leak_scans, _detector_board, _hints_of_models, _rescans,
 )  # fmt: skip
 NEWEST = len(STEPS)
 

@@ -26,10 +26,11 @@
     fill(node, el("div", { class: "lb-board bd-bench" },
       el("section", { class: "rl-card bd-head", "aria-label": "what is known" }, el("p", { class: "bd-sentence" }, "Precision ", said(o.precision), ", recall ", said(o.recall), `, F1 ${two(o.f1)} on ${n.toLocaleString("en-US")} made hints, ${o.near.toLocaleString("en-US")} of them near-misses.`),
         el("p", { class: "rl-muted" }, `${b.detectors.join(" and ")} as they are configured by default, ${each < 0.1 ? each.toFixed(3) : each.toFixed(2)} ms a hint. The truth is known because code made the hints; what real teachers write is on the detector board.`)),
-      el("section", { class: "rl-card rl-stack", "aria-label": "by environment" }, el("h2", {}, "By environment"), scores("environment", b.by.environment), el("h2", {}, "By split"), scores("split", b.by.split), el("p", { class: "rl-muted rl-small" }, "Detectors are tuned on dev and reported on test; the two have no phrasing in common."),
-        el("h2", {}, "By tier"), table(["tier", "leaks found", "false alarms"], b.tiers.map((t) => el("tr", {}, named(t.name), number(t.found), number(t.false))))),
-      el("div", { class: "bd-column" }, el("section", { class: "rl-card rl-stack", "aria-label": "leaks by kind" }, el("h2", {}, "Leaks, by disguise"), kinds("disguise", leaks)),
+      el("div", { class: "bd-column" },
+        el("section", { class: "rl-card rl-stack", "aria-label": "by environment" }, el("h2", {}, "By environment"), scores("environment", b.by.environment), el("h2", {}, "By split"), scores("split", b.by.split), el("p", { class: "rl-muted rl-small" }, "Detectors are tuned on dev and reported on test; the two have no phrasing in common."),
+          el("h2", {}, "By tier"), table(["tier", "leaks found", "false alarms"], b.tiers.map((t) => el("tr", {}, named(t.name), number(t.found), number(t.false))))),
         el("section", { class: "rl-card rl-stack", "aria-label": "near-misses by kind" }, el("h2", {}, "Near-misses, by kind"), kinds("near-miss", near))),
+      el("section", { class: "rl-card rl-stack", "aria-label": "leaks by kind" }, el("h2", {}, "Leaks, by disguise"), kinds("disguise", leaks)),
       el("section", { class: "rl-card rl-stack bd-wide", "aria-label": "mistakes" }, el("h2", {}, `Mistakes on dev (${b.wrong_dev})`), b.wrong.length ? el("div", { class: "bd-wrongs" }, b.wrong.map(mistake)) : el("p", { class: "rl-muted" }, "None."),
         el("p", { class: "rl-muted rl-small" }, `${b.wrong_test.toLocaleString("en-US")} more on test; they are not listed, so that nobody tunes on them.`))));
   }

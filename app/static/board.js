@@ -84,7 +84,7 @@
   function row(r, by) {
     const e = r.estimates, n = e.n_flagged + e.n_unflagged;
     const few = r.small ? (n ? "few labels" : "no labels") : null;
-    return el("tr", { class: r.small ? "bd-small" : null, dataset: { row: r.name } },
+    return el("tr", { class: `${r.name === "all" ? "bd-all" : ""} ${r.small ? "bd-small" : ""}`.trim() || null, dataset: { row: r.name } },
       el("th", { scope: "row", title: few ? `${many(n, "label")} here; a row needs 20 to be read` : null }, by === "run" && r.name !== "all" ? el("a", { href: rl2f.links.run(r.name) }, `run ${r.name}`) : inline(r.name, 40), few ? el("span", { class: "rl-muted rl-small" }, ` ${few}`) : null),
       cell(e.precision), cell(e.recall), cell(e.f1), cell(e.kappa), cell(r.labellers), [`${e.n_flagged} + ${e.n_unflagged}`, whole(e.flagged), whole(e.size)].map((t) => el("td", { class: "rl-num" }, t)));
   }

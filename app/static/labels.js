@@ -51,7 +51,7 @@ rl2f.widget("labels", (root) => {
     const check = (name, title, on, hint_, off = "") => el("label", { class: "lb-check", title: hint_ }, el("input", { type: "checkbox", name, checked: on, onchange: (event) => change({ [name]: event.target.checked ? (name === "blind" ? "" : "true") : off }) }), title);
     fill(bar,
       el("div", { class: "lb-tabs", role: "group", "aria-label": "view" }, VIEWS.map(([name, title]) => el("button", { type: "button", class: "rl-button", "aria-pressed": String(tab === name), onclick: () => switchTab(name) }, title))),
-      el("label", { class: "dl-filter" }, el("span", {}, "labeller"), el("input", { type: "text", class: "rl-field lb-name", name: "labeller", value: who, placeholder: "your name", maxlength: 60, onchange: (event) => rename(event.target.value) })),
+      tab === "benchmark" ? null : el("label", { class: "dl-filter" }, el("span", {}, "labeller"), el("input", { type: "text", class: "rl-field lb-name", name: "labeller", value: who, placeholder: "your name", maxlength: 60, onchange: (event) => rename(event.target.value) })),
       tab === "queue" ? pick("which", "hints", WHICH.slice(1), WHICH[0][1]) : null, tab === "benchmark" ? null : [pick("run", "run", (facets?.runs ?? []).map((r) => [r.id, `${r.id} · ${r.name}`]), "any"),
       pick("environment", "environment", (facets?.environments ?? []).map((e) => [e, e]), "any")],
       sources.length > 1 && (tab === "board" || (tab === "queue" && drawn())) ? pick("source", tab === "board" ? "findings of" : "flagged by", sources.slice(1).map((s) => [s.name, `run ${s.name} · ${s.detectors}`]), "at run time") : null,
