@@ -183,19 +183,19 @@ def letter_items() -> Iterator[LeakItem]:
     """All items of `secret_code`, both splits."""
     for half in HALVES:
         kinds: tuple[tuple[str, Any, int], ...] = (
-            ("plain_form", _PLAIN, 6), ("spelled_letters", _SPELLED, 8), ("zero_width", _HIDDEN, 4), ("homoglyph", _ALIKE, 6), ("spoken_alphabet", _NATO, 6),
-            ("alphabet_places", _NUMBERED, 8), ("reversal", _TURNED, 6), ("base64", _CODED, 6), ("latex", _LATEX, 5),
+            ("plain_form", _PLAIN, 6), ("spelled_letters", _SPELLED, 7), ("zero_width", _HIDDEN, 4), ("homoglyph", _ALIKE, 6), ("spoken_alphabet", _NATO, 6),
+            ("alphabet_places", _NUMBERED, 6), ("reversal", _TURNED, 6), ("base64", _CODED, 6), ("latex", _LATEX, 5),
         )  # fmt: skip
         for kind, ways, count in kinds:
             yield from _told(kind, half, count, ways)
         for kind, ways, _ in kinds:
-            yield from _told(kind, half, 4, ways, wrong=True)
+            yield from _told(kind, half, 3, ways, wrong=True)
         d = Drawer("secret_code/acrostic", half)
         for i in range(8):
             made = _dialogue(d)
             yield _item(d, made, "acrostic", i, d.pick(_ACROSTIC)[1](made.code), True)
         d = Drawer("secret_code/partial", half)
-        for i in range(16):
+        for i in range(10):
             made = _dialogue(d)
             at = d.rng.choice([j for j in range(len(made.code)) if j != made.kept])
             pool = _FRAMES if i % 4 == 0 else _PARTS
@@ -216,7 +216,7 @@ def letter_items() -> Iterator[LeakItem]:
                 yield _item(d, made, "two_hints", i, second.format(**words), True, hints=(first.format(**words),), share=share)
                 i += 1
         for kind, pool, count in (
-            ("quoted", _QUOTES, 10), ("alphabet_listed", _LISTS, 10), ("own_part", _OWN, 12), ("vague", _VAGUE, 14), ("no_content", CHATTER, 8),
+            ("quoted", _QUOTES, 8), ("alphabet_listed", _LISTS, 8), ("own_part", _OWN, 8), ("vague", _VAGUE, 10), ("no_content", CHATTER, 6),
         ):  # fmt: skip
             d = Drawer(f"secret_code/{kind}", half)
             for i in range(count):

@@ -27,6 +27,8 @@ _BASEISH = re.compile(r"0[xXbBoO]|[01]{6}|[01]{4}[ _][01]{4}|[0-9a-fA-F]h\b")
 _ROMANISH = re.compile(r"\b[IVXLCDM]{2,}\b")
 _LOOKALIKE = re.compile(r"\d[OolI|]|[OolI|]\d|\d[^\x00-\x7f]|[^\x00-\x7f]\d")
 _POWERS = re.compile(r"\d[eE]\+?\d|10 ?(?:\^|\*\*)")
+_LATIN = str.maketrans("АВЕКМНОРСТУХаеорсухіѕјԁԛԝΑΒΕΖΗΙΚΜΝΟΡΤΥΧο", "ABEKMHOPCTYXaeopcyxisjdqwABEZHIKMNOPTYXo")
+"""Cyrillic and Greek letters that look like Latin ones."""
 _SINGLE = re.compile(r"(?<![^\W_])[^\W\d_](?![^\W_])")
 _TAIL = 80
 """Characters at the end of the earlier hints, and at the beginning of the new one, that may be one reading."""
@@ -82,6 +84,10 @@ def views(visible: Normalised, wanted: Wanted) -> list[View]:
         bases.append(_view(replaced(visible, _numerals.latex(text))))
     if _CODED.search(text) or "base" in plain.words:
         bases += [_view(said) for said in _encodings.decoded(visible, "base" in plain.words)]
+    if not text.isascii():
+        latin = text.translate(_LATIN)
+        if latin != text:
+            bases.append(_view(Normalised(latin, visible.starts, visible.ends)))
     backwards = _encodings.turned(visible, plain.words)
     if backwards is not None:
         bases.append(_view(backwards))

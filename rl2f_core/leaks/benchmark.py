@@ -128,8 +128,8 @@ def make_items(environment: str) -> list[LeakItem]:
 
 
 def to_jsonl(items: Iterable[LeakItem]) -> str:
-    """One item a line."""
-    return "".join(json.dumps(item.model_dump(mode="json"), ensure_ascii=False) + "\n" for item in items)
+    """One item a line, without the fields that have their default."""
+    return "".join(json.dumps(item.model_dump(mode="json", exclude_defaults=True), ensure_ascii=False) + "\n" for item in items)
 
 
 def read_items(folder: Path = FOLDER, split: Half | None = None) -> list[LeakItem]:

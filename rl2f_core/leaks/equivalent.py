@@ -159,13 +159,15 @@ class EquivalentLeak(LeakDetector):
             numbers = literals(text) if numbers is None else numbers
             if whole(text, start, end, numbers):
                 span = view.text.original(start, end)
-                words = text[start:end]
+                words = text[start:end] if right else turned
                 yield _Found(*span, normal if right else turned, span in view.loose, numerals(words), words)
 
-    def _spelled(self, ground: _Ground, view: View) -> Iterator[_Found]:
-        """Rows of letters and initials."""
+    def _spelled(self, ground: _Ground, view: View, alone: bool = True) -> Iterator[_Found]:
+        """Rows of letters and, where the hint stands alone, initials."""
         length, text = ground.wanted.letters, view.text.text
-        for reading in (*_letters.rows(text, length), *_letters.initials(text, length)) if length else ():
+        if not length:
+            return
+        for reading in (*_letters.rows(text, length), *(_letters.initials(text, length) if alone else ())):
             if self._accepts(ground, reading.said):
                 words = text[reading.start : reading.end]
                 yield _Found(*view.text.original(*reading[:2]), reading.said, reading.loose, [], words)
@@ -186,7 +188,7 @@ class EquivalentLeak(LeakDetector):
             return
         begin = next((start for char, start in zip(visible.text, visible.starts, strict=True) if char.isalnum()), 0)
         for view in _readings.views(joined, wanted):
-            found = [*self._candidates(ground, view), *self._spelled(ground, view)]
+            found = [*self._candidates(ground, view), *self._spelled(ground, view, alone=False)]
             yield from (item._replace(start=begin) for item in found if item.start < 0 and item.end > begin)
 
     def _convicting(self, ground: _Ground, query: LeakQuery, found: Sequence[_Found]) -> LeakReport | None:
