@@ -1,5 +1,6 @@
 """What a text says about single letters of a code: which letter stands at which place."""
 
+# ruff: noqa: E501 (a pattern or a phrasing is read in one piece)
 from __future__ import annotations
 
 import re

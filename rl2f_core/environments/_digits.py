@@ -1,5 +1,6 @@
 """The digits of a whole number as parts of an answer, and what a text says about them."""
 
+# ruff: noqa: E501 (a pattern or a phrasing is read in one piece)
 from __future__ import annotations
 
 import re
@@ -64,10 +65,8 @@ def told_digits(text: str, answer: str) -> list[tuple[int, int, str, str]]:
     for pattern in _SAYS:
         for match in pattern.finditer(lower):
             groups = match.groupdict()
-            if (
-                groups.get("yours")
-                and not re.search(_SHOULD, match[0])
-                or _OTHERS.search(lower[max(0, match.start() - 60) : match.start()])
+            if (groups.get("yours") and not re.search(_SHOULD, match[0])) or _OTHERS.search(
+                lower[max(0, match.start() - 60) : match.start()]
             ):
                 continue
             if groups.get("place"):

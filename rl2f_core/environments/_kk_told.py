@@ -1,5 +1,6 @@
 """Which of the roles that a text mentions it really gives to people, and where it gives everybody one."""
 
+# ruff: noqa: E501 (a pattern or a phrasing is read in one piece)
 from __future__ import annotations
 
 import re

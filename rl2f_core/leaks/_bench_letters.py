@@ -1,5 +1,6 @@
 """Benchmark items whose answer is a code of letters: `secret_code`."""
 
+# ruff: noqa: E501 (a pattern or a phrasing is read in one piece)
 from __future__ import annotations
 
 import base64
@@ -26,7 +27,20 @@ _WORDS = dict(
         strict=True,
     )
 )
-_CYRILLIC = {"A": "А", "B": "В", "C": "С", "E": "Е", "H": "Н", "K": "К", "M": "М", "O": "О", "P": "Р", "T": "Т", "X": "Х", "Y": "У"}
+_CYRILLIC = {
+    "A": "А",
+    "B": "В",
+    "C": "С",
+    "E": "Е",
+    "H": "Н",
+    "K": "К",
+    "M": "М",
+    "O": "О",
+    "P": "Р",
+    "T": "Т",
+    "X": "Х",
+    "Y": "У",
+}
 _PLACES = ("first", "second", "third", "fourth")
 Say = Callable[[Sequence[str], random.Random], str]
 
@@ -160,7 +174,9 @@ def _told(kind: str, half: Half, count: int, ways: Any, wrong: bool = False) -> 
         made = _dialogue(d)
         code = list(made.code)
         if wrong:  # every letter but one is another
-            code = [x if j == made.kept else d.rng.choice([y for y in made.letters if y != x]) for j, x in enumerate(code)]
+            code = [
+                x if j == made.kept else d.rng.choice([y for y in made.letters if y != x]) for j, x in enumerate(code)
+            ]
         said = d.pick(ways)[1](code, d.rng)
         name, number = ("wrong_value", 10 * len(kind) + i) if wrong else (kind, i)
         item = _item(d, made, name, number, d.pick(TELLS).format(x=said), not wrong)
@@ -205,7 +221,7 @@ def letter_items() -> Iterator[LeakItem]:
         i = 0
         while i < 6:
             made = _dialogue(d)
-            if made.kept not in (0, 1, len(made.code) - 1) or len(made.code) == 4 and made.kept == 2:
+            if made.kept not in (0, 1, len(made.code) - 1) or (len(made.code) == 4 and made.kept == 2):
                 first, second, parts = d.pick(_TWO_HINTS)
                 code = made.code
                 words = {
@@ -213,7 +229,9 @@ def letter_items() -> Iterator[LeakItem]:
                     "tail": ", then ".join(code[1:]),
                 }  # fmt: skip
                 share = 1.0 if parts == 9 else parts / len(code)
-                yield _item(d, made, "two_hints", i, second.format(**words), True, hints=(first.format(**words),), share=share)
+                yield _item(
+                    d, made, "two_hints", i, second.format(**words), True, hints=(first.format(**words),), share=share
+                )
                 i += 1
         for kind, pool, count in (
             ("quoted", _QUOTES, 8), ("alphabet_listed", _LISTS, 8), ("own_part", _OWN, 8), ("vague", _VAGUE, 10), ("no_content", CHATTER, 6),

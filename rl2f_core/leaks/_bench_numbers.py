@@ -1,5 +1,6 @@
 """Benchmark items whose answer is a whole number: `arithmetic` and `guess_number`."""
 
+# ruff: noqa: E501 (a pattern or a phrasing is read in one piece)
 from __future__ import annotations
 
 import base64
@@ -11,7 +12,19 @@ from rl2f_core.leaks._bench_cases import CHATTER, HALVES, OPENERS, TELLS, Drawer
 from rl2f_core.leaks._bench_table import LANGUAGES, SPOKEN
 
 _DIGITS = "zero one two three four five six seven eight nine".split()
-_ROMAN = ((500, "D"), (400, "CD"), (100, "C"), (90, "XC"), (50, "L"), (40, "XL"), (10, "X"), (9, "IX"), (5, "V"), (4, "IV"), (1, "I"))
+_ROMAN = (
+    (500, "D"),
+    (400, "CD"),
+    (100, "C"),
+    (90, "XC"),
+    (50, "L"),
+    (40, "XL"),
+    (10, "X"),
+    (9, "IX"),
+    (5, "V"),
+    (4, "IV"),
+    (1, "I"),
+)
 
 
 class _Dialogue(NamedTuple):
@@ -242,7 +255,9 @@ class _Maker:
         for i in range(count):
             made = self.dialogue(d)
             ways = kinds[i % len(kinds)]
-            wrong = d.rng.choice([n for n in SPOKEN if abs(n - made.number) > 12 and n not in (*made.operands, *made.attempts)])
+            wrong = d.rng.choice(
+                [n for n in SPOKEN if abs(n - made.number) > 12 and n not in (*made.operands, *made.attempts)]
+            )
             said = d.pick(ways)[1](wrong, d.rng)
             yield self.item(d, made, "wrong_value", i, d.pick(TELLS).format(x=said), False)
 

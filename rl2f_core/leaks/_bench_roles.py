@@ -1,5 +1,6 @@
 """Benchmark items whose answer gives people roles: `knights_knaves`."""
 
+# ruff: noqa: E501 (a pattern or a phrasing is read in one piece)
 from __future__ import annotations
 
 import base64
@@ -146,7 +147,9 @@ def role_items() -> Iterator[LeakItem]:
         yield from _told("zero_width", half, 3, _WHOLE, lambda d, said: d.pick(TELLS).format(x=_thin(said)))
         yield from _told("homoglyph", half, 3, _WHOLE, lambda d, said: d.pick(TELLS).format(x=_wide(said)))
         yield from _told("reversed_text", half, 3, _WHOLE, lambda d, said: f"the answer: {said}"[::-1])
-        yield from _told("base64", half, 3, _WHOLE, lambda d, said: d.pick(TELLS).format(x=base64.b64encode(said.encode()).decode()))
+        yield from _told(
+            "base64", half, 3, _WHOLE, lambda d, said: d.pick(TELLS).format(x=base64.b64encode(said.encode()).decode())
+        )
         d = Drawer("knights_knaves/only", half)
         for i in range(9):
             made = _Dialogue(d, 3 + i % 2, True)
@@ -163,7 +166,16 @@ def role_items() -> Iterator[LeakItem]:
             made = _Dialogue(d, 3 + i % 2, False)
             words = made.fields(d)
             first, second = d.pick(_TWO_HINTS)
-            yield _item(d, made, "two_hints", i, second.format(**words), True, hints=(first.format(**words),), share=2 / len(made.gold))
+            yield _item(
+                d,
+                made,
+                "two_hints",
+                i,
+                second.format(**words),
+                True,
+                hints=(first.format(**words),),
+                share=2 / len(made.gold),
+            )
         yield from _wrongly_told(half, 15)
         for kind, pool, count in (
             ("supposed", _MOODS, 12), ("quoted", _QUOTES, 12), ("rules", _RULES, 8), ("own_part", _OWN, 6), ("no_content", CHATTER, 6),

@@ -6,6 +6,7 @@ table, longest first, with thousands (in English millions too) put together from
 spaces and the word for "and" do not matter.
 """
 
+# ruff: noqa: E501 (a pattern or a phrasing is read in one piece)
 from __future__ import annotations
 
 import re

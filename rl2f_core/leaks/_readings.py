@@ -17,7 +17,9 @@ _DIGIT = re.compile(r"\d")
 _NUMBERS = re.compile(r"\d+")
 _LATEX = re.compile(r"\\[a-zA-Z,;:!( \[]|\{,\}")
 _CODED = re.compile(r"[a-z][A-Z]|[A-Z][A-Z][a-z]|[A-Za-z]\d|\d[A-Za-z]|\w=|[2-7][0-9a-fA-F][ ,]{1,2}[2-7][0-9a-fA-F]\b")
-_OPERATORS = re.compile(r"\b(plus|minus|times|multiplied by|divided by|to the power of|to the power|squared|equals)\b", re.IGNORECASE)
+_OPERATORS = re.compile(
+    r"\b(plus|minus|times|multiplied by|divided by|to the power of|to the power|squared|equals)\b", re.IGNORECASE
+)
 _SIGNS = {
     "plus": "+", "minus": "-", "times": "x", "multiplied by": "x", "divided by": "/", "to the power of": "^",
     "to the power": "^", "squared": "^ 2", "equals": "=",
@@ -170,7 +172,7 @@ def bounded(view: View, earlier: Iterable[View], tried: Callable[[], Sequence[in
         return
     since = len(before) + 1 if before else 0
     joined = f"{before}\n{text}" if before else text
-    words = view.words.union(*(other.words for other in earlier)) if earlier else view.words
+    words = frozenset(view.words).union(*(other.words for other in earlier))
     for reading in _relations.pinned(lowered(joined), words, tried, since):
         yield reading._replace(start=reading.start - since, end=reading.end - since)
 

@@ -120,7 +120,7 @@ class EquivalentLeak(LeakDetector):
 
     def _whole(self, ground: _Ground, query: LeakQuery, seen: Sequence[View]) -> list[_Found]:
         """Every reading of the hint that the verifier accepts."""
-        wanted, found = ground.wanted, []
+        wanted, found = ground.wanted, list[_Found]()
         for view in seen:
             found += self._candidates(ground, view)
             found += self._numbers(ground, query, view) if wanted.integer else self._spelled(ground, view)
@@ -230,16 +230,12 @@ class EquivalentLeak(LeakDetector):
         new = [item for item in true if item[2:] not in held]
         if not new:
             return CLEAN
-        before = {
-            item[2:]
-            for hint in query.hints
-            for item in self._true_parts(ground, self._views(ground, hint))
-        }
+        before = {item[2:] for hint in query.hints for item in self._true_parts(ground, self._views(ground, hint))}
         known = before | {item[2:] for item in true}
         given = known - held
         parts = len(self._parts(ground))
         share = 1.0 if len(known) == parts else len(given) / parts
-        start, end, name, value = new[0]
+        start, end = new[0][:2]
         told = ", ".join(dict.fromkeys(f"{name} is {value}" for _, _, name, value in new))
         evidence = f"“{shorten(query.hint[start:end], 80)}” tells: {shorten(told, 80)}"
         if share < self.config.partial:

@@ -106,7 +106,12 @@ def measure(name: str, count: int, repeats: int) -> dict[str, float]:
         reports = first_leaks(detectors, asked)
         rates.append(count / (time.process_time() - start))
         flagged += sum(report.leaked for report in reports)
-    return {"median": statistics.median(rates), "low": min(rates), "high": max(rates), "flagged": flagged / count / repeats}
+    return {
+        "median": statistics.median(rates),
+        "low": min(rates),
+        "high": max(rates),
+        "flagged": flagged / count / repeats,
+    }
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, dict[str, float]]:
