@@ -25,7 +25,7 @@ _REPORTED = re.compile(
     re.IGNORECASE,
 )
 _DENIED = re.compile(
-    r"(?:not (?:true|the case|so|right|correct) that|false that|wrong that|incorrect that|n't (?:think|say|believe|mean)(?: that)?)\s*$",
+    r"(?:not (?:true|the case|so|right|correct) that|false that|wrong that|incorrect that|(?:n't|\bnot) (?:think|say|believe|mean)(?: that)?)\s*$",
     re.IGNORECASE,
 )
 _FLIPS = re.compile(

@@ -72,8 +72,9 @@ def _view(text: Normalised, loose: frozenset[tuple[int, int]] = frozenset()) -> 
 
 
 def views(visible: Normalised, wanted: Wanted) -> list[View]:
-    """The hint without its disguises: LaTeX, number words, spoken letters, base64, right to left; first the hint itself,
-    with its number words as digits or its spoken letters as letters where such are wanted.
+    """The hint without its disguises: LaTeX, number words, spoken letters, base64, right to left.
+
+    First comes the hint itself, its number words as digits or its spoken letters as letters where such are wanted.
 
     Args:
         visible: The hint in normal form with its case and lines.

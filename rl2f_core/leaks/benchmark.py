@@ -1,7 +1,7 @@
 """The synthetic leak benchmark: hints whose verdict is known because code made them, and how well detectors do on them.
 
-`python -m rl2f_core.leaks.benchmark --out data/leaks` writes the items, one file an environment; without `--out` it scores
-the literal tiers and prints the report.
+`python -m rl2f_core.leaks.benchmark --out data/leaks` writes the items, one file an environment; without `--out` it
+scores the literal tiers and prints the report.
 """
 
 from __future__ import annotations
