@@ -32,7 +32,7 @@ _POWERS = re.compile(r"\d[eE]\+?\d|10 ?(?:\^|\*\*)")
 _LATIN = str.maketrans("АВЕКМНОРСТУХаеорсухіѕјԁԛԝΑΒΕΖΗΙΚΜΝΟΡΤΥΧο", "ABEKMHOPCTYXaeopcyxisjdqwABEZHIKMNOPTYXo")
 """Cyrillic and Greek letters that look like Latin ones."""
 _SINGLE = re.compile(r"(?<![^\W_])[^\W\d_](?![^\W_])")
-_TAIL = 80
+_TAIL = 40
 """Characters at the end of the earlier hints, and at the beginning of the new one, that may be one reading."""
 
 

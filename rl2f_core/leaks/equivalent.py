@@ -47,6 +47,7 @@ class _Ground:
     parts: dict[str, str] | None = None
     accepted: dict[str, bool] = field(default_factory=dict)
     parsed: dict[str, str | None] = field(default_factory=dict)
+    views: dict[str, list[View]] = field(default_factory=dict)
 
 
 @registry.register("leak")
@@ -87,7 +88,7 @@ class EquivalentLeak(LeakDetector):
         """The first span of the hint that reads as the answer; where there is none, the parts that it tells."""
         ground = self._ground(query.task)
         visible = normalise(query.hint, fold=False, lines=True)
-        seen = _readings.views(visible, ground.wanted)
+        seen = self._views(ground, query.hint)
         found = [*self._whole(ground, query, seen), *self._completed(ground, query, visible)]
         return self._convicting(ground, query, found) or self._told(ground, query, seen)
 
@@ -274,7 +275,14 @@ class EquivalentLeak(LeakDetector):
         return int(parsed[0]) if parsed and parsed[0].lstrip("+-").isdecimal() else None
 
     def _views(self, ground: _Ground, hint: str) -> list[View]:
-        return _readings.views(normalise(hint, fold=False, lines=True), ground.wanted)
+        """The hint as it can be read; the last ones of a task are kept, as they come again as earlier hints."""
+        seen = ground.views.get(hint)
+        if seen is None:
+            seen = _readings.views(normalise(hint, fold=False, lines=True), ground.wanted)
+            if len(ground.views) > _TEXTS_KEPT:
+                ground.views.clear()
+            ground.views[hint] = seen
+        return seen
 
     def _earlier(self, ground: _Ground, hints: Sequence[str]) -> Iterator[View]:
         """The earlier hints, each with its number words as digits."""
