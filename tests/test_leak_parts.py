@@ -1,5 +1,6 @@
 """Parts of an answer: what counts as told, what the student held itself, and which share is reported."""
 
+# ruff: noqa: E501 (tables of sentences)
 from __future__ import annotations
 
 import pytest

@@ -36,9 +36,25 @@ _SAYS = [
 _GATE = re.compile(
     r"digit|figure|numeral|\b(?:place|column|position|spot|slot|starts?|begins?|opens?|ends?|finish|closes?|half|part|piece|bit|chunk|portion|section|rest|remain\w*|tail|beginning|start|front|ending|middle|one|1)\b"
 )
+_LONE = re.compile(r"(?=\d)(?<![\d.,])\d(?!\d)")
 _GATES = (
     ("digit", "figure", "numeral", "place", "column", "position", "last one", "last 1", "first one", "first 1"),
-    ("digit", "place", "column", "position", "spot", "slot", "middle", "tens", "ones", "units", "hundreds", " the last", " the first", " the end"),
+    (
+        "digit",
+        "place",
+        "column",
+        "position",
+        "spot",
+        "slot",
+        "middle",
+        "tens",
+        "ones",
+        "units",
+        "hundreds",
+        " the last",
+        " the first",
+        " the end",
+    ),
     ("digit", "figure"),
     ("digits", "figures"),
     ("start", "begin", "open", "end", "finish", "close"),
@@ -72,7 +88,10 @@ def told_digits(text: str, answer: str) -> list[tuple[int, int, str, str]]:
         return []
     width = len(answer.lstrip("+-"))
     found = []
-    for gate, pattern in zip(_GATES, _SAYS, strict=True):
+    lone = _LONE.search(lower) is not None
+    for number, (gate, pattern) in enumerate(zip(_GATES, _SAYS, strict=True)):
+        if number < 3 and not lone:
+            continue
         for match in pattern.finditer(lower) if any(word in lower for word in gate) else ():
             groups = match.groupdict()
             if (groups.get("yours") and not re.search(_SHOULD, match[0])) or _OTHERS.search(

@@ -83,7 +83,7 @@ def _roman_value(numeral: str) -> int:
 
 # -- digits apart, disguised, with an exponent -----------------------------------------------------------------------
 _MARK = r"(?:\s?[-,;./:|·•*_~…>→&]{1,3}\s?|\s{1,3})(?:(?:and|then|followed by|und|et|y|a|an)\s){0,2}"
-_APART = re.compile(rf"(?<![\w.,])(?:\d{_MARK}){{1,11}}\d(?![\w]|[.,]\d)", re.IGNORECASE)
+_APART = re.compile(rf"(?=\d)(?<![\w.,])(?:\d{_MARK}){{1,11}}\d(?![\w]|[.,]\d)", re.IGNORECASE)
 _PAIRS = re.compile(r"(?<![\w.,])\d{1,3}(?:\s?(?:[-|·•*_~…>→&]|\.\.\.)\s?\d{1,3}){1,4}(?![\w]|[.,]\d)")
 DIGIT_CUE = re.compile(
     r"\bdigits?\b|\bspell|\bfigures?\b|\bone (?:by one|at a time)\b|\bone after|\bside by side\b|\bjoin|\bglue|\bin a row\b|\bconcatenat",

@@ -25,7 +25,7 @@ _SIGNS = {
     "to the power": "^", "squared": "^ 2", "equals": "=",
 }  # fmt: skip
 _OPERATOR_WORDS = frozenset("plus minus times multiplied divided power squared equals".split())
-_BASEISH = re.compile(r"0[xXbBoO]|[01]{6}|[01]{4}[ _][01]{4}|[0-9a-fA-F]h\b")
+_BASEISH = re.compile(r"(?=\d)(?:0[xXbBoO]|[01]{6}|[01]{4}[ _][01]{4}|\d[0-9a-fA-F]*h\b)")
 _ROMANISH = re.compile(r"\b[IVXLCDM]{2,}\b")
 _LOOKALIKE = re.compile(r"\d[OolI|]|[OolI|]\d|\d[^\x00-\x7f]|[^\x00-\x7f]\d")
 _POWERS = re.compile(r"\d[eE]\+?\d|10 ?(?:\^|\*\*)")
@@ -85,7 +85,7 @@ def views(visible: Normalised, wanted: Wanted) -> list[View]:
     bases = [plain]
     if _LATEX.search(text):
         bases.append(_view(replaced(visible, _numerals.latex(text))))
-    if _CODED.search(text) or "base" in plain.words:
+    if "base" in plain.words or _CODED.search(" ".join(word for word in text.split() if not word.islower())):
         bases += [_view(said) for said in _encodings.decoded(visible, "base" in plain.words)]
     if not text.isascii():
         latin = text.translate(_LATIN)
