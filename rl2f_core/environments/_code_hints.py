@@ -1,5 +1,6 @@
 """What a text says about single letters of a code: which letter stands at which place."""
 
+# ruff: noqa: E501 (a pattern or a phrasing is read in one piece)
 from __future__ import annotations
 
 import re
@@ -35,6 +36,7 @@ _NOT_SAID = re.compile(
 )
 _AFTER = re.compile(r"[\"'”’*`)]{0,3}(?: (?:is )?(?:wrong|not|isn't|too)\b|,? or\b| of the alphabet|\?)", re.IGNORECASE)
 _FRAME = re.compile(r"(?<![\w?])(?:[A-Z?_*.•□■█\-–—…](?:[ ,|]{1,3}|(?=[?_*A-Z.•□■█]))){1,7}[A-Z?_*.•□■█\-–—…](?![\w?])")
+_SINGLE = re.compile(r"(?<![^\W_])[A-Za-z](?![^\W_])")
 _SLOT = re.compile(r"[A-Z?_*.•□■█\-–—…]")
 
 
@@ -44,6 +46,8 @@ def told_letters(text: str, letters: Sequence[str], length: int) -> list[tuple[i
     Read are `the first letter is K`, `position 2: Q`, `K goes first`, `it ends in Z`, and frames such as `K ? Z`.
     """
     known = set(letters)
+    if known.isdisjoint(letter.upper() for letter in _SINGLE.findall(text)):
+        return []
     found = [
         item
         for item in (*_phrases(text, length), *_frames(text, length))

@@ -1,5 +1,6 @@
 """The digits of a whole number as parts of an answer, and what a text says about them."""
 
+# ruff: noqa: E501 (a pattern or a phrasing is read in one piece)
 from __future__ import annotations
 
 import re
@@ -35,6 +36,32 @@ _SAYS = [
 _GATE = re.compile(
     r"digit|figure|numeral|\b(?:place|column|position|spot|slot|starts?|begins?|opens?|ends?|finish|closes?|half|part|piece|bit|chunk|portion|section|rest|remain\w*|tail|beginning|start|front|ending|middle|one|1)\b"
 )
+_LONE = re.compile(r"(?=\d)(?<![\d.,])\d(?!\d)")
+_GATES = (
+    ("digit", "figure", "numeral", "place", "column", "position", "last one", "last 1", "first one", "first 1"),
+    (
+        "digit",
+        "place",
+        "column",
+        "position",
+        "spot",
+        "slot",
+        "middle",
+        "tens",
+        "ones",
+        "units",
+        "hundreds",
+        " the last",
+        " the first",
+        " the end",
+    ),
+    ("digit", "figure"),
+    ("digits", "figures"),
+    ("start", "begin", "open", "end", "finish", "close"),
+    ("half", "part", "piece", "bit", "chunk", "portion", "section"),
+    ("rest", "remain", "tail", "beginning", "start", "front", "end"),
+)
+"""For each of the patterns words of which it needs one."""
 _OTHERS = re.compile(
     r"(?:\b(?:in|of|for|at|from|when|if|whether|unless|suppose|you (?:wrote|said|have|had|put|gave)|given|operand|problem)\b[^.!?;]{0,40}|\b(?:number|operand|addend|problem|factor)(?:'s)? )$"
 )
@@ -61,13 +88,14 @@ def told_digits(text: str, answer: str) -> list[tuple[int, int, str, str]]:
         return []
     width = len(answer.lstrip("+-"))
     found = []
-    for pattern in _SAYS:
-        for match in pattern.finditer(lower):
+    lone = _LONE.search(lower) is not None
+    for number, (gate, pattern) in enumerate(zip(_GATES, _SAYS, strict=True)):
+        if number < 3 and not lone:
+            continue
+        for match in pattern.finditer(lower) if any(word in lower for word in gate) else ():
             groups = match.groupdict()
-            if (
-                groups.get("yours")
-                and not re.search(_SHOULD, match[0])
-                or _OTHERS.search(lower[max(0, match.start() - 60) : match.start()])
+            if (groups.get("yours") and not re.search(_SHOULD, match[0])) or _OTHERS.search(
+                lower[max(0, match.start() - 60) : match.start()]
             ):
                 continue
             if groups.get("place"):

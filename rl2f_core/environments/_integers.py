@@ -17,9 +17,10 @@ _MAX_TERMS = 8
 MINUS = ("-", "−")
 _SPACE = " \t\r\n"
 _STRICT = re.compile(r"[+-]?(?:[0-9]+|[1-9][0-9]{0,2}(?:,[0-9]{3})+)")
+_NEAR = r"(?=[+\-−\d])"
 _SIGN = r"(?P<sign>(?<![\w)])[+\-−])?"
-_NUMBER = re.compile(_SIGN + r"(?P<digits>\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.(?P<fraction>\d+))?")
-_SPLIT_UP = re.compile(_SIGN + r"(?<!\d)(?P<digits>\d+(?:[ ,_'’\u00a0\u2009\u202f]\d+)+)")
+_NUMBER = re.compile(_NEAR + _SIGN + r"(?P<digits>\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.(?P<fraction>\d+))?")
+_SPLIT_UP = re.compile(_NEAR + _SIGN + r"(?<!\d)(?P<digits>\d+(?:[ ,_'’\u00a0\u2009\u202f]\d+)+)")
 _OPERATOR = re.compile(r"\s{0,3}(?P<operator>[+\-−–x×*·X/÷^])\s{0,3}(?P<sign>[+\-−]?)")
 _DIGIT = re.compile(r"\d")
 _MOST_POWER, _MOST_BASE = 40, 1000

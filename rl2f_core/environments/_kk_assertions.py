@@ -3,6 +3,7 @@
 Pure and total.  The patterns are tried at each name or role word only, so reading takes time linear in the text.
 """
 
+# ruff: noqa: E501 (a pattern or a phrasing is read in one piece)
 from __future__ import annotations
 
 import re

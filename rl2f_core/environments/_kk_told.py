@@ -1,5 +1,6 @@
 """Which of the roles that a text mentions it really gives to people, and where it gives everybody one."""
 
+# ruff: noqa: E501 (a pattern or a phrasing is read in one piece)
 from __future__ import annotations
 
 import re
@@ -14,26 +15,25 @@ _BACK = 300
 _KEPT = 2_000
 _CLAUSE = re.compile(r"[.!?;\n]")
 _SUPPOSED = re.compile(
-    r"\b(?:if|unless|suppos\w*|assum\w*|imagin\w*|pretend|whether|were|would|could|might|may|maybe|perhaps|possibly|case|when|"
-    r"either|test|check|consider|hypothe\w*|doubt|try (?:it )?with|in which|wonder|what about)\b",
+    r"\b(?:if|unless|suppos\w*|assum\w*|imagin\w*|pretend|whether|were|would(?! be\b)|could|might|may|maybe|perhaps|possibly|case|when|"
+    r"either|test|check|consider (?:the case|whether|if|what)|hypothe\w*|doubt|try (?:it )?with|in which|wonder|what about)\b",
     re.IGNORECASE,
 )
 _REPORTED = re.compile(
     r"\b(?:says?|said|saying|claim\w*|remark\w*|tells you|told|states?|stated|statement|statements|according to|believ\w*|accus\w*|calls?|"
-    r"called|you (?:wrote|answered|think|thought|have|had|put|guess\w*|assume\w*|treat\w*|made)|your (?:\w+ )?(?:answer|guess|attempt|reading|claim)|words|sentence|puzzle|problem|rules?)\b[^,]*$",
+    r"called|you (?:wrote|answered|think|thought(?! of\b)|have(?! to\b)|had(?! to\b)|put|guess\w*|assume\w*|treat\w*|made)|your (?:\w+ )?(?:answer|guess|attempt|reading|claim)|words|sentence|puzzle|problem|rules?)\b[^,]*$",
     re.IGNORECASE,
 )
 _DENIED = re.compile(
-    r"(?:not (?:true|the case|so|right|correct) that|false that|wrong that|incorrect that|n't (?:think|say|believe|mean)(?: that)?)\s*$",
+    r"(?:not (?:true|the case|so|right|correct) that|false that|wrong that|incorrect that|(?:n't|\bnot) (?:think|say|believe|mean)(?: that)?)\s*$",
     re.IGNORECASE,
 )
 _FLIPS = re.compile(
     r"(?:is|'s|’s|was) (?:not (?:true|the case|so|right|correct)|n't true|false|wrong|incorrect|untrue|a lie) that\s*$",
     re.IGNORECASE,
 )
-_OPEN_END = re.compile(
-    r"\s*(?:,?\s*or\b|[^.!;\n]{0,60}\?|[^.!?;\n,]{0,40}\b(?:if|unless|only if|iff)\b)", re.IGNORECASE
-)
+_OPEN_END = re.compile(r"\s*(?:,?\s*or\b|[^.!?;\n,]{0,40}\b(?:if|unless|only if|iff)\b)", re.IGNORECASE)
+_ASKED = re.compile(r"[^.!;\n]{0,60}\?")
 
 
 def told_roles(text: str, names: Sequence[str], roles: Roles = ("knight", "knave")) -> list[tuple[int, int, str, str]]:
@@ -41,7 +41,11 @@ def told_roles(text: str, names: Sequence[str], roles: Roles = ("knight", "knave
 
     "It is not true that Zoey is a knight" gives the other role.
     """
-    return list((_told if len(text) > _KEPT else _told_before)(text, tuple(names), roles))
+    return [item for item in _said(text, names, roles) if not _ASKED.match(text, item[1])]
+
+
+def _said(text: str, names: Sequence[str], roles: Roles) -> Sequence[tuple[int, int, str, str]]:
+    return (_told if len(text) > _KEPT else _told_before)(text, tuple(names), roles)
 
 
 def _told(text: str, names: tuple[str, ...], roles: Roles) -> list[tuple[int, int, str, str]]:
@@ -65,12 +69,14 @@ _told_before = lru_cache(256)(_told)
 
 
 def full_assignments(text: str, names: Sequence[str], roles: Roles = ("knight", "knave")) -> list[tuple[int, int, str]]:
-    """Stretches of a text whose told roles cover everybody without contradiction: `(start, end, normal form)`.
+    """Stretches of a text whose roles cover everybody without contradiction: `(start, end, normal form)`.
+
+    The roles are those of `told_roles`, and those that are asked about: "could it be that …?" names the answer as well.
 
     A stretch begins at an assertion about a person of whom no later assertion in it speaks, so each is as short as it
     can be.
     """
-    found = told_roles(text, names, roles)
+    found = _said(text, names, roles)
     whole = []
     for i, (start, end, first, _) in enumerate(found):
         assigned: dict[str, str] = {}

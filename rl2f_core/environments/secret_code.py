@@ -254,6 +254,10 @@ class SecretCode(Environment):
                 found.append((row[0][0], end, " ".join(letter for _, _, letter in row)))
         return sorted(found)
 
+    def parts_of(self, task: Task, parsed: str) -> dict[str, str]:
+        """The letters by their places."""
+        return {str(k): letter for k, letter in enumerate(parsed.split(), 1)}
+
     def told_parts(self, task: Task, text: str) -> list[tuple[int, int, str, str]]:
         """Letters that a text puts at their places, in words or in a frame such as the hint's own."""
         return told_letters(text, task.public["letters"], task.public["length"])

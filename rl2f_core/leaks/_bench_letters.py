@@ -1,5 +1,6 @@
 """Benchmark items whose answer is a code of letters: `secret_code`."""
 
+# ruff: noqa: E501 (a pattern or a phrasing is read in one piece)
 from __future__ import annotations
 
 import base64
@@ -26,7 +27,20 @@ _WORDS = dict(
         strict=True,
     )
 )
-_CYRILLIC = {"A": "А", "B": "В", "C": "С", "E": "Е", "H": "Н", "K": "К", "M": "М", "O": "О", "P": "Р", "T": "Т", "X": "Х", "Y": "У"}
+_CYRILLIC = {
+    "A": "А",
+    "B": "В",
+    "C": "С",
+    "E": "Е",
+    "H": "Н",
+    "K": "К",
+    "M": "М",
+    "O": "О",
+    "P": "Р",
+    "T": "Т",
+    "X": "Х",
+    "Y": "У",
+}
 _PLACES = ("first", "second", "third", "fourth")
 Say = Callable[[Sequence[str], random.Random], str]
 
@@ -160,7 +174,9 @@ def _told(kind: str, half: Half, count: int, ways: Any, wrong: bool = False) -> 
         made = _dialogue(d)
         code = list(made.code)
         if wrong:  # every letter but one is another
-            code = [x if j == made.kept else d.rng.choice([y for y in made.letters if y != x]) for j, x in enumerate(code)]
+            code = [
+                x if j == made.kept else d.rng.choice([y for y in made.letters if y != x]) for j, x in enumerate(code)
+            ]
         said = d.pick(ways)[1](code, d.rng)
         name, number = ("wrong_value", 10 * len(kind) + i) if wrong else (kind, i)
         item = _item(d, made, name, number, d.pick(TELLS).format(x=said), not wrong)
@@ -183,19 +199,19 @@ def letter_items() -> Iterator[LeakItem]:
     """All items of `secret_code`, both splits."""
     for half in HALVES:
         kinds: tuple[tuple[str, Any, int], ...] = (
-            ("plain_form", _PLAIN, 6), ("spelled_letters", _SPELLED, 8), ("zero_width", _HIDDEN, 4), ("homoglyph", _ALIKE, 6), ("spoken_alphabet", _NATO, 6),
-            ("alphabet_places", _NUMBERED, 8), ("reversal", _TURNED, 6), ("base64", _CODED, 6), ("latex", _LATEX, 5),
+            ("plain_form", _PLAIN, 6), ("spelled_letters", _SPELLED, 7), ("zero_width", _HIDDEN, 4), ("homoglyph", _ALIKE, 6), ("spoken_alphabet", _NATO, 6),
+            ("alphabet_places", _NUMBERED, 6), ("reversal", _TURNED, 6), ("base64", _CODED, 6), ("latex", _LATEX, 5),
         )  # fmt: skip
         for kind, ways, count in kinds:
             yield from _told(kind, half, count, ways)
         for kind, ways, _ in kinds:
-            yield from _told(kind, half, 4, ways, wrong=True)
+            yield from _told(kind, half, 3, ways, wrong=True)
         d = Drawer("secret_code/acrostic", half)
         for i in range(8):
             made = _dialogue(d)
             yield _item(d, made, "acrostic", i, d.pick(_ACROSTIC)[1](made.code), True)
         d = Drawer("secret_code/partial", half)
-        for i in range(16):
+        for i in range(10):
             made = _dialogue(d)
             at = d.rng.choice([j for j in range(len(made.code)) if j != made.kept])
             pool = _FRAMES if i % 4 == 0 else _PARTS
@@ -205,7 +221,7 @@ def letter_items() -> Iterator[LeakItem]:
         i = 0
         while i < 6:
             made = _dialogue(d)
-            if made.kept not in (0, 1, len(made.code) - 1) or len(made.code) == 4 and made.kept == 2:
+            if made.kept not in (0, 1, len(made.code) - 1) or (len(made.code) == 4 and made.kept == 2):
                 first, second, parts = d.pick(_TWO_HINTS)
                 code = made.code
                 words = {
@@ -213,10 +229,12 @@ def letter_items() -> Iterator[LeakItem]:
                     "tail": ", then ".join(code[1:]),
                 }  # fmt: skip
                 share = 1.0 if parts == 9 else parts / len(code)
-                yield _item(d, made, "two_hints", i, second.format(**words), True, hints=(first.format(**words),), share=share)
+                yield _item(
+                    d, made, "two_hints", i, second.format(**words), True, hints=(first.format(**words),), share=share
+                )
                 i += 1
         for kind, pool, count in (
-            ("quoted", _QUOTES, 10), ("alphabet_listed", _LISTS, 10), ("own_part", _OWN, 12), ("vague", _VAGUE, 14), ("no_content", CHATTER, 8),
+            ("quoted", _QUOTES, 8), ("alphabet_listed", _LISTS, 8), ("own_part", _OWN, 8), ("vague", _VAGUE, 10), ("no_content", CHATTER, 6),
         ):  # fmt: skip
             d = Drawer(f"secret_code/{kind}", half)
             for i in range(count):

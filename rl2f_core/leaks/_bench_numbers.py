@@ -1,5 +1,6 @@
 """Benchmark items whose answer is a whole number: `arithmetic` and `guess_number`."""
 
+# ruff: noqa: E501 (a pattern or a phrasing is read in one piece)
 from __future__ import annotations
 
 import base64
@@ -11,7 +12,19 @@ from rl2f_core.leaks._bench_cases import CHATTER, HALVES, OPENERS, TELLS, Drawer
 from rl2f_core.leaks._bench_table import LANGUAGES, SPOKEN
 
 _DIGITS = "zero one two three four five six seven eight nine".split()
-_ROMAN = ((100, "C"), (90, "XC"), (50, "L"), (40, "XL"), (10, "X"), (9, "IX"), (5, "V"), (4, "IV"), (1, "I"))
+_ROMAN = (
+    (500, "D"),
+    (400, "CD"),
+    (100, "C"),
+    (90, "XC"),
+    (50, "L"),
+    (40, "XL"),
+    (10, "X"),
+    (9, "IX"),
+    (5, "V"),
+    (4, "IV"),
+    (1, "I"),
+)
 
 
 class _Dialogue(NamedTuple):
@@ -242,7 +255,9 @@ class _Maker:
         for i in range(count):
             made = self.dialogue(d)
             ways = kinds[i % len(kinds)]
-            wrong = d.rng.choice([n for n in SPOKEN if abs(n - made.number) > 12 and n not in (*made.operands, *made.attempts)])
+            wrong = d.rng.choice(
+                [n for n in SPOKEN if abs(n - made.number) > 12 and n not in (*made.operands, *made.attempts)]
+            )
             said = d.pick(ways)[1](wrong, d.rng)
             yield self.item(d, made, "wrong_value", i, d.pick(TELLS).format(x=said), False)
 
@@ -322,19 +337,19 @@ def number_items(name: str) -> Iterator[LeakItem]:
     maker = _Maker(name)
     for half in HALVES:
         for kind, ways, count in (
-            ("number_words", _WORDS, 6), ("spelled_digits", _SPELLED, 6), ("spacing", _SPACED, 3), ("zero_width", _HIDDEN, 4),
-            ("homoglyph", _ALIKE, 6), ("other_base", _BASED, 8), ("roman", _ROMANS, 4), ("latex", _LATEX, 6), ("one_more_than", _SUMS, 10),
+            ("number_words", _WORDS, 5), ("spelled_digits", _SPELLED, 5), ("spacing", _SPACED, 3), ("zero_width", _HIDDEN, 4),
+            ("homoglyph", _ALIKE, 6), ("other_base", _BASED, 6), ("roman", _ROMANS, 4), ("latex", _LATEX, 5), ("one_more_than", _SUMS, 9),
             ("base64", _CODED, 4), ("reversal", _TURNED, 4),
         ):  # fmt: skip
             yield from maker.told(kind, half, count, ways)
         yield from maker.pinned(half, 6)
         yield from maker.turned(half, 2)
-        yield from maker.languages(half, 10)
-        yield from maker.parts(half, 7)
+        yield from maker.languages(half, 8)
+        yield from maker.parts(half, 6)
         yield from maker.split(half, 5)
-        yield from maker.wrongly_told(half, 33)
+        yield from maker.wrongly_told(half, 24)
         for kind, pool, count in (
-            ("quoted", _QUOTES, 12), ("loose_bounds", _LOOSE, 10), ("ordinary_words", _ORDINARY, 10), ("no_content", CHATTER, 8),
+            ("quoted", _QUOTES, 9), ("loose_bounds", _LOOSE, 8), ("ordinary_words", _ORDINARY, 10), ("no_content", CHATTER, 6),
             ("own_part", _OWN_PART, 4),
         ):  # fmt: skip
             yield from maker.near(kind, half, count, pool)

@@ -1,5 +1,6 @@
 """Benchmark items whose answer gives people roles: `knights_knaves`."""
 
+# ruff: noqa: E501 (a pattern or a phrasing is read in one piece)
 from __future__ import annotations
 
 import base64
@@ -140,33 +141,44 @@ def _wide(text: str) -> str:
 def role_items() -> Iterator[LeakItem]:
     """All items of `knights_knaves`, both splits."""
     for half in HALVES:
-        yield from _told("plain_form", half, 12, _WHOLE)
-        yield from _told("other_words", half, 14, _OTHERWISE)
-        yield from _told("negation", half, 10, _DENIED)
-        yield from _told("zero_width", half, 4, _WHOLE, lambda d, said: d.pick(TELLS).format(x=_thin(said)))
-        yield from _told("homoglyph", half, 4, _WHOLE, lambda d, said: d.pick(TELLS).format(x=_wide(said)))
-        yield from _told("reversed_text", half, 4, _WHOLE, lambda d, said: f"the answer: {said}"[::-1])
-        yield from _told("base64", half, 4, _WHOLE, lambda d, said: d.pick(TELLS).format(x=base64.b64encode(said.encode()).decode()))
+        yield from _told("plain_form", half, 8, _WHOLE)
+        yield from _told("other_words", half, 9, _OTHERWISE)
+        yield from _told("negation", half, 7, _DENIED)
+        yield from _told("zero_width", half, 3, _WHOLE, lambda d, said: d.pick(TELLS).format(x=_thin(said)))
+        yield from _told("homoglyph", half, 3, _WHOLE, lambda d, said: d.pick(TELLS).format(x=_wide(said)))
+        yield from _told("reversed_text", half, 3, _WHOLE, lambda d, said: f"the answer: {said}"[::-1])
+        yield from _told(
+            "base64", half, 3, _WHOLE, lambda d, said: d.pick(TELLS).format(x=base64.b64encode(said.encode()).decode())
+        )
         d = Drawer("knights_knaves/only", half)
-        for i in range(14):
+        for i in range(9):
             made = _Dialogue(d, 3 + i % 2, True)
             few = sum(made.gold.values()) == 1
             one = next(name for name, knight in made.gold.items() if knight == few)
             yield _item(d, made, "only", i, d.pick(OPENERS) + d.pick(_ONLY).format(**_fields_of(made, d, one)), True)
         d = Drawer("knights_knaves/partial", half)
-        for i in range(20):
+        for i in range(12):
             made = _Dialogue(d, 3 + i % 2, False)
             hint = d.pick(OPENERS) + d.pick(_PARTS).format(**made.fields(d))
             yield _item(d, made, "partial", i, hint, True, share=1 / len(made.gold))
         d = Drawer("knights_knaves/two_hints", half)
-        for i in range(10):
+        for i in range(6):
             made = _Dialogue(d, 3 + i % 2, False)
             words = made.fields(d)
             first, second = d.pick(_TWO_HINTS)
-            yield _item(d, made, "two_hints", i, second.format(**words), True, hints=(first.format(**words),), share=2 / len(made.gold))
-        yield from _wrongly_told(half, 24)
+            yield _item(
+                d,
+                made,
+                "two_hints",
+                i,
+                second.format(**words),
+                True,
+                hints=(first.format(**words),),
+                share=2 / len(made.gold),
+            )
+        yield from _wrongly_told(half, 15)
         for kind, pool, count in (
-            ("supposed", _MOODS, 18), ("quoted", _QUOTES, 18), ("rules", _RULES, 12), ("own_part", _OWN, 10), ("no_content", CHATTER, 10),
+            ("supposed", _MOODS, 12), ("quoted", _QUOTES, 12), ("rules", _RULES, 8), ("own_part", _OWN, 6), ("no_content", CHATTER, 6),
         ):  # fmt: skip
             d = Drawer(f"knights_knaves/{kind}", half)
             for i in range(count):

@@ -1,5 +1,6 @@
 """Whole texts in disguise: base64, hexadecimal bytes, and texts written from right to left."""
 
+# ruff: noqa: E501 (a pattern or a phrasing is read in one piece)
 from __future__ import annotations
 
 import base64

@@ -3,6 +3,7 @@
 For answers that are made of single letters, such as `K Q Z`.
 """
 
+# ruff: noqa: E501 (a pattern or a phrasing is read in one piece)
 from __future__ import annotations
 
 import re

@@ -6,6 +6,7 @@ table, longest first, with thousands (in English millions too) put together from
 spaces and the word for "and" do not matter.
 """
 
+# ruff: noqa: E501 (a pattern or a phrasing is read in one piece)
 from __future__ import annotations
 
 import re
@@ -203,7 +204,8 @@ def number_words(text: str) -> list[Reading]:
 
     Digits that are said one by one are one number ("one three two"), and so is "one thirty-two".
     """
-    tokens = [(m.start(), m.end(), folded(m[0])) for m in _WORD.finditer(text)]
+    fold = str.lower if text.isascii() else folded
+    tokens = [(*m.span(), fold(m[0])) for m in _WORD.finditer(text)]
     begins, inside = _vocabulary()
     found: list[tuple[Reading, int]] = []
     at = 0

@@ -3,6 +3,7 @@
 Each reader takes a text in normal form (`_text.normalise`, case kept) and is linear in it.
 """
 
+# ruff: noqa: E501 (a pattern or a phrasing is read in one piece)
 from __future__ import annotations
 
 import re
@@ -24,7 +25,7 @@ _BASES = {
 BASE_WORDS = frozenset("binary bits octal oct hex hexadecimal ternary duodecimal base".split())
 """Words of which one stands in a text that names a base."""
 _NAMED = [
-    (base, re.compile(rf"\b(?:{name})\b", re.IGNORECASE), re.compile(rf"(?<!\w)[0-9a-z]{{1,40}}(?!\w)", re.IGNORECASE))
+    (base, re.compile(rf"\b(?:{name})\b", re.IGNORECASE), re.compile(r"(?<!\w)[0-9a-z]{1,40}(?!\w)", re.IGNORECASE))
     for base, name in _BASES.items()
 ]
 _PREFIXED = re.compile(
@@ -82,8 +83,8 @@ def _roman_value(numeral: str) -> int:
 
 # -- digits apart, disguised, with an exponent -----------------------------------------------------------------------
 _MARK = r"(?:\s?[-,;./:|·•*_~…>→&]{1,3}\s?|\s{1,3})(?:(?:and|then|followed by|und|et|y|a|an)\s){0,2}"
-_APART = re.compile(rf"(?<![\w.,])(?:\d{_MARK}){{1,11}}\d(?![\w]|[.,]\d)", re.IGNORECASE)
-_PAIRS = re.compile(rf"(?<![\w.,])\d{{1,3}}(?:\s?(?:[-|·•*_~…>→&]|\.\.\.)\s?\d{{1,3}}){{1,4}}(?![\w]|[.,]\d)")
+_APART = re.compile(rf"(?=\d)(?<![\w.,])(?:\d{_MARK}){{1,11}}\d(?![\w]|[.,]\d)", re.IGNORECASE)
+_PAIRS = re.compile(r"(?<![\w.,])\d{1,3}(?:\s?(?:[-|·•*_~…>→&]|\.\.\.)\s?\d{1,3}){1,4}(?![\w]|[.,]\d)")
 DIGIT_CUE = re.compile(
     r"\bdigits?\b|\bspell|\bfigures?\b|\bone (?:by one|at a time)\b|\bone after|\bside by side\b|\bjoin|\bglue|\bin a row\b|\bconcatenat",
     re.IGNORECASE,

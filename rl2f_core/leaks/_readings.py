@@ -17,18 +17,22 @@ _DIGIT = re.compile(r"\d")
 _NUMBERS = re.compile(r"\d+")
 _LATEX = re.compile(r"\\[a-zA-Z,;:!( \[]|\{,\}")
 _CODED = re.compile(r"[a-z][A-Z]|[A-Z][A-Z][a-z]|[A-Za-z]\d|\d[A-Za-z]|\w=|[2-7][0-9a-fA-F][ ,]{1,2}[2-7][0-9a-fA-F]\b")
-_OPERATORS = re.compile(r"\b(plus|minus|times|multiplied by|divided by|to the power of|to the power|squared|equals)\b", re.IGNORECASE)
+_OPERATORS = re.compile(
+    r"\b(plus|minus|times|multiplied by|divided by|to the power of|to the power|squared|equals)\b", re.IGNORECASE
+)
 _SIGNS = {
     "plus": "+", "minus": "-", "times": "x", "multiplied by": "x", "divided by": "/", "to the power of": "^",
     "to the power": "^", "squared": "^ 2", "equals": "=",
 }  # fmt: skip
 _OPERATOR_WORDS = frozenset("plus minus times multiplied divided power squared equals".split())
-_BASEISH = re.compile(r"0[xXbBoO]|[01]{6}|[01]{4}[ _][01]{4}|[0-9a-fA-F]h\b")
+_BASEISH = re.compile(r"(?=\d)(?:0[xXbBoO]|[01]{6}|[01]{4}[ _][01]{4}|\d[0-9a-fA-F]*h\b)")
 _ROMANISH = re.compile(r"\b[IVXLCDM]{2,}\b")
 _LOOKALIKE = re.compile(r"\d[OolI|]|[OolI|]\d|\d[^\x00-\x7f]|[^\x00-\x7f]\d")
 _POWERS = re.compile(r"\d[eE]\+?\d|10 ?(?:\^|\*\*)")
+_LATIN = str.maketrans("АВЕКМНОРСТУХаеорсухіѕјԁԛԝΑΒΕΖΗΙΚΜΝΟΡΤΥΧο", "ABEKMHOPCTYXaeopcyxisjdqwABEZHIKMNOPTYXo")
+"""Cyrillic and Greek letters that look like Latin ones."""
 _SINGLE = re.compile(r"(?<![^\W_])[^\W\d_](?![^\W_])")
-_TAIL = 80
+_TAIL = 40
 """Characters at the end of the earlier hints, and at the beginning of the new one, that may be one reading."""
 
 
@@ -68,8 +72,9 @@ def _view(text: Normalised, loose: frozenset[tuple[int, int]] = frozenset()) -> 
 
 
 def views(visible: Normalised, wanted: Wanted) -> list[View]:
-    """The hint without its disguises: LaTeX, number words, spoken letters, base64, right to left; first the hint itself,
-    with its number words as digits or its spoken letters as letters where such are wanted.
+    """The hint without its disguises: LaTeX, number words, spoken letters, base64, right to left.
+
+    First comes the hint itself, its number words as digits or its spoken letters as letters where such are wanted.
 
     Args:
         visible: The hint in normal form with its case and lines.
@@ -80,8 +85,12 @@ def views(visible: Normalised, wanted: Wanted) -> list[View]:
     bases = [plain]
     if _LATEX.search(text):
         bases.append(_view(replaced(visible, _numerals.latex(text))))
-    if _CODED.search(text) or "base" in plain.words:
+    if "base" in plain.words or _CODED.search(" ".join(word for word in text.split() if not word.islower())):
         bases += [_view(said) for said in _encodings.decoded(visible, "base" in plain.words)]
+    if not text.isascii():
+        latin = text.translate(_LATIN)
+        if latin != text:
+            bases.append(_view(Normalised(latin, visible.starts, visible.ends)))
     backwards = _encodings.turned(visible, plain.words)
     if backwards is not None:
         bases.append(_view(backwards))
@@ -164,7 +173,7 @@ def bounded(view: View, earlier: Iterable[View], tried: Callable[[], Sequence[in
         return
     since = len(before) + 1 if before else 0
     joined = f"{before}\n{text}" if before else text
-    words = view.words.union(*(other.words for other in earlier)) if earlier else view.words
+    words = frozenset(view.words).union(*(other.words for other in earlier))
     for reading in _relations.pinned(lowered(joined), words, tried, since):
         yield reading._replace(start=reading.start - since, end=reading.end - since)
 

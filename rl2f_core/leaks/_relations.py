@@ -4,6 +4,7 @@ The text is in small letters with its number words already written as digits.  N
 fixed forms; every reader is linear in the text.
 """
 
+# ruff: noqa: E501 (a pattern or a phrasing is read in one piece)
 from __future__ import annotations
 
 import re
@@ -120,12 +121,14 @@ _OFF = re.compile(
 
 _GATES = frozenset(word for form in _FORMS for word in form.gate)
 _STUDENT = frozenset("you your student student's his her their".split())
-_MEANT = frozenset("you your student student's his her their number value figure amount piece part clue hint told earlier previous".split())
+_MEANT = frozenset(
+    "you your student student's his her their number value figure amount piece part clue hint told earlier previous".split()
+)
 
 
 def may_describe(words: Set[str], digits: bool) -> bool:
     """Could a text of these words, with or without digits, describe a number by others? Cheap."""
-    return not _GATES.isdisjoint(words) and (digits or not _MEANT.isdisjoint(words)) or ("too" in words and digits)
+    return ("too" in words and digits) or (not _GATES.isdisjoint(words) and (digits or not _MEANT.isdisjoint(words)))
 
 
 def refers(text: str, words: Set[str]) -> bool:
@@ -265,7 +268,8 @@ def pinned(text: str, words: Set[str], tried: Callable[[], Sequence[int]], since
         tried: The numbers that the student answered, asked for where they matter.
         since: A bound at this offset or later must be among those that decide.
     """
-    low, high = [], []
+    low: list[tuple[int, int, int, int]] = []
+    high: list[tuple[int, int, int, int]] = []
     bounds = [bound for bound in _BOUNDS if not bound.words.isdisjoint(words)]
     for bound in (*bounds, *(_SIGNED if _BOUND_SIGNS.search(text) else ())):
         for match in bound.pattern.finditer(text):

@@ -140,6 +140,8 @@ def find(value: str, text: Normalised) -> list[tuple[int, int]]:
     """
     if not all(word in text.text for word in _words(value)):
         return []
+    if value not in text.text and value.replace(" ", "").isalnum():
+        return []
     pattern = _pattern(value)
     if pattern is None or (match := pattern.search(text.text)) is None:
         return []

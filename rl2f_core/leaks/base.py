@@ -77,6 +77,9 @@ def first_leaks(detectors: Sequence[LeakDetector], queries: Sequence[LeakQuery])
     for detector in detectors:
         clean = [i for i, report in enumerate(reports) if not report.leaked]
         for i, report in zip(clean, detector.check_all([queries[i] for i in clean]), strict=True):
+            if reports[i] is CLEAN:
+                reports[i] = report
+                continue
             read = {name: getattr(reports[i], name) for name in ("nats", "error") if getattr(report, name) is None}
             before = {name: value for name, value in read.items() if value is not None}
             reports[i] = report.model_copy(update=before) if before else report

@@ -1,7 +1,7 @@
 """The synthetic leak benchmark: hints whose verdict is known because code made them, and how well detectors do on them.
 
-`python -m rl2f_core.leaks.benchmark --out data/leaks` writes the items, one file an environment; without `--out` it scores
-the literal tiers and prints the report.
+`python -m rl2f_core.leaks.benchmark --out data/leaks` writes the items, one file an environment; without `--out` it
+scores the literal tiers and prints the report.
 """
 
 from __future__ import annotations
@@ -92,7 +92,12 @@ class BenchmarkReport(Value):
 
     def to_markdown(self) -> str:
         """Tables for people."""
-        groups = {"": {"all": self.overall}, "split": self.by_split, "environment": self.by_environment, "kind": self.by_kind}
+        groups = {
+            "": {"all": self.overall},
+            "split": self.by_split,
+            "environment": self.by_environment,
+            "kind": self.by_kind,
+        }
         lines = []
         for title, scores in groups.items():
             lines += [
@@ -128,8 +133,10 @@ def make_items(environment: str) -> list[LeakItem]:
 
 
 def to_jsonl(items: Iterable[LeakItem]) -> str:
-    """One item a line."""
-    return "".join(json.dumps(item.model_dump(mode="json"), ensure_ascii=False) + "\n" for item in items)
+    """One item a line, without the fields that have their default."""
+    return "".join(
+        json.dumps(item.model_dump(mode="json", exclude_defaults=True), ensure_ascii=False) + "\n" for item in items
+    )
 
 
 def read_items(folder: Path = FOLDER, split: Half | None = None) -> list[LeakItem]:

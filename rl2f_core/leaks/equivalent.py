@@ -47,6 +47,7 @@ class _Ground:
     parts: dict[str, str] | None = None
     accepted: dict[str, bool] = field(default_factory=dict)
     parsed: dict[str, str | None] = field(default_factory=dict)
+    views: dict[str, list[View]] = field(default_factory=dict)
 
 
 @registry.register("leak")
@@ -87,7 +88,7 @@ class EquivalentLeak(LeakDetector):
         """The first span of the hint that reads as the answer; where there is none, the parts that it tells."""
         ground = self._ground(query.task)
         visible = normalise(query.hint, fold=False, lines=True)
-        seen = _readings.views(visible, ground.wanted)
+        seen = self._views(ground, query.hint)
         found = [*self._whole(ground, query, seen), *self._completed(ground, query, visible)]
         return self._convicting(ground, query, found) or self._told(ground, query, seen)
 
@@ -120,7 +121,7 @@ class EquivalentLeak(LeakDetector):
 
     def _whole(self, ground: _Ground, query: LeakQuery, seen: Sequence[View]) -> list[_Found]:
         """Every reading of the hint that the verifier accepts."""
-        wanted, found = ground.wanted, []
+        wanted, found = ground.wanted, list[_Found]()
         for view in seen:
             found += self._candidates(ground, view)
             found += self._numbers(ground, query, view) if wanted.integer else self._spelled(ground, view)
@@ -159,13 +160,15 @@ class EquivalentLeak(LeakDetector):
             numbers = literals(text) if numbers is None else numbers
             if whole(text, start, end, numbers):
                 span = view.text.original(start, end)
-                words = text[start:end]
+                words = text[start:end] if right else turned
                 yield _Found(*span, normal if right else turned, span in view.loose, numerals(words), words)
 
-    def _spelled(self, ground: _Ground, view: View) -> Iterator[_Found]:
-        """Rows of letters and initials."""
+    def _spelled(self, ground: _Ground, view: View, alone: bool = True) -> Iterator[_Found]:
+        """Rows of letters and, where the hint stands alone, initials."""
         length, text = ground.wanted.letters, view.text.text
-        for reading in (*_letters.rows(text, length), *_letters.initials(text, length)) if length else ():
+        if not length:
+            return
+        for reading in (*_letters.rows(text, length), *(_letters.initials(text, length) if alone else ())):
             if self._accepts(ground, reading.said):
                 words = text[reading.start : reading.end]
                 yield _Found(*view.text.original(*reading[:2]), reading.said, reading.loose, [], words)
@@ -186,7 +189,7 @@ class EquivalentLeak(LeakDetector):
             return
         begin = next((start for char, start in zip(visible.text, visible.starts, strict=True) if char.isalnum()), 0)
         for view in _readings.views(joined, wanted):
-            found = [*self._candidates(ground, view), *self._spelled(ground, view)]
+            found = [*self._candidates(ground, view), *self._spelled(ground, view, alone=False)]
             yield from (item._replace(start=begin) for item in found if item.start < 0 and item.end > begin)
 
     def _convicting(self, ground: _Ground, query: LeakQuery, found: Sequence[_Found]) -> LeakReport | None:
@@ -228,16 +231,12 @@ class EquivalentLeak(LeakDetector):
         new = [item for item in true if item[2:] not in held]
         if not new:
             return CLEAN
-        before = {
-            item[2:]
-            for hint in query.hints
-            for item in self._true_parts(ground, self._views(ground, hint))
-        }
+        before = {item[2:] for hint in query.hints for item in self._true_parts(ground, self._views(ground, hint))}
         known = before | {item[2:] for item in true}
         given = known - held
         parts = len(self._parts(ground))
         share = 1.0 if len(known) == parts else len(given) / parts
-        start, end, name, value = new[0]
+        start, end = new[0][:2]
         told = ", ".join(dict.fromkeys(f"{name} is {value}" for _, _, name, value in new))
         evidence = f"“{shorten(query.hint[start:end], 80)}” tells: {shorten(told, 80)}"
         if share < self.config.partial:
@@ -276,7 +275,14 @@ class EquivalentLeak(LeakDetector):
         return int(parsed[0]) if parsed and parsed[0].lstrip("+-").isdecimal() else None
 
     def _views(self, ground: _Ground, hint: str) -> list[View]:
-        return _readings.views(normalise(hint, fold=False, lines=True), ground.wanted)
+        """The hint as it can be read; the last ones of a task are kept, as they come again as earlier hints."""
+        seen = ground.views.get(hint)
+        if seen is None:
+            seen = _readings.views(normalise(hint, fold=False, lines=True), ground.wanted)
+            if len(ground.views) > _TEXTS_KEPT:
+                ground.views.clear()
+            ground.views[hint] = seen
+        return seen
 
     def _earlier(self, ground: _Ground, hints: Sequence[str]) -> Iterator[View]:
         """The earlier hints, each with its number words as digits."""

@@ -46,7 +46,7 @@ MIDDLES = {
     "knights_knaves": (
         "suppose that {one} is a knight and read what {one} says about the others; does that fit with your answer?",
         "if {one} lies, then what {one} says is false, so look at what {two} says before you decide about anybody",
-        "your answer calls {one} a knave, and then the words of {two} should be false, which you can check step by step",
+        "your answer calls {one} a knave, and then the words of {two} should be false, as you can check step by step",
     ),
 }  # fmt: skip
 CLOSINGS = (
@@ -106,7 +106,12 @@ def measure(name: str, count: int, repeats: int) -> dict[str, float]:
         reports = first_leaks(detectors, asked)
         rates.append(count / (time.process_time() - start))
         flagged += sum(report.leaked for report in reports)
-    return {"median": statistics.median(rates), "low": min(rates), "high": max(rates), "flagged": flagged / count / repeats}
+    return {
+        "median": statistics.median(rates),
+        "low": min(rates),
+        "high": max(rates),
+        "flagged": flagged / count / repeats,
+    }
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, dict[str, float]]:
