@@ -165,9 +165,8 @@ def board(labelled: Sequence[Labelled], population: Population, draw_source: str
     judged = [hint for hint in labelled if hint.source.checked]
     total = _row("all", population, judged, draw_source)
     parts = _parts(population, judged, by)
-    told = [part for part in parts if len(parts) <= BUCKETS or any(h.decided is not None for h in part.hints)][
-        :MAX_ROWS
-    ]
+    told = [part for part in parts if len(parts) <= BUCKETS or any(h.decided is not None for h in part.hints)]
+    told = told[:MAX_ROWS]
     rows = [_row(p.name, p.population, p.hints, draw_source, p.name if by == "tier" else None) for p in told]
     return Board(
         total=total,
@@ -246,7 +245,7 @@ def _row(
     name: str, population: Population, hints: Sequence[Labelled], draw_source: str, tier: str | None = None
 ) -> Row:
     """With a `tier`, only its findings count as flags."""
-    places = _places(population)
+    covering = _covering(hints, draw_source, _places(population))
 
     def cell(judgement: Judgement) -> tuple[bool, bool, bool]:
         flagged = judgement.tier is not None and tier in (None, judgement.tier)
@@ -261,7 +260,7 @@ def _row(
         if (leak := hint.decided) is not None:
             place = cell(_judgement(hint, draw_source))
             every[place].append((hint.task, leak))
-            if _covered(hint, draw_source, places):
+            if _drawn(hint, covering):
                 drawn[place].append((hint.task, leak))
     cells = [
         Cell(size, place[1], every[place] if len(every[place]) >= size else drawn[place])
@@ -298,18 +297,19 @@ def _judgement(hint: Labelled, draw_source: str) -> Judgement:
     return Judgement(flagged, hint.source.tier if hint.source.flagged else None)
 
 
-def _covered(hint: Labelled, draw_source: str, places: Collection[tuple[int, str]]) -> bool:
-    """Whether a random draw that could have taken any hint of these places took this one."""
-    for answer in hint.answers:
-        if answer.blind and answer.drawn is not None:
-            draw = Draw.parse(answer.drawn)
-            if draw.source == draw_source and draw.covers(places):
-                return True
-    return False
+def _covering(hints: Iterable[Labelled], draw_source: str, places: Collection[tuple[int, str]]) -> set[str]:
+    """The draws, as they are kept, that could have taken any hint of these places."""
+    texts = {answer.drawn for hint in hints for answer in hint.answers if answer.drawn is not None}
+    draws = {text: Draw.parse(text) for text in texts}
+    return {text for text, draw in draws.items() if draw.source == draw_source and draw.covers(places)}
+
+
+def _drawn(hint: Labelled, covering: Collection[str]) -> bool:
+    return any(answer.blind and answer.drawn in covering for answer in hint.answers)
 
 
 def _used(labelled: Sequence[Labelled], population: Population, draw_source: str, total: Row) -> Used:
-    places = _places(population)
+    covering = _covering(labelled, draw_source, _places(population))
     why: Counter[str] = Counter()
     for hint in labelled:
         if not hint.source.checked:
@@ -318,7 +318,7 @@ def _used(labelled: Sequence[Labelled], population: Population, draw_source: str
             why["unblind"] += 1
         elif hint.decided is None:
             why["undecided"] += 1
-        elif not _covered(hint, draw_source, places):
+        elif not _drawn(hint, covering):
             why["narrower" if any(a.drawn for a in hint.answers) else "picked"] += 1
     counted = total.estimates.n_flagged + total.estimates.n_unflagged
     left = len(labelled) - counted - why["unchecked"] - why["unblind"] - why["undecided"]

@@ -1,7 +1,8 @@
 """From which population a labelled hint was drawn at random, and where that makes it count.
 
 Only a random draw says something of the hints that nobody labelled. What was drawn from a population is a random
-sample of each part of it as well, but not of anything larger.
+sample of each part of it as well, but not of anything larger, nor of hints that came after the draw: once a run has
+ended its draws stand, and while one goes on the same draw is to be labelled on.
 """
 
 from __future__ import annotations

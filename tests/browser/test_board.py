@@ -14,7 +14,7 @@ from jobs.store import board, labels
 from jobs.store.board import Scope
 from jobs.studio import Studio
 
-DRAW = 16
+DRAW = 12
 
 
 @pytest.fixture
