@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal
 
 from rl2f_core import registry
-from rl2f_core.config import RunConfig
+from rl2f_core.config import BaseConfig, RunConfig
 from rl2f_core.rollout.build import build_backend, build_engine
+from rl2f_core.teachers.base import Feedback, FeedbackRequest, Teacher
 from rl2f_core.training.collect import Collector
 from rl2f_core.types import StopReason
 
@@ -51,3 +54,34 @@ def test_a_demonstration_ends_where_the_context_has_no_room_for_another_attempt(
     assert all(len(r.stream.token_ids) <= limit - 1 + 16 for r in cut)
     stopped = [r.dialogue for r in cut if r.dialogue.stop is StopReason.TRUNCATED]
     assert stopped and all(len(d.turns) < 4 for d in stopped)
+
+
+class Counting(Teacher):
+    """Says how many were asked for at once; it breaks on some tasks, and has no words for others."""
+
+    class Config(BaseConfig):
+        type: Literal["counting"] = "counting"
+
+    def feedback(self, requests: Sequence[FeedbackRequest]) -> list[Feedback]:
+        if any(request.task.id.endswith("/2") for request in requests):
+            raise ValueError("no hint for this one")
+        silent = Feedback("", error="no words", fatal=True)
+        return [silent if r.task.id.endswith("/5") else Feedback(f"one of {len(requests)}") for r in requests]
+
+
+def test_demonstrations_are_hinted_on_in_one_batch_and_a_teacher_that_fails_ends_only_its_own_dialogue():
+    sft = {"type": "sft", "right_last": 0.0, "right_first": 0.0, "max_turns": 2}
+    stage = {"name": "warm", "method": sft, "steps": 1, "tasks_per_step": 8, "group_size": 1}
+    collector, method = made(stages=[stage], environment={"type": "secret_code", "length": 6})
+    counting = Counting(Counting.Config(), collector.engine.environment)
+    collector.engine = replace(collector.engine, teacher=counting)
+    ids = [f"secret_code/train/{i}" for i in range(8)]
+    dialogues = {d.task_id: d for g in collector.demonstrations(0, method.config) for d in [g.rollouts[0].dialogue]}
+    assert sorted(dialogues) == ids
+    broken, silent = dialogues.pop(ids[2]), dialogues.pop(ids[5])
+    assert (broken.stop, broken.error) == (StopReason.FAILED, "ValueError: no hint for this one")
+    assert silent.stop is StopReason.FAILED and silent.error == "no words" and silent.turns[0].hint.text == ""
+    assert {d.turns[0].hint.text for d in dialogues.values()} == {"one of 1"}, "they were asked again one by one"
+    collector.stage = collector.stage.model_copy(update={"tasks_per_step": 2})
+    together = [g.rollouts[0].dialogue for g in collector.demonstrations(0, method.config)]
+    assert [d.turns[0].hint.text for d in together] == ["one of 2"] * 2

@@ -22,7 +22,7 @@ from rl2f_core.config import LeaksConfig
 from rl2f_core.environments.base import Environment
 from rl2f_core.leaks.base import LeakDetector, LeakQuery, first_leaks
 from rl2f_core.teachers.base import Feedback, FeedbackRequest
-from rl2f_core.types import Hint, LeakReport, Usage
+from rl2f_core.types import Hint, LeakReport, StopReason, Usage
 
 if TYPE_CHECKING:
     from rl2f_core.backends.pool import Models
@@ -49,6 +49,11 @@ class Guarded:
     """Why the teacher had no message, where the hint stands in for one."""
     asked: int = 0
     """How many more messages were asked for."""
+
+    @property
+    def stop(self) -> StopReason | None:
+        """Why the dialogue ends here; None where it goes on."""
+        return StopReason.DROPPED if self.drop else StopReason.FAILED if self.fail else None
 
 
 def build_detectors(config: LeaksConfig, environment: Environment, models: Models | None = None) -> list[LeakDetector]:

@@ -15,7 +15,7 @@ from rl2f_core.backends.base import Backend, Generation, Prompt, Sampling
 from rl2f_core.config import RewardConfig, RolloutConfig
 from rl2f_core.environments.base import Environment
 from rl2f_core.errors import DataError, shorten
-from rl2f_core.leaks.guard import LeakGuard
+from rl2f_core.leaks.guard import Guarded, LeakGuard
 from rl2f_core.rollout.render import Renderer
 from rl2f_core.rollout.rewards import turn_rewards
 from rl2f_core.teachers.base import Feedback, FeedbackRequest, Teacher
@@ -75,7 +75,7 @@ class _Live:
         return len(self.turns)
 
     def fail(self, error: Exception) -> None:
-        self.stop, self.error = StopReason.FAILED, shorten(f"{type(error).__name__}: {error}", 500)
+        self.stop, self.error = StopReason.FAILED, failure(error)
 
     def rollout(self, policy: str) -> Rollout:
         dialogue = Dialogue(
@@ -145,6 +145,16 @@ class RolloutEngine:
     def ask(self, requests: Sequence[FeedbackRequest]) -> list[Feedback]:
         """The teacher's messages made safe for the template, so that the guard reads what the student would read."""
         return [replace(said, text=self.renderer.clean(said.text)) for said in self.teacher.feedback(requests)]
+
+    def hints(self, requests: Sequence[FeedbackRequest]) -> list[Guarded | Exception]:
+        """What each wrong attempt is answered with, asked for in one batch and read by the guard.
+
+        A request that breaks teacher or guard has its exception in place of an answer: its company is asked one by one.
+        """
+        try:
+            return [*self.guard.read(requests, self.ask(requests), self.teacher.name, self.ask)]
+        except Exception as error:  # a teacher that breaks ends the dialogue it breaks on, not the run or its company
+            return [error] if len(requests) == 1 else [self.hints([request])[0] for request in requests]
 
     def _begin(self, request: Request, turns: int) -> _Live:
         """A dialogue brought to where it goes on: the opening, then the turns that were already played."""
@@ -237,22 +247,20 @@ class RolloutEngine:
             FeedbackRequest(d.request.task, tuple(d.turns), d.request.seed, adapter=adapter, oracle=self.oracle_stop)
             for d in live
         ]
-        try:
-            guarded = self.guard.read(requests, self.ask(requests), self.teacher.name, self.ask)
-        except Exception as error:  # a teacher that breaks ends the dialogue it breaks on, not the run or its company
-            if len(live) == 1:
-                live[0].fail(error)
-            else:
-                for dialogue in live:
-                    self._hint([dialogue], adapter)
-            return
-        for dialogue, answer in zip(live, guarded, strict=True):
+        for dialogue, answer in zip(live, self.hints(requests), strict=True):
+            if isinstance(answer, Exception):
+                dialogue.fail(answer)
+                continue
             dialogue.turns[-1] = dialogue.turns[-1].model_copy(update={"hint": answer.hint})
             dialogue.error = dialogue.error or answer.error
-            if answer.drop or answer.fail:
-                dialogue.stop = StopReason.DROPPED if answer.drop else StopReason.FAILED
-                continue
-            self._read(dialogue, answer.hint.text)
+            dialogue.stop = answer.stop
+            if dialogue.stop is None:
+                self._read(dialogue, answer.hint.text)
+
+
+def failure(error: Exception) -> str:
+    """What a failed dialogue says of what broke it."""
+    return shorten(f"{type(error).__name__}: {error}", 500)
 
 
 def turn_seed(seed: int, turn: int) -> int:

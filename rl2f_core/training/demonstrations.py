@@ -1,7 +1,8 @@
 """Dialogues of an imperfect student, written by the environment: the data of a warm-up.
 
 Wrong tries by the environment's error model, hints by the run's own teacher through the leak guard, and a right last
-turn for a share of the dialogues.  Streamed: dialogue n of step s is made from its seed when it is needed.
+turn for a share of the dialogues.  Streamed: dialogue n of step s is made from its seed when it is needed.  Lock-step,
+so that a model teacher answers all dialogues of a step in one call a turn.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from rl2f_core.rollout.engine import Request, RolloutEngine
+from rl2f_core.leaks.guard import Guarded
+from rl2f_core.rollout.engine import Request, RolloutEngine, failure
 from rl2f_core.rollout.rewards import turn_rewards
 from rl2f_core.teachers.base import FeedbackRequest
 from rl2f_core.types import Dialogue, Rollout, StopReason, TokenStream, Turn, TurnStop
@@ -27,10 +29,20 @@ def demonstrate(engine: RolloutEngine, requests: Sequence[Request], config: Any,
         config: The `sft` method's Config: follow, right_first, right_last.
         turns: Of the longest demonstration; the number of a dialogue is drawn evenly from 2…turns.
     """
-    return [_Writer(engine, request, config, turns).write() for request in requests]
+    writers = [_Writer(engine, request, config, turns) for request in requests]
+    for turn in range(turns):
+        live = [writer for writer in writers if writer.stop is None]
+        for writer in live:
+            writer.attempt(turn)
+        live = [writer for writer in live if writer.stop is None]
+        for writer, answer in zip(live, engine.hints([writer.wants() for writer in live]) if live else (), strict=True):
+            writer.read(answer)
+    return [writer.rollout() for writer in writers]
 
 
 class _Writer:
+    """One demonstration as it grows."""
+
     def __init__(self, engine: RolloutEngine, request: Request, config: Any, turns: int) -> None:
         self.engine, self.request = engine, request
         self.rng = random.Random(f"demonstration/{request.seed}")
@@ -45,19 +57,37 @@ class _Writer:
         self.tokens = list(renderer.opening(environment.prompt(request.task.public)))
         self.student, self.turn_of = [False] * len(self.tokens), [-1] * len(self.tokens)
         self.turns: list[Turn] = []
+        self.stop: StopReason | None = None
+        self.error: str | None = None
 
-    def write(self) -> Rollout:
-        stop = StopReason.EXHAUSTED
-        for k in range(self.length):
-            last = k + 1 == self.length
-            self._attempt(k, right=last and self.right)
-            if self.turns[-1].verdict.correct:
-                stop = StopReason.SOLVED
-                break
-            ended = None if last else self._hint(k)
-            if ended is not None:
-                stop = ended
-                break
+    def attempt(self, turn: int) -> None:
+        """The next attempt, after which the dialogue may have ended."""
+        last = turn + 1 == self.length
+        self._attempt(turn, right=last and self.right)
+        if self.turns[-1].verdict.correct:
+            self.stop = StopReason.SOLVED
+        elif last:
+            self.stop = StopReason.EXHAUSTED
+
+    def wants(self) -> FeedbackRequest:
+        """A hint on the last attempt."""
+        return FeedbackRequest(self.request.task, tuple(self.turns), self.request.seed)
+
+    def read(self, answer: Guarded | Exception) -> None:
+        """The hint that was asked for, after which the dialogue may have ended."""
+        if isinstance(answer, Exception):
+            self.stop, self.error = StopReason.FAILED, failure(answer)
+            return
+        self.turns[-1] = self.turns[-1].model_copy(update={"hint": answer.hint})
+        self.stop, self.error = answer.stop, self.error or answer.error
+        if self.stop is None:
+            engine = self.engine
+            self._extend(engine.renderer.suffix(answer.hint.text, ended=True), False, len(self.turns) - 1)
+            room = min(engine.config.context_length, engine.backend.context_limit) - engine.config.max_new_tokens
+            self.stop = StopReason.TRUNCATED if len(self.tokens) > room else None
+
+    def rollout(self) -> Rollout:
+        """The dialogue with its tokens."""
         request = self.request
         dialogue = Dialogue(
             id=request.id,
@@ -65,7 +95,8 @@ class _Writer:
             group=request.group,
             index=request.index,
             turns=tuple(self.turns),
-            stop=stop,
+            stop=self.stop or StopReason.EXHAUSTED,
+            error=self.error,
             policy=POLICY,
             seed=request.seed,
         )
@@ -87,18 +118,6 @@ class _Writer:
         self.turns.append(
             Turn(index=k, attempt=text, token_ids=ids, stop=TurnStop.EOS, verdict=verdict, rewards=rewards)
         )
-
-    def _hint(self, k: int) -> StopReason | None:
-        """Hint on the last attempt; why the dialogue ends here, where it does."""
-        request = FeedbackRequest(self.request.task, tuple(self.turns), self.request.seed)
-        engine = self.engine
-        answer = engine.guard.read([request], engine.ask([request]), engine.teacher.name, engine.ask)[0]
-        if answer.drop:
-            return StopReason.DROPPED
-        self.turns[-1] = self.turns[-1].model_copy(update={"hint": answer.hint})
-        self._extend(engine.renderer.suffix(answer.hint.text, ended=True), False, k)
-        room = min(engine.config.context_length, engine.backend.context_limit) - engine.config.max_new_tokens
-        return StopReason.TRUNCATED if len(self.tokens) > room else None
 
     def _extend(self, ids: Sequence[int], student: bool, turn: int) -> None:
         self.tokens += ids
