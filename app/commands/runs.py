@@ -55,10 +55,10 @@ def create(config: BaseRun, out: Path | None) -> RunDir:
     return RunDir.create(out or folder_for(config.name), config)
 
 
-def folder_for(name: str) -> Path:
-    """A folder below runs/ that is not there yet, by name and time."""
+def folder_for(name: str, parent: Path = Path("runs")) -> Path:
+    """A folder below `parent` that is not there yet, by name and time."""
     slug = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-")
-    folder = Path("runs") / f"{slug}-{time.strftime('%Y%m%d-%H%M%S')}"
+    folder = parent / f"{slug}-{time.strftime('%Y%m%d-%H%M%S')}"
     taken = 2
     while folder.exists():
         folder = folder.with_name(f"{slug}-{time.strftime('%Y%m%d-%H%M%S')}-{taken}")

@@ -321,7 +321,7 @@ rl2f.widget("labels", (root) => {
     { keys: ["b"], text: "the detector board, and back to the queue", run: quietly(() => switchTab(tab === "board" ? "queue" : "board")) },
     { keys: ["B"], text: "the benchmark of made hints", run: quietly(() => switchTab("benchmark")) },
     { keys: ["ArrowLeft", "ArrowRight"], text: "break the board down by something else", run: (event) => moveBy(event.key === "ArrowRight" ? 1 : -1) },
-    { keys: ["o"], text: "open the test half of the board", run: quietly(() => tab === "board" && !rl2f.readOnly && openTest()) },
+    { keys: ["o"], text: "open the test half of the board", run: quietly(() => tab === "board" && shownBoard?.half === "dev" && !rl2f.readOnly && openTest()) },
     { keys: ["u"], text: "undo your last label", run: quietly(undo) },
     { keys: ["[", "]"], text: "mark the word before, the next word", run: (event) => moveMark(event.key === "]" ? 1 : -1, false) },
     { keys: ["{", "}"], text: "mark a word less, a word more", run: (event) => moveMark(event.key === "}" ? 1 : -1, true) },
