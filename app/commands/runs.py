@@ -105,7 +105,7 @@ def next_steps(run_dir: RunDir, kind: str) -> None:
     from rl2f_core.events import DialogueEvent, read_events
 
     console = err()
-    events = read_events(run_dir.events_path)
+    events = read_events(run_dir.events_path, having=b'"usage":{')
     spent = add_costs(teacher_costs([e.dialogue]) for e in events if isinstance(e, DialogueEvent))
     if spent:
         console.print(f"Teacher: {costs_text(spent)}", markup=False)

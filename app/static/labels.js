@@ -261,7 +261,7 @@ rl2f.widget("labels", (root) => {
       el("p", { class: "rl-actions" }, total === 0 ? el("a", { class: "rl-button rl-primary", href: rl2f.links.dialogues(filters.run ? { run: filters.run } : {}) }, "Look at dialogues")
         : el("button", { type: "button", class: "rl-button rl-primary", onclick: () => (left > 0 ? change({ todo: "true" }) : switchTab("board")) }, left > 0 ? "Label what was skipped" : "Detector board"))));
   }
-  const emptyText = () => (filters.which === "flagged" ? "No detector flagged a hint of these dialogues. Label a random sample of the unflagged ones." : "Hints come from dialogues. Contentless ones cannot leak and are left out.");
+  const emptyText = () => (filters.which === "flagged" ? "No detector flagged a hint of these dialogues. Label a random sample of the unflagged ones." : "Hints come from dialogues. Contentless ones cannot leak and are left out, and so are those of forks unless their run is chosen.");
   function failed(error) {
     hint = null;
     working(false);
