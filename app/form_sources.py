@@ -69,7 +69,11 @@ def known_runs(db: Database) -> list[Choice]:
     from jobs.store import runs
 
     rows = runs.page(db, limit=RUNS_SHOWN).rows
-    return [Choice(row.folder, f"{row.id} · {row.name}", row.environment) for row in rows if row.kind != "export"]
+    return [
+        Choice(row.folder, f"{row.id} · {row.name}", row.environment)
+        for row in rows
+        if row.kind not in ("export", "rescore")
+    ]
 
 
 def run_refusal(name: str, studio: Studio) -> str | None:

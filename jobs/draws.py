@@ -20,7 +20,7 @@ class Draw:
     source: str = "run"
     """Whose findings part the hints: run, or the id of a run that asked again."""
     run: int | None = None
-    """The run that it was drawn from; None for all."""
+    """The run that it was drawn from; None for all but forks (`jobs.store.counts.among`)."""
     environment: str = ""
     """The environment that it was drawn from; empty for all."""
 

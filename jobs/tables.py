@@ -188,7 +188,7 @@ class Dialogue(SQLModel, table=True):
     environment: str
     level: str
     phase: str
-    """train, preflight, evaluation or chat."""
+    """train, preflight, evaluation, chat or fork."""
     stage: str
     step: int
     checkpoint: str | None = None

@@ -273,8 +273,10 @@ class ListSink:
         self.events += wanted[len(held) :]
 
 
-def read_events(path: str | Path, *, strict: bool = False) -> Iterator[Event]:
+def read_events(path: str | Path, *, strict: bool = False, having: bytes = b"") -> Iterator[Event]:
     """The events of a file in order. A torn last line is left out; a broken line elsewhere too, unless `strict`.
+
+    Lines without the bytes `having` are left out as well, unread, which takes far less time.
 
     Raises `DataError` where the file is missing, or (strict) a complete line cannot be read.
     """
@@ -286,6 +288,8 @@ def read_events(path: str | Path, *, strict: bool = False) -> Iterator[Event]:
         for number, line in enumerate(file, 1):
             if not line.endswith(b"\n"):
                 return
+            if having not in line:
+                continue
             try:
                 yield _ADAPTER.validate_json(line)
             except ValidationError as error:

@@ -26,7 +26,7 @@ CONFIG: dict[str, Any] = {
     "model": {"name": "tiny-random", "device": "cpu", "dtype": "float32"},
     "environment": {"type": "guess_number", "size": 40, "low": 1},
     "rollout": {"max_turns": 3, "max_new_tokens": 6, "context_length": 1024},
-    "evaluation": {"tasks": 2, "checkpoints": [], "bootstrap": 100},
+    "evaluation": {"tasks": 2, "checkpoints": [], "controls": ["hints"], "bootstrap": 100},
     "stages": [{"name": "rl", "method": "rl2f", "steps": 2, "tasks_per_step": 2, "group_size": 2}],
     "preflight": {"tasks": 2, "samples": 2, "override": True},
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,6 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from app.commands import leaks_benchmark, leaks_board, leaks_check
+from app.commands.runs import folder_for
 
 DEFAULT = "rescore"
 """The command that a first argument which names none is given to."""
@@ -74,7 +74,7 @@ def rescore(
     number = int(run) if run.isascii() and run.isdigit() else None
     target, place = (Path(run), None) if number is None else _in_studio(number, studio)
     RunDir.open(target)
-    folder = out or _fresh(Path("runs") if place is None else place, f"rescore-{target.resolve().name}")
+    folder = out or folder_for(f"rescore-{target.resolve().name}", place or Path("runs"))
     beside = folder.resolve().parent == target.resolve().parent
     config = parse_config({
         "kind": "rescore", "name": _name(target), "run": target.resolve().name if beside else str(target.resolve()),
@@ -126,15 +126,6 @@ def _adopt(folder: Path, studio: Path | None) -> None:
     if row is not None:
         err().print(f"Kept as run {row.id} of the studio: the replay shows its findings beside the run's own.",
                     markup=False)  # fmt: skip
-
-
-def _fresh(parent: Path, name: str) -> Path:
-    """A folder that is not there yet."""
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    folder, taken = parent / f"{name}-{stamp}", 2
-    while folder.exists():
-        folder, taken = parent / f"{name}-{stamp}-{taken}", taken + 1
-    return folder
 
 
 def _name(target: Path) -> str:

@@ -55,10 +55,10 @@ def create(config: BaseRun, out: Path | None) -> RunDir:
     return RunDir.create(out or folder_for(config.name), config)
 
 
-def folder_for(name: str) -> Path:
-    """A folder below runs/ that is not there yet, by name and time."""
+def folder_for(name: str, parent: Path = Path("runs")) -> Path:
+    """A folder below `parent` that is not there yet, by name and time."""
     slug = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-")
-    folder = Path("runs") / f"{slug}-{time.strftime('%Y%m%d-%H%M%S')}"
+    folder = parent / f"{slug}-{time.strftime('%Y%m%d-%H%M%S')}"
     taken = 2
     while folder.exists():
         folder = folder.with_name(f"{slug}-{time.strftime('%Y%m%d-%H%M%S')}-{taken}")
@@ -105,7 +105,7 @@ def next_steps(run_dir: RunDir, kind: str) -> None:
     from rl2f_core.events import DialogueEvent, read_events
 
     console = err()
-    events = read_events(run_dir.events_path)
+    events = read_events(run_dir.events_path, having=b'"usage":{')
     spent = add_costs(teacher_costs([e.dialogue]) for e in events if isinstance(e, DialogueEvent))
     if spent:
         console.print(f"Teacher: {costs_text(spent)}", markup=False)

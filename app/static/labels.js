@@ -261,7 +261,7 @@ rl2f.widget("labels", (root) => {
       el("p", { class: "rl-actions" }, total === 0 ? el("a", { class: "rl-button rl-primary", href: rl2f.links.dialogues(filters.run ? { run: filters.run } : {}) }, "Look at dialogues")
         : el("button", { type: "button", class: "rl-button rl-primary", onclick: () => (left > 0 ? change({ todo: "true" }) : switchTab("board")) }, left > 0 ? "Label what was skipped" : "Detector board"))));
   }
-  const emptyText = () => (filters.which === "flagged" ? "No detector flagged a hint of these dialogues. Label a random sample of the unflagged ones." : "Hints come from dialogues. Contentless ones cannot leak and are left out.");
+  const emptyText = () => (filters.which === "flagged" ? "No detector flagged a hint of these dialogues. Label a random sample of the unflagged ones." : "Hints come from dialogues. Contentless ones cannot leak and are left out, and so are those of forks unless their run is chosen.");
   function failed(error) {
     hint = null;
     working(false);
@@ -321,7 +321,7 @@ rl2f.widget("labels", (root) => {
     { keys: ["b"], text: "the detector board, and back to the queue", run: quietly(() => switchTab(tab === "board" ? "queue" : "board")) },
     { keys: ["B"], text: "the benchmark of made hints", run: quietly(() => switchTab("benchmark")) },
     { keys: ["ArrowLeft", "ArrowRight"], text: "break the board down by something else", run: (event) => moveBy(event.key === "ArrowRight" ? 1 : -1) },
-    { keys: ["o"], text: "open the test half of the board", run: quietly(() => tab === "board" && !rl2f.readOnly && openTest()) },
+    { keys: ["o"], text: "open the test half of the board", run: quietly(() => tab === "board" && shownBoard?.half === "dev" && !rl2f.readOnly && openTest()) },
     { keys: ["u"], text: "undo your last label", run: quietly(undo) },
     { keys: ["[", "]"], text: "mark the word before, the next word", run: (event) => moveMark(event.key === "]" ? 1 : -1, false) },
     { keys: ["{", "}"], text: "mark a word less, a word more", run: (event) => moveMark(event.key === "}" ? 1 : -1, true) },

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import func, select
+from sqlalchemy import select
 
 from jobs import board, halves
 from jobs.board import Board, Judgement, Labelled, Population, Said
 from jobs.draws import Draw
 from jobs.errors import NotFound
 from jobs.store import counts
-from jobs.store.counts import CONTENTLESS, RUN, Found, Sort, bucket
+from jobs.store.counts import RUN, Found, Sort, bucket
 from jobs.store.labels import labeller_name
 from jobs.store.runs import one
 from jobs.tables import Dialogue, LeakFinding, LeakLabel, LeakScan, Problem, TestOpening, Turn
@@ -140,11 +140,9 @@ def labelled(db: Database, scope: Scope, judged: Source | None = None) -> list[L
         .join(_problem, _problem.c.id == _dialogue.c.problem_id)
         .outerjoin(first, (first.c.turn_id == _turn.c.id) & (first.c.source == RUN))
         .outerjoin(last, (last.c.turn_id == _turn.c.id) & (last.c.source == judged.name))
-        .where(func.coalesce(_turn.c.teacher, "") != CONTENTLESS)
+        .where(counts.says(), counts.among(_label.c.run_id, scope.run))
         .order_by(_label.c.time, _label.c.id)
     )  # fmt: skip
-    if scope.run is not None:
-        statement = statement.where(_label.c.run_id == scope.run)
     if scope.environment:
         statement = statement.where(_dialogue.c.environment == scope.environment)
     hints: dict[tuple[int, str, int], Any] = {}

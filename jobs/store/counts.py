@@ -1,4 +1,9 @@
-"""How many hints there are of each sort, kept as they come in and read in milliseconds however many there are."""
+"""Which hints are labelled and counted, and how many there are of each sort: kept as they come in and read in
+milliseconds however many there are.
+
+What `says` leaves out holds no words that could leak. What `among` leaves out are forks, in which one dialogue goes on
+many times over under hints that were chosen for it: their hints count only where their run is named.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import func, select, text
+from sqlalchemy import ColumnElement, func, select, text
 from sqlmodel import Session
 
 from jobs import halves
-from jobs.tables import Dialogue, HintCount, LeakFinding, Problem, Turn
+from jobs.tables import Dialogue, HintCount, LeakFinding, Problem, Run, Turn
 
 if TYPE_CHECKING:
     from jobs.database import Database
@@ -20,10 +25,13 @@ CONTENTLESS = "contentless"
 """The teacher whose hints say nothing that could leak."""
 RUN = "run"
 """The source of what was found while the run went on."""
+COUNTERFACTUAL = ("fork", "hint_value")
+"""Kinds of runs whose dialogues are branches of others'."""
 STEPS = 10
 """Steps of a stage that are counted together."""
 _count: Any = HintCount.__table__  # type: ignore[attr-defined]
 _dialogue: Any = Dialogue.__table__  # type: ignore[attr-defined]
+_run: Any = Run.__table__  # type: ignore[attr-defined]
 _turn: Any = Turn.__table__  # type: ignore[attr-defined]
 _problem: Any = Problem.__table__  # type: ignore[attr-defined]
 _finding: Any = LeakFinding.__table__  # type: ignore[attr-defined]
@@ -63,13 +71,27 @@ class Found:
     tier: str
 
 
+def says() -> ColumnElement[bool]:
+    """The condition under which a turn holds a hint: no contentless one, and none that stands in for a failed one."""
+    written = _turn.c.hint_error.is_(None) | _turn.c.original.is_not(None)
+    return _turn.c.hint.is_not(None) & (func.coalesce(_turn.c.teacher, "") != CONTENTLESS) & written
+
+
+def among(column: Any, run: int | None) -> ColumnElement[bool]:
+    """The condition under which hints of the run with the id in `column` are meant: it is `run`, or where that is None
+    any but a counterfactual one."""
+    if run is not None:
+        return column == run  # type: ignore[no-any-return]
+    return column.not_in(select(_run.c.id).where(_run.c.kind.in_(COUNTERFACTUAL)))  # type: ignore[no-any-return]
+
+
 def bucket(step: int) -> int:
     """In which ten steps a step lies."""
     return (step + STEPS - 1) // STEPS
 
 
 def add(session: Session, run_id: int, made: Iterable[tuple[Row, Row, Sequence[Row], Sequence[Row | None]]]) -> None:
-    """Count new hints: each dialogue's row, its problem's, its turns' and their findings'."""
+    """Count new hints, where they say something: each dialogue's row, its problem's, its turns' and their findings'."""
     tally: Counter[tuple[Any, ...]] = Counter()
     for dialogue, problem, turns, findings in made:
         sort = (
@@ -78,6 +100,8 @@ def add(session: Session, run_id: int, made: Iterable[tuple[Row, Row, Sequence[R
         )  # fmt: skip
         for turn, finding in zip(turns, findings, strict=True):
             if turn["hint"] is None or turn["teacher"] == CONTENTLESS:
+                continue
+            if turn["hint_error"] is not None and turn["original"] is None:
                 continue
             tier = (finding or {}).get("tier") or ""
             tally[(*sort, turn["teacher"] or "", turn["checked"], turn["leaked"], tier)] += 1
@@ -94,9 +118,7 @@ def during_runs(
     statement = select(
         *(_count.c[name] for name in _NAMED), _count.c.checked, _count.c.flagged, _count.c.tier, _count.c.n
     )
-    statement = statement.where(_count.c.test == test)
-    if run is not None:
-        statement = statement.where(_count.c.run_id == run)
+    statement = statement.where(_count.c.test == test, among(_count.c.run_id, run))
     if environment:
         statement = statement.where(_count.c.environment == environment)
     if runs is not None:
@@ -125,12 +147,10 @@ def later(
         .join(_problem, _problem.c.id == _dialogue.c.problem_id)
         .outerjoin(first, (first.c.turn_id == _turn.c.id) & (first.c.source == RUN))
         .where(last.c.source == source, _dialogue.c.run_id.in_(runs))
-        .where(_turn.c.hint.is_not(None), none(_turn.c.teacher, "") != CONTENTLESS)
+        .where(says(), among(_dialogue.c.run_id, run))
     )
     first_digit = func.substr(_problem.c.content, 1, 1)
     statement = statement.where((first_digit < halves.FIRST_OF_DEV) == test)
-    if run is not None:
-        statement = statement.where(_dialogue.c.run_id == run)
     if environment:
         statement = statement.where(_dialogue.c.environment == environment)
     with db.read() as session:

@@ -1,8 +1,8 @@
 """Which hints are there to label: all, the flagged ones, or a seeded random sample.
 
 `audit` draws from the unflagged hints. `mixed` draws from the flagged ones and from the others, half and half, so that
-a labeller cannot tell which is which. A contentless hint says nothing that could leak, so no queue holds one. The order
-is that of the dialogues, but for the samples, whose order is random as well.
+a labeller cannot tell which is which. Which hints there are at all is said in `jobs.store.counts`. The order is that of
+the dialogues, but for the samples, whose order is random as well.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sqlmodel import Session
 
 from jobs.draws import Draw
 from jobs.errors import NotFound
-from jobs.store.counts import CONTENTLESS, RUN
+from jobs.store.counts import RUN, among, says
 from jobs.tables import Dialogue, LeakFinding, LeakLabel, LeakScan, Run, Turn
 from rl2f_core.errors import ConfigError
 
@@ -175,7 +175,7 @@ def _ranked(ids: np.ndarray, seed: int) -> np.ndarray:
 
 def _draw_flagged(session: Session, filter: LabelFilter, size: int) -> list[int]:
     """Few hints are flagged, so that all their row ids are read."""
-    flagged = _within(filter, _content(_with_dialogue(select(_turn.c.id))))
+    flagged = _within(filter, _with_dialogue(select(_turn.c.id)).where(says()))
     if filter.source == RUN:
         flagged = flagged.where(_dialogue.c.leak == 2, _turn.c.leaked)
     else:
@@ -186,10 +186,8 @@ def _draw_flagged(session: Session, filter: LabelFilter, size: int) -> list[int]
 
 def _draw(session: Session, filter: LabelFilter, size: int) -> list[int]:
     """From the unflagged hints."""
-    unflagged = _content(select(_turn.c.id))
+    unflagged = _with_dialogue(select(_turn.c.id)).where(says())
     ends = [select(end(_turn.c.id)) for end in (func.min, func.max)]  # in one query they would read every row
-    if filter.run is not None or filter.environment or filter.source != RUN:
-        unflagged = _with_dialogue(unflagged)
     if filter.source == RUN:
         unflagged = unflagged.where(~_turn.c.leaked)
     else:
@@ -197,8 +195,8 @@ def _draw(session: Session, filter: LabelFilter, size: int) -> list[int]:
         scanned = select(_scan.c.target_run_id).where(_scan.c.run_id == int(filter.source))
         unflagged = unflagged.where(~found, func.coalesce(_dialogue.c.run_id, 0).in_(scanned))
     # coalesce: not by the index of all its dialogues, as few are tried
+    unflagged = unflagged.where(among(func.coalesce(_dialogue.c.run_id, 0), filter.run))
     if filter.run is not None:
-        unflagged = unflagged.where(func.coalesce(_dialogue.c.run_id, 0) == filter.run)
         ends = [_with_dialogue(end).where(_dialogue.c.run_id == filter.run) for end in ends]
     if filter.environment:
         unflagged = unflagged.where(func.coalesce(_dialogue.c.environment, "") == filter.environment)
@@ -226,17 +224,10 @@ def _with_dialogue(statement: Any) -> Any:
 
 def _within(filter: LabelFilter, statement: Any) -> Any:
     """Only the filter's run and environment."""
-    if filter.run is not None:
-        statement = statement.where(_dialogue.c.run_id == filter.run)
+    statement = statement.where(among(_dialogue.c.run_id, filter.run))
     if filter.environment:
         statement = statement.where(_dialogue.c.environment == filter.environment)
     return statement
-
-
-def _content(statement: Any) -> Any:
-    """Only turns with a hint that says something: no contentless one, and none that stands in for a failed one."""
-    said = _turn.c.hint_error.is_(None) | _turn.c.original.is_not(None)
-    return statement.where(_turn.c.hint.is_not(None), func.coalesce(_turn.c.teacher, "") != CONTENTLESS, said)
 
 
 def _hints(filter: LabelFilter) -> Any:
@@ -244,7 +235,7 @@ def _hints(filter: LabelFilter) -> Any:
     statement = _within(filter, _with_dialogue(select(_turn.c.id)))
     if filter.which == "flagged":
         statement = statement.where(_dialogue.c.leak == 2, _turn.c.leaked)
-    return _content(statement)
+    return statement.where(says())
 
 
 def _is_answer(labeller: str) -> Any:
@@ -315,7 +306,7 @@ def _walk(
 def _turns(
     session: Session, labeller: str, filter: LabelFilter, dialogues: Sequence[int], back: bool, *conditions: Any
 ) -> list[int]:
-    statement = _content(select(_turn.c.id)).where(_turn.c.dialogue_id.in_(dialogues), *conditions)
+    statement = select(_turn.c.id).where(says(), _turn.c.dialogue_id.in_(dialogues), *conditions)
     if filter.which == "flagged":
         statement = statement.where(_turn.c.leaked)
     order = (_turn.c.dialogue_id, _turn.c.index)

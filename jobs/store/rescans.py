@@ -82,7 +82,8 @@ def attach(session: Session, run: Run, dialogues: Mapping[str, int]) -> None:
 
 def forget(session: Session, run_id: int) -> None:
     """Delete what a run found in others, and that others read it; what they found in it waits for its dialogues."""
-    if session.get(Rescan, run_id) is not None:
+    found = select(col(RescanFinding.run_id)).where(col(RescanFinding.run_id) == run_id).limit(1)
+    if session.execute(found).first() is not None:
         session.execute(delete(LeakFinding).where(col(LeakFinding.source) == str(run_id)))
     session.execute(delete(LeakScan).where((col(LeakScan.run_id) == run_id) | (col(LeakScan.target_run_id) == run_id)))
     for table in (Rescan, RescanFinding):

@@ -97,13 +97,6 @@ def forks(db: Database, source: Run, limit: int = 200) -> list[Run]:
         return list(session.execute(query.order_by(col(Run.id).desc()).limit(limit)).scalars())
 
 
-def measured_by(db: Database, run_id: int) -> list[HintWorth]:
-    """What a run measured, in the order of dialogues and turns."""
-    with db.read() as session:
-        query = select(HintWorth).where(col(HintWorth.run_id) == run_id)
-        return list(session.execute(query.order_by(col(HintWorth.event), col(HintWorth.turn))).scalars())
-
-
 def _of(session: Session, source: str, events: Sequence[str]) -> dict[str, list[HintWorth]]:
     found: dict[str, list[Any]] = defaultdict(list)
     query = select(HintWorth).where(col(HintWorth.source) == source, col(HintWorth.event).in_(events))

@@ -46,7 +46,7 @@ def add_costs(rows: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 
 def costs_text(costs: Mapping[str, float]) -> str:
-    """One line for people, e.g. `120 hints, 3 failed (2.5 %), 8,400 tokens read, 2,100 written, $0.01`."""
+    """One line for people, e.g. `120 hints, 3 failed (2.5%), 8,400 tokens read, 2,100 written, $0.0100`."""
     hints, failed = costs.get("teacher/hints", 0.0), costs.get("teacher/errors", 0.0)
     parts = [f"{hints:,.0f} hints", f"{failed:,.0f} failed ({costs.get('teacher/error_rate', 0.0):.1%})"]
     read, wrote = costs.get("teacher/prompt_tokens", 0.0), costs.get("teacher/completion_tokens", 0.0)

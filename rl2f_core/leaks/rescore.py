@@ -162,8 +162,8 @@ def _queries(line: _Line) -> Iterator[tuple[int, LeakQuery]]:
         hint = turn.hint
         if hint is None:
             continue
-        if hint.error is None:
-            written = hint.text if hint.original is None else hint.original
+        written = hint.original if hint.original is not None or hint.error is not None else hint.text
+        if written is not None:
             yield turn.index, LeakQuery(line.task, written, attempts, hints)
         hints += (hint.text,)
 

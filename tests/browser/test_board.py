@@ -95,6 +95,12 @@ def test_a_draw_is_labelled_and_judged_and_a_disagreement_replayed_by_keyboard_a
     press("u")
     page.wait_for_selector(f"{ready} .lb-state:has-text('not labelled')")
     assert sum(len(labels.of_hint(db, truth.run.id or 0, key, 0)) for key, _ in truth.leaks) == DRAW - 1
+    press("B")
+    page.wait_for_selector(f"{ready} .bd-bench")
+    figures = {name: page.locator(f"[data-row={name}] b").all_inner_texts() for name in ("test", "dev")}
+    head = page.locator(".bd-head > p")
+    assert head.nth(0).locator("b").all_inner_texts() == figures["test"], "the headline is of phrasings held out"
+    assert head.nth(1).locator("b").all_inner_texts() == figures["dev"] and "On dev" in head.nth(1).inner_text()
     press("?")
     assert "detector board" in page.inner_text("dialog[open]")
     db.close()

@@ -83,6 +83,15 @@ def test_a_deleted_run_takes_its_findings_and_a_deleted_target_its_scan(db: Data
         assert session.execute(select(RescanFinding)).first() is None
 
 
+def test_findings_of_a_rescoring_that_never_ended_go_with_it(db: Database, scanned: Studio) -> None:
+    file = scanned.folder("a-again") / "events.jsonl"
+    file.write_bytes(b"".join(line for line in file.read_bytes().splitlines(True) if b'"leak_scan"' not in line))
+    ingest.reindex(db, scanned)
+    assert [len(found) for found in held(db)] == [2, 0]
+    runs.remove(db, number(db, "a-again"))
+    assert held(db) == ([], [])
+
+
 def test_a_rescoring_of_a_run_that_is_not_here_is_kept_and_shows_nothing(db: Database, scanned: Studio) -> None:
     shutil.rmtree(scanned.folder("b-target"))
     ingest.reindex(db, scanned)

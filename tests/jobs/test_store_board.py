@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from board_data import CODES, Truth, add_truth, in_test, label_draw, rescore
+from replay_data import add_run, event, hint, turn
 from sqlalchemy import delete
 
 from jobs.database import Database
@@ -15,7 +16,7 @@ from jobs.store import board, counts, hints, labels, runs
 from jobs.store.board import Scope
 from jobs.store.labels import LabelFilter
 from jobs.studio import Studio
-from jobs.tables import HintCount, LeakLabel
+from jobs.tables import HintCount, LeakLabel, Run
 from rl2f_core.errors import RL2FError
 
 
@@ -152,8 +153,8 @@ def test_a_draw_from_one_run_counts_for_that_run_and_not_for_all(db: Database, s
 
 def test_a_stratum_that_is_labelled_to_the_last_hint_counts_without_a_draw(db: Database, truth: Truth) -> None:
     flagged = [key for key, (flag, _) in half(db, truth, test=False).items() if flag]
-    for event, index in flagged[1:]:
-        labels.put(db, truth.run.id or 0, event, index, "anna", "leak")
+    for key in flagged[1:]:
+        labels.put(db, truth.run.id or 0, *key, "anna", "leak")
     assert total(db).precision.value is None
     labels.put(db, truth.run.id or 0, *flagged[0], "anna", "no_leak")
     assert total(db).precision.value == pytest.approx(1 - 1 / len(flagged))
@@ -176,6 +177,40 @@ def test_each_breakdown_shares_the_hints_out_and_names_its_rows(db: Database, tr
         assert all(row.small == (row.estimates.n_flagged + row.estimates.n_unflagged < 20) for row in found.rows)
     [tier] = board.read(db, Scope(), "tier").rows
     assert tier.name == "exact" and tier.estimates == total(db)
+
+
+# -- which hints -----------------------------------------------------------------------------------------------------
+def test_hints_of_forks_and_words_that_stand_in_for_none_count_nowhere_but_where_a_fork_is_named(
+    db: Database, studio: Studio
+) -> None:
+    failed = hint("Wrong. Try again.", teacher="llm").model_copy(update={"error": "It is down.", "leak": None})
+    refused = hint("Wrong. Try again.", (0, 5), teacher="llm").model_copy(
+        update={"error": "It is down.", "original": "It is A B."}
+    )
+    told = [event(f"d/{i}", [turn(0, "x", None, said)], 1, "g", i) for i, said in enumerate((failed, refused))]
+    run = add_run(db, studio, "told", told)
+    fork = add_truth(db, studio, "branches", 40)
+    with db.write() as session:
+        held = session.get(Run, fork.run.id)
+        assert held is not None
+        held.kind = "fork"
+    later = runs.add(db, runs.of_config(*config_of("later"))).id or 0
+    for read in (fork, Truth(run)):
+        rescore(db, read, later, set())
+    written = [(run.id, told[1].id, 0)]
+    for which in ("all", "flagged", "audit", "mixed"):
+        kept = [tuple(item.key) for item in labels.queue(db, "anna", LabelFilter(which), 50)]
+        assert kept == ([] if which == "audit" else written)
+        named = labels.queue(db, "anna", LabelFilter(which, run=fork.run.id), 50)
+        assert named and {item.key.run for item in named} == {fork.run.id}
+    labels.put(db, run.id or 0, told[0].id, 0, "anna", "leak")
+    label_draw(db, fork, LabelFilter("mixed", run=fork.run.id))
+    for source in ("run", str(later)):
+        sizes = [total(db, Scope(source=source, test=test)).size for test in (False, True)]
+        assert sum(sizes) == 1 and not any(board.read(db, Scope(test=test)).used.hints for test in (False, True))
+        of_fork = [total(db, Scope(fork.run.id, source=source, test=test)) for test in (False, True)]
+        assert sum(each.size for each in of_fork) == 40
+    assert sum(e.n_flagged + e.n_unflagged for e in of_fork) == 40
 
 
 # -- later sources ---------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from event_data import append, config, dialogue, folder, read_all, status, store
 
 from jobs.database import Database
 from jobs.ingest import ingest, reindex
-from jobs.store import dialogues, runs, worth
+from jobs.store import dialogues, runs
 from jobs.store.dialogues import DialogueFilter
 from jobs.studio import Studio
 from jobs.tables import Run
@@ -70,7 +70,6 @@ def test_of_several_measurements_that_of_the_same_weights_counts_then_the_larges
     assert worths(db, run) == [0.1, 0.2]
     view = dialogues.get(db, run.id or 0, EVENT.format(0))
     assert [w.value for w in view.turns[0].worth] == [0.1, 0.9], "the one that counts comes first"
-    assert [w.value for w in worth.measured_by(db, fork.id or 0)] == [0.1, 0.3]
     runs.remove(db, fork.id or 0)
     assert worths(db, run) == [0.9, 0.2]
 
