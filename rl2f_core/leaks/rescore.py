@@ -153,7 +153,8 @@ def _is_dialogue(line: bytes) -> bool:
 def _queries(line: _Line) -> Iterator[tuple[int, LeakQuery]]:
     """The hints as the teacher wrote them, each with what the student had seen and written before it.
 
-    Words that stand in for a message that could not be had are no hint.
+    Words that stand in for a message that could not be had are no hint; a message that was refused for a leak before
+    the next one could not be had is.
     """
     attempts: tuple[str, ...] = ()
     hints: tuple[str, ...] = ()
@@ -162,7 +163,7 @@ def _queries(line: _Line) -> Iterator[tuple[int, LeakQuery]]:
         hint = turn.hint
         if hint is None:
             continue
-        if hint.error is None:
+        if hint.error is None or hint.original is not None:
             written = hint.text if hint.original is None else hint.original
             yield turn.index, LeakQuery(line.task, written, attempts, hints)
         hints += (hint.text,)
