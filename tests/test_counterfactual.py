@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from pydantic import ValidationError
 
 from rl2f_core.backends.fake import FakeBackend
 from rl2f_core.config import load_config
-from rl2f_core.counterfactual.arms import Arm, named, parse_arm
+from rl2f_core.counterfactual.arms import Arm, arm_hints, named, parse_arm
 from rl2f_core.counterfactual.config import choose_checkpoints, nearest
 from rl2f_core.counterfactual.estimate import Outcome, arm_results, paired_share_difference, worth
 from rl2f_core.counterfactual.play import Session, read_report
@@ -20,6 +21,7 @@ from rl2f_core.errors import ConfigError, DataError, RunError
 from rl2f_core.events import DialogueEvent, HintValueEvent, JsonlSink, read_events
 from rl2f_core.kinds.fork import fork_config
 from rl2f_core.kinds.hint_value import drawn, hint_value_config
+from rl2f_core.rollout.build import build_engine
 from rl2f_core.run import Journal, Progress, RunDir, execute
 
 FIVE = [{"hint": h} for h in ("as_was", "contentless", "none", "misleading")] + [{"hint": "edited", "text": "Too low!"}]
@@ -212,6 +214,40 @@ def test_a_stopped_fork_goes_on_where_it_was_and_comes_to_the_same(source: RunDi
     assert play(config, tmp_path / "cut")
     assert [e.dialogue for e in dialogues(tmp_path / "cut")] == [e.dialogue for e in dialogues(tmp_path / "whole")]
     assert read_report(tmp_path / "cut") == read_report(tmp_path / "whole")
+
+
+def test_a_resumed_fork_asks_no_teacher_twice(source: RunDir, tmp_path: Path) -> None:
+    arms = [{"hint": "contentless"}, {"hint": "teacher", "teacher": "self_critique", "name": "critic"}]
+    config = fork_config(source, "numbers", event_of(1), 0, {"base": None}, arms, samples=10, then="contentless")
+    asked: list[int] = []
+    assert not play(config, tmp_path / "cut", stop=lambda: asked.append(1) or len(asked) > 1)
+    told = read_report(tmp_path / "cut")
+    file = tmp_path / "cut" / "counterfactual" / "hints.json"
+    said = json.loads(file.read_text())
+    said[0][3]["critic"]["text"] = "What an endpoint would say only once."
+    file.write_text(json.dumps(said))
+    assert told is not None and play(config, tmp_path / "cut")
+    (later,) = [e.dialogue.turns[0].hint for e in dialogues(tmp_path / "cut")[-1:]]
+    assert later is not None and later.text == "What an endpoint would say only once."
+    file.write_text("[")
+    with pytest.raises(DataError, match="hints of the fork cannot be read"):
+        play(config, tmp_path / "cut")
+
+
+def test_a_student_that_criticises_itself_in_an_arm_does_so_with_the_forks_weights(source: RunDir) -> None:
+    class Recording(FakeBackend):
+        spoke: str | None = "nobody"
+
+        def generate(self, prompts: Any, sampling: Any, adapter: str | None = None) -> Any:
+            self.spoke = adapter
+            return super().generate(prompts, sampling, adapter)
+
+    backend = Recording(script=lambda prompt, rng: "Look at it once more.")
+    engine = build_engine(source.config(), backend)
+    arm = Arm.model_validate({"hint": "teacher", "teacher": "self_critique"})
+    origin = origin_at(find_dialogue(source, event_of(0)), 0)
+    (hint,) = arm_hints(arm, [origin], engine, adapter="rl@1")
+    assert (hint.text, hint.teacher, backend.spoke) == ("Look at it once more.", "self_critique", "rl@1")
 
 
 def test_later_hints_are_the_runs_own_the_arms_own_or_empty(source: RunDir, tmp_path: Path) -> None:
