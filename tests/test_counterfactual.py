@@ -17,6 +17,7 @@ from rl2f_core.counterfactual.config import choose_checkpoints, nearest
 from rl2f_core.counterfactual.estimate import Outcome, arm_results, paired_share_difference, worth
 from rl2f_core.counterfactual.play import Session, read_report
 from rl2f_core.counterfactual.source import draw, find_dialogue, hinted, origin_at, source_dir
+from rl2f_core.environments.base import NEUTRAL
 from rl2f_core.errors import ConfigError, DataError, RunError
 from rl2f_core.events import DialogueEvent, HintValueEvent, JsonlSink, read_events
 from rl2f_core.kinds.fork import fork_config
@@ -248,6 +249,27 @@ def test_a_student_that_criticises_itself_in_an_arm_does_so_with_the_forks_weigh
     origin = origin_at(find_dialogue(source, event_of(0)), 0)
     (hint,) = arm_hints(arm, [origin], engine, adapter="rl@1")
     assert (hint.text, hint.teacher, backend.spoke) == ("Look at it once more.", "self_critique", "rl@1")
+
+
+def test_a_dialogue_without_the_verifiers_stop_goes_on_without_it(tmp_path: Path) -> None:
+    controls = {"controls": ["hints", "no_oracle"]}
+    run = make_run(tmp_path / "numbers", teacher="self_critique", evaluation=controls)
+    held = find_dialogue(run, event_of(0))
+    free = DialogueEvent.of("evaluation", "evaluation", 0, held.task, held.dialogue, checkpoint="base",
+                            control="no_oracle")  # fmt: skip
+    JsonlSink(run.events_path).emit([free])
+    arms = [{"hint": "edited", "text": "Too low."}, {"hint": "contentless"}]
+    config = fork_config(run, "numbers", free.id, 0, {"base": None}, arms, samples=3)
+    assert play(config, tmp_path / "fork")
+    played = dialogues(tmp_path / "fork")
+    told = [e.dialogue for e in played if e.control == "edited"]
+    assert len(told) == 3 and all(d.turns[1].verdict.correct and len(d.turns) == 3 for d in told)
+    assert all(d.solved == d.turns[-1].verdict.correct for d in told)
+    assert {
+        e.dialogue.turns[0].hint.text for e in played if e.control == "contentless" and e.dialogue.turns[0].hint
+    } == {NEUTRAL}
+    with pytest.raises(DataError, match="went on after right answers"):
+        play(config.model_copy(update={"then": "arm"}), tmp_path / "arm")
 
 
 def test_later_hints_are_the_runs_own_the_arms_own_or_empty(source: RunDir, tmp_path: Path) -> None:

@@ -122,7 +122,9 @@ def arm_hints(
     guard = engine.guard
     if not apply_leak_action:
         guard = LeakGuard(guard.detectors, "flag", guard.tries, guard.environment)
-    asked = [FeedbackRequest(o.task, o.prefix(None), o.dialogue.seed, adapter=adapter) for o in origins]
+    asked = [
+        FeedbackRequest(o.task, o.prefix(None), o.dialogue.seed, adapter=adapter, oracle=o.oracle) for o in origins
+    ]
     teacher = arm_teacher(arm, engine)
     if teacher is None:
         told = [Feedback(engine.renderer.clean(arm.text)) for _ in origins]

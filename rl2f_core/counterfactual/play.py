@@ -129,7 +129,12 @@ class Session:
         backend: Backend, origins: Mapping[str, Sequence[Origin]], title: str,
     ) -> None:  # fmt: skip
         self.kind, self.config, self.run_dir, self.journal, self.title = kind, config, run_dir, journal, title
-        self.engine = build_engine(config, backend)
+        oracle = all(origin.oracle for held in origins.values() for origin in held)
+        if not oracle and config.then == "arm":
+            raise DataError("This dialogue went on after right answers; the arms' teachers speak of wrong ones.",
+                            value=config.then, known=["run", "contentless"],
+                            fix="Let another one hint later on.")  # fmt: skip
+        self.engine = dataclasses.replace(build_engine(config, backend), oracle_stop=oracle)
         self.arms = config.labelled()
         self.origins = origins
         self.said = self._read_said()

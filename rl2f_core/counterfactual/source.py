@@ -32,6 +32,8 @@ class Origin:
     phase: str
     checkpoint: str | None = None
     """Which checkpoint spoke, in an evaluation."""
+    oracle: bool = True
+    """A right answer ended the dialogue; see `RolloutEngine.oracle_stop`."""
 
     def prefix(self, hint: Hint | None) -> tuple[Turn, ...]:
         """The turns up to and with this one, whose hint becomes `hint`; what was trained on them is left out."""
@@ -58,7 +60,8 @@ def origin_at(event: DialogueEvent, turn: int) -> Origin:
         raise DataError("The attempt of this turn is right, so no hint stands after it.", value=turn + 1,
                         known=[str(t.index + 1) for t in turns if not t.verdict.correct],
                         fix="Fork at a wrong attempt.")  # fmt: skip
-    return Origin(event.id, event.task, event.dialogue, turn, event.phase, event.checkpoint)
+    oracle = event.control != "no_oracle"
+    return Origin(event.id, event.task, event.dialogue, turn, event.phase, event.checkpoint, oracle)
 
 
 def find_dialogue(run_dir: RunDir, event: str) -> DialogueEvent:

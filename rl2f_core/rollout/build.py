@@ -8,7 +8,7 @@ from rl2f_core import registry
 from rl2f_core.backends.base import Backend
 from rl2f_core.backends.pool import Models
 from rl2f_core.config import BaseRun
-from rl2f_core.environments.base import Environment
+from rl2f_core.environments.base import NEUTRAL, Environment
 from rl2f_core.leaks.guard import LeakGuard
 from rl2f_core.rollout.engine import RolloutEngine
 from rl2f_core.rollout.render import Renderer
@@ -55,8 +55,16 @@ def build_teacher(config: Any, engine: RolloutEngine) -> Teacher:
 
 
 def build_control(name: str, engine: RolloutEngine) -> Teacher:
-    """The teacher of a control (methods.md §8). Where a model teaches in the engine, `shuffled` shuffles its hints."""
+    """The teacher of a control (methods.md §8).
+
+    Where a model teaches in the engine, `shuffled` shuffles its hints; where right answers do not end a dialogue,
+    `contentless` does not say whether the attempt is right.
+    """
     own: Any = engine.teacher.config
-    source = {"source": own} if name == "shuffled" and own.type in ("llm", "self_critique") else {}
+    settings: dict[str, Any] = {}
+    if name == "shuffled" and own.type in ("llm", "self_critique"):
+        settings = {"source": own}
+    elif name == "contentless" and not engine.oracle_stop:
+        settings = {"text": NEUTRAL}
     made: Any = registry.get("teacher", name)
-    return build_teacher(made.Config(**source), engine)
+    return build_teacher(made.Config(**settings), engine)
