@@ -342,6 +342,17 @@ def test_both_kinds_run_like_any_other_and_their_files_say_all(source: RunDir, t
         assert report is not None and len(set(ids)) == len(ids) == report.total > 0
 
 
+def test_dialogues_that_fail_are_counted_and_named(source: RunDir, tmp_path: Path) -> None:
+    nobody = {"type": "openai_api", "base_url": "http://127.0.0.1:9/v1", "retries": 0, "cache": False}
+    teacher = {"type": "llm", "llm": nobody, "on_error": "fail"}
+    config = fork_config(source, "numbers", event_of(1), 0, {"base": None}, [{"hint": "misleading"}], samples=3,
+                         teacher=teacher)  # fmt: skip
+    assert play(config, tmp_path / "fork")
+    report = read_report(tmp_path / "fork")
+    assert report is not None and (report.done, report.total, report.failed) == (3, 3, 3)
+    assert "3 of 3 dialogues failed and are left out." in report.to_markdown() and report.results == ()
+
+
 def test_an_arm_whose_teacher_has_nothing_to_say_is_named(source: RunDir, tmp_path: Path) -> None:
     config = fork_config(source, "numbers", event_of(0), 0, {"base": None}, [], samples=1)
     assert play(config, tmp_path / "fork")

@@ -139,6 +139,7 @@ class Session:
         self.origins = origins
         self.said = self._read_said()
         self.outcomes: dict[str, list[Outcome]] = {name: [] for name in origins}
+        self.failed = 0
         for name, folder in config.checkpoints.items():
             if folder is not None:
                 backend.load_adapter(name, Path(folder))
@@ -246,7 +247,9 @@ class Session:
 
     def _note(self, branch: Branch, dialogue: Dialogue) -> None:
         outcome = branch.outcome(dialogue)
-        if outcome is not None:
+        if outcome is None:
+            self.failed += 1
+        else:
             self.outcomes[branch.checkpoint].append(outcome)
 
     def report(self) -> CounterfactualReport:
@@ -256,6 +259,7 @@ class Session:
             self.outcomes, self.said, arms=list(self.arms), true=label.get(TRUE), baseline=label.get(BASELINE),
             seed=self.config.seed, kind=self.kind, title=self.title, source=Path(self.config.source).name,
             samples=self.config.samples, turns=self.config.turns, then=self.config.then, total=len(self.plan),
+            failed=self.failed,
         )  # fmt: skip
 
     def write(self) -> CounterfactualReport:
