@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,17 @@ from pydantic import ValidationError
 
 from rl2f_core.backends.fake import FakeBackend
 from rl2f_core.config import load_config
-from rl2f_core.counterfactual.arms import Arm, named, parse_arm
+from rl2f_core.counterfactual.arms import Arm, arm_hints, named, parse_arm
 from rl2f_core.counterfactual.config import choose_checkpoints, nearest
 from rl2f_core.counterfactual.estimate import Outcome, arm_results, paired_share_difference, worth
 from rl2f_core.counterfactual.play import Session, read_report
 from rl2f_core.counterfactual.source import draw, find_dialogue, hinted, origin_at, source_dir
+from rl2f_core.environments.base import NEUTRAL
 from rl2f_core.errors import ConfigError, DataError, RunError
 from rl2f_core.events import DialogueEvent, HintValueEvent, JsonlSink, read_events
 from rl2f_core.kinds.fork import fork_config
 from rl2f_core.kinds.hint_value import drawn, hint_value_config
+from rl2f_core.rollout.build import build_engine
 from rl2f_core.run import Journal, Progress, RunDir, execute
 
 FIVE = [{"hint": h} for h in ("as_was", "contentless", "none", "misleading")] + [{"hint": "edited", "text": "Too low!"}]
@@ -214,6 +217,61 @@ def test_a_stopped_fork_goes_on_where_it_was_and_comes_to_the_same(source: RunDi
     assert read_report(tmp_path / "cut") == read_report(tmp_path / "whole")
 
 
+def test_a_resumed_fork_asks_no_teacher_twice(source: RunDir, tmp_path: Path) -> None:
+    arms = [{"hint": "contentless"}, {"hint": "teacher", "teacher": "self_critique", "name": "critic"}]
+    config = fork_config(source, "numbers", event_of(1), 0, {"base": None}, arms, samples=10, then="contentless")
+    asked: list[int] = []
+    assert not play(config, tmp_path / "cut", stop=lambda: asked.append(1) or len(asked) > 1)
+    told = read_report(tmp_path / "cut")
+    file = tmp_path / "cut" / "counterfactual" / "hints.json"
+    said = json.loads(file.read_text())
+    said[0][3]["critic"]["text"] = "What an endpoint would say only once."
+    file.write_text(json.dumps(said))
+    assert told is not None and play(config, tmp_path / "cut")
+    (later,) = [e.dialogue.turns[0].hint for e in dialogues(tmp_path / "cut")[-1:]]
+    assert later is not None and later.text == "What an endpoint would say only once."
+    file.write_text("[")
+    with pytest.raises(DataError, match="hints of the fork cannot be read"):
+        play(config, tmp_path / "cut")
+
+
+def test_a_student_that_criticises_itself_in_an_arm_does_so_with_the_forks_weights(source: RunDir) -> None:
+    class Recording(FakeBackend):
+        spoke: str | None = "nobody"
+
+        def generate(self, prompts: Any, sampling: Any, adapter: str | None = None) -> Any:
+            self.spoke = adapter
+            return super().generate(prompts, sampling, adapter)
+
+    backend = Recording(script=lambda prompt, rng: "Look at it once more.")
+    engine = build_engine(source.config(), backend)
+    arm = Arm.model_validate({"hint": "teacher", "teacher": "self_critique"})
+    origin = origin_at(find_dialogue(source, event_of(0)), 0)
+    (hint,) = arm_hints(arm, [origin], engine, adapter="rl@1")
+    assert (hint.text, hint.teacher, backend.spoke) == ("Look at it once more.", "self_critique", "rl@1")
+
+
+def test_a_dialogue_without_the_verifiers_stop_goes_on_without_it(tmp_path: Path) -> None:
+    controls = {"controls": ["hints", "no_oracle"]}
+    run = make_run(tmp_path / "numbers", teacher="self_critique", evaluation=controls)
+    held = find_dialogue(run, event_of(0))
+    free = DialogueEvent.of("evaluation", "evaluation", 0, held.task, held.dialogue, checkpoint="base",
+                            control="no_oracle")  # fmt: skip
+    JsonlSink(run.events_path).emit([free])
+    arms = [{"hint": "edited", "text": "Too low."}, {"hint": "contentless"}]
+    config = fork_config(run, "numbers", free.id, 0, {"base": None}, arms, samples=3)
+    assert play(config, tmp_path / "fork")
+    played = dialogues(tmp_path / "fork")
+    told = [e.dialogue for e in played if e.control == "edited"]
+    assert len(told) == 3 and all(d.turns[1].verdict.correct and len(d.turns) == 3 for d in told)
+    assert all(d.solved == d.turns[-1].verdict.correct for d in told)
+    assert {
+        e.dialogue.turns[0].hint.text for e in played if e.control == "contentless" and e.dialogue.turns[0].hint
+    } == {NEUTRAL}
+    with pytest.raises(DataError, match="went on after right answers"):
+        play(config.model_copy(update={"then": "arm"}), tmp_path / "arm")
+
+
 def test_later_hints_are_the_runs_own_the_arms_own_or_empty(source: RunDir, tmp_path: Path) -> None:
     arms = [{"hint": "contentless"}, {"hint": "misleading"}]
     later = {}
@@ -282,6 +340,17 @@ def test_both_kinds_run_like_any_other_and_their_files_say_all(source: RunDir, t
         ids = [e.id for e in dialogues(folder)]
         report = read_report(folder)
         assert report is not None and len(set(ids)) == len(ids) == report.total > 0
+
+
+def test_dialogues_that_fail_are_counted_and_named(source: RunDir, tmp_path: Path) -> None:
+    nobody = {"type": "openai_api", "base_url": "http://127.0.0.1:9/v1", "retries": 0, "cache": False}
+    teacher = {"type": "llm", "llm": nobody, "on_error": "fail"}
+    config = fork_config(source, "numbers", event_of(1), 0, {"base": None}, [{"hint": "misleading"}], samples=3,
+                         teacher=teacher)  # fmt: skip
+    assert play(config, tmp_path / "fork")
+    report = read_report(tmp_path / "fork")
+    assert report is not None and (report.done, report.total, report.failed) == (3, 3, 3)
+    assert "3 of 3 dialogues failed and are left out." in report.to_markdown() and report.results == ()
 
 
 def test_an_arm_whose_teacher_has_nothing_to_say_is_named(source: RunDir, tmp_path: Path) -> None:

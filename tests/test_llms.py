@@ -91,6 +91,8 @@ def test_a_request_says_what_is_wanted_and_the_answer_is_counted_and_priced() ->
     assert body == {"model": "m", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 16,
                     "temperature": 0.5, "seed": 5, "stream": False, "top_p": 0.9}  # fmt: skip
     assert "authorization" not in endpoint.headers[0]
+    with serving(in_turn(Say("Look.", usage=(0, 0)))) as endpoint:
+        assert ask(model(endpoint, usd_per_million_prompt=2.0))[0].usage.cost is None, "a price of nobody knows what"
 
 
 def test_a_message_that_was_had_before_comes_from_the_disk_for_the_same_request_alone() -> None:
@@ -271,13 +273,19 @@ def test_a_key_that_is_missing_or_odd_is_told_without_it(monkeypatch: pytest.Mon
         held = model(endpoint, api_key_env="TEST_API_KEY")
         assert "TEST_API_KEY holds no key" in (ask(held)[0].error or "")
         monkeypatch.setenv("TEST_API_KEY", "sk-\nX-Evil: 1")
-        assert "characters no key has" in (ask(held)[0].error or "") and not endpoint.requests
+        (odd,) = ask(held)
+        assert "characters no key has" in (odd.error or "") and not endpoint.requests and odd.usage.requests == 0
 
 
 def test_an_endpoint_that_repeats_the_key_does_not_bring_it_into_the_message(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TEST_API_KEY", KEY)
     with serving(in_turn(Say(f"You sent {KEY}."))) as endpoint:
         assert ask(model(endpoint, api_key_env="TEST_API_KEY"))[0].text == "You sent [key]."
+    cut = b"x" * (199 - len(KEY)) + KEY.encode() + b" is no key of ours"  # where an error is shortened
+    for bad in (Say(status=401, raw=cut), Say(status=307, headers=(("location", f"http://{'x' * 60}/{KEY}/v1"),))):
+        with serving(in_turn(bad)) as endpoint:
+            (said,) = ask(model(endpoint, api_key_env="TEST_API_KEY", cache=False))
+        assert said.error and "[key]" in said.error and KEY[:8] not in said.error
     held = (Path(openai_api.home()) / "llm" / "completions.sqlite").read_bytes()
     assert b"You sent [key]" in held and KEY.encode() not in held
 

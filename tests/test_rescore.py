@@ -111,11 +111,11 @@ def test_stored_advantages_that_the_method_would_not_give_are_counted(tmp_path: 
 def test_a_hint_is_read_as_the_teacher_wrote_it_and_a_stand_in_is_not(tmp_path: Path) -> None:
     redacted = Hint(text="The number is […].", original=LEAKS, teacher="llm", leak=LeakReport(leaked=True))
     none = Hint(text=LEAKS, teacher="llm", error="timeout")
-    events = [
-        dialogue(1, 0, 0, [said(0, 0.0, None, hint=redacted), said(1, 0.0, None, hint=none), said(2, 0.0, None)]),
-    ]
+    refused = redacted.model_copy(update={"text": "Try again.", "error": "timeout"})
+    hints = (redacted, none, refused, None)
+    events = [dialogue(1, 0, 0, [said(k, 0.0, None, hint=hint) for k, hint in enumerate(hints)])]
     tally, _ = read(run_folder(tmp_path / "run", [e.model_copy(update={"task": BOX}) for e in events]))
-    assert (tally.hints, tally.flagged, tally.was_flagged) == (1, 1, 1)
+    assert (tally.hints, tally.flagged, tally.was_flagged) == (2, 2, 2)
 
 
 def test_a_detector_knows_what_the_student_wrote_before_the_hint_and_not_after(tmp_path: Path) -> None:

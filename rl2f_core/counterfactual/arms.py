@@ -21,15 +21,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
-from rl2f_core.backends.pool import Models
 from rl2f_core.config import BaseConfig, component
 from rl2f_core.counterfactual.source import Origin
 from rl2f_core.errors import ConfigError, DataError
 from rl2f_core.leaks.guard import LeakGuard
+from rl2f_core.rollout.build import build_control, build_teacher
 from rl2f_core.rollout.engine import RolloutEngine
 from rl2f_core.teachers.base import Feedback, FeedbackRequest, Teacher
 from rl2f_core.types import Hint
@@ -93,30 +93,24 @@ def named(arms: Sequence[Arm]) -> dict[str, Arm]:
     return found
 
 
-def arm_teacher(arm: Arm, engine: RolloutEngine, models: Models) -> Teacher | None:
+def arm_teacher(arm: Arm, engine: RolloutEngine) -> Teacher | None:
     """The teacher that speaks in an arm; None for arms that are a text of their own."""
-    from rl2f_core import registry
-
     if arm.hint == "teacher":
-        config: Any = arm.teacher
-    elif arm.hint in CONTROLS:
-        config = registry.get("teacher", arm.hint).Config()  # type: ignore[attr-defined]
-    else:
-        return None
-    made: Any = registry.get("teacher", config.type)
-    return made(config, engine.environment, models)  # type: ignore[no-any-return]
+        return build_teacher(arm.teacher, engine)
+    return build_control(arm.hint, engine) if arm.hint in CONTROLS else None
 
 
 def arm_hints(
-    arm: Arm, origins: Sequence[Origin], engine: RolloutEngine, models: Models, *, apply_leak_action: bool = False
-) -> list[Hint]:
+    arm: Arm, origins: Sequence[Origin], engine: RolloutEngine, *, adapter: str | None = None,
+    apply_leak_action: bool = False,
+) -> list[Hint]:  # fmt: skip
     """What the student reads in an arm after each origin's attempt.
 
     Args:
         arm: Which alternative.
         origins: Where dialogues are taken up again.
-        engine: Whose environment, leak guard and template are used.
-        models: The models of the run, for teachers that speak with one.
+        engine: Whose environment, leak guard, models and template are used.
+        adapter: The weights that go on from there, by the backend's name for them, for teachers that speak with them.
         apply_leak_action: Do with a leaking message what the guard is configured to do; else it is only reported.
 
     `Hint.error` says where a teacher had no message. Raises `DataError` where there is no hint that could be as it was.
@@ -128,8 +122,10 @@ def arm_hints(
     guard = engine.guard
     if not apply_leak_action:
         guard = LeakGuard(guard.detectors, "flag", guard.tries, guard.environment)
-    asked = [FeedbackRequest(o.task, o.prefix(None), o.dialogue.seed) for o in origins]
-    teacher = arm_teacher(arm, engine, models)
+    asked = [
+        FeedbackRequest(o.task, o.prefix(None), o.dialogue.seed, adapter=adapter, oracle=o.oracle) for o in origins
+    ]
+    teacher = arm_teacher(arm, engine)
     if teacher is None:
         told = [Feedback(engine.renderer.clean(arm.text)) for _ in origins]
         return [answer.hint for answer in guard.read(asked, told, "edited", lambda again: told[: len(again)])]

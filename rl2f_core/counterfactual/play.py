@@ -11,27 +11,32 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from rl2f_core import registry
+from pydantic import TypeAdapter
+
 from rl2f_core.backends.base import Backend
-from rl2f_core.backends.pool import Models
 from rl2f_core.config import write_atomically
 from rl2f_core.counterfactual.arms import BASELINE, TRUE, Arm, arm_hints, arm_teacher
 from rl2f_core.counterfactual.config import CounterfactualRun
 from rl2f_core.counterfactual.estimate import Outcome
 from rl2f_core.counterfactual.report import CounterfactualReport, build_report, chart
 from rl2f_core.counterfactual.source import Origin
+from rl2f_core.errors import DataError
 from rl2f_core.evaluation.metrics import Revision, answer_of
 from rl2f_core.events import DialogueEvent, HintValueEvent, LogEvent, read_events
-from rl2f_core.rollout.build import build_engine
+from rl2f_core.rollout.build import build_control, build_engine
 from rl2f_core.rollout.engine import Request, RolloutEngine, derive_seed
 from rl2f_core.run import Journal, Progress, RunDir, Stop
+from rl2f_core.teachers.base import Teacher
 from rl2f_core.types import Dialogue, Hint, StopReason
 
 STAGE = "fork"
 FOLDER = "counterfactual"
-"""In the run's folder: report.json, report.md, solved.png."""
+"""In the run's folder: hints.json, report.json, report.md, solved.png."""
+SAID = "hints.json"
+_SAID = TypeAdapter(list[tuple[str, str, int, dict[str, Hint]]])
+"""By checkpoint, dialogue event and turn: what the student read in each arm."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -124,12 +129,17 @@ class Session:
         backend: Backend, origins: Mapping[str, Sequence[Origin]], title: str,
     ) -> None:  # fmt: skip
         self.kind, self.config, self.run_dir, self.journal, self.title = kind, config, run_dir, journal, title
-        self.engine = build_engine(config, backend)
-        self.models = Models(backend, config.backend)
+        oracle = all(origin.oracle for held in origins.values() for origin in held)
+        if not oracle and config.then == "arm":
+            raise DataError("This dialogue went on after right answers; the arms' teachers speak of wrong ones.",
+                            value=config.then, known=["run", "contentless"],
+                            fix="Let another one hint later on.")  # fmt: skip
+        self.engine = dataclasses.replace(build_engine(config, backend), oracle_stop=oracle)
         self.arms = config.labelled()
         self.origins = origins
-        self.said: dict[tuple[str, str, int], dict[str, Hint]] = {}
+        self.said = self._read_said()
         self.outcomes: dict[str, list[Outcome]] = {name: [] for name in origins}
+        self.failed = 0
         for name, folder in config.checkpoints.items():
             if folder is not None:
                 backend.load_adapter(name, Path(folder))
@@ -137,14 +147,38 @@ class Session:
 
     def _branches(self, checkpoint: str) -> list[Branch]:
         origins, config = self.origins[checkpoint], self.config
-        hints = {
-            label: arm_hints(arm, origins, self.engine, self.models, apply_leak_action=config.apply_leak_action)
-            for label, arm in self.arms.items()
-        }
-        for i, origin in enumerate(origins):
-            self.said[checkpoint, origin.event, origin.turn] = {label: told[i] for label, told in hints.items()}
+        missing = [o for o in origins if (checkpoint, o.event, o.turn) not in self.said]
+        told = {
+            label: arm_hints(arm, missing, self.engine, adapter=self._adapter(checkpoint),
+                             apply_leak_action=config.apply_leak_action)
+            for label, arm in self.arms.items() if missing
+        }  # fmt: skip
+        for i, origin in enumerate(missing):
+            self.said[checkpoint, origin.event, origin.turn] = {label: hints[i] for label, hints in told.items()}
+        if missing:
+            self._write_said()
+        hints = {label: [self.said[checkpoint, o.event, o.turn][label] for o in origins] for label in self.arms}
         return branches(origins, hints, config.samples, checkpoint=checkpoint, seed=config.seed,
                         budget=config.rollout.max_turns, turns=config.turns)  # fmt: skip
+
+    def _write_said(self) -> None:
+        """Keep what was said in the arms: a resumed run asks no teacher twice, who might say something else."""
+        held = [(*where, said) for where, said in self.said.items()]
+        write_atomically(self.run_dir.path / FOLDER / SAID, _SAID.dump_json(held, indent=1).decode())
+
+    def _read_said(self) -> dict[tuple[str, str, int], dict[str, Hint]]:
+        """What an earlier session was told. Raises `DataError` where it cannot be read."""
+        path = self.run_dir.path / FOLDER / SAID
+        try:
+            return {(name, event, turn): said for name, event, turn, said in _SAID.validate_json(path.read_bytes())}
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as error:
+            raise DataError("The hints of the fork cannot be read.", value=str(path), fix="Start a new one.") from error
+
+    def _adapter(self, checkpoint: str) -> str | None:
+        """The backend's name for a checkpoint's weights."""
+        return None if self.config.checkpoints[checkpoint] is None else checkpoint
 
     def play(self, stop: Stop, progress: Progress) -> bool:
         """Play what is left, a batch at a time; False where `stop` ended it early."""
@@ -181,7 +215,7 @@ class Session:
 
     def _rollouts(self, checkpoint: str, batch: Sequence[Branch], done: int, progress: Progress) -> list[Dialogue]:
         """A batch's dialogues, in order; one call of the engine unless later hints differ between arms."""
-        adapter = None if self.config.checkpoints[checkpoint] is None else checkpoint
+        adapter = self._adapter(checkpoint)
         together: dict[str, list[int]] = {}
         for i, branch in enumerate(batch):
             together.setdefault(branch.arm if self.config.then == "arm" else "", []).append(i)
@@ -198,12 +232,11 @@ class Session:
 
     def _speaking(self, arm: Arm | None) -> RolloutEngine:
         """The engine with the teacher of later turns."""
-        teacher: Any = None
+        teacher: Teacher | None = None
         if self.config.then == "contentless":
-            config = registry.get("teacher", BASELINE).Config()  # type: ignore[attr-defined]
-            teacher = registry.get("teacher", BASELINE)(config, self.engine.environment, self.models)  # type: ignore[call-arg]
+            teacher = build_control(BASELINE, self.engine)
         elif arm is not None:
-            teacher = arm_teacher(arm, self.engine, self.models)
+            teacher = arm_teacher(arm, self.engine)
         return self.engine if teacher is None else dataclasses.replace(self.engine, teacher=teacher)
 
     def _keep(self, branch: Branch, dialogue: Dialogue) -> None:
@@ -214,7 +247,9 @@ class Session:
 
     def _note(self, branch: Branch, dialogue: Dialogue) -> None:
         outcome = branch.outcome(dialogue)
-        if outcome is not None:
+        if outcome is None:
+            self.failed += 1
+        else:
             self.outcomes[branch.checkpoint].append(outcome)
 
     def report(self) -> CounterfactualReport:
@@ -224,6 +259,7 @@ class Session:
             self.outcomes, self.said, arms=list(self.arms), true=label.get(TRUE), baseline=label.get(BASELINE),
             seed=self.config.seed, kind=self.kind, title=self.title, source=Path(self.config.source).name,
             samples=self.config.samples, turns=self.config.turns, then=self.config.then, total=len(self.plan),
+            failed=self.failed,
         )  # fmt: skip
 
     def write(self) -> CounterfactualReport:
@@ -263,8 +299,6 @@ def _values(report: CounterfactualReport) -> list[HintValueEvent]:
 
 def read_report(folder: Path) -> CounterfactualReport | None:
     """The report in a run's folder, None where nothing was played yet. Raises `DataError` where it cannot be read."""
-    from rl2f_core.errors import DataError
-
     path = folder / FOLDER / "report.json"
     try:
         return CounterfactualReport.model_validate_json(path.read_bytes())

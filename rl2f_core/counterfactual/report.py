@@ -53,6 +53,8 @@ class CounterfactualReport(Value):
     done: int
     """Dialogues played."""
     total: int
+    failed: int = 0
+    """Dialogues among those played that failed and are left out of every number."""
     results: tuple[ArmResult, ...]
     hints: tuple[HintResult, ...]
 
@@ -98,6 +100,8 @@ class CounterfactualReport(Value):
                 if errors:
                     missed = f"was not played after {len(errors)} of {len(told)} turns"
                     said.append(f"{checkpoint}: {arm} {missed}: {errors[0]}")
+        if self.failed:
+            said.append(f"{self.failed} of {self.done} dialogues failed and are left out.")
         return said
 
     def _ends(self) -> list[str]:
@@ -129,6 +133,7 @@ def build_report(
     true: str | None,
     baseline: str | None,
     seed: int,
+    failed: int = 0,
     **facts: object,
 ) -> CounterfactualReport:
     """Measure what was played.
@@ -140,6 +145,7 @@ def build_report(
         true: The arm that plays the hint as it was, where there is one.
         baseline: The arm that says nothing of content, where there is one.
         seed: Of the bootstrap, and named in the report.
+        failed: Dialogues that came to no outcome.
         facts: The other fields of the report.
     """
     results: list[ArmResult] = []
@@ -164,7 +170,7 @@ def build_report(
             )  # fmt: skip
     return CounterfactualReport.model_validate(
         {**facts, "seed": seed, "arms": tuple(arms), "checkpoints": tuple(outcomes), "results": results,
-         "hints": hints, "done": sum(map(len, outcomes.values()))}
+         "hints": hints, "failed": failed, "done": failed + sum(map(len, outcomes.values()))}
     )  # fmt: skip
 
 

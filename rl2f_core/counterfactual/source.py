@@ -32,6 +32,8 @@ class Origin:
     phase: str
     checkpoint: str | None = None
     """Which checkpoint spoke, in an evaluation."""
+    oracle: bool = True
+    """A right answer ended the dialogue; see `RolloutEngine.oracle_stop`."""
 
     def prefix(self, hint: Hint | None) -> tuple[Turn, ...]:
         """The turns up to and with this one, whose hint becomes `hint`; what was trained on them is left out."""
@@ -50,15 +52,16 @@ def source_dir(name: str, run_dir: RunDir) -> RunDir:
 
 
 def origin_at(event: DialogueEvent, turn: int) -> Origin:
-    """A turn (0-based) of a dialogue. Raises `DataError` where it does not exist or its attempt is right."""
+    """A turn (0-based) of a dialogue. Raises `DataError` where it does not exist, or a right attempt ended the dialogue."""
     turns = event.dialogue.turns
     if not 0 <= turn < len(turns):
         raise DataError("The dialogue has no such turn.", value=turn + 1, known=[str(t.index + 1) for t in turns])
-    if turns[turn].verdict.correct:
+    if turns[turn].verdict.correct and turns[turn].hint is None:
         raise DataError("The attempt of this turn is right, so no hint stands after it.", value=turn + 1,
-                        known=[str(t.index + 1) for t in turns if not t.verdict.correct],
+                        known=[str(t.index + 1) for t in turns if not t.verdict.correct or t.hint is not None],
                         fix="Fork at a wrong attempt.")  # fmt: skip
-    return Origin(event.id, event.task, event.dialogue, turn, event.phase, event.checkpoint)
+    oracle = event.control != "no_oracle"
+    return Origin(event.id, event.task, event.dialogue, turn, event.phase, event.checkpoint, oracle)
 
 
 def find_dialogue(run_dir: RunDir, event: str) -> DialogueEvent:

@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from rl2f_core import registry
 from rl2f_core.backends.base import Backend
+from rl2f_core.backends.pool import Models
 from rl2f_core.config import BaseRun, EvaluationConfig, write_atomically
 from rl2f_core.errors import DataError
 from rl2f_core.evaluation.costs import add_costs, costs_text, teacher_costs
 from rl2f_core.evaluation.figures import write_figures
 from rl2f_core.evaluation.report import EvaluationReport, build_report
 from rl2f_core.events import DialogueEvent, LogEvent, MetricEvent, read_events
-from rl2f_core.rollout.build import build_engine
+from rl2f_core.rollout.build import build_control, build_engine
 from rl2f_core.rollout.engine import Request, RolloutEngine, derive_seed
 from rl2f_core.run import Journal, Progress, RunDir, Stop
 from rl2f_core.types import Dialogue, StopReason, Task, Turn
@@ -38,6 +38,7 @@ def evaluate_run(
     sources: Mapping[str, Path | None],
     stop: Stop,
     progress: Progress,
+    models: Models | None = None,
 ) -> bool:
     """Play every checkpoint under every control, then write report and figures; False where `stop` ended it early.
 
@@ -49,12 +50,13 @@ def evaluate_run(
         sources: The adapter folder of each checkpoint by name; None is the base.
         stop: Asked between pairs.
         progress: Hears how far it is.
+        models: Those that were loaded in training; None loads what is needed.
     """
     position = dict(journal.position or {})
     finished: list[str] = list(position.get("evaluated", []))
     settings = config.evaluation
     pairs = [(name, control) for name in sources for control in settings.controls]
-    player = Player(config, backend)
+    player = Player(config, backend, models)
     for name, folder in sources.items():
         if folder is not None:
             backend.load_adapter(name, folder)
@@ -89,9 +91,9 @@ def evaluate_run(
 class Player:
     """Plays the controls of one evaluation."""
 
-    def __init__(self, config: BaseRun, backend: Backend) -> None:
-        self.config, self.settings = config, config.evaluation
-        self.engine = build_engine(config, backend)
+    def __init__(self, config: BaseRun, backend: Backend, models: Models | None = None) -> None:
+        self.settings = config.evaluation
+        self.engine = build_engine(config, backend, models=models)
         self.turns = self.settings.max_turns or config.rollout.max_turns
         self.tasks = [self.engine.environment.task(self.settings.split, i) for i in range(self.settings.tasks)]
         self._by_id = {task.id: task for task in self.tasks}
@@ -114,10 +116,7 @@ class Player:
             return self.engine
         if control == "no_oracle":
             return dataclasses.replace(self.engine, oracle_stop=False)
-        own = self.engine.teacher.config
-        source = {"source": own} if control == "shuffled" and own.type in ("llm", "self_critique") else {}
-        teacher = registry.get("teacher", control).Config(**source)  # type: ignore[attr-defined]
-        return dataclasses.replace(self.engine, teacher=build_engine(self.config, self.engine.backend, teacher).teacher)
+        return dataclasses.replace(self.engine, teacher=build_control(control, self.engine))
 
     def _requests(self, draws: int = 1) -> list[Request]:
         """One request for each task, sample and draw; draws beyond the first have seeds of their own."""

@@ -30,7 +30,8 @@ class Train:
             return False
         names = checkpoints_to_evaluate(config, run_dir)
         sources = {name: None if name == "base" else run_dir.checkpoint(name) for name in names}
-        if names and not evaluate_run(config, run_dir, journal, trainer.backend, sources, stop, progress):
+        models = trainer.engine.teacher.models
+        if names and not evaluate_run(config, run_dir, journal, trainer.backend, sources, stop, progress, models):
             return False
         journal.commit({"stage": len(config.stages), "step": 0, "done": True})
         return True

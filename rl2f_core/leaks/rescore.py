@@ -153,7 +153,8 @@ def _is_dialogue(line: bytes) -> bool:
 def _queries(line: _Line) -> Iterator[tuple[int, LeakQuery]]:
     """The hints as the teacher wrote them, each with what the student had seen and written before it.
 
-    Words that stand in for a message that could not be had are no hint.
+    Words that stand in for a message that could not be had are no hint; a message that was refused for a leak before
+    the next one could not be had is.
     """
     attempts: tuple[str, ...] = ()
     hints: tuple[str, ...] = ()

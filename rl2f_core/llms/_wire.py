@@ -53,6 +53,11 @@ class Reply:
     prompt_tokens: int
     completion_tokens: int
 
+    @property
+    def counted(self) -> bool:
+        """The endpoint said how many tokens there were."""
+        return self.prompt_tokens + self.completion_tokens > 0
+
 
 def body(request: ChatRequest, *, model: str, max_new_tokens: int, temperature: float, limit: str, seeded: bool,
          extra: Mapping[str, Any]) -> dict[str, Any]:  # fmt: skip

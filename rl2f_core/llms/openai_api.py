@@ -156,9 +156,9 @@ class OpenAICompatible(ChatModel):
         return Completion(reply.text, reply.finish, usage)
 
     def _cost(self, reply: Reply) -> float | None:
-        """US dollars, or None where no price is configured."""
+        """US dollars, or None where no price is configured or the endpoint counted no tokens."""
         prices = (self.config.usd_per_million_prompt, self.config.usd_per_million_completion)
-        if prices == (None, None):
+        if prices == (None, None) or not reply.counted:
             return None
         return ((prices[0] or 0) * reply.prompt_tokens + (prices[1] or 0) * reply.completion_tokens) / 1e6
 
@@ -213,8 +213,9 @@ class Endpoint:
                 queued = self.pacer.reserve(estimate)
                 deadline += queued  # the time-out is the endpoint's, not that of the limits kept here
                 _sleep(queued, ended)
+                key = self._key()
                 asked[0] += 1
-                reply = self._post(data, deadline)
+                reply = self._post(data, key, deadline)
             except Failure as failure:
                 wait = self._pause(attempt, failure)
                 if last or not failure.transient or ended.is_set() or time.monotonic() + wait >= deadline:
@@ -226,7 +227,8 @@ class Endpoint:
                 _sleep(wait, ended)
             else:
                 self.breaker.succeeded()
-                self.pacer.used(estimate, reply.prompt_tokens + reply.completion_tokens)
+                if reply.counted:
+                    self.pacer.used(estimate, reply.prompt_tokens + reply.completion_tokens)
                 return reply
         raise AssertionError("unreachable: the last try returns or raises")
 
@@ -236,9 +238,8 @@ class Endpoint:
         backoff = min(LONGEST_BACKOFF, BACKOFF * 2**attempt) * self._random.uniform(0.5, 1.0)
         return backoff if failure.wait is None else failure.wait + 0.1 * backoff
 
-    def _post(self, data: bytes, deadline: float) -> Reply:
+    def _post(self, data: bytes, key: str | None, deadline: float) -> Reply:
         """One try; raises `Failure`. Whatever the endpoint says, the key is not in it."""
-        key = self._key()
         try:
             reply = self._exchange(data, key, deadline)
         except Failure as failure:
@@ -256,7 +257,7 @@ class Endpoint:
         try:
             with self._client.stream("POST", self.url, content=data, headers=headers, timeout=timeout) as response:
                 held = self._read(response.iter_bytes(), deadline)
-                status, told = response.status_code, response.headers
+                status, told = response.status_code, dict(response.headers)
         except httpx2.TimeoutException as error:
             slow = "reached" if isinstance(error, httpx2.ConnectTimeout) else "heard of"
             raise Failure(f"The endpoint was not {slow} in time.", transient=True) from None
@@ -266,6 +267,9 @@ class Endpoint:
             raise Failure(f"The connection broke ({type(error).__name__}).", transient=True) from None
         except (httpx2.HTTPError, httpx2.InvalidURL, UnicodeError) as error:
             raise Failure(f"The answer cannot be read ({type(error).__name__}).", transient=True) from None
+        if key is not None:  # before anything is shortened, which could leave the beginning of the key
+            held = held.replace(key.encode(), b"[key]")
+            told = {name: _without(key, value) for name, value in told.items()}
         if 200 <= status < 300:
             return _wire.read_reply(held)
         raise _wire.refusal(status, held, told)

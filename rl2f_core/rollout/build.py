@@ -8,10 +8,11 @@ from rl2f_core import registry
 from rl2f_core.backends.base import Backend
 from rl2f_core.backends.pool import Models
 from rl2f_core.config import BaseRun
-from rl2f_core.environments.base import Environment
+from rl2f_core.environments.base import NEUTRAL, Environment
 from rl2f_core.leaks.guard import LeakGuard
 from rl2f_core.rollout.engine import RolloutEngine
 from rl2f_core.rollout.render import Renderer
+from rl2f_core.teachers.base import Teacher
 
 
 def build_environment(config: Any) -> Environment:
@@ -24,10 +25,17 @@ def build_backend(config: BaseRun) -> Backend:
     return registry.get("backend", config.backend.type)(config.backend, config.model)
 
 
-def build_engine(config: BaseRun, backend: Backend, teacher: Any = None) -> RolloutEngine:
-    """An engine over a backend; `teacher` is a teacher's config, by default the run's own."""
+def build_engine(config: BaseRun, backend: Backend, teacher: Any = None, models: Models | None = None) -> RolloutEngine:
+    """An engine over a backend.
+
+    Args:
+        config: Of the run.
+        backend: With the base model loaded.
+        teacher: A teacher's config; None is the run's own.
+        models: Those of another engine over this backend, so that none is loaded twice.
+    """
     environment = build_environment(config.environment)
-    models = Models(backend, config.backend)
+    models = models or Models(backend, config.backend)
     teacher = teacher or config.teacher
     return RolloutEngine(
         environment=environment,
@@ -38,3 +46,25 @@ def build_engine(config: BaseRun, backend: Backend, teacher: Any = None) -> Roll
         config=config.rollout,
         reward=config.reward,
     )
+
+
+def build_teacher(config: Any, engine: RolloutEngine) -> Teacher:
+    """A teacher that can speak in an engine in place of its own, with the same models."""
+    made: Any = registry.get("teacher", config.type)
+    return made(config, engine.environment, engine.teacher.models)  # type: ignore[no-any-return]
+
+
+def build_control(name: str, engine: RolloutEngine) -> Teacher:
+    """The teacher of a control (methods.md §8).
+
+    Where a model teaches in the engine, `shuffled` shuffles its hints; where right answers do not end a dialogue,
+    `contentless` does not say whether the attempt is right.
+    """
+    own: Any = engine.teacher.config
+    settings: dict[str, Any] = {}
+    if name == "shuffled" and own.type in ("llm", "self_critique"):
+        settings = {"source": own}
+    elif name == "contentless" and not engine.oracle_stop:
+        settings = {"text": NEUTRAL}
+    made: Any = registry.get("teacher", name)
+    return build_teacher(made.Config(**settings), engine)
