@@ -52,7 +52,7 @@ def source_dir(name: str, run_dir: RunDir) -> RunDir:
 
 
 def origin_at(event: DialogueEvent, turn: int) -> Origin:
-    """A turn (0-based) of a dialogue. Raises `DataError` where it does not exist, or a right attempt ended the dialogue."""
+    """A turn (0-based) of a dialogue. Raises `DataError` where there is none, or a right attempt ended the dialogue."""
     turns = event.dialogue.turns
     if not 0 <= turn < len(turns):
         raise DataError("The dialogue has no such turn.", value=turn + 1, known=[str(t.index + 1) for t in turns])
