@@ -152,6 +152,9 @@ class SecretCode(Environment):
             right_parts=right,
         )
 
+    def accepts(self, task: Task, said: str) -> bool:
+        return self.parse(task, said) == task.privileged["code"]
+
     # -- the scripted teacher ----------------------------------------------------------------------------------
     def hint(self, task: Task, attempts: Sequence[Verdict], rng: random.Random) -> str:
         """`Correct so far: K ? Z` for the last attempt alone; all blank where it could not be parsed."""
