@@ -37,7 +37,9 @@ _SAYS = [
 _GATE = re.compile(
     r"digit|figure|numeral|\b(?:place|column|position|spot|slot|starts?|begins?|opens?|ends?|finish|closes?|half|part|piece|bit|chunk|portion|section|rest|remain\w*|tail|beginning|start|front|ending|middle|one|1)\b"
 )
-_NOUN_IS_DIGIT = re.compile(rf"(?:digit|figure|numeral|place|column|position|one|1)(?: in (?:it|the answer))?{_OF} ?{_IS} ?{_ONE}\d")
+_NOUN_IS_DIGIT = re.compile(
+    rf"(?:digit|figure|numeral|place|column|position|one|1)(?: in (?:it|the answer))?{_OF} ?{_IS} ?{_ONE}\d"
+)
 """What the first of the patterns ends with."""
 _GATES = (
     ("digit", "figure", "numeral", "place", "column", "position", "last one", "last 1", "first one", "first 1"),
@@ -91,9 +93,7 @@ def told_digits(text: str, answer: str) -> list[tuple[int, int, str, str]]:
         return []
     lone = [a for a, b in runs if b == a + 1 and (not a or text[a - 1] not in ".,")]
     possible = [
-        number
-        for number, gate in enumerate(_GATES)
-        if (lone or number > 2) and any(word in lower for word in gate)
+        number for number, gate in enumerate(_GATES) if (lone or number > 2) and any(word in lower for word in gate)
     ]
     if possible[:1] == [0] and not _NOUN_IS_DIGIT.search(lower):
         del possible[0]

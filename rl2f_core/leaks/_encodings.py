@@ -42,7 +42,9 @@ def decoded(source: Normalised, base64_named: bool = False) -> Iterator[Normalis
     text = source.text
     for match in _BASE64.finditer(text):
         word = match[0]
-        if ((word.isalpha() and word.islower()) or _WORDLIKE.fullmatch(word)) and not (base64_named and len(word) % 4 == 0):
+        if ((word.isalpha() and word.islower()) or _WORDLIKE.fullmatch(word)) and not (
+            base64_named and len(word) % 4 == 0
+        ):
             continue
         plain = _from_base64(word)
         if plain is not None:

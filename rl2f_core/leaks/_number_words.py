@@ -251,9 +251,7 @@ def _is_compound(word: str) -> bool:
     return len(word) > 8 and _COMPOUND.search(word) is not None
 
 
-def _longest(
-    text: str, start: int, inside: frozenset[str], fold: Callable[[str], str]
-) -> tuple[int, int, bool] | None:
+def _longest(text: str, start: int, inside: frozenset[str], fold: Callable[[str], str]) -> tuple[int, int, bool] | None:
     """The end and the value of the longest number whose first word starts here, and whether it is that word alone."""
     tokens: list[tuple[int, str]] = []
     match = _WORD.match(text, start)
