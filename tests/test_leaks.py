@@ -332,3 +332,15 @@ def test_a_hint_that_states_the_answer_leaks_in_every_environment(world: str):
             for make in (exact, equivalent):
                 report = make(env).check(LeakQuery(task, said, ("I do not know.",)))
                 assert report.leaked and report.tier == make(env).name, (said, report)
+
+
+@pytest.mark.parametrize("world", ["arithmetic", "guess_number", "knights_knaves", "secret_code"])
+def test_an_environment_accepts_just_what_its_verifier_calls_right(world: str):
+    cls: Any = registry.get("environment", world)
+    env: Environment = cls(cls.Config())
+    tasks = [env.task("test", index) for index in range(20)]
+    said = [env.answer(task) for task in tasks]
+    said += [answer.lower() for answer in said] + [f" {answer}" for answer in said] + ["", "0", "x", "</answer>", "1,0"]
+    for task in tasks:
+        for answer in said:
+            assert env.accepts(task, answer) == env.verify(task, wrap(answer)).correct, (task, answer)

@@ -6,6 +6,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from rl2f_core.environments._tokens import lone_letters, tokens_of
+
 _NUMBERS = {
     "first": 1, "1st": 1, "initial": 1, "leading": 1, "opening": 1, "leftmost": 1, "second": 2, "2nd": 2, "third": 3,
     "3rd": 3, "fourth": 4, "4th": 4, "fifth": 5, "5th": 5, "sixth": 6, "6th": 6, "seventh": 7, "7th": 7, "eighth": 8,
@@ -30,13 +32,18 @@ _SAYS = [
     re.compile(rf"\b(?:code|answer|it|solution|sequence|combination|that|and|which) (?:also |{_SHOULD} )?(?P<side>starts?|begins?|opens?|ends?|finish(?:es)?|closes?) (?:with|in|on|by){_FILL}{_LETTER}(?P<more>(?:(?:,? and|,? then|,)? ?[A-Z](?!\w)){{0,7}})", re.IGNORECASE),
     re.compile(rf"(?:^|[.,;:!\n] ?)(?:and )?(?P<ordinal>{_ORDINAL}|{_END}|finally|lastly)(?: comes?| is| the letter|:|,)+{_FILL}{_LETTER}", re.IGNORECASE),
 ]  # fmt: skip
+_PLACED = frozenset(f"{_ORDINAL}|{_END}|middle|one|two|three|four|five|six|seven|eight|1|2|3|4|5|6|7|8".split("|"))
+_SIDES = "start starts begin begins open opens end ends finish finishes close closes".split()
+_GATES = (_PLACED, _PLACED, frozenset(_SIDES), frozenset(f"{_ORDINAL}|{_END}|finally|lastly".split("|")))
+"""For each of the patterns words of which it needs one."""
 _NOT_SAID = re.compile(
     r"(?:\b(?:if|whether|unless|suppose|is|was|isn't|when|you (?:wrote|said|have|had|put|gave|tried|chose)|your|not|n't|never|alphabet(?:'s)?)\b[^.!?;\n]{0,24}|\balphabet[^.!?;\n]{0,40})$",
     re.IGNORECASE,
 )
 _AFTER = re.compile(r"[\"'”’*`)]{0,3}(?: (?:is )?(?:wrong|not|isn't|too)\b|,? or\b| of the alphabet|\?)", re.IGNORECASE)
-_FRAME = re.compile(r"(?<![\w?])(?:[A-Z?_*.•□■█\-–—…](?:[ ,|]{1,3}|(?=[?_*A-Z.•□■█]))){1,7}[A-Z?_*.•□■█\-–—…](?![\w?])")
-_SINGLE = re.compile(r"(?<![^\W_])[A-Za-z](?![^\W_])")
+_FRAME = re.compile(
+    r"[A-Z?_*.•□■█\-–—…](?<![\w?].)(?:[ ,|]{1,3}|(?=[?_*A-Z.•□■█]))(?:[A-Z?_*.•□■█\-–—…](?:[ ,|]{1,3}|(?=[?_*A-Z.•□■█]))){0,6}[A-Z?_*.•□■█\-–—…](?![\w?])"
+)
 _SLOT = re.compile(r"[A-Z?_*.•□■█\-–—…]")
 
 
@@ -46,7 +53,8 @@ def told_letters(text: str, letters: Sequence[str], length: int) -> list[tuple[i
     Read are `the first letter is K`, `position 2: Q`, `K goes first`, `it ends in Z`, and frames such as `K ? Z`.
     """
     known = set(letters)
-    if known.isdisjoint(letter.upper() for letter in _SINGLE.findall(text)):
+    alone = tokens_of(text) if text.isascii() else [text[at].lower() for at in lone_letters(text)]
+    if not any(letter.lower() in alone for letter in known):
         return []
     found = [
         item
@@ -57,7 +65,10 @@ def told_letters(text: str, letters: Sequence[str], length: int) -> list[tuple[i
 
 
 def _phrases(text: str, length: int) -> Iterator[tuple[int, int, str, str]]:
-    for pattern in _SAYS:
+    tokens = frozenset(tokens_of(text)) if text.isascii() else None
+    for gate, pattern in zip(_GATES, _SAYS, strict=True):
+        if tokens is not None and gate.isdisjoint(tokens):
+            continue
         for match in pattern.finditer(text):
             groups = match.groupdict()
             letter, after = groups["letter"], text[match.end() : match.end() + 30]

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import re
 
-_DIGIT = re.compile(r"\d")
+from rl2f_core.environments._tokens import digit_runs, found_at
+
 _PLACES = ("ones", "tens", "hundreds", "thousands")
 _FROM_RIGHT = {
     "last": 0, "final": 0, "ones": 0, "units": 0, "unit": 0, "unit's": 0, "rightmost": 0, "closing": 0, "tens": 1, "ten's": 1,
@@ -36,7 +37,10 @@ _SAYS = [
 _GATE = re.compile(
     r"digit|figure|numeral|\b(?:place|column|position|spot|slot|starts?|begins?|opens?|ends?|finish|closes?|half|part|piece|bit|chunk|portion|section|rest|remain\w*|tail|beginning|start|front|ending|middle|one|1)\b"
 )
-_LONE = re.compile(r"(?=\d)(?<![\d.,])\d(?!\d)")
+_NOUN_IS_DIGIT = re.compile(
+    rf"(?:digit|figure|numeral|place|column|position|one|1)(?: in (?:it|the answer))?{_OF} ?{_IS} ?{_ONE}\d"
+)
+"""What the first of the patterns ends with."""
 _GATES = (
     ("digit", "figure", "numeral", "place", "column", "position", "last one", "last 1", "first one", "first 1"),
     (
@@ -84,15 +88,22 @@ def told_digits(text: str, answer: str) -> list[tuple[int, int, str, str]]:
     `the second half is 2`. Places are counted from the ends of `answer`, whose length alone is used.
     """
     lower = text.lower()
-    if len(lower) != len(text) or not _DIGIT.search(lower) or not _GATE.search(lower):
+    runs = digit_runs(text)
+    if len(lower) != len(text) or not runs:
+        return []
+    lone = [a for a, b in runs if b == a + 1 and (not a or text[a - 1] not in ".,")]
+    possible = [
+        number for number, gate in enumerate(_GATES) if (lone or number > 2) and any(word in lower for word in gate)
+    ]
+    if possible[:1] == [0] and not _NOUN_IS_DIGIT.search(lower):
+        del possible[0]
+    if not possible or not _GATE.search(lower):
         return []
     width = len(answer.lstrip("+-"))
     found = []
-    lone = _LONE.search(lower) is not None
-    for number, (gate, pattern) in enumerate(zip(_GATES, _SAYS, strict=True)):
-        if number < 3 and not lone:
-            continue
-        for match in pattern.finditer(lower) if any(word in lower for word in gate) else ():
+    for number in possible:
+        pattern = _SAYS[number]
+        for match in found_at(pattern, lower, lone) if number in (1, 2) else pattern.finditer(lower):
             groups = match.groupdict()
             if (groups.get("yours") and not re.search(_SHOULD, match[0])) or _OTHERS.search(
                 lower[max(0, match.start() - 60) : match.start()]

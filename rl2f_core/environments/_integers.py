@@ -11,18 +11,19 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
+from rl2f_core.environments._tokens import digit_runs, found_at, signed_starts
+
 MAX_DIGITS = 40
 """Longer numbers are unparsable: no level has such answers."""
 _MAX_TERMS = 8
 MINUS = ("-", "−")
 _SPACE = " \t\r\n"
 _STRICT = re.compile(r"[+-]?(?:[0-9]+|[1-9][0-9]{0,2}(?:,[0-9]{3})+)")
-_NEAR = r"(?=[+\-−\d])"
 _SIGN = r"(?P<sign>(?<![\w)])[+\-−])?"
-_NUMBER = re.compile(_NEAR + _SIGN + r"(?P<digits>\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.(?P<fraction>\d+))?")
-_SPLIT_UP = re.compile(_NEAR + _SIGN + r"(?<!\d)(?P<digits>\d+(?:[ ,_'’\u00a0\u2009\u202f]\d+)+)")
+_NUMBER = re.compile(_SIGN + r"(?P<digits>\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.(?P<fraction>\d+))?")
+_SPLIT_UP = re.compile(_SIGN + r"(?<!\d)(?P<digits>\d+(?:[ ,_'’\u00a0\u2009\u202f]\d+)+)")
 _OPERATOR = re.compile(r"\s{0,3}(?P<operator>[+\-−–x×*·X/÷^])\s{0,3}(?P<sign>[+\-−]?)")
-_DIGIT = re.compile(r"\d")
+_APART = frozenset(" ,_'’\u00a0\u2009\u202f")
 _MOST_POWER, _MOST_BASE = 40, 1000
 
 
@@ -59,11 +60,14 @@ def find_integers(text: str) -> list[tuple[int, int, str]]:
     sums, differences, products, whole quotients and powers of up to eight numbers (`10 + 2 x 3`, every part of it as
     well). Takes time linear in the text.
     """
-    if not _DIGIT.search(text):
+    runs = digit_runs(text)
+    if not runs:
         return []
-    numbers = list(_numbers(text))
+    starts = signed_starts(text, runs, "+-−")
+    numbers = list(_numbers(text, starts))
     found = {(n.start, n.end, str(-n.size if n.negative else n.size)) for n in numbers}
-    for match in _SPLIT_UP.finditer(text):
+    split_up = any(b == end + 1 and text[end] in _APART for (_, end), (b, _) in pairwise(runs))
+    for match in found_at(_SPLIT_UP, text, starts) if split_up else ():
         digits = "".join(c for c in match["digits"] if c.isdecimal())
         if len(digits) <= MAX_DIGITS:
             value = int(digits)
@@ -76,8 +80,8 @@ def find_integers(text: str) -> list[tuple[int, int, str]]:
     return sorted(found)
 
 
-def _numbers(text: str) -> Iterator[_Found]:
-    for match in _NUMBER.finditer(text):
+def _numbers(text: str, starts: Iterable[int]) -> Iterator[_Found]:
+    for match in found_at(_NUMBER, text, starts):
         digits = match["digits"].replace(",", "")
         if len(digits) <= MAX_DIGITS and not (match["fraction"] or "").strip("0"):
             yield _Found(match.start(), match.start("digits"), match.end(), match["sign"] in MINUS, int(digits))

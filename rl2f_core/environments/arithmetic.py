@@ -139,6 +139,9 @@ class Arithmetic(Environment):
             detail="right" if off == 0 else f"{parsed} is wrong: the answer is {_gold(task)}",
         )
 
+    def accepts(self, task: Task, said: str) -> bool:
+        return parse_integer(said) == _gold(task)
+
     # -- the scripted teacher ----------------------------------------------------------------------------------
     def hint(self, task: Task, attempts: Sequence[Verdict], rng: random.Random) -> str:
         """E.g. `Too low, by a little. The tens digit is wrong.` Far means at least a tenth of the scale and 5.

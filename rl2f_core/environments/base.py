@@ -110,6 +110,11 @@ class Environment(ABC):
             return Verdict(correct=False, score=0.0, detail=problem or f"unparsable: {shorten(repr(inner), 80)}")
         return self.judge(task, parsed)
 
+    def accepts(self, task: Task, said: str) -> bool:
+        """Whether `verify` calls the bare answer `said` right. An environment may decide it more cheaply, never
+        otherwise."""
+        return self.verify(task, wrap(said)).correct
+
     def solution(self, task: Task) -> str | None:
         """The way to the answer in words, for teachers; None where the environment has none.
 

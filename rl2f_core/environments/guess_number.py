@@ -118,6 +118,9 @@ class GuessNumber(Environment):
             distance=1.0 if off >= widest else off / widest,
         )
 
+    def accepts(self, task: Task, said: str) -> bool:
+        return parse_integer(said) == _number(task)
+
     # -- the scripted teacher ----------------------------------------------------------------------------------
     def hint(self, task: Task, attempts: Sequence[Verdict], rng: random.Random) -> str:
         """`Too low.` or `Too high.`"""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from string import ascii_uppercase
 from typing import Any, Literal
 
@@ -16,6 +16,7 @@ from pydantic import Field, field_validator, model_validator
 
 from rl2f_core.config import BASIC, BaseConfig
 from rl2f_core.environments._code_hints import told_letters
+from rl2f_core.environments._tokens import tokens_of
 from rl2f_core.environments.base import Bounds, Environment, Floor, draw, wrap
 from rl2f_core.errors import DataError
 from rl2f_core.registry import register
@@ -152,6 +153,9 @@ class SecretCode(Environment):
             right_parts=right,
         )
 
+    def accepts(self, task: Task, said: str) -> bool:
+        return self.parse(task, said) == task.privileged["code"]
+
     # -- the scripted teacher ----------------------------------------------------------------------------------
     def hint(self, task: Task, attempts: Sequence[Verdict], rng: random.Random) -> str:
         """`Correct so far: K ? Z` for the last attempt alone; all blank where it could not be parsed."""
@@ -236,6 +240,8 @@ class SecretCode(Environment):
         the word `then`) between them. A blank such as `?` parts them, and the hint's own frame is no code. Takes time
         linear in the text."""
         letters, length = set(task.public["letters"]), task.public["length"]
+        if text.isascii() and not _may_hold_code(text, letters, length):
+            return []
         found: list[tuple[int, int, str]] = []
         row: list[tuple[int, int, str]] = []
         for word in re.finditer(r"\w+", text.replace(FRAME, "?" * len(FRAME))):
@@ -261,6 +267,15 @@ class SecretCode(Environment):
     def told_parts(self, task: Task, text: str) -> list[tuple[int, int, str, str]]:
         """Letters that a text puts at their places, in words or in a frame such as the hint's own."""
         return told_letters(text, task.public["letters"], task.public["length"])
+
+
+def _may_hold_code(text: str, letters: Set[str], length: int) -> bool:
+    """Does an ASCII text have letters enough, or a word of them? Cheap, and sure where it says no."""
+    small = frozenset(letter.lower() for letter in letters)
+    tokens = tokens_of(text)
+    if sum(token in small for token in tokens) >= length:
+        return True
+    return any(len(token) == length and small.issuperset(token) for token in tokens)
 
 
 def _read(text: str, letters: Sequence[str], length: int) -> str | None:

@@ -18,6 +18,11 @@ _REVERSED_CUE = re.compile(
     r"\b(?:backwards?|revers\w*|right[- ]to[- ]left|from the right|mirror\w*|flip(?:ped|ping)?|back to front|turned? around|other way (?:a)?round|end to start|upside|from (?:the )?(?:end|back)|tail first|last to first|inverted|opposite order)",
     re.IGNORECASE,
 )
+_CUE_PARTS = (
+    "backward", "revers", "mirror", "flip", "upside", "inverted", "round", "to left", "to-left", "the right", "to front",
+    "to start", "from the end", "from end", "from the back", "from back", "tail first", "to first", "opposite order",
+)  # fmt: skip
+"""One of these stands in a text with the cue."""
 _REVERSED_WORDS = frozenset(
     "eht rewsna rebmun edoc tcerroc noitulos tluser derdnuh dnasuoht ytnewt ytriht ytrof ytfif ytxis ytneves ythgie ytenin "
     "eerht ruof evif neves thgie enin evlewt neetriht neetruof neetfif neetxis neetneves neethgie neetenin thgink evank "
@@ -37,7 +42,9 @@ def decoded(source: Normalised, base64_named: bool = False) -> Iterator[Normalis
     text = source.text
     for match in _BASE64.finditer(text):
         word = match[0]
-        if _WORDLIKE.fullmatch(word) and not (base64_named and len(word) % 4 == 0):
+        if ((word.isalpha() and word.islower()) or _WORDLIKE.fullmatch(word)) and not (
+            base64_named and len(word) % 4 == 0
+        ):
             continue
         plain = _from_base64(word)
         if plain is not None:
@@ -66,7 +73,12 @@ def _standing_for(source: Normalised, start: int, end: int, plain: str) -> Norma
 
 def speaks_of_reversal(words: Set[str], text: str) -> bool:
     """Does the text speak of reading backwards?"""
-    return not _BACKWARDS.isdisjoint(words) and _REVERSED_CUE.search(text) is not None
+    if _BACKWARDS.isdisjoint(words):
+        return False
+    low = text.lower()
+    if text.isascii() and not any(part in low for part in _CUE_PARTS):
+        return False
+    return _REVERSED_CUE.search(text) is not None
 
 
 def turned(source: Normalised, words: Set[str]) -> Normalised | None:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Set
 from string import ascii_uppercase
 
+from rl2f_core.environments._tokens import found_at, lone_letters, tokens_of
 from rl2f_core.leaks._text import Reading
 
 SPOKEN = {
@@ -47,6 +48,9 @@ _ALPHABET = [
 _ALPHABET_CUE = re.compile(
     r"alphabet|\bletters? (?:no|num|#)|\ba ?(?:=|is|being|as) ?(?:1|one)\b|to letters|as letters", re.IGNORECASE
 )
+_ALPHABET_PARTS = ("alphabet", "letter n", "letters n", "letter #", "letters #", "to letters", "as letters")
+_A_IS_ONE = re.compile(r"a ?(?:=|is|being|as) ?(?:1|one)")
+"""This, or one of the parts, stands in a text with the cue."""
 _NEIGHBOUR = re.compile(
     r"\b(?:the )?(?:letter|one) (?:that )?(?:right |just |directly |immediately |comes |coming |which )*(?:(?P<after>after|following|follows|succeeding)|(?P<before>before|preceding|precedes))"
     r" (?:the letter )?['\"“‘]?(?P<letter>[A-Za-z])\b(?!['’])"
@@ -59,7 +63,7 @@ def plainer(text: str, words: Set[str]) -> list[tuple[int, int, str]]:
     pieces = []
     if not _SPOKEN_WORDS.isdisjoint(words):
         pieces = [(*match.span(), match[0][0].upper()) for match in _SPOKEN.finditer(text)]
-    if not _ALPHABET_WORDS.isdisjoint(words) and _ALPHABET_CUE.search(text):
+    if not _ALPHABET_WORDS.isdisjoint(words) and _speaks_of_places(text):
         for pattern in _ALPHABET:
             for match in pattern.finditer(text):
                 places = [_place(item) for item in re.findall(_ITEM, match["list"], re.IGNORECASE)]
@@ -79,6 +83,15 @@ def plainer(text: str, words: Set[str]) -> list[tuple[int, int, str]]:
     return kept
 
 
+def _speaks_of_places(text: str) -> bool:
+    if text.isascii():
+        low = text.lower()
+        one = ("1" in low or "one" in low) and _A_IS_ONE.search(low) is not None
+        if not one and not any(part in low for part in _ALPHABET_PARTS):
+            return False
+    return _ALPHABET_CUE.search(text) is not None
+
+
 def _place(item: str) -> int:
     digits = re.match(r"\d+", item)
     return int(digits[0]) if digits else _ORDINALS[item.lower()]
@@ -91,7 +104,6 @@ _FILL = frozenset(
     "plus first second third fourth fifth sixth seventh eighth at end is it".split()
 )
 _TIGHT = re.compile(r"(?<![\w])[A-Za-z](?:[._/|+&~•·:→>-][A-Za-z]){1,11}(?![\w])")
-_SINGLE = re.compile(r"(?<![^\W_])[A-Za-z](?![^\W_])")
 _QUOTED = "'\"“”‘’`*(["
 _FAR = 40
 
@@ -101,25 +113,31 @@ def rows(text: str, length: int) -> Iterator[Reading]:
 
     A blank (`?`, `_`, dots) ends a row; capitals only, unless the letter stands in quotation marks.
     """
-    if length < 2 or len(_SINGLE.findall(text)) < length:
+    if length < 2 or (text.isascii() and sum(len(token) == 1 for token in tokens_of(text)) < length):
         return
-    for match in _TIGHT.finditer(text):
+    lone = lone_letters(text)
+    if len(lone) < length:
+        return
+    for match in found_at(_TIGHT, text, lone):
         letters = re.sub(r"[^A-Za-z]", "", match[0]).upper()
         if len(letters) == length:
             yield Reading(
                 match.start(), match.end(), " ".join(letters), letters.lower() in ("eg", "ie", "aka", "am", "pm")
             )
     row: list[tuple[int, int, str]] = []
-    for match in _TOKEN.finditer(text):
-        word = match[0]
-        if len(word) == 1 and word.isalpha() and word.isascii() and (word.isupper() or _is_quoted(text, *match.span())):
-            if row and match.start() - row[-1][1] > _FAR:
-                row = []
-            row = [*row[-(length - 1) :], (match.start(), match.end(), word.upper())]
-            if len(row) == length:
-                yield Reading(row[0][0], row[-1][1], " ".join(letter for _, _, letter in row))
-        elif word.lower() not in _FILL:
+    for at in lone:
+        if not (text[at].isupper() or _is_quoted(text, at, at + 1)):
+            continue
+        if row and (at - row[-1][1] > _FAR or not _is_filled(text, row[-1][1], at)):
             row = []
+        row = [*row[-(length - 1) :], (at, at + 1, text[at].upper())]
+        if len(row) == length:
+            yield Reading(row[0][0], row[-1][1], " ".join(letter for _, _, letter in row))
+
+
+def _is_filled(text: str, start: int, end: int) -> bool:
+    """Do only small words stand between two letters?"""
+    return all(match[0].lower() in _FILL for match in _TOKEN.finditer(text, start, end))
 
 
 def _is_quoted(text: str, start: int, end: int) -> bool:
@@ -130,8 +148,17 @@ def _is_quoted(text: str, start: int, end: int) -> bool:
 INITIALS_CUE = re.compile(
     r"\binitials?\b|\bacrostic|\b(?:first|initial|leading|starting|opening) letters?\b.{0,30}\b(?:each|every|words?|lines?|sentences?|these|following|below)\b"
     r"|\b(?:words?|lines?) (?:begin|start)", re.IGNORECASE)  # fmt: skip
+_INITIALS_PARTS = ("initial", "acrostic", "letter", "begin", "start")
+"""One of these stands in a text with the cue."""
 _BOLD = re.compile(r"(?:\*\*|__|\*|_|<b>)([A-Za-z])(?:\*\*|__|\*|_|</b>)(?=[a-z])")
 _SENTENCE = re.compile(r"[^.!?\n]+[.!?\n]*")
+
+
+def _speaks_of_initials(text: str) -> bool:
+    low = text.lower()
+    if text.isascii() and not any(part in low for part in _INITIALS_PARTS):
+        return False
+    return INITIALS_CUE.search(text) is not None
 
 
 def initials(text: str, length: int) -> Iterator[Reading]:
@@ -139,11 +166,13 @@ def initials(text: str, length: int) -> Iterator[Reading]:
     words in a row where the text speaks of initials."""
     if length < 2:
         return
-    bold = list(_BOLD.finditer(text))
+    bold = list(_BOLD.finditer(text)) if any(mark in text for mark in "*_<") else []
     for i in range(len(bold) - length + 1):
         part = bold[i : i + length]
         yield Reading(part[0].start(), part[-1].end(), " ".join(m[1].upper() for m in part))
-    cued = INITIALS_CUE.search(text) is not None
+    cued = _speaks_of_initials(text)
+    if not cued and sum(map(text.count, ".!?\n")) + (text[-1:] not in ".!?\n") < length:
+        return
     lines = [m for m in re.finditer(r"[^\n]+", text) if m[0].strip()]
     units = [lines, [m for m in _SENTENCE.finditer(text) if m[0].strip(" .!?\n\"'*-")]]
     for unit in units:

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator, Set
+from collections.abc import Callable, Iterator, Set
 from functools import cache, lru_cache
 
+from rl2f_core.environments._tokens import words_of
 from rl2f_core.leaks._text import Reading
 
 _ONES = {
@@ -69,6 +70,8 @@ _LOOSE = frozenset(("a", "oh", "once", "due", "elf", "null", "cent", "six", "mil
                     "een", "ein", "um", "uno", "dix", "sept", "nove", "otto", "tres", "tre", "vier", "acht", "onze"))  # fmt: skip
 """Reading that stand in texts for other reasons."""
 _COMPOUND = re.compile("tausend|duizend|mila|mille")
+_UNITS = ("hundred", "thousand", "million", "tausend", "duizend", "mil")
+"""Without one of these the article "a" begins no number."""
 _LONGEST = 12
 _WORD = re.compile(r"[^\W\d_]+")
 _GAP = re.compile(r"\s{1,2}|\s?-\s?")
@@ -205,25 +208,16 @@ def number_words(text: str) -> list[Reading]:
     Digits that are said one by one are one number ("one three two"), and so is "one thirty-two".
     """
     fold = str.lower if text.isascii() else folded
-    tokens = [(*m.span(), fold(m[0])) for m in _WORD.finditer(text)]
-    begins, inside = _vocabulary()
+    inside = _vocabulary()[1]
     found: list[tuple[Reading, int]] = []
-    at = 0
-    while at < len(tokens):
-        word = tokens[at][2]
-        if word not in begins and not (len(word) > 8 and _COMPOUND.search(word)):
-            at += 1
-            continue
-        read = _longest(text, tokens, at, inside)
+    position = 0
+    for start, word in _beginnings(text):
+        read = _longest(text, start, inside, fold) if start >= position else None
         if read is None:
-            at += 1
             continue
-        stop, value = read
-        start, end = tokens[at][0], tokens[stop - 1][1]
-        single = stop == at + 1
+        position, value, single = read
         loose = single and (word in _LOOSE or (value <= 20 and word in _table()["en"]))
-        found.append((Reading(start, end, str(value), loose), value))
-        at = stop
+        found.append((Reading(start, position, str(value), loose), value))
     if not found:
         return []
     joined = list(_said_one_by_one(text, found))
@@ -231,25 +225,52 @@ def number_words(text: str) -> list[Reading]:
     return sorted([*_negated(text, parts), *joined])
 
 
-def _longest(text: str, tokens: list[tuple[int, int, str]], at: int, inside: frozenset[str]) -> tuple[int, int] | None:
-    stop = at + 1
-    while (
-        stop < len(tokens)
-        and stop - at < _LONGEST
-        and tokens[stop][2] in inside
-        and (_THOUSANDS_GAP if tokens[stop - 1][2] in ("thousand", "million") else _GAP).fullmatch(
-            text, tokens[stop - 1][1], tokens[stop][0]
-        )
-    ):
-        stop += 1
-    for end in range(stop, at, -1):
-        if tokens[end - 1][2] in _AND or (end == at + 1 and tokens[at][2] == "a"):
+def _beginnings(text: str) -> list[tuple[int, str]]:
+    """Where words that can begin a number stand, and the folded words, in order."""
+    begins = _vocabulary()[0]
+    if not text.isascii():
+        tokens = [(m.start(), folded(m[0])) for m in _WORD.finditer(text)]
+        return [item for item in tokens if item[1] in begins or _is_compound(item[1])]
+    low = text.lower()
+    found = []
+    for word in words_of(text):
+        if word not in begins and not _is_compound(word):
             continue
-        spoken = [word for _, _, word in tokens[at:end]]
+        if word == "a" and not any(unit in low for unit in _UNITS):
+            continue
+        at = low.find(word)
+        while at >= 0:
+            end = at + len(word)
+            if not (low[end : end + 1].isalpha() or (at and low[at - 1].isalpha())):
+                found.append((at, word))
+            at = low.find(word, end)
+    return sorted(found)
+
+
+def _is_compound(word: str) -> bool:
+    return len(word) > 8 and _COMPOUND.search(word) is not None
+
+
+def _longest(text: str, start: int, inside: frozenset[str], fold: Callable[[str], str]) -> tuple[int, int, bool] | None:
+    """The end and the value of the longest number whose first word starts here, and whether it is that word alone."""
+    tokens: list[tuple[int, str]] = []
+    match = _WORD.match(text, start)
+    while match is not None:
+        word = fold(match[0])
+        if tokens:
+            gap = _THOUSANDS_GAP if tokens[-1][1] in ("thousand", "million") else _GAP
+            if word not in inside or not gap.fullmatch(text, tokens[-1][0], match.start()):
+                break
+        tokens.append((match.end(), word))
+        match = _WORD.search(text, match.end()) if len(tokens) < _LONGEST else None
+    for count in range(len(tokens), 0, -1):
+        if tokens[count - 1][1] in _AND or (count == 1 and tokens[0][1] == "a"):
+            continue
+        spoken = [word for _, word in tokens[:count]]
         for joined in ("".join(spoken), "".join(word for word in spoken if word not in _AND)):
             value = _value(joined)
             if value is not None:
-                return end, value
+                return tokens[count - 1][0], value, count == 1
     return None
 
 

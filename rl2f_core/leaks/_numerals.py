@@ -7,8 +7,9 @@ Each reader takes a text in normal form (`_text.normalise`, case kept) and is li
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from rl2f_core.environments._tokens import found_at
 from rl2f_core.leaks._text import Reading
 
 _SPAN = 12
@@ -83,12 +84,14 @@ def _roman_value(numeral: str) -> int:
 
 # -- digits apart, disguised, with an exponent -----------------------------------------------------------------------
 _MARK = r"(?:\s?[-,;./:|·•*_~…>→&]{1,3}\s?|\s{1,3})(?:(?:and|then|followed by|und|et|y|a|an)\s){0,2}"
-_APART = re.compile(rf"(?=\d)(?<![\w.,])(?:\d{_MARK}){{1,11}}\d(?![\w]|[.,]\d)", re.IGNORECASE)
+_APART = re.compile(rf"(?<![\w.,])(?:\d{_MARK}){{1,11}}\d(?![\w]|[.,]\d)", re.IGNORECASE)
 _PAIRS = re.compile(r"(?<![\w.,])\d{1,3}(?:\s?(?:[-|·•*_~…>→&]|\.\.\.)\s?\d{1,3}){1,4}(?![\w]|[.,]\d)")
 DIGIT_CUE = re.compile(
     r"\bdigits?\b|\bspell|\bfigures?\b|\bone (?:by one|at a time)\b|\bone after|\bside by side\b|\bjoin|\bglue|\bin a row\b|\bconcatenat",
     re.IGNORECASE,
 )
+_DIGIT_CUE_PARTS = ("digit", "spell", "figure", "one ", "side by", "join", "glue", "in a row", "concatenat")
+"""One of these stands in a text with the cue."""
 _LOOKALIKE = str.maketrans(
     "OoОоΟο〇lI|іІΙⅠ\u04c0зЗƷбƻƼ\u0405\u10d5", "0000000" + "11111111" + "333" + "6" + "25" + "5" + "3"
 )
@@ -99,15 +102,30 @@ _POWER = re.compile(
 )
 
 
-def apart(text: str) -> Iterator[Reading]:
-    """Digits that stand apart (`1-3-2`, `1 / 3 / 2`, `1, then 3, then 2`), or in groups where the text speaks of digits."""
-    cued = DIGIT_CUE.search(text) is not None
-    for match in _APART.finditer(text):
+def apart(text: str, runs: Sequence[tuple[int, int]]) -> Iterator[Reading]:
+    """Digits that stand apart (`1-3-2`, `1 / 3 / 2`, `1, then 3, then 2`), or in groups where the text speaks of digits.
+
+    Args:
+        text: The text.
+        runs: The spans of its digit runs.
+    """
+    if len(runs) < 2:
+        return
+    starts = [start for start, _ in runs]
+    cued = _speaks_of_digits(text)
+    for match in found_at(_APART, text, starts):
         digits = re.sub(r"\D", "", match[0])
         yield Reading(match.start(), match.end(), digits, len(digits) == 2 and not cued)
     if cued:
-        for match in _PAIRS.finditer(text):
+        for match in found_at(_PAIRS, text, starts):
             yield Reading(match.start(), match.end(), re.sub(r"\D", "", match[0]))
+
+
+def _speaks_of_digits(text: str) -> bool:
+    low = text.lower()
+    if text.isascii() and not any(part in low for part in _DIGIT_CUE_PARTS):
+        return False
+    return DIGIT_CUE.search(text) is not None
 
 
 def disguised(text: str) -> Iterator[Reading]:

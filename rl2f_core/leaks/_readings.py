@@ -9,12 +9,11 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 
+from rl2f_core.environments._tokens import digit_runs, words_of
 from rl2f_core.leaks import _encodings, _letters, _number_words, _numerals, _relations
 from rl2f_core.leaks._text import Normalised, Reading, normalise, replaced
 
-_WORDS = re.compile(r"[^\W\d_]+")
 _DIGIT = re.compile(r"\d")
-_NUMBERS = re.compile(r"\d+")
 _LATEX = re.compile(r"\\[a-zA-Z,;:!( \[]|\{,\}")
 _CODED = re.compile(r"[a-z][A-Z]|[A-Z][A-Z][a-z]|[A-Za-z]\d|\d[A-Za-z]|\w=|[2-7][0-9a-fA-F][ ,]{1,2}[2-7][0-9a-fA-F]\b")
 _OPERATORS = re.compile(
@@ -25,10 +24,12 @@ _SIGNS = {
     "to the power": "^", "squared": "^ 2", "equals": "=",
 }  # fmt: skip
 _OPERATOR_WORDS = frozenset("plus minus times multiplied divided power squared equals".split())
-_BASEISH = re.compile(r"(?=\d)(?:0[xXbBoO]|[01]{6}|[01]{4}[ _][01]{4}|\d[0-9a-fA-F]*h\b)")
+_BASEISH = re.compile(r"\d(?:(?<=0)[xXbBoO]|(?<=[01])[01]{5}|(?<=[01])[01]{3}[ _][01]{4}|[0-9a-fA-F]*h\b)")
 _ROMANISH = re.compile(r"\b[IVXLCDM]{2,}\b")
+_ROMAN_PAIR = re.compile(r"[IVXLCDM][IVXLCDM]")
 _LOOKALIKE = re.compile(r"\d[OolI|]|[OolI|]\d|\d[^\x00-\x7f]|[^\x00-\x7f]\d")
-_POWERS = re.compile(r"\d[eE]\+?\d|10 ?(?:\^|\*\*)")
+_LOOK_ALIKE = frozenset("OolI|")
+_POWERS = re.compile(r"\d(?:[eE]\+?\d|(?<=1)0 ?(?:\^|\*\*))")
 _LATIN = str.maketrans("АВЕКМНОРСТУХаеорсухіѕјԁԛԝΑΒΕΖΗΙΚΜΝΟΡΤΥΧο", "ABEKMHOPCTYXaeopcyxisjdqwABEZHIKMNOPTYXo")
 """Cyrillic and Greek letters that look like Latin ones."""
 _SINGLE = re.compile(r"(?<![^\W_])[^\W\d_](?![^\W_])")
@@ -67,8 +68,7 @@ class View:
 
 
 def _view(text: Normalised, loose: frozenset[tuple[int, int]] = frozenset()) -> View:
-    words = frozenset(_WORDS.findall(text.text.lower()))
-    return View(text, words, _DIGIT.search(text.text) is not None, loose)
+    return View(text, words_of(text.text), bool(digit_runs(text.text)), loose)
 
 
 def views(visible: Normalised, wanted: Wanted) -> list[View]:
@@ -85,7 +85,7 @@ def views(visible: Normalised, wanted: Wanted) -> list[View]:
     bases = [plain]
     if _LATEX.search(text):
         bases.append(_view(replaced(visible, _numerals.latex(text))))
-    if "base" in plain.words or _CODED.search(" ".join(word for word in text.split() if not word.islower())):
+    if "base" in plain.words or _CODED.search(" ".join([word for word in text.split() if not word.islower()])):
         bases += [_view(said) for said in _encodings.decoded(visible, "base" in plain.words)]
     if not text.isascii():
         latin = text.translate(_LATIN)
@@ -116,7 +116,7 @@ def _plainer(view: View, wanted: Wanted) -> View:
     if not pieces:
         return view
     text_ = replaced(source, pieces)
-    return View(text_, words, _DIGIT.search(text_.text) is not None, frozenset(loose))
+    return View(text_, words, bool(digit_runs(text_.text)), frozenset(loose))
 
 
 def _apart(pieces: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
@@ -133,14 +133,22 @@ def numbers(view: View) -> Iterator[Reading]:
     named = not _numerals.BASE_WORDS.isdisjoint(words)
     if named or (view.digits and _BASEISH.search(text)):
         yield from _numerals.based(text, named)
-    if "roman" in words or _ROMANISH.search(text):
+    if "roman" in words or (_ROMAN_PAIR.search(text) and _ROMANISH.search(text)):
         yield from _numerals.roman(text, "roman" in words)
     if view.digits:
-        yield from _numerals.apart(text)
-        if _LOOKALIKE.search(text):
+        runs = digit_runs(text)
+        yield from _numerals.apart(text, runs)
+        if _may_disguise(text, runs):
             yield from _numerals.disguised(text)
         if _POWERS.search(text):
             yield from _numerals.powers_of_ten(text)
+
+
+def _may_disguise(text: str, runs: Sequence[tuple[int, int]]) -> bool:
+    """Does a letter that looks like a digit stand beside one?"""
+    if not text.isascii():
+        return _LOOKALIKE.search(text) is not None
+    return any(text[end : end + 1] in _LOOK_ALIKE or text[max(0, start - 1)] in _LOOK_ALIKE for start, end in runs)
 
 
 def described(
@@ -168,9 +176,10 @@ def bounded(view: View, earlier: Iterable[View], tried: Callable[[], Sequence[in
     if not view.digits or not _relations.may_bound(view.words, text):
         return
     earlier = list(earlier)
-    before = "\n".join(other.text.text for other in earlier if other.digits)
-    if len(_NUMBERS.findall(text)) + len(_NUMBERS.findall(before)) < 2:
+    told = [other.text.text for other in earlier if other.digits]
+    if len(digit_runs(text)) + sum(len(digit_runs(other)) for other in told) < 2:
         return
+    before = "\n".join(told)
     since = len(before) + 1 if before else 0
     joined = f"{before}\n{text}" if before else text
     words = frozenset(view.words).union(*(other.words for other in earlier))
@@ -204,6 +213,6 @@ def _may_go_on(text: str, wanted: Wanted) -> bool:
         return _SINGLE.search(text) is not None
     if _DIGIT.search(text):
         return True
-    words = set(_WORDS.findall(text.lower()))
+    words = words_of(text)
     folded = words if text.isascii() else {_number_words.folded(word) for word in words}
     return _number_words.may_hold(folded, text.lower())

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence, Set
 from typing import NamedTuple
 
+from rl2f_core.environments._tokens import digit_runs, found_at, signed_starts
 from rl2f_core.leaks._text import Reading
 
 _N = r"(?<![\d.,/^])[+-]?\d{1,15}(?:,\d{3}){0,4}(?![\d^]|[.,/:]\d)"
@@ -41,10 +42,20 @@ class _Form(NamedTuple):
     pattern: re.Pattern[str]
     worth: Callable[[int, int], int | None]
     """The value from v and k (0 where the form has no k)."""
+    begins: str
+    """What every match begins with: the number `v`, the number or article `k`, or else words (empty)."""
 
 
 def _form(gate: str, pattern: str, worth: Callable[[int, int], int | None]) -> _Form:
-    return _Form(frozenset(gate.split()), re.compile(pattern), worth)
+    begins = "" if "|" in _bare(pattern) else "v" if pattern.startswith(_V) else "k" if pattern.startswith(_K) else ""
+    return _Form(frozenset(gate.split()), re.compile(pattern), worth, begins)
+
+
+def _bare(pattern: str) -> str:
+    """The pattern without what stands in parentheses."""
+    while (plainer := re.sub(r"\([^()]*\)", "", pattern)) != pattern:
+        pattern = plainer
+    return pattern
 
 
 def _quotient(v: int, k: int) -> int | None:
@@ -119,7 +130,18 @@ _OFF = re.compile(
 )
 
 
-_GATES = frozenset(word for form in _FORMS for word in form.gate)
+_GATED = {
+    word: tuple(number for number, form in enumerate(_FORMS) if word in form.gate)
+    for word in sorted({word for form in _FORMS for word in form.gate})
+}
+"""The forms that may stand where a word does."""
+_GATES = frozenset(_GATED)
+_ARTICLE = re.compile(r"(?:a|exactly 1|just 1|only 1)(?:n? |(?<=1))")
+_MEANT_BY = frozenset(
+    "answer guess attempt number result sum value total reply try response one figure wrote written said gave given got "
+    "guessed answered tried put submitted found".split()
+)
+"""Words of which one stands where the text speaks of the student's answer."""
 _STUDENT = frozenset("you your student student's his her their".split())
 _MEANT = frozenset(
     "you your student student's his her their number value figure amount piece part clue hint told earlier previous".split()
@@ -134,7 +156,7 @@ def may_describe(words: Set[str], digits: bool) -> bool:
 def refers(text: str, words: Set[str]) -> bool:
     """Does the text speak of the student's last answer?"""
     return ("too" in words and _OFF.search(text) is not None) or (
-        not _STUDENT.isdisjoint(words) and YOURS.search(text) is not None
+        not _STUDENT.isdisjoint(words) and not _MEANT_BY.isdisjoint(words) and YOURS.search(text) is not None
     )
 
 
@@ -150,10 +172,14 @@ def described(
         told: The last number of the earlier hints: what "the number I told you" refers to.
     """
     text, moved = _with_numbers(text, [(YOURS, last), (MINE, told)])
-    for form in _FORMS:
-        if form.gate.isdisjoint(words):
-            continue
-        for match in form.pattern.finditer(text):
+    numbers = signed_starts(text, digit_runs(text))
+    articles: list[int] | None = None
+    for number in sorted({number for word in _GATES & words for number in _GATED[word]}):
+        form = _FORMS[number]
+        if form.begins == "k" and articles is None:
+            articles = sorted({*numbers, *(match.start() for match in _ARTICLE.finditer(text))})
+        starts = articles if form.begins == "k" else numbers
+        for match in found_at(form.pattern, text, starts or ()) if form.begins else form.pattern.finditer(text):
             groups = match.groupdict()
             v, k = _int(groups.get("v2") or groups.get("v")), _int(groups.get("k2") or groups.get("k"))
             if (groups.get("k2") or groups.get("k")) is not None and k == 0:
@@ -212,17 +238,20 @@ class _Bound(NamedTuple):
     """It bounds from below."""
     step: int
     """From the number named to the first that is allowed."""
+    begins: str
+    """What every match begins with: the number `v`, a negation (`no`), or else words (empty)."""
 
 
 def _bound(words: str, pattern: str, lower: bool, step: int) -> _Bound:
-    return _Bound(frozenset(words.split()), re.compile(pattern), lower, step)
+    begins = "v" if pattern.startswith(rf"(?P<v>{_N})") else "no" if pattern.startswith(_NO) else ""
+    return _Bound(frozenset(words.split()), re.compile(pattern), lower, step, begins)
 
 
 _BOUNDS = [
     _bound("than above over", rf"{_NO} (?:{_MORE} {_THAN}|above|over) (?P<v>{_N})", False, 0),
     _bound("than below under", rf"{_NO} (?:{_LESS} {_THAN}|below|under) (?P<v>{_N})", True, 0),
-    _bound("than above over exceed exceeds exceeding beyond past", rf"{_YES}\b(?:{_MORE} {_THAN}|above|over|exceed(?:s|ing)?|beyond|past) (?P<v>{_N})", True, 1),
-    _bound("than below under short", rf"{_YES}\b(?:{_LESS} {_THAN}|below|under|short of) (?P<v>{_N})", False, -1),
+    _bound("than above over exceed exceeds exceeding beyond past", rf"\b{_YES}(?:{_MORE} {_THAN}|above|over|exceed(?:s|ing)?|beyond|past) (?P<v>{_N})", True, 1),
+    _bound("than below under short", rf"\b{_YES}(?:{_LESS} {_THAN}|below|under|short of) (?P<v>{_N})", False, -1),
     _bound("least minimum", rf"\b(?:at least|minimum of) (?P<v>{_N})", True, 0),
     _bound("most maximum up", rf"\b(?:at most|maximum of|up to) (?P<v>{_N})", False, 0),
     _bound("or", rf"(?P<v>{_N}) or (?:more|above|higher|greater|larger|over)\b", True, 0),
@@ -249,6 +278,7 @@ _BOUND_WORDS = frozenset(
     "between sandwiched flanked not neither nor than above below over under least most up exceed exceeds exceeding more "
     "less too minimum maximum beyond past short excludes exclude rule rules except other t".split()
 )
+_NEGATIONS = frozenset("not no never cannot t".split())
 _BOUND_SIGNS = re.compile("[<>≤≥≠]")
 
 
@@ -270,9 +300,11 @@ def pinned(text: str, words: Set[str], tried: Callable[[], Sequence[int]], since
     """
     low: list[tuple[int, int, int, int]] = []
     high: list[tuple[int, int, int, int]] = []
-    bounds = [bound for bound in _BOUNDS if not bound.words.isdisjoint(words)]
+    starts = signed_starts(text, digit_runs(text))
+    denied = not _NEGATIONS.isdisjoint(words)
+    bounds = [bound for bound in _BOUNDS if not bound.words.isdisjoint(words) and (denied or bound.begins != "no")]
     for bound in (*bounds, *(_SIGNED if _BOUND_SIGNS.search(text) else ())):
-        for match in bound.pattern.finditer(text):
+        for match in found_at(bound.pattern, text, starts) if bound.begins == "v" else bound.pattern.finditer(text):
             value = _int(match.groupdict().get("v2") or match["v"])
             (low if bound.lower else high).append((value + bound.step, match.start(), match.end(), value))
     for match in _BETWEEN.finditer(text) if not _BETWEEN_WORDS.isdisjoint(words) else ():

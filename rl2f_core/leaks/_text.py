@@ -25,7 +25,7 @@ _TIGHT = ".'_"
 _INVISIBLE = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u20e3\u2800\u3164\uffa0")
 """Drawn as nothing though they are no format characters; and the frame of a keycap."""
 _PLAIN = re.compile(r"[\n\t\r -~]*")
-_SPACES = re.compile(r"[\n\t\r ]{2,}|[\n\t\r]")
+_SPACES = ("  ", "\n", "\t", "\r")
 _KEPT = 2_000
 """Longer texts are normalised anew each time, so that the cache stays small."""
 
@@ -65,9 +65,9 @@ def normalise(text: str, fold: bool = True, lines: bool = False) -> Normalised:
 
 
 def _normalise(text: str, fold: bool, lines: bool) -> Normalised:
-    if _PLAIN.fullmatch(text):
+    if text.isascii() and (text.isprintable() or _PLAIN.fullmatch(text)):
         seen = text.lower() if fold else text
-        if lines or (seen.strip() == seen and not _SPACES.search(seen)):
+        if lines or (seen.strip() == seen and not any(space in seen for space in _SPACES)):
             return Normalised(seen, range(len(seen)), range(1, len(seen) + 1))
     return _by_clusters(text, fold, lines)
 

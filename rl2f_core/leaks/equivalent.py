@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 from pydantic import Field
 
 from rl2f_core import registry
 from rl2f_core.config import BaseConfig
-from rl2f_core.environments.base import Environment, wrap
+from rl2f_core.environments.base import Environment, extract_answer
 from rl2f_core.errors import shorten
 from rl2f_core.leaks import _letters, _readings
 from rl2f_core.leaks._assertion import asserted
@@ -41,7 +42,6 @@ class _Ground:
     """What is known of a task before any hint."""
 
     task: Task
-    problem: str
     answer: str
     wanted: Wanted
     parts: dict[str, str] | None = None
@@ -99,13 +99,8 @@ class EquivalentLeak(LeakDetector):
         if ground is not None and ground.task is task:
             self._grounds.move_to_end(id(task))
             return ground
-        env = self.environment
-        answer = env.answer(task)
-        tokens = answer.split()
-        letters = len(tokens) if all(len(t) == 1 and t.isascii() and t.isalpha() for t in tokens) else 0
-        digits = any(c.isdigit() for c in answer)
-        wanted = Wanted(digits, digits and answer.lstrip("+-").isdecimal(), letters)
-        ground = _Ground(task, env.prompt(task.public), answer, wanted)
+        answer = self.environment.answer(task)
+        ground = _Ground(task, answer, _wanted(answer))
         self._grounds[id(task)] = ground
         if len(self._grounds) > _TASKS_KEPT:
             self._grounds.popitem(last=False)
@@ -114,7 +109,7 @@ class EquivalentLeak(LeakDetector):
     def _accepts(self, ground: _Ground, normal: str) -> bool:
         known = ground.accepted.get(normal)
         if known is None:
-            known = self.environment.verify(ground.task, wrap(normal)).correct
+            known = self.environment.accepts(ground.task, normal)
             if len(ground.accepted) < 10_000:
                 ground.accepted[normal] = known
         return known
@@ -196,7 +191,7 @@ class EquivalentLeak(LeakDetector):
         """The report on the first reading that no exclusion spares."""
         if not found:
             return None
-        env, problem = self.environment, ground.problem
+        env, problem = self.environment, self.environment.prompt(query.task.public)
         posed = [
             numerals(problem[a:b])
             for a, b, normal in env.candidates(query.task, problem)
@@ -256,7 +251,7 @@ class EquivalentLeak(LeakDetector):
     def _parts(self, ground: _Ground) -> dict[str, str]:
         """The answer by its parts."""
         if ground.parts is None:
-            parsed = self.environment.verify(ground.task, wrap(ground.answer)).parsed
+            parsed = self.environment.parse(ground.task, ground.answer)
             ground.parts = {} if parsed is None else self.environment.parts_of(ground.task, parsed)
         return ground.parts
 
@@ -267,7 +262,8 @@ class EquivalentLeak(LeakDetector):
             if attempt not in ground.parsed:
                 if len(ground.parsed) > _TEXTS_KEPT:
                     ground.parsed.clear()
-                ground.parsed[attempt] = self.environment.verify(ground.task, attempt).parsed
+                inner, _ = extract_answer(attempt)
+                ground.parsed[attempt] = None if inner is None else self.environment.parse(ground.task, inner)
         return [parsed for attempt in attempts if (parsed := ground.parsed[attempt]) is not None]
 
     def _last(self, ground: _Ground, query: LeakQuery) -> int | None:
@@ -294,6 +290,14 @@ class EquivalentLeak(LeakDetector):
         found = literals(text)
         digits = text[slice(*found[-1])].replace(",", "") if found else ""
         return int(digits) if digits.lstrip("+-").isdecimal() else None
+
+
+@lru_cache(256)
+def _wanted(answer: str) -> Wanted:
+    tokens = answer.split()
+    letters = len(tokens) if all(len(t) == 1 and t.isascii() and t.isalpha() for t in tokens) else 0
+    digits = any(c.isdigit() for c in answer)
+    return Wanted(digits, digits and answer.lstrip("+-").isdecimal(), letters)
 
 
 def _turned(normal: str) -> str:
