@@ -24,7 +24,7 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.translate(_LETTERS).split() if text.isascii() else _WORD.findall(text.lower()))
 
 
-_words_before = lru_cache(256)(_words)
+_words_before = lru_cache(1024)(_words)
 
 
 def tokens_of(text: str) -> list[str]:
@@ -36,7 +36,7 @@ def _tokens(text: str) -> list[str]:
     return text.translate(_ALNUM).split()
 
 
-_tokens_before = lru_cache(256)(_tokens)
+_tokens_before = lru_cache(1024)(_tokens)
 
 
 def digit_runs(text: str) -> list[tuple[int, int]]:
@@ -48,7 +48,7 @@ def _runs(text: str) -> list[tuple[int, int]]:
     return [match.span() for match in _RUN.finditer(text)]
 
 
-_runs_before = lru_cache(256)(_runs)
+_runs_before = lru_cache(1024)(_runs)
 
 
 def signed_starts(text: str, runs: Iterable[tuple[int, int]], signs: str = "+-") -> list[int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Sequence, Set
+from functools import lru_cache
 from string import ascii_uppercase
 from typing import Any, Literal
 
@@ -244,7 +245,7 @@ class SecretCode(Environment):
             return []
         found: list[tuple[int, int, str]] = []
         row: list[tuple[int, int, str]] = []
-        for word in re.finditer(r"\w+", text.replace(FRAME, "?" * len(FRAME))):
+        for word in _words_of(length).finditer(text.replace(FRAME, "?" * len(FRAME))):
             said, start, end = word[0].upper(), word.start(), word.end()
             if said == "THEN":
                 continue
@@ -271,11 +272,17 @@ class SecretCode(Environment):
 
 def _may_hold_code(text: str, letters: Set[str], length: int) -> bool:
     """Does an ASCII text have letters enough, or a word of them? Cheap, and sure where it says no."""
-    small = frozenset(letter.lower() for letter in letters)
+    small = frozenset(map(str.lower, letters))
     tokens = tokens_of(text)
-    if sum(token in small for token in tokens) >= length:
+    if sum(map(small.__contains__, tokens)) >= length:
         return True
-    return any(len(token) == length and small.issuperset(token) for token in tokens)
+    return any(small.issuperset(token) for token in tokens if len(token) == length)
+
+
+@lru_cache(maxsize=16)
+def _words_of(length: int) -> re.Pattern[str]:
+    """Words of one character or of `length`; others part the letters around them, as `_BETWEEN` knows."""
+    return re.compile(rf"\b(?:\w{{{length}}}|\w)\b")
 
 
 def _read(text: str, letters: Sequence[str], length: int) -> str | None:

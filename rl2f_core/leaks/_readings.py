@@ -6,13 +6,16 @@ Nothing here knows the answer; whether a reading is it, the environment's verifi
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, TypeVar
 
 from rl2f_core.environments._tokens import digit_runs, words_of
 from rl2f_core.leaks import _encodings, _letters, _number_words, _numerals, _relations
 from rl2f_core.leaks._text import Normalised, Reading, normalise, replaced
 
+T = TypeVar("T")
 _DIGIT = re.compile(r"\d")
 _LATEX = re.compile(r"\\[a-zA-Z,;:!( \[]|\{,\}")
 _CODED = re.compile(r"[a-z][A-Z]|[A-Z][A-Z][a-z]|[A-Za-z]\d|\d[A-Za-z]|\w=|[2-7][0-9a-fA-F][ ,]{1,2}[2-7][0-9a-fA-F]\b")
@@ -33,6 +36,7 @@ _POWERS = re.compile(r"\d(?:[eE]\+?\d|(?<=1)0 ?(?:\^|\*\*))")
 _LATIN = str.maketrans("АВЕКМНОРСТУХаеорсухіѕјԁԛԝΑΒΕΖΗΙΚΜΝΟΡΤΥΧο", "ABEKMHOPCTYXaeopcyxisjdqwABEZHIKMNOPTYXo")
 """Cyrillic and Greek letters that look like Latin ones."""
 _SINGLE = re.compile(r"(?<![^\W_])[^\W\d_](?![^\W_])")
+_ONCE = 32
 _TAIL = 40
 """Characters at the end of the earlier hints, and at the beginning of the new one, that may be one reading."""
 
@@ -60,6 +64,16 @@ class View:
     """Digits stand in it."""
     loose: frozenset[tuple[int, int]] = frozenset()
     """Spans of the hint that were read in an unlikely way."""
+    known: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
+    """What readers that look at this text alone found in it: hints of scripted teachers come again and again."""
+
+    def once(self, key: Hashable, read: Callable[[], T]) -> T:
+        """What `read` finds, read once."""
+        if key not in self.known:
+            if len(self.known) >= _ONCE:
+                self.known.clear()
+            self.known[key] = read()
+        return self.known[key]
 
     @property
     def reversal(self) -> bool:
@@ -69,6 +83,12 @@ class View:
 
 def _view(text: Normalised, loose: frozenset[tuple[int, int]] = frozenset()) -> View:
     return View(text, words_of(text.text), bool(digit_runs(text.text)), loose)
+
+
+@lru_cache(512)
+def views_of(hint: str, wanted: Wanted) -> list[View]:
+    """`views` of a hint as it was written."""
+    return views(normalise(hint, fold=False, lines=True), wanted)
 
 
 def views(visible: Normalised, wanted: Wanted) -> list[View]:
@@ -127,8 +147,12 @@ def _apart(pieces: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
     return kept
 
 
-def numbers(view: View) -> Iterator[Reading]:
+def numbers(view: View) -> list[Reading]:
     """Whole numbers in other notations."""
+    return view.once("numbers", lambda: list(_numbers(view)))
+
+
+def _numbers(view: View) -> Iterator[Reading]:
     text, words = view.text.text, view.words
     named = not _numerals.BASE_WORDS.isdisjoint(words)
     if named or (view.digits and _BASEISH.search(text)):
@@ -167,7 +191,8 @@ def described(
     yours = _relations.refers(text, view.words)
     mine = told is not None and _relations.MINE.search(text) is not None
     if view.digits or yours or mine:
-        yield from _relations.described(text, view.words, last() if yours else None, told() if told and mine else None)
+        by = (last() if yours else None, told() if told and mine else None)
+        yield from view.once(("described", *by), lambda: list(_relations.described(text, view.words, *by)))
 
 
 def bounded(view: View, earlier: Iterable[View], tried: Callable[[], Sequence[int]]) -> Iterator[Reading]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence, Set
+from functools import lru_cache
 from typing import NamedTuple
 
 from rl2f_core.environments._tokens import digit_runs, found_at, signed_starts
@@ -174,7 +175,7 @@ def described(
     text, moved = _with_numbers(text, [(YOURS, last), (MINE, told)])
     numbers = signed_starts(text, digit_runs(text))
     articles: list[int] | None = None
-    for number in sorted({number for word in _GATES & words for number in _GATED[word]}):
+    for number in _forms_of(_GATES & words):
         form = _FORMS[number]
         if form.begins == "k" and articles is None:
             articles = sorted({*numbers, *(match.start() for match in _ARTICLE.finditer(text))})
@@ -192,6 +193,12 @@ def described(
             k = _int(match["k"] or match["k2"])
             step = k if match["low"] or match["low2"] else -k
             yield Reading(moved(match.start()), moved(match.end()), str(last + step)), [last, k]
+
+
+@lru_cache(1024)
+def _forms_of(words: frozenset[str]) -> list[int]:
+    """The forms that one of the words opens, in order."""
+    return sorted({number for word in words for number in _GATED[word]})
 
 
 def _int(words: str | None) -> int:

@@ -24,6 +24,8 @@ from rl2f_core.types import LeakReport, Task
 
 _TASKS_KEPT = 512
 _TEXTS_KEPT = 64
+_LONG = 4_000
+"""Characters of a hint that is read anew each time, so that the cache stays small."""
 
 
 class _Found(NamedTuple):
@@ -47,7 +49,6 @@ class _Ground:
     parts: dict[str, str] | None = None
     accepted: dict[str, bool] = field(default_factory=dict)
     parsed: dict[str, str | None] = field(default_factory=dict)
-    views: dict[str, list[View]] = field(default_factory=dict)
 
 
 @registry.register("leak")
@@ -163,7 +164,11 @@ class EquivalentLeak(LeakDetector):
         length, text = ground.wanted.letters, view.text.text
         if not length:
             return
-        for reading in (*_letters.rows(text, length), *(_letters.initials(text, length) if alone else ())):
+        rows = view.once(("rows", length), lambda: list(_letters.rows(text, length)))
+        for reading in (
+            *rows,
+            *(view.once(("initials", length), lambda: list(_letters.initials(text, length))) if alone else ()),
+        ):
             if self._accepts(ground, reading.said):
                 words = text[reading.start : reading.end]
                 yield _Found(*view.text.original(*reading[:2]), reading.said, reading.loose, [], words)
@@ -271,14 +276,10 @@ class EquivalentLeak(LeakDetector):
         return int(parsed[0]) if parsed and parsed[0].lstrip("+-").isdecimal() else None
 
     def _views(self, ground: _Ground, hint: str) -> list[View]:
-        """The hint as it can be read; the last ones of a task are kept, as they come again as earlier hints."""
-        seen = ground.views.get(hint)
-        if seen is None:
-            seen = _readings.views(normalise(hint, fold=False, lines=True), ground.wanted)
-            if len(ground.views) > _TEXTS_KEPT:
-                ground.views.clear()
-            ground.views[hint] = seen
-        return seen
+        """The hint as it can be read."""
+        if len(hint) > _LONG:
+            return _readings.views(normalise(hint, fold=False, lines=True), ground.wanted)
+        return _readings.views_of(hint, ground.wanted)
 
     def _earlier(self, ground: _Ground, hints: Sequence[str]) -> Iterator[View]:
         """The earlier hints, each with its number words as digits."""

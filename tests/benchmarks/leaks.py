@@ -1,7 +1,7 @@
 """`python -m tests.benchmarks.leaks`: how many hints a second the literal leak tiers read, on one core.
 
-The hints of each environment are the scripted teacher's and sentences of 10 to 40 words as a language model writes
-them, some with earlier hints; every text is new, so that no cache of texts helps.
+The hints of each environment are the scripted teacher's, whose few texts come again and again as they do in a run,
+and as many sentences of 10 to 40 words as a language model writes them, all of them new; some have earlier hints.
 """
 
 from __future__ import annotations
