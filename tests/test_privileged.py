@@ -22,7 +22,11 @@ from rl2f_core.rollout.engine import Request, RolloutEngine, derive_seed
 from rl2f_core.types import Group, Rollout, Task
 
 ENVIRONMENTS = registry.names("environment")
-TEACHERS = registry.names("teacher")
+ELSEWHERE = ("human", "self_critique")
+"""Nobody that a run can ask, and one that speaks through the student's own backend."""
+TEACHERS = [name for name in registry.names("teacher") if name not in ELSEWHERE]
+OTHER_MODEL = {"llm": {"type": "llm", "llm": {"type": "local", "model": {"name": "another"}}, "max_new_tokens": 40}}
+"""A teacher's model has a backend of its own here, so that the student's prompts stay apart from the teacher's."""
 METHODS = [name for name in registry.names("method") if registry.get("method", name).on_policy]  # type: ignore[attr-defined]
 SENTINEL = "PRIVILEGED-7731-SENTINEL"
 GARBAGE = ("I do not know.", "", "<answer>", "<answer>??</answer>", "<|im_end|>", "Correct so far:")
@@ -53,7 +57,8 @@ class Student:
 def make_engine(environment: str, teacher: str, backend: Backend | None = None, **changes: Any) -> RolloutEngine:
     data = {
         "environment": environment,
-        "teacher": teacher,
+        "teacher": OTHER_MODEL.get(teacher, teacher),
+        "backend": "fake" if backend is None else "hf",
         "rollout": {"max_turns": 4, "max_new_tokens": 600, "context_length": 4096},
         "stages": [{"name": "s", "method": "sft", "steps": 1}],
     }

@@ -85,6 +85,7 @@ def test_the_form_stands_in_the_address_and_comes_back(server: Any, visit: Calla
     assert told.startswith(f"rl2f export {server.run} --out") and "--steps 2-3" in told and "--privileged" in told
 
 
+@pytest.mark.slow
 def test_what_cannot_be_exported_is_told_before_and_after(server: Any, visit: Callable[..., Any]) -> None:
     tab = visit(f"/exports?runs={server.run}&labels=people&formats=unpaired_preference&name=nobody")
     tab.get_by_role("link", name="Label some first").wait_for()

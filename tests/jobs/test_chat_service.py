@@ -87,6 +87,7 @@ def number(message: ChatMessage) -> int:
 
 
 # -- chatting ------------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_equal_checkpoints_answer_alike_and_the_base_differently(talk: Talk) -> None:
     chat = talk.new("warm@1", "warm@2", "rl@3")
     user, base, one, two, other = talk.send(chat, "What is 12 + 34?")

@@ -129,7 +129,12 @@ queue.add(counting())
 
 
 @pytest.mark.parametrize(
-    ("moment", "kept"), [("before its name", False), ("before its row", False), ("after its row", True)]
+    ("moment", "kept"),
+    [
+        pytest.param("before its name", False, marks=pytest.mark.slow),
+        ("before its row", False),
+        ("after its row", True),
+    ],
 )
 def test_a_process_that_dies_while_it_adds_a_run_leaves_nothing_half_made(
     queue: Queue, moment: str, kept: bool

@@ -67,6 +67,7 @@ def test_a_run_that_fails_says_why_and_goes_on_when_resumed(queue: Queue) -> Non
     assert events(queue, run.id) == ["dialogue:0", "dialogue:1"] and "Traceback" in log(queue, again)
 
 
+@pytest.mark.slow
 def test_a_stop_ends_after_the_step_and_a_resume_goes_on_from_there(queue: Queue) -> None:
     run = queue.add(counting(count=60, seconds=0.1))
     until_dialogues(queue, run.id, 2)

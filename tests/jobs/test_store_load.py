@@ -10,6 +10,7 @@ from store_load import check
 from jobs.studio import Studio
 
 
+@pytest.mark.slow
 def test_four_writers_and_a_reader_for_two_seconds(tmp_path: Path) -> None:
     studio = Studio(tmp_path / "studio").create()
     check(studio.database_url(), studio, 2)
