@@ -127,6 +127,7 @@ def test_markup_in_messages_stays_text(chat: Callable[..., Any]) -> None:
     expect(page.locator(".ch-flow img, .ch-flow script, .ch-flow strong")).to_have_count(0)
 
 
+@pytest.mark.slow
 def test_five_megabytes_are_refused_in_plain_words_before_they_get_into_the_field(visit: Visit) -> None:
     page = visit("/chat")
     page.wait_for_selector(".ch-card")
@@ -196,6 +197,7 @@ def test_a_conversation_is_found_renamed_and_deleted_after_asking(chat: Callable
     page.wait_for_selector("text=Nothing found.")
 
 
+@pytest.mark.slow
 def test_an_address_that_names_nothing_says_so(visit: Visit, console: Any) -> None:
     console.allow("404")
     page = visit("/chat?chat=99999")

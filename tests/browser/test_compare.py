@@ -102,6 +102,7 @@ def test_evaluations_stand_side_by_side_and_checkpoints_are_paired(pair: Any, co
     assert ".00 [.00, .00]" in row.inner_text() and "not separated from 0" in row.inner_text()
 
 
+@pytest.mark.slow
 def test_only_what_differs_in_the_configurations_is_shown(pair: Any, compare: Callable[..., Any]) -> None:
     page = compare(f"?runs={pair.run},{pair.second}")
     page.wait_for_selector(".rl-diff tbody tr")
@@ -118,6 +119,7 @@ def test_seeds_become_one_line_when_ticked(pair: Any, compare: Callable[..., Any
     assert lines(page, "reward", 1) == ["recorded ×2"] and query(page)["seeds"] == "1"
 
 
+@pytest.mark.slow
 def test_a_run_that_is_gone_is_named_and_can_be_taken_away(pair: Any, compare: Callable[..., Any]) -> None:
     page = compare(f"?runs={pair.run},998")
     page.wait_for_selector(".rl-alert >> text=There is no run 998")

@@ -56,6 +56,7 @@ def test_an_export_is_started_watched_taken_and_loaded(
     assert not folder.exists()
 
 
+@pytest.mark.slow
 def test_the_form_stands_in_the_address_and_comes_back(server: Any, visit: Callable[..., Any]) -> None:
     tab = visit(f"/exports?run={server.run}")
     tab.locator(".ex-run", has_text="recorded").wait_for()
@@ -101,6 +102,7 @@ def test_what_cannot_be_exported_is_told_before_and_after(server: Any, visit: Ca
     assert tab.get_by_role("button", name="Export", exact=True).is_disabled()
 
 
+@pytest.mark.slow
 def test_a_link_to_a_run_that_is_gone_says_so(visit: Callable[..., Any], console: Any) -> None:
     console.allow("404")
     tab = visit("/exports?runs=987654")

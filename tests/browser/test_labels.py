@@ -49,6 +49,7 @@ def at(page: Any, event: str, turn: int = 0) -> None:
     )
 
 
+@pytest.mark.slow
 def test_hints_are_labelled_blind_and_by_keyboard_alone(show: Callable[..., Any], replay: Any) -> None:
     page = show(run=SMALL)
     page.keyboard.press("1")
@@ -172,6 +173,7 @@ def test_the_board_compares_and_leads_to_the_disagreements(show: Callable[..., A
     page.wait_for_selector(".lb-card")
 
 
+@pytest.mark.slow
 def test_an_end_and_an_empty_queue_say_what_to_do(show: Callable[..., Any]) -> None:
     page = show(run=SMALL, labeller="skipper", which="audit", size=2, seed=1)
     page.keyboard.press("s")

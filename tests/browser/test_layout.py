@@ -15,7 +15,7 @@ from app.discover import pages
 PAGES = [page.path for page in pages()]
 
 
-@pytest.mark.parametrize("width", [1440, 390])
+@pytest.mark.parametrize("width", [1440, pytest.param(390, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("path", PAGES)
 def test_a_page_fits_in_both_themes_and_does_not_complain(
     server: Any,

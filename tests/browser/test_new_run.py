@@ -155,6 +155,7 @@ def test_broken_yaml_says_the_line_and_keeps_the_text(open_form: Visit) -> None:
     assert not page.locator(".nr-stale").is_visible()
 
 
+@pytest.mark.slow
 def test_stages_are_added_duplicated_moved_and_removed(open_form: Visit) -> None:
     page = open_form()
     names = (
@@ -207,6 +208,7 @@ def test_a_past_run_is_cloned_and_a_missing_one_is_said(open_form: Visit, server
     assert "There is no run 99999" in page.locator(".rl-empty").inner_text()
 
 
+@pytest.mark.slow
 def test_a_file_is_loaded(open_form: Visit, tiny_config: dict[str, Any], tmp_path: Path) -> None:
     page = open_form()
     file = tmp_path / "mine.yaml"

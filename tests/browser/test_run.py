@@ -134,6 +134,7 @@ def test_x_and_smoothing_are_chosen_and_stand_in_the_address(server: Any, visit:
     assert query(page) == {"run": str(server.run), "x": "time", "smooth": "0.9"}
 
 
+@pytest.mark.slow
 def test_plots_take_the_colours_of_the_theme_at_once(server: Any, visit: Callable[..., Any]) -> None:
     page = visit(f"/run?run={server.run}")
     node = plot(page, "reward")

@@ -228,6 +228,7 @@ def test_a_worker_that_is_killed_leaves_no_export_and_resumes(db: Database, stud
     assert [p.name for p in studio.exports.iterdir()] == [row.folder]
 
 
+@pytest.mark.slow
 def test_the_record_of_an_export_comes_back_when_the_database_is_made_anew(db: Database, studio: Studio) -> None:
     number = add(db, studio)
     config_of = RunDir.create(studio.folder("5-export"), ExportRun(runs=(number,)))  # type: ignore[arg-type]

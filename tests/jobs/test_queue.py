@@ -179,6 +179,7 @@ def test_as_many_run_at_once_as_there_are_slots(queue: Queue) -> None:
     assert statuses(queue, *ids, light.id)[2:] == ["succeeded", "succeeded"]
 
 
+@pytest.mark.slow
 def test_every_cuda_device_takes_one_run(queue: Queue) -> None:
     settings.put(queue.db, "slots.cuda", "0,3")
     made = [queue.add(counting(count=600, seconds=0.1)) for _ in range(3)]
