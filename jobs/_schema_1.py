@@ -17,7 +17,7 @@ _TYPES: dict[str, sa.types.TypeEngine] = {
 }
 
 
-def _columns(text: str) -> list[sa.Column]:
+def columns(text: str) -> list[sa.Column]:
     """`name:type` of each column, with a question mark where it may be null."""
     made = []
     for word in text.split():
@@ -30,19 +30,19 @@ def create(op: Operations) -> None:
     """All tables and the full-text index of dialogues (SQLite only)."""
     op.create_table(
         "chat",
-        *_columns("id:int title:str mode:str settings:json task:json? created:float changed:float"),
+        *columns("id:int title:str mode:str settings:json task:json? created:float changed:float"),
         sa.PrimaryKeyConstraint("id"),
     )
     op.create_index("ix_chat_changed", "chat", ["changed"])
     op.create_table(
         "joblog",
-        *_columns("id:int time:float job:str outcome:str detail:text"),
+        *columns("id:int time:float job:str outcome:str detail:text"),
         sa.PrimaryKeyConstraint("id"),
     )
     op.create_index("ix_joblog_time", "joblog", ["time"])
     op.create_table(
         "run",
-        *_columns(
+        *columns(
             "id:int name:str kind:str status:str detail:text config:text folder:str origin:str "
             "parent:int? environment:str model:str method:str seed:int device:str position:float "
             "created:float started:float? ended:float? pid:int? pid_started:float? sessions:int phase:str "
@@ -58,7 +58,7 @@ def create(op: Operations) -> None:
     op.create_index("ix_run_status_position", "run", ["status", "position"])
     op.create_table(
         "schedule",
-        *_columns(
+        *columns(
             "id:int name:str trigger:str when:str timezone:str config:text enabled:bool created:float "
             "last_run:float? next_run:float?"
         ),
@@ -67,25 +67,25 @@ def create(op: Operations) -> None:
     op.create_index("ix_schedule_next_run", "schedule", ["next_run"])
     op.create_table(
         "setting",
-        *_columns("name:str value:str"),
+        *columns("name:str value:str"),
         sa.PrimaryKeyConstraint("name"),
     )
     op.create_table(
         "chatmessage",
-        *_columns("id:int chat_id:int parent:int? role:str speaker:str content:text status:str detail:json time:float"),
+        *columns("id:int chat_id:int parent:int? role:str speaker:str content:text status:str detail:json time:float"),
         sa.PrimaryKeyConstraint("id"),
         sa.ForeignKeyConstraint(["chat_id"], ["chat.id"]),
     )
     op.create_index("ix_chatmessage_chat", "chatmessage", ["chat_id", "id"])
     op.create_table(
         "checkpoint",
-        *_columns("run_id:int name:str stage:str step:int path:str sha256:str time:float"),
+        *columns("run_id:int name:str stage:str step:int path:str sha256:str time:float"),
         sa.PrimaryKeyConstraint("run_id", "name"),
         sa.ForeignKeyConstraint(["run_id"], ["run.id"]),
     )
     op.create_table(
         "leaklabel",
-        *_columns(
+        *columns(
             "id:int run_id:int event:str turn:int labeller:str label:str start:int? end:int? note:text "
             "blind:bool time:float"
         ),
@@ -96,7 +96,7 @@ def create(op: Operations) -> None:
     op.create_index("ix_leaklabel_labeller_time", "leaklabel", ["labeller", "time"])
     op.create_table(
         "log",
-        *_columns("id:int run_id:int event:str time:float level:str text:text"),
+        *columns("id:int run_id:int event:str time:float level:str text:text"),
         sa.PrimaryKeyConstraint("id"),
         sa.ForeignKeyConstraint(["run_id"], ["run.id"]),
         sa.UniqueConstraint("run_id", "event"),
@@ -104,40 +104,40 @@ def create(op: Operations) -> None:
     op.create_index("ix_log_run_id", "log", ["run_id"])
     op.create_table(
         "metric",
-        *_columns("run_id:int stage:str step:int number:int time:float tokens:float values:json"),
+        *columns("run_id:int stage:str step:int number:int time:float tokens:float values:json"),
         sa.PrimaryKeyConstraint("run_id", "stage", "step"),
         sa.ForeignKeyConstraint(["run_id"], ["run.id"]),
     )
     op.create_table(
         "note",
-        *_columns("id:int run_id:int event:str? turn:int? author:str text:text time:float"),
+        *columns("id:int run_id:int event:str? turn:int? author:str text:text time:float"),
         sa.PrimaryKeyConstraint("id"),
         sa.ForeignKeyConstraint(["run_id"], ["run.id"]),
     )
     op.create_index("ix_note_run_event", "note", ["run_id", "event"])
     op.create_table(
         "problem",
-        *_columns("id:int run_id:int task:str environment:str split:str level:str public:json privileged:json"),
+        *columns("id:int run_id:int task:str environment:str split:str level:str public:json privileged:json"),
         sa.PrimaryKeyConstraint("id"),
         sa.ForeignKeyConstraint(["run_id"], ["run.id"]),
         sa.UniqueConstraint("run_id", "task"),
     )
     op.create_table(
         "stage",
-        *_columns("run_id:int index:int name:str method:str steps:int done:int started:float? ended:float?"),
+        *columns("run_id:int index:int name:str method:str steps:int done:int started:float? ended:float?"),
         sa.PrimaryKeyConstraint("run_id", "index"),
         sa.ForeignKeyConstraint(["run_id"], ["run.id"]),
     )
     op.create_table(
         "tag",
-        *_columns("run_id:int tag:str"),
+        *columns("run_id:int tag:str"),
         sa.PrimaryKeyConstraint("run_id", "tag"),
         sa.ForeignKeyConstraint(["run_id"], ["run.id"]),
     )
     op.create_index("ix_tag_tag", "tag", ["tag"])
     op.create_table(
         "dialogue",
-        *_columns(
+        *columns(
             "id:int run_id:int event:str key:str problem_id:int environment:str level:str phase:str "
             "stage:str step:int checkpoint:str? control:str? group:str index:int stop:str error:str? "
             "policy:str seed:long solved_at:int? length:int outcomes:str reward:float advantage:float? "
@@ -161,7 +161,7 @@ def create(op: Operations) -> None:
     op.create_index("ix_dialogue_run_step", "dialogue", ["run_id", "step", "id"])
     op.create_table(
         "turn",
-        *_columns(
+        *columns(
             "id:int dialogue_id:int index:int attempt:text stop:str correct:bool parsed:str? verdict:json "
             "reward:float advantage:float? hint:text? original:text? teacher:str? source_task:str? "
             "checked:bool leaked:bool tokens:bytes?"
@@ -172,13 +172,13 @@ def create(op: Operations) -> None:
     )
     op.create_table(
         "leakfinding",
-        *_columns("turn_id:int source:str tier:str? start:int? end:int? share:float evidence:text action:str?"),
+        *columns("turn_id:int source:str tier:str? start:int? end:int? share:float evidence:text action:str?"),
         sa.PrimaryKeyConstraint("turn_id", "source"),
         sa.ForeignKeyConstraint(["turn_id"], ["turn.id"]),
     )
     op.create_table(
         "rewardterm",
-        *_columns("turn_id:int name:str score:float weight:float"),
+        *columns("turn_id:int name:str score:float weight:float"),
         sa.PrimaryKeyConstraint("turn_id", "name"),
         sa.ForeignKeyConstraint(["turn_id"], ["turn.id"]),
         sqlite_with_rowid=False,

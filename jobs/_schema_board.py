@@ -9,6 +9,8 @@ from typing import Any
 import sqlalchemy as sa
 from alembic.operations import Operations
 
+from jobs._schema_1 import columns
+
 _COUNTED = (
     "run_id environment teacher stage bucket checkpoint control test checked flagged tier".split()
 )  # fmt: skip
@@ -29,13 +31,7 @@ def create(op: Operations) -> None:
     )
     op.create_table(
         "testopening",
-        sa.Column("id", sa.Integer(), nullable=False),
-        sa.Column("time", sa.Float(), nullable=False),
-        sa.Column("who", sa.String(), nullable=False),
-        sa.Column("source", sa.String(), nullable=False),
-        sa.Column("detectors", sa.Text(), nullable=False),
-        sa.Column("run_id", sa.Integer(), nullable=True),
-        sa.Column("environment", sa.String(), nullable=False),
+        *columns("id:int time:float who:str source:str detectors:text run_id:int? environment:str"),
         sa.PrimaryKeyConstraint("id"),
     )
 

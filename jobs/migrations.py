@@ -15,6 +15,7 @@ from alembic.operations import Operations
 from sqlmodel import SQLModel
 
 from jobs import _schema_1, _schema_board, tables
+from jobs._schema_1 import columns
 from jobs.errors import StoreError, StoreVersionError
 
 NAME = "schema.version"
@@ -38,16 +39,12 @@ def _worth_of_hints(op: Operations) -> None:
     """What hints were worth, and dialogues in this order."""
     op.create_table(
         "hintworth",
-        sa.Column("run_id", sa.Integer, sa.ForeignKey("run.id"), primary_key=True),
-        sa.Column("event", sa.String, primary_key=True),
-        sa.Column("turn", sa.Integer, primary_key=True),
-        sa.Column("checkpoint", sa.String, primary_key=True),
-        sa.Column("source", sa.String, nullable=False),
-        *(sa.Column(name, sa.Float, nullable=False) for name in ("value", "low", "high")),
-        sa.Column("n", sa.Integer, nullable=False),
-        sa.Column("turns", sa.Integer),
-        sa.Column("arms", sa.JSON, nullable=False),
-        sa.Column("time", sa.Float, nullable=False),
+        *columns(
+            "run_id:int event:str turn:int checkpoint:str source:str value:float low:float high:float n:int turns:int? "
+            "arms:json time:float"
+        ),
+        sa.PrimaryKeyConstraint("run_id", "event", "turn", "checkpoint"),
+        sa.ForeignKeyConstraint(["run_id"], ["run.id"]),
     )
     op.create_index("ix_hintworth_source", "hintworth", ["source", "event"])
     op.add_column("dialogue", sa.Column("worth", sa.Float))
@@ -59,12 +56,7 @@ def _leak_scans(op: Operations) -> None:
     """Which runs asked detectors again about which."""
     op.create_table(
         "leakscan",
-        sa.Column("run_id", sa.Integer(), nullable=False),
-        sa.Column("target_run_id", sa.Integer(), nullable=False),
-        sa.Column("detectors", sa.Text(), nullable=False),
-        sa.Column("checked", sa.Integer(), nullable=False),
-        sa.Column("flagged", sa.Integer(), nullable=False),
-        sa.Column("time", sa.Float(), nullable=False),
+        *columns("run_id:int target_run_id:int detectors:text checked:int flagged:int time:float"),
         sa.PrimaryKeyConstraint("run_id", "target_run_id"),
         sa.ForeignKeyConstraint(["run_id"], ["run.id"]),
         sa.ForeignKeyConstraint(["target_run_id"], ["run.id"]),
@@ -88,27 +80,14 @@ def _rescans(op: Operations) -> None:
     """What rescoring runs found, by what names a hint for good, so that the order of ingestion does not matter."""
     op.create_table(
         "rescan",
-        sa.Column("run_id", sa.Integer(), nullable=False),
-        sa.Column("target", sa.String(), nullable=False),
-        sa.Column("detectors", sa.Text(), nullable=False),
-        sa.Column("checked", sa.Integer(), nullable=False),
-        sa.Column("flagged", sa.Integer(), nullable=False),
-        sa.Column("time", sa.Float(), nullable=False),
+        *columns("run_id:int target:str detectors:text checked:int flagged:int time:float"),
         sa.PrimaryKeyConstraint("run_id"),
         sa.ForeignKeyConstraint(["run_id"], ["run.id"]),
     )
     op.create_index("ix_rescan_target", "rescan", ["target"])
     op.create_table(
         "rescanfinding",
-        sa.Column("run_id", sa.Integer(), nullable=False),
-        sa.Column("event", sa.String(), nullable=False),
-        sa.Column("turn", sa.Integer(), nullable=False),
-        sa.Column("target", sa.String(), nullable=False),
-        sa.Column("tier", sa.String(), nullable=True),
-        sa.Column("start", sa.Integer(), nullable=True),
-        sa.Column("end", sa.Integer(), nullable=True),
-        sa.Column("share", sa.Float(), nullable=False),
-        sa.Column("evidence", sa.Text(), nullable=False),
+        *columns("run_id:int event:str turn:int target:str tier:str? start:int? end:int? share:float evidence:text"),
         sa.PrimaryKeyConstraint("run_id", "event", "turn"),
         sa.ForeignKeyConstraint(["run_id"], ["run.id"]),
     )

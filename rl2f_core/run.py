@@ -69,6 +69,13 @@ class RunDir:
             raise RunError("There is no run in this folder.", value=str(path), fix="Give a folder with a config.yaml.")
         return run_dir
 
+    def named(self, name: str) -> RunDir:
+        """The run that this one's configuration names: a bare name lies beside this folder, anything else is a path.
+
+        Raises `RunError` where there is none.
+        """
+        return RunDir.open(self.path.resolve().parent / name if Path(name).name == name else name)
+
     def config(self) -> BaseRun:
         """The resolved configuration."""
         return load_config(self.config_path)

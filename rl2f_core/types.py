@@ -159,6 +159,10 @@ class TurnStop(StrEnum):
     """The token limit of a turn cut it off."""
 
 
+DEMONSTRATION = "demonstration"
+"""`Dialogue.policy` where no weights spoke for the student."""
+
+
 class StopReason(StrEnum):
     """Why a dialogue ended."""
 
@@ -213,7 +217,7 @@ class Dialogue(Value):
     stop: StopReason
     error: str | None = None
     policy: str = "base"
-    """Name and version of the weights that spoke for the student, e.g. `rl2f@12`; `demonstration` where none did."""
+    """Name and version of the weights that spoke for the student, e.g. `rl2f@12`; `DEMONSTRATION` where none did."""
     seed: int = 0
 
     @property

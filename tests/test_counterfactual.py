@@ -16,7 +16,7 @@ from rl2f_core.counterfactual.arms import Arm, arm_hints, named, parse_arm
 from rl2f_core.counterfactual.config import choose_checkpoints, nearest
 from rl2f_core.counterfactual.estimate import Outcome, arm_results, paired_share_difference, worth
 from rl2f_core.counterfactual.play import Session, read_report
-from rl2f_core.counterfactual.source import draw, find_dialogue, hinted, origin_at, source_dir
+from rl2f_core.counterfactual.source import draw, find_dialogue, hinted, origin_at
 from rl2f_core.environments.base import NEUTRAL
 from rl2f_core.errors import ConfigError, DataError, RunError
 from rl2f_core.events import DialogueEvent, HintValueEvent, JsonlSink, read_events
@@ -140,10 +140,10 @@ def test_the_hints_of_a_run_are_drawn_by_its_seed(source: RunDir) -> None:
 
 def test_a_bare_name_is_a_run_beside_and_a_path_is_a_path(source: RunDir, tmp_path: Path) -> None:
     beside = RunDir(tmp_path / "fork")
-    assert source_dir("numbers", beside).path == source.path == source_dir(str(source.path), beside).path
+    assert beside.named("numbers").path == source.path == beside.named(str(source.path)).path
     for wrong in ("other", "..", "."):
         with pytest.raises(RunError):
-            source_dir(wrong, beside)
+            beside.named(wrong)
 
 
 def test_a_checkpoint_is_chosen_by_its_name(source: RunDir) -> None:
@@ -162,7 +162,7 @@ def play(config: Any, folder: Path, stop: Any = lambda: False, kind: Any = "fork
     run_dir = RunDir(folder) if (folder / "config.yaml").exists() else RunDir.create(folder, config)
     journal = Journal(run_dir, JsonlSink(run_dir.events_path))
     journal.resume()
-    source = source_dir(config.source, run_dir)
+    source = run_dir.named(config.source)
     if kind == "fork":
         origins = {n: [origin_at(find_dialogue(source, config.dialogue), config.turn)] for n in config.checkpoints}
     else:

@@ -25,7 +25,7 @@ from rl2f_core.counterfactual.source import Origin
 from rl2f_core.errors import DataError
 from rl2f_core.evaluation.metrics import Revision, answer_of
 from rl2f_core.events import DialogueEvent, HintValueEvent, LogEvent, read_events
-from rl2f_core.rollout.build import build_control, build_engine
+from rl2f_core.rollout.build import build_backend, build_control, build_engine
 from rl2f_core.rollout.engine import Request, RolloutEngine, derive_seed
 from rl2f_core.run import Journal, Progress, RunDir, Stop
 from rl2f_core.teachers.base import Teacher
@@ -109,6 +109,16 @@ def branches(
 def sample_seed(seed: int, origin: Origin, sample: int) -> int:
     """The seed of sample j after a turn, in every arm and under every checkpoint."""
     return derive_seed(seed, "fork", origin.event, origin.turn, sample)
+
+
+def play_from(
+    kind: Literal["fork", "hint_value"], config: CounterfactualRun, source: RunDir,
+    origins: Mapping[str, Sequence[Origin]], run_dir: RunDir, journal: Journal, stop: Stop, progress: Progress,
+) -> bool:  # fmt: skip
+    """Load the model, play turns of a run again and report; False where `stop` ended it early. See `Session`."""
+    progress.say(f"Loading {config.model.name} …")
+    session = Session(kind, config, run_dir, journal, build_backend(config), origins, source.config().name)
+    return session.play(stop, progress)
 
 
 class Session:

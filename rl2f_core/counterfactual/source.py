@@ -6,17 +6,13 @@ import json
 import random
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from pydantic import ValidationError
 
 from rl2f_core.errors import DataError
 from rl2f_core.events import DialogueEvent
 from rl2f_core.run import RunDir
-from rl2f_core.types import Dialogue, Hint, Task, Turn
-
-DEMONSTRATION = "demonstration"
-"""`Dialogue.policy` where no weights spoke for the student."""
+from rl2f_core.types import DEMONSTRATION, Dialogue, Hint, Task, Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +36,6 @@ class Origin:
         turns = [turn.model_copy(update={"advantage": None}) for turn in self.dialogue.turns[: self.turn + 1]]
         turns[-1] = turns[-1].model_copy(update={"hint": hint})
         return tuple(turns)
-
-
-def source_dir(name: str, run_dir: RunDir) -> RunDir:
-    """The run that a configuration names as its source: a bare name lies beside the run's own folder.
-
-    Raises `RunError` where there is none.
-    """
-    path = Path(name)
-    return RunDir.open(run_dir.path.parent / path if path.name == name else path)
 
 
 def origin_at(event: DialogueEvent, turn: int) -> Origin:

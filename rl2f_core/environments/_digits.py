@@ -5,12 +5,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import lru_cache
 
-from rl2f_core.environments._tokens import digit_runs, found_at
+from rl2f_core.environments._tokens import digit_runs, found_at, kept
 
-_KEPT = 2_000
-"""Longer texts are read anew each time, so that the cache stays small."""
 _PLACES = ("ones", "tens", "hundreds", "thousands")
 _FROM_RIGHT = {
     "last": 0, "final": 0, "ones": 0, "units": 0, "unit": 0, "unit's": 0, "rightmost": 0, "closing": 0, "tens": 1, "ten's": 1,
@@ -91,10 +88,10 @@ def told_digits(text: str, answer: str) -> list[tuple[int, int, str, str]]:
     Read are `the last digit is 4`, `a 4 in the tens place`, `it starts with 13`, `the last two digits are 3 and 2`,
     `the second half is 2`. Places are counted from the ends of `answer`, whose length alone is used.
     """
-    width = len(answer.lstrip("+-"))
-    return list(_told(text, width) if len(text) > _KEPT else _told_before(text, width))
+    return list(_told(text, len(answer.lstrip("+-"))))
 
 
+@kept(1024)
 def _told(text: str, width: int) -> Sequence[tuple[int, int, str, str]]:
     lower = text.lower()
     runs = digit_runs(text)
@@ -126,9 +123,6 @@ def _told(text: str, width: int) -> Sequence[tuple[int, int, str, str]]:
             first = width - 1 if match["side"].startswith(_FRONT) else len(digits) - 1
             found += [(*match.span(), _place_name(first - k), digit) for k, digit in enumerate(digits)]
     return sorted(found)
-
-
-_told_before = lru_cache(1024)(_told)
 
 
 def _named(place: str, width: int) -> list[str]:

@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
-from rl2f_core.environments._tokens import digit_runs, found_at, signed_starts
+from rl2f_core.environments._tokens import digit_runs, found_at, kept, signed_starts
 
 MAX_DIGITS = 40
 """Longer numbers are unparsable: no level has such answers."""
 _MAX_TERMS = 8
-_KEPT = 2_000
-"""Longer texts are read anew each time, so that the cache stays small."""
 MINUS = ("-", "−")
 _SPACE = " \t\r\n"
 _STRICT = re.compile(r"[+-]?(?:[0-9]+|[1-9][0-9]{0,2}(?:,[0-9]{3})+)")
@@ -63,9 +60,10 @@ def find_integers(text: str) -> list[tuple[int, int, str]]:
     sums, differences, products, whole quotients and powers of up to eight numbers (`10 + 2 x 3`, every part of it as
     well). Takes time linear in the text.
     """
-    return list(_integers(text) if len(text) > _KEPT else _integers_before(text))
+    return list(_integers(text))
 
 
+@kept(1024)
 def _integers(text: str) -> Sequence[tuple[int, int, str]]:
     runs = digit_runs(text)
     if not runs:
@@ -85,9 +83,6 @@ def _integers(text: str) -> Sequence[tuple[int, int, str]]:
         if link:
             found.update(_chains(numbers[first : first + _MAX_TERMS], links[first : first + _MAX_TERMS]))
     return sorted(found)
-
-
-_integers_before = lru_cache(1024)(_integers)
 
 
 def _numbers(text: str, starts: Iterable[int]) -> Iterator[_Found]:

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import lru_cache
 
 from rl2f_core.environments._kk_assertions import asserted_roles
 from rl2f_core.environments._kk_text import Roles, normal_form
+from rl2f_core.environments._tokens import kept
 
 _BACK = 300
 """Characters before a role in which its sentence may begin."""
-_KEPT = 2_000
 _CLAUSE = re.compile(r"[.!?;\n]")
 _SUPPOSED = re.compile(
     r"\b(?:if|unless|suppos\w*|assum\w*|imagin\w*|pretend|whether|were|would(?! be\b)|could|might|may|maybe|perhaps|possibly|case|when|"
@@ -45,9 +44,10 @@ def told_roles(text: str, names: Sequence[str], roles: Roles = ("knight", "knave
 
 
 def _said(text: str, names: Sequence[str], roles: Roles) -> Sequence[tuple[int, int, str, str]]:
-    return (_told if len(text) > _KEPT else _told_before)(text, tuple(names), roles)
+    return _told(text, tuple(names), roles)
 
 
+@kept(256)
 def _told(text: str, names: tuple[str, ...], roles: Roles) -> list[tuple[int, int, str, str]]:
     found = []
     for start, end, name, role in asserted_roles(text, names, roles):
@@ -63,9 +63,6 @@ def _told(text: str, names: tuple[str, ...], roles: Roles) -> list[tuple[int, in
             continue
         found.append((start, end, name, role))
     return found
-
-
-_told_before = lru_cache(256)(_told)
 
 
 def full_assignments(text: str, names: Sequence[str], roles: Roles = ("knight", "knave")) -> list[tuple[int, int, str]]:

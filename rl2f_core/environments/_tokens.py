@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache, wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 _WORD = re.compile(r"[^\W\d_]+")
 _RUN = re.compile(r"\d+")
@@ -12,43 +13,42 @@ _LONE = re.compile(r"[A-Za-z](?<![^\W_].)(?![^\W_])")
 _LETTERS = str.maketrans({chr(i): chr(i).lower() if chr(i).isalpha() else " " for i in range(128)})
 _ALNUM = str.maketrans({chr(i): chr(i).lower() if chr(i).isalnum() else " " for i in range(128)})
 _KEPT = 2_000
-"""Longer texts are taken apart anew each time, so that the caches stay small."""
+"""Longer texts are read anew each time, so that the caches stay small."""
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
+def kept(size: int) -> Callable[[Callable[Concatenate[str, P], R]], Callable[Concatenate[str, P], R]]:
+    """Decorator: what a pure function reads in the last `size` texts is kept; nobody may change it."""
+
+    def keep(read: Callable[Concatenate[str, P], R]) -> Callable[Concatenate[str, P], R]:
+        before: Any = lru_cache(size)(read)
+
+        @wraps(read)
+        def reader(text: str, *args: P.args, **kwargs: P.kwargs) -> R:
+            return (read if len(text) > _KEPT else before)(text, *args, **kwargs)
+
+        return reader
+
+    return keep
+
+
+@kept(1024)
 def words_of(text: str) -> frozenset[str]:
     """The runs of letters in small letters."""
-    return (_words if len(text) > _KEPT else _words_before)(text)
-
-
-def _words(text: str) -> frozenset[str]:
     return frozenset(text.translate(_LETTERS).split() if text.isascii() else _WORD.findall(text.lower()))
 
 
-_words_before = lru_cache(1024)(_words)
-
-
+@kept(1024)
 def tokens_of(text: str) -> list[str]:
     """The runs of letters and digits of an ASCII text in small letters, in order."""
-    return (_tokens if len(text) > _KEPT else _tokens_before)(text)
-
-
-def _tokens(text: str) -> list[str]:
     return text.translate(_ALNUM).split()
 
 
-_tokens_before = lru_cache(1024)(_tokens)
-
-
+@kept(1024)
 def digit_runs(text: str) -> list[tuple[int, int]]:
     """The spans of the longest runs of digits, in order."""
-    return (_runs if len(text) > _KEPT else _runs_before)(text)
-
-
-def _runs(text: str) -> list[tuple[int, int]]:
     return [match.span() for match in _RUN.finditer(text)]
-
-
-_runs_before = lru_cache(1024)(_runs)
 
 
 def signed_starts(text: str, runs: Iterable[tuple[int, int]], signs: str = "+-") -> list[int]:

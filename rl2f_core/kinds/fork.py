@@ -9,7 +9,7 @@ from pydantic import Field
 
 from rl2f_core.config import BASIC, BaseConfig, parse_config
 from rl2f_core.counterfactual.config import CounterfactualRun, settings_of
-from rl2f_core.counterfactual.source import find_dialogue, origin_at, source_dir
+from rl2f_core.counterfactual.source import find_dialogue, origin_at
 from rl2f_core.registry import register
 from rl2f_core.run import Journal, Progress, RunDir, Stop
 
@@ -38,15 +38,12 @@ class Fork:
 
     def execute(self, config: ForkRun, run_dir: RunDir, journal: Journal, stop: Stop, progress: Progress) -> bool:
         """Play and report; False where `stop` ended it early."""
-        from rl2f_core.counterfactual.play import Session
-        from rl2f_core.rollout.build import build_backend
+        from rl2f_core.counterfactual.play import play_from
 
-        source = source_dir(config.source, run_dir)
+        source = run_dir.named(config.source)
         origin = origin_at(find_dialogue(source, config.dialogue), config.turn)
-        progress.say(f"Loading {config.model.name} …")
         origins = {name: [origin] for name in config.checkpoints}
-        title = source.config().name
-        return Session("fork", config, run_dir, journal, build_backend(config), origins, title).play(stop, progress)
+        return play_from("fork", config, source, origins, run_dir, journal, stop, progress)
 
 
 def fork_config(

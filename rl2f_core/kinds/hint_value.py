@@ -16,7 +16,7 @@ from pydantic import Field
 
 from rl2f_core.config import BASIC, BaseConfig, parse_config
 from rl2f_core.counterfactual.config import CounterfactualRun, settings_of
-from rl2f_core.counterfactual.source import Origin, draw, hinted, source_dir
+from rl2f_core.counterfactual.source import Origin, draw, hinted
 from rl2f_core.errors import DataError
 from rl2f_core.registry import register
 from rl2f_core.run import Journal, Progress, RunDir, Stop
@@ -50,15 +50,11 @@ class HintValue:
 
     def execute(self, config: HintValueRun, run_dir: RunDir, journal: Journal, stop: Stop, progress: Progress) -> bool:
         """Play and report; False where `stop` ended it early."""
-        from rl2f_core.counterfactual.play import Session
-        from rl2f_core.rollout.build import build_backend
+        from rl2f_core.counterfactual.play import play_from
 
-        source = source_dir(config.source, run_dir)
+        source = run_dir.named(config.source)
         origins = {name: drawn(config, source, name) for name in config.checkpoints}
-        progress.say(f"Loading {config.model.name} …")
-        title = source.config().name
-        session = Session("hint_value", config, run_dir, journal, build_backend(config), origins, title)
-        return session.play(stop, progress)
+        return play_from("hint_value", config, source, origins, run_dir, journal, stop, progress)
 
 
 def drawn(config: HintValueRun, source: RunDir, checkpoint: str) -> list[Origin]:

@@ -6,7 +6,6 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field
@@ -106,10 +105,9 @@ def find_target(run: str, run_dir: RunDir) -> tuple[RunDir, str]:
 
     Raises `RunError` where there is none.
     """
-    beside = run_dir.path.resolve().parent
-    target = RunDir.open(beside / run if Path(run).name == run else run)
+    target = run_dir.named(run)
     whole = target.path.resolve()
-    return target, whole.name if whole.parent == beside else str(whole)
+    return target, whole.name if whole.parent == run_dir.path.resolve().parent else str(whole)
 
 
 def _models(config: RescoreRun, held: BaseRun) -> Any:

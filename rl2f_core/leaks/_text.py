@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
+from rl2f_core.environments._tokens import kept
+
 _MINUS = dict.fromkeys("\u2010\u2011\u2012\u2013\u2212", "-")
 _QUOTES = dict.fromkeys("\u2018\u2019\u02bc", "'")
 _SIGNS = {**_MINUS, **_QUOTES, "\u2044": "/"}
@@ -26,8 +28,6 @@ _INVISIBLE = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u20e3\u2800\u3164\uffa0")
 """Drawn as nothing though they are no format characters; and the frame of a keycap."""
 _PLAIN = re.compile(r"[\n\t\r -~]*")
 _SPACES = ("  ", "\n", "\t", "\r")
-_KEPT = 2_000
-"""Longer texts are normalised anew each time, so that the cache stays small."""
 
 
 class Reading(NamedTuple):
@@ -61,18 +61,16 @@ class Normalised:
 
 def normalise(text: str, fold: bool = True, lines: bool = False) -> Normalised:
     """`text` in normal form; `fold=False` keeps the case, `lines=True` keeps white space as it stands."""
-    return (_normalise if len(text) > _KEPT else _normalised)(text, fold, lines)
+    return _normalise(text, fold, lines)
 
 
+@kept(4096)
 def _normalise(text: str, fold: bool, lines: bool) -> Normalised:
     if text.isascii() and (text.isprintable() or _PLAIN.fullmatch(text)):
         seen = text.lower() if fold else text
         if lines or (seen.strip() == seen and not any(space in seen for space in _SPACES)):
             return Normalised(seen, range(len(seen)), range(1, len(seen) + 1))
     return _by_clusters(text, fold, lines)
-
-
-_normalised = lru_cache(4096)(_normalise)
 
 
 def _by_clusters(text: str, fold: bool, lines: bool) -> Normalised:

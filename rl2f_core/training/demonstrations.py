@@ -15,9 +15,7 @@ from rl2f_core.leaks.guard import Guarded
 from rl2f_core.rollout.engine import Request, RolloutEngine, failure
 from rl2f_core.rollout.rewards import turn_rewards
 from rl2f_core.teachers.base import FeedbackRequest
-from rl2f_core.types import Dialogue, Rollout, StopReason, TokenStream, Turn, TurnStop
-
-POLICY = "demonstration"
+from rl2f_core.types import DEMONSTRATION, Dialogue, Rollout, StopReason, TokenStream, Turn, TurnStop
 
 
 def demonstrate(engine: RolloutEngine, requests: Sequence[Request], config: Any, turns: int) -> list[Rollout]:
@@ -97,7 +95,7 @@ class _Writer:
             turns=tuple(self.turns),
             stop=self.stop or StopReason.EXHAUSTED,
             error=self.error,
-            policy=POLICY,
+            policy=DEMONSTRATION,
             seed=request.seed,
         )
         zeros = (0.0,) * len(self.tokens)
