@@ -99,6 +99,7 @@ def test_other_role_words_take_the_right_article_and_verify() -> None:
     assert not env.verify(task, wrap(env.answer(task).replace("angel", "knight"))).well_formed
 
 
+@pytest.mark.slow
 def test_the_floor_is_about_two_to_the_minus_n() -> None:
     floor = environment().floor()
     assert 0.15 < floor.score < 0.36

@@ -298,7 +298,9 @@ def test_the_cheaper_tier_reports_first():
     assert build_detectors(LeaksConfig(detectors=()), env) == []
 
 
-@pytest.mark.parametrize("world", ["arithmetic", "guess_number", "knights_knaves", "secret_code"])
+@pytest.mark.parametrize(
+    "world", ["arithmetic", "guess_number", pytest.param("knights_knaves", marks=pytest.mark.slow), "secret_code"]
+)
 def test_two_thousand_scripted_hints_of_an_environment_leak_nothing(world: str):
     cls: Any = registry.get("environment", world)
     env: Environment = cls(cls.Config())

@@ -95,6 +95,7 @@ def test_an_endpoint_that_dies_in_the_middle_leaves_a_true_record_and_a_run_that
     assert KEY not in said and all(h["authorization"] == f"Bearer {KEY}" for h in endpoint.headers)
 
 
+@pytest.mark.slow
 def test_an_endpoint_over_a_model_teaches_its_cost_is_summed_and_a_second_run_comes_from_the_cache(
     tmp_path: Path,
 ) -> None:

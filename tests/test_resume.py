@@ -136,7 +136,7 @@ def go(run_dir: RunDir, stop: Callable[[], bool] = bool, sink: JsonlSink | None 
     return execute(run_dir.config(), run_dir, sink or JsonlSink(run_dir.events_path), stop).status
 
 
-@pytest.fixture(scope="module", params=[0.1, 0.0], ids=["with KL", "without KL"])
+@pytest.fixture(scope="module", params=[0.1, pytest.param(0.0, marks=pytest.mark.slow)], ids=["with KL", "without KL"])
 def kl(request: pytest.FixtureRequest) -> float:
     return request.param
 
@@ -470,7 +470,8 @@ def kill_and_resume(launcher: Forked | Started, config: RunConfig, folder: Path,
     assert statuses(killed)[-1] == "succeeded"
 
 
-@pytest.mark.parametrize("kills", [4, pytest.param(10, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kills", [4, 10])
 def test_kill_nine_at_random_moments_changes_nothing(speaker: Path, tmp_path: Path, kills: int):
     with closing(Forked(tmp_path / "log.txt")) as launcher:
         kill_and_resume(launcher, config_of(speaker, steps=(3, 7)), tmp_path, kills=kills, seed=1)

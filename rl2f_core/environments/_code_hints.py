@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
-from rl2f_core.environments._tokens import lone_letters, tokens_of
+from rl2f_core.environments._tokens import found_at, lone_letters, tokens_of
 
 _NUMBERS = {
     "first": 1, "1st": 1, "initial": 1, "leading": 1, "opening": 1, "leftmost": 1, "second": 2, "2nd": 2, "third": 3,
@@ -34,8 +35,20 @@ _SAYS = [
 ]  # fmt: skip
 _PLACED = frozenset(f"{_ORDINAL}|{_END}|middle|one|two|three|four|five|six|seven|eight|1|2|3|4|5|6|7|8".split("|"))
 _SIDES = "start starts begin begins open opens end ends finish finishes close closes".split()
-_GATES = (_PLACED, _PLACED, frozenset(_SIDES), frozenset(f"{_ORDINAL}|{_END}|finally|lastly".split("|")))
-"""For each of the patterns words of which it needs one."""
+_THINGS = frozenset("letter letters place places position positions spot spots slot slots character characters symbol "
+                    "symbols one".split())  # fmt: skip
+_NUMBERED = frozenset("letter place position spot slot character".split())
+_NAMED = frozenset(f"{_ORDINAL}|{_END}|middle".split("|"))
+_CARDINALS = frozenset("1 2 3 4 5 6 7 8 one two three four five six seven eight number no".split())
+_GATES: tuple[tuple[frozenset[str], ...], ...] = (
+    (_PLACED, _THINGS),
+    (_PLACED,),
+    (frozenset(_SIDES), frozenset("with in on by".split())),
+    (frozenset(f"{_ORDINAL}|{_END}|finally|lastly".split("|")),),
+)
+"""For each of the patterns sets of words; it needs one of each set."""
+_STOP = re.compile(r"[.,;:!\n]")
+_MARKS = "\"'“‘*`("
 _NOT_SAID = re.compile(
     r"(?:\b(?:if|whether|unless|suppose|is|was|isn't|when|you (?:wrote|said|have|had|put|gave|tried|chose)|your|not|n't|never|alphabet(?:'s)?)\b[^.!?;\n]{0,24}|\balphabet[^.!?;\n]{0,40})$",
     re.IGNORECASE,
@@ -66,10 +79,13 @@ def told_letters(text: str, letters: Sequence[str], length: int) -> list[tuple[i
 
 def _phrases(text: str, length: int) -> Iterator[tuple[int, int, str, str]]:
     tokens = frozenset(tokens_of(text)) if text.isascii() else None
-    for gate, pattern in zip(_GATES, _SAYS, strict=True):
-        if tokens is not None and gate.isdisjoint(tokens):
+    for number, (gates, pattern) in enumerate(zip(_GATES, _SAYS, strict=True)):
+        if tokens is not None and any(map(tokens.isdisjoint, gates)):
             continue
-        for match in pattern.finditer(text):
+        if tokens is not None and number == 0 and not _numbers_a_thing(tokens_of(text)):
+            continue
+        starts = _marked(text) if number == 1 else _clauses(text) if number == 3 else None
+        for match in pattern.finditer(text) if starts is None else found_at(pattern, text, starts):
             groups = match.groupdict()
             letter, after = groups["letter"], text[match.end() : match.end() + 30]
             small = (
@@ -94,6 +110,26 @@ def _phrases(text: str, length: int) -> Iterator[tuple[int, int, str, str]]:
             place = _place((groups.get("ordinal") or groups.get("cardinal") or "").lower(), length)
             if place:
                 yield *match.span(), str(place), letter.upper()
+
+
+def _numbers_a_thing(tokens: Sequence[str]) -> bool:
+    """Do words for a place stand side by side, `first letter` or `letter number 2`?"""
+    return any((b in _THINGS and a in _NAMED) or (b in _CARDINALS and a in _NUMBERED) for a, b in pairwise(tokens))
+
+
+def _clauses(text: str) -> Iterator[int]:
+    """Where the text begins, and the marks that end a clause."""
+    yield 0
+    yield from (match.start() for match in _STOP.finditer(text))
+
+
+def _marked(text: str) -> Iterator[int]:
+    """Where a letter that stands alone begins, with up to three marks before it, in order."""
+    for at in lone_letters(text):
+        first = at
+        while first and at - first < 3 and text[first - 1] in _MARKS:
+            first -= 1
+        yield from range(first, at + 1)
 
 
 def _place(word: str, length: int) -> int:

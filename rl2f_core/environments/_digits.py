@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
+from functools import lru_cache
 
-from rl2f_core.environments._tokens import digit_runs, found_at, kept
+from rl2f_core.environments._tokens import digit_runs, found_at, kept, words_of
 
 _PLACES = ("ones", "tens", "hundreds", "thousands")
 _FROM_RIGHT = {
@@ -42,31 +43,17 @@ _NOUN_IS_DIGIT = re.compile(
     rf"(?:digit|figure|numeral|place|column|position|one|1)(?: in (?:it|the answer))?{_OF} ?{_IS} ?{_ONE}\d"
 )
 """What the first of the patterns ends with."""
-_GATES = (
-    ("digit", "figure", "numeral", "place", "column", "position", "last one", "last 1", "first one", "first 1"),
-    (
-        "digit",
-        "place",
-        "column",
-        "position",
-        "spot",
-        "slot",
-        "middle",
-        "tens",
-        "ones",
-        "units",
-        "hundreds",
-        " the last",
-        " the first",
-        " the end",
-    ),
-    ("digit", "figure"),
-    ("digits", "figures"),
-    ("start", "begin", "open", "end", "finish", "close"),
-    ("half", "part", "piece", "bit", "chunk", "portion", "section"),
-    ("rest", "remain", "tail", "beginning", "start", "front", "end"),
-)
-"""For each of the patterns words of which it needs one."""
+_GATES = tuple(frozenset(gate.split()) for gate in (
+    "digit figure numeral place column position last first",
+    "digit place column position spot slot middle tens ones units hundreds last first end",
+    "digit figure",
+    "digits figures",
+    "start begin open end finish close",
+    "half part piece bit chunk portion section",
+    "rest remain tail beginning start front end",
+))  # fmt: skip
+_STEMS = frozenset().union(*_GATES)
+"""For each of the patterns beginnings of words of which it needs one."""
 _OTHERS = re.compile(
     r"(?:\b(?:in|of|for|at|from|when|if|whether|unless|suppose|you (?:wrote|said|have|had|put|gave)|given|operand|problem)\b[^.!?;]{0,40}|\b(?:number|operand|addend|problem|factor)(?:'s)? )$"
 )
@@ -91,6 +78,16 @@ def told_digits(text: str, answer: str) -> list[tuple[int, int, str, str]]:
     return list(_told(text, len(answer.lstrip("+-"))))
 
 
+@lru_cache(1024)
+def _stem(word: str) -> frozenset[str]:
+    return frozenset(stem for stem in _STEMS if stem in word)
+
+
+def _stems(words: Set[str]) -> frozenset[str]:
+    """What of `_STEMS` stands in the words."""
+    return frozenset().union(*map(_stem, words))
+
+
 @kept(1024)
 def _told(text: str, width: int) -> Sequence[tuple[int, int, str, str]]:
     lower = text.lower()
@@ -98,9 +95,8 @@ def _told(text: str, width: int) -> Sequence[tuple[int, int, str, str]]:
     if len(lower) != len(text) or not runs:
         return []
     lone = [a for a, b in runs if b == a + 1 and (not a or text[a - 1] not in ".,")]
-    possible = [
-        number for number, gate in enumerate(_GATES) if (lone or number > 2) and any(word in lower for word in gate)
-    ]
+    stems = _stems(words_of(text))
+    possible = [number for number, gate in enumerate(_GATES) if (lone or number > 2) and not gate.isdisjoint(stems)]
     if possible[:1] == [0] and not _NOUN_IS_DIGIT.search(lower):
         del possible[0]
     if not possible or not _GATE.search(lower):

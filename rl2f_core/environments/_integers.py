@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from rl2f_core.environments._tokens import digit_runs, found_at, kept, signed_starts
+from rl2f_core.environments._tokens import digit_runs, found_at, kept_one, signed_starts
 
 MAX_DIGITS = 40
 """Longer numbers are unparsable: no level has such answers."""
@@ -63,11 +63,14 @@ def find_integers(text: str) -> list[tuple[int, int, str]]:
     return list(_integers(text))
 
 
-@kept(1024)
+@kept_one(1024)
 def _integers(text: str) -> Sequence[tuple[int, int, str]]:
     runs = digit_runs(text)
     if not runs:
         return ()
+    plain = _plain(text, runs)
+    if plain is not None:
+        return plain
     starts = signed_starts(text, runs, "+-−")
     numbers = list(_numbers(text, starts))
     found = {(n.start, n.end, str(-n.size if n.negative else n.size)) for n in numbers}
@@ -83,6 +86,21 @@ def _integers(text: str) -> Sequence[tuple[int, int, str]]:
         if link:
             found.update(_chains(numbers[first : first + _MAX_TERMS], links[first : first + _MAX_TERMS]))
     return sorted(found)
+
+
+def _plain(text: str, runs: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int, str]] | None:
+    """The numbers of a text whose digits stand between words; None where a sign or a mark may make more of them."""
+    found: list[tuple[int, int, str]] = []
+    before = -1
+    for start, end in runs:
+        digits = text[start:end]
+        if (start and text[start - 1] in "+-−") or (before >= 0 and len(text[before:start].strip()) < 2):
+            return None
+        if len(digits) > MAX_DIGITS or not digits.isascii():
+            return None
+        found.append((start, end, str(int(digits))))
+        before = end
+    return found
 
 
 def _numbers(text: str, starts: Iterable[int]) -> Iterator[_Found]:

@@ -18,8 +18,29 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+class _Kept(dict[str, R]):
+    """What a function read in some texts; found there in one look-up, without a call in Python."""
+
+    def __init__(self, size: int, read: Callable[[str], R]) -> None:
+        super().__init__()
+        self.size, self.read = size, read
+
+    def __missing__(self, text: str) -> R:
+        found = self.read(text)
+        if len(text) <= _KEPT:
+            if len(self) >= self.size:
+                self.clear()
+            self[text] = found
+        return found
+
+
+def kept_one(size: int) -> Callable[[Callable[[str], R]], Callable[[str], R]]:
+    """Decorator: what a pure function of a text alone reads in `size` texts is kept; nobody may change it."""
+    return lambda read: _Kept(size, read).__getitem__
+
+
 def kept(size: int) -> Callable[[Callable[Concatenate[str, P], R]], Callable[Concatenate[str, P], R]]:
-    """Decorator: what a pure function reads in the last `size` texts is kept; nobody may change it."""
+    """Decorator: the same for a function with more arguments, for the last `size` texts."""
 
     def keep(read: Callable[Concatenate[str, P], R]) -> Callable[Concatenate[str, P], R]:
         before: Any = lru_cache(size)(read)
@@ -33,19 +54,19 @@ def kept(size: int) -> Callable[[Callable[Concatenate[str, P], R]], Callable[Con
     return keep
 
 
-@kept(1024)
+@kept_one(1024)
 def words_of(text: str) -> frozenset[str]:
     """The runs of letters in small letters."""
     return frozenset(text.translate(_LETTERS).split() if text.isascii() else _WORD.findall(text.lower()))
 
 
-@kept(1024)
+@kept_one(1024)
 def tokens_of(text: str) -> list[str]:
     """The runs of letters and digits of an ASCII text in small letters, in order."""
     return text.translate(_ALNUM).split()
 
 
-@kept(1024)
+@kept_one(1024)
 def digit_runs(text: str) -> list[tuple[int, int]]:
     """The spans of the longest runs of digits, in order."""
     return [match.span() for match in _RUN.finditer(text)]

@@ -25,6 +25,7 @@ from rl2f_core.types import Split, Task, Verdict
 
 FRAME = "Correct so far:"
 """What every hint starts with."""
+_NO_FRAME = "?" * len(FRAME)
 _SEPARATORS = ("", " +", ", ?", "-")
 """Between the letters of an answer, the same throughout."""
 _BETWEEN = re.compile(r"[\"'`*]{0,2}\s{0,2}(?:[,;/|\-–—>→]{0,2})\s{0,2}(?:then )?[\"'`*]{0,2}")
@@ -240,18 +241,19 @@ class SecretCode(Environment):
         """Words of L alphabet letters, and L single letters in a row with only spaces, commas, dashes or quotes (or
         the word `then`) between them. A blank such as `?` parts them, and the hint's own frame is no code. Takes time
         linear in the text."""
-        letters, length = set(task.public["letters"]), task.public["length"]
+        letters, length = frozenset(task.public["letters"]), task.public["length"]
         if text.isascii() and not _may_hold_code(text, letters, length):
             return []
         found: list[tuple[int, int, str]] = []
         row: list[tuple[int, int, str]] = []
-        for word in _words_of(length).finditer(text.replace(FRAME, "?" * len(FRAME))):
-            said, start, end = word[0].upper(), word.start(), word.end()
-            if said == "THEN":
+        for word in _words_of(length).finditer(text.replace(FRAME, _NO_FRAME)):
+            said = word[0].upper()
+            if not letters.issuperset(said):
                 continue
-            if len(word[0]) == length and len(said) == length and set(said) <= letters:
+            start, end = word.span()
+            if end - start == length:
                 found.append((start, end, " ".join(said)))
-            if said not in letters or len(word[0]) != 1:
+            if end - start != 1:
                 row = []
                 continue
             if row and not (start - row[-1][1] <= 16 and _BETWEEN.fullmatch(text, row[-1][1], start)):
@@ -272,24 +274,30 @@ class SecretCode(Environment):
 
 def _may_hold_code(text: str, letters: Set[str], length: int) -> bool:
     """Does an ASCII text have letters enough, or a word of them? Cheap, and sure where it says no."""
-    small = frozenset(map(str.lower, letters))
+    small = "".join(letters).lower()
     tokens = tokens_of(text)
-    if sum(map(small.__contains__, tokens)) >= length:
+    if sum([tokens.count(letter) for letter in small]) >= length:
         return True
-    return any(small.issuperset(token) for token in tokens if len(token) == length)
+    return any(len(token) == length and not token.strip(small) for token in tokens)
 
 
 @lru_cache(maxsize=16)
 def _words_of(length: int) -> re.Pattern[str]:
-    """Words of one character or of `length`; others part the letters around them, as `_BETWEEN` knows."""
-    return re.compile(rf"\b(?:\w{{{length}}}|\w)\b")
+    """Words of one letter or of `length` of them; others part the letters around them, as `_BETWEEN` knows."""
+    return re.compile(rf"[A-Za-z](?<!\w.)(?:[A-Za-z]{{{length - 1}}})?(?!\w)")
+
+
+@lru_cache(maxsize=16)
+def _codes_of(length: int) -> list[re.Pattern[str]]:
+    """So many letters, one pattern for each thing that may stand between them."""
+    return [re.compile(f"[A-Za-z](?:{separator}[A-Za-z]){{{length - 1}}}") for separator in _SEPARATORS]
 
 
 def _read(text: str, letters: Sequence[str], length: int) -> str | None:
     """The code in normal form, `K Q Z`, or None."""
     text = text.strip(" \t\r\n")
-    for separator in _SEPARATORS:
-        if re.fullmatch(f"[A-Za-z](?:{separator}[A-Za-z]){{{length - 1}}}", text):
+    for pattern in _codes_of(length):
+        if pattern.fullmatch(text):
             said = [c for c in text.upper() if c in ascii_uppercase]
             return " ".join(said) if set(said) <= set(letters) else None
     return None

@@ -113,7 +113,7 @@ def rows(text: str, length: int) -> Iterator[Reading]:
 
     A blank (`?`, `_`, dots) ends a row; capitals only, unless the letter stands in quotation marks.
     """
-    if length < 2 or (text.isascii() and sum(len(token) == 1 for token in tokens_of(text)) < length):
+    if length < 2 or (text.isascii() and [*map(len, tokens_of(text))].count(1) < length):
         return
     lone = lone_letters(text)
     if len(lone) < length:
@@ -148,15 +148,20 @@ def _is_quoted(text: str, start: int, end: int) -> bool:
 INITIALS_CUE = re.compile(
     r"\binitials?\b|\bacrostic|\b(?:first|initial|leading|starting|opening) letters?\b.{0,30}\b(?:each|every|words?|lines?|sentences?|these|following|below)\b"
     r"|\b(?:words?|lines?) (?:begin|start)", re.IGNORECASE)  # fmt: skip
-_INITIALS_PARTS = ("initial", "acrostic", "letter", "begin", "start")
-"""One of these stands in a text with the cue."""
+_FIRST_LETTER = ("first letter", "leading letter", "starting letter", "opening letter")
+"""One of these stands in a text with the cue, if none of the other words does."""
 _BOLD = re.compile(r"(?:\*\*|__|\*|_|<b>)([A-Za-z])(?:\*\*|__|\*|_|</b>)(?=[a-z])")
 _SENTENCE = re.compile(r"[^.!?\n]+[.!?\n]*")
 
 
 def _speaks_of_initials(text: str) -> bool:
     low = text.lower()
-    if text.isascii() and not any(part in low for part in _INITIALS_PARTS):
+    if text.isascii() and not (
+        "initial" in low
+        or "acrostic" in low
+        or (("begin" in low or "start" in low) and ("word" in low or "line" in low))
+        or ("letter" in low and any(part in low for part in _FIRST_LETTER))
+    ):
         return False
     return INITIALS_CUE.search(text) is not None
 

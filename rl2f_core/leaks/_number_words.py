@@ -199,7 +199,11 @@ def _begins() -> frozenset[str]:
 
 def may_hold(words: Set[str], text: str) -> bool:
     """Could a text in small letters, of these folded words, write a number in words? Cheap, and sure where it says no."""
-    return not _begins().isdisjoint(words) or any(part in text for part in ("tausend", "duizend", "mila", "mille"))
+    return not _begins().isdisjoint(words) or _may_compound(text)
+
+
+def _may_compound(text: str) -> bool:
+    return ("mil" in text and ("mila" in text or "mille" in text)) or "tausend" in text or "duizend" in text
 
 
 def number_words(text: str) -> list[Reading]:
@@ -233,9 +237,11 @@ def _beginnings(text: str) -> list[tuple[int, str]]:
         return [item for item in tokens if item[1] in begins or _is_compound(item[1])]
     low = text.lower()
     found = []
-    for word in words_of(text):
-        if word not in begins and not _is_compound(word):
-            continue
+    words = words_of(text)
+    candidates = words & begins
+    if _may_compound(low):
+        candidates |= {word for word in words if _is_compound(word)}
+    for word in candidates:
         if word == "a" and not any(unit in low for unit in _UNITS):
             continue
         at = low.find(word)

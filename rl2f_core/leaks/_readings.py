@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, TypeVar
 
 from rl2f_core.environments._tokens import digit_runs, words_of
@@ -202,7 +203,7 @@ def bounded(view: View, earlier: Iterable[View], tried: Callable[[], Sequence[in
         return
     earlier = list(earlier)
     told = [other.text.text for other in earlier if other.digits]
-    if len(digit_runs(text)) + sum(len(digit_runs(other)) for other in told) < 2:
+    if not _near_numbers([text, *told]):
         return
     before = "\n".join(told)
     since = len(before) + 1 if before else 0
@@ -210,6 +211,19 @@ def bounded(view: View, earlier: Iterable[View], tried: Callable[[], Sequence[in
     words = frozenset(view.words).union(*(other.words for other in earlier))
     for reading in _relations.pinned(lowered(joined), words, tried, since):
         yield reading._replace(start=reading.start - since, end=reading.end - since)
+
+
+def _near_numbers(texts: Sequence[str]) -> bool:
+    """Are there two numbers no further apart than 2, as any bounds that leave one number are?"""
+    found: list[int] = []
+    for text in texts:
+        runs = digit_runs(text)
+        for start, end in runs:
+            if text[start - 1 : start] == ",":  # a group of a longer number
+                return len(runs) > 1
+            found.append(int(text[start:end]) if end - start < 40 else 0)
+    found.sort()
+    return any(b - a <= 2 for a, b in pairwise(found))
 
 
 def lowered(text: str) -> str:

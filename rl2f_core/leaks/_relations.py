@@ -45,11 +45,13 @@ class _Form(NamedTuple):
     """The value from v and k (0 where the form has no k)."""
     begins: str
     """What every match begins with: the number `v`, the number or article `k`, or else words (empty)."""
+    needs: frozenset[str]
+    """Words of which one more must stand; empty where none need."""
 
 
-def _form(gate: str, pattern: str, worth: Callable[[int, int], int | None]) -> _Form:
+def _form(gate: str, pattern: str, worth: Callable[[int, int], int | None], needs: str = "") -> _Form:
     begins = "" if "|" in _bare(pattern) else "v" if pattern.startswith(_V) else "k" if pattern.startswith(_K) else ""
-    return _Form(frozenset(gate.split()), re.compile(pattern), worth, begins)
+    return _Form(frozenset(gate.split()), re.compile(pattern), worth, begins, frozenset(needs.split()))
 
 
 def _bare(pattern: str) -> str:
@@ -71,19 +73,19 @@ def _root(v: int, k: int) -> int | None:
 _FORMS = [
     _form("than", rf"{_K}{_UNIT} (?:more|greater|higher|larger|bigger|further|up) than {_NUMBER_THE}{_V}", lambda v, k: v + k),
     _form("than", rf"{_K}{_UNIT} (?:less|fewer|smaller|lower|shorter) than {_NUMBER_THE}{_V}", lambda v, k: v - k),
-    _form("than", rf"\b(?:more|greater|higher|larger|bigger) than {_NUMBER_THE}{_V} by (?:exactly |just |only )?{_K}", lambda v, k: v + k),
-    _form("than", rf"\b(?:less|fewer|smaller|lower) than {_NUMBER_THE}{_V} by (?:exactly |just |only )?{_K}", lambda v, k: v - k),
+    _form("than", rf"\b(?:more|greater|higher|larger|bigger) than {_NUMBER_THE}{_V} by (?:exactly |just |only )?{_K}", lambda v, k: v + k, "more greater higher larger bigger"),
+    _form("than", rf"\b(?:less|fewer|smaller|lower) than {_NUMBER_THE}{_V} by (?:exactly |just |only )?{_K}", lambda v, k: v - k, "less fewer smaller lower"),
     _form("above over past beyond after up top added from", rf"{_K}{_UNIT} (?:above|over|past|beyond|after|up from|on top of|added to|on from) {_NUMBER_THE}{_V}", lambda v, k: v + k),
     _form("below under before short shy down subtracted taken off", rf"{_K}{_UNIT} (?:below|under|before|short of|shy of|down from|subtracted from|taken (?:away )?from|off) {_NUMBER_THE}{_V}", lambda v, k: v - k),
     _form("add adding", rf"\badd(?:ing)? (?:another |exactly |just )?{_K}{_UNIT} (?:more )?(?:to|onto) {_NUMBER_THE}{_V}", lambda v, k: v + k),
     _form("add adding", rf"\badd(?:ing)? {_V} (?:and|with) {_K}", lambda v, k: v + k),
     _form("subtract subtracting take taking remove removing deduct deducting", rf"\b(?:subtract(?:ing)?|tak(?:e|ing)(?: away)?|remov(?:e|ing)|deduct(?:ing)?) (?:exactly |just )?{_K}{_UNIT} (?:away )?from {_NUMBER_THE}{_V}", lambda v, k: v - k),
-    _form("by", rf"\b(?:increas|rais)(?:e|ing|ed) {_NUMBER_THE}{_V} by {_K}", lambda v, k: v + k),
-    _form("by", rf"\b(?:decreas|lower|reduc|diminish)(?:e|ing|ed)? {_NUMBER_THE}{_V} by {_K}", lambda v, k: v - k),
+    _form("by", rf"\b(?:increas|rais)(?:e|ing|ed) {_NUMBER_THE}{_V} by {_K}", lambda v, k: v + k, "increase increasing increased raise raising raised"),
+    _form("by", rf"\b(?:decreas|lower|reduc|diminish)(?:e|ing|ed)? {_NUMBER_THE}{_V} by {_K}", lambda v, k: v - k, "decrease decreasing decreased lower lowere lowering lowered reduce reducing reduced diminish diminishe diminishing diminished reduc decreas"),
     _form("by", rf"{_V},? (?:is |when |if )?(?:increased|raised) by {_K}", lambda v, k: v + k),
     _form("by", rf"{_V},? (?:is |when |if )?(?:decreased|lowered|reduced|diminished) by {_K}", lambda v, k: v - k),
-    _form("by", rf"{_V},? (?:multiplied|times) by {_K}|\bmultipl(?:y|ying) {_NUMBER_THE}(?P<v2>{_N}) by (?P<k2>{_N})", lambda v, k: v * k),
-    _form("by", rf"{_V},? (?:divided|split) by {_K}|\bdivid(?:e|ing) {_NUMBER_THE}(?P<v2>{_N}) by (?P<k2>{_N})", _quotient),
+    _form("by", rf"{_V},? (?:multiplied|times) by {_K}|\bmultipl(?:y|ying) {_NUMBER_THE}(?P<v2>{_N}) by (?P<k2>{_N})", lambda v, k: v * k, "multiplied times multiply multiplying"),
+    _form("by", rf"{_V},? (?:divided|split) by {_K}|\bdivid(?:e|ing) {_NUMBER_THE}(?P<v2>{_N}) by (?P<k2>{_N})", _quotient, "divided split divide dividing"),
     _form("divided", rf"{_V},? divided (?:into|in) {_K}", _quotient),
     _form("plus", rf"{_V},? plus {_K}", lambda v, k: v + k),
     _form("added top together combined", rf"{_V},? (?:with|and) (?:another )?{_K} (?:more )?(?:added|on top|together|combined)", lambda v, k: v + k),
@@ -108,18 +110,18 @@ _FORMS = [
     _form("squared", rf"{_V},? squared", lambda v, k: v * v),
     _form("root", rf"\bsquare root of {_NUMBER_THE}{_V}", _root),
     _form("cube cubed", rf"\bcube of {_NUMBER_THE}{_V}|(?P<v2>{_N}),? cubed", lambda v, k: v**3),
-    _form("after", rf"{_WHAT} {_RIGHT}after {_NUMBER_THE}{_V}", lambda v, k: v + 1),
-    _form("follows following", rf"{_WHAT} (?:that |which )?(?:{_RIGHT})?follow(?:s|ing) (?:right |directly |immediately )?(?:on from |after |on )?{_NUMBER_THE}{_V}", lambda v, k: v + 1),
+    _form("after", rf"{_WHAT} {_RIGHT}after {_NUMBER_THE}{_V}", lambda v, k: v + 1, "number integer one value whole digit what whatever it that which"),
+    _form("follows following", rf"{_WHAT} (?:that |which )?(?:{_RIGHT})?follow(?:s|ing) (?:right |directly |immediately )?(?:on from |after |on )?{_NUMBER_THE}{_V}", lambda v, k: v + 1, "number integer one value whole digit what whatever it that which"),
     _form("successor", rf"\bsuccessor (?:of|to) {_NUMBER_THE}{_V}", lambda v, k: v + 1),
     _form("succeeds succeeding", rf"{_WHAT} (?:that |which )?(?:directly |immediately )?succeed(?:s|ing) {_NUMBER_THE}{_V}", lambda v, k: v + 1),
-    _form("before", rf"{_WHAT} {_RIGHT}before {_NUMBER_THE}{_V}", lambda v, k: v - 1),
+    _form("before", rf"{_WHAT} {_RIGHT}before {_NUMBER_THE}{_V}", lambda v, k: v - 1, "number integer one value whole digit what whatever it that which"),
     _form("precedes preceding", rf"{_WHAT} (?:that |which )?(?:directly |immediately )?preced(?:es|ing) {_NUMBER_THE}{_V}", lambda v, k: v - 1),
     _form("predecessor", rf"\bpredecessor (?:of|to) {_NUMBER_THE}{_V}", lambda v, k: v - 1),
-    _form("above", rf"\b(?:right|directly|immediately) above {_NUMBER_THE}{_V}", lambda v, k: v + 1),
-    _form("below", rf"\b(?:right|directly|immediately) below {_NUMBER_THE}{_V}", lambda v, k: v - 1),
+    _form("above", rf"\b(?:right|directly|immediately) above {_NUMBER_THE}{_V}", lambda v, k: v + 1, "right directly immediately"),
+    _form("below", rf"\b(?:right|directly|immediately) below {_NUMBER_THE}{_V}", lambda v, k: v - 1, "right directly immediately"),
     _form("neighbor neighbour", rf"\b(?:upper|higher|right) neighbou?r of {_NUMBER_THE}{_V}", lambda v, k: v + 1),
     _form("neighbor neighbour", rf"\b(?:lower|left) neighbou?r of {_NUMBER_THE}{_V}", lambda v, k: v - 1),
-    _form("between", rf"\b(?:half|mid)[- ]?way between {_NUMBER_THE}{_V} and {_K}", lambda v, k: _quotient(v + k, 2)),
+    _form("between", rf"\b(?:half|mid)[- ]?way between {_NUMBER_THE}{_V} and {_K}", lambda v, k: _quotient(v + k, 2), "half mid halfway midway way"),
     _form("middle midpoint", rf"\b(?:middle|midpoint) (?:of|between) {_NUMBER_THE}{_V} and {_K}", lambda v, k: _quotient(v + k, 2)),
     _form("average", rf"\b(?:average|mean) of {_NUMBER_THE}{_V} and {_K}", lambda v, k: _quotient(v + k, 2)),
     _form("mean", rf"\bmean of {_NUMBER_THE}{_V} and {_K}", lambda v, k: _quotient(v + k, 2)),
@@ -177,6 +179,8 @@ def described(
     articles: list[int] | None = None
     for number in _forms_of(_GATES & words):
         form = _FORMS[number]
+        if form.needs and form.needs.isdisjoint(words):
+            continue
         if form.begins == "k" and articles is None:
             articles = sorted({*numbers, *(match.start() for match in _ARTICLE.finditer(text))})
         starts = articles if form.begins == "k" else numbers

@@ -7,8 +7,10 @@ nobody wrote is a partial one (methods.md §9).
 
 from __future__ import annotations
 
+import gc
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -33,6 +35,18 @@ class LeakQuery:
     """The student's texts so far."""
     hints: tuple[str, ...] = ()
     """The earlier hints of the dialogue."""
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Without Python's search for cycles: readings are many small objects and no cycle; the search costs a tenth."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 class LeakDetector(ABC):
@@ -64,7 +78,8 @@ class LeakDetector(ABC):
 
     def check_all(self, queries: Sequence[LeakQuery]) -> list[LeakReport]:
         """The verdicts on many hints, in order; a tier that asks a model asks it in one batch."""
-        return [self.check(query) for query in queries]
+        with _no_collection():
+            return [self.check(query) for query in queries]
 
 
 def first_leaks(detectors: Sequence[LeakDetector], queries: Sequence[LeakQuery]) -> list[LeakReport]:

@@ -49,6 +49,8 @@ class _Ground:
     parts: dict[str, str] | None = None
     accepted: dict[str, bool] = field(default_factory=dict)
     parsed: dict[str, str | None] = field(default_factory=dict)
+    posed: list[list[str]] | None = None
+    """The numbers of each expression in the problem that is worth the answer."""
 
 
 @registry.register("leak")
@@ -197,12 +199,13 @@ class EquivalentLeak(LeakDetector):
         if not found:
             return None
         env, problem = self.environment, self.environment.prompt(query.task.public)
-        posed = [
-            numerals(problem[a:b])
-            for a, b, normal in env.candidates(query.task, problem)
-            if self._accepts(ground, normal)
-        ]
-        hint = normalise(query.hint)
+        if ground.posed is None:
+            ground.posed = [
+                numerals(problem[a:b])
+                for a, b, normal in env.candidates(query.task, problem)
+                if self._accepts(ground, normal)
+            ]
+        posed = ground.posed
         shown: dict[tuple[str, str], bool] = {}
         for start, end, normal, loose, operands, words in found:
             if len(operands) > 1 and operands in posed:
@@ -214,6 +217,7 @@ class EquivalentLeak(LeakDetector):
                 texts = (problem, *query.attempts)
                 shown[key] = stands_shown(env, query.task, words, normal, texts) or listed_in(normal, problem)
             if loose or shown[key]:
+                hint = normalise(query.hint)
                 phrase = asserted(hint, *hint.locate(start, end), problem)
                 if phrase is None:
                     continue
