@@ -21,6 +21,8 @@ from rl2f_core.registry import register
 from rl2f_core.types import Group, Sample, Weighting
 
 Baseline = Literal["first", "second", "none"]
+NOTHING = 1e-9
+"""An advantage that differs less from 0 is rounding."""
 
 
 def revision_advantages(rewards: list[list[float]], baseline: Baseline) -> list[list[float]]:
@@ -63,5 +65,5 @@ class RLTFSD(RLTFGRPO):
             distilled_row(rollout, k, advantage, weight=weight, weighting=config.weighting, floor=config.min_logprob)
             for rollout, row in zip(group.trainable, revision_advantages(rewards, config.sd_baseline), strict=True)
             for k, advantage in enumerate(row, start=1)
-            if weight and advantage
+            if weight and abs(advantage) > NOTHING
         ]
