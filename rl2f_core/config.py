@@ -155,6 +155,12 @@ class RolloutConfig(BaseConfig):
     """Tokens a dialogue may have; the model's own limit applies too."""
     batch_size: int = Field(128, ge=1)
     """Dialogues that are played at once."""
+    history: Literal["dialogue", "fresh"] = "dialogue"
+    """How the student is asked again after a hint. dialogue: the conversation goes on. fresh: a new prompt of one
+    message with the problem, the last attempt and the hint, as in RLTF."""
+    fresh_prompt: str = Field("revise", json_schema_extra=KNOWN_PROMPT)
+    """Template of the fresh prompts: a shipped name, or the path of a `.txt` file. It is given `problem`, `attempt`
+    and `hint`."""
 
 
 class RewardConfig(BaseConfig):

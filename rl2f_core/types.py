@@ -16,6 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
+Weighting = Literal["ppo", "is", "cispo", "awr"]
+WEIGHTINGS: tuple[Weighting, ...] = ("ppo", "is", "cispo", "awr")
 
 
 class Message(TypedDict):
@@ -196,6 +198,9 @@ class Turn(Value):
     """None after the last attempt."""
     advantage: float | None = None
     """Filled in by the method that trained on it."""
+    prompt: str | None = None
+    """`name@version` of the template of the fresh prompt that asked for this attempt; None where the problem alone or
+    the dialogue so far did."""
 
     @property
     def reward(self) -> float:
@@ -238,10 +243,11 @@ class Dialogue(Value):
 
 @dataclass(frozen=True, slots=True)
 class TokenStream:
-    """The tokens of one dialogue exactly as the model was given and produced them.
+    """Tokens of one dialogue exactly as the model was given and produced them, each a continuation of those before.
 
-    All four have the same length. `turn` is k on the student's tokens of turn k and on the hint after it, and −1 on
-    the opening prompt; `student` is true on the student's tokens only, sampled or (in a demonstration) written.
+    All four have the same length. `turn` is −1 on the dialogue's first prompt, k on the student's tokens of turn k and
+    on what is read between it and the next attempt: the hint, or the fresh prompt that it is part of. `student` is true
+    on the student's tokens only, sampled or (in a demonstration) written.
     """
 
     token_ids: tuple[int, ...]
@@ -260,7 +266,14 @@ class Rollout:
     """A dialogue with its tokens."""
 
     dialogue: Dialogue
-    stream: TokenStream
+    streams: tuple[TokenStream, ...]
+    """One where the dialogue only grew; where turns had fresh prompts, one a turn, in order. A turn's tokens stand in
+    one stream. The last one may have no attempt, where the context had no room for it."""
+
+    @property
+    def student_tokens(self) -> int:
+        """How many tokens the student said, sampled or written."""
+        return sum(sum(stream.student) for stream in self.streams)
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,7 +309,15 @@ class Sample:
     ref_logprobs: Sequence[float] | None = None
     """log π_ref; None lets the learner score the reference itself where `kl` has weight."""
     dialogue: str = ""
-    """Where it came from."""
+    """Where it came from. Rows of one dialogue are trained on in the same update."""
+    weighting: Weighting = "ppo"
+    """What ρ = π / π_behaviour does in the rl stream (`training.losses.objective`): `ppo` min(ρA, clip(ρ)A); `is` ρA;
+    `cispo` sg(clip ρ)·A·log π; `awr` as `is`, with the behaviour read anew under this very row before the update, so
+    that ρ starts at 1 whatever the tokens were sampled under."""
+    floor: float | None = None
+    """A token whose log-probability under this very row lies below it before the update drops out of the rl stream."""
+    foreign: bool = False
+    """The tokens were sampled under another context than this row's, so ρ does not say how far the policy moved."""
     extra: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -309,6 +330,8 @@ class Sample:
             raise ValueError("Sample: the first token cannot carry weight, nothing predicts it.")
         if any(w and not s for w, s in zip(self.rl, self.sampled, strict=True)):
             raise ValueError("Sample: a token that the policy did not sample carries rl weight.")
+        if self.weighting not in WEIGHTINGS:
+            raise ValueError(f"Sample.weighting is {self.weighting!r}; known: {', '.join(WEIGHTINGS)}.")
 
     @property
     def weighted(self) -> int:

@@ -82,7 +82,7 @@ def test_engine_and_plain_loop_play_the_same_dialogues_where_nothing_is_left_to_
     settings = Settings(str(tiny), device="cpu", dialogues=6, group=3, turns=3, max_new_tokens=8, temperature=1e-4)
     engine = build(settings)
     wanted = requests_of(settings, engine, 0)
-    ours = [list(rollout.stream.token_ids) for rollout in engine.play(wanted)]
+    ours = [list(rollout.streams[0].token_ids) for rollout in engine.play(wanted)]
     plain = plain_loop(engine, wanted, settings, 0)
     assert ours == [tokens for tokens, _, _ in plain]
     assert [turns for _, _, turns in plain] == [3] * 6

@@ -46,12 +46,12 @@ def test_a_demonstration_ends_where_the_context_has_no_room_for_another_attempt(
     collector, method = made(stages=[stage])
     free = [group.rollouts[0] for group in collector.demonstrations(0, method.config)]
     assert max(len(r.dialogue.turns) for r in free) == 4
-    second = next(r for r in free if len(r.dialogue.turns) == 4).stream.turn
+    second = next(r for r in free if len(r.dialogue.turns) == 4).streams[0].turn
     limit = second.index(2) + 16  # the third attempt would begin here, and needs 16 tokens
     rollout = {"max_turns": 4, "max_new_tokens": 16, "context_length": limit - 1}
     collector, _ = made(stages=[stage], rollout=rollout)
     cut = [group.rollouts[0] for group in collector.demonstrations(0, method.config)]
-    assert all(len(r.stream.token_ids) <= limit - 1 + 16 for r in cut)
+    assert all(len(r.streams[0].token_ids) <= limit - 1 + 16 for r in cut)
     stopped = [r.dialogue for r in cut if r.dialogue.stop is StopReason.TRUNCATED]
     assert stopped and all(len(d.turns) < 4 for d in stopped)
 

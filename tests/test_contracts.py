@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from leak_helpers import Oracle
+from method_contract import check_method
 from pydantic import BaseModel
 from typer.testing import CliRunner
 
@@ -23,18 +24,14 @@ from rl2f_core import registry
 from rl2f_core.backends.base import Backend, Prompt, Sampling
 from rl2f_core.backends.fake import FakeBackend
 from rl2f_core.backends.pool import Models
-from rl2f_core.config import BaseConfig, ModelConfig, StageConfig, dump_yaml, load_config, parse_config
+from rl2f_core.config import BaseConfig, ModelConfig, dump_yaml, load_config, parse_config
 from rl2f_core.environments.base import CONTENTLESS, Environment, wrap
 from rl2f_core.errors import ConfigError, DataError, UnknownNameError
 from rl2f_core.events import CheckpointEvent, JsonlSink, LogEvent, MetricEvent, read_events
 from rl2f_core.leaks.base import LeakDetector, LeakQuery
-from rl2f_core.methods.base import Method
-from rl2f_core.methods.credit import has_gradient
-from rl2f_core.rollout.build import build_engine
 from rl2f_core.run import RunDir, execute
 from rl2f_core.teachers.base import Feedback, FeedbackRequest, Teacher
-from rl2f_core.training.collect import Collector
-from rl2f_core.types import SPLITS, Group, Task, TokenStream, Turn, TurnStop, Verdict
+from rl2f_core.types import SPLITS, Task, Turn, TurnStop, Verdict
 
 SAMPLE = 40
 HOSTILE = ("", "<answer>", "</answer><answer>", "9" * 30_000, "\x00\x1b\u202e", "<|im_end|>", "<answer>" * 300, "{'a':")
@@ -80,7 +77,7 @@ def check_config(kind: str, name: str, folder: Path) -> None:
     field: Any = {"method": None, "leak": None, "llm": None}.get(kind, config)
     changes: dict[str, Any] = {kind: field} if field is not None else {}
     if kind == "method":
-        changes = {"stages": [{"name": "s", "method": name, "steps": 1}]}
+        changes = {"stages": [{"name": "s", "method": name, "steps": 1}], "rollout": {"history": "fresh"}}
     if kind == "leak":
         changes = {"leaks": {"detectors": [name]}}
     if kind == "llm":
@@ -252,33 +249,6 @@ def check_backend(backend: Backend) -> None:
     assert [len(s) for s in scores] == [len(s) for s in starts]
     assert all(s[0] == 0 and all(p <= 0 for p in s) for s in scores) and backend.context_limit > 0
     assert isinstance(backend.config, BaseModel) and tokenizer.end_id not in tokenizer.banned_ids
-
-
-def check_method(method: Method) -> None:
-    """Rows lie along the dialogues' tokens, weigh the student alone, and options fit the loss."""
-    from rl2f_core.training.losses import LossConfig
-
-    backend = FakeBackend(script=lambda text, rng: wrap(str(rng.randint(1, 4))))
-    config = run_config(environment={"type": "guess_number", "low": 1, "size": 4})
-    stage = StageConfig(name="s", method=method.config, steps=1, tasks_per_step=4, group_size=4)
-    groups = method.collect(Collector(build_engine(config, backend), stage, seed=0), 0)
-    assert len(groups) == 4 and all(len(g.rollouts) == 4 for g in groups)
-    rows = 0
-    for group in groups:
-        advantages = method.advantages(group)
-        assert [len(a) for a in advantages] == [len(r.dialogue.turns) for r in group.trainable]
-        streams: dict[str, TokenStream] = {r.dialogue.id: r.stream for r in group.rollouts}
-        samples = method.samples(group)
-        assert not method.on_policy or bool(samples) == has_gradient(advantages)
-        for sample in samples:
-            rows += 1
-            student = streams[sample.dialogue].student
-            assert tuple(sample.token_ids) == streams[sample.dialogue].token_ids and sample.weighted > 0
-            for name in ("rl", "ce", "kl"):
-                assert all(s or not w for w, s in zip(getattr(sample, name), student, strict=True))
-    assert rows > 0 and method.samples(Group(groups[0].task, ())) == []
-    assert all(1 <= method.max_turns(turns) <= turns for turns in (1, 2, 5))
-    LossConfig(**method.loss_options())
 
 
 def check_kind(kind: Any) -> None:

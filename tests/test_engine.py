@@ -138,20 +138,20 @@ def test_fewer_turns_may_be_asked_for() -> None:
 @pytest.mark.parametrize("limit", ["config", "backend"])
 def test_the_context_ends_a_dialogue_as_truncated_exactly_where_a_turn_would_not_fit(limit: str) -> None:
     whole = play_one(make_engine(answers(4, 12, 3), max_new_tokens=20))
-    third = whole.stream.turn.index(2)  # tokens before the third turn
+    third = whole.streams[0].turn.index(2)  # tokens before the third turn
     for spare, stop, turns in ((0, StopReason.EXHAUSTED, 3), (-1, StopReason.TRUNCATED, 2)):
         room = third + 20 + spare
         options = {"context_length": room} if limit == "config" else {"context_limit": room}
         rollout = play_one(make_engine(answers(4, 12, 3), max_new_tokens=20, **options))
         assert (rollout.dialogue.stop, len(rollout.dialogue.turns)) == (stop, turns)
-        assert len(rollout.stream.token_ids) <= room
+        assert len(rollout.streams[0].token_ids) <= room
 
 
 def test_a_prompt_that_does_not_fit_at_all_is_truncated_without_a_turn() -> None:
     engine = make_engine(context_length=65)
     rollout = play_one(engine)
     assert (rollout.dialogue.stop, rollout.dialogue.turns) == (StopReason.TRUNCATED, ())
-    assert not rollout.dialogue.trainable and not any(rollout.stream.student)
+    assert not rollout.dialogue.trainable and not any(rollout.streams[0].student)
     assert engine.backend.seen == []  # type: ignore[attr-defined]
 
 
@@ -217,7 +217,7 @@ def test_drop_ends_the_dialogue_and_nothing_of_the_hint_reaches_the_tokens() -> 
     dialogue = rollout.dialogue
     assert dialogue.stop is StopReason.DROPPED and not dialogue.trainable and len(dialogue.turns) == 1
     assert dialogue.turns[0].hint is not None and dialogue.turns[0].hint.original == "The answer is 9."
-    assert rollout.stream.student[-1] and len(engine.backend.seen) == 1  # type: ignore[attr-defined]
+    assert rollout.streams[0].student[-1] and len(engine.backend.seen) == 1  # type: ignore[attr-defined]
 
 
 def test_a_hint_is_recorded_as_the_student_reads_it() -> None:
@@ -272,7 +272,7 @@ def test_policy_temperature_and_adapter_reach_dialogue_and_backend() -> None:
 def test_the_stream_holds_what_was_given_and_sampled() -> None:
     engine = make_engine(answers(4, 12, 9), max_new_tokens=19)
     rollout = play_one(engine)
-    stream, tokenizer = rollout.stream, engine.backend.tokenizer
+    stream, tokenizer = rollout.streams[0], engine.backend.tokenizer
     opening = engine.renderer.opening(engine.environment.prompt(number_task(engine, 9).public))
     assert stream.token_ids[: len(opening)] == opening and set(stream.turn[: len(opening)]) == {-1}
     for prompt, said in engine.backend.asked:  # type: ignore[attr-defined]
@@ -350,11 +350,11 @@ def test_a_bad_student_makes_a_bad_dialogue_and_no_crash(reply: str, limit: int)
 def test_a_student_cannot_write_a_turn_for_the_teacher() -> None:
     engine = make_engine([FORGED])
     rollout = play_one(engine)
-    starts = rollout.stream.token_ids.count(engine.backend.tokenizer.start_id)  # type: ignore[attr-defined]
+    starts = rollout.streams[0].token_ids.count(engine.backend.tokenizer.start_id)  # type: ignore[attr-defined]
     assert starts == 3 + 2 * 2  # system, problem, first attempt, then a hint and an attempt twice
     assert not any(
         s and t == engine.backend.tokenizer.start_id  # type: ignore[attr-defined]
-        for t, s in zip(rollout.stream.token_ids, rollout.stream.student, strict=True)
+        for t, s in zip(rollout.streams[0].token_ids, rollout.streams[0].student, strict=True)
     )
 
 

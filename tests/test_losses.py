@@ -204,7 +204,7 @@ def test_each_stream_is_divided_by_its_own_weight_alone():
 
 def test_ten_thousand_times_the_tokens_leave_the_loss_as_it_is():
     once = tokens(2, behaviour=[-1, -2], advantages=[1.5, -0.5], rl=[1, 1], ce=[0, 1], kl=[1, 1], reference=[-1, -1])
-    many = TokenBatch(*(column.repeat(10_000) for column in vars(once).values()))
+    many = TokenBatch(**{k: c if c is None else c.repeat(10_000) for k, c in vars(once).items()})
     logp = tensor(-1.2, -1.9)
     one, _ = loss(logp, once, norms(once), LossConfig(kl_coef=0.1))
     all_, _ = loss(logp.repeat(10_000), many, norms(many), LossConfig(kl_coef=0.1))
@@ -298,7 +298,7 @@ def played(*rewards: float, stop: StopReason = StopReason.EXHAUSTED) -> Rollout:
         tuple(range(1 + 2 * n)), (False, *(True, False) * n), (0.0, *(-1.0, 0.0) * n),
         (-1, *(k for k in range(n) for _ in "yh")),
     )  # fmt: skip
-    return Rollout(Dialogue(id="d", task_id="t", group="g", index=0, turns=turns, stop=stop), stream)
+    return Rollout(Dialogue(id="d", task_id="t", group="g", index=0, turns=turns, stop=stop), (stream,))
 
 
 @pytest.mark.parametrize("credit", ["turn", "dialogue"])

@@ -48,9 +48,9 @@ def test_with_its_own_seed_a_dialogue_goes_on_exactly_as_it_did(student: str, ti
              for turn in range(len(whole.dialogue.turns) - 1)]  # fmt: skip
     assert len(forks) >= 6
     for again, (_, whole) in zip(engine.play([fork for fork, _ in forks]), forks, strict=True):
-        assert again.stream.token_ids == whole.stream.token_ids
-        assert again.stream.student == whole.stream.student and again.stream.turn == whole.stream.turn
-        assert again.stream.logprobs == pytest.approx(whole.stream.logprobs, abs=2e-5)
+        assert again.streams[0].token_ids == whole.streams[0].token_ids
+        assert again.streams[0].student == whole.streams[0].student and again.streams[0].turn == whole.streams[0].turn
+        assert again.streams[0].logprobs == pytest.approx(whole.streams[0].logprobs, abs=2e-5)
         assert [t.token_ids for t in again.dialogue.turns] == [t.token_ids for t in whole.dialogue.turns]
         assert [t.hint for t in again.dialogue.turns] == [t.hint for t in whole.dialogue.turns]
         assert (again.dialogue.stop, again.dialogue.solved_at) == (whole.dialogue.stop, whole.dialogue.solved_at)
@@ -68,7 +68,7 @@ def test_another_hint_changes_only_what_comes_after_it() -> None:
     assert [t.verdict.parsed for t in misled.dialogue.turns] == ["2", "1"]
     assert misled.dialogue.turns[0] == down
     length = len(engine.renderer.opening(engine.environment.prompt(request.task.public))) + len(first.token_ids)
-    assert told.stream.token_ids[:length] == misled.stream.token_ids[:length]
+    assert told.streams[0].token_ids[:length] == misled.streams[0].token_ids[:length]
 
 
 def test_the_arrays_of_a_continued_dialogue_say_whose_each_token_is() -> None:
@@ -77,7 +77,7 @@ def test_the_arrays_of_a_continued_dialogue_say_whose_each_token_is() -> None:
     verdict = engine.environment.verify(request.task, "<answer>x</answer>")
     played = Turn(index=0, attempt="ab", token_ids=(97, 98, 257), logprobs=(-0.5, -0.25, -2.0), verdict=verdict,
                   hint=Hint(text="No.", teacher="edited"))  # fmt: skip
-    stream = engine.play([replace(request, turns=(played,), max_turns=2)])[0].stream
+    stream = engine.play([replace(request, turns=(played,), max_turns=2)])[0].streams[0]
     opening = len(engine.renderer.opening(engine.environment.prompt(request.task.public)))
     hint = len(engine.renderer.suffix("No.", ended=True))
     assert stream.token_ids[opening : opening + 3] == (97, 98, 257)
@@ -93,7 +93,7 @@ def test_a_turn_that_somebody_wrote_is_encoded_and_cannot_write_a_turn_of_its_ow
     text = "7<|im_end|>"
     written = Turn(index=0, attempt=text, verdict=engine.environment.verify(request.task, text),
                    hint=Hint(text="No.", teacher="human"))  # fmt: skip
-    stream = engine.play([replace(request, turns=(written,), max_turns=1)])[0].stream
+    stream = engine.play([replace(request, turns=(written,), max_turns=1)])[0].streams[0]
     opening = len(engine.renderer.opening(engine.environment.prompt(request.task.public)))
     encoded = (*b"7< |im_end|>", 257)
     assert stream.token_ids[opening : opening + len(encoded)] == encoded

@@ -148,7 +148,7 @@ def test_dialogues_that_all_fail_are_named() -> None:
 
 def test_lengths_are_those_of_the_tokens() -> None:
     report, groups = look("<answer>1</answer>")
-    streams = [r.stream for g in groups for r in g.rollouts]
+    streams = [r.streams[0] for g in groups for r in g.rollouts]
     assert report.attempt_tokens == len("<answer>1</answer>") + 1
     assert report.dialogue_tokens == max(len(s.token_ids) for s in streams) <= report.context_tokens
     hint = groups[0].rollouts[0].dialogue.turns[0].hint

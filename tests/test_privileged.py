@@ -228,7 +228,7 @@ def test_teacher_tokens_never_carry_weight(environment: str, method: str) -> Non
     rows = tokens = 0
     for teacher in TEACHERS:
         _, groups = played(environment, teacher)
-        streams = {r.dialogue.id: r.stream for _, r in rollouts_of(groups)}
+        streams = {r.dialogue.id: r.streams[0] for _, r in rollouts_of(groups)}
         for sample in (s for group in groups for s in made.samples(group)):
             rows += 1
             stream = streams[sample.dialogue]
@@ -248,14 +248,14 @@ def test_what_the_model_was_given_is_a_prefix_of_the_stream(environment: str, te
     streams = {r.dialogue.id: r for _, r in rollouts_of(groups)}
     lengths: dict[str, list[int]] = {}
     for prompt in engine.backend.prompts:  # type: ignore[attr-defined]
-        stream = streams[prompt.key].stream
+        stream = streams[prompt.key].streams[0]
         assert stream.token_ids[: len(prompt.token_ids)] == prompt.token_ids
         lengths.setdefault(prompt.key, []).append(len(prompt.token_ids))
     for key, rollout in streams.items():
         starts = [
             i
-            for i, student in enumerate(rollout.stream.student)
-            if student and not rollout.stream.student[i - 1]
+            for i, student in enumerate(rollout.streams[0].student)
+            if student and not rollout.streams[0].student[i - 1]
         ]  # fmt: skip
         assert starts == lengths[key] and len(starts) == len(rollout.dialogue.turns)
 
@@ -282,7 +282,7 @@ def test_a_real_tokenizer_is_given_the_streams_tokens_too(environment: str, tiny
     engine = make_engine(environment, "scripted", tiny_backend, rollout=settings)
     tasks = [build_environment(engine.environment.config).task("train", i) for i in range(2)]
     groups = play(engine, tasks, size=2)
-    streams = {r.dialogue.id: r.stream for _, r in rollouts_of(groups)}
+    streams = {r.dialogue.id: r.streams[0] for _, r in rollouts_of(groups)}
     assert len(tiny_backend.asked) >= 8
     for prompt, said in tiny_backend.asked:
         stream, start = streams[prompt.key], len(prompt.token_ids)
@@ -291,5 +291,5 @@ def test_a_real_tokenizer_is_given_the_streams_tokens_too(environment: str, tiny
         assert all(stream.student[start:end]) and not any(stream.student[end : end + 1])
         assert stream.logprobs[start:end] == said.logprobs
     for task, rollout in rollouts_of(groups):
-        text = tiny_backend.tokenizer.hf.decode(list(rollout.stream.token_ids))
+        text = tiny_backend.tokenizer.hf.decode(list(rollout.streams[0].token_ids))
         assert engine.environment.prompt(task.public) in text

@@ -24,7 +24,7 @@ from rl2f_core.backends.hf import HFBackend
 from rl2f_core.config import LoraConfig, ModelConfig, RunConfig, StageConfig
 from rl2f_core.methods.rl2f import RL2F
 from rl2f_core.methods.rlvr import RLVR
-from rl2f_core.methods.rows import imitation_row, policy_row
+from rl2f_core.methods.rows import imitation_rows, policy_rows
 from rl2f_core.methods.sft import SFT
 from rl2f_core.rollout.build import build_engine
 from rl2f_core.rollout.engine import Request, RolloutEngine
@@ -49,7 +49,7 @@ def drawn(first: float = 0.0, second: float = 1.0, stop: StopReason = StopReason
         logprobs=(0, 0, 0, -0.1, -0.2, -0.3, 0, 0, 0, -0.4, -0.5, -0.6),
         turn=(-1, -1, -1, 0, 0, 0, 0, 0, 0, 1, 1, 1),
     )
-    return Rollout(Dialogue(id="g/0", task_id="t", group="g", index=0, turns=turns, stop=stop), stream)
+    return Rollout(Dialogue(id="g/0", task_id="t", group="g", index=0, turns=turns, stop=stop), (stream,))
 
 
 DRAWN = drawn()
@@ -59,7 +59,7 @@ STUDENT = [0, 0, 0, 1, 1, 1, 0, 0, 0, 1, 1, 1]
 
 # -- rows ------------------------------------------------------------------------------------------------------
 def test_a_policy_row_weighs_exactly_the_students_tokens_each_with_its_turns_advantage():
-    row = policy_row(DRAWN, [0.5, -0.25], kl=False)
+    (row,) = policy_rows(DRAWN, [0.5, -0.25], kl=False)
     assert list(row.token_ids) == [90, 91, 92, 10, 11, 2, 93, 94, 95, 12, 13, 2]
     assert list(row.rl) == STUDENT
     assert list(row.advantages) == [0, 0, 0, 0.5, 0.5, 0.5, 0, 0, 0, -0.25, -0.25, -0.25]
@@ -70,12 +70,12 @@ def test_a_policy_row_weighs_exactly_the_students_tokens_each_with_its_turns_adv
 
 
 def test_a_policy_row_with_kl_weighs_the_same_tokens_there():
-    row = policy_row(DRAWN, [0.5, -0.25], kl=True)
+    (row,) = policy_rows(DRAWN, [0.5, -0.25], kl=True)
     assert list(row.kl) == STUDENT and list(row.rl) == STUDENT and list(row.ce) == ZEROS
 
 
 def test_a_turn_without_advantage_still_counts_in_the_mean():
-    row = policy_row(DRAWN, [0.0, 1.0], kl=False)
+    (row,) = policy_rows(DRAWN, [0.0, 1.0], kl=False)
     assert list(row.advantages) == [0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1]
     assert norms_of([row]).rl == 6
 
@@ -89,10 +89,10 @@ def test_a_turn_without_advantage_still_counts_in_the_mean():
     ],
 )
 def test_an_imitation_row_weighs_the_students_tokens_of_the_wanted_turns(turns: list[int], ce: list[int]):
-    row = imitation_row(DRAWN, turns)
+    (row,) = imitation_rows(DRAWN, turns)
     assert list(row.ce) == ce
     assert list(row.rl) == ZEROS and list(row.kl) == ZEROS and list(row.advantages) == ZEROS
-    assert not any(row.sampled) and list(row.token_ids) == list(DRAWN.stream.token_ids)
+    assert not any(row.sampled) and list(row.token_ids) == list(DRAWN.streams[0].token_ids)
 
 
 def test_sft_imitates_all_turns_or_the_last():
@@ -165,10 +165,10 @@ def row(length: int, weighted: int, first: int) -> Sample:
 
 
 def test_a_row_is_needed_up_to_its_last_weighted_token():
-    assert needed_length(policy_row(DRAWN, [1, 1], kl=False)) == 12
-    assert needed_length(imitation_row(DRAWN, [0])) == 6
-    assert needed_length(imitation_row(DRAWN, [])) == 0
-    (batch,) = micro_batches([imitation_row(DRAWN, [0])], 100, 0, CPU)
+    assert needed_length(policy_rows(DRAWN, [1, 1], kl=False)[0]) == 12
+    assert needed_length(imitation_rows(DRAWN, [0])[0]) == 6
+    assert imitation_rows(DRAWN, []) == [] and needed_length(row(4, 0, 1)) == 0
+    (batch,) = micro_batches(imitation_rows(DRAWN, [0]), 100, 0, CPU)
     assert batch.input_BT.tolist() == [[90, 91, 92, 10, 11, 2]]
 
 
@@ -214,8 +214,8 @@ def test_no_order_of_rows_breaks_the_limit(limit: int):
 
 
 def test_the_wanted_positions_hold_the_right_values_row_by_row():
-    policy = policy_row(DRAWN, [0.5, -0.25], kl=True)
-    shown = imitation_row(DRAWN, [0])
+    (policy,) = policy_rows(DRAWN, [0.5, -0.25], kl=True)
+    (shown,) = imitation_rows(DRAWN, [0])
     (batch,) = micro_batches([shown, policy], 100, 0, CPU)
     assert [s is policy for s in batch.samples] == [True, False]
     assert batch.wanted_BT[0].int().tolist() == STUDENT
@@ -335,7 +335,7 @@ def test_what_the_sampler_says_of_its_tokens_the_learner_says_too(
     requests = [Request(environment.task("train", i), f"d{i}", "g", i, seed=i) for i in range(6)]
     rollouts = engine.play(requests, adapter="policy", temperature=temperature)
     assert max(len(r.dialogue.turns) for r in rollouts) == 3
-    samples = [policy_row(r, [1.0] * len(r.dialogue.turns), kl=False) for r in rollouts]
+    samples = [row for r in rollouts for row in policy_rows(r, [1.0] * len(r.dialogue.turns), kl=False)]
     banned = set(backend.tokenizer.banned_ids)
     for batch in micro_batches(samples, 500, backend.pad_id, CPU):
         with torch.no_grad():
@@ -352,7 +352,7 @@ def test_tokens_that_are_not_the_students_carry_no_rl_weight_in_played_dialogues
     engine = engine_of(backend, max_turns=2, max_new_tokens=6)
     environment, renderer = engine.environment, engine.renderer
     (rollout,) = engine.play([Request(environment.task("train", 0), "d", "g", 0, seed=5)])
-    row = policy_row(rollout, [1.0] * len(rollout.dialogue.turns), kl=True)
+    (row,) = policy_rows(rollout, [1.0] * len(rollout.dialogue.turns), kl=True)
     # opening | attempt 0 | suffix(hint 0) | attempt 1, in exactly these tokens
     first, second = rollout.dialogue.turns
     opening = renderer.opening(environment.prompt(environment.task("train", 0).public))

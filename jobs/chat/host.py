@@ -18,7 +18,7 @@ from rl2f_core.rollout.engine import RolloutEngine, turn_seed
 from rl2f_core.rollout.render import Renderer
 from rl2f_core.teachers import human
 from rl2f_core.teachers.base import Feedback, FeedbackRequest
-from rl2f_core.types import Hint, StopReason, Task, Turn, TurnStop
+from rl2f_core.types import StopReason, Task, Turn, TurnStop
 
 Frame = dict[str, Any]
 PERIOD = 0.05
@@ -314,13 +314,8 @@ class Player:
         return frame, StopReason.DROPPED if guarded.drop else None
 
     def tokens(self, turns: Sequence[Turn], spoken: Callable[[Turn], list[int]]) -> tuple[int, ...]:
-        """The dialogue as training has it: opening, attempt, suffix, attempt, suffix …"""
-        tokens = list(self.renderer.opening(self.engine.environment.prompt(self.task.public)))
-        for turn in turns:
-            tokens += spoken(turn)
-            hint = turn.hint or Hint(text="", teacher="")
-            tokens += self.renderer.suffix(hint.text, ended=tokens[-1] == self.engine.backend.tokenizer.end_id)
-        return tuple(tokens)
+        """What the student reads before its next attempt, exactly as in training."""
+        return self.engine.history.prompt(self.task, turns, spoken)
 
     def judge(self, turns: Sequence[Turn], answer: _Answer) -> tuple[Turn, StopReason | None]:
         """The attempt with verdict and rewards, and how the dialogue ended, None where it goes on."""

@@ -13,7 +13,8 @@ from rl2f_core.environments.base import Environment
 from rl2f_core.errors import ConfigError
 from rl2f_core.events import DialogueEvent
 from rl2f_core.rollout.build import build_environment
-from rl2f_core.rollout.rewards import turn_rewards
+from rl2f_core.rollout.history import template
+from rl2f_core.rollout.live import judged
 from rl2f_core.types import SPLITS, Dialogue, StopReason, Task, Turn, TurnStop
 
 PRESETS = Path(__file__).resolve().parents[2] / "data" / "configs"
@@ -67,19 +68,9 @@ def attempt(
     stop: TurnStop,
 ) -> Turn:
     """The next turn of a dialogue, judged and rewarded as the rollout engine does it."""
-    verdict = environment.verify(task, text)
-    before = turns[-1] if turns else None
-    return Turn(
-        index=len(turns),
-        attempt=text,
-        token_ids=tuple(token_ids),
-        logprobs=tuple(round(p, 5) for p in logprobs),
-        stop=stop,
-        verdict=verdict,
-        rewards=turn_rewards(
-            config.reward, verdict, before.verdict if before else None, before.hint if before else None
-        ),
-    )
+    asked = template(config.rollout) if turns else None
+    return judged(turns, environment.verify(task, text), config.reward, text, token_ids, logprobs, stop,
+                  None if asked is None else asked.version)  # fmt: skip
 
 
 def written_attempt(config: dict[str, Any], task: Task, turns: Sequence[Turn], text: str) -> Turn:

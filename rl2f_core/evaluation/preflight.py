@@ -16,7 +16,7 @@ from typing import Any
 
 from rl2f_core.config import RunConfig, StageConfig
 from rl2f_core.evaluation.statistics import Interval, wilson
-from rl2f_core.methods.base import Method
+from rl2f_core.methods.base import Method, Scene
 from rl2f_core.rollout.engine import Request, RolloutEngine, derive_seed
 from rl2f_core.training.collect import SEED_STRIDE
 from rl2f_core.training.metrics import outcomes_of
@@ -137,6 +137,7 @@ def preflight(
         for i, task in enumerate(tasks)
         for j in range(check.samples)
     ]  # fmt: skip
+    method.begin(Scene.of(engine, stage.steps - 1, stage.steps))  # the last step, where every schedule is up
     turns = method.max_turns(config.rollout.max_turns)
     start = time.perf_counter()
     rollouts = engine.play(requests, adapter=adapter, policy=policy, max_turns=turns,
@@ -161,7 +162,7 @@ def _report(
     per_step: float,
 ) -> PreflightReport:
     dialogues = [r.dialogue for g in groups for r in g.rollouts]
-    streams = [r.stream for g in groups for r in g.rollouts]
+    streams = [stream for g in groups for r in g.rollouts for stream in r.streams]
     n = len(dialogues)
     firsts = [d.turns[0] for d in dialogues if d.turns]
     attempts = [t for d in dialogues for t in d.turns]

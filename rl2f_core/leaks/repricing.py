@@ -12,11 +12,10 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from rl2f_core.methods.base import Method
-from rl2f_core.types import Dialogue, Group, Reward, Rollout, Task, TokenStream
+from rl2f_core.types import Dialogue, Group, Reward, Rollout, Task
 
 TERM = "leak_penalty"
 TOLERANCE = 1e-9
-_EMPTY = TokenStream((), (), (), ())
 
 
 def reprice(terms: Sequence[Reward], leaked: bool, penalty: float) -> tuple[Reward, ...]:
@@ -167,4 +166,4 @@ def group_changes(
 
 
 def _group(task: Task, dialogues: Sequence[Dialogue]) -> Group:
-    return Group(task, tuple(Rollout(dialogue, _EMPTY) for dialogue in dialogues))
+    return Group(task, tuple(Rollout(dialogue, ()) for dialogue in dialogues))

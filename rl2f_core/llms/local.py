@@ -14,7 +14,7 @@ from rl2f_core.config import BASIC, KNOWN_CHECKPOINT, BaseConfig, ModelConfig
 from rl2f_core.errors import ConfigError
 from rl2f_core.llms.base import ChatModel, ChatRequest, Completion
 from rl2f_core.registry import register
-from rl2f_core.rollout.tokenizer import neutralise
+from rl2f_core.rollout.tokenizer import conversation
 from rl2f_core.types import TurnStop, Usage
 
 MAX_BATCH = 64
@@ -68,8 +68,7 @@ def speak(
     prompts: dict[int, Prompt] = {}
     done: dict[int, Completion] = {}
     for i, request in enumerate(requests):
-        messages = [{**m, "content": neutralise(m["content"], backend.tokenizer.markers)} for m in request.messages]
-        tokens = tuple(backend.tokenizer.encode(backend.tokenizer.template(messages, open_turn=True)))  # type: ignore[arg-type]
+        tokens = conversation(backend.tokenizer, request.messages)
         if len(tokens) + sampling.max_new_tokens > backend.context_limit:
             error = f"{len(tokens)} tokens and {sampling.max_new_tokens} more do not fit the context of " \
                     f"{backend.model_config.name}, {backend.context_limit}."  # fmt: skip

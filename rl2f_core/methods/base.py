@@ -3,13 +3,37 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rl2f_core.config import BaseConfig
+from rl2f_core.errors import RunError
 from rl2f_core.types import Group, Sample
 
 if TYPE_CHECKING:
+    from rl2f_core.environments.base import Environment
+    from rl2f_core.rollout.engine import RolloutEngine
+    from rl2f_core.rollout.render import Renderer
     from rl2f_core.training.collect import Collector
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """Where a method stands: the step, for schedules, and what words become tokens with, for rows of its own making."""
+
+    environment: Environment
+    renderer: Renderer
+    context: int
+    """Tokens that the model can read at once."""
+    step: int
+    """0-based, of the stage."""
+    steps: int
+    """Of the whole stage."""
+
+    @classmethod
+    def of(cls, engine: RolloutEngine, step: int, steps: int) -> Scene:
+        """The scene of a step whose dialogues an engine plays."""
+        return cls(engine.environment, engine.renderer, engine.backend.context_limit, step, steps)
 
 
 class Method(ABC):
@@ -21,6 +45,18 @@ class Method(ABC):
 
     def __init__(self, config: Any) -> None:
         self.config = config
+        self._scene: Scene | None = None
+
+    def begin(self, scene: Scene) -> None:
+        """Told before a step's rows and options are asked for."""
+        self._scene = scene
+
+    @property
+    def scene(self) -> Scene:
+        """Where it stands; raises `RunError` before `begin`."""
+        if self._scene is None:
+            raise RunError("The method does not know its step yet.", value=self.name, fix="Call begin first.")
+        return self._scene
 
     @property
     def name(self) -> str:
@@ -44,5 +80,5 @@ class Method(ABC):
         """Training rows from one group. A group without gradient gives none."""
 
     def loss_options(self) -> dict[str, float]:
-        """Coefficients for `training.losses.LossConfig`: clip_low, clip_high, ce_coef, kl_coef."""
+        """Coefficients of this step for `training.losses.LossConfig`: clip_low, clip_high, ce_coef, kl_coef."""
         return {}

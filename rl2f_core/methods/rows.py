@@ -1,46 +1,115 @@
-"""Rows from token streams: which tokens carry which weight. Pure functions."""
+"""Rows from token streams: which tokens carry which weight. Pure functions.
+
+A dialogue has one row for each of its streams: one where it only grew, one a turn where turns had fresh prompts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from rl2f_core.types import Rollout, Sample
+from rl2f_core.types import Rollout, Sample, Weighting
 
 
-def policy_row(rollout: Rollout, advantages: Sequence[float], *, kl: bool) -> Sample:
-    """The whole dialogue as one row: rl weight 1 on every student token, its turn's advantage; the rest is context.
+def policy_rows(rollout: Rollout, advantages: Sequence[float], *, kl: bool) -> list[Sample]:
+    """All of a dialogue: rl weight 1 on every student token, its turn's advantage; the rest is context.
 
     Args:
         rollout: A dialogue the trained policy played.
         advantages: One a turn.
         kl: Also give the student's tokens kl weight 1.
     """
-    stream = rollout.stream
-    student = [float(s) for s in stream.student]
-    return Sample(
-        token_ids=stream.token_ids,
-        sampled=stream.student,
-        logprobs=stream.logprobs,
-        advantages=[advantages[k] if s else 0.0 for s, k in zip(stream.student, stream.turn, strict=True)],
-        rl=student,
-        ce=[0.0] * len(student),
-        kl=student if kl else [0.0] * len(student),
-        dialogue=rollout.dialogue.id,
-    )
+    rows = []
+    for stream in rollout.streams:
+        if not any(stream.student):
+            continue
+        student = [float(s) for s in stream.student]
+        zeros = [0.0] * len(student)
+        rows.append(
+            Sample(
+                token_ids=stream.token_ids,
+                sampled=stream.student,
+                logprobs=stream.logprobs,
+                advantages=[advantages[k] if s else 0.0 for s, k in zip(stream.student, stream.turn, strict=True)],
+                rl=student,
+                ce=zeros,
+                kl=student if kl else zeros,
+                dialogue=rollout.dialogue.id,
+            )
+        )
+    return rows
 
 
-def imitation_row(rollout: Rollout, turns: Sequence[int]) -> Sample:
-    """The dialogue as one row with ce weight 1 on the student's tokens of the given turns."""
-    stream = rollout.stream
-    wanted = set(turns)
-    zeros = [0.0] * len(stream.token_ids)
+def imitation_rows(rollout: Rollout, turns: Collection[int]) -> list[Sample]:
+    """ce weight 1 on the student's tokens of the given turns; no row where a stream has none of them."""
+    rows = []
+    for stream in rollout.streams:
+        ce = [float(s and k in turns) for s, k in zip(stream.student, stream.turn, strict=True)]
+        if any(ce):
+            rows.append(_told(stream.token_ids, ce, rollout.dialogue.id))
+    return rows
+
+
+def distilled_row(
+    rollout: Rollout, turn: int, advantage: float, *, weight: float, weighting: Weighting, floor: float | None
+) -> Sample:
+    """A later attempt as an answer to the bare problem, x_0 → y_k, with rl weight on the attempt's tokens as sampled.
+
+    Args:
+        rollout: A dialogue the trained policy played; the log-probabilities are those under the prompt of turn k.
+        turn: k ≥ 1.
+        advantage: Of the attempt.
+        weight: rl weight of each token.
+        weighting: See `Sample.weighting`.
+        floor: See `Sample.floor`.
+    """
+    opening, (said, logprobs) = _opening(rollout), _said(rollout, turn)
+    before, n = [0.0] * len(opening), len(said)
+    zeros = [0.0] * (len(opening) + n)
     return Sample(
-        token_ids=stream.token_ids,
-        sampled=[False] * len(zeros),
-        logprobs=zeros,
-        advantages=zeros,
-        rl=zeros,
-        ce=[float(s and k in wanted) for s, k in zip(stream.student, stream.turn, strict=True)],
+        token_ids=(*opening, *said),
+        sampled=[False] * len(opening) + [True] * n,
+        logprobs=[*before, *logprobs],
+        advantages=before + [advantage] * n,
+        rl=before + [weight] * n,
+        ce=zeros,
         kl=zeros,
         dialogue=rollout.dialogue.id,
+        weighting=weighting,
+        floor=floor,
+        foreign=True,
     )
+
+
+def answer_row(rollout: Rollout, turn: int) -> Sample:
+    """A later attempt as an answer to the bare problem, x_0 → y_k, with ce weight 1 on the attempt's tokens."""
+    return told_row(_opening(rollout), _said(rollout, turn)[0], rollout.dialogue.id)
+
+
+def told_row(context: Sequence[int], words: Sequence[int], dialogue: str) -> Sample:
+    """ce weight 1 on `words` after `context`."""
+    return _told((*context, *words), [0.0] * len(context) + [1.0] * len(words), dialogue)
+
+
+def _opening(rollout: Rollout) -> tuple[int, ...]:
+    """Tokens of the first prompt, x_0."""
+    stream = rollout.streams[0]
+    return stream.token_ids[: stream.student.index(True)]
+
+
+def _said(rollout: Rollout, turn: int) -> tuple[list[int], list[float]]:
+    """Tokens of an attempt as they were sampled, and their log-probabilities under the prompt that asked for it."""
+    held = [
+        (token, logprob)
+        for stream in rollout.streams
+        for token, logprob, student, k in zip(
+            stream.token_ids, stream.logprobs, stream.student, stream.turn, strict=True
+        )
+        if student and k == turn
+    ]
+    return [token for token, _ in held], [logprob for _, logprob in held]
+
+
+def _told(token_ids: Sequence[int], ce: Sequence[float], dialogue: str) -> Sample:
+    """A row of words that somebody gave: cross-entropy alone."""
+    zeros = [0.0] * len(token_ids)
+    return Sample(token_ids, [False] * len(zeros), zeros, zeros, zeros, ce, zeros, dialogue=dialogue)

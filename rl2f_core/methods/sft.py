@@ -13,7 +13,7 @@ from pydantic import Field
 
 from rl2f_core.config import BASIC, BaseConfig
 from rl2f_core.methods.base import Method
-from rl2f_core.methods.rows import imitation_row
+from rl2f_core.methods.rows import imitation_rows
 from rl2f_core.registry import register
 from rl2f_core.types import Group, Sample
 
@@ -46,8 +46,8 @@ class SFT(Method):
         return collector.demonstrations(step, self.config)
 
     def samples(self, group: Group) -> list[Sample]:
-        rows = []
+        rows: list[Sample] = []
         for rollout in group.trainable:
             last = len(rollout.dialogue.turns) - 1
-            rows.append(imitation_row(rollout, range(last + 1) if self.config.train_on == "all" else [last]))
+            rows += imitation_rows(rollout, range(last + 1) if self.config.train_on == "all" else [last])
         return rows

@@ -37,7 +37,7 @@ def build_engine(config: BaseRun, backend: Backend, teacher: Any = None, models:
     environment = build_environment(config.environment)
     models = models or Models(backend, config.backend)
     teacher = teacher or config.teacher
-    return RolloutEngine(
+    engine = RolloutEngine(
         environment=environment,
         teacher=registry.get("teacher", teacher.type)(teacher, environment, models),
         guard=LeakGuard.from_config(config.leaks, environment, models),
@@ -46,6 +46,8 @@ def build_engine(config: BaseRun, backend: Backend, teacher: Any = None, models:
         config=config.rollout,
         reward=config.reward,
     )
+    _ = engine.history  # a template that does not fit ends the run before it begins, not at its first hint
+    return engine
 
 
 def build_teacher(config: Any, engine: RolloutEngine) -> Teacher:

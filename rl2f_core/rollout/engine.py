@@ -7,19 +7,21 @@ fit the context ends as `truncated`, what a component could not handle ends as `
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from rl2f_core.backends.base import Backend, Generation, Prompt, Sampling
 from rl2f_core.config import RewardConfig, RolloutConfig
 from rl2f_core.environments.base import Environment
-from rl2f_core.errors import DataError, shorten
+from rl2f_core.errors import DataError
 from rl2f_core.leaks.guard import Guarded, LeakGuard
+from rl2f_core.rollout.history import History, template
+from rl2f_core.rollout.live import LiveDialogue, judged
 from rl2f_core.rollout.render import Renderer
-from rl2f_core.rollout.rewards import turn_rewards
 from rl2f_core.teachers.base import Feedback, FeedbackRequest, Teacher
-from rl2f_core.types import Dialogue, Rollout, StopReason, Task, TokenStream, Turn, Verdict
+from rl2f_core.types import Rollout, StopReason, Task, Turn, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,61 +40,6 @@ class Request:
     """Turns allowed, those already played included; None is what `play` allows."""
 
 
-@dataclass(slots=True)
-class _Live:
-    """A dialogue in play."""
-
-    request: Request
-    tokens: list[int]
-    limit: int
-    """Turns allowed."""
-    student: list[bool] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    turn_of: list[int] = field(default_factory=list)
-    turns: list[Turn] = field(default_factory=list)
-    stop: StopReason | None = None
-    error: str | None = None
-
-    def __post_init__(self) -> None:
-        self.student = [False] * len(self.tokens)
-        self.logprobs = [0.0] * len(self.tokens)
-        self.turn_of = [-1] * len(self.tokens)
-
-    def extend(self, token_ids: Sequence[int], logprobs: Sequence[float] | None, turn: int) -> None:
-        self.tokens += token_ids
-        self.student += [logprobs is not None] * len(token_ids)
-        self.logprobs += [0.0] * len(token_ids) if logprobs is None else list(logprobs)
-        self.turn_of += [turn] * len(token_ids)
-
-    @property
-    def right(self) -> bool:
-        """The last attempt is."""
-        return bool(self.turns) and self.turns[-1].verdict.correct
-
-    @property
-    def turn(self) -> int:
-        """Index of the turn that comes next."""
-        return len(self.turns)
-
-    def fail(self, error: Exception) -> None:
-        self.stop, self.error = StopReason.FAILED, failure(error)
-
-    def rollout(self, policy: str) -> Rollout:
-        dialogue = Dialogue(
-            id=self.request.id,
-            task_id=self.request.task.id,
-            group=self.request.group,
-            index=self.request.index,
-            turns=tuple(self.turns),
-            stop=self.stop or StopReason.EXHAUSTED,
-            error=self.error,
-            policy=policy,
-            seed=self.request.seed,
-        )
-        stream = TokenStream(tuple(self.tokens), tuple(self.student), tuple(self.logprobs), tuple(self.turn_of))
-        return Rollout(dialogue, stream)
-
-
 @dataclass(frozen=True)
 class RolloutEngine:
     """Plays dialogues between a backend's student and a teacher."""
@@ -107,6 +54,11 @@ class RolloutEngine:
     oracle_stop: bool = True
     """A right answer ends the dialogue. Without it the dialogue goes on to its last turn, and its last answer counts:
     for teachers that do not know whether an attempt is right (`Teacher.after_right`)."""
+
+    @functools.cached_property
+    def history(self) -> History:
+        """How the student is asked. Raises `ConfigError` where the template of fresh prompts does not fit."""
+        return History(self.environment, self.renderer, template(self.config))
 
     def play(
         self,
@@ -128,11 +80,11 @@ class RolloutEngine:
             temperature: Sampling temperature; None is the configuration's.
             advanced: Called with (dialogues ended, dialogues in all) after every turn.
         """
-        turns = max_turns or self.config.max_turns
+        allowed = max_turns or self.config.max_turns
         sampling = Sampling(self.config.max_new_tokens, temperature or self.config.temperature, self.config.top_p)
         rollouts: list[Rollout] = []
         for start in range(0, len(requests), self.config.batch_size):
-            batch = [self._begin(request, turns) for request in requests[start : start + self.config.batch_size]]
+            batch = [self._begin(request, allowed) for request in requests[start : start + self.config.batch_size]]
             self._hint([d for d in batch if d.stop is None and d.turns and d.turns[-1].hint is None], adapter)
             while live := [d for d in batch if d.stop is None]:
                 self._turn(live, sampling, adapter)
@@ -156,20 +108,17 @@ class RolloutEngine:
         except Exception as error:  # a teacher that breaks ends the dialogue it breaks on, not the run or its company
             return [error] if len(requests) == 1 else [self.hints([request])[0] for request in requests]
 
-    def _begin(self, request: Request, turns: int) -> _Live:
+    def _begin(self, request: Request, allowed: int) -> _Limited:
         """A dialogue brought to where it goes on: the opening, then the turns that were already played."""
-        opening = list(self.renderer.opening(self.environment.prompt(request.task.public)))
-        dialogue = _Live(request, opening, request.max_turns or turns)
+        dialogue = _Limited(request, self.history, request.max_turns or allowed)
         for turn in request.turns:
-            token_ids, logprobs = self._played(turn)
-            dialogue.extend(token_ids, logprobs, turn.index)
-            dialogue.turns.append(turn)
+            dialogue.attempt(turn, *self._played(turn))
             if turn.hint is not None:
-                self._read(dialogue, turn.hint.text)
+                dialogue.go_on()
         self._judge_end(dialogue)
         return dialogue
 
-    def _judge_end(self, dialogue: _Live) -> None:
+    def _judge_end(self, dialogue: _Limited) -> None:
         """End the dialogue where its last attempt, or the number of them, does."""
         last = dialogue.turn >= dialogue.limit
         if dialogue.right and (last or self.oracle_stop):
@@ -195,12 +144,7 @@ class RolloutEngine:
                             fix="Go on with the base model that the dialogue was played with.")  # fmt: skip
         return turn.token_ids, turn.logprobs or (0.0,) * len(turn.token_ids)
 
-    def _read(self, dialogue: _Live, hint: str) -> None:
-        """Let the dialogue grow by a hint."""
-        ended = dialogue.tokens[-1] == self.backend.tokenizer.end_id
-        dialogue.extend(self.renderer.suffix(hint, ended=ended), None, dialogue.turn - 1)
-
-    def _turn(self, live: list[_Live], sampling: Sampling, adapter: str | None) -> None:
+    def _turn(self, live: list[_Limited], sampling: Sampling, adapter: str | None) -> None:
         room = min(self.config.context_length, self.backend.context_limit) - sampling.max_new_tokens
         for dialogue in live:
             if len(dialogue.tokens) > room:
@@ -213,33 +157,20 @@ class RolloutEngine:
                 self._judge_end(dialogue)
         self._hint([d for d in live if d.stop is None], adapter)
 
-    def _attempt(self, dialogue: _Live, generation: Generation) -> None:
+    def _attempt(self, dialogue: _Limited, generation: Generation) -> None:
         """Record the student's turn and judge it."""
-        turn = dialogue.turn
-        dialogue.extend(generation.token_ids, generation.logprobs, turn)
         text = self.backend.tokenizer.decode(generation.token_ids)
-        before = dialogue.turns[-1] if dialogue.turns else None
         try:
             verdict = self.environment.verify(dialogue.request.task, text)
         except Exception as error:  # a verifier must be total; where one is not, the dialogue says so
             verdict = Verdict(correct=False, score=0.0, detail="the verifier failed")
             dialogue.fail(error)
-        rewards = turn_rewards(
-            self.reward, verdict, before.verdict if before else None, before.hint if before else None
-        )
-        dialogue.turns.append(
-            Turn(
-                index=turn,
-                attempt=text,
-                token_ids=generation.token_ids,
-                logprobs=tuple(round(p, 5) for p in generation.logprobs),
-                stop=generation.stop,
-                verdict=verdict,
-                rewards=rewards,
-            )
-        )
+        asked = self.history.version(dialogue.turn)
+        turn = judged(dialogue.turns, verdict, self.reward, text, generation.token_ids, generation.logprobs,
+                      generation.stop, asked)  # fmt: skip
+        dialogue.attempt(turn, generation.token_ids, generation.logprobs)
 
-    def _hint(self, live: list[_Live], adapter: str | None) -> None:
+    def _hint(self, live: list[_Limited], adapter: str | None) -> None:
         """Let the teacher answer, the guard read, and the dialogue grow by the hint."""
         if not live:
             return
@@ -248,19 +179,15 @@ class RolloutEngine:
             for d in live
         ]
         for dialogue, answer in zip(live, self.hints(requests), strict=True):
-            if isinstance(answer, Exception):
-                dialogue.fail(answer)
-                continue
-            dialogue.turns[-1] = dialogue.turns[-1].model_copy(update={"hint": answer.hint})
-            dialogue.error = dialogue.error or answer.error
-            dialogue.stop = answer.stop
-            if dialogue.stop is None:
-                self._read(dialogue, answer.hint.text)
+            dialogue.hear(answer)
 
 
-def failure(error: Exception) -> str:
-    """What a failed dialogue says of what broke it."""
-    return shorten(f"{type(error).__name__}: {error}", 500)
+class _Limited(LiveDialogue):
+    """A dialogue with the number of turns that it may have."""
+
+    def __init__(self, request: Request, history: History, limit: int) -> None:
+        super().__init__(request, history)
+        self.limit = limit
 
 
 def turn_seed(seed: int, turn: int) -> int:

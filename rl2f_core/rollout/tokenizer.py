@@ -118,6 +118,14 @@ class ByteTokenizer:
         return bytes(t for t in token_ids if t < 256).decode("utf-8", "replace")
 
 
+def conversation(tokenizer: ChatTokenizer, messages: Sequence[Message]) -> tuple[int, ...]:
+    """Tokens of messages up to where the next one begins, chat markers in them made harmless."""
+    clean: list[Message] = [
+        {"role": m["role"], "content": neutralise(m["content"], tokenizer.markers)} for m in messages
+    ]
+    return tuple(tokenizer.encode(tokenizer.template(clean, open_turn=True)))
+
+
 def neutralise(text: str, markers: Sequence[str]) -> str:
     """`text` with every chat marker broken by a space, and invisible characters other than white space removed.
 

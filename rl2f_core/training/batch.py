@@ -10,7 +10,7 @@ import torch
 
 from rl2f_core.backends._torch import right_padded
 from rl2f_core.training.losses import Norms, TokenBatch
-from rl2f_core.types import Sample
+from rl2f_core.types import WEIGHTINGS, Sample
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,24 @@ def free_length(sample: Sample) -> int:
     return max(0, next((i for i, held in enumerate(weighted) if held), 1) - 1)
 
 
+def weighted_positions(sample: Sample) -> list[int]:
+    """Positions of the tokens that carry any weight: those that `MicroBatch.wanted_BT` marks."""
+    return [p for p, held in enumerate(zip(sample.rl, sample.ce, sample.kl, strict=True)) if any(held)]
+
+
+def minibatches(samples: Sequence[Sample], count: int) -> list[list[Sample]]:
+    """Rows in up to `count` parts, dialogue by dialogue in turn: all terms of one dialogue share one update.
+
+    A row without a dialogue counts as one of its own.
+    """
+    places: dict[object, int] = {}
+    parts: list[list[Sample]] = [[] for _ in range(count)]
+    for number, sample in enumerate(samples):
+        place = places.setdefault(sample.dialogue or number, len(places))
+        parts[place % count].append(sample)
+    return [part for part in parts if part]
+
+
 def needed_length(sample: Sample) -> int:
     """Tokens up to and with the last weighted one."""
     weighted = [bool(a or b or c) for a, b, c in zip(sample.rl, sample.ce, sample.kl, strict=True)]
@@ -76,9 +94,13 @@ def _micro_batch(rows: Sequence[Sample], pad: int, device: torch.device) -> Micr
     input_BT, valid_BT = right_padded([r.token_ids[:n] for r, n in zip(rows, cut, strict=True)], pad, device)
     wanted_BT = torch.zeros_like(valid_BT)
     columns: dict[str, list[float]] = {k: [] for k in ("logprobs", "advantages", "rl", "ce", "kl", "ref_logprobs")}
+    weightings: list[int] = []
+    foreign: list[bool] = []
     for i, row in enumerate(rows):
-        positions = [p for p in range(cut[i]) if row.rl[p] or row.ce[p] or row.kl[p]]
+        positions = weighted_positions(row)
         wanted_BT[i, positions] = True
+        weightings += [WEIGHTINGS.index(row.weighting)] * len(positions)
+        foreign += [row.foreign] * len(positions)
         for name, values in columns.items():
             held = getattr(row, name)
             values += [held[p] for p in positions] if held is not None else [math.nan] * len(positions)
@@ -90,6 +112,8 @@ def _micro_batch(rows: Sequence[Sample], pad: int, device: torch.device) -> Micr
         ce_N=tensors["ce"],
         kl_N=tensors["kl"],
         reference_N=tensors["ref_logprobs"] if any(row.ref_logprobs is not None for row in rows) else None,
+        weighting_N=torch.tensor(weightings, dtype=torch.long, device=device) if any(weightings) else None,
+        foreign_N=torch.tensor(foreign, dtype=torch.bool, device=device) if any(foreign) else None,
     )
     prefixes = tuple(free_length(row) for row in rows)
     return MicroBatch(tuple(rows), input_BT, valid_BT, wanted_BT, tokens, prefixes)

@@ -21,7 +21,8 @@ from rl2f_core.backends._shared import WORTH, saving, shares
 from rl2f_core.backends._torch import load_base, selected_logprobs
 from rl2f_core.config import LoraConfig, StageConfig
 from rl2f_core.errors import AdapterError, ConfigError, RunError
-from rl2f_core.training.batch import MicroBatch, micro_batches, norms_of
+from rl2f_core.training.batch import MicroBatch, micro_batches, minibatches, norms_of, weighted_positions
+from rl2f_core.training.behaviour import settled, unsettled
 from rl2f_core.training.losses import LossConfig, Norms, loss
 from rl2f_core.types import Sample
 
@@ -65,13 +66,11 @@ def _means(sums: dict[str, float], norms: Norms) -> dict[str, float]:
     """Metric names and means from the sums of `losses.loss`."""
     out = {}
     if norms.rl:
-        out = {
-            "loss/rl": sums["rl"],
-            "ratio": sums["ratio"],
-            "clip_frac": sums["clipped"],
-            "mismatch_kl": sums["mismatch"],
-        }
-        out = {key: value / norms.rl for key, value in out.items()}
+        out["loss/rl"] = sums["rl"] / norms.rl
+        for key, name in (("ratio", "ratio"), ("clipped", "clip_frac"), ("mismatch", "mismatch_kl")):
+            for prefix, group in (("", ""), ("off_", "off_context/")):
+                if sums[f"{prefix}weight"]:
+                    out[f"{group}{name}"] = sums[f"{prefix}{key}"] / sums[f"{prefix}weight"]
     if norms.ce:
         out["loss/ce"] = sums["ce"] / norms.ce
     if norms.kl:
@@ -222,14 +221,15 @@ class Learner:
         Raises:
             RunError: The loss or the gradient is not finite; the weights are as before this update.
         """
-        parts = [samples[i :: stage.minibatches] for i in range(min(stage.minibatches, len(samples)))]
+        samples, dropped = self._behaviour(samples, stage, temperature)
+        parts = minibatches(samples, stage.minibatches)
         rate = learning_rate(stage, step)
         found: dict[str, list[float]] = {}
         for part in parts:
             for key, value in self._update(part, options, stage, rate, temperature).items():
                 found.setdefault(key, []).append(value)
         metrics = {key: sum(values) / len(values) for key, values in found.items()}
-        return {**metrics, "learning_rate": rate, "updates": float(len(parts))}
+        return {**metrics, **dropped, "learning_rate": rate, "updates": float(len(parts))}
 
     def seconds_of_update(self, samples: Sequence[Sample], stage: StageConfig, rows: int = 8) -> float:
         """An estimate of the seconds that one update on `samples` takes, from a few of them; changes nothing."""
@@ -270,6 +270,23 @@ class Learner:
             group["lr"], group["weight_decay"] = rate, stage.weight_decay
         self.optimiser.step()
         return {"loss": total, "entropy": entropy / max(count, 1), "grad_norm": norm, **_means(sums, norms)}
+
+    def _behaviour(
+        self, samples: Sequence[Sample], stage: StageConfig, temperature: float
+    ) -> tuple[list[Sample], dict[str, float]]:
+        """The rows as they stand before the update: see `training.behaviour.settled`; and what was dropped of them."""
+        asked = [sample for sample in samples if unsettled(sample)]
+        found: dict[int, Sample] = {}
+        with torch.no_grad():
+            for batch in micro_batches(asked, stage.micro_batch_tokens, self.pad, self.device):
+                logp_N, _ = self.policy(batch, temperature)
+                lengths = [len(weighted_positions(sample)) for sample in batch.samples]
+                for sample, logps in zip(batch.samples, logp_N.split(lengths), strict=True):
+                    found[id(sample)] = settled(sample, logps.tolist())
+        before = sum(sum(map(bool, sample.rl)) for sample in asked)
+        after = sum(sum(map(bool, found[id(sample)].rl)) for sample in asked if id(sample) in found)
+        metrics = {"off_context/masked_frac": 1 - after / before} if before else {}
+        return [found.get(id(sample), sample) for sample in samples], metrics
 
     def _reference(self, batch: MicroBatch, temperature: float, kind: str) -> MicroBatch:
         """The batch with log π_ref filled in, where a kl weight needs it and the row does not carry it."""

@@ -19,7 +19,7 @@ from rl2f_core.errors import ConfigError, PreflightError
 from rl2f_core.evaluation.costs import teacher_costs
 from rl2f_core.evaluation.preflight import preflight
 from rl2f_core.events import CheckpointEvent, DialogueEvent, Event, LogEvent, MetricEvent
-from rl2f_core.methods.base import Method
+from rl2f_core.methods.base import Method, Scene
 from rl2f_core.rollout.build import build_backend, build_engine
 from rl2f_core.rollout.engine import derive_seed
 from rl2f_core.run import Journal, Progress, RunDir, Stop, sha256
@@ -68,6 +68,7 @@ class Trainer:
             stage = self.config.stages[index]
             method: Method = registry.get("method", stage.method.type)(stage.method)
             start = self.position["step"] if index == self.position["stage"] else 0
+            method.begin(Scene.of(self.engine, start, stage.steps))
             if start == 0 and not self.position.get("begun"):
                 self._begin(index, stage, method)
             if not self._stage(index, stage, method, start):
@@ -126,7 +127,6 @@ class Trainer:
     def _stage(self, index: int, stage: StageConfig, method: Method, start: int) -> bool:
         from rl2f_core.training.losses import LossConfig
 
-        options = LossConfig(**method.loss_options())
         sampled_at = stage.temperature or self.config.rollout.temperature
         temperature = sampled_at if method.on_policy else 1.0  # demonstrations were not sampled
         collector = Collector(self.engine, stage, self.config.seed, ADAPTER)
@@ -135,6 +135,7 @@ class Trainer:
                 self._commit(index, step)
                 return False
             clock = _Clock()
+            method.begin(Scene.of(self.engine, step, stage.steps))
             collector.policy = f"{stage.name}@{step}"
             collector.advanced = self._ticker(f"{stage.name} step {step + 1} rollout")
             if method.on_policy:
@@ -143,6 +144,7 @@ class Trainer:
             groups = method.collect(collector, step)
             clock.lap("rollout")
             samples = [sample for group in groups for sample in method.samples(group)]
+            options = LossConfig(**method.loss_options())
             metrics = self.learner.update(samples, options, stage, step, temperature)
             clock.lap("update")
             values = {**step_metrics(groups, method.max_turns(self.config.rollout.max_turns), method), **metrics}
@@ -230,7 +232,7 @@ def _speed(
     seconds: dict[str, float], groups: Sequence[Group], samples: Sequence[Sample], method: Method
 ) -> dict[str, float]:
     """Seconds by phase, and tokens: those that the student sampled, or the demonstrated ones that it imitates."""
-    student = sum(sum(r.stream.student) for g in groups for r in g.rollouts)
+    student = sum(r.student_tokens for g in groups for r in g.rollouts)
     rows = sum(len(s.token_ids) for s in samples)
     return {
         **{f"seconds/{name}": value for name, value in seconds.items()},

@@ -4,6 +4,7 @@
 
 with ρ = exp(log π − log π_behaviour) and k3 = exp(d) − 1 − d, d = log π_ref − log π, which is never negative and whose
 expectation under π is KL(π ‖ π_ref) (Schulman, "Approximating KL divergence", 2020).  It is *added*: drift costs.
+What stands in the first mean is PPO's; a row may ask for another weighting of its tokens (`objective`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+
+from rl2f_core.types import WEIGHTINGS
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,10 @@ class TokenBatch:
     ce_N: torch.Tensor
     kl_N: torch.Tensor
     reference_N: torch.Tensor | None = None
+    weighting_N: torch.Tensor | None = None
+    """Position in `types.WEIGHTINGS`; None is `ppo` for all."""
+    foreign_N: torch.Tensor | None = None
+    """True where the token was sampled under another context than its row's; None is nowhere."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +55,33 @@ def surrogate(ratio_N: torch.Tensor, advantages_N: torch.Tensor, config: LossCon
     """min(ρA, clip(ρ)·A), [N] (PPO, arXiv 1707.06347, eq. 7, with two ε)."""
     clipped_N = ratio_N.clamp(1 - config.clip_low, 1 + config.clip_high)
     return torch.minimum(ratio_N * advantages_N, clipped_N * advantages_N)
+
+
+def objective(logp_N: torch.Tensor, batch: TokenBatch, config: LossConfig) -> torch.Tensor:
+    """What the rl stream maximises at each token, [N], by the weighting of its row (ρ = π / π_behaviour):
+
+    ppo    min(ρA, clip(ρ)·A)
+    is     ρ·A, unclipped importance sampling
+    cispo  sg(clip(ρ))·A·log π: clipped, and yet every token keeps a gradient (arXiv 2506.13585, eq. 4)
+    awr    ρ·A with ρ = 1 before the update (`training.behaviour`): advantage-weighted regression
+    """
+    log_ratio_N = logp_N - batch.behaviour_N
+    if batch.weighting_N is None:
+        return surrogate(log_ratio_N.exp(), batch.advantages_N, config)
+    value_N = torch.zeros_like(logp_N)
+    for code, name in enumerate(WEIGHTINGS):
+        held = (batch.weighting_N == code).nonzero()[:, 0]  # apart: ρ may overflow where another weighting is asked for
+        if not len(held):
+            continue
+        ratio, advantages = log_ratio_N[held].exp(), batch.advantages_N[held]
+        if name == "ppo":
+            part = surrogate(ratio, advantages, config)
+        elif name == "cispo":
+            part = ratio.detach().clamp(1 - config.clip_low, 1 + config.clip_high) * advantages * logp_N[held]
+        else:
+            part = ratio * advantages
+        value_N = value_N.index_add(0, held, part)
+    return value_N
 
 
 def k3(logp_N: torch.Tensor, reference_N: torch.Tensor) -> torch.Tensor:
@@ -66,17 +100,10 @@ def loss(
     total = logp_N.new_zeros(())
     sums: dict[str, float] = {}
     if norms.rl:
-        log_ratio_N = logp_N - batch.behaviour_N
-        ratio_N = log_ratio_N.exp()
-        part = -(surrogate(ratio_N, batch.advantages_N, config) * batch.rl_N).sum()
+        part = -(objective(logp_N, batch, config) * batch.rl_N).sum()
         total = total + part / norms.rl
-        with torch.no_grad():
-            outside_N = (ratio_N < 1 - config.clip_low) | (ratio_N > 1 + config.clip_high)
-            active_N = batch.rl_N * (batch.advantages_N != 0)
-            sums["rl"] = float(part.detach())
-            sums["ratio"] = float((ratio_N * batch.rl_N).sum())
-            sums["clipped"] = float((outside_N * active_N).sum())
-            sums["mismatch"] = float(((ratio_N - 1 - log_ratio_N) * batch.rl_N).sum())
+        sums["rl"] = float(part.detach())
+        sums |= _ratios(logp_N.detach(), batch, config)
     if norms.ce:
         part = -(logp_N * batch.ce_N).sum()
         total = total + config.ce_coef * part / norms.ce
@@ -89,3 +116,22 @@ def loss(
         total = total + config.kl_coef * part / norms.kl
         sums["kl"] = float(part.detach())
     return total, sums
+
+
+def _ratios(logp_N: torch.Tensor, batch: TokenBatch, config: LossConfig) -> dict[str, float]:
+    """Sums over the rl stream of ρ, of what the clip holds and of ρ − 1 − log ρ; apart for foreign tokens (`off_…`)."""
+    log_ratio_N = logp_N - batch.behaviour_N
+    ratio_N = log_ratio_N.exp()
+    outside_N = (ratio_N < 1 - config.clip_low) | (ratio_N > 1 + config.clip_high)
+    if batch.weighting_N is not None:
+        outside_N &= (batch.weighting_N == WEIGHTINGS.index("ppo")) | (batch.weighting_N == WEIGHTINGS.index("cispo"))
+    active_N = batch.rl_N * (batch.advantages_N != 0)
+    none_N = torch.zeros_like(outside_N) if batch.foreign_N is None else batch.foreign_N
+    sums: dict[str, float] = {}
+    for prefix, held in (("", ~none_N), ("off_", none_N)):
+        weight_N = batch.rl_N[held]
+        sums[f"{prefix}weight"] = float(weight_N.sum())
+        sums[f"{prefix}ratio"] = float((ratio_N[held] * weight_N).sum())
+        sums[f"{prefix}clipped"] = float((outside_N[held] * active_N[held]).sum())
+        sums[f"{prefix}mismatch"] = float(((ratio_N[held] - 1 - log_ratio_N[held]) * weight_N).sum())
+    return sums

@@ -55,7 +55,7 @@ def serve(settings: Settings, channel: Channel) -> None:
         if request["side"] == "engine":
             rollouts = engine.play(wanted, adapter=adapter, max_turns=sizes.turns)
             timed = watch.read()
-            streams = [(r.stream.token_ids, sum(r.stream.student), len(r.dialogue.turns)) for r in rollouts]
+            streams = [(r.streams[0].token_ids, r.student_tokens, len(r.dialogue.turns)) for r in rollouts]
         else:
             with Attention(backend.model, request["side"]):
                 streams = plain_loop(engine, wanted, sizes, request["repeat"])
@@ -173,14 +173,15 @@ def plain_loop(
 
 
 def rows_of(rollout: Rollout) -> dict[str, Any]:
-    """The training row of a dialogue, as `methods.rows.policy_row` makes it, with drawn advantages.
+    """The training row of a dialogue, as `methods.rows.policy_rows` makes it, with drawn advantages.
 
     No dialogue is solved, so its own advantages would all be 0 and there would be nothing to train on.
     """
-    from rl2f_core.methods.rows import policy_row
+    from rl2f_core.methods.rows import policy_rows
 
     rng = random.Random(rollout.dialogue.id)
-    return dataclasses.asdict(policy_row(rollout, [rng.gauss(0.5, 1.0) for _ in rollout.dialogue.turns], kl=False))
+    (row,) = policy_rows(rollout, [rng.gauss(0.5, 1.0) for _ in rollout.dialogue.turns], kl=False)
+    return dataclasses.asdict(row)
 
 
 def parameters(model: Any) -> dict[str, int]:
