@@ -25,7 +25,7 @@ from rl2f_core.rollout.engine import derive_seed
 from rl2f_core.run import Journal, Progress, RunDir, Stop, sha256
 from rl2f_core.training.collect import Collector
 from rl2f_core.training.curriculum import Course, course_of
-from rl2f_core.training.metrics import step_metrics
+from rl2f_core.training.metrics import part_metrics, step_metrics
 from rl2f_core.types import Group, Sample
 
 ADAPTER = "policy"
@@ -149,7 +149,9 @@ class Trainer:
             samples = [sample for group in groups for sample in method.samples(group)]
             metrics = self.learner.update(samples, options, now, step, temperature)
             clock.lap("update")
-            values = {**step_metrics(groups, method.max_turns(self.config.rollout.max_turns), method), **metrics}
+            turns = method.max_turns(self.config.rollout.max_turns)
+            values = {**step_metrics(groups, turns, method), **metrics}
+            values |= part_metrics(groups, turns, method, self.engine.environment)
             played = [*groups, *collector.replaced]
             values |= teacher_costs([rollout.dialogue for group in played for rollout in group.rollouts])
             values |= _speed(clock.seconds, played, samples, method) | {
