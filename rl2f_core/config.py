@@ -6,9 +6,6 @@ Unknown keys are errors, every field is documented under itself (the text become
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -25,8 +22,11 @@ from pydantic import (
 
 from rl2f_core import registry
 from rl2f_core.curricula import Curriculum
-from rl2f_core.errors import ConfigError, DataError, shorten
+from rl2f_core.errors import ConfigError, shorten
 from rl2f_core.fields import BASIC, BaseConfig
+from rl2f_core.files import disk_is_full as disk_is_full
+from rl2f_core.files import write_atomically as write_atomically
+from rl2f_core.matrix import cell, cells, is_matrix
 from rl2f_core.overrides import put
 from rl2f_core.schedules import GroupSize, Rate, Schedule, Temperature, number_at, whole_at
 
@@ -423,8 +423,11 @@ def _nearest(key: str, loc: tuple[Any, ...], config_type: type[BaseModel]) -> st
 
 
 def load_config(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> BaseRun:
-    """Read a YAML file, apply `a.b=c` overrides, validate."""
-    path = Path(path)
+    """Read a YAML file, apply `a.b=c` overrides, validate. `FILE:CELL` is one cell of a file with a matrix."""
+    path, chosen = Path(path), ""
+    if not path.exists() and ":" in path.name:
+        file, _, chosen = str(path).rpartition(":")
+        path = Path(file)
     try:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
@@ -433,6 +436,13 @@ def load_config(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -
         raise ConfigError(f"The configuration file cannot be read: {error}.", value=str(path)) from error
     if not isinstance(data, dict):
         raise ConfigError("The configuration file holds no mapping.", value=str(path))
+    if is_matrix(data):
+        if not chosen:
+            raise ConfigError("The file holds a matrix of configurations.", value=str(path), known=list(cells(data)),
+                              fix=f"Choose one: {path}:{next(iter(cells(data)))}")  # fmt: skip
+        data = cell(data, chosen)
+    elif chosen:
+        raise ConfigError("The file holds no matrix, so it has no cells.", value=str(path))
     for override in overrides:
         data = apply_override(data, override)
     return parse_config(data)
@@ -453,29 +463,3 @@ def apply_override(data: dict[str, Any], override: str) -> dict[str, Any]:
 def dump_yaml(config: BaseModel) -> str:
     """The config as YAML with every default written out; `load_config` of it gives the same config."""
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=110)
-
-
-def disk_is_full(error: BaseException) -> bool:
-    """Whether there was no room for what was written: no space, or a quota or limit on the size of files."""
-    full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    return getattr(error, "errno", None) in full or any(f"os error {number})" in str(error) for number in full)
-
-
-def write_atomically(path: Path, data: str | bytes) -> None:
-    """Write a whole file or nothing: a temporary sibling, flushed, then renamed."""
-    from rl2f_core.errors import DiskFullError
-
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "wb") as file:
-            file.write(data.encode() if isinstance(data, str) else data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        if disk_is_full(error):
-            raise DiskFullError("The disk is full.", value=str(path), fix="Free space, then resume the run.") from error
-        raise DataError(f"The file cannot be written: {error.strerror}.", value=str(path)) from error

@@ -70,7 +70,7 @@ class Mixture(Environment):
         type: Literal["mixture"] = "mixture"
         """Name of the environment."""
         parts: tuple[Part, ...] = Field(
-            ({"environment": "guess_number"}, {"environment": "secret_code"}),  # type: ignore[assignment]
+            ({"environment": "guess_number"}, {"environment": "secret_code"}),  # type: ignore[arg-type]
             min_length=2, json_schema_extra=BASIC,
         )  # fmt: skip
         """The environments that tasks come from."""
@@ -83,6 +83,13 @@ class Mixture(Environment):
             if twice is not None:
                 raise ValueError(f"two parts are called {twice!r}; give each a name of its own")
             return parts
+
+        def check_run(self, run: Any) -> None:
+            """Refuse what any of the parts refuses in this run. Raises `ValueError`."""
+            for part in self.parts:
+                check = getattr(part.environment, "check_run", None)
+                if check is not None:
+                    check(run)
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)

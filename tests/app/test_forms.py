@@ -255,7 +255,8 @@ def test_the_environment_of_the_readme_appears_with_its_fields_and_runs_from_the
 # -- form and YAML -----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_preset_goes_through_form_and_yaml_byte_for_byte(name: str, studio: Studio, tmp_path: Path) -> None:
-    wanted = dump_yaml(load_config(forms.PRESETS / f"{name}.yaml"))
+    file, _, cell = name.partition(":")
+    wanted = dump_yaml(load_config(forms.PRESETS / (f"{file}.yaml:{cell}" if cell else f"{file}.yaml")))
     from_yaml = forms.check_yaml(forms.preset_yaml(name), studio)
     assert from_yaml.ok and from_yaml.yaml == wanted
     from_form = forms.check_data(form_yaml.for_browser(from_yaml.data), studio)
