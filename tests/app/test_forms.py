@@ -421,6 +421,20 @@ def test_an_unknown_kind_is_an_error_at_the_kind(studio: Studio) -> None:
         assert list(wrong({**quickstart(), "kind": kind}, studio)) == ["kind"]
 
 
+def test_a_schedule_is_a_number_or_settings_and_its_errors_stand_at_the_point_that_caused_them(studio: Studio) -> None:
+    stages = next(f for f in forms.spec("train")["root"]["fields"] if f["key"] == "stages")["node"]["item"]["fields"]
+    nodes = {f["key"]: f["node"] for f in stages}
+    for key, kind in (("group_size", "integer"), ("learning_rate", "number"), ("temperature", "number")):
+        plain, points = nodes[key]["options"]
+        assert nodes[key]["kind"] == "union" and plain["kind"] == kind and points["kind"] == "object"
+        (held,) = [f["node"] for f in points["fields"] if f["key"] == "points"]
+        assert [f["key"] for f in held["item"]["fields"]] == ["step", "value"] and held["min"] == 1
+    assert nodes["temperature"]["nullable"] and nodes["curriculum"]["nullable"]
+    data = quickstart()
+    data["stages"][1]["group_size"] = {"points": [{"step": 0, "value": 4}, {"step": 5, "value": 0}]}
+    assert list(wrong(data, studio)) == ["stages.1.group_size.points.1.value"]
+
+
 # -- presets and names -------------------------------------------------------------------------------------------------
 def test_presets_start_with_the_default_and_say_what_they_are_for() -> None:
     found = forms.presets()
