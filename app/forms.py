@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -21,11 +20,13 @@ from app.form_sources import source_errors
 from app.form_yaml import YamlProblem
 from jobs.errors import NotFound
 from jobs.studio import Studio
+from rl2f_core import presets as core
 from rl2f_core import registry
 from rl2f_core.config import BaseRun, dump_yaml, parse_config
 from rl2f_core.errors import ConfigError
+from rl2f_core.presets import Preset
 
-PRESETS = Path(__file__).resolve().parent.parent / "data" / "configs"
+PRESETS = core.FOLDER
 DEFAULT_PRESET = "quickstart"
 
 
@@ -120,20 +121,9 @@ def change_kind(data: Mapping[str, Any], kind: str) -> dict[str, Any]:
 
 
 # -- where a form starts ---------------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class Preset:
-    """An experiment that ships with the project."""
-
-    name: str
-    about: str
-    """The comment at the top of its file."""
-    path: Path
-
-
 def presets() -> list[Preset]:
     """All presets, the default first, then by name."""
-    found = [Preset(p.stem, _head(p.read_text(encoding="utf-8")), p) for p in sorted(PRESETS.glob("*.yaml"))]
-    return sorted(found, key=lambda preset: preset.name != DEFAULT_PRESET)
+    return sorted(core.presets(), key=lambda preset: preset.name != DEFAULT_PRESET)
 
 
 def preset_yaml(name: str) -> str:
@@ -141,16 +131,7 @@ def preset_yaml(name: str) -> str:
     found = {preset.name: preset for preset in presets()}
     if name not in found:
         raise NotFound("There is no such preset.", value=name, known=list(found), fix="Choose one of the list.")
-    return found[name].path.read_text(encoding="utf-8")
-
-
-def _head(text: str) -> str:
-    lines = []
-    for line in text.splitlines():
-        if not line.startswith("#"):
-            break
-        lines.append(line.lstrip("# ").strip())
-    return " ".join(lines)
+    return found[name].text
 
 
 def file_name(name: object) -> str:

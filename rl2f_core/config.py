@@ -6,9 +6,6 @@ Unknown keys are errors, every field is documented under itself (the text become
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,7 +13,6 @@ import yaml
 from pydantic import (
     BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     GetJsonSchemaHandler,
     SerializeAsAny,
@@ -25,10 +21,15 @@ from pydantic import (
 )
 
 from rl2f_core import registry
-from rl2f_core.errors import ConfigError, DataError, shorten
+from rl2f_core.curricula import Curriculum
+from rl2f_core.errors import ConfigError, shorten
+from rl2f_core.fields import BASIC, BaseConfig
+from rl2f_core.files import disk_is_full as disk_is_full
+from rl2f_core.files import write_atomically as write_atomically
+from rl2f_core.matrix import cell, cells, is_matrix
+from rl2f_core.overrides import put
+from rl2f_core.schedules import GroupSize, Rate, Schedule, Temperature, number_at, whole_at
 
-BASIC: dict[str, Any] = {"basic": True}
-"""Mark of a field that a form shows first (`Field(..., json_schema_extra=BASIC)`); the others are folded away."""
 KNOWN_MODEL: dict[str, Any] = {"known": "models"}
 """Mark of a field that names a model to load: a form offers the known ones and takes no other path."""
 KNOWN_RUN: dict[str, Any] = {"known": "runs"}
@@ -43,14 +44,6 @@ KNOWN_JUDGE: dict[str, Any] = {"known": "judges"}
 """Mark of a field that holds a judge's prompt template: a form takes none but the shipped one."""
 KNOWN_PROMPT: dict[str, Any] = {"known": "prompts"}
 """Mark of a field that names a prompt template: a form takes the shipped ones alone."""
-
-
-class BaseConfig(BaseModel):
-    """Base of all configuration: frozen, unknown keys refused, field docstrings kept as descriptions."""
-
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", use_attribute_docstrings=True, validate_default=True, allow_inf_nan=False
-    )
 
 
 class Component:
@@ -241,14 +234,14 @@ class StageConfig(BaseConfig):
     """Optimiser steps (times `minibatches`)."""
     tasks_per_step: int = Field(8, ge=1, json_schema_extra=BASIC)
     """Tasks drawn at each step."""
-    group_size: int = Field(8, ge=1, json_schema_extra=BASIC)
-    """Dialogues on each task, G."""
+    group_size: GroupSize | Schedule[GroupSize] = Field(8, json_schema_extra=BASIC)
+    """Dialogues on each task, G; a number, or points over the steps."""
     minibatches: int = Field(1, ge=1)
     """Optimiser updates that one step's samples are split into; above 1 the later ones are off-policy (clipped)."""
-    learning_rate: float = Field(2e-4, gt=0, json_schema_extra=BASIC)
-    """Peak rate of AdamW."""
+    learning_rate: Rate | Schedule[Rate] = Field(2e-4, json_schema_extra=BASIC)
+    """Peak rate of AdamW; a number, or points over the steps."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """Decay of the rate over the stage."""
+    """Decay of the rate over the stage; a rate with points of its own keeps to them (constant)."""
     warmup_steps: int = Field(0, ge=0)
     """Steps of linear warm-up."""
     weight_decay: float = Field(0.0, ge=0)
@@ -261,12 +254,44 @@ class StageConfig(BaseConfig):
     """Dynamic sampling: how many groups of equal returns may be re-drawn in a step."""
     reference: Literal["base", "stage_start"] = "stage_start"
     """π_ref of the KL stream: the base model, or the weights this stage started from."""
-    temperature: float | None = Field(None, gt=0)
-    """Sampling temperature of this stage; None means `rollout.temperature`."""
+    temperature: Temperature | Schedule[Temperature] | None = None
+    """Sampling temperature of this stage; a number, or points over the steps; None means `rollout.temperature`."""
+    curriculum: Curriculum | None = None
+    """Levels of the environment that training goes through; None trains on the environment as it is."""
     save_every: int = Field(10, ge=1)
     """Steps between named checkpoints; the last step is always saved."""
     commit_every: int = Field(1, ge=1)
     """Steps between commits: what a resume goes back to, and when events become visible."""
+
+    @model_validator(mode="after")
+    def _one_decay(self) -> StageConfig:
+        if isinstance(self.learning_rate, Schedule) and self.schedule != "constant":
+            raise ValueError(
+                f"learning_rate has points of its own, which schedule {self.schedule!r} would bend; "
+                "take schedule constant, or a plain learning_rate"
+            )
+        return self
+
+    def at(self, step: int) -> StageAt:
+        """The stage as it is at a 0-based step: every schedule replaced by its value."""
+        values = dict(self.__dict__)
+        values["group_size"] = whole_at(self.group_size, step)
+        values["learning_rate"] = number_at(self.learning_rate, step)
+        values["temperature"] = None if self.temperature is None else number_at(self.temperature, step)
+        return StageAt.model_construct(**values)
+
+    def breakpoints(self) -> list[int]:
+        """The steps at which a schedule has a point, 0 among them; what holds at these holds between them too."""
+        held = (self.group_size, self.learning_rate, self.temperature)
+        return sorted({0, *(p.step for each in held if isinstance(each, Schedule) for p in each.points)})
+
+
+class StageAt(StageConfig):
+    """A stage as it is at one step."""
+
+    group_size: int
+    learning_rate: float
+    temperature: float | None
 
 
 class BaseRun(BaseConfig):
@@ -342,7 +367,11 @@ class RunConfig(BaseRun):
                 )
             check = getattr(stage.method, "check_stage", None)
             if check is not None:
-                check(stage, self)
+                for step in stage.breakpoints():
+                    check(stage.at(step), self)
+            if stage.curriculum is not None:
+                method: Any = registry.get("method", stage.method.type)  # type: ignore[attr-defined]
+                stage.curriculum.check(stage.name, self.environment, on_policy=method.on_policy)
             seen.append(stage.name)
         for name in self.evaluation.checkpoints:
             if name not in ("base", "stages") and not any(_saves(stage, name) for stage in self.stages):
@@ -400,8 +429,11 @@ def _nearest(key: str, loc: tuple[Any, ...], config_type: type[BaseModel]) -> st
 
 
 def load_config(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> BaseRun:
-    """Read a YAML file, apply `a.b=c` overrides, validate."""
-    path = Path(path)
+    """Read a YAML file, apply `a.b=c` overrides, validate. `FILE:CELL` is one cell of a file with a matrix."""
+    path, chosen = Path(path), ""
+    if not path.exists() and ":" in path.name:
+        file, _, chosen = str(path).rpartition(":")
+        path = Path(file)
     try:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
@@ -410,6 +442,13 @@ def load_config(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -
         raise ConfigError(f"The configuration file cannot be read: {error}.", value=str(path)) from error
     if not isinstance(data, dict):
         raise ConfigError("The configuration file holds no mapping.", value=str(path))
+    if is_matrix(data):
+        if not chosen:
+            raise ConfigError("The file holds a matrix of configurations.", value=str(path), known=list(cells(data)),
+                              fix=f"Choose one: {path}:{next(iter(cells(data)))}")  # fmt: skip
+        data = cell(data, chosen)
+    elif chosen:
+        raise ConfigError("The file holds no matrix, so it has no cells.", value=str(path))
     for override in overrides:
         data = apply_override(data, override)
     return parse_config(data)
@@ -424,51 +463,9 @@ def apply_override(data: dict[str, Any], override: str) -> dict[str, Any]:
         value = yaml.safe_load(text)
     except (ValueError, RecursionError, yaml.YAMLError) as error:
         raise ConfigError("The override's value is not YAML.", value=override) from error
-
-    def put(node: Any, keys: list[str]) -> Any:
-        if not keys:
-            return value
-        key, rest = keys[0], keys[1:]
-        if isinstance(node, list):
-            if not key.isdigit() or int(key) >= len(node):
-                raise ConfigError("The override names no entry of the list.", value=override,
-                                  known=[str(i) for i in range(len(node))])  # fmt: skip
-            return [put(item, rest) if i == int(key) else item for i, item in enumerate(node)]
-        if isinstance(node, str):
-            node = {"type": node}  # a component written by its bare name
-        if node is not None and not isinstance(node, dict):
-            raise ConfigError("The override goes below a plain value.", value=override)
-        return {**(node or {}), key: put((node or {}).get(key), rest)}
-
-    return put(data, dotted.split("."))
+    return put(data, dotted, value, override)
 
 
 def dump_yaml(config: BaseModel) -> str:
     """The config as YAML with every default written out; `load_config` of it gives the same config."""
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=110)
-
-
-def disk_is_full(error: BaseException) -> bool:
-    """Whether there was no room for what was written: no space, or a quota or limit on the size of files."""
-    full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    return getattr(error, "errno", None) in full or any(f"os error {number})" in str(error) for number in full)
-
-
-def write_atomically(path: Path, data: str | bytes) -> None:
-    """Write a whole file or nothing: a temporary sibling, flushed, then renamed."""
-    from rl2f_core.errors import DiskFullError
-
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "wb") as file:
-            file.write(data.encode() if isinstance(data, str) else data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        if disk_is_full(error):
-            raise DiskFullError("The disk is full.", value=str(path), fix="Free space, then resume the run.") from error
-        raise DataError(f"The file cannot be written: {error.strerror}.", value=str(path)) from error

@@ -57,7 +57,7 @@ def shown(run: Run, problem: Problem) -> Shown:
     """The problem and the system message of a run."""
     environment = _environment(run.config)
     try:
-        if environment is not None and environment.name == problem.environment:
+        if environment is not None and environment.speaks_of(problem.environment):
             return Shown(environment.prompt(problem.public), environment.system(), True)
     except _MISFIT:
         pass
@@ -68,7 +68,7 @@ def answer(run: Run, problem: Problem) -> str | None:
     """The gold answer in the environment's words, or None where it is not to be had."""
     environment = _environment(run.config)
     try:
-        if environment is None or environment.name != problem.environment:
+        if environment is None or not environment.speaks_of(problem.environment):
             return None
         return environment.answer(
             Task(

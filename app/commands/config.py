@@ -32,6 +32,22 @@ def show(config: Config, sets: Sets = None) -> None:
 
 
 @app.command()
+def cells(config: Config) -> None:
+    """List the configurations of a file with a matrix, one a line, as the other commands take them."""
+    import yaml
+
+    from rl2f_core import matrix
+    from rl2f_core.errors import ConfigError
+
+    try:
+        data = yaml.safe_load(config.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise ConfigError(f"The configuration file cannot be read: {error}.", value=str(config)) from error
+    for name in matrix.cells(data) if matrix.is_matrix(data) else [""]:
+        typer.echo(f"{config}:{name}" if name else str(config))
+
+
+@app.command()
 def validate(config: Config, sets: Sets = None) -> None:
     """Say whether the configuration is right; each error is named by its field."""
     from rl2f_core.config import load_config

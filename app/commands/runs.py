@@ -166,10 +166,29 @@ def preflight(
     config: Annotated[Path, typer.Argument(help="YAML file of a training run.")],
     sets: Sets = None,
     out: Out = None,
+    dry: Annotated[
+        bool, typer.Option("--dry", help="Only build everything and play it once on a tiny random model; seconds.")
+    ] = False,
 ) -> None:
     """Say whether a run is worth starting: parsable share, solve rate, useful groups, lengths, time and memory."""
     from rl2f_core.config import load_config, parse_config
 
+    if dry:
+        _dry(load_config(config, sets or []), out)
+        return
     data = load_config(config, sets or []).model_dump(mode="json")
     name = f"preflight {data['name']}"[:100]
     execute_in(create(parse_config({**data, "kind": "preflight", "name": name}), out))
+
+
+def _dry(config: BaseRun, out: Path | None) -> None:
+    """Play the small version in `out`, or in a folder that is removed again."""
+    import tempfile
+
+    from app.console import out as console
+    from app.progress import TerminalProgress
+    from rl2f_core.evaluation.dry import dry_run
+
+    with tempfile.TemporaryDirectory() as folder, TerminalProgress() as progress:
+        said = dry_run(config, out or Path(folder) / "dry", progress)
+    console().print(said, markup=False)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
+from rl2f_core import presets as core
 from rl2f_core.config import BaseRun
 from rl2f_core.environments.base import Environment
 from rl2f_core.errors import ConfigError
@@ -17,22 +17,17 @@ from rl2f_core.rollout.history import template
 from rl2f_core.rollout.live import judged
 from rl2f_core.types import SPLITS, Dialogue, StopReason, Task, Turn, TurnStop
 
-PRESETS = Path(__file__).resolve().parents[2] / "data" / "configs"
 MAX_INDEX = 2**31
 
 
 def presets() -> list[str]:
     """Names of the shipped configurations."""
-    return sorted(path.stem for path in PRESETS.glob("*.yaml"))
+    return sorted(preset.name for preset in core.presets())
 
 
 def preset(name: str) -> BaseRun:
     """A shipped configuration by name; raises `ConfigError` naming those there are."""
-    from rl2f_core.config import load_config
-
-    if name not in presets():
-        raise ConfigError("There is no such preset.", value=name, known=presets())
-    return load_config(PRESETS / f"{name}.yaml")
+    return core.preset(name).config()
 
 
 def shared_fields(config: BaseRun) -> dict[str, Any]:

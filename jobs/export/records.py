@@ -163,7 +163,7 @@ class Voice:
         )
 
     def _of_task(self, name: str) -> Any | None:
-        if self.environment is not None and self.environment.name == name:
+        if self.environment is not None and self.environment.speaks_of(name):
             return self.environment
         if name not in self._others:
             try:

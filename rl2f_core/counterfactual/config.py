@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 
 from rl2f_core.config import BASIC, KNOWN_CHECKPOINT, KNOWN_RUN, BaseRun, RunConfig
 from rl2f_core.counterfactual.arms import Arm, named
+from rl2f_core.curricula import level_of
 from rl2f_core.errors import ConfigError
 from rl2f_core.run import RunDir
 
@@ -48,10 +49,17 @@ class CounterfactualRun(BaseRun):
         return named(self.arms)
 
 
-def settings_of(source: RunDir, phase: str, stage: str = "") -> dict[str, Any]:
+def settings_of(source: RunDir, phase: str, stage: str = "", step: int = 0, task: str = "") -> dict[str, Any]:
     """What a fork takes over from its source: model, environment, teacher, leaks, and how dialogues were played.
 
-    `phase` and `stage` of the dialogues decide turns and temperature. A run's own name and kind are left out.
+    A run's own name and kind are left out.
+
+    Args:
+        source: The run that holds the dialogues.
+        phase: Theirs; with stage and step it decides turns and temperature.
+        stage: Of training; "" where they come from several.
+        step: Theirs, 1-based; 0 is the stage's beginning.
+        task: Id of their task, which names the level of the stage's curriculum.
     """
     config = source.config()
     shared = {k: v for k, v in config.model_dump().items() if k in BaseRun.model_fields and k != "lora"}
@@ -59,7 +67,12 @@ def settings_of(source: RunDir, phase: str, stage: str = "") -> dict[str, Any]:
     if phase == "evaluation":
         changed = {"max_turns": config.evaluation.max_turns, "temperature": config.evaluation.temperature}
     elif isinstance(config, RunConfig):
-        changed = {"temperature": next((s.temperature for s in config.stages if s.name == stage), None)}
+        held = next((s for s in config.stages if s.name == stage), None)
+        if held is not None:
+            changed = {"temperature": held.at(max(0, step - 1)).temperature}
+            number = level_of(task)
+            if held.curriculum is not None and number is not None:
+                shared["environment"] = held.curriculum.environments(config.environment)[number - 1].model_dump()
     shared["rollout"] = {**shared["rollout"], **{k: v for k, v in changed.items() if v is not None}}
     return shared
 

@@ -12,7 +12,7 @@ import hashlib
 import random
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from rl2f_core.config import BaseConfig
@@ -79,6 +79,23 @@ class Environment(ABC):
 
         Raises `DataError` where the answer, or what the verifier needs of the problem, cannot be read.
         """
+
+    @property
+    def parts(self) -> Mapping[str, Environment]:
+        """The environments of a mixture by their names; empty where it is none."""
+        return {}
+
+    def speaks_of(self, environment: str) -> bool:
+        """Whether tasks whose `Task.environment` is this name are its own; a mixture's are named for its parts'."""
+        return environment == self.name or any(part.name == environment for part in self.parts.values())
+
+    def part_of(self, task: Task) -> str:
+        """The name of the part that a task belongs to; empty where the environment is no mixture."""
+        return ""
+
+    def sibling(self, task: Task, index: int) -> Task:
+        """A task of the same split and sort at a position of the stream; in a mixture, one of the same part."""
+        return self.task(task.split, index)
 
     # -- the student's side ------------------------------------------------------------------------------------
     def system(self) -> str:

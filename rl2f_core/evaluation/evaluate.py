@@ -17,6 +17,7 @@ from urllib.parse import quote
 from rl2f_core.backends.base import Backend
 from rl2f_core.backends.pool import Models
 from rl2f_core.config import BaseRun, EvaluationConfig, write_atomically
+from rl2f_core.environments.base import Environment
 from rl2f_core.errors import DataError
 from rl2f_core.evaluation.costs import add_costs, costs_text, teacher_costs
 from rl2f_core.evaluation.figures import write_figures
@@ -177,19 +178,36 @@ def report_of(config: BaseRun, run_dir: RunDir, player: Player, names: Sequence[
     played: dict[str, dict[str, Sequence[Dialogue]]] = {
         name: {c: read_dialogues(run_dir, name, c) for c in settings.controls} for name in names
     }
-    return build_report(
-        player.engine.environment,
-        played,
-        player.turns,
-        level=player.tasks[0].level,
-        split=settings.split,
-        tasks=settings.tasks,
-        samples=settings.samples,
-        seed=config.seed,
-        resamples=settings.bootstrap,
-        bootstrap_seed=settings.seed,
-        notes=[*training_notes(run_dir), *_teacher_notes(played)],
-    )
+    environment = player.engine.environment
+
+    def measured(of: Environment, tasks: Sequence[Task], name: str = "", **more: Any) -> EvaluationReport:
+        wanted = {task.id for task in tasks}
+        own = {
+            checkpoint: {c: [d for d in dialogues if d.task_id in wanted] for c, dialogues in by_control.items()}
+            for checkpoint, by_control in played.items()
+        }
+        made = build_report(
+            of,
+            own,
+            player.turns,
+            level="" if of.parts else tasks[0].level,
+            split=settings.split,
+            tasks=len(tasks),
+            samples=settings.samples,
+            seed=config.seed,
+            resamples=settings.bootstrap,
+            bootstrap_seed=settings.seed,
+            **more,
+        )
+        return made.model_copy(update={"environment": name}) if name else made
+
+    parts = []
+    for name, part in environment.parts.items():
+        own_tasks = [task for task in player.tasks if environment.part_of(task) == name]
+        if own_tasks:
+            parts.append(measured(part, own_tasks, name))
+    notes = [*training_notes(run_dir), *_teacher_notes(played)]
+    return measured(environment, player.tasks, notes=notes, parts=parts)
 
 
 def training_notes(run_dir: RunDir) -> list[str]:

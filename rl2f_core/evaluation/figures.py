@@ -233,8 +233,7 @@ li { margin: .3rem 0; overflow-wrap: anywhere; }
 def to_html(report: EvaluationReport, charts: Sequence[Chart]) -> str:
     """One page that needs no network: findings, figures, tables. Plotly's script is inside once."""
     head = f"<title>Evaluation of {html.escape(report.title)}</title><style>{_CSS}</style>"
-    sentences = findings(report)
-    first = [s for s in sentences if s.startswith("hint_effect of ")]
+    first = [s for s in findings(report) if s.startswith("hint_effect of ")]
     parts = [f"<h1>Evaluation of {html.escape(report.title)}</h1>", _list(first)]
     for position, chart in enumerate(charts):
         parts.append(
@@ -242,13 +241,21 @@ def to_html(report: EvaluationReport, charts: Sequence[Chart]) -> str:
                 full_html=False, include_plotlyjs=position == 0, config={"responsive": True, "displayModeBar": False}
             )
         )
-    parts += ["<h2>What separates and what does not</h2>", _list(sentences)]
+    parts += _words(report)
+    for part in report.parts:
+        parts += [f"<h1>{html.escape(part.title)}</h1>", *_words(part)]
+    meta = '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
+    return f"<!doctype html><html lang=en><head>{meta}{head}</head><body>{''.join(parts)}</body></html>"
+
+
+def _words(report: EvaluationReport) -> list[str]:
+    """Findings and tables of a report."""
+    made = ["<h2>What separates and what does not</h2>", _list(findings(report))]
     for title, header, rows in tables(report):
         cells = "".join(f"<th>{html.escape(c)}</th>" for c in header)
         body = "".join("<tr>" + "".join(f"<td>{html.escape(c)}</td>" for c in row) + "</tr>" for row in rows)
-        parts.append(f"<h2>{html.escape(title)}</h2><div class=scroll><table><tr>{cells}</tr>{body}</table></div>")
-    meta = '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
-    return f"<!doctype html><html lang=en><head>{meta}{head}</head><body>{''.join(parts)}</body></html>"
+        made.append(f"<h2>{html.escape(title)}</h2><div class=scroll><table><tr>{cells}</tr>{body}</table></div>")
+    return made
 
 
 def _list(sentences: Sequence[str]) -> str:

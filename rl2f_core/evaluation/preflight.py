@@ -60,7 +60,7 @@ class PreflightReport(Value):
     failed: int
     """Dialogues that ended in an error."""
     seconds_per_step: float
-    """Estimate for a step of the stage."""
+    """Estimate for a step of the stage, as it begins."""
     seconds_in_all: float
     """Estimate for the steps of this stage."""
     memory_gib: float
@@ -119,9 +119,9 @@ def preflight(
     """Play `config.preflight` tasks × samples and judge; returns the report and the dialogues.
 
     Args:
-        engine: Plays.
+        engine: Plays; with the stage's first level, where it has a curriculum.
         config: For the thresholds.
-        stage: The stage that would start.
+        stage: The stage that would start; temperature and group size are those of its first step.
         method: Its method.
         adapter: The starting weights.
         policy: Their name.
@@ -141,15 +141,19 @@ def preflight(
     turns = method.max_turns(config.rollout.max_turns)
     start = time.perf_counter()
     rollouts = engine.play(requests, adapter=adapter, policy=policy, max_turns=turns,
-                           temperature=stage.temperature, advanced=advanced)  # fmt: skip
+                           temperature=stage.at(0).temperature, advanced=advanced)  # fmt: skip
     seconds = time.perf_counter() - start
     size = check.samples
     groups = [Group(task, tuple(rollouts[i * size : (i + 1) * size])) for i, task in enumerate(tasks)]
     samples = [s for g in groups for s in method.samples(g)] if method.on_policy else []
-    scale = stage.tasks_per_step * stage.group_size / len(requests)
     update = time_update(samples) if time_update is not None and samples else 0.0
-    per_step = (seconds + update) * scale
-    return _report(engine, config, stage, method, groups, turns, per_step), groups
+    per_dialogue = (seconds + update) / len(requests)
+    return _report(engine, config, stage, method, groups, turns, per_dialogue), groups
+
+
+def dialogues_of(stage: StageConfig) -> list[int]:
+    """How many dialogues each step of a stage plays, by its schedule of group sizes; re-drawn groups are left out."""
+    return [stage.tasks_per_step * stage.at(step).group_size for step in range(stage.steps)]
 
 
 def _report(
@@ -159,7 +163,7 @@ def _report(
     method: Method,
     groups: Sequence[Group],
     turns: int,
-    per_step: float,
+    per_dialogue: float,
 ) -> PreflightReport:
     dialogues = [r.dialogue for g in groups for r in g.rollouts]
     streams = [stream for g in groups for r in g.rollouts for stream in r.streams]
@@ -189,8 +193,8 @@ def _report(
         context_tokens=context,
         truncated=wilson(sum(d.stop is StopReason.TRUNCATED for d in dialogues), n),
         failed=sum(d.stop is StopReason.FAILED for d in dialogues),
-        seconds_per_step=per_step,
-        seconds_in_all=per_step * stage.steps,
+        seconds_per_step=per_dialogue * dialogues_of(stage)[0],
+        seconds_in_all=per_dialogue * sum(dialogues_of(stage)),
         memory_gib=_memory_gib(engine),
         usual_answer=Counter(t.attempt[:80] for t in firsts).most_common(1)[0][0] if firsts else "",
         passed=True,

@@ -5,6 +5,7 @@ The sentences say what separates and what does not: an effect is called one only
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 
@@ -112,6 +113,8 @@ class EvaluationReport(Value):
     """Later checkpoints against earlier ones."""
     notes: tuple[str, ...] = Field(default=())
     """Sentences to print below the findings, e.g. the tokens a checkpoint was trained on."""
+    parts: tuple[EvaluationReport, ...] = ()
+    """Of a mixture: the same for the tasks of each part alone, in the mixture's order."""
 
     @property
     def checkpoints(self) -> list[str]:
@@ -146,6 +149,8 @@ class EvaluationReport(Value):
             lines += [markdown_table(table), ""]
         lines += ["## What separates and what does not", ""]
         lines += [f"- {sentence}" for sentence in findings(self)]
+        for part in self.parts:
+            lines += ["", re.sub("^#", "##", part.to_markdown().rstrip(), flags=re.MULTILINE)]
         return "\n".join(lines) + "\n"
 
 
@@ -172,6 +177,7 @@ def build_report(
     resamples: int = 2000,
     bootstrap_seed: int = 0,
     notes: Sequence[str] = (),
+    parts: Sequence[EvaluationReport] = (),
 ) -> EvaluationReport:
     """Measure everything that was played: `played[checkpoint][control]` are the dialogues, oldest checkpoint first."""
     rows, found, differences = [], [], []
@@ -208,6 +214,7 @@ def build_report(
         effects=tuple(found),
         differences=tuple(differences),
         notes=(*_foreign_hints(played), *notes),
+        parts=tuple(parts),
     )
 
 

@@ -67,8 +67,9 @@ def fork_config(
     origin_at(found, turn)
     title = source.config().name
     data = {
-        **settings_of(source, found.phase, found.stage), "kind": "fork", "name": f"fork {title}"[:100], "source": name,
-        "dialogue": event, "turn": turn, "checkpoints": dict(checkpoints), **changes,
+        **settings_of(source, found.phase, found.stage, found.step, found.task.id), "kind": "fork",
+        "name": f"fork {title}"[:100], "source": name, "dialogue": event, "turn": turn,
+        "checkpoints": dict(checkpoints), **changes,
     }  # fmt: skip
     made = parse_config({**data, **({"arms": list(arms)} if arms else {})})
     assert isinstance(made, ForkRun)

@@ -36,6 +36,7 @@ class Preflight:
         """Play, report, and raise `PreflightError` where the run is not worth starting."""
         from rl2f_core.evaluation.preflight import preflight
         from rl2f_core.rollout.build import build_backend, build_engine
+        from rl2f_core.training.curriculum import course_of
 
         refused = (journal.position or {}).get("refused")
         if refused:
@@ -47,8 +48,10 @@ class Preflight:
         start = config.lora.start
         if start is not None:
             backend.load_adapter("start", Path(start))
+        engine = build_engine(config, backend)
+        course = course_of(config, stage, engine)
         report, groups = preflight(
-            build_engine(config, backend),
+            engine if course is None else course.engines[0],
             config,
             stage,
             method,
@@ -92,6 +95,6 @@ class Preflight:
                 backend.folder, config.lora, dtype=backend.dtype, device=backend.device,
                 banned=backend.tokenizer.banned_ids, pad=backend.tokenizer.end_id, seed=0,
             )  # fmt: skip
-            return learner.seconds_of_update(samples, stage)
+            return learner.seconds_of_update(samples, stage.at(0))
 
         return timed

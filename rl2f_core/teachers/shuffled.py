@@ -70,7 +70,7 @@ class ShuffledTeacher(Teacher):
     def __init__(self, config: Any, environment: Environment, models: Models | None = None) -> None:
         super().__init__(config, environment, models)
         self.source: Teacher = registry.get("teacher", config.source.type)(config.source, environment, models)
-        self._pool: dict[tuple[Split, int], Task] = {}
+        self._pool: dict[tuple[str, Split, int], Task] = {}
 
     def feedback(self, requests: Sequence[FeedbackRequest]) -> list[Feedback]:
         """The source teacher's hint on another task for each request; one call of the source for the whole batch.
@@ -105,7 +105,7 @@ class ShuffledTeacher(Teacher):
         words = self._words(task)
         others: list[tuple[tuple[bool, bool, float], Task]] = []
         for index in rng.sample(range(POOL), CANDIDATES):
-            other = self._task(task.split, index)
+            other = self._sibling(task, index)
             if self.environment.canonical(other) == own:
                 continue
             theirs = self._words(other)
@@ -119,10 +119,12 @@ class ShuffledTeacher(Teacher):
     def _words(self, task: Task) -> set[str]:
         return set(re.findall(r"\w+", self.environment.prompt(task.public)))
 
-    def _task(self, split: Split, index: int) -> Task:
-        if (split, index) not in self._pool:
-            self._pool[split, index] = self.environment.task(split, index)
-        return self._pool[split, index]
+    def _sibling(self, task: Task, index: int) -> Task:
+        """A task at a position; in a mixture of the same part, since another environment's hint is no fair control."""
+        key = self.environment.part_of(task), task.split, index
+        if key not in self._pool:
+            self._pool[key] = self.environment.sibling(task, index)
+        return self._pool[key]
 
     def _wrong_turns(self, task: Task, length: int, seed: int, retry: int) -> FeedbackRequest | None:
         """`length` wrong attempts of the environment's imperfect student, with the scripted hints between them.

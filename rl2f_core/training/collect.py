@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +10,7 @@ from rl2f_core.config import StageConfig
 from rl2f_core.methods.base import Method
 from rl2f_core.methods.credit import has_gradient
 from rl2f_core.rollout.engine import Request, RolloutEngine, derive_seed
+from rl2f_core.training.curriculum import Course
 from rl2f_core.training.demonstrations import demonstrate
 from rl2f_core.types import Group, Rollout, Task
 
@@ -17,11 +18,16 @@ SEED_STRIDE = 1_000_003
 """Tasks between the training streams of two run seeds."""
 RESAMPLE_START = 500_000
 """Where in a run's stream the tasks of re-drawn groups begin."""
+Place = tuple[RolloutEngine, Task]
+"""A task of a step, and the engine that plays it."""
 
 
 @dataclass
 class Collector:
-    """Collects groups for one stage; everything random follows from (run seed, stage, step, task, sample)."""
+    """Collects groups for one stage; everything random follows from (run seed, stage, step, task, sample).
+
+    Group size and temperature are those of the step, the tasks those of the level that the curriculum has reached.
+    """
 
     engine: RolloutEngine
     stage: StageConfig
@@ -31,11 +37,13 @@ class Collector:
     advanced: Callable[[int, int], None] | None = None
     replaced: list[Group] = field(default_factory=list)
     """Groups of equal returns that were re-drawn in the last step: played and paid for, but not trained on."""
+    course: Course | None = None
+    """Where the tasks come from, where the stage has a curriculum."""
 
     def rollouts(self, step: int, method: Method) -> list[Group]:
         """The policy's dialogues on the step's tasks, groups of equal returns re-drawn up to the stage's budget."""
         first = step * self.stage.tasks_per_step
-        groups = self._play(step, [self._task(first + i) for i in range(self.stage.tasks_per_step)], 0, method)
+        groups = self._play(step, self._places(step, 0, first, self.stage.tasks_per_step), 0, method)
         self.replaced = []
         budget = self.stage.max_resamples
         while budget > 0:
@@ -44,7 +52,7 @@ class Collector:
                 break
             redrawn = len(self.replaced)
             start = RESAMPLE_START + step * self.stage.max_resamples + redrawn
-            fresh = self._play(step, [self._task(start + j) for j in range(len(flat))], 1 + redrawn, method)
+            fresh = self._play(step, self._places(step, 1 + redrawn, start, len(flat)), 1 + redrawn, method)
             for i, group in zip(flat, fresh, strict=True):
                 self.replaced.append(groups[i])
                 groups[i] = group
@@ -53,34 +61,51 @@ class Collector:
 
     def demonstrations(self, step: int, config: Any) -> list[Group]:
         """The environment's dialogues on the step's tasks."""
-        first = step * self.stage.tasks_per_step
-        tasks = [self._task(first + i) for i in range(self.stage.tasks_per_step)]
+        places = self._places(step, 0, step * self.stage.tasks_per_step, self.stage.tasks_per_step)
         turns = config.max_turns or self.engine.config.max_turns
-        return self._groups(tasks, demonstrate(self.engine, self._requests(step, tasks, 0), config, turns))
+        return self._groups(step, places, 0, lambda engine, asked: demonstrate(engine, asked, config, turns))
 
-    def _play(self, step: int, tasks: list[Task], round_: int, method: Method) -> list[Group]:
-        rollouts = self.engine.play(
-            self._requests(step, tasks, round_),
-            adapter=self.adapter,
-            policy=self.policy,
-            max_turns=method.max_turns(self.engine.config.max_turns),
-            temperature=self.stage.temperature,
-            advanced=self.advanced,
-        )
-        return self._groups(tasks, rollouts)
+    def _play(self, step: int, places: Sequence[Place], draw: int, method: Method) -> list[Group]:
+        def play(engine: RolloutEngine, asked: Sequence[Request]) -> list[Rollout]:
+            return engine.play(
+                asked,
+                adapter=self.adapter,
+                policy=self.policy,
+                max_turns=method.max_turns(engine.config.max_turns),
+                temperature=self.stage.at(step).temperature,
+                advanced=self.advanced,
+            )
 
-    def _task(self, index: int) -> Task:
-        return self.engine.environment.task("train", self.seed * SEED_STRIDE + index)
+        return self._groups(step, places, draw, play)
 
-    def _requests(self, step: int, tasks: list[Task], round_: int) -> list[Request]:
-        requests = []
-        for i, task in enumerate(tasks):
-            group = f"{self.stage.name}/{step + 1}/{f'{round_}.' if round_ else ''}{i}"
-            for j in range(self.stage.group_size):
-                seed = derive_seed(self.seed, self.stage.name, step, round_, i, j)
-                requests.append(Request(task, f"{group}/{j}", group, j, seed))
-        return requests
+    def _places(self, step: int, draw: int, start: int, count: int) -> list[Place]:
+        """Tasks `start` … of this run's own part of the training stream."""
+        indices = range(self.seed * SEED_STRIDE + start, self.seed * SEED_STRIDE + start + count)
+        if self.course is not None:
+            return [self.course.task(step, draw, i, index) for i, index in enumerate(indices)]
+        return [(self.engine, self.engine.environment.task("train", index)) for index in indices]
 
-    def _groups(self, tasks: list[Task], rollouts: list[Rollout]) -> list[Group]:
-        size = self.stage.group_size
-        return [Group(task, tuple(rollouts[i * size : (i + 1) * size])) for i, task in enumerate(tasks)]
+    def _groups(
+        self,
+        step: int,
+        places: Sequence[Place],
+        draw: int,
+        made: Callable[[RolloutEngine, Sequence[Request]], list[Rollout]],
+    ) -> list[Group]:
+        """One group a task, in order; all tasks of one engine are played together."""
+        size = self.stage.at(step).group_size
+        groups: dict[int, Group] = {}
+        for engine in {id(engine): engine for engine, _ in places}.values():
+            own = [i for i, (other, _) in enumerate(places) if other is engine]
+            asked = [request for i in own for request in self._requests(step, draw, i, places[i][1], size)]
+            rollouts = made(engine, asked)
+            for k, i in enumerate(own):
+                groups[i] = Group(places[i][1], tuple(rollouts[k * size : (k + 1) * size]))
+        return [groups[i] for i in range(len(places))]
+
+    def _requests(self, step: int, draw: int, i: int, task: Task, size: int) -> list[Request]:
+        group = f"{self.stage.name}/{step + 1}/{f'{draw}.' if draw else ''}{i}"
+        return [
+            Request(task, f"{group}/{j}", group, j, derive_seed(self.seed, self.stage.name, step, draw, i, j))
+            for j in range(size)
+        ]

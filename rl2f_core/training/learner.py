@@ -52,14 +52,18 @@ class PolicyModel(nn.Module):
 
 
 def learning_rate(stage: StageConfig, step: int) -> float:
-    """The rate at a 0-based step: linear warm-up, then constant, linear or cosine decay to 0 at the stage's end."""
+    """The rate at a 0-based step: linear warm-up, then constant, linear or cosine decay to 0 at the stage's end.
+
+    A rate with points of its own has the shape of these; the warm-up is the same.
+    """
+    peak = stage.at(step).learning_rate
     if step < stage.warmup_steps:
-        return stage.learning_rate * (step + 1) / stage.warmup_steps
+        return peak * (step + 1) / stage.warmup_steps
     if stage.schedule == "constant":
-        return stage.learning_rate
+        return peak
     done = (step - stage.warmup_steps) / max(1, stage.steps - stage.warmup_steps)
     shape = 1 - done if stage.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * done))
-    return stage.learning_rate * shape
+    return peak * shape
 
 
 def _means(sums: dict[str, float], norms: Norms) -> dict[str, float]:

@@ -24,7 +24,8 @@ from rl2f_core.rollout.build import build_backend, build_engine
 from rl2f_core.rollout.engine import derive_seed
 from rl2f_core.run import Journal, Progress, RunDir, Stop, sha256
 from rl2f_core.training.collect import Collector
-from rl2f_core.training.metrics import step_metrics
+from rl2f_core.training.curriculum import Course, course_of
+from rl2f_core.training.metrics import part_metrics, step_metrics
 from rl2f_core.types import Group, Sample
 
 ADAPTER = "policy"
@@ -101,15 +102,16 @@ class Trainer:
     def _preflight(self, index: int, stage: StageConfig, method: Method) -> None:
         """Play and judge; where the stage is refused, its dialogues are committed all the same, to be read."""
         self.progress.say(f"Preflight of {stage.name} …")
+        course = course_of(self.config, stage, self.engine)
         report, groups = preflight(
-            self.engine,
+            self.engine if course is None else course.engines[0],
             self.config,
             stage,
             method,
             adapter=ADAPTER,
             policy=f"{stage.name}@0",
             advanced=self._ticker(f"{stage.name} preflight"),
-            time_update=lambda samples: self.learner.seconds_of_update(samples, stage),
+            time_update=lambda samples: self.learner.seconds_of_update(samples, stage.at(0)),
         )
         self.journal.emit(self._dialogues(stage, 0, groups, "preflight"))
         level: Any = "info" if report.passed else "warning"
@@ -127,13 +129,15 @@ class Trainer:
     def _stage(self, index: int, stage: StageConfig, method: Method, start: int) -> bool:
         from rl2f_core.training.losses import LossConfig
 
-        sampled_at = stage.temperature or self.config.rollout.temperature
-        temperature = sampled_at if method.on_policy else 1.0  # demonstrations were not sampled
-        collector = Collector(self.engine, stage, self.config.seed, ADAPTER)
+        course = course_of(self.config, stage, self.engine, self.position.get("curriculum") if start else None)
+        collector = Collector(self.engine, stage, self.config.seed, ADAPTER, course=course)
         for step in range(start, stage.steps):
             if self.stop():
-                self._commit(index, step)
+                self._commit(index, step, course)
                 return False
+            now = stage.at(step)
+            sampled_at = now.temperature or self.config.rollout.temperature
+            temperature = sampled_at if method.on_policy else 1.0  # demonstrations were not sampled
             clock = _Clock()
             method.begin(Scene.of(self.engine, step, stage.steps))
             collector.policy = f"{stage.name}@{step}"
@@ -145,27 +149,48 @@ class Trainer:
             clock.lap("rollout")
             samples = [sample for group in groups for sample in method.samples(group)]
             options = LossConfig(**method.loss_options())
-            metrics = self.learner.update(samples, options, stage, step, temperature)
+            metrics = self.learner.update(samples, options, now, step, temperature)
             clock.lap("update")
-            values = {**step_metrics(groups, method.max_turns(self.config.rollout.max_turns), method), **metrics}
+            turns = method.max_turns(self.config.rollout.max_turns)
+            values = {**step_metrics(groups, turns, method), **metrics}
+            values |= part_metrics(groups, turns, method, self.engine.environment)
             played = [*groups, *collector.replaced]
             values |= teacher_costs([rollout.dialogue for group in played for rollout in group.rollouts])
             values |= _speed(clock.seconds, played, samples, method) | {
-                "groups/redrawn": float(len(collector.replaced))
+                "groups/redrawn": float(len(collector.replaced)),
+                "group_size": float(now.group_size),
             }
+            if method.on_policy:
+                values["temperature"] = temperature
+            if course is not None:
+                values |= self._advance(course, stage, step, played, method)
             self.journal.emit(self._dialogues(stage, step + 1, played, "train", method))
             event = MetricEvent(id=f"metric:{stage.name}:{step + 1}", stage=stage.name, step=step + 1, values=values)
             self.journal.emit([event])
             if (step + 1) % stage.save_every == 0 or step + 1 == stage.steps:
                 self._checkpoint(stage, step + 1)
             if (step + 1) % stage.commit_every == 0 or step + 1 == stage.steps:
-                self._commit(index, step + 1)
+                self._commit(index, step + 1, course)
             self.progress.update(f"stage {stage.name}", step + 1, stage.steps, _note(values))
             self.run_dir.heartbeat(status="running", stage=stage.name, step=step + 1, steps=stage.steps)
         return True
 
-    def _commit(self, stage: int, step: int) -> None:
-        self.journal.commit({"stage": stage, "step": step, "begun": True}, self.learner.save)
+    def _advance(
+        self, course: Course, stage: StageConfig, step: int, played: Sequence[Group], method: Method
+    ) -> dict[str, float]:
+        """Let the curriculum see what a step played, and say where the next level begins."""
+        values, text = course.after(played, on_policy=method.on_policy)
+        if text:
+            said = f"Stage {stage.name}, after step {step + 1}: {text}"
+            self.journal.emit([LogEvent(id=f"curriculum:{stage.name}:{course.level + 1}", text=said)])
+            self.progress.say(said)
+        return values
+
+    def _commit(self, stage: int, step: int, course: Course | None = None) -> None:
+        position: dict[str, Any] = {"stage": stage, "step": step, "begun": True}
+        if course is not None:
+            position["curriculum"] = course.state
+        self.journal.commit(position, self.learner.save)
 
     def _sync(self, version: str) -> None:
         """Give the sampler the learner's weights."""

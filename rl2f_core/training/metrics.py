@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rl2f_core.environments.base import Environment
 from rl2f_core.evaluation.metrics import group_outcomes, measure
 from rl2f_core.methods.base import Method
 from rl2f_core.methods.credit import dialogue_return
@@ -16,6 +17,26 @@ def step_metrics(groups: Sequence[Group], turns: int, method: Method) -> dict[st
     values = measure(dialogues, turns, resamples=0).flat()
     if method.on_policy:
         values |= outcomes_of(groups, method)
+    return values
+
+
+def part_metrics(groups: Sequence[Group], turns: int, method: Method, environment: Environment) -> dict[str, float]:
+    """What each part of a mixture did at a step, by name; nothing where the environment is none.
+
+    `reward/<part>`, `solved/<part>` (within all turns), `solved_first/<part>`, `unparsable/<part>`,
+    `groups/frac_mixed/<part>`, and `tasks/<part>`, of which the step had so many. A part without a task at the step
+    has `tasks` 0 and no other number.
+    """
+    values: dict[str, float] = {}
+    for part in environment.parts:
+        own = [group for group in groups if environment.part_of(group.task) == part]
+        values[f"tasks/{part}"] = float(len(own))
+        if not own:
+            continue
+        measured = step_metrics(own, turns, method)
+        names = {"reward": "reward", "solved": f"cum_acc/{turns}", "solved_first": "cum_acc/1",
+                 "unparsable": "unparsable", "groups/frac_mixed": "groups/frac_mixed"}  # fmt: skip
+        values |= {f"{name}/{part}": measured[source] for name, source in names.items() if source in measured}
     return values
 
 

@@ -69,7 +69,7 @@ def test_a_form_starts_from_a_preset_with_everything_it_is_drawn_with(api: TestC
     assert start["ok"] and start["data"]["environment"]["type"] == "guess_number"
     assert start["yaml"] == dump_yaml(load_config(forms.PRESETS / "guess_number.yaml"))
     assert start["command"] == "rl2f train guess-number.yaml" and start["source"]["preset"] == "guess_number"
-    assert {p["name"] for p in start["presets"]} == {p.stem for p in forms.PRESETS.glob("*.yaml")}
+    assert {p["name"] for p in start["presets"]} == {p.name for p in forms.presets()}
     assert "smollm2-135m" in [m["value"] for m in start["known"]["models"]] and start["clones"] == []
     assert "train" in start["kinds"] and start["spec"]["components"]["method"]["sft"]["fields"]
 

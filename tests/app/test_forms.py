@@ -256,7 +256,8 @@ def test_the_environment_of_the_readme_appears_with_its_fields_and_runs_from_the
 # -- form and YAML -----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_preset_goes_through_form_and_yaml_byte_for_byte(name: str, studio: Studio, tmp_path: Path) -> None:
-    wanted = dump_yaml(load_config(forms.PRESETS / f"{name}.yaml"))
+    file, _, cell = name.partition(":")
+    wanted = dump_yaml(load_config(forms.PRESETS / (f"{file}.yaml:{cell}" if cell else f"{file}.yaml")))
     from_yaml = forms.check_yaml(forms.preset_yaml(name), studio)
     assert from_yaml.ok and from_yaml.yaml == wanted
     from_form = forms.check_data(form_yaml.for_browser(from_yaml.data), studio)
@@ -419,6 +420,20 @@ def test_a_component_that_is_unknown_has_no_fields() -> None:
 def test_an_unknown_kind_is_an_error_at_the_kind(studio: Studio) -> None:
     for kind in ("nope", ["x"], 3):
         assert list(wrong({**quickstart(), "kind": kind}, studio)) == ["kind"]
+
+
+def test_a_schedule_is_a_number_or_settings_and_its_errors_stand_at_the_point_that_caused_them(studio: Studio) -> None:
+    stages = next(f for f in forms.spec("train")["root"]["fields"] if f["key"] == "stages")["node"]["item"]["fields"]
+    nodes = {f["key"]: f["node"] for f in stages}
+    for key, kind in (("group_size", "integer"), ("learning_rate", "number"), ("temperature", "number")):
+        plain, points = nodes[key]["options"]
+        assert nodes[key]["kind"] == "union" and plain["kind"] == kind and points["kind"] == "object"
+        (held,) = [f["node"] for f in points["fields"] if f["key"] == "points"]
+        assert [f["key"] for f in held["item"]["fields"]] == ["step", "value"] and held["min"] == 1
+    assert nodes["temperature"]["nullable"] and nodes["curriculum"]["nullable"]
+    data = quickstart()
+    data["stages"][1]["group_size"] = {"points": [{"step": 0, "value": 4}, {"step": 5, "value": 0}]}
+    assert list(wrong(data, studio)) == ["stages.1.group_size.points.1.value"]
 
 
 # -- presets and names -------------------------------------------------------------------------------------------------

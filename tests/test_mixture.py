@@ -1,0 +1,206 @@
+"""Environment `mixture`: each task is spoken of by its own part alone, in training, controls, leaks and report."""
+
+from __future__ import annotations
+
+import inspect
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rl2f_core import registry
+from rl2f_core.backends.fake import FakeBackend
+from rl2f_core.config import RunConfig, parse_config
+from rl2f_core.environments.base import Environment, wrap
+from rl2f_core.environments.mixture import SYSTEM, Mixture
+from rl2f_core.errors import ConfigError, DataError
+from rl2f_core.evaluation.evaluate import evaluate_run, write_report
+from rl2f_core.evaluation.report import EvaluationReport
+from rl2f_core.events import JsonlSink
+from rl2f_core.leaks.base import LeakQuery
+from rl2f_core.rollout.build import build_control, build_engine
+from rl2f_core.run import Journal, Progress, RunDir
+from rl2f_core.teachers.base import FeedbackRequest
+from rl2f_core.training.collect import Collector
+from rl2f_core.training.metrics import part_metrics
+from rl2f_core.types import Task, Turn
+
+PARTS: list[dict[str, Any]] = [
+    {"environment": {"type": "guess_number", "size": 8}, "share": 3},
+    {"environment": {"type": "knights_knaves", "depth": 3}, "share": 1, "name": "kk2"},
+    {"environment": {"type": "knights_knaves", "people": 3}, "share": 1, "name": "kk3"},
+]
+
+
+def mixture(*parts: dict[str, Any]) -> Mixture:
+    return Mixture(Mixture.Config.model_validate({"parts": parts or PARTS}))
+
+
+def first(held: Mixture, label: str, split: Any = "train") -> Task:
+    return next(t for i in range(100) if held.part_of(t := held.task(split, i)) == label)
+
+
+def test_parts_come_in_their_shares_in_every_stretch_of_the_stream() -> None:
+    held = mixture()
+    assert held.shares == pytest.approx({"guess_number": 0.6, "kk2": 0.2, "kk3": 0.2})
+    # a run's own part of the stream may begin anywhere
+    for start in (0, 17, 5 * 1_000_003, 2_000_000_000 * 1_000_003):
+        seen = Counter(held.label_at(start + i) for i in range(40))
+        assert all(abs(seen[label] - 40 * share) <= 2 for label, share in held.shares.items()), (start, seen)
+    tasks = [held.task("test", i) for i in range(30)]
+    assert len({t.id for t in tasks}) == 30
+    assert {(t.environment, t.id.partition("/")[0]) for t in tasks} == {
+        ("guess_number", "guess_number"), ("knights_knaves", "kk2"), ("knights_knaves", "kk3")
+    }  # fmt: skip
+
+
+def test_every_question_about_a_task_goes_to_its_part() -> None:
+    """What `Environment` says of a task or of a public half, the mixture must hand on."""
+    asked = {
+        name
+        for name, method in inspect.getmembers(Environment, inspect.isfunction)
+        if {"task", "public"} & set(inspect.signature(method).parameters)
+    }
+    assert len(asked) >= 15 and asked - set(vars(Mixture)) == set()
+
+
+def test_a_task_is_worded_judged_and_hinted_on_as_in_its_own_environment() -> None:
+    held = mixture()
+    for label, part in held.parts.items():
+        task = first(held, label)
+        own = task.model_copy(update={"public": {k: v for k, v in task.public.items() if k != "mixture"}})
+        assert own.model_copy(update={"id": "x"}) == part.task("train", int(task.id.rpartition("/")[2])).model_copy(
+            update={"id": "x"}
+        )
+        assert held.prompt(task.public) == f"{part.system()}\n\n{part.prompt(own.public)}"
+        gold = held.answer(task)
+        assert gold == part.answer(own) and held.verify(task, wrap(gold)).correct and held.accepts(task, gold)
+        wrong = part.verify(own, part.imitate(own, [], random.Random(3), follow=False, right=False))
+        for question in ("hint", "misleading_hint"):
+            ours = getattr(held, question)(task, [wrong], random.Random(1))
+            assert ours == getattr(part, question)(own, [wrong], random.Random(1))
+        text = f"The answer is {gold}."
+        assert held.candidates(task, text) == part.candidates(own, text) != []
+        assert held.parts_of(task, gold) == part.parts_of(own, gold)
+    with pytest.raises(DataError, match="names no part"):
+        held.verify(held.task("train", 0).model_copy(update={"public": {"low": 1, "high": 8}}), "x")
+
+
+def test_one_system_message_stays_the_system_message_and_others_stand_before_their_problems() -> None:
+    same = mixture({"environment": "guess_number"}, {"environment": "guess_number", "name": "again"})
+    assert same.system() == same.parts["again"].system()
+    assert same.prompt(same.task("train", 0).public).startswith("I think of")
+    assert mixture().system() == SYSTEM
+
+
+def test_floor_and_bounds_are_the_parts_by_their_shares() -> None:
+    codes = {"environment": {"type": "guess_number", "size": 4, "low": 1}, "share": 1}
+    held = mixture({**codes, "name": "four"}, {"environment": {"type": "guess_number", "size": 8}, "share": 3})
+    low, high = (part.floor().score for part in held.parts.values())
+    assert held.floor().score == pytest.approx(0.25 * low + 0.75 * high)
+    four, eight = (part.bounds(2) for part in held.parts.values())
+    bounds = held.bounds(2)
+    assert bounds is not None and four is not None and eight is not None
+    assert bounds.without_hints == pytest.approx(0.25 * four.without_hints + 0.75 * eight.without_hints)
+    assert mixture().bounds(2) is None, "knights and knaves have none"
+
+
+@pytest.mark.parametrize(
+    ("parts", "words"),
+    [
+        ([{"environment": "guess_number"}], "at least 2"),
+        ([{"environment": "guess_number"}] * 2, "two parts are called 'guess_number'"),
+        ([{"environment": "guess_number"}, {"environment": "mixture"}], "cannot be a mixture"),
+        ([{"environment": "guess_number"}, {"environment": "secret_code", "share": 0}], "greater than 0"),
+    ],
+)
+def test_a_mixture_that_makes_no_sense_is_refused(parts: list[Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        config(parts=parts)
+
+
+# -- in a run ------------------------------------------------------------------------------------------------------
+def config(parts: Any = None, **changes: Any) -> RunConfig:
+    parts = parts or [{"environment": {"type": "guess_number", "size": 4}}, {"environment": "secret_code", "share": 1}]
+    stage = {"name": "rl", "method": "rl2f", "steps": 4, "tasks_per_step": 6, "group_size": 2}
+    made = parse_config(
+        {"environment": {"type": "mixture", "parts": parts}, "rollout": {"max_new_tokens": 200, "max_turns": 2,
+         "context_length": 4000}, "stages": [stage], "evaluation": {"tasks": 24, "bootstrap": 100}, **changes}
+    )  # fmt: skip
+    assert isinstance(made, RunConfig)
+    return made
+
+
+def said(text: str, rng: Any) -> str:
+    """Guesses numbers, and has no idea of codes."""
+    _, found, rest = text.rpartition("whole number from ")
+    if not found or "ode" in text:
+        return wrap("Z Z Z")
+    low, _, high = rest.partition(".")[0].partition(" to ")
+    return wrap(str(rng.randint(int(low), int(high))))
+
+
+def test_a_step_has_numbers_of_each_part_and_a_plain_environment_has_none() -> None:
+    settings = config()
+    engine = build_engine(settings, FakeBackend(script=said))
+    method = registry.get("method", "rl2f")(settings.stages[0].method)
+    groups = Collector(engine, settings.stages[0], seed=1).rollouts(0, method)
+    values = part_metrics(groups, 2, method, engine.environment)
+    assert values["tasks/guess_number"] + values["tasks/secret_code"] == 6 and values["tasks/secret_code"] >= 2
+    for name in ("guess_number", "secret_code"):
+        own = [r.dialogue for g in groups if g.task.environment == name for r in g.rollouts]
+        assert values[f"solved/{name}"] == pytest.approx(sum(d.solved for d in own) / len(own))
+        firsts = sum(d.turns[0].verdict.correct for d in own) / len(own)
+        assert values[f"solved_first/{name}"] == pytest.approx(firsts)
+        assert values[f"reward/{name}"] == pytest.approx(sum(t.reward for d in own for t in d.turns) / len(own))
+    assert values["solved/guess_number"] > 0 == values["solved/secret_code"] == values["groups/frac_mixed/secret_code"]
+    assert part_metrics(groups, 2, method, registry.get("environment", "guess_number")({})) == {}
+
+
+def test_a_shuffled_hint_comes_from_another_task_of_the_same_part_and_leaks_are_read_by_it() -> None:
+    engine = build_engine(config(), FakeBackend())
+    environment = engine.environment
+    teacher = build_control("shuffled", engine)
+    requests = []
+    for index in range(12):
+        task = environment.task("test", index)
+        verdict = environment.verify(task, environment.imitate(task, [], random.Random(0), follow=False, right=False))
+        requests.append(FeedbackRequest(task, (Turn(index=0, attempt="x", verdict=verdict),), seed=index))
+    for request, told in zip(requests, teacher.feedback(requests), strict=True):
+        label = environment.part_of(request.task)
+        assert told.source_task and told.source_task.startswith(f"{label}/test/") and told.error is None
+        assert told.source_task != request.task.id
+        assert (told.text in ("Too low.", "Too high.", "No whole number was found.")) == (label == "guess_number")
+    for detector in engine.guard.detectors:
+        for request in requests[:6]:
+            assert detector.check(LeakQuery(request.task, f"It is {environment.answer(request.task)}.")).leaked
+            assert not detector.check(LeakQuery(request.task, "Try again.")).leaked
+
+
+def test_the_report_has_a_section_a_part_with_all_controls_and_the_part_s_own_reference_lines(tmp_path: Path) -> None:
+    settings = config(evaluation={"tasks": 24, "bootstrap": 100, "checkpoints": []})
+    run_dir = RunDir.create(tmp_path / "run", settings)
+    journal = Journal(run_dir, JsonlSink(run_dir.events_path))
+    assert evaluate_run(settings, run_dir, journal, FakeBackend(script=said), {"base": None}, bool, Progress())
+    report = EvaluationReport.model_validate_json((run_dir.evaluation / "report.json").read_bytes())
+    assert (report.environment, report.tasks) == ("mixture", 24)
+    assert [part.environment for part in report.parts] == ["guess_number", "secret_code"]
+    assert sum(part.tasks for part in report.parts) == 24 and all(part.tasks >= 11 for part in report.parts)
+    for part, single in zip(report.parts, ("1 of 4", "3 letters of 4"), strict=True):
+        assert part.controls == report.controls == list(settings.evaluation.controls) and part.references
+        assert single.split()[0] in part.level
+        assert part.effect("base") is not None and part.floor is not None
+    solved = [part.metrics("base", "hints") for part in report.parts]
+    whole = report.metrics("base", "hints")
+    assert whole is not None and all(held is not None for held in solved)
+    shares = [held["cum_acc/2"] for held in solved if held is not None]
+    assert shares[0].value > 0 == shares[1].value and shares[0].low is not None
+    assert whole["cum_acc/2"].value == pytest.approx(
+        sum(s.value * part.tasks for s, part in zip(shares, report.parts, strict=True)) / 24
+    )
+    text = (run_dir.evaluation / "report.md").read_text()
+    assert text.count("\n## Evaluation of ") == 2 and text.count("\n### Checkpoints under all controls") == 2
+    assert "guess_number, 1 of 4" in (run_dir.evaluation / "report.html").read_text()
+    write_report(report, run_dir)
