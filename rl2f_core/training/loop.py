@@ -92,6 +92,10 @@ class Trainer:
         needs_reference = method.loss_options().get("kl_coef", 0) > 0 and stage.reference == "stage_start"
         self.learner.reference = self.learner.snapshot() if needs_reference else None
         self._sync(f"{stage.name}@0")
+        collector = Collector(self.engine, stage, self.config.seed, ADAPTER, run_dir=self.run_dir)
+        for number, text in enumerate(method.prepare(collector, self.config.evaluation)):
+            self.journal.emit([LogEvent(id=f"prepare:{stage.name}:{number}", text=text)])
+            self.progress.say(text)
         if method.on_policy and not refused:
             self._preflight(index, stage, method)
         self.position = {"stage": index, "step": 0, "begun": True}
@@ -126,10 +130,15 @@ class Trainer:
     def _stage(self, index: int, stage: StageConfig, method: Method, start: int) -> bool:
         from rl2f_core.training.losses import LossConfig
 
+        if not method.trains:
+            from rl2f_core.training.distilling import DataStage
+
+            self._sync(f"{stage.name}@0")
+            return DataStage(self, stage, method, ADAPTER).run(start, lambda step: self._commit(index, step, None))
         options = LossConfig(**method.loss_options())
         sampled_at = stage.temperature or self.config.rollout.temperature
         temperature = sampled_at if method.on_policy else 1.0  # demonstrations were not sampled
-        collector = Collector(self.engine, stage, self.config.seed, ADAPTER)
+        collector = Collector(self.engine, stage, self.config.seed, ADAPTER, run_dir=self.run_dir)
         for step in range(start, stage.steps):
             if self.stop():
                 self._commit(index, step)
@@ -162,8 +171,9 @@ class Trainer:
             self.run_dir.heartbeat(status="running", stage=stage.name, step=step + 1, steps=stage.steps)
         return True
 
-    def _commit(self, stage: int, step: int) -> None:
-        self.journal.commit({"stage": stage, "step": step, "begun": True}, self.learner.save)
+    def _commit(self, stage: int, step: int, save: Any = True) -> None:
+        """Commit a step; without `save` the weights are those of the last commit."""
+        self.journal.commit({"stage": stage, "step": step, "begun": True}, self.learner.save if save else None)
 
     def _sync(self, version: str) -> None:
         """Give the sampler the learner's weights."""
@@ -250,5 +260,5 @@ def checkpoints_to_evaluate(config: RunConfig, run_dir: RunDir) -> list[str]:
     """The names that `evaluation.checkpoints` stands for, in order."""
     names: list[str] = []
     for entry in config.evaluation.checkpoints:
-        names += [f"{s.name}@{s.steps}" for s in config.stages] if entry == "stages" else [entry]
+        names += [f"{s.name}@{s.steps}" for s in config.stages if s.trains] if entry == "stages" else [entry]
     return list(dict.fromkeys(names))
