@@ -132,7 +132,10 @@ FORMATS: dict[FormatName, Format] = {
                 "stage": ("string", "stage of the run"),
                 "step": ("int", "training step, 1-based; 0 outside training"),
                 "checkpoint": ("string", "which checkpoint spoke, in an evaluation"),
-                "control": ("string", "under which control, in an evaluation; in a distillation what became of the answer"),
+                "control": (
+                    "string",
+                    "under which control, in an evaluation; in a distillation what became of the answer",
+                ),
                 "group": ("string", "dialogues that compete on one task"),
                 "index": ("int", "position in the group"),
                 "policy": ("string", "name and version of the student's weights"),
