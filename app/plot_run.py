@@ -149,7 +149,8 @@ def overview(rows: Sequence[MetricRow], view: View) -> list[Chart]:
     everything = played if view.x == "tokens" else list(rows)
     makers: list[tuple[Callable[[Sequence[MetricRow], View], Chart | None], Sequence[MetricRow]]] = [
         (_reward, played), (_solved, played), (_revisions, played), (_groups, played), (_leaks, played),
-        (_yield, everything), (_length, played), (_divergence, played), (_entropy, everything), (_loss, everything), (_speed, everything),
+        (_yield, everything), (_length, played), (_divergence, played), (_entropy, everything), (_loss, everything),
+        (_speed, everything),
     ]  # fmt: skip
     charts = [make(chosen, view) for make, chosen in makers if chosen]
     return [chart for chart in charts if chart is not None]

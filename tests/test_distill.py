@@ -8,9 +8,7 @@ from __future__ import annotations
 import json
 import random
 import re
-import shutil
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,10 +37,9 @@ SUM = ENV.task_from_gold("What is 20 + 22?", "42")
 
 
 def engine(script: Callable[[str, random.Random], str] | None = None, **rollout: Any) -> Any:
-    config = parse_config(
-        {"environment": ENV.config.model_dump(), "stages": [{"name": "s", "method": "sft", "steps": 1, "group_size": 1}],
-         "rollout": {"max_turns": 2, "max_new_tokens": 60, **rollout}}
-    )  # fmt: skip
+    stages = [{"name": "s", "method": "sft", "steps": 1, "group_size": 1}]
+    settings = {"max_turns": 2, "max_new_tokens": 60, **rollout}
+    config = parse_config({"environment": ENV.config.model_dump(), "stages": stages, "rollout": settings})
     return build_engine(config, FakeBackend(script=script))
 
 
@@ -52,7 +49,7 @@ def samples(*texts: str) -> list[Rollout]:
 
 
 def choose(*texts: str, keep: Any = "one", limit: int = 100, taken: tuple[str, ...] = ()) -> list[str]:
-    return fates(samples(*texts), keep, limit, lambda text: text in taken)
+    return fates(samples(*texts), keep, limit, taken)
 
 
 # -- which answers are kept -----------------------------------------------------------------------------------------
@@ -85,7 +82,7 @@ def test_an_answer_that_is_longer_than_the_student_may_write_or_was_cut_off_is_n
     (rollout,) = samples(SHORT)
     turn = rollout.dialogue.turns[0].model_copy(update={"stop": TurnStop.LENGTH})
     cut = replace(rollout, dialogue=rollout.dialogue.model_copy(update={"turns": (turn,)}))
-    assert fates([cut], "one", 100, lambda text: False) == ["too_long"]
+    assert fates([cut], "one", 100, ()) == ["too_long"]
 
 
 def test_the_yield_is_kept_over_asked_by_level_with_its_interval():
@@ -132,7 +129,7 @@ def test_an_instruction_is_read_by_the_source_alone_and_failures_are_values():
         )
     assert [m["role"] for m in server.requests[0]["messages"]] == ["system", "user"]
     assert server.requests[0]["messages"][0]["content"] == f"{ENV.system()}\n\nThink aloud."
-    assert fates(rollouts, "all", 100, lambda text: False) == ["kept", "failed", "too_long"]
+    assert fates(rollouts, "all", 100, ()) == ["kept", "failed", "too_long"]
     assert "400" in str(rollouts[1].dialogue.error) and rollouts[1].dialogue.turns == ()
     assert (usage.prompt_tokens, usage.completion_tokens, usage.requests) == (22, 14, 3)
     assert usage.cost == pytest.approx(22e-6 + 2 * 14e-6)
@@ -271,7 +268,8 @@ def run_of(tiny: Path, **changes: Any) -> RunConfig:
         "lora": {"rank": 2, "alpha": 4},
         "evaluation": {"checkpoints": [], "tasks": 4},
         "stages": [
-            {"name": "data", "method": {"type": "distill", "unique": "text"}, "steps": 3, "tasks_per_step": 4, "group_size": 1},
+            {"name": "data", "method": {"type": "distill", "unique": "text"}, "steps": 3, "tasks_per_step": 4,
+             "group_size": 1},
             {"name": "learn", "method": {"type": "sft", "data": "data", "epochs": 1}, "steps": 3, "group_size": 1},
         ],
     } | changes  # fmt: skip
@@ -400,21 +398,25 @@ def test_a_source_that_is_never_right_makes_no_data_set_and_says_so(tiny: Path, 
     assert not (run_dir.path / "datasets" / "data").exists()
 
 
+def data(**changes: Any) -> dict[str, Any]:
+    """A run of one stage."""
+    return {"stages": [{"name": "data", "method": "distill", "steps": 1, "group_size": 1, **changes}]}
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"stages": [{"name": "d", "method": "distill", "steps": 1}]}, "set group_size: 1"),
+        (data(group_size=8), "set group_size: 1"),
         ({"environment": "secret_code"}, "secret_code has no worked solutions"),
-        ({"stages": [{"name": "d", "method": {"type": "distill", "instruction": "x"}, "steps": 1, "group_size": 1}]}, "asks no llm"),
-        ({"stages": [{"name": "d", "method": "distill", "steps": 1, "group_size": 1, "minibatches": 2}]}, "leave out minibatches"),
-        ({"stages": [{"name": "s", "method": {"type": "sft", "data": "data"}, "steps": 1, "group_size": 1}]}, "no earlier stage"),
-        ({"stages": [{"name": "s", "method": {"type": "sft", "epochs": 2}, "steps": 1, "group_size": 1}]}, "set data too"),
-        ({"stages": [{"name": "s", "method": {"type": "sft", "data": "a.jsonl", "follow": 0.1}, "steps": 1, "group_size": 1}]},
-         "follow shape demonstrations"),
-        ({"stages": [{"name": "s", "method": {"type": "sft", "data": "a.jsonl"}, "steps": 1}]}, "group_size: 1 instead of 8"),
+        (data(method={"type": "distill", "instruction": "x"}), "asks no llm"),
+        (data(minibatches=2), "leave out minibatches"),
+        (data(method={"type": "sft", "data": "data"}), "no earlier stage"),
+        (data(method={"type": "sft", "epochs": 2}), "set data too"),
+        (data(method={"type": "sft", "data": "a.jsonl", "follow": 0.1}), "follow shape demonstrations"),
+        (data(method={"type": "sft", "data": "a.jsonl"}, group_size=8), "group_size: 1 instead of 8"),
         ({"evaluation": {"checkpoints": ["data@3"]}}, "which no stage saves; known: base, stages, learn@3"),
     ],
-)  # fmt: skip
+)
 def test_what_would_have_no_effect_or_no_data_is_refused(changes: dict[str, Any], says: str):
     with pytest.raises(ValueError, match=re.escape(says)):
         run_of(Path("tiny-random"), **changes)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -35,14 +35,14 @@ Fate = str
 longer than the student may write, or cut off); failed (the source had no answer)."""
 
 
-def fates(rollouts: Sequence[Rollout], keep: Keep, limit: int, taken: Callable[[str], bool]) -> list[Fate]:
+def fates(rollouts: Sequence[Rollout], keep: Keep, limit: int, taken: Container[str]) -> list[Fate]:
     """What becomes of each sample of one task.
 
     Args:
         rollouts: The samples, one attempt each.
         keep: Which of the right ones.
         limit: Tokens that the student may write, the end of the message included.
-        taken: Whether an answer's normalised text is in the data set for this problem already.
+        taken: The normalised texts that are in the data set for this problem already.
     """
     found: list[Fate] = []
     mine: set[str] = set()
@@ -56,7 +56,7 @@ def fates(rollouts: Sequence[Rollout], keep: Keep, limit: int, taken: Callable[[
             found.append("wrong")
         elif turn.stop is not TurnStop.EOS or len(turn.token_ids) > limit:
             found.append("too_long")
-        elif taken(key := normalised(turn.attempt)) or key in mine:
+        elif (key := normalised(turn.attempt)) in taken or key in mine:
             found.append("duplicate")
         else:
             mine.add(key)
@@ -215,7 +215,7 @@ class DataStage:
         self.tally = Tally()
         self.rows: list[dict[str, Any]] = []
         self.problems: set[str] = set()
-        self.texts: set[tuple[str, str]] = set()
+        self.texts: dict[str, set[str]] = {}
 
     def run(self, start: int, commit: Callable[[int], None]) -> bool:
         """The steps that are left; `commit` makes a step real. False where the trainer's `stop` ended it early."""
@@ -273,16 +273,16 @@ class DataStage:
         rollouts, usage = self.source.answers(requests, advanced) if requests else ([], Usage())
         size = stage.group_size
         groups = [Group(task, tuple(rollouts[n * size : (n + 1) * size])) for n, (_, task, _) in enumerate(tasks)]
-        texts = set(self.texts)
         marks = []
+        mine: dict[str, set[str]] = {}
         for group, (_, task, key) in zip(groups, tasks, strict=True):
-            scope = self._scope(task, key)
-            mark = fates(group.rollouts, self.method.config.keep, self.engine.config.max_new_tokens,
-                         lambda text, scope=scope: (scope, text) in texts)  # fmt: skip
-            texts |= {
-                (scope, normalised(r.dialogue.turns[0].attempt))
-                for r, fate in zip(group.rollouts, mark, strict=True) if fate == "kept"
-            }  # fmt: skip
+            held = mine.setdefault(scope := self._scope(task, key), set(self.texts.get(scope, ())))
+            mark = fates(group.rollouts, self.method.config.keep, self.engine.config.max_new_tokens, held)
+            held |= {
+                normalised(rollout.dialogue.turns[0].attempt)
+                for rollout, fate in zip(group.rollouts, mark, strict=True)
+                if fate == "kept"
+            }
             marks.append(mark)
         return groups, marks, usage
 
@@ -324,7 +324,7 @@ class DataStage:
             task = Task.model_validate(row["task_data"])
             self.problems.add(row["canonical"])
             text = normalised(row["completion"][0]["content"])
-            self.texts.add((self._scope(task, row["canonical"]), text))
+            self.texts.setdefault(self._scope(task, row["canonical"]), set()).add(text)
         self.tally = self.tally + tally
 
     def _event(self, dialogue: Dialogue, task: Task, fate: Fate, step: int) -> DialogueEvent:

@@ -171,7 +171,7 @@ def _row(line: bytes, where: str, environment: Environment) -> Row:
     except (ValueError, KeyError, TypeError, ValidationError) as error:
         raise DataError(f"A row of the data set cannot be read ({where}): {shorten(str(error), 200)}.",
                         value=shorten(line.decode(errors="replace"), 120),
-                        fix="A row has `prompt` and `completion`, or `messages`, as TRL writes them.") from error  # fmt: skip
+                        fix="Write `prompt` and `completion`, or `messages`, as TRL does.") from error  # fmt: skip
     named = task.environment if task is not None else named
     if named not in (None, environment.name):
         raise DataError(f"The data set is of another environment than this run's {environment.name} ({where}).",
