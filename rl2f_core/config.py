@@ -340,7 +340,7 @@ class RunConfig(BaseRun):
             trained = [s.name for s in self.stages if s.name in seen and s.trains]
             if stage.start_from not in (None, "base", *trained):
                 raise ValueError(
-                    f"stage {stage.name!r} starts from {stage.start_from!r}, which is no earlier stage that trains; "
+                    f"stage {stage.name!r} starts from {stage.start_from!r}, which is no earlier stage; "
                     f"known: {', '.join(['base', *trained])}"
                 )
             check = getattr(stage.method, "check_stage", None)

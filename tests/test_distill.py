@@ -268,7 +268,7 @@ def run_of(tiny: Path, **changes: Any) -> RunConfig:
         "lora": {"rank": 2, "alpha": 4},
         "evaluation": {"checkpoints": [], "tasks": 4},
         "stages": [
-            {"name": "data", "method": {"type": "distill", "unique": "text"}, "steps": 3, "tasks_per_step": 4,
+            {"name": "data", "method": {"type": "distill", "source": "solution", "unique": "text"}, "steps": 3, "tasks_per_step": 4,
              "group_size": 1},
             {"name": "learn", "method": {"type": "sft", "data": "data", "epochs": 1}, "steps": 3, "group_size": 1},
         ],
@@ -406,7 +406,7 @@ def data(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        (data(group_size=8), "set group_size: 1"),
+        (data(method={"type": "distill", "source": "solution"}, group_size=8), "set group_size: 1"),
         ({"environment": "secret_code"}, "secret_code has no worked solutions"),
         (data(method={"type": "distill", "instruction": "x"}), "asks no llm"),
         (data(minibatches=2), "leave out minibatches"),
@@ -420,7 +420,7 @@ def data(**changes: Any) -> dict[str, Any]:
 def test_what_would_have_no_effect_or_no_data_is_refused(changes: dict[str, Any], says: str):
     with pytest.raises(ValueError, match=re.escape(says)):
         run_of(Path("tiny-random"), **changes)
-    with pytest.raises(ValueError, match="no earlier stage that trains; known: base"):
+    with pytest.raises(ValueError, match="which is no earlier stage; known: base"):
         stages = run_of(Path("tiny-random")).model_dump()["stages"]
         run_of(Path("tiny-random"), stages=[stages[0], {**stages[1], "start_from": "data"}])
 

@@ -33,9 +33,9 @@ class Distill(Method):
         """A data set of right answers: k samples a task, verified, deduplicated."""
 
         type: Literal["distill"] = "distill"
-        source: Literal["solution", "student", "llm"] = Field("solution", json_schema_extra=BASIC)
-        """Who answers: the environment's own worked solution, the weights that this stage starts from (see
-        `start_from`), or the model in `llm`."""
+        source: Literal["student", "solution", "llm"] = Field("student", json_schema_extra=BASIC)
+        """Who answers: the weights that this stage starts from (see `start_from`), the environment's own worked
+        solution, or the model in `llm`."""
         llm: component("llm") = Field("local", json_schema_extra=BASIC)  # type: ignore[valid-type, assignment]
         """With source llm: the student's base, another local model, an adapter such as another run's checkpoint, or an
         endpoint."""

@@ -19,7 +19,8 @@ from rl2f_core.errors import RunError
 from rl2f_core.evaluation.statistics import wilson
 from rl2f_core.events import DialogueEvent, Event, LogEvent, MetricEvent
 from rl2f_core.llms.base import ChatModel, ChatRequest
-from rl2f_core.methods.distill import Distill, Keep
+from rl2f_core.methods.base import Method
+from rl2f_core.methods.distill import Keep
 from rl2f_core.rollout.engine import Request, RolloutEngine, derive_seed
 from rl2f_core.training.collect import SEED_STRIDE
 from rl2f_core.training.metrics import step_metrics
@@ -105,7 +106,7 @@ class Tally:
         """`distill/yield` is the share of the asked tasks of which a row was kept, by level too; the rest are counts,
         and shares of the samples."""
         asked, kept, samples = self.asked.total(), self.kept.total(), self.fates.total()
-        values = {"distill/asked": asked, "distill/kept": kept, "distill/repeats": self.repeats,
+        values: dict[str, float] = {"distill/asked": asked, "distill/kept": kept, "distill/repeats": self.repeats,
                   "distill/rows": self.fates["kept"], "distill/samples": samples}  # fmt: skip
         if asked:
             values["distill/yield"] = kept / asked
@@ -207,7 +208,7 @@ class Source:
 class DataStage:
     """Runs one `distill` stage for a trainer."""
 
-    def __init__(self, trainer: Trainer, stage: StageConfig, method: Distill, adapter: str) -> None:
+    def __init__(self, trainer: Trainer, stage: StageConfig, method: Method, adapter: str) -> None:
         self.trainer, self.stage, self.method = trainer, stage, method
         self.engine, self.seed = trainer.engine, trainer.config.seed
         self.source = Source(self.engine, stage, adapter)
@@ -265,10 +266,10 @@ class DataStage:
             tasks.append((i, task, key))
         requests = []
         for i, task, _ in tasks:
-            group = f"{stage.name}/{step + 1}/{i}"
+            name = f"{stage.name}/{step + 1}/{i}"
             for j in range(stage.group_size):
                 seed = derive_seed(self.seed, stage.name, step, 0, i, j)
-                requests.append(Request(task, f"{group}/{j}", group, j, seed))
+                requests.append(Request(task, f"{name}/{j}", name, j, seed))
         advanced = self.trainer._ticker(f"{stage.name} step {step + 1} answers")
         rollouts, usage = self.source.answers(requests, advanced) if requests else ([], Usage())
         size = stage.group_size
