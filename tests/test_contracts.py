@@ -276,7 +276,7 @@ def check_method(method: Method) -> None:
             assert tuple(sample.token_ids) == streams[sample.dialogue].token_ids and sample.weighted > 0
             for name in ("rl", "ce", "kl"):
                 assert all(s or not w for w, s in zip(getattr(sample, name), student, strict=True))
-    assert rows > 0 and method.samples(Group(groups[0].task, ())) == []
+    assert (rows > 0) == method.trains and method.samples(Group(groups[0].task, ())) == []
     assert all(1 <= method.max_turns(turns) <= turns for turns in (1, 2, 5))
     LossConfig(**method.loss_options())
 

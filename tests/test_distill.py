@@ -268,8 +268,8 @@ def run_of(tiny: Path, **changes: Any) -> RunConfig:
         "lora": {"rank": 2, "alpha": 4},
         "evaluation": {"checkpoints": [], "tasks": 4},
         "stages": [
-            {"name": "data", "method": {"type": "distill", "source": "solution", "unique": "text"}, "steps": 3, "tasks_per_step": 4,
-             "group_size": 1},
+            {"name": "data", "method": {"type": "distill", "source": "solution", "unique": "text"}, "steps": 3,
+             "tasks_per_step": 4, "group_size": 1},
             {"name": "learn", "method": {"type": "sft", "data": "data", "epochs": 1}, "steps": 3, "group_size": 1},
         ],
     } | changes  # fmt: skip
