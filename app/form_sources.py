@@ -113,6 +113,34 @@ def adapter_refusal(folder: str, studio: Studio) -> str | None:
     return None
 
 
+def known_data(db: Database, studio: Studio) -> list[Choice]:
+    """The data sets of the newest training runs; the value is the folder that a configuration names."""
+    from jobs.store import runs
+
+    found = []
+    for run in runs.page(db, runs.RunFilter(kind="train"), limit=RUNS_SHOWN).rows:
+        for made in sorted((studio.folder(run.folder) / "datasets").glob("*/dataset.json")):
+            if data_refusal(str(made.parent), studio) is None:
+                label = f"{run.id}:{made.parent.name}"
+                found.append(Choice(str(made.parent), label, f"{run.name}, {run.environment}"))
+    return found
+
+
+def data_refusal(name: str, studio: Studio) -> str | None:
+    """Why a data set may not be read from a form, or None where it is a stage's name or lies in one of the runs."""
+    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", name):  # of a stage: the configuration knows which there are
+        return None
+    path = Path(name)
+    if "\0" not in name and path.is_absolute() and _below(path, studio.runs):
+        parts = path.resolve().relative_to(studio.runs.resolve()).parts
+        if len(parts) == 3 and parts[1] == "datasets" and (path / "dataset.json").is_file():
+            return None
+    return (
+        f"is no data set of a known run: {shorten(repr(name), 80)}; take an earlier distill stage or one of the list. "
+        "Other files are read from the command line alone"
+    )
+
+
 def known_endpoints() -> list[Choice]:
     """The endpoints that the server's environment lists."""
     return [Choice(url, url) for url in _listed()]
@@ -172,7 +200,7 @@ def source_errors(node: Node, data: Any, studio: Studio) -> list[FieldError]:
     refusals = {
         "models": model_refusal, "endpoints": endpoint_refusal, "prompts": prompt_refusal, "judges": judge_refusal,
     }  # fmt: skip
-    stored = {"runs": run_refusal, "checkpoints": adapter_refusal}
+    stored = {"runs": run_refusal, "checkpoints": adapter_refusal, "data": data_refusal}
     errors = []
     for path, kind, value in _sources(node, data, ()):
         refusal = refusals[kind](value) if kind in refusals else stored[kind](value, studio)

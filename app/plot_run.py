@@ -69,6 +69,13 @@ ABOUT: dict[str, About] = {
     "groups/frac_all_wrong": _share("All-wrong groups", "Tinker's frac_all_bad.", "share of groups"),
     "groups/frac_zero_variance": _share("Groups of equal return", "", "share of groups"),
     "groups/redrawn": About("Groups drawn again", "a step", "count"),
+    "distill/yield": _share("Yield", "Asked tasks of which a right answer was kept, so far.", "share of tasks"),
+    "distill/frac_wrong": _share("Wrong answers of the source", "", "share of samples"),
+    "distill/frac_unparsable": _share("Unparsable answers of the source", "", "share of samples"),
+    "distill/frac_duplicate": _share("Duplicate answers of the source", "", "share of samples"),
+    "distill/frac_too_long": _share("Answers that the student may not write", "Too long.", "share of samples"),
+    "distill/frac_failed": _share("Failed answers of the source", "", "share of samples"),
+    "source/cost": About("Cost of the source", "US dollars so far", "number", "By the configured prices."),
     "teacher/error_rate": _share("Failed hints", "The teacher had no message.", "share of hints"),
     "teacher/cost": About("Cost of the teacher", "US dollars a step", "number", "By the configured prices."),
 }
@@ -82,6 +89,8 @@ FAMILIES: dict[str, About] = {
     "tasks": About("Tasks", "a step", "count"),
     "solved": _share("Solved within all turns", "", "share of dialogues"),
     "solved_first": _share("Solved at the first turn", "", "share of dialogues"),
+    "distill": About("Distillation", "so far", "count"),
+    "source": About("Source", "so far", "count", "Of the messages of a model source."),
     "teacher": About("Teacher", "a step", "count", "Of the messages of a model teacher."),
     "loss": About("Loss term", "mean of a token"),
     "kl": About("KL", "nats a token"),
@@ -148,7 +157,8 @@ def overview(rows: Sequence[MetricRow], view: View) -> list[Chart]:
     everything = played if view.x == "tokens" else list(rows)
     makers: list[tuple[Callable[[Sequence[MetricRow], View], Chart | None], Sequence[MetricRow]]] = [
         (_reward, played), (_solved, played), (_revisions, played), (_groups, played), (_leaks, played),
-        (_length, played), (_divergence, played), (_entropy, everything), (_loss, everything), (_speed, everything),
+        (_yield, everything), (_length, played), (_divergence, played), (_entropy, everything), (_loss, everything),
+        (_speed, everything),
     ]  # fmt: skip
     charts = [make(chosen, view) for make, chosen in makers if chosen]
     return [chart for chart in charts if chart is not None]
@@ -220,6 +230,12 @@ def _leaks(rows: Sequence[MetricRow], view: View) -> Chart | None:
 def _length(rows: Sequence[MetricRow], view: View) -> Chart | None:
     limit = (float(view.max_new_tokens), f"limit {view.max_new_tokens}") if view.max_new_tokens else None
     return _chart("length", rows, view, {"length": "length"}, limit=limit)
+
+
+def _yield(rows: Sequence[MetricRow], view: View) -> Chart | None:
+    names = [name for name in names_of(rows) if name.startswith("distill/yield/")]
+    shown = {"distill/yield": "all"} | ({n: n.removeprefix("distill/yield/") for n in names} if len(names) > 1 else {})
+    return _chart("distill/yield", rows, view, shown)
 
 
 def _divergence(rows: Sequence[MetricRow], view: View) -> Chart | None:

@@ -188,7 +188,7 @@ class Dialogue(SQLModel, table=True):
     environment: str
     level: str
     phase: str
-    """train, preflight, evaluation, chat or fork."""
+    """train, preflight, evaluation, chat, fork or distill."""
     stage: str
     step: int
     checkpoint: str | None = None

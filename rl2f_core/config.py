@@ -37,6 +37,9 @@ KNOWN_RUN: dict[str, Any] = {"known": "runs"}
 KNOWN_CHECKPOINT: dict[str, Any] = {"known": "checkpoints"}
 """Mark of a field that holds the folder of an adapter to load: a form offers those of the known runs alone."""
 
+KNOWN_DATA: dict[str, Any] = {"known": "data"}
+"""Mark of a field that names a data set: a form takes the name of a stage, or a data set's folder in one of the
+studio's runs."""
 KNOWN_ENDPOINT: dict[str, Any] = {"known": "endpoints"}
 """Mark of a field with an address that is asked: a form takes this machine's own and those that the server's
 `RL2F_ENDPOINTS` lists."""
@@ -285,6 +288,11 @@ class StageConfig(BaseConfig):
         held = (self.group_size, self.learning_rate, self.temperature)
         return sorted({0, *(p.step for each in held if isinstance(each, Schedule) for p in each.points)})
 
+    @property
+    def trains(self) -> bool:
+        """Whether it changes weights and so saves checkpoints, or makes a data set."""
+        return bool(getattr(registry.get("method", self.method.type), "trains", True))  # type: ignore[attr-defined]
+
 
 class StageAt(StageConfig):
     """A stage as it is at one step."""
@@ -360,10 +368,11 @@ class RunConfig(BaseRun):
         for stage in self.stages:
             if stage.name in seen or stage.name in ("base", "stages"):
                 raise ValueError(f"stage name {stage.name!r} is taken; stages need unique names other than `base`")
-            if stage.start_from not in (None, "base", *seen):
+            trained = [s.name for s in self.stages if s.name in seen and s.trains]
+            if stage.start_from not in (None, "base", *trained):
                 raise ValueError(
                     f"stage {stage.name!r} starts from {stage.start_from!r}, which is no earlier stage; "
-                    f"known: {', '.join(['base', *seen])}"
+                    f"known: {', '.join(['base', *trained])}"
                 )
             check = getattr(stage.method, "check_stage", None)
             if check is not None:
@@ -377,7 +386,8 @@ class RunConfig(BaseRun):
             if name not in ("base", "stages") and not any(_saves(stage, name) for stage in self.stages):
                 raise ValueError(
                     f"evaluation.checkpoints names {name!r}, which no stage saves; "
-                    f"known: base, stages, {', '.join(f'{stage.name}@{stage.steps}' for stage in self.stages)}"
+                    "known: base, stages, "
+                    f"{', '.join(f'{stage.name}@{stage.steps}' for stage in self.stages if stage.trains)}"
                 )
         return self
 
@@ -385,7 +395,7 @@ class RunConfig(BaseRun):
 def _saves(stage: StageConfig, checkpoint: str) -> bool:
     """Whether the stage saves a checkpoint of this name."""
     name, _, text = checkpoint.rpartition("@")
-    if name != stage.name or not (text.isascii() and text.isdigit()) or text != str(int(text)):
+    if name != stage.name or not stage.trains or not (text.isascii() and text.isdigit()) or text != str(int(text)):
         return False
     step = int(text)
     return step == stage.steps or (0 < step < stage.steps and step % stage.save_every == 0)

@@ -20,7 +20,7 @@ from rl2f_core.errors import DataError, DiskFullError
 from rl2f_core.types import Dialogue, LeakReport, Task, Value
 
 Status = Literal["queued", "starting", "running", "stopping", "succeeded", "failed", "stopped", "interrupted"]
-Phase = Literal["train", "preflight", "evaluation", "chat", "fork"]
+Phase = Literal["train", "preflight", "evaluation", "chat", "fork", "distill"]
 
 
 class _Event(Value):
@@ -58,7 +58,7 @@ class DialogueEvent(_Event):
     checkpoint: str | None = None
     """Which checkpoint spoke, in an evaluation."""
     control: str | None = None
-    """Under which control, in an evaluation; which arm, in a fork."""
+    """Under which control, in an evaluation; which arm, in a fork; what became of the answer, in a distillation."""
     task: Task
     dialogue: Dialogue
 

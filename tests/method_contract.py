@@ -54,6 +54,6 @@ def _check(method: Method, history: str) -> None:
             hints = {(*encode(turn.hint.text), backend.tokenizer.end_id) for turn in turns if turn.hint is not None}
             assert sample.weighted > 0
             assert runs(sample, "rl") | runs(sample, "kl") <= attempts and runs(sample, "ce") <= attempts | hints
-    assert rows > 0 and method.samples(Group(groups[0].task, ())) == []
+    assert (rows > 0) == method.trains and method.samples(Group(groups[0].task, ())) == []
     assert all(1 <= method.max_turns(turns) <= turns for turns in (1, 2, 5))
     LossConfig(**method.loss_options())

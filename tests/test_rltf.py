@@ -295,7 +295,7 @@ def test_every_option_of_an_imitation_changes_the_loss(losses: Any, name: str):
 # -- refusals ----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", ["rltf_grpo", "rltf_sd", "rltf_fm", "sft_correct"])
 def test_rltf_needs_fresh_prompts_and_a_second_turn(name: str):
-    with pytest.raises(ValueError, match="set rollout.history: fresh"):
+    with pytest.raises(ValueError, match=r"set rollout\.history: fresh"):
         config(name, rollout={**CONFIG["rollout"], "history": "dialogue"})
     with pytest.raises(ValueError, match=f"{name} with rollout.max_turns 1"):
         config(name, rollout={**CONFIG["rollout"], "max_turns": 1})

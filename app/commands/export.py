@@ -18,16 +18,21 @@ def export(
     out: Annotated[Path, typer.Option("--out", help="Folder to make for the data sets.")],
     formats: Annotated[
         list[str] | None,
-        typer.Option("--format", help="stepwise_supervision, unpaired_preference, preference or messages; repeatable."),
+        typer.Option(
+            "--format",
+            help="stepwise_supervision, unpaired_preference, preference, messages or prompt_completion; repeatable.",
+        ),
     ] = None,
     files: Annotated[list[str] | None, typer.Option("--file", help="jsonl or parquet; both by default.")] = None,
     labels: Annotated[str, typer.Option(help="Whose label counts: people, detector, or both (people first).")] = "both",
     labeller: Annotated[str, typer.Option(help="Only this person's labels.")] = "",
-    phase: Annotated[str, typer.Option(help="Only train, preflight, evaluation, chat or fork.")] = "",
+    phase: Annotated[str, typer.Option(help="Only train, preflight, evaluation, chat, fork or distill.")] = "",
     stage: Annotated[str, typer.Option(help="Only this stage.")] = "",
     steps: Annotated[str, typer.Option(help="Only these training steps, e.g. 10-20.")] = "",
     checkpoint: Annotated[str, typer.Option(help="Only this checkpoint of an evaluation.")] = "",
-    control: Annotated[str, typer.Option(help="Only this control of an evaluation.")] = "",
+    control: Annotated[
+        str, typer.Option(help="Only this control of an evaluation; kept: what a distillation kept.")
+    ] = "",
     without_controls: Annotated[
         bool, typer.Option("--without-controls", help="Leave out contentless, shuffled, misleading hints.")
     ] = False,

@@ -19,7 +19,7 @@ def replay(
     run: Annotated[Path, typer.Argument(help="A run's folder, or a JSONL file of its dialogues.")],
     dialogue: Annotated[str | None, typer.Option(help="Show one dialogue: its id, or its number in the list.")] = None,
     step: Annotated[int | None, typer.Option(help="Only dialogues of this step.")] = None,
-    phase: Annotated[str | None, typer.Option(help="Only train, preflight, evaluation or fork.")] = None,
+    phase: Annotated[str | None, typer.Option(help="Only train, preflight, evaluation, fork or distill.")] = None,
     control: Annotated[str | None, typer.Option(help="Only this control of an evaluation.")] = None,
     limit: Annotated[int, typer.Option(help="Lines of the list; the newest are shown.", min=1)] = 50,
 ) -> None:

@@ -108,7 +108,7 @@ rl2f.widget("exports", (root) => {
         one("labels", "both", "People, else detectors", "A detector's finding counts where no person decided."), one("labels", "people", "People alone"), one("labels", "detector", "Detectors alone"),
         values.labels === "detector" ? null : field("labeller", select("labeller", same(choices?.labellers ?? []), "everybody, by majority"))),
       el("details", { class: "ex-fold", dataset: { part: "filter" }, open: open("filter", narrowed > 0) }, el("summary", {}, narrowed ? `Which dialogues (${narrowed})` : "Which dialogues"),
-        el("div", { class: "ex-grid" }, field("phase", select("phase", same(["train", "preflight", "evaluation", "chat", "fork"].filter((phase) => facets.phases.includes(phase))), "any")), field("stage", select("stage", same(facets.stages), "any")),
+        el("div", { class: "ex-grid" }, field("phase", select("phase", same(["train", "preflight", "evaluation", "chat", "fork", "distill"].filter((phase) => facets.phases.includes(phase))), "any")), field("stage", select("stage", same(facets.stages), "any")),
           el("div", { class: "ex-field" }, field("steps", text("steps", { placeholder: facets.steps ? `1–${facets.steps}` : "10–20", inputmode: "numeric" })), el("span", { class: "ex-unsteady rl-wrong rl-small", role: "alert", hidden: true }, "One step, or a range such as 10–20.")),
           field("checkpoint", select("checkpoint", same(facets.checkpoints), "any")), field("control", select("control", same(facets.controls), "any"))),
         flag("without_controls", "Leave out controls", "Contentless, foreign and misleading hints leak nothing, yet are no good hints."), flag("labelled", "Only dialogues that a person labelled")),

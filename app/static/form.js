@@ -416,7 +416,8 @@
 
     /** One of the things that the server knows: models (or a hub id), checkpoints of runs. */
     chosen(node, path, value, common) {
-      const choices = this.known[node.known] ?? [], hub = node.known === "models";
+      const made = node.known === "data" ? (this.data.stages ?? []).filter((s) => (s.method?.type ?? s.method) === "distill").map((s) => ({ value: s.name, label: `stage ${s.name}` })) : [];
+      const choices = [...made, ...(this.known[node.known] ?? [])], hub = node.known === "models";
       const free = hub && value !== null && value !== undefined && (this.memory.get(`${dotted(path)}@hub`) || !choices.some((c) => c.value === value));
       const OTHER = "\u0000other";
       const entries = [...(node.nullable ? [{ value: "", label: node.known === "checkpoints" ? "none" : "none" }] : []), ...choices, ...(hub ? [{ value: OTHER, label: "another from the hub …" }] : [])];

@@ -23,7 +23,7 @@ from jobs.export.formats import FORMATS
 from jobs.export.labels import decide
 from jobs.export.pairs import PairFinder, scratch_is_full
 from jobs.export.records import Record
-from jobs.export.rows import Decisions, messages, stepwise, unpaired
+from jobs.export.rows import Decisions, messages, prompt_completion, stepwise, unpaired
 from jobs.export.settings import ExportSettings
 from jobs.export.sources import Source
 from jobs.export.writers import FormatWriter
@@ -38,6 +38,7 @@ MAPPED: dict[str, Callable[..., Iterator[dict[str, Any]]]] = {
     "stepwise_supervision": stepwise,
     "unpaired_preference": unpaired,
     "messages": messages,
+    "prompt_completion": prompt_completion,
 }
 """The types whose rows come from one dialogue alone."""
 
@@ -276,6 +277,8 @@ def _manifest(
 def _why_empty(format: str, tally: Tally) -> str:
     if format == "messages":
         return "No dialogue has an attempt."
+    if format == "prompt_completion":
+        return "No attempt is right."
     if not tally.decided:
         return f"None of the {tally.hints} hints has a label."
     words = Counter[str]()
@@ -305,6 +308,9 @@ def _no_dialogues(sources: Sequence[Source], settings: ExportSettings) -> DataEr
 
 def _no_rows(settings: ExportSettings, tally: Tally) -> DataError:
     formats = list(settings.formats)
+    if formats == ["prompt_completion"]:
+        return DataError(f"No attempt of {tally.dialogues} dialogues is right.", value=formats,
+                         fix="Take other runs, or drop a part of the filter.")  # fmt: skip
     if tally.decided:  # only preference pairs were asked for
         return DataError(
             _why_empty("preference", tally),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     import pyarrow as pa
 
-FormatName = Literal["stepwise_supervision", "unpaired_preference", "preference", "messages"]
+FormatName = Literal["stepwise_supervision", "unpaired_preference", "preference", "messages", "prompt_completion"]
 FileType = Literal["jsonl", "parquet"]
 
 _ORIGIN = {
@@ -128,11 +128,14 @@ FORMATS: dict[FormatName, Format] = {
                 "messages": ("list message", "system, problem, attempts and hints"),
                 **_ORIGIN,
                 "run_name": ("string", "the run's name"),
-                "phase": ("string", "train, preflight, evaluation or chat"),
+                "phase": ("string", "train, preflight, evaluation, chat, fork or distill"),
                 "stage": ("string", "stage of the run"),
                 "step": ("int", "training step, 1-based; 0 outside training"),
                 "checkpoint": ("string", "which checkpoint spoke, in an evaluation"),
-                "control": ("string", "under which control, in an evaluation"),
+                "control": (
+                    "string",
+                    "under which control, in an evaluation; in a distillation what became of the answer",
+                ),
                 "group": ("string", "dialogues that compete on one task"),
                 "index": ("int", "position in the group"),
                 "policy": ("string", "name and version of the student's weights"),
@@ -155,6 +158,22 @@ FORMATS: dict[FormatName, Format] = {
                     "people or detector; for no label why: unsure, disputed or unlabelled",
                 ),
                 "people": ("list string", "all labels of people as JSON: labeller, label, span, note, blind"),
+            },
+        ),
+        Format(
+            "prompt_completion",
+            "Prompt and completion",
+            "Right answers of the student, with what it read before. For SFTTrainer and the method sft.",
+            "One row a right attempt: what the student read up to it, and the attempt. For TRL's `SFTTrainer`, which "
+            "then trains on the completion alone, and for this project's `sft` with `data`.",
+            {
+                "prompt": ("list message", "system, problem, and earlier attempts and hints"),
+                "completion": ("list message", "the right attempt"),
+                **_ORIGIN,
+                "turn": ("int", "0-based turn of the attempt"),
+                "policy": ("string", "who wrote it: name and version of the weights, or a model's name"),
+                "phase": ("string", "train, preflight, evaluation, chat, fork or distill"),
+                "stage": ("string", "stage of the run"),
             },
         ),
     )

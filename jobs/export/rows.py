@@ -175,6 +175,26 @@ def messages(record: Record, decisions: Decisions, privileged: bool = False) -> 
         }
 
 
+def prompt_completion(record: Record, decisions: Decisions, privileged: bool = False) -> Iterator[dict[str, Any]]:
+    """`prompt, completion` from the student's side: one row for each right attempt, labels or not."""
+    for segment in record.segments():
+        said = [Message(role="system", content=record.system)] if record.system else []
+        said.append(Message(role="user", content=problem_text(record, True) if privileged else record.problem))
+        for step in segment:
+            answer = Message(role="assistant", content=step.attempt)
+            if step.verdict.correct:
+                yield {
+                    "prompt": list(said),
+                    "completion": [answer],
+                    **origin(record),
+                    "turn": step.index,
+                    "policy": record.policy,
+                    "phase": record.phase,
+                    "stage": record.stage,
+                }
+            said += [answer, Message(role="user", content=step.hint or "")]
+
+
 def _verdict(step: Step) -> dict[str, Any]:
     v = step.verdict
     return {

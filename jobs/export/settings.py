@@ -15,7 +15,7 @@ from rl2f_core.events import DialogueEvent
 class ExportFilter(BaseConfig):
     """Which dialogues are taken; an empty field takes all."""
 
-    phase: Literal["", "train", "preflight", "evaluation", "chat", "fork"] = ""
+    phase: Literal["", "train", "preflight", "evaluation", "chat", "fork", "distill"] = ""
     """Only dialogues of this phase."""
     stage: str = ""
     """Only this stage."""
@@ -26,7 +26,7 @@ class ExportFilter(BaseConfig):
     checkpoint: str = ""
     """Only this checkpoint of an evaluation, e.g. `rl2f@20`."""
     control: str = ""
-    """Only this control of an evaluation, e.g. `hints`."""
+    """Only this control of an evaluation, e.g. `hints`; of a distillation `kept`, what its data set holds."""
     without_controls: bool = False
     """Leave out controls other than `hints`: their hints are contentless, foreign or misleading, though leak-free."""
     labelled: bool = False
@@ -41,7 +41,7 @@ class ExportFilter(BaseConfig):
             and (self.step_to is None or event.step <= self.step_to)
             and (not self.checkpoint or event.checkpoint == self.checkpoint)
             and (not self.control or event.control == self.control)
-            and not (self.without_controls and event.control not in (None, "", "hints"))
+            and not (self.without_controls and event.control not in (None, "", "hints", "kept"))
         )
 
     def words(self) -> dict[str, object]:

@@ -58,5 +58,5 @@ def _narrow(
     if step_to is not None:
         query = query.where(col(Dialogue.step) <= step_to)
     if without_controls:
-        query = query.where(col(Dialogue.control).is_(None) | col(Dialogue.control).in_(("", "hints")))
+        query = query.where(col(Dialogue.control).is_(None) | col(Dialogue.control).in_(("", "hints", "kept")))
     return query.where(col(Dialogue.labels) > 0) if labelled else query

@@ -142,6 +142,14 @@ class Arithmetic(Environment):
     def accepts(self, task: Task, said: str) -> bool:
         return parse_integer(said) == _gold(task)
 
+    def worked_solution(self, task: Task) -> str | None:
+        """The number taken apart by its places, e.g. `47 + 85 = 47 + 80 + 5 = 127 + 5 = 132.`; a problem in words has
+        none."""
+        public = task.public
+        if "problem" in public:
+            return None
+        return f"{chain(public['a'], public['operation'], public['b'])}. {wrap(self.answer(task))}"
+
     # -- the scripted teacher ----------------------------------------------------------------------------------
     def hint(self, task: Task, attempts: Sequence[Verdict], rng: random.Random) -> str:
         """E.g. `Too low, by a little. The tens digit is wrong.` Far means at least a tenth of the scale and 5.
@@ -210,6 +218,25 @@ class Arithmetic(Environment):
 def compute(a: int, operation: str, b: int) -> int:
     """a + b, a − b or a · b."""
     return a + b if operation == "+" else a - b if operation == "-" else a * b
+
+
+def chain(a: int, operation: str, b: int) -> str:
+    """a ∘ b worked place by place of b, e.g. `47 - 25 = 47 - 20 - 5 = 27 - 5 = 22`, `12 x 34 = 360 + 48 = 408`."""
+    text = str(abs(b))
+    places = [int(digit) * 10 ** (len(text) - 1 - i) for i, digit in enumerate(text) if digit != "0"] or [0]
+    problem = f"{a} {operation} {b}"
+    lines = [problem]
+    if operation == "x":
+        if len(places) > 1:
+            lines.append(" + ".join(f"{a} x {place}" for place in places))
+        places = [a * place for place in places]
+        a, places, operation = places[0], places[1:], "+"
+    while True:
+        lines.append(f" {operation} ".join(map(str, (a, *places))))
+        if not places:
+            break
+        a, places = compute(a, operation, places[0]), places[1:]
+    return " = ".join(dict.fromkeys(lines))
 
 
 def scale(task: Task) -> int:

@@ -140,6 +140,14 @@ class Environment(ABC):
         held = task.privileged.get("solution")
         return held if isinstance(held, str) and held.strip() else None
 
+    def worked_solution(self, task: Task) -> str | None:
+        """A student's whole right attempt: the way to the answer step by step, ending in the answer block.
+
+        Follows from the problem and is the same every time; `verify` calls it correct. None where the environment (or
+        this task) has none, e.g. where nobody can know the answer without a hint.
+        """
+        return None
+
     # -- the scripted teacher ----------------------------------------------------------------------------------
     @abstractmethod
     def hint(self, task: Task, attempts: Sequence[Verdict], rng: random.Random) -> str:

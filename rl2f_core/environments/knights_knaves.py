@@ -14,13 +14,14 @@ from collections.abc import Sequence
 from functools import lru_cache, partial
 from typing import Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from rl2f_core.config import BASIC, BaseConfig
 from rl2f_core.environments import _kk_logic as logic
 from rl2f_core.environments import _kk_text as words
 from rl2f_core.environments._kk_hints import Count, false_count, told_counts
 from rl2f_core.environments._kk_told import full_assignments, told_roles
+from rl2f_core.environments._kk_worked import worked
 from rl2f_core.environments.base import CONTENTLESS, MAX_ATTEMPT_CHARS, Environment, Floor, draw, wrap
 from rl2f_core.errors import DataError
 from rl2f_core.registry import register
@@ -45,6 +46,9 @@ class KnightsKnaves(Environment):
         """Name of the environment."""
         people: int = Field(2, ge=2, le=logic.MAX_PEOPLE, json_schema_extra=BASIC)
         """People in a puzzle, n."""
+        fewest: int | None = Field(None, ge=2, le=logic.MAX_PEOPLE)
+        """With it, each puzzle has from so many people up to `people`, all numbers equally often; None is always
+        `people`."""
         depth: int = Field(2, ge=2, le=3, json_schema_extra=BASIC)
         """Most levels of a statement; a plain `Zoey is a knight` has one. At 2 people and depth 2 there are only 57
         puzzles up to renaming, which the splits share out; depth 3 has over 20,000."""
@@ -55,6 +59,12 @@ class KnightsKnaves(Environment):
         """The words for who tells the truth and who lies, in the singular, e.g. `["saint", "sinner"]`."""
         seed: int = 0
         """Fixes the stream of tasks."""
+
+        @model_validator(mode="after")
+        def _fewest_is_no_more(self) -> KnightsKnaves.Config:
+            if self.fewest is not None and self.fewest > self.people:
+                raise ValueError(f"fewest {self.fewest} is more than people {self.people}")
+            return self
 
         @field_validator("roles")
         @classmethod
@@ -74,11 +84,13 @@ class KnightsKnaves(Environment):
     def task(self, split: Split, index: int) -> Task:
         """The solution is drawn before the puzzle, so that every split has every pattern of roles equally often."""
         seed, n = self.config.seed, self.config.people
-        solution = random.Random(f"{self.name}/{seed}/{split}/{index}/solution").randrange(2**n)
-        return draw(self, split, index, seed, partial(self._make, solution=solution))
+        rng = random.Random(f"{self.name}/{seed}/{split}/{index}/solution")
+        if self.config.fewest is not None:
+            n = rng.randint(self.config.fewest, n)
+        return draw(self, split, index, seed, partial(self._make, n=n, solution=rng.randrange(2**n)))
 
-    def _make(self, rng: random.Random, solution: int) -> Task:
-        n, roles = self.config.people, self.config.roles
+    def _make(self, rng: random.Random, n: int, solution: int) -> Task:
+        roles = self.config.roles
         puzzle = logic.generate(solution, n, self.config.depth, rng)
         people = rng.sample(words.NAMES, n)
         text = words.render_puzzle(puzzle, people, [rng.randrange(len(words.SAYS)) for _ in people], roles)
@@ -189,6 +201,18 @@ class KnightsKnaves(Environment):
         """The attempts that could be parsed, oldest first."""
         return [self._bits(task, verdict.parsed) for verdict in attempts if verdict.parsed is not None]
 
+    def worked_solution(self, task: Task) -> str | None:
+        """One supposition about everybody's roles after the other, until all claims fit; see `_kk_worked`.
+
+        None where the statements could not be read.
+        """
+        puzzle, people, roles = logic.as_puzzle(task.public["statements"]), task.public["people"], self.config.roles
+        if not puzzle:
+            return None
+        way = worked(puzzle, people, roles)
+        said = wrap(words.answer_text(people, self._assigned(task, self.answer(task))))
+        return f"<think>{way}</think>{said}" if self.config.think else f"{way} {said}"
+
     # -- the scripted teacher ----------------------------------------------------------------------------------
     def hint(self, task: Task, attempts: Sequence[Verdict], rng: random.Random) -> str:
         """The first person whose words do not fit the last attempt, and how many people are wrong.
@@ -274,7 +298,7 @@ class KnightsKnaves(Environment):
 
         Names differ from puzzle to puzzle, so no constant text is right; a pattern is the nearest thing to one.
         Measured on `FLOOR_SAMPLE` test tasks: the most frequent pattern of the first half, counted in the second.
-        By construction each pattern has 2⁻ⁿ.
+        By construction each pattern has 2⁻ⁿ of the puzzles with n people.
         """
         return _floor(self.config)
 

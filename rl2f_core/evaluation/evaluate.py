@@ -26,6 +26,7 @@ from rl2f_core.events import DialogueEvent, LogEvent, MetricEvent, read_events
 from rl2f_core.rollout.build import build_control, build_engine
 from rl2f_core.rollout.engine import Request, RolloutEngine, derive_seed
 from rl2f_core.run import Journal, Progress, RunDir, Stop
+from rl2f_core.training.stored import DATASETS, manifest_of
 from rl2f_core.types import Dialogue, StopReason, Task, Turn
 
 STAGE = "evaluation"
@@ -219,8 +220,11 @@ def training_notes(run_dir: RunDir) -> list[str]:
         steps, sampled, shown = totals.get(row.stage, (0, 0.0, 0.0))
         sampled += row.values.get("tokens/student", 0.0)
         totals[row.stage] = steps + 1, sampled, shown + row.values.get("tokens/demonstrated", 0.0)
+    made = {path.parent.name: manifest_of(path.parent) for path in (run_dir.path / DATASETS).glob("*/dataset.json")}
     return [
-        f"Stage {name}: {f'{sampled:,.0f} sampled' if sampled else f'{shown:,.0f} demonstrated'} student tokens "
+        f"Stage {name} made a data set: {made[name]['summary']}."
+        if name in made
+        else f"Stage {name}: {f'{sampled:,.0f} sampled' if sampled else f'{shown:,.0f} demonstrated'} student tokens "
         f"in {steps} steps."
         for name, (steps, sampled, shown) in totals.items()
     ] + ([f"The teacher in training: {costs_text(spent)}."] if spent else [])

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rl2f_core.config import BaseConfig
+from rl2f_core.config import BaseConfig, EvaluationConfig
 from rl2f_core.errors import RunError
 from rl2f_core.types import Group, Sample
 
@@ -42,6 +42,8 @@ class Method(ABC):
     Config: ClassVar[type[BaseConfig]]
     on_policy: ClassVar[bool] = True
     """Whether it trains on the student's own dialogues, so that a preflight can say if there is anything to learn."""
+    trains: ClassVar[bool] = True
+    """Whether its stages change weights; one that does not makes a data set and saves no checkpoint."""
 
     def __init__(self, config: Any) -> None:
         self.config = config
@@ -66,6 +68,10 @@ class Method(ABC):
     def max_turns(self, turns: int) -> int:
         """How many turns its dialogues have, where the configuration allows `turns`."""
         return turns
+
+    def prepare(self, collector: Collector, evaluation: EvaluationConfig) -> list[str]:
+        """Called before a stage's first step: raises where it cannot work; returns what the run's log should say."""
+        return []
 
     def collect(self, collector: Collector, step: int) -> list[Group]:
         """The dialogues to train on at a step: by default the current policy's own."""

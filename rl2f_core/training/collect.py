@@ -10,6 +10,7 @@ from rl2f_core.config import StageConfig
 from rl2f_core.methods.base import Method
 from rl2f_core.methods.credit import has_gradient
 from rl2f_core.rollout.engine import Request, RolloutEngine, derive_seed
+from rl2f_core.run import RunDir
 from rl2f_core.training.curriculum import Course
 from rl2f_core.training.demonstrations import demonstrate
 from rl2f_core.types import Group, Rollout, Task
@@ -35,6 +36,8 @@ class Collector:
     adapter: str | None = None
     policy: str = "base"
     advanced: Callable[[int, int], None] | None = None
+    run_dir: RunDir | None = None
+    """The run, where stored data sets lie; None where there is none."""
     replaced: list[Group] = field(default_factory=list)
     """Groups of equal returns that were re-drawn in the last step: played and paid for, but not trained on."""
     course: Course | None = None

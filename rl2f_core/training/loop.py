@@ -94,6 +94,10 @@ class Trainer:
         needs_reference = method.loss_options().get("kl_coef", 0) > 0 and stage.reference == "stage_start"
         self.learner.reference = self.learner.snapshot() if needs_reference else None
         self._sync(f"{stage.name}@0")
+        collector = Collector(self.engine, stage, self.config.seed, ADAPTER, run_dir=self.run_dir)
+        for number, text in enumerate(method.prepare(collector, self.config.evaluation)):
+            self.journal.emit([LogEvent(id=f"prepare:{stage.name}:{number}", text=text)])
+            self.progress.say(text)
         if method.on_policy and not refused:
             self._preflight(index, stage, method)
         self.position = {"stage": index, "step": 0, "begun": True}
@@ -129,8 +133,14 @@ class Trainer:
     def _stage(self, index: int, stage: StageConfig, method: Method, start: int) -> bool:
         from rl2f_core.training.losses import LossConfig
 
+        if not method.trains:
+            from rl2f_core.training.distilling import DataStage
+
+            self._sync(f"{stage.name}@0")
+            data = DataStage(self, stage, method, ADAPTER)
+            return data.run(start, lambda step: self._commit(index, step, save=False))
         course = course_of(self.config, stage, self.engine, self.position.get("curriculum") if start else None)
-        collector = Collector(self.engine, stage, self.config.seed, ADAPTER, course=course)
+        collector = Collector(self.engine, stage, self.config.seed, ADAPTER, run_dir=self.run_dir, course=course)
         for step in range(start, stage.steps):
             if self.stop():
                 self._commit(index, step, course)
@@ -186,11 +196,12 @@ class Trainer:
             self.progress.say(said)
         return values
 
-    def _commit(self, stage: int, step: int, course: Course | None = None) -> None:
+    def _commit(self, stage: int, step: int, course: Course | None = None, *, save: bool = True) -> None:
+        """Commit a step; without `save` the weights are those of the last commit."""
         position: dict[str, Any] = {"stage": stage, "step": step, "begun": True}
         if course is not None:
             position["curriculum"] = course.state
-        self.journal.commit(position, self.learner.save)
+        self.journal.commit(position, self.learner.save if save else None)
 
     def _sync(self, version: str) -> None:
         """Give the sampler the learner's weights."""
@@ -277,5 +288,5 @@ def checkpoints_to_evaluate(config: RunConfig, run_dir: RunDir) -> list[str]:
     """The names that `evaluation.checkpoints` stands for, in order."""
     names: list[str] = []
     for entry in config.evaluation.checkpoints:
-        names += [f"{s.name}@{s.steps}" for s in config.stages] if entry == "stages" else [entry]
+        names += [f"{s.name}@{s.steps}" for s in config.stages if s.trains] if entry == "stages" else [entry]
     return list(dict.fromkeys(names))

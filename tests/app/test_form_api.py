@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 from app import form_preflight, forms
 from app.context import Context
 from app.form_schedule import next_times
-from app.form_sources import adapter_refusal, known_models, model_refusal
+from app.form_sources import adapter_refusal, data_refusal, known_models, model_refusal
 from jobs.store import runs, schedules
 from jobs.studio import Studio
 from jobs.tables import Checkpoint
@@ -380,3 +380,25 @@ def test_the_page_carries_the_place_of_the_widget_and_its_scripts(site: Any) -> 
     for file in ("form.js", "new_run.js", "new_run.css", "charts.js"):
         assert f"/static/{file}" in html and site.page.get(f"/static/{file}").status_code == 200
     assert site.stranger.post("/api/form/launch", json={"yaml": QUICKSTART}).status_code == 403
+
+
+def test_a_form_learns_from_a_stage_or_a_data_set_of_a_known_run_alone(
+    api: TestClient, context: Context, studio: Studio, tmp_path: Path
+) -> None:
+    made = finished_run(context).parent.parent / "datasets" / "distil"
+    made.mkdir(parents=True)
+    (made / "dataset.json").write_text("{}")
+    outside = shutil.copytree(made, tmp_path / "outside" / "datasets" / "distil")
+    (made.parent / "link").symlink_to(outside)
+    (choice,) = api.get("/api/form/start").json()["known"]["data"]
+    assert choice["value"] == str(made) and choice["label"].endswith(":distil")
+
+    def errors_of(name: str) -> list[str]:
+        stages = [{"name": "sft", "method": {"type": "sft", "data": name}, "steps": 1, "group_size": 1}]
+        answer = api.post("/api/form/validate", json={"data": data_of() | {"stages": stages}}).json()
+        return [error["dotted"] for error in answer["errors"]]
+
+    assert errors_of(str(made)) == [] and data_refusal("distil", studio) is None
+    link, rows = str(made.parent / "link"), str(made / "rows.jsonl")
+    for name in (str(outside), link, rows, "/etc/passwd", "rows.jsonl", f"{made}\0"):
+        assert data_refusal(name, studio) is not None and errors_of(name) == ["stages.0.method.data"], name
