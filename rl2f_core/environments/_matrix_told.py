@@ -9,13 +9,41 @@ from typing import NamedTuple
 
 from rl2f_core.environments._tokens import digit_runs, kept
 
-_WORDS = {"zero": "0", "one": "1", "two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7", "eight": "8", "nine": "9"}
+_WORDS = {
+    "zero": "0",
+    "one": "1",
+    "two": "2",
+    "three": "3",
+    "four": "4",
+    "five": "5",
+    "six": "6",
+    "seven": "7",
+    "eight": "8",
+    "nine": "9",
+}
 _NUMBERS = re.compile(rf"\b(?:{'|'.join(_WORDS)})\b", re.IGNORECASE)
-_NTH = {"first": 1, "1st": 1, "top": 1, "upper": 1, "leftmost": 1, "second": 2, "2nd": 2, "third": 3, "3rd": 3, "fourth": 4, "4th": 4, "fifth": 5, "5th": 5}
+_NTH = {
+    "first": 1,
+    "1st": 1,
+    "top": 1,
+    "upper": 1,
+    "leftmost": 1,
+    "second": 2,
+    "2nd": 2,
+    "third": 3,
+    "3rd": 3,
+    "fourth": 4,
+    "4th": 4,
+    "fifth": 5,
+    "5th": 5,
+}
 _FROM_END = ("last", "bottom", "lower", "final", "rightmost")
 _MIDDLE = ("middle", "centre", "center", "central")
 _ORDINAL = "|".join((*_NTH, *_FROM_END, *_MIDDLE))
-_LABEL = re.compile(rf"\b(?:(?:row|line|column)s? ?(?:number |no\.? |#)?[1-9]\b|(?:the )?(?:{_ORDINAL}) (?:row|line)|r[1-9]\b|row|rows|line|next|then|and|finally|followed by|begin|end|p?b?matrix|left|right|array|text|is|reads|ccc*|on top|below|under(?:neath)?|after that|of)(?![a-z])", re.IGNORECASE)
+_LABEL = re.compile(
+    rf"\b(?:(?:row|line|column)s? ?(?:number |no\.? |#)?[1-9]\b|(?:the )?(?:{_ORDINAL}) (?:row|line)|r[1-9]\b|row|rows|line|next|then|and|finally|followed by|begin|end|p?b?matrix|left|right|array|text|is|reads|ccc*|on top|below|under(?:neath)?|after that|of)(?![a-z])",
+    re.IGNORECASE,
+)
 _MARKS = re.compile(r"[\s,;:.|/\\&\[\](){}<>\-–—_*`'\"“”‘’=→+~^!$]*")
 _WORD = re.compile(r"[^\W\d_]+")
 _SHOULD = r"(?:should|must|has to|have to|needs? to|ought to|will|would have to)"
@@ -37,19 +65,25 @@ _AT = (
     rf"|(?P<r7>top|upper|bottom|lower)[- ](?P<c7>left|right)(?: corner)?(?: cell| value| entry)?"
     r"|(?P<mid>middle|centre|center|central) (?:cell|value|entry|one)|(?:the )?(?P<mid2>centre|center|middle)(?= (?:is|should|must|has)))"
 )
-_CELL_IS = re.compile(rf"(?P<yours>\byour )?(?<![a-z0-9]){_AT}(?: of the (?:answer|solution|result|matrix))?(?: (?:the )?(?:value|distance|answer|entry|number|digit))?,?{_IS}{_VALUE}")
+_CELL_IS = re.compile(
+    rf"(?P<yours>\byour )?(?<![a-z0-9]){_AT}(?: of the (?:answer|solution|result|matrix))?(?: (?:the )?(?:value|distance|answer|entry|number|digit))?,?{_IS}{_VALUE}"
+)
 _PUT = re.compile(
     rf"(?<![\d.,]){_QUOTE}(?P<value>[0-9])[\"'”’*`$)\]]{{0,3}} (?:(?:goes|belongs|stands|sits|comes|should (?:go|be|stand)|must (?:go|be|stand)) )?(?:in|at|into|for|on) (?:the )?(?:cell |place |position |entry )?(?:at |in )?(?:the )?{_AT}"
 )
 _NOT_PUT = re.compile(r"\b(?:the|your|that|this|each|every|wrong|a wrong|no) ?$")
-_LINE = rf"(?:(?P<kind>row|line|column) ?(?:number |no\.? |#)?(?P<n>[1-9])|(?P<nth>{_ORDINAL}) (?P<kind2>row|line|column))"
+_LINE = (
+    rf"(?:(?P<kind>row|line|column) ?(?:number |no\.? |#)?(?P<n>[1-9])|(?P<nth>{_ORDINAL}) (?P<kind2>row|line|column))"
+)
 _LINE_IS = re.compile(
     rf"(?P<yours>\byour )?\b{_LINE}(?: of the (?:answer|solution|result|matrix))?{_IS}(?P<values>[\"'“‘*`$(\[]{{0,3}}[0-9](?:[ ,\-&|]{{0,3}}[0-9]){{1,4}}){_END}"
 )
 _NOT_SAID = re.compile(
     r"(?:\b(?:if|whether|unless|suppose|is|was|are|isn't|when|why|how|you (?:wrote|said|have|had|put|gave|tried|chose)|not|n't|never|problem|given|matrix|original|input|in the question|wrote)\b[^.!?;\n]{0,28})$"
 )
-_DENIED = re.compile(r"[\"'”’*`$)\]]{0,3}(?: (?:is )?(?:wrong|not|isn't|too)\b|,? or\b|,? (?:in|by) the (?:problem|question|input|matrix)| as (?:given|you)| ?\?)")
+_DENIED = re.compile(
+    r"[\"'”’*`$)\]]{0,3}(?: (?:is )?(?:wrong|not|isn't|too)\b|,? or\b|,? (?:in|by) the (?:problem|question|input|matrix)| as (?:given|you)| ?\?)"
+)
 
 
 class Told(NamedTuple):
@@ -108,7 +142,26 @@ def told_cells(text: str, size: int) -> list[Told]:
     low = text.lower().replace("’", "'")
     if len(low) != len(text) or not digit_runs(text):
         return []
-    places = any(word in low for word in ("row", "col", "line", "(", "[", "corner", "left", "right", "middle", "cent", "r1", "r2", "r3", "r4", "r5"))
+    places = any(
+        word in low
+        for word in (
+            "row",
+            "col",
+            "line",
+            "(",
+            "[",
+            "corner",
+            "left",
+            "right",
+            "middle",
+            "cent",
+            "r1",
+            "r2",
+            "r3",
+            "r4",
+            "r5",
+        )
+    )
     return sorted(set(_cells(low, size))) if places else []
 
 
@@ -122,7 +175,11 @@ def _cells(low: str, size: int) -> Iterator[Told]:
             yield Told(*match.span(), *place, match["value"], strong)
     for match in _PUT.finditer(low):
         place = _place(match, size)
-        if place and not _unsaid(low, match.start(), match.end(), True) and not _NOT_PUT.search(low[: match.start()][-12:]):
+        if (
+            place
+            and not _unsaid(low, match.start(), match.end(), True)
+            and not _NOT_PUT.search(low[: match.start()][-12:])
+        ):
             yield Told(*match.span(), *place, match["value"], True)
     for match in _LINE_IS.finditer(low):
         strong = bool(match["strong"])

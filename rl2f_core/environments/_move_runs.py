@@ -39,17 +39,36 @@ _ADJECTIVE_AFTER = frozenset(
 )
 _NOUN_AFTER = frozenset(
     "answer way path track direction directions order idea one now away here there so before after thing number length place edge side column "
-    "half hand neighbour neighbor of lines approach place spirit moves steps until though but except up as at".split()
+    "half hand neighbour neighbor of lines approach place spirit moves steps until though but except up".split()
 )
-_LEFT_AFTER = frozenset("is are was have has had nothing you we walk moves steps what's much be it path cells way he she they attempt".split())
+_LEFT_AFTER = frozenset(
+    "is are was have has had nothing you we walk moves steps what's much be it path cells way he she they attempt".split()
+)
 _LEFT_BEFORE = frozenset("edge side column half hand over out of to behind the it undone open a when".split())
-_UP_AFTER = frozenset("end ends ended ending look looks give gave giving set mix mixed come came pick make makes add adds adding open opens catch mess sum wind winds speed held keep".split())
-_DOWN_AFTER = frozenset("write wrote written writing slow slowing break breaking note narrow cut put calm count jot let scale upside".split())
+_UP_AFTER = frozenset(
+    "end ends ended ending look looks give gave giving set mix mixed come came pick make makes add adds adding open opens catch mess sum wind winds speed held keep".split()
+)
+_DOWN_AFTER = frozenset(
+    "write wrote written writing slow slowing break breaking note narrow cut put calm count jot let scale upside".split()
+)
 _MODAL = re.compile(r"\b(?:should|must|has to|needs to|ought to|have to)$")
 _STEP = re.compile(r"\b(?:step|move|first|second|third|fourth|fifth|sixth|last|next|one|it|\d)\b")
-_CELL = re.compile(r"[(\[]\s?(\d{1,2})\s?[,;]\s?(\d{1,2})\s?[)\]]|\brow\s(\d{1,2}),?\s(?:and\s)?col(?:umn)?\s(\d{1,2})\b|\br(\d{1,2})c(\d{1,2})\b", re.IGNORECASE)
-_BETWEEN_CELLS = re.compile(r"(?:[\s,;:.>→\-–=]|\b(?:then|to|and|next|finally|the|cell|on|from|via|through|over|in)\b){0,12}", re.IGNORECASE)
+_CELL = re.compile(
+    r"[(\[]\s?(\d{1,2})\s?[,;]\s?(\d{1,2})\s?[)\]]|\brow\s(\d{1,2}),?\s(?:and\s)?col(?:umn)?\s(\d{1,2})\b|\br(\d{1,2})c(\d{1,2})\b",
+    re.IGNORECASE,
+)
+_BETWEEN_CELLS = re.compile(
+    r"(?:[\s,;:.>→\-–=]|\b(?:then|to|and|next|finally|the|cell|on|from|via|through|over|in)\b){0,12}", re.IGNORECASE
+)
 _CAPITALS = re.compile(r"\b(?:[UDLR]{1,60}|[NESW]{2,60}|[NEW]|[udlr]{3,60}|[nesw]{4,60}|\d?[UDLR](?:\d[UDLR])*\d?)\b")
+
+
+_LIST_MARKS = (".", ")", ":")
+_HIT = re.compile(
+    r"\b(?i:up|down|left|right|north|south|east|west)(?:wards?)?\b|[^\x00-\xff]|(?<![A-Za-z])(?:[UDLR]+|[NESW]+|[udlr]{3,}|[nesw]{4,})(?![A-Za-z])"
+)
+"""Where a direction may stand."""
+_GAP = 40
 
 
 class Run(NamedTuple):
@@ -65,9 +84,7 @@ class Run(NamedTuple):
 
 def may_hold_moves(text: str) -> bool:
     """Could a run stand in the text? Cheap, and sure where it says no."""
-    return (
-        not text.isascii() or not DIRECTIONS.isdisjoint(words_of(text)) or _CAPITALS.search(text) is not None
-    )
+    return not text.isascii() or not DIRECTIONS.isdisjoint(words_of(text)) or _CAPITALS.search(text) is not None
 
 
 @kept(1024)
@@ -95,9 +112,34 @@ class _Open:
             yield Run(self.start, self.end, "".join(self.letters), self.worded)
 
 
+def _stretches(text: str) -> Iterator[tuple[int, int]]:
+    """The parts of a text around directions, with what may belong to their runs; nothing else need be read."""
+    start = end = -1
+    for match in _HIT.finditer(text):
+        if start >= 0 and match.start() - end > _GAP:
+            yield start, _edge(text, end + _GAP)
+            start = -1
+        if start < 0:
+            start = max(0, text.rfind(" ", 0, max(0, match.start() - _GAP)) + 1)
+        end = match.end()
+    if start >= 0:
+        yield start, _edge(text, end + _GAP)
+
+
+def _edge(text: str, at: int) -> int:
+    found = text.find(" ", at)
+    return len(text) if found < 0 else found
+
+
 def _runs(text: str) -> Iterator[Run]:
-    tokens = list(_TOKEN.finditer(text))
+    for start, end in _stretches(text):
+        yield from _runs_in(text, start, end)
+
+
+def _runs_in(text: str, start: int, end: int) -> Iterator[Run]:
+    tokens = list(_TOKEN.finditer(text, start, end))
     run: _Open | None = None
+    listed = False  # the run is a list with numbers
     pending: tuple[int, int] | None = None  # a count that may belong to what follows, and where it starts
     for i, match in enumerate(tokens):
         said = match[0]
@@ -108,11 +150,12 @@ def _runs(text: str) -> Iterator[Run]:
                 yield from run.done()
                 run = None
             if run is None:
+                listed = i > 1 and tokens[i - 1][0] in _LIST_MARKS and tokens[i - 2][0].isdigit()
                 run = _Open(style, pending[1] if pending else match.start(), style == "word", pending is not None)
             run.add(letters, pending[0] if pending else 1, match.end())
             pending = None
             continue
-        count = _count(text, tokens, i, low)
+        count = _count(text, tokens, i, low, run is None or listed)
         if count > 0:
             if run is not None and not run.counts_first and run.letters and not run.counted:
                 run.letters += [run.letters[-1]] * (count - 1)
@@ -131,7 +174,9 @@ def _runs(text: str) -> Iterator[Run]:
         yield from run.done()
 
 
-def _direction(text: str, tokens: list[re.Match[str]], i: int, said: str, low: str, run: _Open | None) -> tuple[str, str]:
+def _direction(
+    text: str, tokens: list[re.Match[str]], i: int, said: str, low: str, run: _Open | None
+) -> tuple[str, str]:
     """The style and the letters of a token, or two empty texts."""
     if said in _ARROWS:
         # between letters or words, an arrow is punctuation
@@ -140,30 +185,48 @@ def _direction(text: str, tokens: list[re.Match[str]], i: int, said: str, low: s
             return "", ""
         return "arrow", _ARROWS[said]
     if low in _WORDS:
-        return ("point" if low in _POINTS else "word", _WORDS[low]) if _is_meant(text, tokens, i, low) else ("", "")
-    if said.isascii() and said.isalpha() and low not in _NOT_WORDS:
+        return (
+            ("point" if low in _POINTS else "word", _WORDS[low]) if _is_meant(text, tokens, i, low, run) else ("", "")
+        )
+    if _SPELLED.fullmatch(said) and low not in _NOT_WORDS:
         table = _LETTERS if set(said.upper()) <= set("UDLR") else _COMPASS
-        if len(said) == 1 and said in table and (table is _LETTERS or said != "S" or (run is not None and run.style == "compass")):
+        if (
+            len(said) == 1
+            and said in table
+            and (table is _LETTERS or said != "S" or (run is not None and run.style == "compass"))
+        ):
             return ("letter" if table is _LETTERS else "compass"), table[said]
-        if len(said) > 1 and _SPELLED.fullmatch(said):
+        if len(said) > 1:
             return ("letter" if table is _LETTERS else "compass"), "".join(table[x] for x in said.upper())
     return "", ""
 
 
-def _is_meant(text: str, tokens: list[re.Match[str]], i: int, low: str) -> bool:
+def _is_meant(text: str, tokens: list[re.Match[str]], i: int, low: str, run: _Open | None) -> bool:
     """Is the word a direction here, and not `that is right`, `two steps left`, `end up`, `write down`?"""
     before = tokens[i - 1][0].lower() if i else ""
     after = tokens[i + 1][0].lower() if i + 1 < len(tokens) else ""
+    if run is not None and run.style == "word" and (before in _MARKS or before in _WORDS):
+        return True
+    nearby = [token[0].lower() for token in tokens[i + 1 : i + 4]]
+    if after in (",", "-", "→") and any(word in _WORDS for word in nearby) and "to" not in nearby:
+        return True
+    if before == "be" and low in ("left", "right"):
+        start = tokens[i - 1].start()
+        said = text[max(0, start - 60) : start].rstrip().lower()
+        return _MODAL.search(said) is not None and _STEP.search(said) is not None
     if low == "right":
-        if before == "be":
-            start = tokens[i - 1].start()
-            return bool(_MODAL.search(text, 0, start - 1) and _STEP.search(text[max(0, start - 40) : start].lower()))
-        return before not in _ADJECTIVE_AFTER and after not in _NOUN_AFTER and not (before == "the" and after.isalpha() and after not in _FILL)
+        return (
+            before not in _ADJECTIVE_AFTER
+            and after not in _NOUN_AFTER
+            and not (before == "the" and after.isalpha() and after not in _FILL)
+        )
     if low == "left":
         return before not in _LEFT_AFTER and after not in _LEFT_BEFORE
     if low == "up":
         return before not in _UP_AFTER and after not in ("to", "with")
-    return low != "down" or (before not in _DOWN_AFTER and not (before in ("it", "that", "them", "this") and after in (".", "")))
+    return low != "down" or (
+        before not in _DOWN_AFTER and not (before in ("it", "that", "them", "this") and after in (".", ""))
+    )
 
 
 def _is_direction_before(tokens: list[re.Match[str]], i: int) -> bool:
@@ -171,8 +234,8 @@ def _is_direction_before(tokens: list[re.Match[str]], i: int) -> bool:
     return before.lower() in _WORDS or before in _ARROWS or before in _LETTERS
 
 
-def _count(text: str, tokens: list[re.Match[str]], i: int, low: str) -> int:
-    """How often, where the token says so; −1 for the number of a step or of an item in a list; else 0."""
+def _count(text: str, tokens: list[re.Match[str]], i: int, low: str, listed: bool) -> int:
+    """How often, where the token says so; −1 for the number of a step or, if `listed`, of an item in a list; else 0."""
     count = _COUNTS.get(low, 0) or (int(low) if low.isascii() and low.isdigit() and len(low) < 3 else 0)
     if not count:
         return 0
@@ -183,7 +246,14 @@ def _count(text: str, tokens: list[re.Match[str]], i: int, low: str) -> int:
     if before in ("row", "column", "steps", "number", "no"):
         return 0
     follows = text[after.start() + 1 : after.start() + 2] if after else ""
-    if low.isdigit() and after is not None and after[0] in (".", ")", ":") and (not follows or follows.isspace()) and before not in ("(", "x", "×"):
+    if (
+        listed
+        and low.isdigit()
+        and after is not None
+        and after[0] in _LIST_MARKS
+        and (not follows or follows.isspace())
+        and before not in ("(", "x", "×")
+    ):
         return -1
     return count if count < 10 else 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 
 from rl2f_core.environments._grid import START, STEPS, Cell, Grid, length_of
 from rl2f_core.environments._move_runs import Run, cell_rows, may_hold_moves, runs_of
@@ -31,17 +32,21 @@ _FROM_K = [
     re.compile(rf"\b(?:change|correct|set|replace|switch|make|turn) (?:your |the )?(?P<k>{_NTH}|last|final) {_STEP} (?:to|into|with|by){_FILL} ?$"),
 ]  # fmt: skip
 _FIRST = re.compile(
-    rf"(?:\b(?:first|opening|initial) (?:\d|two|three|four|few|couple of|pair of) {_STEP}{_OF},?{_IS}|\b(?:starts?|begins?|opens?|set|sets)(?: off| out)?(?: with|by|in)?(?: {_GO})?|\bfrom s,?(?: (?:you )?(?:{_SHOULD} )?{_GO})|\bfirst,? (?:you )?(?:{_SHOULD} )?{_GO}"
-    rf"|\b(?:your |the )?(?:way|path|route|answer|solution|walk|it) (?:starts?|begins?|opens?)(?: off| out)?(?: with|by)?(?: {_GO})?)(?: ?(?:to the|the|a|step|just|:|,|\"|'|`|“|\*))* ?$"
+    rf"(?:\b(?:first|opening|initial) (?:\d|two|three|four|few|couple of|pair of) {_STEP}{_OF},?{_IS}|\b(?:starts?|begins?|opens?|set|sets)(?: off| out)?(?: (?:with|by|in))?(?: {_GO})?|\bfrom s,?(?: (?:you )?(?:{_SHOULD} )?{_GO})|\bfirst,? (?:you )?(?:{_SHOULD} )?{_GO}"
+    rf"|\b(?:your |the )?(?:way|path|route|answer|solution|walk|it) (?:starts?|begins?|opens?)(?: off| out)?(?: (?:with|by))?(?: {_GO})?)(?: ?(?:to the|the|a|step|just|:|,|\"|'|`|“|\*))* ?$"
 )
 _LAST = re.compile(
-    rf"(?:\b(?:last|final) (?:\d|two|three|four|few|couple of|pair of) {_STEP}{_OF},?{_IS}|\b(?:ends?|finish(?:es)?|closes?)(?: off)?(?: with|by|in)(?: {_GO})?)(?: ?(?:to the|the|a|step|just|:|,|\"|'|`|“|\*))* ?$"
+    rf"(?:\b(?:last|final) (?:\d|two|three|four|few|couple of|pair of) {_STEP}{_OF},?{_IS}|\b(?:ends?|finish(?:es)?|closes?)(?: off)?(?: (?:with|by|in))(?: {_GO})?)(?: ?(?:to the|the|a|step|just|:|,|\"|'|`|“|\*))* ?$"
 )
-_COMMAND = re.compile(rf"(?:^|[.!?:;\n] ?)(?:so |then |now |next time |please |instead |you {_SHOULD} |you need to )?{_GO}(?: to the)? ?$")
+_COMMAND = re.compile(
+    rf"(?:^|[.!?:;\n] ?)(?:so |then |now |next time |please |instead |you {_SHOULD} |you need to )?{_GO}(?: to the)? ?$"
+)
 _AFTER_K = re.compile(
     rf"[\"'”`*]* ?,? ?(?:(?:{_SHOULD} )?(?:be|is|comes?|goes|as|in|at|on|for|stands) )?(?:(?:the |your |its )?(?P<nth>{_NTH}|last|final)(?: {_STEP})\b|(?:step|move)(?: number|) ?#?(?P<k>\d{{1,2}})\b|(?P<first>first|to start|to begin|at the start|at first|from s)\b(?! (?:row|column|cell)))"
 )
-_OPEN_END = re.compile(r"[\"'”`*]* ?(?:\? ?\?|[_•□]|\.\.\.|…|,? ?and so on|,? ?and then (?:think|look|see|go on|find|continue))")
+_OPEN_END = re.compile(
+    r"[\"'”`*]* ?(?:\? ?\?|[_•□]|\.\.\.|…|,? ?and so on|,? ?and then (?:think|look|see|go on|find|continue))"
+)
 """What follows the beginning of a way that is left open."""
 _REPORTED = re.compile(
     r"(?:\b(?:if|whether|unless|suppose|supposing|instead of|rather than|not|n't|never|why|how|did|does|do you|is|was|you (?:went|wrote|said|have|had|gave|tried|chose|took|go|walked|moved|answered|put)|avoid|without|after|when|once|before|which|what|because|since|except|from)\b[^.!?;\n]{0,28})$"
@@ -54,11 +59,15 @@ _NO_WAY = re.compile(
     r"\bno (?:possible |valid |open |free |such )?(?:way|path|route|walk|solution|connection|passage)(?: (?:at all|here|exists?|leads?|from|to|through|between|connects|out|can|there|is|across|around))?|\b(?:g|goal|it|target|s) (?:simply |just )?(?:cannot|can't|can not|can never|is impossible to) be reached|\b(?:is|are|'s|lies|sits|being|stays?) (?:completely |fully |entirely |totally |simply |just )?(?:unreachable|not reachable|cut off|walled (?:off|in)|sealed (?:off|in)|blocked off|isolated|infeasible|impossible|unsolvable|enclosed|out of reach|disconnected|not connected|unconnected)"
     r"|\b(?:you|one|nobody|we) (?:cannot|can't|can not|can never|will never|won't|can) (?:ever )?(?:reach|get to|arrive at|come to) (?:the )?(?:g|goal|target)\b|\bimpossible to (?:reach|get to|solve)|\bwalls? (?:completely |fully |entirely )?(?:separates?|surrounds?|encloses?|cuts?|seals?|closes?)\b|\bdead end everywhere|\bthere is none\b|\bthere isn't (?:a|any) (?:way|path|route)|\b(?:does not|doesn't|do not|don't) exist"
 )
-_NO_WAY_GATE = re.compile(r"\bno\b|reach|cut|wall|seal|block|isolat|infeas|imposs|unsolv|enclos|disconn|connect|\bget\b|none|isn't|exist|arrive|come", re.IGNORECASE)
+_NO_WAY_GATE = re.compile(
+    r"\bno\b|reach|cut|wall|seal|block|isolat|infeas|imposs|unsolv|enclos|disconn|connect|\bget\b|none|isn't|exist|arrive|come",
+    re.IGNORECASE,
+)
 _SUPPOSED = re.compile(
     r"\b(?:if|whether|unless|suppose|supposing|in case|when|where|might|may|could|maybe|perhaps|sure|check|claim(?:ed|s)?|said|say|saying|wrote|answered|think|thought|believe|is there|are you|not|never|doubt|prove|only)\b|n't|\byou(?:r| (?:said|wrote))\b"
 )
-_SENTENCE = re.compile(r"[^.!?\n;]*")
+_AGREES = re.compile(r"right[.,!?]", re.IGNORECASE)
+_SENTENCE = re.compile(r"[^.!?\n;]{0,200}")
 
 
 def walks_in(text: str, grid: Grid, infeasible: bool) -> list[tuple[int, int, str]]:
@@ -74,7 +83,12 @@ def walks_in(text: str, grid: Grid, infeasible: bool) -> list[tuple[int, int, st
     for run in runs_of(text):
         if len(run.letters) >= least:
             found.append((run.start, run.end, " ".join(run.letters)))
-            if run.worded and len(run.letters) > least and re.match(r"\w+[.,!?]", text[run.start :]):
+            if (
+                run.worded
+                and len(run.letters) > least
+                and _AGREES.match(text, run.start)
+                and text[max(0, run.start - 9) : run.start].rstrip()[-1:] in ("", ".", "!", "?")
+            ):
                 found.append((run.start, run.end, " ".join(run.letters[1:])))
     for start, end, cells in cell_rows(text):
         found += [(start, end, " ".join(letters)) for letters in _between(cells, grid.find(START))]
@@ -91,7 +105,7 @@ def _between(cells: Sequence[Cell], start: Cell) -> list[str]:
             read = [(b - least, a - least) if swap else (a - least, b - least) for a, b in cells]
             read = read if read[0] == start else [start, *read]
             moves = {change: letter for letter, change in STEPS.items()}
-            steps = [moves.get((b[0] - a[0], b[1] - a[1])) for a, b in zip(read, read[1:], strict=False)]
+            steps = [moves.get((b[0] - a[0], b[1] - a[1])) for a, b in pairwise(read)]
             if all(steps) and steps:
                 said.append("".join(step for step in steps if step))
     return list(dict.fromkeys(said))
@@ -107,7 +121,8 @@ def no_way_in(text: str) -> list[tuple[int, int]]:
         return []
     found = []
     for match in _NO_WAY.finditer(low):
-        begin = max(low.rfind(mark, 0, match.start()) for mark in ".!?\n;:") + 1
+        since = max(0, match.start() - 160)
+        begin = max(since, *(low.rfind(mark, since, match.start()) + 1 for mark in ".!?\n;:"))
         ending = _SENTENCE.match(low, match.end())
         closing = low[ending.end() : ending.end() + 1] if ending else ""
         if closing != "?" and not _SUPPOSED.search(low[begin : match.start()]):
@@ -157,7 +172,9 @@ def _number(low: str, run: Run, length: int) -> int:
         match = pattern.search(before)
         if match:
             modal = re.search(rf"{_SHOULD}|\b(?:change|correct|set|replace|switch|make|at|in|on|take)\b", match[0])
-            if _said_not(before[: match.start()], bool(modal)) or (run.worded and run.letters == "R" and re.search(r" (?:is|are) ?$", match[0])):
+            if _said_not(before[: match.start()], bool(modal)) or (
+                run.worded and run.letters == "R" and re.search(r" (?:is|are) ?$", match[0])
+            ):
                 return 0
             return _place(match["k"], length, len(run.letters))
     match = _AFTER_K.match(after)

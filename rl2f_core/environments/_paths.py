@@ -9,8 +9,23 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, ClassVar
 
-from rl2f_core.environments._grid import GOAL, START, STEPS, Cell, Fault, Grid, Slip, length_of, moved, read_grid
-from rl2f_core.environments._grid import slip_of, to_goal, walked, way
+from rl2f_core.environments._grid import (
+    GOAL,
+    START,
+    STEPS,
+    Cell,
+    Fault,
+    Grid,
+    Slip,
+    length_of,
+    moved,
+    read_grid,
+    slip_of,
+    to_goal,
+    walked,
+    way,
+)
+from rl2f_core.environments._move_runs import runs_of
 from rl2f_core.environments._moves import NO_WAY, read_answer
 from rl2f_core.environments._moves_told import told_steps, walks_in
 from rl2f_core.environments.base import Environment, Floor, wrap
@@ -207,7 +222,7 @@ class PathEnvironment(Environment):
 
     # -- reference lines ---------------------------------------------------------------------------------------
     def floor(self) -> Floor:
-        """The best constant answer: the one that solves most of 200 test tasks, and the share of 200 others it solves."""
+        """The constant answer that solves most of 200 test tasks, and the share of 200 others it solves."""
         return _floor(self)
 
     # -- for leak detectors ------------------------------------------------------------------------------------
@@ -238,6 +253,12 @@ class PathEnvironment(Environment):
                 good = letter in _layers(grid_of(task))[k - 1]
                 found.append((start, end, str(k), gold[k - 1] if good else letter))
         return found
+
+    def holds(self, parsed: str, answer: str, hint: str) -> bool:
+        if parsed == answer or parsed.startswith(f"{answer} "):
+            return True
+        letters = parsed.replace(" ", "")
+        return any(run.letters == letters for run in runs_of(hint))
 
     def held_parts(self, task: Task, parsed: Sequence[str]) -> set[tuple[str, str]]:
         """The steps of the last attempt alone: of four directions the student soon wrote all."""

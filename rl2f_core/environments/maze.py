@@ -7,12 +7,25 @@ turn back. The task kind is that of RL²F's maze navigation; generator, texts an
 from __future__ import annotations
 
 import random
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
 from rl2f_core.config import BASIC, BaseConfig
-from rl2f_core.environments._grid import GOAL, OPEN, START, WALL, Cell, Grid, Slip, length_of, slip_of, to_goal, walked
+from rl2f_core.environments._grid import (
+    GOAL,
+    OPEN,
+    START,
+    WALL,
+    Cell,
+    Fault,
+    Grid,
+    Slip,
+    length_of,
+    slip_of,
+    to_goal,
+    walked,
+)
 from rl2f_core.environments._paths import PathEnvironment
 from rl2f_core.environments.base import draw, wrap
 from rl2f_core.registry import register
@@ -29,7 +42,7 @@ class Maze(PathEnvironment):
     """
 
     infeasible = False
-    faults = {
+    faults: ClassVar[dict[Fault, str]] = {
         "wall": "Step {k} hits a wall.",
         "edge": "Step {k} leaves the grid.",
         "wasted": "Step {k} turns away from G.",
@@ -81,10 +94,10 @@ class Maze(PathEnvironment):
 
     def system(self) -> str:
         more = " You may stop anywhere and go on next time." if self.config.play == "steps" else ""
-        return f"Reply with U, D, L, R from S on, as {wrap('R D')}.{more}"
+        return f"Reply with the steps from S on, as {wrap('R D')}.{more}"
 
     def prompt(self, public: dict[str, Any]) -> str:
-        return f"{Grid(tuple(public['grid'])).text}\nWay from S to G, not through #?"
+        return f"{Grid(tuple(public['grid'])).text}\nWay from S to G with U, D, L, R, not through #?"
 
     def _slip(self, grid: Grid, letters: str) -> Slip | None:
         """None for any walk that ends on G; else where it first enters a wall or turns away."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import random
 from functools import partial
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from rl2f_core.config import BASIC, BaseConfig
-from rl2f_core.environments._grid import GOAL, MAX_SIDE, OPEN, START, WALL, Grid, Slip, length_of, slip_of
+from rl2f_core.environments._grid import GOAL, MAX_SIDE, OPEN, START, WALL, Fault, Grid, Slip, length_of, slip_of
 from rl2f_core.environments._paths import PathEnvironment
 from rl2f_core.environments.base import draw, wrap
 from rl2f_core.errors import DataError
@@ -33,7 +33,7 @@ class ShortestPath(PathEnvironment):
     """
 
     infeasible = True
-    faults = {
+    faults: ClassVar[dict[Fault, str]] = {
         "wall": "Step {k} hits a wall.",
         "edge": "Step {k} leaves the grid.",
         "wasted": "Step {k} is wasted.",
@@ -91,10 +91,11 @@ class ShortestPath(PathEnvironment):
         )  # fmt: skip
 
     def system(self) -> str:
-        return f"Reply with U, D, L, R, as {wrap('R D')}, or {wrap('infeasible')}."
+        return f"Reply as {wrap('R D')} or {wrap('infeasible')}."
 
     def prompt(self, public: dict[str, Any]) -> str:
-        return f"{Grid(tuple(public['grid'])).text}\nShortest way from S to G, not through #, or infeasible?"
+        grid = Grid(tuple(public["grid"]))
+        return f"{grid.text}\nShortest way from S to G with U, D, L, R, not through #, or infeasible?"
 
     def _slip(self, grid: Grid, letters: str) -> Slip | None:
         return slip_of(grid, letters)
