@@ -179,8 +179,8 @@ def _whole(name: str, kind: str, half: Half, count: int, ways: Any, wrong: bool 
             if (
                 not made.env.accepts(made.task, letters)
                 and letters not in made.attempts
-                and letters[0] not in (made.gold[0], way(grid, [1])[:1])
-            ):  # type: ignore[index]
+                and letters[0] not in (made.gold[0], (way(grid, [1]) or "")[:1])
+            ):
                 break
         said = d.pick(ways)[1](letters, walked(grid, letters))
         if wrong:
@@ -226,7 +226,7 @@ def _partial(name: str, half: Half) -> Iterator[LeakItem]:
                 "letters": " ".join(begin),
                 "arrows": " ".join(_ARROWS[x] for x in begin),
             }
-            told = [k for k in (0, 1) if k in open_steps]
+            told: list[int] = [k for k in (0, 1) if k in open_steps]
         else:
             k = len(made.gold) - 1 if pool is _ENDS else d.rng.choice(open_steps)
             fields, told = _step_words(made, k, d), [k]
