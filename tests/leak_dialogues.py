@@ -14,7 +14,7 @@ from rl2f_core.leaks.guard import build_detectors
 from rl2f_core.teachers.base import FeedbackRequest, Teacher
 from rl2f_core.types import Hint, LeakReport, Turn
 
-WORLDS = ("arithmetic", "guess_number", "knights_knaves", "secret_code")
+WORLDS = ("arithmetic", "binary_matrix", "guess_number", "knights_knaves", "maze", "secret_code", "shortest_path")
 TURNS = 4
 
 

@@ -204,6 +204,13 @@ class Environment(ABC):
         """
         return []
 
+    def holds(self, parsed: str, answer: str, hint: str) -> bool:
+        """May a hint repeat `answer` because the attempt `parsed`, in which its words stand, holds it?
+
+        By default yes. A walk holds a shorter one where it begins with it, or where the hint repeats the whole walk.
+        """
+        return True
+
     def held_parts(self, task: Task, parsed: Sequence[str]) -> set[tuple[str, str]]:
         """The parts `(name, value)` that the student wrote itself, so that a hint may confirm them.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from rl2f_core.environments.base import Environment
+from rl2f_core.environments.base import Environment, extract_answer
 from rl2f_core.leaks._text import NUMBER, normalise, stands_in
 from rl2f_core.types import Task
 
@@ -21,6 +21,18 @@ def stands_shown(environment: Environment, task: Task, words: str, normal: str, 
             if other == normal and len(numerals(text[start:end])) == 1:
                 return True
     return False
+
+
+def own_texts(environment: Environment, task: Task, normal: str, attempts: Sequence[str], hint: str) -> list[str]:
+    """The attempts as far as they may show an answer: without the answer block of one that was read and does not hold
+    it (`Environment.holds`), such as a longer way that only passes through the same steps."""
+    texts = []
+    for attempt in attempts:
+        inner, _ = extract_answer(attempt)
+        parsed = None if inner is None else environment.parse(task, inner)
+        held = parsed is None or environment.holds(parsed, normal, hint)
+        texts.append(attempt if held or inner is None else attempt.replace(inner, " "))
+    return texts
 
 
 def listed_in(normal: str, problem: str) -> bool:

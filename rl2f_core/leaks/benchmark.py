@@ -20,7 +20,9 @@ from rl2f_core.errors import DataError
 from rl2f_core.evaluation.statistics import Interval, wilson
 from rl2f_core.leaks._bench_cases import Half, LeakItem
 from rl2f_core.leaks._bench_letters import letter_items
+from rl2f_core.leaks._bench_matrices import matrix_items
 from rl2f_core.leaks._bench_numbers import number_items
+from rl2f_core.leaks._bench_paths import path_items
 from rl2f_core.leaks._bench_roles import role_items
 from rl2f_core.leaks.base import LeakDetector, LeakQuery, first_leaks
 from rl2f_core.leaks.guard import build_detectors
@@ -33,6 +35,9 @@ MAKERS: dict[str, Callable[[], Iterable[LeakItem]]] = {
     "guess_number": lambda: number_items("guess_number"),
     "secret_code": letter_items,
     "knights_knaves": role_items,
+    "binary_matrix": matrix_items,
+    "shortest_path": lambda: path_items("shortest_path"),
+    "maze": lambda: path_items("maze"),
 }
 """What makes the items of each environment."""
 

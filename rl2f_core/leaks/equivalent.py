@@ -17,7 +17,7 @@ from rl2f_core.errors import shorten
 from rl2f_core.leaks import _letters, _readings
 from rl2f_core.leaks._assertion import asserted
 from rl2f_core.leaks._readings import View, Wanted
-from rl2f_core.leaks._shown import listed_in, numerals, stands_shown
+from rl2f_core.leaks._shown import listed_in, numerals, own_texts, stands_shown
 from rl2f_core.leaks._text import Normalised, Reading, literals, normalise, whole
 from rl2f_core.leaks.base import CLEAN, LeakDetector, LeakQuery
 from rl2f_core.types import LeakReport, Task
@@ -214,7 +214,7 @@ class EquivalentLeak(LeakDetector):
             evidence = f"“{said}” reads as {shorten(normal, 80)}, which the verifier accepts"
             key = words, normal
             if key not in shown:
-                texts = (problem, *query.attempts)
+                texts = (problem, *own_texts(env, query.task, normal, query.attempts, query.hint))
                 shown[key] = stands_shown(env, query.task, words, normal, texts) or listed_in(normal, problem)
             if loose or shown[key]:
                 hint = normalise(query.hint)

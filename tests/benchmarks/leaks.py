@@ -48,6 +48,21 @@ MIDDLES = {
         "if {one} lies, then what {one} says is false, so look at what {two} says before you decide about anybody",
         "your answer calls {one} a knave, and then the words of {two} should be false, as you can check step by step",
     ),
+    "binary_matrix": (
+        "look at row 2 again and count for each 1 how many steps up, down, left or right it is from the nearest 0",
+        "you wrote {attempt}, but a cell in the second column cannot be that far away when a 0 lies close to it",
+        "start with the cells beside a 0, which are all 1, and go on from there to those that lie farther away",
+    ),
+    "shortest_path": (
+        "your way {attempt} runs into a wall before it comes near the goal, so go back and look at the cell below",
+        "step 2 does not bring you closer, and after it you would have to go back up or to the left again",
+        "count rows and columns between S and G to see how many steps down and to the right you need at least",
+    ),
+    "maze": (
+        "you turned left in a corridor that ends there, so walk back to the last crossing and try the other side",
+        "your way {attempt} is fine at the beginning, but then it enters a dead end from which it cannot get out",
+        "begin at G and walk backwards until you meet a corridor that you know, then read the steps in turn",
+    ),
 }  # fmt: skip
 CLOSINGS = (
     "Take your time.", "Then answer again in the same form.", "What do you notice?", "I am sure you will find it.",

@@ -1,0 +1,151 @@
+"""Grids of open cells and walls with a start and a goal: reading, walking, distances, and how a walk goes wrong."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal, NamedTuple
+
+Cell = tuple[int, int]
+"""Row and column, from 0."""
+OPEN, WALL, START, GOAL = ".", "#", "S", "G"
+STEPS: dict[str, Cell] = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
+"""What each direction adds to row and column."""
+MAX_SIDE = 12
+"""Rows or columns of the largest grid."""
+Fault = Literal["wall", "edge", "wasted", "short"]
+"""Why a walk is no shortest way: it enters a wall, leaves the grid, does not come nearer, or ends too early."""
+
+
+class Slip(NamedTuple):
+    """Where a walk first goes wrong."""
+
+    step: int
+    """The number of the step, from 1; of a walk that is only too short, the number of its steps."""
+    fault: Fault
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Cells in rows; exactly one is the start and exactly one other the goal."""
+
+    rows: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """As the student sees it: a line for each row, a space between cells."""
+        return "\n".join(" ".join(row) for row in self.rows)
+
+    @property
+    def key(self) -> str:
+        """On one line."""
+        return "/".join(self.rows)
+
+    def find(self, mark: str) -> Cell:
+        """The one cell with this mark."""
+        return next((r, row.index(mark)) for r, row in enumerate(self.rows) if mark in row)
+
+    def inside(self, cell: Cell) -> bool:
+        """Does the cell lie in the grid?"""
+        return 0 <= cell[0] < len(self.rows) and 0 <= cell[1] < len(self.rows[0])
+
+    def is_open(self, cell: Cell) -> bool:
+        """May one stand there?"""
+        return self.inside(cell) and self.rows[cell[0]][cell[1]] != WALL
+
+    def exits(self, cell: Cell) -> str:
+        """The directions in which the neighbour is open, in the order of `STEPS`."""
+        return "".join(letter for letter in STEPS if self.is_open(moved(cell, letter)))
+
+
+def moved(cell: Cell, letter: str) -> Cell:
+    """The neighbour in a direction, inside the grid or not."""
+    down, right = STEPS[letter]
+    return cell[0] + down, cell[1] + right
+
+
+def read_grid(text: str) -> Grid | None:
+    """The grid in a text: the first lines in a row that hold only cells, with spaces between them or not.
+
+    None where there is none, where its rows differ in length, where it is larger than `MAX_SIDE`, or where start or
+    goal are missing or double.
+    """
+    rows: list[str] = []
+    for line in text[:10_000].splitlines():
+        cells = line.replace(" ", "")
+        if cells and set(cells) <= {OPEN, WALL, START, GOAL}:
+            rows.append(cells)
+        elif rows:
+            break
+    joined = "".join(rows)
+    if not rows or len({len(row) for row in rows}) > 1 or max(len(rows), len(rows[0])) > MAX_SIDE:
+        return None
+    return Grid(tuple(rows)) if joined.count(START) == joined.count(GOAL) == 1 else None
+
+
+@lru_cache(4096)
+def to_goal(grid: Grid) -> dict[Cell, int]:
+    """The number of steps from each cell that can reach the goal (breadth first; nobody may change it)."""
+    goal = grid.find(GOAL)
+    steps, queue = {goal: 0}, deque([goal])
+    while queue:
+        cell = queue.popleft()
+        for letter in STEPS:
+            near = moved(cell, letter)
+            if near not in steps and grid.is_open(near):
+                steps[near] = steps[cell] + 1
+                queue.append(near)
+    return steps
+
+
+def length_of(grid: Grid) -> int | None:
+    """Steps of a shortest way, or None where there is no way."""
+    return to_goal(grid).get(grid.find(START))
+
+
+def way(grid: Grid, pick: Sequence[int] = ()) -> str | None:
+    """A shortest way as letters, or None where there is none.
+
+    Args:
+        grid: The grid.
+        pick: Where several directions are as short, the one at this place of them (modulo their number), for each
+            step; by default the first in the order of `STEPS`.
+    """
+    left, cell = to_goal(grid), grid.find(START)
+    if cell not in left:
+        return None
+    said = ""
+    while left[cell]:
+        good = [x for x in STEPS if left.get(moved(cell, x), -1) == left[cell] - 1]
+        said += good[pick[len(said)] % len(good) if len(said) < len(pick) else 0]
+        cell = moved(cell, said[-1])
+    return said
+
+
+def walked(grid: Grid, letters: str) -> list[Cell]:
+    """The cells of a walk from the start, up to the last before it would enter a wall or leave the grid."""
+    cells = [grid.find(START)]
+    for letter in letters:
+        near = moved(cells[-1], letter)
+        if not grid.is_open(near):
+            break
+        cells.append(near)
+    return cells
+
+
+def slip_of(grid: Grid, letters: str) -> Slip | None:
+    """Where a walk first goes wrong as a shortest way; None where it is one.
+
+    Where there is no way at all, no step comes nearer and none is wasted: only walls, edges and the end are wrong.
+    """
+    left, cell = to_goal(grid), grid.find(START)
+    for k, letter in enumerate(letters, 1):
+        near = moved(cell, letter)
+        if not grid.is_open(near):
+            return Slip(k, "wall" if grid.inside(near) else "edge")
+        if cell in left and left[near] >= left[cell]:
+            return Slip(k, "wasted")
+        cell = near
+    return None if left.get(cell) == 0 else Slip(len(letters), "short")
