@@ -26,7 +26,9 @@ FALSE_HINT = "The steps are right; only the way the answer is written is not."
 _FLOOR_TASKS = 200
 _DECIMAL = re.compile(r"(?<![\w.,])[+\-−]?\d+(?:,\d{3})*\.\d+(?![\w]|\.\d)")
 _RATIO = re.compile(r"(?<![\w.,/])[+\-−]?\d{1,20} ?/ ?\d{1,20}(?![\w/]|\.\d)")
-_LATEX = re.compile(r"\$([^$\n]{1,200})\$|\\\(([^\n]{1,200}?)\\\)|\\boxed\s*\{|\\[dt]?frac\s*\{[^{}]{1,40}\}\s*\{[^{}]{1,40}\}")
+_LATEX = re.compile(
+    r"\$([^$\n]{1,200})\$|\\\(([^\n]{1,200}?)\\\)|\\boxed\s*\{|\\[dt]?frac\s*\{[^{}]{1,40}\}\s*\{[^{}]{1,40}\}"
+)
 _SPELLED = re.compile(r"(?<![\w\\])[A-Za-z0-9(\[\\+\-][\w\\^{}()\[\]+\-*/=.,]{1,80}")
 
 
@@ -123,7 +125,11 @@ class MathEnvironment(Environment):
     def judge(self, task: Task, parsed: str) -> Verdict:
         """Score 1 or 0. For two numbers the distance is min(1, |said − gold| / scale), see `scale`."""
         found: Finding = self._judge.find([self._pair(task, parsed)])[0]
-        detail = "right" if found.right else f"{shorten(parsed, 80)} is wrong ({found.why}): the answer is {self.answer(task)}"
+        detail = (
+            "right"
+            if found.right
+            else f"{shorten(parsed, 80)} is wrong ({found.why}): the answer is {self.answer(task)}"
+        )
         return Verdict(
             correct=found.right,
             score=float(found.right),

@@ -85,7 +85,12 @@ HUB: dict[str, Hub] = {
     "gsm8k": Hub("openai/gsm8k", Columns("question", "answer"), ("train", "test"), "main", _gsm8k),
 }
 """Known data sets: DAPO repeats each of its problems about a hundred times, which `distinct` undoes."""
-_DETECTED = Columns("problem question prompt", "answer final_answer gold", "solution worked_solution r1_solution_1", "level difficulty year")
+_DETECTED = Columns(
+    "problem question prompt",
+    "answer final_answer gold",
+    "solution worked_solution r1_solution_1",
+    "level difficulty year",
+)
 """Column names that are found without being told, in order of preference."""
 
 

@@ -12,6 +12,9 @@ from __future__ import annotations
 
 import ast
 import functools
+import importlib
+import importlib.abc
+import importlib.machinery
 import json
 import os
 import re
@@ -19,6 +22,7 @@ import resource
 import select
 import signal
 import sys
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -131,8 +135,6 @@ def dataset(name: str, settings: str, seed: int, size: int) -> Any:
 @functools.lru_cache(1)
 def disarm() -> None:
     """Take `eval` from the scorers that hand it the answer: they read a list in it, which `literal_eval` does."""
-    import importlib
-
     for name in ("algorithmic.string_insertion", "algorithmic.spiral_matrix", "algorithmic.binary_matrix",
                  "algorithmic.number_sorting", "games.n_queens"):  # fmt: skip
         module: Any = importlib.import_module(f"reasoning_gym.{name}")
@@ -144,10 +146,40 @@ def warm(what: str) -> bool:
     if what == "math":
         equal("x+1", "1+x")
     else:
+        sys.meta_path.insert(0, _NoDrawing())
         import reasoning_gym  # noqa: F401
 
         disarm()
     return True
+
+
+class _NoDrawing(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Stands in for matplotlib, which a package of the package imports to draw with: nobody draws here, and it takes
+    as long to load as all the rest."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        return importlib.machinery.ModuleSpec(name, self, is_package=True) if _DRAWING.match(name) else None
+
+    def create_module(self, spec: Any) -> types.ModuleType:
+        return _Blank(spec.name)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        return
+
+
+class _Blank(types.ModuleType):
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(name, (), {})  # may be called, and may be a base class
+
+
+_DRAWING = re.compile(r"(?:matplotlib|mpl_toolkits)(\.|$)")
+
+
+def echo(value: Any) -> Any:
+    """For tests: what it is given."""
+    return value
 
 
 def hang() -> None:
@@ -172,8 +204,8 @@ def trespass(path: str) -> None:
 
 
 JOBS: dict[str, Callable[..., Any]] = {
-    "math": equal, "gym": entries, "score": score, "warm": warm, "hang": hang, "crash": crash, "modules": modules,
-    "trespass": trespass,
+    "math": equal, "gym": entries, "score": score, "warm": warm, "echo": echo, "hang": hang, "crash": crash,
+    "modules": modules, "trespass": trespass,
 }  # fmt: skip
 
 

@@ -166,7 +166,10 @@ def load(
     """
     given = dict(columns)
     if test_source is not None:
-        mixed, held_out = sources.rows(source, given), sources.rows(test_source, given if test_source == source else None)
+        mixed, held_out = (
+            sources.rows(source, given),
+            sources.rows(test_source, given if test_source == source else None),
+        )
     elif sources.own_test(source):
         splits = sources.HUB[source].splits
         mixed = [row for split in splits[:-1] for row in sources.rows(source, None, split)]

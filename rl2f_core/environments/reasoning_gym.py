@@ -156,7 +156,9 @@ class ReasoningGym(Environment):
 
     def _said(self, task: Task, text: str) -> Said:
         position = task.privileged.get("position")
-        return Said(text, position, *(("", "") if position is not None else (task.public["problem"], self.answer(task))))
+        return Said(
+            text, position, *(("", "") if position is not None else (task.public["problem"], self.answer(task)))
+        )
 
     def judge(self, task: Task, parsed: str) -> Verdict:
         """The scorer's mark; right is full marks alone."""
@@ -169,7 +171,9 @@ class ReasoningGym(Environment):
             score=1.0 if right else score,
             parsed=parsed,
             well_formed=True,
-            detail="right" if right else f"{shorten(parsed, 80)} is wrong ({reason}): the answer is {shorten(gold, 200)}",
+            detail="right"
+            if right
+            else f"{shorten(parsed, 80)} is wrong ({reason}): the answer is {shorten(gold, 200)}",
         )
 
     # -- the scripted teacher ----------------------------------------------------------------------------------
