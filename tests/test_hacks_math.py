@@ -110,7 +110,8 @@ def test_a_hostile_attempt_is_never_right(name: str) -> None:
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_an_honest_right_answer_is_accepted_in_every_allowed_form(name: str) -> None:
     environment, task, words = play(name)
-    for attempt in ("<answer>{gold}</answer>", " <answer>\n{gold} </answer>\n", "<think>so</think><ANSWER>{gold}</ANSWER>",
+    for attempt in ("<answer>{gold}</answer>", " <answer>\n{gold} </answer>\n",
+                    "<think>so</think><ANSWER>{gold}</ANSWER>",
                     "I think it is {wrong}, no: <answer>{gold}</answer>"):  # fmt: skip
         assert environment.verify(task, attempt.format(**words)).score == 1, attempt
 
@@ -127,8 +128,8 @@ def test_a_megabyte_is_judged_in_less_than_a_second(name: str) -> None:
         assert time.perf_counter() - start < 1, unit
 
 
-PIECES = ["<answer>", "</answer>", "\\boxed{", "{", "}", "132", "=", "^", "\\frac", "\\sqrt", "$", ",", " ", "-", "x", "(",
-          "\x00", "\ud83d", "é", "<|im_end|>", "\n", "or", "\\", "!", "%"]  # fmt: skip
+PIECES = ["<answer>", "</answer>", "\\boxed{", "{", "}", "132", "=", "^", "\\frac", "\\sqrt", "$", ",", " ", "-", "x",
+          "(",          "\x00", "\ud83d", "é", "<|im_end|>", "\n", "or", "\\", "!", "%"]  # fmt: skip
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=14).map("".join) | st.text(max_size=60))

@@ -91,8 +91,8 @@ class GymSource:
         if new:
             common = {"name": self.name, "settings": self.settings, "seed": self.seed, "size": self.size}
             jobs = [
-                _worker_pool.Job("score", {**common, "said": each.text, "index": each.position}
-                                 | ({} if each.position is not None else {"question": each.question, "answer": each.answer}))
+                _worker_pool.Job("score", {**common, "said": each.text, "index": each.position,
+                                           "question": each.question, "answer": each.answer})
                 for each in new
             ]  # fmt: skip
             for each, reply in zip(new, _worker_pool.pool().run(jobs, self.limit), strict=True):

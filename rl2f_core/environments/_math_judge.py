@@ -70,14 +70,16 @@ def _tight(text: str) -> str:
     return "".join(text.split())
 
 
+_known: OrderedDict[tuple[str, str], Finding] = OrderedDict()
+"""What workers found, for every environment of this process."""
+
+
 class Judge:
     """Compares by value in worker processes, and remembers what it found.
 
     Args:
         limit: Seconds for one comparison.
     """
-
-    _known: OrderedDict[tuple[str, str], Finding] = OrderedDict()  # the same for every environment of this process
 
     def __init__(self, limit: float) -> None:
         self.limit = limit
@@ -86,14 +88,14 @@ class Judge:
         """The findings on all pairs, in order; what workers must compare is sent to them in one batch."""
         found = [by_form(pair) for pair in pairs]
         asked = {(p.gold, p.said): None for p, f in zip(pairs, found, strict=True) if f is None}
-        new = [key for key in asked if key not in self._known]
+        new = [key for key in asked if key not in _known]
         if new:
             jobs = [_worker_pool.Job("math", {"gold": gold, "said": said}) for gold, said in new]
             for key, reply in zip(new, _worker_pool.pool().run(jobs, self.limit), strict=True):
-                self._known[key] = _finding(reply)
-            while len(self._known) > _KEPT + len(new):
-                self._known.popitem(last=False)
-        return [f if f is not None else self._known[p.gold, p.said] for p, f in zip(pairs, found, strict=True)]
+                _known[key] = _finding(reply)
+            while len(_known) > _KEPT + len(new):
+                _known.popitem(last=False)
+        return [f if f is not None else _known[p.gold, p.said] for p, f in zip(pairs, found, strict=True)]
 
 
 def _finding(reply: _worker_pool.Reply) -> Finding:

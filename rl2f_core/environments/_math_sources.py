@@ -85,11 +85,11 @@ HUB: dict[str, Hub] = {
     "gsm8k": Hub("openai/gsm8k", Columns("question", "answer"), ("train", "test"), "main", _gsm8k),
 }
 """Known data sets: DAPO repeats each of its problems about a hundred times, which `distinct` undoes."""
-_DETECTED = Columns(
-    "problem question prompt",
-    "answer final_answer gold",
-    "solution worked_solution r1_solution_1",
-    "level difficulty year",
+_DETECTED = (
+    ("problem", "question", "prompt"),
+    ("answer", "final_answer", "gold"),
+    ("solution", "worked_solution", "r1_solution_1"),
+    ("level", "difficulty", "year"),
 )
 """Column names that are found without being told, in order of preference."""
 
@@ -135,7 +135,7 @@ def _given(columns: Mapping[str, str] | None) -> Columns | None:
     unknown = sorted(set(columns) - set(Columns._fields))
     if unknown or not {"problem", "answer"} <= set(columns):
         raise DataError("`columns` names the columns of a file: problem and answer at least.", value=dict(columns),
-                        known=Columns._fields, fix="E.g. columns: {problem: question, answer: final_answer}.")  # fmt: skip
+                        known=Columns._fields, fix="E.g. {problem: question, answer: final_answer}.")  # fmt: skip
     return Columns(**columns)
 
 
@@ -198,13 +198,13 @@ def _detected(path: Path, item: Mapping[str, Any]) -> tuple[Columns, Callable[[R
         named = [name for name in hub.columns[:2] if name is not None]
         if hub.clean is not None and all(_reach(item, name) is not None for name in named):
             probe = hub.clean(Row(1, str(_reach(item, named[0])), str(_reach(item, named[1])), None, ""))
-            if "." in named[0] or probe.answer and probe.solution:
+            if "." in named[0] or (probe.answer and probe.solution):
                 return hub.columns, hub.clean
-    found = [next((name for name in names.split() if item.get(name) is not None), None) for names in _DETECTED]  # type: ignore[union-attr]
+    found = [next((name for name in names if item.get(name) is not None), None) for names in _DETECTED]
     if found[0] is None or found[1] is None:
         missing = "problem" if found[0] is None else "answer"
         raise DataError(f"No column of {path.name} is known to hold the {missing}.", value=sorted(item),
-                        known=_DETECTED[0 if missing == "problem" else 1].split(),
+                        known=_DETECTED[0 if missing == "problem" else 1],
                         fix="Name it, e.g. columns: {problem: question, answer: final_answer}.")  # fmt: skip
     return Columns(found[0], found[1], found[2], found[3]), None
 
@@ -229,7 +229,7 @@ def _row(path: Path, number: int, item: Mapping[str, Any], columns: Columns) -> 
             raise DataError(f"Row {number} of {path.name}: {name} (column {column}) is no text or number.", value=value)
         if value is None and name in ("problem", "answer"):
             raise DataError(f"Row {number} of {path.name} has no column {column}, which holds the {name}.",
-                            value=sorted(item), fix="Correct the row, or name another column in `columns`.")  # fmt: skip
+                            value=sorted(item), fix="Correct the row, or name another column.")  # fmt: skip
         texts[name] = None if value is None else str(value)
     level = texts["level"]
     return Row(number, texts["problem"] or "", texts["answer"] or "", texts["solution"], level or "all")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections import deque
 from fractions import Fraction
 
 MAX_ANSWER = 400
@@ -42,12 +43,11 @@ def last_boxed(text: str) -> tuple[str | None, str]:
 
     Nothing but closing signs may stand after it, so that an answer cannot be taken back.
     """
-    found = None
-    for found in _BOX.finditer(text):
-        pass
-    if found is None:
+    found = deque(_BOX.finditer(text), maxlen=1)
+    if not found:
         return None, r"unparsable: no \boxed{…}"
-    depth, at = 1, found.end()
+    start = found[0].end()
+    depth, at = 1, start
     while at < len(text) and depth:
         char = text[at]
         at += 1
@@ -61,7 +61,7 @@ def last_boxed(text: str) -> tuple[str | None, str]:
         return None, r"unparsable: the braces of the last \boxed{…} do not close"
     if not _AFTER_BOX.fullmatch(text, at):
         return None, r"unparsable: text after the last \boxed{…}"
-    return text[found.end() : at - 1], ""
+    return text[start : at - 1], ""
 
 
 def normal(text: str) -> str | None:
@@ -83,7 +83,7 @@ def normal(text: str) -> str | None:
     said = re.sub(r"\\[dt]frac", r"\\frac", said)
     if not said or len(said) > MAX_ANSWER or not any(char.isalnum() for char in said):
         return None
-    if not balanced(said) or _DANGER.search(said) or _BOX.search(said) or "<" in said and ">" in said:
+    if not balanced(said) or _DANGER.search(said) or _BOX.search(said) or ("<" in said and ">" in said):
         return None
     assigned = _ASSIGNED.match(said)
     if assigned and not _RELATION.search(said, assigned.end()) and "," not in said:

@@ -77,7 +77,7 @@ class Math(MathEnvironment):
         test_source: str | None = None
         """Where the test problems come from; None takes the source's own test split, else a fifth of its problems."""
         columns: dict[str, str] | None = None
-        """Which columns of a file are problem, answer, solution and level; None finds them out."""
+        """Which columns of the files are problem, answer, solution and level; None finds them out."""
         answers: Literal["numbers", "all"] = Field("numbers", json_schema_extra=BASIC)
         """Which problems are kept: those whose answer is a number, which the scripted teacher has hints for, or all."""
         answer_form: Literal["tags", "boxed", "either"] = "tags"
@@ -162,14 +162,13 @@ def load(
     """Read, clean, split and decontaminate.
 
     A test split is the test source, else the source's own, else the problems whose key falls into the last fifth. The
-    rest is split by key into train and validation, 4 : 1 beside a test source and 3 : 1 else. Each problem stands in one split once.
+    rest is split by key into train and validation, 4 : 1 beside a test source and 3 : 1 else. Each problem stands in
+    one split once.
     """
     given = dict(columns)
     if test_source is not None:
-        mixed, held_out = (
-            sources.rows(source, given),
-            sources.rows(test_source, given if test_source == source else None),
-        )
+        mixed = sources.rows(source, given)
+        held_out = sources.rows(test_source, None if test_source in sources.known() else given)
     elif sources.own_test(source):
         splits = sources.HUB[source].splits
         mixed = [row for split in splits[:-1] for row in sources.rows(source, None, split)]

@@ -89,8 +89,14 @@ class ReasoningGym(Environment):
 
     def _task(self, question: str, privileged: dict[str, Any]) -> Task:
         level = "" if self.config.level is None else f" level {self.config.level}"
-        return Task(id=f"{self.name}/{self.config.name}/gold", environment=self.name, split="test",
-                    level=f"{self.config.name}{level}", public={"problem": question}, privileged=privileged)  # fmt: skip
+        return Task(
+            id=f"{self.name}/{self.config.name}/gold",
+            environment=self.name,
+            split="test",
+            level=f"{self.config.name}{level}",
+            public={"problem": question},
+            privileged=privileged,
+        )
 
     def canonical(self, task: Task) -> str:
         """The question without case and spacing; signs stay, as grids and codes are made of them."""
@@ -99,7 +105,7 @@ class ReasoningGym(Environment):
     def task_from_gold(self, problem: str, answer: str) -> Task:
         """Raises `DataError` where the data set's scorer does not accept the answer, or needs to know more than it."""
         said = clean(answer)
-        if said is None or self.numbers and read_number(said) is None:
+        if said is None or (self.numbers and read_number(said) is None):
             raise DataError("The gold answer cannot be read.", value=answer)
         task = self._task(problem, {"answer": said})
         score, why = self.source.scores([self._said(task, said)])[0]
