@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import random
+import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -56,6 +57,7 @@ class GymSource:
         self.size = SIZES.get(name, SIZE)
         self._entry = functools.lru_cache(4096)(self._made)
         self._scores: dict[Said, tuple[float, str]] = {}
+        self._making = 0.0
 
     def entry(self, rng: random.Random) -> Entry:
         """An entry at a position drawn from `rng`; positions that the generator fails at are passed over.
@@ -73,8 +75,10 @@ class GymSource:
                         fix="Correct `level` or `settings`.")  # fmt: skip
 
     def _made(self, position: int) -> Entry | str:
+        start = time.monotonic()
         reply = _worker_pool.pool().ask("gym", MAKING_SECONDS, name=self.name, settings=self.settings, seed=self.seed,
                                         size=self.size, indices=[position])  # fmt: skip
+        self._making = min(MAKING_SECONDS, max(self._making, time.monotonic() - start))
         if reply.error:
             return reply.error
         made = reply.value[0]
@@ -89,12 +93,13 @@ class GymSource:
             self._scores.clear()
             new = list(dict.fromkeys(said))
         if new:
+            limit = self.limit + self._making  # a worker that has not made the entry makes it first
             common = {"name": self.name, "settings": self.settings, "seed": self.seed, "size": self.size}
             jobs = [
                 _worker_pool.Job("score", {**common, "said": each.text, "index": each.position,
                                            "question": each.question, "answer": each.answer})
                 for each in new
             ]  # fmt: skip
-            for each, reply in zip(new, _worker_pool.pool().run(jobs, self.limit), strict=True):
+            for each, reply in zip(new, _worker_pool.pool().run(jobs, limit), strict=True):
                 self._scores[each] = (0.0, reply.error) if reply.error else (float(reply.value), "")
         return [self._scores[each] for each in said]

@@ -55,8 +55,8 @@ def equal(gold: str, said: str) -> bool:
 
 def entries(name: str, settings: dict[str, Any], seed: int, size: int, indices: list[int]) -> list[dict[str, Any]]:
     """Questions, answers and worked solutions at positions of a data set."""
-    data = dataset(name, json.dumps(settings, sort_keys=True), seed, size)
-    found = [data[index] for index in indices]
+    held = json.dumps(settings, sort_keys=True)
+    found = [entry_at(name, held, seed, size, index) for index in indices]
     return [
         {
             "question": str(entry["question"]),
@@ -84,9 +84,9 @@ def score(
     """
     data = dataset(name, json.dumps(settings, sort_keys=True), seed, size)
     if index is None:
-        entry = {"question": question, "answer": answer, "metadata": {}}
+        entry: Any = {"question": question, "answer": answer, "metadata": {}}
     else:
-        entry = data[index]
+        entry = entry_at(name, json.dumps(settings, sort_keys=True), seed, size, index)
     if name in _SYMBOLIC and not harmless(said):
         return 0.0
     found = float(data.score_answer(said, entry))
@@ -105,6 +105,12 @@ def harmless(said: str) -> bool:
         return False
     names = re.findall(r"[A-Za-z]+", said)
     return all(len(name) == 1 or name in _NAMES for name in names)
+
+
+@functools.lru_cache(512)
+def entry_at(name: str, settings: str, seed: int, size: int, index: int) -> Any:
+    """The entry at a position; kept, as some take seconds to make."""
+    return dataset(name, settings, seed, size)[index]
 
 
 @functools.lru_cache(32)

@@ -214,7 +214,7 @@ class ReasoningGym(Environment):
         number = read_number(gold)
         if number is None:
             return self.source.entry(rng).answer
-        step = Fraction(1, number.denominator)
+        step = rng.choice((Fraction(1, number.denominator), Fraction(1)))  # some scorers allow for rounding
         return number_text(number + step * rng.choice((-1, 1)) * rng.choice((1, 1, 2, 3, 10, 100)))
 
     # -- reference lines ---------------------------------------------------------------------------------------
