@@ -64,6 +64,7 @@ class Component:
             value = {"type": value}
         if not isinstance(value, dict) or "type" not in value:
             raise ValueError(f"needs a `type`; known: {', '.join(self.names())}")
+        value = registry.long_form(self.kind, value)
         self._refuse(value["type"])
         if value["type"] not in self.names():
             raise ValueError(f"unknown {self.kind} {value['type']!r}; known: {', '.join(self.names())}")
@@ -335,6 +336,13 @@ class BaseRun(BaseConfig):
                 f"rollout.context_length {self.rollout.context_length} leaves no room for a prompt beside "
                 f"max_new_tokens {self.rollout.max_new_tokens}; raise context_length or lower max_new_tokens"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _environment_fits(self) -> BaseRun:
+        check = getattr(self.environment, "check_run", None)
+        if check is not None:
+            check(self)
         return self
 
     @model_validator(mode="after")

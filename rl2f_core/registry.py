@@ -63,6 +63,21 @@ def get(kind: str, name: str) -> type:
     return _components[kind][name]
 
 
+def long_form(kind: str, data: dict[str, Any]) -> dict[str, Any]:
+    """A component's settings with `type: family:member` written out.
+
+    A class may say in `member_field` which field of its Config the part after the colon stands for, so that
+    `{type: "reasoning_gym:gcd"}` is `{type: reasoning_gym, name: gcd}`. Everything else comes back as it is.
+    """
+    family, sign, member = data["type"].partition(":") if isinstance(data["type"], str) else ("", "", "")
+    field = getattr(_components[kind].get(family), "member_field", "") if sign and family in names(kind) else ""
+    if not field:
+        return data
+    if data.get(field, member) != member:
+        raise ValueError(f"type names {member!r} and {field} {data[field]!r}; leave one of them out")
+    return {**data, "type": family, field: member}
+
+
 def names(kind: str) -> list[str]:
     """All registered names of a kind, sorted."""
     discover()

@@ -286,12 +286,20 @@ def test_every_field_of_a_run_is_explained(kind: str) -> None:
         assert [f for f, info in model.model_fields.items() if not info.description] == [], model
 
 
-@pytest.mark.parametrize("name", registry.names("environment"))
+WORKERS = ("math", "gsm_symbolic", "reasoning_gym")
+"""Environments that judge in worker processes: their tests share one test process, which starts the workers once."""
+ENVIRONMENTS = [
+    pytest.param(name, marks=pytest.mark.xdist_group("workers")) if name in WORKERS else name
+    for name in registry.names("environment")
+]
+
+
+@pytest.mark.parametrize("name", ENVIRONMENTS)
 def test_every_environment_keeps_the_contract(name: str) -> None:
     check_environment(made("environment", name))
 
 
-@pytest.mark.parametrize("environment", registry.names("environment"))
+@pytest.mark.parametrize("environment", ENVIRONMENTS)
 @pytest.mark.parametrize("name", registry.names("teacher"))
 def test_every_teacher_keeps_the_contract(name: str, environment: str) -> None:
     held = made("environment", environment)
@@ -303,7 +311,7 @@ def test_every_teacher_keeps_the_contract(name: str, environment: str) -> None:
         check_teacher(teacher, held)
 
 
-@pytest.mark.parametrize("environment", registry.names("environment"))
+@pytest.mark.parametrize("environment", ENVIRONMENTS)
 @pytest.mark.parametrize("name", registry.names("leak"))
 def test_every_leak_detector_keeps_the_contract(name: str, environment: str) -> None:
     held = made("environment", environment)

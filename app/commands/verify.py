@@ -14,7 +14,7 @@ KEYS = ("problem", "answer", "attempt")
 
 
 def verify(
-    environment: Annotated[str, typer.Argument(help="Registered name, e.g. arithmetic.")],
+    environment: Annotated[str, typer.Argument(help="Registered name, e.g. arithmetic or reasoning_gym:gcd.")],
     file: Annotated[str, typer.Argument(help="JSONL file; - reads standard input.")],
     sets: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change the environment's settings.")
@@ -45,8 +45,8 @@ def make_environment(name: str, overrides: list[str]) -> Any:
     from rl2f_core.config import apply_override, describe
     from rl2f_core.errors import ConfigError
 
-    component: Any = registry.get("environment", name)
-    data: dict[str, Any] = {"type": name}
+    data = registry.long_form("environment", {"type": name})
+    component: Any = registry.get("environment", data["type"])
     for override in overrides:
         data = apply_override(data, override)
     try:

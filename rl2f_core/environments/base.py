@@ -127,6 +127,13 @@ class Environment(ABC):
             return Verdict(correct=False, score=0.0, detail=problem or f"unparsable: {shorten(repr(inner), 80)}")
         return self.judge(task, parsed)
 
+    def prepare(self, attempts: Sequence[tuple[Task, str]]) -> None:
+        """Told of a batch of attempts before `verify` is asked for each, where judging together is cheaper.
+
+        Total like `verify`, and without any effect on what it says. The default does nothing.
+        """
+        return
+
     def accepts(self, task: Task, said: str) -> bool:
         """Whether `verify` calls the bare answer `said` right. An environment may decide it more cheaply, never
         otherwise."""

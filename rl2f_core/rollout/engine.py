@@ -7,6 +7,7 @@ fit the context ends as `truncated`, what a component could not handle ends as `
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 from collections.abc import Callable, Sequence
@@ -151,15 +152,22 @@ class RolloutEngine:
                 dialogue.stop = StopReason.SOLVED if dialogue.right else StopReason.TRUNCATED
         live = [d for d in live if d.stop is None]
         prompts = [Prompt(tuple(d.tokens), turn_seed(d.request.seed, d.turn), d.request.id) for d in live]
-        for dialogue, generation in zip(live, self.backend.generate(prompts, sampling, adapter), strict=True):
-            self._attempt(dialogue, generation)
+        generations = self.backend.generate(prompts, sampling, adapter)
+        said = [self.backend.tokenizer.decode(generation.token_ids) for generation in generations]
+        self._prepare(live, said)
+        for dialogue, generation, text in zip(live, generations, said, strict=True):
+            self._attempt(dialogue, generation, text)
             if dialogue.stop is None:
                 self._judge_end(dialogue)
         self._hint([d for d in live if d.stop is None], adapter)
 
-    def _attempt(self, dialogue: _Limited, generation: Generation) -> None:
+    def _prepare(self, live: Sequence[_Limited], said: Sequence[str]) -> None:
+        """Let the environment see the attempts together."""
+        with contextlib.suppress(Exception):  # what is wrong, `verify` says of the one attempt that it is wrong with
+            self.environment.prepare([(d.request.task, text) for d, text in zip(live, said, strict=True)])
+
+    def _attempt(self, dialogue: _Limited, generation: Generation, text: str) -> None:
         """Record the student's turn and judge it."""
-        text = self.backend.tokenizer.decode(generation.token_ids)
         try:
             verdict = self.environment.verify(dialogue.request.task, text)
         except Exception as error:  # a verifier must be total; where one is not, the dialogue says so

@@ -1,0 +1,209 @@
+"""`math`: problems of a data set, by name or from a file, with answers judged by form and by math-verify.
+
+Duplicates are dropped, splits share no problem, and what comes too close to a test problem is not trained on.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from pydantic import Field, model_validator
+
+from rl2f_core.config import BASIC, BaseConfig
+from rl2f_core.environments import _math_sources as sources
+from rl2f_core.environments._decontaminate import contaminated, distinct
+from rl2f_core.environments._math_base import MathEnvironment, gold_answer
+from rl2f_core.environments._math_text import canonical, read_number
+from rl2f_core.environments.base import split_of
+from rl2f_core.errors import DataError
+from rl2f_core.registry import register
+from rl2f_core.types import SPLITS, Split, Task
+
+NEEDS_NUMBERS = ("scripted", "misleading", "shuffled")
+"""Teachers and controls that speak with the environment's own hints."""
+
+
+class Problem(NamedTuple):
+    """A problem that can be posed."""
+
+    text: str
+    answer: str
+    """In normal form."""
+    solution: str | None
+    level: str
+
+
+class Counts(NamedTuple):
+    """What became of the rows that were read."""
+
+    rows: int
+    unreadable: int
+    """Gold answers that are sentences or cannot be parsed."""
+    no_number: int
+    """Gold answers that are no numbers, where numbers alone are wanted."""
+    duplicates: int
+    """The same problem again, in its own split or, in training, in another."""
+    same_as_test: int
+    """Training problems that are test problems."""
+    overlapping_test: int
+    """Training problems that share a run of words with a test problem."""
+    train: int
+    validation: int
+    test: int
+
+
+class Loaded(NamedTuple):
+    """A data set that is ready."""
+
+    problems: dict[Split, tuple[Problem, ...]]
+    counts: Counts
+
+
+@register("environment")
+class Math(MathEnvironment):
+    """A stream walks through its split in a seeded order, and then again in another one."""
+
+    class Config(BaseConfig):
+        """Where the problems come from, and how answers are written and judged."""
+
+        type: Literal["math"] = "math"
+        """Name of the environment."""
+        source: str = Field("sample", min_length=1, json_schema_extra=BASIC)
+        """omni_math, deepmath, dapo, math500, aime, aime_2024, gsm8k, the small sample that comes along, or the path
+        of a .jsonl or .parquet file."""
+        test_source: str | None = None
+        """Where the test problems come from; None takes the source's own test split, else a fifth of its problems."""
+        columns: dict[str, str] | None = None
+        """Which columns of the files are problem, answer, solution and level; None finds them out."""
+        answers: Literal["numbers", "all"] = Field("numbers", json_schema_extra=BASIC)
+        """Which problems are kept: those whose answer is a number, which the scripted teacher has hints for, or all."""
+        answer_form: Literal["tags", "boxed", "either"] = "tags"
+        """How an answer is marked: in answer tags, in the last \\boxed{…}, or either way."""
+        ngram: int = Field(13, ge=0, le=100)
+        """Words in a run that a training problem may not share with a test problem; 0 compares whole texts alone."""
+        time_limit: float = Field(2.0, gt=0, le=60)
+        """Seconds that comparing two answers may take."""
+        seed: int = 0
+        """Fixes the order of the problems."""
+
+        @model_validator(mode="after")
+        def _columns_are_of_a_file(self) -> Math.Config:
+            if self.columns and self.source in sources.HUB:
+                raise ValueError(f"columns are those of a file; the columns of {self.source} are known")
+            return self
+
+        def check_run(self, run: Any) -> None:
+            """Refuse teachers that have nothing to say where answers are no numbers. Raises `ValueError`."""
+            if self.answers == "numbers":
+                return
+            teacher = run.teacher
+            own = teacher.type == "shuffled" and getattr(teacher, "source", None) is not None
+            if teacher.type in NEEDS_NUMBERS and not own:
+                raise ValueError(
+                    f"teacher {teacher.type!r} has hints on numbers alone, and environment.answers is 'all'; "
+                    "set teacher to {type: llm, sees: {answer: true, solution: true}}, "
+                    "or environment.answers to 'numbers'"
+                )
+            if "misleading" in run.evaluation.controls:
+                raise ValueError(
+                    "evaluation.controls has misleading, which needs hints on numbers, and environment.answers is "
+                    "'all'; leave misleading out, or set environment.answers to 'numbers'"
+                )
+
+    @property
+    def loaded(self) -> Loaded:
+        """The data set; raises `DataError` where it cannot be had."""
+        config = self.config
+        stamps = tuple(stamp(source) for source in (config.source, config.test_source) if source is not None)
+        columns = tuple(sorted((config.columns or {}).items()))
+        return load(config.source, config.test_source, columns, config.answers, config.ngram, stamps)
+
+    def task(self, split: Split, index: int) -> Task:
+        """Raises `DataError` where the data set cannot be had, or the split is empty."""
+        problems = self.loaded.problems[split]
+        if not problems:
+            raise DataError(f"The {split} split has no problems.", value=self.config.source,
+                            fix="Give a larger file, or a test_source.")  # fmt: skip
+        turn, place = divmod(index, len(problems))
+        chosen = problems[order(len(problems), f"{self.config.seed}/{split}/{turn}")[place]]
+        task = self._task(chosen.text, chosen.answer, chosen.solution, chosen.level)
+        return task.model_copy(update={"split": split, "id": f"{self.name}/{split}/{index}"})
+
+
+def stamp(source: str) -> tuple[str, int, int]:
+    """A file's path, time and size, so that a changed file is read anew."""
+    path = Path(source).expanduser()
+    if source in sources.known() or not path.is_file():
+        return source, 0, 0
+    held = path.stat()
+    return source, held.st_mtime_ns, held.st_size
+
+
+@functools.lru_cache(64)
+def order(count: int, seed: str) -> tuple[int, ...]:
+    """A permutation of `count` places."""
+    places = list(range(count))
+    random.Random(seed).shuffle(places)
+    return tuple(places)
+
+
+@functools.lru_cache(8)
+def load(
+    source: str,
+    test_source: str | None,
+    columns: tuple[tuple[str, str], ...],
+    answers: str,
+    ngram: int,
+    stamps: tuple[tuple[str, int, int], ...],
+) -> Loaded:
+    """Read, clean, split and decontaminate.
+
+    A test split is the test source, else the source's own, else the problems whose key falls into the last fifth. The
+    rest is split by key into train and validation, 4 : 1 beside a test source and 3 : 1 else. Each problem stands in
+    one split once.
+    """
+    given = dict(columns)
+    if test_source is not None:
+        mixed = sources.rows(source, given)
+        held_out = sources.rows(test_source, None if test_source in sources.known() else given)
+    elif sources.own_test(source):
+        splits = sources.HUB[source].splits
+        mixed = [row for split in splits[:-1] for row in sources.rows(source, None, split)]
+        held_out = sources.rows(source, None, splits[-1])
+    else:
+        mixed, held_out = sources.rows(source, given), []
+    counted = {"rows": len(mixed) + len(held_out), "unreadable": 0, "no_number": 0, "duplicates": 0}
+    learned, test = _problems(mixed, answers, counted), _problems(held_out, answers, counted)
+    if not held_out:
+        test = [p for p in learned if split_of(canonical(p.text)) == "test"]
+        learned = [p for p in learned if split_of(canonical(p.text)) != "test"]
+    close = contaminated([p.text for p in learned], [p.text for p in test], ngram)
+    learned = [p for i, p in enumerate(learned) if i not in close.same and i not in close.overlapping]
+    shares = (0.8, 0.2, 0.0) if held_out else (0.6, 0.4, 0.0)
+    train = [p for p in learned if split_of(canonical(p.text), shares) == "train"]
+    validation = [p for p in learned if split_of(canonical(p.text), shares) != "train"]
+    problems: dict[Split, tuple[Problem, ...]] = dict(
+        zip(SPLITS, (tuple(train), tuple(validation), tuple(test)), strict=True)
+    )
+    counts = Counts(**counted, same_as_test=len(close.same), overlapping_test=len(close.overlapping),
+                    train=len(train), validation=len(validation), test=len(test))  # fmt: skip
+    return Loaded(problems, counts)
+
+
+def _problems(rows: list[sources.Row], answers: str, counted: dict[str, int]) -> list[Problem]:
+    """The rows that can be posed, each problem once."""
+    found = []
+    for row in rows:
+        gold = gold_answer(row.answer)
+        if gold is None:
+            counted["unreadable"] += 1
+        elif answers == "numbers" and read_number(gold) is None:
+            counted["no_number"] += 1
+        else:
+            found.append(Problem(row.problem.strip(), gold, row.solution, row.level))
+    first = distinct([p.text for p in found])
+    counted["duplicates"] += len(found) - len(first)
+    return [found[i] for i in first]
