@@ -15,12 +15,25 @@ from app.plot_run import Chart
 from app.plots import CONTROLS, DASHES, SERIES, Line, Plot, figure
 from jobs.store.outcomes import solved_by_task
 from rl2f_core.errors import DataError
-from rl2f_core.evaluation.report import EvaluationReport, findings, interval_text, number, verdict_text
+from rl2f_core.evaluation.floors import BestConstant, standing, standing_words
+from rl2f_core.evaluation.metrics import OUTCOMES
+from rl2f_core.evaluation.report import EvaluationReport, count_text, findings, interval_text, number, verdict_text
 from rl2f_core.evaluation.statistics import Interval, paired_bootstrap, wilson_clustered
 
 Outcomes = Mapping[tuple[str, str], Mapping[str, Mapping[int | None, int]]]
 """By (checkpoint, control) and task: how many dialogues were solved at which turn."""
 BANDED = ("hints", "contentless")
+CONSTANT = "best constant answer"
+"""The player who says the same to every problem."""
+COUNTS: tuple[tuple[str, str, str], ...] = (
+    ("length", "tokens", "Tokens an attempt."),
+    ("length/right", "tokens, right", "Tokens of a right attempt."),
+    ("length/wrong", "tokens, wrong", "Tokens of an attempt that is not right."),
+    ("reflection_words", "reflection words", "check, verify, wait, however, re-evaluate, let me …, per 1,000 tokens."),
+    ("reflection_words/right", "in right ones", "Reflection words per 1,000 tokens of right attempts."),
+    ("reflection_words/wrong", "in others", "Reflection words per 1,000 tokens of attempts that are not right."),
+)
+"""Means of attempts: metric, title, help."""
 COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("cum_acc/1", "t = 1", "Solved at the first turn."),
     ("cum_acc/T", "t = {turns}", "Solved within all turns."),
@@ -61,6 +74,7 @@ class Evaluation:
     players: Mapping[str, Sequence[tuple[int, float]]] | None = None
     """Closed-form players by name: share solved within each turn."""
     findings: Sequence[str] = ()
+    floor: BestConstant | None = None
 
     @property
     def checkpoints(self) -> list[str]:
@@ -103,6 +117,8 @@ def from_report(report: EvaluationReport) -> Evaluation:
         points = [(ref.turn, getattr(ref, field)) for ref in report.references if getattr(ref, field) is not None]
         if points:
             players[name] = points
+    if report.floor is not None:
+        players[CONSTANT] = [(turn, report.floor.score) for turn in range(1, report.turns + 1)]
     return Evaluation(
         title=report.title,
         turns=report.turns,
@@ -112,6 +128,7 @@ def from_report(report: EvaluationReport) -> Evaluation:
         differences=[Difference(d.quantity, d.checkpoint, d.against, d.difference) for d in report.differences],
         players=players,
         findings=findings(report),
+        floor=report.floor,
     )
 
 
@@ -213,9 +230,10 @@ def table(evaluation: Evaluation) -> dict[str, Any]:
             if name == "effect":
                 found[name] = cell(evaluation.effects.get((checkpoint, control)), signed=True)
             else:
-                found[name] = cell(
-                    metrics.get(name.replace("T", str(evaluation.turns)) if name.endswith("/T") else name)
-                )
+                held = metrics.get(name.replace("T", str(evaluation.turns)) if name.endswith("/T") else name)
+                found[name] = cell(held)
+                if name.startswith("cum_acc/") and held is not None and found[name] is not None:
+                    found[name] |= _beside_floor(held, evaluation.floor)
         rows.append({"checkpoint": checkpoint, "control": control, "cells": found})
     hidden = {"cum_acc/1"} if evaluation.turns == 1 else set()
     hidden |= {name for name, _, _ in COLUMNS if all(row["cells"][name] is None for row in rows)}
@@ -229,6 +247,31 @@ def table(evaluation: Evaluation) -> dict[str, Any]:
         for name, points in (evaluation.players or {}).items()
     ]
     return {"columns": columns, "rows": rows, "players": players}
+
+
+def _beside_floor(score: Interval, floor: BestConstant | None) -> dict[str, str]:
+    """A mark for a score that is no better than the best constant answer's."""
+    if standing(score, floor) not in ("not separated", "below"):
+        return {}
+    return {"floor": standing_words(score, floor)}
+
+
+def attempts(evaluation: Evaluation) -> dict[str, Any] | None:
+    """What attempts came to, in exclusive shares, and their length and words; None where a report does not say."""
+    held = {key: metrics for key, metrics in evaluation.cells.items() if "outcome/right" in metrics}
+    if not held:
+        return None
+    columns = [{"key": f"outcome/{name}", "title": name.replace("_", " "), "help": f"Share of attempts: {words}."}
+               for name, words in OUTCOMES.items()]  # fmt: skip
+    columns += [{"key": key, "title": title, "help": words} for key, title, words in COUNTS]
+    rows = []
+    for (checkpoint, control), metrics in held.items():
+        cells = {f"outcome/{name}": cell(metrics[f"outcome/{name}"]) for name in OUTCOMES}
+        for key, _, _ in COUNTS:
+            found = cell(metrics[key])
+            cells[key] = found and {**found, "text": count_text(metrics[key])}
+        rows.append({"checkpoint": checkpoint, "control": control, "cells": cells})
+    return {"columns": columns, "rows": rows, "players": []}
 
 
 def difference_rows(differences: Sequence[Difference]) -> list[dict[str, Any]]:
@@ -248,7 +291,7 @@ def accuracy_charts(evaluation: Evaluation) -> list[Chart]:
     for checkpoint in evaluation.checkpoints:
         lines = []
         for name, points in (evaluation.players or {}).items():
-            dash = {"best with hints": "longdash", "copying only": "dashdot"}.get(name, "dot")
+            dash = {"best with hints": "longdash", "copying only": "dashdot", CONSTANT: "dash"}.get(name, "dot")
             lines.append(
                 Line(name, [float(t) for t, _ in points], [v for _, v in points], "--rl-muted", dash=dash, width=1.2)
             )
@@ -280,6 +323,7 @@ def as_json(evaluation: Evaluation) -> dict[str, Any]:
         "turns": evaluation.turns,
         "checkpoints": evaluation.checkpoints,
         "table": table(evaluation),
+        "attempts": attempts(evaluation),
         "differences": difference_rows(evaluation.differences),
         "findings": list(evaluation.findings),
         "charts": [chart.as_json() for chart in accuracy_charts(evaluation)],

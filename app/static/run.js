@@ -271,7 +271,8 @@
       if (!evaluation) return;
       fill(this.evaluationBox, el("h2", {}, "Evaluation", el("span", { class: "rl-muted rl-small" }, evaluation.title), evaluation.whole ? null : el("span", { class: "rl-chip" }, "so far")),
         this.accuracy.node,
-        el("div", { class: "rl-card rl-stack" }, table(evaluation, dialoguesOf(this.id)), el("p", { class: "rl-muted rl-small", style: { margin: 0 } }, "Square brackets and bars: 95 % intervals. best with hints, best without: the best possible players.")),
+        el("div", { class: "rl-card rl-stack" }, table(evaluation, dialoguesOf(this.id)), el("p", { class: "rl-muted rl-small", style: { margin: 0 } }, "Square brackets and bars: 95 % intervals. best with hints, best without: the best possible players. ≈ constant: no better than always giving the best constant answer.")),
+        evaluation.attempts ? el("details", { class: "rl-fold", dataset: { fold: "attempts" } }, el("summary", {}, "What attempts came to"), el("div", { class: "rl-card" }, table({ ...evaluation, table: evaluation.attempts }, dialoguesOf(this.id)))) : null,
         el("div", { class: "rl-two" },
           evaluation.findings.length ? el("div", { class: "rl-card rl-stack" }, el("h2", {}, "What separates and what does not"), findings(evaluation.findings)) : null,
           evaluation.differences.length ? el("div", { class: "rl-card rl-stack" }, el("h2", {}, "Differences between checkpoints"), differences(evaluation.differences)) : null));

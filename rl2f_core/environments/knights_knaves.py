@@ -26,7 +26,7 @@ from rl2f_core.errors import DataError
 from rl2f_core.registry import register
 from rl2f_core.types import Split, Task, Verdict
 
-FLOOR_SAMPLE = 400
+FLOOR_SAMPLE = 4000
 """Test tasks behind `floor`: half choose the pattern, the other half measure it."""
 MIN_THINK_WORDS = 3
 """Words for each person that a think block needs, the problem's own lines not counted."""
@@ -73,9 +73,13 @@ class KnightsKnaves(Environment):
     # -- tasks -------------------------------------------------------------------------------------------------
     def task(self, split: Split, index: int) -> Task:
         """The solution is drawn before the puzzle, so that every split has every pattern of roles equally often."""
-        seed, n = self.config.seed, self.config.people
-        solution = random.Random(f"{self.name}/{seed}/{split}/{index}/solution").randrange(2**n)
-        return draw(self, split, index, seed, partial(self._make, solution=solution))
+        solution = self.solution_of(split, index)
+        return draw(self, split, index, self.config.seed, partial(self._make, solution=solution))
+
+    def solution_of(self, split: Split, index: int) -> int:
+        """Who is a knight in the task at a position, as bits in order of speaking; no puzzle is made for it."""
+        name = f"{self.name}/{self.config.seed}/{split}/{index}/solution"
+        return random.Random(name).randrange(2**self.config.people)
 
     def _make(self, rng: random.Random, solution: int) -> Task:
         n, roles = self.config.people, self.config.roles
@@ -343,12 +347,9 @@ def _hint_text(task: Task, named: int | None, count: Count | None) -> str:
 @lru_cache(maxsize=32)
 def _floor(config: KnightsKnaves.Config) -> Floor:
     environment = KnightsKnaves(config)
-    patterns = []
-    for index in range(FLOOR_SAMPLE):
-        task = environment.task("test", index)
-        assigned = environment._assigned(task, environment.answer(task))
-        patterns.append(tuple(assigned[name] for name in task.public["people"]))
+    patterns = [environment.solution_of("test", index) for index in range(FLOOR_SAMPLE)]
     half = FLOOR_SAMPLE // 2
     best = min(Counter(patterns[:half]).items(), key=lambda item: (-item[1], item[0]))[0]
     share = patterns[half:].count(best) / len(patterns[half:])
-    return Floor(f"in order of speaking: {', '.join(map(words.article, best))}", share)
+    roles = [config.roles[0] if best >> i & 1 else config.roles[1] for i in range(config.people)]
+    return Floor(f"in order of speaking: {', '.join(map(words.article, roles))}", share)

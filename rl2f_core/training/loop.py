@@ -151,6 +151,8 @@ class Trainer:
             values |= _speed(clock.seconds, played, samples, method) | {
                 "groups/redrawn": float(len(collector.replaced))
             }
+            if method.on_policy:  # demonstrations say nothing of the student, so there is nothing to hold against it
+                values["floor"] = self.engine.environment.floor().score
             self.journal.emit(self._dialogues(stage, step + 1, played, "train", method))
             event = MetricEvent(id=f"metric:{stage.name}:{step + 1}", stage=stage.name, step=step + 1, values=values)
             self.journal.emit([event])

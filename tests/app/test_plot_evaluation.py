@@ -19,12 +19,22 @@ from app.plot_compare import (
     overlay,
     seed_groups,
 )
-from app.plot_evaluation import difference, effect_difference, from_outcomes, from_report, read_report, table, unlike
+from app.plot_evaluation import (
+    attempts,
+    difference,
+    effect_difference,
+    from_outcomes,
+    from_report,
+    read_report,
+    table,
+    unlike,
+)
 from jobs.database import Database
 from jobs.store import metrics, outcomes
 from jobs.studio import Studio
 from jobs.tables import Metric
 from rl2f_core.errors import DataError
+from rl2f_core.evaluation.floors import BestConstant
 
 
 def rows(*values: float, name: str = "reward") -> list[Metric]:
@@ -94,6 +104,23 @@ def test_the_table_leaves_out_what_no_row_has(db: Database, studio: Studio) -> N
         "turn": 3,
         "text": f"{report.references[-1].with_hints:.2f}".lstrip("0"),
     }
+
+
+def test_scores_no_better_than_the_constant_answer_are_marked(db: Database, studio: Studio) -> None:
+    add_run(db, studio, "a")
+    report = read_report(studio.folder("a"))
+    assert report is not None and report.floor is not None
+    shown = from_report(report.model_copy(update={"floor": BestConstant(answer="5", score=0.5)}))
+    cells = [row["cells"] for row in table(shown)["rows"]]
+    marked = [c["cum_acc/1"]["value"] for c in cells if "floor" in c["cum_acc/1"]]
+    assert marked and all(c["cum_acc/1"]["low"] > 0.5 for c in cells if "floor" not in c["cum_acc/1"])
+    assert dict(shown.players or {})["best constant answer"] == [(t, 0.5) for t in range(1, report.turns + 1)]
+    found = attempts(from_report(report))
+    assert found is not None
+    for row in found["rows"]:
+        shares = [held["value"] for key, held in row["cells"].items() if key.startswith("outcome/")]
+        assert sum(shares) == pytest.approx(1)
+    assert attempts(from_outcomes({}, TURNS)) is None
 
 
 def test_cards_take_the_evaluation_where_there_is_one_and_the_newest_steps_else(db: Database, studio: Studio) -> None:
