@@ -110,10 +110,15 @@ def table(statement: Statement, people: int) -> int:
 def solutions(puzzle: Puzzle) -> list[int]:
     """All assignments with knight_i ↔ statement_i for every person i, in rising order."""
     people = len(puzzle)
-    full = held = (1 << 2**people) - 1
+    held = (1 << 2**people) - 1
     for person, statement in enumerate(puzzle):
-        held &= _knight_table(person, people) ^ table(statement, people) ^ full
+        held &= agreement(statement, person, people)
     return [a for a in range(2**people) if held >> a & 1]
+
+
+def agreement(statement: Statement, speaker: int, people: int) -> int:
+    """The table of knight_speaker ↔ statement: under which assignments the speaker can have said it."""
+    return _knight_table(speaker, people) ^ table(statement, people) ^ (1 << 2**people) - 1
 
 
 # -- generation --------------------------------------------------------------------------------------------------

@@ -71,7 +71,7 @@ def evaluate_run(
             return False
         progress.update("evaluation", done, len(pairs), f"{name} under {control}")
         dialogues = player.play(name, control, adapter=None if sources[name] is None else name)
-        _write_dialogues(run_dir, name, control, dialogues)
+        write_dialogues(run_dir, name, control, dialogues)
         journal.emit(
             DialogueEvent.of("evaluation", STAGE, 0, task, dialogue, checkpoint=name, control=control)
             for task, dialogue in zip(player.tasks_of(dialogues), dialogues, strict=True)
@@ -163,7 +163,8 @@ def _path(run_dir: RunDir, checkpoint: str, control: str) -> Path:
     return run_dir.evaluation / "dialogues" / quote(checkpoint, safe="@: ") / f"{control}.jsonl"
 
 
-def _write_dialogues(run_dir: RunDir, checkpoint: str, control: str, dialogues: Sequence[Dialogue]) -> None:
+def write_dialogues(run_dir: RunDir, checkpoint: str, control: str, dialogues: Sequence[Dialogue]) -> None:
+    """Keep what one checkpoint played under one control, for `read_dialogues`."""
     lines = "".join(d.model_dump_json() + "\n" for d in dialogues)
     write_atomically(_path(run_dir, checkpoint, control), lines)
 

@@ -20,11 +20,14 @@ from app.plot_compare import (
     seed_groups,
 )
 from app.plot_evaluation import (
+    as_json,
     attempts,
     difference,
     effect_difference,
+    from_levels,
     from_outcomes,
     from_report,
+    read_levels,
     read_report,
     table,
     unlike,
@@ -35,6 +38,8 @@ from jobs.studio import Studio
 from jobs.tables import Metric
 from rl2f_core.errors import DataError
 from rl2f_core.evaluation.floors import BestConstant
+from rl2f_core.evaluation.levels import LevelInfo, build_levels
+from rl2f_core.types import Dialogue, StopReason, Turn, Verdict
 
 
 def rows(*values: float, name: str = "reward") -> list[Metric]:
@@ -121,6 +126,38 @@ def test_scores_no_better_than_the_constant_answer_are_marked(db: Database, stud
         shares = [held["value"] for key, held in row["cells"].items() if key.startswith("outcome/")]
         assert sum(shares) == pytest.approx(1)
     assert attempts(from_outcomes({}, TURNS)) is None
+
+
+def test_an_evaluation_by_level_is_a_table_of_levels_and_copies_and_a_plot_by_level(tmp_path: Path) -> None:
+    def answers(*right: bool, name: str) -> list[Dialogue]:
+        return [
+            Dialogue(id=f"{name}{i}", task_id=f"t{i}/{name}", group=f"t{i}", index=0, stop=StopReason.SOLVED if hit
+                     else StopReason.EXHAUSTED, turns=(Turn(index=0, attempt="a", token_ids=(1,), verdict=Verdict(
+                         correct=hit, score=float(hit), parsed="a", well_formed=True)),))
+            for i, hit in enumerate(right)
+        ]  # fmt: skip
+
+    played = {"as it is": answers(True, True, False, name="o"), "again": answers(True, True, False, name="a"),
+              "renamed": answers(True, False, False, name="r")}  # fmt: skip
+    infos = [LevelInfo(name=f"people={n}", value=n, floor=BestConstant(answer="knave", score=2.0**-n)) for n in (2, 3)]
+    report = build_levels({"base": {info.name: played for info in infos}}, infos, environment="knights_knaves",
+                          field="people", split="test", tasks=3, samples=1, turns=1, resamples=50)  # fmt: skip
+    assert read_levels(tmp_path) is None
+    (tmp_path / "evaluation").mkdir()
+    (tmp_path / "evaluation" / "levels.json").write_text(report.model_dump_json())
+    found = as_json(from_levels(read_levels(tmp_path)))  # type: ignore[arg-type]
+    assert found["whole"] and found["checkpoints"] == ["base"] and "LiMem" in " ".join(found["findings"])
+    assert [c["key"] for c in found["table"]["columns"]][:4] == ["cum_acc/T", "consistency", "memorisation",
+                                                                 "beyond_again"]  # fmt: skip
+    rows = {row["control"]: row["cells"] for row in found["table"]["rows"]}
+    assert set(rows) >= {"people=2", "people=2, again", "people=3, renamed", "all levels", "all levels, renamed"}
+    assert rows["people=3, renamed"]["memorisation"]["value"] == pytest.approx(1 / 3)
+    assert "floor" in rows["people=2"]["cum_acc/T"] and "floor" not in rows["all levels"]["cum_acc/T"]
+    (chart,) = found["charts"]
+    lines = {trace["name"]: trace for trace in chart["figure"]["data"] if trace["meta"] == "line"}
+    assert list(lines) == ["best constant answer", "as it is", "again", "renamed"]
+    assert lines["renamed"]["x"] == [2, 3] and lines["best constant answer"]["y"] == [0.25, 0.125]
+    assert found["attempts"]["rows"]
 
 
 def test_cards_take_the_evaluation_where_there_is_one_and_the_newest_steps_else(db: Database, studio: Studio) -> None:
