@@ -72,10 +72,12 @@ LOGIC_RL = ("empty think", "filler think and no answer", "reasoning inside the a
             "echo of the question in tags", "a fake assistant after")  # fmt: skip
 """The seven."""
 
-ODD_PIECES = ("<answer>", "</answer>", "<think>", "</think>", "<ANSWER>", "<|im_end|>", "{gold}", "{wrong}", "(", ")",
-              "[", "]", "{", "}", "\\frac{", "\\", "$", "^", ",", ";", "=", "-", "−", ".", "0", "9", "1e999", "nan",
-              "is a",              "and", "if", "not", "\n", "\r", "\u2028", " ", "\t", "\x00", "\x1b[31m", "\u202e", "\u200b", "\u0301",
-              "\ud800", "\udfff", "\U0001f600", "１", "٣", "é", "ﬀ")  # fmt: skip
+ODD_PIECES = (
+    "<answer>", "</answer>", "<think>", "</think>", "<ANSWER>", "<|im_end|>", "{gold}", "{wrong}",
+    "(", ")", "[", "]", "{", "}", "\\frac{", "\\", "$", "^", ",", ";", "=", "-", "−", ".", "0", "9", "1e999", "nan",
+    "is a", "and", "if", "not", "\n", "\r", "\u2028", " ", "\t", "\x00", "\x1b[31m", "\u202e", "\u200b", "\u0301",
+    "\ud800", "\udfff", "\U0001f600", "１", "٣", "é", "ﬀ",
+)  # fmt: skip
 """What fuzzed texts are put together from, beside any characters at all."""
 
 BIG = 1_000_000
