@@ -9,7 +9,21 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from app.commands import config, export, fork, health, leaks, models, reindex, replay, report, runs, serve, verify
+from app.commands import (
+    config,
+    export,
+    fork,
+    health,
+    leaks,
+    levels,
+    models,
+    reindex,
+    replay,
+    report,
+    runs,
+    serve,
+    verify,
+)
 
 
 class Guarded(TyperGroup):
@@ -71,6 +85,7 @@ def common(
 app.command("serve")(serve.serve)
 app.command("train")(runs.train)
 app.command("eval")(runs.evaluate)
+app.command("levels")(levels.levels)
 app.command("preflight")(runs.preflight)
 app.command("fork")(fork.fork)
 app.command("hint-value")(fork.hint_value)

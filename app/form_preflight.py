@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from jobs.tables import ENDED, Run
+from rl2f_core.evaluation.floors import standing_words
 from rl2f_core.evaluation.preflight import PreflightReport
 from rl2f_core.evaluation.statistics import Interval
 
@@ -85,12 +86,21 @@ def _facts(report: PreflightReport) -> list[dict[str, str]]:
         ("parsable", _share(report.parsable), f"of {n} first attempts"),
         ("right at turn 1", _share(report.solved_first), f"of {n} first attempts"),
         ("solved", _share(report.solved), f"within {report.turns} turns"),
+        *_floor(report),
         ("mixed groups", f"{mixed:.0%}", f"≈ {report.useful_groups:.1f} useful groups a step"),
         ("cut off", _share(report.cut_attempts), f"of attempts, at {report.max_attempt_tokens} tokens"),
         ("time", f"≈ {lasts}", f"≈ {report.seconds_per_step:.1f} s a step of {report.stage}"),
         ("memory", f"{report.memory_gib:.1f} GiB", "most so far"),
     ]
     return [{"label": label, "value": value, "note": note} for label, value, note in rows]
+
+
+def _floor(report: PreflightReport) -> list[tuple[str, str, str]]:
+    """The best constant answer beside the scores; empty in reports from before it was measured."""
+    if report.floor is None:
+        return []
+    found = standing_words(report.solved_first, report.floor)
+    return [("constant answer", f"{report.floor.score:.0%}", f"turn 1 is {found}")]
 
 
 def _share(interval: Interval) -> str:

@@ -8,11 +8,20 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
 
-from app.plot_evaluation import Evaluation, Outcomes, from_outcomes, from_report, read_report
+from app.plot_evaluation import (
+    Evaluation,
+    Outcomes,
+    from_levels,
+    from_outcomes,
+    from_report,
+    read_levels,
+    read_report,
+)
 from app.plot_run import View, sizes_of
 from app.plot_series import XKind
 from jobs.store import metrics, outcomes, runs
@@ -88,6 +97,9 @@ class RunData:
     def turns(self, run: Run) -> int:
         """Turns that an evaluation allows."""
         config = self.config(run)
+        if run.kind == "levels":
+            found = config.get("turns")
+            return found if isinstance(found, int) and found > 0 else 1
         found = (config.get("evaluation") or {}).get("max_turns") or (config.get("rollout") or {}).get("max_turns")
         return found if isinstance(found, int) and found > 0 else 1
 
@@ -132,10 +144,7 @@ class RunData:
         A damaged report counts as none, and its dialogues are counted instead.
         """
         folder = self.studio.folder(run.folder)
-        try:
-            written = (folder / "evaluation" / "report.json").stat().st_mtime_ns
-        except OSError:
-            written = 0
+        written = max(_modified(folder / "evaluation" / name) for name in ("report.json", "levels.json"))
         return self._evaluations.get(_key(run), (run.offset, written), lambda _: self._evaluated(run))
 
     def _evaluated(self, run: Run) -> Evaluation | None:
@@ -145,6 +154,9 @@ class RunData:
             report = None
         if report is not None:
             return from_report(report)
+        levels = read_levels(self.studio.folder(run.folder))
+        if levels is not None:
+            return from_levels(levels)
         held = self.outcomes(run)
         if not held:
             return None
@@ -173,6 +185,14 @@ class RunData:
 def _bootstrap(settings: dict[str, Any]) -> tuple[int, int]:
     resamples, seed = settings.get("bootstrap", 2000), settings.get("seed", 0)
     return (resamples if isinstance(resamples, int) else 2000), (seed if isinstance(seed, int) else 0)
+
+
+def _modified(path: Path) -> int:
+    """When a file was written, in nanoseconds; 0 where there is none."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _key(run: Run) -> tuple[int, float]:

@@ -7,7 +7,7 @@ between dialogues on the same tasks with the same evaluation seed; `unlike` says
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +15,33 @@ from app.plot_run import Chart
 from app.plots import CONTROLS, DASHES, SERIES, Line, Plot, figure
 from jobs.store.outcomes import solved_by_task
 from rl2f_core.errors import DataError
-from rl2f_core.evaluation.report import EvaluationReport, findings, interval_text, number, verdict_text
+from rl2f_core.evaluation.floors import BestConstant, standing, standing_words
+from rl2f_core.evaluation.levels import ORIGINAL, LevelsReport, control_name, level_findings
+from rl2f_core.evaluation.metrics import OUTCOMES
+from rl2f_core.evaluation.report import EvaluationReport, count_text, findings, interval_text, number, verdict_text
 from rl2f_core.evaluation.statistics import Interval, paired_bootstrap, wilson_clustered
 
 Outcomes = Mapping[tuple[str, str], Mapping[str, Mapping[int | None, int]]]
 """By (checkpoint, control) and task: how many dialogues were solved at which turn."""
 BANDED = ("hints", "contentless")
+CONSTANT = "best constant answer"
+"""The player who says the same to every problem."""
+COUNTS: tuple[tuple[str, str, str], ...] = (
+    ("length", "tokens", "Tokens an attempt."),
+    ("length/right", "tokens, right", "Tokens of a right attempt."),
+    ("length/wrong", "tokens, wrong", "Tokens of an attempt that is not right."),
+    ("reflection_words", "reflection words", "check, verify, wait, however, re-evaluate, let me …, per 1,000 tokens."),
+    ("reflection_words/right", "in right ones", "Reflection words per 1,000 tokens of right attempts."),
+    ("reflection_words/wrong", "in others", "Reflection words per 1,000 tokens of attempts that are not right."),
+)
+"""Means of attempts: metric, title, help."""
 COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("cum_acc/1", "t = 1", "Solved at the first turn."),
     ("cum_acc/T", "t = {turns}", "Solved within all turns."),
     ("effect", "against contentless", "Solved within all turns, minus the same under contentless feedback, paired."),
+    ("consistency", "consistent", "CR: of the tasks solved as they are, those solved as copies too."),
+    ("memorisation", "LiMem", "Acc · (1 − CR): tasks solved as they are and not as copies."),
+    ("beyond_again", "beyond chance", "LiMem minus that of the same text drawn again, paired."),
     ("gain", "gain", "Solved after the first turn."),
     ("plasticity", "changed", "plasticity: the answer changed after feedback."),
     ("useful_change", "useful", "useful_change: of the changed answers, those right or closer."),
@@ -61,6 +78,12 @@ class Evaluation:
     players: Mapping[str, Sequence[tuple[int, float]]] | None = None
     """Closed-form players by name: share solved within each turn."""
     findings: Sequence[str] = ()
+    floor: BestConstant | None = None
+    """The best constant answer, where all cells share one."""
+    floors: Mapping[str, BestConstant] = field(default_factory=dict)
+    """The same by control, where levels have each their own."""
+    charts: Sequence[Chart] | None = None
+    """In place of the curves by turn."""
 
     @property
     def checkpoints(self) -> list[str]:
@@ -95,14 +118,16 @@ def read_report(folder: Path) -> EvaluationReport | None:
 def from_report(report: EvaluationReport) -> Evaluation:
     """All that the report holds."""
     players: dict[str, list[tuple[int, float]]] = {}
-    for name, field in (
+    for name, held in (
         ("best with hints", "with_hints"),
         ("copying only", "copying"),
         ("best without", "without_hints"),
     ):
-        points = [(ref.turn, getattr(ref, field)) for ref in report.references if getattr(ref, field) is not None]
+        points = [(ref.turn, getattr(ref, held)) for ref in report.references if getattr(ref, held) is not None]
         if points:
             players[name] = points
+    if report.floor is not None:
+        players[CONSTANT] = [(turn, report.floor.score) for turn in range(1, report.turns + 1)]
     return Evaluation(
         title=report.title,
         turns=report.turns,
@@ -112,7 +137,58 @@ def from_report(report: EvaluationReport) -> Evaluation:
         differences=[Difference(d.quantity, d.checkpoint, d.against, d.difference) for d in report.differences],
         players=players,
         findings=findings(report),
+        floor=report.floor,
     )
+
+
+def read_levels(folder: Path) -> LevelsReport | None:
+    """The report of an evaluation by level in a run's folder; None where there is none that can be read."""
+    try:
+        return LevelsReport.model_validate_json((folder / "evaluation" / "levels.json").read_bytes())
+    except (OSError, ValueError):
+        return None
+
+
+def from_levels(report: LevelsReport) -> Evaluation:
+    """An evaluation by level: each level and kind of copy is a control."""
+    cells: dict[tuple[str, str], dict[str, Interval]] = {}
+    for c in report.cells:
+        turns = {f"cum_acc/{report.turns}": c.solved} if c.solved is not None else {}
+        own = {"cum_acc/1": c.accuracy, **turns, "consistency": c.consistency, "memorisation": c.memorisation,
+               "beyond_again": c.beyond_again}  # fmt: skip
+        measured = c.metrics.values if c.metrics else {}
+        cells[c.checkpoint, c.control] = {**measured, **{name: held for name, held in own.items() if held is not None}}
+    floors = {control_name(info.name, copy): info.floor for info in report.levels
+              for copy in (ORIGINAL, *report.copies)}  # fmt: skip
+    return Evaluation(report.title, report.turns, True, cells, {}, findings=level_findings(report), floors=floors,
+                      charts=level_charts(report))  # fmt: skip
+
+
+def level_charts(report: LevelsReport) -> list[Chart]:
+    """Right at the first attempt by level: a plot for each checkpoint, a line for each kind of copy, and the floor."""
+    at = [float(i if info.value is None else info.value) for i, info in enumerate(report.levels, 1)]
+    charts = []
+    for checkpoint in report.checkpoints:
+        lines = [Line(CONSTANT, at, [info.floor.score for info in report.levels], "--rl-muted", dash="dash", width=1.2)]
+        for position, name in enumerate((ORIGINAL, *report.copies)):
+            held = [(x, report.cell(checkpoint, info.name, name)) for x, info in zip(at, report.levels, strict=True)]
+            points = [(x, c) for x, c in held if c is not None]
+            plain = name == ORIGINAL
+            lines.append(
+                Line(name, [x for x, _ in points], [c.accuracy.value for _, c in points],
+                     "--rl-student" if plain else SERIES[position % len(SERIES)],
+                     low=[c.accuracy.low for _, c in points] if plain else (),
+                     high=[c.accuracy.high for _, c in points] if plain else (),
+                     at=[[checkpoint, c.control] for _, c in points],
+                     dash="solid" if plain else DASHES[1 + position % 5], width=2.6 if plain else 1.8)
+            )  # fmt: skip
+        ticks = [int(x) for x in at] if len(at) <= 12 else ()
+        plot = Plot(
+            lines, x_title=report.field or "level", format="share", range=(0.0, 1.03), height=230, x_ticks=ticks
+        )
+        charts.append(Chart(f"levels:{checkpoint}", checkpoint, "right at the first attempt", [], figure(plot),
+                            note="bands: 95 % intervals"))  # fmt: skip
+    return charts
 
 
 def from_outcomes(outcomes: Outcomes, turns: int, title: str = "", resamples: int = 2000, seed: int = 0) -> Evaluation:
@@ -213,9 +289,10 @@ def table(evaluation: Evaluation) -> dict[str, Any]:
             if name == "effect":
                 found[name] = cell(evaluation.effects.get((checkpoint, control)), signed=True)
             else:
-                found[name] = cell(
-                    metrics.get(name.replace("T", str(evaluation.turns)) if name.endswith("/T") else name)
-                )
+                held = metrics.get(name.replace("T", str(evaluation.turns)) if name.endswith("/T") else name)
+                found[name] = cell(held)
+                if name.startswith("cum_acc/") and held is not None and found[name] is not None:
+                    found[name] |= _beside_floor(held, evaluation.floors.get(control, evaluation.floor))
         rows.append({"checkpoint": checkpoint, "control": control, "cells": found})
     hidden = {"cum_acc/1"} if evaluation.turns == 1 else set()
     hidden |= {name for name, _, _ in COLUMNS if all(row["cells"][name] is None for row in rows)}
@@ -229,6 +306,31 @@ def table(evaluation: Evaluation) -> dict[str, Any]:
         for name, points in (evaluation.players or {}).items()
     ]
     return {"columns": columns, "rows": rows, "players": players}
+
+
+def _beside_floor(score: Interval, floor: BestConstant | None) -> dict[str, str]:
+    """A mark for a score that is no better than the best constant answer's."""
+    if standing(score, floor) not in ("not separated", "below"):
+        return {}
+    return {"floor": standing_words(score, floor)}
+
+
+def attempts(evaluation: Evaluation) -> dict[str, Any] | None:
+    """What attempts came to, in exclusive shares, and their length and words; None where a report does not say."""
+    held = {key: metrics for key, metrics in evaluation.cells.items() if "outcome/right" in metrics}
+    if not held:
+        return None
+    columns = [{"key": f"outcome/{name}", "title": name.replace("_", " "), "help": f"Share of attempts: {words}."}
+               for name, words in OUTCOMES.items()]  # fmt: skip
+    columns += [{"key": key, "title": title, "help": words} for key, title, words in COUNTS]
+    rows = []
+    for (checkpoint, control), metrics in held.items():
+        cells = {f"outcome/{name}": cell(metrics[f"outcome/{name}"]) for name in OUTCOMES}
+        for key, _, _ in COUNTS:
+            found = cell(metrics[key])
+            cells[key] = found and {**found, "text": count_text(metrics[key])}
+        rows.append({"checkpoint": checkpoint, "control": control, "cells": cells})
+    return {"columns": columns, "rows": rows, "players": []}
 
 
 def difference_rows(differences: Sequence[Difference]) -> list[dict[str, Any]]:
@@ -248,7 +350,7 @@ def accuracy_charts(evaluation: Evaluation) -> list[Chart]:
     for checkpoint in evaluation.checkpoints:
         lines = []
         for name, points in (evaluation.players or {}).items():
-            dash = {"best with hints": "longdash", "copying only": "dashdot"}.get(name, "dot")
+            dash = {"best with hints": "longdash", "copying only": "dashdot", CONSTANT: "dash"}.get(name, "dot")
             lines.append(
                 Line(name, [float(t) for t, _ in points], [v for _, v in points], "--rl-muted", dash=dash, width=1.2)
             )
@@ -280,7 +382,8 @@ def as_json(evaluation: Evaluation) -> dict[str, Any]:
         "turns": evaluation.turns,
         "checkpoints": evaluation.checkpoints,
         "table": table(evaluation),
+        "attempts": attempts(evaluation),
         "differences": difference_rows(evaluation.differences),
         "findings": list(evaluation.findings),
-        "charts": [chart.as_json() for chart in accuracy_charts(evaluation)],
+        "charts": [chart.as_json() for chart in evaluation.charts or accuracy_charts(evaluation)],
     }

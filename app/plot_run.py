@@ -12,6 +12,7 @@ from typing import Any
 
 from app.plot_series import Axis, MetricRow, XKind, axis, column, effective_size, line, names_of, turns_of
 from app.plots import SERIES, Format, Number, Plot, figure
+from rl2f_core.evaluation.metrics import OUTCOMES
 
 Sizes = Mapping[tuple[str, int], Mapping[int, float]]
 """By stage and step: how many independent dialogues lie behind the share solved within t turns."""
@@ -25,6 +26,11 @@ class About:
     unit: str
     format: Format = "number"
     help: str = ""
+
+
+OUTCOME_COLORS = {"cut_off": "--rl-plot-4", "unparsable": "--rl-plot-2", "wrong_ill_formed": "--rl-plot-3",
+                  "wrong": "--rl-wrong", "right_ill_formed": "--rl-plot-5", "right": "--rl-right"}  # fmt: skip
+"""From the bottom of the stack to its top."""
 
 
 def _share(title: str, text: str = "", of: str = "share") -> About:
@@ -45,6 +51,7 @@ ABOUT: dict[str, About] = {
     "misled_rate": _share("Misled", "Moved away after a misleading hint.", "share of revisions"),
     "leak_rate": _share("Leaks", "Hints that gave the answer away, by the detectors.", "share of checked hints"),
     "length": About("Length", "tokens an attempt"),
+    "floor": _share("Best constant answer", "What always giving the same answer solves.", "share of dialogues"),
     "truncated": _share("Truncated", "Attempts cut off by the token limit.", "share of attempts"),
     "unparsable": _share("Unparsable", "Attempts without an answer that can be read.", "share of attempts"),
     "ill_formed": _share("Ill-formed", "Attempts that break the answer format.", "share of attempts"),
@@ -82,6 +89,7 @@ ABOUT: dict[str, About] = {
 FAMILIES: dict[str, About] = {
     "cum_acc": _share("Solved within t turns", "Cumulative accuracy.", "share of dialogues"),
     "stop": _share("Why dialogues end", "", "share of dialogues"),
+    "outcome": _share("What attempts came to", "Exclusive shares that add up to 1.", "share of attempts"),
     "groups": _share("Groups", "", "share of groups"),
     "seconds": About("Time", "seconds a step"),
     "tokens": About("Tokens", "a step", "count"),
@@ -156,9 +164,9 @@ def overview(rows: Sequence[MetricRow], view: View) -> list[Chart]:
         view = replace(view, x="step")
     everything = played if view.x == "tokens" else list(rows)
     makers: list[tuple[Callable[[Sequence[MetricRow], View], Chart | None], Sequence[MetricRow]]] = [
-        (_reward, played), (_solved, played), (_revisions, played), (_groups, played), (_leaks, played),
-        (_yield, everything), (_length, played), (_divergence, played), (_entropy, everything), (_loss, everything),
-        (_speed, everything),
+        (_reward, played), (_solved, played), (_revisions, played), (_groups, played), (_outcomes, played),
+        (_leaks, played), (_yield, everything), (_length, played), (_reflection, played), (_divergence, played),
+        (_entropy, everything), (_loss, everything), (_speed, everything),
     ]  # fmt: skip
     charts = [make(chosen, view) for make, chosen in makers if chosen]
     return [chart for chart in charts if chart is not None]
@@ -185,16 +193,19 @@ def _solved(rows: Sequence[MetricRow], view: View) -> Chart | None:
     turns = turns_of(names_of(rows), "cum_acc")
     banded = turns if len(turns) <= 3 else turns[:1] + turns[-1:]
     sizes = {f"cum_acc/{t}": _sizes(rows, t, view) for t in banded}
+    floor = {"floor": "constant answer"} if turns and any("floor" in row.values for row in rows) else {}
     shares = [1.0] if len(turns) == 1 else [0.4 + 0.6 * i / (len(turns) - 1) for i in range(len(turns))]
     chart = _chart(
-        "cum_acc/", rows, view, {f"cum_acc/{t}": f"t = {t}" for t in turns},
-        colors=[f"mix(--rl-surface,--rl-student,{share:.2f})" for share in shares], sizes=sizes,
+        "cum_acc/", rows, view, {f"cum_acc/{t}": f"t = {t}" for t in turns} | floor,
+        colors=[*(f"mix(--rl-surface,--rl-student,{share:.2f})" for share in shares), "--rl-muted"],
+        dashes=[*("solid" for _ in turns), "dash"], sizes=sizes,
     )  # fmt: skip
     if chart is None:
         return None
     known = any(any(held) for held in sizes.values() if held)
-    return replace(chart, title="Solved within t turns", help="Cumulative accuracy, one line a turn.",
-                   note="bands: 95 % intervals" if known else "")  # fmt: skip
+    words = "Cumulative accuracy, one line a turn, and what the best constant answer solves."
+    note = "bands: 95 % intervals" if known else ""
+    return replace(chart, title="Solved within t turns", help=words, note=note)
 
 
 def _revisions(rows: Sequence[MetricRow], view: View) -> Chart | None:
@@ -229,7 +240,33 @@ def _leaks(rows: Sequence[MetricRow], view: View) -> Chart | None:
 
 def _length(rows: Sequence[MetricRow], view: View) -> Chart | None:
     limit = (float(view.max_new_tokens), f"limit {view.max_new_tokens}") if view.max_new_tokens else None
-    return _chart("length", rows, view, {"length": "length"}, limit=limit)
+    shown = {"length": "all", "length/right": "right", "length/wrong": "wrong"}
+    return _chart("length", rows, view, shown if _split(rows, "length") else {"length": "length"}, limit=limit,
+                  colors=["--rl-student", "--rl-right", "--rl-wrong"], dashes=["solid", "dash", "dot"])  # fmt: skip
+
+
+def _reflection(rows: Sequence[MetricRow], view: View) -> Chart | None:
+    name = "reflection_words"
+    if not any(row.values.get(name) for row in rows):  # a student that never reflects has no curve
+        return None
+    shown = {name: "all", f"{name}/right": "right", f"{name}/wrong": "wrong"}
+    chart = _chart(name, rows, view, shown, colors=["--rl-student", "--rl-right", "--rl-wrong"],
+                   dashes=["solid", "dash", "dot"])  # fmt: skip
+    return chart and replace(chart, help="check, verify, wait, however, re-evaluate, let me …, by right and wrong.")
+
+
+def _split(rows: Sequence[MetricRow], name: str) -> bool:
+    return any(f"{name}/right" in row.values or f"{name}/wrong" in row.values for row in rows)
+
+
+def _outcomes(rows: Sequence[MetricRow], view: View) -> Chart | None:
+    shown = {f"outcome/{name}": name.replace("_", " ") for name in OUTCOME_COLORS}
+    known = {name for name in shown if any(row.values.get(name) for row in rows)}
+    chart = _chart("outcome/", rows, view, {name: label for name, label in shown.items() if name in known},
+                   colors=[color for name, color in OUTCOME_COLORS.items() if f"outcome/{name}" in known],
+                   kind="stack")  # fmt: skip
+    words = "; ".join(f"{name.replace('_', ' ')}: {text}" for name, text in OUTCOMES.items())
+    return chart and replace(chart, help=f"Every attempt is in one share, so they add up to 1. {words}.")
 
 
 def _yield(rows: Sequence[MetricRow], view: View) -> Chart | None:

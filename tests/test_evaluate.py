@@ -281,7 +281,7 @@ def test_stopped_between_pairs_and_resumed_it_plays_no_pair_twice(tmp_path: Path
     events = {d: [e for e in read_events(d.events_path, strict=True) if not isinstance(e, StatusEvent)]
               for d in (stopped, whole)}  # fmt: skip
     assert [e.id for e in events[stopped]] == [e.id for e in events[whole]]
-    assert len({e.id for e in events[stopped]}) == len(events[stopped]) == 2 * 5 * TASKS * SAMPLES + 10 + 1
+    assert len({e.id for e in events[stopped]}) == len(events[stopped]) == 2 * 5 * TASKS * SAMPLES + 10 + 2
     for name in ("report.json", "report.md"):
         assert (stopped.evaluation / name).read_bytes() == (whole.evaluation / name).read_bytes()
     assert json.loads(whole.heartbeat_path.read_text())["status"] == "succeeded"

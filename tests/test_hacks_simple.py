@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 
 import pytest
 
@@ -144,44 +143,6 @@ def test_thousands_commas_and_negative_zero_are_the_right_answer_where_they_are(
     environment = PLAYED["arithmetic"][0]
     assert environment.verify(environment.task_from_gold("600 + 634", "1234"), "<answer>1,234</answer>").correct
     assert environment.verify(environment.task_from_gold("5 - 5", "0"), "<answer>-0</answer>").correct
-
-
-@pytest.mark.parametrize("name", PLAYED)
-@pytest.mark.parametrize("unit", ["9", " ", "<answer>", "K ", "<answer>1</answer>", "\u0660", "-", "1,"])
-def test_a_megabyte_is_judged_in_less_than_a_second(name, unit):
-    environment, task, _ = play(name)
-    text = unit * (1_000_000 // len(unit))
-    start = time.perf_counter()
-    for attempt in (text, wrap(text), wrap(text[:19_900])):
-        assert environment.verify(task, attempt).score == 0
-    assert time.perf_counter() - start < 1
-
-
-@pytest.mark.parametrize("name", PLAYED)
-def test_random_bytes_never_raise_and_never_score(name):
-    environment, task, words = play(name)
-    rng = random.Random(0)
-    pieces = [
-        "<answer>",
-        "</answer>",
-        "<think>",
-        words["wrong"][0],
-        "K",
-        ",",
-        " ",
-        "-",
-        "\x00",
-        "\ud83d",
-        "é",
-        "<|im_end|>",
-        "\n",
-    ]
-    for _ in range(2000):
-        text = "".join(rng.choice(pieces) for _ in range(rng.randrange(12)))
-        verdict = environment.verify(task, text)
-        assert verdict.correct == (verdict.score == 1)
-        assert not verdict.correct
-        environment.candidates(task, text)
 
 
 @pytest.mark.parametrize("name", PLAYED)

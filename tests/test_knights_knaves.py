@@ -75,12 +75,14 @@ def test_tasks_are_repeatable_differ_by_seed_and_survive_json() -> None:
     assert env.hint(copy, [wrong], random.Random(0)) == env.hint(task, [wrong], random.Random(0))
 
 
-def test_generation_of_eight_people_takes_well_under_a_tenth_of_a_second() -> None:
-    env = environment(people=8, depth=3)
-    start = time.perf_counter()
+@pytest.mark.parametrize("depth", [2, 3])
+def test_fifty_puzzles_of_eight_people_are_made_and_proven_in_a_second(depth: int) -> None:
+    """Seconds of the processor, so that a busy machine does not count."""
+    env = environment(people=8, depth=depth)
+    start = time.process_time()
     for index in range(20):
         env.task("test", index)
-    assert (time.perf_counter() - start) / 20 < 0.1
+    assert 20 / (time.process_time() - start) > 50
 
 
 def test_the_environment_is_registered_and_its_roles_are_checked() -> None:
@@ -231,13 +233,13 @@ def test_hacks_earn_nothing(name: str) -> None:
 
 def test_huge_answers_are_unparsable_within_a_second() -> None:
     env, task = environment(), zoey()
-    start = time.perf_counter()
+    start = time.process_time()
     for unit in ("Zoey is a knight, ", "\n", "(1) ", "Zoey ", "9", " ", "<answer>", "Zoey is a knight and "):
         text = unit * (10**6 // len(unit))
         assert not env.verify(task, wrap(text)).well_formed
         assert not env.verify(task, wrap(text[:19_000])).well_formed
         assert env.parse(task, text) is None
-    assert time.perf_counter() - start < 1.0
+    assert time.process_time() - start < 1.0
 
 
 def test_a_half_right_answer_names_its_right_part() -> None:
@@ -423,7 +425,7 @@ def test_candidates_cover_everybody_without_contradiction() -> None:
 
 def test_asserted_roles_are_found_in_huge_texts_within_seconds() -> None:
     env, task = environment(), zoey()
-    start = time.perf_counter()
+    start = time.process_time()
     for unit in (
         "Zoey is a knight. ",
         "Zoey, ",
@@ -434,4 +436,4 @@ def test_asserted_roles_are_found_in_huge_texts_within_seconds() -> None:
         " ",
     ):
         env.candidates(task, unit * (200_000 // len(unit)))
-    assert time.perf_counter() - start < 3.0
+    assert time.process_time() - start < 3.0

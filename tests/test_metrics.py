@@ -7,12 +7,14 @@ from collections.abc import Sequence
 import pytest
 
 from rl2f_core.evaluation.metrics import (
+    OUTCOMES,
     answer_of,
     effect_difference,
     effects,
     group_outcomes,
     hint_effect,
     measure,
+    outcome_of,
     reflection_words,
     revisions,
 )
@@ -217,6 +219,48 @@ def test_lengths_leave_out_attempts_stored_without_tokens():
 )
 def test_reflection_words_are_whole_words(text, count):
     assert reflection_words(text) == count
+
+
+ALL_OUTCOMES = [
+    dialogue("a", attempt("1", tokens=4), right(tokens=8)),
+    dialogue("b", attempt(None, tokens=5), attempt(None, stop=TurnStop.LENGTH, tokens=20), stop=StopReason.TRUNCATED),
+    dialogue("c", right(stop=TurnStop.LENGTH, tokens=20)),
+    dialogue("d", attempt("2", tokens=6).model_copy(update={"verdict": Verdict(correct=False, score=0, parsed="2")}),
+             right(tokens=10).model_copy(update={"verdict": Verdict(correct=True, score=1, parsed="4")})),
+]  # fmt: skip
+"""Seven attempts: wrong, right; unparsable, cut off; right and cut off after it; wrong and right, both ill-formed."""
+
+
+def test_every_attempt_comes_to_exactly_one_outcome_and_the_shares_add_up():
+    found = values(ALL_OUTCOMES)
+    shares = {name: found[f"outcome/{name}"] * 7 for name in OUTCOMES}
+    assert {name: round(n) for name, n in shares.items()} == {
+        "right": 2, "right_ill_formed": 1, "wrong": 1, "wrong_ill_formed": 1, "unparsable": 1, "cut_off": 1
+    }  # fmt: skip
+    assert sum(shares.values()) == pytest.approx(7)
+    assert found["unparsable"] == pytest.approx(found["outcome/unparsable"] + found["outcome/cut_off"])
+    broken = ("unparsable", "cut_off", "right_ill_formed", "wrong_ill_formed")
+    assert found["ill_formed"] == pytest.approx(sum(found[f"outcome/{name}"] for name in broken))
+    assert found["truncated"] == pytest.approx(2 / 7)  # overlaps: one of the two was right all the same
+    assert measure(ALL_OUTCOMES, 3)["outcome/right"].n == 7
+
+
+@pytest.mark.parametrize("correct", [True, False])
+@pytest.mark.parametrize("parsed", ["1", None])
+@pytest.mark.parametrize("formed", [True, False])
+@pytest.mark.parametrize("stop", list(TurnStop))
+def test_an_outcome_has_a_name_whatever_the_verdict_says(correct, parsed, formed, stop):
+    verdict = Verdict(correct=correct, score=float(correct), parsed=parsed, well_formed=formed)
+    assert outcome_of(attempt("1", stop=stop).model_copy(update={"verdict": verdict})) in OUTCOMES
+
+
+def test_lengths_by_right_and_wrong_are_means_over_their_own_attempts():
+    """Right: 8, 20 and 10 tokens; the others: 4, 5, 20 and 6."""
+    found = values(ALL_OUTCOMES)
+    assert found["length/right"] == pytest.approx(38 / 3)
+    assert found["length/wrong"] == 35 / 4
+    assert found["length"] == pytest.approx(73 / 7)
+    assert "length/right" not in values([dialogue("a", attempt("1"))])
 
 
 def test_reflection_words_per_thousand_tokens_by_right_and_wrong():

@@ -157,6 +157,13 @@ def test_lengths_are_those_of_the_tokens() -> None:
     assert between > len(hint.text)
 
 
+def test_first_attempts_no_better_than_the_best_constant_answer_are_named() -> None:
+    report, _ = look(lambda text, rng: f"<answer>{rng.randint(20, 180)}</answer>")
+    assert report.floor is not None and 0 < report.floor.score < 0.05
+    assert f"! the first attempts are indistinguishable from always answering {report.floor.answer}" in report.to_text()
+    assert "! the first" not in look(right)[0].to_text() and "best constant answer" in look(right)[0].to_text()
+
+
 def test_the_most_frequent_first_attempt_is_shown() -> None:
     report, _ = look(lambda text, rng: "Hm." if rng.random() < 0.7 else f"Number {rng.random()}")
     assert report.usual_answer == "Hm."

@@ -12,9 +12,9 @@ from rl2f_core import registry
 from rl2f_core.errors import DataError
 from rl2f_core.evaluation.charts import accuracy_chart, effect_chart, training_chart
 from rl2f_core.evaluation.figures import to_html, to_plotly, to_png, write_figures
-from rl2f_core.evaluation.metrics import measure
+from rl2f_core.evaluation.floors import BestConstant, standing, standing_words
+from rl2f_core.evaluation.metrics import OUTCOMES, measure
 from rl2f_core.evaluation.report import (
-    BestConstant,
     CheckpointDifference,
     CheckpointResult,
     Effect,
@@ -22,9 +22,11 @@ from rl2f_core.evaluation.report import (
     Reference,
     build_report,
     findings,
+    floor_findings,
     interval_text,
     markdown_table,
     number,
+    tables,
 )
 from rl2f_core.evaluation.seeds import merge_seeds
 from rl2f_core.evaluation.statistics import Interval, wilson
@@ -107,6 +109,51 @@ def test_the_report_holds_the_environments_reference_lines():
         bounds = environment.bounds(reference.turn)
         assert (reference.with_hints, reference.without_hints, reference.copying) == tuple(bounds)
     assert report.floor == BestConstant(**environment.floor()._asdict())
+
+
+def test_scores_stand_beside_the_best_constant_answer_and_say_where_they_are_no_better():
+    """A floor of .05: rl2f@24 solves 1/8 at first, [.02, .47], and 7/8 in all, [.53, .98]; base nothing, [0, .32]."""
+    report = built().model_copy(update={"floor": BestConstant(answer="A A A", score=0.05)})
+    table = next(t for t in tables(report) if t[0] == "Against the best constant answer")
+    stands = {(row[0], row[1]): row[4] for row in table[2]}
+    same = "indistinguishable from always answering A A A"
+    assert stands == {
+        ("base", "first attempt"): same, ("base", "within 3 turns (hints)"): same,
+        ("rl2f@24", "first attempt"): same, ("rl2f@24", "within 3 turns (hints)"): "above it",
+    }  # fmt: skip
+    lines = floor_findings(report)
+    assert len(lines) == 4 and set(lines) <= set(findings(report))
+    assert lines[0].startswith("The best constant answer (A A A) solves .05")
+    by_turn = next(t for t in tables(report) if t[0].startswith("Solved within"))
+    assert by_turn[2][-1][0] == "best constant answer" and len(set(by_turn[2][-1][2:])) == 1
+    assert floor_findings(report.model_copy(update={"floor": None})) == []
+    html = to_html(report, [accuracy_chart(report)])
+    assert "best constant answer" in html and "Against the best constant answer" in html
+
+
+def test_a_score_stands_above_or_below_the_floor_only_where_its_whole_interval_does():
+    floor = BestConstant(answer="infeasible", score=0.385)
+    assert standing(wilson(39, 100), floor) == "not separated"  # [.30, .49]
+    assert standing(wilson(60, 100), floor) == "above"  # [.50, .69]
+    assert standing(wilson(10, 100), floor) == "below"  # [.06, .17]
+    assert standing(Interval(value=None, n=0), floor) is None and standing(wilson(1, 2), None) is None
+    assert standing_words(wilson(39, 100), floor) == "indistinguishable from always answering infeasible"
+
+
+def test_seeds_are_held_against_the_floor_too():
+    summary = merge_seeds({"0": built(seed=0), "1": built(seed=1)})
+    assert summary.floor == built().floor
+    text = summary.to_markdown()
+    assert "| best constant answer | any | cum_acc |" in text
+    assert "cum_acc/1 of base: .00 [.00, .00] is worse than always answering" in text
+    assert "cum_acc/3 of rl2f@24: .88 [.88, .88] is above it" in text
+
+
+def test_the_shares_of_attempts_in_a_row_of_the_report_add_up_to_one():
+    title, header, rows = next(t for t in tables(built()) if t[0].startswith("What attempts came to"))
+    assert header[2:] == [name.replace("_", " ") for name in OUTCOMES] and title.endswith("(each row adds up to 1)")
+    for row in rows:
+        assert sum(float(text.split()[0]) for text in row[2:]) == pytest.approx(1, abs=0.02)
 
 
 def test_the_report_survives_json():

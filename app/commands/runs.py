@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rl2f_core.run import RunDir
 
 Sets = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override one value; may be repeated.")]
-RESUMED = {"eval": "eval", "fork": "fork", "hint_value": "hint-value"}
+RESUMED = {"eval": "eval", "fork": "fork", "hint_value": "hint-value", "levels": "levels"}
 """The command that goes on with a kind of run; `train` with all others."""
 Out = Annotated[Path | None, typer.Option(help="Folder of the run; by default one below runs/.")]
 

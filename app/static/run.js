@@ -107,7 +107,7 @@
       this.showSides();
       this.showPeople();
       if (this.steps !== data.steps || this.settings !== this.wanted()) { this.steps = data.steps; this.loadCharts(); }
-      if (!this.shown && !["train", "eval"].includes(run.kind)) this.node.querySelector("[data-fold=log]").open = true;  // its words are all there is
+      if (!this.shown && !["train", "eval", "levels"].includes(run.kind)) this.node.querySelector("[data-fold=log]").open = true;  // its words are all there is
       this.shown = true;
       const evaluated = JSON.stringify(data.evaluated);
       if (this.evaluated !== evaluated) { this.evaluated = evaluated; this.loadEvaluation(); }
@@ -171,7 +171,7 @@
     /* ---- At a glance ---- */
     showGlance() {
       const { cards, run } = this.data;
-      const trains = run.kind === "train" || run.kind === "eval";
+      const trains = ["train", "eval", "levels"].includes(run.kind);
       this.glance.hidden = !trains && !Object.values(cards).some(Boolean);
       const card = (title, help, body, source) => el("div", { class: "rl-card" }, el("h2", { title: help }, title), body, source ? el("span", { class: "rl-source" }, source) : null);
       const none = (text) => el("span", { class: "rl-muted" }, text);
@@ -195,7 +195,7 @@
         card("Groups", "Only groups with different returns teach", groups
           ? [el("div", { class: "rl-split" }, groups.shares.map((s, i) => el("i", { style: { width: `${100 * s.value}%`, background: GROUP[i] } }))),
             el("div", { class: "rl-shares" }, groups.shares.map((s, i) => el("div", { title: s.metric }, el("i", { style: { background: GROUP[i] } }), s.name, el("b", {}, s.text))))]
-          : none(run.kind === "eval" ? "An evaluation trains nothing." : "No group was trained on yet."), groups?.source));
+          : none(run.kind === "eval" || run.kind === "levels" ? "An evaluation trains nothing." : "No group was trained on yet."), groups?.source));
     }
 
     /* ---- Curves ---- */
@@ -271,7 +271,8 @@
       if (!evaluation) return;
       fill(this.evaluationBox, el("h2", {}, "Evaluation", el("span", { class: "rl-muted rl-small" }, evaluation.title), evaluation.whole ? null : el("span", { class: "rl-chip" }, "so far")),
         this.accuracy.node,
-        el("div", { class: "rl-card rl-stack" }, table(evaluation, dialoguesOf(this.id)), el("p", { class: "rl-muted rl-small", style: { margin: 0 } }, "Square brackets and bars: 95 % intervals. best with hints, best without: the best possible players.")),
+        el("div", { class: "rl-card rl-stack" }, table(evaluation, dialoguesOf(this.id)), el("p", { class: "rl-muted rl-small", style: { margin: 0 } }, "Square brackets and bars: 95 % intervals. best with hints, best without: the best possible players. ≈ constant: no better than always giving the best constant answer.")),
+        evaluation.attempts ? el("details", { class: "rl-fold", dataset: { fold: "attempts" } }, el("summary", {}, "What attempts came to"), el("div", { class: "rl-card" }, table({ ...evaluation, table: evaluation.attempts }, dialoguesOf(this.id)))) : null,
         el("div", { class: "rl-two" },
           evaluation.findings.length ? el("div", { class: "rl-card rl-stack" }, el("h2", {}, "What separates and what does not"), findings(evaluation.findings)) : null,
           evaluation.differences.length ? el("div", { class: "rl-card rl-stack" }, el("h2", {}, "Differences between checkpoints"), differences(evaluation.differences)) : null));

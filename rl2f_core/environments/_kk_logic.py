@@ -110,10 +110,15 @@ def table(statement: Statement, people: int) -> int:
 def solutions(puzzle: Puzzle) -> list[int]:
     """All assignments with knight_i ↔ statement_i for every person i, in rising order."""
     people = len(puzzle)
-    full = held = (1 << 2**people) - 1
+    held = (1 << 2**people) - 1
     for person, statement in enumerate(puzzle):
-        held &= _knight_table(person, people) ^ table(statement, people) ^ full
+        held &= agreement(statement, person, people)
     return [a for a in range(2**people) if held >> a & 1]
+
+
+def agreement(statement: Statement, speaker: int, people: int) -> int:
+    """The table of knight_speaker ↔ statement: under which assignments the speaker can have said it."""
+    return _knight_table(speaker, people) ^ table(statement, people) ^ (1 << 2**people) - 1
 
 
 # -- generation --------------------------------------------------------------------------------------------------
@@ -153,9 +158,13 @@ def generate(solution: int, people: int, depth: int, rng: random.Random, tries: 
     number of solutions is even.  Raises `DataError` when `tries` puzzles were refused.
     """
     for _ in range(tries):
-        puzzle = tuple(_telling_statement(i, people, depth, solution, rng) for i in range(people))
-        if solutions(puzzle) == [solution]:
-            return puzzle
+        puzzle, held = [], (1 << 2**people) - 1
+        for person in range(people):
+            statement, agrees = _telling_statement(person, people, depth, solution, rng)
+            puzzle.append(statement)
+            held &= agrees
+        if held == 1 << solution:  # over all 2**people assignments, as `solutions` would find
+            return tuple(puzzle)
     raise DataError(
         f"No puzzle with exactly one solution was found in {tries} draws.",
         value={"people": people, "depth": depth, "solution": solution},
@@ -163,13 +172,16 @@ def generate(solution: int, people: int, depth: int, rng: random.Random, tries: 
     )
 
 
-def _telling_statement(speaker: int, people: int, depth: int, solution: int, rng: random.Random) -> Statement:
-    knight = _knight_table(speaker, people)
+def _telling_statement(
+    speaker: int, people: int, depth: int, solution: int, rng: random.Random
+) -> tuple[Statement, int]:
+    """A statement that the speaker can have made under the solution, and its `agreement`."""
+    knight, full = _knight_table(speaker, people), (1 << 2**people) - 1
     while True:
         statement = random_statement(speaker, people, depth, rng)
         truth = table(statement, people)
         if truth != knight and (truth ^ knight) >> solution & 1 == 0:
-            return statement
+            return statement, truth ^ knight ^ full
 
 
 # -- canonical form ----------------------------------------------------------------------------------------------

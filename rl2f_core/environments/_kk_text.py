@@ -174,12 +174,15 @@ def parse_statement(text: str, speaker: int, people: Sequence[str], roles: Roles
 
 def render_puzzle(puzzle: Puzzle, people: Sequence[str], says: Sequence[int], roles: Roles) -> str:
     """The text of a puzzle: the rules, one line a person in order, the question; `says` picks the templates."""
-    lines = []
-    for speaker, (statement, template) in enumerate(zip(puzzle, says, strict=True)):
-        said = render_statement(statement, speaker, people, roles)
-        lines.append(SAYS[template].format(name=people[speaker], said=said[0].upper() + said[1:]))
+    lines = [render_line(said, i, says[i], people, roles) for i, said in enumerate(puzzle)]
     head = rules(roles, inclusive_or=any(" or " in line for line in lines))
     return "\n".join((head, *lines, f"Who is {article(roles[0])} and who is {article(roles[1])}?"))
+
+
+def render_line(statement: Statement, speaker: int, template: int, people: Sequence[str], roles: Roles) -> str:
+    """What one person says, as a line of a puzzle's text."""
+    said = render_statement(statement, speaker, people, roles)
+    return SAYS[template].format(name=people[speaker], said=said[0].upper() + said[1:])
 
 
 def parse_puzzle(text: str, names: Sequence[str], roles: Roles) -> tuple[list[str], Puzzle] | None:

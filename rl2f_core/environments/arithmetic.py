@@ -38,6 +38,9 @@ class Arithmetic(Environment):
     """Two operands with `digits` digits each (no leading zero, never 0), both drawn evenly; a difference may be
     negative."""
 
+    level_field = "digits"
+    level_values = (1, 2, 3, 4)
+
     class Config(BaseConfig):
         """Level and seed."""
 

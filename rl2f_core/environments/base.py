@@ -52,6 +52,12 @@ class Environment(ABC):
     Config: ClassVar[type[BaseConfig]]
     needs_hint: ClassVar[bool] = False
     """True where no player without hints can reach what a player with hints can."""
+    level_field: ClassVar[str | None] = None
+    """The field of `Config` that says how hard the tasks are; None where no single one does."""
+    level_values: ClassVar[tuple[int, ...]] = ()
+    """Its values from easy to hard, that an evaluation over levels plays by default."""
+    perturbed: ClassVar[tuple[str, ...]] = ()
+    """The names under which `perturbations` gives copies of a task."""
 
     def __init__(self, config: Any) -> None:
         self.config = config
@@ -96,6 +102,15 @@ class Environment(ABC):
     def sibling(self, task: Task, index: int) -> Task:
         """A task of the same split and sort at a position of the stream; in a mixture, one of the same part."""
         return self.task(task.split, index)
+
+    def perturbations(self, task: Task) -> dict[str, Task]:
+        """Copies of a task that a solver who reasons does as well on: by name, of those in `perturbed`.
+
+        They follow from the task alone, are as hard, keep its split (no copy is a problem of the training split that
+        the task itself is not), and are judged, prompted and hinted on by this environment. A name is absent where
+        there is no such copy of this task. By default there are none.
+        """
+        return {}
 
     # -- the student's side ------------------------------------------------------------------------------------
     def system(self) -> str:

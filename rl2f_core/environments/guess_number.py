@@ -32,6 +32,9 @@ class GuessNumber(Environment):
 
     needs_hint = True
 
+    level_field = "size"
+    level_values = (4, 8, 16, 32, 64)
+
     class Config(BaseConfig):
         """Level and seed."""
 

@@ -18,16 +18,17 @@ from pydantic import Field, field_validator, model_validator
 
 from rl2f_core.config import BASIC, BaseConfig
 from rl2f_core.environments import _kk_logic as logic
+from rl2f_core.environments import _kk_perturb as perturb
 from rl2f_core.environments import _kk_text as words
 from rl2f_core.environments._kk_hints import Count, false_count, told_counts
 from rl2f_core.environments._kk_told import full_assignments, told_roles
 from rl2f_core.environments._kk_worked import worked
-from rl2f_core.environments.base import CONTENTLESS, MAX_ATTEMPT_CHARS, Environment, Floor, draw, wrap
+from rl2f_core.environments.base import CONTENTLESS, MAX_ATTEMPT_CHARS, Environment, Floor, draw, split_of, wrap
 from rl2f_core.errors import DataError
 from rl2f_core.registry import register
 from rl2f_core.types import Split, Task, Verdict
 
-FLOOR_SAMPLE = 400
+FLOOR_SAMPLE = 4000
 """Test tasks behind `floor`: half choose the pattern, the other half measure it."""
 MIN_THINK_WORDS = 3
 """Words for each person that a think block needs, the problem's own lines not counted."""
@@ -38,6 +39,10 @@ _THINK_FIRST = re.compile(r"\s*<think>(.*?)</think>\s*<answer>", re.IGNORECASE |
 @register("environment")
 class KnightsKnaves(Environment):
     """All patterns of roles are equally frequent, and each puzzle has its pattern as the only solution."""
+
+    level_field = "people"
+    level_values = tuple(range(2, logic.MAX_PEOPLE + 1))
+    perturbed = ("renamed", "reordered", "roles_flipped", "statement_changed")
 
     class Config(BaseConfig):
         """Level, wording and seed."""
@@ -83,11 +88,19 @@ class KnightsKnaves(Environment):
     # -- tasks -------------------------------------------------------------------------------------------------
     def task(self, split: Split, index: int) -> Task:
         """The solution is drawn before the puzzle, so that every split has every pattern of roles equally often."""
-        seed, n = self.config.seed, self.config.people
-        rng = random.Random(f"{self.name}/{seed}/{split}/{index}/solution")
+        n, solution = self._drawn(split, index)
+        return draw(self, split, index, self.config.seed, partial(self._make, n=n, solution=solution))
+
+    def solution_of(self, split: Split, index: int) -> int:
+        """Who is a knight in the task at a position, as bits in order of speaking; no puzzle is made for it."""
+        return self._drawn(split, index)[1]
+
+    def _drawn(self, split: Split, index: int) -> tuple[int, int]:
+        """How many people there are in the task at a position, and the solution."""
+        rng, n = random.Random(f"{self.name}/{self.config.seed}/{split}/{index}/solution"), self.config.people
         if self.config.fewest is not None:
             n = rng.randint(self.config.fewest, n)
-        return draw(self, split, index, seed, partial(self._make, n=n, solution=rng.randrange(2**n)))
+        return n, rng.randrange(2**n)
 
     def _make(self, rng: random.Random, n: int, solution: int) -> Task:
         roles = self.config.roles
@@ -138,6 +151,64 @@ class KnightsKnaves(Environment):
             if logic.first_contradicted(puzzle, _to_bits(people, assigned, roles)) is None:
                 return self._build(problem, people, puzzle, assigned, "given")
         return self._build(problem, list(assigned), (), assigned, "statements not read")
+
+    def perturbations(self, task: Task) -> dict[str, Task]:
+        """Other people's names; another order of speaking; the two role words exchanged throughout, so that here knaves
+        tell the truth; one person's statement replaced, which changes the solution.
+
+        The first three are the same puzzle, so canonical key, split and the solution's pattern stay. The last is
+        another puzzle with one solution, proven: of the task's own split, or of the validation split where the task
+        is of the training split, or (where a tiny space has neither) of any split but the training one.
+        """
+        puzzle, people = logic.as_puzzle(task.public["statements"]), list(task.public["people"])
+        if not puzzle:
+            return {}
+        roles, rng = self._roles(task), random.Random(f"{self.name}/{self.config.seed}/{task.id}/perturbed")
+        says = perturb.says_of(task.public["text"], puzzle, people, roles)
+        solution = self._bits(task, self.answer(task))
+        fresh = rng.sample([name for name in words.NAMES if name not in people], len(people))
+        order = rng.sample(range(len(people)), len(people))
+        while order == sorted(order):
+            order = rng.sample(range(len(people)), len(people))
+        turned = sum((solution >> person & 1) << k for k, person in enumerate(order))
+        made = {
+            "renamed": self._copy(task, puzzle, fresh, says, roles, solution),
+            "reordered": self._copy(task, perturb.reordered(puzzle, order), [people[i] for i in order],
+                                    [says[i] for i in order], roles, turned),
+            "roles_flipped": self._copy(task, puzzle, people, says, (roles[1], roles[0]), solution),
+        }  # fmt: skip
+        found = self._changed(task, puzzle, rng)
+        if found is not None:
+            made["statement_changed"] = self._copy(task, found[0], people, says, roles, found[1])
+        return {name: copy.model_copy(update={"id": f"{task.id}/{name}"}) for name, copy in made.items()}
+
+    def _copy(
+        self, task: Task, puzzle: logic.Puzzle, people: list[str], says: list[int], roles: words.Roles, solution: int
+    ) -> Task:
+        text = words.render_puzzle(puzzle, people, says, roles)
+        made = self._build(text, people, puzzle, _to_roles(people, solution, roles), "perturbed")
+        public = made.public if roles == self.config.roles else {**made.public, "roles": list(roles)}
+        return made.model_copy(update={"split": task.split, "level": task.level, "public": public})
+
+    def _changed(self, task: Task, puzzle: logic.Puzzle, rng: random.Random) -> tuple[logic.Puzzle, int] | None:
+        wanted = "validation" if task.split == "train" else task.split
+        spare: list[logic.Puzzle] = []
+
+        def fits(made: logic.Puzzle) -> bool:
+            split = split_of(logic.canonical_key(made))
+            if split != "train" and not spare:
+                spare.append(made)
+            return split == wanted
+
+        found = perturb.changed(puzzle, self.config.depth, rng, fits)
+        if found is None and spare:
+            return spare[0], logic.solutions(spare[0])[0]
+        return found
+
+    def _roles(self, task: Task) -> words.Roles:
+        """The word for who tells the truth and the word for who lies, in this task."""
+        first, second = task.public.get("roles", self.config.roles)
+        return first, second
 
     # -- the student's side ------------------------------------------------------------------------------------
     def system(self) -> str:
@@ -195,7 +266,7 @@ class KnightsKnaves(Environment):
         return words.parse_answer(text, task.public["people"], self.config.roles) or {}
 
     def _bits(self, task: Task, text: str) -> int:
-        return _to_bits(task.public["people"], self._assigned(task, text), self.config.roles)
+        return _to_bits(task.public["people"], self._assigned(task, text), self._roles(task))
 
     def _tried(self, task: Task, attempts: Sequence[Verdict]) -> list[int]:
         """The attempts that could be parsed, oldest first."""
@@ -257,7 +328,7 @@ class KnightsKnaves(Environment):
         With `follow`, the next attempt is untried, fits the words of the person named and the count; it is right only
         where nothing else is left.  Without, it is any wrong assignment but the last.
         """
-        people, roles = task.public["people"], self.config.roles
+        people, roles = task.public["people"], self._roles(task)
         solution = self._bits(task, self.answer(task))
         guess = solution if right else self._guess(task, solution, attempts, rng, follow)
         said = words.answer_text(people, _to_roles(people, guess, roles))
@@ -305,11 +376,11 @@ class KnightsKnaves(Environment):
     # -- for leak detectors ------------------------------------------------------------------------------------
     def candidates(self, task: Task, text: str) -> list[tuple[int, int, str]]:
         """Stretches that give everybody a role, in any wording that `asserted_roles` reads."""
-        return full_assignments(text, task.public["people"], self.config.roles)
+        return full_assignments(text, task.public["people"], self._roles(task))
 
     def told_parts(self, task: Task, text: str) -> list[tuple[int, int, str, str]]:
         """Roles that a text gives to people."""
-        return told_roles(text, task.public["people"], self.config.roles)
+        return told_roles(text, task.public["people"], self._roles(task))
 
     def held_parts(self, task: Task, parsed: Sequence[str]) -> set[tuple[str, str]]:
         """The roles of the last attempt alone: of two roles the student soon wrote both."""
@@ -367,12 +438,9 @@ def _hint_text(task: Task, named: int | None, count: Count | None) -> str:
 @lru_cache(maxsize=32)
 def _floor(config: KnightsKnaves.Config) -> Floor:
     environment = KnightsKnaves(config)
-    patterns = []
-    for index in range(FLOOR_SAMPLE):
-        task = environment.task("test", index)
-        assigned = environment._assigned(task, environment.answer(task))
-        patterns.append(tuple(assigned[name] for name in task.public["people"]))
+    patterns = [environment.solution_of("test", index) for index in range(FLOOR_SAMPLE)]
     half = FLOOR_SAMPLE // 2
     best = min(Counter(patterns[:half]).items(), key=lambda item: (-item[1], item[0]))[0]
     share = patterns[half:].count(best) / len(patterns[half:])
-    return Floor(f"in order of speaking: {', '.join(map(words.article, best))}", share)
+    roles = [config.roles[0] if best >> i & 1 else config.roles[1] for i in range(config.people)]
+    return Floor(f"in order of speaking: {', '.join(map(words.article, roles))}", share)

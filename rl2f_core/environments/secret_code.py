@@ -38,6 +38,9 @@ class SecretCode(Environment):
 
     needs_hint = True
 
+    level_field = "length"
+    level_values = (2, 3, 4, 5)
+
     class Config(BaseConfig):
         """Level and seed."""
 

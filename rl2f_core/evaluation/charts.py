@@ -35,6 +35,7 @@ STYLES: dict[str, Style] = {
     "best player with hints": Style(GREY, "solid", None, 1.2),
     "copying only": Style(GREY, "dash", None, 1.2),
     "best player without hints": Style(GREY, "dot", None, 1.2),
+    "best constant answer": Style(GREY, "dashdot", None, 1.2),
     "all right ✓": Style("#2f9e60", "dash", "triangle-up"),
     "all wrong ✗": Style("#d24b5a", "dot", "x"),
 }
@@ -99,6 +100,10 @@ def accuracy_chart(report: EvaluationReport) -> Chart:
         if points:
             x, y = zip(*points, strict=True)
             players.append(Series(name, x, y, STYLES[name], text=tuple(f"{v:.2f}" for v in y)))
+    if report.floor is not None:
+        level = report.floor.score
+        players.append(Series("best constant answer", tuple(float(t) for t in turns), (level,) * len(turns),
+                              STYLES["best constant answer"], text=(f"{level:.2f}",) * len(turns)))  # fmt: skip
     panels = []
     for checkpoint in report.checkpoints:
         lines: list[Series] = []

@@ -21,7 +21,9 @@ from rl2f_core.environments.base import Environment
 from rl2f_core.errors import DataError
 from rl2f_core.evaluation.costs import add_costs, costs_text, teacher_costs
 from rl2f_core.evaluation.figures import write_figures
-from rl2f_core.evaluation.report import EvaluationReport, build_report
+from rl2f_core.evaluation.floors import BestConstant, standing_words
+from rl2f_core.evaluation.report import EvaluationReport, build_report, floor_findings, interval_text, number
+from rl2f_core.evaluation.statistics import t_interval
 from rl2f_core.events import DialogueEvent, LogEvent, MetricEvent, read_events
 from rl2f_core.rollout.build import build_control, build_engine
 from rl2f_core.rollout.engine import Request, RolloutEngine, derive_seed
@@ -30,6 +32,8 @@ from rl2f_core.training.stored import DATASETS, manifest_of
 from rl2f_core.types import Dialogue, StopReason, Task, Turn
 
 STAGE = "evaluation"
+NEWEST_STEPS = 10
+"""Training steps that the newest first attempts are those of."""
 
 
 def evaluate_run(
@@ -69,7 +73,7 @@ def evaluate_run(
             return False
         progress.update("evaluation", done, len(pairs), f"{name} under {control}")
         dialogues = player.play(name, control, adapter=None if sources[name] is None else name)
-        _write_dialogues(run_dir, name, control, dialogues)
+        write_dialogues(run_dir, name, control, dialogues)
         journal.emit(
             DialogueEvent.of("evaluation", STAGE, 0, task, dialogue, checkpoint=name, control=control)
             for task, dialogue in zip(player.tasks_of(dialogues), dialogues, strict=True)
@@ -86,6 +90,9 @@ def evaluate_run(
         spent = teacher_costs(read_dialogues(run_dir, row.checkpoint, row.control))
         journal.emit([MetricEvent(id=f"metric:{stage}", stage=stage, step=0, values=row.metrics.flat() | spent)])
     journal.emit([LogEvent(id="evaluation:report", text=report.to_markdown())])
+    low = floor_findings(report)[1:]
+    if low:
+        journal.emit([LogEvent(id="evaluation:floor", level="warning", text="\n".join(low))])
     journal.position = position
     return True
 
@@ -158,7 +165,8 @@ def _path(run_dir: RunDir, checkpoint: str, control: str) -> Path:
     return run_dir.evaluation / "dialogues" / quote(checkpoint, safe="@: ") / f"{control}.jsonl"
 
 
-def _write_dialogues(run_dir: RunDir, checkpoint: str, control: str, dialogues: Sequence[Dialogue]) -> None:
+def write_dialogues(run_dir: RunDir, checkpoint: str, control: str, dialogues: Sequence[Dialogue]) -> None:
+    """Keep what one checkpoint played under one control, for `read_dialogues`."""
     lines = "".join(d.model_dump_json() + "\n" for d in dialogues)
     write_atomically(_path(run_dir, checkpoint, control), lines)
 
@@ -212,7 +220,8 @@ def report_of(config: BaseRun, run_dir: RunDir, player: Player, names: Sequence[
 
 
 def training_notes(run_dir: RunDir) -> list[str]:
-    """What each stage of this run cost: the tokens that its student sampled, or imitated."""
+    """What each stage of this run cost (the tokens that its student sampled, or imitated), and how its newest first
+    attempts stand beside the best constant answer."""
     totals: dict[str, tuple[int, float, float]] = {}
     rows = _metric_rows(run_dir)
     spent = add_costs(row.values for row in rows)
@@ -225,9 +234,26 @@ def training_notes(run_dir: RunDir) -> list[str]:
         f"Stage {name} made a data set: {made[name]['summary']}."
         if name in made
         else f"Stage {name}: {f'{sampled:,.0f} sampled' if sampled else f'{shown:,.0f} demonstrated'} student tokens "
-        f"in {steps} steps."
+        f"in {steps} steps." + _newest_first_attempts([row for row in rows if row.stage == name])
         for name, (steps, sampled, shown) in totals.items()
     ] + ([f"The teacher in training: {costs_text(spent)}."] if spent else [])
+
+
+def _newest_first_attempts(rows: Sequence[MetricEvent]) -> str:
+    """The share right at the first attempt in a stage's last steps against its floor; empty where there is none."""
+    held = [(row.values["cum_acc/1"], row.values["floor"]) for row in rows if {"cum_acc/1", "floor"} <= set(row.values)]
+    if not held:
+        return ""
+    shares, floors = zip(*held[-NEWEST_STEPS:], strict=True)
+    floor = BestConstant(answer="the same", score=sum(floors) / len(floors))
+    found = t_interval(shares, support=(0.0, 1.0))
+    solves = f"the best constant answer solves {number(floor.score)}"
+    if len(shares) == 1:
+        return f" In its only step {number(found.value)} of the first attempts were right; {solves}."
+    return (
+        f" In its last {len(shares)} steps {interval_text(found)} of the first attempts were right (t interval over "
+        f"steps); {solves}: {standing_words(found, floor)}."
+    )
 
 
 def _teacher_notes(played: Mapping[str, Mapping[str, Sequence[Dialogue]]]) -> list[str]:

@@ -39,6 +39,15 @@ REFLECTION_WORDS: tuple[str, ...] = (
 )
 """Patterns of whole words, upper or lower case, that count as reflection."""
 _REFLECTION = re.compile(rf"\b(?:{'|'.join(REFLECTION_WORDS)})\b", re.IGNORECASE)
+OUTCOMES: dict[str, str] = {
+    "right": "well-formed and right",
+    "right_ill_formed": "right, but the format is broken",
+    "wrong": "well-formed and wrong",
+    "wrong_ill_formed": "an answer that can be read and is wrong, and the format is broken",
+    "unparsable": "no answer that can be read, though the student ended its message",
+    "cut_off": "no answer that can be read, and the token limit cut the message off",
+}
+"""What an attempt can come to, by `outcome_of`. Exclusive: the shares `outcome/<name>` add up to 1."""
 EQUAL_RETURNS = 1e-9
 """Returns of a group that differ by no more than this are equal."""
 
@@ -123,6 +132,17 @@ def distance_of(turn: Turn) -> float | None:
     return turn.verdict.distance
 
 
+def outcome_of(turn: Turn) -> str:
+    """Which one of `OUTCOMES` an attempt came to.
+
+    An answer that can be read is judged as one, even where the limit cut off what came after it.
+    """
+    verdict = turn.verdict
+    if verdict.correct or verdict.parsed is not None:
+        return ("right" if verdict.correct else "wrong") + ("" if verdict.well_formed else "_ill_formed")
+    return "cut_off" if turn.stop is TurnStop.LENGTH else "unparsable"
+
+
 def revisions(dialogue: Dialogue, turns: int) -> list[Revision]:
     """Every wrong attempt within the first `turns` that has a next one there."""
     played = dialogue.turns[:turns]
@@ -147,8 +167,9 @@ def measure(dialogues: Sequence[Dialogue], turns: int, *, resamples: int = 2000,
 
     Names: `cum_acc/t`, `gain`, `correction_rate`, `hazard/t`, `hazard` (turns 2…T together), `plasticity`,
     `repeat_rate`, `useful_change`, `retention`, `away_rate`, `misled_rate`, `given_up`, `leak_rate`; of attempts,
-    overall and by turn: `length`, `truncated`, `unparsable`, `ill_formed`, `reflection_words` (per 1,000 tokens), the
-    last also as `reflection_words/right` and `/wrong`; `reward` and `reward_std` of whole dialogues; `stop/<reason>`.
+    overall and by turn: `length` (tokens), `truncated`, `unparsable`, `ill_formed`, `reflection_words` (per 1,000
+    tokens), the first and the last also as `…/right` and `…/wrong`; `outcome/<name>` by `OUTCOMES`, which add up to 1;
+    `reward` and `reward_std` of whole dialogues; `stop/<reason>`.
     """
     valid = [d for d in dialogues if d.stop is not StopReason.FAILED]
 
@@ -240,7 +261,11 @@ def _revision_metrics(dialogues: Sequence[Dialogue], turns: int) -> dict[str, In
 def _attempt_metrics(
     dialogues: Sequence[Dialogue], turns: int, mean: Callable[[Iterable[_Observation]], Interval]
 ) -> dict[str, Interval]:
-    """Counts of attempts, overall and by turn. Lengths and words leave out turns without `token_ids`."""
+    """Counts of attempts, overall and by turn. Lengths and words leave out turns without `token_ids`.
+
+    `truncated` and `ill_formed` overlap with other shares; `outcome/…` do not: unparsable = outcome/unparsable +
+    outcome/cut_off, ill_formed = those two + outcome/right_ill_formed + outcome/wrong_ill_formed.
+    """
 
     def counts(attempts: Sequence[tuple[str, Turn]], suffix: str) -> dict[str, Interval]:
         timed = [(task, turn, len(turn.token_ids)) for task, turn in attempts if turn.token_ids]
@@ -259,7 +284,11 @@ def _attempt_metrics(
     timed = [(task, turn, len(turn.token_ids)) for task, turn in attempts if turn.token_ids]
     for name, right in (("right", True), ("wrong", False)):
         chosen = [item for item in timed if item[1].verdict.correct is right]
+        values[f"length/{name}"] = mean((task, size, 1) for task, _, size in chosen)
         values[f"reflection_words/{name}"] = mean(_reflection(chosen))
+    found = [(task, outcome_of(turn)) for task, turn in attempts]
+    for name in OUTCOMES:
+        values[f"outcome/{name}"] = _share((task, outcome == name) for task, outcome in found)
     return values
 
 

@@ -15,6 +15,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rl2f_core.config import RunConfig, StageConfig
+from rl2f_core.errors import shorten
+from rl2f_core.evaluation.floors import BestConstant, standing, standing_words
 from rl2f_core.evaluation.statistics import Interval, wilson
 from rl2f_core.methods.base import Method, Scene
 from rl2f_core.rollout.engine import Request, RolloutEngine, derive_seed
@@ -65,6 +67,8 @@ class PreflightReport(Value):
     """Estimate for the steps of this stage."""
     memory_gib: float
     """Most that the process has held so far, weights included."""
+    floor: BestConstant | None = None
+    """The best constant answer; None in reports from before it was measured."""
     usual_answer: str
     """The most frequent first attempt."""
     passed: bool
@@ -82,6 +86,7 @@ class PreflightReport(Value):
             f"  parsable at the first attempt   {_count(self.parsable, n)}",
             f"  right at the first attempt      {_count(self.solved_first, n)}",
             f"  solved within {self.turns} turns          {_count(self.solved, n)}",
+            *self._floor_lines(),
             f"  groups mixed {mixed:.0%}, all right {right:.0%}, all wrong {wrong:.0%}"
             f"   dialogues solved in a group: 0 {bars} {self.samples}",
             f"  ≈ {self.useful_groups:.1f} useful groups a step",
@@ -92,6 +97,15 @@ class PreflightReport(Value):
             f"  {'✓ worth starting' if self.passed else '✗ ' + self.reason}",
         ]
         return "\n".join(lines + ([f"  {self.fix}"] if self.fix else []))
+
+    def _floor_lines(self) -> list[str]:
+        """The best constant answer, and a warning where the first attempts are no better."""
+        if self.floor is None:
+            return []
+        lines = [f"  best constant answer            {self.floor.score:.0%}   ({shorten(self.floor.answer, 60)})"]
+        if standing(self.solved_first, self.floor) in ("not separated", "below"):
+            lines.append(f"  ! the first attempts are {standing_words(self.solved_first, self.floor)}")
+        return lines
 
 
 def _count(interval: Interval, n: int) -> str:
@@ -196,6 +210,7 @@ def _report(
         seconds_per_step=per_dialogue * dialogues_of(stage)[0],
         seconds_in_all=per_dialogue * sum(dialogues_of(stage)),
         memory_gib=_memory_gib(engine),
+        floor=BestConstant.of(engine.environment),
         usual_answer=Counter(t.attempt[:80] for t in firsts).most_common(1)[0][0] if firsts else "",
         passed=True,
     )

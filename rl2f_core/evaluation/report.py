@@ -12,7 +12,8 @@ from itertools import combinations
 from pydantic import Field
 
 from rl2f_core.environments.base import Environment
-from rl2f_core.evaluation.metrics import Metrics, effect_difference, effects, hint_effect, measure
+from rl2f_core.evaluation.floors import BestConstant, standing, standing_words
+from rl2f_core.evaluation.metrics import OUTCOMES, Metrics, effect_difference, effects, hint_effect, measure
 from rl2f_core.evaluation.statistics import Interval
 from rl2f_core.types import Dialogue, Value
 
@@ -36,15 +37,6 @@ class Reference(Value):
     """The best possible player who is told only that an attempt was wrong."""
     copying: float | None = None
     """A player who keeps what hints confirm and is random otherwise."""
-
-
-class BestConstant(Value):
-    """The best that can be had without looking at the problem."""
-
-    answer: str
-    """The constant answer."""
-    score: float
-    """The share of tasks it solves at one attempt."""
 
 
 class CheckpointResult(Value):
@@ -199,7 +191,6 @@ def build_report(
             differences.append(
                 CheckpointDifference(quantity=quantity, checkpoint=later, against=earlier, difference=difference)
             )
-    floor = environment.floor()
     return EvaluationReport(
         environment=environment.name,
         level=level,
@@ -209,7 +200,7 @@ def build_report(
         samples=samples,
         seed=seed,
         references=references(environment, turns),
-        floor=BestConstant(answer=floor.answer, score=floor.score),
+        floor=BestConstant.of(environment),
         rows=tuple(rows),
         effects=tuple(found),
         differences=tuple(differences),
@@ -275,7 +266,8 @@ def markdown_table(table: Table) -> str:
 
 
 def tables(report: EvaluationReport) -> list[Table]:
-    """The report's tables: what was learned, solved by turn, attempts, differences between checkpoints."""
+    """The report's tables: what was learned, solved by turn, against the best constant answer, what attempts came to,
+    their length and words, differences between checkpoints."""
     last = f"cum_acc/{report.turns}"
     first = [] if report.turns == 1 else ["cum_acc/1"]
     names = [*first, last, "gain", "hazard", "plasticity", "repeat_rate", "useful_change", "retention", "away_rate"]
@@ -289,12 +281,11 @@ def tables(report: EvaluationReport) -> list[Table]:
         ("Checkpoints under all controls", ["checkpoint", "control", *names, "effect against contentless"], learned),
         _by_turn(report),
     ]
+    found += [_against_floor(report)] if report.floor is not None else []
     counts = ["unparsable", "truncated", "ill_formed", "leak_rate", "stop/failed"]
-    attempts = [
-        [r.checkpoint, r.control, *(interval_text(r.metrics[n]) for n in counts), _tokens(r.metrics["length"])]
-        for r in report.rows
-    ]
-    found.append(("Attempts", ["checkpoint", "control", *counts, "tokens an attempt"], attempts))
+    attempts = [[r.checkpoint, r.control, *(interval_text(r.metrics[n]) for n in counts)] for r in report.rows]
+    found.append(("Attempts", ["checkpoint", "control", *counts], attempts))
+    found += attempt_tables([(r.checkpoint, r.control, r.metrics) for r in report.rows])
     if report.differences:
         compared = [
             [d.quantity, f"{d.checkpoint} − {d.against}", interval_text(d.difference, signed=True),
@@ -306,8 +297,68 @@ def tables(report: EvaluationReport) -> list[Table]:
     return found
 
 
-def _tokens(interval: Interval) -> str:
-    return "–" if interval.value is None else f"{interval.value:.1f}"
+def attempt_tables(rows: Sequence[tuple[str, str, Metrics]]) -> list[Table]:
+    """What attempts came to, in exclusive shares that add up to 1; length and reflection words by right and wrong.
+
+    Rows are (checkpoint, control, metrics); metrics of reports from before these were measured are left out.
+    """
+    held = [row for row in rows if "outcome/right" in row[2].values]
+    if not held:
+        return []
+    shares = [[c, k, *(interval_text(m[f"outcome/{name}"]) for name in OUTCOMES)] for c, k, m in held]
+    sizes = [f"{name}{end}" for name in ("length", "reflection_words") for end in ("", "/right", "/wrong")]
+    counts = [[c, k, *(count_text(m[name]) for name in sizes)] for c, k, m in held]
+    titles = [f"{name}{end}" for name in ("tokens", "reflection words") for end in ("", ", right", ", wrong")]
+    return [
+        ("What attempts came to (each row adds up to 1)",
+         ["checkpoint", "control", *(name.replace("_", " ") for name in OUTCOMES)], shares),
+        ("Tokens an attempt, and reflection words per 1,000 tokens", ["checkpoint", "control", *titles], counts),
+    ]  # fmt: skip
+
+
+def count_text(interval: Interval) -> str:
+    """`41.2 [38.0, 44.9]`: a mean that is no share; `–` where there is none."""
+    if interval.value is None:
+        return "–"
+    if interval.low is None or interval.high is None:
+        return f"{interval.value:.1f}"
+    return f"{interval.value:.1f} [{interval.low:.1f}, {interval.high:.1f}]"
+
+
+def _against_floor(report: EvaluationReport) -> Table:
+    """Every checkpoint's first attempt, and what it solved in all turns, beside the best constant answer."""
+    assert report.floor is not None
+    rows = []
+    for checkpoint in report.checkpoints:
+        for what, score in _scores(report, checkpoint):
+            rows.append([checkpoint, what, interval_text(score), number(report.floor.score),
+                         standing_words(score, report.floor)])  # fmt: skip
+    return "Against the best constant answer", ["checkpoint", "score", "solved", "constant answer", "finding"], rows
+
+
+def _scores(report: EvaluationReport, checkpoint: str) -> list[tuple[str, Interval]]:
+    """A checkpoint's scores under hints, or else under the first control it was played with."""
+    held = [row for row in report.rows if row.checkpoint == checkpoint]
+    row = next((row for row in held if row.control == "hints"), held[0])
+    found = [("first attempt", row.metrics["cum_acc/1"])]
+    if report.turns > 1:
+        found.append((f"within {report.turns} turns ({row.control})", row.metrics.final()))
+    return found
+
+
+def floor_findings(report: EvaluationReport) -> list[str]:
+    """The best constant answer, and each score whose interval does not lie above it."""
+    if report.floor is None:
+        return []
+    lines = [f"The best constant answer ({report.floor.answer}) solves {number(report.floor.score)} at one attempt."]
+    for checkpoint in report.checkpoints:
+        for what, score in _scores(report, checkpoint):
+            if standing(score, report.floor) in ("not separated", "below"):
+                lines.append(
+                    f"{checkpoint}, {what}: {interval_text(score)} is {standing_words(score, report.floor)} "
+                    f"({number(report.floor.score)})."
+                )
+    return lines
 
 
 def _by_turn(report: EvaluationReport) -> Table:
@@ -319,6 +370,8 @@ def _by_turn(report: EvaluationReport) -> Table:
         values = [getattr(at[t], field) if t in at else None for t in shown]
         if any(v is not None for v in values):
             rows.append([name, "no hints" if field == "without_hints" else "hints", *(number(v) for v in values)])
+    if report.floor is not None:
+        rows.append(["best constant answer", "any", *(number(report.floor.score) for _ in shown)])
     return "Solved within t turns (cum_acc/t)", ["checkpoint", "control", *(f"t = {t}" for t in shown)], rows
 
 
@@ -353,10 +406,7 @@ def findings(report: EvaluationReport) -> list[str]:
                 f"{interval_text(plain['away_rate'])}."
             )
     lines += _reference_findings(report)
-    if report.floor is not None:
-        lines.append(
-            f"The best constant answer ({report.floor.answer}) solves {number(report.floor.score)} at one attempt."
-        )
+    lines += floor_findings(report)
     return lines + _limits(report) + list(report.notes)
 
 

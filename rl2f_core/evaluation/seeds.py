@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from rl2f_core.errors import DataError
 from rl2f_core.evaluation.charts import STYLES, Chart, Panel, Series
+from rl2f_core.evaluation.floors import BestConstant, standing_words
 from rl2f_core.evaluation.report import EvaluationReport, interval_text, markdown_table, number, verdict_text
 from rl2f_core.evaluation.statistics import Interval, t_interval
 from rl2f_core.types import Value
@@ -46,6 +48,8 @@ class SeedSummary(Value):
     """Names, in order."""
     rows: tuple[SeedRow, ...]
     """Quantities."""
+    floor: BestConstant | None = None
+    """The best constant answer; its score is the mean over the seeds."""
 
     def row(self, checkpoint: str, quantity: str, control: str = "hints") -> SeedRow | None:
         """One row, or None."""
@@ -62,13 +66,16 @@ class SeedSummary(Value):
             count = "" if row.above_zero is None else f"{row.above_zero} of {len(self.seeds)}"
             values = [number(v, signed) for v in row.values]
             body.append([row.checkpoint, row.control, row.quantity, *values, interval_text(row.mean, signed), count])
+        if self.floor is not None:
+            score = number(self.floor.score)
+            body.append(["best constant answer", "any", "cum_acc", *("" for _ in self.seeds), score, ""])
         table = markdown_table((f"{name}: {len(self.seeds)} seeds, {self.turns} turns", header, body))
         lines = [table, "", LEGEND, "", *(f"- {sentence}" for sentence in self.findings())]
         return "\n".join(lines) + "\n"
 
     def findings(self) -> list[str]:
-        """A sentence for each effect and difference."""
-        lines = []
+        """A sentence for each effect and difference, and for each score beside the best constant answer."""
+        lines = self._beside_the_floor()
         for row in self.rows:
             if row.above_zero is None:
                 continue
@@ -82,6 +89,18 @@ class SeedSummary(Value):
                 f"{row.quantity} of {whose}: {text} over {row.mean.n} seeds, {verdict}; "
                 f"by itself above 0 in {row.above_zero} of {len(self.seeds)} seeds."
             )
+        return lines
+
+    def _beside_the_floor(self) -> list[str]:
+        if self.floor is None:
+            return []
+        solves = number(self.floor.score)
+        lines = [f"The best constant answer ({self.floor.answer}) solves {solves} at one attempt."]
+        for name in dict.fromkeys(("cum_acc/1", f"cum_acc/{self.turns}")):
+            for row in self.rows:
+                if (row.quantity, row.control) == (name, "hints") and row.mean.low is not None:
+                    found = standing_words(row.mean, self.floor)
+                    lines.append(f"{name} of {row.checkpoint}: {interval_text(row.mean)} is {found} ({solves}).")
         return lines
 
 
@@ -179,4 +198,10 @@ def merge_seeds(reports: Mapping[str, EvaluationReport]) -> SeedSummary:
                     above_zero=None if share else sum(i.above(0) for i in by_seed.values()),
                 )
             )  # fmt: skip
-    return SeedSummary(environment=environment, level=level, turns=turns, seeds=tuple(reports), rows=tuple(rows))
+    floors = [report.floor for report in reports.values() if report.floor is not None]
+    floor = None
+    if floors:
+        floor = BestConstant(answer=floors[0].answer, score=math.fsum(f.score for f in floors) / len(floors))
+    return SeedSummary(
+        environment=environment, level=level, turns=turns, seeds=tuple(reports), rows=tuple(rows), floor=floor
+    )

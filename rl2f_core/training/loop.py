@@ -170,8 +170,9 @@ class Trainer:
                 "groups/redrawn": float(len(collector.replaced)),
                 "group_size": float(now.group_size),
             }
-            if method.on_policy:
+            if method.on_policy:  # demonstrations say nothing of the student, so there is nothing to hold against it
                 values["temperature"] = temperature
+                values["floor"] = self.engine.environment.floor().score
             if course is not None:
                 values |= self._advance(course, stage, step, played, method)
             self.journal.emit(self._dialogues(stage, step + 1, played, "train", method))

@@ -19,12 +19,27 @@ from app.plot_compare import (
     overlay,
     seed_groups,
 )
-from app.plot_evaluation import difference, effect_difference, from_outcomes, from_report, read_report, table, unlike
+from app.plot_evaluation import (
+    as_json,
+    attempts,
+    difference,
+    effect_difference,
+    from_levels,
+    from_outcomes,
+    from_report,
+    read_levels,
+    read_report,
+    table,
+    unlike,
+)
 from jobs.database import Database
 from jobs.store import metrics, outcomes
 from jobs.studio import Studio
 from jobs.tables import Metric
 from rl2f_core.errors import DataError
+from rl2f_core.evaluation.floors import BestConstant
+from rl2f_core.evaluation.levels import LevelInfo, build_levels
+from rl2f_core.types import Dialogue, StopReason, Turn, Verdict
 
 
 def rows(*values: float, name: str = "reward") -> list[Metric]:
@@ -94,6 +109,55 @@ def test_the_table_leaves_out_what_no_row_has(db: Database, studio: Studio) -> N
         "turn": 3,
         "text": f"{report.references[-1].with_hints:.2f}".lstrip("0"),
     }
+
+
+def test_scores_no_better_than_the_constant_answer_are_marked(db: Database, studio: Studio) -> None:
+    add_run(db, studio, "a")
+    report = read_report(studio.folder("a"))
+    assert report is not None and report.floor is not None
+    shown = from_report(report.model_copy(update={"floor": BestConstant(answer="5", score=0.5)}))
+    cells = [row["cells"] for row in table(shown)["rows"]]
+    marked = [c["cum_acc/1"]["value"] for c in cells if "floor" in c["cum_acc/1"]]
+    assert marked and all(c["cum_acc/1"]["low"] > 0.5 for c in cells if "floor" not in c["cum_acc/1"])
+    assert dict(shown.players or {})["best constant answer"] == [(t, 0.5) for t in range(1, report.turns + 1)]
+    found = attempts(from_report(report))
+    assert found is not None
+    for row in found["rows"]:
+        shares = [held["value"] for key, held in row["cells"].items() if key.startswith("outcome/")]
+        assert sum(shares) == pytest.approx(1)
+    assert attempts(from_outcomes({}, TURNS)) is None
+
+
+def test_an_evaluation_by_level_is_a_table_of_levels_and_copies_and_a_plot_by_level(tmp_path: Path) -> None:
+    def answers(*right: bool, name: str) -> list[Dialogue]:
+        return [
+            Dialogue(id=f"{name}{i}", task_id=f"t{i}/{name}", group=f"t{i}", index=0, stop=StopReason.SOLVED if hit
+                     else StopReason.EXHAUSTED, turns=(Turn(index=0, attempt="a", token_ids=(1,), verdict=Verdict(
+                         correct=hit, score=float(hit), parsed="a", well_formed=True)),))
+            for i, hit in enumerate(right)
+        ]  # fmt: skip
+
+    played = {"as it is": answers(True, True, False, name="o"), "again": answers(True, True, False, name="a"),
+              "renamed": answers(True, False, False, name="r")}  # fmt: skip
+    infos = [LevelInfo(name=f"people={n}", value=n, floor=BestConstant(answer="knave", score=2.0**-n)) for n in (2, 3)]
+    report = build_levels({"base": {info.name: played for info in infos}}, infos, environment="knights_knaves",
+                          field="people", split="test", tasks=3, samples=1, turns=1, resamples=50)  # fmt: skip
+    assert read_levels(tmp_path) is None
+    (tmp_path / "evaluation").mkdir()
+    (tmp_path / "evaluation" / "levels.json").write_text(report.model_dump_json())
+    found = as_json(from_levels(read_levels(tmp_path)))  # type: ignore[arg-type]
+    assert found["whole"] and found["checkpoints"] == ["base"] and "LiMem" in " ".join(found["findings"])
+    assert [c["key"] for c in found["table"]["columns"]][:4] == ["cum_acc/T", "consistency", "memorisation",
+                                                                 "beyond_again"]  # fmt: skip
+    rows = {row["control"]: row["cells"] for row in found["table"]["rows"]}
+    assert set(rows) >= {"people=2", "people=2, again", "people=3, renamed", "all levels", "all levels, renamed"}
+    assert rows["people=3, renamed"]["memorisation"]["value"] == pytest.approx(1 / 3)
+    assert "floor" in rows["people=2"]["cum_acc/T"] and "floor" not in rows["all levels"]["cum_acc/T"]
+    (chart,) = found["charts"]
+    lines = {trace["name"]: trace for trace in chart["figure"]["data"] if trace["meta"] == "line"}
+    assert list(lines) == ["best constant answer", "as it is", "again", "renamed"]
+    assert lines["renamed"]["x"] == [2, 3] and lines["best constant answer"]["y"] == [0.25, 0.125]
+    assert found["attempts"]["rows"]
 
 
 def test_cards_take_the_evaluation_where_there_is_one_and_the_newest_steps_else(db: Database, studio: Studio) -> None:

@@ -212,6 +212,20 @@ def test_the_overview_shows_what_the_issue_asks_for_under_the_names_the_field_kn
         assert validated(chart.figure).data and chart.unit and chart.as_json()["words"]
 
 
+def test_what_attempts_came_to_is_stacked_and_lengths_and_words_are_split_by_right_and_wrong() -> None:
+    values = {"outcome/right": 0.25, "outcome/wrong": 0.5, "outcome/unparsable": 0.25, "outcome/cut_off": 0.0,
+              "length": 9.0, "length/right": 8.0, "length/wrong": 10.0, "cum_acc/1": 0.25, "floor": 0.2,
+              "reflection_words": 2.0, "reflection_words/wrong": 3.0}  # fmt: skip
+    found = {c.key: lines_of(c.figure) for c in overview(rows(("rl", 1, values), ("rl", 2, values)), View())}
+    assert list(found["outcome/"]) == ["unparsable", "wrong", "right"]
+    assert sum(trace["y"][-1] for trace in found["outcome/"].values()) == 1
+    assert {name: trace["y"][-1] for name, trace in found["length"].items()} == {"all": 9, "right": 8, "wrong": 10}
+    assert list(found["reflection_words"]) == ["all", "wrong"]
+    assert found["cum_acc/"]["constant answer"]["y"] == [0.2, 0.2]
+    silent = overview(rows(("rl", 1, {"reflection_words": 0.0, "length": 3.0})), View())
+    assert [c.key for c in silent] == ["length"] and list(lines_of(silent[0].figure)) == ["length"]
+
+
 def test_what_was_only_shown_to_the_student_is_not_shown_as_its_own() -> None:
     held = rows(
         ("warm", 1, {"reward": 1.0, "entropy": 2.0, "loss/ce": 1.5, "seconds/update": 1.0}),
