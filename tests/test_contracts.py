@@ -29,7 +29,6 @@ from rl2f_core.errors import ConfigError, DataError, UnknownNameError
 from rl2f_core.events import CheckpointEvent, JsonlSink, LogEvent, MetricEvent, read_events
 from rl2f_core.leaks.base import LeakDetector, LeakQuery
 from rl2f_core.methods.base import Method
-from rl2f_core.methods.credit import has_gradient
 from rl2f_core.rollout.build import build_engine
 from rl2f_core.run import RunDir, execute
 from rl2f_core.teachers.base import Feedback, FeedbackRequest, Teacher
@@ -269,7 +268,7 @@ def check_method(method: Method) -> None:
         assert [len(a) for a in advantages] == [len(r.dialogue.turns) for r in group.trainable]
         streams: dict[str, TokenStream] = {r.dialogue.id: r.stream for r in group.rollouts}
         samples = method.samples(group)
-        assert not method.on_policy or bool(samples) == has_gradient(advantages)
+        assert not method.on_policy or bool(samples) == method.teaches(group)
         for sample in samples:
             rows += 1
             student = streams[sample.dialogue].student

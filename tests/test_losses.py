@@ -204,7 +204,7 @@ def test_each_stream_is_divided_by_its_own_weight_alone():
 
 def test_ten_thousand_times_the_tokens_leave_the_loss_as_it_is():
     once = tokens(2, behaviour=[-1, -2], advantages=[1.5, -0.5], rl=[1, 1], ce=[0, 1], kl=[1, 1], reference=[-1, -1])
-    many = TokenBatch(*(column.repeat(10_000) for column in vars(once).values()))
+    many = TokenBatch(*(None if column is None else column.repeat(10_000) for column in vars(once).values()))
     logp = tensor(-1.2, -1.9)
     one, _ = loss(logp, once, norms(once), LossConfig(kl_coef=0.1))
     all_, _ = loss(logp.repeat(10_000), many, norms(many), LossConfig(kl_coef=0.1))

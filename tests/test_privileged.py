@@ -227,7 +227,8 @@ def test_teacher_tokens_never_carry_weight(environment: str, method: str) -> Non
     made = held(held.Config(kl_coef=0.1))  # type: ignore[attr-defined]
     rows = tokens = 0
     for teacher in TEACHERS:
-        _, groups = played(environment, teacher)
+        engine, groups = played(environment, teacher)
+        made.bind(engine)
         streams = {r.dialogue.id: r.stream for _, r in rollouts_of(groups)}
         for sample in (s for group in groups for s in made.samples(group)):
             rows += 1
@@ -237,7 +238,7 @@ def test_teacher_tokens_never_carry_weight(environment: str, method: str) -> Non
                 weighted = sample.rl[i] or sample.kl[i] or sample.ce[i] or sample.advantages[i]
                 assert not weighted or stream.student[i]
                 assert sample.sampled[i] == stream.student[i]
-                tokens += bool(sample.rl[i])
+                tokens += bool(sample.rl[i] or sample.kl[i])
     assert rows > 0 and tokens > 0
 
 

@@ -130,6 +130,7 @@ def preflight(
             update out of the estimate.
     """
     check = config.preflight
+    method.bind(engine)
     tasks = [engine.environment.task("train", config.seed * SEED_STRIDE + TASKS_FROM + i) for i in range(check.tasks)]
     requests = [
         Request(task, f"{stage.name}/preflight/{i}/{j}", f"{stage.name}/preflight/{i}", j,

@@ -75,5 +75,5 @@ class RL2F(Method):
         kl = self.config.kl_coef > 0
         return [policy_row(r, a, kl=kl) for r, a in zip(group.trainable, advantages, strict=True)]
 
-    def loss_options(self) -> dict[str, float]:
+    def loss_options(self) -> dict[str, Any]:
         return {k: getattr(self.config, k) for k in ("clip_low", "clip_high", "kl_coef")}
