@@ -308,7 +308,8 @@ def test_the_loss_and_gradient_are_those_of_trl(tiny: Path, tmp_path: Path, thei
         model=made.model,
         reward_funcs=lambda completions, **kwargs: [0.0] * len(completions),
         args=SDPOConfig(output_dir=str(tmp_path), report_to=[], use_cpu=True, teacher_model_kind="live",
-                        per_device_train_batch_size=3, num_generations=3, **theirs),
+                        per_device_train_batch_size=3, num_generations=3, bf16=False,
+                        gradient_checkpointing=False, **theirs),
         train_dataset=Dataset.from_list([{"prompt": "x"}] * 3),
         processing_class=AutoTokenizer.from_pretrained(tiny),
     )  # fmt: skip
