@@ -89,7 +89,7 @@ def test_an_unknown_key_inside_is_named_by_its_path(change: dict[str, Any], wher
         ({"stages": [stage("a"), stage("b", {"type": "rl2f", "gamma": "x"})]}, "stages.1.method.gamma", "number"),
         ({"stages": [stage("a", {"type": "rl2f", "gamma": 1.5})]}, "stages.0.method.gamma", "less than or equal to 1"),
         ({"stages": [stage("a", {"gamma": 1})]}, "stages.0.method", "needs a `type`"),
-        ({"stages": [stage("a", 3)]}, "stages.0.method", "known: rl2f"),
+        ({"stages": [stage("a", 3)]}, "stages.0.method", "known: ppo"),
         ({"stages": [stage("a", {"type": ["rl2f"]})]}, "stages.0.method", "unknown method"),
         ({"environment": "sudoku"}, "environment", "unknown environment 'sudoku'; known: arithmetic"),
         ({"teacher": {"type": "shuffled", "source": "shuffled"}}, "teacher.source", "cannot be shuffled"),
