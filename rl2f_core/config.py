@@ -242,6 +242,8 @@ class StageConfig(BaseConfig):
     """Dialogues on each task, G; a number, or points over the steps."""
     minibatches: int = Field(1, ge=1)
     """Optimiser updates that one step's samples are split into; above 1 the later ones are off-policy (clipped)."""
+    passes: int = Field(1, ge=1)
+    """How often a step goes through its samples; above 1 the later passes are off-policy (clipped)."""
     learning_rate: Rate | Schedule[Rate] = Field(2e-4, json_schema_extra=BASIC)
     """Peak rate of AdamW; a number, or points over the steps."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"

@@ -308,6 +308,18 @@ class Sample:
     kl: Sequence[float]
     ref_logprobs: Sequence[float] | None = None
     """log π_ref; None lets the learner score the reference itself where `kl` has weight."""
+    context: Sequence[int] | None = None
+    """Tokens that the reference reads in place of all that stands before the first token with `kl` weight; None lets
+    it read what the policy reads."""
+    rewards: Sequence[float] | None = None
+    """Reward of each token with `rl` weight. Such a row gets its advantages from the whole batch
+    (`methods.batch_credit`); what `advantages` holds until then is added to its returns, e.g. minus a baseline."""
+    discounts: Sequence[float] | None = None
+    """γ from each token with `rl` weight to the next; belongs to `rewards`."""
+    values: Sequence[float] | None = None
+    """The value head's estimate before each token, when the batch was credited."""
+    returns: Sequence[float] | None = None
+    """What the value head is to say there."""
     dialogue: str = ""
     """Where it came from. Rows of one dialogue are trained on in the same update."""
     weighting: Weighting = "ppo"
@@ -322,7 +334,8 @@ class Sample:
 
     def __post_init__(self) -> None:
         n = len(self.token_ids)
-        for name in ("sampled", "logprobs", "advantages", "rl", "ce", "kl", "ref_logprobs"):
+        optional = ("ref_logprobs", "rewards", "discounts", "values", "returns")
+        for name in ("sampled", "logprobs", "advantages", "rl", "ce", "kl", *optional):
             held = getattr(self, name)
             if held is not None and len(held) != n:
                 raise ValueError(f"Sample.{name} has {len(held)} entries for {n} tokens.")
@@ -332,6 +345,10 @@ class Sample:
             raise ValueError("Sample: a token that the policy did not sample carries rl weight.")
         if self.weighting not in WEIGHTINGS:
             raise ValueError(f"Sample.weighting is {self.weighting!r}; known: {', '.join(WEIGHTINGS)}.")
+        if (self.rewards is None) != (self.discounts is None):
+            raise ValueError("Sample: rewards of tokens need discounts, and discounts need rewards.")
+        if self.context is not None and not self.context:
+            raise ValueError("Sample.context is empty: the reference has nothing to read before the row's tokens.")
 
     @property
     def weighted(self) -> int:

@@ -17,6 +17,7 @@ from rl2f_core.backends.fake import FakeBackend
 from rl2f_core.backends.hf import HFBackend
 from rl2f_core.config import ModelConfig, parse_config
 from rl2f_core.environments.base import Environment
+from rl2f_core.methods.base import Scene
 from rl2f_core.rollout.build import build_engine, build_environment
 from rl2f_core.rollout.engine import Request, RolloutEngine, derive_seed
 from rl2f_core.types import Group, Rollout, Task
@@ -227,7 +228,8 @@ def test_teacher_tokens_never_carry_weight(environment: str, method: str) -> Non
     made = held(held.Config(kl_coef=0.1))  # type: ignore[attr-defined]
     rows = tokens = 0
     for teacher in TEACHERS:
-        _, groups = played(environment, teacher)
+        engine, groups = played(environment, teacher)
+        made.begin(Scene.of(engine, 0, 1))
         streams = {r.dialogue.id: r.streams[0] for _, r in rollouts_of(groups)}
         for sample in (s for group in groups for s in made.samples(group)):
             rows += 1
@@ -237,7 +239,7 @@ def test_teacher_tokens_never_carry_weight(environment: str, method: str) -> Non
                 weighted = sample.rl[i] or sample.kl[i] or sample.ce[i] or sample.advantages[i]
                 assert not weighted or stream.student[i]
                 assert sample.sampled[i] == stream.student[i]
-                tokens += bool(sample.rl[i])
+                tokens += bool(sample.rl[i] or sample.kl[i])
     assert rows > 0 and tokens > 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -85,17 +86,79 @@ def logits_of(model: Any, hidden_NH: torch.Tensor) -> torch.Tensor:
     return cap * torch.tanh(logits_NV / cap) if cap else logits_NV
 
 
+def log_softmax_all(logits_NV: torch.Tensor, temperature: float, banned: torch.Tensor | None) -> torch.Tensor:
+    """log p [N, vocabulary], in nats, at a temperature and over the allowed tokens."""
+    scaled_NV = logits_NV / temperature if temperature != 1 else logits_NV
+    if banned is not None and len(banned):
+        scaled_NV = scaled_NV.index_fill(1, banned, NEVER)
+    return scaled_NV.log_softmax(1)
+
+
 def log_softmax_at(
     logits_NV: torch.Tensor, targets_N: torch.Tensor, temperature: float, banned: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """log p of the targets [N] and the entropy [N], in nats, at a temperature and over the allowed tokens."""
-    scaled_NV = logits_NV / temperature if temperature != 1 else logits_NV
-    if banned is not None and len(banned):
-        scaled_NV = scaled_NV.index_fill(1, banned, NEVER)
-    logp_NV = scaled_NV.log_softmax(1)
+    logp_NV = log_softmax_all(logits_NV, temperature, banned)
     with torch.no_grad():
         entropy_N = -torch.einsum("nv,nv->n", logp_NV.exp(), logp_NV)
     return logp_NV.gather(1, targets_N[:, None]).squeeze(1), entropy_N
+
+
+def selected_hidden(
+    model: Any,
+    input_BT: torch.Tensor,
+    valid_BT: torch.Tensor,
+    wanted_BT: torch.Tensor,
+    prefixes: tuple[int, ...] | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Last hidden states [N, H] that predict the tokens where `wanted_BT` is true, in row-major order, and these [N].
+
+    Of row b the first `prefixes[b]` tokens, which must end before the token that predicts the first wanted one, are
+    read once for all rows that begin so.
+    """
+    from rl2f_core.backends._shared import shared_hidden
+
+    rows, cols = wanted_BT.nonzero(as_tuple=True)
+    targets_N = input_BT[rows, cols]
+    if prefixes is None:
+        decoder = model.get_decoder()
+        hidden_BTH = decoder(input_ids=input_BT, attention_mask=valid_BT.long(), use_cache=False).last_hidden_state
+        return hidden_BTH[rows, cols - 1], targets_N
+    hidden_BTH, prefix_B = shared_hidden(model, input_BT, valid_BT, prefixes)
+    return hidden_BTH[rows, cols - 1 - prefix_B[rows]], targets_N
+
+
+def in_chunks(part: Callable[..., tuple[torch.Tensor, ...]], *arrays: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """`part` of `LOGIT_ROWS` positions at a time, its results joined; its activations are recomputed in the backward
+    pass, so that memory does not grow with positions × vocabulary. Without positions it is called once, on none."""
+    from torch.utils.checkpoint import checkpoint
+
+    n = len(arrays[0])
+    found = []
+    for start in range(0, max(n, 1), LOGIT_ROWS):
+        chunk = [array[start : start + LOGIT_ROWS] for array in arrays]
+        if torch.is_grad_enabled() and n > LOGIT_ROWS:
+            found.append(checkpoint(part, *chunk, use_reentrant=False))
+        else:
+            found.append(part(*chunk))
+    return tuple(torch.cat(column) for column in zip(*found, strict=True))
+
+
+def logprobs_of(
+    model: Any,
+    hidden_NH: torch.Tensor,
+    targets_N: torch.Tensor,
+    *,
+    temperature: float = 1.0,
+    banned: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """log p of the targets and entropy, each [N], from the hidden states that predict them."""
+
+    def part(hidden: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return log_softmax_at(logits_of(model, hidden), targets, temperature, banned)
+
+    logp_N, entropy_N = in_chunks(part, hidden_NH, targets_N)
+    return logp_N, entropy_N
 
 
 def selected_logprobs(
@@ -110,38 +173,10 @@ def selected_logprobs(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """log p and entropy, each [N] in row-major order, of the tokens where `wanted_BT` is true.
 
-    Logits are made for those positions alone, in chunks whose activations are recomputed in the backward pass, so
-    that memory does not grow with rows × vocabulary. Of row b the first `prefixes[b]` tokens, which must end before
-    the token that predicts the first wanted one, are read once for all rows that begin so.
+    Logits are made for those positions alone; for `prefixes` see `selected_hidden`.
     """
-    from torch.utils.checkpoint import checkpoint
-
-    from rl2f_core.backends._shared import shared_hidden
-
-    rows, cols = wanted_BT.nonzero(as_tuple=True)
-    targets_N = input_BT[rows, cols]
-    if prefixes is None:
-        decoder = model.get_decoder()
-        hidden_BTH = decoder(input_ids=input_BT, attention_mask=valid_BT.long(), use_cache=False).last_hidden_state
-        hidden_NH = hidden_BTH[rows, cols - 1]
-    else:
-        hidden_BTH, prefix_B = shared_hidden(model, input_BT, valid_BT, prefixes)
-        hidden_NH = hidden_BTH[rows, cols - 1 - prefix_B[rows]]
-
-    def part(hidden: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return log_softmax_at(logits_of(model, hidden), targets, temperature, banned)
-
-    parts = []
-    for start in range(0, len(targets_N), LOGIT_ROWS):
-        chunk = hidden_NH[start : start + LOGIT_ROWS], targets_N[start : start + LOGIT_ROWS]
-        if torch.is_grad_enabled() and len(targets_N) > LOGIT_ROWS:
-            parts.append(checkpoint(part, *chunk, use_reentrant=False))
-        else:
-            parts.append(part(*chunk))
-    if not parts:
-        empty = hidden_BTH.new_zeros(0)
-        return empty, empty
-    return torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
+    hidden_NH, targets_N = selected_hidden(model, input_BT, valid_BT, wanted_BT, prefixes)
+    return logprobs_of(model, hidden_NH, targets_N, temperature=temperature, banned=banned)
 
 
 def right_padded(sequences: Any, pad: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:

@@ -88,15 +88,12 @@ class KnightsKnaves(Environment):
     # -- tasks -------------------------------------------------------------------------------------------------
     def task(self, split: Split, index: int) -> Task:
         """The solution is drawn before the puzzle, so that every split has every pattern of roles equally often."""
-        n, solution = self._drawn(split, index)
+        n, solution = self.drawn(split, index)
         return draw(self, split, index, self.config.seed, partial(self._make, n=n, solution=solution))
 
-    def solution_of(self, split: Split, index: int) -> int:
-        """Who is a knight in the task at a position, as bits in order of speaking; no puzzle is made for it."""
-        return self._drawn(split, index)[1]
-
-    def _drawn(self, split: Split, index: int) -> tuple[int, int]:
-        """How many people there are in the task at a position, and the solution."""
+    def drawn(self, split: Split, index: int) -> tuple[int, int]:
+        """How many people there are in the task at a position, and who of them is a knight, as bits in order of
+        speaking; no puzzle is made for it."""
         rng, n = random.Random(f"{self.name}/{self.config.seed}/{split}/{index}/solution"), self.config.people
         if self.config.fewest is not None:
             n = rng.randint(self.config.fewest, n)
@@ -438,9 +435,9 @@ def _hint_text(task: Task, named: int | None, count: Count | None) -> str:
 @lru_cache(maxsize=32)
 def _floor(config: KnightsKnaves.Config) -> Floor:
     environment = KnightsKnaves(config)
-    patterns = [environment.solution_of("test", index) for index in range(FLOOR_SAMPLE)]
+    patterns = [environment.drawn("test", index) for index in range(FLOOR_SAMPLE)]
     half = FLOOR_SAMPLE // 2
-    best = min(Counter(patterns[:half]).items(), key=lambda item: (-item[1], item[0]))[0]
-    share = patterns[half:].count(best) / len(patterns[half:])
-    roles = [config.roles[0] if best >> i & 1 else config.roles[1] for i in range(config.people)]
+    n, best = min(Counter(patterns[:half]).items(), key=lambda item: (-item[1], item[0]))[0]
+    share = patterns[half:].count((n, best)) / len(patterns[half:])
+    roles = [config.roles[0] if best >> i & 1 else config.roles[1] for i in range(n)]
     return Floor(f"in order of speaking: {', '.join(map(words.article, roles))}", share)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from rl2f_core.config import BaseConfig, EvaluationConfig
 from rl2f_core.errors import RunError
+from rl2f_core.methods.credit import has_gradient
 from rl2f_core.types import Group, Sample
 
 if TYPE_CHECKING:
@@ -81,10 +82,15 @@ class Method(ABC):
         """For each trainable rollout of the group, in order, the advantage of each turn (0 where none)."""
         return [[0.0] * len(r.dialogue.turns) for r in group.trainable]
 
+    def teaches(self, group: Group) -> bool:
+        """Whether the group by itself carries a gradient; a group that does not may be drawn again."""
+        return has_gradient(self.advantages(group))
+
     @abstractmethod
     def samples(self, group: Group) -> list[Sample]:
         """Training rows from one group. A group without gradient gives none."""
 
-    def loss_options(self) -> dict[str, float]:
-        """Coefficients of this step for `training.losses.LossConfig`: clip_low, clip_high, ce_coef, kl_coef."""
+    def loss_options(self) -> dict[str, Any]:
+        """Fields of `training.losses.LossConfig` at this step: coefficients, and what else the rows need
+        (`methods.objectives`)."""
         return {}

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 Baseline = Literal["mean", "leave_one_out"]
+KLEstimator = Literal["k1", "k2", "k3"]
 Rewards = Sequence[Sequence[float]]
 EPSILON = 1e-6
 """Added to a standard deviation before dividing by it, as GRPO implementations do."""
@@ -74,6 +75,54 @@ def turn_credit(rewards: Rewards, gamma: float, *, std: bool = False, baseline: 
         ):
             out[i][k] = advantage
     return out
+
+
+def gae(rewards: Sequence[float], values: Sequence[float], discounts: Sequence[float], lam: float) -> list[float]:
+    """Generalised advantage estimates of one sequence of actions (arXiv 1506.02438, eq. 16).
+
+    A_t = δ_t + γ_t λ A_{t+1} with δ_t = r_t + γ_t V_{t+1} − V_t; after the last action there is no value. With λ = 1
+    and no values these are the returns-to-go of REINFORCE.
+
+    Args:
+        rewards: r_t.
+        values: V_t, the estimate before action t.
+        discounts: γ_t, from action t to the next.
+        lam: λ; 0 trusts the values, 1 the rewards.
+    """
+    out: list[float] = []
+    advantage = following = 0.0
+    for reward, value, gamma in zip(reversed(rewards), reversed(values), reversed(discounts), strict=True):
+        advantage = reward + gamma * following - value + gamma * lam * advantage
+        following = value
+        out.append(advantage)
+    return out[::-1]
+
+
+def whitened(values: Sequence[float]) -> list[float]:
+    """Minus their mean, divided by their sample standard deviation plus ε; equal values and a single one give 0."""
+    return centred(values, std=True, baseline="mean")
+
+
+def kl_estimate(log_ratio: float, estimator: KLEstimator) -> float:
+    """An estimate of KL(π ‖ π_ref) from one sampled token, log_ratio = log π − log π_ref (Schulman, 2020).
+
+    k1 = log_ratio (unbiased, of either sign), k2 = ½ log_ratio² (biased, ≥ 0), k3 = exp(−log_ratio) − 1 + log_ratio
+    (unbiased, ≥ 0).
+    """
+    if estimator == "k1":
+        return log_ratio
+    return 0.5 * log_ratio**2 if estimator == "k2" else math.expm1(-log_ratio) + log_ratio
+
+
+def explained_variance(values: Sequence[float], targets: Sequence[float]) -> float:
+    """1 − Var(targets − values) / Var(targets): 1 is a perfect value head, 0 a constant one; 0 for equal targets."""
+
+    def variance(numbers: Sequence[float]) -> float:
+        mean = sum(numbers) / max(1, len(numbers))
+        return sum((x - mean) ** 2 for x in numbers)
+
+    total = variance(targets)
+    return 1 - variance([t - v for t, v in zip(targets, values, strict=True)]) / total if total > 0 else 0.0
 
 
 def has_gradient(advantages: Sequence[Sequence[float]], tolerance: float = 1e-9) -> bool:

@@ -85,5 +85,5 @@ class RL2F(Method):
         weight, so that the weight of the latter is one among theirs."""
         return []
 
-    def loss_options(self) -> dict[str, float]:
+    def loss_options(self) -> dict[str, Any]:
         return {k: getattr(self.config, k) for k in ("clip_low", "clip_high", "kl_coef")}

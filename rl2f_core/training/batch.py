@@ -24,6 +24,8 @@ class MicroBatch:
     tokens: TokenBatch
     prefixes: tuple[int, ...]
     """Tokens at the start of each row that predict nothing wanted; rows may share them."""
+    reference_NH: torch.Tensor | None = None
+    """Hidden states of the reference, where whole distributions are compared."""
 
     @property
     def lengths(self) -> list[int]:
@@ -93,7 +95,8 @@ def _micro_batch(rows: Sequence[Sample], pad: int, device: torch.device) -> Micr
     cut = [needed_length(row) for row in rows]
     input_BT, valid_BT = right_padded([r.token_ids[:n] for r, n in zip(rows, cut, strict=True)], pad, device)
     wanted_BT = torch.zeros_like(valid_BT)
-    columns: dict[str, list[float]] = {k: [] for k in ("logprobs", "advantages", "rl", "ce", "kl", "ref_logprobs")}
+    names = ("logprobs", "advantages", "rl", "ce", "kl", "ref_logprobs", "values", "returns")
+    columns: dict[str, list[float]] = {name: [] for name in names}
     weightings: list[int] = []
     foreign: list[bool] = []
     for i, row in enumerate(rows):
@@ -114,6 +117,8 @@ def _micro_batch(rows: Sequence[Sample], pad: int, device: torch.device) -> Micr
         reference_N=tensors["ref_logprobs"] if any(row.ref_logprobs is not None for row in rows) else None,
         weighting_N=torch.tensor(weightings, dtype=torch.long, device=device) if any(weightings) else None,
         foreign_N=torch.tensor(foreign, dtype=torch.bool, device=device) if any(foreign) else None,
+        values_N=tensors["values"] if any(row.values is not None for row in rows) else None,
+        returns_N=tensors["returns"] if any(row.returns is not None for row in rows) else None,
     )
     prefixes = tuple(free_length(row) for row in rows)
     return MicroBatch(tuple(rows), input_BT, valid_BT, wanted_BT, tokens, prefixes)

@@ -8,7 +8,6 @@ from typing import Any
 
 from rl2f_core.config import StageConfig
 from rl2f_core.methods.base import Method
-from rl2f_core.methods.credit import has_gradient
 from rl2f_core.rollout.engine import Request, RolloutEngine, derive_seed
 from rl2f_core.run import RunDir
 from rl2f_core.training.curriculum import Course
@@ -50,7 +49,7 @@ class Collector:
         self.replaced = []
         budget = self.stage.max_resamples
         while budget > 0:
-            flat = [i for i, group in enumerate(groups) if not has_gradient(method.advantages(group))][:budget]
+            flat = [i for i, group in enumerate(groups) if not method.teaches(group)][:budget]
             if not flat:
                 break
             redrawn = len(self.replaced)

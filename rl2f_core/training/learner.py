@@ -1,54 +1,34 @@
-"""The learner: a LoRA adapter on a frozen base, AdamW, the three-stream loss, exact save and load.
+"""The learner: a LoRA adapter on a frozen base, AdamW, the loss of `training.losses`, exact save and load.
 
-PEFT holds the adapter and Hugging Face Accelerate wraps model and optimiser.  There is no dropout, so training draws
-no random numbers: what a step does is fixed by weights, optimiser and rows.
+PEFT holds the adapter and Hugging Face Accelerate wraps model and optimiser; a stage with a critic adds a value head.
+There is no dropout, so training draws no random numbers: what a step does is fixed by weights, optimiser and rows.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from rl2f_core.backends._shared import WORTH, saving, shares
-from rl2f_core.backends._torch import load_base, selected_logprobs
-from rl2f_core.config import LoraConfig, StageConfig
+from rl2f_core.backends._torch import load_base
+from rl2f_core.config import LoraConfig, StageAt, StageConfig
 from rl2f_core.errors import AdapterError, ConfigError, RunError
+from rl2f_core.methods.batch_credit import credited
 from rl2f_core.training.batch import MicroBatch, micro_batches, minibatches, norms_of, weighted_positions
 from rl2f_core.training.behaviour import settled, unsettled
+from rl2f_core.training.critic import ValueHead, value_loss
 from rl2f_core.training.losses import LossConfig, Norms, loss
+from rl2f_core.training.policy import PolicyModel, Wants
+from rl2f_core.training.reference import Read, read_rows, with_reference
 from rl2f_core.types import Sample
-
-
-class PolicyModel(nn.Module):
-    """The model as one call from tokens to wanted log-probabilities, so that wrappers see the whole pass."""
-
-    def __init__(self, model: Any, banned: torch.Tensor) -> None:
-        super().__init__()
-        self.model = model
-        self.banned = banned
-
-    def forward(self, batch: MicroBatch, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
-        """log p and entropy, each [N], at the wanted positions."""
-        causal_lm = self.model.get_base_model()
-        sequences = [tuple(row.token_ids[:n]) for row, n in zip(batch.samples, batch.lengths, strict=True)]
-        worth = shares(causal_lm) and saving(sequences, list(batch.prefixes)) >= WORTH
-        return selected_logprobs(
-            causal_lm,
-            batch.input_BT,
-            batch.valid_BT,
-            batch.wanted_BT,
-            temperature=temperature,
-            banned=self.banned,
-            prefixes=batch.prefixes if worth else None,
-        )
 
 
 def learning_rate(stage: StageConfig, step: int) -> float:
@@ -79,6 +59,7 @@ def _means(sums: dict[str, float], norms: Norms) -> dict[str, float]:
         out["loss/ce"] = sums["ce"] / norms.ce
     if norms.kl:
         out["kl"] = sums["kl"] / norms.kl
+    out |= {key: value / norms.rl for key, value in sums.items() if key.startswith("value/")}
     return out
 
 
@@ -98,6 +79,10 @@ def target_modules(base: Any, lora: LoraConfig) -> list[str]:
         known = {n.rsplit(".", 1)[-1] for n, m in base.named_modules() if isinstance(m, nn.Linear)}
         raise ConfigError("lora.targets names no layer of this model.", value=lora.targets, known=sorted(known))
     return names
+
+
+HEAD = "value_head.safetensors"
+"""File of the value head in a commit."""
 
 
 class Learner:
@@ -126,9 +111,8 @@ class Learner:
             ),
         )
         self.accelerator = Accelerator(cpu=device.type == "cpu")
-        self.policy = self.accelerator.prepare(
-            PolicyModel(self.model, torch.tensor(list(banned), dtype=torch.long, device=device))
-        )
+        self.reader = PolicyModel(self.model, torch.tensor(list(banned), dtype=torch.long, device=device))
+        self.policy = self.accelerator.prepare(self.reader)
         self.device, self.pad = device, pad
         self.reference: dict[str, torch.Tensor] | None = None
         self.new_optimiser(0.0)
@@ -136,21 +120,45 @@ class Learner:
     # -- weights -----------------------------------------------------------------------------------------------
     @property
     def parameters(self) -> dict[str, nn.Parameter]:
-        """The trained parameters by name."""
+        """The adapter's parameters by name."""
         return {n: p for n, p in self.model.named_parameters() if p.requires_grad}
+
+    @property
+    def head_parameters(self) -> dict[str, nn.Parameter]:
+        """The value head's parameters by name; none where the stage has no critic."""
+        head = self.reader.head
+        return {} if head is None else {f"value_head.{n}": p for n, p in head.named_parameters()}
+
+    def begin(self, options: LossConfig, stage: StageConfig) -> None:
+        """Start a stage from the present weights: a new optimiser, and a value head and a reference where needed."""
+        critic = options.credit is not None and options.credit.critic is not None
+        self.new_head(critic)
+        self.new_optimiser(stage.weight_decay)
+        moving = options.kl_coef > 0 and options.pull.weights == "ema"
+        held = moving or (options.penalised and stage.reference == "stage_start")
+        self.reference = self.snapshot() if held else None
+
+    def new_head(self, wanted: bool) -> None:
+        """A fresh value head, or none. The optimiser does not know it yet: call `new_optimiser` afterwards."""
+        model: Any = self.model
+        width = model.get_base_model().get_output_embeddings().weight.shape[1]
+        self.reader.head = ValueHead(width, self.device) if wanted else None
 
     def new_optimiser(self, weight_decay: float) -> None:
         """Forget the optimiser's state."""
-        optimiser = torch.optim.AdamW(list(self.parameters.values()), lr=0.0, weight_decay=weight_decay, foreach=False)
+        groups = [list(held.values()) for held in (self.parameters, self.head_parameters) if held]
+        optimiser = torch.optim.AdamW(
+            [{"params": group} for group in groups], lr=0.0, weight_decay=weight_decay, foreach=False
+        )
         self.optimiser = self.accelerator.prepare(optimiser)
 
     def snapshot(self) -> dict[str, torch.Tensor]:
-        """A copy of the trained parameters."""
+        """A copy of the adapter's parameters."""
         return {n: p.detach().clone() for n, p in self.parameters.items()}
 
     @torch.no_grad()
     def restore(self, weights: dict[str, torch.Tensor]) -> None:
-        """Set the trained parameters."""
+        """Set the adapter's parameters."""
         for name, parameter in self.parameters.items():
             parameter.copy_(weights[name])
 
@@ -179,38 +187,67 @@ class Learner:
         self.restore(weights)
 
     def save(self, folder: Path) -> None:
-        """Everything an exact resume needs: adapter, optimiser, reference."""
+        """Everything an exact resume needs: adapter, optimiser, and reference and value head where there are."""
         from safetensors.torch import save_file
 
         self.save_adapter(folder)
         tensors = {}
-        for name, parameter in self.parameters.items():
+        for name, parameter in (self.parameters | self.head_parameters).items():
             for key, value in self.optimiser.state.get(parameter, {}).items():
                 tensors[f"{key}|{name}"] = torch.as_tensor(value).detach().cpu().contiguous()
         save_file(tensors, folder / "optimiser.safetensors")
         if self.reference is not None:
             save_file({n: t.cpu() for n, t in self.reference.items()}, folder / "reference.safetensors")
+        if self.reader.head is not None:
+            save_file({n: p.detach().cpu() for n, p in self.head_parameters.items()}, folder / HEAD)
 
     def load(self, folder: Path) -> None:
         """Read what `save` wrote."""
         from safetensors.torch import load_file
 
         self.load_adapter(folder)
+        head = folder / HEAD
+        self.new_head(head.exists())
+        self.new_optimiser(0.0)
+        if head.exists():
+            values = load_file(head)
+            with torch.no_grad():
+                for name, parameter in self.head_parameters.items():
+                    parameter.copy_(values[name])
         held = load_file(folder / "optimiser.safetensors")
-        for name, parameter in self.parameters.items():
+        for name, parameter in (self.parameters | self.head_parameters).items():
             state = {k.split("|")[0]: v for k, v in held.items() if k.endswith(f"|{name}")}
             if state:
                 self.optimiser.state[parameter] = {
                     k: v if k == "step" else v.to(parameter.device) for k, v in state.items()
                 }
         reference = folder / "reference.safetensors"
-        self.reference = load_file(reference) if reference.exists() else None
+        found = load_file(reference, device=str(self.device)) if reference.exists() else None
+        self.reference = found
 
     # -- training ----------------------------------------------------------------------------------------------
+    def credit(
+        self, samples: Sequence[Sample], options: LossConfig, stage: StageConfig, temperature: float
+    ) -> tuple[list[Sample], dict[str, float]]:
+        """The rows with the advantages that only the whole step can tell (`methods.batch_credit`), and metrics.
+
+        Values are those of the present value head, and the reference is read here, so all passes share both.
+        """
+        wanted = options.credit
+        if wanted is None:
+            return list(samples), {}
+        values = reference = None
+        if wanted.critic is not None:
+            values = self._of_actions(samples, stage, lambda batch: self._values(batch, temperature))
+        if wanted.kl_coef:
+            with self._weights(stage.reference):
+                reference = self._of_actions(samples, stage, lambda batch: self._logprobs(batch, temperature))
+        return credited(samples, wanted, values, reference)
+
     def update(
         self, samples: Sequence[Sample], options: LossConfig, stage: StageConfig, step: int, temperature: float
     ) -> dict[str, float]:
-        """One step of training on rows, in `stage.minibatches` optimiser updates.
+        """One step of training on rows, in `stage.passes` times `stage.minibatches` optimiser updates.
 
         Args:
             samples: The rows; none gives no update.
@@ -229,15 +266,15 @@ class Learner:
         parts = minibatches(samples, stage.minibatches)
         rate = learning_rate(stage, step)
         found: dict[str, list[float]] = {}
-        for part in parts:
-            for key, value in self._update(part, options, stage, rate, temperature).items():
+        for part in parts * stage.passes:
+            for key, value in self._update(part, options, stage.at(step), rate, temperature).items():
                 found.setdefault(key, []).append(value)
         metrics = {key: sum(values) / len(values) for key, values in found.items()}
-        return {**metrics, **dropped, "learning_rate": rate, "updates": float(len(parts))}
+        return {**metrics, **dropped, "learning_rate": rate, "updates": float(len(parts) * stage.passes)}
 
     def seconds_of_update(self, samples: Sequence[Sample], stage: StageConfig, rows: int = 8) -> float:
         """An estimate of the seconds that one update on `samples` takes, from a few of them; changes nothing."""
-        few = list(samples[:rows])
+        few = [s for s in samples[:rows] if s.weighted]
         if not few:
             return 0.0
         batch = micro_batches(few, stage.micro_batch_tokens, self.pad, self.device)[0]
@@ -250,30 +287,45 @@ class Learner:
         return seconds * tokens / sum(len(s.token_ids) for s in batch.samples)
 
     def _update(
-        self, samples: Sequence[Sample], options: LossConfig, stage: StageConfig, rate: float, temperature: float
+        self, samples: Sequence[Sample], options: LossConfig, now: StageAt, rate: float, temperature: float
     ) -> dict[str, float]:
         norms = norms_of(samples)
+        critic = options.credit.critic if options.credit is not None else None
+        distributions = options.pull.form in ("full", "top_k") and bool(norms.kl)
+        wants = Wants(critic is not None, critic is None or critic.shared, pull=options.pull if distributions else None)
         sums: dict[str, float] = {}
         entropy = count = total = 0.0
         self.optimiser.zero_grad()
-        for batch in micro_batches(samples, stage.micro_batch_tokens, self.pad, self.device):
-            batch = self._reference(batch, temperature, stage.reference)
-            logp_N, entropy_N = self.policy(batch, temperature)
-            part, found = loss(logp_N, batch.tokens, norms, options)
+        for batch in micro_batches(samples, now.micro_batch_tokens, self.pad, self.device):
+            batch = self._reference(batch, temperature, options, now)
+            logp_N, entropy_N, more = self.policy(batch, temperature, wants)
+            tokens = dataclasses.replace(batch.tokens, divergence_N=more.divergence_N)
+            part, found = loss(logp_N, tokens, norms, options)
+            if critic is not None and tokens.values_N is not None and tokens.returns_N is not None:
+                told, of_values = value_loss(
+                    more.values_N, tokens.values_N, tokens.returns_N, tokens.rl_N, norms.rl, critic
+                )
+                part, found = part + told, found | of_values
             self.accelerator.backward(part)
             total += float(part.detach())
             entropy, count = entropy + float(entropy_N.sum()), count + len(entropy_N)
             for key, value in found.items():
                 sums[key] = sums.get(key, 0.0) + value
-        norm = float(self.accelerator.clip_grad_norm_(list(self.parameters.values()), stage.max_grad_norm))
-        if not (math.isfinite(total) and math.isfinite(norm)):
+        norm = float(self.accelerator.clip_grad_norm_(list(self.parameters.values()), now.max_grad_norm))
+        head = list(self.head_parameters.values())
+        of_head = {"value/grad_norm": float(self.accelerator.clip_grad_norm_(head, now.max_grad_norm))} if head else {}
+        if not all(map(math.isfinite, (total, norm, *of_head.values()))):
             self.optimiser.zero_grad()
             raise RunError("The loss or its gradient is not a finite number.", value={"loss": total, "norm": norm},
                            fix="Lower learning_rate, or resume from an earlier checkpoint.")  # fmt: skip
-        for group in self.optimiser.param_groups:
-            group["lr"], group["weight_decay"] = rate, stage.weight_decay
+        own = critic.learning_rate if critic is not None else None
+        for number, group in enumerate(self.optimiser.param_groups):
+            scale = own / now.learning_rate if own is not None and number == 1 else 1.0
+            group["lr"], group["weight_decay"] = rate * scale, now.weight_decay
         self.optimiser.step()
-        return {"loss": total, "entropy": entropy / max(count, 1), "grad_norm": norm, **_means(sums, norms)}
+        if options.kl_coef > 0 and options.pull.weights == "ema":
+            self._average(options.pull.rate)
+        return {"loss": total, "entropy": entropy / max(count, 1), "grad_norm": norm, **of_head, **_means(sums, norms)}
 
     def _behaviour(
         self, samples: Sequence[Sample], stage: StageConfig, temperature: float
@@ -292,25 +344,64 @@ class Learner:
         metrics = {"off_context/masked_frac": 1 - after / before} if before else {}
         return [found.get(id(sample), sample) for sample in samples], metrics
 
-    def _reference(self, batch: MicroBatch, temperature: float, kind: str) -> MicroBatch:
-        """The batch with log π_ref filled in, where a kl weight needs it and the row does not carry it."""
-        held_N = batch.tokens.reference_N
-        needed_N = batch.tokens.kl_N != 0 if held_N is None else (batch.tokens.kl_N != 0) & held_N.isnan()
-        if not bool(needed_N.any()):
-            return batch
-        with torch.no_grad():
-            if kind == "base":
-                with self.model.disable_adapter():
-                    logp_N, _ = self.policy(batch, temperature)
-            else:
-                if self.reference is None:
-                    raise RunError("The stage has no reference weights.", fix="Set reference: base.")
-                mine = self.snapshot()
-                try:
-                    self.restore(self.reference)
-                    logp_N, _ = self.policy(batch, temperature)
-                finally:
-                    self.restore(mine)
-        if held_N is not None:
-            logp_N = torch.where(held_N.isnan(), logp_N, held_N)
-        return dataclasses.replace(batch, tokens=dataclasses.replace(batch.tokens, reference_N=logp_N))
+    @torch.no_grad()
+    def _average(self, rate: float) -> None:
+        """Let the reference follow the policy: reference ← (1 − rate)·reference + rate·policy."""
+        if self.reference is not None:
+            for name, parameter in self.parameters.items():
+                self.reference[name].lerp_(parameter, rate)
+
+    # -- reading -----------------------------------------------------------------------------------------------
+    def _reference(self, batch: MicroBatch, temperature: float, options: LossConfig, stage: StageConfig) -> MicroBatch:
+        """The batch with what its kl weights need of the reference, where the rows do not carry it."""
+        pull = options.pull
+        distributions = pull.form in ("full", "top_k")
+        kind = {"stage": stage.reference, "live": "live", "ema": "stage_start"}[pull.weights]
+
+        def read(rows: MicroBatch) -> torch.Tensor:
+            with self._weights(kind):
+                return (self._hidden if distributions else self._logprobs)(rows, temperature)
+
+        return with_reference(
+            batch, read, limit=stage.micro_batch_tokens, pad=self.pad, device=self.device, distributions=distributions
+        )
+
+    @contextlib.contextmanager
+    def _weights(self, kind: str) -> Iterator[None]:
+        """The model with the weights of a reference: `base`, `stage_start` (as held), or its own for `live`."""
+        if kind == "live":
+            yield
+        elif kind == "base":
+            with self.model.disable_adapter():
+                yield
+        elif self.reference is None:
+            raise RunError("The stage has no reference weights.", fix="Set reference: base.")
+        else:
+            mine = self.snapshot()
+            try:
+                self.restore(self.reference)
+                yield
+            finally:
+                self.restore(mine)
+
+    @torch.no_grad()
+    def _logprobs(self, batch: MicroBatch, temperature: float) -> torch.Tensor:
+        return self.policy(batch, temperature)[0]
+
+    @torch.no_grad()
+    def _hidden(self, batch: MicroBatch, temperature: float) -> torch.Tensor:
+        return self.policy(batch, temperature, Wants(hidden=True))[2].hidden_NH
+
+    @torch.no_grad()
+    def _values(self, batch: MicroBatch, temperature: float) -> torch.Tensor:
+        return self.policy(batch, temperature, Wants(values=True))[2].values_N
+
+    def _of_actions(self, samples: Sequence[Sample], stage: StageConfig, read: Read) -> list[list[float]]:
+        """What `read` finds at each token with rl weight, a list a row, 0 elsewhere."""
+        bare = [dataclasses.replace(s, kl=[0.0] * len(s.kl), ce=[0.0] * len(s.ce)) for s in samples]
+        parts = read_rows(bare, read, limit=stage.micro_batch_tokens, pad=self.pad, device=self.device)
+        out = []
+        for sample, part in zip(bare, parts, strict=True):
+            numbers = iter(part.tolist() if part is not None else [])
+            out.append([next(numbers) if weight else 0.0 for weight in sample.rl])
+        return out

@@ -20,6 +20,7 @@ from rl2f_core.evaluation.costs import teacher_costs
 from rl2f_core.evaluation.preflight import preflight
 from rl2f_core.events import CheckpointEvent, DialogueEvent, Event, LogEvent, MetricEvent
 from rl2f_core.methods.base import Method, Scene
+from rl2f_core.methods.rows import turn_means
 from rl2f_core.rollout.build import build_backend, build_engine
 from rl2f_core.rollout.engine import derive_seed
 from rl2f_core.run import Journal, Progress, RunDir, Stop, sha256
@@ -80,6 +81,8 @@ class Trainer:
     # -- one stage ---------------------------------------------------------------------------------------------
     def _begin(self, index: int, stage: StageConfig, method: Method) -> None:
         """Set the starting weights, check that there is something to learn, and commit."""
+        from rl2f_core.training.losses import LossConfig
+
         refused = self.position.get("refused")
         if refused and not self.config.preflight.override:
             raise PreflightError(refused["reason"], fix=refused["fix"])
@@ -90,9 +93,7 @@ class Trainer:
         elif stage.start_from is not None:
             steps = next(s.steps for s in self.config.stages if s.name == stage.start_from)
             self.learner.load_adapter(self.run_dir.checkpoint(f"{stage.start_from}@{steps}"))
-        self.learner.new_optimiser(stage.weight_decay)
-        needs_reference = method.loss_options().get("kl_coef", 0) > 0 and stage.reference == "stage_start"
-        self.learner.reference = self.learner.snapshot() if needs_reference else None
+        self.learner.begin(LossConfig(**method.loss_options()), stage)
         self._sync(f"{stage.name}@0")
         collector = Collector(self.engine, stage, self.config.seed, ADAPTER, run_dir=self.run_dir)
         for number, text in enumerate(method.prepare(collector, self.config.evaluation)):
@@ -159,7 +160,8 @@ class Trainer:
             clock.lap("rollout")
             samples = [sample for group in groups for sample in method.samples(group)]
             options = LossConfig(**method.loss_options())
-            metrics = self.learner.update(samples, options, now, step, temperature)
+            samples, credited = self.learner.credit(samples, options, now, temperature)
+            metrics = credited | self.learner.update(samples, options, now, step, temperature)
             clock.lap("update")
             turns = method.max_turns(self.config.rollout.max_turns)
             values = {**step_metrics(groups, turns, method), **metrics}
@@ -175,7 +177,7 @@ class Trainer:
                 values["floor"] = self.engine.environment.floor().score
             if course is not None:
                 values |= self._advance(course, stage, step, played, method)
-            self.journal.emit(self._dialogues(stage, step + 1, played, "train", method))
+            self.journal.emit(self._dialogues(stage, step + 1, played, "train", method, samples))
             event = MetricEvent(id=f"metric:{stage.name}:{step + 1}", stage=stage.name, step=step + 1, values=values)
             self.journal.emit([event])
             if (step + 1) % stage.save_every == 0 or step + 1 == stage.steps:
@@ -231,15 +233,24 @@ class Trainer:
         self.journal.emit([event])
 
     def _dialogues(
-        self, stage: StageConfig, step: int, groups: Sequence[Group], phase: Any, method: Method | None = None
+        self,
+        stage: StageConfig,
+        step: int,
+        groups: Sequence[Group],
+        phase: Any,
+        method: Method | None = None,
+        samples: Sequence[Sample] = (),
     ) -> list[Event]:
         """One event a dialogue, with the advantages it was trained with."""
         events: list[Event] = []
+        whole = {sample.dialogue: sample for sample in samples if sample.rewards is not None}
         for group in groups:
             trained = iter(method.advantages(group)) if method is not None and method.on_policy else iter(())
             for rollout in group.rollouts:
                 dialogue = rollout.dialogue
                 advantages = next(trained, None) if dialogue.trainable else None
+                if dialogue.id in whole:
+                    advantages = turn_means(rollout, whole[dialogue.id])
                 if advantages is not None:
                     turns = [
                         t.model_copy(update={"advantage": a}) for t, a in zip(dialogue.turns, advantages, strict=True)

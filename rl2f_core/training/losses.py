@@ -5,6 +5,7 @@
 with ρ = exp(log π − log π_behaviour) and k3 = exp(d) − 1 − d, d = log π_ref − log π, which is never negative and whose
 expectation under π is KL(π ‖ π_ref) (Schulman, "Approximating KL divergence", 2020).  It is *added*: drift costs.
 What stands in the first mean is PPO's; a row may ask for another weighting of its tokens (`objective`).
+`LossConfig.pull` names other divergences.  Under a critic the value loss is a fourth term (`training.critic`).
 """
 
 from __future__ import annotations
@@ -13,22 +14,37 @@ from dataclasses import dataclass
 
 import torch
 
+from rl2f_core.methods.objectives import BatchCredit, Pull
+from rl2f_core.training.divergence import k3, ratio_weights, score_function
 from rl2f_core.types import WEIGHTINGS
+
+STILL = Pull()
+"""k3 toward the stage's reference."""
 
 
 @dataclass(frozen=True)
 class LossConfig:
-    """Coefficients of the streams."""
+    """Coefficients of the streams, and what else a method declares of its loss."""
 
     clip_low: float = 0.2
     clip_high: float = 0.2
     ce_coef: float = 1.0
     kl_coef: float = 0.0
+    pull: Pull = STILL
+    """What the kl stream pulls to, and by which divergence."""
+    credit: BatchCredit | None = None
+    """How rows with token rewards get their advantages; None for methods whose rows bring them."""
+
+    @property
+    def penalised(self) -> bool:
+        """Drift from the stage's reference costs something, in the loss or in the reward."""
+        stream = self.kl_coef > 0 and self.pull.weights == "stage"
+        return stream or (self.credit is not None and self.credit.kl_coef > 0)
 
 
 @dataclass(frozen=True)
 class TokenBatch:
-    """Aligned arrays of the weighted tokens of some rows, each [N]; NaN in the reference where it is not known."""
+    """Aligned arrays of the weighted tokens of some rows, each [N]; NaN where reference, value or return is unknown."""
 
     behaviour_N: torch.Tensor
     advantages_N: torch.Tensor
@@ -40,6 +56,10 @@ class TokenBatch:
     """Position in `types.WEIGHTINGS`; None is `ppo` for all."""
     foreign_N: torch.Tensor | None = None
     """True where the token was sampled under another context than its row's; None is nowhere."""
+    values_N: torch.Tensor | None = None
+    returns_N: torch.Tensor | None = None
+    divergence_N: torch.Tensor | None = None
+    """Of whole distributions, already compared; 0 where there is no kl weight."""
 
 
 @dataclass(frozen=True)
@@ -84,10 +104,26 @@ def objective(logp_N: torch.Tensor, batch: TokenBatch, config: LossConfig) -> to
     return value_N
 
 
-def k3(logp_N: torch.Tensor, reference_N: torch.Tensor) -> torch.Tensor:
-    """The k3 estimate of KL(π ‖ π_ref) at each token, [N], ≥ 0."""
-    difference_N = reference_N - logp_N
-    return difference_N.exp() - 1 - difference_N
+def pulled(logp_N: torch.Tensor, batch: TokenBatch, pull: Pull) -> tuple[torch.Tensor, torch.Tensor]:
+    """The kl stream's loss and, for the metrics, its estimate of the divergence at each token with kl weight, [M].
+
+    Raises `ValueError` where the reference, or the divergence of whole distributions, is missing.
+    """
+    held_N = batch.kl_N != 0  # elsewhere the reference may be unknown, and exp(d) may overflow: inf · 0 is NaN
+    logp_M = logp_N[held_N]
+    if pull.form in ("full", "top_k"):
+        if batch.divergence_N is None:
+            raise ValueError("The divergence of whole distributions needs those of the reference.")
+        loss_M = told_M = batch.divergence_N[held_N]
+    else:
+        if batch.reference_N is None:
+            raise ValueError("A kl weight needs the reference's log-probabilities.")
+        reference_M = batch.reference_N[held_N]
+        loss_M = k3(logp_M, reference_M) if pull.form == "k3" else score_function(logp_M, reference_M)
+        told_M = loss_M if pull.form == "k3" else logp_M - reference_M
+    if pull.ratio_clip is not None:
+        loss_M = loss_M * ratio_weights(logp_M, batch.behaviour_N[held_N], pull.ratio_clip)
+    return loss_M, told_M.detach()
 
 
 def loss(
@@ -95,7 +131,7 @@ def loss(
 ) -> tuple[torch.Tensor, dict[str, float]]:
     """This micro-batch's part of the loss, and sums for the metrics (divide each by its stream's norm).
 
-    Raises `ValueError` where a kl weight has no reference.
+    Raises `ValueError` where a kl weight has no reference (`pulled`).
     """
     total = logp_N.new_zeros(())
     sums: dict[str, float] = {}
@@ -109,12 +145,10 @@ def loss(
         total = total + config.ce_coef * part / norms.ce
         sums["ce"] = float(part.detach())
     if norms.kl:
-        if batch.reference_N is None:
-            raise ValueError("A kl weight needs the reference's log-probabilities.")
-        held_N = batch.kl_N != 0  # elsewhere the reference may be unknown, and exp(d) may overflow: inf · 0 is NaN
-        part = (k3(logp_N[held_N], batch.reference_N[held_N]) * batch.kl_N[held_N]).sum()
-        total = total + config.kl_coef * part / norms.kl
-        sums["kl"] = float(part.detach())
+        weights_M = batch.kl_N[batch.kl_N != 0]
+        loss_M, told_M = pulled(logp_N, batch, config.pull)
+        total = total + config.kl_coef * (loss_M * weights_M).sum() / norms.kl
+        sums["kl"] = float((told_M * weights_M).sum())
     return total, sums
 
 
