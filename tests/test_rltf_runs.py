@@ -62,8 +62,8 @@ def test_each_method_and_a_made_up_one_train_to_the_end_of_a_run(
     registry.discover()
     monkeypatch.setitem(registry._components["method"], "borrowed", Borrowed)
     methods: list[Any] = [*FAMILY, {"type": "borrowed", "coef_schedule": "linear"}]
-    shared = {"tasks_per_step": 2, "group_size": 4, "learning_rate": 0.002, "minibatches": 2}
-    steps = [1] * len(FAMILY) + [4]
+    shared = {"tasks_per_step": 3, "group_size": 4, "learning_rate": 1e-4, "minibatches": 2, "start_from": "base"}
+    steps = [1] * len(FAMILY) + [3]
     stages = [
         {"name": f"s{i}", "method": m, "steps": n, **shared}
         for i, (m, n) in enumerate(zip(methods, steps, strict=True))
@@ -80,8 +80,13 @@ def test_each_method_and_a_made_up_one_train_to_the_end_of_a_run(
     assert any("off_context/ratio" in values for values in by_method["rltf_sd"])
     assert all("loss/ce" in values for name in ("rltf_fm", "rl2f_self") for values in by_method[name])
     assert not any("loss/ce" in values or "off_context/ratio" in values for values in by_method["rltf_grpo"])
-    borrowed = ["loss/ce" in values for values in by_method["borrowed"]]  # its coefficient grows from 0
-    assert not borrowed[0] and any(borrowed)
+    stage = config.stages[-1].name  # its coefficient grows from 0, and there must be something to borrow
+    for step, values in enumerate(by_method["borrowed"], start=1):
+        ends: dict[str, set[bool]] = {}
+        for event in dialogues:
+            if (event.phase, event.stage, event.step) == ("train", stage, step):
+                ends.setdefault(event.dialogue.group, set()).add(event.dialogue.solved)
+        assert ("loss/ce" in values) == (step > 1 and {True, False} in ends.values())
     later = [turn for event in dialogues for turn in event.dialogue.turns if turn.index]
     assert later and all(turn.prompt is not None and turn.prompt.startswith("revise@") for turn in later)
 
