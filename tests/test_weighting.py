@@ -58,7 +58,7 @@ def test_tokens_of_different_weightings_share_one_mean_and_do_not_touch_each_oth
     total, _ = loss(logp, batch, Norms(3.5, 0, 0), LossConfig())
     total.backward()
     # ρ 2: min(2, 1.2) + 2 + 1.2·log ½ + ½·2, over 3.5
-    assert float(total) == pytest.approx(-(1.2 + 2 + 1.2 * log(0.5) + 1) / 3.5)
+    assert total.item() == pytest.approx(-(1.2 + 2 + 1.2 * log(0.5) + 1) / 3.5)
     assert logp.grad is not None and logp.grad.tolist() == pytest.approx([0, -2 / 3.5, -1.2 / 3.5, -1 / 3.5])
 
 
