@@ -110,8 +110,8 @@ def _has_shape(node: Node, data: Any) -> bool:
 
 
 def _member(node: Node, tag: str) -> Node:
-    """The member of a union that pydantic's tag (`tuple[str, ...]`, `literal['a']`, `int`) speaks of."""
-    wanted = _TAGS.get(re.split(r"\W", tag)[0], "object")
+    """The member of a union that pydantic's tag (`tuple[str, ...]`, `literal['a']`, `constrained-int`) speaks of."""
+    wanted = _TAGS.get(re.split(r"\W", tag.removeprefix("constrained-"))[0], "object")
     return next((o for o in node["options"] if o["kind"] == wanted), {"kind": "any"})
 
 
