@@ -135,7 +135,7 @@ class Tally:
         if len(self.asked) > 1:
             parts.append("; ".join(f"{level}: {share(self.kept[level], n)}" for level, n in sorted(self.asked.items())))
         told = ", ".join(f"{n} {fate.replace('_', ' ')}" for fate, n in self.fates.most_common())
-        parts.append(f"of {samples} samples {told}")
+        parts.append(f"Of {samples} samples: {told}")
         if self.repeats:
             parts.append(f"{self.repeats} of {self.drawn} tasks came again and were not asked")
         if self.usage.cost is not None:
