@@ -24,7 +24,7 @@ def runs(sample: Sample, stream: str) -> set[tuple[int, ...]]:
 
 def check_method(method: Method) -> None:
     """Rows weigh whole attempts as they were sampled, or whole hints by cross-entropy; options fit the loss."""
-    for history in ("dialogue", "fresh"):
+    for history in method.histories:
         _check(method, history)
 
 

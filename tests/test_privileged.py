@@ -28,7 +28,8 @@ ELSEWHERE = ("human", "self_critique")
 TEACHERS = [name for name in registry.names("teacher") if name not in ELSEWHERE]
 OTHER_MODEL = {"llm": {"type": "llm", "llm": {"type": "local", "model": {"name": "another"}}, "max_new_tokens": 40}}
 """A teacher's model has a backend of its own here, so that the student's prompts stay apart from the teacher's."""
-METHODS = [name for name in registry.names("method") if registry.get("method", name).on_policy]  # type: ignore[attr-defined]
+METHODS = ["rl2f", "rlvr", "reinforce_pp"]
+"""Those whose rows are whole dialogues; what the rows of the others weigh is part of their contract."""
 SENTINEL = "PRIVILEGED-7731-SENTINEL"
 GARBAGE = ("I do not know.", "", "<answer>", "<answer>??</answer>", "<|im_end|>", "Correct so far:")
 

@@ -45,6 +45,8 @@ class Method(ABC):
     """Whether it trains on the student's own dialogues, so that a preflight can say if there is anything to learn."""
     trains: ClassVar[bool] = True
     """Whether its stages change weights; one that does not makes a data set and saves no checkpoint."""
+    histories: ClassVar[tuple[str, ...]] = ("dialogue", "fresh")
+    """The `rollout.history` that its rows can be made from; its `check_stage` refuses another."""
 
     def __init__(self, config: Any) -> None:
         self.config = config

@@ -58,6 +58,8 @@ class TokenRewardConfig(BaseConfig):
 class TokenReward(Method):
     """Rows of token rewards that the whole batch is credited with."""
 
+    histories = ("dialogue",)
+
     def baselines(self, group: Group) -> list[list[float]] | None:
         """What is subtracted from the returns of each turn of each trainable rollout, or None."""
         return None

@@ -37,6 +37,8 @@ class FreshGradientConfig(RevisionGradientConfig):
 class RLTFGRPO(RL2F):
     """Multi-turn GRPO over fresh prompts, one row a turn."""
 
+    histories = ("fresh",)
+
     class Config(FreshGradientConfig):
         """Reinforcement on first attempts and on revisions under a fresh prompt."""
 
