@@ -177,7 +177,9 @@ def test_who_follows_keeps_the_steps_before_the_bad_one_and_changes_that_one():
 
 # -- splits and constant answers -----------------------------------------------------------------------------------
 @pytest.mark.parametrize(
-    "env", [matrix(smallest=3, largest=3), path(smallest=3, largest=3), maze(rooms=2), maze()], ids=str
+    "env",
+    [matrix(smallest=3, largest=3), path(smallest=3, largest=3), maze(rooms=2), maze()],
+    ids=["matrix", "path", "small maze", "maze"],
 )
 def test_no_problem_stands_in_two_splits(env: Environment):
     keys = {split: {env.canonical(env.task(split, i)) for i in range(60)} for split in SPLITS}
@@ -205,7 +207,7 @@ def test_the_constant_answer_is_measured_over_tasks():
     assert matrix().floor().score < 0.2
 
 
-@pytest.mark.parametrize("env", [matrix(), path(), path(infeasible=1.0), maze()], ids=str)
+@pytest.mark.parametrize("env", [matrix(), path(), path(infeasible=1.0), maze()], ids=["matrix", "path", "no way", "maze"])
 def test_a_worked_solution_ends_in_the_right_answer(env):
     for index in range(20):
         task = env.task("train", index)
