@@ -206,6 +206,7 @@ class EquivalentLeak(LeakDetector):
                 if self._accepts(ground, normal)
             ]
         posed = ground.posed
+        hint: Normalised | None = None
         shown: dict[tuple[str, str], bool] = {}
         for start, end, normal, loose, operands, words in found:
             if len(operands) > 1 and operands in posed:
@@ -217,7 +218,7 @@ class EquivalentLeak(LeakDetector):
                 texts = (problem, *own_texts(env, query.task, normal, query.attempts, query.hint))
                 shown[key] = stands_shown(env, query.task, words, normal, texts) or listed_in(normal, problem)
             if loose or shown[key]:
-                hint = normalise(query.hint)
+                hint = hint or normalise(query.hint)
                 phrase = asserted(hint, *hint.locate(start, end), problem)
                 if phrase is None:
                     continue
