@@ -37,6 +37,8 @@ KNOWN_RUN: dict[str, Any] = {"known": "runs"}
 KNOWN_CHECKPOINT: dict[str, Any] = {"known": "checkpoints"}
 """Mark of a field that holds the folder of an adapter to load: a form offers those of the known runs alone."""
 
+KNOWN_PROBLEMS: dict[str, Any] = {"known": "problems"}
+"""Mark of a field that names problems to read: a form takes the names of known data sets alone, and no file."""
 KNOWN_DATA: dict[str, Any] = {"known": "data"}
 """Mark of a field that names a data set: a form takes the name of a stage, or a data set's folder in one of the
 studio's runs."""

@@ -207,7 +207,9 @@ def test_the_constant_answer_is_measured_over_tasks():
     assert matrix().floor().score < 0.2
 
 
-@pytest.mark.parametrize("env", [matrix(), path(), path(infeasible=1.0), maze()], ids=["matrix", "path", "no way", "maze"])
+@pytest.mark.parametrize(
+    "env", [matrix(), path(), path(infeasible=1.0), maze()], ids=["matrix", "path", "no way", "maze"]
+)
 def test_a_worked_solution_ends_in_the_right_answer(env):
     for index in range(20):
         task = env.task("train", index)

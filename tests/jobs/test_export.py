@@ -165,8 +165,8 @@ def test_a_hint_that_ended_the_dialogue_is_data_but_no_message() -> None:
 def secret(events: list[DialogueEvent], tmp_path: Path, **more: Any) -> dict[str, list[dict[str, Any]]]:
     """Export events whose tasks have a marked answer that no attempt or hint names; the rows of every type."""
     run = write_run(tmp_path / "run", events)
-    export([FolderSource(run)], ExportSettings(**more), tmp_path / "out")
-    return {name: rows_of(tmp_path / "out" / f"{name}.jsonl") for name in FORMATS}
+    export([FolderSource(run)], (settings := ExportSettings(**more)), tmp_path / "out")
+    return {name: rows_of(tmp_path / "out" / f"{name}.jsonl") for name in settings.formats}
 
 
 def test_the_answer_is_in_no_prompt_unless_it_is_asked_for(tmp_path: Path) -> None:

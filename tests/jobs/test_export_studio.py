@@ -62,7 +62,7 @@ def test_database_and_folder_give_the_same_rows(db: Database, studio: Studio, tm
     )
     number = add(db, studio, events=[*leaky_events(), evaluated])
     for name, made in (("a", source(db, studio, number)), ("b", FolderSource(studio.folder("leaky")))):
-        assert export([made], ExportSettings(labels="detector"), tmp_path / name) is not None
+        assert export([made], ExportSettings(labels="detector", formats=tuple(FORMATS)), tmp_path / name) is not None
     for name in FORMATS:
         one, other = rows_of(tmp_path / "a" / f"{name}.jsonl"), rows_of(tmp_path / "b" / f"{name}.jsonl")
         for row in (*one, *other):

@@ -21,7 +21,10 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An export of all types from a run with leaking and clean hints."""
     folder = tmp_path_factory.mktemp("export")
     run = write_run(folder / "run", leaky_events(tasks=6, siblings=4))
-    assert export([FolderSource(run)], ExportSettings(), folder / "out", name="leaky hints") is not None
+    assert (
+        export([FolderSource(run)], ExportSettings(formats=tuple(FORMATS)), folder / "out", name="leaky hints")
+        is not None
+    )
     return folder / "out"
 
 
