@@ -121,7 +121,7 @@ def test_every_text_field_that_names_weights_takes_only_what_is_known() -> None:
         ("rescore", "run"): "runs", ("fork", "source"): "runs", ("hint_value", "source"): "runs",
         ("derivation", "prompt"): "judges", ("rollout", "fresh_prompt"): "prompts",
         ("rltf_fm", "critique_prompt"): "prompts", ("rl2f_self", "critique_prompt"): "prompts",
-        ("math", "source"): "problems", ("math", "test_source"): "problems",
+        ("sft", "data"): "data", ("math", "source"): "problems", ("math", "test_source"): "problems",
     }  # fmt: skip
     for place in (("eval", "adapters"), ("fork", "checkpoints"), ("hint_value", "checkpoints")):
         adapters = next(field for path, field in all_fields() if path == place)
