@@ -172,11 +172,17 @@ class Source:
             return self.engine.play(requests, adapter=self.adapter, policy=self.policy, max_turns=1,
                                     temperature=self.temperature, advanced=advanced), Usage()  # fmt: skip
         found = []
-        for request in requests:
-            text = self.engine.environment.worked_solution(request.task)
-            error = "The environment has no worked solution for this task."
+        error = "The environment has no worked solution for this task."
+        texts = [self.engine.environment.worked_solution(request.task) for request in requests]
+        self._prepare(requests, texts)
+        for request, text in zip(requests, texts, strict=True):
             found.append(self._written(request, text, None if text is not None else error))
         return found, Usage()
+
+    def _prepare(self, requests: Sequence[Request], texts: Sequence[str | None]) -> None:
+        """Have the environment judge all answers together, where that is cheaper."""
+        said = zip(requests, texts, strict=True)
+        self.engine.environment.prepare([(request.task, text) for request, text in said if text is not None])
 
     def _ask(self, llm: ChatModel, requests: Sequence[Request]) -> tuple[list[Rollout], Usage]:
         environment = self.engine.environment
@@ -187,6 +193,7 @@ class Source:
             problem = environment.prompt(request.task.public)
             asked.append(ChatRequest((*head, Message(role="user", content=problem)), request.seed))
         told = llm.complete(asked, max_new_tokens=self.engine.config.max_new_tokens, temperature=self.temperature)
+        self._prepare(requests, [None if said.error else said.text for said in told])
         rollouts, usage = [], Usage()
         for request, said in zip(requests, told, strict=True):
             usage = usage + said.usage
