@@ -35,8 +35,8 @@ ROW = 3_000
 def shrunk(config: RunConfig) -> RunConfig:
     """The same experiment in small: the tiny model, one step of two tasks a stage, one task to evaluate on.
 
-    A teacher or judge behind an endpoint becomes the tiny model. As that answers nothing right, the source of a `distill`
-    stage becomes the environment's worked solutions, where it has them.
+    A teacher or judge behind an endpoint becomes the tiny model. As that answers nothing right, the source of a
+    `distill` stage becomes the environment's worked solutions, where it has them.
     """
     data = _smaller(config.model_dump(mode="json"))
     data["model"] = {"name": MODEL, "device": "cpu", "dtype": "float32"}
@@ -57,7 +57,7 @@ def _stage(stage: dict[str, Any], solved: bool) -> dict[str, Any]:
     small = {**stage, **STAGE, **({"group_size": 1} if stage["group_size"] == 1 else {})}
     if stage["method"]["type"] == "distill" and solved:
         chosen = {key: stage["method"][key] for key in ("type", "keep", "unique")}
-        small |= {"method": {**chosen, "source": "solution", "max_new_tokens": ROW}, "group_size": 1}
+        small |= {"method": {**chosen, "source": "solution", "max_kept_tokens": ROW}, "group_size": 1}
     return small
 
 

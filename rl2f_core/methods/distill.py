@@ -48,8 +48,9 @@ class Distill(Method):
         """task: each problem once, up to renaming; a task that comes again is not asked. text: only what is word for
         word the same problem and answer counts as a duplicate."""
         max_new_tokens: int | None = Field(None, ge=1)
-        """Tokens that the source may write; None is `rollout.max_new_tokens`. An answer that is longer than the student
-        may write is not kept."""
+        """Tokens that the source may write; None is `rollout.max_new_tokens`."""
+        max_kept_tokens: int | None = Field(None, ge=1)
+        """Tokens of the longest answer that is kept; None is `rollout.max_new_tokens`, what the student may write."""
 
         @model_validator(mode="after")
         def _llm_has_a_use(self) -> Distill.Config:
