@@ -344,9 +344,7 @@ class BaseRun(BaseConfig):
 
     @model_validator(mode="after")
     def _environment_fits(self) -> BaseRun:
-        check = getattr(self.environment, "check_run", None)
-        if check is not None:
-            check(self)
+        _check_run(self.environment, self)
         return self
 
     @model_validator(mode="after")
@@ -393,6 +391,8 @@ class RunConfig(BaseRun):
             if stage.curriculum is not None:
                 method: Any = registry.get("method", stage.method.type)  # type: ignore[attr-defined]
                 stage.curriculum.check(stage.name, self.environment, on_policy=method.on_policy)
+                for level in stage.curriculum.environments(self.environment):
+                    _check_run(level, self)
             seen.append(stage.name)
         for name in self.evaluation.checkpoints:
             if name not in ("base", "stages") and not any(_saves(stage, name) for stage in self.stages):
@@ -402,6 +402,13 @@ class RunConfig(BaseRun):
                     f"{', '.join(f'{stage.name}@{stage.steps}' for stage in self.stages if stage.trains)}"
                 )
         return self
+
+
+def _check_run(environment: Any, run: BaseRun) -> None:
+    """Let an environment's configuration refuse the rest of the run. Raises `ValueError`."""
+    check = getattr(environment, "check_run", None)
+    if check is not None:
+        check(run)
 
 
 def _saves(stage: StageConfig, checkpoint: str) -> bool:

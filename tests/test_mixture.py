@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import json
 import random
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,8 @@ import pytest
 from rl2f_core import registry
 from rl2f_core.backends.fake import FakeBackend
 from rl2f_core.config import RunConfig, parse_config
+from rl2f_core.curricula import marked
+from rl2f_core.environments.arithmetic import Arithmetic
 from rl2f_core.environments.base import Environment, wrap
 from rl2f_core.environments.mixture import SYSTEM, Mixture
 from rl2f_core.errors import ConfigError, DataError
@@ -24,7 +28,9 @@ from rl2f_core.rollout.build import build_control, build_engine
 from rl2f_core.run import Journal, Progress, RunDir
 from rl2f_core.teachers.base import FeedbackRequest
 from rl2f_core.training.collect import Collector
-from rl2f_core.training.metrics import part_metrics
+from rl2f_core.training.curriculum import course_of
+from rl2f_core.training.metrics import floor_of, part_metrics
+from rl2f_core.training.stored import read_rows
 from rl2f_core.types import Task, Turn
 
 PARTS: list[dict[str, Any]] = [
@@ -32,6 +38,9 @@ PARTS: list[dict[str, Any]] = [
     {"environment": {"type": "knights_knaves", "depth": 3}, "share": 1, "name": "kk2"},
     {"environment": {"type": "knights_knaves", "people": 3}, "share": 1, "name": "kk3"},
 ]
+
+
+PLAIN = registry.get("environment", "guess_number").Config()  # type: ignore[attr-defined]
 
 
 def mixture(*parts: dict[str, Any]) -> Mixture:
@@ -61,9 +70,11 @@ def test_every_question_about_a_task_goes_to_its_part() -> None:
     asked = {
         name
         for name, method in inspect.getmembers(Environment, inspect.isfunction)
-        if {"task", "public"} & set(inspect.signature(method).parameters)
+        for of in inspect.signature(method).parameters.values()
+        if of.name == "public" or "Task" in str(of.annotation)
     }
-    assert len(asked) >= 15 and asked - set(vars(Mixture)) == set()
+    assert {"perturbations", "worked_solution", "prepare", "holds", "prompt"} <= asked and len(asked) >= 20
+    assert asked - set(vars(Mixture)) == set()
 
 
 def test_a_task_is_worded_judged_and_hinted_on_as_in_its_own_environment() -> None:
@@ -86,6 +97,48 @@ def test_a_task_is_worded_judged_and_hinted_on_as_in_its_own_environment() -> No
         assert held.parts_of(task, gold) == part.parts_of(own, gold)
     with pytest.raises(DataError, match="names no part"):
         held.verify(held.task("train", 0).model_copy(update={"public": {"low": 1, "high": 8}}), "x")
+
+
+def test_what_a_part_can_do_more_the_mixture_can_do_with_its_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Worked solutions, perturbed copies, walks that an attempt holds, and batches to judge."""
+    held = mixture(
+        {"environment": {"type": "knights_knaves"}},
+        {"environment": "shortest_path"},
+        {"environment": "secret_code"},
+    )
+    puzzle, walk, code = (first(held, label) for label in held.parts)
+    for task in (puzzle, walk):
+        told = held.worked_solution(task)
+        assert told is not None and held.verify(task, told).correct
+    assert held.worked_solution(code) is None
+    assert held.unsolved_in(held.config) == ("secret_code",)
+    copies = held.perturbations(puzzle)
+    assert {"renamed", "reordered"} < set(copies) <= set(held.copies_in(held.config)) and held.perturbations(walk) == {}
+    for copy in copies.values():
+        assert held.part_of(copy) == "knights_knaves" and copy.id != puzzle.id
+        assert held.verify(copy, wrap(held.answer(copy))).correct
+    assert held.holds(walk, "R R D D", "R R", "Go on.") and not held.holds(walk, "D R R", "R R", "Go on.")
+    assert held.holds(code, "A B", "B A", "")
+    told_of: dict[str, Any] = {}
+    for label, part in held.parts.items():
+        monkeypatch.setattr(part, "prepare", partial(told_of.__setitem__, label))
+    held.prepare([(walk, "a"), (code, "b"), (walk, "c")])
+    own = walk.model_copy(update={"public": {k: v for k, v in walk.public.items() if k != "mixture"}})
+    assert told_of["shortest_path"] == [(own, "a"), (own, "c")] and list(told_of) == ["shortest_path", "secret_code"]
+
+
+def test_a_row_of_a_plain_environment_becomes_a_task_of_its_part(tmp_path: Path) -> None:
+    held = mixture()
+    own, other = held.parts["kk2"].task("train", 4), Arithmetic(Arithmetic.Config()).task("train", 0)
+    rows = [{"prompt": "p", "completion": "<answer>x</answer>", "task_data": task.model_dump(mode="json")}
+            for task in (own, first(held, "kk3"), other)]  # fmt: skip
+    (tmp_path / "a.jsonl").write_text("\n".join(json.dumps(row) for row in rows[:2]))
+    read = [row.task for row in read_rows(tmp_path / "a.jsonl", held)]
+    assert [held.part_of(task) for task in read] == ["kk2", "kk3"]
+    assert held.verify(read[0], wrap(held.parts["kk2"].answer(own))).correct
+    (tmp_path / "b.jsonl").write_text(json.dumps(rows[2]))
+    with pytest.raises(DataError, match="another environment than this run's mixture"):
+        read_rows(tmp_path / "b.jsonl", held)
 
 
 def test_one_system_message_stays_the_system_message_and_others_stand_before_their_problems() -> None:
@@ -147,7 +200,7 @@ def test_a_step_has_numbers_of_each_part_and_a_plain_environment_has_none() -> N
     engine = build_engine(settings, FakeBackend(script=said))
     method = registry.get("method", "rl2f")(settings.stages[0].method)
     groups = Collector(engine, settings.stages[0], seed=1).rollouts(0, method)
-    values = part_metrics(groups, 2, method, engine.environment)
+    values = part_metrics(groups, 2, method, [engine.environment] * len(groups))
     assert values["tasks/guess_number"] + values["tasks/secret_code"] == 6 and values["tasks/secret_code"] >= 2
     for name in ("guess_number", "secret_code"):
         own = [r.dialogue for g in groups if g.task.environment == name for r in g.rollouts]
@@ -156,7 +209,26 @@ def test_a_step_has_numbers_of_each_part_and_a_plain_environment_has_none() -> N
         assert values[f"solved_first/{name}"] == pytest.approx(firsts)
         assert values[f"reward/{name}"] == pytest.approx(sum(t.reward for d in own for t in d.turns) / len(own))
     assert values["solved/guess_number"] > 0 == values["solved/secret_code"] == values["groups/frac_mixed/secret_code"]
-    assert part_metrics(groups, 2, method, registry.get("environment", "guess_number")({})) == {}
+    plain = build_engine(config().model_copy(update={"environment": PLAIN}), FakeBackend()).environment
+    assert part_metrics(groups, 2, method, [plain] * len(groups)) == {}
+
+
+def test_the_floor_of_a_step_is_that_of_the_levels_it_played() -> None:
+    """One task in 4 numbers and three in 8: the best constant answers solve 1/4 and 1/8."""
+    levels = [{"settings": {"parts.0.environment.size": size, "parts.1.environment.size": size}, "steps": 1}
+              for size in (4, 8)]  # fmt: skip
+    levels[1]["steps"] = None
+    parts = [{"environment": {"type": "guess_number", "low": 1}, "name": name} for name in ("a", "b")]
+    stage = {"name": "rl", "method": "rl2f", "steps": 4, "tasks_per_step": 4, "group_size": 2,
+             "curriculum": {"levels": levels, "old": 0.5}}  # fmt: skip
+    settings = config(parts=parts, stages=[stage])
+    course = course_of(settings, settings.stages[0], build_engine(settings, FakeBackend()))
+    assert course is not None
+    easy, hard = (engine.environment.task("train", 0) for engine in course.engines)
+    worlds = [course.environment_of(marked(task, k)) for task, k in ((easy, 1), (hard, 2), (hard, 2), (hard, 2))]
+    assert [world.config.parts[0].environment.size for world in worlds] == [4, 8, 8, 8]
+    floors = [world.floor().score for world in (worlds[0], worlds[1])]
+    assert floors == pytest.approx([1 / 4, 1 / 8]) and floor_of(worlds) == pytest.approx((1 / 4 + 3 / 8) / 4)
 
 
 def test_a_shuffled_hint_comes_from_another_task_of_the_same_part_and_leaks_are_read_by_it() -> None:

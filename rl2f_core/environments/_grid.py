@@ -89,12 +89,13 @@ def read_grid(text: str) -> Grid | None:
 def to_goal(grid: Grid) -> dict[Cell, int]:
     """The number of steps from each cell that can reach the goal (breadth first; nobody may change it)."""
     goal = grid.find(GOAL)
+    free = {(r, c) for r, row in enumerate(grid.rows) for c, mark in enumerate(row) if mark != WALL}
     steps, queue = {goal: 0}, deque([goal])
     while queue:
-        cell = queue.popleft()
-        for letter in STEPS:
-            near = moved(cell, letter)
-            if near not in steps and grid.is_open(near):
+        row, column = cell = queue.popleft()
+        for down, right in STEPS.values():
+            near = row + down, column + right
+            if near in free and near not in steps:
                 steps[near] = steps[cell] + 1
                 queue.append(near)
     return steps

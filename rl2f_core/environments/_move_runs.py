@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
-from rl2f_core.environments._tokens import kept, words_of
+from rl2f_core.environments._tokens import kept_one, words_of
 
 _ARROWS = {
     "↑": "U", "↓": "D", "←": "L", "→": "R", "⬆": "U", "⬇": "D", "⬅": "L", "➡": "R", "⇧": "U", "⇩": "D", "⇦": "L", "⇨": "R",
@@ -87,7 +88,7 @@ def may_hold_moves(text: str) -> bool:
     return not text.isascii() or not DIRECTIONS.isdisjoint(words_of(text)) or _CAPITALS.search(text) is not None
 
 
-@kept(1024)
+@kept_one(1024)
 def runs_of(text: str) -> list[Run]:
     """All runs in a text, in order, none inside another."""
     return list(_runs(text)) if may_hold_moves(text) else []
@@ -143,7 +144,14 @@ def _runs_in(text: str, start: int, end: int) -> Iterator[Run]:
     pending: tuple[int, int] | None = None  # a count that may belong to what follows, and where it starts
     for i, match in enumerate(tokens):
         said = match[0]
-        low = said.lower()
+        low, means = _sorted(said)
+        if means is False:
+            continue
+        if means is None:
+            if run is not None:
+                yield from run.done()
+            run = pending = None
+            continue
         style, letters = _direction(text, tokens, i, said, low, run)
         if letters:
             if run is not None and run.style != style:
@@ -188,17 +196,30 @@ def _direction(
         return (
             ("point" if low in _POINTS else "word", _WORDS[low]) if _is_meant(text, tokens, i, low, run) else ("", "")
         )
-    if _SPELLED.fullmatch(said) and low not in _NOT_WORDS:
-        table = _LETTERS if set(said.upper()) <= set("UDLR") else _COMPASS
-        if (
-            len(said) == 1
-            and said in table
-            and (table is _LETTERS or said != "S" or (run is not None and run.style == "compass"))
-        ):
-            return ("letter" if table is _LETTERS else "compass"), table[said]
-        if len(said) > 1:
-            return ("letter" if table is _LETTERS else "compass"), "".join(table[x] for x in said.upper())
-    return "", ""
+    if said == "S" and (run is None or run.style != "compass"):
+        return "", ""
+    return _spelled(said)
+
+
+@lru_cache(4096)
+def _sorted(said: str) -> tuple[str, bool | None]:
+    """A token in small letters, and whether it may be a direction or a count; None where it is neither, and ends a run
+    because it is no filling either."""
+    low = said.lower()
+    known = said in _ARROWS or low in _WORDS or low in _COUNTS or low == "again" or low.isdigit()
+    if known or _spelled(said)[0]:
+        return low, True
+    return low, False if low in _FILL or said in _MARKS else None
+
+
+@lru_cache(4096)
+def _spelled(said: str) -> tuple[str, str]:
+    """The style and the letters of a word of nothing but directions, `R` or `RRD`, or two empty texts."""
+    if not _SPELLED.fullmatch(said) or said.lower() in _NOT_WORDS:
+        return "", ""
+    if set(said.upper()) <= set("UDLR"):
+        return "letter", "".join(_LETTERS[x] for x in said.upper())
+    return "compass", "".join(_COMPASS[x] for x in said.upper())
 
 
 def _is_meant(text: str, tokens: list[re.Match[str]], i: int, low: str, run: _Open | None) -> bool:

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from rl2f_core.environments._grid import START, STEPS, Cell, Grid, length_of
 from rl2f_core.environments._move_runs import Run, cell_rows, may_hold_moves, runs_of
-from rl2f_core.environments._tokens import kept
+from rl2f_core.environments._tokens import kept, kept_one
 
 _ORDINALS = {
     "first": 1, "1st": 1, "opening": 1, "initial": 1, "second": 2, "2nd": 2, "third": 3, "3rd": 3, "fourth": 4, "4th": 4, "fifth": 5, "5th": 5,
@@ -79,8 +79,9 @@ def walks_in(text: str, grid: Grid, infeasible: bool) -> list[tuple[int, int, st
         infeasible: Whether to read "there is no way" too, which is given as `no path`.
     """
     found: list[tuple[int, int, str]] = []
-    least = 1 if length_of(grid) == 1 else 2
-    for run in runs_of(text):
+    runs = runs_of(text)
+    least = 1 if any(len(run.letters) == 1 for run in runs) and length_of(grid) == 1 else 2
+    for run in runs:
         if len(run.letters) >= least:
             found.append((run.start, run.end, " ".join(run.letters)))
             if (
@@ -111,7 +112,7 @@ def _between(cells: Sequence[Cell], start: Cell) -> list[str]:
     return list(dict.fromkeys(said))
 
 
-@kept(1024)
+@kept_one(1024)
 def no_way_in(text: str) -> list[tuple[int, int]]:
     """Where a text says that no way leads to the goal; what is asked, supposed, denied or reported does not say it."""
     if not _NO_WAY_GATE.search(text):

@@ -254,7 +254,7 @@ class PathEnvironment(Environment):
                 found.append((start, end, str(k), gold[k - 1] if good else letter))
         return found
 
-    def holds(self, parsed: str, answer: str, hint: str) -> bool:
+    def holds(self, task: Task, parsed: str, answer: str, hint: str) -> bool:
         if parsed == answer or parsed.startswith(f"{answer} "):
             return True
         letters = parsed.replace(" ", "")

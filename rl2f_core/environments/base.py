@@ -95,9 +95,24 @@ class Environment(ABC):
         """Whether tasks whose `Task.environment` is this name are its own; a mixture's are named for its parts'."""
         return environment == self.name or any(part.name == environment for part in self.parts.values())
 
+    def adopted(self, task: Task) -> Task:
+        """A task that `speaks_of` covers and another configuration may have made, as it is told among its own: in a
+        mixture, with the part that it belongs to."""
+        return task
+
     def part_of(self, task: Task) -> str:
         """The name of the part that a task belongs to; empty where the environment is no mixture."""
         return ""
+
+    @classmethod
+    def copies_in(cls, config: Any) -> tuple[str, ...]:
+        """The names of the copies that tasks of this configuration may have: `perturbed`, or those of its parts."""
+        return cls.perturbed
+
+    @classmethod
+    def unsolved_in(cls, config: Any) -> tuple[str, ...]:
+        """The environments of this configuration that never have a `worked_solution`, by their names."""
+        return (config.type,) if cls.worked_solution is Environment.worked_solution else ()
 
     def sibling(self, task: Task, index: int) -> Task:
         """A task of the same split and sort at a position of the stream; in a mixture, one of the same part."""
@@ -226,7 +241,7 @@ class Environment(ABC):
         """
         return []
 
-    def holds(self, parsed: str, answer: str, hint: str) -> bool:
+    def holds(self, task: Task, parsed: str, answer: str, hint: str) -> bool:
         """May a hint repeat `answer` because the attempt `parsed`, in which its words stand, holds it?
 
         By default yes. A walk holds a shorter one where it begins with it, or where the hint repeats the whole walk.

@@ -106,9 +106,28 @@ class Mixture(Environment):
     def parts(self) -> Mapping[str, Environment]:
         return self._parts
 
+    @classmethod
+    def copies_in(cls, config: Any) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(name for kind, part in _kinds(config) for name in kind.copies_in(part)))
+
+    @classmethod
+    def unsolved_in(cls, config: Any) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(name for kind, part in _kinds(config) for name in kind.unsolved_in(part)))
+
     # -- whose a task is ---------------------------------------------------------------------------------------
     def part_of(self, task: Task) -> str:
         return self._label(task.public)
+
+    def adopted(self, task: Task) -> Task:
+        """The task as the part of its name has it; else as the first part that is its environment, for a plain run or
+        another mixture may have made it. Raises `DataError` where no part is."""
+        named = self._parts.get(str(task.public.get(KEY)))
+        if named is not None and named.name == task.environment:
+            return task
+        label = next((label for label, part in self._parts.items() if part.name == task.environment), None)
+        if label is None:
+            raise DataError("The task is of no part of this mixture.", value=task.environment, known=list(self._parts))
+        return self._marked(label, task, task.id)
 
     def _label(self, public: Mapping[str, Any]) -> str:
         label = public.get(KEY)
@@ -143,6 +162,11 @@ class Mixture(Environment):
 
     def _at(self, label: str, split: Split, index: int) -> Task:
         return self._marked(label, self._parts[label].task(split, index), f"{label}/{split}/{index}")
+
+    def perturbations(self, task: Task) -> dict[str, Task]:
+        part, own = self._own(task)
+        label = self.part_of(task)
+        return {name: self._marked(label, copy, copy.id) for name, copy in part.perturbations(own).items()}
 
     def canonical(self, task: Task) -> str:
         """The part's own key below the name of its environment, which two parts may share."""
@@ -194,6 +218,13 @@ class Mixture(Environment):
         part, own = self._own(task)
         return part.verify(own, attempt)
 
+    def prepare(self, attempts: Sequence[tuple[Task, str]]) -> None:
+        """Each part is told of its own attempts together."""
+        for label, part in self._parts.items():
+            own = [(self._own(task)[1], text) for task, text in attempts if self._label(task.public) == label]
+            if own:
+                part.prepare(own)
+
     def accepts(self, task: Task, said: str) -> bool:
         part, own = self._own(task)
         return part.accepts(own, said)
@@ -201,6 +232,10 @@ class Mixture(Environment):
     def solution(self, task: Task) -> str | None:
         part, own = self._own(task)
         return part.solution(own)
+
+    def worked_solution(self, task: Task) -> str | None:
+        part, own = self._own(task)
+        return part.worked_solution(own)
 
     # -- teacher and imperfect student -------------------------------------------------------------------------
     def hint(self, task: Task, attempts: Sequence[Verdict], rng: random.Random) -> str:
@@ -251,9 +286,18 @@ class Mixture(Environment):
         part, own = self._own(task)
         return part.told_parts(own, text)
 
+    def holds(self, task: Task, parsed: str, answer: str, hint: str) -> bool:
+        part, own = self._own(task)
+        return part.holds(own, parsed, answer, hint)
+
     def held_parts(self, task: Task, parsed: Sequence[str]) -> set[tuple[str, str]]:
         part, own = self._own(task)
         return part.held_parts(own, parsed)
+
+
+def _kinds(config: Any) -> list[tuple[type[Environment], Any]]:
+    """The class and the configuration of each part."""
+    return [(registry.get("environment", part.environment.type), part.environment) for part in config.parts]
 
 
 def _unmarked(public: Mapping[str, Any]) -> dict[str, Any]:

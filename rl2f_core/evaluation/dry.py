@@ -10,6 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from rl2f_core import registry
 from rl2f_core.config import BaseRun, RunConfig, parse_config
 from rl2f_core.errors import ConfigError
 from rl2f_core.evaluation.evaluate import Player
@@ -27,10 +28,15 @@ STAGE = {"steps": 1, "tasks_per_step": 2, "group_size": 2, "minibatches": 1, "ma
 """What is made smaller in a stage; a group size of 1 stays."""
 
 
+ROW = 3_000
+"""Tokens of a worked solution; the tiny model has one for each byte."""
+
+
 def shrunk(config: RunConfig) -> RunConfig:
     """The same experiment in small: the tiny model, one step of two tasks a stage, one task to evaluate on.
 
-    A teacher or judge behind an endpoint becomes the tiny model.
+    A teacher or judge behind an endpoint becomes the tiny model. As that answers nothing right, the source of a
+    `distill` stage becomes the environment's worked solutions, where it has them.
     """
     data = _smaller(config.model_dump(mode="json"))
     data["model"] = {"name": MODEL, "device": "cpu", "dtype": "float32"}
@@ -39,15 +45,20 @@ def shrunk(config: RunConfig) -> RunConfig:
     data["rollout"] |= {"batch_size": 8, "context_length": max(4096, data["rollout"]["context_length"])}
     data["evaluation"] |= {"tasks": 1, "samples": 1, "max_turns": None, "checkpoints": []}
     data["preflight"] |= {"tasks": 1, "samples": 2, "override": True}
-    data["stages"] = [_stage(stage) for stage in data["stages"]]
+    kind: Any = registry.get("environment", config.environment.type)  # type: ignore[attr-defined]
+    solved = not kind.unsolved_in(config.environment)
+    data["stages"] = [_stage(stage, solved) for stage in data["stages"]]
     small = parse_config(data)
     assert isinstance(small, RunConfig)
     return small
 
 
-def _stage(stage: dict[str, Any]) -> dict[str, Any]:
-    single = stage["group_size"] == 1
-    return {**stage, **STAGE, **({"group_size": 1} if single else {})}
+def _stage(stage: dict[str, Any], solved: bool) -> dict[str, Any]:
+    small = {**stage, **STAGE, **({"group_size": 1} if stage["group_size"] == 1 else {})}
+    if stage["method"]["type"] == "distill" and solved:
+        chosen = {key: stage["method"][key] for key in ("type", "keep", "unique")}
+        small |= {"method": {**chosen, "source": "solution", "max_kept_tokens": ROW}, "group_size": 1}
+    return small
 
 
 def _smaller(node: Any) -> Any:

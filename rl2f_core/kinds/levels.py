@@ -55,9 +55,10 @@ class LevelsRun(BaseRun):
             raise ValueError(f"values are given twice: {list(self.values)}")
         if self.field is not None and not self.values and self.field != kind.level_field:
             raise ValueError(f"field {self.field!r} needs values: {name} lists none for it")
-        unknown = [n for n in self.perturbations or () if n not in kind.perturbed]
+        offered = kind.copies_in(self.environment)
+        unknown = [n for n in self.perturbations or () if n not in offered]
         if unknown:
-            known = ", ".join(kind.perturbed) or "none"
+            known = ", ".join(offered) or "none"
             raise ValueError(f"perturbation {unknown[0]!r} is not offered by {name}; known: {known}")
         self.levels()
         return self
@@ -71,7 +72,9 @@ class LevelsRun(BaseRun):
 
     def copies(self) -> tuple[str, ...]:
         """Names of the perturbed copies that are played."""
-        return self._environment_class().perturbed if self.perturbations is None else self.perturbations
+        if self.perturbations is not None:
+            return self.perturbations
+        return self._environment_class().copies_in(self.environment)
 
     def levels(self) -> dict[str, Any]:
         """The environment's configuration at each level, by name, e.g. `people=3`."""

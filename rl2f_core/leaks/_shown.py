@@ -30,7 +30,7 @@ def own_texts(environment: Environment, task: Task, normal: str, attempts: Seque
     for attempt in attempts:
         inner, _ = extract_answer(attempt)
         parsed = None if inner is None else environment.parse(task, inner)
-        held = parsed is None or environment.holds(parsed, normal, hint)
+        held = parsed is None or environment.holds(task, parsed, normal, hint)
         texts.append(attempt if held or inner is None else attempt.replace(inner, " "))
     return texts
 

@@ -48,8 +48,9 @@ class Distill(Method):
         """task: each problem once, up to renaming; a task that comes again is not asked. text: only what is word for
         word the same problem and answer counts as a duplicate."""
         max_new_tokens: int | None = Field(None, ge=1)
-        """Tokens that the source may write; None is `rollout.max_new_tokens`. An answer that is longer than the student
-        may write is not kept."""
+        """Tokens that the source may write; None is `rollout.max_new_tokens`."""
+        max_kept_tokens: int | None = Field(None, ge=1)
+        """Tokens of the longest answer that is kept; None is `rollout.max_new_tokens`, what the student may write."""
 
         @model_validator(mode="after")
         def _llm_has_a_use(self) -> Distill.Config:
@@ -63,15 +64,18 @@ class Distill(Method):
             where = f"stage {stage.name!r}"
             if self.source == "solution":
                 environment: Any = registry.get("environment", run.environment.type)
-                if not _has_solutions(environment):
+                unsolved = environment.unsolved_in(run.environment)
+                if unsolved:
                     raise ValueError(
-                        f"{where}: {run.environment.type} has no worked solutions; take source student or llm"
+                        f"{where}: {', '.join(unsolved)} has no worked solutions; take source student or llm"
                     )
                 if stage.group_size != 1:
                     raise ValueError(
                         f"{where}: a worked solution is the same every time, so group_size {stage.group_size} asks in "
                         "vain; set group_size: 1"
                     )
+            if stage.curriculum is not None:
+                raise ValueError(f"{where}: distill plays no curriculum; make the environment a mixture of its levels")
             if stage.minibatches != 1 or stage.max_resamples:
                 raise ValueError(f"{where}: distill trains nothing and draws nothing again; leave out minibatches and "
                                  "max_resamples")  # fmt: skip
@@ -81,9 +85,3 @@ class Distill(Method):
 
     def samples(self, group: Group) -> list[Sample]:
         return []
-
-
-def _has_solutions(environment: Any) -> bool:
-    from rl2f_core.environments.base import Environment
-
-    return environment.worked_solution is not Environment.worked_solution

@@ -136,6 +136,7 @@ class SFT(Method):
 
         engine = collector.engine
         rows = read_rows(find(self.config.data, collector.run_dir), engine.environment)
+        engine.environment.prepare([(row.task, text) for row in rows for text in row.attempts])
         limit = min(engine.config.context_length, engine.backend.context_limit)
         made = [(row.task, transcribe(engine, Request(row.task, "", "", 0, 0), row.attempts, row.hints))
                 for row in rows]  # fmt: skip

@@ -12,6 +12,7 @@ from typing import Any
 
 from rl2f_core.config import RunConfig, StageConfig
 from rl2f_core.curricula import Curriculum, level_of, marked
+from rl2f_core.environments.base import Environment
 from rl2f_core.evaluation.metrics import right_within
 from rl2f_core.rollout.build import build_engine
 from rl2f_core.rollout.engine import RolloutEngine
@@ -85,6 +86,10 @@ class Course:
             level = rng.randrange(level)
         engine = self.engines[level]
         return engine, marked(engine.environment.task("train", index), level + 1)
+
+    def environment_of(self, task: Task) -> Environment:
+        """The environment of the level that a task is of."""
+        return self.engines[(level_of(task.id) or 1) - 1].environment
 
     def after(self, groups: Sequence[Group], *, on_policy: bool) -> tuple[dict[str, float], str]:
         """Count what a step played and move on where it is time.

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 Fate = str
 """What became of a sample: kept; spare (right, another was kept); duplicate; wrong; unparsable; too_long (right, but
-longer than the student may write, or cut off); failed (the source had no answer)."""
+longer than what is kept, or cut off); failed (the source had no answer)."""
 
 
 def fates(rollouts: Sequence[Rollout], keep: Keep, limit: int, taken: Container[str]) -> list[Fate]:
@@ -42,7 +42,7 @@ def fates(rollouts: Sequence[Rollout], keep: Keep, limit: int, taken: Container[
     Args:
         rollouts: The samples, one attempt each.
         keep: Which of the right ones.
-        limit: Tokens that the student may write, the end of the message included.
+        limit: Tokens of the longest answer that is kept, the end of the message included.
         taken: The normalised texts that are in the data set for this problem already.
     """
     found: list[Fate] = []
@@ -172,11 +172,17 @@ class Source:
             return self.engine.play(requests, adapter=self.adapter, policy=self.policy, max_turns=1,
                                     temperature=self.temperature, advanced=advanced), Usage()  # fmt: skip
         found = []
-        for request in requests:
-            text = self.engine.environment.worked_solution(request.task)
-            error = "The environment has no worked solution for this task."
+        error = "The environment has no worked solution for this task."
+        texts = [self.engine.environment.worked_solution(request.task) for request in requests]
+        self._prepare(requests, texts)
+        for request, text in zip(requests, texts, strict=True):
             found.append(self._written(request, text, None if text is not None else error))
         return found, Usage()
+
+    def _prepare(self, requests: Sequence[Request], texts: Sequence[str | None]) -> None:
+        """Have the environment judge all answers together, where that is cheaper."""
+        said = zip(requests, texts, strict=True)
+        self.engine.environment.prepare([(request.task, text) for request, text in said if text is not None])
 
     def _ask(self, llm: ChatModel, requests: Sequence[Request]) -> tuple[list[Rollout], Usage]:
         environment = self.engine.environment
@@ -187,6 +193,7 @@ class Source:
             problem = environment.prompt(request.task.public)
             asked.append(ChatRequest((*head, Message(role="user", content=problem)), request.seed))
         told = llm.complete(asked, max_new_tokens=self.engine.config.max_new_tokens, temperature=self.temperature)
+        self._prepare(requests, [None if said.error else said.text for said in told])
         rollouts, usage = [], Usage()
         for request, said in zip(requests, told, strict=True):
             usage = usage + said.usage
@@ -212,6 +219,7 @@ class DataStage:
         self.trainer, self.stage, self.method = trainer, stage, method
         self.engine, self.seed = trainer.engine, trainer.config.seed
         self.source = Source(self.engine, stage, adapter)
+        self.limit = method.config.max_kept_tokens or self.engine.config.max_new_tokens
         self.draft = Draft(trainer.run_dir, stage.name)
         self.tally = Tally()
         self.rows: list[dict[str, Any]] = []
@@ -279,7 +287,7 @@ class DataStage:
         mine: dict[str, set[str]] = {}
         for group, (_, task, key) in zip(groups, tasks, strict=True):
             held = mine.setdefault(scope := self._scope(task, key), set(self.texts.get(scope, ())))
-            mark = fates(group.rollouts, self.method.config.keep, self.engine.config.max_new_tokens, held)
+            mark = fates(group.rollouts, self.method.config.keep, self.limit, held)
             held |= {
                 normalised(rollout.dialogue.turns[0].attempt)
                 for rollout, fate in zip(group.rollouts, mark, strict=True)

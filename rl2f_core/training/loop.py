@@ -26,7 +26,7 @@ from rl2f_core.rollout.engine import derive_seed
 from rl2f_core.run import Journal, Progress, RunDir, Stop, sha256
 from rl2f_core.training.collect import Collector
 from rl2f_core.training.curriculum import Course, course_of
-from rl2f_core.training.metrics import part_metrics, step_metrics
+from rl2f_core.training.metrics import floor_of, part_metrics, step_metrics
 from rl2f_core.types import Group, Sample
 
 ADAPTER = "policy"
@@ -165,7 +165,9 @@ class Trainer:
             clock.lap("update")
             turns = method.max_turns(self.config.rollout.max_turns)
             values = {**step_metrics(groups, turns, method), **metrics}
-            values |= part_metrics(groups, turns, method, self.engine.environment)
+            own = self.engine.environment
+            worlds = [own if course is None else course.environment_of(group.task) for group in groups]
+            values |= part_metrics(groups, turns, method, worlds)
             played = [*groups, *collector.replaced]
             values |= teacher_costs([rollout.dialogue for group in played for rollout in group.rollouts])
             values |= _speed(clock.seconds, played, samples, method) | {
@@ -174,7 +176,7 @@ class Trainer:
             }
             if method.on_policy:  # demonstrations say nothing of the student, so there is nothing to hold against it
                 values["temperature"] = temperature
-                values["floor"] = self.engine.environment.floor().score
+                values["floor"] = floor_of(worlds)
             if course is not None:
                 values |= self._advance(course, stage, step, played, method)
             self.journal.emit(self._dialogues(stage, step + 1, played, "train", method, samples))

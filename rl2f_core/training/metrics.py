@@ -20,16 +20,32 @@ def step_metrics(groups: Sequence[Group], turns: int, method: Method) -> dict[st
     return values
 
 
-def part_metrics(groups: Sequence[Group], turns: int, method: Method, environment: Environment) -> dict[str, float]:
-    """What each part of a mixture did at a step, by name; nothing where the environment is none.
+def floor_of(environments: Sequence[Environment]) -> float:
+    """The score of the best constant answer to tasks of these environments, one a task."""
+    distinct = {id(environment): environment for environment in environments}
+    floors = {key: environment.floor().score for key, environment in distinct.items()}
+    return sum(floors[id(environment)] for environment in environments) / len(environments)
+
+
+def part_metrics(
+    groups: Sequence[Group], turns: int, method: Method, environments: Sequence[Environment]
+) -> dict[str, float]:
+    """What each part of a mixture did at a step, by name; nothing where the environments are none.
+
+    Args:
+        groups: Of the step.
+        turns: Turns of a dialogue.
+        method: Whose groups they are.
+        environments: The one that each group was played in; a curriculum has one a level.
 
     `reward/<part>`, `solved/<part>` (within all turns), `solved_first/<part>`, `unparsable/<part>`,
     `groups/frac_mixed/<part>`, and `tasks/<part>`, of which the step had so many. A part without a task at the step
     has `tasks` 0 and no other number.
     """
     values: dict[str, float] = {}
-    for part in environment.parts:
-        own = [group for group in groups if environment.part_of(group.task) == part]
+    of = [environment.part_of(group.task) for group, environment in zip(groups, environments, strict=True)]
+    for part in dict.fromkeys(part for environment in environments for part in environment.parts):
+        own = [group for group, name in zip(groups, of, strict=True) if name == part]
         values[f"tasks/{part}"] = float(len(own))
         if not own:
             continue

@@ -173,7 +173,7 @@ def _row(line: bytes, where: str, environment: Environment) -> Row:
                         value=shorten(line.decode(errors="replace"), 120),
                         fix="Write `prompt` and `completion`, or `messages`, as TRL does.") from error  # fmt: skip
     named = task.environment if task is not None else named
-    if named not in (None, environment.name):
+    if named is not None and not environment.speaks_of(str(named)):
         raise DataError(f"The data set is of another environment than this run's {environment.name} ({where}).",
                         value=named, fix="Name a data set of this environment.")  # fmt: skip
     roles = [role for role, _ in said]
@@ -183,6 +183,8 @@ def _row(line: bytes, where: str, environment: Environment) -> Row:
     texts = [text for _, text in said]
     if task is None:
         task = _task_of(texts[0], texts[1::2], where, environment)
+    else:
+        task = environment.adopted(task)
     return Row(task=task, attempts=tuple(texts[1::2]), hints=tuple(texts[2::2]),
                split=split if split in ("train", "validation", "test") else None, dialogue=str(dialogue))  # fmt: skip
 
