@@ -84,6 +84,8 @@ class Evaluation:
     """The same by control, where levels have each their own."""
     charts: Sequence[Chart] | None = None
     """In place of the curves by turn."""
+    parts: Sequence[Evaluation] = ()
+    """Of a mixture: the same for the tasks of each environment alone."""
 
     @property
     def checkpoints(self) -> list[str]:
@@ -138,6 +140,7 @@ def from_report(report: EvaluationReport) -> Evaluation:
         players=players,
         findings=findings(report),
         floor=report.floor,
+        parts=[from_report(part) for part in report.parts],
     )
 
 
@@ -386,4 +389,5 @@ def as_json(evaluation: Evaluation) -> dict[str, Any]:
         "differences": difference_rows(evaluation.differences),
         "findings": list(evaluation.findings),
         "charts": [chart.as_json() for chart in evaluation.charts or accuracy_charts(evaluation)],
+        "parts": [as_json(part) for part in evaluation.parts],
     }

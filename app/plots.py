@@ -275,7 +275,7 @@ def _band(line: Line) -> list[dict[str, Any]]:
 # -- words on the plot ---------------------------------------------------------------------------------------------
 def _labels(plot: Plot, lines: Sequence[Line], low: float, high: float) -> list[dict[str, Any]]:
     """Names at the ends of the lines. In a stack each stands in the middle of its area."""
-    if len(lines) == 1 and lines[0].label is None:
+    if len(lines) == 1 and lines[0].label is None and plot.kind == "lines":
         return []
     room = plot.height - TOP - BOTTOM
     ends: list[tuple[Line, float]] = []

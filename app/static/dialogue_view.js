@@ -123,11 +123,21 @@
           fact("A", signed(turn.advantage), "advantage"),
           turn.correct || !actions.fork ? null : el("button", { type: "button", class: "rl-button rl-small rl-quiet", title: "what if the hint after this turn had been different? (f)", dataset: { act: "fork" }, onclick: (event) => { event.stopPropagation(); actions.fork(turn.index); } }, "fork"),
           el("button", { type: "button", class: "rl-button rl-small rl-quiet rl-num", title: "tokens and their log-probabilities (t)", dataset: { act: "tokens" }, onclick: (event) => { event.stopPropagation(); if (state.turn !== turn.index) actions.turn(turn.index); actions.tokens(); } }, `${turn.tokens} tok`)),
+        turn.asked ? asked(turn) : null,
         block(turn.attempt, { from: "student", label: `attempt ${turn.index + 1}` }),
         el("div", { class: "dv-under" }, changed(turn.changes), turn.terms.length ? terms(turn) : null, turn.stop === "length" ? el("span", { class: "rl-chip" }, "cut off at the token limit") : null),
         detail, tokens, turn.hint ? hint(turn) : null);
       Object.assign(made, { dvTokens: tokens, dvDetail: detail });
       return made;
+    }
+
+    /** What the student read before this attempt, where it was no dialogue that went on. */
+    function asked(turn) {
+      const { template, text } = turn.asked;
+      return el("details", { class: "dv-more dv-asked", dataset: { fold: "asked" } },
+        el("summary", {}, "asked by a fresh prompt ", el("span", { class: "rl-mono" }, template)),
+        text === null ? el("p", { class: "rl-muted rl-small" }, "Its words are not to be had here: the template is not shipped, or has changed since. It shows the problem, the attempt and the hint above, and nothing before them.")
+          : [el("p", { class: "rl-muted rl-small" }, "This is all that the student read before the attempt."), block(text, { label: `fresh prompt ${turn.index + 1}` })]);
     }
 
     function hint(turn) {

@@ -266,17 +266,35 @@
       if (!this.data.evaluated) { this.evaluationBox.hidden = true; return; }
       let evaluation;
       try { ({ evaluation } = await api(`${this.base}/evaluation`)); } catch { return; }
-      const { table, differences, findings, dialoguesOf } = rl2f.evaluation;
       this.evaluationBox.hidden = !evaluation;
       if (!evaluation) return;
       fill(this.evaluationBox, el("h2", {}, "Evaluation", el("span", { class: "rl-muted rl-small" }, evaluation.title), evaluation.whole ? null : el("span", { class: "rl-chip" }, "so far")),
-        this.accuracy.node,
+        this.accuracy.node, this.sheet(evaluation),
+        evaluation.parts.length ? [el("h2", {}, "By environment", el("span", { class: "rl-muted rl-small" }, "the same for the tasks of each part alone")), evaluation.parts.map((part) => this.part(part))] : null);
+      this.accuracy.set(evaluation.charts);
+    }
+    /** Table, findings and differences of an evaluation or of one of its parts. */
+    sheet(evaluation) {
+      const { table, differences, findings, dialoguesOf } = rl2f.evaluation;
+      return [
         el("div", { class: "rl-card rl-stack" }, table(evaluation, dialoguesOf(this.id)), el("p", { class: "rl-muted rl-small", style: { margin: 0 } }, "Square brackets and bars: 95 % intervals. best with hints, best without: the best possible players. ≈ constant: no better than always giving the best constant answer.")),
         evaluation.attempts ? el("details", { class: "rl-fold", dataset: { fold: "attempts" } }, el("summary", {}, "What attempts came to"), el("div", { class: "rl-card" }, table({ ...evaluation, table: evaluation.attempts }, dialoguesOf(this.id)))) : null,
         el("div", { class: "rl-two" },
           evaluation.findings.length ? el("div", { class: "rl-card rl-stack" }, el("h2", {}, "What separates and what does not"), findings(evaluation.findings)) : null,
-          evaluation.differences.length ? el("div", { class: "rl-card rl-stack" }, el("h2", {}, "Differences between checkpoints"), differences(evaluation.differences)) : null));
-      this.accuracy.set(evaluation.charts);
+          evaluation.differences.length ? el("div", { class: "rl-card rl-stack" }, el("h2", {}, "Differences between checkpoints"), differences(evaluation.differences)) : null),
+      ];
+    }
+    /** One environment of a mixture; drawn once it is opened. */
+    part(part) {
+      const box = el("div", { class: "rl-stack" });
+      const details = el("details", { class: "rl-fold", dataset: { fold: "part" } }, el("summary", {}, part.title), box);
+      details.addEventListener("toggle", () => {
+        if (!details.open || box.children.length) return;
+        const grid = new rl2f.charts.Grid(this.node.dataset.plotly);
+        fill(box, grid.node, this.sheet(part));
+        grid.set(part.charts);
+      });
+      return details;
     }
 
     /* ---- Stages and checkpoints ---- */
