@@ -84,7 +84,8 @@ def object_node(cls: type[BaseModel], inside: tuple[type, ...] = ()) -> Node:
     if cls in inside:
         return {"kind": "any"}
     fields = [_field(name, info, (*inside, cls)) for name, info in cls.model_fields.items()]
-    return {"kind": "object", "name": _words(cls), "help": (cls.__doc__ or "").strip(), "fields": [f for f in fields if f is not None]}
+    about = {"name": _words(cls), "help": (cls.__doc__ or "").strip()}
+    return {"kind": "object", **about, "fields": [f for f in fields if f is not None]}
 
 
 def _words(cls: type[BaseModel]) -> str:

@@ -67,7 +67,7 @@ def shown(run: Run, problem: Problem) -> Shown:
 def fresh_prompt(template: str, problem: Shown, attempt: str, hint: str) -> str | None:
     """What `rollout.history.History.after` made of a turn: the words of a fresh prompt.
 
-    None where the problem's words are not to be had, or the template (`name@version`) is no shipped one of that version.
+    None where the problem's words are not to be had, or no shipped template is of that name and version.
     """
     from rl2f_core import prompts
 

@@ -236,7 +236,7 @@
     }
 
     // -- lists and maps --------------------------------------------------------------------------------------------
-    list(node, path, value) {
+    list(node, path, value = []) {
       if (!Array.isArray(value)) return this.raw(path, value);
       const label = String(path.at(-1)).replace(/s$/, "").replaceAll("_", " ");
       const put = (items) => {
@@ -302,7 +302,7 @@
       return types.map((type) => el("span", { class: "rl-chip" }, type));
     }
 
-    map(node, path, value) {
+    map(node, path, value = {}) {
       if (!isMap(value)) return this.raw(path, value);
       const put = (entries) => this.set(path, Object.fromEntries(entries), true);
       const entries = Object.entries(value);

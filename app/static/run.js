@@ -171,7 +171,7 @@
     /* ---- At a glance ---- */
     showGlance() {
       const { cards, run } = this.data;
-      const trains = ["train", "eval", "levels"].includes(run.kind);
+      const trains = ["train", "eval"].includes(run.kind);
       this.glance.hidden = !trains && !Object.values(cards).some(Boolean);
       const card = (title, help, body, source) => el("div", { class: "rl-card" }, el("h2", { title: help }, title), body, source ? el("span", { class: "rl-source" }, source) : null);
       const none = (text) => el("span", { class: "rl-muted" }, text);
@@ -195,7 +195,7 @@
         card("Groups", "Only groups with different returns teach", groups
           ? [el("div", { class: "rl-split" }, groups.shares.map((s, i) => el("i", { style: { width: `${100 * s.value}%`, background: GROUP[i] } }))),
             el("div", { class: "rl-shares" }, groups.shares.map((s, i) => el("div", { title: s.metric }, el("i", { style: { background: GROUP[i] } }), s.name, el("b", {}, s.text))))]
-          : none(run.kind === "eval" || run.kind === "levels" ? "An evaluation trains nothing." : "No group was trained on yet."), groups?.source));
+          : none(run.kind === "eval" ? "An evaluation trains nothing." : "No group was trained on yet."), groups?.source));
     }
 
     /* ---- Curves ---- */
@@ -255,7 +255,7 @@
       fill(this.chartsEmpty, empty ? el("div", { class: "rl-empty" }, el("p", { class: "rl-empty-title" }, ACTIVE.has(run.status) ? "The first step is on its way." : "This run made no step."),
         el("p", {}, ACTIVE.has(run.status) ? "Curves appear by themselves." : "Its log says why; a resume goes on from the start.")) : null);
       const left = first.demonstrated;
-      this.chartsNote.textContent = empty ? "" : `A click on a point opens the dialogues of that step.${left.length ? ` ${left.join(", ")} learns from demonstrations, so its rewards are not the student's and are left out.` : ""}`;
+      this.chartsNote.textContent = empty ? "" : `A click on a point opens the dialogues of that step.${left.length ? ` ${left.join(", ")}: demonstrations, whose rewards are not the student's and are left out.` : ""}`;
       this.overview.set(first.charts);
       this.further.set(second.charts);
     }
