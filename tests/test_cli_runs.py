@@ -191,6 +191,7 @@ def test_a_preflight_that_fails_says_why_and_what_would_override_it(tmp_path: Pa
     assert steps(tmp_path / "run") == []
 
 
+@pytest.mark.slow
 def test_eval_compares_checkpoints_under_the_settings_of_their_run(
     finished: tuple[Path, subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:

@@ -163,6 +163,7 @@ def three_methods(model: Path) -> Any:
     )
 
 
+@pytest.mark.slow
 def test_reinforce_pp_ppo_and_sdpo_run_and_resume_as_if_never_stopped(tiny: Path, tmp_path: Path):
     whole = RunDir.create(tmp_path / "whole", three_methods(tiny))
     assert go(whole) == "succeeded"

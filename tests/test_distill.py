@@ -486,23 +486,19 @@ def test_what_a_distillation_kept_is_exported_and_learned_from_again(whole: Path
     from jobs.export.settings import ExportSettings
     from jobs.export.sources import FolderSource
 
-    settings = ExportSettings.model_validate(
-        {
-            "formats": ["prompt_completion", "messages"],
-            "files": ["jsonl"],
-            "filter": {"phase": "distill", "control": "kept"},
-        }
-    )
+    settings = ExportSettings.model_validate({
+        "formats": ["prompt_completion", "messages"], "files": ["jsonl"],
+        "filter": {"phase": "distill", "control": "kept"},
+    })  # fmt: skip
     manifest = export([FolderSource(whole)], settings, tmp_path / "out")
     assert manifest is not None
-    assert {name: entry["rows"] for name, entry in manifest["formats"].items()} == {
-        "prompt_completion": 12,
-        "messages": 12,
-    }
+    assert [(k, entry["rows"]) for k, entry in manifest["formats"].items()] == [
+        ("prompt_completion", 12),
+        ("messages", 12),
+    ]
     own = read_rows(find(str(whole / "datasets" / "data"), None), ENV)
     for name in ("prompt_completion", "messages"):
         again = read_rows(find(str(tmp_path / "out" / f"{name}.jsonl"), None), ENV)
-        assert [(row.attempts, ENV.canonical(row.task)) for row in again] == [
-            (row.attempts, ENV.canonical(row.task)) for row in own
-        ]
+        held = [[(row.attempts, ENV.canonical(row.task)) for row in rows] for rows in (again, own)]
+        assert held[0] == held[1]
         refuse_held_out(again, ENV, EvaluationConfig())

@@ -217,6 +217,7 @@ def test_bounds_are_ordered_and_never_fall(environment):
         assert lines == [None] * 6
 
 
+@pytest.mark.slow
 @every_environment
 def test_the_time_to_find_candidates_is_linear_in_the_text(environment):
     task = environment.task("train", 0)

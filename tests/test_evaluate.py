@@ -263,6 +263,7 @@ def run(config: BaseRun, folder: Path, stops: Sequence[bool] = ()) -> tuple[RunD
     return run_dir, ended.status
 
 
+@pytest.mark.slow
 def test_stopped_between_pairs_and_resumed_it_plays_no_pair_twice(tmp_path: Path) -> None:
     environment = {"type": "guess_number", "low": 1, "size": 16}
     config = make_config(adapters={"base": None, "x": str(tmp_path)}, environment=environment)

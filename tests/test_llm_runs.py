@@ -119,6 +119,7 @@ def test_an_endpoint_over_a_model_teaches_its_cost_is_summed_and_a_second_run_co
     assert "0 failed (0.0%)" in said and "$" in said and "from the cache" in again and "$0.0000" in again
 
 
+@pytest.mark.slow
 def test_a_student_that_is_its_own_teacher_runs_with_and_without_the_oracle(tmp_path: Path) -> None:
     changes = {
         "evaluation": {"tasks": 2, "controls": ["hints", "no_oracle"], "checkpoints": ["base"], "bootstrap": 100}

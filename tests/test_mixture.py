@@ -251,6 +251,7 @@ def test_a_shuffled_hint_comes_from_another_task_of_the_same_part_and_leaks_are_
             assert not detector.check(LeakQuery(request.task, "Try again.")).leaked
 
 
+@pytest.mark.slow
 def test_the_report_has_a_section_a_part_with_all_controls_and_the_part_s_own_reference_lines(tmp_path: Path) -> None:
     settings = config(evaluation={"tasks": 24, "bootstrap": 100, "checkpoints": []})
     run_dir = RunDir.create(tmp_path / "run", settings)

@@ -68,6 +68,7 @@ def content(folder: Path) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_plays_the_same_schedules_and_levels(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,6 +60,7 @@ def answers(process: ModelProcess, request: dict[str, Any]) -> list[dict[str, An
 
 
 # -- answers -------------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_speakers_with_equal_adapters_agree_and_others_differ(
     shared: ModelProcess, tiny: Path, adapters: dict[str, Path]
 ) -> None:
@@ -225,6 +226,7 @@ def test_running_out_of_memory_is_an_error_and_the_process_goes_on(make: Make, t
     assert process.starts == 1
 
 
+@pytest.mark.slow
 def test_a_model_that_would_not_leave_enough_memory_is_not_loaded(make: Make, tiny: Path) -> None:
     process = make(reserve_bytes=10**15)
     frame = list(process.request(ask(tiny, ["Hi."])))[-1]

@@ -99,6 +99,7 @@ def test_equal_checkpoints_answer_alike_and_the_base_differently(talk: Talk) -> 
     assert chats.get(talk.db, chat).title == "What is 12 + 34?"
 
 
+@pytest.mark.slow
 def test_adapters_change_between_turns_while_the_base_stays(talk: Talk) -> None:
     chat = talk.new()
     user = talk.send(chat, "One.")[0]

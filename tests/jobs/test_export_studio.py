@@ -176,6 +176,7 @@ def test_the_queue_runs_an_export_in_a_worker_without_a_device(db: Database, stu
     assert any("Exported 8 dialogues" in log.text for log in runs.logs(db, row.id or 0))
 
 
+@pytest.mark.slow
 def test_an_export_that_finds_nothing_fails_with_the_fix_and_can_be_tried_again(db: Database, studio: Studio) -> None:
     number = add(db, studio)
     queue = Queue(db, studio)

@@ -54,6 +54,7 @@ def test_a_run_goes_from_queued_to_succeeded_in_a_process_of_its_own(queue: Queu
         queue.resume(run.id or 0)
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_says_why_and_goes_on_when_resumed(queue: Queue) -> None:
     run = queue.add(counting(fail_at=1, surprise_at=2))
     failed = until_status(queue, run.id, "failed")
@@ -84,6 +85,7 @@ def test_a_stop_ends_after_the_step_and_a_resume_goes_on_from_there(queue: Queue
     assert log(queue, done).count("--- session") == 2
 
 
+@pytest.mark.slow
 def test_a_stop_that_comes_before_the_worker_can_hear_is_not_lost(queue: Queue) -> None:
     run = queue.add(counting(count=600, seconds=0.1))
     queue.dispatch()

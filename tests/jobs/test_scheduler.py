@@ -62,6 +62,7 @@ def test_a_run_is_made_at_its_time_worked_on_and_ended_without_anyone_asking(
     assert len(list(queue.studio.backups.glob("*.sqlite"))) == 1
 
 
+@pytest.mark.slow
 def test_a_cron_schedule_makes_a_run_each_time_and_shows_when_it_is_due_next(
     queue: Queue, scheduler: Scheduler
 ) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from jobs.database import Database
 from jobs.studio import Studio
 from tests.benchmarks import studio as benchmark
@@ -15,6 +17,7 @@ def test_sizes_are_uneven_and_add_up() -> None:
     assert (len(sizes), sum(sizes), max(sizes), min(sizes)) == (1000, 200_000, 20_000, 141)
 
 
+@pytest.mark.slow
 def test_the_made_studio_is_whole_and_every_question_of_the_benchmark_is_answered(tmp_path: Path) -> None:
     studio = Studio(tmp_path / "studio").create()
     db = Database(studio.database_url())

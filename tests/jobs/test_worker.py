@@ -93,6 +93,7 @@ def test_a_worker_writes_its_records_even_where_nobody_reads_what_it_prints(tmp_
     assert {"phase", "done", "total", "note", "time"} <= data.keys()
 
 
+@pytest.mark.slow
 def test_a_worker_that_died_after_the_runs_last_word_is_resumed_to_success(tmp_path: Path) -> None:
     run_dir = a_run(tmp_path / "run", count=2)
     assert work(run_dir.path, 1).wait(60) == 0
