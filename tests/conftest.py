@@ -18,8 +18,11 @@ BROWSER = Path(__file__).parent / "browser"
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """One process plays a file, as much is made once a file; and one plays all pages, with one browser and server."""
-    item.add_marker(pytest.mark.xdist_group("browser" if BROWSER in item.path.parents else item.path.name))
+    """One process plays a file, as much is made once a file; and two play the pages, each with one browser and server."""
+    group = item.path.name
+    if BROWSER in item.path.parents:
+        group = "pages a-f" if item.path.name < "test_g" else "pages g-z"
+    item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.hookimpl(trylast=True)

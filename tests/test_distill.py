@@ -1,5 +1,4 @@
 """Distillation: which answers are kept, the stored data set, what learns from it, and runs that are killed on the way.
-
 The source is the environment's worked solution, a script behind a real local endpoint, or a scripted student.
 """
 
@@ -16,6 +15,9 @@ from typing import Any
 import pytest
 from openai_server import Say, serving
 
+from jobs.export.export import export
+from jobs.export.settings import ExportSettings
+from jobs.export.sources import FolderSource
 from rl2f_core import registry
 from rl2f_core.backends.fake import FakeBackend
 from rl2f_core.config import EvaluationConfig, RunConfig, StageConfig, parse_config
@@ -35,12 +37,12 @@ from rl2f_core.types import Rollout, Task, TurnStop
 
 ENV = Arithmetic(Arithmetic.Config(digits=2, operations=("+",)))
 SUM = ENV.task_from_gold("What is 20 + 22?", "42")
+STAGES = [{"name": "s", "method": "sft", "steps": 1, "group_size": 1}]
 
 
 def engine(script: Callable[[str, random.Random], str] | None = None, **rollout: Any) -> Any:
-    stages = [{"name": "s", "method": "sft", "steps": 1, "group_size": 1}]
     settings = {"max_turns": 2, "max_new_tokens": 60, **rollout}
-    config = parse_config({"environment": ENV.config.model_dump(), "stages": stages, "rollout": settings})
+    config = parse_config({"environment": ENV.config.model_dump(), "stages": STAGES, "rollout": settings})
     return build_engine(config, FakeBackend(script=script))
 
 
@@ -53,7 +55,7 @@ def choose(*texts: str, keep: Any = "one", limit: int = 100, taken: tuple[str, .
     return fates(samples(*texts), keep, limit, taken)
 
 
-# -- which answers are kept -----------------------------------------------------------------------------------------
+# -- which answers are kept
 RIGHT, SHORT, WRONG, NONE = "20 + 22 = 42. <answer>42</answer>", "<answer>42</answer>", "<answer>41</answer>", "42"
 
 
@@ -482,23 +484,17 @@ def test_what_would_have_no_effect_or_no_data_is_refused(changes: dict[str, Any]
 
 
 def test_what_a_distillation_kept_is_exported_and_learned_from_again(whole: Path, tmp_path: Path):
-    from jobs.export.export import export
-    from jobs.export.settings import ExportSettings
-    from jobs.export.sources import FolderSource
-
     settings = ExportSettings.model_validate({
         "formats": ["prompt_completion", "messages"], "files": ["jsonl"],
         "filter": {"phase": "distill", "control": "kept"},
     })  # fmt: skip
     manifest = export([FolderSource(whole)], settings, tmp_path / "out")
     assert manifest is not None
-    assert [(k, entry["rows"]) for k, entry in manifest["formats"].items()] == [
-        ("prompt_completion", 12),
-        ("messages", 12),
-    ]
+    assert {k: entry["rows"] for k, entry in manifest["formats"].items()} == dict.fromkeys(settings.formats, 12)
     own = read_rows(find(str(whole / "datasets" / "data"), None), ENV)
     for name in ("prompt_completion", "messages"):
         again = read_rows(find(str(tmp_path / "out" / f"{name}.jsonl"), None), ENV)
-        held = [[(row.attempts, ENV.canonical(row.task)) for row in rows] for rows in (again, own)]
-        assert held[0] == held[1]
+        assert [(r.attempts, ENV.canonical(r.task)) for r in again] == [
+            (r.attempts, ENV.canonical(r.task)) for r in own
+        ]
         refuse_held_out(again, ENV, EvaluationConfig())

@@ -48,6 +48,7 @@ def chat(visit: Visit, server: Any) -> Callable[..., Any]:
     return start
 
 
+@pytest.mark.slow
 def test_base_and_checkpoint_answer_side_by_side_and_are_still_there_after_a_reload(
     chat: Callable[..., Any], server: Any, no_overflow: Callable[[Any], None]
 ) -> None:

@@ -40,6 +40,7 @@ def test_a_page_fits_in_both_themes_and_does_not_complain(
         page.get_by_role("button", name="Light or dark").click()
 
 
+@pytest.mark.slow
 def test_a_page_starts_in_the_theme_of_the_system(visit: Callable[..., Any], new_page: Callable[..., Any]) -> None:
     page = visit("/", new_page(theme="dark"))
     assert page.evaluate("document.body.classList.contains('dark')")

@@ -93,6 +93,7 @@ def test_a_run_is_launched_from_the_form_and_is_what_the_command_line_takes(
     assert held["yaml"] == shown and held["source"]["clone"] == run
 
 
+@pytest.mark.slow
 def test_an_error_stands_at_its_field_and_keeps_the_run_from_starting(open_form: Visit) -> None:
     page = open_form()
     field(page, "stages.1.steps").fill("0")

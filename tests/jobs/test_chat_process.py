@@ -72,6 +72,7 @@ def test_speakers_with_equal_adapters_agree_and_others_differ(
     assert all(row["status"] == "done" and row["first"] <= row["seconds"] for row in rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [None, "one", "two"])
 def test_a_speaker_says_what_the_training_backend_says(
     shared: ModelProcess, tiny: Path, adapters: dict[str, Path], name: str | None

@@ -111,6 +111,7 @@ def test_adapters_change_between_turns_while_the_base_stays(talk: Talk) -> None:
     assert talk.service.process.state()["loads"] == loads
 
 
+@pytest.mark.slow
 def test_a_message_is_branched_and_the_original_stays(talk: Talk) -> None:
     chat = talk.new()
     one, first = talk.send(chat, "One.")

@@ -161,6 +161,7 @@ def finish(queue: Queue, db: Database, number: int, seconds: float = 300) -> Any
     raise AssertionError(f"{row.status} {row.detail}")
 
 
+@pytest.mark.slow
 def test_the_queue_runs_an_export_in_a_worker_without_a_device(db: Database, studio: Studio) -> None:
     number = add(db, studio)
     queue = Queue(db, studio)
