@@ -18,7 +18,7 @@ BROWSER = Path(__file__).parent / "browser"
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """One process plays a file, as much is made once a file; and two play the pages, each with one browser and server."""
+    """One process plays a file, as much is made once a file; two play the pages, each with one browser and server."""
     group = item.path.name
     if BROWSER in item.path.parents:
         group = "pages a-f" if item.path.name < "test_g" else "pages g-z"
