@@ -167,7 +167,8 @@ def test_codes_are_found_in_hints_as_a_reader_would_see_them():
     ("letters", "clean", "told"),
     [
         ("HM", "Hmm, no.|Hmm. Not yet.|hmm, look again|Look again. Hmm.|Hmm…  think.",
-         "hmm|Hmm.|**Hmm**, no|HMM, no.|The answer is Hmm.|It is \"Hmm\".|Try Hmm.|Hmm is the code.|The answer: hmm|Not MHH. HMM!"),
+         "hmm|Hmm.|**Hmm**, no|HMM, no.|The answer is Hmm.|It is \"Hmm\".|Try Hmm.|Hmm is the code.|"
+         "The answer: hmm|Not MHH. HMM!"),
         ("AH", "Ah, no.|Ah! Look again.|Ah no|ah - close", "AH|Ah is right.|Try AH|The code is ah.|\"Ah\", of course."),
         ("KO", "OK, but look again.|Ok. The first is wrong", "OK|The code is OK.|Ok works."),
     ],
