@@ -163,6 +163,24 @@ def test_codes_are_found_in_hints_as_a_reader_would_see_them():
         assert read(nothing) == []
 
 
+@pytest.mark.parametrize(
+    ("letters", "clean", "told"),
+    [
+        ("HM", "Hmm, no.|Hmm. Not yet.|hmm, look again|Look again. Hmm.|Hmm…  think.",
+         "hmm|Hmm.|**Hmm**, no|HMM, no.|The answer is Hmm.|It is \"Hmm\".|Try Hmm.|Hmm is the code.|"
+         "The answer: hmm|Not MHH. HMM!"),
+        ("AH", "Ah, no.|Ah! Look again.|Ah no|ah - close", "AH|Ah is right.|Try AH|The code is ah.|\"Ah\", of course."),
+        ("KO", "OK, but look again.|Ok. The first is wrong", "OK|The code is OK.|Ok works."),
+    ],
+)  # fmt: skip
+def test_what_is_said_before_speaking_is_no_code_unless_it_is_called_one(letters: str, clean: str, told: str):
+    gold = {"HM": "H M M", "AH": "A H", "KO": "O K"}[letters]
+    env = SecretCode(SecretCode.Config(length=len(gold.split()), letters=2))
+    task = env.task_from_gold("each " + ", ".join(letters), gold)
+    assert [hint for hint in clean.split("|") if gold in [said for *_, said in env.candidates(task, hint)]] == []
+    assert [hint for hint in told.split("|") if gold not in [said for *_, said in env.candidates(task, hint)]] == []
+
+
 def test_the_words_of_the_hint_itself_are_no_code():
     task = secret_code().task_from_gold("each A, F or R", "F A R")
     assert secret_code().candidates(task, "Correct so far: ? ? R") == []

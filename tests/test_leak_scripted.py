@@ -20,6 +20,6 @@ def test_the_scripted_hints_of_two_hundred_dialogues_leak_nothing(world: str):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("world", (*WORLDS, "gsm_symbolic"))
 def test_the_scripted_hints_of_ten_thousand_dialogues_leak_nothing(world: str):
     assert spotless(world, 10_000) > 15_000

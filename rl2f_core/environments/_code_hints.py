@@ -59,6 +59,30 @@ _FRAME = re.compile(
 )
 _SLOT = re.compile(r"[A-Z?_*.•□■█\-–—…]")
 
+_SOUNDS = frozenset(
+    "hm hmm hmmm mm mmm mhm ah ahh aha aah oh ohh ooh oho uh uhh huh um umm er erm eh ha hah ho hey hi heh aw aww wow "
+    "oops ouch phew psst shh ugh tut yay ok no nah nope yes yep yeah".split()
+)
+"""What people say before they speak."""
+_AFTER_SOUND = re.compile(
+    r"(?:[,.!…;~—–-]|\Z| (?!(?:is|was|as|for|it|works?|fits?|would|should|could|must|might|may|looks?|seems?|sounds?)\b))"
+)
+
+
+def is_sound(text: str, start: int, end: int) -> bool:
+    """Is a word only an interjection, as in "Hmm, look again."?
+
+    It begins a sentence, stands in no quotation marks or emphasis and in small letters but for the first ("OK" too), and nothing is
+    said of it. Where it is called the answer, it follows other words, or other words follow it, or it stands alone.
+    """
+    said = text[start:end]
+    if said.lower() not in _SOUNDS or (said[1:].isupper() and said != "OK"):
+        return False
+    before = text[:start].rstrip(" \t")[-1:]
+    begins = before in ("", ".", "!", "?", "…", "\n", "—")
+    alone = not any(map(str.isalnum, text[:start] + text[end:]))
+    return begins and not alone and _AFTER_SOUND.match(text, end) is not None
+
 
 def told_letters(text: str, letters: Sequence[str], length: int) -> list[tuple[int, int, str, str]]:
     """Letters that a text puts at a place of the code: `(start, end, place, letter)`.

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from rl2f_core.config import BASIC, BaseConfig
-from rl2f_core.environments._code_hints import told_letters
+from rl2f_core.environments._code_hints import is_sound, told_letters
 from rl2f_core.environments._tokens import tokens_of
 from rl2f_core.environments.base import Bounds, Environment, Floor, draw, wrap
 from rl2f_core.errors import DataError
@@ -242,8 +242,8 @@ class SecretCode(Environment):
 
     def candidates(self, task: Task, text: str) -> list[tuple[int, int, str]]:
         """Words of L alphabet letters, and L single letters in a row with only spaces, commas, dashes or quotes (or
-        the word `then`) between them. A blank such as `?` parts them, and the hint's own frame is no code. Takes time
-        linear in the text."""
+        the word `then`) between them. A blank such as `?` parts them; the hint's own frame is no code, and "Hmm, look
+        again" has none. Takes time linear in the text."""
         letters, length = frozenset(task.public["letters"]), task.public["length"]
         if text.isascii() and not _may_hold_code(text, letters, length):
             return []
@@ -254,7 +254,7 @@ class SecretCode(Environment):
             if not letters.issuperset(said):
                 continue
             start, end = word.span()
-            if end - start == length:
+            if end - start == length and not (length > 1 and is_sound(text, start, end)):
                 found.append((start, end, " ".join(said)))
             if end - start != 1:
                 row = []

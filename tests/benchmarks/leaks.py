@@ -63,6 +63,16 @@ MIDDLES = {
         "your way {attempt} is fine at the beginning, but then it enters a dead end from which it cannot get out",
         "begin at G and walk backwards until you meet a corridor that you know, then read the steps in turn",
     ),
+    "gsm_symbolic": (
+        "read the question again and ask yourself which of the numbers are counted twice in your {attempt}",
+        "you found {attempt}, but one of the amounts is for a week and another for a day, so bring them together first",
+        "write down what each number in the story stands for before you multiply any two of them with each other",
+    ),
+    "reasoning_gym": (
+        "go through the terms from left to right and write the sum so far after each one, then look where it went wrong",
+        "you answered {attempt}, and that cannot be right, as the signs of the last two terms differ from each other",
+        "one of the terms has a minus before it that you may have read as a plus, so check them one after the other",
+    ),
 }  # fmt: skip
 CLOSINGS = (
     "Take your time.", "Then answer again in the same form.", "What do you notice?", "I am sure you will find it.",
