@@ -182,6 +182,24 @@ def prompt_refusal(name: str) -> str | None:
     return f"is no shipped prompt: {shorten(repr(name), 80)}; known: {', '.join(known)}"
 
 
+def known_problems() -> list[Choice]:
+    """The sets of mathematical problems that are known by name."""
+    from rl2f_core.environments import _math_sources
+
+    return [Choice(name, name) for name in _math_sources.known()]
+
+
+def problems_refusal(name: str) -> str | None:
+    """Why a form may not have problems read, or None where they are known by name."""
+    known = [choice.value for choice in known_problems()]
+    if name in known:
+        return None
+    return (
+        f"is no known set of problems: {shorten(repr(name), 80)}; known: {', '.join(known)}. Files are read from the "
+        "command line alone"
+    )
+
+
 def judge_refusal(name: str) -> str:
     """Why a form may not have a judge's prompt template read: there is one shipped one, which is no name at all."""
     return f"is a file, and a form reads none: {shorten(repr(name), 80)}; choose none for the shipped prompt"
@@ -199,6 +217,7 @@ def source_errors(node: Node, data: Any, studio: Studio) -> list[FieldError]:
     """An error for every value in a field marked `known` that is not known."""
     refusals = {
         "models": model_refusal, "endpoints": endpoint_refusal, "prompts": prompt_refusal, "judges": judge_refusal,
+        "problems": problems_refusal,
     }  # fmt: skip
     stored = {"runs": run_refusal, "checkpoints": adapter_refusal, "data": data_refusal}
     errors = []

@@ -45,6 +45,8 @@ KNOWN_ENDPOINT: dict[str, Any] = {"known": "endpoints"}
 `RL2F_ENDPOINTS` lists."""
 KNOWN_JUDGE: dict[str, Any] = {"known": "judges"}
 """Mark of a field that holds a judge's prompt template: a form takes none but the shipped one."""
+KNOWN_PROBLEMS: dict[str, Any] = {"known": "problems"}
+"""Mark of a field that names a set of mathematical problems: a form takes those known by name and reads no file."""
 KNOWN_PROMPT: dict[str, Any] = {"known": "prompts"}
 """Mark of a field that names a prompt template: a form takes the shipped ones alone."""
 

@@ -11,7 +11,15 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from app import form_preflight, form_schedule, forms
-from app.form_sources import known_checkpoints, known_data, known_endpoints, known_models, known_prompts, known_runs
+from app.form_sources import (
+    known_checkpoints,
+    known_data,
+    known_endpoints,
+    known_models,
+    known_problems,
+    known_prompts,
+    known_runs,
+)
 from app.form_yaml import MAX_CHARACTERS, for_browser
 from app.forms import Checked
 from app.links import page_url, run_url
@@ -91,6 +99,7 @@ def router(context: Context) -> APIRouter:
             "prompts": known_prompts(),
             "runs": known_runs(context.db),
             "data": known_data(context.db, studio),
+            "problems": known_problems(),
         }
         return JSONResponse(
             {

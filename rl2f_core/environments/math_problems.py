@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
-from rl2f_core.config import BASIC, BaseConfig
+from rl2f_core.config import BASIC, KNOWN_PROBLEMS, BaseConfig
 from rl2f_core.environments import _math_sources as sources
 from rl2f_core.environments._decontaminate import contaminated, distinct
 from rl2f_core.environments._math_base import MathEnvironment, gold_answer
@@ -71,10 +71,10 @@ class Math(MathEnvironment):
 
         type: Literal["math"] = "math"
         """Name of the environment."""
-        source: str = Field("sample", min_length=1, json_schema_extra=BASIC)
+        source: str = Field("sample", min_length=1, json_schema_extra={**BASIC, **KNOWN_PROBLEMS})
         """omni_math, deepmath, dapo, math500, aime, aime_2024, gsm8k, the small sample that comes along, or the path
         of a .jsonl or .parquet file."""
-        test_source: str | None = None
+        test_source: str | None = Field(None, json_schema_extra=KNOWN_PROBLEMS)
         """Where the test problems come from; None takes the source's own test split, else a fifth of its problems."""
         columns: dict[str, str] | None = None
         """Which columns of the files are problem, answer, solution and level; None finds them out."""

@@ -121,6 +121,7 @@ def test_every_text_field_that_names_weights_takes_only_what_is_known() -> None:
         ("rescore", "run"): "runs", ("fork", "source"): "runs", ("hint_value", "source"): "runs",
         ("derivation", "prompt"): "judges", ("rollout", "fresh_prompt"): "prompts",
         ("rltf_fm", "critique_prompt"): "prompts", ("rl2f_self", "critique_prompt"): "prompts",
+        ("sft", "data"): "data", ("math", "source"): "problems", ("math", "test_source"): "problems",
     }  # fmt: skip
     for place in (("eval", "adapters"), ("fork", "checkpoints"), ("hint_value", "checkpoints")):
         adapters = next(field for path, field in all_fields() if path == place)
@@ -149,6 +150,14 @@ def test_what_a_teacher_inside_a_form_loads_or_asks_is_known_too(
         assert not checked.ok
         (error,) = [error for error in checked.errors if error.dotted == f"{where}.{field}"]
         assert told in error.message
+
+
+def test_a_form_reads_problems_by_name_and_no_file(studio: Studio) -> None:
+    stages = [{"name": "s", "method": "sft", "steps": 1}]
+    for path, source in (("source", "/etc/x.jsonl"), ("test_source", "../x.parquet"), ("source", "gsm8k")):
+        checked = forms.check_data({"environment": {"type": "math", path: source}, "stages": stages}, studio)
+        told = [(error.dotted, "no known set of problems" in error.message) for error in checked.errors]
+        assert told == ([] if source == "gsm8k" else [(f"environment.{path}", True)])
 
 
 def test_a_form_takes_an_endpoint_of_this_machine_and_those_that_the_server_lists(
