@@ -2,7 +2,7 @@
 
 Nothing here knows a field by name. A node is a dict with a `kind`:
 
-    object      fields                      a section: a nested config
+    object      name, fields                a section: a nested config, and what one is called
     component   component, types    one of the registered classes of that kind, chosen by its `type` (see `options`)
     list        item, min, max              any number of items;  choices  instead, where items are a few known words
     tuple       items                       a fixed number of items
@@ -19,6 +19,7 @@ A field is `{key, label, help, basic, required, default, node}`.
 from __future__ import annotations
 
 import functools
+import re
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -83,7 +84,13 @@ def object_node(cls: type[BaseModel], inside: tuple[type, ...] = ()) -> Node:
     if cls in inside:
         return {"kind": "any"}
     fields = [_field(name, info, (*inside, cls)) for name, info in cls.model_fields.items()]
-    return {"kind": "object", "help": (cls.__doc__ or "").strip(), "fields": [f for f in fields if f is not None]}
+    about = {"name": _words(cls), "help": (cls.__doc__ or "").strip()}
+    return {"kind": "object", **about, "fields": [f for f in fields if f is not None]}
+
+
+def _words(cls: type[BaseModel]) -> str:
+    """What a value of a class is called where it stands beside others: `Schedule[float]` is a `schedule`."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", cls.__name__.partition("[")[0]).lower()
 
 
 def _field(name: str, info: FieldInfo, inside: tuple[type, ...]) -> dict[str, Any] | None:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
+import yaml
 from pydantic import ValidationError
 
 from app import form_yaml
@@ -24,6 +26,7 @@ from rl2f_core import presets as core
 from rl2f_core import registry
 from rl2f_core.config import BaseRun, dump_yaml, parse_config
 from rl2f_core.errors import ConfigError
+from rl2f_core.models import built_in
 from rl2f_core.presets import Preset
 
 PRESETS = core.FOLDER
@@ -124,6 +127,14 @@ def change_kind(data: Mapping[str, Any], kind: str) -> dict[str, Any]:
 def presets() -> list[Preset]:
     """All presets, the default first, then by name."""
     return sorted(core.presets(), key=lambda preset: preset.name != DEFAULT_PRESET)
+
+
+@lru_cache(maxsize=256)
+def at_hand(preset: Preset) -> bool:
+    """Whether it trains a built-in model, and so was made for this machine and not for a GPU."""
+    model = yaml.load(preset.text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)).get("model")
+    name = model.get("name") if isinstance(model, Mapping) else model
+    return name is None or name in built_in()
 
 
 def preset_yaml(name: str) -> str:

@@ -39,7 +39,7 @@ class Level(BaseConfig):
     settings: dict[str, Any] = Field(default_factory=dict, json_schema_extra=BASIC)
     """What this level changes in the run's environment, e.g. `people: 3`; a dotted name (`parts.0.share`) reaches
     deeper. The other settings are the run's."""
-    steps: int | None = Field(None, ge=1)
+    steps: int | None = Field(None, ge=1, json_schema_extra=BASIC)
     """The next level begins after so many steps at the latest; None waits for the solve rate. The last level has
     none."""
 
@@ -53,7 +53,7 @@ class Curriculum(BaseConfig):
 
     levels: tuple[Level, ...] = Field(min_length=2)
     """From the first to the last; the last one lasts to the end of the stage."""
-    solve_rate: float | None = Field(None, gt=0, le=1)
+    solve_rate: float | None = Field(None, gt=0, le=1, json_schema_extra=BASIC)
     """The next level begins where at least this share of the level's dialogues in the window was solved; None moves
     on by steps alone."""
     window: int = Field(10, ge=1)

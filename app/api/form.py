@@ -107,7 +107,7 @@ def router(context: Context) -> APIRouter:
                 "spec": for_browser(forms.spec(made.kind)),
                 "source": {"preset": None if clone is not None else preset or forms.DEFAULT_PRESET, "clone": clone},
                 "kinds": forms.kinds(),
-                "presets": [{"name": p.name, "about": p.about} for p in forms.presets()],
+                "presets": [{"name": p.name, "about": p.about, "at_hand": forms.at_hand(p)} for p in forms.presets()],
                 "clones": _clones(context),
                 "known": {name: [asdict(choice) for choice in known] for name, known in listed.items()},
             }

@@ -6,6 +6,7 @@
   const same = (a, b) => a === b || (a !== null && b !== null && typeof a === "object" && typeof b === "object" && JSON.stringify(a) === JSON.stringify(b));
   const copy = (value) => (value === undefined ? undefined : JSON.parse(JSON.stringify(value)));
   const isMap = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
+  const SHORT = new Set(["integer", "number", "string", "boolean", "choice"]);
   const dotted = (path) => path.join(".");
   const INTEGER = /^[+-]?\d+$/;
   const NUMBER = /^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$/;
@@ -81,10 +82,11 @@
       return this.spec.components[node.component]?.[value?.type]?.fields ?? [];
     }
 
-    /** The value that a new thing begins with; what is required and has no default is left out. */
-    blank(node) {
+    /** The value that a new thing begins with. What is required and has no default is left out, but for items that a
+     * list must have, and numbers where a `seed` is given: what stood there before. */
+    blank(node, seed) {
       switch (node.kind) {
-        case "object": return this.blankFields(node.fields);
+        case "object": return this.blankFields(node.fields, seed);
         case "component": return this.blankComponent(node, node.types[0]);
         case "list": return [];
         case "tuple": return node.items.map((item) => this.blank(item));
@@ -99,9 +101,13 @@
       }
     }
 
-    blankFields(fields) {
+    blankFields(fields, seed) {
       const made = {};
-      for (const field of fields) if ("default" in field) made[field.key] = copy(field.default);
+      for (const { key, node, ...field } of fields) {
+        if ("default" in field) made[key] = copy(field.default);
+        else if (node.kind === "list" && node.min) made[key] = Array.from({ length: node.min }, () => this.blank(node.item, seed));
+        else if (seed !== undefined && ["integer", "number"].includes(node.kind)) made[key] = seed;
+      }
       return made;
     }
 
@@ -230,7 +236,7 @@
     }
 
     // -- lists and maps --------------------------------------------------------------------------------------------
-    list(node, path, value) {
+    list(node, path, value = []) {
       if (!Array.isArray(value)) return this.raw(path, value);
       const label = String(path.at(-1)).replace(/s$/, "").replaceAll("_", " ");
       const put = (items) => {
@@ -246,7 +252,10 @@
       const items = value.map((item, i) => {
         const at = [...path, i], error = el("p", { class: "rf-error", role: "alert" });
         const big = ["object", "component"].includes(node.item.kind);
-        const row = big
+        const short = isMap(item) && node.item.kind === "object" && node.item.fields.length <= 3 && node.item.fields.every((f) => SHORT.has(f.node.kind));
+        const row = short
+          ? el("div", { class: "rf-item rf-line", dataset: { path: dotted(at) } }, el("div", { class: "rf-grid" }, node.item.fields.map((f) => this.field(f, [...at, f.key]))), tools(i), this.strangers(node.item.fields, item, at), error)
+          : big
           ? el("div", { class: "rf-item", dataset: { path: dotted(at) } }, node.item.kind === "object" ? el("div", { class: "rf-itemhead" }, el("b", {}, `${i + 1} · ${item?.name ?? label}`), this.gist(node.item, item), tools(i)) : tools(i), error, el("div", { class: "rf-itembody" }, this.inside(node.item, at, item)))
           : el("div", { class: "rf-entry", dataset: { path: dotted(at) } }, this.control(node.item, at, item, { label: `${label} ${i + 1}` }), tools(i), error);
         this.places.set(dotted(at), { row, error });
@@ -293,7 +302,7 @@
       return types.map((type) => el("span", { class: "rl-chip" }, type));
     }
 
-    map(node, path, value) {
+    map(node, path, value = {}) {
       if (!isMap(value)) return this.raw(path, value);
       const put = (entries) => this.set(path, Object.fromEntries(entries), true);
       const entries = Object.entries(value);
@@ -312,7 +321,8 @@
 
     /** A value whose shape is not the one of the form: as JSON, to be mended there or in the YAML. */
     raw(path, value) {
-      return el("textarea", { class: "rf-raw", rows: 2, spellcheck: "false", value: value === undefined ? "" : JSON.stringify(value), "aria-label": dotted(path), dataset: { key: dotted(path) },
+      const long = value !== null && typeof value === "object";
+      return el(long ? "textarea" : "input", { class: "rf-raw", ...(long ? { rows: 2 } : { type: "text" }), spellcheck: "false", autocomplete: "off", value: value === undefined ? "" : JSON.stringify(value), "aria-label": dotted(path), dataset: { key: dotted(path) },
         onchange: (e) => { let held = e.target.value; try { held = JSON.parse(held); } catch { /* kept as text, the server says what is wrong */ } this.set(path, held, true); } });
     }
 
@@ -394,18 +404,23 @@
 
     union(node, path, value, common) {
       const fits = (o) => ({ list: Array.isArray(value), tuple: Array.isArray(value), object: isMap(value), component: isMap(value), map: isMap(value), boolean: typeof value === "boolean", integer: Number.isInteger(value), number: typeof value === "number", string: typeof value === "string", choice: o.values?.some((v) => same(v, value)) })[o.kind] ?? false;
-      const name = (o) => (o.kind === "choice" ? o.values.join(" or ") : { list: "a list", tuple: "a list", string: "text", integer: "a whole number", number: "a number", object: "settings", map: "names and values", boolean: "on or off", any: "anything" }[o.kind] ?? o.kind);
+      const name = (o) => (o.kind === "choice" ? o.values.join(" or ") : { list: "a list", tuple: "a list", string: "text", integer: "a whole number", number: "a number", object: o.name ? `a ${o.name}` : "settings", map: "names and values", boolean: "on or off", any: "anything" }[o.kind] ?? o.kind);
       const options = node.nullable ? [{ kind: "none" }, ...node.options] : node.options;
       let at = value === null && node.nullable ? 0 : options.findIndex((o) => o.kind === "choice" && fits(o));
       if (at < 0) at = options.findIndex(fits);
       if (at < 0) return this.raw(path, value);
-      const picked = options[at];
+      const picked = options[at], tall = picked.kind === "object" || picked.kind === "component";
+      const first = (next) => {
+        const usual = this.places.get(dotted(path))?.field?.default; // a plain value is better begun with the default than with the least
+        const plain = !["object", "component", "list", "tuple", "map", "none"].includes(next.kind);
+        return next.kind === "none" ? null : plain && usual !== null && typeof usual !== "object" && usual !== undefined ? copy(usual) : this.blank(next, typeof value === "number" ? value : undefined);
+      };
       const shown = picked.kind === "none" || (picked.kind === "choice" && picked.values.length === 1) ? null : this.control(picked, path, value, { label: common["aria-label"] ?? "" });
-      return el("div", { class: "rf-union" }, el("select", { ...common, dataset: { key: `${dotted(path)}|` }, onchange: (e) => {
+      return el("div", { class: `rf-union${tall ? " rf-union-tall" : ""}` }, el("select", { ...common, dataset: { key: `${dotted(path)}|` }, onchange: (e) => {
         const next = options[e.target.selectedIndex];
         this.memory.set(`${dotted(path)}|${at}`, copy(value));
-        this.set(path, this.memory.get(`${dotted(path)}|${e.target.selectedIndex}`) ?? (next.kind === "none" ? null : this.blank(next)), true);
-      } }, options.map((o, i) => el("option", { selected: i === at }, o.kind === "none" ? "none" : name(o)))), shown);
+        this.set(path, this.memory.get(`${dotted(path)}|${e.target.selectedIndex}`) ?? first(next), true);
+      } }, options.map((o, i) => el("option", { selected: i === at }, o.kind === "none" ? "none" : name(o)))), tall ? el("div", { class: "rf-inner" }, shown) : shown);
     }
 
     /** An address, with those that the server lists as suggestions; it says itself which it refuses. */
@@ -474,5 +489,6 @@
     }
   }
 
+  Form.words = words;
   rl2f.Form = Form;
 })();

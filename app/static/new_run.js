@@ -85,14 +85,22 @@
     // -- the page --------------------------------------------------------------------------------------------------
     draw() {
       const { start } = this, { source } = start;
+      const file = (preset) => preset.name.split(":")[0], spaced = (name) => name.replaceAll("_", " ").replaceAll("-", " · ");
+      const families = [...new Set(start.presets.map(file))].map((name) => start.presets.filter((p) => file(p) === name));
+      const cells = families.find((family) => family.some((p) => p.name === source.preset)) ?? [];
+      const variant = cells.length > 1 ? el("select", { id: "nr-variant", "aria-label": "Variant", onchange: (e) => this.go(e.target.value, null) },
+        cells.map((p) => el("option", { value: p.name, selected: p.name === source.preset }, spaced(p.name.split(":")[1])))) : null;
       const pick = el("select", { id: "nr-source", onchange: (e) => { const [what, name] = e.target.value.split(/:(.*)/s); what === "clone" ? this.go(null, name) : this.go(name, null); } },
-        el("optgroup", { label: "Presets" }, start.presets.map((p) => el("option", { value: `preset:${p.name}`, selected: source.preset === p.name }, p.name.replaceAll("_", " ")))),
+        [["Presets for a CPU", true], ["Presets at published scale, for a GPU", false]].map(([label, hand]) => el("optgroup", { label }, families.filter((f) => f[0].at_hand === hand).map((family) => {
+          const chosen = family.find((p) => p.name === source.preset);
+          return el("option", { value: `preset:${(chosen ?? family[0]).name}`, selected: Boolean(chosen) }, spaced(file(family[0])), family.length > 1 ? ` · ${family.length} variants` : "");
+        }))),
         start.clones.length || source.clone ? el("optgroup", { label: "Clone a run" },
           source.clone && !start.clones.some((r) => r.run === source.clone) ? el("option", { value: `clone:${source.clone}`, selected: true }, `#${source.clone}`) : null,
           start.clones.map((r) => el("option", { value: `clone:${r.run}`, selected: source.clone === r.run }, `#${r.run} ${r.name} · ${r.environment} · ${r.status}`))) : null);
       this.kinds = el("select", { id: "nr-kind", title: "Kind of run", onchange: (e) => this.change(e.target.value) }, start.kinds.map((kind) => el("option", { value: kind }, kind)));
-      const file = el("input", { type: "file", accept: ".yaml,.yml,text/yaml", hidden: true, onchange: (e) => this.open(e.target) });
-      const about = source.clone ? el("p", { class: "rl-muted nr-about" }, "A copy of ", el("a", { href: rl2f.links.run(source.clone) }, `run ${source.clone}`), ".") : el("p", { class: "rl-muted nr-about" }, start.presets.find((p) => p.name === source.preset)?.about ?? "");
+      const upload = el("input", { type: "file", accept: ".yaml,.yml,text/yaml", hidden: true, onchange: (e) => this.open(e.target) });
+      const about = source.clone ? el("p", { class: "rl-muted nr-about" }, "A copy of ", el("a", { href: rl2f.links.run(source.clone) }, `run ${source.clone}`), ".") : el("p", { class: "rl-muted nr-about" }, rl2f.Form.words(start.presets.find((p) => p.name === source.preset)?.about ?? ""));
       this.notice = el("div", {});
       const formRoot = el("div", { class: "rf", id: "nr-form" });
       this.form = new rl2f.Form(formRoot, (data) => this.edited(data));
@@ -110,9 +118,9 @@
       this.panel = el("div", { class: "nr-preflight", id: "nr-result" });
       fill(this.root,
         el("div", { class: "rl-head" }, el("h1", {}, "New run"),
-          el("label", { class: "rl-row" }, el("span", { class: "rl-muted" }, "from"), pick), el("label", { class: "rl-row" }, el("span", { class: "rl-muted" }, "kind"), this.kinds),
-          el("span", { class: "rl-grow" }), file,
-          el("button", { type: "button", class: "rl-button", onclick: () => file.click() }, "Load YAML"),
+          el("label", { class: "rl-row" }, el("span", { class: "rl-muted" }, "from"), pick), variant, el("label", { class: "rl-row" }, el("span", { class: "rl-muted" }, "kind"), this.kinds),
+          el("span", { class: "rl-grow" }), upload,
+          el("button", { type: "button", class: "rl-button", onclick: () => upload.click() }, "Load YAML"),
           el("button", { type: "button", class: "rl-button", id: "nr-save", onclick: () => this.save() }, "Save YAML")),
         about, this.notice,
         el("div", { class: "nr-columns" },
