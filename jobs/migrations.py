@@ -93,8 +93,14 @@ def _rescans(op: Operations) -> None:
     )
 
 
+def _fresh_prompts(op: Operations) -> None:
+    """Which template asked for an attempt."""
+    op.add_column("turn", sa.Column("asked", sa.String(), nullable=True))
+
+
 STEPS: tuple[Callable[[Operations], None], ...] = (
     _first, _order_of_steps, _worth_of_hints, _leak_scans, _detector_board, _hints_of_models, _rescans,
+    _fresh_prompts,
 )  # fmt: skip
 NEWEST = len(STEPS)
 

@@ -177,6 +177,7 @@ def _turn_row(turn: CoreTurn) -> Row:
         "teacher": hint.teacher if hint else None,
         "source_task": hint.source_task if hint else None,
         "prompt": hint.prompt if hint else None,
+        "asked": turn.prompt,
         "usage": hint.usage.model_dump_json() if hint and hint.usage is not None else None,
         "hint_error": clean(hint.error) if hint and hint.error is not None else None,
         "checked": leak is not None,

@@ -240,6 +240,8 @@ class Turn(SQLModel, table=True):
     source_task: str | None = None
     prompt: str | None = None
     """`name@version` of the prompt template that a model teacher was asked with."""
+    asked: str | None = None
+    """`name@version` of the template of the fresh prompt that asked for the attempt; None where there was none."""
     usage: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON(none_as_null=True)))
     """What a model teacher's message cost (`rl2f_core.types.Usage`)."""
     hint_error: str | None = Field(default=None, sa_column=Column(Text))

@@ -64,6 +64,22 @@ def shown(run: Run, problem: Problem) -> Shown:
     return Shown(_json(problem.public), "", False)
 
 
+def fresh_prompt(template: str, problem: Shown, attempt: str, hint: str) -> str | None:
+    """What `rollout.history.History.after` made of a turn: the words of a fresh prompt.
+
+    None where the problem's words are not to be had, or no shipped template is of that name and version.
+    """
+    from rl2f_core import prompts
+
+    name = template.partition("@")[0]
+    if not problem.rendered or name not in prompts.names():
+        return None
+    prompt = prompts.load(name)
+    if prompt.version != template:
+        return None
+    return prompt.render({"problem": problem.text, "attempt": attempt.strip(), "hint": hint})[-1]["content"]
+
+
 def answer(run: Run, problem: Problem) -> str | None:
     """The gold answer in the environment's words, or None where it is not to be had."""
     environment = _environment(run.config)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from app.api._problem import shown
+from app.api._problem import Shown, fresh_prompt, shown
 from app.diff import changes
 from jobs.store import dialogues
 
 if TYPE_CHECKING:
     from jobs.store.dialogues import DialogueView, TurnView
-    from jobs.tables import Dialogue, HintWorth, LeakFinding, LeakLabel, Note, Run
+    from jobs.tables import Dialogue, HintWorth, LeakFinding, LeakLabel, Note, Run, Turn
 
 _ROW = (
     "event", "key", "phase", "stage", "step", "checkpoint", "control", "environment", "level", "group", "index",
@@ -27,25 +27,26 @@ def row_json(row: Dialogue) -> dict[str, Any]:
 def dialogue_json(run: Run, view: DialogueView) -> dict[str, Any]:
     """A whole dialogue."""
     problem = shown(run, view.problem)
-    before = [None, *(turn.row.attempt for turn in view.turns)]
+    before = [None, *(turn.row for turn in view.turns)]
     return {
         **row_json(view.row),
         "run_name": run.name,
         "task": view.problem.task,
         "split": view.problem.split,
         "problem": {"text": problem.text, "system": problem.system, "rendered": problem.rendered},
-        "turns": [turn_json(turn, last) for turn, last in zip(view.turns, before, strict=False)],
+        "turns": [turn_json(turn, last, problem) for turn, last in zip(view.turns, before, strict=False)],
         "notes": [note_json(note) for note in view.notes],
     }
 
 
-def turn_json(turn: TurnView, last: str | None) -> dict[str, Any]:
-    """A turn; `last` is the attempt before it."""
+def turn_json(turn: TurnView, last: Turn | None, problem: Shown) -> dict[str, Any]:
+    """A turn; `last` is the one before it."""
     row = turn.row
     return {
         "index": row.index,
         "attempt": row.attempt,
-        "changes": None if last is None else changes(last, row.attempt),
+        "asked": asked(row, last, problem),
+        "changes": None if last is None else changes(last.attempt, row.attempt),
         "stop": row.stop,
         "correct": row.correct,
         "parsed": row.parsed,
@@ -58,6 +59,15 @@ def turn_json(turn: TurnView, last: str | None) -> dict[str, Any]:
         "tokens": len(dialogues.tokens(row.tokens)[0]),
         "hint": hint_json(turn),
     }
+
+
+def asked(row: Turn, last: Turn | None, problem: Shown) -> dict[str, Any] | None:
+    """The fresh prompt that asked for an attempt: its template, and its words (null where the template is another by
+    now, or is no shipped one); None where the dialogue went on."""
+    if row.asked is None or last is None:
+        return None
+    text = fresh_prompt(row.asked, problem, last.attempt, last.hint or "")
+    return {"template": row.asked, "text": text}
 
 
 def hint_json(turn: TurnView) -> dict[str, Any] | None:

@@ -72,7 +72,7 @@
           el("button", { type: "button", class: "rl-button rl-small", title: "copy a link to exactly this turn (c)", onclick: () => actions.copy() }, "Copy link")),
         el("div", { class: "rl-row" },
           el("a", { class: "rl-chip", href: rl2f.links.run(d.run) }, `run ${d.run} · `, inline(d.run_name, 40)),
-          chip(d.checkpoint ? `${d.phase} · ${d.checkpoint}` : `${d.phase} · ${d.stage} step ${d.step}`), chip(d.control ? `control ${d.control}` : ""),
+          chip(d.checkpoint ? `${d.phase} · ${d.checkpoint}` : `${d.phase} · ${d.stage} step ${d.step}`), chip(!d.control ? "" : d.phase === "distill" ? d.control.replaceAll("_", " ") : `control ${d.control}`),
           el("span", { class: "rl-chip" }, inline(d.environment, 40), " · ", inline(d.level, 40)), el("span", { class: "rl-chip", title: "task" }, inline(d.task, 60)),
           el("span", { class: "rl-chip", title: "the weights that spoke for the student" }, inline(d.policy, 40))),
         el("div", { class: "rl-row" },
@@ -114,7 +114,7 @@
       const detail = el("p", { class: "rl-small rl-muted dv-detail" });
       const made = el("article", { class: "dv-turn", dataset: { turn: turn.index }, onclick: () => { if (state.turn !== turn.index) actions.turn(turn.index); } },
         el("div", { class: "dv-line" },
-          el("span", { class: "dv-number" }, String(turn.index + 1)), el("span", { class: "dv-who rl-student" }, "Student"),
+          el("span", { class: "dv-number" }, String(turn.index + 1)), el("span", { class: "dv-who rl-student" }, data.phase === "distill" ? "Source" : "Student"),
           el("span", { class: "dv-verdict" }, sign(turn.sign), turn.parsed === null ? el("span", { class: "rl-muted" }, "no answer found") : [el("span", { class: "rl-muted" }, "parsed "), inline(turn.parsed)]),
           moved ? el("span", { class: "rl-chip dv-moved", title: "the answer changed from the last attempt" }, inline(last.parsed, 24), " → ", inline(turn.parsed, 24)) : null,
           last && last.parsed !== null && last.parsed === turn.parsed ? el("span", { class: "rl-chip", title: "the same answer as before" }, "repeats") : null,
@@ -123,11 +123,21 @@
           fact("A", signed(turn.advantage), "advantage"),
           turn.correct || !actions.fork ? null : el("button", { type: "button", class: "rl-button rl-small rl-quiet", title: "what if the hint after this turn had been different? (f)", dataset: { act: "fork" }, onclick: (event) => { event.stopPropagation(); actions.fork(turn.index); } }, "fork"),
           el("button", { type: "button", class: "rl-button rl-small rl-quiet rl-num", title: "tokens and their log-probabilities (t)", dataset: { act: "tokens" }, onclick: (event) => { event.stopPropagation(); if (state.turn !== turn.index) actions.turn(turn.index); actions.tokens(); } }, `${turn.tokens} tok`)),
+        turn.asked ? asked(turn) : null,
         block(turn.attempt, { from: "student", label: `attempt ${turn.index + 1}` }),
         el("div", { class: "dv-under" }, changed(turn.changes), turn.terms.length ? terms(turn) : null, turn.stop === "length" ? el("span", { class: "rl-chip" }, "cut off at the token limit") : null),
         detail, tokens, turn.hint ? hint(turn) : null);
       Object.assign(made, { dvTokens: tokens, dvDetail: detail });
       return made;
+    }
+
+    /** What the student read before this attempt, where it was no dialogue that went on. */
+    function asked(turn) {
+      const { template, text } = turn.asked;
+      return el("details", { class: "dv-more dv-asked", dataset: { fold: "asked" } },
+        el("summary", {}, "asked by a fresh prompt ", el("span", { class: "rl-mono" }, template)),
+        text === null ? el("p", { class: "rl-muted rl-small" }, "Its words are not to be had here: the template is not shipped, or has changed since. It shows the problem, the attempt and the hint above, and nothing before them.")
+          : [el("p", { class: "rl-muted rl-small" }, "This is all that the student read before the attempt."), block(text, { label: `fresh prompt ${turn.index + 1}` })]);
     }
 
     function hint(turn) {

@@ -172,7 +172,7 @@ rl2f.widget("dialogues", (root) => {
     listNode.scrollTop = 0;
   }
   function line(row) {
-    const where = row.checkpoint ? `${row.checkpoint}${row.control ? ` · ${row.control}` : ""}` : `${row.stage} ${row.phase === "train" ? row.step : row.phase}`;
+    const where = row.checkpoint ? `${row.checkpoint}${row.control ? ` · ${row.control}` : ""}` : [row.stage, ["train", "distill"].includes(row.phase) ? row.step : row.phase, row.control?.replaceAll("_", " ")].filter((part) => part || part === 0).join(" ");
     return el("button", { type: "button", class: "dl-row", role: "option", dataset: { event: row.event }, onclick: () => open(row, { push: narrow.matches }), onpointerenter: () => load(row.run, row.event).catch(() => {}) },
       el("span", { class: "dl-row-top" }, signs(row.outcomes), el("span", { class: "rl-grow" }),
         row.error !== null ? el("span", { class: "rl-wrong", title: "ended by an error" }, "!") : null, row.leak === 2 ? el("span", { class: "rl-leak", title: "a hint leaked" }, "⚑") : null,
