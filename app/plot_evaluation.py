@@ -84,6 +84,8 @@ class Evaluation:
     """The same by control, where levels have each their own."""
     charts: Sequence[Chart] | None = None
     """In place of the curves by turn."""
+    parts: Sequence[Evaluation] = ()
+    """Of a mixture: the same for the tasks of each environment alone."""
 
     @property
     def checkpoints(self) -> list[str]:
@@ -138,6 +140,7 @@ def from_report(report: EvaluationReport) -> Evaluation:
         players=players,
         findings=findings(report),
         floor=report.floor,
+        parts=[from_report(part) for part in report.parts],
     )
 
 
@@ -156,7 +159,7 @@ def from_levels(report: LevelsReport) -> Evaluation:
         turns = {f"cum_acc/{report.turns}": c.solved} if c.solved is not None else {}
         own = {"cum_acc/1": c.accuracy, **turns, "consistency": c.consistency, "memorisation": c.memorisation,
                "beyond_again": c.beyond_again}  # fmt: skip
-        measured = c.metrics.values if c.metrics else {}
+        measured = {name: v for name, v in c.metrics.values.items() if name != "gain"} if c.metrics else {}
         cells[c.checkpoint, c.control] = {**measured, **{name: held for name, held in own.items() if held is not None}}
     floors = {control_name(info.name, copy): info.floor for info in report.levels
               for copy in (ORIGINAL, *report.copies)}  # fmt: skip
@@ -169,7 +172,8 @@ def level_charts(report: LevelsReport) -> list[Chart]:
     at = [float(i if info.value is None else info.value) for i, info in enumerate(report.levels, 1)]
     charts = []
     for checkpoint in report.checkpoints:
-        lines = [Line(CONSTANT, at, [info.floor.score for info in report.levels], "--rl-muted", dash="dash", width=1.2)]
+        lines = [Line(CONSTANT, at, [info.floor.score for info in report.levels], "--rl-muted", dash="dash", width=1.2,
+                      label=CONSTANT.removeprefix("best "))]  # fmt: skip
         for position, name in enumerate((ORIGINAL, *report.copies)):
             held = [(x, report.cell(checkpoint, info.name, name)) for x, info in zip(at, report.levels, strict=True)]
             points = [(x, c) for x, c in held if c is not None]
@@ -352,8 +356,9 @@ def accuracy_charts(evaluation: Evaluation) -> list[Chart]:
         for name, points in (evaluation.players or {}).items():
             dash = {"best with hints": "longdash", "copying only": "dashdot", CONSTANT: "dash"}.get(name, "dot")
             lines.append(
-                Line(name, [float(t) for t, _ in points], [v for _, v in points], "--rl-muted", dash=dash, width=1.2)
-            )
+                Line(name, [float(t) for t, _ in points], [v for _, v in points], "--rl-muted", dash=dash, width=1.2,
+                     label=name.removeprefix("best ") if name == CONSTANT else None)
+            )  # fmt: skip
         for position, control in enumerate(evaluation.controls):
             metrics = evaluation.cells.get((checkpoint, control))
             if metrics is None:
@@ -386,4 +391,5 @@ def as_json(evaluation: Evaluation) -> dict[str, Any]:
         "differences": difference_rows(evaluation.differences),
         "findings": list(evaluation.findings),
         "charts": [chart.as_json() for chart in evaluation.charts or accuracy_charts(evaluation)],
+        "parts": [as_json(part) for part in evaluation.parts],
     }

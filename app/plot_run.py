@@ -69,6 +69,15 @@ ABOUT: dict[str, About] = {
     "curriculum/level": About("Level", "of the curriculum", "count"),
     "curriculum/solve_rate": _share("Solved on the level", "Over the curriculum's window.", "share of dialogues"),
     "curriculum/old_solve_rate": _share("Solved on earlier levels", "", "share of dialogues"),
+    "off_context/masked_frac": _share("Masked off context", "Too improbable without the critique.", "share of tokens"),
+    "value/explained_variance": About(
+        "Value head",
+        "explained variance",
+        "number",
+        "1: it tells every return; 0: no better than their mean; below 0: worse.",
+    ),
+    "value/loss": About("Loss of the value head", "mean of a token"),
+    "value/return": About("Return", "mean of a token"),
     "updates": About("Updates", "a step", "count"),
     "frac_reward_zero_std": _share("Groups of equal reward", "TRL's frac_reward_zero_std.", "share of groups"),
     "groups/frac_mixed": _share("Mixed groups", "Tinker's frac_mixed.", "share of groups"),
@@ -102,6 +111,9 @@ FAMILIES: dict[str, About] = {
     "teacher": About("Teacher", "a step", "count", "Of the messages of a model teacher."),
     "loss": About("Loss term", "mean of a token"),
     "kl": About("KL", "nats a token"),
+    "advantage": About("Advantage", "of a token"),
+    "value": About("Value head", ""),
+    "off_context": About("Revision under the first prompt", "", "number", "Of rows that leave the critique out."),
 }
 
 
@@ -164,8 +176,9 @@ def overview(rows: Sequence[MetricRow], view: View) -> list[Chart]:
         view = replace(view, x="step")
     everything = played if view.x == "tokens" else list(rows)
     makers: list[tuple[Callable[[Sequence[MetricRow], View], Chart | None], Sequence[MetricRow]]] = [
-        (_reward, played), (_solved, played), (_revisions, played), (_groups, played), (_outcomes, played),
-        (_leaks, played), (_yield, everything), (_length, played), (_reflection, played), (_divergence, played),
+        (_reward, played), (_solved, played), (_parts, played), (_revisions, played), (_groups, played),
+        (_outcomes, played), (_level, everything), (_level_solved, everything), (_leaks, played), (_yield, everything),
+        (_length, played), (_reflection, played), (_divergence, played), (_masked, played), (_value, played),
         (_entropy, everything), (_loss, everything), (_speed, everything),
     ]  # fmt: skip
     charts = [make(chosen, view) for make, chosen in makers if chosen]
@@ -206,6 +219,30 @@ def _solved(rows: Sequence[MetricRow], view: View) -> Chart | None:
     words = "Cumulative accuracy, one line a turn, and what the best constant answer solves."
     note = "bands: 95 % intervals" if known else ""
     return replace(chart, title="Solved within t turns", help=words, note=note)
+
+
+def _parts(rows: Sequence[MetricRow], view: View) -> Chart | None:
+    names = [name for name in names_of(rows) if name.startswith("solved/")]
+    chart = _chart("solved/", rows, view, {name: name.partition("/")[2] for name in names})
+    return chart and replace(chart, title="Solved by environment", help="Solved within all turns, one line a part.")
+
+
+def _level(rows: Sequence[MetricRow], view: View) -> Chart | None:
+    return _chart("curriculum/level", rows, replace(view, weight=0.0), {"curriculum/level": "level"})
+
+
+def _level_solved(rows: Sequence[MetricRow], view: View) -> Chart | None:
+    shown = {"curriculum/solve_rate": "this level", "curriculum/old_solve_rate": "earlier levels"}
+    chart = _chart("curriculum/solve_rate", rows, view, shown, dashes=["solid", "dash"])
+    return chart and replace(chart, help="Over the curriculum's window; of earlier levels, this step's dialogues.")
+
+
+def _masked(rows: Sequence[MetricRow], view: View) -> Chart | None:
+    return _chart("off_context/masked_frac", rows, view, {"off_context/masked_frac": "masked"})
+
+
+def _value(rows: Sequence[MetricRow], view: View) -> Chart | None:
+    return _chart("value/explained_variance", rows, view, {"value/explained_variance": "explained variance"})
 
 
 def _revisions(rows: Sequence[MetricRow], view: View) -> Chart | None:

@@ -121,6 +121,7 @@ def figure(plot: Plot) -> dict[str, Any]:
             "plot_bgcolor": "rgba(0,0,0,0)",
             "font": {"family": FONT, "size": 11, "color": "--rl-text"},
             "showlegend": False,
+            "barmode": "stack",
             "hovermode": "x unified",
             "hoverdistance": 40,
             "hoverlabel": {
@@ -223,6 +224,9 @@ def _line(plot: Plot, line: Line, position: int) -> dict[str, Any]:
         trace["marker"] = {"size": 4.5, "color": line.color}
     if len(line.at):
         trace["customdata"] = [list(item) if item is not None else None for item in line.at]
+    if plot.kind == "stack" and sum(y is not None for y in line.y) == 1:  # an area of one point has no width
+        bar = {"type": "bar", "width": 0.3, "marker": {"color": f"fade({line.color},0.55)"}}
+        return {name: held for name, held in trace.items() if name not in ("mode", "line", "connectgaps")} | bar
     if plot.kind == "stack":
         trace |= {"stackgroup": "all", "fillcolor": f"fade({line.color},0.55)"}
         trace["line"] = {"color": line.color, "width": 1, "dash": "solid"}
@@ -275,7 +279,7 @@ def _band(line: Line) -> list[dict[str, Any]]:
 # -- words on the plot ---------------------------------------------------------------------------------------------
 def _labels(plot: Plot, lines: Sequence[Line], low: float, high: float) -> list[dict[str, Any]]:
     """Names at the ends of the lines. In a stack each stands in the middle of its area."""
-    if len(lines) == 1 and lines[0].label is None:
+    if len(lines) == 1 and lines[0].label is None and plot.kind == "lines":
         return []
     room = plot.height - TOP - BOTTOM
     ends: list[tuple[Line, float]] = []

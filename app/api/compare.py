@@ -100,7 +100,7 @@ def router(context: Context) -> APIRouter:
             if found is None:
                 tables.append({"run": run.id, "evaluation": None})
                 continue
-            tables.append({"run": run.id, "evaluation": {**plot_evaluation.as_json(found), "charts": []}})
+            tables.append({"run": run.id, "evaluation": {**plot_evaluation.as_json(found), "charts": [], "parts": []}})
             held = data.outcomes(run)
             speakers += [
                 Speaker(run.id or 0, name, held, data.config(run), data.turns(run))

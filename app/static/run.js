@@ -171,7 +171,7 @@
     /* ---- At a glance ---- */
     showGlance() {
       const { cards, run } = this.data;
-      const trains = ["train", "eval", "levels"].includes(run.kind);
+      const trains = ["train", "eval"].includes(run.kind);
       this.glance.hidden = !trains && !Object.values(cards).some(Boolean);
       const card = (title, help, body, source) => el("div", { class: "rl-card" }, el("h2", { title: help }, title), body, source ? el("span", { class: "rl-source" }, source) : null);
       const none = (text) => el("span", { class: "rl-muted" }, text);
@@ -195,7 +195,7 @@
         card("Groups", "Only groups with different returns teach", groups
           ? [el("div", { class: "rl-split" }, groups.shares.map((s, i) => el("i", { style: { width: `${100 * s.value}%`, background: GROUP[i] } }))),
             el("div", { class: "rl-shares" }, groups.shares.map((s, i) => el("div", { title: s.metric }, el("i", { style: { background: GROUP[i] } }), s.name, el("b", {}, s.text))))]
-          : none(run.kind === "eval" || run.kind === "levels" ? "An evaluation trains nothing." : "No group was trained on yet."), groups?.source));
+          : none(run.kind === "eval" ? "An evaluation trains nothing." : "No group was trained on yet."), groups?.source));
     }
 
     /* ---- Curves ---- */
@@ -255,7 +255,7 @@
       fill(this.chartsEmpty, empty ? el("div", { class: "rl-empty" }, el("p", { class: "rl-empty-title" }, ACTIVE.has(run.status) ? "The first step is on its way." : "This run made no step."),
         el("p", {}, ACTIVE.has(run.status) ? "Curves appear by themselves." : "Its log says why; a resume goes on from the start.")) : null);
       const left = first.demonstrated;
-      this.chartsNote.textContent = empty ? "" : `A click on a point opens the dialogues of that step.${left.length ? ` ${left.join(", ")} learns from demonstrations, so its rewards are not the student's and are left out.` : ""}`;
+      this.chartsNote.textContent = empty ? "" : `A click on a point opens the dialogues of that step.${left.length ? ` ${left.join(", ")}: demonstrations, whose rewards are not the student's and are left out.` : ""}`;
       this.overview.set(first.charts);
       this.further.set(second.charts);
     }
@@ -266,17 +266,35 @@
       if (!this.data.evaluated) { this.evaluationBox.hidden = true; return; }
       let evaluation;
       try { ({ evaluation } = await api(`${this.base}/evaluation`)); } catch { return; }
-      const { table, differences, findings, dialoguesOf } = rl2f.evaluation;
       this.evaluationBox.hidden = !evaluation;
       if (!evaluation) return;
       fill(this.evaluationBox, el("h2", {}, "Evaluation", el("span", { class: "rl-muted rl-small" }, evaluation.title), evaluation.whole ? null : el("span", { class: "rl-chip" }, "so far")),
-        this.accuracy.node,
+        this.accuracy.node, this.sheet(evaluation),
+        evaluation.parts.length ? [el("h2", {}, "By environment", el("span", { class: "rl-muted rl-small" }, "the same for the tasks of each part alone")), evaluation.parts.map((part) => this.part(part))] : null);
+      this.accuracy.set(evaluation.charts);
+    }
+    /** Table, findings and differences of an evaluation or of one of its parts. */
+    sheet(evaluation) {
+      const { table, differences, findings, dialoguesOf } = rl2f.evaluation;
+      return [
         el("div", { class: "rl-card rl-stack" }, table(evaluation, dialoguesOf(this.id)), el("p", { class: "rl-muted rl-small", style: { margin: 0 } }, "Square brackets and bars: 95 % intervals. best with hints, best without: the best possible players. ≈ constant: no better than always giving the best constant answer.")),
         evaluation.attempts ? el("details", { class: "rl-fold", dataset: { fold: "attempts" } }, el("summary", {}, "What attempts came to"), el("div", { class: "rl-card" }, table({ ...evaluation, table: evaluation.attempts }, dialoguesOf(this.id)))) : null,
         el("div", { class: "rl-two" },
           evaluation.findings.length ? el("div", { class: "rl-card rl-stack" }, el("h2", {}, "What separates and what does not"), findings(evaluation.findings)) : null,
-          evaluation.differences.length ? el("div", { class: "rl-card rl-stack" }, el("h2", {}, "Differences between checkpoints"), differences(evaluation.differences)) : null));
-      this.accuracy.set(evaluation.charts);
+          evaluation.differences.length ? el("div", { class: "rl-card rl-stack" }, el("h2", {}, "Differences between checkpoints"), differences(evaluation.differences)) : null),
+      ];
+    }
+    /** One environment of a mixture; drawn once it is opened. */
+    part(part) {
+      const box = el("div", { class: "rl-stack" });
+      const details = el("details", { class: "rl-fold", dataset: { fold: "part" } }, el("summary", {}, part.title), box);
+      details.addEventListener("toggle", () => {
+        if (!details.open || box.children.length) return;
+        const grid = new rl2f.charts.Grid(this.node.dataset.plotly);
+        fill(box, grid.node, this.sheet(part));
+        grid.set(part.charts);
+      });
+      return details;
     }
 
     /* ---- Stages and checkpoints ---- */
