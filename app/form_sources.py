@@ -183,14 +183,14 @@ def prompt_refusal(name: str) -> str | None:
 
 
 def known_problems() -> list[Choice]:
-    """The sets of maths problems that have a name."""
-    from rl2f_core.environments._math_sources import known
+    """The sets of mathematical problems that are known by name."""
+    from rl2f_core.environments import _math_sources
 
-    return [Choice(name, name) for name in known()]
+    return [Choice(name, name) for name in _math_sources.known()]
 
 
 def problems_refusal(name: str) -> str | None:
-    """Why a form may not have problems read, or None where they are a set with a name."""
+    """Why a form may not have problems read, or None where they are known by name."""
     known = [choice.value for choice in known_problems()]
     if name in known:
         return None

@@ -37,8 +37,6 @@ KNOWN_RUN: dict[str, Any] = {"known": "runs"}
 KNOWN_CHECKPOINT: dict[str, Any] = {"known": "checkpoints"}
 """Mark of a field that holds the folder of an adapter to load: a form offers those of the known runs alone."""
 
-KNOWN_PROBLEMS: dict[str, Any] = {"known": "problems"}
-"""Mark of a field that names problems to read: a form takes the names of known data sets alone, and no file."""
 KNOWN_DATA: dict[str, Any] = {"known": "data"}
 """Mark of a field that names a data set: a form takes the name of a stage, or a data set's folder in one of the
 studio's runs."""
@@ -47,6 +45,8 @@ KNOWN_ENDPOINT: dict[str, Any] = {"known": "endpoints"}
 `RL2F_ENDPOINTS` lists."""
 KNOWN_JUDGE: dict[str, Any] = {"known": "judges"}
 """Mark of a field that holds a judge's prompt template: a form takes none but the shipped one."""
+KNOWN_PROBLEMS: dict[str, Any] = {"known": "problems"}
+"""Mark of a field that names a set of mathematical problems: a form takes those known by name and reads no file."""
 KNOWN_PROMPT: dict[str, Any] = {"known": "prompts"}
 """Mark of a field that names a prompt template: a form takes the shipped ones alone."""
 

@@ -80,7 +80,7 @@ rl2f.widget("exports", (root) => {
   const flag = (name, title, help) => el("label", { class: "ex-check" }, el("input", { type: "checkbox", class: "ex-box", name, checked: values[name] === "1", onchange: (event) => set({ [name]: event.target.checked ? "1" : "" }) }), el("span", {}, title, help ? el("small", { class: "rl-muted" }, help) : null));
   const member = (name, value, title, help) => el("label", { class: "ex-check" }, el("input", {
     type: "checkbox", class: "ex-box", name, value, checked: several(name).includes(value),
-    onchange: (event) => { const order = PLAIN[name].split(","); set({ [name]: order.filter((each) => (each === value ? event.target.checked : several(name).includes(each))).join(",") }); },
+    onchange: (event) => { const order = name === "formats" ? choices.formats.map((each) => each.name) : PLAIN[name].split(","); set({ [name]: order.filter((each) => (each === value ? event.target.checked : several(name).includes(each))).join(",") }); },
   }), el("span", {}, title, help ? el("small", { class: "rl-muted" }, help) : null));
   const one = (name, value, title, help) => el("label", { class: "ex-check" }, el("input", { type: "radio", class: "ex-box", name, value, checked: values[name] === value, onchange: () => set({ [name]: value }) }), el("span", {}, title, help ? el("small", { class: "rl-muted" }, help) : null));
   const same = (options) => options.map((value) => [value, value]);

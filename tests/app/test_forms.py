@@ -152,6 +152,14 @@ def test_what_a_teacher_inside_a_form_loads_or_asks_is_known_too(
         assert told in error.message
 
 
+def test_a_form_reads_problems_by_name_and_no_file(studio: Studio) -> None:
+    stages = [{"name": "s", "method": "sft", "steps": 1}]
+    for path, source in (("source", "/etc/x.jsonl"), ("test_source", "../x.parquet"), ("source", "gsm8k")):
+        checked = forms.check_data({"environment": {"type": "math", path: source}, "stages": stages}, studio)
+        told = [(error.dotted, "no known set of problems" in error.message) for error in checked.errors]
+        assert told == ([] if source == "gsm8k" else [(f"environment.{path}", True)])
+
+
 def test_a_form_takes_an_endpoint_of_this_machine_and_those_that_the_server_lists(
     studio: Studio, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,4 +1,5 @@
-"""How a model's hint was asked for, what it cost and why there was none: in database, replay and exports."""
+"""How a model's hint was asked for, what it cost and why there was none, and how a student was asked again: in
+database, replay and exports."""
 
 from __future__ import annotations
 
@@ -17,8 +18,9 @@ from jobs.export.settings import ExportSettings
 from jobs.export.sources import FolderSource
 from jobs.store import dialogues, hints, metrics, runs
 from jobs.studio import Studio
+from rl2f_core import prompts
 from rl2f_core.environments.base import CONTENTLESS
-from rl2f_core.types import Hint, LeakReport, Usage
+from rl2f_core.types import Hint, LeakReport, Task, Usage
 
 USAGE = Usage(prompt_tokens=120, completion_tokens=9, cost=0.0003, seconds=1.5, requests=2)
 SAID = Hint(
@@ -70,3 +72,20 @@ def test_exports_carry_the_prompt_and_take_no_stand_in_for_the_teachers_words(tm
         CONTENTLESS,
         CONTENTLESS,
     ]
+
+
+def test_a_fresh_prompt_is_shown_as_the_student_read_it_where_its_template_is_still_the_same(
+    db: Database, studio: Studio
+) -> None:
+    revise = prompts.load("revise")
+    asked = [turn(0, hint=SAID), turn(1, hint=SAID, prompt=revise.version), turn(2, prompt="revise@00000000")]
+    task = Task(id="guess_number/train/0", environment="guess_number", split="train", level="1 to 16",
+                public={"low": 1, "high": 16}, privileged={"number": 8})  # fmt: skip
+    run = stored_run(db, studio, [dialogue(turns=asked, task=task)])
+    assert run.id is not None
+    shown = dialogue_json(run, dialogues.get(db, run.id, "dialogue:train:rl2f/1/0/0"))
+    first, second, third = (t["asked"] for t in shown["turns"])
+    values = {"problem": shown["problem"]["text"], "attempt": shown["turns"][0]["attempt"], "hint": SAID.text}
+    assert first is None
+    assert second == {"template": revise.version, "text": revise.render(values)[-1]["content"]}
+    assert third == {"template": "revise@00000000", "text": None}

@@ -111,6 +111,16 @@ def test_the_table_leaves_out_what_no_row_has(db: Database, studio: Studio) -> N
     }
 
 
+def test_a_mixtures_report_holds_the_same_for_each_of_its_environments(db: Database, studio: Studio) -> None:
+    add_run(db, studio, "a")
+    report = read_report(studio.folder("a"))
+    assert report is not None
+    shown = as_json(from_report(report.model_copy(update={"parts": (report.model_copy(update={"tasks": 3}),)})))
+    (part,) = shown["parts"]
+    assert part["title"] != shown["title"] and part["table"]["rows"] == shown["table"]["rows"] and part["parts"] == []
+    assert part["findings"] and [chart["key"] for chart in part["charts"]]
+
+
 def test_scores_no_better_than_the_constant_answer_are_marked(db: Database, studio: Studio) -> None:
     add_run(db, studio, "a")
     report = read_report(studio.folder("a"))

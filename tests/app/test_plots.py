@@ -226,6 +226,25 @@ def test_what_attempts_came_to_is_stacked_and_lengths_and_words_are_split_by_rig
     assert [c.key for c in silent] == ["length"] and list(lines_of(silent[0].figure)) == ["length"]
 
 
+def test_parts_levels_and_value_heads_have_plots_of_their_own() -> None:
+    held = {"solved/codes": 0.5, "solved/numbers": 0.25, "curriculum/level": 1.0, "curriculum/solve_rate": 0.5,
+            "curriculum/old_solve_rate": 0.75, "value/explained_variance": -0.5,
+            "off_context/masked_frac": 1.0}  # fmt: skip
+    charts = {c.key: c for c in overview(rows(("rl", 1, held), ("rl", 2, held | {"curriculum/level": 2.0})), View())}
+    assert list(lines_of(charts["solved/"].figure)) == ["codes", "numbers"]
+    assert list(lines_of(charts["curriculum/solve_rate"].figure)) == ["this level", "earlier levels"]
+    smoothed = overview(rows(("rl", 1, held), ("rl", 2, held | {"curriculum/level": 2.0})), View(weight=0.9))
+    (level,) = [c for c in smoothed if c.key == "curriculum/level"]
+    assert lines_of(level.figure)["level"]["y"] == [1, 2]  # no run is between two levels
+    assert {"value/explained_variance", "off_context/masked_frac"} <= charts.keys()
+
+
+def test_a_stack_of_one_step_is_a_bar_and_a_stack_of_one_part_has_its_name() -> None:
+    (one,) = [c for c in overview(rows(("rl", 1, {"outcome/wrong": 1.0})), View()) if c.key == "outcome/"]
+    (bar,) = validated(one.figure).data
+    assert bar.type == "bar" and [note["text"] for note in one.figure["layout"]["annotations"]] == ["wrong"]
+
+
 def test_what_was_only_shown_to_the_student_is_not_shown_as_its_own() -> None:
     held = rows(
         ("warm", 1, {"reward": 1.0, "entropy": 2.0, "loss/ce": 1.5, "seconds/update": 1.0}),

@@ -61,6 +61,7 @@ def test_the_form_stands_in_the_address_and_comes_back(server: Any, visit: Calla
     tab = visit(f"/exports?run={server.run}")
     tab.locator(".ex-run", has_text="recorded").wait_for()
     tab.get_by_role("checkbox", name="Messages").uncheck()
+    tab.get_by_role("checkbox", name="Prompt and completion").check()
     tab.get_by_role("radio", name="Detectors alone").check()
     expect(tab.get_by_label("labeller")).to_have_count(0)
     tab.get_by_text("Which dialogues").click()

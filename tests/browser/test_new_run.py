@@ -329,3 +329,47 @@ def test_the_page_fits_the_window_with_everything_open(
     page.evaluate("document.querySelectorAll('#nr-form details').forEach(node => { node.open = true; })")
     no_overflow(page)
     expect(page.locator("#nr-start")).to_be_visible()
+
+
+@pytest.mark.slow
+def test_a_revision_method_with_schedules_goes_from_its_preset_to_its_dialogues(
+    open_form: Visit, visit: Visit, server: Any, tiny_config: dict[str, Any], no_overflow: Callable[[Any], None]
+) -> None:
+    page = open_form("?preset=rltf_cpu:binary_matrix-sd")
+    assert page.locator("#nr-variant option").count() == 12
+    page.locator("#nr-variant").select_option("rltf_cpu:shortest_path-sd")
+    page.wait_for_function(
+        "document.querySelector('#nr-form [data-key=\"environment.type\"]').value === 'shortest_path'"
+    )
+    parts = [{"environment": {"type": "guess_number", "size": 4, "low": 1}}, {"environment": {"type": "secret_code"}}]
+    stages = [{"name": "rl", "method": "rl2f", "steps": 2, "tasks_per_step": 2, "group_size": 2}]
+    changes = {"environment": {"type": "mixture", "parts": parts}, "stages": stages}
+    rollout = {**tiny_config["rollout"], "max_turns": 2, "history": "fresh"}
+    write(page, tiny_yaml(tiny_config, name="fresh", rollout=rollout, **changes))
+    page.wait_for_function("document.querySelector('#nr-form [data-key=\"environment.type\"]').value === 'mixture'")
+    field(page, "stages.0.method.type").select_option("rltf_sd")
+    field(page, "stages.0.learning_rate|").select_option("a schedule")
+    summary(page, "ready")
+    field(page, "stages.0.learning_rate.points+").click()
+    summary(page, "stages.0.learning_rate.points")
+    assert "each at a step of its own" in errors_at(page, "stages.0.learning_rate.points")
+    field(page, "stages.0.learning_rate.points.1.step").fill("1")
+    field(page, "stages.0.learning_rate.points.1.value").fill("1e-5")
+    summary(page, "ready")
+    page.set_viewport_size({"width": 390, "height": 844})
+    no_overflow(page)
+    page.locator("#nr-start").click()
+    page.wait_for_url(re.compile(r"/run\?run=\d+"))
+    run_id = int(re.search(r"run=(\d+)", page.url)[1])  # type: ignore[index]
+    page.wait_for_selector(".rl-badge[data-status=succeeded]", timeout=5 * WAIT)
+    page.set_viewport_size({"width": 1440, "height": 900})
+    page.wait_for_selector('.rl-chart[data-key="solved/"]')
+    part = page.locator("[data-fold=part]")
+    expect(part).to_have_count(2)
+    part.first.locator(":scope > summary").click()
+    expect(part.first.locator(".rl-eval").first).to_contain_text("contentless")
+    part.first.locator(".rl-plot[data-drawn]").first.wait_for()
+    visit(f"/dialogues?run={run_id}&phase=train", page)
+    asked = page.locator(".dv-asked").first
+    asked.locator("summary").click()
+    expect(asked).to_contain_text("Your previous attempt:")
