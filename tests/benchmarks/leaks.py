@@ -69,7 +69,7 @@ MIDDLES = {
         "write down what each number in the story stands for before you multiply any two of them with each other",
     ),
     "reasoning_gym": (
-        "go through the terms from left to right and write the sum so far after each one, then look where it went wrong",
+        "go through the terms from left to right and write the sum so far after each one, and look where it went wrong",
         "you answered {attempt}, and that cannot be right, as the signs of the last two terms differ from each other",
         "one of the terms has a minus before it that you may have read as a plus, so check them one after the other",
     ),
