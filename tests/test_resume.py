@@ -1,7 +1,6 @@
 """Runs end to end on a tiny model: repeatable, and the same however often they are stopped or killed on the way.
 
-Compared are the final adapter, bit for bit, and every event but statuses, without what a clock decides.
-"""
+Compared are the final adapter, bit for bit, and every event but statuses, without what a clock decides."""
 
 from __future__ import annotations
 
