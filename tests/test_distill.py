@@ -18,7 +18,6 @@ from openai_server import Say, serving
 from jobs.export.export import export
 from jobs.export.settings import ExportSettings
 from jobs.export.sources import FolderSource
-from rl2f_core import registry
 from rl2f_core.backends.fake import FakeBackend
 from rl2f_core.config import EvaluationConfig, RunConfig, StageConfig, parse_config
 from rl2f_core.environments.arithmetic import Arithmetic
@@ -26,7 +25,7 @@ from rl2f_core.environments.base import wrap
 from rl2f_core.errors import ConfigError, DataError, RunError
 from rl2f_core.events import DialogueEvent, JsonlSink, LogEvent, MetricEvent, read_events
 from rl2f_core.methods.sft import SFT, share
-from rl2f_core.rollout.build import build_engine, build_environment
+from rl2f_core.rollout.build import build_engine
 from rl2f_core.rollout.engine import Request
 from rl2f_core.run import Journal, RunDir, execute, sha256
 from rl2f_core.training.collect import Collector
@@ -318,48 +317,6 @@ def test_a_chain_makes_a_data_set_and_learns_from_it(whole: Path):
     losses = [e.values["loss/ce"] for e in events if isinstance(e, MetricEvent) and e.stage == "learn"]
     assert len(losses) == 3 and losses[-1] < losses[0]
     assert RunDir(whole).checkpoint_names() == ["learn@3"]
-
-
-SOLVED = [
-    {"environment": {"type": "arithmetic", "digits": 2}},
-    {"environment": {"type": "knights_knaves", "depth": 3}},
-    {"environment": {"type": "binary_matrix"}},
-    {"environment": {"type": "shortest_path"}},
-    {"environment": {"type": "maze"}},
-    {"environment": {"type": "math"}},
-    {"environment": {"type": "gsm_symbolic"}},
-    {"environment": {"type": "reasoning_gym", "name": "gsm_symbolic"}},
-]
-
-
-def test_every_environment_gives_verified_rows_from_its_worked_solutions_or_says_that_it_has_none(
-    tiny: Path, tmp_path: Path
-):
-    """All of them in one mixture, from the data set to a step of imitation."""
-    names = {part["environment"]["type"] for part in SOLVED}
-    for name in set(registry.names("environment")) - names - {"mixture"}:
-        with pytest.raises(ValueError, match=f"{name} has no worked solutions; take source student or llm"):
-            run_of(tiny, environment={"type": name})
-    with pytest.raises(ValueError, match="stage 'data': secret_code has no worked solutions"):
-        run_of(tiny, environment={"type": "mixture", "parts": [*SOLVED, {"environment": "secret_code"}]})
-    stages = [
-        {"name": "data", "method": {"type": "distill", "source": "solution"}, "steps": 1, "tasks_per_step": 16,
-         "group_size": 1},
-        {"name": "learn", "method": {"type": "sft", "data": "data"}, "steps": 1, "tasks_per_step": 2, "group_size": 1},
-    ]  # fmt: skip
-    run_dir = RunDir.create(tmp_path / "run", run_of(
-        tiny, environment={"type": "mixture", "parts": SOLVED}, stages=stages,
-        rollout={"max_turns": 1, "max_new_tokens": 1500, "context_length": 4000},
-    ))  # fmt: skip
-    assert go(run_dir) == "succeeded"
-    environment = build_environment(run_dir.config().environment)
-    rows = read_rows(run_dir.path / "datasets" / "data" / "rows.jsonl", environment)
-    assert len(rows) == 16 and {row.task.environment for row in rows} == names
-    for row in rows:
-        assert environment.verify(row.task, row.attempts[0]).correct and len(row.attempts[0]) > 30
-    metrics = [e.values for e in read_events(run_dir.events_path) if isinstance(e, MetricEvent)]
-    assert [values.get("distill/yield") for values in metrics] == [1.0, None]
-    assert {name for name in metrics[1] if name.startswith("tasks/")} == {f"tasks/{part}" for part in environment.parts}
 
 
 def test_a_run_without_one_worked_solution_ends_with_the_reason(tiny: Path, tmp_path: Path):
