@@ -137,6 +137,7 @@ def test_the_queue_is_paused_reordered_and_left(visit: Visit, queue: Queue, add:
     assert runs.active(queue.db) == []
 
 
+@pytest.mark.slow
 def test_a_run_is_watched_stopped_and_resumed(
     visit: Visit, queue: Queue, add: Callable[..., Any], tiny_config: dict[str, Any]
 ) -> None:
