@@ -16,6 +16,7 @@ from typing import Any
 from rl2f_core.environments._integers import find_integers
 from rl2f_core.environments._math_judge import Finding, Judge, Pair, too_wordy
 from rl2f_core.environments._math_text import canonical, last_boxed, normal, number_text, read_number
+from rl2f_core.environments._tokens import kept_one
 from rl2f_core.environments.base import MAX_ATTEMPT_CHARS, Environment, Floor, extract_answer, wrap
 from rl2f_core.errors import DataError, shorten
 from rl2f_core.types import Task, Verdict
@@ -216,8 +217,9 @@ class MathEnvironment(Environment):
     def candidates(self, task: Task, text: str) -> list[tuple[int, int, str]]:
         """Whole numbers and small expressions, decimals, ratios, and LaTeX that reads as an answer."""
         number = read_number(self.answer(task)) is not None
-        found = number_candidates(text) if number else set()
-        for pattern in (_LATEX,) if number else (_LATEX, _SPELLED):
+        found = {*number_candidates(text)} if number else set()
+        latex = (_LATEX,) if "$" in text or "\\" in text else ()
+        for pattern in latex if number else (*latex, _SPELLED):
             for match in pattern.finditer(text):
                 said = next((group for group in match.groups() if group), match[0])
                 end = match.end()
@@ -236,15 +238,16 @@ def gold_answer(answer: str) -> str | None:
     return None if gold is None or too_wordy("", gold) else gold
 
 
-def number_candidates(text: str) -> set[tuple[int, int, str]]:
+@kept_one(1024)
+def number_candidates(text: str) -> frozenset[tuple[int, int, str]]:
     """Whole numbers and small expressions of them, decimals and ratios, with their places and normal forms."""
     found = {*find_integers(text)}
-    for pattern in (_DECIMAL, _RATIO):
-        for match in pattern.finditer(text):
+    for mark, pattern in ((".", _DECIMAL), ("/", _RATIO)):
+        for match in pattern.finditer(text) if mark in text else ():
             value = read_number(match[0].replace("−", "-"))
             if value is not None:
                 found.add((match.start(), match.end(), number_text(value)))
-    return found
+    return frozenset(found)
 
 
 def scale(gold: Fraction) -> int:

@@ -9,6 +9,7 @@ import re
 import unicodedata
 from collections import deque
 from fractions import Fraction
+from functools import lru_cache
 
 MAX_ANSWER = 400
 """Characters of an answer; longer ones are unparsable."""
@@ -125,6 +126,15 @@ def read_number(text: str) -> Fraction | None:
     Read are whole and decimal numbers with a sign and thousands commas, `a/b`, `\frac{a}{b}`, and `a \times 10^{n}`,
     with at most 60 digits.  A percentage, a root or a sum is no number here.
     """
+    return _read(text) if len(text) < 4 * MAX_DIGITS else _parsed(text)
+
+
+@lru_cache(4096)
+def _read(text: str) -> Fraction | None:
+    return _parsed(text)
+
+
+def _parsed(text: str) -> Fraction | None:
     said = text if re.search(r"[\d.,] +[\d.,]", text) else text.replace(" ", "")
     if len(said) > 2 * MAX_DIGITS:
         return None
