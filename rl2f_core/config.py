@@ -23,32 +23,12 @@ from pydantic import (
 from rl2f_core import registry
 from rl2f_core.curricula import Curriculum
 from rl2f_core.errors import ConfigError, shorten
-from rl2f_core.fields import BASIC, BaseConfig
+from rl2f_core.fields import BASIC, KNOWN_CHECKPOINT, KNOWN_MODEL, KNOWN_PROMPT, BaseConfig
 from rl2f_core.files import disk_is_full as disk_is_full
 from rl2f_core.files import write_atomically as write_atomically
 from rl2f_core.matrix import cell, cells, is_matrix
 from rl2f_core.overrides import put
 from rl2f_core.schedules import GroupSize, Rate, Schedule, Temperature, number_at, whole_at
-
-KNOWN_MODEL: dict[str, Any] = {"known": "models"}
-"""Mark of a field that names a model to load: a form offers the known ones and takes no other path."""
-KNOWN_RUN: dict[str, Any] = {"known": "runs"}
-"""Mark of a field that names the folder of a run to read: a form takes the name of one of the studio's runs alone."""
-KNOWN_CHECKPOINT: dict[str, Any] = {"known": "checkpoints"}
-"""Mark of a field that holds the folder of an adapter to load: a form offers those of the known runs alone."""
-
-KNOWN_DATA: dict[str, Any] = {"known": "data"}
-"""Mark of a field that names a data set: a form takes the name of a stage, or a data set's folder in one of the
-studio's runs."""
-KNOWN_ENDPOINT: dict[str, Any] = {"known": "endpoints"}
-"""Mark of a field with an address that is asked: a form takes this machine's own and those that the server's
-`RL2F_ENDPOINTS` lists."""
-KNOWN_JUDGE: dict[str, Any] = {"known": "judges"}
-"""Mark of a field that holds a judge's prompt template: a form takes none but the shipped one."""
-KNOWN_PROBLEMS: dict[str, Any] = {"known": "problems"}
-"""Mark of a field that names a set of mathematical problems: a form takes those known by name and reads no file."""
-KNOWN_PROMPT: dict[str, Any] = {"known": "prompts"}
-"""Mark of a field that names a prompt template: a form takes the shipped ones alone."""
 
 
 class Component:
@@ -384,12 +364,17 @@ class RunConfig(BaseRun):
                     f"stage {stage.name!r} starts from {stage.start_from!r}, which is no earlier stage; "
                     f"known: {', '.join(['base', *trained])}"
                 )
+            method: Any = registry.get("method", stage.method.type)  # type: ignore[attr-defined]
+            if self.rollout.history not in method.histories:
+                raise ValueError(
+                    f"stage {stage.name!r}: {stage.method.type} cannot learn where rollout.history is "  # type: ignore[attr-defined]
+                    f"{self.rollout.history!r}; set rollout.history: {method.histories[0]}"
+                )
             check = getattr(stage.method, "check_stage", None)
             if check is not None:
                 for step in stage.breakpoints():
                     check(stage.at(step), self)
             if stage.curriculum is not None:
-                method: Any = registry.get("method", stage.method.type)  # type: ignore[attr-defined]
                 stage.curriculum.check(stage.name, self.environment, on_policy=method.on_policy)
                 for level in stage.curriculum.environments(self.environment):
                     _check_run(level, self)

@@ -1,4 +1,4 @@
-"""What every configuration class is made from: the base class, and the mark of a field that a form shows first."""
+"""What every configuration class is made from: the base class, and the marks of fields that a form reads."""
 
 from __future__ import annotations
 
@@ -8,6 +8,26 @@ from pydantic import BaseModel, ConfigDict
 
 BASIC: dict[str, Any] = {"basic": True}
 """Mark of a field that a form shows first (`Field(..., json_schema_extra=BASIC)`); the others are folded away."""
+
+KNOWN_MODEL: dict[str, Any] = {"known": "models"}
+"""Mark of a field that names a model to load: a form offers the known ones and takes no other path."""
+KNOWN_RUN: dict[str, Any] = {"known": "runs"}
+"""Mark of a field that names the folder of a run to read: a form takes the name of one of the studio's runs alone."""
+KNOWN_CHECKPOINT: dict[str, Any] = {"known": "checkpoints"}
+"""Mark of a field that holds the folder of an adapter to load: a form offers those of the known runs alone."""
+
+KNOWN_DATA: dict[str, Any] = {"known": "data"}
+"""Mark of a field that names a data set: a form takes the name of a stage, or a data set's folder in one of the
+studio's runs."""
+KNOWN_ENDPOINT: dict[str, Any] = {"known": "endpoints"}
+"""Mark of a field with an address that is asked: a form takes this machine's own and those that the server's
+`RL2F_ENDPOINTS` lists."""
+KNOWN_JUDGE: dict[str, Any] = {"known": "judges"}
+"""Mark of a field that holds a judge's prompt template: a form takes none but the shipped one."""
+KNOWN_PROBLEMS: dict[str, Any] = {"known": "problems"}
+"""Mark of a field that names a set of mathematical problems: a form takes those known by name and reads no file."""
+KNOWN_PROMPT: dict[str, Any] = {"known": "prompts"}
+"""Mark of a field that names a prompt template: a form takes the shipped ones alone."""
 
 
 class BaseConfig(BaseModel):

@@ -16,7 +16,7 @@ from rl2f_core.environments._gym_names import NAMES, UNUSABLE
 from rl2f_core.environments._worker import harmless
 from rl2f_core.environments.base import wrap
 from rl2f_core.environments.gsm_symbolic import GsmSymbolic
-from rl2f_core.environments.reasoning_gym import ReasoningGym, says_more
+from rl2f_core.environments.reasoning_gym import ONE_NUMBER, ReasoningGym, says_more
 from rl2f_core.errors import ConfigError, DataError
 from rl2f_core.types import SPLITS
 
@@ -110,6 +110,16 @@ def test_a_few_data_sets_keep_to_their_scorers(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_data_set_keeps_to_its_scorer(name: str) -> None:
     check_data_set(name, 2)
+
+
+@pytest.mark.parametrize("name", sorted(ONE_NUMBER))
+def test_a_number_is_accepted_without_the_scorer_just_where_the_scorer_accepts_it(name: str) -> None:
+    env = ReasoningGym(ReasoningGym.Config(name=name))  # type: ignore[arg-type]
+    task = env.task("train", 0)
+    gold = env.answer(task)
+    for said in (gold, f"+{gold}", f"{gold}.0", f"{gold}0", f"{gold}.01", f"-{gold}", "0", f"1{gold}", "", "none"):
+        assert env.accepts(task, said) == env.verify(task, wrap(said)).correct
+    assert env.accepts(task, gold)
 
 
 def test_another_right_answer_is_accepted_by_the_scorer() -> None:

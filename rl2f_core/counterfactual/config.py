@@ -8,10 +8,11 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from rl2f_core.config import BASIC, KNOWN_CHECKPOINT, KNOWN_RUN, BaseRun, RunConfig
+from rl2f_core.config import BaseRun, RunConfig
 from rl2f_core.counterfactual.arms import Arm, named
 from rl2f_core.curricula import level_of
 from rl2f_core.errors import ConfigError
+from rl2f_core.fields import BASIC, KNOWN_CHECKPOINT, KNOWN_RUN
 from rl2f_core.run import RunDir
 
 FOUR = (Arm(hint="as_was"), Arm(hint="contentless"), Arm(hint="shuffled"), Arm(hint="misleading"))

@@ -9,7 +9,8 @@ import re
 import unicodedata
 from collections import deque
 from fractions import Fraction
-from functools import lru_cache
+
+from rl2f_core.environments._tokens import kept_one
 
 MAX_ANSWER = 400
 """Characters of an answer; longer ones are unparsable."""
@@ -120,21 +121,13 @@ def balanced(text: str) -> bool:
     return depth == 0
 
 
+@kept_one(4096)
 def read_number(text: str) -> Fraction | None:
     r"""The number that `text` is, exactly, or None.
 
     Read are whole and decimal numbers with a sign and thousands commas, `a/b`, `\frac{a}{b}`, and `a \times 10^{n}`,
     with at most 60 digits.  A percentage, a root or a sum is no number here.
     """
-    return _read(text) if len(text) < 4 * MAX_DIGITS else _parsed(text)
-
-
-@lru_cache(4096)
-def _read(text: str) -> Fraction | None:
-    return _parsed(text)
-
-
-def _parsed(text: str) -> Fraction | None:
     said = text if re.search(r"[\d.,] +[\d.,]", text) else text.replace(" ", "")
     if len(said) > 2 * MAX_DIGITS:
         return None

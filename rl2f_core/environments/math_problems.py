@@ -12,13 +12,13 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
-from rl2f_core.config import BASIC, KNOWN_PROBLEMS, BaseConfig
 from rl2f_core.environments import _math_sources as sources
 from rl2f_core.environments._decontaminate import contaminated, distinct
 from rl2f_core.environments._math_base import MathEnvironment, gold_answer
 from rl2f_core.environments._math_text import canonical, read_number
 from rl2f_core.environments.base import split_of
 from rl2f_core.errors import DataError
+from rl2f_core.fields import BASIC, KNOWN_PROBLEMS, BaseConfig
 from rl2f_core.registry import register
 from rl2f_core.types import SPLITS, Split, Task
 

@@ -8,8 +8,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from rl2f_core.config import BASIC, KNOWN_CHECKPOINT, BaseConfig, BaseRun, RunConfig, parse_config
+from rl2f_core.config import BaseRun, RunConfig, parse_config
 from rl2f_core.errors import ConfigError
+from rl2f_core.fields import BASIC, KNOWN_CHECKPOINT, BaseConfig
 from rl2f_core.registry import register
 from rl2f_core.run import Journal, Progress, RunDir, Stop
 

@@ -8,9 +8,10 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from rl2f_core import registry
-from rl2f_core.config import BASIC, KNOWN_CHECKPOINT, BaseConfig, BaseRun, parse_config
+from rl2f_core.config import BaseRun, parse_config
 from rl2f_core.environments.base import Environment
 from rl2f_core.errors import ConfigError
+from rl2f_core.fields import BASIC, KNOWN_CHECKPOINT, BaseConfig
 from rl2f_core.kinds.eval import Target, eval_config
 from rl2f_core.registry import register
 from rl2f_core.run import Journal, Progress, RunDir, Stop

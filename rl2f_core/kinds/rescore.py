@@ -10,9 +10,10 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from rl2f_core.config import BASIC, KNOWN_RUN, BaseConfig, BaseRun, ModelConfig, component, write_atomically
+from rl2f_core.config import BaseRun, ModelConfig, component, write_atomically
 from rl2f_core.errors import ConfigError
 from rl2f_core.events import Event, LeakEvent, LeakScanEvent, LogEvent
+from rl2f_core.fields import BASIC, KNOWN_RUN, BaseConfig
 from rl2f_core.leaks.repricing import Change
 from rl2f_core.leaks.rescore import Rescore, Scored
 from rl2f_core.registry import register

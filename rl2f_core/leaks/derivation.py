@@ -9,8 +9,9 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from rl2f_core import registry
-from rl2f_core.config import KNOWN_JUDGE, BaseConfig, component
+from rl2f_core.config import component
 from rl2f_core.errors import shorten
+from rl2f_core.fields import KNOWN_JUDGE, BaseConfig
 from rl2f_core.leaks._judgement import Judgement, prove, read_judgement
 from rl2f_core.leaks.base import LeakDetector, LeakQuery
 from rl2f_core.prompts import FOLDER, load

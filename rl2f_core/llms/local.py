@@ -10,8 +10,9 @@ from pydantic import Field
 
 from rl2f_core.backends.base import Backend, Prompt, Sampling
 from rl2f_core.backends.pool import Models
-from rl2f_core.config import BASIC, KNOWN_CHECKPOINT, BaseConfig, ModelConfig
+from rl2f_core.config import ModelConfig
 from rl2f_core.errors import ConfigError
+from rl2f_core.fields import BASIC, KNOWN_CHECKPOINT, BaseConfig
 from rl2f_core.llms.base import ChatModel, ChatRequest, Completion
 from rl2f_core.registry import register
 from rl2f_core.rollout.tokenizer import conversation

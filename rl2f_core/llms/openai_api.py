@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
 
-from rl2f_core.config import BASIC, KNOWN_ENDPOINT, BaseConfig
+from rl2f_core.fields import BASIC, KNOWN_ENDPOINT, BaseConfig
 from rl2f_core.llms import _wire
 from rl2f_core.llms._cache import DiskCache, key_of
 from rl2f_core.llms._pace import Breaker, Pacer

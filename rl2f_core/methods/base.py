@@ -46,7 +46,7 @@ class Method(ABC):
     trains: ClassVar[bool] = True
     """Whether its stages change weights; one that does not makes a data set and saves no checkpoint."""
     histories: ClassVar[tuple[str, ...]] = ("dialogue", "fresh")
-    """The `rollout.history` that its rows can be made from; its `check_stage` refuses another."""
+    """The `rollout.history` that its rows can be made from; a configuration with another is refused."""
 
     def __init__(self, config: Any) -> None:
         self.config = config

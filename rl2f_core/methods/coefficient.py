@@ -1,12 +1,13 @@
-"""The weight of a further term of the loss by step: when it starts, and whether it grows. Pure functions."""
+"""The weight of a further term of the loss by step: when it starts, and whether it grows."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
 from rl2f_core.config import BaseConfig
+from rl2f_core.methods.rl2f import RL2F
 
 Schedule = Literal["constant", "linear"]
 
@@ -39,3 +40,15 @@ class TermConfig(BaseConfig):
     def weight(self, peak: float, step: int, steps: int) -> float:
         """`coefficient` with this schedule."""
         return coefficient(peak, self.coef_schedule, self.start_step, step, steps)
+
+
+class Imitates(RL2F):
+    """A policy gradient beside which words are imitated, with the weight `ce_coef` of a `TermConfig`."""
+
+    @property
+    def ce_coef(self) -> float:
+        """λ at this step."""
+        return self.config.weight(self.config.ce_coef, self.scene.step, self.scene.steps)  # type: ignore[no-any-return]
+
+    def loss_options(self) -> dict[str, Any]:
+        return {**super().loss_options(), "ce_coef": self.ce_coef}

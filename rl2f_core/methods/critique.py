@@ -11,10 +11,9 @@ from typing import Any
 from pydantic import Field
 
 from rl2f_core import prompts
-from rl2f_core.config import BASIC, KNOWN_PROMPT
+from rl2f_core.fields import BASIC, KNOWN_PROMPT
 from rl2f_core.methods.base import Scene
-from rl2f_core.methods.coefficient import TermConfig
-from rl2f_core.methods.rl2f import RL2F
+from rl2f_core.methods.coefficient import Imitates, TermConfig
 from rl2f_core.methods.rows import told_row
 from rl2f_core.rollout.tokenizer import conversation
 from rl2f_core.teachers.base import FeedbackRequest
@@ -59,20 +58,12 @@ def usable(hint: Hint | None) -> bool:
     )
 
 
-class LearnsCritiques(RL2F):
+class LearnsCritiques(Imitates):
     """Beside a policy gradient over dialogues, cross-entropy on what the teacher said."""
 
     def further(self, group: Group) -> list[Sample]:
         rows = critique_rows(group, self.scene, self.config.critique_prompt) if self.ce_coef else []
         return [*super().further(group), *rows]
-
-    @property
-    def ce_coef(self) -> float:
-        """λ at this step."""
-        return self.config.weight(self.config.ce_coef, self.scene.step, self.scene.steps)  # type: ignore[no-any-return]
-
-    def loss_options(self) -> dict[str, float]:
-        return {**super().loss_options(), "ce_coef": self.ce_coef}
 
 
 def critique_rows(group: Group, scene: Scene, template: str | None) -> list[Sample]:

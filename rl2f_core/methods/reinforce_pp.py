@@ -43,11 +43,6 @@ class TokenRewardConfig(BaseConfig):
 
     def check_stage(self, stage: Any, run: Any) -> None:
         """Refuse impossible combinations; raises `ValueError`."""
-        if run.rollout.history != "dialogue":
-            raise ValueError(
-                f"stage {stage.name!r}: {stage.method.type} carries rewards back over the tokens of a whole dialogue, "
-                f"but rollout.history {run.rollout.history!r} asks for every turn afresh; set rollout.history: dialogue"
-            )
         if stage.max_resamples:
             raise ValueError(
                 f"stage {stage.name!r}: max_resamples {stage.max_resamples} draws groups of equal returns again, but "

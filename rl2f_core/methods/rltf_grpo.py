@@ -6,7 +6,7 @@ against the members that reached the turn, no division by the standard deviation
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -22,15 +22,6 @@ class FreshGradientConfig(RevisionGradientConfig):
     """Return-to-go against the members that reached the turn."""
     gamma: float = Field(0.1, ge=0, le=1, json_schema_extra=BASIC)
     """Discount a turn."""
-
-    def check_stage(self, stage: Any, run: Any) -> None:
-        """Also refuses dialogues that go on where RLTF asks afresh."""
-        super().check_stage(stage, run)
-        if run.rollout.history != "fresh":
-            raise ValueError(
-                f"stage {stage.name!r}: {stage.method.type} asks for every later turn with a fresh prompt, but "
-                f"rollout.history is {run.rollout.history!r}; set rollout.history: fresh, or use method rl2f"
-            )
 
 
 @register("method")

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, model_validator
 
-from rl2f_core.config import BASIC, KNOWN_DATA, BaseConfig, EvaluationConfig
+from rl2f_core.config import EvaluationConfig
 from rl2f_core.errors import ConfigError
+from rl2f_core.fields import BASIC, KNOWN_DATA, BaseConfig
 from rl2f_core.methods.base import Method
 from rl2f_core.methods.rows import imitation_rows
 from rl2f_core.registry import register

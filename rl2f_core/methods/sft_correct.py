@@ -10,7 +10,7 @@ from typing import Literal
 from pydantic import Field
 
 from rl2f_core.config import BASIC
-from rl2f_core.methods.coefficient import TermConfig
+from rl2f_core.methods.coefficient import Imitates, TermConfig
 from rl2f_core.methods.rltf_grpo import RLTFGRPO, FreshGradientConfig
 from rl2f_core.methods.rows import answer_row
 from rl2f_core.registry import register
@@ -18,7 +18,7 @@ from rl2f_core.types import Group, Sample
 
 
 @register("method")
-class SFTCorrect(RLTFGRPO):
+class SFTCorrect(Imitates, RLTFGRPO):
     """Reinforcement on both turns, and imitation of what came out right with feedback."""
 
     class Config(FreshGradientConfig, TermConfig):
@@ -29,7 +29,7 @@ class SFTCorrect(RLTFGRPO):
         """λ: weight of the cross-entropy on right revisions."""
 
     def further(self, group: Group) -> list[Sample]:
-        if not self.loss_options()["ce_coef"]:
+        if not self.ce_coef:
             return []
         return [
             answer_row(rollout, turn.index)
@@ -37,7 +37,3 @@ class SFTCorrect(RLTFGRPO):
             for turn in rollout.dialogue.turns[1:]
             if turn.verdict.correct
         ]
-
-    def loss_options(self) -> dict[str, float]:
-        config, scene = self.config, self.scene
-        return {**super().loss_options(), "ce_coef": config.weight(config.ce_coef, scene.step, scene.steps)}

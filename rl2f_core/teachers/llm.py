@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, model_validator
 
 from rl2f_core import prompts, registry
-from rl2f_core.config import BASIC, KNOWN_PROMPT, BaseConfig, component
+from rl2f_core.config import component
 from rl2f_core.environments.base import Environment
+from rl2f_core.fields import BASIC, KNOWN_PROMPT, BaseConfig
 from rl2f_core.llms.base import ChatModel, ChatRequest
 from rl2f_core.teachers._speech import OnError, Truncated, spoken
 from rl2f_core.teachers.base import Feedback, FeedbackRequest, Teacher

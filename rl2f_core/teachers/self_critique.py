@@ -14,9 +14,9 @@ from pydantic import Field
 
 from rl2f_core import prompts, registry
 from rl2f_core.backends.base import Sampling
-from rl2f_core.config import KNOWN_PROMPT, BaseConfig
 from rl2f_core.environments.base import Environment
 from rl2f_core.errors import ConfigError
+from rl2f_core.fields import KNOWN_PROMPT, BaseConfig
 from rl2f_core.llms.base import ChatRequest, Completion
 from rl2f_core.llms.local import COLDEST, speak
 from rl2f_core.teachers._speech import OnError, Truncated, spoken

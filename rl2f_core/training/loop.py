@@ -71,15 +71,16 @@ class Trainer:
             method: Method = registry.get("method", stage.method.type)(stage.method)
             start = self.position["step"] if index == self.position["stage"] else 0
             method.begin(Scene.of(self.engine, start, stage.steps))
+            course = course_of(self.config, stage, self.engine, self.position.get("curriculum") if start else None)
             if start == 0 and not self.position.get("begun"):
-                self._begin(index, stage, method)
-            if not self._stage(index, stage, method, start):
+                self._begin(index, stage, method, course)
+            if not self._stage(index, stage, method, start, course):
                 return False
             self.position = self.journal.position = {"stage": index + 1, "step": 0}
         return True
 
     # -- one stage ---------------------------------------------------------------------------------------------
-    def _begin(self, index: int, stage: StageConfig, method: Method) -> None:
+    def _begin(self, index: int, stage: StageConfig, method: Method, course: Course | None) -> None:
         """Set the starting weights, check that there is something to learn, and commit."""
         from rl2f_core.training.losses import LossConfig
 
@@ -100,14 +101,13 @@ class Trainer:
             self.journal.emit([LogEvent(id=f"prepare:{stage.name}:{number}", text=text)])
             self.progress.say(text)
         if method.on_policy and not refused:
-            self._preflight(index, stage, method)
+            self._preflight(index, stage, method, course)
         self.position = {"stage": index, "step": 0, "begun": True}
         self.journal.commit(self.position, self.learner.save)
 
-    def _preflight(self, index: int, stage: StageConfig, method: Method) -> None:
+    def _preflight(self, index: int, stage: StageConfig, method: Method, course: Course | None) -> None:
         """Play and judge; where the stage is refused, its dialogues are committed all the same, to be read."""
         self.progress.say(f"Preflight of {stage.name} …")
-        course = course_of(self.config, stage, self.engine)
         report, groups = preflight(
             self.engine if course is None else course.engines[0],
             self.config,
@@ -131,7 +131,7 @@ class Trainer:
             )
             raise PreflightError(reason, fix=fix)
 
-    def _stage(self, index: int, stage: StageConfig, method: Method, start: int) -> bool:
+    def _stage(self, index: int, stage: StageConfig, method: Method, start: int, course: Course | None) -> bool:
         from rl2f_core.training.losses import LossConfig
 
         if not method.trains:
@@ -140,7 +140,6 @@ class Trainer:
             self._sync(f"{stage.name}@0")
             data = DataStage(self, stage, method, ADAPTER)
             return data.run(start, lambda step: self._commit(index, step, save=False))
-        course = course_of(self.config, stage, self.engine, self.position.get("curriculum") if start else None)
         collector = Collector(self.engine, stage, self.config.seed, ADAPTER, run_dir=self.run_dir, course=course)
         for step in range(start, stage.steps):
             if self.stop():

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
+from starlette.websockets import WebSocketDisconnect
 
 from app.context import Context
 from app.security import HEADER, Security, ServerError, check_binding, host_name, is_loopback, load_secret, own_names
@@ -317,22 +318,10 @@ def test_the_password_does_not_replace_the_secret(context: Context, make_client:
 
 
 def test_a_web_socket_is_closed() -> None:
-    import anyio
-
-    sent = []
-
     async def app(scope: object, receive: object, send: object) -> None:
         raise AssertionError("nothing behind the middleware is reached")
 
-    async def talk() -> None:
-        async def receive() -> dict[str, str]:
-            return {"type": "websocket.connect"}
-
-        async def send(message: object) -> None:
-            sent.append(message)
-
-        guard = Security(app, secret=b"s" * 40, host="127.0.0.1", port=1)
-        await guard({"type": "websocket", "path": "/", "headers": []}, receive, send)
-
-    anyio.run(talk)
-    assert sent == [{"type": "websocket.close", "code": 1008}]
+    guard = Security(app, secret=b"s" * 40, host="127.0.0.1", port=1)
+    with pytest.raises(WebSocketDisconnect) as closed, TestClient(guard).websocket_connect("/"):
+        pass
+    assert closed.value.code == 1008
