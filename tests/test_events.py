@@ -76,15 +76,18 @@ def test_a_missing_event_file_is_an_error(tmp_path: Path) -> None:
 
 
 # -- complete ------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("held", range(len(encode(B) + encode(C)) + 1))
-def test_complete_appends_what_is_missing_wherever_the_writer_was_cut_off(tmp_path: Path, held: int) -> None:
-    sink = sink_with(tmp_path, A)
-    start = sink.position()
-    with open(sink.path, "ab") as file:
-        file.write((encode(B) + encode(C))[:held])
-    for _ in range(2):
-        sink.complete(start, [B, C])
-        assert ids(sink.path) == ["a", "b", "c"]
+def test_complete_appends_what_is_missing_wherever_the_writer_was_cut_off(tmp_path: Path) -> None:
+    written = encode(B) + encode(C)
+    for held in range(len(written) + 1):
+        folder = tmp_path / str(held)
+        folder.mkdir()
+        sink = sink_with(folder, A)
+        start = sink.position()
+        with open(sink.path, "ab") as file:
+            file.write(written[:held])
+        for _ in range(2):
+            sink.complete(start, [B, C])
+            assert ids(sink.path) == ["a", "b", "c"], held
 
 
 def test_complete_keeps_what_came_after_and_cuts_a_torn_end(tmp_path: Path) -> None:

@@ -83,14 +83,12 @@ def test_words_are_found_whole_with_free_space_around_punctuation():
 # -- assertions ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("sentence", ASSERTED)
-def test_a_sentence_that_gives_the_answer_asserts_it(sentence: str):
-    assert any(assertions(sentence))
+def test_a_sentence_that_gives_the_answer_asserts_it():
+    assert [sentence for sentence in ASSERTED if not any(assertions(sentence))] == []
 
 
-@pytest.mark.parametrize("sentence", MENTIONED)
-def test_a_sentence_that_mentions_the_value_asserts_nothing(sentence: str):
-    assert not any(assertions(sentence))
+def test_a_sentence_that_mentions_the_value_asserts_nothing():
+    assert [sentence for sentence in MENTIONED if any(assertions(sentence))] == []
 
 
 def test_an_assertion_names_its_words():
@@ -119,16 +117,15 @@ def test_any_value_can_be_asserted(value: str, sentence: str, asserted: bool):
 # -- the exact tier --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("hint", EXACT)
-def test_the_exact_tier_finds_the_answer_word_for_word(hint: str):
-    report = check(exact, arithmetic(), hint)
-    assert report.tier == "exact" and report.share == 1.0 and report.action is None and report.evidence
-    assert normalise(words(report, hint)).text == "1024"
+def test_the_exact_tier_finds_the_answer_word_for_word():
+    for hint in EXACT:
+        report = check(exact, arithmetic(), hint)
+        assert report.tier == "exact" and report.share == 1.0 and report.action is None and report.evidence, hint
+        assert normalise(words(report, hint)).text == "1024", hint
 
 
-@pytest.mark.parametrize("hint", NOT_EXACT)
-def test_the_exact_tier_does_not_find_it_inside_something_longer(hint: str):
-    assert check(exact, arithmetic(), hint) == LeakReport(leaked=False)
+def test_the_exact_tier_does_not_find_it_inside_something_longer():
+    assert [hint for hint in NOT_EXACT if check(exact, arithmetic(), hint) != LeakReport(leaked=False)] == []
 
 
 def test_a_span_covers_the_invisible_characters_that_hide_the_answer():
@@ -137,15 +134,16 @@ def test_a_span_covers_the_invisible_characters_that_hide_the_answer():
     assert check(exact, arithmetic(), "it is 1024 or 1024").span == (6, 10)
 
 
-@pytest.mark.parametrize("sentence", ASSERTED)
-def test_an_answer_that_stands_in_the_problem_leaks_where_it_is_asserted(sentence: str):
-    report = check(exact, arithmetic("What is 85 + 0?", "85"), sentence)
-    assert normalise(words(report, sentence)).text == "85" and report.evidence.startswith("asserted as the answer")
+def test_an_answer_that_stands_in_the_problem_leaks_where_it_is_asserted():
+    for sentence in ASSERTED:
+        report = check(exact, arithmetic("What is 85 + 0?", "85"), sentence)
+        assert normalise(words(report, sentence)).text == "85", sentence
+        assert report.evidence.startswith("asserted as the answer"), sentence
 
 
-@pytest.mark.parametrize("sentence", MENTIONED)
-def test_an_answer_that_stands_in_the_problem_may_be_mentioned(sentence: str):
-    assert not check(exact, arithmetic("What is 85 + 0?", "85"), sentence).leaked
+def test_an_answer_that_stands_in_the_problem_may_be_mentioned():
+    world = arithmetic("What is 85 + 0?", "85")
+    assert [sentence for sentence in MENTIONED if check(exact, world, sentence).leaked] == []
 
 
 def test_the_first_asserted_mention_is_the_one_reported():
@@ -210,18 +208,18 @@ def test_a_number_in_the_range_of_a_guessing_game_may_be_mentioned():
 # -- the equivalent tier ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("hint", EQUIVALENT)
-def test_the_equivalent_tier_finds_what_the_verifier_accepts(hint: str):
+def test_the_equivalent_tier_finds_what_the_verifier_accepts():
     env, task = arithmetic()
-    report = equivalent(env).check(LeakQuery(task, hint))
-    assert report.tier == "equivalent" and report.share == 1.0 and report.evidence
-    read = {normal for _, _, normal in env.candidates(task, normalise(words(report, hint)).text)}
-    assert any(env.verify(task, wrap(normal)).correct for normal in read)
+    for hint in EQUIVALENT:
+        report = equivalent(env).check(LeakQuery(task, hint))
+        assert report.tier == "equivalent" and report.share == 1.0 and report.evidence, hint
+        read = {normal for _, _, normal in env.candidates(task, normalise(words(report, hint)).text)}
+        assert any(env.verify(task, wrap(normal)).correct for normal in read), hint
 
 
-@pytest.mark.parametrize("hint", NOT_EQUIVALENT)
-def test_the_equivalent_tier_leaves_other_values_and_the_problem_itself_alone(hint: str):
-    assert check(equivalent, arithmetic(), hint) == LeakReport(leaked=False)
+def test_the_equivalent_tier_leaves_other_values_and_the_problem_itself_alone():
+    untouched = LeakReport(leaked=False)
+    assert [hint for hint in NOT_EQUIVALENT if check(equivalent, arithmetic(), hint) != untouched] == []
 
 
 def test_an_equivalent_span_is_exact_in_the_original():
@@ -234,14 +232,15 @@ def test_an_equivalent_span_is_exact_in_the_original():
         assert words(check(equivalent, arithmetic(), hint), hint) == found
 
 
-@pytest.mark.parametrize("sentence", ASSERTED)
-def test_an_asserted_value_of_the_problem_convicts_in_the_equivalent_tier_too(sentence: str):
-    assert words(check(equivalent, arithmetic("What is 85 + 0?", "85"), sentence), sentence) in ("85", "\uff18\uff15")
+def test_an_asserted_value_of_the_problem_convicts_in_the_equivalent_tier_too():
+    world = arithmetic("What is 85 + 0?", "85")
+    found = {sentence: words(check(equivalent, world, sentence), sentence) for sentence in ASSERTED}
+    assert {sentence: words for sentence, words in found.items() if words not in ("85", "\uff18\uff15")} == {}
 
 
-@pytest.mark.parametrize("sentence", MENTIONED)
-def test_a_mentioned_value_of_the_problem_convicts_in_neither_tier(sentence: str):
-    assert not check(equivalent, arithmetic("What is 85 + 0?", "85"), sentence).leaked
+def test_a_mentioned_value_of_the_problem_convicts_in_neither_tier():
+    world = arithmetic("What is 85 + 0?", "85")
+    assert [sentence for sentence in MENTIONED if check(equivalent, world, sentence).leaked] == []
 
 
 def test_a_value_shown_in_one_notation_is_shown_in_all():
