@@ -146,6 +146,7 @@ def start_long_run(tmp_path: Path) -> tuple[subprocess.Popen[str], Path]:
     return process, run
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_after_the_step_and_saves(tmp_path: Path) -> None:
     process, run = start_long_run(tmp_path)
     process.send_signal(signal.SIGINT)

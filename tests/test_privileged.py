@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import re
 from collections.abc import Iterator, Sequence
@@ -73,9 +74,11 @@ def play(engine: RolloutEngine, tasks: Sequence[Task], size: int = 3) -> list[Gr
     return [Group(task, tuple(rollouts[i * size : (i + 1) * size])) for i, task in enumerate(tasks)]
 
 
-def played(environment: str, teacher: str, count: int = 4) -> tuple[RolloutEngine, list[Group]]:
+@functools.cache
+def played(environment: str, teacher: str) -> tuple[RolloutEngine, list[Group]]:
+    """Eight groups, to be read by every test and changed by none."""
     engine = make_engine(environment, teacher)
-    tasks = [engine.environment.task("train", i) for i in range(count)]
+    tasks = [engine.environment.task("train", i) for i in range(8)]
     engine.backend.script = Student(engine.environment, tasks)  # type: ignore[attr-defined]
     return engine, play(engine, tasks)
 
@@ -139,7 +142,7 @@ def test_a_prompt_is_made_of_the_public_half_the_attempts_and_the_guarded_hints_
 @everything
 @by_teacher
 def test_no_privileged_text_reaches_a_prompt_that_the_student_did_not_write(environment: str, teacher: str) -> None:
-    engine, groups = played(environment, teacher, count=8)
+    engine, groups = played(environment, teacher)
     hints = 0
     for task, rollout in rollouts_of(groups):
         secrets = {engine.environment.answer(task), *leaves(task.privileged)}
@@ -157,7 +160,7 @@ def test_no_privileged_text_reaches_a_prompt_that_the_student_did_not_write(envi
 
 @everything
 def test_the_scripted_teacher_never_leaks_by_its_own_detectors(environment: str) -> None:
-    _, groups = played(environment, "scripted", count=8)
+    _, groups = played(environment, "scripted")
     reports = [t.hint.leak for _, r in rollouts_of(groups) for t in r.dialogue.turns if t.hint is not None]
     assert len(reports) > 20 and all(report is not None and not report.leaked for report in reports)
 

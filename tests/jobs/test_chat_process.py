@@ -149,6 +149,7 @@ def test_an_idle_process_leaves_and_the_next_message_brings_it_back(make: Make, 
     assert process.starts == 2
 
 
+@pytest.mark.slow
 def test_a_killed_process_is_an_error_at_once_and_works_again_with_the_next_message(make: Make, tiny: Path) -> None:
     process = make()
     frames: list[dict[str, Any]] = []

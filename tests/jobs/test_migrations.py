@@ -159,6 +159,7 @@ def test_a_step_may_rebuild_a_table_that_others_point_to(tmp_path: Path, monkeyp
         assert session.connection().exec_driver_sql("PRAGMA foreign_keys").scalar() == 1
 
 
+@pytest.mark.slow
 def test_processes_that_start_together_bring_it_up_to_date_once(tmp_path: Path) -> None:
     code = f"from jobs.database import Database; Database('sqlite:///{tmp_path}/studio.sqlite').migrate()"
     started = [subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE) for _ in range(4)]
