@@ -148,10 +148,10 @@ def disarm() -> None:
 
 
 def warm(what: str) -> bool:
-    """Import what a kind of job needs, before its time is counted."""
+    """Import what a kind of job needs, before its time is counted; the start of the process is not counted either."""
     if what == "math":
         equal("x+1", "1+x")
-    else:
+    elif what == "gym":
         sys.meta_path.insert(0, _NoDrawing())
         import reasoning_gym  # noqa: F401
 

@@ -67,9 +67,9 @@ class _Worker:
         self.ready: set[str] = set()
 
     def ask(self, job: Job, limit: float) -> Reply:
-        """The reply to a job within `limit` seconds; the imports that it needs are not counted."""
-        needs = _NEEDS.get(job.name)
-        if needs is not None and needs not in self.ready:
+        """The reply to a job within `limit` seconds; the start of the process and its imports are not counted."""
+        needs = _NEEDS.get(job.name, "nothing")
+        if needs not in self.ready:
             reply = self._exchange(Job("warm", {"what": needs}), START_SECONDS)
             if reply.error:
                 return reply
