@@ -16,19 +16,39 @@ SEED = 0
 
 def serve(settings: Settings, channel: Channel) -> None:
     """Every request is one update."""
-    from transformers import AutoTokenizer
-
-    from rl2f_core.config import LoraConfig, StageConfig
-    from rl2f_core.device import resolve
-    from rl2f_core.rollout.tokenizer import HFChatTokenizer
+    from rl2f_core.config import StageConfig
     from rl2f_core.training.batch import micro_batches
-    from rl2f_core.training.learner import Learner
     from rl2f_core.training.losses import LossConfig
 
-    device, dtype = resolve(settings.device, settings.dtype)
     samples = read_rows(settings.rows_file)
+    learner = made_learner(settings)
+    limit = padded_width(samples) * settings.micro_rows
+    stage = StageConfig(
+        name="bench", method="rl2f", steps=settings.steps, learning_rate=RATE, micro_batch_tokens=max(16, limit)
+    )
+    count = len(micro_batches(samples, stage.micro_batch_tokens, learner.pad, learner.device))
+    memory = Memory(learner.device)
+    channel.send(lora=sum(p.numel() for p in learner.parameters.values()), micro_batches=count)
+    step = 0
+    while channel.receive() is not None:
+        watch = Stopwatch(learner.device)
+        metrics = learner.update(samples, LossConfig(), stage, step, settings.temperature)
+        channel.send(**watch.read(), loss=metrics["loss"], grad_norm=metrics["grad_norm"], **memory.report())
+        step += 1
+
+
+def made_learner(settings: Settings) -> Any:
+    """Our learner with the adapter of the settings."""
+    from transformers import AutoTokenizer
+
+    from rl2f_core.config import LoraConfig
+    from rl2f_core.device import resolve
+    from rl2f_core.rollout.tokenizer import HFChatTokenizer
+    from rl2f_core.training.learner import Learner
+
+    device, dtype = resolve(settings.device, settings.dtype)
     tokenizer = HFChatTokenizer(AutoTokenizer.from_pretrained(settings.folder))
-    learner = Learner(
+    return Learner(
         Path(settings.folder),
         LoraConfig(rank=settings.rank, alpha=2 * settings.rank),
         dtype=dtype,
@@ -37,19 +57,6 @@ def serve(settings: Settings, channel: Channel) -> None:
         pad=tokenizer.end_id,
         seed=SEED,
     )
-    limit = padded_width(samples) * settings.micro_rows
-    stage = StageConfig(
-        name="bench", method="rl2f", steps=settings.steps, learning_rate=RATE, micro_batch_tokens=max(16, limit)
-    )
-    count = len(micro_batches(samples, stage.micro_batch_tokens, tokenizer.end_id, device))
-    memory = Memory(device)
-    channel.send(lora=sum(p.numel() for p in learner.parameters.values()), micro_batches=count)
-    step = 0
-    while channel.receive() is not None:
-        watch = Stopwatch(device)
-        metrics = learner.update(samples, LossConfig(), stage, step, settings.temperature)
-        channel.send(**watch.read(), loss=metrics["loss"], grad_norm=metrics["grad_norm"], **memory.report())
-        step += 1
 
 
 def read_rows(path: str) -> list[Sample]:

@@ -1,0 +1,84 @@
+"""The whole step that is ours: adapter to the sampler, dialogues, credit, rows, and one update, as a run does them."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from rl2f_core.methods.base import Scene
+from rl2f_core.methods.rl2f import RL2F
+from rl2f_core.rollout.engine import RolloutEngine
+from rl2f_core.types import Group, Task, Verdict
+
+from .learner import RATE, made_learner
+from .rollout import UnsolvedCode, build, parameters, requests_of
+from .worker import Channel, Memory, Settings, Stopwatch
+
+WIDTH = 512
+"""Tokens of the longest dialogue that is reckoned with: the width of TRL's completions and of our micro-batches."""
+
+
+class ScoredCode(UnsolvedCode):
+    """`secret_code` whose distances are drawn from the attempt's words, so that every group has something to learn."""
+
+    def verify(self, task: Task, attempt: str) -> Verdict:
+        drawn = int.from_bytes(hashlib.sha256(attempt.encode()).digest()[:4], "big") / 2**32
+        return super().verify(task, attempt).model_copy(update={"distance": drawn})
+
+
+def scored(settings: Settings) -> RolloutEngine:
+    """The engine on tasks that are never solved and always scored."""
+    engine = build(settings)
+    reward = engine.reward.model_copy(update={"progress": 1.0})
+    return dataclasses.replace(engine, environment=ScoredCode(engine.environment.config), reward=reward)
+
+
+def serve(settings: Settings, channel: Channel) -> None:
+    """Every request is one whole step."""
+    from rl2f_core.config import StageConfig
+    from rl2f_core.training.losses import LossConfig
+
+    engine = scored(settings)
+    backend: Any = engine.backend
+    learner = made_learner(settings)
+    method = RL2F(RL2F.Config())
+    stage = StageConfig(
+        name="bench", method="rl2f", steps=settings.steps, learning_rate=RATE,
+        micro_batch_tokens=WIDTH * settings.micro_rows,
+    )  # fmt: skip
+    memory = Memory(backend.device)
+    channel.send(device=str(backend.device), lora=learned(learner), **parameters(backend.model))
+    folder, step = Path(tempfile.mkdtemp()), 0
+    while channel.receive() is not None:
+        watch = Stopwatch(backend.device)
+        learner.save_adapter(folder)
+        backend.load_adapter("policy", folder)
+        method.begin(Scene.of(engine, step, settings.steps))
+        wanted = requests_of(settings, engine, step)
+        rollouts = engine.play(wanted, adapter="policy", max_turns=settings.turns)
+        played = watch.read()["seconds"]
+        size = settings.group
+        groups = [Group(wanted[i].task, tuple(rollouts[i : i + size])) for i in range(0, len(rollouts), size)]
+        samples = [sample for group in groups for sample in method.samples(group)]
+        options = LossConfig(**method.loss_options())
+        samples, _ = learner.credit(samples, options, stage.at(step), settings.temperature)
+        learner.update(samples, options, stage, step, settings.temperature)
+        channel.send(
+            **watch.read(),
+            rollout_seconds=played,
+            student=sum(r.student_tokens for r in rollouts),
+            rows=len(samples),
+            trained=sum(sample.weighted for sample in samples),
+            **memory.report(),
+        )
+        step += 1
+    shutil.rmtree(folder)
+
+
+def learned(learner: Any) -> int:
+    """Weights that are trained."""
+    return sum(parameter.numel() for parameter in learner.parameters.values())

@@ -1,0 +1,169 @@
+"""The whole step that is TRL's: `GRPOTrainer` with an environment, its tool loop over `generate`, its loss and update.
+
+TRL plays several turns by tool calls.  Here every attempt is one: the tool is the teacher, and its answer is appended
+in our words and tokens, so that both sides read and write the same dialogues.  What is replaced in the trainer is said
+at each place; generation, the loop, scoring, masks, loss, backward pass, clipping and AdamW are its own.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from typing import Any
+
+from rl2f_core.teachers.base import FeedbackRequest
+from rl2f_core.types import Turn
+
+from .learner import RATE, SEED
+from .step import WIDTH, scored
+from .worker import Channel, Memory, Settings, Stopwatch
+
+TEMPLATE = (
+    "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}{{ message.get('tool_calls', '') }}\n"
+    "{% endfor %}"
+)
+"""Never rendered into a prompt: the trainer asks that a template can carry a tool's answer, and has it so."""
+
+
+def serve(settings: Settings, channel: Channel) -> None:
+    """Every request is one optimiser step with the rollout before it."""
+    with tempfile.TemporaryDirectory() as folder:
+        build(settings, channel, folder).train()
+
+
+def build(settings: Settings, channel: Channel, folder: str) -> Any:
+    """The trainer, with a callback that waits for a request before each step and answers after it."""
+    import peft
+    from datasets import Dataset
+    from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+    from trl import GRPOConfig, GRPOTrainer
+    from trl.trainer import grpo_trainer
+
+    from rl2f_core.config import LoraConfig
+    from rl2f_core.training.learner import target_modules
+
+    engine = scored(settings)
+    backend: Any = engine.backend
+    device, tokens = backend.device, engine.backend.tokenizer
+    tokenizer = AutoTokenizer.from_pretrained(settings.folder)
+    tokenizer.chat_template, tokenizer.response_template = TEMPLATE, {}
+
+    class Player:
+        """One dialogue's other side."""
+
+        def reset(self, task: int, **row: Any) -> None:
+            """Begin a dialogue."""
+            self._task, self._turns = engine.environment.task("train", task), list[Turn]()
+
+        def hint(self, attempt: str, ended: bool) -> str:
+            """Judge an attempt and answer it; the first letter of the answer says whether the attempt was ended.
+
+            Args:
+                attempt: What the student wrote.
+                ended: Whether it wrote the end of its message.
+            """
+            verdict = engine.environment.verify(self._task, attempt)
+            self._turns.append(Turn(index=len(self._turns), attempt=attempt, verdict=verdict))
+            (said,) = engine.teacher.feedback([FeedbackRequest(self._task, tuple(self._turns), 0)])
+            return f"{int(ended)}{said.text}"
+
+        def get_reward(self) -> float:
+            """The fall of the distance over the judged attempts, as in our rewards."""
+            first, last = self._turns[0].verdict.distance, self._turns[-1].verdict.distance
+            return float(first or 0.0) - float(last or 0.0)
+
+    def parsed(_: Any, ids: list[int], **options: Any) -> dict[str, Any]:
+        """An attempt as a call of the teacher."""
+        said = {"attempt": tokens.decode(ids), "ended": ids[-1] == tokens.end_id}
+        call = {"type": "function", "function": {"name": "hint", "arguments": said}}
+        return {"role": "assistant", "content": said["attempt"], "tool_calls": [call]}
+
+    grpo_trainer.parse_response = parsed
+
+    class Talking(GRPOTrainer):
+        """GRPO whose prompts and hints are our tokens."""
+
+        student = 0
+        rollout = 0.0
+
+        def _tokenize_prompts(self, prompts: Any) -> Any:
+            tasks = [engine.environment.task("train", int(prompt[-1]["content"])) for prompt in prompts]
+            return [list(engine.renderer.opening(engine.environment.prompt(t.public))) for t in tasks], None, {}
+
+        def _get_tool_suffix_ids(self, tool_messages: Any) -> Any:
+            said = tool_messages[-1]["content"]
+            return list(engine.renderer.suffix(said[1:], ended=said[0] == "1"))
+
+        def _generate(self, prompts: Any) -> Any:
+            watch = Stopwatch(device)
+            made = super()._generate(prompts)
+            self.rollout, self.student = watch.read()["seconds"], sum(map(sum, made[2]))
+            return made
+
+    class Turns(TrainerCallback):
+        """Takes its turn when asked."""
+
+        def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
+            self.memory = Memory(device)
+            channel.send(accumulation=trainer.args.gradient_accumulation_steps)
+
+        def on_step_begin(self, *args: Any, **kwargs: Any) -> None:
+            if channel.receive() is None:
+                raise SystemExit
+            self.watch = Stopwatch(device)
+
+        def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+            timed = self.watch.read()
+            channel.send(**timed, rollout_seconds=trainer.rollout, student=trainer.student, **self.memory.report())
+
+    model = AutoModelForCausalLM.from_pretrained(
+        settings.folder, dtype=backend.dtype, attn_implementation=settings.attention or "sdpa", use_safetensors=True
+    )
+    backend.model = None  # the engine's own weights are not needed here
+    adapter = LoraConfig(rank=settings.rank, alpha=2 * settings.rank)
+    count = settings.dialogues // settings.group
+    trainer = Talking(
+        model=model,
+        environment_factory=Player,
+        args=GRPOConfig(
+            output_dir=folder,
+            seed=SEED,
+            max_steps=settings.steps,
+            per_device_train_batch_size=settings.micro_rows,
+            gradient_accumulation_steps=settings.dialogues // settings.micro_rows,
+            num_generations=settings.group,
+            max_completion_length=WIDTH,
+            max_tool_calling_iterations=settings.turns - 1,
+            temperature=settings.temperature,
+            loss_type="dapo",
+            scale_rewards="none",
+            beta=0.0,
+            epsilon=0.2,
+            learning_rate=RATE,
+            lr_scheduler_type="constant",
+            weight_decay=0.0,
+            max_grad_norm=1.0,
+            bf16=False,
+            gradient_checkpointing=settings.recompute,
+            use_cpu=device.type == "cpu",
+            shuffle_dataset=False,
+            report_to="none",
+            logging_strategy="no",
+            save_strategy="no",
+            disable_tqdm=True,
+        ),
+        train_dataset=Dataset.from_dict(
+            {"prompt": [[{"role": "user", "content": str(i)}] for i in range(count)], "task": list(range(count))}
+        ),
+        processing_class=tokenizer,
+        peft_config=peft.LoraConfig(
+            r=adapter.rank,
+            lora_alpha=adapter.alpha,
+            target_modules=target_modules(model, adapter),
+            task_type="CAUSAL_LM",
+        ),
+        callbacks=[Turns()],
+    )
+    # TRL's limit is of all turns together; a turn's own is that of the engine, as are the tokens it may not write.
+    trainer.generation_config.max_new_tokens = settings.max_new_tokens
+    trainer.generation_config.suppress_tokens = list(tokens.banned_ids)
+    return trainer
