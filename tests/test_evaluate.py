@@ -107,14 +107,30 @@ def test_first_attempts_are_the_same_under_every_control(played: Played) -> None
     assert len(set(texts)) > 2 and any("\u2028" in text for text in texts)
 
 
+@pytest.mark.parametrize("control", ["hints", "contentless", "shuffled", "misleading", "no_oracle"])
+@pytest.mark.parametrize("history", ["dialogue", "fresh"])
+def test_going_on_from_shared_first_attempts_gives_what_playing_from_the_start_gives(
+    control: str, history: str
+) -> None:
+    config = make_config(rollout={"max_turns": 3, "max_new_tokens": 60, "temperature": 0.8, "history": history},
+                         teacher="self_critique" if control == "no_oracle" else "scripted",
+                         evaluation={"tasks": 4, "samples": 2, "controls": [control]})  # fmt: skip
+    player = Player(config, Recording(script=guess))
+    whole = player._engine(control).play(player._requests(), policy="base", max_turns=player.turns)
+    timed = {"turns": {"__all__": {"hint": {"usage"}}}}
+    wanted = [rollout.dialogue.model_dump(exclude=timed) for rollout in whole]
+    assert [dialogue.model_dump(exclude=timed) for dialogue in player.play("base", control, None)] == wanted
+    assert max(len(rollout.dialogue.turns) for rollout in whole) == 3
+
+
 def test_the_budget_is_the_same_number_of_attempts_of_the_same_length(played: Played) -> None:
     assert all(len(d.turns) <= TURNS for dialogues in played.dialogues.values() for d in dialogues)
     assert {(s.max_new_tokens, s.temperature) for _, s, _ in played.backend.asked} == {(60, 0.8)}
     for name in NAMES:
         adapter = None if name == "base" else name
         asked = [p for p, _, a in played.backend.asked if a == adapter]
-        tried = sum(len(d.turns) for c in CONTROLS if c != "resample" for d in played.dialogues[name, c])
-        assert len(asked) == tried + TASKS * SAMPLES * TURNS
+        after_first = sum(len(d.turns) - 1 for c in CONTROLS if c != "resample" for d in played.dialogues[name, c])
+        assert len(asked) == TASKS * SAMPLES + after_first + TASKS * SAMPLES * (TURNS - 1)
     assert played.backend.loaded == ["rl/a", "rl_a"]
 
 

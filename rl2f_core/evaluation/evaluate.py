@@ -106,18 +106,38 @@ class Player:
         self.turns = self.settings.max_turns or config.rollout.max_turns
         self.tasks = [self.engine.environment.task(self.settings.split, i) for i in range(self.settings.tasks)]
         self._by_id = {task.id: task for task in self.tasks}
+        self._firsts: list[Dialogue] = []
+        self._firsts_of: str | None = None
 
     def tasks_of(self, dialogues: Sequence[Dialogue]) -> list[Task]:
         """The task of each dialogue."""
         return [self._by_id[d.task_id] for d in dialogues]
 
     def play(self, checkpoint: str, control: str, adapter: str | None) -> list[Dialogue]:
-        """All dialogues of one checkpoint under one control, by task and sample."""
+        """All dialogues of one checkpoint under one control, by task and sample.
+
+        The first attempts are the same under every control, so they are sampled once a checkpoint and gone on from.
+        """
+        if self._firsts_of != checkpoint:
+            self._firsts = self._play(self.engine, self._requests(), checkpoint, adapter, 1)
+            self._firsts_of = checkpoint
         if control == "resample":
             return self._resample(checkpoint, adapter)
         engine = self._engine(control)
-        rollouts = engine.play(self._requests(), adapter=adapter, policy=checkpoint, max_turns=self.turns,
-                               temperature=self.settings.temperature)  # fmt: skip
+        asked = {
+            i: dataclasses.replace(request, turns=first.turns)
+            for i, (request, first) in enumerate(zip(self._requests(), self._firsts, strict=True))
+            if self.turns > 1 and _goes_on(first, engine)
+        }
+        further = iter(self._play(engine, list(asked.values()), checkpoint, adapter, self.turns))
+        return [next(further) if i in asked else first for i, first in enumerate(self._firsts)]
+
+    def _play(
+        self, engine: RolloutEngine, asked: Sequence[Request], checkpoint: str, adapter: str | None, turns: int
+    ) -> list[Dialogue]:
+        rollouts = engine.play(
+            asked, adapter=adapter, policy=checkpoint, max_turns=turns, temperature=self.settings.temperature
+        )
         return [rollout.dialogue for rollout in rollouts]
 
     def _engine(self, control: str) -> RolloutEngine:
@@ -127,23 +147,26 @@ class Player:
             return dataclasses.replace(self.engine, oracle_stop=False)
         return dataclasses.replace(self.engine, teacher=build_control(control, self.engine))
 
-    def _requests(self, draws: int = 1) -> list[Request]:
-        """One request for each task, sample and draw; draws beyond the first have seeds of their own."""
+    def _requests(self, draw: int = 0) -> list[Request]:
+        """One request for each task and sample; draws beyond the first have seeds of their own."""
         requests = []
         for i, task in enumerate(self.tasks):
             for j in range(self.settings.samples):
-                for draw in range(draws):
-                    seed = derive_seed(self.settings.seed, i, j, *([draw] if draw else []))
-                    name = f"{task.id}/{j}" + (f".{draw}" if draw else "")
-                    requests.append(Request(task, name, task.id, j, seed))
+                seed = derive_seed(self.settings.seed, i, j, *([draw] if draw else []))
+                name = f"{task.id}/{j}" + (f".{draw}" if draw else "")
+                requests.append(Request(task, name, task.id, j, seed))
         return requests
 
     def _resample(self, checkpoint: str, adapter: str | None) -> list[Dialogue]:
         """T first answers in place of a dialogue: what the same budget of attempts gets without any dialogue."""
-        rollouts = self.engine.play(self._requests(self.turns), adapter=adapter, policy=checkpoint, max_turns=1,
-                                    temperature=self.settings.temperature)  # fmt: skip
-        firsts = [rollout.dialogue for rollout in rollouts]
-        return [_joined(firsts[k : k + self.turns]) for k in range(0, len(firsts), self.turns)]
+        asked = [request for draw in range(1, self.turns) for request in self._requests(draw)]
+        others = self._play(self.engine, asked, checkpoint, adapter, 1)
+        return [_joined([first, *others[i :: len(self._firsts)]]) for i, first in enumerate(self._firsts)]
+
+
+def _goes_on(first: Dialogue, engine: RolloutEngine) -> bool:
+    """Whether a dialogue of one attempt has another where more are allowed."""
+    return first.stop is StopReason.EXHAUSTED or (first.stop is StopReason.SOLVED and not engine.oracle_stop)
 
 
 def _joined(firsts: Sequence[Dialogue]) -> Dialogue:
