@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from test_contracts import ENVIRONMENTS
 
 from rl2f_core import registry
 from rl2f_core.backends.base import Backend, Generation, Prompt, Sampling
@@ -23,7 +24,6 @@ from rl2f_core.rollout.build import build_engine, build_environment
 from rl2f_core.rollout.engine import Request, RolloutEngine, derive_seed
 from rl2f_core.types import Group, Rollout, Task
 
-ENVIRONMENTS = registry.names("environment")
 ELSEWHERE = ("human", "self_critique")
 """Nobody that a run can ask, and one that speaks through the student's own backend."""
 TEACHERS = [name for name in registry.names("teacher") if name not in ELSEWHERE]
