@@ -131,22 +131,18 @@ def _group(kv: KVRows, rows_J: np.ndarray, counts_J: np.ndarray, starts_J: np.nd
     dense = DENSE * len(rows_J) >= high - low
     place_J = rows_J - low if dense else np.arange(len(rows_J))
     held = high - low if dense else len(rows_J)
-    source = np.zeros((held, width), dtype=np.int64)
-    position = np.zeros((held, width), dtype=np.int64)
-    query, token = [], []
-    for place, count, start, read in zip(place_J, counts_J, starts_J, read_J, strict=True):
-        steps = np.arange(count)
-        source[place, :count] = start + steps
-        position[place, :count] = read + steps
-        query.append(place * width + steps)
-        token.append(start + steps)
+    step_T = np.arange(counts_J.sum()) - (counts_J.cumsum() - counts_J).repeat(counts_J)
+    query_T = place_J.repeat(counts_J) * width + step_T
+    token_T = starts_J.repeat(counts_J) + step_T
+    source, position = np.zeros(held * width, dtype=np.int64), np.zeros(held * width, dtype=np.int64)
+    source[query_T], position[query_T] = token_T, read_J.repeat(counts_J) + step_T
     to = kv.device
     return Group(
         rows=slice(low, high) if dense else _tensor(rows_J, to),
-        source=_tensor(source.reshape(-1), to),
-        query=_tensor(np.concatenate(query), to),
-        token=_tensor(np.concatenate(token), to),
-        position=_tensor(position, to),
+        source=_tensor(source, to),
+        query=_tensor(query_T, to),
+        token=_tensor(token_T, to),
+        position=_tensor(position.reshape(held, width), to),
         slots=int((read_J + counts_J).max()),
     )
 

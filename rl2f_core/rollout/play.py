@@ -74,7 +74,8 @@ class Play:
         with Baton() as self.baton, self.engine.backend.session() as self.session:
             self._begin()
             while self.under_way:
-                news = self._listen_to_students() + self._listen_to_teachers()
+                news = self._listen_to_students()
+                news += self._listen_to_teachers(rest=not news)
                 self._sort(news)
                 self._begin()
                 if news and self.advanced is not None:
@@ -202,11 +203,14 @@ class Play:
         (answer,) = self.engine.hints([request])
         self.answers.append((dialogue, answer))
 
-    def _listen_to_teachers(self) -> list[Limited]:
-        """Let those who are asked aside go on; the dialogues that have been answered."""
+    def _listen_to_teachers(self, *, rest: bool) -> list[Limited]:
+        """Let those who are asked aside go on; the dialogues that have been answered.
+
+        `rest` waits for one of them where there is nothing else to do.
+        """
         if not self.asked:
             return []
-        self.baton.give_way(rest=not self.session.busy and not self.answers)
+        self.baton.give_way(rest=rest and not self.session.busy and not self.answers)
         answered, self.answers = self.answers, []
         self.asked -= len(answered)
         for dialogue, answer in answered:
