@@ -132,6 +132,10 @@ def test_the_same_tokens_in_any_company(backend: HFBackend, batch: int) -> None:
     assert_same(play(backend, 7), play(backend, 7, batch=batch), 1e-4)
 
 
+def test_the_same_tokens_when_long_prompts_are_read_in_pieces(backend: HFBackend, make: Any) -> None:
+    assert_same(play(backend, 4, turns=2), play(make(read_batch_tokens=16), 4, turns=2), 1e-4)
+
+
 def test_rows_may_leave_and_change_places_between_turns(backend: HFBackend) -> None:
     everyone = prompts(backend, 5)
     first = backend.generate(everyone, SAMPLING)

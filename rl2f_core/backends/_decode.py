@@ -116,7 +116,7 @@ class Decoder:
         for turn in turns:
             if turn in self.waiting:
                 self.waiting.remove(turn)
-            elif turn.row >= 0 and self.live[turn.row] is turn:
+            if turn.row >= 0 and self.live[turn.row] is turn:
                 self._stand_up(turn)
 
     def speakers(self) -> Counter[str | None]:

@@ -47,22 +47,17 @@ class KVRows:
             return
         rows = self.rows if rows <= self.rows else max(rows, self.rows * 5 // 4)
         slots = self.slots if slots <= self.slots else max(slots + SPARE, self.slots * 5 // 4)
+        for layer, pair in self._buffers.items():  # first, since this may run out of memory
+            grown = [_grown(held, rows, slots) for held in pair]
+            self._buffers[layer] = (grown[0], grown[1])
         tokens = np.full((rows, slots), -1, dtype=np.int64)
         tokens[: self.rows, : self.slots] = self.tokens
         more = rows - self.rows
-        held_rows, held_slots = self.rows, self.slots
         self.tokens = tokens
         self.known, self.read, self.speaker = (
             np.concatenate([held, np.full(more, fill)])
             for held, fill in ((self.known, 0), (self.read, 0), (self.speaker, -1))
         )
-        for layer, pair in self._buffers.items():
-            grown = []
-            for held in pair:
-                fresh = held.new_zeros(rows, held.shape[1], slots, held.shape[3])
-                fresh[:held_rows, :, :held_slots] = held
-                grown.append(fresh)
-            self._buffers[layer] = (grown[0], grown[1])
 
     def write(
         self, layer: int, key_NHD: torch.Tensor, value_NHD: torch.Tensor, row_N: torch.Tensor, slot_N: torch.Tensor
@@ -113,3 +108,11 @@ class KVRows:
                 buffer[b, :, :width] = held
         for array in (self.tokens, self.known, self.read, self.speaker):
             array[[a, b]] = array[[b, a]]
+
+
+def _grown(held: torch.Tensor, rows: int, slots: int) -> torch.Tensor:
+    """A buffer with at least so many rows and slots."""
+    shape = max(rows, held.shape[0]), held.shape[1], max(slots, held.shape[2]), held.shape[3]
+    fresh = held.new_zeros(shape)
+    fresh[: held.shape[0], :, : held.shape[2]] = held
+    return fresh

@@ -85,16 +85,20 @@ class Session:
 
     @property
     def busy(self) -> bool:
-        """Some prompt is under way, whoever it is from."""
-        return bool(self._waiting)
+        """There is something for `step` to do, whoever it is for."""
+        return self._under_way() or bool(self._listening)
 
     def step(self) -> None:
         """Go on with what is under way, as far as it takes for one ticket more or for a moment."""
-        self._advance()
+        if self._under_way():
+            self._advance()
         done = [pair for pair in self._listening if all(ticket.generation is not None for ticket in pair[0])]
         self._listening = [pair for pair in self._listening if pair not in done]
         for _, event in done:
             event.set()
+
+    def _under_way(self) -> bool:
+        return bool(self._waiting)
 
     def _advance(self) -> None:
         first = self._waiting[0]

@@ -147,8 +147,7 @@ class _Session(Session):
     def submit(self, prompts: Sequence[Prompt], sampling: Sampling, adapter: str | None = None) -> list[Ticket]:
         return self.backend.submit(prompts, sampling, adapter)
 
-    @property
-    def busy(self) -> bool:
+    def _under_way(self) -> bool:
         return self.backend._decoder.busy
 
     def _advance(self) -> None:
@@ -160,4 +159,5 @@ class _Session(Session):
     def close(self) -> None:
         decoder = self.backend._decoder
         decoder.cancel(decoder.pending)
+        decoder.leave(decoder.keys)
         super().close()
