@@ -133,7 +133,10 @@ class RolloutConfig(BaseConfig):
     context_length: int = Field(1024, ge=16)
     """Tokens a dialogue may have; the model's own limit applies too."""
     batch_size: int = Field(128, ge=1)
-    """Dialogues that are played at once."""
+    """Dialogues that are under way at once; as one ends, the next begins."""
+    schedule: Literal["continuous", "lockstep"] = "continuous"
+    """The dialogues are the same. continuous: each goes on as soon as its turn is done, and a model that teaches is
+    asked while others go on. lockstep: all turns under way end before the next ones begin."""
     history: Literal["dialogue", "fresh"] = "dialogue"
     """How the student is asked again after a hint. dialogue: the conversation goes on. fresh: a new prompt of one
     message with the problem, the last attempt and the hint, as in RLTF."""

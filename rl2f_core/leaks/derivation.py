@@ -36,6 +36,7 @@ class DerivationLeak(LeakDetector):
     """
 
     asks_model = True
+    waits = True
 
     class Config(BaseConfig):
         """The decisive step, in the eyes of a language model."""

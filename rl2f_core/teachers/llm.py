@@ -57,6 +57,8 @@ OWN: dict[str, Sees] = {"verdict_only": BLIND, "without_answer": BLIND}
 class LLMTeacher(Teacher):
     """Asks a language model for every hint, all of a batch at once."""
 
+    waits = True
+
     class Config(BaseConfig):
         """Hints of a language model: the student's own base, another local one, an adapter, or an endpoint."""
 

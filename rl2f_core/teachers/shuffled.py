@@ -70,6 +70,7 @@ class ShuffledTeacher(Teacher):
     def __init__(self, config: Any, environment: Environment, models: Models | None = None) -> None:
         super().__init__(config, environment, models)
         self.source: Teacher = registry.get("teacher", config.source.type)(config.source, environment, models)
+        self.waits = self.source.waits
         self._pool: dict[tuple[str, Split, int], Task] = {}
 
     def feedback(self, requests: Sequence[FeedbackRequest]) -> list[Feedback]:
