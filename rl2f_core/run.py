@@ -291,10 +291,10 @@ def execute(
     from rl2f_core.company import SharedDir, SharedJournal
 
     kind: Any = registry.get("kind", config.kind)()  # type: ignore[attr-defined]
-    ranks = join(config.model.device) if getattr(kind, "several", False) else here()
-    if ranks.count < launched():
+    if launched() > 1 and not getattr(kind, "several", False):
         raise ConfigError("Only one process can work on a run of this kind.", value=config.kind,  # type: ignore[attr-defined]
                           fix="Start it without `accelerate launch`.")  # fmt: skip
+    ranks = join(config.model.device) if launched() > 1 else here()
     journal = Journal(run_dir, events)
     if ranks.count > 1:
         run_dir, stop = SharedDir(run_dir.path, ranks), ranks.any_of(stop)

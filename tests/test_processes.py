@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 from safetensors.torch import load_file
-from test_resume import config_of, content, go, speaker, statuses  # noqa: F401
+from sharded_worker import NOW, OPTIONS, updates
+from test_resume import adapter, config_of, content, go, speaker, statuses  # noqa: F401
+from test_trl_adapter import learner
 
 from rl2f_core.config import RunConfig, dump_yaml
 from rl2f_core.events import MetricEvent, read_events
 from rl2f_core.run import RunDir
+from rl2f_core.training.learner import Learner
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parent.parent
@@ -37,10 +42,10 @@ def config(speaker: Path) -> RunConfig:  # noqa: F811
     return RunConfig.model_validate(made)
 
 
-def launched(*arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(LAUNCH), "-m", "app.cli"]
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen([*command, "train", *arguments], cwd=ROOT, env=env, text=True, stdout=subprocess.PIPE,
+def launched(*arguments: str, script: Sequence[str] = ("-m", "app.cli", "train")) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(LAUNCH), *script]
+    env = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen([*command, *arguments], cwd=ROOT, env=env, text=True, stdout=subprocess.PIPE,
                             stderr=subprocess.STDOUT)  # fmt: skip
 
 
@@ -99,6 +104,37 @@ def test_two_processes_make_the_run_of_one(config: RunConfig, one: Path, tmp_pat
     assert_same_as(tmp_path / "two", one)
 
 
+def test_a_run_that_goes_on_from_our_trainer_to_trl_can_be_stopped_after_every_step(
+    config: RunConfig, one: Path, tmp_path: Path
+):
+    run_dir = RunDir.create(tmp_path / "stopped", config)
+    ended = []
+    while not ended or ended[-1] == "stopped":
+        ended.append(go(run_dir, partial(next, iter([False]), True)))
+        if run_dir.evaluation.exists():
+            break  # the evaluation is asked to stop between its parts as well
+    while ended[-1] == "stopped":
+        ended.append(go(run_dir))
+    assert ended[-1] == "succeeded" and ended.count("stopped") >= 6
+    assert content(run_dir.path) == content(one)
+    for name in NAMES:
+        assert adapter(run_dir.path, name) == adapter(one, name)
+
+
+def test_trl_and_our_trainer_make_the_same_steps_of_a_run(config: RunConfig, one: Path, tmp_path: Path):
+    made = config.model_dump()
+    made["stages"][-1]["trainer"] = "own"
+    made["evaluation"]["checkpoints"] = []
+    ours = RunDir.create(tmp_path / "own", RunConfig.model_validate(made))
+    assert go(ours) == "succeeded"
+    assert losses(ours.path) == pytest.approx(losses(one), rel=1e-3, abs=1e-5)
+    kinds = ("dialogue", "metric")
+    told, wanted = ([e for e in content(run) if e["type"] in kinds and e["stage"] == "on_trl"]
+                    for run in (ours.path, one))  # fmt: skip
+    assert_alike(told, wanted)
+    assert len(told) == 8 + 2 * 12 + 2 and adapter(ours.path, "rl@3") == adapter(one, "rl@3")
+
+
 def workers(process: subprocess.Popen[str]) -> dict[int, psutil.Process]:
     """The launcher's processes by rank."""
     found = {}
@@ -132,7 +168,7 @@ def test_a_stop_told_to_one_stops_both_and_the_death_of_one_ends_both(config: Ru
     said, _ = first.communicate(timeout=300)
     assert statuses(folder) == ["running", "stopped"], said
     second = launched("--resume", str(folder))
-    until(lambda: at_stage(folder, "rl"), second)
+    until(lambda: at_stage(folder, "on_trl"), second)
     held = workers(second)
     held[1].kill()
     said, _ = second.communicate(timeout=300)
@@ -142,6 +178,23 @@ def test_a_stop_told_to_one_stops_both_and_the_death_of_one_ends_both(config: Ru
     said, _ = third.communicate(timeout=550)
     assert third.returncode == 0, said
     assert_same_as(folder, one)
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_weights_that_two_processes_share_out_are_trained_saved_and_loaded_as_one(
+    kind: str, tiny: Path, tmp_path: Path
+):
+    process = launched(kind, str(tiny), str(tmp_path), script=[str(ROOT / "tests" / "sharded_worker.py")])
+    said, _ = process.communicate(timeout=500)
+    assert process.returncode == 0, said
+    one = learner(Learner, tiny)
+    one.begin(OPTIONS, NOW)
+    for ours, theirs in zip(json.loads((tmp_path / "found.json").read_text()), updates(one, 0, 3), strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-5, abs=1e-7)
+    one.save_adapter(tmp_path / "one")
+    held, wanted = (load_file(tmp_path / name / "adapter_model.safetensors") for name in ("last", "one"))
+    assert held.keys() == wanted.keys()
+    assert all(float((held[key] - tensor).abs().max()) < 1e-6 for key, tensor in wanted.items())
 
 
 def test_a_wrong_configuration_is_told_once(config: RunConfig, tmp_path: Path):

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,9 +15,10 @@ import torch
 
 from rl2f_core.company import SharedDir, SharedJournal
 from rl2f_core.config import LoraConfig
-from rl2f_core.errors import RunError
+from rl2f_core.errors import ConfigError, RunError
 from rl2f_core.events import JsonlSink, LogEvent, read_events
 from rl2f_core.ranks import Ranks, heard, share
+from rl2f_core.run import RunDir, execute
 from rl2f_core.training.batch import micro_batch, needed_length, norms_of
 from rl2f_core.training.learner import Learner, Pass
 from rl2f_core.training.losses import LossConfig
@@ -202,6 +204,16 @@ def test_a_commit_that_fails_fails_everywhere(tmp_path: Path):
 
     assert [str(error) for error in together(2, work)] == ["No weights."] * 2
     assert not (tmp_path / "state" / "CURRENT").exists()
+
+
+def test_a_kind_of_run_for_one_process_is_refused_where_several_were_started(tmp_path: Path, monkeypatch: Any):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    for kind in ("fork", "rescore", "hint_value"):
+        config: Any = SimpleNamespace(kind=kind)
+        with pytest.raises(ConfigError, match="Only one process"):
+            execute(config, RunDir(tmp_path), JsonlSink(tmp_path / "events.jsonl"), bool)
+    assert not list(tmp_path.iterdir())
 
 
 # -- the launcher's configurations -------------------------------------------------------------------------------

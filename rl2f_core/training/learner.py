@@ -98,11 +98,9 @@ class Learner:
         Args:
             folder: Of the base model.
         """
-        from accelerate import Accelerator, DistributedDataParallelKwargs
+        from accelerate import Accelerator
 
-        # no buffer ever changes, and sending them would make each process wait for the others at every pass
-        handlers = [DistributedDataParallelKwargs(broadcast_buffers=False)]
-        return Accelerator(cpu=self.device.type == "cpu", kwargs_handlers=handlers)
+        return Accelerator(cpu=self.device.type == "cpu")
 
     # -- weights -----------------------------------------------------------------------------------------------
     @property

@@ -6,6 +6,7 @@ resumed ends with the same adapter, bit for bit on the same machine.
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import time
@@ -76,7 +77,8 @@ class Trainer:
         if type(self.learner) is learner_kind(stage.trainer):
             return
         weights = self.learner.snapshot()
-        del self.learner  # two bases at once may not fit
+        del self.learner
+        gc.collect()  # two bases at once may not fit, and TRL's trainer holds itself
         self.learner = self._learner(stage)
         self.learner.restore(weights)
 

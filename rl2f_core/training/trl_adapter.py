@@ -123,7 +123,6 @@ def fed_trainer(model: Any, folder: Path, device: torch.device, output: str) -> 
         bf16=False,
         gradient_checkpointing=False,
         disable_dropout=True,
-        ddp_broadcast_buffers=False,
         ddp_find_unused_parameters=False,
         use_cpu=device.type == "cpu",
         report_to="none",
