@@ -217,6 +217,9 @@ class StageConfig(BaseConfig):
     """Unique in the run; checkpoints are called `name@step`."""
     method: component("method") = Field(json_schema_extra=BASIC)  # type: ignore[valid-type]
     """What is trained on, and how."""
+    trainer: Literal["own", "trl"] = "own"
+    """Whose loss and optimiser train it. own: ours. trl: TRL's GRPOTrainer, for stages whose rows its loss has a place
+    for (rlvr, rl2f, rltf_grpo, reinforce_pp); the dialogues and their credit are the same."""
     start_from: str | None = None
     """Weights to start from: None for the stage before (the base for the first), `base`, or an earlier stage's name."""
     steps: int = Field(ge=1, json_schema_extra=BASIC)
@@ -357,6 +360,8 @@ class RunConfig(BaseRun):
 
     @model_validator(mode="after")
     def _stages_fit(self) -> RunConfig:
+        from rl2f_core.methods.fitting import check_trainer
+
         seen: list[str] = []
         for stage in self.stages:
             if stage.name in seen or stage.name in ("base", "stages"):
@@ -373,6 +378,7 @@ class RunConfig(BaseRun):
                     f"stage {stage.name!r}: {stage.method.type} cannot learn where rollout.history is "  # type: ignore[attr-defined]
                     f"{self.rollout.history!r}; set rollout.history: {method.histories[0]}"
                 )
+            check_trainer(stage, method)
             check = getattr(stage.method, "check_stage", None)
             if check is not None:
                 for step in stage.breakpoints():

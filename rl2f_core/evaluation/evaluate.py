@@ -25,6 +25,7 @@ from rl2f_core.evaluation.floors import BestConstant, standing_words
 from rl2f_core.evaluation.report import EvaluationReport, build_report, floor_findings, interval_text, number
 from rl2f_core.evaluation.statistics import t_interval
 from rl2f_core.events import DialogueEvent, LogEvent, MetricEvent, read_events
+from rl2f_core.ranks import here
 from rl2f_core.rollout.build import build_control, build_engine
 from rl2f_core.rollout.engine import Request, RolloutEngine, derive_seed
 from rl2f_core.run import Journal, Progress, RunDir, Stop
@@ -62,7 +63,7 @@ def evaluate_run(
     finished: list[str] = list(position.get("evaluated", []))
     settings = config.evaluation
     pairs = [(name, control) for name in sources for control in settings.controls]
-    player = Player(config, backend, models)
+    player, ranks = Player(config, backend, models), here()
     for name, folder in sources.items():
         if folder is not None:
             backend.load_adapter(name, folder)
@@ -73,7 +74,8 @@ def evaluate_run(
             return False
         progress.update("evaluation", done, len(pairs), f"{name} under {control}")
         dialogues = player.play(name, control, adapter=None if sources[name] is None else name)
-        write_dialogues(run_dir, name, control, dialogues)
+        if ranks.main:
+            write_dialogues(run_dir, name, control, dialogues)
         journal.emit(
             DialogueEvent.of("evaluation", STAGE, 0, task, dialogue, checkpoint=name, control=control)
             for task, dialogue in zip(player.tasks_of(dialogues), dialogues, strict=True)
@@ -83,7 +85,14 @@ def evaluate_run(
         journal.commit(position)
         run_dir.heartbeat(status="running", stage=STAGE, step=done + 1, steps=len(pairs))
     progress.update("evaluation", len(pairs), len(pairs))
-    report = report_of(config, run_dir, player, list(sources))
+    ranks.alone(lambda: _report(config, run_dir, journal, player, list(sources)))
+    journal.position = position
+    return True
+
+
+def _report(config: BaseRun, run_dir: RunDir, journal: Journal, player: Player, names: Sequence[str]) -> None:
+    """Measure what was played, write report and figures, and emit the numbers."""
+    report = report_of(config, run_dir, player, names)
     write_report(report, run_dir)
     for row in report.rows:
         stage = f"{STAGE}:{row.checkpoint}:{row.control}"
@@ -93,8 +102,6 @@ def evaluate_run(
     low = floor_findings(report)[1:]
     if low:
         journal.emit([LogEvent(id="evaluation:floor", level="warning", text="\n".join(low))])
-    journal.position = position
-    return True
 
 
 class Player:

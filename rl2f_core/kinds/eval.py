@@ -34,6 +34,8 @@ class Eval:
         type: Literal["eval"] = "eval"
 
     config_type = EvalRun
+    several = True
+    """Several processes can work on it together."""
 
     def execute(self, config: EvalRun, run_dir: RunDir, journal: Journal, stop: Stop, progress: Progress) -> bool:
         """Play and report; False where `stop` ended it early."""

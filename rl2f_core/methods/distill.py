@@ -28,6 +28,7 @@ class Distill(Method):
 
     on_policy = False
     trains = False
+    streams = ()
 
     class Config(BaseConfig):
         """A data set of right answers: k samples a task, verified, deduplicated."""

@@ -10,8 +10,10 @@ from rl2f_core.backends.pool import Models
 from rl2f_core.config import BaseRun
 from rl2f_core.environments.base import NEUTRAL, Environment
 from rl2f_core.leaks.guard import LeakGuard
+from rl2f_core.ranks import here
 from rl2f_core.rollout.engine import RolloutEngine
 from rl2f_core.rollout.render import Renderer
+from rl2f_core.rollout.shared import SharedEngine
 from rl2f_core.teachers.base import Teacher
 
 
@@ -37,7 +39,8 @@ def build_engine(config: BaseRun, backend: Backend, teacher: Any = None, models:
     environment = build_environment(config.environment)
     models = models or Models(backend, config.backend)
     teacher = teacher or config.teacher
-    engine = RolloutEngine(
+    kind = RolloutEngine if here().count == 1 else SharedEngine
+    engine = kind(
         environment=environment,
         teacher=registry.get("teacher", teacher.type)(teacher, environment, models),
         guard=LeakGuard.from_config(config.leaks, environment, models),

@@ -47,6 +47,8 @@ class PolicyModel(nn.Module):
         self.model = model
         self.banned = banned
         self.head: ValueHead | None = None
+        # FSDP shares out the model by the blocks of this name
+        self._no_split_modules = sorted(getattr(model.get_base_model(), "_no_split_modules", None) or ())
 
     def forward(self, batch: MicroBatch, temperature: float, wants: Wants | None = None) -> tuple[Any, ...]:
         """log p and entropy, each [N], at the wanted positions; with `wants` also what was found."""
