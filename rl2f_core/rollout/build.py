@@ -12,6 +12,7 @@ from rl2f_core.environments.base import NEUTRAL, Environment
 from rl2f_core.leaks.guard import LeakGuard
 from rl2f_core.rollout.engine import RolloutEngine
 from rl2f_core.rollout.render import Renderer
+from rl2f_core.rollout.spread import SpreadBackend, SpreadEngine, spread
 from rl2f_core.teachers.base import Teacher
 
 
@@ -21,8 +22,9 @@ def build_environment(config: Any) -> Environment:
 
 
 def build_backend(config: BaseRun) -> Backend:
-    """The backend of a run, with its base model loaded."""
-    return registry.get("backend", config.backend.type)(config.backend, config.model)
+    """The backend of a run, with its base model loaded; where the run has actors, with these behind it."""
+    backend: Backend = registry.get("backend", config.backend.type)(config.backend, config.model)
+    return spread(backend, config) if config.resources.actors else backend
 
 
 def build_engine(config: BaseRun, backend: Backend, teacher: Any = None, models: Models | None = None) -> RolloutEngine:
@@ -37,7 +39,8 @@ def build_engine(config: BaseRun, backend: Backend, teacher: Any = None, models:
     environment = build_environment(config.environment)
     models = models or Models(backend, config.backend)
     teacher = teacher or config.teacher
-    engine = RolloutEngine(
+    made = SpreadEngine if isinstance(backend, SpreadBackend) else RolloutEngine
+    engine = made(
         environment=environment,
         teacher=registry.get("teacher", teacher.type)(teacher, environment, models),
         guard=LeakGuard.from_config(config.leaks, environment, models),
