@@ -57,18 +57,28 @@ class Workers:
             self._others[name] = executors.make(name, self.studio)
         return self._others[name]
 
+    def _looks_after(self, handle: Handle) -> Executor | None:
+        """The executor of a worker; None where this server lacks what it needs, so that nothing is known of it."""
+        try:
+            return self.of(handle.executor)
+        except RL2FError as error:
+            _log.warning("Nothing is known of the worker at %s. %s", handle.place, error)
+            return None
+
     def signal(self, run: Run) -> None:
         """Pass on to the worker what is asked of its run."""
         handle = self.handle(run)
         if handle is not None and run.status == "stopping":
-            executor = self.of(handle.executor)
-            (executor.kill if run.detail == ABORTING else executor.stop)(handle)
+            executor = self._looks_after(handle)
+            if executor is not None:
+                (executor.kill if run.detail == ABORTING else executor.stop)(handle)
 
     def gone(self, run: Run) -> bool:
         """Whether a run that should have a worker has none."""
         handle = self.handle(run)
         if handle is not None:
-            return not self.of(handle.executor).alive(handle)
+            executor = self._looks_after(handle)
+            return executor is not None and not executor.alive(handle)
         waited = self.clock() - (run.heartbeat or 0.0)
         return waited > START_SECONDS or read_exit(self.studio.folder(run.folder), run.sessions) is not None
 

@@ -25,7 +25,7 @@ SETTINGS = {
 
 
 class RayCluster:
-    """A head on loopback, and nodes beside it."""
+    """A head, and nodes beside it."""
 
     def __init__(self, address: str, log: Path) -> None:
         self.address, self.log = address, log
@@ -34,8 +34,7 @@ class RayCluster:
         """Start another node of this machine."""
         command = [
             sys.executable, "-m", "ray.scripts.scripts", "start", "--address", self.address, "--node-name", name,
-            "--node-ip-address", "127.0.0.1", "--num-cpus", str(cpus), "--num-gpus", "0", "--disable-usage-stats",
-            "--object-store-memory", "100000000",
+            "--num-cpus", str(cpus), "--num-gpus", "0", "--disable-usage-stats", "--object-store-memory", "100000000",
         ]  # fmt: skip
         with open(self.log, "ab") as log:
             subprocess.run(command, stdout=log, stderr=log, check=True, start_new_session=True, timeout=240)
@@ -48,11 +47,11 @@ class RayCluster:
     def processes(self) -> list[psutil.Process]:
         """Those that were started for this cluster, by its address."""
         port = self.address.rpartition(":")[2]
-        marks = (self.address, f"--gcs_server_port={port}", f"--gcs-address={self.address}")
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
-                if any(mark in " ".join(process.cmdline()) for mark in marks) and process.pid != os.getpid():
+                command = " ".join(process.cmdline())
+                if "/ray/" in command and (f":{port}" in command or f"--gcs_server_port={port}" in command):
                     found.append(process)
         return found
 

@@ -71,24 +71,26 @@ def test_dialogues_spread_over_actors_are_those_of_one_process(cluster: RayClust
         }
     )
     alone = build_engine(config, HFBackend(config.backend, config.model))
+    handler = signal.getsignal(signal.SIGTERM)
     crewed = build_engine(config, build_backend(config))
+    assert signal.getsignal(signal.SIGTERM) is handler  # a run is stopped by it, and Ray would end the process
     tasks = [alone.environment.task("train", i) for i in range(6)]
     requests = [
         Request(task, f"{i}/{j}", str(i), j, derive_seed(0, i, j)) for i, task in enumerate(tasks) for j in range(4)
     ]
+    ticks: list[tuple[int, int]] = []
     for seed in (1, 2):  # an adapter, then its next version under the same name
         folder = an_adapter(tmp_path / str(seed), config, seed)
         for engine in (alone, crewed):
             engine.backend.load_adapter("policy", folder)
-        ticks: list[tuple[int, int]] = []
         options: Any = {"adapter": "policy", "policy": f"s@{seed}"}
         expected = alone.play(requests, **options)
-        played = crewed.play(requests, **options, advanced=lambda done, total: ticks.append((done, total)))
+        played = crewed.play(requests, **options, advanced=lambda *so_far: ticks.append(so_far))
         assert of(played) == of(expected)
         for mine, its in zip(played, expected, strict=True):
             for a, b in zip(mine.dialogue.turns, its.dialogue.turns, strict=True):
                 assert a.logprobs == pytest.approx(b.logprobs, abs=1e-4)
-        assert ticks == [(12, 24), (24, 24)]
+    assert ticks == [(12, 24), (24, 24)] * 2
     assert of(crewed.play(requests)) == of(alone.play(requests)) != of(expected)  # the base speaks otherwise
 
     crew: Crew = crewed.backend.crew  # type: ignore[attr-defined]

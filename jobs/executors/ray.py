@@ -199,9 +199,10 @@ def studio_key(studio: Studio) -> str:
 
 
 def start_head(log: Path) -> str:
-    """Start a cluster of this machine alone, on loopback, that outlives this process; its address.
+    """Start a cluster of this machine alone that outlives this process; its address on this machine.
 
-    Raises `RunError` where it cannot be started. `ray stop` ends it.
+    Raises `RunError` where it cannot be started. `ray stop` ends it. Like any cluster of Ray's it can be reached from
+    other machines where nothing stands before it.
     """
     import socket
 
@@ -209,8 +210,8 @@ def start_head(log: Path) -> str:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
     command = [
-        sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--node-ip-address", "127.0.0.1", "--port",
-        str(port), "--include-dashboard=false", "--disable-usage-stats",
+        sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--port", str(port),
+        "--include-dashboard=false", "--no-monitor", "--disable-usage-stats",
     ]  # fmt: skip
     with open(log, "ab") as out:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True)

@@ -10,13 +10,16 @@ else they form a group of their own, in the cluster of `RAY_ADDRESS` or one of t
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import os
+import signal
 import sys
 import tempfile
+import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -197,8 +200,13 @@ class Crew:
             there = ray.cluster_resources().get("GPU", 0) > 0
             gpus = 1.0 if config.model.device == "cuda" or (config.model.device == "auto" and there) else 0.0
         bundle = {"CPU": config.resources.cpus, **({"GPU": gpus} if gpus else {})}
+        fits = any(
+            all(node["Resources"].get(name, 0) >= amount for name, amount in bundle.items())
+            for node in ray.nodes()
+            if node["Alive"]
+        )
         group = placement_group([bundle] * self.size, strategy="PACK")
-        if not group.wait(ROOM_SECONDS):
+        if not group.wait(ROOM_SECONDS if fits else 0):
             remove_placement_group(group)
             raise RunError(
                 f"The Ray cluster has no room for {self.size} actors with {bundle} each.",
@@ -283,10 +291,18 @@ def connect() -> Any:
     os.environ.setdefault("RAY_COLOR_PREFIX", "0")
     packages = str(Path(__file__).resolve().parents[2])
     address = os.environ.get("RAY_ADDRESS")
-    here = {} if address not in (None, "", "local") else {"include_dashboard": False}
+    alone = address in (None, "", "local")
+    here = {"include_dashboard": False} if alone else {}
     try:
-        ray.init(address=address or "local", namespace=NAMESPACE, logging_level="warning", configure_logging=False,
-                 job_config=JobConfig(_py_driver_sys_path=[packages]), **here)  # fmt: skip
+        with _own_sigterm(held=not alone):
+            ray.init(
+                address=address or "local",
+                namespace=NAMESPACE,
+                logging_level="warning",
+                configure_logging=False,
+                job_config=JobConfig(_py_driver_sys_path=[packages]),
+                **here,
+            )
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise RunError(
             "No Ray cluster answers.",
@@ -294,6 +310,24 @@ def connect() -> Any:
             fix="Start one (ray start --head) and set RAY_ADDRESS=HOST:PORT, or unset it.",
         ) from error
     return ray
+
+
+@contextlib.contextmanager
+def _own_sigterm(held: bool) -> Iterator[None]:
+    """Keep this process's way to take SIGTERM, which Ray replaces by one that ends it, and asks a run to stop here.
+
+    With `held`, a signal that comes meanwhile waits; processes that are started meanwhile would hold it back too.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGTERM)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM} if held else set())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 class SpreadBackend:

@@ -18,6 +18,7 @@ from jobs.executors.ray import Ray
 from jobs.queue import Queue
 from jobs.store import runs
 from jobs.studio import Studio
+from rl2f_core.config import ResourcesConfig
 from rl2f_core.events import JsonlSink
 from rl2f_core.run import RunDir, execute
 
@@ -54,7 +55,8 @@ def test_a_run_is_worked_on_in_the_cluster_stopped_killed_found_again_and_resume
     too_large = queue.add(counting(resources={"cpus": 900}))
     until_dialogues(queue, run.id, 2, LONG)
     row = runs.get(queue.db, run.id or 0)
-    assert row.place.startswith(f"ray:{cluster.address}/") and row.place.endswith(f"/{row.folder}/1")
+    executor: Any = queue.workers.executor
+    assert row.place.startswith(f"ray:{executor.home().address}/") and row.place.endswith(f"/{row.folder}/1")
     assert row.pid is not None and "jobs.worker" in psutil.Process(row.pid).cmdline()
     assert runs.get(queue.db, too_large.id or 0).detail.startswith("No node of the Ray cluster has 900 CPU (")
     assert f", {row.place}, " in log(queue, row) and "devices ''" in log(queue, row)
@@ -90,7 +92,6 @@ def test_a_run_is_worked_on_in_the_cluster_stopped_killed_found_again_and_resume
     before = len(events(queue, run.id))
     until_dialogues(queue, run.id, before + 2, LONG)
     queue.db.close()  # the server dies; the next one finds the run by what stands in the database
-    executor: Any = queue.workers.executor
     executor.close()
     with a_queue(queue.studio.root, executor=Ray(queue.studio, cluster.address)) as later:
         later.recover()
@@ -113,18 +114,26 @@ def test_a_run_is_worked_on_in_the_cluster_stopped_killed_found_again_and_resume
 def test_a_training_run_whose_node_is_killed_ends_as_interrupted_and_resumes_to_the_same_end(
     queue: Queue, cluster: RayCluster, tiny: Path, tmp_path: Path
 ) -> None:
-    stage = {"name": "warm", "method": "sft", "steps": 40, "tasks_per_step": 2, "group_size": 2, "save_every": 40}
+    steps = {"tasks_per_step": 2, "group_size": 2, "save_every": 100}
+    warm, rl = {"name": "warm", "method": "sft", "steps": 5}, {"name": "rl", "method": "rl2f_self", "steps": 60}
     cpus = (os.cpu_count() or 1) + 1  # more than the head has, so that it is worked on beside it
-    cluster.add_node("first", cpus)
-    run = queue.add(training(tiny, stages=[stage], resources={"cpus": cpus}))
-    until_dialogues(queue, run.id, 4 * 3, LONG)
+    config = training(
+        tiny,
+        stages=[{**warm, **steps}, {**rl, **steps}],
+        reward={"repeat_penalty": 0.5},
+        preflight={"tasks": 1, "samples": 2, "override": True},
+        resources={"cpus": cpus, "actors": 1},
+    )
+    cluster.add_node("first", 2 * cpus)
+    run = queue.add(config)
+    until_dialogues(queue, run.id, 5 * 4 + 2 + 4 * 3, LONG)
     pid = runs.get(queue.db, run.id or 0).pid or 0
     died = time.monotonic()
     cluster.raylet("first").kill()
     lost = until_status(queue, run.id, "interrupted", seconds=LONG)
     took = time.monotonic() - died
     assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    assert "left no word" in lost.detail and 3 <= lost.done < 40, lost
+    assert "left no word" in lost.detail and 5 + 3 <= lost.done < 5 + 60
 
     queue.resume(run.id or 0)
 
@@ -133,13 +142,18 @@ def test_a_training_run_whose_node_is_killed_ends_as_interrupted_and_resumes_to_
         return runs.get(queue.db, run.id or 0).detail
 
     assert until(waits, 60).startswith(f"No node of the Ray cluster has {cpus} CPU")
-    cluster.add_node("second", cpus)
+    cluster.add_node("second", 2 * cpus)
     done = until_status(queue, run.id, "succeeded", seconds=LONG)
-    assert done.sessions == 2 and len(set(events(queue, run.id))) == len(events(queue, run.id)) == 40 * 4
+    assert done.sessions == 2 and len(set(events(queue, run.id))) == len(events(queue, run.id)) == 65 * 4 + 2
 
     here = RunDir.open(queue.studio.folder(done.folder))
-    alone = RunDir.create(tmp_path / "alone", here.config())
-    assert execute(alone.config(), alone, JsonlSink(alone.events_path), lambda: False).status == "succeeded"
-    weights = "adapter_model.safetensors"
-    assert (here.checkpoint("warm@40") / weights).read_bytes() == (alone.checkpoint("warm@40") / weights).read_bytes()
+    plain = here.config().model_copy(update={"resources": ResourcesConfig()})
+    alone = RunDir.create(tmp_path / "alone", plain)  # one process, no cluster, never killed
+    assert execute(plain, alone, JsonlSink(alone.events_path), lambda: False).status == "succeeded"
+    for name in ("warm@5", "rl@60"):
+        mine, its = (folder.checkpoint(name) / "adapter_model.safetensors" for folder in (here, alone))
+        assert mine.read_bytes() == its.read_bytes(), name
+    assert (here.checkpoint("rl@60") / "adapter_model.safetensors").read_bytes() != (
+        here.checkpoint("warm@5") / "adapter_model.safetensors"
+    ).read_bytes()
     print(f"interrupted {took:.1f} s after the node's death")

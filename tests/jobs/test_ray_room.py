@@ -198,6 +198,18 @@ def test_a_run_that_another_executor_started_is_still_looked_after_by_it(tmp_pat
         Local(queue.studio).kill(held)
 
 
+def test_a_worker_of_an_executor_that_this_server_lacks_is_left_alone_and_others_are_not(tmp_path: Path) -> None:
+    with a_queue(tmp_path / "studio") as queue:
+        lost, other = queue.add(counting(), start=False), queue.add(counting(), start=False)
+        with queue.db.write() as session:
+            for run, place in ((lost, "slurm:17"), (other, "")):
+                row = session.get(Run, run.id)
+                assert row is not None
+                row.status, row.sessions, row.pid, row.pid_started, row.place = "running", 1, 2**22 + 1, 1.0, place
+        queue.recover()
+        assert queue.reap() == [other.id] and statuses(queue, lost.id) == ["running"]
+
+
 def test_executors_are_known_by_name(tmp_path: Path) -> None:
     assert executors.make("local", Studio(tmp_path)).name == "local"
     with pytest.raises(UnknownNameError, match=r"no such executor. Got: 'slurm'. Known: local, ray"):
