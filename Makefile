@@ -9,7 +9,7 @@ TEST_WORKERS ?= 3
 # Test processes share the cores, one thread each; one more than cores, as many tests wait.
 TEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest
 
-.PHONY: help setup demo run test test-browser test-slow check format bench lock clean
+.PHONY: help setup setup-ray demo run test test-browser test-slow check format bench lock clean
 .DEFAULT_GOAL := help
 
 help: ## Show the targets.
@@ -22,6 +22,9 @@ $(STAMP): pyproject.toml requirements.lock
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint requirements.lock --editable ".[app,dev]"
 	@touch $@
+
+setup-ray: setup ## Add Ray, for runs on a cluster and for their slow tests.
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint requirements.lock --editable ".[app,dev,ray]"
 
 demo: setup ## Without the app: get the model, run the quickstart experiment and print its report.
 	$(BIN)/rl2f models get smollm2-135m
@@ -38,7 +41,7 @@ test-browser: setup ## The tests of the pages alone.
 	@CI=true .ci/browser > /dev/null
 	$(TEST) -m browser
 
-test-slow: setup ## The tests that take minutes or need the real model.
+test-slow: setup ## The tests that take minutes or need the real model; those on Ray need make setup-ray before.
 	$(TEST) -m slow
 
 check: setup ## Lint, format, types, import rules.

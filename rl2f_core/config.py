@@ -145,6 +145,19 @@ class RolloutConfig(BaseConfig):
     and `hint`."""
 
 
+class ResourcesConfig(BaseConfig):
+    """What a run asks of a Ray cluster. On one machine alone only `actors` counts."""
+
+    cpus: float = Field(1, gt=0, le=1024)
+    """Cores asked for each of the run's processes."""
+    gpus: float | None = Field(None, ge=0, le=64)
+    """GPUs asked for each of the run's processes; None asks for one where `model.device` is cuda, or auto and the
+    cluster has any."""
+    actors: int = Field(0, ge=0, le=512)
+    """Further processes (Ray actors), each with the model, that play the dialogues for the one that learns; 0 plays
+    them there too."""
+
+
 class RewardConfig(BaseConfig):
     """The reward of a turn: a sum of named terms, each stored (methods.md §1)."""
 
@@ -314,6 +327,8 @@ class BaseRun(BaseConfig):
     """Reward terms."""
     rollout: RolloutConfig = Field(default_factory=RolloutConfig)
     """Dialogues."""
+    resources: ResourcesConfig = Field(default_factory=ResourcesConfig)
+    """On a cluster."""
     evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig)
     """Measurement."""
     lora: LoraConfig = Field(default_factory=LoraConfig)

@@ -22,7 +22,7 @@ from rl2f_core.types import Dialogue
 
 MODEL = "tiny-random"
 SMALLER: dict[str, int] = {"max_new_tokens": 12, "max_turns": 3, "context_tokens": 4096, "bootstrap": 100,
-                           "save_every": 1, "commit_every": 1, "rank": 4, "window": 1}  # fmt: skip
+                           "save_every": 1, "commit_every": 1, "rank": 4, "window": 1, "actors": 0}  # fmt: skip
 """Numbers that hold a run up, wherever they stand; smaller ones stay as they are."""
 STAGE = {"steps": 1, "tasks_per_step": 2, "group_size": 2, "minibatches": 1, "max_resamples": 0}
 """What is made smaller in a stage; a group size of 1 stays."""

@@ -14,6 +14,7 @@ from rl2f_core.ranks import here
 from rl2f_core.rollout.engine import RolloutEngine
 from rl2f_core.rollout.render import Renderer
 from rl2f_core.rollout.shared import SharedEngine
+from rl2f_core.rollout.spread import SpreadBackend, SpreadEngine, spread
 from rl2f_core.teachers.base import Teacher
 
 
@@ -23,8 +24,9 @@ def build_environment(config: Any) -> Environment:
 
 
 def build_backend(config: BaseRun) -> Backend:
-    """The backend of a run, with its base model loaded."""
-    return registry.get("backend", config.backend.type)(config.backend, config.model)
+    """The backend of a run, with its base model loaded; where the run has actors, with these behind it."""
+    backend: Backend = registry.get("backend", config.backend.type)(config.backend, config.model)
+    return spread(backend, config) if config.resources.actors else backend
 
 
 def build_engine(config: BaseRun, backend: Backend, teacher: Any = None, models: Models | None = None) -> RolloutEngine:
@@ -39,8 +41,7 @@ def build_engine(config: BaseRun, backend: Backend, teacher: Any = None, models:
     environment = build_environment(config.environment)
     models = models or Models(backend, config.backend)
     teacher = teacher or config.teacher
-    kind = RolloutEngine if here().count == 1 else SharedEngine
-    engine = kind(
+    engine = _kind(backend)(
         environment=environment,
         teacher=registry.get("teacher", teacher.type)(teacher, environment, models),
         guard=LeakGuard.from_config(config.leaks, environment, models),
@@ -51,6 +52,13 @@ def build_engine(config: BaseRun, backend: Backend, teacher: Any = None, models:
     )
     _ = engine.history  # a template that does not fit ends the run before it begins, not at its first hint
     return engine
+
+
+def _kind(backend: Backend) -> type[RolloutEngine]:
+    """Who plays: actors, the processes of this run together, or this one alone."""
+    if isinstance(backend, SpreadBackend):
+        return SpreadEngine
+    return RolloutEngine if here().count == 1 else SharedEngine
 
 
 def build_teacher(config: Any, engine: RolloutEngine) -> Teacher:
