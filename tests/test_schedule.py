@@ -63,7 +63,7 @@ def backends(tiny: Path, folder: Path) -> dict[str, HFBackend]:
 
 @pytest.fixture(autouse=True)
 def uneven(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model that ends its turns after anything from one token to the limit."""
+    """Models end their turns after anything from one token to the limit."""
     plain = _torch.logits_of
 
     def ending(model: Any, hidden: Any) -> Any:
@@ -161,6 +161,29 @@ def test_all_schedules_batch_sizes_and_ways_to_share_the_model_play_the_same_dia
         assert content(played) == content(wanted), way
         assert logprobs(played) == pytest.approx(logprobs(wanted), abs=1e-4)
     assert not backends["in_turns"]._decoder.busy and not backends["in_turns"]._decoder.keys
+
+
+@pytest.mark.slow
+def test_the_real_model_says_the_same_in_both_schedules_with_the_learners_log_probabilities(smollm2: Path) -> None:
+    import torch
+
+    model = ModelConfig(name=str(smollm2), dtype="float32", device="cpu")
+    backend, held = HFBackend(HFBackend.Config(), model), chancy("guess_number")
+    engine = engine_of(backend, held, {"type": "scripted"}, batch_size=4)
+    rollouts = engine.play(asked(held, 6))
+    lockstep = replace(engine, config=engine.config.model_copy(update={"schedule": "lockstep"}))
+    pairs = zip(content(lockstep.play(asked(held, 6))), content(rollouts), strict=True)
+    assert sum(a == b for a, b in pairs) >= 4  # in 49,152 words a last digit decides now and then
+    streams = [rollout.streams[0] for rollout in rollouts]
+    ids_BT, valid_BT = _torch.right_padded([s.token_ids for s in streams], backend.pad_id, backend.device)
+    wanted_BT = torch.zeros_like(valid_BT)
+    for i, stream in enumerate(streams):
+        wanted_BT[i, : len(stream.student)] = torch.tensor(stream.student)
+    banned = backend._decoder.banned
+    with torch.inference_mode():
+        logp_N, _ = _torch.selected_logprobs(backend.model, ids_BT, valid_BT, wanted_BT, banned=banned)
+    said = [p for s in streams for p, student in zip(s.logprobs, s.student, strict=True) if student]
+    assert len(said) > 60 and logp_N.tolist() == pytest.approx(said, abs=1e-3)
 
 
 # -- nothing in vain -----------------------------------------------------------------------------------------------
@@ -324,24 +347,37 @@ def test_who_stops_a_rollout_leaves_no_thread_behind() -> None:
 
 
 class Gathering(FakeBackend):
-    """Another model than the student's: how many prompts it is given at once."""
+    """Another model than the student's: how many prompts it is given at once. It breaks on the first of them."""
+
+    breaks = False
 
     def generate(self, prompts: Any, *args: Any) -> Any:
         self.sizes = [*getattr(self, "sizes", []), len(prompts)]
+        self.first = getattr(self, "first", prompts[0].seed)
+        if self.breaks and any(prompt.seed == self.first for prompt in prompts):
+            raise MemoryError("no room")
         return super().generate(prompts, *args)
 
 
-def test_teachers_that_ask_another_model_at_the_same_time_are_answered_in_one_batch() -> None:
+@pytest.mark.parametrize("breaks", [False, True])
+def test_teachers_that_ask_another_model_at_the_same_time_are_answered_in_one_batch_and_fail_alone(
+    breaks: bool,
+) -> None:
     kind: Any = registry.get("environment", "guess_number")
     environment = kind(kind.Config())
     student, other = FakeBackend(FakeBackend.Config(replies=("no",))), Gathering(FakeBackend.Config(replies=("Hm.",)))
+    other.breaks = breaks
     models, name = Models(student), ModelConfig(name="other")
     models._made[name] = other
     teacher: Any = registry.get("teacher", "llm")
     made = teacher(teacher.Config(llm={"type": "local", "model": {"name": "other"}}), environment, models)
-    played = engine_of(student, environment, made, max_turns=2).play(asked(environment, 8))
-    count = sum(turn.hint is not None for r in played for turn in r.dialogue.turns)
-    assert sum(other.sizes) == count >= 5 and max(other.sizes) == len([r for r in played if r.dialogue.turns[0].hint])
+    played = [r.dialogue for r in engine_of(student, environment, made, max_turns=2).play(asked(environment, 8))]
+    failed = [d for d in played if d.stop is StopReason.FAILED]
+    assert [d.error for d in failed] == ["MemoryError: no room"] * breaks
+    first = sum(d.turns[0].hint is not None for d in played) + len(failed)
+    assert other.sizes[0] == first >= 5  # all that were wrong at their first turn
+    if not breaks:
+        assert sum(other.sizes) == sum(turn.hint is not None for d in played for turn in d.turns)
 
 
 # -- the baton -----------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -75,7 +75,6 @@ class Session:
         self.backend = backend
         self._waiting: list[Ticket] = []
         self._listening: list[tuple[Sequence[Ticket], threading.Event]] = []
-        self._closed = False
 
     def submit(self, prompts: Sequence[Prompt], sampling: Sampling, adapter: str | None = None) -> list[Ticket]:
         """Let prompts join; one ticket each, in order. Raises what `Backend.generate` raises of a prompt."""
@@ -175,9 +174,11 @@ class Backend(ABC):
         tickets = gathered.submit(prompts, sampling, adapter)
         with baton.waiting():
             pass  # whoever is about to ask asks now
-        while any(ticket.generation is None for ticket in tickets):
-            gathered.step()
-        return [ticket.generation for ticket in tickets if ticket.generation is not None]
+        while gathered.busy and any(ticket.generation is None for ticket in tickets):
+            with suppress(Exception):
+                gathered.step()
+        said = [ticket.generation for ticket in tickets if ticket.generation is not None]
+        return said if len(said) == len(tickets) else self.generate(prompts, sampling, adapter)  # the batch broke
 
     @abstractmethod
     def score(self, sequences: Sequence[Sequence[int]], adapter: str | None = None) -> list[list[float]]:

@@ -122,8 +122,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     from rl2f_core.models import get_model
 
     folder = str(get_model(args.model, say=print).path.resolve())
-    settings = Settings(folder, device=args.device, dtype=args.dtype, dialogues=args.dialogues, turns=args.turns,
-                        max_new_tokens=args.max_new_tokens)  # fmt: skip
+    settings = Settings(folder, device=args.device, dtype=args.dtype, dialogues=args.dialogues or 1,
+                        turns=args.turns, max_new_tokens=args.max_new_tokens)  # fmt: skip
     engine: Any = build(settings)
     counter = Counter(engine.backend)
     load = os.getloadavg()[0]
