@@ -60,7 +60,7 @@ def one(config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def assert_alike(ours: Any, theirs: Any, where: str = "") -> None:
     """The same, with numbers that differ in their last digits: the sums of two processes are added in another order."""
     if isinstance(ours, float) and isinstance(theirs, float):
-        assert ours == pytest.approx(theirs, rel=2e-3, abs=2e-4), where
+        assert ours == pytest.approx(theirs, rel=1e-3, abs=5e-5), where
     elif isinstance(ours, dict):
         assert ours.keys() == theirs.keys(), where
         for key in ours.keys() - {"sha256"}:
@@ -83,7 +83,7 @@ def assert_same_as(folder: Path, one: Path) -> None:
         held, wanted = (load_file(run / "checkpoints" / name / "adapter_model.safetensors") for run in (folder, one))
         assert held.keys() == wanted.keys()
         for key, tensor in wanted.items():
-            assert float((held[key] - tensor).abs().max()) < 2e-4, (name, key)
+            assert float((held[key] - tensor).abs().max()) < 5e-5, (name, key)
     assert (folder / "evaluation" / "report.json").is_file() and not (folder / ".sync").exists()
 
 
@@ -99,7 +99,7 @@ def test_two_processes_make_the_run_of_one(config: RunConfig, one: Path, tmp_pat
     assert process.returncode == 0, said
     assert said.count("Run ") == 1, "both processes speak"
     assert statuses(tmp_path / "two") == ["running", "succeeded"]
-    assert losses(tmp_path / "two") == pytest.approx(losses(one), rel=1e-3, abs=1e-5)
+    assert losses(tmp_path / "two") == pytest.approx(losses(one), rel=1e-4, abs=1e-6)
     assert len(losses(one)) == 7 and len(set(losses(one))) == 7
     assert_same_as(tmp_path / "two", one)
 
@@ -127,7 +127,7 @@ def test_trl_and_our_trainer_make_the_same_steps_of_a_run(config: RunConfig, one
     made["evaluation"]["checkpoints"] = []
     ours = RunDir.create(tmp_path / "own", RunConfig.model_validate(made))
     assert go(ours) == "succeeded"
-    assert losses(ours.path) == pytest.approx(losses(one), rel=1e-3, abs=1e-5)
+    assert losses(ours.path) == pytest.approx(losses(one), rel=1e-4, abs=1e-6)
     kinds = ("dialogue", "metric")
     told, wanted = ([e for e in content(run) if e["type"] in kinds and e["stage"] == "on_trl"]
                     for run in (ours.path, one))  # fmt: skip

@@ -215,7 +215,7 @@ class TRLLearner(Learner):
 
         if temperature == self.trainer.temperature:
             return
-        base = self.model.get_base_model()
+        base: Any = self.model.get_base_model()
         vars(base).pop("forward", None)
         add_fused_lm_head(base, temperature=temperature, outputs=("log_probs", "entropy"))
         self.trainer.temperature = temperature
