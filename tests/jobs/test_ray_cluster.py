@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +16,7 @@ import pytest
 from jobs_helpers import a_queue, counting, events, log, tick, training, until, until_dialogues, until_status
 from ray_helpers import RayCluster, ray_cluster
 
-from jobs.executors.ray import Ray
+from jobs.executors.ray import Ray, studio_key
 from jobs.queue import Queue
 from jobs.store import runs
 from jobs.studio import Studio
@@ -47,15 +49,30 @@ def free_cpus(queue: Queue) -> float:
     return sum(node.free["CPU"] for node in executor.room().nodes)
 
 
+def leave_a_group(executor: Ray, cluster: RayCluster) -> None:
+    """A group of one core in the name of the studio, with nobody in it."""
+    code = (
+        "import sys, ray; from ray.util import placement_group; "
+        "ray.init(address=sys.argv[1], namespace='rl2f', log_to_driver=False); "
+        "placement_group([{'CPU': 1}], name=sys.argv[2], lifetime='detached').wait(30)"
+    )
+    name = f"{studio_key(executor.studio)}/9-lost/1"
+    subprocess.run([sys.executable, "-c", code, cluster.address, name], check=True, timeout=LONG)
+
+
 def test_a_run_is_worked_on_in_the_cluster_stopped_killed_found_again_and_resumed(
     queue: Queue, cluster: RayCluster, tmp_path: Path
 ) -> None:
     all_of_it = free_cpus(queue)
+    executor: Any = queue.workers.executor
+    leave_a_group(executor, cluster)  # as a server that dies between the group and its actor
+    until(lambda: free_cpus(queue) == all_of_it - 1, 60)
+    executor._swept = False  # as the next server
+    until(lambda: free_cpus(queue) == all_of_it, 60)
     run = queue.add(counting(count=60, seconds=0.2))
     too_large = queue.add(counting(resources={"cpus": 900}))
     until_dialogues(queue, run.id, 2, LONG)
     row = runs.get(queue.db, run.id or 0)
-    executor: Any = queue.workers.executor
     assert row.place.startswith(f"ray:{executor.home().address}/") and row.place.endswith(f"/{row.folder}/1")
     assert row.pid is not None and "jobs.worker" in psutil.Process(row.pid).cmdline()
     assert runs.get(queue.db, too_large.id or 0).detail.startswith("No node of the Ray cluster has 900 CPU (")

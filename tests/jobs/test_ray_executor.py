@@ -70,10 +70,16 @@ def test_a_worker_is_asked_after_by_name_in_its_own_cluster(executor: Ray) -> No
 
 
 def test_a_room_without_a_cluster_says_why_runs_wait(executor: Ray) -> None:
+    cluster: Any = executor.home()
     config = "environment: guess_number\nmodel: {device: cpu}\nstages: [{name: s, method: sft, steps: 1}]\n"
-    assert executor.room().take(config) == ("ray:cpu", "")
-    executor.home().answers = False  # type: ignore[attr-defined]
+    for _ in range(2):
+        assert executor.room().take(config) == ("ray:cpu", "")
+    assert [do for do, _ in cluster.asked] == ["sweep", "nodes", "nodes"]  # what a dead server left, once
+    cluster.answers = False
     assert executor.room().take(config) == (None, "No Ray cluster answers at 10.0.0.1:6379.")
+    assert executor.described() == "No Ray cluster answers at 10.0.0.1:6379."
+    cluster.answers = True
+    assert executor.described() == "Runs go to the Ray cluster at 10.0.0.1:6379: 2 CPU, 0 GPU on 1 node."
 
 
 def test_while_its_cluster_is_silent_a_worker_lives_as_long_as_it_is_heard_of(
