@@ -131,26 +131,18 @@ def test_a_run_is_worked_on_in_the_cluster_stopped_killed_found_again_and_resume
 def test_a_training_run_whose_node_is_killed_ends_as_interrupted_and_resumes_to_the_same_end(
     queue: Queue, cluster: RayCluster, tiny: Path, tmp_path: Path
 ) -> None:
-    steps = {"tasks_per_step": 2, "group_size": 2, "save_every": 100}
-    warm, rl = {"name": "warm", "method": "sft", "steps": 5}, {"name": "rl", "method": "rl2f_self", "steps": 60}
+    stage = {"name": "warm", "method": "sft", "steps": 40, "tasks_per_step": 2, "group_size": 2, "save_every": 40}
     cpus = (os.cpu_count() or 1) + 1  # more than the head has, so that it is worked on beside it
-    config = training(
-        tiny,
-        stages=[{**warm, **steps}, {**rl, **steps}],
-        reward={"repeat_penalty": 0.5},
-        preflight={"tasks": 1, "samples": 2, "override": True},
-        resources={"cpus": cpus, "actors": 1},
-    )
-    cluster.add_node("first", 2 * cpus)
-    run = queue.add(config)
-    until_dialogues(queue, run.id, 5 * 4 + 2 + 4 * 3, LONG)
+    cluster.add_node("first", cpus)
+    run = queue.add(training(tiny, stages=[stage], resources={"cpus": cpus}))
+    until_dialogues(queue, run.id, 4 * 3, LONG)
     pid = runs.get(queue.db, run.id or 0).pid or 0
     died = time.monotonic()
     cluster.raylet("first").kill()
     lost = until_status(queue, run.id, "interrupted", seconds=LONG)
     took = time.monotonic() - died
     assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    assert "left no word" in lost.detail and 5 + 3 <= lost.done < 5 + 60
+    assert "left no word" in lost.detail and 3 <= lost.done < 40, lost
 
     queue.resume(run.id or 0)
 
@@ -159,18 +151,49 @@ def test_a_training_run_whose_node_is_killed_ends_as_interrupted_and_resumes_to_
         return runs.get(queue.db, run.id or 0).detail
 
     assert until(waits, 60).startswith(f"No node of the Ray cluster has {cpus} CPU")
-    cluster.add_node("second", 2 * cpus)
+    cluster.add_node("second", cpus)
     done = until_status(queue, run.id, "succeeded", seconds=LONG)
-    assert done.sessions == 2 and len(set(events(queue, run.id))) == len(events(queue, run.id)) == 65 * 4 + 2
+    assert done.sessions == 2 and len(set(events(queue, run.id))) == len(events(queue, run.id)) == 40 * 4
+
+    here = RunDir.open(queue.studio.folder(done.folder))
+    alone = RunDir.create(tmp_path / "alone", here.config())
+    assert execute(alone.config(), alone, JsonlSink(alone.events_path), lambda: False).status == "succeeded"
+    weights = "adapter_model.safetensors"
+    assert (here.checkpoint("warm@40") / weights).read_bytes() == (alone.checkpoint("warm@40") / weights).read_bytes()
+    print(f"interrupted {took:.1f} s after the node's death")
+
+
+def test_a_run_that_plays_on_actors_of_its_group_stops_after_its_step_and_resumes_to_the_same_end(
+    queue: Queue, tiny: Path, tmp_path: Path
+) -> None:
+    all_of_it = free_cpus(queue)
+    steps = {"tasks_per_step": 2, "group_size": 2, "save_every": 100}
+    warm, rl = {"name": "warm", "method": "sft", "steps": 3}, {"name": "rl", "method": "rl2f_self", "steps": 40}
+    config = training(
+        tiny,
+        stages=[{**warm, **steps}, {**rl, **steps}],
+        preflight={"tasks": 1, "samples": 2, "override": True},
+        resources={"cpus": 0.5, "actors": 1},
+    )
+    run = queue.add(config)
+    until_dialogues(queue, run.id, 3 * 4 + 2 + 4 * 2, LONG)
+    assert free_cpus(queue) == all_of_it - 1  # the learner's half and the actor's
+    queue.stop(run.id or 0)
+    stopped = until_status(queue, run.id, "stopped", seconds=LONG)
+    assert 3 + 2 <= stopped.done < 3 + 40 and "Asked to stop." in log(queue, stopped)
+    until(lambda: free_cpus(queue) == all_of_it, 60)
+    queue.resume(run.id or 0)
+    done = until_status(queue, run.id, "succeeded", seconds=LONG)
+    assert done.sessions == 2 and len(set(events(queue, run.id))) == len(events(queue, run.id)) == 43 * 4 + 2
 
     here = RunDir.open(queue.studio.folder(done.folder))
     plain = here.config().model_copy(update={"resources": ResourcesConfig()})
-    alone = RunDir.create(tmp_path / "alone", plain)  # one process, no cluster, never killed
+    alone = RunDir.create(tmp_path / "alone", plain)  # one process, no cluster, never stopped
     assert execute(plain, alone, JsonlSink(alone.events_path), lambda: False).status == "succeeded"
-    for name in ("warm@5", "rl@60"):
-        mine, its = (folder.checkpoint(name) / "adapter_model.safetensors" for folder in (here, alone))
-        assert mine.read_bytes() == its.read_bytes(), name
-    assert (here.checkpoint("rl@60") / "adapter_model.safetensors").read_bytes() != (
-        here.checkpoint("warm@5") / "adapter_model.safetensors"
-    ).read_bytes()
-    print(f"interrupted {took:.1f} s after the node's death")
+
+    def weights(folder: RunDir, name: str) -> bytes:
+        return (folder.checkpoint(name) / "adapter_model.safetensors").read_bytes()
+
+    for name in ("warm@3", "rl@40"):
+        assert weights(here, name) == weights(alone, name), name
+    assert weights(here, "rl@40") != weights(here, "warm@3")
