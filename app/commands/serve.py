@@ -55,6 +55,8 @@ def serve(
         stack.callback(_close, context)
         if context.read_only:
             console.print(f"{context.holder} This one is read-only.", markup=False, soft_wrap=True)
+        elif said := context.queue.workers.executor.described():
+            console.print(said, markup=False, soft_wrap=True)
         from app.server import create_app
 
         app = create_app(context, host, port, password, allow_host or ())
@@ -74,8 +76,9 @@ def open_studio(folder: Path | str | None, address: str = "", executor: str = "l
     from jobs.scheduler import Scheduler, SchedulerHeld
     from jobs.studio import Studio
 
-    studio = Studio(folder).create()
+    studio = Studio(folder)
     chosen = executors.make(executor, studio)
+    studio.create()
     db = Database(studio.database_url())
     db.migrate()
     queue = Queue(db, studio, chosen)

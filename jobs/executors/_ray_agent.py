@@ -61,6 +61,22 @@ class ClusterEnd:
             for node in ray.nodes() if node["Alive"]
         ]  # fmt: skip
 
+    def sweep(self, prefix: str) -> list[str]:
+        """Give back groups without an actor, which a server left that died while it started a run; their names."""
+        import ray
+        from ray.util import placement_group_table
+
+        swept = []
+        for group in placement_group_table().values():
+            name = group["name"]
+            if name.startswith(prefix) and group["state"] != "REMOVED":
+                try:
+                    ray.get_actor(name)
+                except ValueError:
+                    release(name)
+                    swept.append(name)
+        return swept
+
     def start(
         self, name: str, studio: str, bundles: list[dict[str, float]], variables: dict[str, str], **launch: Any
     ) -> dict[str, Any]:
@@ -125,7 +141,7 @@ class ClusterEnd:
         release(name)
 
 
-REQUESTS = ("hello", "nodes", "start", "alive", "stop", "kill", "clean")
+REQUESTS = ("hello", "nodes", "sweep", "start", "alive", "stop", "kill", "clean")
 
 
 def _counted(resources: dict[str, float]) -> dict[str, float]:

@@ -24,6 +24,8 @@ CONNECT_SECONDS = 60.0
 """How long a connection may take."""
 PAUSE = 10.0
 """Seconds after a failed connection before the next is tried."""
+LAST_WORDS = 5.0
+"""Seconds that a process which could not connect gets to end by itself."""
 MAX_LOG = 1_000_000
 """Bytes of the log that are kept when a process starts."""
 
@@ -124,6 +126,8 @@ class Link:
             process.kill()
             raise self._no_cluster(f"no answer within {CONNECT_SECONDS:g} s") from None
         except RunError as error:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(LAST_WORDS)  # to the log
             process.kill()
             raise self._no_cluster(error.what) from None
         return process

@@ -7,7 +7,7 @@ Each is a bundle of resources that has to fit on one node.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import yaml
@@ -96,15 +96,21 @@ class ClusterRoom:
                 self.free[node][name] -= amount
         return f"ray:{'cuda' if bundles[0].get('GPU') else 'cpu'}", ""
 
+    def described(self) -> str:
+        """What the cluster has: `4 CPU, 1 GPU on 2 nodes`."""
+        return f"{in_words(self._whole(('CPU', 'GPU')))} on {_nodes(len(self.nodes))}"
+
+    def _whole(self, names: Iterable[str]) -> Bundle:
+        return {name: sum(node.total.get(name, 0.0) for node in self.nodes) for name in names}
+
     def _never(self, bundles: Sequence[Bundle]) -> str:
         asked = in_words(bundles[0])
         if placed(bundles[:1], [node.total for node in self.nodes]) is None:
             most = "; ".join(f"{node.name}: {in_words(node.total)}" for node in self.nodes[:8])
             return f"No node of the Ray cluster has {asked} ({most})."
-        whole = {name: sum(node.total.get(name, 0.0) for node in self.nodes) for name in bundles[0]}
         return (
-            f"The Ray cluster is too small for {len(bundles)} processes with {asked} each; it has {in_words(whole)} on "
-            f"{len(self.nodes)} node{'s' if len(self.nodes) > 1 else ''}."
+            f"The Ray cluster is too small for {len(bundles)} processes with {asked} each; it has "
+            f"{in_words(self._whole(bundles[0]))} on {_nodes(len(self.nodes))}."
         )
 
     def _not_now(self, bundles: Sequence[Bundle]) -> str:
@@ -113,6 +119,10 @@ class ClusterRoom:
             f"{len(bundles)} processes with {in_words(bundles[0])} each" if len(bundles) > 1 else in_words(bundles[0])
         )
         return f"It waits for room in the Ray cluster: it asks for {each}, and {in_words(free)} are free."
+
+
+def _nodes(count: int) -> str:
+    return f"{count} node{'' if count == 1 else 's'}"
 
 
 def in_words(resources: Bundle) -> str:

@@ -90,6 +90,10 @@ class Executor(Protocol):
         """What is free there; None where the studio's slots decide. Never raises: a room may have no place at all."""
         ...
 
+    def described(self) -> str:
+        """Where runs go and what is there, or why nothing can, in a sentence; empty for this machine."""
+        ...
+
     def start(self, launch: Launch) -> Handle:
         """Start a worker; raises `RunError` where it cannot be started, `NoRoomError` where it has to wait."""
         ...

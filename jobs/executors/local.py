@@ -43,6 +43,10 @@ class Local:
     def room(self) -> None:
         """The studio's slots decide."""
 
+    def described(self) -> str:
+        """Nothing to say: runs are worked on here."""
+        return ""
+
     def start(self, launch: Launch) -> Handle:
         """Start a worker that outlives this process; raises `RunError` where it cannot be started."""
         packages = str(Path(__file__).resolve().parents[2])

@@ -68,6 +68,7 @@ class Ray:
         self._lock = threading.Lock()
         self._seen: dict[str, tuple[bytes, float]] = {}
         """By folder: the worker's last sign of life, and when it was found changed."""
+        self._swept = False
         self._owed: dict[str, str] = {}
         """By place: what could not be asked of a worker when its cluster did not answer."""
 
@@ -106,10 +107,18 @@ class Ray:
     def room(self) -> ClusterRoom:
         """What is free in the cluster."""
         try:
+            if not self._swept:
+                self.home().ask("sweep", prefix=f"{studio_key(self.studio)}/")
+                self._swept = True
             nodes = [Node(n["name"], n["total"], n["free"]) for n in self.home().ask("nodes")]
         except RunError as error:
             return ClusterRoom((), str(error))
         return ClusterRoom(nodes)
+
+    def described(self) -> str:
+        """The cluster and what it has, or why it cannot be reached."""
+        room = self.room()
+        return room.missing or f"Runs go to the Ray cluster at {self.home().address}: {room.described()}."
 
     def start(self, launch: Launch) -> Handle:
         """Start a worker in a group of its own."""

@@ -70,10 +70,38 @@ def test_a_worker_is_asked_after_by_name_in_its_own_cluster(executor: Ray) -> No
 
 
 def test_a_room_without_a_cluster_says_why_runs_wait(executor: Ray) -> None:
+    cluster: Any = executor.home()
     config = "environment: guess_number\nmodel: {device: cpu}\nstages: [{name: s, method: sft, steps: 1}]\n"
-    assert executor.room().take(config) == ("ray:cpu", "")
-    executor.home().answers = False  # type: ignore[attr-defined]
+    for _ in range(2):
+        assert executor.room().take(config) == ("ray:cpu", "")
+    assert [do for do, _ in cluster.asked] == ["sweep", "nodes", "nodes"]  # what a dead server left, once
+    cluster.answers = False
     assert executor.room().take(config) == (None, "No Ray cluster answers at 10.0.0.1:6379.")
+    assert executor.described() == "No Ray cluster answers at 10.0.0.1:6379."
+    cluster.answers = True
+    assert executor.described() == "Runs go to the Ray cluster at 10.0.0.1:6379: 2 CPU, 0 GPU on 1 node."
+
+
+def test_without_an_address_a_cluster_of_this_machine_is_started_once_and_found_again(
+    executor: Ray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[str] = []
+
+    def start_head(log: Path) -> str:
+        started.append(f"127.0.0.1:{7000 + len(started)}")
+        return started[-1]
+
+    made: dict[str, Cluster] = {}
+    monkeypatch.setattr(ray_executor, "start_head", start_head)
+    monkeypatch.setattr(ray_executor, "Link", lambda address, log: made.setdefault(address, Cluster(address)))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    for address in (None, "local", ""):  # three servers, one after the other
+        assert Ray(executor.studio, address).home().address == "127.0.0.1:7000"
+    assert started == ["127.0.0.1:7000"]
+    made["127.0.0.1:7000"].answers = False  # the machine was started anew
+    assert Ray(executor.studio).home().address == "127.0.0.1:7001" and len(started) == 2
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.9:6379")
+    assert Ray(executor.studio).home().address == "10.0.0.9:6379" and len(started) == 2
 
 
 def test_while_its_cluster_is_silent_a_worker_lives_as_long_as_it_is_heard_of(
