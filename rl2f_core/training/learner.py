@@ -23,7 +23,7 @@ from rl2f_core.config import LoraConfig, StageAt, StageConfig
 from rl2f_core.errors import AdapterError, ConfigError, RunError
 from rl2f_core.methods.batch_credit import credited
 from rl2f_core.training.batch import MicroBatch, micro_batches, minibatches, norms_of, weighted_positions
-from rl2f_core.training.behaviour import settled, unsettled
+from rl2f_core.training.behaviour import Mismatch, settled, unsettled
 from rl2f_core.training.critic import ValueHead, value_loss
 from rl2f_core.training.losses import LossConfig, Norms, loss
 from rl2f_core.training.policy import PolicyModel, Wants
@@ -330,18 +330,24 @@ class Learner:
     def _behaviour(
         self, samples: Sequence[Sample], stage: StageConfig, temperature: float
     ) -> tuple[list[Sample], dict[str, float]]:
-        """The rows as they stand before the update: see `training.behaviour.settled`; and what was dropped of them."""
-        asked = [sample for sample in samples if unsettled(sample)]
+        """The rows as they stand before the update: see `training.behaviour.settled`; and what was found of them."""
+        cap = stage.importance_cap
+        asked = [sample for sample in samples if unsettled(sample, cap)]
         found: dict[int, Sample] = {}
+        mismatch = None if cap is None else Mismatch(cap)
         with torch.no_grad():
             for batch in micro_batches(asked, stage.micro_batch_tokens, self.pad, self.device):
                 logp_N, _ = self.policy(batch, temperature)
                 lengths = [len(weighted_positions(sample)) for sample in batch.samples]
                 for sample, logps in zip(batch.samples, logp_N.split(lengths), strict=True):
-                    found[id(sample)] = settled(sample, logps.tolist())
-        before = sum(sum(map(bool, sample.rl)) for sample in asked)
-        after = sum(sum(map(bool, found[id(sample)].rl)) for sample in asked if id(sample) in found)
+                    found[id(sample)] = settled(sample, logps.tolist(), cap)
+                    if mismatch is not None:
+                        mismatch.add(sample, logps.tolist())
+        special = [sample for sample in asked if unsettled(sample)]
+        before = sum(sum(map(bool, sample.rl)) for sample in special)
+        after = sum(sum(map(bool, found[id(sample)].rl)) for sample in special if id(sample) in found)
         metrics = {"off_context/masked_frac": 1 - after / before} if before else {}
+        metrics |= {} if mismatch is None else mismatch.metrics()
         return [found.get(id(sample), sample) for sample in samples], metrics
 
     @torch.no_grad()
