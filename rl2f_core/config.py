@@ -299,7 +299,7 @@ class BaseRun(BaseConfig):
     """Fixes tasks, sampling and initial adapter weights."""
     model: ModelConfig = Field(default_factory=ModelConfig)
     """The student's base."""
-    backend: component("backend") = Field("hf")  # type: ignore[valid-type, assignment]
+    backend: component("backend") = Field("auto")  # type: ignore[valid-type, assignment]
     """What generates."""
     environment: component("environment") = Field(json_schema_extra=BASIC)  # type: ignore[valid-type]
     """Tasks and verifier."""
