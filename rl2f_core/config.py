@@ -259,6 +259,9 @@ class StageConfig(BaseConfig):
     """Tokens (padding included) in one forward and backward pass."""
     max_resamples: int = Field(0, ge=0)
     """Dynamic sampling: how many groups of equal returns may be re-drawn in a step."""
+    importance_cap: float | None = Field(None, gt=0)
+    """Truncated importance sampling: weigh each sampled token by learner / sampler probability before the update, at
+    most this (2 to 10 are usual). None does not correct; of use where the sampler's numbers differ, as vLLM's do."""
     reference: Literal["base", "stage_start"] = "stage_start"
     """π_ref of the KL stream: the base model, or the weights this stage started from."""
     temperature: Temperature | Schedule[Temperature] | None = None
@@ -315,7 +318,7 @@ class BaseRun(BaseConfig):
     """Fixes tasks, sampling and initial adapter weights."""
     model: ModelConfig = Field(default_factory=ModelConfig)
     """The student's base."""
-    backend: component("backend") = Field("hf")  # type: ignore[valid-type, assignment]
+    backend: component("backend") = Field("auto")  # type: ignore[valid-type, assignment]
     """What generates."""
     environment: component("environment") = Field(json_schema_extra=BASIC)  # type: ignore[valid-type]
     """Tasks and verifier."""

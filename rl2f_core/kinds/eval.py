@@ -43,7 +43,7 @@ class Eval:
         from rl2f_core.rollout.build import build_backend
 
         progress.say(f"Loading {config.model.name} …")
-        backend = build_backend(config)
+        backend = build_backend(config, run_dir, progress)
         sources = {name: None if path is None else Path(path) for name, path in config.adapters.items()}
         if not evaluate_run(config, run_dir, journal, backend, sources, stop, progress):
             return False

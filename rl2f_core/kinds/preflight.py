@@ -45,7 +45,7 @@ class Preflight:
         if refused:
             raise PreflightError(refused["reason"], fix=refused["fix"])
         progress.say(f"Loading {config.model.name} …")
-        backend: Any = build_backend(config)
+        backend: Any = build_backend(config, run_dir, progress)
         stages = [(s, get("method", s.method.type)(s.method)) for s in config.stages]
         stage, method = next(((s, m) for s, m in stages if m.on_policy), stages[0])
         start = config.lora.start

@@ -26,7 +26,7 @@ from rl2f_core.errors import AdapterError, RunError
 from rl2f_core.methods.batch_credit import credited
 from rl2f_core.ranks import here
 from rl2f_core.training.batch import MicroBatch, micro_batch, minibatches, norms_of, passes, weighted_positions
-from rl2f_core.training.behaviour import settled, unsettled
+from rl2f_core.training.behaviour import Mismatch, settled, unsettled
 from rl2f_core.training.critic import ValueHead, value_loss
 from rl2f_core.training.losses import LossConfig, Norms, loss
 from rl2f_core.training.metrics import loss_means
@@ -359,13 +359,22 @@ class Learner:
     def _behaviour(
         self, samples: Sequence[Sample], stage: StageConfig, temperature: float
     ) -> tuple[list[Sample], dict[str, float]]:
-        """The rows as they stand before the update: see `training.behaviour.settled`; and what was dropped of them."""
-        asked = [sample for sample in samples if unsettled(sample)]
+        """The rows as they stand before the update: see `training.behaviour.settled`; and what was found of them."""
+        cap = stage.importance_cap
+        asked = [sample for sample in samples if unsettled(sample, cap)]
+        mismatch = None if cap is None else Mismatch(cap)
         read = self._read(asked, stage, lambda batch: self._logprobs(batch, temperature))
-        found = {id(sample): settled(sample, logps) for sample, logps in zip(asked, read, strict=True) if logps}
-        before = sum(sum(map(bool, sample.rl)) for sample in asked)
-        after = sum(sum(map(bool, found[id(sample)].rl)) for sample in asked if id(sample) in found)
+        found: dict[int, Sample] = {}
+        for sample, logps in zip(asked, read, strict=True):
+            if logps:
+                found[id(sample)] = settled(sample, logps, cap)
+                if mismatch is not None:
+                    mismatch.add(sample, logps)
+        special = [sample for sample in asked if unsettled(sample)]
+        before = sum(sum(map(bool, sample.rl)) for sample in special)
+        after = sum(sum(map(bool, found[id(sample)].rl)) for sample in special if id(sample) in found)
         metrics = {"off_context/masked_frac": 1 - after / before} if before else {}
+        metrics |= {} if mismatch is None else mismatch.metrics()
         return [found.get(id(sample), sample) for sample in samples], metrics
 
     @torch.no_grad()

@@ -44,11 +44,13 @@ class Trainer:
     def __init__(self, config: RunConfig, run_dir: RunDir, journal: Journal, stop: Stop, progress: Progress) -> None:
         self.config, self.run_dir, self.journal, self.stop, self.progress = config, run_dir, journal, stop, progress
         progress.say(f"Loading {config.model.name} …")
-        self.backend = build_backend(config)
+        self.backend = build_backend(config, run_dir, progress)
         self.engine = build_engine(config, self.backend)
         base: Any = self.backend
         if not hasattr(base, "folder"):
-            raise ConfigError("This backend has no weights to train.", value=config.backend.type, fix="Use backend hf.")
+            raise ConfigError(
+                "This backend has no weights to train.", value=config.backend.type, fix="Use backend hf or vllm."
+            )
         self.position = journal.position or {"stage": 0, "step": 0}
         self.learner = self._learner(config.stages[min(self.position["stage"], len(config.stages) - 1)])
         self.base_weights = self.learner.snapshot()
@@ -175,6 +177,7 @@ class Trainer:
                 self._sync(collector.policy)
             clock.lap("sync")
             groups = method.collect(collector, step)
+            self._rest()
             clock.lap("rollout")
             samples = [sample for group in groups for sample in method.samples(group)]
             options = LossConfig(**method.loss_options())
@@ -239,6 +242,12 @@ class Trainer:
         if ranks.main:
             shutil.rmtree(folder)
         self.synced = version
+
+    def _rest(self) -> None:
+        """Let a sampler that shares the learner's GPU give its memory back until it is asked again."""
+        rest = getattr(self.backend, "rest", None)
+        if rest is not None:
+            rest()
 
     def _checkpoint(self, stage: StageConfig, step: int) -> None:
         name = f"{stage.name}@{step}"
