@@ -28,7 +28,7 @@ def serve(settings: Settings, channel: Channel) -> None:
     )
     count = len(micro_batches(samples, stage.micro_batch_tokens, learner.pad, learner.device))
     memory = Memory(learner.device)
-    channel.send(lora=sum(p.numel() for p in learner.parameters.values()), micro_batches=count)
+    channel.send(lora=learned(learner), micro_batches=count)
     step = 0
     while channel.receive() is not None:
         watch = Stopwatch(learner.device)
@@ -57,6 +57,11 @@ def made_learner(settings: Settings) -> Any:
         pad=tokenizer.end_id,
         seed=SEED,
     )
+
+
+def learned(learner: Any) -> int:
+    """Weights that are trained."""
+    return sum(parameter.numel() for parameter in learner.parameters.values())
 
 
 def read_rows(path: str) -> list[Sample]:

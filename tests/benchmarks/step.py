@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from rl2f_core.methods.rl2f import RL2F
 from rl2f_core.rollout.engine import RolloutEngine
 from rl2f_core.types import Group, Task, Verdict
 
-from .learner import RATE, made_learner
+from .learner import RATE, learned, made_learner
 from .rollout import UnsolvedCode, build, parameters, requests_of
 from .worker import Channel, Memory, Settings, Stopwatch
 
@@ -52,33 +51,28 @@ def serve(settings: Settings, channel: Channel) -> None:
     )  # fmt: skip
     memory = Memory(backend.device)
     channel.send(device=str(backend.device), lora=learned(learner), **parameters(backend.model))
-    folder, step = Path(tempfile.mkdtemp()), 0
-    while channel.receive() is not None:
-        watch = Stopwatch(backend.device)
-        learner.save_adapter(folder)
-        backend.load_adapter("policy", folder)
-        method.begin(Scene.of(engine, step, settings.steps))
-        wanted = requests_of(settings, engine, step)
-        rollouts = engine.play(wanted, adapter="policy", max_turns=settings.turns)
-        played = watch.read()["seconds"]
-        size = settings.group
-        groups = [Group(wanted[i].task, tuple(rollouts[i : i + size])) for i in range(0, len(rollouts), size)]
-        samples = [sample for group in groups for sample in method.samples(group)]
-        options = LossConfig(**method.loss_options())
-        samples, _ = learner.credit(samples, options, stage.at(step), settings.temperature)
-        learner.update(samples, options, stage, step, settings.temperature)
-        channel.send(
-            **watch.read(),
-            rollout_seconds=played,
-            student=sum(r.student_tokens for r in rollouts),
-            rows=len(samples),
-            trained=sum(sample.weighted for sample in samples),
-            **memory.report(),
-        )
-        step += 1
-    shutil.rmtree(folder)
-
-
-def learned(learner: Any) -> int:
-    """Weights that are trained."""
-    return sum(parameter.numel() for parameter in learner.parameters.values())
+    with tempfile.TemporaryDirectory() as made:
+        folder, step = Path(made), 0
+        while channel.receive() is not None:
+            watch = Stopwatch(backend.device)
+            learner.save_adapter(folder)
+            backend.load_adapter("policy", folder)
+            method.begin(Scene.of(engine, step, settings.steps))
+            wanted = requests_of(settings, engine, step)
+            rollouts = engine.play(wanted, adapter="policy", max_turns=settings.turns)
+            played = watch.read()["seconds"]
+            size = settings.group
+            groups = [Group(wanted[i].task, tuple(rollouts[i : i + size])) for i in range(0, len(rollouts), size)]
+            samples = [sample for group in groups for sample in method.samples(group)]
+            options = LossConfig(**method.loss_options())
+            samples, _ = learner.credit(samples, options, stage.at(step), settings.temperature)
+            learner.update(samples, options, stage, step, settings.temperature)
+            channel.send(
+                **watch.read(),
+                rollout_seconds=played,
+                student=sum(r.student_tokens for r in rollouts),
+                rows=len(samples),
+                trained=sum(sample.weighted for sample in samples),
+                **memory.report(),
+            )
+            step += 1

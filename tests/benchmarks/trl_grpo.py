@@ -62,15 +62,12 @@ def no_reward(completions: Sequence[Any], **columns: Any) -> list[float | None]:
 
 def build(settings: Settings, channel: Channel, folder: str) -> Any:
     """The trainer, with a callback that waits for a request before each optimiser step and answers after it."""
-    import peft
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
-    from trl import GRPOConfig, GRPOTrainer
+    from trl import GRPOTrainer
 
-    from rl2f_core.config import LoraConfig
     from rl2f_core.device import resolve
     from rl2f_core.rollout.tokenizer import HFChatTokenizer
-    from rl2f_core.training.learner import target_modules
 
     device, dtype = resolve(settings.device, settings.dtype)
     samples = read_rows(settings.rows_file)
@@ -115,43 +112,60 @@ def build(settings: Settings, channel: Channel, folder: str) -> Any:
     model = AutoModelForCausalLM.from_pretrained(
         settings.folder, dtype=dtype, attn_implementation=settings.attention, use_safetensors=True
     )
-    adapter = LoraConfig(rank=settings.rank, alpha=2 * settings.rank)
-    accumulation = len(samples) // settings.micro_rows
     trainer = Fed(
         model=model,
         reward_funcs=no_reward,
-        args=GRPOConfig(
-            output_dir=folder,
-            seed=SEED,
-            max_steps=settings.steps,
-            per_device_train_batch_size=settings.micro_rows,
-            gradient_accumulation_steps=accumulation,
-            num_generations=2,
-            temperature=settings.temperature,
-            loss_type="dapo",
-            beta=0.0,
-            epsilon=0.2,
-            learning_rate=RATE,
-            lr_scheduler_type="constant",
-            weight_decay=0.0,
-            max_grad_norm=1.0,
-            bf16=False,
-            gradient_checkpointing=settings.recompute,
-            use_cpu=device.type == "cpu",
-            shuffle_dataset=False,
-            report_to="none",
-            logging_strategy="no",
-            save_strategy="no",
-            disable_tqdm=True,
+        args=grpo_config(
+            settings, folder, device, gradient_accumulation_steps=len(samples) // settings.micro_rows, num_generations=2
         ),
         train_dataset=Dataset.from_dict({"prompt": ["-"] * (len(samples) // 2)}),
         processing_class=tokenizer,
-        peft_config=peft.LoraConfig(
-            r=adapter.rank,
-            lora_alpha=adapter.alpha,
-            target_modules=target_modules(model, adapter),
-            task_type="CAUSAL_LM",
-        ),
+        peft_config=peft_config(settings, model),
         callbacks=[Turns()],
     )
     return trainer
+
+
+def grpo_config(settings: Settings, folder: str, device: Any, **own: Any) -> Any:
+    """The trainer's settings that are those of our update, and a side's `own`."""
+    from trl import GRPOConfig
+
+    return GRPOConfig(
+        output_dir=folder,
+        seed=SEED,
+        max_steps=settings.steps,
+        per_device_train_batch_size=settings.micro_rows,
+        temperature=settings.temperature,
+        loss_type="dapo",
+        beta=0.0,
+        epsilon=0.2,
+        learning_rate=RATE,
+        lr_scheduler_type="constant",
+        weight_decay=0.0,
+        max_grad_norm=1.0,
+        bf16=False,
+        gradient_checkpointing=settings.recompute,
+        use_cpu=device.type == "cpu",
+        shuffle_dataset=False,
+        report_to="none",
+        logging_strategy="no",
+        save_strategy="no",
+        disable_tqdm=True,
+        **own,
+    )
+
+
+def peft_config(settings: Settings, model: Any) -> Any:
+    """The adapter of our learner, for PEFT."""
+    import peft
+
+    from rl2f_core.config import LoraConfig
+    from rl2f_core.training.learner import target_modules
+
+    adapter = LoraConfig(rank=settings.rank, alpha=2 * settings.rank)
+    return peft.LoraConfig(
+        r=adapter.rank,
+        lora_alpha=adapter.alpha,
+        target_modules=target_modules(model, adapter),
+        task_type="CAUSAL_LM",
+    )

@@ -13,8 +13,8 @@ from typing import Any
 from rl2f_core.teachers.base import FeedbackRequest
 from rl2f_core.types import Turn
 
-from .learner import RATE, SEED
 from .step import WIDTH, scored
+from .trl_grpo import grpo_config, peft_config
 from .worker import Channel, Memory, Settings, Stopwatch
 
 TEMPLATE = (
@@ -32,14 +32,10 @@ def serve(settings: Settings, channel: Channel) -> None:
 
 def build(settings: Settings, channel: Channel, folder: str) -> Any:
     """The trainer, with a callback that waits for a request before each step and answers after it."""
-    import peft
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
-    from trl import GRPOConfig, GRPOTrainer
+    from trl import GRPOTrainer
     from trl.trainer import grpo_trainer
-
-    from rl2f_core.config import LoraConfig
-    from rl2f_core.training.learner import target_modules
 
     engine = scored(settings)
     backend: Any = engine.backend
@@ -119,48 +115,25 @@ def build(settings: Settings, channel: Channel, folder: str) -> Any:
         settings.folder, dtype=backend.dtype, attn_implementation=settings.attention or "sdpa", use_safetensors=True
     )
     backend.model = None  # the engine's own weights are not needed here
-    adapter = LoraConfig(rank=settings.rank, alpha=2 * settings.rank)
     count = settings.dialogues // settings.group
     trainer = Talking(
         model=model,
         environment_factory=Player,
-        args=GRPOConfig(
-            output_dir=folder,
-            seed=SEED,
-            max_steps=settings.steps,
-            per_device_train_batch_size=settings.micro_rows,
+        args=grpo_config(
+            settings,
+            folder,
+            device,
             gradient_accumulation_steps=settings.dialogues // settings.micro_rows,
             num_generations=settings.group,
+            scale_rewards="none",
             max_completion_length=WIDTH,
             max_tool_calling_iterations=settings.turns - 1,
-            temperature=settings.temperature,
-            loss_type="dapo",
-            scale_rewards="none",
-            beta=0.0,
-            epsilon=0.2,
-            learning_rate=RATE,
-            lr_scheduler_type="constant",
-            weight_decay=0.0,
-            max_grad_norm=1.0,
-            bf16=False,
-            gradient_checkpointing=settings.recompute,
-            use_cpu=device.type == "cpu",
-            shuffle_dataset=False,
-            report_to="none",
-            logging_strategy="no",
-            save_strategy="no",
-            disable_tqdm=True,
         ),
         train_dataset=Dataset.from_dict(
             {"prompt": [[{"role": "user", "content": str(i)}] for i in range(count)], "task": list(range(count))}
         ),
         processing_class=tokenizer,
-        peft_config=peft.LoraConfig(
-            r=adapter.rank,
-            lora_alpha=adapter.alpha,
-            target_modules=target_modules(model, adapter),
-            task_type="CAUSAL_LM",
-        ),
+        peft_config=peft_config(settings, model),
         callbacks=[Turns()],
     )
     # TRL's limit is of all turns together; a turn's own is that of the engine, as are the tokens it may not write.

@@ -239,7 +239,6 @@ ctypes.CDLL(None).pthread_exit(None)  # the first thread ends: the process shows
 
 # -- real training ---------------------------------------------------------------------------------------------
 @pytest.mark.slow
-@pytest.mark.slow
 def test_a_training_run_trains_in_its_worker_and_ends_with_its_checkpoint(queue: Queue, tiny: Path) -> None:
     run = queue.add(training(tiny))
     done = until_status(queue, run.id, "succeeded", seconds=240)
