@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from rl2f_core import registry
-from rl2f_core.config import component
+from rl2f_core.components import component
 from rl2f_core.errors import shorten
 from rl2f_core.fields import KNOWN_JUDGE, BaseConfig
 from rl2f_core.leaks._judgement import Judgement, prove, read_judgement

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, model_validator
 
 from rl2f_core import prompts, registry
-from rl2f_core.config import component
+from rl2f_core.components import component
 from rl2f_core.environments.base import Environment
 from rl2f_core.fields import BASIC, KNOWN_PROMPT, BaseConfig
 from rl2f_core.llms.base import ChatModel, ChatRequest

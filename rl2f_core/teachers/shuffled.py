@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, SerializeAsAny
 
 from rl2f_core import registry
-from rl2f_core.config import BaseConfig, Component
+from rl2f_core.components import Component
+from rl2f_core.config import BaseConfig
 from rl2f_core.environments.base import CONTENTLESS, Environment
 from rl2f_core.teachers.base import Feedback, FeedbackRequest, Teacher
 from rl2f_core.types import Hint, Split, Task, Turn

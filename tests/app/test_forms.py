@@ -19,7 +19,8 @@ from app.form_errors import fields_of
 from app.form_schema import Node
 from jobs.studio import Studio
 from rl2f_core import registry
-from rl2f_core.config import BaseConfig, BaseRun, Component, dump_yaml, load_config
+from rl2f_core.components import Component
+from rl2f_core.config import BaseConfig, BaseRun, dump_yaml, load_config
 
 ROOT = Path(__file__).resolve().parents[2]
 PRESETS = [preset.name for preset in forms.presets()]
