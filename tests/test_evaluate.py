@@ -16,9 +16,10 @@ from rl2f_core.backends.base import Generation, Prompt, Sampling
 from rl2f_core.backends.fake import FakeBackend
 from rl2f_core.config import BaseRun, parse_config
 from rl2f_core.errors import AdapterError, DataError
-from rl2f_core.evaluation.evaluate import Player, _joined, _path, evaluate_run, read_dialogues
+from rl2f_core.evaluation.evaluate import Player, _joined, _path, evaluate_run, levels_of, read_dialogues
 from rl2f_core.evaluation.report import EvaluationReport
 from rl2f_core.events import DialogueEvent, JsonlSink, LogEvent, MetricEvent, StatusEvent, read_events
+from rl2f_core.rollout.build import build_environment
 from rl2f_core.rollout.engine import derive_seed, turn_seed
 from rl2f_core.run import Journal, Progress, RunDir, execute
 from rl2f_core.types import Dialogue, StopReason, Turn, Verdict
@@ -317,3 +318,13 @@ def test_an_adapter_that_cannot_be_loaded_fails_the_run_before_anything_is_playe
     events = list(read_events(tmp_path / "run" / "events.jsonl"))
     assert [e.status for e in events if isinstance(e, StatusEvent)] == ["running", "failed"]
     assert not any(isinstance(e, DialogueEvent) for e in events)
+
+
+def test_a_report_names_all_levels_that_were_played() -> None:
+    task = build_environment(make_config().environment).task("test", 0)
+
+    def at(*levels: str) -> str:
+        return levels_of([task.model_copy(update={"level": level}) for level in levels])
+
+    assert at("3 people", "2 people", "3 people") == "2 people; 3 people" and at("2 people") == "2 people"
+    assert at(*"dbca") == "a to d (4 levels)"

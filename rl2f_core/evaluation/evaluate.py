@@ -211,6 +211,12 @@ def read_dialogues(run_dir: RunDir, checkpoint: str, control: str) -> list[Dialo
                         fix="Evaluate again in a new folder.") from error  # fmt: skip
 
 
+def levels_of(tasks: Sequence[Task]) -> str:
+    """The levels of some tasks in one line, sorted; of more than three the first, the last and how many there are."""
+    names = sorted({task.level for task in tasks})
+    return "; ".join(names) if len(names) <= 3 else f"{names[0]} to {names[-1]} ({len(names)} levels)"
+
+
 def report_of(config: BaseRun, run_dir: RunDir, player: Player, names: Sequence[str]) -> EvaluationReport:
     """Measure what was played."""
     settings: EvaluationConfig = config.evaluation
@@ -229,7 +235,7 @@ def report_of(config: BaseRun, run_dir: RunDir, player: Player, names: Sequence[
             of,
             own,
             player.turns,
-            level="" if of.parts else tasks[0].level,
+            level="" if of.parts else levels_of(tasks),
             split=settings.split,
             tasks=len(tasks),
             samples=settings.samples,

@@ -22,7 +22,12 @@ def test_a_run_with_an_endpoint_as_teacher_is_chosen_started_and_read(
 ) -> None:
     page.set_default_timeout(WAIT)
     stage = {"name": "rl", "method": "rl2f", "steps": 1, "tasks_per_step": 1, "group_size": 2}
-    config = {**tiny_config, "stages": [stage], "rollout": {**tiny_config["rollout"], "context_length": 1024}}
+    config = {
+        **tiny_config,
+        "name": "taught",
+        "stages": [stage],
+        "rollout": {**tiny_config["rollout"], "context_length": 1024},
+    }
     config["evaluation"]["checkpoints"] = []
 
     def field(path: str) -> Any:
@@ -32,7 +37,7 @@ def test_a_run_with_an_endpoint_as_teacher_is_chosen_started_and_read(
         visit("/new", page)
         page.wait_for_selector("#nr-form .rf-row")
         page.locator("#nr-yaml").fill(yaml.safe_dump(config))
-        page.wait_for_function("document.querySelector('#nr-form [data-key=\"name\"]').value === 'recorded'")
+        page.wait_for_function("document.querySelector('#nr-form [data-key=\"name\"]').value === 'taught'")
         assert "human" not in field("teacher.type").locator("option").all_inner_texts()
         field("teacher.type").select_option("llm")
         field("teacher.llm.type").select_option("openai_api")
