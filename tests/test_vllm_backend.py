@@ -141,6 +141,26 @@ def test_after_an_error_in_the_middle_nothing_is_mixed_up(make: Any) -> None:
     assert not folder.exists()
 
 
+def test_turns_join_a_session_as_they_come_and_no_answer_to_it_is_lost(make: Any) -> None:
+    backend = make()
+    end = backend.tokenizer.end_id
+    with backend.session() as session:
+        first = session.submit(prompts(2), SAMPLING)
+        aside = backend.generate(prompts(3)[2:], SAMPLING)  # whoever asks meanwhile gets the own answer alone
+        while not any(ticket.generation for ticket in first):
+            session.step()
+        later = session.submit(prompts(4)[3:], Sampling(1))
+        while session.busy:
+            session.step()
+        said = [ticket.generation.token_ids for ticket in [*first, *later] if ticket.generation]
+        assert said == [(20, 40, end), (20, 41, end), (20,)] and aside[0].token_ids == (20, 42, end)
+        with pytest.raises(RunError, match="do not fit the model's context"):
+            session.submit([Prompt((5,) * 508, 0)], SAMPLING)
+        left = session.submit(prompts(2), SAMPLING)
+    assert not session.busy and all(ticket.generation is None for ticket in left)
+    assert [g.token_ids[1] for g in backend.generate(prompts(3), SAMPLING)] == [40, 41, 42]
+
+
 def test_a_device_that_vllm_does_not_know_is_refused(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rl2f_core.device.resolve", lambda *names: (torch.device("mps"), torch.float32))
     with pytest.raises(ConfigError, match="does not run on this device"):

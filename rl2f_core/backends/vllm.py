@@ -1,6 +1,6 @@
 """Generation and scoring with vLLM 0.32: an engine in a process of its own, or a running `vllm serve`.
 
-All prompts of a call are under way at once and each leaves when it ends; what prompts share is read once, across
+Prompts join at any time and each leaves when it ends; what prompts share is read once, across
 dialogues, turns and calls (prefix caching).  The learner keeps its own copy of the base: this class only says which.
 
 An adapter is loaded under a new name and number each time (`policy@1`, `policy@2`, …), so that nothing that an earlier
@@ -40,7 +40,7 @@ from rl2f_core.backends._vllm_wire import (
     room_for,
     scoring_params,
 )
-from rl2f_core.backends.base import Backend, Generation, Prompt, Sampling
+from rl2f_core.backends.base import Backend, Generation, Prompt, Sampling, Session, Ticket
 from rl2f_core.config import BaseConfig, ModelConfig
 from rl2f_core.errors import AdapterError, ConfigError, RunError
 from rl2f_core.fields import KNOWN_ENDPOINT
@@ -126,6 +126,8 @@ class VLLMBackend(Backend):
         self._modules: dict[str, Any] | None = None
         self._versions = Versions("" if config.url is None else f"-{secrets.token_hex(4)}")
         self._ids = itertools.count()
+        self._others: dict[str, Answer] = {}
+        """Answers to an open session that came while something else was waited for."""
         if config.adapter_folder is not None:
             Path(config.adapter_folder).mkdir(parents=True, exist_ok=True)
         self._scratch = Path(tempfile.mkdtemp(prefix="rl2f-adapters-", dir=config.adapter_folder))
@@ -215,15 +217,21 @@ class VLLMBackend(Backend):
 
     # -- generation and scoring --------------------------------------------------------------------------------
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling, adapter: str | None = None) -> list[Generation]:
-        if not prompts:
-            return []
-        longest = max(len(p.token_ids) for p in prompts) + sampling.max_new_tokens
+        answers = self._all(self._turns(prompts, sampling, adapter))
+        return [generation_of(answer, sampling, self.tokenizer.end_id) for answer in answers]
+
+    def _session(self) -> Session:
+        return _Session(self)
+
+    def _turns(self, prompts: Sequence[Prompt], sampling: Sampling, adapter: str | None) -> list[Asked]:
+        """What the engine is asked for. Raises `RunError` where a turn does not fit, `AdapterError` for an unknown
+        adapter."""
+        longest = max((len(p.token_ids) for p in prompts), default=0) + sampling.max_new_tokens
         if longest > self.context_limit:
             raise RunError("A prompt and its answer do not fit the model's context.", value=longest,
                            fix=f"Keep dialogues under {self.context_limit} tokens.")  # fmt: skip
         who, end, banned = self._adapter(adapter), self.tokenizer.end_id, self.tokenizer.banned_ids
-        asked = [Asked(self._id(), p.token_ids, generation_params(sampling, p.seed, end, banned), who) for p in prompts]
-        return [generation_of(answer, sampling, end) for answer in self._all(asked)]
+        return [Asked(self._id(), p.token_ids, generation_params(sampling, p.seed, end, banned), who) for p in prompts]
 
     def score(self, sequences: Sequence[Sequence[int]], adapter: str | None = None) -> list[list[float]]:
         who = self._adapter(adapter)
@@ -245,20 +253,64 @@ class VLLMBackend(Backend):
         """The answers to requests, in order; all of them are under way at once."""
         if not asked:
             return []
-        engine = self._running()
-        engine.wake()
         answers: dict[str, Answer] = {}
         wanted = {one.id for one in asked}
         try:
-            for one in asked:
-                engine.submit(one)
+            self._send(asked)
             while len(answers) < len(asked):
-                answers |= {answer.id: answer for answer in engine.finished() if answer.id in wanted}
+                for answer in self._running().finished():
+                    (answers if answer.id in wanted else self._others)[answer.id] = answer
         except BaseException:
-            with contextlib.suppress(Exception):  # what goes wrong here adds nothing to the error on its way
-                engine.cancel([one.id for one in asked if one.id not in answers])
+            self._give_up([one.id for one in asked if one.id not in answers])
             raise
         return [answers[one.id] for one in asked]
+
+    def _send(self, asked: Sequence[Asked]) -> None:
+        engine = self._running()
+        engine.wake()
+        for one in asked:
+            engine.submit(one)
+
+    def _give_up(self, ids: Sequence[str]) -> None:
+        """Let requests go; what goes wrong here adds nothing to an error on its way."""
+        with contextlib.suppress(Exception):
+            if ids and self._engine is not None:
+                self._engine.cancel(ids)
+
+
+class _Session(Session):
+    """Turns that join as they come, and are told of as they end."""
+
+    backend: VLLMBackend
+
+    def __init__(self, backend: VLLMBackend) -> None:
+        super().__init__(backend)
+        self._flying: dict[str, Ticket] = {}
+
+    def submit(self, prompts: Sequence[Prompt], sampling: Sampling, adapter: str | None = None) -> list[Ticket]:
+        asked = self.backend._turns(prompts, sampling, adapter)
+        tickets = [Ticket(prompt, sampling, adapter) for prompt in prompts]
+        self._flying |= {one.id: ticket for one, ticket in zip(asked, tickets, strict=True)}
+        if asked:
+            self.backend._send(asked)
+        return tickets
+
+    def _under_way(self) -> bool:
+        return bool(self._flying)
+
+    def _advance(self) -> None:
+        backend = self.backend
+        ended, backend._others = [*backend._others.values()], {}
+        for answer in ended or backend._running().finished():
+            ticket = self._flying.pop(answer.id, None)
+            if ticket is not None:
+                ticket.generation = generation_of(answer, ticket.sampling, backend.tokenizer.end_id)
+
+    def close(self) -> None:
+        self.backend._give_up([*self._flying])
+        self._flying.clear()
+        self.backend._others.clear()
+        super().close()
 
 
 def engine_arguments(
