@@ -22,7 +22,7 @@ from rl2f_core.backends.pool import Models
 from rl2f_core.config import BaseConfig, LeaksConfig, ModelConfig, RewardConfig, RolloutConfig
 from rl2f_core.environments.base import Environment
 from rl2f_core.leaks.guard import LeakGuard
-from rl2f_core.rollout.engine import Request, RolloutEngine
+from rl2f_core.rollout.engine import Request, RolloutEngine, Student
 from rl2f_core.rollout.render import Renderer
 from rl2f_core.teachers.base import Feedback, FeedbackRequest, Teacher
 from rl2f_core.types import Rollout, StopReason, Task, Verdict
@@ -30,16 +30,14 @@ from rl2f_core.types import Rollout, StopReason, Task, Verdict
 ADAPTER = "policy"
 
 
-@pytest.fixture(scope="module")
-def folder(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def write_adapter(tiny: Path, made: Path, seed: int) -> Path:
     """A LoRA adapter on the tiny model whose weights matter."""
     import torch
     from safetensors.torch import load_file, save_file
 
     base = load_file(tiny / "model.safetensors")
-    made = tmp_path_factory.mktemp("adapter")
     (made / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 2, "lora_alpha": 4}))
-    chance = torch.Generator().manual_seed(1)
+    chance = torch.Generator().manual_seed(seed)
     weights = {}
     for name, weight in base.items():
         if name.endswith(("q_proj.weight", "up_proj.weight")):
@@ -51,13 +49,15 @@ def folder(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def backends(tiny: Path, folder: Path) -> dict[str, HFBackend]:
+def backends(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, HFBackend]:
     """By how speakers share the model."""
+    folders = [write_adapter(tiny, tmp_path_factory.mktemp("adapter"), seed) for seed in (1, 2)]
     made = {}
-    for speakers in ("in_turns", "together"):
+    for speakers in ("in_turns", "together", "auto"):
         config = HFBackend.Config(speakers=speakers)  # type: ignore[arg-type]
         made[speakers] = HFBackend(config, ModelConfig(name=str(tiny), dtype="float32", device="cpu"))
-        made[speakers].load_adapter(ADAPTER, folder)
+        made[speakers].load_adapter(ADAPTER, folders[0])
+        made[speakers].load_adapter("other", folders[1])
     return made
 
 
@@ -245,6 +245,34 @@ def test_hints_and_attempts_of_one_base_are_said_in_the_same_steps(
         kinds = [{bool(token.key) for token in tokens} for tokens in steps]
         assert kinds.count({True, False}) > 5 and {True} in kinds  # a teacher's prompts have no key
         steps.clear()
+
+
+def test_students_that_play_side_by_side_say_what_each_says_alone(
+    backends: dict[str, HFBackend], steps: list[list[Drew]]
+) -> None:
+    held, backend = chancy("guess_number"), backends["auto"]
+    students = [Student(ADAPTER, "rl@3"), Student("other", "rl@6"), Student()]
+    engine = engine_of(backend, held, {"type": "self_critique", "max_new_tokens": 9})
+    requests = asked(held, 6)
+    alone = [engine.play(requests, adapter=s.adapter, policy=s.policy) for s in students]
+    assert len({json.dumps([t[0] for *_, turns, _ in content(played) for t in turns]) for played in alone}) == 3
+    steps.clear()
+    played = engine.play([replace(request, student=s) for s in students for request in requests])
+    assert content(played) == [one for rollouts in alone for one in content(rollouts)]
+    assert [rollout.dialogue.policy for rollout in played] == [s.policy for s in students for _ in requests]
+    speaking = [{token.key.partition(" ")[2] for token in tokens if token.key} for tokens in steps]
+    assert {ADAPTER, "other", "None"} in speaking
+    assert not backend._decoder.busy and not any(backend._decoder.keys)
+
+
+def test_adapters_share_a_step_only_where_merging_would_not_do(backends: dict[str, HFBackend]) -> None:
+    kinds = ({None}, {ADAPTER}, {None, ADAPTER}, {ADAPTER, "other"}, {None, ADAPTER, "other"})
+    found = {name: [backend._together(kind) for kind in kinds] for name, backend in backends.items()}
+    assert found == {
+        "in_turns": [False] * 5,
+        "together": [False, False, True, True, True],
+        "auto": [False, False, False, True, True],
+    }
 
 
 def test_prompts_may_join_and_differ_in_sampling_and_adapter(backends: dict[str, HFBackend]) -> None:

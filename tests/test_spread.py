@@ -14,7 +14,7 @@ from rl2f_core.config import parse_config
 from rl2f_core.environments.guess_number import GuessNumber
 from rl2f_core.errors import RunError
 from rl2f_core.rollout.build import build_control, build_engine
-from rl2f_core.rollout.engine import Request, RolloutEngine, derive_seed
+from rl2f_core.rollout.engine import Request, RolloutEngine, Student, derive_seed
 from rl2f_core.rollout.spread import Plan, Player, SpreadBackend, SpreadEngine, shares
 from rl2f_core.teachers.scripted import ScriptedTeacher
 
@@ -131,7 +131,9 @@ def test_the_learners_end_is_its_backend_and_passes_adapters_and_plays_on(tmp_pa
 
         def play(self, plan: Plan, requests: Any, advanced: Any = None, **options: Any) -> list[Any]:
             self.heard.append((plan.teacher["type"], plan.oracle_stop, len(requests), options["policy"]))
-            return []
+            if advanced is not None:
+                advanced(len(requests), len(requests))
+            return [(options["adapter"], request.id) for request in requests]
 
     crew, inner = Noting(), FakeBackend(config.backend)
     backend: Any = SpreadBackend(inner, crew)  # type: ignore[arg-type]
@@ -142,4 +144,12 @@ def test_the_learners_end_is_its_backend_and_passes_adapters_and_plays_on(tmp_pa
     control = dataclasses.replace(engine, teacher=build_control("misleading", engine), oracle_stop=False)
     control.play(asked(1))
     assert crew.heard == ["policy", ("scripted", True, 2, "s@0"), ("misleading", False, 1, "base")]
+    crew.heard.clear()
+    a, b = Student("a", "rl@1"), Student(None, "base")
+    requests, told = asked(3), list[tuple[int, int]]()
+    mixed = [dataclasses.replace(request, student=who) for request, who in zip(requests, (a, b, a), strict=True)]
+    played: Any = engine.play(mixed, advanced=lambda *counts: told.append(counts))
+    ids = [request.id for request in requests]
+    assert played == [("a", ids[0]), (None, ids[1]), ("a", ids[2])] and told == [(2, 3), (3, 3)]
+    assert crew.heard == [("scripted", True, 2, "rl@1"), ("scripted", True, 1, "base")]  # one after another
     assert not hasattr(backend, "folder")  # as the backend behind it, it has nothing to train

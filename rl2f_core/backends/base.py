@@ -136,6 +136,8 @@ class Backend(ABC):
     tokenizer: ChatTokenizer
     context_limit: int
     """Tokens the model can attend to."""
+    wide: int = 64
+    """Turns that had better be under way together: with fewer, one more costs little time."""
     _open: Session | None = None
     _gathered: Session | None = None
 

@@ -5,9 +5,9 @@ Turns join and leave between any two tokens, see `_decode.py`; `generate` is a s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -16,6 +16,9 @@ from rl2f_core.config import BaseConfig, ModelConfig
 from rl2f_core.errors import AdapterError, RunError
 from rl2f_core.registry import register
 from rl2f_core.rollout.tokenizer import HFChatTokenizer
+
+if TYPE_CHECKING:
+    from rl2f_core.backends._lora import RowAdapters
 
 
 @register("backend")
@@ -31,10 +34,10 @@ class HFBackend(Backend):
         type: Literal["hf"] = "hf"
         keep_cache: bool = True
         """Keep keys and values between the turns of a dialogue; off reads the whole dialogue anew at each turn."""
-        speakers: Literal["in_turns", "together"] = "in_turns"
+        speakers: Literal["auto", "in_turns", "together"] = "auto"
         """How weights that differ, e.g. a trained student's and its base's as teacher, share the model. in_turns: each
         step is for those with most turns under way, with merged weights. together: one step for all, each row with its
-        adapter beside the base."""
+        adapter beside the base. auto: together where two adapters or more have turns under way."""
         read_batch_tokens: int = Field(2048, ge=16)
         """Tokens of prompts that are read at once."""
         score_batch_tokens: int = Field(8192, ge=16)
@@ -46,7 +49,7 @@ class HFBackend(Backend):
         from transformers import AutoTokenizer
 
         from rl2f_core.backends._decode import Decoder
-        from rl2f_core.backends._lora import LoraWeights, Merger, RowAdapters
+        from rl2f_core.backends._lora import LoraWeights, Merger
         from rl2f_core.backends._torch import load_base
         from rl2f_core.device import resolve
         from rl2f_core.models import get_model
@@ -60,7 +63,9 @@ class HFBackend(Backend):
         self.context_limit = int(getattr(self.model.config, "max_position_embeddings", 0) or 2**31)
         self.adapters: dict[str, LoraWeights] = {}
         self._merger = Merger(self.model)
-        self._rows = RowAdapters(self._merger.modules) if config.speakers == "together" else None
+        self._rows: RowAdapters | None = None
+        if self.device.type == "cuda":
+            self.wide = 256
         banned = torch.tensor(self.tokenizer.banned_ids, dtype=torch.long, device=self.device)
         self._decoder = Decoder(self.model, self.device, banned, self.tokenizer.end_id,
                                 read_tokens=config.read_batch_tokens, keeps=config.keep_cache)  # fmt: skip
@@ -108,13 +113,23 @@ class HFBackend(Backend):
     def advance(self) -> list[Any]:
         """One step of what is under way; the tickets that got a token."""
         counts = self._decoder.speakers()
-        if self._rows is not None and (len(counts) > 1 or not self.merges):
+        if self._together(counts):
+            from rl2f_core.backends._lora import RowAdapters
+
+            self._rows = self._rows or RowAdapters(self._merger.modules)
             self._merger.activate(None, self.adapters)
             with self._rows.speaking(self.adapters) as reading:
                 return self._decoder.step(set(counts), reading)
         speaker = max(counts, key=lambda name: (counts[name], name == self._merger.active))
         self._merger.activate(speaker, self.adapters)
         return self._decoder.step({speaker})
+
+    def _together(self, speaking: Collection[str | None]) -> bool:
+        """Whether these speakers share a step, with no weights merged."""
+        if not self.merges:
+            return True
+        how, count = self.config.speakers, len(speaking)
+        return (how == "together" and count > 1) or (how == "auto" and count - (None in speaking) > 1)
 
     # -- scoring -----------------------------------------------------------------------------------------------
     def score(self, sequences: Sequence[Sequence[int]], adapter: str | None = None) -> list[list[float]]:

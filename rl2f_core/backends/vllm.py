@@ -125,6 +125,7 @@ class VLLMBackend(Backend):
         self._rank, self._targets = 0, set[str]()
         self._modules: dict[str, Any] | None = None
         self._versions = Versions("" if config.url is None else f"-{secrets.token_hex(4)}")
+        self.wide = config.max_batch
         self._ids = itertools.count()
         self._others: dict[str, Answer] = {}
         """Answers to an open session that came while something else was waited for."""

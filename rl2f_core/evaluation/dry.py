@@ -117,7 +117,7 @@ def _evaluated(config: BaseRun) -> dict[str, list[Dialogue]]:
     """The base's dialogues by control; a report is made of them, without figures, and thrown away."""
     player = Player(config, build_backend(config))
     played: dict[str, list[Dialogue]] = {
-        control: player.play("base", control, adapter=None) for control in config.evaluation.controls
+        control: player.play({"base": None}, control)["base"] for control in config.evaluation.controls
     }
     build_report(player.engine.environment, {"base": played}, player.turns, tasks=1, samples=1, resamples=100)
     return played

@@ -19,6 +19,7 @@ from rl2f_core.rollout.history import History, template
 from rl2f_core.rollout.play import Play
 from rl2f_core.rollout.render import Renderer
 from rl2f_core.rollout.requests import Request as Request
+from rl2f_core.rollout.requests import Student as Student
 from rl2f_core.rollout.requests import derive_seed as derive_seed
 from rl2f_core.rollout.requests import turn_seed as turn_seed
 from rl2f_core.teachers.base import Feedback, FeedbackRequest, Teacher
@@ -59,7 +60,8 @@ class RolloutEngine:
 
         Args:
             requests: What to play. Results depend on each request alone, not on its company.
-            adapter: The student's weights, by the backend's name for them; None is the base.
+            adapter: The student's weights, by the backend's name for them, where a request names no student; None is
+                the base.
             policy: How to name them in the dialogues.
             max_turns: Turns allowed; None is the configuration's.
             temperature: Sampling temperature; None is the configuration's.
@@ -67,9 +69,10 @@ class RolloutEngine:
         """
         sampling = Sampling(self.config.max_new_tokens, temperature or self.config.temperature, self.config.top_p)
         turns = max_turns or self.config.max_turns
-        played = Play(self, requests, sampling, adapter=adapter, turns=turns, advanced=advanced).run()
+        student = Student(adapter, policy)
+        played = Play(self, requests, sampling, student=student, turns=turns, advanced=advanced).run()
         self.backend.forget()
-        return [dialogue.rollout(policy) for dialogue in played]
+        return [dialogue.rollout(dialogue.student.policy) for dialogue in played]
 
     @property
     def waits(self) -> bool:

@@ -23,7 +23,7 @@ from rl2f_core.errors import DataError
 from rl2f_core.leaks.guard import Guarded
 from rl2f_core.rollout.history import History
 from rl2f_core.rollout.live import LiveDialogue, judged
-from rl2f_core.rollout.requests import Request, turn_seed
+from rl2f_core.rollout.requests import Request, Student, turn_seed
 from rl2f_core.teachers.base import FeedbackRequest
 from rl2f_core.types import StopReason, Turn, Verdict
 
@@ -31,12 +31,17 @@ if TYPE_CHECKING:
     from rl2f_core.rollout.engine import RolloutEngine
 
 
-class Limited(LiveDialogue):
-    """A dialogue with the number of turns that it may have."""
+class Played(LiveDialogue):
+    """A dialogue with the number of turns that it may have, and who answers in it."""
 
-    def __init__(self, request: Request, history: History, limit: int) -> None:
+    def __init__(self, request: Request, history: History, limit: int, student: Student) -> None:
         super().__init__(request, history)
-        self.limit = limit
+        self.limit, self.student = limit, student
+
+    @property
+    def key(self) -> str:
+        """What the backend knows it by: several students may play the same dialogue."""
+        return self.request.id if self.request.student is None else f"{self.request.id} {self.student.adapter}"
 
 
 class Play:
@@ -46,30 +51,30 @@ class Play:
         engine: Who judges, teaches and guards.
         requests: What to play.
         sampling: How the student draws its tokens.
-        adapter: The student's weights.
+        student: Who answers where a request does not say.
         turns: Allowed in a dialogue whose request does not say.
         advanced: Called with (dialogues ended, dialogues in all) whenever turns have been judged or hints have come.
     """
 
     def __init__(
-        self, engine: RolloutEngine, requests: Sequence[Request], sampling: Sampling, *, adapter: str | None,
+        self, engine: RolloutEngine, requests: Sequence[Request], sampling: Sampling, *, student: Student,
         turns: int, advanced: Callable[[int, int], None] | None,
     ) -> None:  # fmt: skip
-        self.engine, self.sampling, self.adapter, self.turns = engine, sampling, adapter, turns
+        self.engine, self.sampling, self.student, self.turns = engine, sampling, student, turns
         self.lockstep = engine.config.schedule == "lockstep"
         self.aside = engine.waits and not self.lockstep
         """Whether teachers are asked aside, while other dialogues go on."""
         self.total, self.advanced = len(requests), advanced
         self.queue = deque(requests)
-        self.dialogues: list[Limited] = []
-        self.under_way: list[Limited] = []
-        self.speaking: dict[Ticket, Limited] = {}
+        self.dialogues: list[Played] = []
+        self.under_way: list[Played] = []
+        self.speaking: dict[Ticket, Played] = {}
         self.asked = 0
         """Dialogues whose teachers are asked aside."""
-        self.answers: list[tuple[Limited, Guarded | Exception]] = []
+        self.answers: list[tuple[Played, Guarded | Exception]] = []
         """What those teachers have said since it was last looked at."""
 
-    def run(self) -> list[Limited]:
+    def run(self) -> list[Played]:
         """Play everything; the dialogues, in the order of the requests."""
         with Baton() as self.baton, self.engine.backend.session() as self.session:
             self._begin()
@@ -93,9 +98,10 @@ class Play:
             without_hint = [d for d in begun if d.stop is None and d.turns and d.turns[-1].hint is None]
             self._sort([d for d in begun if d not in without_hint] + self._ask(without_hint))
 
-    def _begun(self, request: Request) -> Limited:
+    def _begun(self, request: Request) -> Played:
         """A dialogue brought to where it goes on: the opening, then the turns that were already played."""
-        dialogue = Limited(request, self.engine.history, request.max_turns or self.turns)
+        limit, student = request.max_turns or self.turns, request.student or self.student
+        dialogue = Played(request, self.engine.history, limit, student)
         for turn in request.turns:
             dialogue.attempt(turn, *self._played(turn))
             if turn.hint is not None:
@@ -121,7 +127,7 @@ class Play:
                             fix="Go on with the base model that the dialogue was played with.")  # fmt: skip
         return turn.token_ids, turn.logprobs or (0.0,) * len(turn.token_ids)
 
-    def _judge_end(self, dialogue: Limited) -> None:
+    def _judge_end(self, dialogue: Played) -> None:
         """End the dialogue where its last attempt, or the number of them, does."""
         last = dialogue.turn >= dialogue.limit
         if dialogue.right and (last or self.engine.oracle_stop):
@@ -129,7 +135,7 @@ class Play:
         elif last:
             dialogue.stop = StopReason.EXHAUSTED
 
-    def _sort(self, dialogues: Sequence[Limited]) -> None:
+    def _sort(self, dialogues: Sequence[Played]) -> None:
         """Send what can go on to the student, and the rest home."""
         engine = self.engine
         room = min(engine.config.context_length, engine.backend.context_limit) - self.sampling.max_new_tokens
@@ -138,16 +144,19 @@ class Play:
                 dialogue.stop = StopReason.SOLVED if dialogue.right else StopReason.TRUNCATED
         ended = {id(d): d for d in dialogues if d.stop is not None}
         if ended:
-            self.session.leave(d.request.id for d in ended.values())
+            self.session.leave(d.key for d in ended.values())
             self.under_way = [d for d in self.under_way if id(d) not in ended]
-        live = [d for d in dialogues if d.stop is None]
-        prompts = [Prompt(tuple(d.tokens), turn_seed(d.request.seed, d.turn), d.request.id) for d in live]
-        if prompts:
-            tickets = self.session.submit(prompts, self.sampling, self.adapter)
+        speaking: dict[str | None, list[Played]] = {}
+        for dialogue in dialogues:
+            if dialogue.stop is None:
+                speaking.setdefault(dialogue.student.adapter, []).append(dialogue)
+        for adapter, live in speaking.items():
+            prompts = [Prompt(tuple(d.tokens), turn_seed(d.request.seed, d.turn), d.key) for d in live]
+            tickets = self.session.submit(prompts, self.sampling, adapter)
             self.speaking.update(zip(tickets, live, strict=True))
 
     # -- the student ---------------------------------------------------------------------------------------------
-    def _listen_to_students(self) -> list[Limited]:
+    def _listen_to_students(self) -> list[Played]:
         """Go on with what is being said; the dialogues whose turns are over and that need no teacher aside."""
         while self.session.busy:
             self.session.step()
@@ -159,7 +168,7 @@ class Play:
         over = [d for d, _ in done if d.stop is not None]
         return over + self._ask([d for d, _ in done if d.stop is None])
 
-    def _judge(self, said: Sequence[tuple[Limited, Generation]]) -> None:
+    def _judge(self, said: Sequence[tuple[Played, Generation]]) -> None:
         """Record and judge the students' turns; the environment sees them together first."""
         environment, decode = self.engine.environment, self.engine.backend.tokenizer.decode
         texts = [decode(generation.token_ids) for _, generation in said]
@@ -171,7 +180,7 @@ class Play:
             if dialogue.stop is None:
                 self._judge_end(dialogue)
 
-    def _attempt(self, dialogue: Limited, generation: Generation, text: str) -> None:
+    def _attempt(self, dialogue: Played, generation: Generation, text: str) -> None:
         """Record one turn and judge it."""
         try:
             verdict = self.engine.environment.verify(dialogue.request.task, text)
@@ -184,10 +193,10 @@ class Play:
         dialogue.attempt(turn, generation.token_ids, generation.logprobs)
 
     # -- the teacher ---------------------------------------------------------------------------------------------
-    def _ask(self, dialogues: Sequence[Limited]) -> list[Limited]:
+    def _ask(self, dialogues: Sequence[Played]) -> list[Played]:
         """Let the teacher answer and the guard read; the dialogues that have heard it already."""
         requests = [
-            FeedbackRequest(d.request.task, tuple(d.turns), d.request.seed, adapter=self.adapter,
+            FeedbackRequest(d.request.task, tuple(d.turns), d.request.seed, adapter=d.student.adapter,
                             oracle=self.engine.oracle_stop) for d in dialogues
         ]  # fmt: skip
         if self.aside:
@@ -199,11 +208,11 @@ class Play:
             dialogue.hear(answer)
         return list(dialogues)
 
-    def _ask_aside(self, dialogue: Limited, request: FeedbackRequest) -> None:
+    def _ask_aside(self, dialogue: Played, request: FeedbackRequest) -> None:
         (answer,) = self.engine.hints([request])
         self.answers.append((dialogue, answer))
 
-    def _listen_to_teachers(self, *, rest: bool) -> list[Limited]:
+    def _listen_to_teachers(self, *, rest: bool) -> list[Played]:
         """Let those who are asked aside go on; the dialogues that have been answered.
 
         `rest` waits for one of them where there is nothing else to do.

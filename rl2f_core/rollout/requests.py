@@ -9,6 +9,16 @@ from rl2f_core.types import Task, Turn
 
 
 @dataclass(frozen=True, slots=True)
+class Student:
+    """Who answers."""
+
+    adapter: str | None = None
+    """The weights, by the backend's name for them; None is the base."""
+    policy: str = "base"
+    """How they are called in dialogues."""
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """One dialogue to play."""
 
@@ -22,6 +32,8 @@ class Request:
     has no hint, the teacher is asked for it."""
     max_turns: int | None = None
     """Turns allowed, those already played included; None is what `play` allows."""
+    student: Student | None = None
+    """Who answers; None is the student of the call."""
 
 
 def turn_seed(seed: int, turn: int) -> int:

@@ -27,7 +27,7 @@ from rl2f_core import registry
 from rl2f_core.backends.base import Backend
 from rl2f_core.config import BaseRun, ResourcesConfig, parse_config
 from rl2f_core.errors import RunError
-from rl2f_core.rollout.engine import Request, RolloutEngine
+from rl2f_core.rollout.engine import Request, RolloutEngine, Student
 from rl2f_core.types import Rollout
 
 if TYPE_CHECKING:
@@ -360,10 +360,24 @@ class SpreadEngine(RolloutEngine):
         temperature: float | None = None,
         advanced: Advanced | None = None,
     ) -> list[Rollout]:
-        """As `RolloutEngine.play`; `advanced` is called once a share."""
+        """As `RolloutEngine.play`; students play one after another, and `advanced` is called once a share."""
         crew: Crew = self.backend.crew  # type: ignore[attr-defined]
-        return crew.play(Plan.of(self), requests, advanced, adapter=adapter, policy=policy, max_turns=max_turns,
-                         temperature=temperature)  # fmt: skip
+        students: dict[Student, list[int]] = {}
+        for i, request in enumerate(requests):
+            students.setdefault(request.student or Student(adapter, policy), []).append(i)
+        played: dict[int, Rollout] = {}
+        for student, places in students.items():
+            asked = [dataclasses.replace(requests[i], student=None) for i in places]
+            told = _further(advanced, len(played), len(requests))
+            rollouts = crew.play(Plan.of(self), asked, told, adapter=student.adapter, policy=student.policy,
+                                 max_turns=max_turns, temperature=temperature)  # fmt: skip
+            played.update(zip(places, rollouts, strict=True))
+        return [played[i] for i in range(len(requests))]
+
+
+def _further(advanced: Advanced | None, before: int, total: int) -> Advanced | None:
+    """`advanced` for a part of the dialogues, with so many ended before it."""
+    return None if advanced is None else lambda ended, _: advanced(before + ended, total)
 
 
 def spread(backend: Backend, config: BaseRun) -> Backend:
