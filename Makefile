@@ -63,6 +63,8 @@ format: setup ## Let ruff rewrite what it can.
 
 bench: setup ## Speed and memory against the plain ways, as ratios.
 	$(BIN)/python -m tests.benchmarks
+	$(BIN)/python -m tests.benchmarks.adapters
+	$(BIN)/python -m tests.benchmarks.schedules --turns 2 --max-new-tokens 24
 
 lock: $(STAMP) ## Write requirements.lock from what is installed.
 	$(BIN)/python .ci/lock.py app dev > requirements.lock.new
