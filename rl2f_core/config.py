@@ -188,6 +188,9 @@ class StageConfig(BaseConfig):
     """Clip the gradient's global norm."""
     micro_batch_tokens: int = Field(4096, ge=16)
     """Tokens (padding included) in one forward and backward pass."""
+    recompute: Literal["auto", "always", "never"] = "auto"
+    """Compute activations again in the backward pass in place of keeping them (gradient checkpointing): slower, and
+    far less memory. auto: where a pass would not fit into what is free."""
     max_resamples: int = Field(0, ge=0)
     """Dynamic sampling: how many groups of equal returns may be re-drawn in a step."""
     importance_cap: float | None = Field(None, gt=0)

@@ -32,6 +32,7 @@ from rl2f_core.training.losses import LossConfig, Norms, loss
 from rl2f_core.training.metrics import loss_means
 from rl2f_core.training.policy import PolicyModel, Wants
 from rl2f_core.training.rates import learning_rate
+from rl2f_core.training.recompute import Activations, Choice
 from rl2f_core.training.reference import Read, with_reference
 from rl2f_core.training.sharded import like, ready, sharding, whole
 from rl2f_core.training.sharing import own_passes
@@ -51,6 +52,8 @@ class Pass:
     """What the loss is multiplied by for the backward pass; 0 for a pass that is only made along with others."""
     count: int
     """Passes of this process in the update."""
+    recompute: Choice = "auto"
+    """`StageConfig.recompute`."""
 
 
 HEAD = "value_head.safetensors"
@@ -87,6 +90,7 @@ class Learner:
         )
         self.device, self.pad = device, pad
         self.reader = PolicyModel(self.model, torch.tensor(list(banned), dtype=torch.long, device=device))
+        self.activations = Activations(self.reader, device)
         self.reference: dict[str, torch.Tensor] | None = None
         self.accelerator: Any = self.engage(folder)
         self.sharding = sharding(self.accelerator)
@@ -273,6 +277,7 @@ class Learner:
             for key, value in self._update(part, options, stage.at(step), rate, temperature).items():
                 found.setdefault(key, []).append(value)
         metrics = {key: sum(values) / len(values) for key, values in found.items()}
+        dropped |= {"recomputed": again} if (again := self.activations.read()) else {}
         return {**metrics, **dropped, "learning_rate": rate, "updates": float(len(parts) * stage.passes)}
 
     def seconds_of_update(self, samples: Sequence[Sample], stage: StageConfig, rows: int = 8) -> float:
@@ -302,7 +307,9 @@ class Learner:
             with self._gathering(number + 1 == len(own) + len(idle)):
                 # the processes' gradients are averaged, and their parts are to add up
                 scale = float(ranks.count) if number < len(own) else 0.0
-                found = self.pass_over(batch, Pass(norms, options, temperature, scale, len(own) + len(idle)))
+                found = self.pass_over(
+                    batch, Pass(norms, options, temperature, scale, len(own) + len(idle), now.recompute)
+                )
             for key, value in found.items() if scale else ():
                 sums[key] = sums.get(key, 0.0) + value
         sums = ranks.total(sums)
@@ -325,7 +332,8 @@ class Learner:
         critic = options.credit.critic if options.credit is not None else None
         distributions = options.pull.form in ("full", "top_k") and bool(of.norms.kl)
         wants = Wants(critic is not None, critic is None or critic.shared, pull=options.pull if distributions else None)
-        logp_N, entropy_N, more = self.policy(batch, of.temperature, wants)
+        with self.activations.kept(batch.input_BT.numel(), of.recompute):
+            logp_N, entropy_N, more = self.policy(batch, of.temperature, wants)
         tokens = dataclasses.replace(batch.tokens, divergence_N=more.divergence_N)
         part, found = loss(logp_N, tokens, of.norms, options)
         if critic is not None and tokens.values_N is not None and tokens.returns_N is not None:
