@@ -43,7 +43,7 @@ from rl2f_core.backends._vllm_wire import (
 from rl2f_core.backends.base import Backend, Generation, Prompt, Sampling, Session, Ticket
 from rl2f_core.config import BaseConfig, ModelConfig
 from rl2f_core.errors import AdapterError, ConfigError, RunError
-from rl2f_core.fields import KNOWN_ENDPOINT
+from rl2f_core.fields import KNOWN_ENDPOINT, KNOWN_FILE
 from rl2f_core.registry import register
 from rl2f_core.rollout.tokenizer import HFChatTokenizer
 
@@ -62,7 +62,7 @@ class VLLMBackend(Backend):
         `--enable-lora`, a `--max-lora-rank` not below the run's, and `--lora-target-modules` that name its layers."""
         served_model: str | None = None
         """Name of the base model at `url`; None takes the first."""
-        adapter_folder: str | None = None
+        adapter_folder: str | None = Field(None, json_schema_extra=KNOWN_FILE)
         """Where adapters are written for the engine to read; None is a temporary folder. A server on another machine
         needs one that both see under the same path."""
         enforce_eager: bool | None = None
