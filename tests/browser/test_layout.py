@@ -13,10 +13,17 @@ from playwright.sync_api import expect
 from app.discover import pages
 
 PAGES = [page.path for page in pages()]
+ELSEWHERE = ("chat", "compare", "exports", "labels", "new", "run")
+"""Pages whose own tests look at both widths with everything open."""
+
+
+def briefly(name: str, *kept: str) -> Any:
+    """A parameter of a test that is slow but for some values."""
+    return pytest.param(name, marks=() if name in kept else pytest.mark.slow)
 
 
 @pytest.mark.parametrize("width", [1440, pytest.param(390, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("path", PAGES)
+@pytest.mark.parametrize("path", [briefly(path, *(set(PAGES) - set(ELSEWHERE))) for path in PAGES])
 def test_a_page_fits_in_both_themes_and_does_not_complain(
     server: Any,
     visit: Callable[..., Any],
@@ -46,7 +53,9 @@ def test_a_page_starts_in_the_theme_of_the_system(visit: Callable[..., Any], new
     assert page.evaluate("document.body.classList.contains('dark')")
 
 
-@pytest.mark.parametrize("path", [path for path in PAGES if path in ("run", "dialogues", "new", "compare", "chat")])
+@pytest.mark.parametrize(
+    "path", [briefly(path, "run", "chat") for path in ("run", "dialogues", "new", "compare", "chat")]
+)
 def test_an_address_that_names_nothing_says_so_and_links_back(
     visit: Callable[..., Any], console: Any, path: str
 ) -> None:

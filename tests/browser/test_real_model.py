@@ -1,4 +1,5 @@
-"""The whole way of a user with SmolLM2-135M: launch, watch, replay, label, export, load the export, chat."""
+"""SmolLM2-135M from the browser: the whole way of a user (launch, watch, replay, label, export, load the export, chat),
+and every method from its preset."""
 
 from __future__ import annotations
 
@@ -26,20 +27,23 @@ CONFIG: dict[str, Any] = {
 }
 
 
-@pytest.mark.slow
-def test_a_real_model_is_trained_replayed_labelled_exported_and_asked(
-    start_server: Callable[..., Any], server_environment: dict[str, str], smollm2: Path, page: Any, tmp_path: Path
-) -> None:
-    from datasets import load_dataset
-
+@pytest.fixture(scope="module")
+def real(start_server: Callable[..., Any], server_environment: dict[str, str], smollm2: Path) -> Any:
+    """A server whose workers find the real model."""
     before = server_environment["RL2F_HOME"]
     server_environment["RL2F_HOME"] = str(smollm2.parent.parent)
     try:
-        server = start_server()
+        return start_server()
     finally:
         server_environment["RL2F_HOME"] = before
-    page.set_default_timeout(WAIT)
 
+
+@pytest.mark.slow
+def test_a_real_model_is_trained_replayed_labelled_exported_and_asked(real: Any, page: Any, tmp_path: Path) -> None:
+    from datasets import load_dataset
+
+    server = real
+    page.set_default_timeout(WAIT)
     page.goto(f"{server.url}/new")
     page.wait_for_selector("#nr-form .rf-row")
     page.locator("#nr-yaml").fill(yaml.safe_dump(CONFIG, sort_keys=False))
@@ -80,3 +84,29 @@ def test_a_real_model_is_trained_replayed_labelled_exported_and_asked(
     page.wait_for_selector(".ch-streaming", state="detached")
     answers = page.locator(".ch-message[data-role=assistant] .tx-block").all_inner_texts()
     assert len(answers) == 2 and "Paris" in answers[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cell", ["dialogue-secret_code", "fresh-secret_code"])
+def test_every_method_trains_the_real_model_from_its_preset(real: Any, page: Any, cell: str) -> None:
+    """The preset that compares all methods, at one step each."""
+    page.set_default_timeout(2 * WAIT)
+    page.goto(f"{real.url}/new?preset=methods:{cell}")
+    page.wait_for_selector("#nr-form .rf-row")
+    config = yaml.safe_load(page.locator("#nr-yaml").input_value())
+    for stage in config["stages"]:
+        stage |= {"steps": 1, "tasks_per_step": 1, "group_size": 2}
+    config |= {"name": f"small {cell}", "preflight": {"tasks": 1, "samples": 2, "override": True}}
+    config["evaluation"] |= {"tasks": 1, "controls": ["hints", "contentless"], "bootstrap": 100}
+    page.locator("#nr-yaml").fill(yaml.safe_dump(config, sort_keys=False))
+    page.wait_for_function(
+        "name => document.querySelector('#nr-form [data-key=\"name\"]').value === name", arg=config["name"]
+    )
+    page.wait_for_function("document.querySelector('.nr-summary').innerText.includes('ready')")
+    page.locator("#nr-start").click()
+    page.wait_for_url(re.compile(r"/run\?run=\d+"))
+    page.wait_for_selector(".rl-badge[data-status=succeeded]")
+    table = page.locator(".rl-eval").first
+    table.wait_for()
+    for stage in config["stages"]:
+        assert f"{stage['name']}@1" in table.inner_text()
