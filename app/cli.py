@@ -46,8 +46,10 @@ class Guarded(TyperGroup):
             if ctx.params.get("debug"):
                 raise
             from app.console import fail
+            from rl2f_core.ranks import heard
 
-            fail(str(error))
+            if not heard(error):  # another process of the run, whose error it is, tells it
+                fail(str(error))
             raise typer.Exit(2) from error
         except BrokenPipeError as error:  # the reader of our output (head, less) went away
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -103,3 +105,7 @@ app.add_typer(config.app, name="config")
 def main() -> None:
     """The entry point of the `rl2f` command."""
     app(prog_name="rl2f")
+
+
+if __name__ == "__main__":
+    main()

@@ -30,7 +30,7 @@ from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerati
 from pydantic.fields import FieldInfo
 
 from rl2f_core import registry
-from rl2f_core.config import Component
+from rl2f_core.components import Component
 
 Node = dict[str, Any]
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "minLength", "maxLength", "pattern")

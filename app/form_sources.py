@@ -200,9 +200,9 @@ def problems_refusal(name: str) -> str | None:
     )
 
 
-def judge_refusal(name: str) -> str:
-    """Why a form may not have a judge's prompt template read: there is one shipped one, which is no name at all."""
-    return f"is a file, and a form reads none: {shorten(repr(name), 80)}; choose none for the shipped prompt"
+def file_refusal(name: str) -> str:
+    """Why a form may not name a file or a folder of the server's machine."""
+    return f"is a file or folder, and a form names none: {shorten(repr(name), 80)}; leave it empty for what is usual"
 
 
 def _below(path: Path, root: Path) -> bool:
@@ -216,7 +216,7 @@ def _below(path: Path, root: Path) -> bool:
 def source_errors(node: Node, data: Any, studio: Studio) -> list[FieldError]:
     """An error for every value in a field marked `known` that is not known."""
     refusals = {
-        "models": model_refusal, "endpoints": endpoint_refusal, "prompts": prompt_refusal, "judges": judge_refusal,
+        "models": model_refusal, "endpoints": endpoint_refusal, "prompts": prompt_refusal, "files": file_refusal,
         "problems": problems_refusal,
     }  # fmt: skip
     stored = {"runs": run_refusal, "checkpoints": adapter_refusal, "data": data_refusal}

@@ -98,9 +98,14 @@ def _fresh_prompts(op: Operations) -> None:
     op.add_column("turn", sa.Column("asked", sa.String(), nullable=True))
 
 
+def _places_of_workers(op: Operations) -> None:
+    """Where a worker is, where it is not on this machine."""
+    op.add_column("run", sa.Column("place", sa.Text(), nullable=False, server_default=""))
+
+
 STEPS: tuple[Callable[[Operations], None], ...] = (
     _first, _order_of_steps, _worth_of_hints, _leak_scans, _detector_board, _hints_of_models, _rescans,
-    _fresh_prompts,
+    _fresh_prompts, _places_of_workers,
 )  # fmt: skip
 NEWEST = len(STEPS)
 

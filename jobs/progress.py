@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 
+from jobs.executors.base import PLACE
 from jobs.records import write_progress
 from rl2f_core.config import BaseRun
 from rl2f_core.run import Progress
@@ -93,6 +94,7 @@ class FileProgress(Progress):
         self._thread = threading.Thread(target=self._write_until_the_end, name="progress", daemon=True)
         own = psutil.Process()
         self._data: dict[str, Any] = {"session": session, "pid": own.pid, "pid_started": own.create_time()}
+        self._data["place"] = os.environ.get(PLACE, "")
         self._moved("starting", 0.0, None, "")
         self._changed, self._written = True, 0.0
         self._said = float("-inf")

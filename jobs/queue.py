@@ -7,6 +7,7 @@ and what it says stands in the run's folder; so a server that comes back knows a
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from jobs.database import Database
 from jobs.errors import UnknownRunError
 from jobs.executors.base import Executor
 from jobs.executors.local import Local
-from jobs.slots import free_slots, read_slots
+from jobs.slots import Slots, free_slots, read_slots
 from jobs.status import ABORTING, NEXT, change, must_be
 from jobs.store import queue as store
 from jobs.store import runs, settings
@@ -75,7 +76,7 @@ class Queue:
         config = parse_yaml(config) if isinstance(config, str) else config
         if name is not None:
             config = parse_config({**config.model_dump(mode="json"), "name": name})
-        slots = read_slots(self.db)
+        slots = self._slots()
         staged = folder = folders.stage(self.studio, config)
         try:
             state = {"status": "queued"} if start else {"status": "stopped", "detail": "not started yet"}
@@ -193,23 +194,38 @@ class Queue:
     # -- what the scheduler does -------------------------------------------------------------------------------
     def dispatch(self) -> list[int]:
         """Start what waits and has a slot, in order; returns the runs that were started."""
-        if not runs.queued(self.db):
+        waiting = runs.queued(self.db)
+        if not waiting or self.paused:
             return []
-        slots, chosen = read_slots(self.db), []
+        slots, chosen = self._slots(), []
+        # asked before the transaction: nobody else must wait with a write until a cluster has answered
+        room = self.workers.executor.room() if any(run.device != "none" for run in waiting) else None
         with self.db.write() as session:
             if store.paused(session):
                 return []
             free = free_slots(slots, [(r.device, self.studio.folder(r.folder)) for r in store.active(session)])
             for run in store.queued(session):
-                if run.device == "cuda" and not slots.cuda:  # the devices have gone since it was added
-                    run.device = "cpu"
-                if (slot := free.take(run.device)) is None:
+                if room is not None and run.device != "none":
+                    slot, reason = room.take(run.config)
+                    if slot is not None:
+                        run.device = slot.partition(":")[2]
+                else:
+                    if run.device == "cuda" and not slots.cuda:  # the devices have gone since it was added
+                        run.device = "cpu"
+                    slot, reason = free.take(run.device), ""
+                if slot is None:
+                    if run.detail != reason:
+                        run.detail = reason
                     continue
                 now = self.clock()
-                change(run, "starting", sessions=run.sessions + 1, started=run.started or now, heartbeat=now)
+                change(run, "starting", detail="", sessions=run.sessions + 1, started=run.started or now, heartbeat=now)
                 run.pid = run.pid_started = None
                 chosen.append((run, slot))
         return [run.id for run, slot in chosen if run.id and self.workers.start(run, slots, slot)]
+
+    def _slots(self) -> Slots:
+        """What there is; runs that need a device are not this machine's where another executor starts them."""
+        return dataclasses.replace(read_slots(self.db), elsewhere=self.workers.executor.name != "local")
 
     def follow(self) -> None:
         """Bring what the workers say of themselves, and what their events say, into the database."""

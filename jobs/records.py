@@ -38,6 +38,8 @@ class Said:
     """Seconds left."""
     alive: float
     """When the worker last wrote."""
+    place: str = ""
+    """Where it is; see `jobs.executors.base.Handle`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,7 @@ def read_progress(folder: Path, session: int) -> Said | None:
             total=_number(data["overall_total"]),
             eta=_number(data["eta"]),
             alive=float(data["alive"]),
+            place=str(data.get("place", "")),
         )
     except (KeyError, TypeError, ValueError):
         return None
@@ -88,6 +91,15 @@ def write_exit(folder: Path, exit: Exit) -> None:
     """Leave an exit record for a worker that could not; a record that is there is replaced."""
     with contextlib.suppress(OSError):
         _replace(folder / EXIT, _encode(exit))
+
+
+def how_it_went(code: int | None) -> str:
+    """What to say of a worker that left no record, by its exit code (negative: minus the signal) where it is known."""
+    if code is not None and code < 0:
+        return f"the worker was killed by signal {-code}; see the log"
+    if code:
+        return f"the worker ended with code {code} and left no word; see the log"
+    return "the worker is gone and left no word: it was killed, or the machine went down"
 
 
 class ExitRecord:

@@ -34,12 +34,16 @@ class Slots:
     cpu: int = 1
     cuda: tuple[str, ...] = ()
     light: int = 2
+    elsewhere: bool = False
+    """Runs that need a device go to another place, which says at their start which one they get."""
 
     def device_of(self, config: BaseRun) -> str:
         """The slot class a run takes: cpu, cuda or none; raises `ConfigError` where there is no such device."""
         if getattr(registry.get("kind", str(getattr(config, "kind", "train"))), "light", False):
             return "none"
         wanted = getattr(config.model, "device", "auto")  # a kind may leave the model to the run that it reads
+        if self.elsewhere:
+            return "cuda" if wanted == "cuda" else "cpu"
         if wanted == "cuda" and not self.cuda:
             raise ConfigError(
                 "model.device: there is no CUDA device for runs here.",
@@ -117,11 +121,18 @@ def free_slots(slots: Slots, active: Iterable[tuple[str, Path]]) -> Free:
     """
     free = Free(slots)
     for device, folder in active:
-        free.used[device] += 1
         name = read_slot(folder)
+        if elsewhere(name):
+            continue
+        free.used[device] += 1
         if name.startswith("cuda:"):
             free.devices.add(name.removeprefix("cuda:"))
     return free
+
+
+def elsewhere(slot: str) -> bool:
+    """Whether a slot is none of this machine's."""
+    return ":" in slot and not slot.startswith("cuda:")
 
 
 def write_slot(folder: Path, name: str) -> None:
@@ -140,6 +151,8 @@ def read_slot(folder: Path) -> str:
 
 def environment(slots: Slots, name: str) -> Mapping[str, str]:
     """Variables that keep a worker to its slot."""
+    if elsewhere(name):
+        return {}
     if name.startswith("cuda:"):
         return {"CUDA_VISIBLE_DEVICES": name.removeprefix("cuda:")}
     made = {"CUDA_VISIBLE_DEVICES": ""}

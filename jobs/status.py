@@ -2,6 +2,8 @@
 
     queued → starting → running → stopping → succeeded | failed | stopped | interrupted
 
+A start for which a cluster has no room after all goes back to queued.
+
 Only `jobs.queue`, and for it `jobs.workers`, changes a status, and through this alone.
 """
 
@@ -15,7 +17,7 @@ from rl2f_core.errors import RunError
 
 NEXT: dict[str, frozenset[str]] = {
     "queued": frozenset({"starting", "stopped"}),
-    "starting": frozenset({"running", "stopping", "failed", "interrupted"}),
+    "starting": frozenset({"running", "stopping", "failed", "interrupted", "queued"}),
     "running": frozenset({"stopping", *ENDED}),
     "stopping": frozenset(ENDED),
     "failed": frozenset({"queued"}),

@@ -6,6 +6,7 @@ exports/           the only folder whose files are handed out
 backups/           copies of the database
 trash/             what was deleted, until retention removes it
 scheduler.lock     held by the one server that schedules
+ray.json, ray.log  the Ray cluster that was started on this machine, and what Ray says (executor ray)
 """
 
 from __future__ import annotations

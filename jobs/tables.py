@@ -61,6 +61,8 @@ class Run(SQLModel, table=True):
     pid: int | None = None
     pid_started: float | None = None
     """When the worker's process began, by the system's clock: a reused pid has another."""
+    place: str = _text()
+    """Where the worker is, as `jobs.executors.base.Handle.place` has it; empty on this machine."""
     sessions: int = 0
     """How often a worker was started for it."""
     phase: str = ""

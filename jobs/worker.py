@@ -10,11 +10,12 @@ import fcntl
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 from typing import IO
 
-from jobs.executors.base import SESSION
+from jobs.executors.base import LEASH, PLACE, SESSION
 from jobs.progress import FileProgress
 from jobs.records import ExitRecord
 from rl2f_core.errors import RL2FError, RunError
@@ -22,6 +23,8 @@ from rl2f_core.run import RunDir, execute
 from rl2f_core.stopping import StopSignal
 
 FAILED, MISUSED, INTERRUPTED = 1, 2, 130
+LOOK = 0.5
+"""Seconds between two looks whether the process at the other end of the leash is there."""
 
 
 def main(arguments: list[str]) -> int:
@@ -29,6 +32,7 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 1:
         print("Usage: python -m jobs.worker FOLDER", file=sys.stderr)
         return MISUSED
+    leashed()
     stop = StopSignal()
     with stop:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # the executor had it held back until now
@@ -39,6 +43,24 @@ def main(arguments: list[str]) -> int:
         except RL2FError as error:
             print(error, file=sys.stderr)
             return MISUSED
+
+
+def leashed() -> None:
+    """Where the worker was started on a leash, end it and its group at once when its parent is gone.
+
+    Its parent is then an actor of a cluster: without it nobody could stop the worker, and what it holds would be
+    given to others.
+    """
+    parent = int(os.environ.get(LEASH) or 0)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(LOOK)
+        os.write(2, b"--- the process that started this one is gone, so it ends\n")
+        os.killpg(0, signal.SIGKILL)
+
+    if parent:
+        threading.Thread(target=watch, name="leash", daemon=True).start()
 
 
 def _alone(run_dir: RunDir) -> IO[str]:
@@ -56,7 +78,8 @@ def _work(run_dir: RunDir, stop: StopSignal) -> int:
     """Run to the end, and say how it ended."""
     session = int(os.environ.get(SESSION) or 0)
     record = ExitRecord(run_dir.path, session)
-    print(f"--- session {session}, process {os.getpid()}, {time.strftime('%Y-%m-%d %H:%M:%S %z')}", flush=True)
+    at = f", {place}" if (place := os.environ.get(PLACE)) else ""
+    print(f"--- session {session}, process {os.getpid()}{at}, {time.strftime('%Y-%m-%d %H:%M:%S %z')}", flush=True)
     try:
         status, detail, code = _run(run_dir, stop, session)
     except KeyboardInterrupt:

@@ -11,12 +11,13 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from jobs import executors
 from jobs.database import Database
 from jobs.errors import StoreError, UnknownRunError
-from jobs.executors.base import SESSION, Executor, Handle, Launch
+from jobs.executors.base import SESSION, Executor, Handle, Launch, NoRoomError, executor_of
 from jobs.ingest import ingest
-from jobs.records import EXIT, LOG, PROGRESS, Exit, Said, read_exit, read_progress, write_exit
-from jobs.slots import Slots, environment, write_slot
+from jobs.records import EXIT, LOG, PROGRESS, Exit, Said, how_it_went, read_exit, read_progress, write_exit
+from jobs.slots import Slots, elsewhere, environment, write_slot
 from jobs.status import ABORTING, NEXT, change
 from jobs.store import queue as store
 from jobs.store import runs
@@ -37,6 +38,7 @@ class Workers:
 
     def __init__(self, db: Database, studio: Studio, executor: Executor, clock: Callable[[], float]) -> None:
         self.db, self.studio, self.executor, self.clock = db, studio, executor, clock
+        self._others: dict[str, Executor] = {}
         self._reading = threading.Lock()
         self.unread: set[int] = set()
         """Ended runs whose events are not all in the database."""
@@ -45,19 +47,38 @@ class Workers:
         """The worker of a run, or None where none was noted."""
         if run.pid is None or run.pid_started is None:
             return None
-        return Handle(run.pid, run.pid_started, str(self.studio.folder(run.folder)))
+        return Handle(run.pid, run.pid_started, str(self.studio.folder(run.folder)), run.place)
+
+    def of(self, name: str) -> Executor:
+        """An executor by name: runs that another one started than now starts them are looked after as well."""
+        if name == self.executor.name:
+            return self.executor
+        if name not in self._others:
+            self._others[name] = executors.make(name, self.studio)
+        return self._others[name]
+
+    def _looks_after(self, handle: Handle) -> Executor | None:
+        """The executor of a worker; None where this server lacks what it needs, so that nothing is known of it."""
+        try:
+            return self.of(handle.executor)
+        except RL2FError as error:
+            _log.warning("Nothing is known of the worker at %s. %s", handle.place, error)
+            return None
 
     def signal(self, run: Run) -> None:
         """Pass on to the worker what is asked of its run."""
         handle = self.handle(run)
         if handle is not None and run.status == "stopping":
-            (self.executor.kill if run.detail == ABORTING else self.executor.stop)(handle)
+            executor = self._looks_after(handle)
+            if executor is not None:
+                (executor.kill if run.detail == ABORTING else executor.stop)(handle)
 
     def gone(self, run: Run) -> bool:
         """Whether a run that should have a worker has none."""
         handle = self.handle(run)
         if handle is not None:
-            return not self.executor.alive(handle)
+            executor = self._looks_after(handle)
+            return executor is not None and not executor.alive(handle)
         waited = self.clock() - (run.heartbeat or 0.0)
         return waited > START_SECONDS or read_exit(self.studio.folder(run.folder), run.sessions) is not None
 
@@ -77,7 +98,11 @@ class Workers:
                 (folder / record).unlink(missing_ok=True)
             write_slot(folder, slot)
             variables = {**environment(slots, slot), SESSION: str(run.sessions)}
-            handle = self.executor.start(Launch(folder, folder / LOG, variables))
+            executor = self.of(executor_of(slot) if elsewhere(slot) else "local")
+            handle = executor.start(Launch(folder, folder / LOG, variables, slot))
+        except NoRoomError as error:
+            self._put_back(run, str(error))
+            return False
         except (RL2FError, OSError) as error:
             with self.db.write() as session:
                 change(store.locked(session, run.id or 0), "failed", detail=f"It could not be started. {error}",
@@ -86,13 +111,24 @@ class Workers:
         self._note(run, handle)
         return True
 
+    def _put_back(self, run: Run, reason: str) -> None:
+        """Let a run wait again whose place was taken before it was there."""
+        with self.db.write() as session:
+            row = store.locked(session, run.id or 0)
+            if row.sessions != run.sessions:
+                return
+            if row.status == "starting":
+                change(row, "queued", detail=reason)
+            elif row.status == "stopping":
+                change(row, "stopped", detail="stopped before it started", ended=self.clock())
+
     def _note(self, run: Run, handle: Handle) -> Run:
         """Keep the worker's process id; pass on what was asked of the run before it had one."""
         with self.db.write() as session:
             row = store.locked(session, run.id or 0)
             if row.sessions != run.sessions or row.status not in ACTIVE[1:]:
                 return row
-            row.pid, row.pid_started = handle.pid, handle.started
+            row.pid, row.pid_started, row.place = handle.pid, handle.started, handle.place
         self.signal(row)
         return row
 
@@ -103,7 +139,7 @@ class Workers:
         if said is None:
             return run
         if run.pid is None:  # the server died between the start of the worker and the note of its id
-            run = self._note(run, Handle(said.pid, said.pid_started, str(folder)))
+            run = self._note(run, Handle(said.pid, said.pid_started, str(folder), said.place))
         changes = _changes(run, said)
         if not changes and run.status != "starting":
             return run
@@ -126,12 +162,14 @@ class Workers:
         if held.sessions != run.sessions or held.status not in ACTIVE[1:]:
             return False
         run, folder, handle = held, self.studio.folder(held.folder), self.handle(held) or self.handle(run)
-        code = self.executor.exit_code(handle) if handle is not None else None
+        code = None
         if handle is not None:
-            self.executor.clean(handle)
+            executor = self.of(handle.executor)
+            code = executor.exit_code(handle)
+            executor.clean(handle)
         record = read_exit(folder, run.sessions)
         if record is None:
-            detail = "aborted" if run.detail == ABORTING else _how_it_went(run, code)
+            detail = "aborted" if run.detail == ABORTING else _how_it_went(run, handle, code)
             record = Exit(run.sessions, "interrupted", detail, self.clock(), code or 0)
             write_exit(folder, record)  # the folder tells the same as the database
         self.read(run, to_the_end=True)
@@ -145,6 +183,7 @@ class Workers:
                 change(row, "running")
             change(row, record.status, detail=record.detail, ended=record.time, eta=None, phase="")
             row.pid = row.pid_started = None
+            row.place = ""
         return True
 
     def read(self, run: Run, to_the_end: bool = False) -> None:
@@ -174,11 +213,8 @@ def _changes(run: Run, said: Said) -> dict[str, Any]:
     return changes
 
 
-def _how_it_went(run: Run, code: int | None) -> str:
+def _how_it_went(run: Run, handle: Handle | None, code: int | None) -> str:
     if run.pid is None:
         return "the worker never said that it is there; see the log"
-    if code is not None and code < 0:
-        return f"the worker was killed by signal {-code}; see the log"
-    if code:
-        return f"the worker ended with code {code} and left no word; see the log"
-    return "the worker is gone and left no word: it was killed, or the machine went down"
+    at = f" ({handle.place})" if handle is not None and handle.place else ""
+    return how_it_went(code) + at

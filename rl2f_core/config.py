@@ -10,17 +10,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    Field,
-    GetJsonSchemaHandler,
-    SerializeAsAny,
-    ValidationError,
-    model_validator,
-)
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from rl2f_core import registry
+from rl2f_core.components import component
 from rl2f_core.curricula import Curriculum
 from rl2f_core.errors import ConfigError, shorten
 from rl2f_core.fields import BASIC, KNOWN_CHECKPOINT, KNOWN_MODEL, KNOWN_PROMPT, BaseConfig
@@ -29,68 +22,6 @@ from rl2f_core.files import write_atomically as write_atomically
 from rl2f_core.matrix import cell, cells, is_matrix
 from rl2f_core.overrides import put
 from rl2f_core.schedules import GroupSize, Rate, Schedule, Temperature, number_at, whole_at
-
-
-class Component:
-    """Annotation of a field that holds the config of a registered component, narrowed by its `type`."""
-
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
-
-    def narrow(self, value: Any) -> Any:
-        """A dict (or a bare name) becomes the registered class's own Config."""
-        if isinstance(value, BaseModel):
-            self._refuse(getattr(value, "type", None))
-            return value
-        if isinstance(value, str):
-            value = {"type": value}
-        if not isinstance(value, dict) or "type" not in value:
-            raise ValueError(f"needs a `type`; known: {', '.join(self.names())}")
-        value = registry.long_form(self.kind, value)
-        self._refuse(value["type"])
-        if value["type"] not in self.names():
-            raise ValueError(f"unknown {self.kind} {value['type']!r}; known: {', '.join(self.names())}")
-        return registry.get(self.kind, value["type"]).Config.model_validate(value)  # type: ignore[attr-defined]
-
-    def names(self) -> list[str]:
-        """The registered names that a configuration can hold."""
-        return [name for name in registry.names(self.kind) if not _refusal(self.kind, name)]
-
-    def _refuse(self, name: Any) -> None:
-        if isinstance(name, str) and name in registry.names(self.kind) and (refusal := _refusal(self.kind, name)):
-            raise ValueError(refusal)
-
-    def __get_pydantic_json_schema__(self, schema: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        options = {}
-        for name in self.names():
-            options[name] = _inlined(registry.get(self.kind, name).Config.model_json_schema())  # type: ignore[attr-defined]
-        return {"oneOf": list(options.values()), "x-component": self.kind}
-
-
-def _refusal(kind: str, name: str) -> str:
-    """Why no configuration can hold a registered component; empty where it can."""
-    return str(getattr(registry.get(kind, name), "not_configurable", ""))
-
-
-def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
-    """A JSON schema without `$defs`: models that a component nests stand where they are used."""
-    known = schema.pop("$defs", {})
-
-    def walk(node: Any) -> Any:
-        if isinstance(node, list):
-            return [walk(item) for item in node]
-        if not isinstance(node, dict):
-            return node
-        found = known[node["$ref"].rpartition("/")[2]] if "$ref" in node else {}
-        return {key: walk(value) for key, value in {**found, **node}.items() if key != "$ref"}
-
-    return walk(schema)  # type: ignore[no-any-return]
-
-
-def component(kind: str) -> Any:
-    """The type of a component field."""
-    mark = Component(kind)
-    return Annotated[SerializeAsAny[BaseConfig], mark, BeforeValidator(mark.narrow)]
 
 
 class ModelConfig(BaseConfig):
@@ -133,13 +64,29 @@ class RolloutConfig(BaseConfig):
     context_length: int = Field(1024, ge=16)
     """Tokens a dialogue may have; the model's own limit applies too."""
     batch_size: int = Field(128, ge=1)
-    """Dialogues that are played at once."""
+    """Dialogues that are under way at once; as one ends, the next begins."""
+    schedule: Literal["continuous", "lockstep"] = "continuous"
+    """The dialogues are the same. continuous: each goes on as soon as its turn is done, and a model that teaches is
+    asked while others go on. lockstep: all turns under way end before the next ones begin."""
     history: Literal["dialogue", "fresh"] = "dialogue"
     """How the student is asked again after a hint. dialogue: the conversation goes on. fresh: a new prompt of one
     message with the problem, the last attempt and the hint, as in RLTF."""
     fresh_prompt: str = Field("revise", json_schema_extra=KNOWN_PROMPT)
     """Template of the fresh prompts: a shipped name, or the path of a `.txt` file. It is given `problem`, `attempt`
     and `hint`."""
+
+
+class ResourcesConfig(BaseConfig):
+    """What a run asks of a Ray cluster. On one machine alone only `actors` counts."""
+
+    cpus: float = Field(1, gt=0, le=1024)
+    """Cores asked for each of the run's processes."""
+    gpus: float | None = Field(None, ge=0, le=64)
+    """GPUs asked for each of the run's processes; None asks for one where `model.device` is cuda, or auto and the
+    cluster has any."""
+    actors: int = Field(0, ge=0, le=512)
+    """Further processes (Ray actors), each with the model, that play the dialogues for the one that learns; 0 plays
+    them there too."""
 
 
 class RewardConfig(BaseConfig):
@@ -214,6 +161,9 @@ class StageConfig(BaseConfig):
     """Unique in the run; checkpoints are called `name@step`."""
     method: component("method") = Field(json_schema_extra=BASIC)  # type: ignore[valid-type]
     """What is trained on, and how."""
+    trainer: Literal["own", "trl"] = "own"
+    """Whose loss and optimiser train it. own: ours. trl: TRL's GRPOTrainer, for stages whose rows its loss has a place
+    for (rlvr, rl2f, rltf_grpo, reinforce_pp); the dialogues and their credit are the same."""
     start_from: str | None = None
     """Weights to start from: None for the stage before (the base for the first), `base`, or an earlier stage's name."""
     steps: int = Field(ge=1, json_schema_extra=BASIC)
@@ -238,8 +188,14 @@ class StageConfig(BaseConfig):
     """Clip the gradient's global norm."""
     micro_batch_tokens: int = Field(4096, ge=16)
     """Tokens (padding included) in one forward and backward pass."""
+    recompute: Literal["auto", "always", "never"] = "auto"
+    """Compute activations again in the backward pass in place of keeping them (gradient checkpointing): slower, and
+    far less memory. auto: where a pass would not fit into what is free."""
     max_resamples: int = Field(0, ge=0)
     """Dynamic sampling: how many groups of equal returns may be re-drawn in a step."""
+    importance_cap: float | None = Field(None, gt=0)
+    """Truncated importance sampling: weigh each sampled token by learner / sampler probability before the update, at
+    most this (2 to 10 are usual). None does not correct; of use where the sampler's numbers differ, as vLLM's do."""
     reference: Literal["base", "stage_start"] = "stage_start"
     """π_ref of the KL stream: the base model, or the weights this stage started from."""
     temperature: Temperature | Schedule[Temperature] | None = None
@@ -296,7 +252,7 @@ class BaseRun(BaseConfig):
     """Fixes tasks, sampling and initial adapter weights."""
     model: ModelConfig = Field(default_factory=ModelConfig)
     """The student's base."""
-    backend: component("backend") = Field("hf")  # type: ignore[valid-type, assignment]
+    backend: component("backend") = Field("auto")  # type: ignore[valid-type, assignment]
     """What generates."""
     environment: component("environment") = Field(json_schema_extra=BASIC)  # type: ignore[valid-type]
     """Tasks and verifier."""
@@ -308,6 +264,8 @@ class BaseRun(BaseConfig):
     """Reward terms."""
     rollout: RolloutConfig = Field(default_factory=RolloutConfig)
     """Dialogues."""
+    resources: ResourcesConfig = Field(default_factory=ResourcesConfig)
+    """On a cluster."""
     evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig)
     """Measurement."""
     lora: LoraConfig = Field(default_factory=LoraConfig)
@@ -354,6 +312,8 @@ class RunConfig(BaseRun):
 
     @model_validator(mode="after")
     def _stages_fit(self) -> RunConfig:
+        from rl2f_core.methods.fitting import check_trainer
+
         seen: list[str] = []
         for stage in self.stages:
             if stage.name in seen or stage.name in ("base", "stages"):
@@ -370,6 +330,7 @@ class RunConfig(BaseRun):
                     f"stage {stage.name!r}: {stage.method.type} cannot learn where rollout.history is "  # type: ignore[attr-defined]
                     f"{self.rollout.history!r}; set rollout.history: {method.histories[0]}"
                 )
+            check_trainer(stage, method)
             check = getattr(stage.method, "check_stage", None)
             if check is not None:
                 for step in stage.breakpoints():

@@ -22,8 +22,8 @@ studio's runs."""
 KNOWN_ENDPOINT: dict[str, Any] = {"known": "endpoints"}
 """Mark of a field with an address that is asked: a form takes this machine's own and those that the server's
 `RL2F_ENDPOINTS` lists."""
-KNOWN_JUDGE: dict[str, Any] = {"known": "judges"}
-"""Mark of a field that holds a judge's prompt template: a form takes none but the shipped one."""
+KNOWN_FILE: dict[str, Any] = {"known": "files"}
+"""Mark of a field that names a file or a folder of this machine: a form takes none."""
 KNOWN_PROBLEMS: dict[str, Any] = {"known": "problems"}
 """Mark of a field that names a set of mathematical problems: a form takes those known by name and reads no file."""
 KNOWN_PROMPT: dict[str, Any] = {"known": "prompts"}

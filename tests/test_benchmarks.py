@@ -89,6 +89,41 @@ def test_engine_and_plain_loop_play_the_same_dialogues_where_nothing_is_left_to_
     assert len({tuple(tokens) for tokens in ours}) == 2  # one dialogue a task
 
 
+def test_turns_end_at_every_token_with_the_same_probability(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+    from benchmarks.schedules import ending
+
+    from rl2f_core.backends import _torch
+
+    def plain(model: object, hidden: torch.Tensor) -> torch.Tensor:
+        return hidden.clone()
+
+    monkeypatch.setattr(_torch, "logits_of", plain)
+    logits = torch.tensor([[0.0, 3.0, 9.0], [2.0, 2.0, -5.0]])
+    with ending(2, mean=16):
+        p = _torch.logits_of(None, logits).softmax(1)
+    assert p[:, 2].tolist() == pytest.approx([1 / 16, 1 / 16])
+    assert (p[:, 0] / p[:, 1]).tolist() == pytest.approx([2.718281828**-3, 1.0])
+    assert _torch.logits_of is plain
+
+
+@pytest.mark.slow
+def test_the_benchmark_of_schedules_plays_the_same_dialogues_and_prints_its_ratios(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from benchmarks import schedules
+
+    sizes = "--repeats 1 --dialogues 12 --batch 5 --turns 2 --max-new-tokens 16 --mean 6 --counts 8 16 --device cpu"
+    schedules.main(["--model", str(tiny), "--dtype", "float32", *sizes.split(), "--out", str(tmp_path / "out.json")])
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert found["schedules"]["same"][0] == 1.0
+    steps = {name: answers[0]["steps"] for name, answers in found["schedules"]["answers"].items()}
+    assert steps["continuous"] < steps["lockstep"]
+    assert set(found["by_number"]) == {"8", "16"}
+    text = capsys.readouterr().out
+    assert "times as fast as lock-step" in text and "ms of CPU a dialogue" in text
+
+
 @pytest.fixture(scope="module")
 def found(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, dict]]:
     """What a tiny run prints, and the numbers that it writes."""
@@ -104,9 +139,10 @@ def found(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, di
 
 
 @pytest.mark.slow
-def test_a_tiny_run_prints_both_ratios_the_memory_and_the_ceiling(found: tuple[str, dict[str, dict]]) -> None:
+def test_a_tiny_run_prints_all_ratios_the_memory_and_the_ceiling(found: tuple[str, dict[str, dict]]) -> None:
     text, numbers = found
-    for name, against in (("rollout", "eager"), ("update", "TRL eager")):
+    sides = {"rollout": "eager", "update": "TRL eager", "tool loop": "TRL eager", "step": "TRL eager"}
+    for name, against in sides.items():
         ratio = numbers[name]["ratio"]["median"]
         assert ratio > 0
         assert f"{ratio:.2f} ({ratio:.2f}–{ratio:.2f}) times as fast as {against}" in text

@@ -11,10 +11,10 @@ import pytest
 from pydantic import ValidationError
 
 from rl2f_core import registry
+from rl2f_core.components import Component
 from rl2f_core.config import (
     BaseConfig,
     BaseRun,
-    Component,
     RunConfig,
     apply_override,
     describe,
@@ -94,7 +94,7 @@ def test_an_unknown_key_inside_is_named_by_its_path(change: dict[str, Any], wher
         ({"stages": [stage("a", {"type": ["rl2f"]})]}, "stages.0.method", "unknown method"),
         ({"environment": "sudoku"}, "environment", "unknown environment 'sudoku'; known: arithmetic"),
         ({"teacher": {"type": "shuffled", "source": "shuffled"}}, "teacher.source", "cannot be shuffled"),
-        ({"backend": "nope"}, "backend", "known: fake, hf"),
+        ({"backend": "nope"}, "backend", "known: auto, fake, hf, vllm"),
     ],
 )
 def test_a_wrong_value_is_named_by_its_field(change: dict[str, Any], where: str, what: str) -> None:
@@ -167,7 +167,7 @@ def test_configurations_cannot_be_changed() -> None:
 # -- components ----------------------------------------------------------------------------------------------------
 def test_a_bare_name_is_the_component_with_its_defaults() -> None:
     assert make(environment="arithmetic") == make(environment={"type": "arithmetic"})
-    assert make().teacher.type == "scripted" and make().backend.type == "hf"  # type: ignore[attr-defined]
+    assert make().teacher.type == "scripted" and make().backend.type == "auto"  # type: ignore[attr-defined]
     assert [d.type for d in make().leaks.detectors] == ["exact", "equivalent"]  # type: ignore[attr-defined]
 
 
@@ -240,7 +240,7 @@ def test_yaml_there_and_back_is_the_same_byte_for_byte(tmp_path: Path) -> None:
 
 
 def test_every_default_is_written_out() -> None:
-    text = dump_yaml(make())
+    text = dump_yaml(make(backend="hf"))
     for name in ("temperature", "resample_tries", "max_grad_norm", "score_batch_tokens", "right_first", "override"):
         assert f"{name}:" in text
 

@@ -240,6 +240,14 @@ def check_backend(backend: Backend) -> None:
     assert backend.generate(prompts, Sampling(5)) == said
     backend.forget()
     assert [g.token_ids for g in backend.generate(prompts[::-1], Sampling(5))] == [g.token_ids for g in said[::-1]]
+    backend.forget()
+    with backend.session() as session:
+        tickets = session.submit(prompts[:2], Sampling(5))
+        session.step()
+        tickets += session.submit(prompts[2:], Sampling(5))
+        while session.busy:
+            session.step()
+    assert [t.generation and t.generation.token_ids for t in tickets] == [g.token_ids for g in said]
     for generation in said:
         assert 1 <= len(generation.token_ids) == len(generation.logprobs) <= 5
         assert all(p <= 0 for p in generation.logprobs)

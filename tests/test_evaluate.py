@@ -16,7 +16,7 @@ from rl2f_core.backends.base import Generation, Prompt, Sampling
 from rl2f_core.backends.fake import FakeBackend
 from rl2f_core.config import BaseRun, parse_config
 from rl2f_core.errors import AdapterError, DataError
-from rl2f_core.evaluation.evaluate import Player, _joined, _path, evaluate_run, levels_of, read_dialogues
+from rl2f_core.evaluation.evaluate import Player, _joined, _path, evaluate_run, levels_of, read_dialogues, waves
 from rl2f_core.evaluation.report import EvaluationReport
 from rl2f_core.events import DialogueEvent, JsonlSink, LogEvent, MetricEvent, StatusEvent, read_events
 from rl2f_core.rollout.build import build_environment
@@ -120,8 +120,18 @@ def test_going_on_from_shared_first_attempts_gives_what_playing_from_the_start_g
     whole = player._engine(control).play(player._requests(), policy="base", max_turns=player.turns)
     timed = {"turns": {"__all__": {"hint": {"usage"}}}}
     wanted = [rollout.dialogue.model_dump(exclude=timed) for rollout in whole]
-    assert [dialogue.model_dump(exclude=timed) for dialogue in player.play("base", control, None)] == wanted
+    assert [dialogue.model_dump(exclude=timed) for dialogue in player.play({"base": None}, control)["base"]] == wanted
     assert max(len(rollout.dialogue.turns) for rollout in whole) == 3
+
+
+def test_checkpoints_play_side_by_side_as_far_as_they_fill_the_backend() -> None:
+    def size(tasks: int, wide: int, batch_size: int = 128) -> list[int]:
+        evaluation = {"tasks": tasks, "samples": 2, "controls": ["hints"]}
+        player = Player(make_config(evaluation=evaluation, rollout={"batch_size": batch_size}), Recording(script=guess))
+        player.engine.backend.wide = wide
+        return [len(wave) for wave in waves(list("abcde"), player)]
+
+    assert size(8, 64) == [4, 1] and size(8, 64, batch_size=32) == [2, 2, 1] and size(8, 8) == [1] * 5
 
 
 def test_the_budget_is_the_same_number_of_attempts_of_the_same_length(played: Played) -> None:
@@ -236,7 +246,7 @@ def test_the_report_is_written_in_every_form(played: Played) -> None:
 
 
 def test_progress_counts_pairs_to_the_end(played: Played) -> None:
-    assert [(p, d, t) for p, d, t in played.told] == [("evaluation", k, 15) for k in range(16)]
+    assert [(p, d, t) for p, d, t in played.told] == [("evaluation", k, 15) for k in range(0, 16, len(NAMES))]
 
 
 def test_names_that_look_alike_have_files_of_their_own(tmp_path: Path) -> None:
@@ -263,11 +273,11 @@ def test_settings_that_are_left_open_are_those_of_training() -> None:
     evaluation = {"tasks": 2, "samples": 1, "split": "validation", "seed": 5}
     player = Player(make_config(evaluation=evaluation), Recording(script=guess))
     assert player.turns == 7 and {t.split for t in player.tasks} == {"validation"}
-    (one, two) = player.play("base", "contentless", None)
+    (one, two) = player.play({"base": None}, "contentless")["base"]
     assert [one.seed, two.seed] == [derive_seed(5, 0, 0), derive_seed(5, 1, 0)] and one.policy == "base"
     hot = make_config(evaluation=evaluation | {"temperature": 1.5, "max_turns": 2})
     backend = Recording(script=lambda text, rng: "no")
-    assert [len(d.turns) for d in Player(hot, backend).play("x", "hints", "x")] == [2, 2]
+    assert [len(d.turns) for d in Player(hot, backend).play({"x": "x"}, "hints")["x"]] == [2, 2]
     assert {(s.temperature, a) for _, s, a in backend.asked} == {(1.5, "x")}
 
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from rl2f_core.backends._decode import Decoder, draw_tokens
 from rl2f_core.backends.base import Generation, Prompt, Sampling
-from rl2f_core.backends.hf import HFBackend, draw_tokens
+from rl2f_core.backends.hf import HFBackend
 from rl2f_core.config import ModelConfig
 from rl2f_core.errors import AdapterError, RunError
 from rl2f_core.types import TurnStop
@@ -121,14 +122,18 @@ def likeliest(backend: HFBackend, tokens: Sequence[int]) -> int:
 
 def test_the_same_tokens_with_and_without_the_cache_between_turns(backend: HFBackend, make: Any) -> None:
     fresh = make(keep_cache=False)
-    assert backend._keeps and not fresh._keeps
+    before = backend._decoder.read_count
     assert_same(play(backend, 7), play(fresh, 7), 1e-4)
-    assert fresh._cache is None
+    assert fresh._decoder.read_count > backend._decoder.read_count - before and not any(fresh._decoder.keys)
 
 
 @pytest.mark.parametrize("batch", [1, 3, 7])
 def test_the_same_tokens_in_any_company(backend: HFBackend, batch: int) -> None:
     assert_same(play(backend, 7), play(backend, 7, batch=batch), 1e-4)
+
+
+def test_the_same_tokens_when_long_prompts_are_read_in_pieces(backend: HFBackend, make: Any) -> None:
+    assert_same(play(backend, 4, turns=2), play(make(read_batch_tokens=16), 4, turns=2), 1e-4)
 
 
 def test_rows_may_leave_and_change_places_between_turns(backend: HFBackend) -> None:
@@ -144,21 +149,40 @@ def test_rows_may_leave_and_change_places_between_turns(backend: HFBackend) -> N
     assert_same([kept], [backend.generate(chosen, SAMPLING)], 1e-4)
 
 
-def test_a_model_with_windows_reads_everything_anew(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from types import SimpleNamespace
+def test_a_model_with_windows_says_what_the_library_has_it_say(tmp_path: Path, tiny: Path) -> None:
+    """Every second layer of this model looks 8 tokens back; the library computes the same without our cache."""
+    import shutil
 
-    from rl2f_core.backends import _torch
+    import torch
+    from transformers import Qwen2Config, Qwen2ForCausalLM
 
-    assert _torch.plain_attention(SimpleNamespace(layer_types=["full_attention"] * 2, sliding_window=None))
-    assert not _torch.plain_attention(SimpleNamespace(layer_types=["full_attention", "sliding_attention"]))
-    assert not _torch.plain_attention(SimpleNamespace(sliding_window=512))
-    assert _torch.plain_attention(SimpleNamespace(sliding_window=512, use_sliding_window=False))
-    assert not _torch.plain_attention(SimpleNamespace(attn_logit_softcapping=50.0))
-    plain = make()
-    monkeypatch.setattr(_torch, "plain_attention", lambda config: False)
-    windowed = make()
-    assert not windowed._keeps and windowed.model.config._attn_implementation == "sdpa"
-    assert_same(play(plain, 5), play(windowed, 5), 1e-4)  # the library's attention and ours agree
+    plain = json.loads((tiny / "config.json").read_text())
+    sizes = ("vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads")
+    config = Qwen2Config(
+        **{name: plain[name] for name in sizes}, num_hidden_layers=2, use_sliding_window=True, sliding_window=8,
+        layer_types=["full_attention", "sliding_attention"], max_position_embeddings=512,
+    )  # fmt: skip
+    folder = tmp_path / "windowed"
+    shutil.copytree(tiny, folder, ignore=shutil.ignore_patterns("*.safetensors", "config.json"))
+    torch.manual_seed(0)
+    model = Qwen2ForCausalLM(config).eval()
+    model.save_pretrained(folder)
+    windowed = HFBackend(HFBackend.Config(), ModelConfig(name=str(folder), dtype="float32", device="cpu"))
+    cold = Sampling(max_new_tokens=6, temperature=1e-4)
+    start = opening(windowed)
+    (first,) = windowed.generate([Prompt(start, 1, "d")], cold)
+    after = start + first.token_ids + (5, 6, 7)
+    read = windowed._decoder.read_count
+    (second,) = windowed.generate([Prompt(after, 2, "d")], cold)
+    assert windowed._decoder.read_count - read == 3 + 1 + 5  # what is new, the last token, and all drawn but the last
+    for before, said in ((start, first), (after, second)):
+        tokens = before
+        for token in said.token_ids:
+            with torch.inference_mode():
+                out = model(input_ids=torch.tensor([list(tokens)])).logits[0, -1]
+                out[list(windowed.tokenizer.banned_ids)] = float("-inf")
+            assert token == int(out.argmax())
+            tokens += (token,)
 
 
 # -- log-probabilities ---------------------------------------------------------------------------------------------
@@ -192,7 +216,7 @@ def test_log_probabilities_are_those_that_the_learner_computes(backend: HFBacken
         wanted_BT[i, len(p.token_ids) : len(row)] = True
     with torch.inference_mode():
         logp_N, entropy_N = selected_logprobs(
-            backend.model, ids_BT, valid_BT, wanted_BT, temperature=temperature, banned=backend._banned
+            backend.model, ids_BT, valid_BT, wanted_BT, temperature=temperature, banned=backend._decoder.banned
         )
     assert logp_N.tolist() == pytest.approx([p for g in said for p in g.logprobs], abs=1e-4)
     assert bool((entropy_N > 0).all())
@@ -298,37 +322,57 @@ def grown(backend: HFBackend, prompt: Prompt, said: Generation) -> Prompt:
     return Prompt(prompt.token_ids + said.token_ids + more, prompt.seed + 7, prompt.key)
 
 
-def test_the_cache_is_used_again_only_where_the_prompt_extends_what_it_holds(backend: HFBackend) -> None:
+def reads(backend: HFBackend, *asked: Prompt, adapter: str | None = None) -> int:
+    """Tokens that the model reads in order to answer with one token each."""
+    before = backend._decoder.read_count
+    backend.generate(asked, Sampling(1), adapter)
+    return backend._decoder.read_count - before
+
+
+def test_only_what_no_row_holds_is_read(backend: HFBackend, adapters: dict[str, Path]) -> None:
     first = prompts(backend, 2)
     said = backend.generate(first, SAMPLING)
-    held = list(backend._cache.tokens)
     longer = [grown(backend, p, g) for p, g in zip(first, said, strict=True)]
-    assert all(longer[i].token_ids[: len(held[i])] == held[i] for i in range(2))
-    assert backend._reusable(longer, None) == [0, 1]
-    assert backend._reusable(longer[::-1], None) == [1, 0]
-    assert backend._reusable(longer, "policy") is None  # other weights
-    assert backend._reusable([longer[0], Prompt(longer[1].token_ids, 1, "stranger")], None) is None
-    assert backend._reusable([Prompt(longer[0].token_ids, 1, "")], None) is None
-    assert backend._reusable([Prompt(held[0], 1, "d0")], None) is None  # nothing new to read
-    changed = (longer[0].token_ids[0] + 1, *longer[0].token_ids[1:])
-    assert backend._reusable([Prompt(changed, 1, "d0")], None) is None
-    assert backend._reusable([Prompt(longer[1].token_ids, 1, "d0")], None) is None  # another dialogue's tokens
+    new = [len(p.token_ids) - len(backend._decoder.held(p.key)) for p in longer]
+    assert all(n < len(p.token_ids) / 2 for n, p in zip(new, longer, strict=True))
+    assert reads(backend, *longer[::-1]) == sum(new)
+    assert reads(backend, *longer) == 2  # the last token is read again, for what comes after it
+    backend.load_adapter("wide", adapters["wide"])
+    assert reads(backend, *longer[:1], adapter="wide") == len(longer[0].token_ids)  # other weights
+    changed = Prompt((longer[0].token_ids[0] + 1, *longer[0].token_ids[1:]), 1, "d0")
+    assert reads(backend, changed) == len(changed.token_ids)
+    backend.forget()
+    assert reads(backend, *longer) == len(longer[0].token_ids) + len(longer[1].token_ids) - alike(longer)
+
+
+def alike(asked: Sequence[Prompt]) -> int:
+    """Tokens that two prompts begin with."""
+    return next(i for i, (a, b) in enumerate(zip(*(p.token_ids for p in asked), strict=False)) if a != b)
+
+
+def test_a_groups_opening_is_read_once(backend: HFBackend) -> None:
+    one, other = opening(backend), opening(backend, "What is 5 + 5?")
+    group = [Prompt(one, seed, f"d{seed}") for seed in range(8)]
+    assert reads(backend, *group) == len(one) + 7  # and by each of the others its last token
+    backend._decoder.leave(p.key for p in group)
+    assert reads(backend, Prompt(one, 9, "later")) == 1  # from a row that a dialogue has left
+    again = [Prompt(other, 0, "e"), Prompt(one, 1, "f")]
+    assert reads(backend, *again) == len(other) - alike(again) + 1
 
 
 def test_a_question_to_a_teacher_between_two_turns_leaves_the_students_cache_as_it_is(backend: HFBackend) -> None:
     first = prompts(backend, 3)
     said = backend.generate(first, SAMPLING)
-    held, tokens = backend._cache, list(backend._cache.tokens)
+    held = [backend._decoder.held(p.key) for p in first]
     asked = Prompt(opening(backend, "Hint?"), 9)
     alone = backend.generate([asked, asked], SAMPLING)
-    assert backend._cache is held and held.tokens == tokens
+    assert [backend._decoder.held(p.key) for p in first] == held and all(held)
     longer = [grown(backend, p, g) for p, g in zip(first, said, strict=True)]
-    assert backend._reusable(longer, None) == [0, 1, 2]
     went_on = backend.generate(longer, SAMPLING)
     backend.forget()
     assert [g.token_ids for g in backend.generate(longer, SAMPLING)] == [g.token_ids for g in went_on]
     backend.forget()
-    assert backend.generate([asked, asked], SAMPLING) == alone and backend._cache is None
+    assert ids(backend.generate([asked, asked], SAMPLING)) == ids(alone) and not any(backend._decoder.keys)
 
 
 def test_a_prompt_under_a_known_name_with_other_tokens_gets_its_own_answer(backend: HFBackend) -> None:
@@ -342,13 +386,14 @@ def test_a_prompt_under_a_known_name_with_other_tokens_gets_its_own_answer(backe
     assert_same([got], [backend.generate([other], SAMPLING)], 1e-5)
 
 
-def test_after_an_error_the_cache_is_forgotten(backend: HFBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_an_error_the_cache_holds_what_it_says(backend: HFBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     first = prompts(backend, 2)
     said = backend.generate(first, SAMPLING)
     longer = [grown(backend, p, g) for p, g in zip(first, said, strict=True)]
     with monkeypatch.context() as broken, pytest.raises(KeyboardInterrupt):
-        broken.setattr(HFBackend, "_decode", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt()))
+        broken.setattr(Decoder, "_draw", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt()))
         backend.generate(longer[::-1], SAMPLING)
+    assert not backend._decoder.busy
     got = backend.generate(longer, SAMPLING)
     backend.forget()
     assert_same([got], [backend.generate(longer, SAMPLING)], 1e-4)
@@ -407,7 +452,6 @@ def test_new_weights_under_an_old_name_are_used_at_once(backend: HFBackend, adap
     said = []
     for folder in (adapters["wide"], adapters["narrow"]):
         backend.load_adapter("policy", folder)
-        assert backend._cache is None
         assert backend.score([row], adapter="policy")[0] == pytest.approx(
             json.loads((folder / "scores.json").read_text()), abs=1e-4
         )

@@ -271,12 +271,10 @@ def tiny_backend(tiny: Path) -> HFBackend:
     class RecordingHF(HFBackend):
         """Keeps prompts and answers."""
 
-        def generate(
-            self, prompts: Sequence[Prompt], sampling: Sampling, adapter: str | None = None
-        ) -> list[Generation]:
-            said = super().generate(prompts, sampling, adapter)
-            self.asked = [*getattr(self, "asked", []), *zip(prompts, said, strict=True)]
-            return said
+        def submit(self, prompts: Sequence[Prompt], sampling: Sampling, adapter: str | None) -> list[Any]:
+            tickets = super().submit(prompts, sampling, adapter)
+            self.asked = [*getattr(self, "asked", []), *tickets]
+            return tickets
 
     return RecordingHF(HFBackend.Config(), ModelConfig(name=str(tiny), dtype="float32", device="cpu"))
 
@@ -290,7 +288,7 @@ def test_a_real_tokenizer_is_given_the_streams_tokens_too(environment: str, tiny
     groups = play(engine, tasks, size=2)
     streams = {r.dialogue.id: r.streams[0] for _, r in rollouts_of(groups)}
     assert len(tiny_backend.asked) >= 8
-    for prompt, said in tiny_backend.asked:
+    for prompt, said in ((ticket.prompt, ticket.generation) for ticket in tiny_backend.asked):
         stream, start = streams[prompt.key], len(prompt.token_ids)
         end = start + len(said.token_ids)
         assert stream.token_ids[:start] == prompt.token_ids and stream.token_ids[start:end] == said.token_ids

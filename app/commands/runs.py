@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rl2f_core.config import BaseRun
     from rl2f_core.kinds.eval import Target
     from rl2f_core.run import RunDir
+    from rl2f_core.stopping import StopSignal
 
 Sets = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override one value; may be repeated.")]
 RESUMED = {"eval": "eval", "fork": "fork", "hint_value": "hint-value", "levels": "levels"}
@@ -49,10 +50,13 @@ def train(
 
 
 def create(config: BaseRun, out: Path | None) -> RunDir:
-    """A run's new folder: `out`, or one below runs/."""
+    """A run's new folder: `out`, or one below runs/. Where `accelerate launch` started several processes, all get the
+    one that the main process makes."""
+    from rl2f_core.ranks import here, join, launched
     from rl2f_core.run import RunDir
 
-    return RunDir.create(out or folder_for(config.name), config)
+    ranks = join(config.model.device) if launched() > 1 and hasattr(config, "model") else here()
+    return RunDir(ranks.from_main(lambda: RunDir.create(out or folder_for(config.name), config).path))
 
 
 def folder_for(name: str, parent: Path = Path("runs")) -> Path:
@@ -72,22 +76,29 @@ def execute_in(run_dir: RunDir) -> None:
     from app.progress import TerminalProgress
     from rl2f_core.errors import RL2FError
     from rl2f_core.events import JsonlSink
+    from rl2f_core.ranks import heard, here, join, launched, leave
     from rl2f_core.run import execute
     from rl2f_core.stopping import StopSignal
 
     config = run_dir.config()
     kind = str(getattr(config, "kind", "train"))
     again = f"rl2f {RESUMED.get(kind, 'train')} --resume {run_dir.path}"
-    err().print(f"Run {run_dir.path} (seed {config.seed})", markup=False)
     stop = StopSignal()
     try:
+        ranks = join(config.model.device) if launched() > 1 and hasattr(config, "model") else here()
+        if not ranks.main:
+            _follow(config, run_dir, stop)
+            return
+        err().print(f"Run {run_dir.path} (seed {config.seed})", markup=False)
         with stop, TerminalProgress() as progress:
             ended = execute(config, run_dir, JsonlSink(run_dir.events_path), stop, progress)
+        leave()
     except KeyboardInterrupt:
         err().print(f"\nEnded at once. Go on with: {again}", markup=False)
         raise typer.Exit(130) from None
-    except RL2FError:
-        err().print(f"The run's folder is {run_dir.path}", markup=False)
+    except RL2FError as error:
+        if not heard(error):
+            err().print(f"The run's folder is {run_dir.path}", markup=False)
         raise
     if ended.status == "stopped":
         err().print(f"Stopped and saved. Go on with: {again}", markup=False)
@@ -96,6 +107,26 @@ def execute_in(run_dir: RunDir) -> None:
         if report.is_file():
             out().print(report.read_text(encoding="utf-8"), markup=False)
     next_steps(run_dir, kind)
+
+
+def _follow(config: BaseRun, run_dir: RunDir, stop: StopSignal) -> None:
+    """Work on a run that the main process speaks for; only what it does not know is told."""
+    from app.console import err
+    from rl2f_core.errors import RL2FError
+    from rl2f_core.events import JsonlSink
+    from rl2f_core.ranks import heard, here, leave
+    from rl2f_core.run import execute
+
+    try:
+        with stop:
+            execute(config, run_dir, JsonlSink(run_dir.events_path), stop)
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    except RL2FError as error:
+        if not heard(error):
+            err().print(f"Process {here().rank}: {error}", markup=False)
+        raise typer.Exit(2) from error
+    leave()
 
 
 def next_steps(run_dir: RunDir, kind: str) -> None:

@@ -29,6 +29,9 @@ def serve(
     studio: Annotated[
         Path | None, typer.Option(help="Folder of database and runs; else RL2F_STUDIO, else ./studio.")
     ] = None,
+    executor: Annotated[
+        str, typer.Option(envvar="RL2F_EXECUTOR", help="Where runs are worked on: local, or ray (RAY_ADDRESS).")
+    ] = "local",
     password_env: Annotated[
         str | None, typer.Option(metavar="NAME", help="Environment variable that holds the password.")
     ] = None,
@@ -48,10 +51,12 @@ def serve(
     with contextlib.ExitStack() as stack:
         stack.enter_context(listener)
         port = listener.getsockname()[1]
-        context = open_studio(studio, f"http://{_shown(host)}:{port}")
+        context = open_studio(studio, f"http://{_shown(host)}:{port}", executor)
         stack.callback(_close, context)
         if context.read_only:
             console.print(f"{context.holder} This one is read-only.", markup=False, soft_wrap=True)
+        elif said := context.queue.workers.executor.described():
+            console.print(said, markup=False, soft_wrap=True)
         from app.server import create_app
 
         app = create_app(context, host, port, password, allow_host or ())
@@ -59,18 +64,24 @@ def serve(
     console.print("The server has ended. Runs that were under way go on.", markup=False)
 
 
-def open_studio(folder: Path | str | None, address: str = "") -> Context:
-    """The studio with its services started, at `address`; read-only where another server holds it."""
+def open_studio(folder: Path | str | None, address: str = "", executor: str = "local") -> Context:
+    """The studio with its services started, at `address`; read-only where another server holds it.
+
+    Raises `UnknownNameError` where there is no such executor, `RunError` where a package for it is missing.
+    """
     from app.context import Context
+    from jobs import executors
     from jobs.database import Database
     from jobs.queue import Queue
     from jobs.scheduler import Scheduler, SchedulerHeld
     from jobs.studio import Studio
 
-    studio = Studio(folder).create()
+    studio = Studio(folder)
+    chosen = executors.make(executor, studio)
+    studio.create()
     db = Database(studio.database_url())
     db.migrate()
-    queue = Queue(db, studio)
+    queue = Queue(db, studio, chosen)
     scheduler = Scheduler(db, studio, queue, address=address)
     try:
         scheduler.start()

@@ -152,7 +152,7 @@
       const lines = `${run.bad_lines} line${run.bad_lines === 1 ? "" : "s"} of the run's events could not be read and ${run.bad_lines === 1 ? "was" : "were"} left out.`;
       fill(this.notices,
         active && run.status !== "queued" ? el("div", { class: "rl-progress", dataset: run.total ? {} : { unknown: "1" } }, el("i", { style: { width: `${run.total ? Math.min(100, (100 * run.done) / run.total) : 30}%` } })) : null,
-        run.status === "queued" ? el("div", { class: "rl-alert" }, "It waits in the queue, and starts by itself when its turn comes. ", el("a", { href: links.runs() }, "See the queue")) : null,
+        run.status === "queued" ? el("div", { class: "rl-alert" }, "It waits in the queue, and starts by itself when its turn comes. ", run.detail ? `${run.detail} ` : null, el("a", { href: links.runs() }, "See the queue")) : null,
         run.detail && ["failed", "interrupted", "stopped"].includes(run.status) ? el("div", { class: "rl-alert", dataset: { kind: run.status === "failed" ? "error" : "" } }, run.detail) : null,
         run.bad_lines ? el("div", { class: "rl-alert" }, lines) : null);
     }

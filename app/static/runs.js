@@ -274,7 +274,7 @@ rl2f.widget("runs", (root) => {
       el("td", { class: "runs-box" }, box),
       el("td", { class: "runs-status" }, badge(run.status, run.detail)),
       el("td", { class: "runs-main" }, el("a", { href: links.run(run.id), class: "runs-name" }, run.name), " ", el("span", { class: "rl-muted rl-small rl-num" }, `#${run.id}`), " ", marks(run),
-        ["failed", "interrupted"].includes(run.status) && run.detail ? el("div", { class: "rl-small rl-muted runs-note", title: run.detail }, run.detail) : null,
+        ["queued", "failed", "interrupted"].includes(run.status) && run.detail ? el("div", { class: "rl-small rl-muted runs-note", title: run.detail }, run.detail) : null,
         run.note ? el("div", { class: "rl-small rl-muted runs-note", title: run.note }, `✎ ${run.note}`, run.notes > 1 ? ` (+${run.notes - 1})` : "") : null),
       el("td", { class: "runs-wide" }, run.environment), el("td", { class: "runs-wide" }, run.kind === "train" ? run.method : run.kind), el("td", { class: "runs-wide rl-muted" }, run.model),
       el("td", { class: "rl-num runs-reward" }, num(run.reward)), el("td", { class: "runs-spark" }, spark(run.spark, { width: 84, height: 22 })),

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import psutil
 
@@ -34,8 +35,17 @@ class Local:
         command: What is started; the run's folder is added as its last argument.
     """
 
+    name: ClassVar[str] = "local"
+
     def __init__(self, studio: Studio, command: Sequence[str] = WORKER) -> None:
         self.studio, self.command = studio, tuple(command)
+
+    def room(self) -> None:
+        """The studio's slots decide."""
+
+    def described(self) -> str:
+        """Nothing to say: runs are worked on here."""
+        return ""
 
     def start(self, launch: Launch) -> Handle:
         """Start a worker that outlives this process; raises `RunError` where it cannot be started."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,10 @@ class LoraWeights:
 
     pairs: dict[str, tuple[torch.Tensor, torch.Tensor]]
     scale: float
+
+    def to(self, device: torch.device) -> LoraWeights:
+        """The same on a device."""
+        return LoraWeights({name: (a.to(device), b.to(device)) for name, (a, b) in self.pairs.items()}, self.scale)
 
 
 def read_lora(folder: Path, modules: dict[str, Any]) -> LoraWeights:
@@ -75,12 +81,23 @@ def read_lora(folder: Path, modules: dict[str, Any]) -> LoraWeights:
 
 
 class Merger:
-    """Keeps one working model whose weights are the base plus at most one adapter."""
+    """Lets one model speak as its base or with an adapter, by exchanging the weights of the modules that it adapts.
+
+    The merged weights of the adapter that spoke last are kept beside the base, so that the two may take turns.
+    """
 
     def __init__(self, model: Any) -> None:
         self.modules = {n: m for n, m in model.named_modules() if isinstance(m, torch.nn.Linear)}
-        self.base: dict[str, torch.Tensor] = {}
         self.active: str | None = None
+        self._base: dict[str, torch.Tensor] = {}
+        """Base weights of the modules that now have others."""
+        self._merged: dict[str, dict[str, torch.Tensor]] = {}
+
+    def forget(self, name: str) -> None:
+        """The adapter of this name is another one from now on."""
+        if self.active == name:
+            self._restore()
+        self._merged.pop(name, None)
 
     @torch.no_grad()
     def activate(self, name: str | None, adapters: dict[str, LoraWeights]) -> None:
@@ -89,13 +106,71 @@ class Merger:
             return
         if name is not None and name not in adapters:
             raise AdapterError("No adapter of this name is loaded.", value=name, known=sorted(adapters))
-        lora = adapters[name] if name is not None else LoraWeights({}, 1.0)
-        for module in set(self.base) - set(lora.pairs):
-            self.modules[module].weight.copy_(self.base[module])
-        for module, (a, b) in lora.pairs.items():
+        self._restore()
+        if name is None:
+            return
+        if name not in self._merged:
+            self._merged.clear()
+            self._merged[name] = {
+                module: self._sum(module, a, b, adapters[name].scale) for module, (a, b) in adapters[name].pairs.items()
+            }
+        for module, merged in self._merged[name].items():
             weight = self.modules[module].weight
-            if module not in self.base:
-                self.base[module] = weight.detach().clone()
-            delta = (b.to(weight.device) @ a.to(weight.device)) * lora.scale
-            weight.copy_(self.base[module].float() + delta)
+            self._base[module] = weight.data
+            weight.data = merged
         self.active = name
+
+    def _sum(self, module: str, a: torch.Tensor, b: torch.Tensor, scale: float) -> torch.Tensor:
+        weight = self.modules[module].weight
+        return (weight.float() + (b @ a) * scale).to(weight.dtype)
+
+    def _restore(self) -> None:
+        for module, base in self._base.items():
+            self.modules[module].weight.data = base
+        self._base.clear()
+        self.active = None
+
+
+class RowAdapters:
+    """Adds to each token what its own adapter says, so that several speak in one pass and no weights are written."""
+
+    def __init__(self, modules: Mapping[str, torch.nn.Module]) -> None:
+        self._spans: list[tuple[LoraWeights, torch.Tensor | slice]] = []
+        """The adapters of what is being read now, and the places of their tokens."""
+        for name, module in modules.items():
+            module.register_forward_hook(self._hook(name))
+
+    @contextmanager
+    def speaking(
+        self, adapters: Mapping[str, LoraWeights]
+    ) -> Iterator[Callable[[Sequence[tuple[str | None, int]]], None]]:
+        """In the block the model reads tokens of several speakers; it is told which before each pass."""
+
+        def reading(blocks: Sequence[tuple[str | None, int]]) -> None:
+            places: dict[str, list[int]] = {}
+            start = 0
+            for name, count in blocks:
+                if name is not None:
+                    places.setdefault(name, []).extend(range(start, start + count))
+                start += count
+            self._spans = [
+                (adapters[name], slice(None) if len(held) == start else torch.tensor(held))
+                for name, held in places.items()
+            ]
+
+        try:
+            yield reading
+        finally:
+            self._spans = []
+
+    def _hook(self, name: str) -> Any:
+        def add(module: Any, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:
+            for lora, places in self._spans:
+                pair = lora.pairs.get(name)
+                if pair is not None:
+                    a_RI, b_OR = pair
+                    delta = (inputs[0][0, places].to(a_RI.dtype) @ a_RI.T) @ b_OR.T
+                    output[0, places] += (delta * lora.scale).to(output.dtype)
+            return output
+
+        return add

@@ -25,7 +25,8 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from rl2f_core.config import BaseConfig, component
+from rl2f_core.components import component
+from rl2f_core.config import BaseConfig
 from rl2f_core.counterfactual.source import Origin
 from rl2f_core.errors import ConfigError, DataError
 from rl2f_core.leaks.guard import LeakGuard

@@ -117,7 +117,8 @@ def play_from(
 ) -> bool:  # fmt: skip
     """Load the model, play turns of a run again and report; False where `stop` ended it early. See `Session`."""
     progress.say(f"Loading {config.model.name} …")
-    session = Session(kind, config, run_dir, journal, build_backend(config), origins, source.config().name)
+    backend = build_backend(config, run_dir, progress)
+    session = Session(kind, config, run_dir, journal, backend, origins, source.config().name)
     return session.play(stop, progress)
 
 

@@ -15,7 +15,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator
 
 from rl2f_core import registry
-from rl2f_core.config import BASIC, BaseConfig, Component
+from rl2f_core.components import Component
+from rl2f_core.config import BASIC, BaseConfig
 from rl2f_core.environments.base import Bounds, Environment, Floor
 from rl2f_core.errors import DataError
 from rl2f_core.types import Split, Task, Verdict

@@ -22,7 +22,7 @@ from rl2f_core.types import Dialogue
 
 MODEL = "tiny-random"
 SMALLER: dict[str, int] = {"max_new_tokens": 12, "max_turns": 3, "context_tokens": 4096, "bootstrap": 100,
-                           "save_every": 1, "commit_every": 1, "rank": 4, "window": 1}  # fmt: skip
+                           "save_every": 1, "commit_every": 1, "rank": 4, "window": 1, "actors": 0}  # fmt: skip
 """Numbers that hold a run up, wherever they stand; smaller ones stay as they are."""
 STAGE = {"steps": 1, "tasks_per_step": 2, "group_size": 2, "minibatches": 1, "max_resamples": 0}
 """What is made smaller in a stage; a group size of 1 stays."""
@@ -117,7 +117,7 @@ def _evaluated(config: BaseRun) -> dict[str, list[Dialogue]]:
     """The base's dialogues by control; a report is made of them, without figures, and thrown away."""
     player = Player(config, build_backend(config))
     played: dict[str, list[Dialogue]] = {
-        control: player.play("base", control, adapter=None) for control in config.evaluation.controls
+        control: player.play({"base": None}, control)["base"] for control in config.evaluation.controls
     }
     build_report(player.engine.environment, {"base": played}, player.turns, tasks=1, samples=1, resamples=100)
     return played

@@ -25,8 +25,9 @@ from rl2f_core.evaluation.floors import BestConstant, standing_words
 from rl2f_core.evaluation.report import EvaluationReport, build_report, floor_findings, interval_text, number
 from rl2f_core.evaluation.statistics import t_interval
 from rl2f_core.events import DialogueEvent, LogEvent, MetricEvent, read_events
+from rl2f_core.ranks import here
 from rl2f_core.rollout.build import build_control, build_engine
-from rl2f_core.rollout.engine import Request, RolloutEngine, derive_seed
+from rl2f_core.rollout.engine import Request, RolloutEngine, Student, derive_seed
 from rl2f_core.run import Journal, Progress, RunDir, Stop
 from rl2f_core.training.stored import DATASETS, manifest_of
 from rl2f_core.types import Dialogue, StopReason, Task, Turn
@@ -51,10 +52,10 @@ def evaluate_run(
     Args:
         config: `evaluation` says what is played.
         run_dir: Gets `evaluation/`.
-        journal: Each (checkpoint, control) is a commit, so a resumed run plays no pair twice.
+        journal: Each control of the checkpoints that play together is a commit, so a resumed run plays nothing twice.
         backend: With the base model loaded.
         sources: The adapter folder of each checkpoint by name; None is the base.
-        stop: Asked between pairs.
+        stop: Asked between commits.
         progress: Hears how far it is.
         models: Those that were loaded in training; None loads what is needed.
     """
@@ -62,28 +63,38 @@ def evaluate_run(
     finished: list[str] = list(position.get("evaluated", []))
     settings = config.evaluation
     pairs = [(name, control) for name in sources for control in settings.controls]
-    player = Player(config, backend, models)
+    player, ranks = Player(config, backend, models), here()
     for name, folder in sources.items():
         if folder is not None:
             backend.load_adapter(name, folder)
-    for done, (name, control) in enumerate(pairs):
-        if _key(name, control) in finished:
+    for wave, control in ((wave, control) for wave in waves(list(sources), player) for control in settings.controls):
+        names = [name for name in wave if _key(name, control) not in finished]
+        if not names:
             continue
         if stop():
             return False
-        progress.update("evaluation", done, len(pairs), f"{name} under {control}")
-        dialogues = player.play(name, control, adapter=None if sources[name] is None else name)
-        write_dialogues(run_dir, name, control, dialogues)
-        journal.emit(
-            DialogueEvent.of("evaluation", STAGE, 0, task, dialogue, checkpoint=name, control=control)
-            for task, dialogue in zip(player.tasks_of(dialogues), dialogues, strict=True)
-        )
-        finished.append(_key(name, control))
+        progress.update("evaluation", len(finished), len(pairs), f"{', '.join(names)} under {control}")
+        played = player.play({name: None if sources[name] is None else name for name in names}, control)
+        for name, dialogues in played.items():
+            if ranks.main:
+                write_dialogues(run_dir, name, control, dialogues)
+            journal.emit(
+                DialogueEvent.of("evaluation", STAGE, 0, task, dialogue, checkpoint=name, control=control)
+                for task, dialogue in zip(player.tasks_of(dialogues), dialogues, strict=True)
+            )
+            finished.append(_key(name, control))
         position |= {"evaluated": finished}
         journal.commit(position)
-        run_dir.heartbeat(status="running", stage=STAGE, step=done + 1, steps=len(pairs))
+        run_dir.heartbeat(status="running", stage=STAGE, step=len(finished), steps=len(pairs))
     progress.update("evaluation", len(pairs), len(pairs))
-    report = report_of(config, run_dir, player, list(sources))
+    ranks.alone(lambda: _report(config, run_dir, journal, player, list(sources)))
+    journal.position = position
+    return True
+
+
+def _report(config: BaseRun, run_dir: RunDir, journal: Journal, player: Player, names: Sequence[str]) -> None:
+    """Measure what was played, write report and figures, and emit the numbers."""
+    report = report_of(config, run_dir, player, names)
     write_report(report, run_dir)
     for row in report.rows:
         stage = f"{STAGE}:{row.checkpoint}:{row.control}"
@@ -93,8 +104,6 @@ def evaluate_run(
     low = floor_findings(report)[1:]
     if low:
         journal.emit([LogEvent(id="evaluation:floor", level="warning", text="\n".join(low))])
-    journal.position = position
-    return True
 
 
 class Player:
@@ -106,39 +115,52 @@ class Player:
         self.turns = self.settings.max_turns or config.rollout.max_turns
         self.tasks = [self.engine.environment.task(self.settings.split, i) for i in range(self.settings.tasks)]
         self._by_id = {task.id: task for task in self.tasks}
-        self._firsts: list[Dialogue] = []
-        self._firsts_of: str | None = None
+        self._firsts: dict[str, list[Dialogue]] = {}
 
     def tasks_of(self, dialogues: Sequence[Dialogue]) -> list[Task]:
         """The task of each dialogue."""
         return [self._by_id[d.task_id] for d in dialogues]
 
-    def play(self, checkpoint: str, control: str, adapter: str | None) -> list[Dialogue]:
-        """All dialogues of one checkpoint under one control, by task and sample.
+    def play(self, checkpoints: Mapping[str, str | None], control: str) -> dict[str, list[Dialogue]]:
+        """All dialogues of some checkpoints under one control, by task and sample; they are played side by side.
 
         The first attempts are the same under every control, so they are sampled once a checkpoint and gone on from.
+
+        Args:
+            checkpoints: The adapter of each by name; None is the base.
+            control: Of the evaluation.
         """
-        if self._firsts_of != checkpoint:
-            self._firsts = self._play(self.engine, self._requests(), checkpoint, adapter, 1)
-            self._firsts_of = checkpoint
+        students = [Student(adapter, name) for name, adapter in checkpoints.items()]
+        fresh = [student for student in students if student.policy not in self._firsts]
+        if fresh:
+            self._firsts = {name: firsts for name, firsts in self._firsts.items() if name in checkpoints}
+            self._firsts |= self._play(self.engine, {student: self._requests() for student in fresh}, 1)
         if control == "resample":
-            return self._resample(checkpoint, adapter)
+            return self._resample(students)
         engine = self._engine(control)
-        asked = {
-            i: dataclasses.replace(request, turns=first.turns)
-            for i, (request, first) in enumerate(zip(self._requests(), self._firsts, strict=True))
-            if self.turns > 1 and _goes_on(first, engine)
+        places = {
+            s: [i for i, first in enumerate(self._firsts[s.policy]) if self.turns > 1 and _goes_on(first, engine)]
+            for s in students
         }
-        further = iter(self._play(engine, list(asked.values()), checkpoint, adapter, self.turns))
-        return [next(further) if i in asked else first for i, first in enumerate(self._firsts)]
+        wanted = self._requests()
+        asked = {
+            s: [dataclasses.replace(wanted[i], turns=self._firsts[s.policy][i].turns) for i in own]
+            for s, own in places.items()
+        }
+        further = self._play(engine, asked, self.turns)
+        played = {student.policy: list(self._firsts[student.policy]) for student in students}
+        for student, own in places.items():
+            for i, dialogue in zip(own, further[student.policy], strict=True):
+                played[student.policy][i] = dialogue
+        return played
 
     def _play(
-        self, engine: RolloutEngine, asked: Sequence[Request], checkpoint: str, adapter: str | None, turns: int
-    ) -> list[Dialogue]:
-        rollouts = engine.play(
-            asked, adapter=adapter, policy=checkpoint, max_turns=turns, temperature=self.settings.temperature
-        )
-        return [rollout.dialogue for rollout in rollouts]
+        self, engine: RolloutEngine, asked: Mapping[Student, Sequence[Request]], turns: int
+    ) -> dict[str, list[Dialogue]]:
+        """The dialogues of each student, by the name of its checkpoint."""
+        requests = [dataclasses.replace(one, student=student) for student, own in asked.items() for one in own]
+        rollouts = iter(engine.play(requests, max_turns=turns, temperature=self.settings.temperature))
+        return {student.policy: [next(rollouts).dialogue for _ in own] for student, own in asked.items()}
 
     def _engine(self, control: str) -> RolloutEngine:
         if control == "hints":
@@ -157,11 +179,22 @@ class Player:
                 requests.append(Request(task, name, task.id, j, seed))
         return requests
 
-    def _resample(self, checkpoint: str, adapter: str | None) -> list[Dialogue]:
+    def _resample(self, students: Sequence[Student]) -> dict[str, list[Dialogue]]:
         """T first answers in place of a dialogue: what the same budget of attempts gets without any dialogue."""
         asked = [request for draw in range(1, self.turns) for request in self._requests(draw)]
-        others = self._play(self.engine, asked, checkpoint, adapter, 1)
-        return [_joined([first, *others[i :: len(self._firsts)]]) for i, first in enumerate(self._firsts)]
+        others = self._play(self.engine, dict.fromkeys(students, asked), 1)
+        played = {}
+        for name, further in others.items():
+            firsts = self._firsts[name]
+            played[name] = [_joined([first, *further[i :: len(firsts)]]) for i, first in enumerate(firsts)]
+        return played
+
+
+def waves(names: Sequence[str], player: Player) -> list[list[str]]:
+    """Checkpoints that play side by side: as many as fill the backend with what they have to play, at least one."""
+    engine, own = player.engine, len(player.tasks) * player.settings.samples
+    size = max(1, min(engine.backend.wide, engine.config.batch_size) // max(1, own))
+    return [list(names[i : i + size]) for i in range(0, len(names), size)]
 
 
 def _goes_on(first: Dialogue, engine: RolloutEngine) -> bool:

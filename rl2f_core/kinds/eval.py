@@ -34,6 +34,8 @@ class Eval:
         type: Literal["eval"] = "eval"
 
     config_type = EvalRun
+    several = True
+    """Several processes can work on it together."""
 
     def execute(self, config: EvalRun, run_dir: RunDir, journal: Journal, stop: Stop, progress: Progress) -> bool:
         """Play and report; False where `stop` ended it early."""
@@ -41,7 +43,7 @@ class Eval:
         from rl2f_core.rollout.build import build_backend
 
         progress.say(f"Loading {config.model.name} …")
-        backend = build_backend(config)
+        backend = build_backend(config, run_dir, progress)
         sources = {name: None if path is None else Path(path) for name, path in config.adapters.items()}
         if not evaluate_run(config, run_dir, journal, backend, sources, stop, progress):
             return False

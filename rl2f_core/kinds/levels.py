@@ -116,7 +116,7 @@ class Levels:
         from rl2f_core.rollout.build import build_backend
 
         progress.say(f"Loading {config.model.name} …")
-        if not play_levels(config, run_dir, journal, build_backend(config), stop, progress):
+        if not play_levels(config, run_dir, journal, build_backend(config, run_dir, progress), stop, progress):
             return False
         journal.commit({**(journal.position or {}), "done": True})
         return True

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from rl2f_core.config import BaseConfig, RunConfig, write_atomically
 from rl2f_core.errors import PreflightError
 from rl2f_core.events import DialogueEvent, LogEvent
+from rl2f_core.ranks import here
 from rl2f_core.registry import get, register
 from rl2f_core.run import Journal, Progress, RunDir, Stop
 from rl2f_core.types import Sample
@@ -31,6 +32,8 @@ class Preflight:
         type: Literal["preflight"] = "preflight"
 
     config_type = PreflightRun
+    several = True
+    """Several processes can work on it together."""
 
     def execute(self, config: PreflightRun, run_dir: RunDir, journal: Journal, stop: Stop, progress: Progress) -> bool:
         """Play, report, and raise `PreflightError` where the run is not worth starting."""
@@ -42,7 +45,7 @@ class Preflight:
         if refused:
             raise PreflightError(refused["reason"], fix=refused["fix"])
         progress.say(f"Loading {config.model.name} …")
-        backend: Any = build_backend(config)
+        backend: Any = build_backend(config, run_dir, progress)
         stages = [(s, get("method", s.method.type)(s.method)) for s in config.stages]
         stage, method = next(((s, m) for s, m in stages if m.on_policy), stages[0])
         start = config.lora.start
@@ -67,8 +70,9 @@ class Preflight:
                 f"\n  These are the starting weights; {stage.name} starts after {stages[0][0].name}, and is "
                 "checked again with the weights it starts from."
             )
-        write_atomically(run_dir.path / "preflight.json", report.model_dump_json(indent=2))
-        write_atomically(run_dir.path / "preflight.txt", text + "\n")
+        if here().main:
+            write_atomically(run_dir.path / "preflight.json", report.model_dump_json(indent=2))
+            write_atomically(run_dir.path / "preflight.txt", text + "\n")
         journal.emit(
             DialogueEvent.of("preflight", stage.name, 0, group.task, rollout.dialogue)
             for group in groups
@@ -87,11 +91,11 @@ class Preflight:
         """Times one update on rows with a throw-away learner."""
 
         def timed(samples: Sequence[Sample]) -> float:
-            from rl2f_core.training.learner import Learner
+            from rl2f_core.training.loop import learner_kind
 
             if not hasattr(backend, "folder"):
                 return 0.0
-            learner = Learner(
+            learner = learner_kind(stage.trainer)(
                 backend.folder, config.lora, dtype=backend.dtype, device=backend.device,
                 banned=backend.tokenizer.banned_ids, pad=backend.tokenizer.end_id, seed=0,
             )  # fmt: skip

@@ -10,7 +10,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from rl2f_core.config import BaseRun, ModelConfig, component, write_atomically
+from rl2f_core.components import component
+from rl2f_core.config import BaseRun, ModelConfig, write_atomically
 from rl2f_core.errors import ConfigError
 from rl2f_core.events import Event, LeakEvent, LeakScanEvent, LogEvent
 from rl2f_core.fields import BASIC, KNOWN_RUN, BaseConfig

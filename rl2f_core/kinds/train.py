@@ -19,6 +19,8 @@ class Train:
         type: Literal["train"] = "train"
 
     config_type = RunConfig
+    several = True
+    """Several processes can work on it together."""
 
     def execute(self, config: RunConfig, run_dir: RunDir, journal: Journal, stop: Stop, progress: Progress) -> bool:
         """Train what is left, evaluate; False where `stop` ended it early."""

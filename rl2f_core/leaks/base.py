@@ -61,6 +61,8 @@ class LeakDetector(ABC):
     Config: ClassVar[type[BaseConfig]]
     asks_model: ClassVar[bool] = False
     """Whether it asks a model, so that it is worth a batch and needs `models`."""
+    waits: ClassVar[bool] = False
+    """Its verdicts take a model's words: see `Teacher.waits`."""
 
     def __init__(self, config: Any, environment: Environment, models: Models | None = None) -> None:
         self.config = config

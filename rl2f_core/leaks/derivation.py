@@ -9,9 +9,9 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from rl2f_core import registry
-from rl2f_core.config import component
+from rl2f_core.components import component
 from rl2f_core.errors import shorten
-from rl2f_core.fields import KNOWN_JUDGE, BaseConfig
+from rl2f_core.fields import KNOWN_FILE, BaseConfig
 from rl2f_core.leaks._judgement import Judgement, prove, read_judgement
 from rl2f_core.leaks.base import LeakDetector, LeakQuery
 from rl2f_core.prompts import FOLDER, load
@@ -36,6 +36,7 @@ class DerivationLeak(LeakDetector):
     """
 
     asks_model = True
+    waits = True
 
     class Config(BaseConfig):
         """The decisive step, in the eyes of a language model."""
@@ -44,7 +45,7 @@ class DerivationLeak(LeakDetector):
         """Name of the tier."""
         llm: component("llm") = Field("local")  # type: ignore[valid-type, assignment]
         """The judge; the default is the student's own base model."""
-        prompt: str | None = Field(None, json_schema_extra=KNOWN_JUDGE)
+        prompt: str | None = Field(None, json_schema_extra=KNOWN_FILE)
         """Prompt template, a .txt file that is given problem, answer, attempts, hint and mark; None is our own."""
         votes: int = Field(1, ge=1, le=99)
         """How often the judge is asked, an odd number; the majority decides."""

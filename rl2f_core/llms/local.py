@@ -80,7 +80,7 @@ def speak(
     for start in range(0, len(order), MAX_BATCH):
         batch = order[start : start + MAX_BATCH]
         began = time.perf_counter()
-        said = backend.generate([prompts[i] for i in batch], sampling, adapter)
+        said = backend.answer([prompts[i] for i in batch], sampling, adapter)
         each = (time.perf_counter() - began) / len(batch)
         for i, generation in zip(batch, said, strict=True):
             usage = Usage(

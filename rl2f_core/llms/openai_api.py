@@ -14,14 +14,16 @@ import random
 import re
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
 
+from rl2f_core import baton
 from rl2f_core.fields import BASIC, KNOWN_ENDPOINT, BaseConfig
 from rl2f_core.llms import _wire
 from rl2f_core.llms._cache import DiskCache, key_of
@@ -128,7 +130,8 @@ class OpenAICompatible(ChatModel):
         ended = threading.Event()
         pool = ThreadPoolExecutor(min(self.config.concurrency, len(requests)), thread_name_prefix="llm")
         try:
-            return list(pool.map(lambda r: self._one(r, max_new_tokens, temperature, ended), requests))
+            with baton.waiting(ended):
+                return list(pool.map(lambda r: self._one(r, max_new_tokens, temperature, ended), requests))
         finally:
             ended.set()  # where the caller was interrupted, threads that wait come home
             pool.shutdown(wait=False, cancel_futures=True)
@@ -145,7 +148,8 @@ class OpenAICompatible(ChatModel):
             return Completion(held.text, held.finish, usage)
         asked = [0]
         try:
-            reply = self.endpoint.ask(body, max_new_tokens, asked, ended)
+            with self.endpoint.place(ended):
+                reply = self.endpoint.ask(body, max_new_tokens, asked, ended)
         except Failure as failure:
             return Completion("", "error", Usage(requests=asked[0], seconds=time.monotonic() - began), failure.what)
         if self.cache is not None:
@@ -185,12 +189,24 @@ class Endpoint:
         self.breaker = Breaker(config.breaker_failures, config.breaker_seconds)
         self.url = f"{config.base_url}/chat/completions"
         self._random = random.Random()
+        self._places = threading.Semaphore(config.concurrency)
         self._client = httpx2.Client(
             follow_redirects=False,  # the key goes to the configured host alone
             trust_env=urlsplit(config.base_url).hostname not in LOOPBACK,  # a proxy does not reach this machine's own
             limits=httpx2.Limits(max_connections=config.concurrency),
             timeout=httpx2.Timeout(config.read_timeout, connect=config.connect_timeout, pool=None),
         )
+
+    @contextmanager
+    def place(self, ended: threading.Event) -> Iterator[None]:
+        """One of the `concurrency` places, for the block; raises `Failure` where nobody waits for it any more."""
+        while not self._places.acquire(timeout=0.2):
+            if ended.is_set():
+                raise Failure("Nobody waits for the message any more.", transient=False)
+        try:
+            yield
+        finally:
+            self._places.release()
 
     def ask(self, body: dict[str, Any], max_new_tokens: int, asked: list[int], ended: threading.Event) -> Reply:
         """The message, after as many tries as are allowed; raises `Failure`.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from rl2f_core.config import BaseConfig, EvaluationConfig
 from rl2f_core.errors import RunError
@@ -45,6 +45,11 @@ class Method(ABC):
     """Whether it trains on the student's own dialogues, so that a preflight can say if there is anything to learn."""
     trains: ClassVar[bool] = True
     """Whether its stages change weights; one that does not makes a data set and saves no checkpoint."""
+    streams: ClassVar[tuple[Literal["rl", "ce", "kl"], ...]] = ("rl", "kl")
+    """The streams that its rows may give weight to."""
+    plain: ClassVar[bool] = True
+    """Whether all its rows count alike: the weights are 0 or 1, `Sample.weighting` and `floor` are as they are unless
+    set, and the reference reads what the policy reads."""
     histories: ClassVar[tuple[str, ...]] = ("dialogue", "fresh")
     """The `rollout.history` that its rows can be made from; a configuration with another is refused."""
 

@@ -45,6 +45,8 @@ class TermConfig(BaseConfig):
 class Imitates(RL2F):
     """A policy gradient beside which words are imitated, with the weight `ce_coef` of a `TermConfig`."""
 
+    streams = ("rl", "kl", "ce")
+
     @property
     def ce_coef(self) -> float:
         """λ at this step."""

@@ -13,7 +13,8 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from rl2f_core import registry
-from rl2f_core.config import BASIC, BaseConfig, component
+from rl2f_core.components import component
+from rl2f_core.config import BASIC, BaseConfig
 from rl2f_core.methods.base import Method
 from rl2f_core.registry import register
 from rl2f_core.types import Group, Sample
@@ -28,6 +29,7 @@ class Distill(Method):
 
     on_policy = False
     trains = False
+    streams = ()
 
     class Config(BaseConfig):
         """A data set of right answers: k samples a task, verified, deduplicated."""

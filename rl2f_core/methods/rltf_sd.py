@@ -43,6 +43,8 @@ def revision_advantages(rewards: list[list[float]], baseline: Baseline) -> list[
 class RLTFSD(RLTFGRPO):
     """Self-distillation of revisions into first attempts."""
 
+    plain = False
+
     class Config(FreshGradientConfig, TermConfig):
         """Reinforcement on both turns, and on the revision as an answer to the bare question."""
 

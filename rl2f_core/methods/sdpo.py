@@ -30,6 +30,8 @@ TEMPLATE = str(prompts.FOLDER / "contexts" / "hindsight.txt")
 class SDPO(Method):
     """Self-distillation from hindsight, beside or instead of reinforcement."""
 
+    plain = False
+
     class Config(BaseConfig):
         """The first attempt, pulled toward what the model would say had it read the feedback."""
 

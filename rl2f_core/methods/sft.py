@@ -31,6 +31,7 @@ class SFT(Method):
     """Cross-entropy on demonstrations or stored data."""
 
     on_policy = False
+    streams = ("ce",)
 
     class Config(BaseConfig):
         """Supervised warm-up on the environment's imperfect student, or on a stored data set."""

@@ -7,17 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from rl2f_core.config import RewardConfig
 from rl2f_core.errors import shorten
 from rl2f_core.leaks.guard import Guarded
 from rl2f_core.rollout.history import History
+from rl2f_core.rollout.requests import Request
 from rl2f_core.rollout.rewards import turn_rewards
 from rl2f_core.types import Dialogue, Rollout, StopReason, TokenStream, Turn, TurnStop, Verdict
-
-if TYPE_CHECKING:
-    from rl2f_core.rollout.engine import Request
 
 
 @dataclass(slots=True)

@@ -76,6 +76,8 @@ class Teacher(ABC):
     Config: ClassVar[type[BaseConfig]]
     after_right: ClassVar[bool] = False
     """It does not know whether the attempt is right, so it can be asked where no oracle stops the dialogue."""
+    waits: bool = False
+    """Its answers are a model's words: it can be asked in a thread of its own, while other dialogues go on."""
     not_configurable: ClassVar[str] = ""
     """Why no run can have this teacher, where none can."""
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, model_validator
 
 from rl2f_core import prompts, registry
-from rl2f_core.config import component
+from rl2f_core.components import component
 from rl2f_core.environments.base import Environment
 from rl2f_core.fields import BASIC, KNOWN_PROMPT, BaseConfig
 from rl2f_core.llms.base import ChatModel, ChatRequest
@@ -56,6 +56,8 @@ OWN: dict[str, Sees] = {"verdict_only": BLIND, "without_answer": BLIND}
 @registry.register("teacher")
 class LLMTeacher(Teacher):
     """Asks a language model for every hint, all of a batch at once."""
+
+    waits = True
 
     class Config(BaseConfig):
         """Hints of a language model: the student's own base, another local one, an adapter, or an endpoint."""

@@ -51,6 +51,7 @@ class SelfCritiqueTeacher(Teacher):
     """The student criticises itself, with the weights it answers with."""
 
     after_right: ClassVar[bool] = True
+    waits = True
 
     class Config(BaseConfig):
         """The student's own model, without the answer."""

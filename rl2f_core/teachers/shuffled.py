@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, SerializeAsAny
 
 from rl2f_core import registry
-from rl2f_core.config import BaseConfig, Component
+from rl2f_core.components import Component
+from rl2f_core.config import BaseConfig
 from rl2f_core.environments.base import CONTENTLESS, Environment
 from rl2f_core.teachers.base import Feedback, FeedbackRequest, Teacher
 from rl2f_core.types import Hint, Split, Task, Turn
@@ -70,6 +71,7 @@ class ShuffledTeacher(Teacher):
     def __init__(self, config: Any, environment: Environment, models: Models | None = None) -> None:
         super().__init__(config, environment, models)
         self.source: Teacher = registry.get("teacher", config.source.type)(config.source, environment, models)
+        self.waits = self.source.waits
         self._pool: dict[tuple[str, Split, int], Task] = {}
 
     def feedback(self, requests: Sequence[FeedbackRequest]) -> list[Feedback]:

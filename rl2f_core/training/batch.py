@@ -34,10 +34,34 @@ class MicroBatch:
 
 
 def micro_batches(samples: Sequence[Sample], limit: int, pad: int, device: torch.device) -> list[MicroBatch]:
+    """Rows in passes of at most `limit` tokens, padding included (`passes`), as tensors.
+
+    What stands after a row's last weighted token is cut off: nothing depends on it.
+    """
+    return [micro_batch(rows, pad, device) for rows in passes(samples, limit)]
+
+
+def passes(samples: Sequence[Sample], limit: int) -> list[list[Sample]]:
     """Split rows so that rows × longest row ≤ `limit` tokens (one row may exceed it alone).
 
-    Rows of one opening stay together, so that it can be read once; the opening with the longest row comes first, and
-    of its rows the longest. What stands after a row's last weighted token is cut off: nothing depends on it.
+    Rows without weight drop out; the others keep the order of `by_opening`.
+    """
+    rows = by_opening(samples)
+    found = []
+    while rows:
+        count, longest = 1, needed_length(rows[0])
+        while count < len(rows) and (count + 1) * max(longest, needed_length(rows[count])) <= limit:
+            longest = max(longest, needed_length(rows[count]))
+            count += 1
+        found.append(rows[:count])
+        rows = rows[count:]
+    return found
+
+
+def by_opening(samples: Sequence[Sample]) -> list[Sample]:
+    """The rows with weight, those of one opening together, so that it can be read once.
+
+    The opening with the longest row comes first, and of its rows the longest.
     """
     openings: dict[tuple[int, ...], int] = {}
     for sample in samples:
@@ -49,16 +73,7 @@ def micro_batches(samples: Sequence[Sample], limit: int, pad: int, device: torch
         opening = tuple(sample.token_ids[: free_length(sample)])
         return openings[opening], opening, needed_length(sample)
 
-    rows = sorted((s for s in samples if s.weighted), key=order, reverse=True)
-    batches = []
-    while rows:
-        count, longest = 1, needed_length(rows[0])
-        while count < len(rows) and (count + 1) * max(longest, needed_length(rows[count])) <= limit:
-            longest = max(longest, needed_length(rows[count]))
-            count += 1
-        batches.append(_micro_batch(rows[:count], pad, device))
-        rows = rows[count:]
-    return batches
+    return sorted((s for s in samples if s.weighted), key=order, reverse=True)
 
 
 def free_length(sample: Sample) -> int:
@@ -91,7 +106,8 @@ def needed_length(sample: Sample) -> int:
     return len(weighted) - weighted[::-1].index(True) if any(weighted) else 0
 
 
-def _micro_batch(rows: Sequence[Sample], pad: int, device: torch.device) -> MicroBatch:
+def micro_batch(rows: Sequence[Sample], pad: int, device: torch.device) -> MicroBatch:
+    """One pass over rows, each with weight."""
     cut = [needed_length(row) for row in rows]
     input_BT, valid_BT = right_padded([r.token_ids[:n] for r, n in zip(rows, cut, strict=True)], pad, device)
     wanted_BT = torch.zeros_like(valid_BT)

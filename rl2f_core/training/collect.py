@@ -8,6 +8,7 @@ from typing import Any
 
 from rl2f_core.config import StageConfig
 from rl2f_core.methods.base import Method
+from rl2f_core.ranks import here
 from rl2f_core.rollout.engine import Request, RolloutEngine, derive_seed
 from rl2f_core.run import RunDir
 from rl2f_core.training.curriculum import Course
@@ -65,7 +66,11 @@ class Collector:
         """The environment's dialogues on the step's tasks."""
         places = self._places(step, 0, step * self.stage.tasks_per_step, self.stage.tasks_per_step)
         turns = config.max_turns or self.engine.config.max_turns
-        return self._groups(step, places, 0, lambda engine, asked: demonstrate(engine, asked, config, turns))
+
+        def write(engine: RolloutEngine, asked: Sequence[Request]) -> list[Rollout]:
+            return here().spread(asked, lambda own: demonstrate(engine, own, config, turns))
+
+        return self._groups(step, places, 0, write)
 
     def _play(self, step: int, places: Sequence[Place], draw: int, method: Method) -> list[Group]:
         def play(engine: RolloutEngine, asked: Sequence[Request]) -> list[Rollout]:

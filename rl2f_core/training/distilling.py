@@ -21,6 +21,7 @@ from rl2f_core.events import DialogueEvent, Event, LogEvent, MetricEvent
 from rl2f_core.llms.base import ChatModel, ChatRequest
 from rl2f_core.methods.base import Method
 from rl2f_core.methods.distill import Keep
+from rl2f_core.ranks import here
 from rl2f_core.rollout.engine import Request, RolloutEngine, derive_seed
 from rl2f_core.training.collect import SEED_STRIDE
 from rl2f_core.training.metrics import step_metrics
@@ -167,7 +168,8 @@ class Source:
     def answers(self, requests: Sequence[Request], advanced: Any) -> tuple[list[Rollout], Usage]:
         """A rollout of one attempt for every request; where there is no answer, one of a failed dialogue."""
         if self.llm is not None:
-            return self._ask(self.llm, requests)
+            llm = self.llm
+            return here().from_main(lambda: self._ask(llm, requests))
         if self.config.source == "student":
             return self.engine.play(requests, adapter=self.adapter, policy=self.policy, max_turns=1,
                                     temperature=self.temperature, advanced=advanced), Usage()  # fmt: skip
@@ -247,7 +249,7 @@ class DataStage:
                     value=self.source.name,
                     fix="Mend the source, then resume the run; what was kept so far stays.",
                 )
-            self.draft.put(step + 1, rows, tally.as_dict())
+            self._keep(step + 1, rows, tally)
             self._take(rows, tally)
             trainer.journal.emit(self._events(step + 1, groups, marks, time.perf_counter() - began))
             if step + 1 == stage.steps:
@@ -256,9 +258,13 @@ class DataStage:
             note = f"kept {self.tally.kept.total()} of {self.tally.asked.total()}"
             trainer.progress.update(f"stage {stage.name}", step + 1, stage.steps, note)
             trainer.run_dir.heartbeat(status="running", stage=stage.name, step=step + 1, steps=stage.steps)
-        self.draft.clear()
+        here().alone(self.draft.clear)
         trainer.progress.say(f"{stage.name}: {self.tally.text()}.")
         return True
+
+    def _keep(self, step: int, rows: Sequence[Mapping[str, Any]], tally: Tally) -> None:
+        """Write a step's part of the data set."""
+        here().alone(lambda: self.draft.put(step, rows, tally.as_dict()))
 
     def _ask(self, step: int) -> tuple[list[Group], list[list[Fate]], Usage]:
         """The step's groups with what becomes of their samples, and what the source cost."""
@@ -364,5 +370,5 @@ class DataStage:
             "counts": self.tally.as_dict(),
             "summary": self.tally.text(),
         }
-        self.draft.finish(self.rows, about)
+        here().alone(lambda: self.draft.finish(self.rows, about))
         return LogEvent(id=f"distill:{self.stage.name}", text=f"Data set {self.stage.name}: {self.tally.text()}.")

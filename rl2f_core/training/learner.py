@@ -2,6 +2,9 @@
 
 PEFT holds the adapter and Hugging Face Accelerate wraps model and optimiser; a stage with a critic adds a value head.
 There is no dropout, so training draws no random numbers: what a step does is fixed by weights, optimiser and rows.
+
+Where several processes train together, each is given all rows, reads its share of them (`training.sharing`), and ends
+with the same weights and the same numbers as the others.
 """
 
 from __future__ import annotations
@@ -9,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-import re
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,65 +22,38 @@ from torch import nn
 
 from rl2f_core.backends._torch import load_base
 from rl2f_core.config import LoraConfig, StageAt, StageConfig
-from rl2f_core.errors import AdapterError, ConfigError, RunError
+from rl2f_core.errors import AdapterError, RunError
 from rl2f_core.methods.batch_credit import credited
-from rl2f_core.training.batch import MicroBatch, micro_batches, minibatches, norms_of, weighted_positions
-from rl2f_core.training.behaviour import settled, unsettled
+from rl2f_core.ranks import here
+from rl2f_core.training.batch import MicroBatch, micro_batch, minibatches, norms_of, passes, weighted_positions
+from rl2f_core.training.behaviour import Mismatch, settled, unsettled
 from rl2f_core.training.critic import ValueHead, value_loss
 from rl2f_core.training.losses import LossConfig, Norms, loss
+from rl2f_core.training.metrics import loss_means
 from rl2f_core.training.policy import PolicyModel, Wants
-from rl2f_core.training.reference import Read, read_rows, with_reference
+from rl2f_core.training.rates import learning_rate
+from rl2f_core.training.recompute import Activations, Choice
+from rl2f_core.training.reference import Read, with_reference
+from rl2f_core.training.sharded import like, ready, sharding, whole
+from rl2f_core.training.sharing import own_passes
+from rl2f_core.training.targets import target_modules
 from rl2f_core.types import Sample
 
 
-def learning_rate(stage: StageConfig, step: int) -> float:
-    """The rate at a 0-based step: linear warm-up, then constant, linear or cosine decay to 0 at the stage's end.
+@dataclasses.dataclass(frozen=True)
+class Pass:
+    """What a micro-batch is passed over for."""
 
-    A rate with points of its own has the shape of these; the warm-up is the same.
-    """
-    peak = stage.at(step).learning_rate
-    if step < stage.warmup_steps:
-        return peak * (step + 1) / stage.warmup_steps
-    if stage.schedule == "constant":
-        return peak
-    done = (step - stage.warmup_steps) / max(1, stage.steps - stage.warmup_steps)
-    shape = 1 - done if stage.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * done))
-    return peak * shape
-
-
-def _means(sums: dict[str, float], norms: Norms) -> dict[str, float]:
-    """Metric names and means from the sums of `losses.loss`."""
-    out = {}
-    if norms.rl:
-        out["loss/rl"] = sums["rl"] / norms.rl
-        for key, name in (("ratio", "ratio"), ("clipped", "clip_frac"), ("mismatch", "mismatch_kl")):
-            for prefix, group in (("", ""), ("off_", "off_context/")):
-                if sums[f"{prefix}weight"]:
-                    out[f"{group}{name}"] = sums[f"{prefix}{key}"] / sums[f"{prefix}weight"]
-    if norms.ce:
-        out["loss/ce"] = sums["ce"] / norms.ce
-    if norms.kl:
-        out["kl"] = sums["kl"] / norms.kl
-    out |= {key: value / norms.rl for key, value in sums.items() if key.startswith("value/")}
-    return out
-
-
-def target_modules(base: Any, lora: LoraConfig) -> list[str]:
-    """Full names of the linear layers to adapt; raises `ConfigError` where the model has none of that name."""
-    total = base.config.num_hidden_layers
-    first = total - max(1, round(total * lora.layers))
-    output = base.get_output_embeddings()
-    names = []
-    for name, module in base.named_modules():
-        number = re.search(r"\.(\d+)\.", name)
-        if not isinstance(module, nn.Linear) or module is output or number is None or int(number[1]) < first:
-            continue
-        if lora.targets == "all-linear" or name.rsplit(".", 1)[-1] in lora.targets:
-            names.append(name)
-    if not names:
-        known = {n.rsplit(".", 1)[-1] for n, m in base.named_modules() if isinstance(m, nn.Linear)}
-        raise ConfigError("lora.targets names no layer of this model.", value=lora.targets, known=sorted(known))
-    return names
+    norms: Norms
+    """Of all rows of the update, whichever process reads them."""
+    options: LossConfig
+    temperature: float
+    scale: float
+    """What the loss is multiplied by for the backward pass; 0 for a pass that is only made along with others."""
+    count: int
+    """Passes of this process in the update."""
+    recompute: Choice = "auto"
+    """`StageConfig.recompute`."""
 
 
 HEAD = "value_head.safetensors"
@@ -87,6 +62,10 @@ HEAD = "value_head.safetensors"
 
 class Learner:
     """Trains one adapter on one base model."""
+
+    policy: Any
+    """The model as it is trained: wrapped by Accelerate where there are several processes."""
+    optimiser: Any
 
     def __init__(
         self,
@@ -100,7 +79,6 @@ class Learner:
         seed: int,
     ) -> None:
         import peft
-        from accelerate import Accelerator
 
         base = load_base(str(folder), dtype, device)
         torch.manual_seed(seed)
@@ -110,12 +88,23 @@ class Learner:
                 r=lora.rank, lora_alpha=lora.alpha, target_modules=target_modules(base, lora), task_type="CAUSAL_LM"
             ),
         )
-        self.accelerator = Accelerator(cpu=device.type == "cpu")
-        self.reader = PolicyModel(self.model, torch.tensor(list(banned), dtype=torch.long, device=device))
-        self.policy = self.accelerator.prepare(self.reader)
         self.device, self.pad = device, pad
+        self.reader = PolicyModel(self.model, torch.tensor(list(banned), dtype=torch.long, device=device))
+        self.activations = Activations(self.reader, device)
         self.reference: dict[str, torch.Tensor] | None = None
+        self.accelerator: Any = self.engage(folder)
+        self.sharding = sharding(self.accelerator)
         self.new_optimiser(0.0)
+
+    def engage(self, folder: Path) -> Any:
+        """What wraps the model and makes the backward pass: an `Accelerator`.
+
+        Args:
+            folder: Of the base model.
+        """
+        from accelerate import Accelerator
+
+        return Accelerator(cpu=self.device.type == "cpu")
 
     # -- weights -----------------------------------------------------------------------------------------------
     @property
@@ -132,6 +121,7 @@ class Learner:
     def begin(self, options: LossConfig, stage: StageConfig) -> None:
         """Start a stage from the present weights: a new optimiser, and a value head and a reference where needed."""
         critic = options.credit is not None and options.credit.critic is not None
+        ready(self.accelerator, self.sharding, options, stage.max_grad_norm)
         self.new_head(critic)
         self.new_optimiser(stage.weight_decay)
         moving = options.kl_coef > 0 and options.pull.weights == "ema"
@@ -150,7 +140,14 @@ class Learner:
         optimiser = torch.optim.AdamW(
             [{"params": group} for group in groups], lr=0.0, weight_decay=weight_decay, foreach=False
         )
-        self.optimiser = self.accelerator.prepare(optimiser)
+        self.wrap(self.reader, optimiser)
+
+    def wrap(self, model: Any, optimiser: torch.optim.Optimizer) -> None:
+        """Make `policy` and `optimiser` of a model and an optimiser, together, as sharded weights need it."""
+        if here().count > 1:
+            self.policy = self.optimiser = None  # the wrapper before this one would see the gradients too
+            self.accelerator.free_memory()
+        self.policy, self.optimiser = self.accelerator.prepare(model, optimiser)
 
     def snapshot(self) -> dict[str, torch.Tensor]:
         """A copy of the adapter's parameters."""
@@ -163,9 +160,11 @@ class Learner:
             parameter.copy_(weights[name])
 
     def save_adapter(self, folder: Path) -> None:
-        """Write the adapter in PEFT's format."""
-        self.model.save_pretrained(str(folder), safe_serialization=True)
-        (folder / "README.md").unlink(missing_ok=True)
+        """Write the adapter in PEFT's format. All processes must call it; the main one writes."""
+        weights = {name: whole(parameter).detach() for name, parameter in self.parameters.items()}
+        if here().main:
+            self.model.save_pretrained(str(folder), safe_serialization=True, state_dict=weights)
+            (folder / "README.md").unlink(missing_ok=True)
 
     def load_adapter(self, folder: Path) -> None:
         """Read an adapter written by `save_adapter`; raises `AdapterError` where it is torn or its shape is another."""
@@ -184,20 +183,27 @@ class Learner:
                 value=str(folder),
                 fix="Give `lora` the rank, targets and layers that the adapter was trained with.",
             )
-        self.restore(weights)
+        self.restore({name: like(mine[name], tensor) for name, tensor in weights.items()})
 
     def save(self, folder: Path) -> None:
-        """Everything an exact resume needs: adapter, optimiser, and reference and value head where there are."""
+        """Everything an exact resume needs: adapter, optimiser, and reference and value head where there are.
+
+        All processes must call it; the main one writes. DeepSpeed keeps the optimiser's state in pieces that have no
+        names: it is not saved, and a resume under DeepSpeed begins with a fresh optimiser.
+        """
         from safetensors.torch import save_file
 
         self.save_adapter(folder)
         tensors = {}
         for name, parameter in (self.parameters | self.head_parameters).items():
             for key, value in self.optimiser.state.get(parameter, {}).items():
-                tensors[f"{key}|{name}"] = torch.as_tensor(value).detach().cpu().contiguous()
+                tensors[f"{key}|{name}"] = whole(torch.as_tensor(value)).detach().cpu().contiguous()
+        reference = {n: whole(t).cpu() for n, t in (self.reference or {}).items()}
+        if not here().main:
+            return
         save_file(tensors, folder / "optimiser.safetensors")
-        if self.reference is not None:
-            save_file({n: t.cpu() for n, t in self.reference.items()}, folder / "reference.safetensors")
+        if reference:
+            save_file(reference, folder / "reference.safetensors")
         if self.reader.head is not None:
             save_file({n: p.detach().cpu() for n, p in self.head_parameters.items()}, folder / HEAD)
 
@@ -219,11 +225,12 @@ class Learner:
             state = {k.split("|")[0]: v for k, v in held.items() if k.endswith(f"|{name}")}
             if state:
                 self.optimiser.state[parameter] = {
-                    k: v if k == "step" else v.to(parameter.device) for k, v in state.items()
+                    k: v if k == "step" else like(parameter, v) for k, v in state.items()
                 }
         reference = folder / "reference.safetensors"
-        found = load_file(reference, device=str(self.device)) if reference.exists() else None
-        self.reference = found
+        found = load_file(reference) if reference.exists() else None
+        mine = self.parameters
+        self.reference = found and {n: like(mine[n], t) for n, t in found.items()}
 
     # -- training ----------------------------------------------------------------------------------------------
     def credit(
@@ -270,6 +277,7 @@ class Learner:
             for key, value in self._update(part, options, stage.at(step), rate, temperature).items():
                 found.setdefault(key, []).append(value)
         metrics = {key: sum(values) / len(values) for key, values in found.items()}
+        dropped |= {"recomputed": again} if (again := self.activations.read()) else {}
         return {**metrics, **dropped, "learning_rate": rate, "updates": float(len(parts) * stage.passes)}
 
     def seconds_of_update(self, samples: Sequence[Sample], stage: StageConfig, rows: int = 8) -> float:
@@ -277,10 +285,10 @@ class Learner:
         few = [s for s in samples[:rows] if s.weighted]
         if not few:
             return 0.0
-        batch = micro_batches(few, stage.micro_batch_tokens, self.pad, self.device)[0]
+        batch = micro_batch(passes(few, stage.micro_batch_tokens)[0], self.pad, self.device)
         start = time.perf_counter()
-        logp_N, _ = self.policy(batch, 1.0)
-        self.accelerator.backward(logp_N.sum())
+        logp_N, _ = self.reading(batch, 1.0)
+        logp_N.sum().backward()
         seconds = time.perf_counter() - start
         self.optimiser.zero_grad()
         tokens = sum(len(s.token_ids) for s in samples)
@@ -289,59 +297,92 @@ class Learner:
     def _update(
         self, samples: Sequence[Sample], options: LossConfig, now: StageAt, rate: float, temperature: float
     ) -> dict[str, float]:
-        norms = norms_of(samples)
-        critic = options.credit.critic if options.credit is not None else None
-        distributions = options.pull.form in ("full", "top_k") and bool(norms.kl)
-        wants = Wants(critic is not None, critic is None or critic.shared, pull=options.pull if distributions else None)
-        sums: dict[str, float] = {}
-        entropy = count = total = 0.0
+        ranks, norms = here(), norms_of(samples)
+        own, idle = own_passes(samples, now.micro_batch_tokens, ranks.rank, ranks.count)
+        self.set_rates(rate, now, options)
         self.optimiser.zero_grad()
-        for batch in micro_batches(samples, now.micro_batch_tokens, self.pad, self.device):
-            batch = self._reference(batch, temperature, options, now)
-            logp_N, entropy_N, more = self.policy(batch, temperature, wants)
-            tokens = dataclasses.replace(batch.tokens, divergence_N=more.divergence_N)
-            part, found = loss(logp_N, tokens, norms, options)
-            if critic is not None and tokens.values_N is not None and tokens.returns_N is not None:
-                told, of_values = value_loss(
-                    more.values_N, tokens.values_N, tokens.returns_N, tokens.rl_N, norms.rl, critic
+        sums = {"loss": 0.0, "entropy": 0.0, "tokens": 0.0}
+        for number, rows in enumerate([*own, *idle]):
+            batch = self._reference(micro_batch(rows, self.pad, self.device), temperature, options, now)
+            with self._gathering(number + 1 == len(own) + len(idle)):
+                # the processes' gradients are averaged, and their parts are to add up
+                scale = float(ranks.count) if number < len(own) else 0.0
+                found = self.pass_over(
+                    batch, Pass(norms, options, temperature, scale, len(own) + len(idle), now.recompute)
                 )
-                part, found = part + told, found | of_values
-            self.accelerator.backward(part)
-            total += float(part.detach())
-            entropy, count = entropy + float(entropy_N.sum()), count + len(entropy_N)
-            for key, value in found.items():
+            for key, value in found.items() if scale else ():
                 sums[key] = sums.get(key, 0.0) + value
-        norm = float(self.accelerator.clip_grad_norm_(list(self.parameters.values()), now.max_grad_norm))
-        head = list(self.head_parameters.values())
-        of_head = {"value/grad_norm": float(self.accelerator.clip_grad_norm_(head, now.max_grad_norm))} if head else {}
-        if not all(map(math.isfinite, (total, norm, *of_head.values()))):
+        sums = ranks.total(sums)
+        total, entropy = sums.pop("loss"), sums.pop("entropy") / max(sums.pop("tokens"), 1.0)
+        trained = {"grad_norm": self.parameters, "value/grad_norm": self.head_parameters}
+        clipped = {name: self._clip(held, now) for name, held in trained.items() if held}
+        if not all(map(math.isfinite, (total, *clipped.values()))):
             self.optimiser.zero_grad()
-            raise RunError("The loss or its gradient is not a finite number.", value={"loss": total, "norm": norm},
+            raise RunError("The loss or its gradient is not a finite number.",
+                           value={"loss": total, "norm": clipped["grad_norm"]},
                            fix="Lower learning_rate, or resume from an earlier checkpoint.")  # fmt: skip
+        self.optimiser.step()
+        if options.kl_coef > 0 and options.pull.weights == "ema":
+            self._average(options.pull.rate)
+        return {"loss": total, "entropy": entropy, **clipped, **loss_means(sums, norms)}
+
+    def pass_over(self, batch: MicroBatch, of: Pass) -> dict[str, float]:
+        """The forward and backward pass of one micro-batch; sums for the metrics, its part of the loss among them."""
+        options = of.options
+        critic = options.credit.critic if options.credit is not None else None
+        distributions = options.pull.form in ("full", "top_k") and bool(of.norms.kl)
+        wants = Wants(critic is not None, critic is None or critic.shared, pull=options.pull if distributions else None)
+        with self.activations.kept(batch.input_BT.numel(), of.recompute):
+            logp_N, entropy_N, more = self.policy(batch, of.temperature, wants)
+        tokens = dataclasses.replace(batch.tokens, divergence_N=more.divergence_N)
+        part, found = loss(logp_N, tokens, of.norms, options)
+        if critic is not None and tokens.values_N is not None and tokens.returns_N is not None:
+            told, of_values = value_loss(
+                more.values_N, tokens.values_N, tokens.returns_N, tokens.rl_N, of.norms.rl, critic
+            )
+            part, found = part + told, found | of_values
+        self.accelerator.backward(part * of.scale if of.scale != 1 else part)
+        return {"loss": float(part.detach()), "entropy": float(entropy_N.sum()), "tokens": len(entropy_N), **found}
+
+    def set_rates(self, rate: float, now: StageAt, options: LossConfig) -> None:
+        """Give the optimiser this step's learning rate and decay; DeepSpeed makes its step within the backward pass."""
+        critic = options.credit.critic if options.credit is not None else None
         own = critic.learning_rate if critic is not None else None
         for number, group in enumerate(self.optimiser.param_groups):
             scale = own / now.learning_rate if own is not None and number == 1 else 1.0
             group["lr"], group["weight_decay"] = rate * scale, now.weight_decay
-        self.optimiser.step()
-        if options.kl_coef > 0 and options.pull.weights == "ema":
-            self._average(options.pull.rate)
-        return {"loss": total, "entropy": entropy / max(count, 1), "grad_norm": norm, **of_head, **_means(sums, norms)}
+
+    @contextlib.contextmanager
+    def _gathering(self, last: bool) -> Iterator[None]:
+        """A pass whose gradients are kept to this process, or, for the last of an update, gathered from all."""
+        self.accelerator.sync_gradients = last
+        with contextlib.nullcontext() if last else self.accelerator.no_sync(self.policy):
+            yield
+
+    def _clip(self, parameters: dict[str, nn.Parameter], now: StageAt) -> float:
+        """Clip the norm of the parameters' gradient, and say what it was."""
+        norm = self.accelerator.clip_grad_norm_(list(parameters.values()), now.max_grad_norm)
+        return float(whole(norm)) if norm is not None else 0.0
 
     def _behaviour(
         self, samples: Sequence[Sample], stage: StageConfig, temperature: float
     ) -> tuple[list[Sample], dict[str, float]]:
-        """The rows as they stand before the update: see `training.behaviour.settled`; and what was dropped of them."""
-        asked = [sample for sample in samples if unsettled(sample)]
+        """The rows as they stand before the update: see `training.behaviour.settled`; and what was found of them."""
+        cap = stage.importance_cap
+        asked = [sample for sample in samples if unsettled(sample, cap)]
+        mismatch = None if cap is None else Mismatch(cap)
+        read = self._read(asked, stage, lambda batch: self._logprobs(batch, temperature))
         found: dict[int, Sample] = {}
-        with torch.no_grad():
-            for batch in micro_batches(asked, stage.micro_batch_tokens, self.pad, self.device):
-                logp_N, _ = self.policy(batch, temperature)
-                lengths = [len(weighted_positions(sample)) for sample in batch.samples]
-                for sample, logps in zip(batch.samples, logp_N.split(lengths), strict=True):
-                    found[id(sample)] = settled(sample, logps.tolist())
-        before = sum(sum(map(bool, sample.rl)) for sample in asked)
-        after = sum(sum(map(bool, found[id(sample)].rl)) for sample in asked if id(sample) in found)
+        for sample, logps in zip(asked, read, strict=True):
+            if logps:
+                found[id(sample)] = settled(sample, logps, cap)
+                if mismatch is not None:
+                    mismatch.add(sample, logps)
+        special = [sample for sample in asked if unsettled(sample)]
+        before = sum(sum(map(bool, sample.rl)) for sample in special)
+        after = sum(sum(map(bool, found[id(sample)].rl)) for sample in special if id(sample) in found)
         metrics = {"off_context/masked_frac": 1 - after / before} if before else {}
+        metrics |= {} if mismatch is None else mismatch.metrics()
         return [found.get(id(sample), sample) for sample in samples], metrics
 
     @torch.no_grad()
@@ -386,22 +427,44 @@ class Learner:
 
     @torch.no_grad()
     def _logprobs(self, batch: MicroBatch, temperature: float) -> torch.Tensor:
-        return self.policy(batch, temperature)[0]
+        return self.reading(batch, temperature)[0]
 
     @torch.no_grad()
     def _hidden(self, batch: MicroBatch, temperature: float) -> torch.Tensor:
-        return self.policy(batch, temperature, Wants(hidden=True))[2].hidden_NH
+        return self.reading(batch, temperature, Wants(hidden=True))[2].hidden_NH
 
     @torch.no_grad()
     def _values(self, batch: MicroBatch, temperature: float) -> torch.Tensor:
-        return self.policy(batch, temperature, Wants(values=True))[2].values_N
+        return self.reading(batch, temperature, Wants(values=True))[2].values_N
 
     def _of_actions(self, samples: Sequence[Sample], stage: StageConfig, read: Read) -> list[list[float]]:
         """What `read` finds at each token with rl weight, a list a row, 0 elsewhere."""
         bare = [dataclasses.replace(s, kl=[0.0] * len(s.kl), ce=[0.0] * len(s.ce)) for s in samples]
-        parts = read_rows(bare, read, limit=stage.micro_batch_tokens, pad=self.pad, device=self.device)
         out = []
-        for sample, part in zip(bare, parts, strict=True):
-            numbers = iter(part.tolist() if part is not None else [])
+        for sample, part in zip(bare, self._read(bare, stage, read), strict=True):
+            numbers = iter(part or [])
             out.append([next(numbers) if weight else 0.0 for weight in sample.rl])
         return out
+
+    def _read(self, rows: Sequence[Sample], stage: StageConfig, read: Read) -> list[list[float] | None]:
+        """What `read` finds for each weighted token of each row, in the rows' order; None for a row without weight.
+
+        Every process reads its share, and all get all.
+        """
+        ranks, found = here(), dict[int, list[float]]()
+        places = {id(row): place for place, row in enumerate(rows)}
+        own, idle = own_passes(rows, stage.micro_batch_tokens, ranks.rank, ranks.count)
+        for number, part in enumerate([*own, *idle]):
+            with torch.no_grad():
+                values_N = read(micro_batch(part, self.pad, self.device))
+            if number < len(own):
+                lengths = [len(weighted_positions(row)) for row in part]
+                for row, values in zip(part, values_N.split(lengths), strict=True):
+                    found[places[id(row)]] = values.tolist()
+        all_found = {place: values for held in ranks.gather(found) for place, values in held.items()}
+        return [all_found.get(place) for place in range(len(rows))]
+
+    @property
+    def reading(self) -> Any:
+        """The model for passes that only this process may make; under FSDP all must make it together."""
+        return self.policy if self.sharding == "fsdp" else self.reader

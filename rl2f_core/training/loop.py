@@ -6,12 +6,13 @@ resumed ends with the same adapter, bit for bit on the same machine.
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rl2f_core import registry
 from rl2f_core.config import RunConfig, StageConfig
@@ -21,6 +22,7 @@ from rl2f_core.evaluation.preflight import preflight
 from rl2f_core.events import CheckpointEvent, DialogueEvent, Event, LogEvent, MetricEvent
 from rl2f_core.methods.base import Method, Scene
 from rl2f_core.methods.rows import turn_means
+from rl2f_core.ranks import here
 from rl2f_core.rollout.build import build_backend, build_engine
 from rl2f_core.rollout.engine import derive_seed
 from rl2f_core.run import Journal, Progress, RunDir, Stop, sha256
@@ -28,6 +30,9 @@ from rl2f_core.training.collect import Collector
 from rl2f_core.training.curriculum import Course, course_of
 from rl2f_core.training.metrics import floor_of, part_metrics, step_metrics
 from rl2f_core.types import Group, Sample
+
+if TYPE_CHECKING:
+    from rl2f_core.training.learner import Learner
 
 ADAPTER = "policy"
 """The backend's name for the weights in training."""
@@ -37,32 +42,47 @@ class Trainer:
     """Runs the stages of one training run."""
 
     def __init__(self, config: RunConfig, run_dir: RunDir, journal: Journal, stop: Stop, progress: Progress) -> None:
-        from rl2f_core.training.learner import Learner
-
         self.config, self.run_dir, self.journal, self.stop, self.progress = config, run_dir, journal, stop, progress
         progress.say(f"Loading {config.model.name} …")
-        self.backend = build_backend(config)
+        self.backend = build_backend(config, run_dir, progress)
         self.engine = build_engine(config, self.backend)
         base: Any = self.backend
         if not hasattr(base, "folder"):
-            raise ConfigError("This backend has no weights to train.", value=config.backend.type, fix="Use backend hf.")
-        self.learner = Learner(
-            base.folder,
-            config.lora,
-            dtype=base.dtype,
-            device=base.device,
-            banned=self.backend.tokenizer.banned_ids,
-            pad=self.backend.tokenizer.end_id,
-            seed=derive_seed(config.seed, "adapter"),
-        )
+            raise ConfigError(
+                "This backend has no weights to train.", value=config.backend.type, fix="Use backend hf or vllm."
+            )
+        self.position = journal.position or {"stage": 0, "step": 0}
+        self.learner = self._learner(config.stages[min(self.position["stage"], len(config.stages) - 1)])
         self.base_weights = self.learner.snapshot()
         if config.lora.start is not None:
             self.learner.load_adapter(Path(config.lora.start))
         self.start_weights = self.learner.snapshot()
         self.synced: str | None = None
-        self.position = journal.position or {"stage": 0, "step": 0}
         if journal.folder is not None:
             self.learner.load(journal.folder)
+
+    def _learner(self, stage: StageConfig) -> Learner:
+        """A learner of the kind that a stage asks for, with fresh weights."""
+        base: Any = self.backend
+        return learner_kind(stage.trainer)(
+            base.folder,
+            self.config.lora,
+            dtype=base.dtype,
+            device=base.device,
+            banned=self.backend.tokenizer.banned_ids,
+            pad=self.backend.tokenizer.end_id,
+            seed=derive_seed(self.config.seed, "adapter"),
+        )
+
+    def _hand_over(self, stage: StageConfig) -> None:
+        """Give the weights to a learner of the kind that a stage asks for, where the present one is of another."""
+        if type(self.learner) is learner_kind(stage.trainer):
+            return
+        weights = self.learner.snapshot()
+        del self.learner
+        gc.collect()  # two bases at once may not fit, and TRL's trainer holds itself
+        self.learner = self._learner(stage)
+        self.learner.restore(weights)
 
     def run(self) -> bool:
         """All stages that are left; False where `stop` ended it early."""
@@ -70,6 +90,7 @@ class Trainer:
             stage = self.config.stages[index]
             method: Method = registry.get("method", stage.method.type)(stage.method)
             start = self.position["step"] if index == self.position["stage"] else 0
+            self._hand_over(stage)
             method.begin(Scene.of(self.engine, start, stage.steps))
             course = course_of(self.config, stage, self.engine, self.position.get("curriculum") if start else None)
             if start == 0 and not self.position.get("begun"):
@@ -156,6 +177,7 @@ class Trainer:
                 self._sync(collector.policy)
             clock.lap("sync")
             groups = method.collect(collector, step)
+            self._rest()
             clock.lap("rollout")
             samples = [sample for group in groups for sample in method.samples(group)]
             options = LossConfig(**method.loss_options())
@@ -211,19 +233,31 @@ class Trainer:
         """Give the sampler the learner's weights."""
         if self.synced == version:
             return
-        folder = self.run_dir.path / ".sync"
-        folder.mkdir(exist_ok=True)
+        folder, ranks = self.run_dir.path / ".sync", here()
+        ranks.alone(lambda: folder.mkdir(exist_ok=True))
         self.learner.save_adapter(folder)
+        ranks.wait()
         self.backend.load_adapter(ADAPTER, folder)
-        shutil.rmtree(folder)
+        ranks.wait()
+        if ranks.main:
+            shutil.rmtree(folder)
         self.synced = version
+
+    def _rest(self) -> None:
+        """Let a sampler that shares the learner's GPU give its memory back until it is asked again."""
+        rest = getattr(self.backend, "rest", None)
+        if rest is not None:
+            rest()
 
     def _checkpoint(self, stage: StageConfig, step: int) -> None:
         name = f"{stage.name}@{step}"
         folder, fresh = self.run_dir.checkpoints / name, self.run_dir.checkpoints / f".{name}.tmp"
-        shutil.rmtree(fresh, ignore_errors=True)
-        fresh.mkdir(parents=True)
+        if here().main:
+            shutil.rmtree(fresh, ignore_errors=True)
+            fresh.mkdir(parents=True)
         self.learner.save_adapter(fresh)
+        if not here().main:
+            return
         shutil.rmtree(folder, ignore_errors=True)
         os.rename(fresh, folder)
         digest = sha256(folder / "adapter_model.safetensors")
@@ -262,6 +296,17 @@ class Trainer:
 
     def _ticker(self, phase: str) -> Any:
         return lambda done, total: self.progress.update(phase, done, total)
+
+
+def learner_kind(trainer: str) -> type[Learner]:
+    """The class that trains a stage, by `StageConfig.trainer`."""
+    if trainer == "trl":
+        from rl2f_core.training.trl_adapter import TRLLearner
+
+        return TRLLearner
+    from rl2f_core.training.learner import Learner
+
+    return Learner
 
 
 class _Clock:

@@ -1,14 +1,18 @@
-"""The numbers of one training step, from its groups."""
+"""The numbers of one training step, from its groups and from the sums of its loss."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rl2f_core.environments.base import Environment
 from rl2f_core.evaluation.metrics import group_outcomes, measure
 from rl2f_core.methods.base import Method
 from rl2f_core.methods.credit import dialogue_return
 from rl2f_core.types import Group
+
+if TYPE_CHECKING:
+    from rl2f_core.training.losses import Norms
 
 
 def step_metrics(groups: Sequence[Group], turns: int, method: Method) -> dict[str, float]:
@@ -61,3 +65,20 @@ def outcomes_of(groups: Sequence[Group], method: Method) -> dict[str, float]:
     gamma = getattr(method.config, "gamma", 1.0)
     returns = [[dialogue_return([t.reward for t in r.dialogue.turns], gamma) for r in g.trainable] for g in groups]
     return group_outcomes(returns, [[r.dialogue.solved for r in g.trainable] for g in groups])
+
+
+def loss_means(sums: dict[str, float], norms: Norms) -> dict[str, float]:
+    """Metric names and means from the sums of `losses.loss` over all micro-batches."""
+    out = {}
+    if norms.rl:
+        out["loss/rl"] = sums["rl"] / norms.rl
+        for key, name in (("ratio", "ratio"), ("clipped", "clip_frac"), ("mismatch", "mismatch_kl")):
+            for prefix, group in (("", ""), ("off_", "off_context/")):
+                if sums[f"{prefix}weight"]:
+                    out[f"{group}{name}"] = sums[f"{prefix}{key}"] / sums[f"{prefix}weight"]
+    if norms.ce:
+        out["loss/ce"] = sums["ce"] / norms.ce
+    if norms.kl:
+        out["kl"] = sums["kl"] / norms.kl
+    out |= {key: value / norms.rl for key, value in sums.items() if key.startswith("value/")}
+    return out

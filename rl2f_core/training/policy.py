@@ -47,12 +47,16 @@ class PolicyModel(nn.Module):
         self.model = model
         self.banned = banned
         self.head: ValueHead | None = None
+        self.whole = False
+        """Rows are read whole, also where they begin alike."""
+        # FSDP shares out the model by the blocks of this name
+        self._no_split_modules = sorted(getattr(model.get_base_model(), "_no_split_modules", None) or ())
 
     def forward(self, batch: MicroBatch, temperature: float, wants: Wants | None = None) -> tuple[Any, ...]:
         """log p and entropy, each [N], at the wanted positions; with `wants` also what was found."""
         causal_lm = self.model.get_base_model()
         sequences = [tuple(row.token_ids[:n]) for row, n in zip(batch.samples, batch.lengths, strict=True)]
-        worth = shares(causal_lm) and saving(sequences, list(batch.prefixes)) >= WORTH
+        worth = not self.whole and shares(causal_lm) and saving(sequences, list(batch.prefixes)) >= WORTH
         hidden_NH, targets_N = selected_hidden(
             causal_lm, batch.input_BT, batch.valid_BT, batch.wanted_BT, batch.prefixes if worth else None
         )

@@ -19,7 +19,8 @@ from app.form_errors import fields_of
 from app.form_schema import Node
 from jobs.studio import Studio
 from rl2f_core import registry
-from rl2f_core.config import BaseConfig, BaseRun, Component, dump_yaml, load_config
+from rl2f_core.components import Component
+from rl2f_core.config import BaseConfig, BaseRun, dump_yaml, load_config
 
 ROOT = Path(__file__).resolve().parents[2]
 PRESETS = [preset.name for preset in forms.presets()]
@@ -119,8 +120,9 @@ def test_every_text_field_that_names_weights_takes_only_what_is_known() -> None:
         ("model", "name"): "models", ("lora", "start"): "checkpoints", ("local", "adapter"): "checkpoints",
         ("openai_api", "base_url"): "endpoints", ("llm", "prompt"): "prompts", ("self_critique", "prompt"): "prompts",
         ("rescore", "run"): "runs", ("fork", "source"): "runs", ("hint_value", "source"): "runs",
-        ("derivation", "prompt"): "judges", ("rollout", "fresh_prompt"): "prompts",
+        ("derivation", "prompt"): "files", ("rollout", "fresh_prompt"): "prompts",
         ("rltf_fm", "critique_prompt"): "prompts", ("rl2f_self", "critique_prompt"): "prompts",
+        ("vllm", "url"): "endpoints", ("vllm", "adapter_folder"): "files",
         ("sft", "data"): "data", ("math", "source"): "problems", ("math", "test_source"): "problems",
     }  # fmt: skip
     for place in (("eval", "adapters"), ("fork", "checkpoints"), ("hint_value", "checkpoints")):
@@ -182,7 +184,7 @@ def test_a_rescoring_in_a_form_reads_a_run_of_the_studio_and_no_other_folder(stu
         assert checked.ok is ok and (ok or "no run of this studio" in checked.errors[0].message)
     judge = {"type": "derivation", "prompt": "/etc/passwd.txt"}
     (error,) = forms.check_data({"kind": "rescore", "run": "1-mine", "detectors": [judge]}, studio).errors
-    assert error.dotted == "detectors.0.prompt" and "a form reads none" in error.message
+    assert error.dotted == "detectors.0.prompt" and "a form names none" in error.message
 
 
 def test_basic_fields_come_from_marks_in_the_schema_and_are_few() -> None:

@@ -253,6 +253,7 @@ def test_a_taken_port_is_told_with_the_next_one() -> None:
         (["--host", "0.0.0.0", "--port", "0"], "needs a password"),
         (["--host", "0.0.0.0", "--port", "0", "--password-env", "RL2F_NO_SUCH"], "empty or not set"),
         (["--host", "203.0.113.7", "--password-env", "HOME"], "cannot listen"),
+        (["--port", "0", "--executor", "slurm"], "Known: local, ray"),
     ],
 )
 def test_a_start_that_would_not_be_safe_or_possible_is_refused(args: list[str], said: str) -> None:

@@ -30,7 +30,7 @@ from .report import (
 from .rollout import PLAIN
 from .worker import Settings, Worker, started
 
-WANTED = {"rollout": 1.5, "update": 1.3}
+WANTED = {"rollout": 2.5, "update": 1.5, "tool loop": 1.2, "step": 1.6}
 """Least ratios, from the project's requirements."""
 RECOMPUTE = "recompute"
 
@@ -148,6 +148,31 @@ def bench_update(
     return result
 
 
+def bench_step(
+    settings: Settings, info: dict[str, Any], repeats: int, attention: str
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Whole steps of ours and of TRL's in turns: the rollout in them beside TRL's tool loop, and all of them."""
+    name = f"TRL {attention}"
+    with started(("step", settings), ("trl_step", dataclasses.replace(settings, attention=attention))) as (ours, trl):
+        workers = {"ours": ours, name: trl}
+        if info["device"] != "cpu":  # there the first step builds kernels
+            for worker in workers.values():
+                worker.ask()
+        sides, _ = alternate(lambda side, repeat: workers[side].ask(), "ours", [name], repeats)
+        lora = ours.info["lora"]
+    body, head = info["body"], info["head"]
+    played = {side: [{**answer, **answer["rollout"]} for answer in found] for side, found in sides.items()}
+    loop = result_of("tool loop", "ours", name, played, info["device"])
+    step = result_of("step", "ours", name, sides, info["device"])
+    step["trained"] = [answer["trained"] for answer in sides["ours"]]
+    for side, found in sides.items():
+        work = [rollout_work(body, head, answer["read"], answer["student"]) for answer in found]
+        update = [update_work(body, head, lora, answer["read"], answer["student"]) for answer in found]
+        loop.setdefault("work", {})[side] = work
+        step.setdefault("work", {})[side] = [a + b for a, b in zip(work, update, strict=True)]
+    return loop, step
+
+
 def rate(answer: dict[str, Any]) -> float:
     """Student tokens per second."""
     return answer["student"] / answer["seconds"]
@@ -178,7 +203,7 @@ def lines_of(result: dict[str, Any], gflops: float) -> list[list[str]]:
     for side, rates in result["rates"].items():
         pairs = zip(result["work"][side], result["answers"][side], strict=True)
         share = spread([work / answer["seconds"] / (gflops * 1e9) for work, answer in pairs]).median
-        memory = megabytes(result["rise"][side]) if result["name"] == "update" else ""
+        memory = megabytes(result["rise"][side]) if result["name"] in ("update", "step") else ""
         lines.append(
             [f"{result['name']}: {side}", str(len(rates)), spread(rates).text(), f"{100 * share:.0f} %", memory]
         )
@@ -209,10 +234,14 @@ def main(argv: Sequence[str] | None = None) -> None:
             worker.ask(save=settings.rows_file)
             ceilings.append(worker.ask(ceiling=True)["gflops"])
         update = bench_update(settings, info, args.repeats, plain, RECOMPUTE in args.baselines)
-    say(headline(update))
+        say(headline(update))
+        loop, step = bench_step(settings, info, args.repeats, update["against"].removeprefix("TRL "))
+        for result in (loop, step):
+            say(headline(result))
     gflops = max(ceilings)
     titles = ["side", "runs", "student tokens/s", "of ceiling", "memory"]
-    say("\n" + table([titles, *lines_of(rollout, gflops), *lines_of(update, gflops)]))
+    results = (rollout, update, loop, step)
+    say("\n" + table([titles, *(line for result in results for line in lines_of(result, gflops))]))
     counts, difference = update["micro_batches"], update["difference"]
     say(
         f"\nMedians (smallest–largest). Matrix products reach {gflops:.0f} GFLOP/s here. Memory is the peak above the "
@@ -220,13 +249,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         f"in {counts[1]}.\nLargest relative difference to TRL over all steps: loss {difference['loss']:.1e}, gradient "
         f"norm {difference['grad_norm']:.1e}.\n"
     )
-    for line in (headline(rollout), headline(update), memory_line(update), warning):
+    for line in (*map(headline, results), memory_line(update), warning):
         if line:
             say(line)
     say(f"{time.perf_counter() - start:.0f} s in all")
     if args.out:
         found = {"settings": dataclasses.asdict(settings), "info": info, "ceiling_gflops": ceilings, "load": load}
-        args.out.write_text(json.dumps({**found, "rollout": named(rollout), "update": named(update)}, indent=1))
+        args.out.write_text(json.dumps(found | {result["name"]: named(result) for result in results}, indent=1))
 
 
 def named(result: dict[str, Any]) -> dict[str, Any]:

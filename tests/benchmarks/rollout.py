@@ -62,12 +62,10 @@ def serve(settings: Settings, channel: Channel) -> None:
             timed = watch.read()
         if {turns for _, _, turns in streams} != {sizes.turns}:
             raise RuntimeError("A dialogue ended early, so the two sides would not do the same work.")
-        openings = [engine.renderer.opening(engine.environment.prompt(r.task.public)) for r in wanted]
-        repeated = sum(map(len, openings)) - sum(map(len, set(openings)))
         channel.send(
             **timed,
             student=sum(student for _, student, _ in streams),
-            read=sum(len(tokens) for tokens, _, _ in streams) - repeated,
+            read=tokens_read(engine, wanted, [len(tokens) for tokens, _, _ in streams]),
             **memory.report(),
         )
 
@@ -104,6 +102,12 @@ def requests_of(settings: Settings, engine: RolloutEngine, repeat: int) -> list[
         seed = derive_seed("bench", repeat, i)
         requests.append(Request(task, f"{repeat}/{i}", str(i // settings.group), i % settings.group, seed))
     return requests
+
+
+def tokens_read(engine: RolloutEngine, requests: Sequence[Request], lengths: Sequence[int]) -> int:
+    """Tokens of all dialogues, each opening once, from the tokens of each dialogue."""
+    openings = [engine.renderer.opening(engine.environment.prompt(r.task.public)) for r in requests]
+    return sum(lengths) - sum(map(len, openings)) + sum(map(len, set(openings)))
 
 
 class Attention:

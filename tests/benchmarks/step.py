@@ -14,7 +14,7 @@ from rl2f_core.rollout.engine import RolloutEngine
 from rl2f_core.types import Group, Task, Verdict
 
 from .learner import RATE, learned, made_learner
-from .rollout import UnsolvedCode, build, parameters, requests_of
+from .rollout import UnsolvedCode, build, parameters, requests_of, tokens_read
 from .worker import Channel, Memory, Settings, Stopwatch
 
 WIDTH = 512
@@ -60,7 +60,7 @@ def serve(settings: Settings, channel: Channel) -> None:
             method.begin(Scene.of(engine, step, settings.steps))
             wanted = requests_of(settings, engine, step)
             rollouts = engine.play(wanted, adapter="policy", max_turns=settings.turns)
-            played = watch.read()["seconds"]
+            played = watch.read()
             size = settings.group
             groups = [Group(wanted[i].task, tuple(rollouts[i : i + size])) for i in range(0, len(rollouts), size)]
             samples = [sample for group in groups for sample in method.samples(group)]
@@ -69,8 +69,9 @@ def serve(settings: Settings, channel: Channel) -> None:
             learner.update(samples, options, stage, step, settings.temperature)
             channel.send(
                 **watch.read(),
-                rollout_seconds=played,
+                rollout=played,
                 student=sum(r.student_tokens for r in rollouts),
+                read=tokens_read(engine, wanted, [len(r.streams[0].token_ids) for r in rollouts]),
                 rows=len(samples),
                 trained=sum(sample.weighted for sample in samples),
                 **memory.report(),

@@ -8,7 +8,7 @@ at each place; generation, the loop, scoring, masks, loss, backward pass, clippi
 from __future__ import annotations
 
 import tempfile
-from typing import Any
+from typing import Any, ClassVar
 
 from rl2f_core.teachers.base import FeedbackRequest
 from rl2f_core.types import Turn
@@ -78,8 +78,8 @@ def build(settings: Settings, channel: Channel, folder: str) -> Any:
     class Talking(GRPOTrainer):
         """GRPO whose prompts and hints are our tokens."""
 
-        student = 0
-        rollout = 0.0
+        student = read = 0
+        rollout: ClassVar[dict[str, float]] = {}
 
         def _tokenize_prompts(self, prompts: Any) -> Any:
             tasks = [engine.environment.task("train", int(prompt[-1]["content"])) for prompt in prompts]
@@ -92,7 +92,9 @@ def build(settings: Settings, channel: Channel, folder: str) -> Any:
         def _generate(self, prompts: Any) -> Any:
             watch = Stopwatch(device)
             made = super()._generate(prompts)
-            self.rollout, self.student = watch.read()["seconds"], sum(map(sum, made[2]))
+            self.rollout, self.student = watch.read(), sum(map(sum, made[2]))
+            openings = [tuple(prompt) for prompt in made[0]]
+            self.read = sum(map(len, made[1])) + sum(map(len, set(openings)))
             return made
 
     class Turns(TrainerCallback):
@@ -109,7 +111,8 @@ def build(settings: Settings, channel: Channel, folder: str) -> Any:
 
         def on_step_end(self, *args: Any, **kwargs: Any) -> None:
             timed = self.watch.read()
-            channel.send(**timed, rollout_seconds=trainer.rollout, student=trainer.student, **self.memory.report())
+            played = {"rollout": trainer.rollout, "student": trainer.student, "read": trainer.read}
+            channel.send(**timed, **played, **self.memory.report())
 
     model = AutoModelForCausalLM.from_pretrained(
         settings.folder, dtype=backend.dtype, attn_implementation=settings.attention or "sdpa", use_safetensors=True

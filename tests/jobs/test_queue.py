@@ -37,7 +37,7 @@ pytestmark = pytest.mark.usefixtures("counts")
 # -- the state machine -----------------------------------------------------------------------------------------
 ALLOWED = """
 queued → starting | stopped
-starting → running | stopping | failed | interrupted
+starting → running | stopping | failed | interrupted | queued
 running → stopping | succeeded | failed | stopped | interrupted
 stopping → succeeded | failed | stopped | interrupted
 failed → queued

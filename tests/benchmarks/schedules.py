@@ -1,0 +1,159 @@
+"""`python -m tests.benchmarks.schedules`: continuous against lock-step, and the cost of a dialogue by their number.
+
+Turns end at random, at any token with the same probability, so that dialogues are of uneven length; chance comes from
+each dialogue's own seed, so that both schedules sample the same tokens.  The sides take turns (A B A B) in one process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from .report import busy, ratio, spread, table
+from .rollout import build, requests_of
+from .worker import Settings, Stopwatch
+
+SCHEDULES = ("continuous", "lockstep")
+
+
+@contextmanager
+def ending(end: int, mean: float) -> Iterator[None]:
+    """In the block every token ends its turn with probability 1/mean."""
+    from rl2f_core.backends import _torch
+
+    plain = _torch.logits_of
+
+    def logits_of(model: Any, hidden_NH: Any) -> Any:
+        logits_NV = plain(model, hidden_NH)
+        logits_NV[:, end] = -1e30
+        logits_NV[:, end] = logits_NV.logsumexp(1) - math.log(mean - 1)
+        return logits_NV
+
+    _torch.logits_of = logits_of
+    try:
+        yield
+    finally:
+        _torch.logits_of = plain
+
+
+class Counter:
+    """The rows of every step of a backend's model."""
+
+    def __init__(self, backend: Any) -> None:
+        self.rows: list[int] = []
+        plain = backend._decoder.step
+
+        def step(*args: Any) -> Any:
+            drew = plain(*args)
+            self.rows.append(len(drew))
+            return drew
+
+        backend._decoder.step = step
+
+    def read(self) -> tuple[int, float]:
+        """Steps since it was last read, and the mean number of rows that got a token."""
+        rows, self.rows = self.rows, []
+        return len(rows), sum(rows) / max(1, len(rows))
+
+
+def play(engine: Any, settings: Settings, schedule: str, repeat: int, batch: int) -> tuple[dict[str, Any], list[Any]]:
+    """One rollout: times, student tokens, and what was said."""
+    config = engine.config.model_copy(update={"schedule": schedule, "batch_size": batch})
+    watch = Stopwatch(engine.backend.device)
+    rollouts = replace(engine, config=config).play(requests_of(settings, engine, repeat), max_turns=settings.turns)
+    timed = watch.read()
+    student = sum(rollout.student_tokens for rollout in rollouts)
+    return {**timed, "student": student}, [r.streams[-1].token_ids for r in rollouts]
+
+
+def against_lockstep(engine: Any, settings: Settings, counter: Counter, repeats: int, batch: int) -> dict[str, Any]:
+    """Both schedules in turns, on the same dialogues."""
+    sides: dict[str, list[dict[str, Any]]] = {schedule: [] for schedule in SCHEDULES}
+    same = []
+    for repeat in range(1, repeats + 1):
+        said = []
+        for schedule, found in sides.items():
+            answer, tokens = play(engine, settings, schedule, repeat, batch)
+            answer["steps"], answer["rows"] = counter.read()
+            found.append(answer)
+            said.append(tokens)
+        same.append(sum(a == b for a, b in zip(*said, strict=True)) / len(said[0]))
+    rates = {s: [a["student"] / a["seconds"] for a in found] for s, found in sides.items()}
+    by_cpu = {s: [a["student"] / a["cpu_seconds"] for a in found] for s, found in sides.items()}
+    ours, theirs = SCHEDULES
+    return {
+        "answers": sides, "ratio": ratio(rates[ours], rates[theirs]),
+        "cpu_ratio": ratio(by_cpu[ours], by_cpu[theirs]), "same": spread(same), "by_cpu": by_cpu,
+    }  # fmt: skip
+
+
+def by_number(engine: Any, settings: Settings, counts: Sequence[int], repeats: int, batch: int) -> dict[int, list[Any]]:
+    """Milliseconds of processor time a dialogue, for rollouts of different size, taken in turns."""
+    found: dict[int, list[Any]] = {count: [] for count in counts}
+    for repeat in range(1, repeats + 1):
+        for count in counts:
+            answer, _ = play(engine, replace(settings, dialogues=count), "continuous", repeat, batch)
+            found[count].append({name: 1000 * answer[name] / count for name in ("cpu_seconds", "seconds")})
+    return found
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run both and print what was found."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.schedules", description=__doc__)
+    parser.add_argument("--model", default="smollm2-135m", help="built-in name, folder or hub id")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--dialogues", type=int, default=64)
+    parser.add_argument("--batch", type=int, default=32, help="dialogues under way")
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--max-new-tokens", type=int, default=64)
+    parser.add_argument("--mean", type=float, default=16.0, help="mean length of a turn, but for the limit")
+    parser.add_argument("--counts", type=int, nargs="*", default=[64, 256, 1024], help="dialogues of the second part")
+    parser.add_argument("--out", type=Path, help="write all numbers here as JSON")
+    args = parser.parse_args(argv)
+    from rl2f_core.models import get_model
+
+    folder = str(get_model(args.model, say=print).path.resolve())
+    settings = Settings(folder, device=args.device, dtype=args.dtype, dialogues=args.dialogues or 1,
+                        turns=args.turns, max_new_tokens=args.max_new_tokens)  # fmt: skip
+    engine: Any = build(settings)
+    counter = Counter(engine.backend)
+    load = os.getloadavg()[0]
+    print(busy(load, os.cpu_count() or 1), flush=True)
+    with ending(engine.backend.tokenizer.end_id, args.mean):
+        play(engine, replace(settings, dialogues=8, turns=1), "lockstep", 0, 8)
+        counter.read()
+        found: dict[str, Any] = {"load": load, "settings": vars(args) | {"out": str(args.out)}}
+        if args.dialogues:
+            result = found["schedules"] = against_lockstep(engine, settings, counter, args.repeats, args.batch)
+            lines = [["schedule", "student tokens/s of CPU", "steps", "rows a step"]]
+            for schedule, answers in result["answers"].items():
+                rows = spread([a["rows"] for a in answers]).text()
+                steps = str(answers[-1]["steps"])
+                lines.append([schedule, spread(result["by_cpu"][schedule]).text(), steps, rows])
+            print(table(lines))
+            print(f"continuous is {result['ratio'].text(2)} times as fast as lock-step, {result['cpu_ratio'].text(2)} "
+                  f"by CPU time; the same tokens in {100 * result['same'].median:.1f} % of the dialogues",
+                  flush=True)  # fmt: skip
+        if args.counts:
+            costs = found["by_number"] = by_number(engine, settings, args.counts, args.repeats, args.batch)
+            first = spread([a["cpu_seconds"] for a in costs[args.counts[0]]]).median
+            lines = [["dialogues", "ms of CPU a dialogue", "of the first"]]
+            for count, answers in costs.items():
+                cost = spread([a["cpu_seconds"] for a in answers])
+                lines.append([str(count), cost.text(2), f"{cost.median / first:.3f}"])
+            print(table(lines), flush=True)
+    if args.out:
+        args.out.write_text(json.dumps(found, indent=1, default=str))
+
+
+if __name__ == "__main__":
+    main()

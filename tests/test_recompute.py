@@ -1,0 +1,91 @@
+"""Activations by need: counted as autograd keeps them, computed again where they would not fit, to the same end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from rl2f_core.config import LoraConfig, StageConfig
+from rl2f_core.training import recompute
+from rl2f_core.training.batch import micro_batch
+from rl2f_core.training.learner import Learner
+from rl2f_core.training.losses import LossConfig
+from rl2f_core.training.recompute import Saved, reckoned
+from rl2f_core.types import Sample
+
+CPU = torch.device("cpu")
+
+
+def learner(tiny: Path) -> Learner:
+    return Learner(tiny, LoraConfig(rank=4), dtype=torch.float32, device=CPU, banned=[0, 1], pad=2, seed=0)
+
+
+def row(start: int, length: int = 30) -> Sample:
+    """A row with an opening of ten tokens that all rows share, trained on from there."""
+    tokens = [*range(40, 50), *range(start, start + length - 10)]
+    weight = [0.0] * 10 + [1.0] * (length - 10)
+    zeros = [0.0] * length
+    behaviour = [-5.9 * w for w in weight]
+    advantages = [(1 + start % 3) * w for w in weight]
+    return Sample(tokens, [w > 0 for w in weight], behaviour, advantages, weight, zeros, zeros)
+
+
+def stage(**changes: object) -> StageConfig:
+    return StageConfig(**{"name": "s", "method": "rlvr", "steps": 4, "learning_rate": 0.01, **changes})
+
+
+def update(trained: Learner, **changes: object) -> dict[str, float]:
+    return trained.update([row(60), row(90), row(121)], LossConfig(), stage(**changes), 0, 1.0)
+
+
+def test_what_is_kept_is_counted_once_and_weights_are_not() -> None:
+    layer = nn.Linear(4, 5)
+    x_NI = torch.ones(3, 4)
+    with Saved(layer) as saved:
+        hidden = layer(x_NI)  # keeps its input for the gradient of its weights: 3 · 4 · 4 bytes
+        out = hidden.relu()  # keeps its result: 3 · 5 · 4 bytes
+        (out * x_NI.sum()).sum()  # keeps the scalar: 4 bytes
+    assert saved.bytes == 48 + 60 + 4
+    with Saved(layer) as saved:
+        (layer(x_NI).sum() + layer(x_NI).sum()).backward()
+    assert saved.bytes == 48
+
+
+def test_computing_again_keeps_less_and_gives_the_same_update(tiny: Path) -> None:
+    kept, again = learner(tiny), learner(tiny)
+    modes = [module.training for module in again.model.modules()]
+    found, repeated = update(kept, recompute="never"), update(again, recompute="always")
+    assert repeated.pop("recomputed") == 1 and "recomputed" not in found
+    assert repeated == pytest.approx(found, rel=1e-5, abs=1e-7)
+    for name, weight in kept.parameters.items():
+        assert torch.allclose(weight, again.parameters[name], atol=1e-6), name
+    assert modes == [module.training for module in again.model.modules()]
+
+    batch = micro_batch([row(60), row(90)], 2, CPU)
+    with Saved(again.reader) as saved, again.activations.kept(1, "always"):
+        logp_N, _ = again.reader(batch, 1.0)
+    logp_N.sum().backward()
+    with kept.activations.kept(1, "never"):
+        kept.reader(batch, 1.0)
+    assert 0 < saved.bytes < 0.5 * kept.activations.per_token
+
+
+def test_what_does_not_fit_is_computed_again_as_soon_as_it_is_known(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained = learner(tiny)
+    tokens = 3 * 30
+    assert trained.activations.per_token == reckoned(trained.model) > 0
+    assert "recomputed" not in update(trained)
+    measured = trained.activations.per_token
+    assert reckoned(trained.model) / 4 < measured < 8 * reckoned(trained.model)
+    room = measured * tokens / recompute.SHARE
+    monkeypatch.setattr(recompute, "free_bytes", lambda device: room * 1.01)
+    assert "recomputed" not in update(trained)
+    monkeypatch.setattr(recompute, "free_bytes", lambda device: room * 0.99)
+    assert update(trained)["recomputed"] == 1
+    assert update(trained, micro_batch_tokens=40).get("recomputed") is None  # a row a pass: each fits
+    assert "recomputed" not in update(trained, recompute="never")

@@ -1,0 +1,182 @@
+"""The TRL adapter: loss and gradient are those of our learner, and what TRL has no place for is refused with why."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rl2f_core.config import LoraConfig, StageConfig, parse_config
+from rl2f_core.errors import ConfigError
+from rl2f_core.methods.fitting import options_misfit, row_misfit
+from rl2f_core.methods.objectives import BatchCredit, Critic, Pull
+from rl2f_core.training.learner import Learner
+from rl2f_core.training.losses import LossConfig
+from rl2f_core.types import Sample
+
+CPU = torch.device("cpu")
+
+
+def learner(kind: type[Learner], tiny: Path, seed: int = 0) -> Learner:
+    lora = LoraConfig(rank=4, alpha=8)
+    return kind(tiny, lora, dtype=torch.float32, device=CPU, banned=[0, 1, 9], pad=2, seed=seed)
+
+
+def trl(tiny: Path, seed: int = 0) -> Learner:
+    from rl2f_core.training.trl_adapter import TRLLearner
+
+    return learner(TRLLearner, tiny, seed)
+
+
+def stage(**changes: Any) -> StageConfig:
+    values = {"name": "s", "method": "rl2f", "steps": 10, "learning_rate": 0.001, "max_grad_norm": 0.05}
+    return StageConfig.model_validate({**values, **changes})
+
+
+def played(opening: int, turns: list[tuple[int, int, float, float]], name: str, kl: bool = False) -> Sample:
+    """A dialogue: `opening` tokens, then for each turn (context, said, advantage, log-probability) so many tokens.
+
+    Token 9 stands in every context and may not be sampled.
+    """
+    ids, rl, advantages, logprobs = [9, *range(20, 19 + opening)], [0.0] * opening, [0.0] * opening, [0.0] * opening
+    for context, said, advantage, logprob in turns:
+        ids += [9] * context + [(37 * len(ids) + opening) % 300 + 30 + i for i in range(said)]
+        rl += [0.0] * context + [1.0] * said
+        advantages += [0.0] * context + [advantage] * said
+        logprobs += [0.0] * context + [logprob] * said
+    sampled = [bool(w) for w in rl]
+    zeros = [0.0] * len(ids)
+    return Sample(ids, sampled, logprobs, advantages, rl, zeros, rl if kl else zeros, dialogue=name)
+
+
+def rows(kl: bool = False) -> list[Sample]:
+    """Log-probabilities are about −5.94 at first, so the ratios are about 1, 1.75 and 0.58: clipped above and below."""
+    return [
+        played(6, [(0, 5, 0.5, -5.9), (4, 3, -0.25, -6.5)], "a", kl),
+        played(6, [(0, 2, -0.5, -5.4), (4, 6, 0.75, -5.9), (3, 2, 1.5, -6.5)], "b", kl),
+        played(4, [(0, 9, 0.0, -5.9)], "c", kl),
+        played(9, [(0, 1, -1.0, -5.4)], "d", kl),
+    ]
+
+
+def gradients(of: Learner) -> dict[str, torch.Tensor]:
+    return {name: p.grad.clone() for name, p in of.parameters.items() if p.grad is not None}
+
+
+@pytest.mark.parametrize("limit", [20, 4096], ids=["several micro-batches", "one"])
+def test_loss_gradient_and_weights_are_those_of_our_learner(tiny: Path, limit: int):
+    ours, theirs = learner(Learner, tiny), trl(tiny)
+    assert ours.parameters.keys() == theirs.parameters.keys()
+    for step, (kl, temperature) in enumerate([(0.0, 1.0), (0.0, 0.7), (0.3, 0.7)]):
+        options, now = LossConfig(clip_low=0.1, clip_high=0.3, kl_coef=kl), stage(micro_batch_tokens=limit)
+        for each in (ours, theirs):
+            each.reference = {name: p + 0.05 for name, p in each.snapshot().items()}
+        asked = rows(kl > 0)
+        a, b = (each.update(asked, options, now, step, temperature) for each in (ours, theirs))
+        assert a.keys() == b.keys()
+        assert b == pytest.approx(a, rel=2e-5, abs=1e-7)
+        assert 0 < a["clip_frac"] < 1 and a["grad_norm"] > 0.05 and math.isfinite(a["loss"])
+        assert ("kl" in a) == (kl > 0) and (not kl or a["kl"] > 1e-4)
+        grads = gradients(ours), gradients(theirs)
+        assert grads[0].keys() == grads[1].keys() and len(grads[0]) == len(ours.parameters)
+        for name, gradient in grads[0].items():
+            torch.testing.assert_close(grads[1][name], gradient, rtol=1e-4, atol=1e-8)
+        norm = torch.cat([g.flatten() for g in grads[1].values()]).norm()
+        assert float(norm) == pytest.approx(0.05, rel=1e-3)
+        for name, weight in ours.snapshot().items():
+            torch.testing.assert_close(theirs.parameters[name].detach(), weight, rtol=0, atol=2e-5)
+
+
+def test_a_token_that_may_not_be_sampled_has_no_probability_for_trl_either(tiny: Path):
+    """All of the probability is on the allowed tokens: the entropy is that of our head, whose list it is."""
+    theirs, ours = trl(tiny), learner(Learner, tiny)
+    bare = learner(Learner, tiny)
+    bare.reader.banned = bare.reader.banned[:0]
+    found = [each.update(rows(), LossConfig(), stage(), 0, 1.0)["entropy"] for each in (theirs, ours, bare)]
+    assert found[0] == pytest.approx(found[1], abs=1e-5) and abs(found[0] - found[2]) > 1e-3
+
+
+def test_a_saved_stage_goes_on_bit_for_bit_and_its_adapter_is_anybodys(tiny: Path, tmp_path: Path):
+    options, now = LossConfig(kl_coef=0.1), stage(weight_decay=0.1, passes=2, minibatches=2)
+    straight, resumed, ours = trl(tiny), trl(tiny, seed=9), learner(Learner, tiny, seed=8)
+    straight.begin(options, now)
+    straight.update(rows(True), options, now, 0, 1.0)
+    straight.save(tmp_path)
+    resumed.load(tmp_path)
+    ours.load(tmp_path)
+    a, b, c = (each.update(rows(True), options, now, 1, 1.0) for each in (straight, resumed, ours))
+    assert a == b and a["updates"] == 4
+    assert c == pytest.approx(a, rel=1e-4, abs=1e-6)
+    assert all(torch.equal(p, straight.snapshot()[n]) for n, p in resumed.snapshot().items())
+
+
+# -- refusals ------------------------------------------------------------------------------------------------------
+PLAYED = played(3, [(0, 2, 1.0, -1.0)], "d")
+
+
+@pytest.mark.parametrize(
+    ("row", "kl", "why"),
+    [
+        (replace(PLAYED, ce=[0.0, 0.0, 0.0, 1.0, 0.0]), 0.0, "cross-entropy"),
+        (replace(PLAYED, rl=[0.0, 0.0, 0.0, 0.1, 1.0]), 0.0, "weights of tokens other than 0 and 1"),
+        (replace(PLAYED, weighting="awr"), 0.0, "weighting 'awr'"),
+        (replace(PLAYED, floor=-5.0), 0.0, "floor"),
+        (replace(PLAYED, kl=[0.0, 0.0, 0.0, 1.0, 0.0]), 0.1, "kl weights that are not those of rl"),
+        (PLAYED, 0.1, "kl weights that are not those of rl"),
+        (replace(PLAYED, kl=PLAYED.rl, context=(5,)), 0.1, "another context"),
+    ],
+)
+def test_a_row_that_does_not_fit_is_refused_with_the_reason(row: Sample, kl: float, why: str):
+    assert why in row_misfit(row, kl)
+    assert row_misfit(PLAYED, 0.0) == "" and row_misfit(replace(PLAYED, kl=PLAYED.rl), 0.1) == ""
+
+
+def test_an_option_that_does_not_fit_is_refused_with_the_reason():
+    assert "value head" in options_misfit(0.0, Pull(), BatchCredit(critic=Critic()))
+    assert "'full'" in options_misfit(0.1, Pull(form="full"), None)
+    assert "'ema'" in options_misfit(0.1, Pull(weights="ema"), None)
+    assert options_misfit(0.1, Pull(), BatchCredit(kl_coef=0.1)) == options_misfit(0.0, Pull(form="full"), None) == ""
+
+
+def configured(method: str) -> dict[str, Any]:
+    history = "fresh" if method in ("rltf_grpo", "rltf_sd", "rltf_fm", "sft_correct") else "dialogue"
+    one = {"name": "s", "method": method, "steps": 1, "trainer": "trl", "group_size": 1 if method == "distill" else 4}
+    return {"environment": "guess_number", "rollout": {"history": history}, "stages": [one]}
+
+
+@pytest.mark.parametrize(
+    ("method", "why"),
+    [
+        ("sft", "cross-entropy stream of sft"),
+        ("rl2f_self", "cross-entropy stream of rl2f_self"),
+        ("rltf_fm", "cross-entropy stream of rltf_fm"),
+        ("sft_correct", "cross-entropy stream of sft_correct"),
+        ("rltf_sd", "weighed one by one"),
+        ("sdpo", "another context"),
+        ("ppo", "value head"),
+        ("distill", "trains nothing"),
+    ],
+)
+def test_a_stage_that_cannot_run_on_trl_is_refused_before_it_begins(method: str, why: str):
+    with pytest.raises(ConfigError, match=why):
+        parse_config(configured(method))
+
+
+@pytest.mark.parametrize("method", ["rlvr", "rl2f", "rltf_grpo", "reinforce_pp"])
+def test_a_stage_that_fits_is_accepted(method: str):
+    assert parse_config(configured(method)).stages[0].trainer == "trl"  # type: ignore[attr-defined]
+
+
+def test_rows_that_do_not_fit_leave_the_weights_alone(tiny: Path):
+    theirs = trl(tiny)
+    before = theirs.snapshot()
+    bad = replace(rows()[0], floor=-3.0)
+    with pytest.raises(ConfigError, match="TRL's GRPO loss has no place for a floor"):
+        theirs.update([*rows(), bad], LossConfig(), stage(), 0, 1.0)
+    with pytest.raises(ConfigError, match="no place for a value head"):
+        theirs.begin(LossConfig(credit=BatchCredit(critic=Critic())), stage())
+    assert all(torch.equal(p, before[n]) for n, p in theirs.snapshot().items())
