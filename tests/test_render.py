@@ -20,7 +20,7 @@ DIALOGUES = [
     ("I think\n\nit is <answer>7</answer>\n", "Correct so far: B ? A"),
     ("", HINT),
     ("Grüße 你好 🙂", "Naïve – ‘no’."),
-    ("9" * 10_000, "Too high."),
+    pytest.param("9" * 10_000, "Too high.", id="ten thousand digits"),
 ]
 
 

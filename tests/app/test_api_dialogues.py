@@ -202,6 +202,7 @@ def test_tokens_come_as_ids_where_there_is_no_tokenizer(client: TestClient, run:
     assert {t["text"] for t in found["tokens"]} == {None}
 
 
+@pytest.mark.slow
 def test_tokens_come_as_text_by_the_runs_own_tokenizer(client: TestClient, context: Context, tiny: Path) -> None:
     from tokenizers import Tokenizer
 

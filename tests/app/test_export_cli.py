@@ -50,6 +50,7 @@ def studio(tmp_path: Path) -> Studio:
     return made
 
 
+@pytest.mark.slow
 def test_a_bare_folder_is_exported_without_a_database(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", leaky_events())
     done = rl2f("export", run, "--out", "sets", cwd=tmp_path)
@@ -83,6 +84,7 @@ def test_a_run_of_the_studio_comes_with_peoples_labels(tmp_path: Path, studio: S
     }
 
 
+@pytest.mark.slow
 def test_numbers_and_folders_go_together_each_once(tmp_path: Path, studio: Studio) -> None:
     run = write_run(tmp_path / "other", leaky_events(tasks=1))
     done = rl2f("export", "1", run, "1", run, "--out", "sets", "--studio", studio.root, "--steps", "1-", cwd=tmp_path)

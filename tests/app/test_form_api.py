@@ -89,6 +89,7 @@ def test_an_unknown_start_is_refused_in_words(api: TestClient) -> None:
     assert "train" in error_of(api.get("/api/form/spec", params={"kind": "nope"}), 404)["known"]
 
 
+@pytest.mark.slow
 def test_every_preset_is_answered_in_time(api: TestClient) -> None:
     api.get("/api/form/start")
     for preset in forms.presets():

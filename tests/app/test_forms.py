@@ -241,6 +241,7 @@ def test_every_shape_that_a_plugin_may_declare_has_a_node() -> None:
     assert nodes["me"] == {"kind": "any", "nullable": True}
 
 
+@pytest.mark.slow
 def test_the_environment_of_the_readme_appears_with_its_fields_and_runs_from_the_form(tmp_path: Path) -> None:
     """In a process of its own, because what is registered stays registered."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -285,6 +285,7 @@ def start(studio: Path, log: Path) -> tuple[subprocess.Popen[bytes], str]:
     raise AssertionError(log.read_text())
 
 
+@pytest.mark.slow
 def test_a_server_opens_without_torch_and_a_second_one_is_read_only_and_both_end_cleanly(tmp_path: Path) -> None:
     studio = tmp_path / "studio"
     first, url = start(studio, tmp_path / "1.txt")

@@ -207,7 +207,7 @@ def test_an_address_that_names_nothing_says_so(visit: Visit, console: Any) -> No
     page.wait_for_selector(".ch-error:has-text('999:rl@1 cannot speak here')")
 
 
-@pytest.mark.parametrize(("width", "theme"), [(1440, "light"), (390, "dark")])
+@pytest.mark.parametrize(("width", "theme"), [pytest.param(1440, "light", marks=pytest.mark.slow), (390, "dark")])
 def test_every_state_of_the_page_fits_the_window(
     new_page: Callable[..., Any], visit: Visit, chat: Callable[..., Any], no_overflow: Callable[[Any], None],
     width: int, theme: str,

@@ -128,7 +128,7 @@ def test_a_run_that_is_gone_is_named_and_can_be_taken_away(pair: Any, compare: C
     assert query(page)["runs"] == str(pair.run)
 
 
-@pytest.mark.parametrize(("width", "theme"), [(1440, "light"), (390, "dark")])
+@pytest.mark.parametrize(("width", "theme"), [pytest.param(1440, "light", marks=pytest.mark.slow), (390, "dark")])
 def test_the_page_fits(
     pair: Any, compare: Callable[..., Any], no_overflow: Callable[[Any], None], width: int, theme: str
 ) -> None:

@@ -134,7 +134,7 @@ def test_names_of_strangers_are_text(server: Any, visit: Callable[..., Any], tmp
     folder.rmdir()
 
 
-@pytest.mark.parametrize(("width", "theme"), [(1440, "light"), (390, "dark")])
+@pytest.mark.parametrize(("width", "theme"), [pytest.param(1440, "light", marks=pytest.mark.slow), (390, "dark")])
 def test_the_page_fits_the_window(
     server: Any,
     visit: Callable[..., Any],

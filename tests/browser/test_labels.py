@@ -195,7 +195,7 @@ def test_an_unknown_hint_is_said_plainly(show: Callable[..., Any], console: Any)
     assert "There is no such hint" in page.inner_text(".rl-empty")
 
 
-@pytest.mark.parametrize(("width", "theme"), [(1440, "dark"), (390, "light")])
+@pytest.mark.parametrize(("width", "theme"), [pytest.param(1440, "dark", marks=pytest.mark.slow), (390, "light")])
 def test_every_view_fits_the_window(
     show: Callable[..., Any],
     new_page: Callable[..., Any],

@@ -202,7 +202,7 @@ def test_a_run_deleted_in_another_tab_and_an_unknown_one_are_one_plain_message(
         assert second.get_by_role("link", name="All runs").get_attribute("href") == "/"
 
 
-@pytest.mark.parametrize(("width", "theme"), [(1440, "light"), (390, "dark")])
+@pytest.mark.parametrize(("width", "theme"), [pytest.param(1440, "light", marks=pytest.mark.slow), (390, "dark")])
 def test_the_page_fits(
     server: Any,
     visit: Callable[..., Any],

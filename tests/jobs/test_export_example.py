@@ -220,6 +220,7 @@ def test_the_readme_says_how_an_example_is_made() -> None:
     assert "jobs.example" in text
 
 
+@pytest.mark.slow
 def test_the_module_makes_an_example_from_the_command_line(tmp_path: Path) -> None:
     run = recorded(tmp_path)
     command = [sys.executable, "-m", "jobs.example", run, tmp_path / "out"]

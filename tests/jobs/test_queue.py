@@ -167,6 +167,7 @@ def test_a_run_added_without_start_waits_for_a_resume(queue: Queue) -> None:
     assert until_status(queue, run.id, "succeeded").sessions == 1
 
 
+@pytest.mark.slow
 # -- slots and order -------------------------------------------------------------------------------------------
 def test_as_many_run_at_once_as_there_are_slots(queue: Queue) -> None:
     settings.put(queue.db, "slots.cpu", "2")

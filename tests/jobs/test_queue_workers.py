@@ -94,6 +94,7 @@ def test_a_stop_that_comes_before_the_worker_can_hear_is_not_lost(queue: Queue) 
     assert events(queue, run.id) == [] and stopped.detail == ""
 
 
+@pytest.mark.slow
 def test_an_abort_ends_the_worker_and_its_children_at_once(queue: Queue) -> None:
     run = queue.add(counting(count=600, seconds=0.1, child=True))
     until_dialogues(queue, run.id, 1)
