@@ -32,7 +32,7 @@ from typing import Any
 
 from rl2f_core.config import BaseRun, disk_is_full, dump_yaml, load_config, write_atomically
 from rl2f_core.errors import ConfigError, DataError, DiskFullError, RL2FError, RunError
-from rl2f_core.events import Event, EventSink, StatusEvent, encode, read_events
+from rl2f_core.events import Event, EventSink, LogEvent, StatusEvent, encode, read_events
 from rl2f_core.ranks import here, join, launched
 
 Stop = Callable[[], bool]
@@ -271,6 +271,20 @@ class Progress:
 
     def say(self, text: str) -> None:
         """A sentence for people."""
+
+
+def announce(journal: Journal, progress: Progress, id: str, text: str) -> None:
+    """Say something in the run's log and to who watches it; an empty text is nothing.
+
+    Args:
+        journal: Of the run; the words are kept with its next commit.
+        progress: Who watches.
+        id: The event's, once a run.
+        text: What to say.
+    """
+    if text:
+        journal.emit([LogEvent(id=id, text=text)])
+        progress.say(text)
 
 
 def execute(

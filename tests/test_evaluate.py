@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from rl2f_core import registry
 from rl2f_core.backends.base import Generation, Prompt, Sampling
 from rl2f_core.backends.fake import FakeBackend
 from rl2f_core.config import BaseRun, parse_config
@@ -283,7 +284,7 @@ def test_settings_that_are_left_open_are_those_of_training() -> None:
 
 # -- stopping and going on -----------------------------------------------------------------------------------------
 def run(config: BaseRun, folder: Path, stops: Sequence[bool] = ()) -> tuple[RunDir, str]:
-    """Execute what is left; `stops` answers, one after the other, whether to stop before the next pair."""
+    """Execute what is left; `stops` answers, one after the other, whether to stop before the next control."""
     run_dir = RunDir(folder) if (folder / "config.yaml").exists() else RunDir.create(folder, config)
     answers = iter(stops)
     ended = execute(config, run_dir, JsonlSink(run_dir.events_path), lambda: next(answers, False))
@@ -291,13 +292,13 @@ def run(config: BaseRun, folder: Path, stops: Sequence[bool] = ()) -> tuple[RunD
 
 
 @pytest.mark.slow
-def test_stopped_between_pairs_and_resumed_it_plays_no_pair_twice(tmp_path: Path) -> None:
+def test_stopped_between_controls_and_resumed_it_plays_nothing_twice(tmp_path: Path) -> None:
     environment = {"type": "guess_number", "low": 1, "size": 16}
     config = make_config(adapters={"base": None, "x": str(tmp_path)}, environment=environment)
     stopped, status = run(config, tmp_path / "a", [False, False, True])
     assert status == "stopped" and not (stopped.evaluation / "report.json").exists()
     controls = [e.control for e in read_events(stopped.events_path) if isinstance(e, DialogueEvent)]
-    assert Counter(controls) == {"hints": TASKS * SAMPLES, "contentless": TASKS * SAMPLES}
+    assert Counter(controls) == {"hints": 2 * TASKS * SAMPLES, "contentless": 2 * TASKS * SAMPLES}
     files = {p: p.stat().st_mtime_ns for p in stopped.evaluation.rglob("*.jsonl")}
     assert run(config, tmp_path / "a", [False, True])[1] == "stopped"
     assert run(config, tmp_path / "a", [True])[1] == "stopped"  # at once, and nothing is lost
@@ -313,6 +314,18 @@ def test_stopped_between_pairs_and_resumed_it_plays_no_pair_twice(tmp_path: Path
     for name in ("report.json", "report.md"):
         assert (stopped.evaluation / name).read_bytes() == (whole.evaluation / name).read_bytes()
     assert json.loads(whole.heartbeat_path.read_text())["status"] == "succeeded"
+
+
+def test_what_there_is_to_say_of_the_tasks_stands_in_the_log_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind: Any = registry.get("environment", "guess_number")
+    monkeypatch.setattr(kind, "about", lambda self: "Two problems were left out.")
+    config = make_config(evaluation={"tasks": 2, "samples": 1, "controls": ["hints", "contentless"], "bootstrap": 100})
+    assert run(config, tmp_path / "run", [False, True])[1] == "stopped"
+    assert run(config, tmp_path / "run")[1] == "succeeded"
+    said = [e.text for e in read_events(tmp_path / "run" / "events.jsonl") if isinstance(e, LogEvent)]
+    assert said[0] == "Two problems were left out." and said.count(said[0]) == 1
 
 
 def test_an_adapter_that_cannot_be_loaded_fails_the_run_before_anything_is_played(

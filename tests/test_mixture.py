@@ -77,6 +77,12 @@ def test_every_question_about_a_task_goes_to_its_part() -> None:
     assert asked - set(vars(Mixture)) == set()
 
 
+def test_a_mixture_says_what_its_parts_have_to_say() -> None:
+    held = mixture({"environment": {"type": "math"}}, {"environment": "secret_code"})
+    (said,) = [text for name, part in held.parts.items() if name == "math" and (text := part.about())]
+    assert "for training" in said and held.about() == f"math: {said}"
+
+
 def test_a_task_is_worded_judged_and_hinted_on_as_in_its_own_environment() -> None:
     held = mixture()
     for label, part in held.parts.items():

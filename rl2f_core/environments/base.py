@@ -86,6 +86,10 @@ class Environment(ABC):
         Raises `DataError` where the answer, or what the verifier needs of the problem, cannot be read.
         """
 
+    def about(self) -> str:
+        """What a run should say of its tasks before it begins, in a sentence or a few; empty where there is nothing."""
+        return "\n".join(f"{name}: {text}" for name, part in self.parts.items() if (text := part.about()))
+
     @property
     def parts(self) -> Mapping[str, Environment]:
         """The environments of a mixture by their names; empty where it is none."""

@@ -54,6 +54,19 @@ class Counts(NamedTuple):
     validation: int
     test: int
 
+    def text(self, source: str) -> str:
+        """In a sentence, what was left out and why."""
+        left_out = {
+            "without a gold answer that can be read": self.unreadable,
+            "whose answer is no number": self.no_number,
+            "told twice": self.duplicates,
+            "for training that are test problems": self.same_as_test,
+            "for training that share a run of words with a test problem": self.overlapping_test,
+        }
+        named = ", ".join(f"{count:,} {why}" for why, count in left_out.items() if count)
+        kept = f"{self.train:,} problems for training, {self.validation:,} for validation, {self.test:,} for the test"
+        return f"{source}: {self.rows:,} rows, {kept}; " + (f"left out: {named}." if named else "none was left out.")
+
 
 class Loaded(NamedTuple):
     """A data set that is ready."""
@@ -120,6 +133,9 @@ class Math(MathEnvironment):
         stamps = tuple(stamp(source) for source in (config.source, config.test_source) if source is not None)
         columns = tuple(sorted((config.columns or {}).items()))
         return load(config.source, config.test_source, columns, config.answers, config.ngram, stamps)
+
+    def about(self) -> str:
+        return self.loaded.counts.text(self.config.source)
 
     def task(self, split: Split, index: int) -> Task:
         """Raises `DataError` where the data set cannot be had, or the split is empty."""

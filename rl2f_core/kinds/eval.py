@@ -12,7 +12,7 @@ from rl2f_core.config import BaseRun, RunConfig, parse_config
 from rl2f_core.errors import ConfigError
 from rl2f_core.fields import BASIC, KNOWN_CHECKPOINT, BaseConfig
 from rl2f_core.registry import register
-from rl2f_core.run import Journal, Progress, RunDir, Stop
+from rl2f_core.run import Journal, Progress, RunDir, Stop, announce
 
 
 class EvalRun(BaseRun):
@@ -40,10 +40,12 @@ class Eval:
     def execute(self, config: EvalRun, run_dir: RunDir, journal: Journal, stop: Stop, progress: Progress) -> bool:
         """Play and report; False where `stop` ended it early."""
         from rl2f_core.evaluation.evaluate import evaluate_run
-        from rl2f_core.rollout.build import build_backend
+        from rl2f_core.rollout.build import build_backend, build_environment
 
         progress.say(f"Loading {config.model.name} …")
         backend = build_backend(config, run_dir, progress)
+        if journal.position is None:
+            announce(journal, progress, "environment", build_environment(config.environment).about())
         sources = {name: None if path is None else Path(path) for name, path in config.adapters.items()}
         if not evaluate_run(config, run_dir, journal, backend, sources, stop, progress):
             return False

@@ -25,7 +25,7 @@ from rl2f_core.methods.rows import turn_means
 from rl2f_core.ranks import here
 from rl2f_core.rollout.build import build_backend, build_engine
 from rl2f_core.rollout.engine import derive_seed
-from rl2f_core.run import Journal, Progress, RunDir, Stop, sha256
+from rl2f_core.run import Journal, Progress, RunDir, Stop, announce, sha256
 from rl2f_core.training.collect import Collector
 from rl2f_core.training.curriculum import Course, course_of
 from rl2f_core.training.metrics import floor_of, part_metrics, step_metrics
@@ -86,6 +86,8 @@ class Trainer:
 
     def run(self) -> bool:
         """All stages that are left; False where `stop` ended it early."""
+        if self.journal.position is None:
+            announce(self.journal, self.progress, "environment", self.engine.environment.about())
         for index in range(self.position["stage"], len(self.config.stages)):
             stage = self.config.stages[index]
             method: Method = registry.get("method", stage.method.type)(stage.method)
@@ -119,8 +121,7 @@ class Trainer:
         self._sync(f"{stage.name}@0")
         collector = Collector(self.engine, stage, self.config.seed, ADAPTER, run_dir=self.run_dir)
         for number, text in enumerate(method.prepare(collector, self.config.evaluation)):
-            self.journal.emit([LogEvent(id=f"prepare:{stage.name}:{number}", text=text)])
-            self.progress.say(text)
+            announce(self.journal, self.progress, f"prepare:{stage.name}:{number}", text)
         if method.on_policy and not refused:
             self._preflight(index, stage, method, course)
         self.position = {"stage": index, "step": 0, "begun": True}
@@ -218,8 +219,7 @@ class Trainer:
         values, text = course.after(played, on_policy=method.on_policy)
         if text:
             said = f"Stage {stage.name}, after step {step + 1}: {text}"
-            self.journal.emit([LogEvent(id=f"curriculum:{stage.name}:{course.level + 1}", text=said)])
-            self.progress.say(said)
+            announce(self.journal, self.progress, f"curriculum:{stage.name}:{course.level + 1}", said)
         return values
 
     def _commit(self, stage: int, step: int, course: Course | None = None, *, save: bool = True) -> None:
