@@ -9,11 +9,13 @@ import torch
 from torch import nn
 
 from rl2f_core.config import LoraConfig, StageConfig
+from rl2f_core.errors import ConfigError
 from rl2f_core.training import recompute
 from rl2f_core.training.batch import micro_batch
 from rl2f_core.training.learner import Learner
 from rl2f_core.training.losses import LossConfig
 from rl2f_core.training.recompute import Saved, reckoned
+from rl2f_core.training.sharded import ready
 from rl2f_core.types import Sample
 
 CPU = torch.device("cpu")
@@ -89,3 +91,12 @@ def test_what_does_not_fit_is_computed_again_as_soon_as_it_is_known(
     assert update(trained)["recomputed"] == 1
     assert update(trained, micro_batch_tokens=40).get("recomputed") is None  # a row a pass: each fits
     assert "recomputed" not in update(trained, recompute="never")
+
+
+def test_weights_that_are_shared_out_are_neither_measured_nor_computed_again(tiny: Path) -> None:
+    trained = learner(tiny)
+    trained.activations.shared_out = True
+    before = trained.activations.per_token
+    assert "recomputed" not in update(trained) and trained.activations.per_token == before
+    with pytest.raises(ConfigError, match="fsdp_activation_checkpointing"):
+        ready(None, "fsdp", LossConfig(), stage(recompute="always"))

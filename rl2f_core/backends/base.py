@@ -197,3 +197,6 @@ class Backend(ABC):
     @abstractmethod
     def forget(self) -> None:
         """Drop what is kept between turns."""
+
+    def rest(self) -> None:  # noqa: B027
+        """The learner's turn: give memory back that both need; the next call takes it again. By default nothing."""

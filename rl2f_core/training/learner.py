@@ -90,10 +90,10 @@ class Learner:
         )
         self.device, self.pad = device, pad
         self.reader = PolicyModel(self.model, torch.tensor(list(banned), dtype=torch.long, device=device))
-        self.activations = Activations(self.reader, device)
         self.reference: dict[str, torch.Tensor] | None = None
         self.accelerator: Any = self.engage(folder)
         self.sharding = sharding(self.accelerator)
+        self.activations = Activations(self.reader, device, shared_out=self.sharding == "fsdp")
         self.new_optimiser(0.0)
 
     def engage(self, folder: Path) -> Any:
@@ -121,7 +121,7 @@ class Learner:
     def begin(self, options: LossConfig, stage: StageConfig) -> None:
         """Start a stage from the present weights: a new optimiser, and a value head and a reference where needed."""
         critic = options.credit is not None and options.credit.critic is not None
-        ready(self.accelerator, self.sharding, options, stage.max_grad_norm)
+        ready(self.accelerator, self.sharding, options, stage)
         self.new_head(critic)
         self.new_optimiser(stage.weight_decay)
         moving = options.kl_coef > 0 and options.pull.weights == "ema"
@@ -277,7 +277,8 @@ class Learner:
             for key, value in self._update(part, options, stage.at(step), rate, temperature).items():
                 found.setdefault(key, []).append(value)
         metrics = {key: sum(values) / len(values) for key, values in found.items()}
-        dropped |= {"recomputed": again} if (again := self.activations.read()) else {}
+        if again := self.activations.read():
+            dropped["recomputed"] = again
         return {**metrics, **dropped, "learning_rate": rate, "updates": float(len(parts) * stage.passes)}
 
     def seconds_of_update(self, samples: Sequence[Sample], stage: StageConfig, rows: int = 8) -> float:

@@ -178,7 +178,7 @@ class Trainer:
                 self._sync(collector.policy)
             clock.lap("sync")
             groups = method.collect(collector, step)
-            self._rest()
+            self.backend.rest()
             clock.lap("rollout")
             samples = [sample for group in groups for sample in method.samples(group)]
             options = LossConfig(**method.loss_options())
@@ -242,12 +242,6 @@ class Trainer:
         if ranks.main:
             shutil.rmtree(folder)
         self.synced = version
-
-    def _rest(self) -> None:
-        """Let a sampler that shares the learner's GPU give its memory back until it is asked again."""
-        rest = getattr(self.backend, "rest", None)
-        if rest is not None:
-            rest()
 
     def _checkpoint(self, stage: StageConfig, step: int) -> None:
         name = f"{stage.name}@{step}"

@@ -27,10 +27,12 @@ class Activations:
     Args:
         reader: The model as it is trained.
         device: Where it is.
+        shared_out: Its weights are in parts with several processes (FSDP), which then would have to decide alike and
+            whose parts cannot be told from activations: nothing is measured or computed again.
     """
 
-    def __init__(self, reader: PolicyModel, device: torch.device) -> None:
-        self.reader, self.device = reader, device
+    def __init__(self, reader: PolicyModel, device: torch.device, *, shared_out: bool = False) -> None:
+        self.reader, self.device, self.shared_out = reader, device, shared_out
         self.per_token = reckoned(reader.model)
         """Bytes that a token of a pass keeps: reckoned, then the most that was measured."""
         self.recomputed: list[bool] = []
@@ -44,6 +46,9 @@ class Activations:
     @contextmanager
     def kept(self, tokens: int, choice: Choice) -> Iterator[None]:
         """The forward pass of so many tokens; what it keeps is measured, or computed again."""
+        if self.shared_out:
+            yield
+            return
         again = choice == "always" or (choice == "auto" and not self.fits(tokens))
         self.recomputed.append(again)
         if again:

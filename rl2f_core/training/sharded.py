@@ -13,6 +13,7 @@ import torch
 from rl2f_core.errors import ConfigError
 
 if TYPE_CHECKING:
+    from rl2f_core.config import StageConfig
     from rl2f_core.training.losses import LossConfig
 
 
@@ -58,16 +59,17 @@ def sharding(accelerator: Any) -> str:
     return ""
 
 
-def ready(accelerator: Any, kind: str, options: LossConfig, max_grad_norm: float) -> None:
+def ready(accelerator: Any, kind: str, options: LossConfig, stage: StageConfig) -> None:
     """Make sure that a stage can be trained by sharded weights, and tell DeepSpeed where to clip, as it clips itself.
 
     Args:
         accelerator: Of the run.
         kind: What `sharding` says of it.
         options: Of the stage's loss.
-        max_grad_norm: Of the stage.
+        stage: Where it clips, and whether it computes activations again.
 
-    Raises `ConfigError` where a term needs passes that not all processes would make together.
+    Raises `ConfigError` where a term needs passes that not all processes would make together, or activations would be
+    computed again by us.
     """
     critic = options.credit is not None and options.credit.critic is not None
     pull = kind == "fsdp" and options.kl_coef > 0
@@ -75,5 +77,8 @@ def ready(accelerator: Any, kind: str, options: LossConfig, max_grad_norm: float
         term = "value head" if critic else "kl stream (its reference is read pass by pass)"
         raise ConfigError(f"A stage with a {term} cannot be trained by sharded weights.", value=kind,
                           fix="Launch with DDP: data/configs/accelerate/ddp_2.yaml.")  # fmt: skip
+    if kind == "fsdp" and stage.recompute == "always":
+        raise ConfigError("With FSDP the launcher has activations computed again.", value="recompute: always",
+                          fix="Set fsdp_activation_checkpointing in its file, and recompute: auto here.")  # fmt: skip
     if kind == "deepspeed":
-        accelerator.state.deepspeed_plugin.deepspeed_config["gradient_clipping"] = max_grad_norm
+        accelerator.state.deepspeed_plugin.deepspeed_config["gradient_clipping"] = stage.max_grad_norm
