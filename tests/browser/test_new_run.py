@@ -335,9 +335,9 @@ def test_the_page_fits_the_window_with_everything_open(
 def test_a_revision_method_with_schedules_goes_from_its_preset_to_its_dialogues(
     open_form: Visit, visit: Visit, server: Any, tiny_config: dict[str, Any], no_overflow: Callable[[Any], None]
 ) -> None:
-    page = open_form("?preset=rltf_cpu:binary_matrix-sd")
-    assert page.locator("#nr-variant option").count() == 12
-    page.locator("#nr-variant").select_option("rltf_cpu:shortest_path-sd")
+    page = open_form("?preset=rltf:binary_matrix-sd")
+    assert page.locator("#nr-variant option").count() == 20
+    page.locator("#nr-variant").select_option("rltf:shortest_path-sd")
     page.wait_for_function(
         "document.querySelector('#nr-form [data-key=\"environment.type\"]').value === 'shortest_path'"
     )
