@@ -89,9 +89,10 @@ def mismatch(backend: HFBackend, asked: list[Prompt], said: list[Generation], te
     wanted_BT = torch.zeros_like(valid_BT)
     for i, (prompt, row) in enumerate(zip(asked, rows, strict=True)):
         wanted_BT[i, len(prompt.token_ids) : len(row)] = True
+    banned = torch.tensor(backend.tokenizer.banned_ids, dtype=torch.long, device=backend.device)
     with torch.inference_mode():
         logp_N, _ = selected_logprobs(
-            backend.model, ids_BT, valid_BT, wanted_BT, temperature=temperature, banned=backend._banned
+            backend.model, ids_BT, valid_BT, wanted_BT, temperature=temperature, banned=banned
         )
     return logp_N - torch.tensor([logp for g in said for logp in g.logprobs])
 
@@ -130,7 +131,7 @@ def test_scores_of_whole_texts_are_those_of_transformers(pair: Pair) -> None:
 
 def test_a_run_swaps_its_adapter_and_goes_on_after_the_engine_was_killed(smollm2: Path, tmp_path: Path) -> None:
     """sft moves the adapter, then rl samples with it: the sampler is near the learner and far from the base."""
-    shared = {"tasks_per_step": 2, "group_size": 2, "steps": 1}
+    shared = {"tasks_per_step": 4, "group_size": 8, "steps": 1}
     rl = {"method": {"type": "rlvr", "kl_coef": 0.1}, "reference": "base", **shared}
     config = RunConfig.model_validate(
         {
@@ -138,11 +139,12 @@ def test_a_run_swaps_its_adapter_and_goes_on_after_the_engine_was_killed(smollm2
             "backend": {"type": "vllm", **ENGINE},
             "environment": {"type": "secret_code", "alphabet": "ABC", "length": 2},
             "rollout": {"max_turns": 1, "max_new_tokens": 12, "context_length": 512},
+            "reward": {"preset": "format"},
             "lora": {"rank": 8, "alpha": 16},
             "evaluation": {"checkpoints": []},
             "preflight": {"tasks": 1, "samples": 2, "override": True},
             "stages": [
-                {"name": "warm", "method": "sft", "learning_rate": 0.002, **shared},
+                {"name": "warm", "method": "sft", "learning_rate": 0.002, **shared, "steps": 4, "group_size": 2},
                 {"name": "rl", **rl},
                 {"name": "on", "learning_rate": 0.0005, "importance_cap": 2.0, **rl},
             ],
@@ -150,13 +152,15 @@ def test_a_run_swaps_its_adapter_and_goes_on_after_the_engine_was_killed(smollm2
     )
     run_dir = RunDir.create(tmp_path / "run", config)
     killed: list[float] = []
+    others = {p.pid for p in psutil.Process().children()}
 
     def metrics() -> dict[str, dict[str, float]]:
         return {e.stage: e.values for e in read_events(run_dir.events_path) if isinstance(e, MetricEvent)}
 
     def kill_after_rl() -> bool:
         if "rl" in metrics() and not killed:
-            engines = [p for p in psutil.Process().children() if "_vllm_worker" in " ".join(p.cmdline())]
+            mine = [p for p in psutil.Process().children() if p.pid not in others]
+            engines = [p for p in mine if "_vllm_worker" in " ".join(p.cmdline())]
             assert len(engines) == 1
             engines[0].kill()
             killed.append(time.monotonic())
