@@ -14,6 +14,7 @@ from rl2f_core.methods.objectives import Pull
 from rl2f_core.training.batch import MicroBatch
 from rl2f_core.training.critic import ValueHead
 from rl2f_core.training.divergence import of_distributions
+from rl2f_core.training.precision import computing, low_precision, read_as_they_come
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,10 @@ class PolicyModel(nn.Module):
         self.head: ValueHead | None = None
         self.whole = False
         """Rows are read whole, also where they begin alike."""
+        self.products = low_precision(model)
+        """The type in which base and adapter are multiplied, where it is not float32."""
+        if self.products is not None:
+            read_as_they_come(model)
         # FSDP shares out the model by the blocks of this name
         self._no_split_modules = sorted(getattr(model.get_base_model(), "_no_split_modules", None) or ())
 
@@ -57,9 +62,10 @@ class PolicyModel(nn.Module):
         causal_lm = self.model.get_base_model()
         sequences = [tuple(row.token_ids[:n]) for row, n in zip(batch.samples, batch.lengths, strict=True)]
         worth = not self.whole and shares(causal_lm) and saving(sequences, list(batch.prefixes)) >= WORTH
-        hidden_NH, targets_N = selected_hidden(
-            causal_lm, batch.input_BT, batch.valid_BT, batch.wanted_BT, batch.prefixes if worth else None
-        )
+        with computing(self.products, batch.input_BT.device):
+            hidden_NH, targets_N = selected_hidden(
+                causal_lm, batch.input_BT, batch.valid_BT, batch.wanted_BT, batch.prefixes if worth else None
+            )
         logp_N, entropy_N = logprobs_of(causal_lm, hidden_NH, targets_N, temperature=temperature, banned=self.banned)
         if wants is None:
             return logp_N, entropy_N

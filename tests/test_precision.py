@@ -1,0 +1,81 @@
+"""A bfloat16 base: its adapter is held in float32, multiplied in bfloat16, and trained on much the same gradient."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from rl2f_core.config import LoraConfig, StageConfig
+from rl2f_core.training.batch import micro_batch
+from rl2f_core.training.learner import Learner
+from rl2f_core.training.losses import LossConfig
+from rl2f_core.training.recompute import Saved
+from rl2f_core.types import Sample
+
+CPU = torch.device("cpu")
+
+
+def learner(tiny: Path, dtype: torch.dtype) -> Learner:
+    """An adapter that says something: PEFT's own begins at zero."""
+    made = Learner(tiny, LoraConfig(rank=4), dtype=dtype, device=CPU, banned=[0, 1], pad=2, seed=0)
+    drawn = torch.Generator().manual_seed(1)
+    made.restore({name: torch.randn(w.shape, generator=drawn) * 0.1 for name, w in made.parameters.items()})
+    return made
+
+
+def row(start: int, length: int = 30) -> Sample:
+    tokens = [*range(40, 50), *range(start, start + length - 10)]
+    weight = [0.0] * 10 + [1.0] * (length - 10)
+    zeros = [0.0] * length
+    return Sample(tokens, [w > 0 for w in weight], zeros, [(1 + start % 3) * w for w in weight], weight, zeros, zeros)
+
+
+def gradient(made: Learner) -> torch.Tensor:
+    logp_N, _ = made.reader(micro_batch([row(60), row(90), row(121)], 2, CPU), 1.0)
+    assert logp_N.dtype == torch.float32  # logits and log-probabilities are never in bfloat16
+    logp_N.mean().backward()
+    assert {p.dtype for p in made.parameters.values()} == {p.grad.dtype for p in made.parameters.values()}  # type: ignore[union-attr]
+    found = torch.cat([p.grad.flatten() for p in made.parameters.values()])  # type: ignore[union-attr]
+    made.optimiser.zero_grad()
+    return found
+
+
+def test_an_adapter_beside_a_bfloat16_base_keeps_its_weights_in_float32_and_its_gradient_near_the_exact_one(
+    tiny: Path,
+) -> None:
+    exact, made = gradient(learner(tiny, torch.float32)), learner(tiny, torch.bfloat16)
+    assert {p.dtype for p in made.parameters.values()} == {torch.float32}
+    found = gradient(made)
+    assert torch.cosine_similarity(found, exact, 0) > 0.985  # PEFT's own, with float32 products beside a bfloat16 base: .995
+    assert float(found.norm() / exact.norm()) == pytest.approx(1, abs=0.03)
+
+    before = made.snapshot()
+    stage = StageConfig(name="s", method="rlvr", steps=1, learning_rate=1e-5)
+    made.update([row(60)], LossConfig(), stage, 0, 1.0)
+    moved = [float((made.parameters[name] - weight).abs().max()) for name, weight in before.items()]
+    assert max(moved) == pytest.approx(1e-5, rel=0.01)  # a step that bfloat16 could not hold
+
+
+def test_what_adapted_layers_read_is_not_kept_a_second_time_in_float32(tiny: Path) -> None:
+    made = learner(tiny, torch.bfloat16)
+    batch = micro_batch([row(60), row(90)], 2, CPU)
+
+    def kept() -> int:
+        with Saved(made.reader) as saved:
+            made.reader(batch, 1.0)
+        return saved.bytes
+
+    less = kept()
+    made.reader.products = None
+    for module in made.model.modules():
+        if hasattr(module, "cast_input_dtype_enabled"):
+            module.cast_input_dtype_enabled = True
+    assert less < 0.75 * kept()
+
+
+def test_a_float32_base_is_read_as_before(tiny: Path) -> None:
+    made = learner(tiny, torch.float32)
+    assert made.reader.products is None
+    assert all(getattr(module, "cast_input_dtype_enabled", True) for module in made.model.modules())
