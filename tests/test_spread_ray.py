@@ -63,6 +63,7 @@ def test_dialogues_spread_over_actors_are_those_of_one_process(cluster: RayClust
     config: Any = parse_config(
         {
             "model": {"name": str(tiny), "device": "cpu", "dtype": "float32"},
+            "backend": "hf",
             "environment": {"type": "guess_number", "size": 4, "low": 1},
             "rollout": {"max_turns": 3, "max_new_tokens": 12, "context_length": 512},
             "lora": {"rank": 2, "alpha": 4},

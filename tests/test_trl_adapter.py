@@ -21,15 +21,15 @@ from rl2f_core.types import Sample
 CPU = torch.device("cpu")
 
 
-def learner(kind: type[Learner], tiny: Path, seed: int = 0) -> Learner:
+def learner(kind: type[Learner], tiny: Path, seed: int = 0, dtype: torch.dtype = torch.float32) -> Learner:
     lora = LoraConfig(rank=4, alpha=8)
-    return kind(tiny, lora, dtype=torch.float32, device=CPU, banned=[0, 1, 9], pad=2, seed=seed)
+    return kind(tiny, lora, dtype=dtype, device=CPU, banned=[0, 1, 9], pad=2, seed=seed)
 
 
-def trl(tiny: Path, seed: int = 0) -> Learner:
+def trl(tiny: Path, seed: int = 0, dtype: torch.dtype = torch.float32) -> Learner:
     from rl2f_core.training.trl_adapter import TRLLearner
 
-    return learner(TRLLearner, tiny, seed)
+    return learner(TRLLearner, tiny, seed, dtype)
 
 
 def stage(**changes: Any) -> StageConfig:
@@ -89,6 +89,17 @@ def test_loss_gradient_and_weights_are_those_of_our_learner(tiny: Path, limit: i
         assert float(norm) == pytest.approx(0.05, rel=1e-3)
         for name, weight in ours.snapshot().items():
             torch.testing.assert_close(theirs.parameters[name].detach(), weight, rtol=0, atol=2e-5)
+
+
+def test_beside_a_bfloat16_base_both_multiply_the_adapter_in_bfloat16(tiny: Path):
+    ours, theirs = learner(Learner, tiny, dtype=torch.bfloat16), trl(tiny, dtype=torch.bfloat16)
+    assert theirs.trainer.products == torch.bfloat16 == ours.reader.products  # type: ignore[attr-defined]
+    for step in range(3):
+        a, b = (each.update(rows(), LossConfig(), stage(max_grad_norm=10), step, 1.0) for each in (ours, theirs))
+        assert b["loss"] == pytest.approx(a["loss"], abs=0.02) and b["ratio"] == pytest.approx(a["ratio"], abs=0.02)
+        mine, its = (torch.cat([g.flatten() for g in gradients(each).values()]) for each in (ours, theirs))
+        assert its.dtype == torch.float32 and float(torch.cosine_similarity(mine, its, 0)) > 0.95
+    assert {p.dtype for p in theirs.parameters.values()} == {torch.float32}
 
 
 def test_a_token_that_may_not_be_sampled_has_no_probability_for_trl_either(tiny: Path):

@@ -31,6 +31,7 @@ from rl2f_core.ranks import here
 from rl2f_core.training.batch import MicroBatch, free_length
 from rl2f_core.training.learner import Learner, Pass
 from rl2f_core.training.losses import LossConfig, loss
+from rl2f_core.training.precision import computing
 from rl2f_core.types import Sample
 
 FORBIDDEN = -1e30
@@ -94,6 +95,8 @@ def fed_trainer(model: Any, folder: Path, device: torch.device, output: str) -> 
         entropy: float
         """Their entropy, summed."""
         picked_BT: torch.Tensor
+        products: torch.dtype | None = None
+        """See `training.precision`."""
 
         def _send_telemetry(self) -> None:
             """Nothing is told to anyone."""
@@ -104,7 +107,8 @@ def fed_trainer(model: Any, folder: Path, device: torch.device, output: str) -> 
 
         def _get_per_token_logps_and_entropies(self, *args: Any, **options: Any) -> Any:
             """What is no student's token says nothing: its log-probability may be −∞, as tags are never sampled."""
-            logps_BT, entropies_BT, more = super()._get_per_token_logps_and_entropies(*args, **options)
+            with computing(self.products, device):
+                logps_BT, entropies_BT, more = super()._get_per_token_logps_and_entropies(*args, **options)
             logps_BT = logps_BT.masked_fill(~self.picked_BT, 0.0)
             entropies_BT = entropies_BT.masked_fill(~self.picked_BT, 0.0)
             self.seen_BT, self.entropy = logps_BT.detach(), float(entropies_BT.detach().sum())
@@ -144,6 +148,7 @@ class TRLLearner(Learner):
         self._output = tempfile.TemporaryDirectory(prefix="rl2f-trl-")
         _forbid(self.model.get_base_model(), self.reader.banned)
         self.trainer = fed_trainer(self.model, folder, self.device, os.path.join(self._output.name, "out"))
+        self.trainer.products = self.reader.products
         return self.trainer.accelerator
 
     def begin(self, options: LossConfig, stage: StageConfig) -> None:

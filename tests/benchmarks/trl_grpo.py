@@ -127,8 +127,14 @@ def build(settings: Settings, channel: Channel, folder: str) -> Any:
 
 
 def grpo_config(settings: Settings, folder: str, device: Any, **own: Any) -> Any:
-    """The trainer's settings that are those of our update, and a side's `own`."""
+    """The trainer's settings that are those of our update, and a side's `own`.
+
+    Beside a bfloat16 base it makes its products in bfloat16, as TRL does by default.
+    """
+    import torch
     from trl import GRPOConfig
+
+    from rl2f_core.device import resolve
 
     return GRPOConfig(
         output_dir=folder,
@@ -143,7 +149,7 @@ def grpo_config(settings: Settings, folder: str, device: Any, **own: Any) -> Any
         lr_scheduler_type="constant",
         weight_decay=0.0,
         max_grad_norm=1.0,
-        bf16=False,
+        bf16=resolve(settings.device, settings.dtype)[1] == torch.bfloat16,
         gradient_checkpointing=settings.recompute,
         use_cpu=device.type == "cpu",
         shuffle_dataset=False,
