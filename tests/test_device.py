@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from rl2f_core.errors import ConfigError
@@ -49,3 +52,22 @@ def test_the_matrix_ceiling_is_a_speed() -> None:
     from rl2f_core.device import matmul_ceiling
 
     assert 0.1 < matmul_ceiling("float32", "cpu", seconds=0.05) < 1e6
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc alone keeps what is freed")
+def test_freed_memory_between_blocks_that_live_on_is_given_back_where_little_is_left() -> None:
+    code = """if True:
+        import psutil, torch
+        from rl2f_core.device import give_back
+        size = lambda: psutil.Process().memory_info().rss / 1e6
+        torch.ones(7_000_000)  # once so large a block was freed, glibc takes smaller ones from its own heap
+        before = size()
+        held = [(torch.ones(256_000), torch.ones(100)) for _ in range(300)]  # 307 MB, each beside one that lives on
+        kept = [small for _, small in held]
+        del held
+        print(size() - before, give_back(share=0.0), size() - before, give_back(share=1.0), size() - before)
+    """
+    asked = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    held, no, roomy, yes, after = asked.stdout.split()
+    assert (no, yes) == ("False", "True")
+    assert float(held) > 250 and float(roomy) > 250 > 60 > float(after)

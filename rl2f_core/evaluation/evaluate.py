@@ -17,6 +17,7 @@ from urllib.parse import quote
 from rl2f_core.backends.base import Backend
 from rl2f_core.backends.pool import Models
 from rl2f_core.config import BaseRun, EvaluationConfig, write_atomically
+from rl2f_core.device import give_back
 from rl2f_core.environments.base import Environment
 from rl2f_core.errors import DataError
 from rl2f_core.evaluation.costs import add_costs, costs_text, teacher_costs
@@ -75,6 +76,7 @@ def evaluate_run(
             return False
         progress.update("evaluation", len(finished), len(pairs), f"{', '.join(names)} under {control}")
         played = player.play({name: None if sources[name] is None else name for name in names}, control)
+        give_back()
         for name, dialogues in played.items():
             if ranks.main:
                 write_dialogues(run_dir, name, control, dialogues)

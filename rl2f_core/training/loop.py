@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from rl2f_core import registry
 from rl2f_core.config import RunConfig, StageConfig
+from rl2f_core.device import give_back
 from rl2f_core.errors import ConfigError, PreflightError
 from rl2f_core.evaluation.costs import teacher_costs
 from rl2f_core.evaluation.preflight import preflight
@@ -179,11 +180,13 @@ class Trainer:
             clock.lap("sync")
             groups = method.collect(collector, step)
             self.backend.rest()
+            give_back()
             clock.lap("rollout")
             samples = [sample for group in groups for sample in method.samples(group)]
             options = LossConfig(**method.loss_options())
             samples, credited = self.learner.credit(samples, options, now, temperature)
             metrics = credited | self.learner.update(samples, options, now, step, temperature)
+            give_back()
             clock.lap("update")
             turns = method.max_turns(self.config.rollout.max_turns)
             values = {**step_metrics(groups, turns, method), **metrics}
