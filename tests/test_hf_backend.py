@@ -288,6 +288,24 @@ def test_draws_follow_the_uniform_number_by_hand() -> None:
     assert logp.exp().tolist() == pytest.approx([0.5, 0.5, 0.2, 0.2, 0.3, 0.3])
 
 
+def test_a_draw_over_blocks_of_the_vocabulary_is_that_of_one_cumulative_sum_and_never_of_a_banned_word() -> None:
+    import torch
+
+    drawn = torch.Generator().manual_seed(0)
+    for words in (300, 512, 700):  # the last block is a part of one, whole, and a part
+        logits = torch.randn(200, words, generator=drawn) * 4
+        logits[:, [0, 255, 256, words - 1]] = -1e30
+        uniform = torch.rand(200, generator=drawn, dtype=torch.float64)
+        uniform[:3] = torch.tensor([0.0, 1 - 2**-53, 1.0])
+        token, logp = draw_tokens(logits, uniform)
+        p = logits.double().softmax(1)
+        below = torch.tensor([float(row[:t].sum()) for row, t in zip(p, token, strict=True)])
+        mass = p.gather(1, token[:, None]).squeeze(1)
+        assert bool((mass > 0).all()) and token[:3].tolist()[0] == 1
+        assert bool((below <= uniform + 1e-6).all()) and bool((uniform <= below + mass + 1e-6).all())
+        assert torch.allclose(logp.double(), mass.log(), atol=1e-4)
+
+
 def test_the_nucleus_is_the_least_set_of_likeliest_tokens_by_hand() -> None:
     import torch
 

@@ -25,6 +25,8 @@ WORTH = 16
 """Tokens that another turn must be about to read, for a turn to wait a step in order not to read them as well."""
 LOGIT_ROWS = 128
 """Rows whose logits are held at once."""
+BLOCK = 256
+"""Words of the vocabulary that are summed at once."""
 
 
 @dataclass(eq=False)
@@ -159,8 +161,10 @@ class Decoder:
         if not joining:
             return
         taken = sum(turn is not None or bool(key) for turn, key in zip(self.live, self.keys, strict=True))
+        idle = {key for turn, key in zip(self.live, self.keys, strict=True) if key and turn is None}
+        own = len(idle & {turn.prompt.key for turn in joining})  # these go on where they stand
         longest = max(len(turn.prompt.token_ids) + turn.sampling.max_new_tokens for turn in joining)
-        self.kv.room(taken + len(joining), longest)
+        self.kv.room(taken + len(joining) - own, longest)
         more = self.kv.rows - len(self.live)
         self.live += [None] * more
         self.keys += [""] * more
@@ -229,7 +233,8 @@ class Decoder:
         for (temperature, top_p), places in kinds.items():
             for start in range(0, len(places), LOGIT_ROWS):
                 chunk = places[start : start + LOGIT_ROWS]
-                logits_BV = _torch.logits_of(self.model, hidden_BH[chunk]) / temperature
+                logits_BV = _torch.logits_of(self.model, hidden_BH[chunk])
+                logits_BV = logits_BV / temperature if temperature != 1 else logits_BV
                 logits_BV.index_fill_(1, self.banned, _torch.NEVER)
                 uniform = [turns[i].uniforms[len(turns[i].token_ids)] for i in chunk]
                 uniform_B = torch.tensor(uniform, dtype=torch.float64).to(self.device)
@@ -253,15 +258,31 @@ class Decoder:
 def draw_tokens(logits_BV: Any, uniform_B: Any, top_p: float = 1.0) -> tuple[Any, Any]:
     """One token a row by inverse transform sampling, and its log-probability under the full distribution, both [B].
 
-    A row's draw depends on its own logits and its own uniform number alone.
+    A row's draw depends on its own logits and its own uniform number alone.  The cumulative distribution is
+    that of blocks of the vocabulary first, then that within the block where the number falls, both in float64.
     """
-    logp_BV = logits_BV.log_softmax(1)
-    p_BV = logp_BV.exp()
+    p_BV = full_BV = logits_BV.softmax(1)
     if top_p < 1:
         sorted_BV, order_BV = p_BV.sort(1, descending=True)
         kept = sorted_BV.cumsum(1) - sorted_BV < top_p
         p_BV = torch.zeros_like(p_BV).scatter(1, order_BV, sorted_BV * kept)
-    cdf_BV = p_BV.double().cumsum(1)
-    target_B1 = (uniform_B.to(cdf_BV.dtype) * cdf_BV[:, -1]).unsqueeze(1)
-    token_B = torch.searchsorted(cdf_BV, target_B1, right=True).squeeze(1).clamp(max=logits_BV.shape[1] - 1)
-    return token_B, logp_BV.gather(1, token_B[:, None]).squeeze(1)
+    rows, words = p_BV.shape
+    whole_BV = torch.nn.functional.pad(p_BV, (0, -words % BLOCK)) if words % BLOCK else p_BV
+    p_BNK = whole_BV.view(rows, -1, BLOCK)
+    mass_BN = p_BNK.sum(2).double()
+    blocks_BN = mass_BN.cumsum(1)
+    target_B1 = uniform_B.to(blocks_BN.dtype).unsqueeze(1) * blocks_BN[:, -1:]
+    block_B1 = _first_above(blocks_BN, target_B1)
+    mass_B1 = mass_BN.gather(1, block_B1)
+    share_B1 = (target_B1 - blocks_BN.gather(1, block_B1) + mass_B1) / mass_B1
+    inner_BK = p_BNK[torch.arange(rows, device=p_BNK.device), block_B1.squeeze(1)].double().cumsum(1)
+    place_B1 = _first_above(inner_BK, share_B1 * inner_BK[:, -1:])
+    token_B = (block_B1 * BLOCK + place_B1).squeeze(1)
+    return token_B, full_BV.gather(1, token_B[:, None]).squeeze(1).log()
+
+
+def _first_above(cdf_BN: torch.Tensor, target_B1: torch.Tensor) -> torch.Tensor:
+    """Where a cumulative sum first exceeds the target, or reaches its end: never at a part without mass."""
+    return torch.minimum(
+        torch.searchsorted(cdf_BN, target_B1, right=True), torch.searchsorted(cdf_BN, cdf_BN[:, -1:].contiguous())
+    )

@@ -37,18 +37,33 @@ class Group:
     position: torch.Tensor
     """Of every query, [J, Q]."""
     slots: int
-    _blocked: dict[Any, torch.Tensor] = field(default_factory=dict)
+    _masks: dict[Any, torch.Tensor] = field(default_factory=dict)
 
-    def blocked(self, window: int | None) -> torch.Tensor:
-        """Where a query may not look, [J, 1, Q, S]: what comes after it, and what lies before its window."""
-        if window not in self._blocked:
+    def mask(self, window: int | None, shared: int, dtype: torch.dtype) -> torch.Tensor:
+        """Where a query may not look, [J, 1, shared · Q or 1, S]: what comes after it, and what lies before its window.
+
+        Made once for all layers: true there for `torch.bool`, else −∞ there and 0 elsewhere.
+
+        Args:
+            window: Tokens that a query looks back at; None is all.
+            shared: Query heads of one key head, which are folded into the queries.
+            dtype: Of the mask.
+        """
+        key = window, shared, dtype
+        if key not in self._masks:
             slot_S = torch.arange(self.slots, device=self.position.device)
             position = self.position[:, None, :, None]
             blocked = slot_S > position
             if window is not None:
                 blocked = blocked | (slot_S <= position - window)
-            self._blocked[window] = blocked
-        return self._blocked[window]
+            if self.position.shape[1] > 1:
+                blocked = blocked.repeat(1, 1, shared, 1)
+            if dtype != torch.bool:
+                blocked = torch.zeros(blocked.shape, dtype=dtype, device=blocked.device).masked_fill_(
+                    blocked, -torch.inf
+                )
+            self._masks[key] = blocked
+        return self._masks[key]
 
 
 @dataclass
@@ -92,21 +107,22 @@ def packed_attention(
         q = query_NHD[group.source].reshape(rows, queries, key.shape[1], shared, width)
         q = q.permute(0, 2, 3, 1, 4).reshape(rows, key.shape[1], shared * queries, width)
         k, v = (x[:, :, : group.slots][group.rows] for x in (keys, values))
-        blocked = group.blocked(sliding_window)
-        if queries > 1:
-            blocked = blocked.repeat(1, 1, shared, 1)
-        out = _attend(q, k, v, blocked, scale)
+        out = _attend(q, k, v, group, sliding_window, shared, scale)
         out = out.reshape(rows, key.shape[1], shared, queries, -1).permute(0, 3, 1, 2, 4)
         out_NHD[group.token] = out.reshape(rows * queries, heads, -1)[group.query]
     return out_NHD[None], None
 
 
-def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, blocked: torch.Tensor, scale: float) -> torch.Tensor:
+def _attend(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, group: Group, window: int | None, shared: int, scale: float
+) -> torch.Tensor:
     """softmax(q kᵀ · scale) v; in float32 on a CPU as two products, which is quicker there than the fused kernel."""
     if q.device.type == "cpu" and q.dtype == torch.float32:
+        blocked = group.mask(window, shared, torch.bool)
         scores = torch.matmul(q, k.transpose(2, 3)).mul_(scale).masked_fill_(blocked, NEVER)
         return torch.matmul(scores.softmax(-1), v)
-    return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=blocked.logical_not(), scale=scale)
+    mask = group.mask(window, shared, q.dtype)
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
 
 
 def pack(kv: KVRows, blocks: Sequence[tuple[int, int]]) -> Packed:

@@ -5,6 +5,7 @@ Turns join and leave between any two tokens, see `_decode.py`; `generate` is a s
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -50,6 +51,7 @@ class HFBackend(Backend):
 
         from rl2f_core.backends._decode import Decoder
         from rl2f_core.backends._lora import LoraWeights, Merger
+        from rl2f_core.backends._prepacked import prepacked
         from rl2f_core.backends._torch import load_base
         from rl2f_core.device import resolve
         from rl2f_core.models import get_model
@@ -63,6 +65,7 @@ class HFBackend(Backend):
         self.context_limit = int(getattr(self.model.config, "max_position_embeddings", 0) or 2**31)
         self.adapters: dict[str, LoraWeights] = {}
         self._merger = Merger(self.model)
+        self._quick = prepacked(self.model, self.device, self.dtype)
         self._rows: RowAdapters | None = None
         if self.device.type == "cuda":
             self.wide = 256
@@ -112,6 +115,10 @@ class HFBackend(Backend):
 
     def advance(self) -> list[Any]:
         """One step of what is under way; the tickets that got a token."""
+        with self._quick.used() if self._quick is not None else contextlib.nullcontext():
+            return self._advance()
+
+    def _advance(self) -> list[Any]:
         counts = self._decoder.speakers()
         if self._together(counts):
             from rl2f_core.backends._lora import RowAdapters
