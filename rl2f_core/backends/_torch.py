@@ -113,10 +113,10 @@ def selected_hidden(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Last hidden states [N, H] that predict the tokens where `wanted_BT` is true, in row-major order, and these [N].
 
-    Of row b the first `prefixes[b]` tokens, which must end before the token that predicts the first wanted one, are
-    read once for all rows that begin so.
+    Rows are padded; with `prefixes` they are laid end to end, and the first `prefixes[b]` tokens of row b, which must
+    end before the token that predicts the first wanted one, are read once for all rows that begin so.
     """
-    from rl2f_core.backends._shared import shared_hidden
+    from rl2f_core.backends._end_to_end import hidden_states, lay_out
 
     rows, cols = wanted_BT.nonzero(as_tuple=True)
     targets_N = input_BT[rows, cols]
@@ -124,8 +124,10 @@ def selected_hidden(
         decoder = model.get_decoder()
         hidden_BTH = decoder(input_ids=input_BT, attention_mask=valid_BT.long(), use_cache=False).last_hidden_state
         return hidden_BTH[rows, cols - 1], targets_N
-    hidden_BTH, prefix_B = shared_hidden(model, input_BT, valid_BT, prefixes)
-    return hidden_BTH[rows, cols - 1 - prefix_B[rows]], targets_N
+    lengths = valid_BT.sum(1).tolist()
+    sequences = [tuple(ids[:n]) for ids, n in zip(input_BT.tolist(), lengths, strict=True)]
+    layout = lay_out(sequences, prefixes, input_BT.device)
+    return hidden_states(model, layout)[layout.start_B[rows] + cols - 1], targets_N
 
 
 def in_chunks(part: Callable[..., tuple[torch.Tensor, ...]], *arrays: torch.Tensor) -> tuple[torch.Tensor, ...]:

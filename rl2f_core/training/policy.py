@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from rl2f_core.backends._shared import WORTH, saving, shares
+from rl2f_core.backends._end_to_end import WORTH, packs, saving
 from rl2f_core.backends._torch import in_chunks, log_softmax_all, logits_of, logprobs_of, selected_hidden
 from rl2f_core.methods.objectives import Pull
 from rl2f_core.training.batch import MicroBatch
@@ -49,7 +49,7 @@ class PolicyModel(nn.Module):
         self.banned = banned
         self.head: ValueHead | None = None
         self.whole = False
-        """Rows are read whole, also where they begin alike."""
+        """Rows are padded and each is read whole, also where they begin alike."""
         self.products = low_precision(model)
         """The type in which base and adapter are multiplied, where it is not float32."""
         if self.products is not None:
@@ -61,11 +61,12 @@ class PolicyModel(nn.Module):
         """log p and entropy, each [N], at the wanted positions; with `wants` also what was found."""
         causal_lm = self.model.get_base_model()
         sequences = [tuple(row.token_ids[:n]) for row, n in zip(batch.samples, batch.lengths, strict=True)]
-        worth = not self.whole and shares(causal_lm) and saving(sequences, list(batch.prefixes)) >= WORTH
+        prefixes: tuple[int, ...] | None = None
+        if not self.whole and packs(causal_lm):
+            worth = saving(sequences, batch.prefixes) >= WORTH
+            prefixes = batch.prefixes if worth else (0,) * len(sequences)
         with computing(self.products, batch.input_BT.device):
-            hidden_NH, targets_N = selected_hidden(
-                causal_lm, batch.input_BT, batch.valid_BT, batch.wanted_BT, batch.prefixes if worth else None
-            )
+            hidden_NH, targets_N = selected_hidden(causal_lm, batch.input_BT, batch.valid_BT, batch.wanted_BT, prefixes)
         logp_N, entropy_N = logprobs_of(causal_lm, hidden_NH, targets_N, temperature=temperature, banned=self.banned)
         if wants is None:
             return logp_N, entropy_N

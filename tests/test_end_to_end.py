@@ -1,4 +1,4 @@
-"""Reading a group's opening once gives the numbers and gradients of reading every row whole."""
+"""Rows end to end, a group's opening read once: the numbers and gradients of reading every row whole, padded."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from rl2f_core.backends._shared import saving, shared_hidden, shares
+from rl2f_core.backends._end_to_end import hidden_states, lay_out, packs, saving
 from rl2f_core.backends._torch import load_base, right_padded, selected_logprobs
 from rl2f_core.training.batch import free_length, micro_batches
 from rl2f_core.types import Sample
@@ -46,7 +46,7 @@ def test_log_probabilities_and_gradients_are_those_of_whole_rows(model: Any):
     sequences, prefixes = rows()
     input_BT, valid_BT = right_padded(sequences, 0, CPU)
     found = {}
-    for name, shared in (("whole", None), ("shared", prefixes)):
+    for name, shared in (("whole", None), ("shared", prefixes), ("alone", (0,) * len(prefixes))):
         model.zero_grad()
         logp_N, entropy_N = selected_logprobs(model, input_BT, valid_BT, wanted(valid_BT, prefixes), prefixes=shared)
         (logp_N * torch.linspace(-1, 1, len(logp_N))).sum().backward()
@@ -54,10 +54,36 @@ def test_log_probabilities_and_gradients_are_those_of_whole_rows(model: Any):
         found[name] = (logp_N.detach(), entropy_N, gradients)
     model.zero_grad()
     assert len(found["whole"][0]) > 10
-    for whole, shared in zip(found["whole"][:2], found["shared"][:2], strict=True):
-        torch.testing.assert_close(shared, whole, atol=1e-5, rtol=1e-5)
-    for whole, shared in zip(found["whole"][2], found["shared"][2], strict=True):
-        torch.testing.assert_close(shared, whole, atol=1e-5, rtol=1e-4)
+    for name in ("shared", "alone"):
+        for whole, packed in zip(found["whole"][:2], found[name][:2], strict=True):
+            torch.testing.assert_close(packed, whole, atol=1e-5, rtol=1e-5)
+        for whole, packed in zip(found["whole"][2], found[name][2], strict=True):
+            torch.testing.assert_close(packed, whole, atol=1e-5, rtol=1e-4)
+
+
+def test_bfloat16_rows_end_to_end_are_near_those_padded(tiny: Path):
+    model = load_base(str(tiny), torch.bfloat16, CPU)
+    sequences, prefixes = rows()
+    input_BT, valid_BT = right_padded(sequences, 0, CPU)
+    asked = (model, input_BT, valid_BT, wanted(valid_BT, prefixes))
+    with torch.no_grad():
+        (whole, _), (shared, _) = selected_logprobs(*asked), selected_logprobs(*asked, prefixes=prefixes)
+    assert float((shared - whole).abs().max()) < 0.05
+
+
+def test_the_layout_by_hand():
+    # two rows that begin with 5 6, one that begins with 9, one without an opening
+    sequences, prefixes = [(5, 6, 1), (5, 6, 2, 3), (9, 4), (7, 8)], (2, 2, 1, 0)
+    layout = lay_out(sequences, prefixes, CPU)
+    assert layout.token_N.tolist() == [5, 6, 9, 1, 2, 3, 4, 7, 8]
+    assert layout.position_N.tolist() == [0, 1, 0, 2, 2, 3, 1, 0, 1]
+    assert layout.opening_B.tolist()[:3] == [0, 0, 1] and layout.start_B.tolist() == [1, 2, 5, 7]
+    assert layout.openings is not None and layout.openings.place_N.tolist() == [0, 1, 2]  # rows of two: 5 6 | 9 _
+    assert layout.rest.place_N.tolist() == [0, 2, 3, 4, 6, 7]  # 1 _ | 2 3 | 4 _ | 7 8
+    assert layout.seen_BRS[1].int().tolist() == [[1, 1, 1, 0], [1, 1, 1, 1]]
+    assert layout.seen_BRS[2].int().tolist() == [[1, 0, 1, 0], [1, 0, 1, 1]]
+    assert layout.seen_BRS[3].int().tolist() == [[0, 0, 1, 0], [0, 0, 1, 1]]
+    assert len(lay_out(sequences, (0, 0, 0, 0), CPU).token_N) == 11
 
 
 def test_a_row_without_a_prefix_stands_beside_rows_that_have_one(model: Any):
@@ -65,12 +91,13 @@ def test_a_row_without_a_prefix_stands_beside_rows_that_have_one(model: Any):
     prefixes = (*prefixes[:-1], 0)
     input_BT, valid_BT = right_padded(sequences, 0, CPU)
     with torch.no_grad():
-        hidden_BRH, prefix_B = shared_hidden(model, input_BT, valid_BT, prefixes)
+        layout = lay_out(sequences, prefixes, CPU)
+        hidden_NH = hidden_states(model, layout)
         whole_BTH = model.get_decoder()(input_ids=input_BT, attention_mask=valid_BT.long()).last_hidden_state
-    assert prefix_B.tolist() == list(prefixes)
     for row, (sequence, prefix) in enumerate(zip(sequences, prefixes, strict=True)):
-        rest = len(sequence) - prefix
-        torch.testing.assert_close(hidden_BRH[row, :rest], whole_BTH[row, prefix : len(sequence)], atol=1e-5, rtol=1e-4)
+        start = int(layout.start_B[row])
+        found = hidden_NH[start + prefix : start + len(sequence)]
+        torch.testing.assert_close(found, whole_BTH[row, prefix : len(sequence)], atol=1e-5, rtol=1e-4)
 
 
 def test_the_saving_counts_each_opening_once():
@@ -80,10 +107,10 @@ def test_the_saving_counts_each_opening_once():
 
 
 def test_a_model_with_a_sliding_window_is_read_row_by_row(model: Any):
-    assert shares(model)
+    assert packs(model)
     model.config.sliding_window = 4
     try:
-        assert not shares(model)
+        assert not packs(model)
     finally:
         model.config.sliding_window = None
 
