@@ -27,7 +27,7 @@ from rl2f_core.registry import register
 from rl2f_core.types import Split, Task, Verdict
 
 UNREAD = "No answer of the right form was found."
-MAX_ANSWER = 4_000
+MAX_ANSWER = 8_000
 _FLOOR_TASKS = 60
 _PROBED = 6
 _TOKEN = re.compile(r"\w+|[^\w\s]")
