@@ -254,7 +254,9 @@ def main(argv: Sequence[str] | None = None) -> None:
             say(line)
     say(f"{time.perf_counter() - start:.0f} s in all")
     if args.out:
-        found = {"settings": dataclasses.asdict(settings), "info": info, "ceiling_gflops": ceilings, "load": load}
+        sizes = {**dataclasses.asdict(settings), "folder": args.model}
+        del sizes["rows_file"]  # a path of this machine, as is the model's
+        found = {"settings": sizes, "info": info, "ceiling_gflops": ceilings, "load": load}
         args.out.write_text(json.dumps(found | {result["name"]: named(result) for result in results}, indent=1))
 
 
