@@ -284,6 +284,17 @@ def test_a_small_nucleus_is_greedy_in_a_whole_turn(backend: HFBackend) -> None:
     assert set(ids(said)) == set(ids(cold))
 
 
+def test_dialogues_that_go_on_take_no_further_rows(make: Any) -> None:
+    backend = make()
+    starts = prompts(backend, 8)
+    said = backend.generate(starts, Sampling(4))
+    rows = backend._decoder.kv.rows
+    hint = tuple(backend.tokenizer.encode("\n<|im_start|>user\nToo low.<|im_end|>\n<|im_start|>assistant\n"))
+    following = [Prompt(p.token_ids + g.token_ids + hint, p.seed, p.key) for p, g in zip(starts, said, strict=True)]
+    backend.generate(following, Sampling(4))
+    assert backend._decoder.kv.rows == rows == 8
+
+
 # -- limits --------------------------------------------------------------------------------------------------------
 def test_a_prompt_beyond_the_context_is_refused_and_the_longest_possible_is_not(backend: HFBackend) -> None:
     word = backend.tokenizer.encode("x")[0]
