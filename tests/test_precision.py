@@ -81,3 +81,15 @@ def test_a_float32_base_is_read_as_before(tiny: Path) -> None:
     made = learner(tiny, torch.float32)
     assert made.reader.products is None
     assert all(getattr(module, "cast_input_dtype_enabled", True) for module in made.model.modules())
+
+
+def test_computing_activations_again_gives_the_same_update_in_bfloat16(tiny: Path) -> None:
+    kept, again = learner(tiny, torch.bfloat16), learner(tiny, torch.bfloat16)
+    found = []
+    for made, choice in ((kept, "never"), (again, "always")):
+        made.reader.whole = True  # both padded, so that both round alike
+        stage = StageConfig(name="s", method="rlvr", steps=1, learning_rate=0.01, recompute=choice)  # type: ignore[arg-type]
+        found.append(made.update([row(60), row(90)], LossConfig(), stage, 0, 1.0))
+    assert found[1]["grad_norm"] == pytest.approx(found[0]["grad_norm"], rel=1e-3) and found[0]["grad_norm"] > 0
+    for name, weight in kept.parameters.items():
+        assert torch.allclose(weight, again.parameters[name], atol=1e-4), name
