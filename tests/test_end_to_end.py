@@ -48,7 +48,8 @@ def test_log_probabilities_and_gradients_are_those_of_whole_rows(model: Any):
     found = {}
     for name, shared in (("whole", None), ("shared", prefixes), ("alone", (0,) * len(prefixes))):
         model.zero_grad()
-        logp_N, entropy_N = selected_logprobs(model, input_BT, valid_BT, wanted(valid_BT, prefixes), prefixes=shared)
+        layout = None if shared is None else lay_out(sequences, shared, CPU)
+        logp_N, entropy_N = selected_logprobs(model, input_BT, valid_BT, wanted(valid_BT, prefixes), layout=layout)
         (logp_N * torch.linspace(-1, 1, len(logp_N))).sum().backward()
         gradients = [p.grad.clone() for p in model.parameters() if p.grad is not None]
         found[name] = (logp_N.detach(), entropy_N, gradients)
@@ -65,9 +66,9 @@ def test_bfloat16_rows_end_to_end_are_near_those_padded(tiny: Path):
     model = load_base(str(tiny), torch.bfloat16, CPU)
     sequences, prefixes = rows()
     input_BT, valid_BT = right_padded(sequences, 0, CPU)
-    asked = (model, input_BT, valid_BT, wanted(valid_BT, prefixes))
+    asked, layout = (model, input_BT, valid_BT, wanted(valid_BT, prefixes)), lay_out(sequences, prefixes, CPU)
     with torch.no_grad():
-        (whole, _), (shared, _) = selected_logprobs(*asked), selected_logprobs(*asked, prefixes=prefixes)
+        (whole, _), (shared, _) = selected_logprobs(*asked), selected_logprobs(*asked, layout=layout)
     assert float((shared - whole).abs().max()) < 0.05
 
 

@@ -48,9 +48,8 @@ def test_an_adapter_beside_a_bfloat16_base_keeps_its_weights_in_float32_and_its_
     exact, made = gradient(learner(tiny, torch.float32)), learner(tiny, torch.bfloat16)
     assert {p.dtype for p in made.parameters.values()} == {torch.float32}
     found = gradient(made)
-    assert (
-        torch.cosine_similarity(found, exact, 0) > 0.985
-    )  # PEFT's own, with float32 products beside a bfloat16 base: .995
+    # PEFT's own, with float32 products beside a bfloat16 base: .995
+    assert torch.cosine_similarity(found, exact, 0) > 0.985
     assert float(found.norm() / exact.norm()) == pytest.approx(1, abs=0.03)
 
     before = made.snapshot()

@@ -193,7 +193,8 @@ class RowAdapters:
 
     def _keeps(self, owners: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
         if owners not in self._kept:
-            places, counts = (torch.tensor(column) for column in zip(*(self._speakers or [(-1, 0)]), strict=True))
+            assert self._speakers
+            places, counts = (torch.tensor(column) for column in zip(*self._speakers, strict=True))
             self._kept[owners] = (places.repeat_interleave(counts)[:, None] == torch.tensor(owners)).to(like)
         return self._kept[owners]
 

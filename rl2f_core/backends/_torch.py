@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from rl2f_core.errors import ModelError
+
+if TYPE_CHECKING:
+    from rl2f_core.backends._end_to_end import Layout
 
 ATTENTION = "rl2f_grouped"
 NEVER = -1e30
@@ -109,24 +112,21 @@ def selected_hidden(
     input_BT: torch.Tensor,
     valid_BT: torch.Tensor,
     wanted_BT: torch.Tensor,
-    prefixes: tuple[int, ...] | None = None,
+    layout: Layout | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Last hidden states [N, H] that predict the tokens where `wanted_BT` is true, in row-major order, and these [N].
 
-    Rows are padded; with `prefixes` they are laid end to end, and the first `prefixes[b]` tokens of row b, which must
-    end before the token that predicts the first wanted one, are read once for all rows that begin so.
+    Rows are read padded, or end to end as `layout` has them, whose openings must end before the tokens that predict the
+    first wanted ones.
     """
-    from rl2f_core.backends._end_to_end import hidden_states, lay_out
+    from rl2f_core.backends._end_to_end import hidden_states
 
     rows, cols = wanted_BT.nonzero(as_tuple=True)
     targets_N = input_BT[rows, cols]
-    if prefixes is None:
+    if layout is None:
         decoder = model.get_decoder()
         hidden_BTH = decoder(input_ids=input_BT, attention_mask=valid_BT.long(), use_cache=False).last_hidden_state
         return hidden_BTH[rows, cols - 1], targets_N
-    lengths = valid_BT.sum(1).tolist()
-    sequences = [tuple(ids[:n]) for ids, n in zip(input_BT.tolist(), lengths, strict=True)]
-    layout = lay_out(sequences, prefixes, input_BT.device)
     return hidden_states(model, layout)[layout.start_B[rows] + cols - 1], targets_N
 
 
@@ -171,13 +171,13 @@ def selected_logprobs(
     *,
     temperature: float = 1.0,
     banned: torch.Tensor | None = None,
-    prefixes: tuple[int, ...] | None = None,
+    layout: Layout | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """log p and entropy, each [N] in row-major order, of the tokens where `wanted_BT` is true.
 
-    Logits are made for those positions alone; for `prefixes` see `selected_hidden`.
+    Logits are made for those positions alone; for `layout` see `selected_hidden`.
     """
-    hidden_NH, targets_N = selected_hidden(model, input_BT, valid_BT, wanted_BT, prefixes)
+    hidden_NH, targets_N = selected_hidden(model, input_BT, valid_BT, wanted_BT, layout)
     return logprobs_of(model, hidden_NH, targets_N, temperature=temperature, banned=banned)
 
 

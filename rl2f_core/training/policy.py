@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from rl2f_core.backends._end_to_end import WORTH, packs, saving
+from rl2f_core.backends._end_to_end import WORTH, lay_out, packs, saving
 from rl2f_core.backends._torch import in_chunks, log_softmax_all, logits_of, logprobs_of, selected_hidden
 from rl2f_core.methods.objectives import Pull
 from rl2f_core.training.batch import MicroBatch
@@ -61,12 +61,12 @@ class PolicyModel(nn.Module):
         """log p and entropy, each [N], at the wanted positions; with `wants` also what was found."""
         causal_lm = self.model.get_base_model()
         sequences = [tuple(row.token_ids[:n]) for row, n in zip(batch.samples, batch.lengths, strict=True)]
-        prefixes: tuple[int, ...] | None = None
+        device, layout = batch.input_BT.device, None
         if not self.whole and packs(causal_lm):
             worth = saving(sequences, batch.prefixes) >= WORTH
-            prefixes = batch.prefixes if worth else (0,) * len(sequences)
-        with computing(self.products, batch.input_BT.device):
-            hidden_NH, targets_N = selected_hidden(causal_lm, batch.input_BT, batch.valid_BT, batch.wanted_BT, prefixes)
+            layout = lay_out(sequences, batch.prefixes if worth else (0,) * len(sequences), device)
+        with computing(self.products, device):
+            hidden_NH, targets_N = selected_hidden(causal_lm, batch.input_BT, batch.valid_BT, batch.wanted_BT, layout)
         logp_N, entropy_N = logprobs_of(causal_lm, hidden_NH, targets_N, temperature=temperature, banned=self.banned)
         if wants is None:
             return logp_N, entropy_N

@@ -92,7 +92,8 @@ class Saved:
 
 @contextmanager
 def _recomputing(reader: PolicyModel) -> Iterator[None]:
-    """In the block every layer keeps its input alone. Rows are read whole: what they share would be kept in a cache."""
+    """In the block every layer keeps its input alone. Rows are read padded: the attention that reads them end to end
+    is chosen for the forward pass alone, and a layer that is computed again would not find it."""
     from torch.utils.checkpoint import checkpoint
     from transformers.modeling_layers import GradientCheckpointingLayer
 

@@ -167,8 +167,8 @@ def test_a_run_added_without_start_waits_for_a_resume(queue: Queue) -> None:
     assert until_status(queue, run.id, "succeeded").sessions == 1
 
 
-@pytest.mark.slow
 # -- slots and order -------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_as_many_run_at_once_as_there_are_slots(queue: Queue) -> None:
     settings.put(queue.db, "slots.cpu", "2")
     ids = [queue.add(counting(count=5, seconds=0.1)).id for _ in range(3)]
