@@ -113,15 +113,17 @@ def test_the_benchmark_of_schedules_plays_the_same_dialogues_and_prints_its_rati
 ) -> None:
     from benchmarks import schedules
 
-    sizes = "--repeats 1 --dialogues 12 --batch 5 --turns 2 --max-new-tokens 16 --mean 6 --counts 8 16 --device cpu"
-    schedules.main(["--model", str(tiny), "--dtype", "float32", *sizes.split(), "--out", str(tmp_path / "out.json")])
+    sizes = "--repeats 1 --dialogues 12 --batch 5 --few 2 --turns 2 --max-new-tokens 16 --mean 6 --device cpu"
+    wanted = [*sizes.split(), "--counts", "8", "16", "--out", str(tmp_path / "out.json")]
+    schedules.main(["--model", str(tiny), "--dtype", "float32", *wanted])
     found = json.loads((tmp_path / "out.json").read_text())
     assert found["schedules"]["same"][0] == 1.0
     steps = {name: answers[0]["steps"] for name, answers in found["schedules"]["answers"].items()}
     assert steps["continuous"] < steps["lockstep"]
-    assert set(found["by_number"]) == {"8", "16"}
+    assert {batch: set(costs) for batch, costs in found["by_number"].items()} == {"2": {"8", "16"}, "5": {"8", "16"}}
     text = capsys.readouterr().out
     assert "times as fast as lock-step" in text and "ms of CPU a dialogue" in text
+    assert "2 under way: the cost of a dialogue changes by" in text
 
 
 @pytest.fixture(scope="module")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -129,81 +127,3 @@ class Merger:
             self.modules[module].weight.data = base
         self._base.clear()
         self.active = None
-
-
-@dataclass(frozen=True)
-class Stack:
-    """What several adapters change in one layer, one above the other, in the layer's own type and on its device."""
-
-    a_RI: torch.Tensor
-    b_RO: torch.Tensor
-    """Scaled."""
-    owners: tuple[int, ...]
-    """Whose each of the R ranks is."""
-
-
-class RowAdapters:
-    """Adds to each token what its own adapter says, so that several speak in one pass and no weights are written.
-
-    All adapters of a layer are multiplied at once, and of what came of it each token keeps its own adapter's.
-    """
-
-    def __init__(self, modules: Mapping[str, torch.nn.Module]) -> None:
-        self._speaking: list[LoraWeights] = []
-        """Those who spoke last …"""
-        self._stacks: dict[str, Stack | None] = {}
-        """… and what they change in each layer that was read."""
-        self._speakers: list[tuple[int, int]] | None = None
-        """Places in `_speaking`, −1 for the base, and for how many tokens; None outside the block."""
-        self._kept: dict[tuple[int, ...], torch.Tensor] = {}
-        """By the owners of ranks, which of them each token keeps, [N, R]."""
-        for name, module in modules.items():
-            module.register_forward_hook(self._hook(name))
-
-    @contextmanager
-    def speaking(
-        self, adapters: Mapping[str, LoraWeights]
-    ) -> Iterator[Callable[[Sequence[tuple[str | None, int]]], None]]:
-        """In the block the model reads tokens of several speakers; it is told which before each pass."""
-
-        def reading(blocks: Sequence[tuple[str | None, int]]) -> None:
-            names = sorted({name for name, _ in blocks if name is not None})
-            now = [adapters[name] for name in names]
-            if [*map(id, now)] != [*map(id, self._speaking)]:
-                self._speaking, self._stacks = now, {}
-            places = {name: place for place, name in enumerate(names)}
-            self._speakers = [(-1 if name is None else places[name], count) for name, count in blocks]
-            self._kept = {}
-
-        try:
-            yield reading
-        finally:
-            self._speakers, self._kept = None, {}
-
-    def _stack(self, name: str, weight: torch.Tensor) -> Stack | None:
-        if name not in self._stacks:
-            held = [(place, lora.pairs[name], lora.scale)
-                    for place, lora in enumerate(self._speaking) if name in lora.pairs]  # fmt: skip
-            self._stacks[name] = None if not held else Stack(
-                torch.cat([a_RI for _, (a_RI, _), _ in held]).to(weight),
-                torch.cat([b_OR * scale for _, (_, b_OR), scale in held], 1).T.contiguous().to(weight),
-                tuple(place for place, (a_RI, _), _ in held for _ in range(len(a_RI))),
-            )  # fmt: skip
-        return self._stacks[name]
-
-    def _keeps(self, owners: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
-        if owners not in self._kept:
-            assert self._speakers
-            places, counts = (torch.tensor(column) for column in zip(*self._speakers, strict=True))
-            self._kept[owners] = (places.repeat_interleave(counts)[:, None] == torch.tensor(owners)).to(like)
-        return self._kept[owners]
-
-    def _hook(self, name: str) -> Any:
-        def add(module: Any, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:
-            stack = self._stack(name, module.weight) if self._speakers else None
-            if stack is not None:
-                said_NR = (inputs[0][0] @ stack.a_RI.T).mul_(self._keeps(stack.owners, stack.a_RI))
-                output[0].addmm_(said_NR, stack.b_RO)
-            return output
-
-        return add

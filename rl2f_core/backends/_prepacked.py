@@ -20,6 +20,16 @@ KEPT = 2
 """Weights of a layer that are kept laid out: the base's and the last merged adapter's."""
 
 
+def lay_out(weight_OI: torch.Tensor) -> Any:
+    """A weight as the matrix units want it; only `multiply` can read it."""
+    return torch.ops.mkldnn._reorder_linear_weight(weight_OI)
+
+
+def multiply(x: torch.Tensor, laid: Any, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """x Wᵀ + bias with a weight that was laid out, under `torch.inference_mode` only."""
+    return torch.ops.mkldnn._linear_pointwise(x, laid, bias, "none", [], "")
+
+
 class Prepacked:
     """Gives a model's linear layers a second way to multiply, taken inside `used`.
 
@@ -48,14 +58,14 @@ class Prepacked:
     def _multiply(self, name: str, layer: torch.nn.Linear, x: torch.Tensor) -> torch.Tensor:
         if not self._used:
             return functional.linear(x, layer.weight, layer.bias)
-        return torch.ops.mkldnn._linear_pointwise(x, self._laid_out(name, layer.weight), layer.bias, "none", [], "")
+        return multiply(x, self._laid_out(name, layer.weight), layer.bias)
 
     def _laid_out(self, name: str, weight: torch.Tensor) -> Any:
         held, key = self.packed.setdefault(name, {}), weight.data_ptr()
         if key not in held:
             while len(held) >= KEPT:
                 del held[next(iter(held))]
-            held[key] = weight.data, torch.ops.mkldnn._reorder_linear_weight(weight.data)
+            held[key] = weight.data, lay_out(weight.data)
         else:
             held[key] = held.pop(key)  # the last to go
         return held[key][1]

@@ -19,7 +19,7 @@ from rl2f_core.registry import register
 from rl2f_core.rollout.tokenizer import HFChatTokenizer
 
 if TYPE_CHECKING:
-    from rl2f_core.backends._lora import RowAdapters
+    from rl2f_core.backends._row_adapters import RowAdapters
 
 
 @register("backend")
@@ -121,9 +121,9 @@ class HFBackend(Backend):
     def _advance(self) -> list[Any]:
         counts = self._decoder.speakers()
         if self._together(counts):
-            from rl2f_core.backends._lora import RowAdapters
+            from rl2f_core.backends._row_adapters import RowAdapters
 
-            self._rows = self._rows or RowAdapters(self._merger.modules)
+            self._rows = self._rows or RowAdapters(self._merger.modules, ahead=self._quick is not None)
             self._merger.activate(None, self.adapters)
             with self._rows.speaking(self.adapters) as reading:
                 return self._decoder.step(set(counts), reading)

@@ -2,6 +2,10 @@
 
 Turns end at random, at any token with the same probability, so that dialogues are of uneven length; chance comes from
 each dialogue's own seed, so that both schedules sample the same tokens.  The sides take turns (A B A B) in one process.
+
+A rollout's last steps are for fewer rows than there could be, and cost nearly as much: the more dialogues are under
+way, the larger a part of a small rollout that is.  The second part is therefore measured with few under way, which is
+where it would show if dialogues cost more for being many, and then with as many as in the first.
 """
 
 from __future__ import annotations
@@ -21,6 +25,8 @@ from .rollout import build, requests_of
 from .worker import Settings, Stopwatch
 
 SCHEDULES = ("continuous", "lockstep")
+FLAT = 0.1
+"""By how much, at most, a dialogue's cost may change from the smallest to the largest rollout, few under way."""
 
 
 @contextmanager
@@ -113,6 +119,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--dialogues", type=int, default=64)
     parser.add_argument("--batch", type=int, default=32, help="dialogues under way")
+    parser.add_argument("--few", type=int, default=8, help="dialogues under way in the second part, and then --batch")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--max-new-tokens", type=int, default=64)
     parser.add_argument("--mean", type=float, default=16.0, help="mean length of a turn, but for the limit")
@@ -143,14 +150,21 @@ def main(argv: Sequence[str] | None = None) -> None:
             print(f"continuous is {result['ratio'].text(2)} times as fast as lock-step, {result['cpu_ratio'].text(2)} "
                   f"by CPU time; the same tokens in {100 * result['same'].median:.1f} % of the dialogues",
                   flush=True)  # fmt: skip
-        if args.counts:
-            costs = found["by_number"] = by_number(engine, settings, args.counts, args.repeats, args.batch)
+        for batch in dict.fromkeys([args.few, args.batch]) if args.counts else []:
+            costs = by_number(engine, settings, args.counts, args.repeats, batch)
+            found.setdefault("by_number", {})[batch] = costs
             first = spread([a["cpu_seconds"] for a in costs[args.counts[0]]]).median
-            lines = [["dialogues", "ms of CPU a dialogue", "of the first"]]
+            lines = [[f"dialogues, {batch} under way", "ms of CPU a dialogue", "of the first"]]
+            furthest = 0.0
             for count, answers in costs.items():
                 cost = spread([a["cpu_seconds"] for a in answers])
                 lines.append([str(count), cost.text(2), f"{cost.median / first:.3f}"])
+                furthest = max(furthest, abs(cost.median / first - 1))
             print(table(lines), flush=True)
+            if batch == args.few:
+                print(f"{batch} under way: the cost of a dialogue changes by {100 * furthest:.0f} %; at most "
+                      f"{100 * FLAT:.0f} % wanted, {'reached' if furthest <= FLAT else 'NOT reached'}",
+                      flush=True)  # fmt: skip
     if args.out:
         args.out.write_text(json.dumps(found, indent=1, default=str))
 
