@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from rl2f_core.backends._end_to_end import hidden_states, lay_out, packs, saving
+from rl2f_core.backends._end_to_end import ROWS, attend_by_rows, hidden_states, lay_out, saving
 from rl2f_core.backends._torch import load_base, right_padded, selected_logprobs
 from rl2f_core.training.batch import free_length, micro_batches
 from rl2f_core.types import Sample
@@ -19,7 +19,9 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(scope="module")
 def model(tiny: Path) -> Any:
-    return load_base(str(tiny), torch.float32, CPU)
+    made = load_base(str(tiny), torch.float32, CPU)
+    assert attend_by_rows(made)
+    return made
 
 
 def rows(seed: int = 0) -> tuple[list[tuple[int, ...]], tuple[int, ...]]:
@@ -64,6 +66,7 @@ def test_log_probabilities_and_gradients_are_those_of_whole_rows(model: Any):
 
 def test_bfloat16_rows_end_to_end_are_near_those_padded(tiny: Path):
     model = load_base(str(tiny), torch.bfloat16, CPU)
+    assert attend_by_rows(model)
     sequences, prefixes = rows()
     input_BT, valid_BT = right_padded(sequences, 0, CPU)
     asked, layout = (model, input_BT, valid_BT, wanted(valid_BT, prefixes)), lay_out(sequences, prefixes, CPU)
@@ -107,13 +110,25 @@ def test_the_saving_counts_each_opening_once():
     assert saving([(1, 2), (3, 4)], [1, 1]) == 0.0
 
 
-def test_a_model_with_a_sliding_window_is_read_row_by_row(model: Any):
-    assert packs(model)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_padded_rows_are_read_as_by_the_model_s_own_attention(tiny: Path, dtype: torch.dtype):
+    sequences, _ = rows()
+    input_BT, valid_BT = right_padded(sequences, 0, CPU)
+    found = []
+    for by_rows in (False, True):
+        model = load_base(str(tiny), dtype, CPU)
+        if by_rows:
+            assert attend_by_rows(model) and model.config._attn_implementation == ROWS
+        with torch.no_grad():
+            found.append(model(input_ids=input_BT, attention_mask=valid_BT.long()).logits)
+    assert torch.equal(*found)
+
+
+def test_a_model_with_a_sliding_window_keeps_its_attention(tiny: Path):
+    model = load_base(str(tiny), torch.float32, CPU)
     model.config.sliding_window = 4
-    try:
-        assert not packs(model)
-    finally:
-        model.config.sliding_window = None
+    before = model.config._attn_implementation
+    assert not attend_by_rows(model) and model.config._attn_implementation == before != ROWS
 
 
 def test_rows_of_one_opening_stay_in_one_micro_batch():

@@ -64,11 +64,27 @@ class Layout:
         return self._masks[dtype]
 
 
-def packs(model: Any) -> bool:
-    """Whether the model lets its attention be chosen and attends to all earlier tokens."""
-    config = model.config
+def lays_out(model: Any) -> bool:
+    """Whether the model's rows can be laid end to end: its attention can be chosen, and it looks at all that came."""
+    config = model.get_decoder().config
     chosen = getattr(model.get_decoder(), "_supports_attention_backend", False)
-    return bool(chosen) and config._attn_implementation in (ATTENTION, "sdpa") and plain_attention(config)
+    return bool(chosen) and config._attn_implementation in (ATTENTION, "sdpa", ROWS) and plain_attention(config)
+
+
+def attend_by_rows(model: Any) -> bool:
+    """Give a model, for good, the attention that reads rows end to end; False where that cannot be.
+
+    It stays for the backward pass too, where layers may be computed again, and reads padded rows as before.
+    """
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import sdpa_mask
+
+    if not lays_out(model):
+        return False
+    AttentionInterface.register(ROWS, rows_attention)
+    AttentionMaskInterface.register(ROWS, sdpa_mask)
+    model.get_decoder().config._attn_implementation = ROWS
+    return True
 
 
 def saving(sequences: Sequence[tuple[int, ...]], prefixes: Sequence[int]) -> float:
@@ -118,8 +134,12 @@ def rows_attention(
     layout: Layout | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention of [1, heads, N, D] queries, keys and values, each within its own row; result [1, N, heads, D]."""
-    assert layout is not None
+    """Attention of [1, heads, N, D] queries, keys and values, each within its own row; result [1, N, heads, D].
+
+    Without a layout rows are padded, [B, heads, T, D], and the result is [B, T, heads, D].
+    """
+    if layout is None:
+        return _of_padded(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **kwargs)
     scale = scaling or query.shape[-1] ** -0.5
     q_NHD, k_NHD, v_NHD = (x[0].transpose(0, 1) for x in (query, key, value))
     found, openings, first = [], layout.openings, 0
@@ -136,23 +156,23 @@ def rows_attention(
 
 
 def hidden_states(model: Any, layout: Layout) -> torch.Tensor:
-    """Last hidden states [N, H] of all tokens of a layout."""
-    from transformers import AttentionInterface
+    """Last hidden states [N, H] of all tokens of a layout, by a model that attends by rows."""
+    return model.get_decoder()(
+        input_ids=layout.token_N[None],
+        attention_mask=torch.ones(1, 1, 1, 1, dtype=torch.bool, device=layout.token_N.device),  # taken, not used
+        position_ids=layout.position_N[None],
+        use_cache=False,
+        layout=layout,
+    ).last_hidden_state[0]
 
-    AttentionInterface.register(ROWS, rows_attention)
-    decoder = model.get_decoder()
-    config = decoder.config
-    before, config._attn_implementation = config._attn_implementation, ROWS
-    try:
-        return decoder(
-            input_ids=layout.token_N[None],
-            attention_mask=torch.ones(1, 1, 1, 1, dtype=torch.bool, device=layout.token_N.device),  # taken, not used
-            position_ids=layout.position_N[None],
-            use_cache=False,
-            layout=layout,
-        ).last_hidden_state[0]
-    finally:
-        config._attn_implementation = before
+
+def _of_padded(module: Any, query: torch.Tensor, *others: Any, **kwargs: Any) -> tuple[torch.Tensor, None]:
+    """What the model's attention was before, see `load_base`."""
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    if query.device.type == "cpu" and query.dtype == torch.float32:
+        return grouped_attention(module, query, *others, **kwargs)
+    return sdpa_attention_forward(module, query, *others, **kwargs)
 
 
 def _attend(

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from rl2f_core.backends._end_to_end import WORTH, lay_out, packs, saving
+from rl2f_core.backends._end_to_end import WORTH, attend_by_rows, lay_out, saving
 from rl2f_core.backends._torch import in_chunks, log_softmax_all, logits_of, logprobs_of, selected_hidden
 from rl2f_core.methods.objectives import Pull
 from rl2f_core.training.batch import MicroBatch
@@ -48,8 +48,8 @@ class PolicyModel(nn.Module):
         self.model = model
         self.banned = banned
         self.head: ValueHead | None = None
-        self.whole = False
-        """Rows are padded and each is read whole, also where they begin alike."""
+        self.end_to_end = attend_by_rows(model.get_base_model())
+        """Rows are laid end to end; else they are padded, and each is read whole, also where they begin alike."""
         self.products = low_precision(model)
         """The type in which base and adapter are multiplied, where it is not float32."""
         if self.products is not None:
@@ -62,7 +62,7 @@ class PolicyModel(nn.Module):
         causal_lm = self.model.get_base_model()
         sequences = [tuple(row.token_ids[:n]) for row, n in zip(batch.samples, batch.lengths, strict=True)]
         device, layout = batch.input_BT.device, None
-        if not self.whole and packs(causal_lm):
+        if self.end_to_end:
             worth = saving(sequences, batch.prefixes) >= WORTH
             layout = lay_out(sequences, batch.prefixes if worth else (0,) * len(sequences), device)
         with computing(self.products, device):

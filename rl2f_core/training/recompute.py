@@ -92,8 +92,7 @@ class Saved:
 
 @contextmanager
 def _recomputing(reader: PolicyModel) -> Iterator[None]:
-    """In the block every layer keeps its input alone. Rows are read padded: the attention that reads them end to end
-    is chosen for the forward pass alone, and a layer that is computed again would not find it."""
+    """In the block every layer keeps its input alone."""
     from torch.utils.checkpoint import checkpoint
     from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -103,11 +102,9 @@ def _recomputing(reader: PolicyModel) -> Iterator[None]:
         held: Any = layer
         held.training = held.gradient_checkpointing = True  # the layer alone: nothing in it that drops out is woken
         held._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False)
-    reader.whole = True
     try:
         yield
     finally:
-        reader.whole = False
         for layer, training in zip(layers, before, strict=True):
             held = layer
             held.training, held.gradient_checkpointing = training, False
