@@ -66,6 +66,7 @@ format: setup ## Let ruff rewrite what it can.
 bench: setup ## Speed and memory against the plain ways, as ratios.
 	$(BIN)/python -m tests.benchmarks
 	$(BIN)/python -m tests.benchmarks.adapters
+	$(BIN)/python -m tests.benchmarks.compiled
 	$(BIN)/python -m tests.benchmarks.schedules --turns 2 --max-new-tokens 24
 
 lock: $(STAMP) ## Write requirements.lock from what is installed.

@@ -191,6 +191,9 @@ class StageConfig(BaseConfig):
     recompute: Literal["auto", "always", "never"] = "auto"
     """Compute activations again in the backward pass in place of keeping them (gradient checkpointing): slower, and
     far less memory. auto: where a pass would not fit into what is free."""
+    compile: Literal["auto", "always", "never"] = "auto"
+    """Let torch compile the model's blocks (torch.compile): updates take about a fifth less time, after half a minute
+    of compiling. auto: on a CPU in bfloat16, where the stage's work is enough to make up for that."""
     max_resamples: int = Field(0, ge=0)
     """Dynamic sampling: how many groups of equal returns may be re-drawn in a step."""
     importance_cap: float | None = Field(None, gt=0)

@@ -126,6 +126,21 @@ def test_the_benchmark_of_schedules_plays_the_same_dialogues_and_prints_its_rati
     assert "2 under way: the cost of a dialogue changes by" in text
 
 
+@pytest.mark.slow
+def test_the_benchmark_of_compiling_says_when_it_has_paid(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from benchmarks import compiled
+
+    sizes = "--repeats 2 --rows 4 --dtype float32 --device cpu --words 300".split()
+    compiled.main(["--model", str(tiny), *sizes, "--out", str(tmp_path / "out.json")])
+    found = json.loads((tmp_path / "out.json").read_text())
+    plain, quick = ([a["loss"] for a in found["answers"][side]] for side in ("plain", "compiled"))
+    assert found["first"]["plain"]["seconds"] < found["first"]["compiled"]["seconds"]
+    assert len(plain) == len(quick) == 2 and found["ratio"]["median"] > 0
+    assert "times as fast; compiling takes" in capsys.readouterr().out
+
+
 @pytest.fixture(scope="module")
 def found(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, dict]]:
     """What a tiny run prints, and the numbers that it writes."""

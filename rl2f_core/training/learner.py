@@ -25,6 +25,7 @@ from rl2f_core.config import LoraConfig, StageAt, StageConfig
 from rl2f_core.errors import AdapterError, RunError
 from rl2f_core.methods.batch_credit import credited
 from rl2f_core.ranks import here
+from rl2f_core.training import compiled
 from rl2f_core.training.batch import MicroBatch, micro_batch, minibatches, norms_of, passes, weighted_positions
 from rl2f_core.training.behaviour import Mismatch, settled, unsettled
 from rl2f_core.training.critic import ValueHead, value_loss
@@ -88,7 +89,7 @@ class Learner:
                 r=lora.rank, lora_alpha=lora.alpha, target_modules=target_modules(base, lora), task_type="CAUSAL_LM"
             ),
         )
-        self.device, self.pad = device, pad
+        self.device, self.dtype, self.pad = device, dtype, pad
         self.reader = PolicyModel(self.model, torch.tensor(list(banned), dtype=torch.long, device=device))
         self.reference: dict[str, torch.Tensor] | None = None
         self.accelerator: Any = self.engage(folder)
@@ -122,11 +123,19 @@ class Learner:
         """Start a stage from the present weights: a new optimiser, and a value head and a reference where needed."""
         critic = options.credit is not None and options.credit.critic is not None
         ready(self.accelerator, self.sharding, options, stage)
+        compiled.check(stage, self.device, here().count)
         self.new_head(critic)
         self.new_optimiser(stage.weight_decay)
         moving = options.kl_coef > 0 and options.pull.weights == "ema"
         held = moving or (options.penalised and stage.reference == "stage_start")
         self.reference = self.snapshot() if held else None
+
+    def compile(self, stage: StageConfig) -> bool:
+        """Have the passes of a stage compiled at its first update, where it asks for that or it pays; whether so."""
+        weights = sum(p.numel() for p in self.model.parameters() if not p.requires_grad)
+        on = compiled.wanted(stage, weights, self.device, self.dtype, here().count)
+        compiled.compile_blocks(self.model, on=on)
+        return on
 
     def new_head(self, wanted: bool) -> None:
         """A fresh value head, or none. The optimiser does not know it yet: call `new_optimiser` afterwards."""

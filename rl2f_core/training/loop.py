@@ -164,6 +164,8 @@ class Trainer:
             data = DataStage(self, stage, method, ADAPTER)
             return data.run(start, lambda step: self._commit(index, step, save=False))
         collector = Collector(self.engine, stage, self.config.seed, ADAPTER, run_dir=self.run_dir, course=course)
+        if self.learner.compile(stage):
+            self.progress.say(f"{stage.name} is compiled: its first update may take half a minute longer.")
         for step in range(start, stage.steps):
             if self.stop():
                 self._commit(index, step, course)

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import torch
 
+from rl2f_core.training.compiled import blocks
 from rl2f_core.training.policy import PolicyModel
 
 SHARE = 0.6
@@ -94,9 +95,8 @@ class Saved:
 def _recomputing(reader: PolicyModel) -> Iterator[None]:
     """In the block every layer keeps its input alone."""
     from torch.utils.checkpoint import checkpoint
-    from transformers.modeling_layers import GradientCheckpointingLayer
 
-    layers = [module for module in reader.modules() if isinstance(module, GradientCheckpointingLayer)]
+    layers = blocks(reader)
     before = [layer.training for layer in layers]
     for layer in layers:
         held: Any = layer
