@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rl2f_core.config import StageConfig
 
 MUCH = 1e11
-"""Base weights × rows of a stage from which on the time won exceeds that of compiling, about three times over."""
+"""Base weights × rows of a stage from which on the time won exceeds that of compiling, about twice over."""
 
 
 def blocks(model: Any) -> list[Any]:

@@ -1,7 +1,8 @@
 """`python -m tests.benchmarks.compiled`: updates with the model's blocks compiled by torch and as they are.
 
-One learner makes the same updates both ways in turns (A B A B) in one process, on rows of drawn tokens.  What compiling
-takes is what the first compiled update takes longer; from it follows after how many rows it has paid.
+One learner makes updates on the same rows of drawn tokens both ways in turns (A B A B) in one process.  What compiling
+takes, with nothing kept from an earlier run, is what the first compiled update takes longer; from it follows after how
+many rows it has paid.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import argparse
 import json
 import os
 import random
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -56,6 +58,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     from rl2f_core.training.compiled import compile_blocks
     from rl2f_core.training.losses import LossConfig
 
+    kept = tempfile.TemporaryDirectory()
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = kept.name  # nothing is there yet
     folder = str(get_model(args.model, say=print).path.resolve())
     learner = made_learner(Settings(folder, device=args.device, dtype=args.dtype, rank=args.rank))
     stage = StageConfig(name="bench", method="rl2f", steps=1000, learning_rate=RATE,

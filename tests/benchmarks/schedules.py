@@ -20,8 +20,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from .report import busy, ratio, spread, table
-from .rollout import build, requests_of
+from .report import busy, ratio, rollout_work, spread, table
+from .rollout import build, parameters, requests_of
 from .worker import Settings, Stopwatch
 
 SCHEDULES = ("continuous", "lockstep")
@@ -70,13 +70,15 @@ class Counter:
 
 
 def play(engine: Any, settings: Settings, schedule: str, repeat: int, batch: int) -> tuple[dict[str, Any], list[Any]]:
-    """One rollout: times, student tokens, and what was said."""
+    """One rollout: times, student tokens, operations, and what was said."""
     config = engine.config.model_copy(update={"schedule": schedule, "batch_size": batch})
-    watch = Stopwatch(engine.backend.device)
+    decoder, sizes = engine.backend._decoder, parameters(engine.backend.model)
+    before, watch = decoder.read_count, Stopwatch(engine.backend.device)
     rollouts = replace(engine, config=config).play(requests_of(settings, engine, repeat), max_turns=settings.turns)
     timed = watch.read()
     student = sum(rollout.student_tokens for rollout in rollouts)
-    return {**timed, "student": student}, [r.streams[-1].token_ids for r in rollouts]
+    work = rollout_work(sizes["body"], sizes["head"], decoder.read_count - before, student)
+    return {**timed, "student": student, "work": work}, [r.streams[-1].token_ids for r in rollouts]
 
 
 def against_lockstep(engine: Any, settings: Settings, counter: Counter, repeats: int, batch: int) -> dict[str, Any]:
@@ -106,8 +108,15 @@ def by_number(engine: Any, settings: Settings, counts: Sequence[int], repeats: i
     for repeat in range(1, repeats + 1):
         for count in counts:
             answer, _ = play(engine, replace(settings, dialogues=count), "continuous", repeat, batch)
-            found[count].append({name: 1000 * answer[name] / count for name in ("cpu_seconds", "seconds")})
+            costs = {name: 1000 * answer[name] / count for name in ("cpu_seconds", "seconds")}
+            found[count].append({**costs, "work": answer["work"] / count})
     return found
+
+
+def share(answers: Sequence[dict[str, Any]], gflops: float, unit: float = 1.0) -> str:
+    """Part of the matrix products' ceiling that the operations take, `unit` seconds being 1 in the answers."""
+    reached = spread([answer["work"] / (answer["seconds"] * unit) for answer in answers]).median
+    return f"{100 * reached / (gflops * 1e9):.0f} %"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -126,6 +135,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--counts", type=int, nargs="*", default=[64, 256, 1024], help="dialogues of the second part")
     parser.add_argument("--out", type=Path, help="write all numbers here as JSON")
     args = parser.parse_args(argv)
+    from rl2f_core.device import matmul_ceiling
     from rl2f_core.models import get_model
 
     folder = str(get_model(args.model, say=print).path.resolve())
@@ -133,20 +143,24 @@ def main(argv: Sequence[str] | None = None) -> None:
                         turns=args.turns, max_new_tokens=args.max_new_tokens)  # fmt: skip
     engine: Any = build(settings)
     counter = Counter(engine.backend)
+    gflops = matmul_ceiling(str(engine.backend.dtype).removeprefix("torch."), engine.backend.device.type)
     load = os.getloadavg()[0]
     print(busy(load, os.cpu_count() or 1), flush=True)
     with ending(engine.backend.tokenizer.end_id, args.mean):
         play(engine, replace(settings, dialogues=8, turns=1), "lockstep", 0, 8)
         counter.read()
-        found: dict[str, Any] = {"load": load, "settings": vars(args) | {"out": str(args.out)}}
+        found: dict[str, Any] = {"load": load, "settings": {k: v for k, v in vars(args).items() if k != "out"}}
+        found["ceiling_gflops"] = gflops
         if args.dialogues:
             result = found["schedules"] = against_lockstep(engine, settings, counter, args.repeats, args.batch)
-            lines = [["schedule", "student tokens/s of CPU", "steps", "rows a step"]]
+            lines = [["schedule", "student tokens/s of CPU", "steps", "rows a step", "of ceiling"]]
             for schedule, answers in result["answers"].items():
                 rows = spread([a["rows"] for a in answers]).text()
                 steps = str(answers[-1]["steps"])
-                lines.append([schedule, spread(result["by_cpu"][schedule]).text(), steps, rows])
+                rate = spread(result["by_cpu"][schedule]).text()
+                lines.append([schedule, rate, steps, rows, share(answers, gflops)])
             print(table(lines))
+            print(f"Matrix products reach {gflops:.0f} GFLOP/s here.")
             print(f"continuous is {result['ratio'].text(2)} times as fast as lock-step, {result['cpu_ratio'].text(2)} "
                   f"by CPU time; the same tokens in {100 * result['same'].median:.1f} % of the dialogues",
                   flush=True)  # fmt: skip
@@ -154,11 +168,12 @@ def main(argv: Sequence[str] | None = None) -> None:
             costs = by_number(engine, settings, args.counts, args.repeats, batch)
             found.setdefault("by_number", {})[batch] = costs
             first = spread([a["cpu_seconds"] for a in costs[args.counts[0]]]).median
-            lines = [[f"dialogues, {batch} under way", "ms of CPU a dialogue", "of the first"]]
+            lines = [[f"dialogues, {batch} under way", "ms of CPU a dialogue", "of the first", "of ceiling"]]
             furthest = 0.0
             for count, answers in costs.items():
                 cost = spread([a["cpu_seconds"] for a in answers])
-                lines.append([str(count), cost.text(2), f"{cost.median / first:.3f}"])
+                lines.append([str(count), cost.text(2), f"{cost.median / first:.3f}",
+                              share(answers, gflops, 0.001)])  # fmt: skip
                 furthest = max(furthest, abs(cost.median / first - 1))
             print(table(lines), flush=True)
             if batch == args.few:
