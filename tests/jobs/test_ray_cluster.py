@@ -24,6 +24,8 @@ from rl2f_core.config import ResourcesConfig
 from rl2f_core.events import JsonlSink
 from rl2f_core.run import RunDir, execute
 
+STEPS = 120
+"""Of a run that is to be ended on its way: a step on the tiny model takes 25 to 500 ms."""
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("counts")]
 LONG = 400.0
 """Seconds that a step of these tests may take: starting processes takes long on few cores."""
@@ -131,7 +133,8 @@ def test_a_run_is_worked_on_in_the_cluster_stopped_killed_found_again_and_resume
 def test_a_training_run_whose_node_is_killed_ends_as_interrupted_and_resumes_to_the_same_end(
     queue: Queue, cluster: RayCluster, tiny: Path, tmp_path: Path
 ) -> None:
-    stage = {"name": "warm", "method": "sft", "steps": 40, "tasks_per_step": 2, "group_size": 2, "save_every": 40}
+    stage = {"name": "warm", "method": "sft", "steps": STEPS, "tasks_per_step": 2, "group_size": 2}
+    stage["save_every"] = STEPS
     cpus = (os.cpu_count() or 1) + 1  # more than the head has, so that it is worked on beside it
     cluster.add_node("first", cpus)
     run = queue.add(training(tiny, stages=[stage], resources={"cpus": cpus}))
@@ -142,7 +145,7 @@ def test_a_training_run_whose_node_is_killed_ends_as_interrupted_and_resumes_to_
     lost = until_status(queue, run.id, "interrupted", seconds=LONG)
     took = time.monotonic() - died
     assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    assert "left no word" in lost.detail and 3 <= lost.done < 40, lost
+    assert "left no word" in lost.detail and 3 <= lost.done < STEPS, lost
 
     queue.resume(run.id or 0)
 
@@ -153,13 +156,13 @@ def test_a_training_run_whose_node_is_killed_ends_as_interrupted_and_resumes_to_
     assert until(waits, 60).startswith(f"No node of the Ray cluster has {cpus} CPU")
     cluster.add_node("second", cpus)
     done = until_status(queue, run.id, "succeeded", seconds=LONG)
-    assert done.sessions == 2 and len(set(events(queue, run.id))) == len(events(queue, run.id)) == 40 * 4
+    assert done.sessions == 2 and len(set(events(queue, run.id))) == len(events(queue, run.id)) == STEPS * 4
 
     here = RunDir.open(queue.studio.folder(done.folder))
     alone = RunDir.create(tmp_path / "alone", here.config())
     assert execute(alone.config(), alone, JsonlSink(alone.events_path), lambda: False).status == "succeeded"
-    weights = "adapter_model.safetensors"
-    assert (here.checkpoint("warm@40") / weights).read_bytes() == (alone.checkpoint("warm@40") / weights).read_bytes()
+    mine, its = (one.checkpoint(f"warm@{STEPS}") / "adapter_model.safetensors" for one in (here, alone))
+    assert mine.read_bytes() == its.read_bytes()
     print(f"interrupted {took:.1f} s after the node's death")
 
 
@@ -167,8 +170,8 @@ def test_a_run_that_plays_on_actors_of_its_group_stops_after_its_step_and_resume
     queue: Queue, tiny: Path, tmp_path: Path
 ) -> None:
     all_of_it = free_cpus(queue)
-    steps = {"tasks_per_step": 2, "group_size": 2, "save_every": 100}
-    warm, rl = {"name": "warm", "method": "sft", "steps": 3}, {"name": "rl", "method": "rl2f_self", "steps": 40}
+    steps = {"tasks_per_step": 2, "group_size": 2, "save_every": STEPS}
+    warm, rl = {"name": "warm", "method": "sft", "steps": 3}, {"name": "rl", "method": "rl2f_self", "steps": STEPS}
     config = training(
         tiny,
         stages=[{**warm, **steps}, {**rl, **steps}],
@@ -180,11 +183,11 @@ def test_a_run_that_plays_on_actors_of_its_group_stops_after_its_step_and_resume
     assert free_cpus(queue) == all_of_it - 1  # the learner's half and the actor's
     queue.stop(run.id or 0)
     stopped = until_status(queue, run.id, "stopped", seconds=LONG)
-    assert 3 + 2 <= stopped.done < 3 + 40 and "Asked to stop." in log(queue, stopped)
+    assert 3 + 2 <= stopped.done < 3 + STEPS and "Asked to stop." in log(queue, stopped)
     until(lambda: free_cpus(queue) == all_of_it, 60)
     queue.resume(run.id or 0)
     done = until_status(queue, run.id, "succeeded", seconds=LONG)
-    assert done.sessions == 2 and len(set(events(queue, run.id))) == len(events(queue, run.id)) == 43 * 4 + 2
+    assert done.sessions == 2 and len(set(events(queue, run.id))) == len(events(queue, run.id)) == (3 + STEPS) * 4 + 2
 
     here = RunDir.open(queue.studio.folder(done.folder))
     plain = here.config().model_copy(update={"resources": ResourcesConfig()})
@@ -194,6 +197,6 @@ def test_a_run_that_plays_on_actors_of_its_group_stops_after_its_step_and_resume
     def weights(folder: RunDir, name: str) -> bytes:
         return (folder.checkpoint(name) / "adapter_model.safetensors").read_bytes()
 
-    for name in ("warm@3", "rl@40"):
+    for name in ("warm@3", f"rl@{STEPS}"):
         assert weights(here, name) == weights(alone, name), name
-    assert weights(here, "rl@40") != weights(here, "warm@3")
+    assert weights(here, f"rl@{STEPS}") != weights(here, "warm@3")
