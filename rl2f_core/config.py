@@ -193,7 +193,7 @@ class StageConfig(BaseConfig):
     far less memory. auto: where a pass would not fit into what is free."""
     compile: Literal["auto", "always", "never"] = "auto"
     """Let torch compile the model's blocks (torch.compile): updates take about a fifth less time, after half a minute
-    of compiling. auto: on a CPU in bfloat16, where the stage's work is enough to make up for that."""
+    of compiling. auto: on a CPU in bfloat16, where a stage is so long that this is sure to be made up for."""
     max_resamples: int = Field(0, ge=0)
     """Dynamic sampling: how many groups of equal returns may be re-drawn in a step."""
     importance_cap: float | None = Field(None, gt=0)

@@ -39,14 +39,14 @@ def row(start: int, length: int = 30) -> Sample:
 
 
 def test_a_stage_with_much_work_on_a_cpu_in_bfloat16_is_compiled_by_itself(able: None) -> None:
-    # 10 steps × 2 passes × 5 tasks × 8 dialogues = 800 rows; 2e11 / 800 = 250 million weights
-    held = stage(tasks_per_step=5, group_size=8, passes=2)
-    assert compiled.wanted(held, 250_000_000, CPU, BF16, 1)
-    assert not compiled.wanted(held, 249_999_999, CPU, BF16, 1)
-    assert not compiled.wanted(held, 250_000_000, CPU, torch.float32, 1)
-    assert not compiled.wanted(held, 250_000_000, torch.device("cuda"), BF16, 1)
-    assert not compiled.wanted(held, 250_000_000, CPU, BF16, 2)
-    assert not compiled.wanted(held.model_copy(update={"trainer": "trl"}), 250_000_000, CPU, BF16, 1)
+    # 1,000 steps × 2 passes × 5 tasks × 8 dialogues = 80,000 rows; 2e12 / 80,000 = 25 million weights
+    held = stage(steps=1000, tasks_per_step=5, group_size=8, passes=2)
+    assert compiled.wanted(held, 25_000_000, CPU, BF16, 1)
+    assert not compiled.wanted(held, 24_999_999, CPU, BF16, 1)
+    assert not compiled.wanted(held, 25_000_000, CPU, torch.float32, 1)
+    assert not compiled.wanted(held, 25_000_000, torch.device("cuda"), BF16, 1)
+    assert not compiled.wanted(held, 25_000_000, CPU, BF16, 2)
+    assert not compiled.wanted(held.model_copy(update={"trainer": "trl"}), 25_000_000, CPU, BF16, 1)
 
 
 def test_a_stage_is_compiled_or_not_as_it_asks(able: None) -> None:

@@ -19,9 +19,10 @@ from rl2f_core.errors import ConfigError
 if TYPE_CHECKING:
     from rl2f_core.config import StageConfig
 
-MUCH = 2e11
-"""Base weights × rows of a stage from which on the time won exceeds that of compiling: about four times over with rows
-of 260 tokens, about twice with rows of 60."""
+MUCH = 2e12
+"""Base weights × rows of a stage from which on it is compiled by itself. Half a minute of compiling was made up for at
+5e10 with rows of 260 tokens, at 1e11 with rows of 60, and in a run at 1e12, where half of the rows, of 40 tokens, had
+no advantage and were left out."""
 
 
 def blocks(model: Any) -> list[Any]:
