@@ -20,6 +20,8 @@ from .report import (
     headline,
     megabytes,
     memory_line,
+    of_ceiling,
+    parser,
     ratio,
     relative,
     rollout_work,
@@ -42,33 +44,28 @@ def say(text: str) -> None:
 
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
-    parser.add_argument("--model", default="smollm2-135m", help="built-in name, folder or hub id")
-    parser.add_argument("--adapter", default="", help="LoRA folder whose weights play the dialogues")
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--dtype", default="auto")
-    parser.add_argument("--repeats", type=int, default=3, help="measured repeats of each side")
-    parser.add_argument("--dialogues", type=int, default=64, help="dialogues at once, in groups of 8")
-    parser.add_argument("--turns", type=int, default=4)
-    parser.add_argument("--max-new-tokens", type=int, default=14, help="limit of a student turn")
-    parser.add_argument("--rows", type=int, default=16, help="rows of an update, at most the dialogues")
-    parser.add_argument("--micro-rows", type=int, default=4, help="rows of a micro-batch; must divide --rows")
-    parser.add_argument("--rank", type=int, default=16, help="LoRA rank")
-    parser.add_argument(
+    options = parser("tests.benchmarks", __doc__)
+    options.add_argument("--adapter", default="", help="LoRA folder whose weights play the dialogues")
+    options.add_argument("--dialogues", type=int, default=64, help="dialogues at once, in groups of 8")
+    options.add_argument("--turns", type=int, default=4)
+    options.add_argument("--max-new-tokens", type=int, default=14, help="limit of a student turn")
+    options.add_argument("--rows", type=int, default=16, help="rows of an update, at most the dialogues")
+    options.add_argument("--micro-rows", type=int, default=4, help="rows of a micro-batch; must divide --rows")
+    options.add_argument("--rank", type=int, default=16, help="LoRA rank")
+    options.add_argument(
         "--baselines",
         nargs="+",
         choices=(*PLAIN, RECOMPUTE),
         default=[*PLAIN, RECOMPUTE],
         help="attention implementations of the plain sides, and TRL with its default of recomputed activations",
     )
-    parser.add_argument("--out", type=Path, help="write all numbers here as JSON")
-    args = parser.parse_args(argv)
+    args = options.parse_args(argv)
     if not 2 <= args.rows <= args.dialogues or args.rows % args.micro_rows or args.rows % 2:
-        parser.error("--rows is even, at most --dialogues, and a multiple of --micro-rows")
+        options.error("--rows is even, at most --dialogues, and a multiple of --micro-rows")
     if args.repeats < 1:
-        parser.error("--repeats is at least 1")
+        options.error("--repeats is at least 1")
     if not set(args.baselines) & set(PLAIN):
-        parser.error(f"--baselines names at least one of {', '.join(PLAIN)}")
+        options.error(f"--baselines names at least one of {', '.join(PLAIN)}")
     return args
 
 
@@ -202,11 +199,9 @@ def lines_of(result: dict[str, Any], gflops: float) -> list[list[str]]:
     lines = []
     for side, rates in result["rates"].items():
         pairs = zip(result["work"][side], result["answers"][side], strict=True)
-        share = spread([work / answer["seconds"] / (gflops * 1e9) for work, answer in pairs]).median
+        share = of_ceiling([work / answer["seconds"] for work, answer in pairs], gflops)
         memory = megabytes(result["rise"][side]) if result["name"] in ("update", "step") else ""
-        lines.append(
-            [f"{result['name']}: {side}", str(len(rates)), spread(rates).text(), f"{100 * share:.0f} %", memory]
-        )
+        lines.append([f"{result['name']}: {side}", str(len(rates)), spread(rates).text(), share, memory])
     return lines
 
 

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .report import busy, ratio, rollout_work, spread, table
+from .report import busy, of_ceiling, parser, ratio, rollout_work, spread, table
 from .worker import QUIET, ROOT
 
 WANTED = 2.0
@@ -135,18 +135,13 @@ def counted(runs: Sequence[Path]) -> tuple[int, int, int]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run both sides and print what was found."""
-    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.adapters", description=__doc__)
-    parser.add_argument("--model", default="smollm2-135m", help="built-in name, folder or hub id")
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--dtype", default="auto")
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--adapters", type=int, default=4)
-    parser.add_argument("--rank", type=int, default=16)
-    parser.add_argument("--tasks", type=int, default=16, help="test tasks, for each adapter and each of two controls")
-    parser.add_argument("--turns", type=int, default=4)
-    parser.add_argument("--max-new-tokens", type=int, default=14)
-    parser.add_argument("--out", type=Path, help="write all numbers here as JSON")
-    args = parser.parse_args(argv)
+    options = parser("tests.benchmarks.adapters", __doc__)
+    options.add_argument("--adapters", type=int, default=4)
+    options.add_argument("--rank", type=int, default=16)
+    options.add_argument("--tasks", type=int, default=16, help="test tasks, for each adapter and each of two controls")
+    options.add_argument("--turns", type=int, default=4)
+    options.add_argument("--max-new-tokens", type=int, default=14)
+    args = options.parse_args(argv)
     from rl2f_core.device import matmul_ceiling, resolve
     from rl2f_core.models import get_model
 
@@ -183,7 +178,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     lines = [["side", "seconds", "of ceiling"]]
     for side, found in sides.items():
         seconds = spread([answer["seconds"] for answer in found])
-        lines.append([side, seconds.text(), f"{100 * work[side] / seconds.median / (gflops * 1e9):.0f} %"])
+        lines.append([side, seconds.text(), of_ceiling([work[side] / seconds.median], gflops)])
     print(table(lines))
     verdict = "reached" if result["ratio"].median >= WANTED else "NOT reached"
     print(f"adapters: {args.adapters} in one process are {result['ratio'].text(2)} times as fast as one each, "

@@ -7,19 +7,17 @@ many rows it has paid.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
 import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from rl2f_core.types import Sample
 
 from .learner import RATE, made_learner
-from .report import busy, ratio, spread, table
+from .report import busy, parser, ratio, spread, table
 from .worker import Memory, Settings, Stopwatch
 
 OPENING, TURN = 120, 15
@@ -42,17 +40,12 @@ def drawn(seed: int, rows: int, words: int) -> list[Sample]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run both sides and print what was found."""
-    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.compiled", description=__doc__)
-    parser.add_argument("--model", default="smollm2-135m", help="built-in name, folder or hub id")
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--dtype", default="auto")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--rows", type=int, default=16)
-    parser.add_argument("--micro-batch-tokens", type=int, default=1300)
-    parser.add_argument("--words", type=int, default=40_000, help="tokens are drawn from so many of the vocabulary")
-    parser.add_argument("--rank", type=int, default=16)
-    parser.add_argument("--out", type=Path, help="write all numbers here as JSON")
-    args = parser.parse_args(argv)
+    options = parser("tests.benchmarks.compiled", __doc__, repeats=5)
+    options.add_argument("--rows", type=int, default=16)
+    options.add_argument("--micro-batch-tokens", type=int, default=1300)
+    options.add_argument("--words", type=int, default=40_000, help="tokens are drawn from so many of the vocabulary")
+    options.add_argument("--rank", type=int, default=16)
+    args = options.parse_args(argv)
     from rl2f_core.config import StageConfig
     from rl2f_core.models import get_model
     from rl2f_core.training.compiled import compile_blocks

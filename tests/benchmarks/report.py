@@ -15,9 +15,22 @@ Attention scores, normalisation, softmax and sampling are left out.
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
+
+
+def parser(prog: str, doc: str | None, repeats: int = 3) -> argparse.ArgumentParser:
+    """A command line with what all benchmarks of a model take."""
+    made = argparse.ArgumentParser(prog=f"python -m {prog}", description=doc)
+    made.add_argument("--model", default="smollm2-135m", help="built-in name, folder or hub id")
+    made.add_argument("--device", default="auto")
+    made.add_argument("--dtype", default="auto")
+    made.add_argument("--repeats", type=int, default=repeats, help="measured repeats of each side")
+    made.add_argument("--out", type=Path, help="write all numbers here as JSON")
+    return made
 
 
 class Spread(NamedTuple):
@@ -49,6 +62,11 @@ def rollout_work(body: int, head: int, read: int, student: int) -> float:
 def update_work(body: int, head: int, lora: int, read: int, student: int) -> float:
     """Operations of an update."""
     return (4.0 * body + 6.0 * lora) * read + 4.0 * head * student
+
+
+def of_ceiling(rates: Sequence[float], gflops: float) -> str:
+    """The median of some operations a second as a share of the matrix products' ceiling."""
+    return f"{100 * spread(rates).median / (gflops * 1e9):.0f} %"
 
 
 def fastest(rates: Mapping[str, float]) -> str:

@@ -10,17 +10,15 @@ where it would show if dialogues cost more for being many, and then with as many
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from .report import busy, ratio, rollout_work, spread, table
+from .report import busy, of_ceiling, parser, ratio, rollout_work, spread, table
 from .rollout import build, parameters, requests_of
 from .worker import Settings, Stopwatch
 
@@ -103,38 +101,31 @@ def against_lockstep(engine: Any, settings: Settings, counter: Counter, repeats:
 
 
 def by_number(engine: Any, settings: Settings, counts: Sequence[int], repeats: int, batch: int) -> dict[int, list[Any]]:
-    """Milliseconds of processor time a dialogue, for rollouts of different size, taken in turns."""
+    """Seconds and operations a dialogue, for rollouts of different size, taken in turns."""
     found: dict[int, list[Any]] = {count: [] for count in counts}
     for repeat in range(1, repeats + 1):
         for count in counts:
             answer, _ = play(engine, replace(settings, dialogues=count), "continuous", repeat, batch)
-            costs = {name: 1000 * answer[name] / count for name in ("cpu_seconds", "seconds")}
-            found[count].append({**costs, "work": answer["work"] / count})
+            found[count].append({name: answer[name] / count for name in ("cpu_seconds", "seconds", "work")})
     return found
 
 
-def share(answers: Sequence[dict[str, Any]], gflops: float, unit: float = 1.0) -> str:
-    """Part of the matrix products' ceiling that the operations take, `unit` seconds being 1 in the answers."""
-    reached = spread([answer["work"] / (answer["seconds"] * unit) for answer in answers]).median
-    return f"{100 * reached / (gflops * 1e9):.0f} %"
+def reached(answers: Sequence[dict[str, Any]]) -> list[float]:
+    """Operations a second of each answer."""
+    return [answer["work"] / answer["seconds"] for answer in answers]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run both and print what was found."""
-    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.schedules", description=__doc__)
-    parser.add_argument("--model", default="smollm2-135m", help="built-in name, folder or hub id")
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--dtype", default="auto")
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--dialogues", type=int, default=64)
-    parser.add_argument("--batch", type=int, default=32, help="dialogues under way")
-    parser.add_argument("--few", type=int, default=8, help="dialogues under way in the second part, and then --batch")
-    parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--max-new-tokens", type=int, default=64)
-    parser.add_argument("--mean", type=float, default=16.0, help="mean length of a turn, but for the limit")
-    parser.add_argument("--counts", type=int, nargs="*", default=[64, 256, 1024], help="dialogues of the second part")
-    parser.add_argument("--out", type=Path, help="write all numbers here as JSON")
-    args = parser.parse_args(argv)
+    options = parser("tests.benchmarks.schedules", __doc__)
+    options.add_argument("--dialogues", type=int, default=64)
+    options.add_argument("--batch", type=int, default=32, help="dialogues under way")
+    options.add_argument("--few", type=int, default=8, help="dialogues under way in the second part, and then --batch")
+    options.add_argument("--turns", type=int, default=3)
+    options.add_argument("--max-new-tokens", type=int, default=64)
+    options.add_argument("--mean", type=float, default=16.0, help="mean length of a turn, but for the limit")
+    options.add_argument("--counts", type=int, nargs="*", default=[64, 256, 1024], help="dialogues of the second part")
+    args = options.parse_args(argv)
     from rl2f_core.device import matmul_ceiling
     from rl2f_core.models import get_model
 
@@ -158,7 +149,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                 rows = spread([a["rows"] for a in answers]).text()
                 steps = str(answers[-1]["steps"])
                 rate = spread(result["by_cpu"][schedule]).text()
-                lines.append([schedule, rate, steps, rows, share(answers, gflops)])
+                lines.append([schedule, rate, steps, rows, of_ceiling(reached(answers), gflops)])
             print(table(lines))
             print(f"Matrix products reach {gflops:.0f} GFLOP/s here.")
             print(f"continuous is {result['ratio'].text(2)} times as fast as lock-step, {result['cpu_ratio'].text(2)} "
@@ -167,13 +158,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         for batch in dict.fromkeys([args.few, args.batch]) if args.counts else []:
             costs = by_number(engine, settings, args.counts, args.repeats, batch)
             found.setdefault("by_number", {})[batch] = costs
-            first = spread([a["cpu_seconds"] for a in costs[args.counts[0]]]).median
+            first = spread([1000 * a["cpu_seconds"] for a in costs[args.counts[0]]]).median
             lines = [[f"dialogues, {batch} under way", "ms of CPU a dialogue", "of the first", "of ceiling"]]
             furthest = 0.0
             for count, answers in costs.items():
-                cost = spread([a["cpu_seconds"] for a in answers])
+                cost = spread([1000 * a["cpu_seconds"] for a in answers])
                 lines.append([str(count), cost.text(2), f"{cost.median / first:.3f}",
-                              share(answers, gflops, 0.001)])  # fmt: skip
+                              of_ceiling(reached(answers), gflops)])  # fmt: skip
                 furthest = max(furthest, abs(cost.median / first - 1))
             print(table(lines), flush=True)
             if batch == args.few:
