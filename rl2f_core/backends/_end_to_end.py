@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rl2f_core.backends._torch import ATTENTION, grouped_attention, plain_attention
+from rl2f_core.backends._torch import ATTENTION, grouped_attention, plain_attention, two_products
 
 ROWS = "rl2f_rows"
 WORTH = 0.15
@@ -170,7 +170,7 @@ def _of_padded(module: Any, query: torch.Tensor, *others: Any, **kwargs: Any) ->
     """What the model's attention was before, see `load_base`."""
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-    if query.device.type == "cpu" and query.dtype == torch.float32:
+    if two_products(query.device, query.dtype):
         return grouped_attention(module, query, *others, **kwargs)
     return sdpa_attention_forward(module, query, *others, **kwargs)
 
@@ -179,7 +179,7 @@ def _attend(
     module: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layout: Layout | None, scale: float
 ) -> torch.Tensor:
     """softmax(q kᵀ · scale) v as [B, Q, heads, D]; without a layout each token looks at those before it."""
-    if q.device.type == "cpu" and q.dtype == torch.float32:
+    if two_products(q.device, q.dtype):
         seen = None if layout is None else layout.seen_BRS[:, None]
         return grouped_attention(module, q, k, v, seen, scale)[0]
     groups = q.shape[1] // k.shape[1]

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from rl2f_core.backends._rows import KVRows
-from rl2f_core.backends._torch import NEVER
+from rl2f_core.backends._torch import NEVER, two_products
 from rl2f_core.errors import ModelError
 
 PACKED = "rl2f_packed"
@@ -117,7 +117,7 @@ def _attend(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, group: Group, window: int | None, shared: int, scale: float
 ) -> torch.Tensor:
     """softmax(q kᵀ · scale) v; in float32 on a CPU as two products, which is quicker there than the fused kernel."""
-    if q.device.type == "cpu" and q.dtype == torch.float32:
+    if two_products(q.device, q.dtype):
         blocked = group.mask(window, shared, torch.bool)
         scores = torch.matmul(q, k.transpose(2, 3)).mul_(scale).masked_fill_(blocked, NEVER)
         return torch.matmul(scores.softmax(-1), v)

@@ -49,6 +49,11 @@ def works(device: str) -> bool:
     return True
 
 
+def able(stage: StageConfig, processes: int) -> bool:
+    """Whether a stage is trained by those passes that can be compiled: our own, in one process."""
+    return stage.trainer == "own" and processes == 1
+
+
 def wanted(stage: StageConfig, weights: int, device: torch.device, dtype: torch.dtype, processes: int) -> bool:
     """Whether a stage is to be compiled: as it asks, or where compiling pays, as far as that was measured.
 
@@ -64,7 +69,7 @@ def wanted(stage: StageConfig, weights: int, device: torch.device, dtype: torch.
     if stage.compile != "auto":
         return stage.compile == "always"
     rows = stage.steps * stage.passes * stage.tasks_per_step * int(stage.at(0).group_size)
-    measured = device.type == "cpu" and dtype == torch.bfloat16 and processes == 1 and stage.trainer == "own"
+    measured = device.type == "cpu" and dtype == torch.bfloat16 and able(stage, processes)
     return measured and weights * rows >= MUCH and works(device.type)
 
 
@@ -86,7 +91,7 @@ def check(stage: StageConfig, device: torch.device, processes: int) -> None:
     """Raises `ConfigError` where a stage asks to be compiled and cannot be."""
     if stage.compile != "always":
         return
-    if processes > 1 or stage.trainer != "own":
+    if not able(stage, processes):
         raise ConfigError(
             "Only our own trainer compiles, and only in one process.",
             value=f"trainer: {stage.trainer}, {processes} process{'es' if processes > 1 else ''}",
