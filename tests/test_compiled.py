@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import opening_rows
 import pytest
 import torch
 
@@ -14,9 +16,9 @@ from rl2f_core.methods.objectives import Pull
 from rl2f_core.training import compiled
 from rl2f_core.training.learner import Learner
 from rl2f_core.training.losses import LossConfig
-from rl2f_core.types import Sample
 
 CPU, BF16 = torch.device("cpu"), torch.bfloat16
+row = partial(opening_rows.row, kl=0.1)
 
 
 @pytest.fixture
@@ -27,15 +29,6 @@ def able(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def stage(**changes: Any) -> StageConfig:
     return StageConfig(**{"name": "s", "method": "rlvr", "steps": 10, "learning_rate": 0.01, **changes})
-
-
-def row(start: int, length: int = 30) -> Sample:
-    tokens = [*range(40, 50), *range(start, start + length - 10)]
-    weight = [0.0] * 10 + [1.0] * (length - 10)
-    zeros = [0.0] * length
-    advantages = [(1 + start % 3) * w for w in weight]
-    return Sample(tokens, [w > 0 for w in weight], [-5.9 * w for w in weight], advantages, weight, zeros,
-                  [0.1 * w for w in weight])  # fmt: skip
 
 
 def test_a_stage_with_much_work_on_a_cpu_in_bfloat16_is_compiled_by_itself(able: None) -> None:

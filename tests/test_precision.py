@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
+import opening_rows
 import pytest
 import torch
 
@@ -12,9 +14,9 @@ from rl2f_core.training.batch import micro_batch
 from rl2f_core.training.learner import Learner
 from rl2f_core.training.losses import LossConfig
 from rl2f_core.training.recompute import Saved
-from rl2f_core.types import Sample
 
 CPU = torch.device("cpu")
+row = partial(opening_rows.row, behaviour=0.0)
 
 
 def learner(tiny: Path, dtype: torch.dtype) -> Learner:
@@ -23,13 +25,6 @@ def learner(tiny: Path, dtype: torch.dtype) -> Learner:
     drawn = torch.Generator().manual_seed(1)
     made.restore({name: torch.randn(w.shape, generator=drawn) * 0.1 for name, w in made.parameters.items()})
     return made
-
-
-def row(start: int, length: int = 30) -> Sample:
-    tokens = [*range(40, 50), *range(start, start + length - 10)]
-    weight = [0.0] * 10 + [1.0] * (length - 10)
-    zeros = [0.0] * length
-    return Sample(tokens, [w > 0 for w in weight], zeros, [(1 + start % 3) * w for w in weight], weight, zeros, zeros)
 
 
 def gradient(made: Learner) -> torch.Tensor:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from opening_rows import row
 from torch import nn
 
 from rl2f_core.config import LoraConfig, StageConfig
@@ -16,23 +17,12 @@ from rl2f_core.training.learner import Learner
 from rl2f_core.training.losses import LossConfig
 from rl2f_core.training.recompute import Saved, reckoned
 from rl2f_core.training.sharded import ready
-from rl2f_core.types import Sample
 
 CPU = torch.device("cpu")
 
 
 def learner(tiny: Path) -> Learner:
     return Learner(tiny, LoraConfig(rank=4), dtype=torch.float32, device=CPU, banned=[0, 1], pad=2, seed=0)
-
-
-def row(start: int, length: int = 30) -> Sample:
-    """A row with an opening of ten tokens that all rows share, trained on from there."""
-    tokens = [*range(40, 50), *range(start, start + length - 10)]
-    weight = [0.0] * 10 + [1.0] * (length - 10)
-    zeros = [0.0] * length
-    behaviour = [-5.9 * w for w in weight]
-    advantages = [(1 + start % 3) * w for w in weight]
-    return Sample(tokens, [w > 0 for w in weight], behaviour, advantages, weight, zeros, zeros)
 
 
 def stage(**changes: object) -> StageConfig:
