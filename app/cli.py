@@ -9,24 +9,11 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from app.commands import (
-    config,
-    export,
-    fork,
-    health,
-    leaks,
-    levels,
-    models,
-    reindex,
-    replay,
-    report,
-    runs,
-    serve,
-    verify,
-)
+from app.commands import config, doctor, export, fork, levels, models, reindex, replay, report, serve, train, verify
+from app.commands.leaks import rescore as leaks
 
 
-class Guarded(TyperGroup):
+class ErrorHandlingGroup(TyperGroup):
     """Turns the project's errors into one message and exit code 2; `--debug` may stand anywhere before a `--`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -45,10 +32,10 @@ class Guarded(TyperGroup):
         except RL2FError as error:
             if ctx.params.get("debug"):
                 raise
-            from app.console import fail
-            from rl2f_core.ranks import heard
+            from app.common.console import fail
+            from rl2f_core.distributed.process_group import is_remote_error
 
-            if not heard(error):  # another process of the run, whose error it is, tells it
+            if not is_remote_error(error):  # another process of the run, whose error it is, tells it
                 fail(str(error))
             raise typer.Exit(2) from error
         except BrokenPipeError as error:  # the reader of our output (head, less) went away
@@ -57,7 +44,7 @@ class Guarded(TyperGroup):
 
 
 app = typer.Typer(
-    cls=Guarded,
+    cls=ErrorHandlingGroup,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -85,10 +72,10 @@ def common(
 
 
 app.command("serve")(serve.serve)
-app.command("train")(runs.train)
-app.command("eval")(runs.evaluate)
+app.command("train")(train.train)
+app.command("eval")(train.evaluate)
 app.command("levels")(levels.levels)
-app.command("preflight")(runs.preflight)
+app.command("preflight")(train.preflight)
 app.command("fork")(fork.fork)
 app.command("hint-value")(fork.hint_value)
 app.command("report")(report.report)
@@ -96,7 +83,7 @@ app.command("export")(export.export)
 app.command("reindex")(reindex.reindex)
 app.command("replay")(replay.replay)
 app.command("verify")(verify.verify)
-app.command("doctor")(health.doctor)
+app.command("doctor")(doctor.doctor)
 app.add_typer(leaks.app, name="leaks")
 app.add_typer(models.app, name="models")
 app.add_typer(config.app, name="config")

@@ -1,6 +1,7 @@
 """The experiment itself: environments, teachers, rollouts, methods, training, evaluation. Loads no torch."""
 
-from rl2f_core.config import RunConfig, load_config, parse_config
+from rl2f_core.config.loading import load_config, parse_config
+from rl2f_core.config.run import RunConfig
 from rl2f_core.errors import RL2FError
 from rl2f_core.types import (
     Dialogue,
@@ -8,11 +9,11 @@ from rl2f_core.types import (
     Hint,
     LeakReport,
     Message,
-    Reward,
+    RewardTerm,
     Rollout,
-    Sample,
     Task,
-    TokenStream,
+    TokenSequence,
+    TrainingSample,
     Turn,
     Verdict,
 )
@@ -25,12 +26,12 @@ __all__ = [
     "LeakReport",
     "Message",
     "RL2FError",
-    "Reward",
+    "RewardTerm",
     "Rollout",
     "RunConfig",
-    "Sample",
     "Task",
-    "TokenStream",
+    "TokenSequence",
+    "TrainingSample",
     "Turn",
     "Verdict",
     "load_config",

@@ -1,22 +1,22 @@
-"""The error vocabulary: what happened, the offending value, what is known, and the fix.
+"""Errors with the offending value, the known alternatives and the fix.
 
-Every error raised on purpose by this project is an `RL2FError`.  Each also inherits the built-in type that a
-Python reader would expect (`ValueError`, `KeyError`, `OSError`), so a caller may catch either.
+Every deliberate error of this project is an `RL2FError`, and also of the matching built-in type (`ValueError`, …).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class RL2FError(Exception):
     """Base of all deliberate errors.
 
     Args:
-        what: One sentence saying what happened.
+        what: One sentence: what failed.
         value: The offending value, shown with `repr` and shortened.
-        known: The alternatives that would have been accepted.
-        fix: What the reader should do now.
+        known: The accepted alternatives.
+        fix: The key or command that fixes it.
     """
 
     def __init__(
@@ -28,7 +28,7 @@ class RL2FError(Exception):
         self.fix = fix
         super().__init__(what)
 
-    def __reduce__(self):  # keyword arguments survive a trip through a worker process
+    def __reduce__(self):  # pickle keeps keyword arguments
         return _rebuild, (type(self), self.what, self.value, self.known, self.fix)
 
     def __str__(self) -> str:
@@ -47,22 +47,45 @@ def _rebuild(cls, what, value, known, fix):
 
 
 def shorten(text: str, limit: int = 200) -> str:
-    """Cut `text` to `limit` characters, saying how many were left out."""
+    """Truncate `text` to `limit` characters and append the number of omitted ones."""
     return text if len(text) <= limit else f"{text[:limit]}… ({len(text) - limit} more characters)"
 
 
 class ConfigError(RL2FError, ValueError):
-    """A configuration is wrong: an unknown key, a wrong type, or an impossible combination."""
+    """Invalid configuration: an unknown key, a wrong type, or a conflict."""
+
+
+class FieldValueError(ValueError):
+    """Invalid value of one field, found by a validator of several fields.
+
+    Args:
+        message: What is wrong and how to fix it.
+        loc: Keys and list positions of the field, relative to the validator's configuration; errors of
+            `check_stage` and `check_run` give them relative to the run.
+    """
+
+    def __init__(self, message: str, *loc: str | int) -> None:
+        super().__init__(message)
+        self.loc = loc
+
+
+@contextmanager
+def located_below(*loc: str | int) -> Iterator[None]:
+    """Prefix the location of a `FieldValueError`."""
+    try:
+        yield
+    except FieldValueError as error:
+        raise FieldValueError(str(error), *loc, *error.loc) from error
 
 
 class UnknownNameError(RL2FError, KeyError):
     """A name is not registered."""
 
-    __str__ = RL2FError.__str__  # KeyError would show the repr of the first argument
+    __str__ = RL2FError.__str__  # KeyError shows the repr of the first argument
 
 
 class ModelError(RL2FError, OSError):
-    """A model is missing, incomplete, of the wrong kind, or only available as pickle."""
+    """A model is missing, incomplete, of the wrong kind, or pickle only."""
 
     __str__ = RL2FError.__str__
 
@@ -76,12 +99,12 @@ class DataError(RL2FError, ValueError):
 
 
 class RunError(RL2FError, RuntimeError):
-    """A run cannot start, go on, or be resumed."""
+    """A run cannot start, continue or resume."""
 
 
 class PreflightError(RunError):
-    """The preflight found that a run is not worth starting."""
+    """The preflight failed."""
 
 
 class DiskFullError(RunError):
-    """There is no room to write; nothing was left half-written."""
+    """The disk is full; no partial file remains."""

@@ -1,8 +1,8 @@
-"""One registry for every kind of component: environment, teacher, leak, backend, llm, method, kind.
+"""Registry of components: environment, teacher, leak_detector, backend, llm, method, run_kind.
 
-A component is a class with a nested pydantic `Config` whose `type` is a one-value `Literal`; that literal is its
-name.  `discover()` imports the packages below and every plugin named in `RL2F_PLUGINS` (module names or paths of
-`.py` files, separated by `os.pathsep`) or in the `rl2f.plugins` entry-point group.
+A component is a class with a nested pydantic `Config`; the one-value `Literal` of its field `type` is the name. A run
+kind has a `config_class` with the field `kind` instead. `discover()` imports the packages below and all plugins: those
+in `RL2F_PLUGINS` (module names or `.py` paths, separated by `os.pathsep`) and in the entry-point group `rl2f.plugins`.
 """
 
 from __future__ import annotations
@@ -14,78 +14,104 @@ import pkgutil
 import sys
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, overload
 
-from rl2f_core.errors import ConfigError, UnknownNameError
+from rl2f_core.errors import ConfigError, FieldValueError, UnknownNameError
+
+if TYPE_CHECKING:
+    from rl2f_core.backends.base import Backend
+    from rl2f_core.environments.base import Environment
+    from rl2f_core.leaks.base import LeakDetector
+    from rl2f_core.llms.base import ChatModel
+    from rl2f_core.methods.base import Method
+    from rl2f_core.run_kinds.base import Kind
+    from rl2f_core.teachers.base import Teacher
 
 PACKAGES = {
     "environment": "rl2f_core.environments",
     "teacher": "rl2f_core.teachers",
-    "leak": "rl2f_core.leaks",
+    "leak_detector": "rl2f_core.leaks",
     "backend": "rl2f_core.backends",
     "llm": "rl2f_core.llms",
     "method": "rl2f_core.methods",
-    "kind": "rl2f_core.kinds",
+    "run_kind": "rl2f_core.run_kinds",
 }
-_components: dict[str, dict[str, type]] = {kind: {} for kind in PACKAGES}
+_components: dict[str, dict[str, type]] = {category: {} for category in PACKAGES}
 _discovered: set[str] = set()
 T = TypeVar("T", bound=type)
 
 
-def register(kind: str):
-    """Class decorator: make a component known under its `Config.type` literal."""
+def register(category: str):
+    """Register a component class under its `Config.type`."""
 
     def add(cls: T) -> T:
-        if kind not in _components:
-            raise UnknownNameError("Unknown kind of component.", value=kind, known=sorted(_components))
-        config: Any = getattr(cls, "Config", None)
-        field = getattr(config, "model_fields", {}).get("type")
+        if category not in _components:
+            raise UnknownNameError("Unknown category of components.", value=category, known=sorted(_components))
+        holder, key = ("config_class", "kind") if category == "run_kind" else ("Config", "type")
+        config: Any = getattr(cls, holder, None)
+        field = getattr(config, "model_fields", {}).get(key)
         literal = get_args(field.annotation) if field is not None else ()
         if len(literal) != 1:
             raise ConfigError(
-                f"{cls.__name__} cannot be registered: it has no nested Config with a one-value `type` literal.",
-                fix='Add `class Config(BaseConfig): type: Literal["name"] = "name"` to the class.',
+                f"{cls.__name__} cannot be registered: it has no nested {holder} with a one-value `{key}` literal.",
+                fix=f'Add a {holder} with the field `{key}: Literal["name"] = "name"` to the class.',
             )
-        name, held = literal[0], _components[kind].get(literal[0])
-        if held is not None and (held.__module__, held.__qualname__) != (cls.__module__, cls.__qualname__):
-            raise ConfigError(f"The {kind} name is taken by {held.__module__}.{held.__qualname__}.", value=name)
-        _components[kind][name] = cls
+        name, other = literal[0], _components[category].get(literal[0])
+        if other is not None and (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise ConfigError(f"The {category} name is taken by {other.__module__}.{other.__qualname__}.", value=name)
+        _components[category][name] = cls
         return cls
 
     return add
 
 
-def get(kind: str, name: str) -> type:
-    """The class registered under `name`; raises `UnknownNameError` listing the known names."""
+@overload
+def get(category: Literal["environment"], name: str) -> type[Environment]: ...
+@overload
+def get(category: Literal["teacher"], name: str) -> type[Teacher]: ...
+@overload
+def get(category: Literal["leak_detector"], name: str) -> type[LeakDetector]: ...
+@overload
+def get(category: Literal["backend"], name: str) -> type[Backend]: ...
+@overload
+def get(category: Literal["llm"], name: str) -> type[ChatModel]: ...
+@overload
+def get(category: Literal["method"], name: str) -> type[Method]: ...
+@overload
+def get(category: Literal["run_kind"], name: str) -> type[Kind[Any]]: ...
+@overload
+def get(category: str, name: str) -> type[Any]: ...
+def get(category: str, name: str) -> type[Any]:
+    """Return the class registered under `name`. Raises `UnknownNameError` listing the known names."""
     discover()
-    if name not in _components[kind]:
-        raise UnknownNameError(f"Unknown {kind}.", value=name, known=names(kind))
-    return _components[kind][name]
+    if name not in _components[category]:
+        raise UnknownNameError(f"Unknown {category}.", value=name, known=names(category))
+    return _components[category][name]
 
 
-def long_form(kind: str, data: dict[str, Any]) -> dict[str, Any]:
-    """A component's settings with `type: family:member` written out.
+def expand_type(category: str, data: dict[str, Any]) -> dict[str, Any]:
+    """Expand `type: family:member` in a component's settings; return other settings unchanged.
 
-    A class may say in `member_field` which field of its Config the part after the colon stands for, so that
-    `{type: "reasoning_gym:gcd"}` is `{type: reasoning_gym, name: gcd}`. Everything else comes back as it is.
+    The class attribute `member_field` names the Config field for the part after the colon, so that
+    `{type: "reasoning_gym:gcd"}` becomes `{type: reasoning_gym, name: gcd}`.
     """
     family, sign, member = data["type"].partition(":") if isinstance(data["type"], str) else ("", "", "")
-    field = getattr(_components[kind].get(family), "member_field", "") if sign and family in names(kind) else ""
+    field = getattr(_components[category].get(family), "member_field", "") if sign and family in names(category) else ""
     if not field:
         return data
     if data.get(field, member) != member:
-        raise ValueError(f"type names {member!r} and {field} {data[field]!r}; leave one of them out")
+        raise FieldValueError(f"type {member!r} conflicts with {field} {data[field]!r}; remove one of them", field)
     return {**data, "type": family, field: member}
 
 
-def names(kind: str) -> list[str]:
-    """All registered names of a kind, sorted."""
+def names(category: str) -> list[str]:
+    """List all registered names of a category, sorted."""
     discover()
-    return sorted(_components[kind])
+    return sorted(_components[category])
 
 
 def discover() -> None:
-    """Import every component module and plugin once."""
+    """Import all component modules and plugins once."""
     for package in PACKAGES.values():
         if package not in _discovered:
             _discovered.add(package)
@@ -102,7 +128,7 @@ def discover() -> None:
 
 
 def load_plugin(name: str) -> None:
-    """Import a plugin by module name or by the path of a `.py` file, once; raises `ConfigError` where there is none."""
+    """Import a plugin once, by module name or `.py` path. Raises `ConfigError` if it does not exist."""
     if name in _discovered:
         return
     _discovered.add(name)

@@ -1,8 +1,7 @@
-"""The values that flow through the system: frozen, comparable, without tensors.
+"""Data types of the core: frozen, comparable, without tensors.
 
-What is stored or shown is pydantic; what carries tokens is a plain dataclass.  A *turn* is the student's attempt
-together with the teacher's message after it (y_k, h_k, r_k in `methods`), a *dialogue* is up to T turns on one task,
-a *group* is G dialogues on one task.
+Stored values are pydantic models; values with tokens are dataclasses. A *turn* is an attempt of the student, its
+verdict and the hint after it. A *dialogue* has up to T turns on one task. A *group* is G dialogues on one task.
 """
 
 from __future__ import annotations
@@ -15,9 +14,12 @@ from typing import Any, Literal, TypedDict
 from pydantic import BaseModel, ConfigDict, Field
 
 Split = Literal["train", "validation", "test"]
+JsonObject = dict[str, Any]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
-Weighting = Literal["ppo", "is", "cispo", "awr"]
-WEIGHTINGS: tuple[Weighting, ...] = ("ppo", "is", "cispo", "awr")
+TaskData = dict[str, Any]
+"""Public or privileged data of a task."""
+PolicyLoss = Literal["ppo", "importance_sampling", "cispo", "awr"]
+POLICY_LOSSES: tuple[PolicyLoss, ...] = ("ppo", "importance_sampling", "cispo", "awr")
 
 
 class Message(TypedDict):
@@ -27,51 +29,58 @@ class Message(TypedDict):
     content: str
 
 
-class Value(BaseModel):
-    """Base of all stored values: frozen, unknown keys refused."""
+class FrozenModel(BaseModel):
+    """Base of all stored values: frozen, without unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
-class Task(Value):
-    """One problem: what the student may see and what only teacher and verifier may see."""
+class Task(FrozenModel):
+    """One problem with public data and privileged data."""
 
     id: str
     """Stable name, e.g. `secret_code/test/17`."""
     environment: str
     """Registered name of the environment."""
     split: Split
-    """Which of the disjoint splits it belongs to."""
     level: str
-    """Difficulty in the environment's own words, e.g. `2+2 digits`."""
-    public: dict[str, Any]
-    """What the student's prompt is made from."""
-    privileged: dict[str, Any]
-    """Answer, solution, tests. Never reaches a student prompt."""
+    """Difficulty as the environment names it, e.g. `2+2 digits`."""
+    public: TaskData
+    """Data of the student's prompt."""
+    privileged: TaskData
+    """Answer, solution, tests: for teacher and verifier only, never in a student prompt."""
 
 
-class Verdict(Value):
-    """What the verifier says of one attempt."""
+@dataclass(frozen=True, slots=True)
+class ConstantBaseline:
+    """Best constant answer: what a policy can solve without looking at the task."""
+
+    answer: str
+    score: float
+    """Expected fraction of tasks solved by one attempt, and so by any number of repeated attempts."""
+
+
+class Verdict(FrozenModel):
+    """Result of the verifier for one attempt."""
 
     correct: bool
-    """The attempt is right."""
     score: float
-    """Partial credit in [0, 1]; 1 exactly when right."""
+    """Partial credit in [0, 1]; 1 only if correct."""
     parsed: str | None = None
-    """The answer in normal form, or None where none could be parsed."""
+    """The normalized answer; None if the attempt cannot be parsed."""
     detail: str = ""
-    """Why, in words. For people and teachers; it may name the answer, so it never reaches the student."""
+    """Explanation for people and teachers. It may contain the answer, so the student never reads it."""
     well_formed: bool = False
-    """The attempt keeps the answer format, whether or not the answer is right."""
+    """The attempt follows the answer format, whether or not it is correct."""
     distance: float | None = None
-    """Distance to the answer in [0, 1] (0 is right, 1 the farthest); None where unparsable or not defined."""
+    """Distance to the gold answer in [0, 1], 0 if correct; None if unparsable or undefined."""
     parts: dict[str, str] = Field(default_factory=dict)
-    """Named parts of the parsed answer, e.g. `{"1": "B"}`; empty where the environment names none."""
-    right_parts: tuple[str, ...] = ()
-    """The names in `parts` whose value is right."""
+    """Answer parts by name, e.g. `{"1": "B"}`; empty if the environment defines none."""
+    correct_parts: tuple[str, ...] = ()
+    """Names in `parts` with a correct value."""
 
 
-class Reward(Value):
+class RewardTerm(FrozenModel):
     """One named term of a turn's reward."""
 
     name: str
@@ -84,42 +93,42 @@ class Reward(Value):
         return self.score * self.weight
 
 
-class LeakReport(Value):
-    """Whether a hint gives the answer away beyond what the dialogue already shows."""
+class LeakReport(FrozenModel):
+    """Whether a hint reveals more of the answer than the dialogue already shows."""
 
     leaked: bool
-    tier: str | None = None
-    """Which tier found it: exact, equivalent, derivation, probe."""
+    detector: str | None = None
+    """The detector that flagged it: exact, equivalent, llm_judge or likelihood."""
     span: tuple[int, int] | None = None
-    """Character span [start, end) in the hint as the teacher wrote it."""
+    """Character span [start, end) in the teacher's feedback."""
     evidence: str = ""
-    """The words or the reason that convict."""
-    share: float = 0.0
-    """How much of the answer is given away, 0…1."""
-    nats: float | None = None
-    """log p(answer | question, hint) − log p(answer | question), where the probe read it; else None."""
+    """The quoted text or the reason."""
+    answer_fraction: float = 0.0
+    """Fraction of the answer that the hint reveals."""
+    logprob_gain: float | None = None
+    """log p(answer | question, hint) − log p(answer | question); None if `likelihood` did not score the hint."""
     error: str | None = None
-    """Why a tier could not judge, e.g. its model's endpoint is down; for that tier the hint is then unchecked."""
+    """Why a detector failed, e.g. its endpoint is down; that detector did not check the hint."""
     action: str | None = None
-    """What was done: flag, redact, resample, drop."""
+    """Action taken: flag, redact, resample or drop."""
 
 
-class Usage(Value):
-    """What a message of a language model cost."""
+class Usage(FrozenModel):
+    """Cost of a language model's message."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cost: float | None = None
-    """In US dollars, from the configured prices; None where there are none."""
+    """US dollars, from the configured prices; None without prices."""
     seconds: float = 0.0
-    """From the request to the answer, waiting and retries included."""
+    """Latency, with waiting and retries."""
     requests: int = 0
-    """How often the endpoint was asked for it; 0 where it came from the disk cache or from this machine."""
+    """Requests to the endpoint; 0 for the disk cache or a local model."""
     cached: bool = False
-    """It came from the disk cache."""
+    """The message comes from the disk cache."""
 
     def __add__(self, other: Usage) -> Usage:
-        """Of two messages together; `cached` where both came from the cache."""
+        """Sum of two messages; `cached` if both are."""
         costs = [cost for cost in (self.cost, other.cost) if cost is not None]
         return Usage(
             prompt_tokens=self.prompt_tokens + other.prompt_tokens,
@@ -131,134 +140,131 @@ class Usage(Value):
         )
 
 
-class Hint(Value):
+class Hint(FrozenModel):
     """A teacher's message as the student reads it."""
 
     text: str
-    """What the student reads."""
     teacher: str
     """Registered name of the teacher."""
     leak: LeakReport | None = None
-    """The detectors' finding on `original or text`; None where no detector ran."""
-    original: str | None = None
-    """What the teacher wrote, where a leak action changed it."""
+    """Leak report on `feedback or text`; None if no detector ran."""
+    feedback: str | None = None
+    """The teacher's raw message, if a leak action changed it."""
     source_task: str | None = None
-    """The task the hint was written for, where that is another one (the shuffled control)."""
-    prompt: str | None = None
-    """`name@version` of the prompt template that a model teacher was asked with; the version is a hash of the file."""
+    """Another task that the hint was written for (control `shuffled`)."""
+    prompt_template: str | None = None
+    """`name@version` of a model teacher's prompt template; the version is a hash of the file."""
     usage: Usage | None = None
-    """What a model teacher's messages cost, refused ones included; None for teachers without a model."""
+    """Cost of a model teacher's messages, rejected ones included; None without a model."""
     error: str | None = None
-    """Why the teacher had no message, where `text` stands in for one or is empty. Never read by the student."""
+    """Why the teacher has no message; `text` is then a fallback or empty. Never in a student prompt."""
 
 
-class TurnStop(StrEnum):
-    """Why the student's turn ended."""
+class FinishReason(StrEnum):
+    """Why generation of an attempt ended."""
 
     EOS = "eos"
-    """The model ended its message."""
+    """The model sampled the end-of-turn token."""
     LENGTH = "length"
-    """The token limit of a turn cut it off."""
+    """The attempt reached `max_new_tokens`."""
 
 
 DEMONSTRATION = "demonstration"
-"""`Dialogue.policy` where no weights spoke for the student."""
+"""`Dialogue.policy` of a dialogue that no model sampled."""
 
 
 class StopReason(StrEnum):
     """Why a dialogue ended."""
 
     SOLVED = "solved"
-    """The last attempt is right."""
+    """The last attempt is correct."""
     EXHAUSTED = "exhausted"
     """All turns were used."""
-    TRUNCATED = "truncated"
-    """The next turn would not have fitted the context."""
+    CONTEXT_FULL = "context_full"
+    """The next turn does not fit the context."""
     DROPPED = "dropped"
-    """A leaking hint ended it (leak action `drop`); kept as data, not trained on."""
+    """A leaking hint ended it (leak action `drop`); stored, but not trained on."""
     FAILED = "failed"
-    """An error ended it; kept as data, never trained on."""
+    """An error ended it; stored, but not trained on."""
 
 
-class Turn(Value):
-    """Student attempt k, its verdict and rewards, and the hint after it."""
+class Turn(FrozenModel):
+    """Attempt k, its verdict and rewards, and the hint after it."""
 
     index: int
     """0-based position in the dialogue."""
     attempt: str
-    """The student's text, special tokens left out."""
+    """The student's text without special tokens."""
     token_ids: tuple[int, ...] = ()
-    """The student's tokens as sampled, with the end-of-message token where it was sampled."""
+    """The sampled tokens, including a sampled end-of-turn token."""
     logprobs: tuple[float, ...] = ()
-    """Behaviour log-probability of each, in nats, at the sampling temperature."""
-    stop: TurnStop = TurnStop.EOS
+    """Sampling logprob of each token, in nats, at the sampling temperature."""
+    finish_reason: FinishReason = FinishReason.EOS
     verdict: Verdict
-    rewards: tuple[Reward, ...] = ()
+    rewards: tuple[RewardTerm, ...] = ()
     hint: Hint | None = None
     """None after the last attempt."""
     advantage: float | None = None
-    """Filled in by the method that trained on it."""
-    prompt: str | None = None
-    """`name@version` of the template of the fresh prompt that asked for this attempt; None where the problem alone or
-    the dialogue so far did."""
+    """Set by the method that trains on the turn."""
+    prompt_template: str | None = None
+    """`name@version` of the template of this attempt's reprompt; None without a reprompt."""
 
     @property
     def reward(self) -> float:
-        """Sum of the named terms."""
+        """Sum of the reward terms."""
         return sum(term.value for term in self.rewards)
 
 
-class Dialogue(Value):
-    """One student-teacher exchange on one task."""
+class Dialogue(FrozenModel):
+    """One conversation of student and teacher on one task."""
 
     id: str
     """Unique within a run."""
     task_id: str
     group: str
-    """Shared by the G dialogues that compete on one task."""
+    """Shared by the G dialogues of one group."""
     index: int
     """0-based position in the group."""
     turns: tuple[Turn, ...]
-    stop: StopReason
+    stop_reason: StopReason
     error: str | None = None
     policy: str = "base"
-    """Name and version of the weights that spoke for the student, e.g. `rl2f@12`; `DEMONSTRATION` where none did."""
+    """Checkpoint that sampled the attempts, e.g. `rl2f@12`, or `DEMONSTRATION`."""
     seed: int = 0
 
     @property
     def solved(self) -> bool:
-        """The student got there."""
-        return self.stop is StopReason.SOLVED
+        """Whether the last attempt is correct."""
+        return self.stop_reason is StopReason.SOLVED
 
     @property
     def solved_at(self) -> int | None:
-        """1-based turn of the right answer, or None."""
+        """1-based turn of the correct attempt, or None."""
         return len(self.turns) if self.solved else None
 
     @property
     def trainable(self) -> bool:
-        """Neither failed nor dropped, and at least one attempt was made."""
-        return bool(self.turns) and self.stop not in (StopReason.FAILED, StopReason.DROPPED)
+        """Whether it has an attempt and neither failed nor was dropped."""
+        return bool(self.turns) and self.stop_reason not in (StopReason.FAILED, StopReason.DROPPED)
 
 
 @dataclass(frozen=True, slots=True)
-class TokenStream:
-    """Tokens of one dialogue exactly as the model was given and produced them, each a continuation of those before.
+class TokenSequence:
+    """Tokens of a dialogue, exactly as prefilled and sampled. All four fields have the same length.
 
-    All four have the same length. `turn` is −1 on the dialogue's first prompt, k on the student's tokens of turn k and
-    on what is read between it and the next attempt: the hint, or the fresh prompt that it is part of. `student` is true
-    on the student's tokens only, sampled or (in a demonstration) written.
+    `turn_ids` is −1 on the initial prompt, and k on attempt k and on the hint suffix or reprompt after it.
+    `student_mask` is true on the student's tokens, sampled or (in a demonstration) written.
     """
 
     token_ids: tuple[int, ...]
-    student: tuple[bool, ...]
+    student_mask: tuple[bool, ...]
     logprobs: tuple[float, ...]
-    turn: tuple[int, ...]
+    turn_ids: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        lengths = {len(self.token_ids), len(self.student), len(self.logprobs), len(self.turn)}
+        lengths = {len(self.token_ids), len(self.student_mask), len(self.logprobs), len(self.turn_ids)}
         if len(lengths) != 1:
-            raise ValueError(f"TokenStream arrays differ in length: {sorted(lengths)}.")
+            raise ValueError(f"TokenSequence fields differ in length: {sorted(lengths)}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,14 +272,13 @@ class Rollout:
     """A dialogue with its tokens."""
 
     dialogue: Dialogue
-    streams: tuple[TokenStream, ...]
-    """One where the dialogue only grew; where turns had fresh prompts, one a turn, in order. A turn's tokens stand in
-    one stream. The last one may have no attempt, where the context had no room for it."""
+    sequences: tuple[TokenSequence, ...]
+    """One with `prompting: append`, one per turn with `reprompt`. The last has no attempt if the context was full."""
 
     @property
     def student_tokens(self) -> int:
-        """How many tokens the student said, sampled or written."""
-        return sum(sum(stream.student) for stream in self.streams)
+        """Number of the student's tokens."""
+        return sum(sum(sequence.student_mask) for sequence in self.sequences)
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,72 +290,71 @@ class Group:
 
     @property
     def trainable(self) -> tuple[Rollout, ...]:
-        """The rollouts a method may train on."""
+        """The rollouts that can be trained on."""
         return tuple(r for r in self.rollouts if r.dialogue.trainable)
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
-    """One training row: a token sequence with aligned per-token arrays (methods.md §3).
+class TrainingSample:
+    """A token sequence with per-token loss weights.
 
-    The three weights say how much each token counts in each stream of the loss; the trainer knows no method.
-    Position i describes token i; its prediction is made at position i − 1, so position 0 must carry no weight.
+    The weights are those of the loss terms rl, ce and kl, so the trainer is independent of the method. Entry i
+    belongs to token i, which position i − 1 predicts, so entry 0 must have no weight.
     """
 
     token_ids: Sequence[int]
-    sampled: Sequence[bool]
-    """Was it produced by the trained policy?"""
+    policy_mask: Sequence[bool]
+    """Whether the trained policy sampled the token."""
     logprobs: Sequence[float]
-    """Behaviour log-probability, 0 where not sampled."""
+    """Sampling logprobs; 0 for tokens that were not sampled."""
     advantages: Sequence[float]
-    rl: Sequence[float]
-    ce: Sequence[float]
-    kl: Sequence[float]
+    rl_weights: Sequence[float]
+    ce_weights: Sequence[float]
+    kl_weights: Sequence[float]
     ref_logprobs: Sequence[float] | None = None
-    """log π_ref; None lets the learner score the reference itself where `kl` has weight."""
-    context: Sequence[int] | None = None
-    """Tokens that the reference reads in place of all that stands before the first token with `kl` weight; None lets
-    it read what the policy reads."""
-    rewards: Sequence[float] | None = None
-    """Reward of each token with `rl` weight. Such a row gets its advantages from the whole batch
-    (`methods.batch_credit`); what `advantages` holds until then is added to its returns, e.g. minus a baseline."""
-    discounts: Sequence[float] | None = None
-    """γ from each token with `rl` weight to the next; belongs to `rewards`."""
-    values: Sequence[float] | None = None
-    """The value head's estimate before each token, when the batch was credited."""
-    returns: Sequence[float] | None = None
-    """What the value head is to say there."""
+    """log π_ref; if None, the learner scores the tokens with `kl_weights`."""
+    reference_prompt_ids: Sequence[int] | None = None
+    """Prompt of the reference model instead of the tokens before the first `kl_weights`; None is the same prompt."""
+    token_rewards: Sequence[float] | None = None
+    """Rewards of the tokens with `rl_weights`. The advantages then come from the whole batch
+    (`methods.batch_advantages`), which adds the current `advantages`, e.g. minus a baseline, to the returns."""
+    token_discounts: Sequence[float] | None = None
+    """γ from each token with `rl_weights` to the next; required with `token_rewards`."""
+    value_estimates: Sequence[float] | None = None
+    """Estimates of the value head before each token, when the batch advantages were computed."""
+    value_targets: Sequence[float] | None = None
+    """Targets of the value head."""
     dialogue: str = ""
-    """Where it came from. Rows of one dialogue are trained on in the same update."""
-    weighting: Weighting = "ppo"
-    """What ρ = π / π_behaviour does in the rl stream (`training.losses.objective`): `ppo` min(ρA, clip(ρ)A); `is` ρA;
-    `cispo` sg(clip ρ)·A·log π; `awr` as `is`, with the behaviour read anew under this very row before the update, so
-    that ρ starts at 1 whatever the tokens were sampled under."""
-    floor: float | None = None
-    """A token whose log-probability under this very row lies below it before the update drops out of the rl stream."""
-    foreign: bool = False
-    """The tokens were sampled under another context than this row's, so ρ does not say how far the policy moved."""
+    """Id of its dialogue. All samples of a dialogue are in the same update."""
+    policy_loss: PolicyLoss = "ppo"
+    """How the rl loss term uses ρ = π / π_old (`training.losses.objective`): `ppo` min(ρA, clip(ρ)A);
+    `importance_sampling` ρA; `cispo` sg(clip ρ)·A·log π; `awr` ρA with π_old scored on this sample before the update,
+    so that ρ starts at 1."""
+    min_logprob: float | None = None
+    """Drop tokens from the rl loss term whose logprob in this sample was lower before the update."""
+    off_context: bool = False
+    """The tokens were sampled under another prompt, so ρ does not measure how far the policy moved."""
     extra: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         n = len(self.token_ids)
-        optional = ("ref_logprobs", "rewards", "discounts", "values", "returns")
-        for name in ("sampled", "logprobs", "advantages", "rl", "ce", "kl", *optional):
-            held = getattr(self, name)
-            if held is not None and len(held) != n:
-                raise ValueError(f"Sample.{name} has {len(held)} entries for {n} tokens.")
-        if n and (self.rl[0] or self.ce[0] or self.kl[0]):
-            raise ValueError("Sample: the first token cannot carry weight, nothing predicts it.")
-        if any(w and not s for w, s in zip(self.rl, self.sampled, strict=True)):
-            raise ValueError("Sample: a token that the policy did not sample carries rl weight.")
-        if self.weighting not in WEIGHTINGS:
-            raise ValueError(f"Sample.weighting is {self.weighting!r}; known: {', '.join(WEIGHTINGS)}.")
-        if (self.rewards is None) != (self.discounts is None):
-            raise ValueError("Sample: rewards of tokens need discounts, and discounts need rewards.")
-        if self.context is not None and not self.context:
-            raise ValueError("Sample.context is empty: the reference has nothing to read before the row's tokens.")
+        optional = ("ref_logprobs", "token_rewards", "token_discounts", "value_estimates", "value_targets")
+        for name in ("policy_mask", "logprobs", "advantages", "rl_weights", "ce_weights", "kl_weights", *optional):
+            values = getattr(self, name)
+            if values is not None and len(values) != n:
+                raise ValueError(f"TrainingSample.{name} has {len(values)} entries for {n} tokens.")
+        if n and (self.rl_weights[0] or self.ce_weights[0] or self.kl_weights[0]):
+            raise ValueError("TrainingSample: the first token cannot have weight, because no position predicts it.")
+        if any(w and not s for w, s in zip(self.rl_weights, self.policy_mask, strict=True)):
+            raise ValueError("TrainingSample: a token that the policy did not sample has rl_weights.")
+        if self.policy_loss not in POLICY_LOSSES:
+            raise ValueError(f"TrainingSample.policy_loss is {self.policy_loss!r}; known: {', '.join(POLICY_LOSSES)}.")
+        if (self.token_rewards is None) != (self.token_discounts is None):
+            raise ValueError("TrainingSample: token_rewards and token_discounts require each other.")
+        if self.reference_prompt_ids is not None and not self.reference_prompt_ids:
+            raise ValueError("TrainingSample.reference_prompt_ids is empty.")
 
     @property
-    def weighted(self) -> int:
-        """How many tokens carry any weight."""
-        return sum(bool(a or b or c) for a, b, c in zip(self.rl, self.ce, self.kl, strict=True))
+    def num_weighted_tokens(self) -> int:
+        """Number of tokens with any weight."""
+        return sum(bool(a or b or c) for a, b, c in zip(self.rl_weights, self.ce_weights, self.kl_weights, strict=True))

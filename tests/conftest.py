@@ -1,4 +1,4 @@
-"""Fixtures that every test may use. No test writes to the user's cache, and none needs a network by default."""
+"""Shared fixtures. No test writes to the user's cache, and none needs a network by default."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from jobs.database import Database
-    from jobs.studio import Studio
+    from jobs.db.engine import Database
+    from jobs.workspace import Workspace
 
 USER_HOME = os.environ.get("RL2F_HOME")
-BROWSER = Path(__file__).parent / "browser"
+TESTS = Path(__file__).parent
+BROWSER = TESTS / "browser"
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """One process plays a file, as much is made once a file; two play the pages, each with one browser and server."""
-    group = item.path.name
+    """Run each file in one process, which shares its fixtures; browser tests in two, each with a browser and server."""
+    group = str(item.path.relative_to(TESTS)) if item.path.is_relative_to(TESTS) else item.path.name
     if BROWSER in item.path.parents:
         group = "pages a-f" if item.path.name < "test_g" else "pages g-z"
     item.add_marker(pytest.mark.xdist_group(group))
@@ -27,13 +28,13 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The pages first: they take longest and leave time to the others."""
+    """Run the browser tests first, because they take longest."""
     items.sort(key=lambda item: BROWSER not in item.path.parents)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def rl2f_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A cache of this session's own, so that tests never touch the user's."""
+    """A separate cache for this session."""
     folder = tmp_path_factory.mktemp("rl2f-home")
     before = os.environ.get("RL2F_HOME")
     os.environ["RL2F_HOME"] = str(folder)
@@ -47,15 +48,23 @@ def rl2f_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the tiny random model."""
-    from rl2f_core.models import tiny_model
+    from rl2f_core.model_store.store import tiny_model
 
     return tiny_model(tmp_path_factory.mktemp("models") / "tiny")
 
 
 @pytest.fixture(scope="session")
+def speaker(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the tiny model after a short warm-up: it keeps the answer format."""
+    from run_helpers import train_speaker
+
+    return train_speaker(tiny, tmp_path_factory.mktemp("models") / "speaker")
+
+
+@pytest.fixture(scope="session")
 def smollm2(rl2f_home: Path) -> Path:
-    """The folder of SmolLM2-135M in the user's own cache, fetched where it is missing (for slow tests)."""
-    from rl2f_core.models import get_model
+    """Folder of SmolLM2-135M in the user's cache, downloaded if missing; for slow tests."""
+    from rl2f_core.model_store.store import get_model
 
     if USER_HOME is None:
         del os.environ["RL2F_HOME"]
@@ -69,32 +78,32 @@ def smollm2(rl2f_home: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def empty_database(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """An SQLite file at the newest version: making the tables takes longer than most tests that need them."""
-    from jobs.database import Database
+    """An SQLite file at the newest schema; creating the tables takes longer than most tests."""
+    from jobs.db.engine import Database
 
-    path = tmp_path_factory.mktemp("empty") / "studio.sqlite"
+    path = tmp_path_factory.mktemp("empty") / "workspace.sqlite"
     database = Database(f"sqlite:///{path}")
     database.migrate()
     database.close()
-    assert not path.with_name("studio.sqlite-wal").exists()
+    assert not path.with_name("workspace.sqlite-wal").exists()
     return path.read_bytes()
 
 
 @pytest.fixture
-def studio(tmp_path: Path) -> Studio:
-    """An empty studio folder."""
-    from jobs.studio import Studio
+def workspace(tmp_path: Path) -> Workspace:
+    """An empty workspace folder."""
+    from jobs.workspace import Workspace
 
-    return Studio(tmp_path / "studio").create()
+    return Workspace(tmp_path / "workspace").create()
 
 
 @pytest.fixture
-def db(studio: Studio, empty_database: bytes) -> Iterator[Database]:
+def db(workspace: Workspace, empty_database: bytes) -> Iterator[Database]:
     """Its database, at the newest version."""
-    from jobs.database import Database
+    from jobs.db.engine import Database
 
-    studio.database.write_bytes(empty_database)
-    database = Database(studio.database_url())
+    workspace.database.write_bytes(empty_database)
+    database = Database(workspace.database_url())
     database.migrate()
     yield database
     database.close()

@@ -14,20 +14,22 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from rl2f_core.environments.base import Environment
+from rl2f_core.environments.mixture import owns_environment
 from rl2f_core.errors import RL2FError
 from rl2f_core.types import Task
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from jobs.tables import Problem, Run
+    from jobs.db.models import Run, TaskRow
 
 _MISFIT = (RL2FError, ValidationError, LookupError, TypeError, ValueError, AttributeError)
 """What an environment may raise on a task that another version of it made, or that somebody edited."""
 
 
 @lru_cache(64)
-def _environment(yaml_text: str) -> Any | None:
+def _environment(yaml_text: str) -> Environment | None:
     """The environment of a run's configuration; None where it is not known here, or takes other settings by now."""
     import yaml
 
@@ -36,7 +38,7 @@ def _environment(yaml_text: str) -> Any | None:
     try:
         part = yaml.safe_load(yaml_text)["environment"]
         part = {"type": part} if isinstance(part, str) else part
-        component: Any = registry.get("environment", part["type"])
+        component = registry.get("environment", part["type"])
         return component(component.Config.model_validate(part))
     except (*_MISFIT, yaml.YAMLError):
         return None
@@ -53,40 +55,40 @@ class Shown:
     """`text` is what the student read."""
 
 
-def shown(run: Run, problem: Problem) -> Shown:
+def shown(run: Run, problem: TaskRow) -> Shown:
     """The problem and the system message of a run."""
     environment = _environment(run.config)
     try:
-        if environment is not None and environment.speaks_of(problem.environment):
-            return Shown(environment.prompt(problem.public), environment.system(), True)
+        if environment is not None and owns_environment(environment, problem.environment):
+            return Shown(environment.prompt(problem.public), environment.system_prompt(), True)
     except _MISFIT:
         pass
     return Shown(_json(problem.public), "", False)
 
 
-def fresh_prompt(template: str, problem: Shown, attempt: str, hint: str) -> str | None:
-    """What `rollout.history.History.after` made of a turn: the words of a fresh prompt.
+def reprompt_template(template: str, problem: Shown, attempt: str, hint: str) -> str | None:
+    """What `rollout.prompting.History.after` made of a turn: the words of a fresh prompt.
 
     None where the problem's words are not to be had, or no shipped template is of that name and version.
     """
-    from rl2f_core import prompts
+    from rl2f_core import prompt_templates
 
     name = template.partition("@")[0]
-    if not problem.rendered or name not in prompts.names():
+    if not problem.rendered or name not in prompt_templates.names():
         return None
-    prompt = prompts.load(name)
+    prompt = prompt_templates.load(name)
     if prompt.version != template:
         return None
     return prompt.render({"problem": problem.text, "attempt": attempt.strip(), "hint": hint})[-1]["content"]
 
 
-def answer(run: Run, problem: Problem) -> str | None:
+def answer(run: Run, problem: TaskRow) -> str | None:
     """The gold answer in the environment's words, or None where it is not to be had."""
     environment = _environment(run.config)
     try:
-        if environment is None or not environment.speaks_of(problem.environment):
+        if environment is None or not owns_environment(environment, problem.environment):
             return None
-        return environment.answer(
+        return environment.gold_answer(
             Task(
                 id=problem.task,
                 environment=problem.environment,
@@ -107,9 +109,9 @@ def _json(value: Any) -> str:
 # -- tokens ----------------------------------------------------------------------------------------------------------
 def tokenizer_file(model: str) -> Path | None:
     """The `tokenizer.json` of a model that is on this machine; nothing is fetched."""
-    from rl2f_core.models import home
+    from rl2f_core.model_store.store import cache_dir
 
-    for folder in (Path(model).expanduser(), home() / "models" / model.replace("/", "--")):
+    for folder in (Path(model).expanduser(), cache_dir() / "models" / model.replace("/", "--")):
         if model and (folder / "tokenizer.json").is_file():
             return folder / "tokenizer.json"
     return None

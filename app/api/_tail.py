@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from app.console import visible
+from app.common.console import visible
 
 TAIL = 65_536
 """Bytes that are read at most."""

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter
 
-from app import leak_benchmark
+from app.common import benchmark_scores
 
 if TYPE_CHECKING:
-    from app.context import Context
+    from app.common.context import Context
 
 
 def router(context: Context) -> APIRouter:
@@ -19,6 +19,6 @@ def router(context: Context) -> APIRouter:
     @api.get("")
     def read() -> dict[str, Any]:
         """The default detectors on the shipped items, by kind and environment."""
-        return leak_benchmark.figures()
+        return benchmark_scores.figures()
 
     return api

@@ -1,4 +1,4 @@
-"""The detector board's data. Figures of the test half are sent only in answer to an opening, which is noted."""
+"""The detector report. Figures of the test set are sent only after its access is logged."""
 
 from __future__ import annotations
 
@@ -9,20 +9,29 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.dialogues import Number, Text
 from app.api.labels import Name
-from jobs.estimates import labels_for, more_labels
-from jobs.store import board
-from jobs.store.board import Scope
+from jobs.labels import report_queries
+from jobs.labels.estimation import labels_needed, sample_size_for
+from jobs.labels.report_queries import Scope
 from rl2f_core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from app.context import Context
-    from jobs.board import Board
+    from app.common.context import Context
+    from jobs.labels.detector_report import DetectorReport
 
 MAX_DISPUTES = 200
+_GROUP_BY = {"tier": "detector", "control": "condition"}
+"""Value of `by` → grouping of the report, if they differ."""
+_KEYS = {
+    "annotator_kappa": "labellers", "annotators": "labellers", "too_few_labels": "small", "usage": "used",
+    "disagreements": "disputes", "detector": "tier", "among_annotators": "between", "with_detector": "against",
+    "true_positives": "hits", "false_negatives": "misses", "missed_leaks": "missed", "not_sampled": "picked",
+    "partial_sample": "narrower", "not_blind": "unblind",
+}  # fmt: skip
+"""Field of the report → JSON key, if they differ."""
 
 
 class Asked(BaseModel):
-    """What a board is about, as it stands in an address; other parameters are left to the page."""
+    """Query parameters of a report; unknown ones are ignored."""
 
     model_config = ConfigDict(extra="ignore")
     run: Number | None = None
@@ -30,13 +39,18 @@ class Asked(BaseModel):
     source: Annotated[str, Field(max_length=20)] = "run"
     by: Annotated[str, Field(max_length=20)] = "tier"
 
+    @property
+    def group_by(self) -> str:
+        """The grouping of the report."""
+        return _GROUP_BY.get(self.by, self.by)
+
     def scope(self, *, test: bool) -> Scope:
-        """As the store takes it."""
+        """Convert the query parameters to a scope."""
         return Scope(self.run, self.environment, self.source, test)
 
 
 class Opened(Asked):
-    """Who opens the test half, and of what."""
+    """Who unlocks the test set, and the scope of the report."""
 
     model_config = ConfigDict(extra="forbid")
     who: Name
@@ -49,46 +63,63 @@ def router(context: Context) -> APIRouter:
 
     @api.get("")
     def read(query: Annotated[Asked, Query()]) -> dict[str, Any]:
-        """The board of the half that detectors are tuned on."""
-        return _shown(context, board.read(db, query.scope(test=False), query.by), test=False)
+        """Return the report on the dev set."""
+        return _shown(context, report_queries.read(db, query.scope(test=False), query.group_by), test=False)
 
     @api.post("/test")
     def test(body: Opened) -> dict[str, Any]:
-        """Note who looks, and send the board of the test half with every breakdown, so that it is one look."""
-        found = board.read_all(db, body.scope(test=True))
-        if body.by not in found:
-            raise ConfigError("There is no such breakdown.", value=body.by, known=list(found))
-        board.open_test(db, body.scope(test=True), body.who)
-        every = {name: each.model_dump(mode="json", include={"rows", "hidden"}) for name, each in found.items()}
-        return {**_shown(context, found[body.by], test=True), "breakdowns": every}
+        """Log the access and return the report on the test set with every grouping."""
+        reports = report_queries.read_all(db, body.scope(test=True))
+        if body.group_by not in reports:
+            raise ConfigError("Unknown grouping.", value=body.by, known=list(reports))
+        report_queries.unlock_test_set(db, body.scope(test=True), body.who)
+        names = {new: old for old, new in _GROUP_BY.items()}
+        every = {
+            names.get(name, name): _old_keys(report.model_dump(mode="json", include={"rows", "hidden"}))
+            for name, report in reports.items()
+        }
+        return {**_shown(context, reports[body.group_by], test=True), "breakdowns": every}
 
     @api.get("/sources")
     def sources() -> list[dict[str, Any]]:
-        """Whose findings can be judged."""
-        return [{"name": each.name, "detectors": each.detectors, "time": each.time} for each in board.sources(db)]
+        """Return the sources of findings."""
+        return [
+            {"name": each.name, "detectors": each.detectors, "time": each.time} for each in report_queries.sources(db)
+        ]
 
     return api
 
 
-def _shown(context: Context, found: Board, *, test: bool) -> dict[str, Any]:
-    """The board with what is missing to ± .05, and who opened the test half."""
-    total = found.total.estimates
-    opened = board.openings(context.db)
-    data = found.model_dump(mode="json")
+def _old_keys(data: Any) -> Any:
+    """Rename the keys of nested JSON data by `_KEYS`."""
+    if isinstance(data, dict):
+        return {_KEYS.get(key, key): _old_keys(value) for key, value in data.items()}
+    return [_old_keys(item) for item in data] if isinstance(data, list) else data
+
+
+def _shown(context: Context, report: DetectorReport, *, test: bool) -> dict[str, Any]:
+    """Return the report with the labels needed for ± .05 and the accesses to the test set."""
+    total = report.total.estimates
+    accesses = report_queries.list_accesses(context.db)
+    data = report.model_dump(mode="json")
+    disagreements = data.pop("disagreements")
+    for item in disagreements:
+        item["answers"] = item.pop("labels")
     return {
-        **data,
+        **_old_keys(data),
         "half": "test" if test else "dev",
-        "disputes": data["disputes"][-MAX_DISPUTES:][::-1],
-        "disputed": len(data["disputes"]),
+        "disputes": _old_keys(disagreements[-MAX_DISPUTES:][::-1]),
+        "disputed": len(disagreements),
         "more": {
-            "precision": more_labels(total.precision, total.n_flagged),
-            "recall": more_labels(total.recall, total.n_flagged + total.n_unflagged),
-            "first": labels_for(),
+            "precision": labels_needed(total.precision, total.n_flagged),
+            "recall": labels_needed(total.recall, total.n_flagged + total.n_unflagged),
+            "first": sample_size_for(),
         },
         "openings": {
-            "n": len(opened),
+            "n": len(accesses),
             "last": [
-                each.model_dump(include={"time", "who", "source", "run_id", "environment"}) for each in opened[:5]
+                {"who": each.annotator, **each.model_dump(include={"time", "source", "run_id", "environment"})}
+                for each in accesses[:5]
             ],
         },
     }

@@ -13,15 +13,15 @@ from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import PlainTextResponse, StreamingResponse
 from pydantic import BaseModel, ConfigDict
 
-from app.context import Context
-from jobs.chat import play, tree
-from jobs.chat.lines import lines
-from jobs.chat.protocol import MAX_SPEAKERS, MAX_TEXT, ChatSampling
+from app.common.context import Context
+from jobs.chat import interactive_task, tree
+from jobs.chat.chat_export import lines
+from jobs.chat.checkpoints import ChatSettings, known_models, run_choices
+from jobs.chat.model_process.protocol import MAX_SPEAKERS, MAX_TEXT, ChatSampling
 from jobs.chat.service import ChatService
-from jobs.chat.speakers import ChatSettings, known_models, run_choices
-from jobs.errors import StoreReadOnlyError
-from jobs.store import chats
-from jobs.tables import Chat, ChatMessage
+from jobs.db.errors import StoreReadOnlyError
+from jobs.db.models import Chat, ChatMessage
+from jobs.db.queries import chats
 
 LOOK = 0.04
 """Seconds between two looks at an answer that grows."""
@@ -34,7 +34,7 @@ class _Body(BaseModel):
 
 
 class NewChat(_Body):
-    """Settings of a new conversation (`jobs.chat.speakers.ChatSettings`)."""
+    """Settings of a new conversation (`jobs.chat.checkpoints.ChatSettings`)."""
 
     settings: dict[str, Any]
 
@@ -78,7 +78,7 @@ class Judged(_Body):
 
 def router(context: Context) -> APIRouter:
     """The routes below `/api/chat`."""
-    service = ChatService(context.db, context.studio)
+    service = ChatService(context.db, context.workspace, context.chat_idle_seconds)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -97,8 +97,8 @@ def _add_reading(routes: APIRouter, context: Context, service: ChatService) -> N
         fields = ChatSampling.model_json_schema()["properties"]
         return {
             "models": known_models(context.db),
-            "runs": [vars(choice) for choice in run_choices(context.db, context.studio)],
-            "presets": play.presets(),
+            "runs": [vars(choice) for choice in run_choices(context.db, context.workspace)],
+            "presets": interactive_task.presets(),
             "sampling": {name: {**field, "title": None} for name, field in fields.items()},
             "turns": ChatSettings.model_json_schema()["properties"]["max_turns"],
             "max_text": MAX_TEXT,
@@ -143,7 +143,7 @@ def _add_changing(routes: APIRouter, context: Context, service: ChatService) -> 
     def writable() -> None:
         if context.read_only or context.db.read_only:
             raise StoreReadOnlyError(
-                "This server is read-only: another one holds the studio.", fix="Chat there, or stop it."
+                "This server is read-only: another one holds the workspace.", fix="Chat there, or stop it."
             )
 
     @routes.post("/chats")

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Query, Response
 
-from app import plot_compare, plot_evaluation, plot_run
 from app.api.run import plain_json
-from app.plot_compare import Member, Speaker
-from app.plot_data import Kept, RunData
-from app.plot_series import XKind
-from jobs.store import metrics, runs
-from jobs.store.runs import RunFilter
-from jobs.tables import Run
+from app.plots import comparison, evaluation, run_charts
+from app.plots.comparison import CheckpointOutcomes, ComparedRun
+from app.plots.run_data import RunData, VersionedCache
+from app.plots.series import XKind
+from jobs.db.models import Run
+from jobs.db.queries import metrics, runs
+from jobs.db.queries.runs import RunFilter
 from rl2f_core.errors import DataError
 
 if TYPE_CHECKING:
-    from app.context import Context
+    from app.common.context import Context
 
 MOST = 20
 """Runs that are compared at once."""
@@ -28,7 +28,7 @@ PATIENCE = 0.4
 """Seconds that one request spends on paired differences; what is left comes with the next."""
 PICKED = 25
 """Runs that the picker offers."""
-OF_TRAINING = ("loss", "seconds/", "tokens", "entropy", "learning_rate", "grad_norm", "updates")
+OF_TRAINING = ("loss", "time/", "tokens", "entropy", "learning_rate", "grad_norm", "updates")
 """Metrics that mean the same in stages that learn from demonstrations."""
 Ids = Annotated[str, Query(max_length=400, pattern=r"^[0-9,]*$")]
 Smooth = Annotated[float, Query(ge=0, le=0.99)]
@@ -38,14 +38,14 @@ Words = Annotated[str, Query(max_length=400)]
 def router(context: Context) -> APIRouter:
     """Routes below `/api/compare`."""
     api = APIRouter(prefix="/api/compare")
-    db, data, paired = context.db, RunData(context), Kept(2000)
+    db, data, paired = context.db, RunData(context), VersionedCache(2000)
 
-    def members(chosen: Sequence[Run], names: Sequence[str]) -> list[Member]:
+    def members(chosen: Sequence[Run], names: Sequence[str]) -> list[ComparedRun]:
         everything = any(name.startswith(OF_TRAINING) for name in names)
         found = []
         for run in chosen:
-            rows = data.rows(run) if everything else data.played(run)
-            found.append(Member(run.id or 0, run.name, rows, run.started, data.config(run)))
+            rows = data.rows(run) if everything else data.on_policy_rows(run)
+            found.append(ComparedRun(run.id or 0, run.name, rows, run.started, data.config(run)))
         return found
 
     @api.get("")
@@ -54,12 +54,12 @@ def router(context: Context) -> APIRouter:
         chosen, gone = data.found(_ids(ids))
         names = sorted({name for run in chosen for name in metrics.names(db, run.id or 0)})
         configs = [data.config(run) for run in chosen]
-        groups = plot_compare.seed_groups(members(chosen, []))
+        groups = comparison.seed_groups(members(chosen, []))
         return {
-            "runs": [_run(run, plot_compare.look(i)) for i, run in enumerate(chosen)],
+            "runs": [_run(run, comparison.line_style(i)) for i, run in enumerate(chosen)],
             "gone": gone,
-            "series": [item for item in plot_run.catalogue(names) if not item["name"].endswith("/")],
-            "config": plot_compare.config_differences(configs) if len(chosen) > 1 else [],
+            "series": [item for item in run_charts.catalogue(names) if not item["name"].endswith("/")],
+            "config": comparison.config_differences(configs) if len(chosen) > 1 else [],
             "seeds": any(len(group) > 1 for group in groups),
             "version": runs.version(db),
         }
@@ -84,7 +84,7 @@ def router(context: Context) -> APIRouter:
         names = [name for name in metric.split(",") if name][:12]
         found = []
         for name in names:
-            chart = plot_compare.overlay(members(chosen, [name]), name, x, smooth, seeds)
+            chart = comparison.overlay(members(chosen, [name]), name, x, smooth, seeds)
             if chart is not None:
                 found.append(chart.as_json())
         return plain_json({"charts": found})
@@ -94,16 +94,16 @@ def router(context: Context) -> APIRouter:
         """Tables of each run, and every checkpoint against `base` (`RUN:CHECKPOINT`), paired over tasks."""
         chosen, _ = data.found(_ids(ids))
         tables: list[dict[str, Any]] = []
-        speakers: list[Speaker] = []
+        speakers: list[CheckpointOutcomes] = []
         for run in chosen:
             found = data.evaluation(run)
             if found is None:
                 tables.append({"run": run.id, "evaluation": None})
                 continue
-            tables.append({"run": run.id, "evaluation": {**plot_evaluation.as_json(found), "charts": [], "parts": []}})
+            tables.append({"run": run.id, "evaluation": {**evaluation.as_json(found), "charts": [], "parts": []}})
             held = data.outcomes(run)
             speakers += [
-                Speaker(run.id or 0, name, held, data.config(run), data.turns(run))
+                CheckpointOutcomes(run.id or 0, name, held, data.config(run), data.turns(run))
                 for name in dict.fromkeys(checkpoint for checkpoint, _ in held)
             ]
         against = _base(speakers, base)
@@ -118,7 +118,7 @@ def router(context: Context) -> APIRouter:
         }
 
     def _differences(
-        chosen: Sequence[Run], speakers: Sequence[Speaker], base: Speaker | None
+        chosen: Sequence[Run], speakers: Sequence[CheckpointOutcomes], base: CheckpointOutcomes | None
     ) -> tuple[list[dict[str, Any]], int]:
         """Rows as far as they can be had at once, and how many are left for the next request."""
         if base is None:
@@ -129,7 +129,9 @@ def router(context: Context) -> APIRouter:
         ends = time.monotonic() + PATIENCE
         rows: list[dict[str, Any]] = []
         for speaker in others:
-            state = tuple((by_id[s.run].created, by_id[s.run].offset, by_id[s.run].config) for s in (speaker, base))
+            state = tuple(
+                (by_id[s.run].created, by_id[s.run].events_offset, by_id[s.run].config) for s in (speaker, base)
+            )
             rows.append(paired.get((speaker.name, base.name), state, partial(_difference, speaker, base, drawn)))
             if time.monotonic() > ends:
                 break
@@ -137,28 +139,30 @@ def router(context: Context) -> APIRouter:
 
     def _merged(chosen: Sequence[Run]) -> list[dict[str, Any]]:
         """The reports of each configuration's seeds as one table, where there are several."""
-        from rl2f_core.evaluation.seeds import merge_seeds
+        from rl2f_core.evaluation.across_seeds import merge_seeds
 
         by_id = {run.id: run for run in chosen}
         found = []
-        for group in plot_compare.seed_groups(members(chosen, [])):
+        for group in comparison.seed_groups(members(chosen, [])):
             reports = {}
             for member in group:
                 try:
-                    report = plot_evaluation.read_report(context.studio.folder(by_id[member.id].folder))
+                    report = evaluation.read_report(context.workspace.folder(by_id[member.id].folder))
                 except DataError:
                     report = None
                 if report is not None:
                     reports[f"{member.config.get('seed', '?')} (run {member.id})"] = report
             if len(reports) > 1:
-                found.append(plot_compare.seed_table(merge_seeds(reports)))
+                found.append(comparison.seed_table(merge_seeds(reports)))
         return found
 
     return api
 
 
-def _difference(speaker: Speaker, base: Speaker, drawn: tuple[int, int], _: object) -> dict[str, Any]:
-    return plot_compare.checkpoint_difference(speaker, base, *drawn)
+def _difference(
+    speaker: CheckpointOutcomes, base: CheckpointOutcomes, drawn: tuple[int, int], _: object
+) -> dict[str, Any]:
+    return comparison.checkpoint_difference(speaker, base, *drawn)
 
 
 def _ids(text: str) -> list[int]:
@@ -168,7 +172,7 @@ def _ids(text: str) -> list[int]:
     return found
 
 
-def _base(speakers: Sequence[Speaker], wanted: str) -> Speaker | None:
+def _base(speakers: Sequence[CheckpointOutcomes], wanted: str) -> CheckpointOutcomes | None:
     """The one asked for, else the last checkpoint of the first run."""
     named = next((speaker for speaker in speakers if speaker.name == wanted), None)
     first = [speaker for speaker in speakers if speaker.run == speakers[0].run]

@@ -11,20 +11,23 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from app.api import _problem
 from app.api._views import dialogue_json, note_json, row_json
-from jobs.errors import NotFound
-from jobs.store import dialogues, notes, runs
-from jobs.store.dialogues import DialogueFilter
-from jobs.store.paging import cursor_after
+from jobs.db.errors import NotFoundError
+from jobs.db.paging import cursor_after
+from jobs.db.queries import dialogues, notes, runs
+from jobs.db.queries.dialogues import DialogueFilter
 
 if TYPE_CHECKING:
-    from app.context import Context
-    from jobs.tables import Dialogue, Run
+    from app.common.context import Context
+    from jobs.db.models import Dialogue, Run
 
 BIG = 2**31 - 1
 Number = Annotated[int, Field(ge=0, le=BIG)]
 Text = Annotated[str, Field(max_length=1000)]
 Reward = Annotated[float, Field(allow_inf_nan=False)]
 MAX_NOTE = 20_000
+_FILTER_FIELDS = {"control": "condition", "leak": "leak_state", "labelled": "labeled"}
+"""Query parameter → field of `DialogueFilter`, if they differ."""
+_ORDERS = {"played": "played", "worth": "hint_value", "-worth": "-hint_value"}
 WALK = 50
 """Pages that are looked through for the next step."""
 
@@ -54,8 +57,9 @@ class Filters(BaseModel):
     search: Text = ""
 
     def filter(self) -> DialogueFilter:
-        """As the store takes it."""
-        return DialogueFilter(**{name: getattr(self, name) for name in Filters.model_fields})
+        """Convert the query parameters to a filter."""
+        values = {_FILTER_FIELDS.get(name, name): getattr(self, name) for name in Filters.model_fields}
+        return DialogueFilter(**{**values, "order": _ORDERS[self.order]})
 
 
 class Listed(Filters):
@@ -102,7 +106,7 @@ def router(context: Context) -> APIRouter:
     @api.get("/locate")
     def locate(query: Annotated[Placed, Query()]) -> dict[str, Any]:
         """The page of the list that holds a dialogue."""
-        return _page(dialogues.locate(db, replace(query.filter(), run=query.of), query.dialogue))
+        return _page(dialogues.page_containing(db, replace(query.filter(), run=query.of), query.dialogue))
 
     @api.get("/move")
     def move(query: Annotated[Moved, Query()]) -> dict[str, Any]:
@@ -120,8 +124,10 @@ def router(context: Context) -> APIRouter:
         if run is not None:
             runs.get(db, run)
         listed = runs.page(db, limit=200).rows
+        choices = dialogues.facets(db, run)
+        choices["controls"] = choices.pop("conditions")
         return {
-            "facets": dialogues.facets(db, run),
+            "facets": choices,
             "runs": [_run(row) for row in listed],
             "version": runs.version(db) if run is None else runs.version(db, run),
         }
@@ -140,11 +146,11 @@ def router(context: Context) -> APIRouter:
             step_from=row.step,
             step_to=row.step,
             checkpoint=row.checkpoint or "",
-            control=row.control or "",
+            condition=row.condition or "",
             group=row.group,
         )
         rows = dialogues.page(db, same, limit=100).rows
-        return [{"event": r.event, "index": r.index, "solved_at": r.solved_at, "reward": r.reward} for r in rows]
+        return [{"event": r.event_id, "index": r.index, "solved_at": r.solved_at, "reward": r.reward} for r in rows]
 
     @api.get("/group")
     def group(run: Annotated[Number, Query()], dialogue: Annotated[Text, Query()]) -> dict[str, Any]:
@@ -157,8 +163,8 @@ def router(context: Context) -> APIRouter:
         """What the student never sees: answer, solution, and the verifier's words on each attempt."""
         view = dialogues.get(db, run, dialogue)
         return {
-            "answer": _problem.answer(runs.get(db, run), view.problem),
-            "privileged": view.problem.privileged,
+            "answer": _problem.answer(runs.get(db, run), view.task),
+            "privileged": view.task.privileged,
             "details": [turn.row.verdict.get("detail", "") for turn in view.turns],
         }
 
@@ -169,7 +175,7 @@ def router(context: Context) -> APIRouter:
         """The student's tokens of a turn: id, text (null without a tokenizer), log-probability in nats (or null)."""
         view, owner = dialogues.get(db, run, dialogue), runs.get(db, run)
         if turn >= len(view.turns):
-            raise NotFound("There is no such turn.", value=turn, known=map(str, range(len(view.turns))))
+            raise NotFoundError("There is no such turn.", value=turn, known=map(str, range(len(view.turns))))
         ids, logprobs = dialogues.tokens(view.turns[turn].row.tokens)
         texts = _problem.texts(owner.model, ids)
         listed = [
@@ -213,7 +219,7 @@ def beside(context: Context, filter: DialogueFilter, here: Dialogue, way: int) -
 
 
 def _step(row: Dialogue) -> tuple[Any, ...]:
-    return row.phase, row.stage, row.step, row.checkpoint, row.control
+    return row.phase, row.stage, row.step, row.checkpoint, row.condition
 
 
 def _walk(context: Context, filter: DialogueFilter, here: Dialogue, back: bool) -> Iterator[Dialogue]:

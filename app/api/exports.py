@@ -1,6 +1,6 @@
 """Exports of leak-labelled data: what can be exported, starting one, what is at work, and finished files to take.
 
-Files are handed out from the studio's `exports/` alone, and only those that a finished export's manifest names.
+Files are handed out from the workspace's `exports/` alone, and only those that a finished export's manifest names.
 """
 
 from __future__ import annotations
@@ -11,20 +11,21 @@ from fastapi import APIRouter, Query
 from fastapi.responses import FileResponse
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from app.links import page_url
-from jobs.export import published
+from app.common.urls import page_url
+from jobs.db.models import ACTIVE, Run
+from jobs.db.queries import dialogues, export_dialogues, runs
+from jobs.db.queries.runs import RunFilter
+from jobs.export import catalog
 from jobs.export.formats import FORMATS
-from jobs.export.locate import studio_sources
+from jobs.export.resolve_sources import workspace_sources
 from jobs.export.settings import ExportFilter, ExportSettings
-from jobs.kinds.export import ExportRun
-from jobs.store import dialogues, exports, labels, runs
-from jobs.store.runs import RunFilter
-from jobs.tables import ACTIVE, Run
-from rl2f_core.config import describe
+from jobs.labels import label_queries
+from jobs.run_kinds.export import ExportRun
+from rl2f_core.config.loading import format_validation_error
 from rl2f_core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from app.context import Context
+    from app.common.context import Context
 
 BIG = 2**31 - 1
 Number = Annotated[int, Field(ge=1, le=BIG)]
@@ -32,6 +33,10 @@ Text = Annotated[str, Field(max_length=300)]
 RUNS_SHOWN = 200
 FAILED_SHOWN = 3
 """Exports that failed are told until so many newer ones did."""
+_FILTER_FIELDS = {"control": "condition", "labelled": "labeled_only"}
+"""JSON key → field of `ExportFilter`, if they differ."""
+_LABEL_SOURCES = {"people": "human"}
+"""JSON value of a label source → `ExportSettings.labels`, if they differ."""
 
 
 class Chosen(BaseModel):
@@ -54,8 +59,8 @@ class Chosen(BaseModel):
 
     def filter(self) -> ExportFilter:
         """As an export takes it; raises `ConfigError`."""
-        values = {name: getattr(self, name) for name in ExportFilter.model_fields}
-        return _checked(ExportFilter, values)
+        data = self.model_dump(exclude={"runs"})
+        return _checked(ExportFilter, _rename(data, _FILTER_FIELDS))
 
 
 class Started(BaseModel):
@@ -81,12 +86,12 @@ class Job(BaseModel):
 def router(context: Context) -> APIRouter:
     """Routes below `/api/exports`."""
     api = APIRouter(prefix="/api/exports")
-    db, studio, queue = context.db, context.studio, context.queue
+    db, workspace, queue = context.db, context.workspace, context.queue
 
     @api.get("")
     def all_of_them() -> dict[str, Any]:
         """Finished exports, those at work, and the newest that failed."""
-        finished = published.listed(studio)
+        finished = catalog.listed(workspace)
         at_work = [_job(row) for row in runs.page(db, RunFilter(kind="export", status=ACTIVE), limit=50).rows]
         failed = runs.page(
             db, RunFilter(kind="export", status=("failed", "stopped", "interrupted")), limit=FAILED_SHOWN
@@ -105,7 +110,7 @@ def router(context: Context) -> APIRouter:
         """What the form offers: runs, data set types, labellers, and what the chosen runs can be filtered by."""
         listed = [row for row in runs.page(db, limit=RUNS_SHOWN).rows if row.kind != "export"]
         chosen = [runs.get(db, number) for number in query.numbers()]
-        found: dict[str, set[str]] = {name: set() for name in ("phases", "stages", "checkpoints", "controls")}
+        found: dict[str, set[str]] = {name: set() for name in ("phases", "stages", "checkpoints", "conditions")}
         last = 0
         for row in chosen:
             facets = dialogues.facets(db, row.id)
@@ -116,8 +121,11 @@ def router(context: Context) -> APIRouter:
         return {
             "runs": [{"id": row.id, "name": row.name, "kind": row.kind} for row in rows.values()],
             "formats": [{"name": f.name, "title": f.title, "about": f.short} for f in FORMATS.values()],
-            "labellers": labels.labellers(db),
-            "facets": {**{name: sorted(values) for name, values in found.items()}, "steps": last},
+            "labellers": label_queries.annotators(db),
+            "facets": {
+                **_rename({name: sorted(values) for name, values in found.items()}, {"conditions": "controls"}),
+                "steps": last,
+            },
         }
 
     @api.get("/count")
@@ -126,15 +134,22 @@ def router(context: Context) -> APIRouter:
         filter = query.filter().model_dump()
         numbers = [runs.get(db, number).id or 0 for number in query.numbers()]
         return {
-            "dialogues": sum(exports.count(db, number, **filter) for number in numbers),
-            "labelled": sum(exports.count(db, number, **{**filter, "labelled": True}) for number in numbers),
+            "dialogues": sum(export_dialogues.count(db, number, **filter) for number in numbers),
+            "labelled": sum(
+                export_dialogues.count(db, number, **{**filter, "labeled_only": True}) for number in numbers
+            ),
         }
 
     @api.post("")
     def start(body: Started) -> dict[str, Any]:
         """Put an export into the queue."""
-        config = _checked(ExportRun, {**(body.model_extra or {}), "kind": "export"})
-        sources = studio_sources(db, studio, config.runs)
+        data = _rename(body.model_extra or {}, {"labeller": "annotator"})
+        if isinstance(data.get("labels"), str):
+            data["labels"] = _LABEL_SOURCES.get(data["labels"], data["labels"])
+        if isinstance(data.get("filter"), dict):
+            data["filter"] = _rename(data["filter"], _FILTER_FIELDS)
+        config = _checked(ExportRun, {**data, "kind": "export"})
+        sources = workspace_sources(db, workspace, config.runs)
         parent = config.runs[0] if len(sources) == 1 else None
         run = queue.add(config, parent=parent)  # type: ignore[arg-type]  # a kind of its own, without a model
         return {"run": run.id, "name": run.name, "url": page_url("run", run=run.id)}
@@ -158,13 +173,13 @@ def router(context: Context) -> APIRouter:
     @api.post("/remove")
     def remove(body: Which) -> dict[str, Any]:
         """Delete a finished export's files."""
-        published.remove(studio, body.folder)
+        catalog.remove(workspace, body.folder)
         return {}
 
     @api.get("/file/{folder}/{name}")
     def file(folder: str, name: str) -> FileResponse:
         """A file of a finished export, to be saved."""
-        path = published.file(studio, folder, name)
+        path = catalog.file(workspace, folder, name)
         headers = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "sandbox; default-src 'none'"}
         kind = "application/octet-stream"
         return FileResponse(path, media_type=kind, filename=f"{folder}-{name}", headers=headers)
@@ -178,11 +193,16 @@ def router(context: Context) -> APIRouter:
     return api
 
 
+def _rename(data: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
+    """Rename the keys of a mapping."""
+    return {names.get(key, key): value for key, value in data.items()}
+
+
 def _checked(model: Any, values: dict[str, Any]) -> Any:
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        raise ConfigError(describe(error, model), fix="Correct the field and try again.") from error
+        raise ConfigError(format_validation_error(error, model), fix="Correct the field and try again.") from error
 
 
 def _job(row: Run) -> dict[str, Any]:
@@ -204,6 +224,7 @@ def _job(row: Run) -> dict[str, Any]:
 def _finished(export: dict[str, Any]) -> dict[str, Any]:
     """What the page shows of an export."""
     settings = export.get("settings") or ExportSettings().model_dump(mode="json")
+    old_sources = {new: old for old, new in _LABEL_SOURCES.items()}
     return {
         "folder": export["folder"],
         "path": export["path"],
@@ -211,9 +232,9 @@ def _finished(export: dict[str, Any]) -> dict[str, Any]:
         "created": export["created"],
         "bytes": export["bytes"],
         "dialogues": export.get("dialogues"),
-        "labels": export.get("labels"),
+        "labels": _rename(export.get("labels") or {}, old_sources),
         "privileged": settings.get("privileged", False),
-        "label_source": settings.get("labels"),
+        "label_source": old_sources.get(str(settings.get("labels")), settings.get("labels")),
         "runs": [{"run": str(run.get("run")), "name": str(run.get("name"))} for run in export.get("runs", [])],
         "formats": [
             {"name": name, "rows": entry["rows"], "files": sorted(entry["files"])}

@@ -1,6 +1,6 @@
 """Forks: what a dialogue can go on with, the job that plays it, and what came of it.
 
-A browser names runs, dialogues and checkpoints by what the studio knows them as, never by a path.
+A browser names runs, dialogues and checkpoints by what the workspace knows them as, never by a path.
 """
 
 from __future__ import annotations
@@ -10,20 +10,21 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from app.form_sources import adapter_refusal, known_checkpoints
-from jobs.errors import NotFound
-from jobs.store import dialogues, runs, worth
-from jobs.tables import Run
+from app.forms.allowlist import adapter_refusal, known_checkpoints
+from jobs.db.errors import NotFoundError
+from jobs.db.models import Run
+from jobs.db.queries import dialogues, hint_values, runs
 from rl2f_core import registry
 from rl2f_core.counterfactual.arms import HINTS, Arm
 from rl2f_core.counterfactual.config import known_checkpoints as named_in
-from rl2f_core.counterfactual.config import nearest
+from rl2f_core.counterfactual.config import nearest_checkpoint
 from rl2f_core.errors import ConfigError, RL2FError, RunError
-from rl2f_core.run import RunDir
+from rl2f_core.run.directory import RunDir
 
 if TYPE_CHECKING:
-    from app.context import Context
-    from jobs.tables import Dialogue
+    from app.common.context import Context
+    from jobs.db.models import Dialogue
+    from rl2f_core.counterfactual.report import CounterfactualReport
 
 Id = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Text = Annotated[str, Field(max_length=1000)]
@@ -51,7 +52,7 @@ class Asked(BaseModel):
 def router(context: Context) -> APIRouter:
     """Routes below `/api/fork`."""
     api = APIRouter(prefix="/api/fork")
-    db, studio = context.db, context.studio
+    db, workspace = context.db, context.workspace
 
     @api.get("/place")
     def place(run: Annotated[Id, Query()], dialogue: Annotated[Text, Query()]) -> dict[str, Any]:
@@ -69,19 +70,20 @@ def router(context: Context) -> APIRouter:
     @api.post("")
     def start(body: Asked) -> dict[str, Any]:
         """Put a fork into the queue."""
-        from rl2f_core.kinds.fork import fork_config
+        from rl2f_core.run_kinds.fork import fork_config
 
         if context.read_only:
-            raise RunError("This server is read-only: another one holds the studio.", fix="Use the other server.")
+            raise RunError("This server is read-only: another one holds the workspace.", fix="Use the other server.")
         owner = runs.get(db, body.run)
         choices = _checkpoints(context, owner)
         unknown = [label for label in body.checkpoints if label not in choices]
         if unknown:
-            raise NotFound("There is no such checkpoint.", value=unknown[0], known=choices)
+            raise NotFoundError("There is no such checkpoint.", value=unknown[0], known=choices)
         chosen = {choices[label][0]: choices[label][1] for label in body.checkpoints}
         config = fork_config(
-            RunDir.open(studio.folder(owner.folder)), owner.folder, body.dialogue, body.turn, chosen, _arms(body.arms),
-            samples=body.samples, turns=body.attempts, then=body.then, seed=body.seed,
+            RunDir.open(workspace.folder(owner.folder)), owner.folder, body.dialogue, body.turn, chosen,
+            _arms(body.arms),
+            samples=body.samples, turns=body.attempts, later_hints=body.then, seed=body.seed,
         )  # fmt: skip
         added = context.queue.add(config, origin="app", parent=owner.id)
         return {"run": added.id}
@@ -89,11 +91,11 @@ def router(context: Context) -> APIRouter:
     @api.get("/{run_id}")
     def one(run_id: Id) -> dict[str, Any]:
         """How far a fork is and what it came to so far; its dialogue and turn."""
-        from rl2f_core.counterfactual.play import read_report
+        from rl2f_core.counterfactual.runner import read_report
 
         run = _fork(context, run_id)
         config = _config(context, run)
-        report = read_report(studio.folder(run.folder))
+        report = read_report(workspace.folder(run.folder))
         source = runs.find(db, folder=config.source)
         return {
             "run": {name: getattr(run, name) for name in FIELDS},
@@ -101,16 +103,26 @@ def router(context: Context) -> APIRouter:
             "dialogue": config.dialogue,
             "turn": config.turn,
             "samples": config.samples,
-            "report": None if report is None else report.model_dump(mode="json"),
+            "report": None if report is None else _report_json(report),
         }
 
     return api
 
 
+def _report_json(report: CounterfactualReport) -> dict[str, Any]:
+    """Return the report with the keys that the page reads."""
+    data = report.model_dump(mode="json")
+    for result in data["results"]:
+        result["kept"] = result.pop("retained_parts")
+    for hint in data["hints"]:
+        hint["said"], hint["worth"] = hint.pop("hints_by_arm"), hint.pop("hint_value")
+    return data
+
+
 def forks(context: Context, owner: Run, dialogue: str) -> list[dict[str, Any]]:
     """The forks of a dialogue of a run, newest first."""
     found = []
-    for child in worth.forks(context.db, owner):
+    for child in hint_values.forks(context.db, owner):
         try:
             config = _config(context, child)
         except RL2FError:  # a plug-in that it names is gone
@@ -119,7 +131,7 @@ def forks(context: Context, owner: Run, dialogue: str) -> list[dict[str, Any]]:
             found.append(
                 {
                     "run": child.id, "status": child.status, "created": child.created, "turn": config.turn,
-                    "checkpoints": list(config.checkpoints), "arms": list(config.labelled()),
+                    "checkpoints": list(config.checkpoints), "arms": list(config.labeled_arms()),
                     "samples": config.samples,
                 }
             )  # fmt: skip
@@ -129,12 +141,12 @@ def forks(context: Context, owner: Run, dialogue: str) -> list[dict[str, Any]]:
 def _fork(context: Context, run_id: int) -> Run:
     run = runs.get(context.db, run_id)
     if run.kind != "fork":
-        raise NotFound("There is no fork of that number.", value=run_id, fix="Open a dialogue and press f.")
+        raise NotFoundError("There is no fork of that number.", value=run_id, fix="Open a dialogue and press f.")
     return run
 
 
 def _config(context: Context, run: Run) -> Any:
-    return RunDir.open(context.studio.folder(run.folder)).config()
+    return RunDir.open(context.workspace.folder(run.folder)).config()
 
 
 def _checkpoints(context: Context, owner: Run) -> dict[str, tuple[str, str | None, str]]:
@@ -143,10 +155,10 @@ def _checkpoints(context: Context, owner: Run) -> dict[str, tuple[str, str | Non
     found: dict[str, tuple[str, str | None, str]] = {"base": ("base", None, owner.model)}
     assert owner.id is not None
     for row in reversed(runs.checkpoints(context.db, owner.id)):
-        folder = str((context.studio.folder(owner.folder) / row.path).resolve())
-        if adapter_refusal(folder, context.studio) is None:
+        folder = str((context.workspace.folder(owner.folder) / row.path).resolve())
+        if adapter_refusal(folder, context.workspace) is None:
             found[f"{owner.id}:{row.name}"] = (row.name, folder, owner.name)
-    for choice in known_checkpoints(context.db, context.studio):
+    for choice in known_checkpoints(context.db, context.workspace):
         number = int(choice.label.partition(":")[0])
         if choice.label not in found and runs.get(context.db, number).model == owner.model:
             found[choice.label] = (choice.label, choice.value, choice.note)
@@ -157,10 +169,10 @@ def _default(context: Context, owner: Run, row: Dialogue, choices: dict[str, tup
     """The label of the weights that played a dialogue, or of those that come closest."""
     wanted = row.checkpoint or row.policy
     try:
-        known = named_in(RunDir.open(context.studio.folder(owner.folder)))
+        known = named_in(RunDir.open(context.workspace.folder(owner.folder)))
     except RL2FError:
         return "base"
-    folder = known[nearest(list(known), wanted)]
+    folder = known[nearest_checkpoint(list(known), wanted)]
     return next((label for label, (_, path, _) in choices.items() if path == folder), "base")
 
 
@@ -169,7 +181,7 @@ def _teachers() -> list[str]:
     found = []
     for name in registry.names("teacher"):
         try:
-            registry.get("teacher", name).Config()  # type: ignore[attr-defined]
+            registry.get("teacher", name).Config()
         except ValidationError:
             continue
         if name != "human":

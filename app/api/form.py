@@ -10,8 +10,10 @@ from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from app import form_preflight, form_schedule, forms
-from app.form_sources import (
+from app.common.urls import page_url, run_url
+from app.forms import preflight, run_form
+from app.forms import schedule as form_schedule
+from app.forms.allowlist import (
     known_checkpoints,
     known_data,
     known_endpoints,
@@ -20,16 +22,15 @@ from app.form_sources import (
     known_prompts,
     known_runs,
 )
-from app.form_yaml import MAX_CHARACTERS, for_browser
-from app.forms import Checked
-from app.links import page_url, run_url
-from jobs.errors import NotFound
-from jobs.store import runs, schedules
-from rl2f_core.config import parse_config
+from app.forms.run_form import Checked
+from app.forms.yaml_text import MAX_CHARACTERS, for_browser
+from jobs.db.errors import NotFoundError
+from jobs.db.queries import runs, scheduled_runs
+from rl2f_core.config.loading import dump_yaml, parse_config
 from rl2f_core.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
-    from app.context import Context
+    from app.common.context import Context
 
 CLONES_SHOWN = 50
 """Past runs that the form offers to clone, newest first; any other can be named in the address."""
@@ -41,6 +42,8 @@ class Draft(BaseModel):
     model_config = ConfigDict(extra="forbid")
     data: dict[str, Any] | None = None
     yaml: str | None = Field(None, max_length=2 * MAX_CHARACTERS)
+    text: str | None = Field(None, max_length=2 * MAX_CHARACTERS)
+    """The YAML beside the form's values, whose comments stay."""
     kind: str | None = None
     """Turn the form's values into this kind of run."""
     parent: int | None = None
@@ -55,6 +58,11 @@ class Times(BaseModel):
     when: str = Field(max_length=200)
     timezone: str = Field("UTC", max_length=100)
 
+    @property
+    def stored_trigger(self) -> str:
+        """The trigger as `ScheduledRun.trigger` stores it."""
+        return "date" if self.trigger == "at" else self.trigger
+
 
 class ScheduleDraft(Draft, Times):
     """A form and when it is to be run."""
@@ -65,20 +73,20 @@ class ScheduleDraft(Draft, Times):
 def router(context: Context) -> APIRouter:
     """The routes below /api/form."""
     api = APIRouter(prefix="/api/form")
-    studio = context.studio
+    workspace = context.workspace
 
     def checked(draft: Draft) -> Checked:
         if draft.yaml is not None:
-            return forms.check_yaml(draft.yaml, studio)
+            return run_form.check_yaml(draft.yaml, workspace)
         data = draft.data or {}
         if draft.kind is not None and draft.kind != data.get("kind", "train"):
-            data = forms.change_kind(data, draft.kind)
-        return forms.check_data(data, studio)
+            data = run_form.change_kind(data, draft.kind)
+        return run_form.check_data(data, workspace, draft.text)
 
     def ready(draft: Draft) -> Checked:
         """Checked, and nothing wrong; raises `ConfigError` naming what is, `RunError` on a read-only server."""
         if context.read_only:
-            raise RunError("This server is read-only: another one holds the studio.", fix="Use the other server.")
+            raise RunError("This server is read-only: another one holds the workspace.", fix="Use the other server.")
         made = checked(draft)
         if made.problem is not None:
             raise ConfigError(made.problem.message, value=f"line {made.problem.line}" if made.problem.line else None)
@@ -90,24 +98,27 @@ def router(context: Context) -> APIRouter:
     @api.get("/start")
     def start(preset: str | None = None, clone: int | None = None) -> JSONResponse:
         """A form filled from a preset or a past run, and everything that it is drawn with."""
-        text = forms.preset_yaml(preset or forms.DEFAULT_PRESET) if clone is None else _clone(context, clone)
-        made = forms.check_yaml(text, studio)
+        text = run_form.preset_yaml(preset or run_form.DEFAULT_PRESET) if clone is None else _clone(context, clone)
+        made = run_form.check_yaml(text, workspace)
         listed = {
             "models": known_models(),
-            "checkpoints": known_checkpoints(context.db, studio),
+            "checkpoints": known_checkpoints(context.db, workspace),
             "endpoints": known_endpoints(),
             "prompts": known_prompts(),
             "runs": known_runs(context.db),
-            "data": known_data(context.db, studio),
+            "data": known_data(context.db, workspace),
             "problems": known_problems(),
         }
         return JSONResponse(
             {
                 **as_json(made),
-                "spec": for_browser(forms.spec(made.kind)),
-                "source": {"preset": None if clone is not None else preset or forms.DEFAULT_PRESET, "clone": clone},
-                "kinds": forms.kinds(),
-                "presets": [{"name": p.name, "about": p.about, "at_hand": forms.at_hand(p)} for p in forms.presets()],
+                "spec": for_browser(run_form.spec(made.kind)),
+                "source": {"preset": None if clone is not None else preset or run_form.DEFAULT_PRESET, "clone": clone},
+                "kinds": run_form.kinds(),
+                "max_characters": MAX_CHARACTERS,
+                "presets": [
+                    {"name": p.name, "about": p.about, "at_hand": run_form.at_hand(p)} for p in run_form.presets()
+                ],
                 "clones": _clones(context),
                 "known": {name: [asdict(choice) for choice in known] for name, known in listed.items()},
             }
@@ -116,9 +127,9 @@ def router(context: Context) -> APIRouter:
     @api.get("/spec")
     def spec(kind: str) -> JSONResponse:
         """The form of a kind of run."""
-        if kind not in forms.kinds():
-            raise NotFound("There is no such kind of run.", value=kind, known=forms.kinds())
-        return JSONResponse(for_browser(forms.spec(kind)))
+        if kind not in run_form.kinds():
+            raise NotFoundError("There is no such kind of run.", value=kind, known=run_form.kinds())
+        return JSONResponse(for_browser(run_form.spec(kind)))
 
     @api.post("/validate")
     def validate(draft: Draft) -> JSONResponse:
@@ -141,7 +152,7 @@ def router(context: Context) -> APIRouter:
         assert made.data is not None
         if made.kind not in ("train", "preflight"):
             raise ConfigError("Only a training run has a preflight.", value=made.kind, fix="Start the run itself.")
-        config = parse_config(form_preflight.preflight_data(made.data))
+        config = parse_config(preflight.preflight_data(made.data))
         run = context.queue.add(config, origin="app", parent=draft.parent)
         return JSONResponse({"run": run.id})
 
@@ -149,13 +160,13 @@ def router(context: Context) -> APIRouter:
     def show_preflight(run_id: int) -> JSONResponse:
         """How far a preflight is, or what it found."""
         run = _preflight_run(context, run_id)
-        return JSONResponse(for_browser(form_preflight.view(run, studio.folder(run.folder))))
+        return JSONResponse(for_browser(preflight.view(run, workspace.folder(run.folder))))
 
     @api.post("/preflight/{run_id}/abort")
     def abort_preflight(run_id: int) -> JSONResponse:
         """End a preflight."""
         if context.read_only:
-            raise RunError("This server is read-only: another one holds the studio.", fix="Use the other server.")
+            raise RunError("This server is read-only: another one holds the workspace.", fix="Use the other server.")
         _preflight_run(context, run_id)
         context.queue.abort(run_id)
         return JSONResponse({"run": run_id})
@@ -169,7 +180,7 @@ def router(context: Context) -> APIRouter:
     def times(draft: Times) -> JSONResponse:
         """The next three times of a trigger, as ISO text in its time zone, or what is wrong while it is typed."""
         try:
-            found = form_schedule.next_times(draft.trigger, draft.when, draft.timezone)
+            found = form_schedule.next_times(draft.stored_trigger, draft.when, draft.timezone)
         except ConfigError as error:
             return JSONResponse({"times": [], "problem": {"what": error.what, "fix": error.fix}})
         return JSONResponse({"times": found, "problem": None})
@@ -178,11 +189,11 @@ def router(context: Context) -> APIRouter:
     def schedule(draft: ScheduleDraft) -> JSONResponse:
         """Make the run at a time, or again and again."""
         made = ready(draft)
-        upcoming = form_schedule.next_times(draft.trigger, draft.when, draft.timezone)
-        held = schedules.add(
+        upcoming = form_schedule.next_times(draft.stored_trigger, draft.when, draft.timezone)
+        held = scheduled_runs.add(
             context.db,
             name=draft.name.strip() or str((made.data or {}).get("name", "run")),
-            trigger=draft.trigger,
+            trigger=draft.stored_trigger,
             when=draft.when,
             timezone=draft.timezone,
             config=made.yaml,
@@ -201,12 +212,13 @@ def as_json(made: Checked) -> dict[str, Any]:
         "kind": made.kind,
         "data": for_browser(made.data),
         "yaml": made.yaml,
+        "resolved": made.config and dump_yaml(made.config),
         "errors": [
             {"path": list(e.path), "dotted": e.dotted, "message": e.message, "line": e.line} for e in made.errors
         ],
         "problem": problem and {"message": problem.message, "line": problem.line, "column": problem.column},
-        "file": forms.file_name(name),
-        "command": forms.command(name),
+        "file": run_form.file_name(name),
+        "command": run_form.command(name),
     }
 
 
@@ -225,5 +237,5 @@ def _clones(context: Context) -> list[dict[str, Any]]:
 def _preflight_run(context: Context, run_id: int) -> Any:
     run = runs.get(context.db, run_id)
     if run.kind != "preflight":
-        raise NotFound("There is no preflight of that number.", value=run_id, fix="Start one from the form.")
+        raise NotFoundError("There is no preflight of that number.", value=run_id, fix="Start one from the form.")
     return run

@@ -10,15 +10,18 @@ from pydantic import BaseModel, ConfigDict, Field
 from app.api._problem import shown
 from app.api._views import finding_json, label_json
 from app.api.dialogues import BIG, Number, Text
-from jobs.errors import NotFound
-from jobs.store import dialogues, labels, runs
-from jobs.store.labels import HintKey, LabelFilter
+from jobs.db.errors import NotFoundError
+from jobs.db.queries import dialogues, runs
+from jobs.labels import label_queries
+from jobs.labels.label_queries import HintKey, QueueFilter
 
 if TYPE_CHECKING:
-    from app.context import Context
+    from app.common.context import Context
 
 Turn = Annotated[int, Field(ge=0, le=10_000)]
 Name = Annotated[str, Field(max_length=200)]
+_SELECTIONS = {"mixed": "stratified", "audit": "random_unflagged"}
+"""Value of `which` → `QueueFilter.selection`, if they differ."""
 
 
 class Chosen(BaseModel):
@@ -33,9 +36,17 @@ class Chosen(BaseModel):
     seed: Number = 0
     source: Annotated[str, Field(max_length=20)] = "run"
 
-    def filter(self) -> LabelFilter:
-        """As the store takes it."""
-        return LabelFilter(**{name: getattr(self, name) for name in Chosen.model_fields})
+    def filter(self) -> QueueFilter:
+        """Convert the query parameters to a filter."""
+        return QueueFilter(
+            selection=_SELECTIONS.get(self.which, self.which),
+            run=self.run,
+            environment=self.environment,
+            unlabeled_only=self.todo,
+            size=self.size,
+            seed=self.seed,
+            source=self.source,
+        )
 
 
 class Queued(Chosen):
@@ -89,7 +100,7 @@ def router(context: Context) -> APIRouter:
         """The next hints, with how many the labeller has answered."""
         at = None if query.at_run is None else HintKey(query.at_run, query.at_event, query.at_turn)
         place = {query.way: at} if at else {}
-        items = labels.queue(db, _name(query.labeller), query.filter(), query.limit, **place)
+        items = label_queries.queue(db, _name(query.labeller), query.filter(), query.limit, **place)
         return {"items": [{**i.key._asdict(), "label": i.label, "level": i.level} for i in items], **_progress(query)}
 
     @api.get("/progress")
@@ -97,8 +108,8 @@ def router(context: Context) -> APIRouter:
         return _progress(query)
 
     def _progress(query: Queued) -> dict[str, Any]:
-        done, total = labels.progress(db, _name(query.labeller), query.filter())
-        return {"done": done, "total": total, "capped": total > labels.COUNT_LIMIT}
+        done, total = label_queries.progress(db, _name(query.labeller), query.filter())
+        return {"done": done, "total": total, "capped": total > label_queries.COUNT_LIMIT}
 
     @api.get("/hint")
     def hint(
@@ -114,17 +125,18 @@ def router(context: Context) -> APIRouter:
     @api.put("")
     def put(body: Given) -> dict[str, Any]:
         """Store an answer; what the detectors said comes back with it."""
-        given = {"run_id" if k == "run" else k: v for k, v in body.model_dump(exclude={"draw"}).items()}
-        labels.put(db, **given, draw=body.draw.filter() if body.draw else None)
+        answer = label_queries.LabelAnswer(body.label, body.start, body.end, body.note, body.blind)
+        draw = body.draw.filter() if body.draw else None
+        label_queries.put(db, body.run, body.event, body.turn, body.labeller, answer, draw)
         return _hint(context, HintKey(body.run, body.event, body.turn), body.labeller, blind=True)
 
     @api.post("/undo")
     def undo(body: Undone) -> dict[str, Any]:
         """Take back the labeller's last change; `undone` is null where nothing is left."""
-        taken = labels.undo(db, body.labeller)
+        taken = label_queries.undo(db, body.labeller)
         if taken is None:
             return {"undone": None}
-        now = [label_json(row) for row in labels.of_hint(db, taken.run_id, taken.event, taken.turn)]
+        now = [label_json(row) for row in label_queries.of_hint(db, taken.run_id, taken.event_id, taken.turn)]
         return {"undone": label_json(taken), "labels": now}
 
     @api.get("/facets")
@@ -134,7 +146,7 @@ def router(context: Context) -> APIRouter:
         return {
             "runs": [{"id": row.id, "name": row.name, "environment": row.environment} for row in listed],
             "environments": runs.facets(db)["environments"],
-            "labellers": labels.labellers(db),
+            "labellers": label_queries.annotators(db),
         }
 
     return api
@@ -142,21 +154,21 @@ def router(context: Context) -> APIRouter:
 
 def _name(labeller: str) -> str:
     """The name as it is kept; nobody's answers where there is none yet."""
-    return labels.labeller_name(labeller) if labeller.strip() else ""
+    return label_queries.annotator_name(labeller) if labeller.strip() else ""
 
 
 def _hint(context: Context, key: HintKey, labeller: str, blind: bool) -> dict[str, Any]:
     view = dialogues.get(context.db, key.run, key.event)
     if key.turn >= len(view.turns) or view.turns[key.turn].row.hint is None:
-        raise NotFound("There is no such hint.", value=tuple(key), fix="Start the queue anew.")
+        raise NotFoundError("There is no such hint.", value=tuple(key), fix="Start the queue anew.")
     turn = view.turns[key.turn]
     name = _name(labeller)
-    mine = next((label_json(label) for label in turn.labels if label.labeller == name), None)
+    mine = next((label_json(label) for label in turn.labels if label.annotator == name), None)
     open_ = mine is not None or not blind
-    problem = shown(runs.get(context.db, key.run), view.problem)
+    problem = shown(runs.get(context.db, key.run), view.task)
     return {
         **key._asdict(),
-        "key": view.row.key,
+        "key": view.row.dialogue_id,
         "environment": view.row.environment,
         "level": view.row.level,
         "length": view.row.length,
@@ -170,11 +182,11 @@ def _hint(context: Context, key: HintKey, labeller: str, blind: bool) -> dict[st
             }
             for each in view.turns[: key.turn + 1]
         ],
-        "hint": turn.row.hint if turn.row.original is None else turn.row.original,
+        "hint": turn.row.hint if turn.row.feedback is None else turn.row.feedback,
         "teacher": turn.row.teacher,
         "mine": mine,
         "open": open_,
         "finding": finding_json(turn) if open_ else None,
         "read": turn.row.hint if open_ else None,
-        "others": [label_json(label) for label in turn.labels if label.labeller != name] if open_ else None,
+        "others": [label_json(label) for label in turn.labels if label.annotator != name] if open_ else None,
     }

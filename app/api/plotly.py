@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from fastapi import APIRouter, Header, Response
 
 if TYPE_CHECKING:
-    from app.context import Context
+    from app.common.context import Context
 
 PATH = "/static/plotly.min.js"
 YEAR = 365 * 24 * 3600

@@ -10,19 +10,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from app import plot_cards, plot_evaluation, plot_run
 from app.api._tail import TAIL, tail
-from app.plot_data import RunData
-from app.plot_series import XKind
-from jobs.errors import NotFound
-from jobs.records import LOG
-from jobs.store import metrics, notes, outcomes, runs
-from jobs.tables import Checkpoint, Metric, Note, Run, Stage
+from app.plots import evaluation as evaluation_plots
+from app.plots import run_charts, summary_cards
+from app.plots.run_data import RunData
+from app.plots.series import XKind
+from jobs.db.errors import NotFoundError
+from jobs.db.models import Checkpoint, Metric, Note, Run, Stage
+from jobs.db.queries import metrics, notes, outcomes, runs
+from jobs.worker.status_files import LOG
 from rl2f_core.errors import DataError, RunError
-from rl2f_core.evaluation.costs import add_costs, costs_text
+from rl2f_core.metrics.teacher_costs import add_costs, costs_text
 
 if TYPE_CHECKING:
-    from app.context import Context
+    from app.common.context import Context
 
 Id = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Smooth = Annotated[float, Query(ge=0, le=0.99)]
@@ -45,7 +46,7 @@ UNNAMEABLE = re.compile(r"[^A-Za-z0-9 ._-]")
 """What the name of a run cannot hold, such as the @ of a checkpoint."""
 FIELDS = ("id", "name", "kind", "status", "detail", "origin", "parent", "environment", "model", "method", "seed",
           "device", "created", "started", "ended", "sessions", "phase", "done", "total", "eta", "reward",
-          "tokens_per_second", "heartbeat", "version", "bad_lines", "folder")  # fmt: skip
+          "tokens_per_second", "heartbeat", "version", "folder")  # fmt: skip
 
 
 class Asked(BaseModel):
@@ -88,18 +89,18 @@ def router(context: Context) -> APIRouter:
         held = notes.of_run(db, run_id)
         rows, evaluated = data.rows(run), data.evaluation(run)
         return {
-            "run": {name: getattr(run, name) for name in FIELDS},
+            "run": {**{name: getattr(run, name) for name in FIELDS}, "bad_lines": run.invalid_lines},
             "acts": list(ACTS.get(run.status, ())),
-            "cards": plot_cards.cards(data.played(run), evaluated),
+            "cards": summary_cards.cards(data.on_policy_rows(run), evaluated),
             "steps": len(rows),
             "teacher": _teacher([*rows, *metrics.evaluations(db, run_id)]),
             "evaluated": None if evaluated is None else [evaluated.title, evaluated.whole, len(evaluated.cells)],
             "stages": [_stage(stage, data.off_policy(run)) for stage in runs.stages(db, run_id)],
             "checkpoints": [_checkpoint(row) for row in runs.checkpoints(db, run_id)],
-            "children": [_child(row) for row in outcomes.children(db, run_id)],
+            "children": [_child(row) for row in outcomes.child_runs(db, run_id)],
             "tags": runs.tags(db, run_id),
-            "notes": [_note(row) for row in held if row.event is None],
-            "other_notes": sum(row.event is not None for row in held),
+            "notes": [_note(row) for row in held if row.event_id is None],
+            "other_notes": sum(row.event_id is not None for row in held),
         }
 
     @api.get("/{run_id}/version")
@@ -114,7 +115,7 @@ def router(context: Context) -> APIRouter:
         rows = data.rows(run)
         wanted = [name for name in names.split(",") if name][:NAMED]
         view = data.view(run, x, smooth, sizes=not wanted)
-        made = plot_run.series(rows, wanted, view) if wanted else plot_run.overview(rows, view)
+        made = run_charts.series(rows, wanted, view) if wanted else run_charts.overview(rows, view)
         left_out = [stage.name for stage in runs.stages(db, run_id) if stage.name in view.off_policy]
         return plain_json(
             {"version": run.version, "charts": [chart.as_json() for chart in made], "demonstrated": left_out}
@@ -125,16 +126,16 @@ def router(context: Context) -> APIRouter:
         """Every metric there is, for the search box."""
         run = runs.get(db, run_id)
         shown = {
-            name for chart in plot_run.overview(data.rows(run), data.view(run, "step", 0.0)) for name in chart.names
+            name for chart in run_charts.overview(data.rows(run), data.view(run, "step", 0.0)) for name in chart.names
         }
-        return {"series": plot_run.catalogue(metrics.names(db, run_id)), "shown": sorted(shown)}
+        return {"series": run_charts.catalogue(metrics.names(db, run_id)), "shown": sorted(shown)}
 
     @api.get("/{run_id}/evaluation")
     def evaluation(run_id: Id) -> dict[str, Any]:
         """Tables, findings and plots; `evaluation` is null where nothing was played."""
         run = runs.get(db, run_id)
         found = data.evaluation(run)
-        return {"evaluation": None if found is None else plot_evaluation.as_json(found)}
+        return {"evaluation": None if found is None else evaluation_plots.as_json(found)}
 
     @api.get("/{run_id}/config")
     def config(run_id: Id) -> dict[str, Any]:
@@ -145,7 +146,7 @@ def router(context: Context) -> APIRouter:
     def environment(run_id: Id) -> dict[str, Any]:
         """Where the run came from: seed, revision, packages, machine."""
         run = runs.get(db, run_id)
-        path = context.studio.folder(run.folder) / "meta.json"
+        path = context.workspace.folder(run.folder) / "meta.json"
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -158,7 +159,7 @@ def router(context: Context) -> APIRouter:
     def log(run_id: Id, at: Annotated[int | None, Query(ge=0, le=2**62)] = None) -> dict[str, Any]:
         """What the worker printed, from byte `at` on, or the end of it; and the run's own sentences."""
         run = runs.get(db, run_id)
-        found = tail(context.studio.folder(run.folder) / LOG, at)
+        found = tail(context.workspace.folder(run.folder) / LOG, at)
         rows = [] if at is not None else [
             {"time": row.time, "level": row.level, "text": row.text[:TAIL]} for row in runs.logs(db, run_id, LOGS)
         ]  # fmt: skip
@@ -180,13 +181,13 @@ def router(context: Context) -> APIRouter:
     @api.post("/{run_id}/evaluate")
     def evaluate(run_id: Id, body: Named) -> dict[str, Any]:
         """Put an evaluation of one checkpoint into the queue."""
-        from rl2f_core.kinds.eval import eval_config
+        from rl2f_core.run_kinds.eval import eval_config
 
         run = runs.get(db, run_id)
         known = [row.name for row in runs.checkpoints(db, run_id)]
         if body.checkpoint not in known:
-            raise NotFound("There is no such checkpoint.", value=body.checkpoint, known=known)
-        made = eval_config([(context.studio.folder(run.folder), body.checkpoint)])
+            raise NotFoundError("There is no such checkpoint.", value=body.checkpoint, known=known)
+        made = eval_config([(context.workspace.folder(run.folder), body.checkpoint)])
         name = UNNAMEABLE.sub("-", f"eval {run.name} {body.checkpoint}")
         added = queue.add(made, name=name[:100], parent=run_id)
         return {"run": added.id}
@@ -206,7 +207,9 @@ def router(context: Context) -> APIRouter:
     def unnote(run_id: Id, note_id: Id) -> dict[str, Any]:
         """Delete a remark."""
         if note_id not in [row.id for row in notes.of_run(db, run_id)]:
-            raise NotFound("There is no such note.", value=note_id, fix="Reload the page: it may have been deleted.")
+            raise NotFoundError(
+                "There is no such note.", value=note_id, fix="Reload the page: it may have been deleted."
+            )
         notes.delete(db, note_id)
         return {"deleted": note_id}
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
-from jobs.slots import read_slots
-from jobs.store import joblog, metrics, notes, runs, schedules
-from jobs.store.runs import RunFilter
-from jobs.tables import ENDED, JobLog, Run, Schedule
+from jobs.db.models import ENDED, JobLog, Run, ScheduledRun
+from jobs.db.queries import job_log, metrics, notes, runs, scheduled_runs
+from jobs.db.queries.runs import RunFilter
+from jobs.queue.slots import read_slots
 from rl2f_core.errors import ConfigError, RL2FError
 
 if TYPE_CHECKING:
-    from app.context import Context
+    from app.common.context import Context
 
 Id = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Word = Annotated[str, Query(max_length=200)]
@@ -114,8 +114,8 @@ def router(context: Context) -> APIRouter:
             },
             "facets": runs.facets(db),
             "tags": runs.all_tags(db),
-            "schedules": [_schedule(item) for item in schedules.all_schedules(db)],
-            "trouble": [_line(item) for item in joblog.recent(db, 300) if item.outcome in ("missed", "failed")][
+            "schedules": [_schedule(item) for item in scheduled_runs.all_schedules(db)],
+            "trouble": [_line(item) for item in job_log.recent(db, 300) if item.outcome in ("missed", "failed")][
                 :TROUBLE
             ],
         }
@@ -123,7 +123,7 @@ def router(context: Context) -> APIRouter:
     @api.post("/queue")
     def switch_queue(body: Switch) -> dict[str, bool]:
         """Let the queue start runs, or not."""
-        (queue.unpause if body.on else queue.pause)()
+        (queue.resume_dispatch if body.on else queue.pause)()
         return {"paused": queue.paused}
 
     @api.post("/delete")
@@ -142,19 +142,19 @@ def router(context: Context) -> APIRouter:
     @api.put("/schedules/{schedule_id}")
     def switch_schedule(schedule_id: int, body: Switch) -> dict[str, Any]:
         """Switch a schedule on or off."""
-        return _schedule(schedules.enable(db, schedule_id, body.on))
+        return _schedule(scheduled_runs.enable(db, schedule_id, body.on))
 
     @api.delete("/schedules/{schedule_id}")
     def delete_schedule(schedule_id: int) -> dict[str, bool]:
         """Delete a schedule; the runs that it made stay."""
-        schedules.remove(db, schedule_id)
+        scheduled_runs.remove(db, schedule_id)
         return {"deleted": True}
 
     @api.get("/{run_id}/notes")
     def notes_of(run_id: int) -> dict[str, Any]:
         """Tags and remarks of a run, for the dialog that changes them."""
         runs.get(db, run_id)
-        found = [note for note in notes.of_run(db, run_id) if note.event is None]
+        found = [note for note in notes.of_run(db, run_id) if note.event_id is None]
         return {
             "tags": runs.tags(db, run_id),
             "notes": [{"id": n.id, "text": n.text, "author": n.author, "time": n.time} for n in found],
@@ -205,7 +205,7 @@ def _fields(run: Run) -> dict[str, Any]:
 
 
 def _remark(context: Context, run_id: int) -> dict[str, Any]:
-    found = [note for note in notes.of_run(context.db, run_id) if note.event is None]
+    found = [note for note in notes.of_run(context.db, run_id) if note.event_id is None]
     return {"notes": len(found), "note": found[-1].text[:300] if found else ""}
 
 
@@ -217,9 +217,10 @@ def _slots(context: Context) -> dict[str, Any]:
     return {"cpu": slots.cpu, "cuda": list(slots.cuda), "light": slots.light}
 
 
-def _schedule(item: Schedule) -> dict[str, Any]:
-    names = ("id", "name", "trigger", "when", "timezone", "enabled", "last_run", "next_run")
-    return {name: getattr(item, name) for name in names}
+def _schedule(item: ScheduledRun) -> dict[str, Any]:
+    names = ("id", "name", "when", "timezone", "enabled", "last_run", "next_run")
+    trigger = "at" if item.trigger == "date" else item.trigger
+    return {**{name: getattr(item, name) for name in names}, "trigger": trigger}
 
 
 def _line(item: JobLog) -> dict[str, Any]:

@@ -19,14 +19,14 @@ def schema(kind: Annotated[str, typer.Option(help="Kind of run.")] = "train") ->
 
     from rl2f_core import registry
 
-    run_config = registry.get("kind", kind).config_type  # type: ignore[attr-defined]
+    run_config = registry.get("run_kind", kind).config_class
     typer.echo(json.dumps(run_config.model_json_schema(), indent=2))
 
 
 @app.command()
 def show(config: Config, sets: Sets = None) -> None:
     """Print the configuration as YAML with every default written out."""
-    from rl2f_core.config import dump_yaml, load_config
+    from rl2f_core.config.loading import dump_yaml, load_config
 
     typer.echo(dump_yaml(load_config(config, sets or [])), nl=False)
 
@@ -36,7 +36,7 @@ def cells(config: Config) -> None:
     """List the configurations of a file with a matrix, one a line, as the other commands take them."""
     import yaml
 
-    from rl2f_core import matrix
+    from rl2f_core.config import matrix
     from rl2f_core.errors import ConfigError
 
     try:
@@ -50,7 +50,7 @@ def cells(config: Config) -> None:
 @app.command()
 def validate(config: Config, sets: Sets = None) -> None:
     """Say whether the configuration is right; each error is named by its field."""
-    from rl2f_core.config import load_config
+    from rl2f_core.config.loading import load_config
 
     load_config(config, sets or [])
     typer.echo(f"{config}: ok")

@@ -7,26 +7,26 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from app.commands.runs import Out, Sets
+from app.commands.train import Out, Sets
 
 if TYPE_CHECKING:
-    from rl2f_core.events import DialogueEvent
-    from rl2f_core.run import RunDir
+    from rl2f_core.run.directory import RunDir
+    from rl2f_core.run.events import DialogueEvent
 
 Run = Annotated[Path | None, typer.Argument(help="The run's folder; not needed with --resume.")]
 Arms = Annotated[
     list[str] | None,
     typer.Option(
         "--arm",
-        help="as_was, none, contentless, shuffled, misleading, edited:TEXT or teacher:NAME; may be repeated. "
-        "Default: as_was, contentless, shuffled, misleading.",
+        help="original, empty, contentless, shuffled, misleading, edited:TEXT or teacher:NAME; may be repeated. "
+        "Default: original, contentless, shuffled, misleading.",
     ),
 ]
 Checkpoints = Annotated[
     list[str] | None,
     typer.Option("--checkpoint", help="base, a checkpoint of the run, or an adapter's folder; may be repeated."),
 ]
-Then = Annotated[
+LaterHints = Annotated[
     Literal["run", "arm", "contentless"],
     typer.Option(help="Who hints later on: the run's teacher in every arm, the arm's own, or nobody."),
 ]
@@ -46,7 +46,7 @@ def fork(
     attempts: Annotated[
         int | None, typer.Option(help="Attempts after the fork; by default what the dialogue had left.", min=1)
     ] = None,
-    then: Then = "run",
+    later_hints: LaterHints = "run",
     seed: Seed = 0,
     sets: Sets = None,
     out: Out = None,
@@ -58,12 +58,12 @@ def fork(
     rate and its paired difference to contentless. Without --checkpoint the one that played the dialogue speaks, or the
     nearest that was saved.
     """
-    from app.commands.runs import execute_in
+    from app.commands.train import execute_in
     from rl2f_core.counterfactual.arms import parse_arm
     from rl2f_core.counterfactual.config import choose_checkpoints
     from rl2f_core.errors import ConfigError
-    from rl2f_core.kinds.fork import fork_config
-    from rl2f_core.run import RunDir
+    from rl2f_core.run.directory import RunDir
+    from rl2f_core.run_kinds.fork import fork_config
 
     if resume is not None:
         execute_in(RunDir.open(resume))
@@ -76,22 +76,22 @@ def fork(
     found = _dialogue(run, dialogue)
     chosen = choose_checkpoints(source, checkpoint or [], found.checkpoint or found.dialogue.policy)
     arms = [parse_arm(text) for text in arm or []]
-    values: dict[str, Any] = {"samples": samples, "turns": attempts, "then": then, "seed": seed}
+    values: dict[str, Any] = {"samples": samples, "turns": attempts, "later_hints": later_hints, "seed": seed}
     made = fork_config(source, str(run.resolve()), found.id, turn - 1, chosen, arms, **values)
     _start(made, source, sets, out)
 
 
 def hint_value(
     run: Run = None,
-    turns: Annotated[int, typer.Option(help="Hints that are drawn for each checkpoint.", min=1)] = 32,
+    num_hints: Annotated[int, typer.Option(help="Hints that are drawn for each checkpoint.", min=1)] = 32,
     samples: Annotated[int, typer.Option(help="Dialogues of each arm after each hint.", min=1)] = 8,
     checkpoint: Checkpoints = None,
-    of: Annotated[
+    phase: Annotated[
         Literal["evaluation", "train"], typer.Option(help="Whose hints: of the evaluation under hints, or of training.")
     ] = "evaluation",
     arm: Arms = None,
     attempts: Annotated[int, typer.Option(help="Attempts after the hint; 0 is what the dialogue had left.", min=0)] = 1,
-    then: Then = "run",
+    later_hints: LaterHints = "run",
     seed: Seed = 0,
     sets: Sets = None,
     out: Out = None,
@@ -100,14 +100,14 @@ def hint_value(
     """Estimate what the hints of a run were worth: p(solve | hint) − p(solve | contentless), each with an interval.
 
     A seeded sample of the run's hints is drawn; each is played again as it was, contentless, shuffled and misleading.
-    In the studio the replay then shows each value beside its hint. Without --checkpoint it is the run's last one.
+    In the workspace the replay then shows each value beside its hint. Without --checkpoint it is the run's last one.
     """
-    from app.commands.runs import execute_in
+    from app.commands.train import execute_in
     from rl2f_core.counterfactual.arms import parse_arm
     from rl2f_core.counterfactual.config import choose_checkpoints
     from rl2f_core.errors import ConfigError
-    from rl2f_core.kinds.hint_value import hint_value_config
-    from rl2f_core.run import RunDir
+    from rl2f_core.run.directory import RunDir
+    from rl2f_core.run_kinds.hint_value import hint_value_config
 
     if resume is not None:
         execute_in(RunDir.open(resume))
@@ -116,16 +116,22 @@ def hint_value(
         raise ConfigError("A run is needed.", fix="rl2f hint-value RUN.")
     source = RunDir.open(run)
     chosen = choose_checkpoints(source, checkpoint or [])
-    values: dict[str, Any] = {"hints": turns, "samples": samples, "turns": attempts or None, "then": then, "seed": seed}
+    values: dict[str, Any] = {
+        "hints": num_hints,
+        "samples": samples,
+        "turns": attempts or None,
+        "later_hints": later_hints,
+        "seed": seed,
+    }
     if arm:
         values["arms"] = [parse_arm(text) for text in arm]
-    _start(hint_value_config(source, str(run.resolve()), chosen, of=of, **values), source, sets, out)
+    _start(hint_value_config(source, str(run.resolve()), chosen, of=phase, **values), source, sets, out)
 
 
 def _start(config: Any, source: RunDir, sets: list[str] | None, out: Path | None) -> None:
     """Make the folder and execute; a source that lies beside it is named without its path."""
-    from app.commands.runs import create, execute_in, folder_for
-    from rl2f_core.config import apply_override, parse_config
+    from app.commands.train import create, execute_in, folder_for
+    from rl2f_core.config.loading import apply_override, parse_config
 
     data = config.model_dump(mode="json")
     for override in sets or []:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from app.commands.runs import Out, Sets
+from app.commands.train import Out, Sets
 
 
 def levels(
@@ -18,43 +18,45 @@ def levels(
     environment: Annotated[
         str | None, typer.Option(help="By default the first target's, with its settings; needed without targets.")
     ] = None,
-    value: Annotated[
-        list[int] | None, typer.Option(help="A level, e.g. 3 people; may be repeated. Default: all there are.")
+    level: Annotated[
+        list[int] | None, typer.Option(help="A level, e.g. 3 people; may be repeated (default: all).")
     ] = None,
-    field: Annotated[str | None, typer.Option(help="What is swept; by default what the environment names.")] = None,
-    copies: Annotated[
-        list[str] | None, typer.Option("--copy", help="A perturbation; may be repeated. Default: all; `none` for none.")
+    level_field: Annotated[
+        str | None, typer.Option(help="Environment field that sets the level (default: the environment's own).")
+    ] = None,
+    perturbation: Annotated[
+        list[str] | None, typer.Option(help="A perturbation; may be repeated (default: all; `none` for none).")
     ] = None,
     tasks: Annotated[int, typer.Option(help="Tasks at each level.", min=1)] = 100,
     samples: Annotated[int, typer.Option(help="Dialogues on each task and copy.", min=1)] = 1,
     turns: Annotated[int, typer.Option(help="Turns with the teacher on the tasks as they are.", min=1)] = 1,
     split: Annotated[
         Literal["train", "validation", "test"],
-        typer.Option(help="Where tasks come from; train to find memorising."),
+        typer.Option(help="Where tasks come from; train to detect memorization."),
     ] = "test",
-    model: Annotated[str | None, typer.Option(help="The base model, where there are no targets.")] = None,
+    model: Annotated[str | None, typer.Option(help="The base model, if there are no targets.")] = None,
     sets: Sets = None,
     out: Out = None,
-    resume: Annotated[Path | None, typer.Option(help="Go on with the evaluation in this folder.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Resume the evaluation in DIR.")] = None,
 ) -> None:
-    """Accuracy by level, on the tasks as they are and on perturbed copies, with the memorisation score.
+    """Accuracy by level, on the tasks as they are and on perturbed copies, with the memorization score.
 
     For knights_knaves: 2 to 8 people; copies are renamed, reordered, have the role words exchanged, or one statement
     changed, which changes the solution. The same text is also answered again with another seed: what is inconsistent
     there is chance. The base model is always compared too.
     """
-    from app.commands.runs import as_target, create, execute_in
-    from rl2f_core.config import apply_override, parse_config
-    from rl2f_core.kinds.levels import levels_config
-    from rl2f_core.run import RunDir
+    from app.commands.train import as_target, create, execute_in
+    from rl2f_core.config.loading import apply_override, parse_config
+    from rl2f_core.run.directory import RunDir
+    from rl2f_core.run_kinds.levels import levels_config
 
     if resume is not None:
         execute_in(RunDir.open(resume))
         return
     changes: dict[str, Any] = {"tasks": tasks, "samples": samples, "turns": turns, "split": split}
-    changes |= {"values": value} if value else {}
-    changes |= {"field": field} if field else {}
-    changes |= {"perturbations": [name for name in copies if name != "none"]} if copies else {}
+    changes |= {"values": level} if level else {}
+    changes |= {"field": level_field} if level_field else {}
+    changes |= {"perturbations": [name for name in perturbation if name != "none"]} if perturbation else {}
     made = levels_config([as_target(target) for target in targets or []], environment, model, **changes)
     data = made.model_dump(mode="json")
     for override in sets or []:

@@ -12,15 +12,15 @@ app = typer.Typer(no_args_is_help=True, help="List and fetch base models.", rich
 @app.command("list")
 def list_() -> None:
     """Show the models known by name and those in the cache."""
-    from app.console import human_bytes, out, table
-    from rl2f_core.models import home, list_models
+    from app.common.console import human_bytes, out, table
+    from rl2f_core.model_store.store import cache_dir, list_models
 
     rows = []
     for entry in list_models():
         state = human_bytes(entry.bytes) if entry.path else "not fetched"
         rows.append((entry.name, state, entry.license, entry.checksum[:12] or "-", entry.description))
     out().print(table("name", "size", "license", "checksum", "what", rows=rows))
-    out().print(f"\nCache: {home() / 'models'}", markup=False)
+    out().print(f"\nCache: {cache_dir() / 'models'}", markup=False)
     out().print("A local folder with safetensors or a hub id (org/model) works wherever a name does.")
 
 
@@ -31,9 +31,9 @@ def get(
     force: Annotated[bool, typer.Option("--force", help="Fetch again, replacing what is in the cache.")] = False,
 ) -> None:
     """Fetch a model once, or check that it is there and whole; prints its folder."""
-    from app.console import err, out
-    from rl2f_core.models import get_model
+    from app.common.console import err, out
+    from rl2f_core.model_store.store import get_model
 
-    found = get_model(name, verify=verify, force=force, say=lambda text: err().print(text, markup=False))
+    found = get_model(name, verify=verify, force=force, on_message=lambda text: err().print(text, markup=False))
     err().print(f"{found.name} {'verified' if verify else 'ready'}, checksum {found.checksum[:16]}…", markup=False)
     out().print(str(found.path), markup=False)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from rl2f_core.events import DialogueEvent
+    from rl2f_core.run.events import DialogueEvent
     from rl2f_core.types import Hint, Task, Turn
 
 RIGHT, WRONG, UNPARSABLE = "✓", "✗", "?"
@@ -20,7 +20,7 @@ def replay(
     dialogue: Annotated[str | None, typer.Option(help="Show one dialogue: its id, or its number in the list.")] = None,
     step: Annotated[int | None, typer.Option(help="Only dialogues of this step.")] = None,
     phase: Annotated[str | None, typer.Option(help="Only train, preflight, evaluation, fork or distill.")] = None,
-    control: Annotated[str | None, typer.Option(help="Only this control of an evaluation.")] = None,
+    condition: Annotated[str | None, typer.Option(help="Only this condition of an evaluation.")] = None,
     limit: Annotated[int, typer.Option(help="Lines of the list; the newest are shown.", min=1)] = 50,
 ) -> None:
     """List a run's dialogues, or show one turn by turn: attempt, verdict, reward, hint, leak."""
@@ -31,7 +31,7 @@ def replay(
         for number, event in enumerate(dialogues(run), 1)
         if (step is None or event.step == step)
         and (phase is None or event.phase == phase)
-        and (control is None or event.control == control)
+        and (condition is None or event.setting == condition)
         and (dialogue is None or dialogue in (event.dialogue.id, str(number)))
     ]
     if dialogue is None:
@@ -46,8 +46,8 @@ def replay(
 
 def dialogues(run: Path) -> Iterator[DialogueEvent]:
     """The dialogue events of a run's folder or of one file, in order; broken lines are left out."""
-    from rl2f_core.events import DialogueEvent, read_events
-    from rl2f_core.run import RunDir
+    from rl2f_core.run.directory import RunDir
+    from rl2f_core.run.events import DialogueEvent, read_events
 
     path = run if run.is_file() else RunDir.open(run).events_path
     for event in read_events(path):
@@ -59,12 +59,12 @@ def _environment(run: Path) -> Any | None:
     """The run's environment, to show problems as the student read them; None where it cannot be had."""
     from rl2f_core import registry
     from rl2f_core.errors import RL2FError
-    from rl2f_core.run import RunDir
+    from rl2f_core.run.directory import RunDir
 
     folder = run if run.is_dir() else run.parent
     try:
         config = RunDir.open(folder).config().environment
-        component: Any = registry.get("environment", config.type)
+        component = registry.get("environment", config.type)
         return component(config)
     except RL2FError:
         return None
@@ -73,7 +73,7 @@ def _environment(run: Path) -> Any | None:
 # -- the list --------------------------------------------------------------------------------------------------------
 def show_list(numbered: list[tuple[int, DialogueEvent]], limit: int) -> None:
     """One line for each dialogue, the newest last."""
-    from app.console import out, table
+    from app.common.console import out, table
 
     console = out()
     if not numbered:
@@ -90,15 +90,15 @@ def show_list(numbered: list[tuple[int, DialogueEvent]], limit: int) -> None:
                 event.dialogue.id,
                 event.phase,
                 where,
-                event.control or "",
+                event.setting or "",
                 event.task.level,
                 "".join(map(sign, turns)),
-                event.dialogue.stop.value,
+                event.dialogue.stop_reason.value,
                 f"{sum(turn.reward for turn in turns):.2f}",
                 str(leaks) if leaks else "",
             )
         )
-    columns = ("#", "id", "phase", "where", "control", "level", "turns", "end", "reward", "leaks")
+    columns = ("#", "id", "phase", "where", "condition", "level", "turns", "end", "reward", "leaks")
     console.print(table(*columns, rows=rows))
     if len(numbered) > limit:
         console.print(f"{len(numbered) - limit} earlier ones are left out; --limit shows more.")
@@ -115,14 +115,14 @@ def sign(turn: Turn) -> str:
 # -- one dialogue ----------------------------------------------------------------------------------------------------
 def show_dialogue(event: DialogueEvent, environment: Any | None = None) -> None:
     """Problem, then attempt, verdict, reward and hint of each turn. All text of models and tasks is shown as it is."""
-    from app.console import model_text, out
+    from app.common.console import model_text, out
 
     console = out()
     dialogue, task = event.dialogue, event.task
     console.print("─" * 72, style="dim")
     head = [dialogue.id, task.id, task.level, event.phase, f"{event.stage} step {event.step}", dialogue.policy]
-    if event.control:
-        head.append(f"control {event.control}")
+    if event.setting:
+        head.append(f"condition {event.setting}")
     console.print(model_text(" · ".join(filter(None, head)), "bold"))
     problem, answer = _texts(task, environment)
     _block(console, "problem", problem)
@@ -137,7 +137,7 @@ def show_dialogue(event: DialogueEvent, environment: Any | None = None) -> None:
             facts.insert(2, f"parsed {turn.verdict.parsed}")
         if turn.advantage is not None:
             facts.append(f"advantage {turn.advantage:+.2f}")
-        if turn.stop.value == "length":
+        if turn.finish_reason.value == "length":
             facts.append("cut off by the token limit")
         console.print(model_text("  ".join(facts), colour))
         _block(console, "student", turn.attempt)
@@ -146,7 +146,7 @@ def show_dialogue(event: DialogueEvent, environment: Any | None = None) -> None:
         if turn.hint is not None:
             _show_hint(console, turn.hint)
     console.print()
-    ending = f"{dialogue.stop.value} after {len(dialogue.turns)} turn(s)"
+    ending = f"{dialogue.stop_reason.value} after {len(dialogue.turns)} turn(s)"
     console.print(model_text(f"{ending}: {dialogue.error}" if dialogue.error else ending, "bold"))
 
 
@@ -154,7 +154,7 @@ def _texts(task: Task, environment: Any | None) -> tuple[str, str]:
     import json
 
     if environment is not None:
-        return environment.prompt(task.public), environment.answer(task)
+        return environment.prompt(task.public), environment.gold_answer(task)
     return json.dumps(task.public, ensure_ascii=False), json.dumps(task.privileged, ensure_ascii=False)
 
 
@@ -167,23 +167,24 @@ def _terms(turn: Turn) -> str:
 def _show_hint(console: Any, hint: Hint) -> None:
     label = "hint" if hint.source_task is None else f"hint for {hint.source_task}"
     _block(console, f"{label} ({hint.teacher})", hint.text, "cyan")
-    if hint.original is not None and hint.original != hint.text:
-        _block(console, "as the teacher wrote it", hint.original, "dim")
+    if hint.feedback is not None and hint.feedback != hint.text:
+        _block(console, "as the teacher wrote it", hint.feedback, "dim")
     if hint.error is not None:
         _block(console, "no hint", hint.error, "red")
-    if hint.prompt is not None:
+    if hint.prompt_template is not None:
         usage = hint.usage
         spent = "" if usage is None else f" · {usage.prompt_tokens} + {usage.completion_tokens} tokens"
-        _block(console, "asked by", f"{hint.prompt}{spent}", "dim")
+        _block(console, "asked by", f"{hint.prompt_template}{spent}", "dim")
     if hint.leak is not None and hint.leak.leaked:
         leak = hint.leak
-        text = f"LEAK {leak.tier or ''} {leak.share:.0%} of the answer, action {leak.action or 'none'}: {leak.evidence}"
+        fraction, action = f"{leak.answer_fraction:.0%} of the answer", f"action {leak.action or 'none'}"
+        text = f"LEAK {leak.detector or ''} {fraction}, {action}: {leak.evidence}"
         _block(console, "leak", text, "bold red")
 
 
 def _block(console: Any, label: str, text: str, style: str = "") -> None:
     """A labelled text; every line of it is marked, so that it cannot pass for a line of ours."""
-    from app.console import model_text
+    from app.common.console import model_text
 
     console.print(model_text(f"  {label}", "dim"))
     for line in _split(text):

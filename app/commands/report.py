@@ -18,12 +18,12 @@ def report(
 
     Runs of the same seed (say rl2f and its rlvr control) are joined by checkpoint before seeds are compared.
     """
-    from app.console import err
-    from app.console import out as stdout
-    from rl2f_core.config import write_atomically
-    from rl2f_core.evaluation.figures import to_png
+    from app.common.console import err
+    from app.common.console import out as stdout
+    from rl2f_core.evaluation.across_seeds import join_runs, merge_seeds, seeds_chart
+    from rl2f_core.evaluation.figure_files import to_png
     from rl2f_core.evaluation.report import EvaluationReport
-    from rl2f_core.evaluation.seeds import join_runs, merge_seeds, seeds_chart
+    from rl2f_core.file_io import write_atomically
 
     by_seed: dict[str, list[EvaluationReport]] = {}
     for run in runs:

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-if TYPE_CHECKING:
-    from app.context import Context
+from jobs.chat.model_process.protocol import DEFAULT_IDLE_SECONDS
+from rl2f_core.paths import EXAMPLE_RUNS
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "data" / "examples"
+if TYPE_CHECKING:
+    from app.common.context import Context
+
 ENDING = 2
 """Seconds that open pages get when the server ends; then their connections are cut."""
 
@@ -26,8 +28,8 @@ def serve(
         str, typer.Option(help="Address to listen on; beyond loopback a password is needed.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 7860,
-    studio: Annotated[
-        Path | None, typer.Option(help="Folder of database and runs; else RL2F_STUDIO, else ./studio.")
+    workspace: Annotated[
+        Path | None, typer.Option(help="Folder of database and runs; else RL2F_WORKSPACE, else ./workspace.")
     ] = None,
     executor: Annotated[
         str, typer.Option(envvar="RL2F_EXECUTOR", help="Where runs are worked on: local, or ray (RAY_ADDRESS).")
@@ -38,10 +40,14 @@ def serve(
     allow_host: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="A further host name it is reached by; may be repeated.")
     ] = None,
+    chat_idle_seconds: Annotated[
+        float,
+        typer.Option(envvar="RL2F_CHAT_IDLE_SECONDS", min=1, max=1e9, help="Unload the chat's model if idle so long."),
+    ] = DEFAULT_IDLE_SECONDS,
 ) -> None:
     """Open the studio in a browser: launch, watch, replay, label, chat, compare. Ctrl-C ends it; runs go on."""
-    from app.console import err
-    from app.security import check_binding
+    from app.common.console import err
+    from app.web.security import check_binding
 
     password = _password(password_env)
     check_binding(host, password)
@@ -51,66 +57,68 @@ def serve(
     with contextlib.ExitStack() as stack:
         stack.enter_context(listener)
         port = listener.getsockname()[1]
-        context = open_studio(studio, f"http://{_shown(host)}:{port}", executor)
+        context = open_workspace(workspace, f"http://{_shown(host)}:{port}", executor)
+        context.chat_idle_seconds = chat_idle_seconds
         stack.callback(_close, context)
         if context.read_only:
             console.print(f"{context.holder} This one is read-only.", markup=False, soft_wrap=True)
-        elif said := context.queue.workers.executor.described():
+        elif said := context.queue.workers.executor.describe():
             console.print(said, markup=False, soft_wrap=True)
-        from app.server import create_app
+        from app.web.server import create_app
 
         app = create_app(context, host, port, password, allow_host or ())
         _run(app, listener, f"http://{_shown(host)}:{port}", context)
     console.print("The server has ended. Runs that were under way go on.", markup=False)
 
 
-def open_studio(folder: Path | str | None, address: str = "", executor: str = "local") -> Context:
-    """The studio with its services started, at `address`; read-only where another server holds it.
+def open_workspace(folder: Path | str | None, address: str = "", executor: str = "local") -> Context:
+    """The workspace with its services started, at `address`; read-only where another server holds it.
 
     Raises `UnknownNameError` where there is no such executor, `RunError` where a package for it is missing.
     """
-    from app.context import Context
+    from app.common.context import Context
     from jobs import executors
-    from jobs.database import Database
-    from jobs.queue import Queue
-    from jobs.scheduler import Scheduler, SchedulerHeld
-    from jobs.studio import Studio
+    from jobs.db.engine import Database
+    from jobs.queue.queue import Queue
+    from jobs.scheduler.scheduler import Scheduler, SchedulerLockedError
+    from jobs.workspace import Workspace
 
-    studio = Studio(folder)
-    chosen = executors.make(executor, studio)
-    studio.create()
-    db = Database(studio.database_url())
+    workspace = Workspace(folder)
+    chosen = executors.make(executor, workspace)
+    workspace.create()
+    db = Database(workspace.database_url())
     db.migrate()
-    queue = Queue(db, studio, chosen)
-    scheduler = Scheduler(db, studio, queue, address=address)
+    queue = Queue(db, workspace, chosen)
+    scheduler = Scheduler(db, workspace, queue, address=address)
     try:
         scheduler.start()
-    except SchedulerHeld as held:
+    except SchedulerLockedError as held:
         db.close()
-        db = Database(studio.database_url(), read_only=True)
-        return Context(studio, db, Queue(db, studio), read_only=True, holder=held.what)
-    context = Context(studio, db, queue, scheduler=scheduler)
+        db = Database(workspace.database_url(), read_only=True)
+        return Context(workspace, db, Queue(db, workspace), read_only=True, holder=held.what)
+    context = Context(workspace, db, queue, scheduler=scheduler)
     add_examples(context)
     return context
 
 
-def add_examples(context: Context, source: Path = EXAMPLES) -> list[int]:
-    """Copy the shipped example runs into a studio that never had them and read them in; returns their ids."""
-    from jobs.ingest import reindex
-    from jobs.store import runs, settings
+def add_examples(context: Context, source: Path = EXAMPLE_RUNS) -> list[int]:
+    """Copy the shipped example runs into a workspace that never had them and read them in; returns their ids."""
+    from jobs.db import settings
+    from jobs.db.queries import runs
+    from jobs.ingest.ingester import reindex
 
     if settings.get(context.db, "examples.added", "") or not source.is_dir():
         return []
     folders = []
     for example in sorted(path for path in source.iterdir() if (path / "config.yaml").is_file()):
-        folder = context.studio.folder(example.name)
+        folder = context.workspace.folder(example.name)
         if not folder.exists():
             part = folder.with_name(f".{folder.name}.part")
             shutil.rmtree(part, ignore_errors=True)
             shutil.copytree(example, part)
             part.rename(folder)
         folders.append(folder.name)
-    reindex(context.db, context.studio)
+    reindex(context.db, context.workspace)
     ids = []
     for name in folders:
         run = runs.find(context.db, folder=name)
@@ -124,7 +132,7 @@ def add_examples(context: Context, source: Path = EXAMPLES) -> list[int]:
 def _password(variable: str | None) -> str | None:
     if variable is None:
         return None
-    from app.security import ServerError
+    from app.web.security import ServerError
 
     password = os.environ.get(variable, "")
     if not password:
@@ -137,7 +145,7 @@ def _password(variable: str | None) -> str | None:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    from app.security import ServerError
+    from app.web.security import ServerError
 
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
@@ -166,7 +174,7 @@ def _shown(host: str) -> str:
 def _run(app: Any, listener: socket.socket, url: str, context: Context) -> None:
     import uvicorn
 
-    from app.console import err
+    from app.common.console import err
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -174,7 +182,7 @@ def _run(app: Any, listener: socket.socket, url: str, context: Context) -> None:
             if self.started:
                 console = err()
                 console.print(f"RL2F Studio is open at {url}", markup=False)
-                console.print(f"Its data lies in {context.studio.root}", markup=False)
+                console.print(f"Its data lies in {context.workspace.root}", markup=False)
                 console.print(f"Start a run: {url}/new?preset=quickstart  (Ctrl-C ends the server)", markup=False)
 
     config = uvicorn.Config(

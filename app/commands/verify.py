@@ -42,18 +42,20 @@ def make_environment(name: str, overrides: list[str]) -> Any:
     from pydantic import ValidationError
 
     from rl2f_core import registry
-    from rl2f_core.config import apply_override, describe
+    from rl2f_core.config.loading import apply_override, format_validation_error
     from rl2f_core.errors import ConfigError
 
-    data = registry.long_form("environment", {"type": name})
-    component: Any = registry.get("environment", data["type"])
+    data = registry.expand_type("environment", {"type": name})
+    component = registry.get("environment", data["type"])
     for override in overrides:
         data = apply_override(data, override)
     try:
         return component(component.Config.model_validate(data))
     except ValidationError as error:
         raise ConfigError(
-            describe(error, component.Config), known=sorted(component.Config.model_fields), fix="Correct --set."
+            format_validation_error(error, component.Config),
+            known=sorted(component.Config.model_fields),
+            fix="Correct --set.",
         ) from error
 
 

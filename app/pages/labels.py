@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from app.pages._place import place
 
 if TYPE_CHECKING:
-    from app.context import Context
+    from app.common.context import Context
 
 PATH = "labels"
 TITLE = "Labels"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from app.pages._place import place
 
 if TYPE_CHECKING:
-    from app.context import Context
+    from app.common.context import Context
 
 PATH = "new"
 TITLE = "New run"
@@ -21,8 +21,8 @@ STYLES = ("charts.css",)
 
 def build(context: Context) -> None:
     """The place of the widget. What the form is made of is prepared here, so that the first visit does not wait."""
-    from app import forms
+    from app.forms import run_form
 
-    for kind in forms.kinds():
-        forms.spec(kind)
+    for kind in run_form.kinds():
+        run_form.spec(kind)
     place("new_run", 220, plots=True, padding=False)

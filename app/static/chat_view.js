@@ -19,7 +19,7 @@
     }
     get newest() { return Math.max(0, ...this.all.keys()); }
     static group(m) {
-      if (m.role === "assistant") return `a:${m.parent}:${m.speaker}`;
+      if (m.role === "assistant") return `a:${m.parent}:${m.checkpoint}`;
       return m.role === "teacher" ? `t:${m.parent}` : `u:${m.parent}:${JSON.stringify(Object.entries(m.detail.after ?? {}).sort())}`;
     }
     siblings(m) { const group = Tree.group(m); return [...this.all.values()].filter((other) => Tree.group(other) === group); }
@@ -42,11 +42,11 @@
       return list.find((m) => m.id === picked) ?? list.at(-1);
     }
     children(parent, role, speaker = null) {
-      return [...this.all.values()].filter((m) => m.parent === parent && m.role === role && (speaker === null || m.speaker === speaker));
+      return [...this.all.values()].filter((m) => m.parent === parent && m.role === role && (speaker === null || m.checkpoint === speaker));
     }
     /** The speakers of the answers to a message: those of the chat first, in their order. */
     speakers(parent) {
-      const there = new Set(this.children(parent, "assistant").map((m) => m.speaker));
+      const there = new Set(this.children(parent, "assistant").map((m) => m.checkpoint));
       const order = this.chat.settings.speakers;
       return [...order.filter((s) => there.has(s)), ...[...there].filter((s) => !order.includes(s))];
     }
@@ -123,14 +123,14 @@
     else if (!leak.leaked) out.push(el("p", { class: "tx-finding rl-muted" }, "✓ no leak found"));
     else {
       const done = { flag: "flagged", redact: "redacted", resample: "replaced", drop: "dialogue dropped" }[leak.action];
-      out.push(el("p", { class: "tx-finding rl-leak" }, `⚑ ${leak.tier ?? ""} leak`, leak.evidence ? [": ", inline(leak.evidence, 160)] : null, leak.share ? ` · ${Math.round(leak.share * 100)} % of the answer` : "", done ? ` · ${done}` : ""));
+      out.push(el("p", { class: "tx-finding rl-leak" }, `⚑ ${leak.detector ?? ""} leak`, leak.evidence ? [": ", inline(leak.evidence, 160)] : null, leak.answer_fraction ? ` · ${Math.round(leak.answer_fraction * 100)} % of the answer` : "", done ? ` · ${done}` : ""));
     }
     return out;
   }
   function hintText(m) {
     const hint = m.detail.hint ?? {}, span = hint.leak?.span;
     const marks = span ? [{ start: span[0], end: span[1], kind: "found", title: hint.leak.evidence }] : [];
-    const original = hint.original ?? null;
+    const original = hint.feedback ?? null;
     if (original === null) return [block(m.content, { from: "teacher", marks, label: "hint" })];
     return [el("p", { class: "rl-muted rl-small ch-line" }, "as written"), block(original, { from: "teacher", marks, label: "hint as written" }),
       el("p", { class: "rl-muted rl-small ch-line" }, "what the student read"), block(m.content, { from: "teacher", label: "hint as read" })];
@@ -139,7 +139,7 @@
   /** One message. `page` gives: tree, live (id → text node), speakerName, go(id), edit(m), again(m), busy, readOnly. */
   function message(page, m) {
     const role = m.role === "assistant" ? "student" : m.role === "teacher" ? "teacher" : "task";
-    const who = m.role === "assistant" ? page.speakerName(m.speaker) : m.role === "teacher" ? (m.detail.by === "scripted" ? "Scripted teacher" : "You, as teacher") : page.tree.chat.mode === "play" ? "Problem" : "You";
+    const who = m.role === "assistant" ? page.speakerName(m.checkpoint) : m.role === "teacher" ? (m.detail.by === "scripted" ? "Scripted teacher" : "You, as teacher") : page.tree.chat.mode === "play" ? "Problem" : "You";
     let body;
     if (m.status === "streaming") {
       const text = document.createTextNode(page.texts.get(m.id) ?? m.content);
@@ -168,9 +168,9 @@
     for (let i = 0; i < list.length; i++) for (let j = i + 1; j < list.length; j++) {
       const [a, b] = [list[i], list[j]], held = a.detail.preferences?.[b.id] ?? null;
       const button = (choice, text, label) => el("button", { type: "button", class: "rl-button rl-small", "aria-pressed": held === choice ? "true" : "false", "aria-label": label, onclick: () => page.prefer(a.id, b.id, held === choice ? null : choice) }, text);
-      rows.push(el("div", { class: "ch-pair", role: "group", "aria-label": "Which is better?" }, el("span", { class: "rl-cut", title: page.speakerName(a.speaker) }, page.speakerName(a.speaker)),
-        button("better", "← better", `${a.speaker} is better`), button("tie", "tie", "a tie"), button("worse", "better →", `${b.speaker} is better`),
-        el("span", { class: "rl-cut", title: page.speakerName(b.speaker) }, page.speakerName(b.speaker))));
+      rows.push(el("div", { class: "ch-pair", role: "group", "aria-label": "Which is better?" }, el("span", { class: "rl-cut", title: page.speakerName(a.checkpoint) }, page.speakerName(a.checkpoint)),
+        button("better", "← better", `${a.checkpoint} is better`), button("tie", "tie", "a tie"), button("worse", "better →", `${b.checkpoint} is better`),
+        el("span", { class: "rl-cut", title: page.speakerName(b.checkpoint) }, page.speakerName(b.checkpoint))));
     }
     if (rows.length === 1) return rows[0];
     const given = list.reduce((n, m) => n + Object.keys(m.detail.preferences ?? {}).length, 0) / 2;

@@ -9,7 +9,7 @@
     if (!cell) return el("span", { class: "rl-muted" }, "–");
     const cut = cell.text.indexOf(" ");
     return el("span", { title: `n = ${cell.n}` }, cut < 0 ? cell.text : [cell.text.slice(0, cut), " ", el("small", {}, cell.text.slice(cut + 1))],
-      cell.floor ? el("small", { class: "rl-floor", title: cell.floor }, " ≈ constant") : null);
+      cell.constant_baseline ? el("small", { class: "rl-floor", title: cell.constant_baseline }, " ≈ constant") : null);
   }
   function range(cells) {
     const ends = cells.filter(Boolean).flatMap((c) => [c.value, c.low, c.high]).filter((v) => v !== null);

@@ -6,10 +6,10 @@ rl2f.widget("fork", (root) => {
   const { summary, tree, named, color } = rl2f.forkResult;
   const ACTIVE = ["queued", "starting", "running", "stopping"];
   const ABOUT = {
-    as_was: "what the student read then", edited: "your own words", none: "an empty message", contentless: "“That is not correct. Try again.”",
+    original: "what the student read then", edited: "your own words", empty: "an empty message", contentless: "“That is not correct. Try again.”",
     shuffled: "the hint of another task", misleading: "a hint that points away", teacher: "another teacher's message",
   };
-  const PLAIN = { arms: "as_was,contentless,shuffled,misleading", samples: "16", attempts: "", then: "run", seed: "0" };
+  const PLAIN = { arms: "original,contentless,shuffled,misleading", samples: "16", attempts: "", then: "run", seed: "0" };
   let place = null, options = null, original = null, values = { ...PLAIN }, chosen = [], edited = null, teacher = "scripted";
   let fork = null, followed = null, state = { open: new Set(), changed: () => writeAddress() }, drawn = "";
 
@@ -88,7 +88,7 @@ rl2f.widget("fork", (root) => {
       wrong ? el("p", { class: "rl-wrong", role: "alert" }, wrong, place.turn > 0 ? [" ", el("a", { href: links.fork(place.run, place.event, place.turn - 1) }, "The turn before")] : null) : null,
       el("fieldset", { class: "fk-set" }, el("legend", {}, "Who speaks for the student"), shown.map(box), others.length ? el("details", { class: "fk-others", open: form.querySelector(".fk-others")?.open ?? false }, el("summary", {}, `${others.length} more`), others.map(box)) : null),
       el("fieldset", { class: "fk-set" }, el("legend", {}, "What the student reads"), options.hints.map((arm, i) => [
-        tick(`arm-${arm}`, on(arm), (to) => toggle(arm, to), el("kbd", {}, String(i + 1)), " ", el("i", { class: "fk-dot", style: { background: color(arm) } }), named(arm), el("small", { class: "rl-muted" }, ` ${arm === "as_was" && !hintHere() ? "no hint stands here" : ABOUT[arm] ?? ""}`)),
+        tick(`arm-${arm}`, on(arm), (to) => toggle(arm, to), el("kbd", {}, String(i + 1)), " ", el("i", { class: "fk-dot", style: { background: color(arm) } }), named(arm), el("small", { class: "rl-muted" }, ` ${arm === "original" && !hintHere() ? "no hint stands here" : ABOUT[arm] ?? ""}`)),
         arm === "edited" && on(arm) ? words : null, arm === "teacher" && on(arm) ? pick("teacher", options.teachers.map((t) => [t, t]), teacher, (to) => { teacher = to; writeAddress(); }) : null])),
       el("div", { class: "fk-numbers" },
         field("samples of each", el("input", { type: "text", inputmode: "numeric", class: "rl-field", name: "samples", value: values.samples, onchange: (event) => set({ samples: String(Math.min(500, Math.max(1, Number.parseInt(event.target.value, 10) || 16))) }) })),
@@ -146,7 +146,7 @@ rl2f.widget("fork", (root) => {
     const focused = body.contains(document.activeElement) ? document.activeElement.dataset?.id : null;
     const grown = tree(report, { run: run.id, turn: found.turn, original }, state);
     grown.addEventListener("fk:grown", () => { if (focused && !body.contains(document.activeElement)) focusOn(focused); });
-    fill(body, el("div", { class: "rl-card" }, summary(report), el("p", { class: "rl-small rl-muted" }, `95 % intervals; ${report.samples} samples of each hint with shared seeds, differences paired. ${report.then === "run" ? "Later hints are the run's teacher's in every branch." : report.then === "arm" ? "Later hints are the branch's own teacher's." : "Later on nobody says anything."}`)),
+    fill(body, el("div", { class: "rl-card" }, summary(report), el("p", { class: "rl-small rl-muted" }, `95 % intervals; ${report.samples} samples of each hint with shared seeds, differences paired. ${report.later_hints === "run" ? "Later hints are the run's teacher's in every branch." : report.later_hints === "arm" ? "Later hints are the branch's own teacher's." : "Later on nobody says anything."}`)),
       el("div", { class: "rl-card" }, el("h2", {}, "Dialogues"), grown));
     if (focused) focusOn(focused);
   }

@@ -3,8 +3,8 @@
 (() => {
   const { el, fill, api, links } = rl2f;
   const { block, inline, sign, signs, signed, fixed } = rl2f.transcript;
-  const COLORS = { as_was: "--rl-teacher", contentless: "--rl-plot-2", none: "--rl-plot-5", shuffled: "--rl-plot-3", misleading: "--rl-plot-4", edited: "--rl-accent", teacher: "--rl-plot-6" };
-  const NAMES = { as_was: "as it was", none: "no words" };
+  const COLORS = { original: "--rl-teacher", contentless: "--rl-plot-2", empty: "--rl-plot-5", shuffled: "--rl-plot-3", misleading: "--rl-plot-4", edited: "--rl-accent", teacher: "--rl-plot-6" };
+  const NAMES = { original: "as it was", empty: "no words" };
   const color = (arm) => `var(${COLORS[arm.split(" ")[0]] ?? "--rl-plot-8"})`;
   const narrow = matchMedia("(max-width: 600px)");
   const named = (arm) => NAMES[arm] ?? arm;
@@ -92,7 +92,7 @@
       const id = `${row.checkpoint}|${row.arm}`;
       const said = report.hints.find((h) => h.checkpoint === row.checkpoint)?.said[row.arm];
       const head = [el("i", { class: "fk-dot", style: { background: color(row.arm) } }), el("span", { class: "fk-arm" }, named(row.arm)), el("span", { class: "rl-num" }, text(row.solved)),
-        said?.leak?.leaked ? el("span", { class: "rl-leak", title: said.leak.evidence }, `⚑ ${said.leak.tier ?? ""} leak`) : null,
+        said?.leak?.leaked ? el("span", { class: "rl-leak", title: said.leak.evidence }, `⚑ ${said.leak.detector ?? ""} leak`) : null,
         said?.error ? el("span", { class: "rl-wrong" }, "no message: ", inline(said.error, 80)) : null,
         el("span", { class: "fk-said" }, said ? (said.text ? inline(said.text, 90) : el("span", { class: "rl-muted" }, "(nothing)")) : null)];
       const [node, inside] = branch(id, 1, head, () => samples(row, id));

@@ -61,7 +61,7 @@
       this.version++;
       this.mode = draft.mode;
       if (draft.mode === "yaml") this.area.value = draft.yaml;
-      else this.data = draft.data;
+      else { this.data = draft.data; this.area.value = draft.text ?? this.area.value; }
       await this.validate();
       if (draft.mode === "yaml" && this.checked?.problem) this.area.value = draft.yaml;
       fill(this.notice, el("div", { class: "nr-notice", role: "status" }, el("span", {}, "Your changes from ", rl2f.time(draft.time / 1000), " are back."),
@@ -129,7 +129,7 @@
             el("div", { class: "rl-card nr-act" }, this.summary, el("div", { class: "nr-buttons" }, this.actions.preflight, this.actions.schedule, this.actions.start)),
             this.panel,
             el("details", { class: "rl-card nr-code", open: true },
-              el("summary", {}, el("h2", {}, "YAML"), el("span", { class: "rl-muted rl-small" }, "edit here or in the form; comments are not kept")),
+              el("summary", {}, el("h2", {}, "YAML"), el("span", { class: "rl-muted rl-small" }, "edit here or in the form")),
               el("div", { class: "nr-cmdline" }, this.command, el("button", { type: "button", class: "rl-button rl-small", id: "nr-copy", onclick: () => this.copy(this.command.textContent, "The command is copied. It wants the saved YAML beside it.") }, "Copy command"),
                 el("button", { type: "button", class: "rl-button rl-small", onclick: () => this.copy(this.text(), "The YAML is copied.") }, "Copy YAML")),
               this.broken, el("div", { class: "nr-editor" }, this.lines, this.area)))));
@@ -151,14 +151,14 @@
     changed(mode, wait) {
       this.version++;
       this.mode = mode;
-      drafts.put(this.key, mode === "yaml" ? { mode, yaml: this.area.value } : { mode, data: this.data });
+      drafts.put(this.key, mode === "yaml" ? { mode, yaml: this.area.value } : { mode, data: this.data, text: this.area.value });
       clearTimeout(this.timer);
       this.timer = setTimeout(() => this.validate().catch(() => {}), wait);
     }
 
     body() {
       const parent = this.start.source.clone ?? null;
-      return this.mode === "yaml" ? { yaml: this.area.value, parent } : { data: this.data, parent };
+      return this.mode === "yaml" ? { yaml: this.area.value, parent } : { data: this.data, text: this.area.value, parent };
     }
 
     /** Ask the server what it amounts to. True where nothing was edited meanwhile. */
@@ -259,8 +259,9 @@
       const file = input.files[0];
       input.value = "";
       if (!file) return;
-      if (file.size > 400000) { toast("That file is too large for a configuration.", { kind: "error" }); return; }
-      this.area.value = await file.text();
+      const most = this.start.max_characters, text = await file.slice(0, 4 * most + 4).text(); // at most 4 bytes a character
+      if (text.length > most) { toast("That file is too large for a configuration.", { kind: "error" }); return; }
+      this.area.value = text;
       this.changed("yaml", 0);
       if (await this.validate()) await this.tidy();
       toast(`${file.name} is loaded.`);
@@ -381,7 +382,7 @@
     /** Say where the preflight was of other settings than the form has now. */
     age() {
       const essence = (text) => text.replace(/^(name|kind): .*\n/gm, "");
-      if (this.older && this.checked?.ok) this.older.hidden = essence(this.shown.yaml) === essence(this.checked.yaml);
+      if (this.older && this.checked?.ok) this.older.hidden = essence(this.shown.yaml) === essence(this.checked.resolved);
     }
 
     // -- schedule --------------------------------------------------------------------------------------------------

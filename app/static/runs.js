@@ -91,7 +91,7 @@ rl2f.widget("runs", (root) => {
   }
   async function remove(list) {
     const one = list.length === 1;
-    const sure = await confirm({ title: one ? `Delete ${list[0].name}?` : `Delete ${list.length} runs?`, text: `${one ? "The run" : "The runs"} with all dialogues, labels, notes and checkpoints go. The files stay in the studio's trash for a while.` });
+    const sure = await confirm({ title: one ? `Delete ${list[0].name}?` : `Delete ${list.length} runs?`, text: `${one ? "The run" : "The runs"} with all dialogues, labels, notes and checkpoints go. The files stay in the workspace's trash for a while.` });
     if (!sure) return;
     const done = await act(() => api("/api/runs/delete", { body: { ids: list.map((r) => r.id) } }));
     if (!done) return;

@@ -1,111 +1,123 @@
-"""Conversations as the browser uses them: every operation checks, writes, and starts what takes long in a thread."""
+"""Chats: each operation validates, writes its rows, and starts inference in a thread."""
 
 from __future__ import annotations
 
+import contextlib
 import random
 import re
 import threading
 import time
 import uuid
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from jobs.chat import play, record, tree
-from jobs.chat.client import Limits, ModelProcess
-from jobs.chat.live import LiveTurn
-from jobs.chat.protocol import MAX_TEXT
-from jobs.chat.speakers import Cast, ChatSettings, cast, settings_from
-from jobs.chat.turns import Column, Pump
-from jobs.store import chats, runs, settings
-from jobs.tables import Chat, ChatMessage
-from rl2f_core.config import BaseRun, parse_config
+from jobs.chat import dialogue_log, interactive_task, tree
+from jobs.chat.checkpoints import ChatSettings, ResolvedCheckpoints, resolve_checkpoints, settings_from
+from jobs.chat.model_process.client import Limits, ModelProcess
+from jobs.chat.model_process.protocol import (
+    DEFAULT_IDLE_SECONDS,
+    MAX_TEXT,
+    ChatCompletionRequest,
+    HintRequest,
+    InputMessage,
+    TaskTurnRequest,
+)
+from jobs.chat.response_stream import ResponseStream
+from jobs.chat.stream_writer import ResponseSlot, StreamWriter
+from jobs.db import settings
+from jobs.db.models import Chat, ChatMessage
+from jobs.db.queries import chats, runs
+from rl2f_core.config.loading import parse_config
+from rl2f_core.config.run import BaseRun
 from rl2f_core.errors import ConfigError, DataError, RL2FError, RunError, shorten
 from rl2f_core.rollout.engine import derive_seed, turn_seed
 from rl2f_core.types import StopReason, Task
 
 if TYPE_CHECKING:
-    from jobs.database import Database
-    from jobs.studio import Studio
+    from jobs.db.engine import Database
+    from jobs.workspace import Workspace
 
 
 class ChatService:
-    """All conversations of a studio, and the one model process behind them."""
+    """All chats of a workspace, and their model process, which ends after `idle_seconds` without a request."""
 
-    def __init__(self, db: Database, studio: Studio) -> None:
+    def __init__(self, db: Database, workspace: Workspace, idle_seconds: float = DEFAULT_IDLE_SECONDS) -> None:
         self.db = db
-        self.studio = studio
-        self.process = ModelProcess(studio.root / "chat.log")
-        self._live: dict[int, LiveTurn] = {}
+        self.workspace = workspace
+        self.idle_seconds = idle_seconds
+        self.process = ModelProcess(workspace.root / "chat.log")
+        self._live: dict[int, ResponseStream] = {}
         self._lock = threading.Lock()
         self._checked = False
 
-    # -- conversations -----------------------------------------------------------------------------------------
+    # -- chats -------------------------------------------------------------------------------------------------
     def create(self, data: dict[str, Any]) -> Chat:
-        """A new conversation. With `source` it is a played task; `index` None draws one.
+        """Create a chat. With `source` it is an interactive task; `index` None samples one.
 
-        Raises `ConfigError` where a setting is wrong, and what `cast` raises.
+        Raises `ConfigError` for a wrong setting, and the errors of `resolve_checkpoints`.
         """
         if "config" in data:
-            raise ConfigError("A task's configuration is that of its source.", fix="Name a run or a preset as source.")
+            raise ConfigError(
+                "The configuration of a task comes from its source.", fix="Name a run or a preset as source."
+            )
         data = dict(data)
         if not data.get("source"):
             held = settings_from(data)
-            cast(self.db, self.studio, held)
+            resolve_checkpoints(self.db, self.workspace, held)
             return chats.create(self.db, "New chat", "chat", held.model_dump(mode="json"))
         config = self._source(str(data["source"]))
         if data.get("index") is None:
             data["index"] = random.randrange(10_000)
         rollout = config.rollout
-        sampling = {
-            "max_new_tokens": rollout.max_new_tokens, "temperature": rollout.temperature, "top_p": rollout.top_p,
-            **(data.get("sampling") or {}),
-        }  # fmt: skip
-        filled = {"max_turns": rollout.max_turns, **data, "sampling": sampling, "config": play.shared_fields(config)}
-        held = settings_from(filled)
-        cast(self.db, self.studio, held)
-        task, problem = play.make_task(held.config, held.split, held.index)
+        sampling = {name: getattr(rollout, name) for name in ("max_new_tokens", "temperature", "top_p")}
+        sampling |= data.get("sampling") or {}
+        shared = interactive_task.shared_fields(config)
+        held = settings_from({"max_turns": rollout.max_turns, **data, "sampling": sampling, "config": shared})
+        resolve_checkpoints(self.db, self.workspace, held)
+        task, problem = interactive_task.make_task(held.config, held.split, held.index)
         dumped = held.model_dump(mode="json")
         return chats.create(self.db, f"Play {task.id}", "play", dumped, task.model_dump(mode="json"), problem)
 
     def _source(self, source: str) -> BaseRun:
         kind, _, name = source.partition(":")
         if kind == "preset":
-            return play.preset(name)
+            return interactive_task.preset(name)
         if kind == "run" and re.fullmatch(r"[1-9][0-9]{0,11}", name):
             return parse_config(yaml.safe_load(runs.get(self.db, int(name)).config))
-        raise ConfigError("This is no source of a task.", value=source, known=["run:NUMBER", "preset:NAME"])
+        raise ConfigError("Unknown source of a task.", value=source, known=["run:NUMBER", "preset:NAME"])
 
     def change(self, chat_id: int, *, title: str | None = None, changes: dict[str, Any] | None = None) -> Chat:
-        """Rename, or go on with other speakers, sampling or system message."""
+        """Change the title, checkpoints, sampling or system message."""
         held: dict[str, Any] | None = None
         if changes is not None:
             allowed = ("model", "speakers", "sampling", "system", "device")
             if unknown := sorted(set(changes) - set(allowed)):
                 raise ConfigError("This cannot be changed in a chat.", value=unknown[0], known=allowed)
             merged = settings_from({**chats.get(self.db, chat_id).settings, **changes})
-            cast(self.db, self.studio, merged)
+            resolve_checkpoints(self.db, self.workspace, merged)
             held = merged.model_dump(mode="json")
         return chats.change(self.db, chat_id, title=title, settings=held)
 
     def remove(self, chat_id: int) -> None:
-        """Delete a conversation; what is being written ends."""
+        """Delete a chat; cancels its current turn."""
         chats.remove(self.db, chat_id)
         self.stop(chat_id)
 
     def read(self, chat_id: int) -> tuple[Chat, list[ChatMessage]]:
-        """A conversation with all its messages."""
+        """Return a chat with all its messages."""
         self._close_abandoned()
         return chats.get(self.db, chat_id), chats.messages(self.db, chat_id)
 
     def _close_abandoned(self) -> None:
-        """Once after the start: what an earlier server left unfinished is not being written any more."""
+        """Close, once per start, the responses that an earlier server left unfinished."""
         with self._lock:
             first, self._checked = not self._checked, True
             alive = list(self._live)
         if first and not self.db.read_only:
             chats.close_abandoned(self.db, alive)
-            record.restore(self.db, self.studio)
+            dialogue_log.restore(self.db, self.workspace)
 
     # -- turns -------------------------------------------------------------------------------------------------
     def close(self) -> None:
@@ -113,43 +125,46 @@ class ChatService:
         self.process.close()
 
     def answer(self, chat_id: int) -> dict[str, Any]:
-        """A played task's right answer and its privileged half, for a person who asks for them."""
+        """Return the gold answer and the privileged data of an interactive task."""
         chat = chats.get(self.db, chat_id)
         if chat.task is None:
-            raise RunError("This chat is no played task.", fix="Reload the page.")
-        return {"answer": play.answer(chat.settings["config"], chat.task), "privileged": chat.task["privileged"]}
+            raise RunError("This chat is no interactive task.", fix="Reload the page.")
+        return {
+            "answer": interactive_task.answer(chat.settings["config"], chat.task),
+            "privileged": chat.task["privileged"],
+        }
 
-    def live(self, chat_id: int) -> LiveTurn | None:
-        """The turn that is being written."""
+    def live(self, chat_id: int) -> ResponseStream | None:
+        """Return the stream of the current turn."""
         with self._lock:
             return self._live.get(chat_id)
 
     def stop(self, chat_id: int) -> None:
-        """End the answers after their current token; nothing where none is written."""
+        """Stop the responses of the current turn after their current token."""
         turn = self.live(chat_id)
         if turn is not None:
             self.process.stop(turn.id)
 
-    def send(self, chat_id: int, text: str, parent: int | None, after: dict[str, int] | None = None) -> LiveTurn:
-        """A person's message, and the answers of all speakers to it.
+    def send(self, chat_id: int, text: str, parent: int | None, after: dict[str, int] | None = None) -> ResponseStream:
+        """Add a user message and start the responses of all checkpoints.
 
         Args:
-            chat_id: A conversation, no played task.
-            text: Up to `MAX_TEXT` characters.
-            parent: The user message before it, None at the start.
-            after: Speaker → the answer it goes on from; by default the newest of each.
+            chat_id: A chat that is no interactive task.
+            text: At most `MAX_TEXT` characters.
+            parent: The previous user message, None at the start.
+            after: Checkpoint → the response that it continues; by default its newest.
         """
         check_text(text, "message")
         chat, messages = self._open(chat_id, "chat")
         held = settings_from(chat.settings)
-        found = cast(self.db, self.studio, held)
+        found = resolve_checkpoints(self.db, self.workspace, held)
         known = tree.by_id(messages)
         history = self._history(known, parent, after, held)
-        columns = [s for s in held.speakers if parent is None or s in history or not self._answered(known, parent, s)]
+        columns = [s for s in held.speakers if parent is None or s in history or not tree.answers_to(known, parent, s)]
         if not columns or (parent is not None and not history):
-            raise RunError("No answer is there to go on from.", fix="Ask again for an answer that failed first.")
-        user = ChatMessage(chat_id=chat_id, parent=parent, role="user", content=text, time=time.time(),
-                           detail={"after": history} if history else {})  # fmt: skip
+            raise RunError("There is no response to continue.", fix="Regenerate a failed response first.")
+        detail = {"after": history} if history else {}
+        user = ChatMessage(chat_id=chat_id, parent=parent, role="user", content=text, detail=detail, time=time.time())
         title = " ".join(text.split())[:60] if not messages else None
         with self._turn(chat_id) as turn:
             (user,) = chats.add(self.db, chat_id, [user])
@@ -163,67 +178,64 @@ class ChatService:
     def _history(
         self, known: tree.Messages, parent: int | None, after: dict[str, int] | None, held: ChatSettings
     ) -> dict[str, int]:
-        """Speaker → the answer to `parent` that its next one goes on from."""
+        """Return checkpoint → the response to `parent` that it continues."""
         if parent is None:
             return {}
         if parent not in known or known[parent].role != "user":
-            raise DataError("There is no such message to go on from.", value=parent, fix="Reload the page.")
+            raise DataError("There is no such message to continue.", value=parent, fix="Reload the page.")
         history = {}
         for speaker in held.speakers:
-            said = known.get((after or {}).get(speaker, 0)) or tree.newest(known, parent, speaker)
-            if said is not None and (said.parent != parent or said.speaker != speaker):
-                raise DataError("An answer does not belong to this message.", value=said.id, fix="Reload the page.")
-            if said is not None and tree.usable(said) and said.id is not None:
-                history[speaker] = said.id
-        if not history:  # none of today's speakers was there: they take over the words of one who was
-            others = [m for m in known.values() if m.parent == parent and tree.usable(m) and m.id is not None]
-            history = {m.speaker: m.id for m in others[:1] if m.id is not None}
+            response = known.get((after or {}).get(speaker, 0)) or tree.newest(known, parent, speaker)
+            if response is not None and (response.parent != parent or response.checkpoint != speaker):
+                raise DataError(
+                    "A response does not belong to this message.", value=response.id, fix="Reload the page."
+                )
+            if response is not None and tree.can_continue(response) and response.id is not None:
+                history[speaker] = response.id
+        if not history:  # none of the current checkpoints responded: they continue the first other response
+            others = [m for m in known.values() if m.parent == parent and tree.can_continue(m) and m.id is not None]
+            history = {m.checkpoint: m.id for m in others[:1] if m.id is not None}
         return history
 
-    @staticmethod
-    def _answered(known: tree.Messages, parent: int, speaker: str) -> bool:
-        return bool(tree.answers_to(known, parent, speaker))
-
     def _answer(
-        self, turn: LiveTurn, held: ChatSettings, found: Cast, known: tree.Messages, user: ChatMessage,
+        self,
+        turn: ResponseStream,
+        held: ChatSettings,
+        found: ResolvedCheckpoints,
+        known: tree.Messages,
+        user: ChatMessage,
         speakers: list[str],
-    ) -> None:  # fmt: skip
-        """Ask the model for answers of these speakers to a user message."""
-        rows, columns = [], []
+    ) -> None:
+        """Start the responses of these checkpoints to a user message."""
+        requests, columns = [], []
+        head = [InputMessage(role="system", content=held.system)] if held.system else []
         for speaker in speakers:
             before = tree.conversation(known, user, speaker)
             again = len(tree.answers_to(known, user.id or 0, speaker))
             seed = turn_seed(_seed(held, again), len(before) // 2)
-            pieces = [
-                {
-                    "role": m.role,
-                    "text": m.content,
-                    "token_ids": m.detail.get("token_ids", []) if m.detail.get("model") == held.model else [],
-                }
+            messages = [
+                InputMessage(
+                    role="user" if m.role == "user" else "assistant",
+                    content=m.content,
+                    token_ids=m.detail.get("token_ids", ()) if m.detail.get("model") == held.model else (),
+                )
                 for m in before
             ]
-            key = f"chat-{turn.chat}-{speaker}"
-            rows.append({"key": key, "adapter": found.adapters[speaker], "seed": seed, "pieces": pieces})
-            columns.append(Column(speaker, user.id, {"seed": seed, "model": held.model}))
-        fresh = [
-            ChatMessage(chat_id=turn.chat, parent=user.id, role="assistant", speaker=c.speaker, status="streaming",
-                        detail=c.detail, time=time.time()) for c in columns
-        ]  # fmt: skip
+            shared = _shared_fields(held, found, turn.chat, speaker, seed)
+            requests.append(ChatCompletionRequest(**shared, messages=(*head, *messages)))
+            columns.append(ResponseSlot(speaker, user.id, {"seed": seed, "model": held.model}))
+        fresh = [column.new_message(turn.chat) for column in columns]
         for column, message in zip(columns, chats.add(self.db, turn.chat, fresh), strict=True):
             column.message = message
             turn.emit({"type": "message", "message": tree.shown(message)})
-        payload = {
-            "op": "generate", "model": found.model.model_dump(), "system": held.system,
-            "sampling": held.sampling.model_dump(), "rows": rows,
-        }  # fmt: skip
-        self._start(turn, payload, columns)
+        self._start(turn, requests, columns)
 
-    def play_turn(self, chat_id: int, after: dict[str, int], by: str = "scripted", text: str = "") -> LiveTurn:
-        """The next attempt of the speakers, each after a hint on its last one; without `after` the first of all.
+    def play_turn(self, chat_id: int, after: dict[str, int], by: str = "scripted", text: str = "") -> ResponseStream:
+        """Start the next attempt of each checkpoint after a hint on its last one; without `after` the first attempts.
 
         Args:
-            chat_id: A played task.
-            after: Speaker → its wrong attempt, which the hint is on.
+            chat_id: An interactive task.
+            after: Checkpoint → its incorrect attempt that receives the hint.
             by: `scripted` or `person`.
             text: The person's hint.
         """
@@ -237,62 +249,75 @@ class ChatService:
         root = messages[0]
         leaves = {s: self._attempt(known, number, s) for s, number in after.items()}
         if not after:
-            leaves = {s: root for s in held.speakers if not self._answered(known, root.id or 0, s)}
+            leaves = {s: root for s in held.speakers if not tree.answers_to(known, root.id or 0, s)}
         if not leaves:
-            raise RunError("The task is being played already.", fix="Give a hint, or ask again for an attempt.")
-        hint = {"by": by, "text": text if by == "person" else ""} if after else None
+            raise RunError("The task has attempts already.", fix="Give a hint, or regenerate an attempt.")
+        hint = HintRequest.model_validate({"by": by, "text": text if by == "person" else ""}) if after else None
         with self._turn(chat_id) as turn:
             self._play(turn, chat, held, known, leaves, hint)
         return turn
 
     def _attempt(self, known: tree.Messages, number: int, speaker: str) -> ChatMessage:
         found = known.get(number)
-        if found is None or found.role != "assistant" or found.speaker != speaker or "turn" not in found.detail:
+        if found is None or found.role != "assistant" or found.checkpoint != speaker or "turn" not in found.detail:
             raise DataError("There is no such attempt to hint on.", value=number, fix="Reload the page.")
         if found.detail.get("ended"):
             raise RunError(f"This dialogue has ended ({found.detail['ended']}).", fix="Branch at an earlier message.")
         return found
 
     def _play(
-        self, turn: LiveTurn, chat: Chat, held: ChatSettings, known: tree.Messages, leaves: dict[str, ChatMessage],
-        hint: dict[str, str] | None, again: int = 0,
-    ) -> None:  # fmt: skip
-        found = cast(self.db, self.studio, held)
-        rows, columns = [], []
+        self,
+        turn: ResponseStream,
+        chat: Chat,
+        held: ChatSettings,
+        known: tree.Messages,
+        leaves: dict[str, ChatMessage],
+        hint: HintRequest | None,
+        again: int = 0,
+    ) -> None:
+        found = resolve_checkpoints(self.db, self.workspace, held)
+        requests, columns = [], []
         for speaker, leaf in leaves.items():
-            turns = [t.model_dump(mode="json") for t in tree.turns(tree.chain(known, leaf))]
             seed = _seed(held, again)
-            key = f"chat-{turn.chat}-{speaker}"
-            rows.append({"key": key, "adapter": found.adapters[speaker], "seed": seed, "turns": turns, "hint": hint})
+            request = TaskTurnRequest(
+                **_shared_fields(held, found, turn.chat, speaker, seed),
+                config=held.config,
+                task=chat.task or {},
+                turns=tuple(t.model_dump(mode="json") for t in tree.turns(tree.chain(known, leaf))),
+                hint=hint,
+                max_turns=held.max_turns,
+            )
+            requests.append(request)
             detail = {"seed": seed, "model": held.model}
-            columns.append(Column(speaker, leaf.id, detail, hint_by=hint["by"] if hint else ""))
-        payload = {
-            "op": "play", "model": found.model.model_dump(), "config": held.config, "task": chat.task,
-            "sampling": held.sampling.model_dump(), "max_turns": held.max_turns, "rows": rows,
-        }  # fmt: skip
-        self._start(turn, payload, columns)
+            columns.append(ResponseSlot(speaker, leaf.id, detail, hint_by=hint.by if hint else ""))
+        self._start(turn, requests, columns)
 
     # -- branches ----------------------------------------------------------------------------------------------
-    def regenerate(self, chat_id: int, message_id: int) -> LiveTurn:
-        """Another answer or attempt beside the one there is, drawn with another seed."""
+    def regenerate(self, chat_id: int, message_id: int) -> ResponseStream:
+        """Sample an alternative response or attempt with another seed."""
         chat, messages = self._open(chat_id)
         known = tree.by_id(messages)
         old = known.get(message_id)
         if old is None or old.role != "assistant" or old.parent not in known:
-            raise DataError("There is no such answer.", value=message_id, fix="Reload the page.")
-        held = settings_from({**chat.settings, "speakers": [old.speaker]})
+            raise DataError("There is no such response.", value=message_id, fix="Reload the page.")
+        held = settings_from({**chat.settings, "speakers": [old.checkpoint]})
         parent = known[old.parent]
         with self._turn(chat_id) as turn:
             if chat.mode == "chat":
-                self._answer(turn, held, cast(self.db, self.studio, held), known, parent, [old.speaker])
+                self._answer(
+                    turn, held, resolve_checkpoints(self.db, self.workspace, held), known, parent, [old.checkpoint]
+                )
             else:
-                again = len(tree.answers_to(known, old.parent, old.speaker))
-                self._play(turn, chat, held, known, {old.speaker: parent}, None, again)
+                again = len(tree.answers_to(known, old.parent, old.checkpoint))
+                self._play(turn, chat, held, known, {old.checkpoint: parent}, None, again)
         return turn
 
-    def edit(self, chat_id: int, message_id: int, text: str) -> LiveTurn | ChatMessage:
-        """A changed copy beside a message. A person's words are answered anew; a student's are judged where there is a
-        verifier; the new message is returned where nothing is being written."""
+    def edit(self, chat_id: int, message_id: int, text: str) -> ResponseStream | ChatMessage:
+        """Add an edited copy of a message.
+
+        Starts new responses to a user message or hint, and verifies an attempt. Returns the new message if nothing is
+        being sampled.
+        """
         check_text(text, "message")
         chat, messages = self._open(chat_id)
         known = tree.by_id(messages)
@@ -304,8 +329,8 @@ class ChatService:
         if chat.mode == "chat":
             return self.send(chat_id, text, old.parent, old.detail.get("after"))
         if old.role == "teacher" and old.parent is not None:
-            return self.play_turn(chat_id, {old.speaker: old.parent}, "person", text)
-        raise RunError("The problem is the environment's and cannot be changed.", fix="Play another task.")
+            return self.play_turn(chat_id, {old.checkpoint: old.parent}, "person", text)
+        raise RunError("The prompt of the task cannot be changed.", fix="Start another task.")
 
     def _edit_answer(self, chat: Chat, known: tree.Messages, old: ChatMessage, text: str) -> ChatMessage:
         detail: dict[str, Any] = {"edited": True, "of": old.id}
@@ -313,12 +338,11 @@ class ChatService:
         if chat.mode == "play" and old.parent is not None and chat.task is not None:
             held = settings_from(chat.settings)
             before = tree.turns(tree.chain(known, known[old.parent]))
-            turn = play.written_attempt(held.config, Task.model_validate(chat.task), before, text)
+            turn = interactive_task.written_attempt(held.config, Task.model_validate(chat.task), before, text)
             detail["turn"] = turn.model_dump(mode="json")
             last = len(before) + 1 >= held.max_turns
             stop = StopReason.SOLVED if turn.verdict.correct else StopReason.EXHAUSTED if last else None
-        fresh = ChatMessage(chat_id=old.chat_id, parent=old.parent, role="assistant", speaker=old.speaker, content=text,
-                            detail=detail, time=time.time())  # fmt: skip
+        fresh = ResponseSlot(old.checkpoint, old.parent).new_message(old.chat_id, content=text, detail=detail)
         (fresh,) = chats.add(self.db, old.chat_id, [fresh])
         if stop is not None and fresh.id is not None:
             noted = {"ended": str(stop), **self._keep(fresh, stop)}
@@ -326,7 +350,7 @@ class ChatService:
         return fresh
 
     def finish(self, chat_id: int, message_id: int) -> ChatMessage:
-        """End a played dialogue at its last message before it is solved, and keep it."""
+        """End an unsolved interactive task at its last message, and record the dialogue."""
         _, messages = self._open(chat_id, "play")
         leaf = tree.by_id(messages).get(message_id)
         if leaf is None or "turn" not in leaf.detail:
@@ -337,88 +361,78 @@ class ChatService:
         return chats.write(self.db, message_id, detail={"ended": str(stop), **self._keep(leaf, stop)}) or leaf
 
     def _keep(self, leaf: ChatMessage, stop: str) -> dict[str, Any]:
-        """Keep the dialogue that ends here; returns where, or why it could not be kept."""
+        """Record the dialogue that ends here; returns where, or the error."""
         try:
             chat, messages = chats.get(self.db, leaf.chat_id), chats.messages(self.db, leaf.chat_id)
             played = tree.chain(tree.by_id(messages), leaf)
-            held = settings_from(chat.settings)
-            event = play.dialogue_event(
-                chat=leaf.chat_id,
-                leaf=leaf.id or 0,
-                index=sum(m.speaker == leaf.speaker and "recorded" in m.detail for m in messages),
-                speaker=leaf.speaker,
+            event = interactive_task.dialogue_event(
+                leaf,
+                settings_from(chat.settings),
+                Task.model_validate(chat.task),
+                tree.turns(played),
+                StopReason(stop),
+                index=sum(m.checkpoint == leaf.checkpoint and "recorded" in m.detail for m in messages),
                 edited=any(m.detail.get("edited") for m in played),
-                seed=held.sampling.seed,
-                task=Task.model_validate(chat.task),
-                config=held.config,
-                turns=tree.turns(played),
-                stop=StopReason(stop),
             )
-            run = record.keep(self.db, self.studio, event)
+            run = dialogue_log.keep(self.db, self.workspace, event)
         except RL2FError as error:
             return {"not_recorded": str(error)}
         return {"recorded": {"run": run.id, "event": event.id}}
 
-    # -- inside ------------------------------------------------------------------------------------------------
+    # -- internals ---------------------------------------------------------------------------------------------
     def _open(self, chat_id: int, mode: str | None = None) -> tuple[Chat, list[ChatMessage]]:
         chat, messages = self.read(chat_id)
         if mode is not None and chat.mode != mode:
-            what = "a played task" if chat.mode == "play" else "no played task"
+            what = "an interactive task" if chat.mode == "play" else "no interactive task"
             raise RunError(f"This chat is {what}.", fix="Reload the page.")
         return chat, messages
 
-    def _turn(self, chat_id: int) -> _Starting:
-        return _Starting(self, chat_id)
+    @contextlib.contextmanager
+    def _turn(self, chat_id: int) -> Iterator[ResponseStream]:
+        """Lock the chat for one turn while it starts; an error unlocks it."""
+        turn = ResponseStream(uuid.uuid4().hex, chat_id)
+        with self._lock:
+            if chat_id in self._live:
+                raise RunError("A response is being written in this chat.", fix="Wait for it, or stop it.")
+            self._live[chat_id] = turn
+        try:
+            yield turn
+        except BaseException:
+            self._forget(turn)
+            raise
 
-    def _start(self, turn: LiveTurn, payload: dict[str, Any], columns: list[Column]) -> None:
+    def _start(
+        self,
+        turn: ResponseStream,
+        requests: Sequence[ChatCompletionRequest | TaskTurnRequest],
+        columns: list[ResponseSlot],
+    ) -> None:
         self.process.limits = self._limits()
-        pump = Pump(self.db, turn, columns, self._keep)
+        pump = StreamWriter(self.db, turn, columns, self._keep)
 
         def work() -> None:
             try:
-                pump.run(self.process.request(payload, turn.id))
+                pump.run(self.process.stream(requests, turn.id))
             finally:
                 self._forget(turn)
 
         threading.Thread(target=work, name=f"chat-{turn.chat}", daemon=True).start()
 
-    def _forget(self, turn: LiveTurn) -> None:
+    def _forget(self, turn: ResponseStream) -> None:
         with self._lock:
             if self._live.get(turn.chat) is turn:
                 del self._live[turn.chat]
 
     def _limits(self) -> Limits:
-        def number(name: str, default: float) -> float:
-            return _number(settings.get(self.db, name), default)
-
-        return Limits(
-            idle_seconds=number("chat.idle_seconds", 600),
-            memory_bytes=int(number("chat.memory_gb", 0) * 1e9),
-            reserve_bytes=int(number("chat.reserve_gb", 0.5) * 1e9),
+        memory, reserve = (
+            int(_number(settings.get(self.db, name), default) * 1e9)
+            for name, default in (("chat.memory_gb", 0.0), ("chat.reserve_gb", 0.5))
         )
-
-
-class _Starting:
-    """Holds the conversation for one turn while it is being started; a failure lets go of it."""
-
-    def __init__(self, service: ChatService, chat_id: int) -> None:
-        self.service = service
-        self.turn = LiveTurn(uuid.uuid4().hex, chat_id)
-
-    def __enter__(self) -> LiveTurn:
-        with self.service._lock:
-            if self.turn.chat in self.service._live:
-                raise RunError("An answer is being written in this chat.", fix="Wait for it, or stop it.")
-            self.service._live[self.turn.chat] = self.turn
-        return self.turn
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if kind is not None:
-            self.service._forget(self.turn)
+        return Limits(self.idle_seconds, memory_bytes=memory, reserve_bytes=reserve)
 
 
 def check_text(text: str, what: str) -> None:
-    """Raises `DataError` where a person's words are none, or too many."""
+    """Raise `DataError` if a text is empty or too long."""
     if not text.strip():
         raise DataError(f"The {what} is empty.", fix="Type something.")
     if len(text) > MAX_TEXT:
@@ -430,8 +444,25 @@ def check_text(text: str, what: str) -> None:
 
 
 def _seed(held: ChatSettings, again: int) -> int:
-    """The chat's seed, and others for answers that are drawn again."""
+    """Return the chat's seed, or a derived one for the n-th alternative."""
     return held.sampling.seed if again == 0 else derive_seed(held.sampling.seed, "again", again)
+
+
+def _shared_fields(
+    held: ChatSettings, found: ResolvedCheckpoints, chat: int, speaker: str, seed: int
+) -> dict[str, Any]:
+    """Return the common fields of a checkpoint's requests."""
+    model, source = found[speaker]
+    sampling = held.sampling
+    return {
+        "model": model,
+        "source": source,
+        "max_tokens": sampling.max_new_tokens,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "seed": seed,
+        "prompt_cache_key": f"chat-{chat}-{speaker}",
+    }
 
 
 def _number(text: str, default: float) -> float:

@@ -1,8 +1,8 @@
-"""What a message answers: the tree of a conversation, read backwards.
+"""Message tree of a chat.
 
-A conversation is a spine of user messages, each the child of the one before it; the answers of the speakers hang on the
-user message they answer, and `detail.after` of the next user message says which of them it goes on from. A played task
-is a plain chain for each speaker: problem, attempt, hint, attempt, hint …
+In a conversation, each user message is the child of the previous one. The responses of the checkpoints are children of
+the user message, and `detail.after` of the next user message names the responses that it continues. An interactive
+task is one chain per checkpoint: prompt, attempt, hint, attempt, hint …
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jobs.tables import ChatMessage
+from jobs.db.models import ChatMessage
 from rl2f_core.errors import DataError
 from rl2f_core.types import Hint, Turn
 
@@ -18,67 +18,66 @@ Messages = Mapping[int, ChatMessage]
 
 
 def by_id(messages: Sequence[ChatMessage]) -> dict[int, ChatMessage]:
-    """Messages by their number."""
+    """Return the messages by id."""
     return {m.id: m for m in messages if m.id is not None}
 
 
 def answers_to(messages: Messages, parent: int, speaker: str) -> list[ChatMessage]:
-    """The answers of one speaker to a message, oldest first: regenerated and edited ones beside the first."""
-    return [m for m in messages.values() if m.parent == parent and m.role == "assistant" and m.speaker == speaker]
+    """Return the responses of a checkpoint to a message, oldest first, with regenerated and edited ones."""
+    return [m for m in messages.values() if m.parent == parent and m.role == "assistant" and m.checkpoint == speaker]
 
 
-def usable(message: ChatMessage) -> bool:
-    """Whether a conversation can go on from an answer."""
+def can_continue(message: ChatMessage) -> bool:
+    """Return whether a conversation can continue a message."""
     return message.role == "assistant" and message.status in ("done", "stopped")
 
 
 def newest(messages: Messages, parent: int, speaker: str) -> ChatMessage | None:
-    """The last answer of a speaker from which a conversation can go on."""
-    found = [m for m in answers_to(messages, parent, speaker) if usable(m)]
-    return found[-1] if found else None
+    """Return the last response of a checkpoint that can be continued."""
+    return next((m for m in reversed(answers_to(messages, parent, speaker)) if can_continue(m)), None)
 
 
 def conversation(messages: Messages, user: ChatMessage, speaker: str) -> list[ChatMessage]:
-    """What `speaker` has before it when it answers `user`: user, assistant, user … with `user` last.
+    """Return the prompt of `speaker` for a response to `user`: user, assistant, user … with `user` last.
 
-    A speaker that was not there before takes over the words of the first one that was.
+    A checkpoint that was added later continues the responses of the first one before.
     """
     chain = [user]
     while chain[-1].parent is not None:
         after: dict[str, int] = chain[-1].detail.get("after", {})
         number = after.get(speaker, next(iter(after.values()), None))
-        said = messages.get(number) if number is not None else None
-        if said is None or said.parent is None or said.parent not in messages:
+        response = messages.get(number) if number is not None else None
+        if response is None or response.parent is None or response.parent not in messages:
             raise DataError("The conversation is broken before this message.", value=chain[-1].id)
-        speaker = said.speaker
-        chain += [said, messages[said.parent]]
+        speaker = response.checkpoint
+        chain += [response, messages[response.parent]]
     return chain[::-1]
 
 
 def chain(messages: Messages, leaf: ChatMessage) -> list[ChatMessage]:
-    """A played dialogue from its problem to `leaf`."""
-    found = [leaf]
-    while (parent := found[-1].parent) is not None:
-        if parent not in messages or len(found) > len(messages):
-            raise DataError("The dialogue is broken before this message.", value=found[-1].id)
-        found.append(messages[parent])
-    return found[::-1]
+    """Return the messages of an interactive task from its prompt to `leaf`."""
+    path = [leaf]
+    while (parent := path[-1].parent) is not None:
+        if parent not in messages or len(path) > len(messages):
+            raise DataError("The dialogue is broken before this message.", value=path[-1].id)
+        path.append(messages[parent])
+    return path[::-1]
 
 
 def turns(played: Sequence[ChatMessage]) -> list[Turn]:
-    """The turns of a played dialogue, from `chain`; the last has no hint where none was given."""
-    found: list[Turn] = []
+    """Return the turns of an interactive task from its `chain`; the last one may have no hint."""
+    result: list[Turn] = []
     for message in played:
         if message.role == "assistant":
-            found.append(Turn.model_validate(message.detail["turn"]))
+            result.append(Turn.model_validate(message.detail["turn"]))
         elif message.role == "teacher":
             hint = Hint.model_validate(message.detail["hint"])
-            found[-1] = found[-1].model_copy(update={"hint": hint})
-    return found
+            result[-1] = result[-1].model_copy(update={"hint": hint})
+    return result
 
 
 def shown(message: ChatMessage) -> dict[str, Any]:
-    """A message as the browser gets it: without the tokens, which it does not need."""
+    """Return a message as JSON for the browser, without tokens."""
     heavy = ("token_ids", "logprobs")
     detail = {k: v for k, v in message.detail.items() if k not in heavy}
     if isinstance(turn := detail.get("turn"), dict):

@@ -1,22 +1,22 @@
-"""executors: see `base` for the contract; one module for each place where a run can be worked on."""
+"""Executors start workers: `base` is the contract, one module per location."""
 
 from __future__ import annotations
 
 from jobs.executors.base import Executor
-from jobs.studio import Studio
+from jobs.workspace import Workspace
 from rl2f_core.errors import UnknownNameError
 
 NAMES = ("local", "ray")
 
 
-def make(name: str, studio: Studio) -> Executor:
-    """An executor by its name; raises `UnknownNameError`, or `RunError` where a package for it is missing."""
+def make(name: str, workspace: Workspace) -> Executor:
+    """Create an executor; raises `UnknownNameError`, or `RunError` if a package is missing."""
     if name == "local":
         from jobs.executors.local import Local
 
-        return Local(studio)
+        return Local(workspace)
     if name == "ray":
-        from jobs.executors.ray import Ray
+        from jobs.executors.ray import RayExecutor
 
-        return Ray(studio)
+        return RayExecutor(workspace)
     raise UnknownNameError("There is no such executor.", value=name, known=NAMES)

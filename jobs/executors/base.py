@@ -1,10 +1,8 @@
-"""What the queue asks of a place where runs are worked on.
+"""Contract between the queue and the executors.
 
-An executor starts `python -m jobs.worker FOLDER` where the run's folder is in reach, and can later say of a worker,
-from what stands in the database alone, whether it is alive.  The queue keeps no other tie to a worker: whatever a
-worker has to say lies in the run's folder.
-
-On this machine the studio's slots say what may run at once (`jobs.slots`).  Elsewhere the executor's `room` does.
+An executor starts `python -m jobs.worker FOLDER` on a machine that can access the run directory. Later it tells from a
+`WorkerHandle`, which the database stores, whether that worker is alive. All other communication uses files in the run
+directory (`jobs.worker.status_files`).
 """
 
 from __future__ import annotations
@@ -16,61 +14,54 @@ from typing import ClassVar, Protocol
 
 from rl2f_core.errors import RunError
 
-SESSION = "RL2F_SESSION"
-"""Environment variable: how often a worker was started for the run. The worker's records carry it, so that those of
-an earlier session are not taken for its own."""
-PLACE = "RL2F_PLACE"
-"""Environment variable: where the worker is, as in `Handle.place`."""
-LEASH = "RL2F_LEASH"
-"""Environment variable: the id of the process that the worker must not outlive, where there is one."""
 
-
-class NoRoomError(RunError):
-    """What was free a moment ago is taken: the run waits on."""
+class InsufficientCapacityError(RunError):
+    """The capacity was taken meanwhile; the run keeps waiting."""
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
-    """What to start."""
+class LaunchSpec:
+    """Parameters of a worker's start."""
 
     folder: Path
-    """The run's folder."""
+    """Run directory."""
     log: Path
-    """Gets standard output and standard error, appended."""
+    """File to which standard output and standard error are appended."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables to set beside those of this process."""
+    """Variables in addition to those of this process."""
     slot: str = ""
-    """The slot that the run was given, by name."""
+    """Name of the run's slot."""
 
 
 @dataclass(frozen=True, slots=True)
-class Handle:
-    """A worker, by what survives the death of the server."""
+class WorkerHandle:
+    """Identity of a worker that outlives the server."""
 
     pid: int
+    """0 if the executor does not know it yet; then the worker's progress file has it."""
     started: float
-    """When the process began, seconds since 1970: a reused pid has another."""
+    """Start time of the process, seconds since 1970; tells a reused pid apart."""
     folder: str
-    """The run's folder, as the worker was given it."""
-    place: str = ""
-    """Where it is, as `NAME:…` in the words of the executor of that name; empty on this machine."""
+    """Run directory as passed to the worker."""
+    location: str = ""
+    """`EXECUTOR:…` in that executor's format; empty on this machine."""
 
     @property
     def executor(self) -> str:
-        """The name of the executor that started it."""
-        return executor_of(self.place)
+        """Name of the executor that started the worker."""
+        return executor_of(self.location)
 
 
-def executor_of(place: str) -> str:
-    """The executor that a place, or a slot elsewhere, is of."""
-    return place.partition(":")[0] or "local"
+def executor_of(location: str) -> str:
+    """Return the executor's name of a location or of a remote slot."""
+    return location.partition(":")[0] or "local"
 
 
-class Room(Protocol):
-    """What is free elsewhere at one moment."""
+class Capacity(Protocol):
+    """Free resources of an executor at one moment."""
 
-    def take(self, config: str) -> tuple[str | None, str]:
-        """Take what a run needs.
+    def reserve(self, config: str) -> tuple[str | None, str]:
+        """Reserve the resources of a run.
 
         Args:
             config: Its YAML.
@@ -81,39 +72,39 @@ class Room(Protocol):
 
 
 class Executor(Protocol):
-    """A place where runs are worked on."""
+    """Starts and ends workers at one location."""
 
     name: ClassVar[str]
-    """What `rl2f serve --executor` calls it."""
+    """Value of `rl2f serve --executor`."""
 
-    def room(self) -> Room | None:
-        """What is free there; None where the studio's slots decide. Never raises: a room may have no place at all."""
+    def capacity(self) -> Capacity | None:
+        """Return the free resources; None if `jobs.queue.slots` limits the runs. Never raises."""
         ...
 
-    def described(self) -> str:
-        """Where runs go and what is there, or why nothing can, in a sentence; empty for this machine."""
+    def describe(self) -> str:
+        """Describe the location, or why nothing can start there; empty for this machine."""
         ...
 
-    def start(self, launch: Launch) -> Handle:
-        """Start a worker; raises `RunError` where it cannot be started, `NoRoomError` where it has to wait."""
+    def start(self, launch: LaunchSpec) -> WorkerHandle:
+        """Start a worker; raises `RunError`, or `InsufficientCapacityError` if the run has to wait."""
         ...
 
-    def alive(self, handle: Handle) -> bool:
-        """Whether this very worker still runs. A zombie does not."""
+    def alive(self, handle: WorkerHandle) -> bool:
+        """Return whether this worker is running. A zombie is not."""
         ...
 
-    def stop(self, handle: Handle) -> None:
-        """Ask the worker to stop after its step; nothing happens where it is gone."""
+    def stop(self, handle: WorkerHandle) -> None:
+        """Ask the worker to stop after its step; does nothing if it is dead."""
         ...
 
-    def kill(self, handle: Handle) -> None:
-        """End the worker and all it started, at once."""
+    def kill(self, handle: WorkerHandle) -> None:
+        """End the worker and its child processes immediately."""
         ...
 
-    def clean(self, handle: Handle) -> None:
-        """End what a dead worker has left running."""
+    def clean(self, handle: WorkerHandle) -> None:
+        """End the remaining processes of a dead worker."""
         ...
 
-    def exit_code(self, handle: Handle) -> int | None:
-        """The worker's exit code (negative: minus the signal), where this process started it and it has ended."""
+    def exit_code(self, handle: WorkerHandle) -> int | None:
+        """Return the exit code (negative: minus the signal) of an ended worker that this process started."""
         ...

@@ -1,4 +1,4 @@
-"""Workers on this machine: each a process in a session of its own, with a log file and no tie to the server."""
+"""Workers on this machine: each is a process in its own session, with a log file, independent of the server."""
 
 from __future__ import annotations
 
@@ -8,50 +8,49 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import ClassVar
 
 import psutil
 
-from jobs.executors.base import Handle, Launch
-from jobs.studio import Studio
+from jobs.executors.base import LaunchSpec, WorkerHandle
+from jobs.workspace import Workspace
 from rl2f_core.errors import RunError
+from rl2f_core.paths import ROOT
 
 WORKER = (sys.executable, "-m", "jobs.worker")
-SAME_START = 1.0
-"""Seconds by which two readings of a process's start may differ: the kernel counts in ticks."""
-KILL_SECONDS = 5.0
-"""How long a killed process may take to be gone."""
+START_TOLERANCE_SECONDS = 1.0
+"""Tolerance of two readings of a process's start time: the kernel counts in ticks."""
+KILL_TIMEOUT_SECONDS = 5.0
+"""Maximum wait for a killed process."""
 
 _children: dict[int, subprocess.Popen[bytes]] = {}
-"""Workers that this process started: to be waited for, or they stay zombies."""
+"""Workers that this process started; unless it waits for them they remain zombies."""
 
 
 class Local:
-    """Starts workers as processes.
+    """Start workers as processes.
 
     Args:
-        studio: Named to the worker in `RL2F_STUDIO`.
-        command: What is started; the run's folder is added as its last argument.
+        workspace: Passed to the worker in `RL2F_WORKSPACE`.
+        command: Command to start; the run directory is appended.
     """
 
     name: ClassVar[str] = "local"
 
-    def __init__(self, studio: Studio, command: Sequence[str] = WORKER) -> None:
-        self.studio, self.command = studio, tuple(command)
+    def __init__(self, workspace: Workspace, command: Sequence[str] = WORKER) -> None:
+        self.workspace, self.command = workspace, tuple(command)
 
-    def room(self) -> None:
-        """The studio's slots decide."""
+    def capacity(self) -> None:
+        """Leave the limit to the workspace's slots."""
 
-    def described(self) -> str:
-        """Nothing to say: runs are worked on here."""
+    def describe(self) -> str:
+        """Return an empty description."""
         return ""
 
-    def start(self, launch: Launch) -> Handle:
-        """Start a worker that outlives this process; raises `RunError` where it cannot be started."""
-        packages = str(Path(__file__).resolve().parents[2])
-        path = os.pathsep.join(filter(None, (packages, os.environ.get("PYTHONPATH"))))
-        own = {"RL2F_STUDIO": str(self.studio.root), "PYTHONUNBUFFERED": "1", "PYTHONPATH": path}
+    def start(self, launch: LaunchSpec) -> WorkerHandle:
+        """Start a worker that outlives this process; raises `RunError` if that fails."""
+        path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+        variables = {"RL2F_WORKSPACE": str(self.workspace.root), "PYTHONUNBUFFERED": "1", "PYTHONPATH": path}
         try:
             with open(launch.log, "ab") as log, _term_blocked():
                 child = subprocess.Popen(
@@ -60,30 +59,30 @@ class Local:
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
-                    env={**os.environ, **own, **launch.environment},
+                    env={**os.environ, **variables, **launch.environment},
                 )
         except OSError as error:
             raise RunError(f"The worker cannot be started: {error}.", value=str(launch.folder)) from error
         _children[child.pid] = child
         try:
             started = psutil.Process(child.pid).create_time()
-        except psutil.Error:  # it is gone already, and waits to be reaped
+        except psutil.Error:  # it has ended already
             started = 0.0
-        return Handle(child.pid, started, str(launch.folder))
+        return WorkerHandle(child.pid, started, str(launch.folder))
 
-    def alive(self, handle: Handle) -> bool:
-        """Whether this very worker still runs; one that has ended is reaped on the way."""
+    def alive(self, handle: WorkerHandle) -> bool:
+        """Return whether this worker is running; reaps it if it has ended."""
         return self._process(handle) is not None
 
-    def stop(self, handle: Handle) -> None:
-        """SIGTERM: the worker ends after its step."""
+    def stop(self, handle: WorkerHandle) -> None:
+        """Send SIGTERM: the worker ends after its step."""
         process = self._process(handle)
         if process is not None:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.send_signal(signal.SIGTERM)
 
-    def kill(self, handle: Handle) -> None:
-        """SIGKILL to the worker, its group, and whatever descends from it; returns when they are gone."""
+    def kill(self, handle: WorkerHandle) -> None:
+        """Send SIGKILL to the worker, its group and its descendants, and wait for their end."""
         process = self._process(handle)
         if process is None:
             return
@@ -93,44 +92,44 @@ class Local:
             for member in family:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     member.kill()
-            _reap(handle.pid, KILL_SECONDS)
-            psutil.wait_procs(family, KILL_SECONDS)
+            _reap(handle.pid, KILL_TIMEOUT_SECONDS)
+            psutil.wait_procs(family, KILL_TIMEOUT_SECONDS)
 
-    def clean(self, handle: Handle) -> None:
-        """SIGKILL to what a dead worker has left in its group.
+    def clean(self, handle: WorkerHandle) -> None:
+        """Send SIGKILL to the remaining group of a dead worker.
 
-        A process id is not given away while a group still goes by it; where another has it, the group was empty.
+        The kernel does not reuse a process id while its group exists: if another process has it, the group is empty.
         """
         try:
-            ours = _ended(psutil.Process(handle.pid)) and _same_start(handle)
+            is_same = _has_ended(psutil.Process(handle.pid)) and _has_same_start(handle)
         except psutil.NoSuchProcess:
-            ours = True
-        if ours:
+            is_same = True
+        if is_same:
             _kill_group(handle.pid)
             _children.pop(handle.pid, None)
 
-    def exit_code(self, handle: Handle) -> int | None:
-        """The exit code of a worker that this process started, once it has ended."""
+    def exit_code(self, handle: WorkerHandle) -> int | None:
+        """Return the exit code of an ended worker that this process started."""
         child = _children.get(handle.pid)
         return None if child is None else child.poll()
 
-    def _process(self, handle: Handle) -> psutil.Process | None:
-        """The living process, or None where it ended, is a zombie, or has lost its id to another."""
+    def _process(self, handle: WorkerHandle) -> psutil.Process | None:
+        """Return the living process; None if it ended, is a zombie, or another process has its id."""
         try:
             process = psutil.Process(handle.pid)
-            same = _same_start(handle)
-            if _ended(process):
-                if same:
+            is_same = _has_same_start(handle)
+            if _has_ended(process):
+                if is_same:
                     _reap(handle.pid)
                 return None
-            # The system's clock may have been set since: then the command still tells.
-            return process if same or process.cmdline()[-1:] == [handle.folder] else None
+            # After a change of the system clock the start times differ, but the command identifies the worker.
+            return process if is_same or process.cmdline()[-1:] == [handle.folder] else None
         except psutil.NoSuchProcess:
             return None
 
 
-def _ended(process: psutil.Process) -> bool:
-    """Whether a process is a zombie without threads: until they are gone too, it holds its files and locks."""
+def _has_ended(process: psutil.Process) -> bool:
+    """Return whether a process is a zombie without threads: remaining threads hold its files and locks."""
     if process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
         return False
     try:
@@ -139,13 +138,13 @@ def _ended(process: psutil.Process) -> bool:
         return True
 
 
-def _same_start(handle: Handle) -> bool:
-    return abs(psutil.Process(handle.pid).create_time() - handle.started) <= SAME_START
+def _has_same_start(handle: WorkerHandle) -> bool:
+    return abs(psutil.Process(handle.pid).create_time() - handle.started) <= START_TOLERANCE_SECONDS
 
 
 @contextlib.contextmanager
 def _term_blocked() -> Iterator[None]:
-    """A process started meanwhile holds SIGTERM back until it says that it can take it: none is lost, none kills it."""
+    """Block SIGTERM in processes started inside, until they unblock it: an early signal is neither lost nor fatal."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
         yield
@@ -160,10 +159,10 @@ def _kill_group(pid: int) -> None:
 
 
 def _reap(pid: int, seconds: float = 0.0) -> None:
-    """Take the exit code of a child of ours, so that it is no zombie; wait for it up to `seconds`."""
+    """Collect the exit code of a child, waiting at most `seconds`."""
     child = _children.get(pid)
     if child is None:
-        with contextlib.suppress(ChildProcessError):  # init's child, not ours
+        with contextlib.suppress(ChildProcessError):  # not a child of this process
             os.waitpid(pid, os.WNOHANG)
         return
     with contextlib.suppress(subprocess.TimeoutExpired):

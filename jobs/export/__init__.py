@@ -1,7 +1,7 @@
 """Export of leak-labelled dialogues as data sets.
 
     records.py    one dialogue with its hints, findings and labels, whatever it was read from
-    sources.py    where records come from: the studio's database, or a run's folder
+    sources.py    where records come from: the workspace's database, or a run's folder
     labels.py     which label counts where people and detectors differ
     rows.py       pure functions from a record to the rows of each data set type
     pairs.py      leak-free against leaking hints of one task, gathered on disk

@@ -11,7 +11,7 @@ from jobs.export.formats import FORMATS
 SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
 SOURCES = {
     "both": "people's labels, and the detectors' where no person decided",
-    "people": "people's labels alone",
+    "human": "people's labels alone",
     "detector": "the detectors' findings alone",
 }
 
@@ -106,9 +106,9 @@ def _load(manifest: dict[str, Any]) -> str:
 def _labels(manifest: dict[str, Any]) -> str:
     settings, labels = manifest["settings"], manifest["labels"]
     whose = SOURCES[settings["labels"]]
-    by = f", of {_plain(settings['labeller'])} only" if settings["labeller"] else ""
+    by = f", of {_plain(settings['annotator'])} only" if settings["annotator"] else ""
     rows = ["| whose | leak | no leak |", "|---|---:|---:|"]
-    for source in ("people", "detector"):
+    for source in ("human", "detector"):
         found = labels[source]
         rows.append(f"| {source} | {found.get('leak', 0):,} | {found.get('no_leak', 0):,} |")
     without = ", ".join(f"{count:,} {why}" for why, count in labels["without"].items()) or "none"

@@ -58,7 +58,14 @@ _STRUCTS = {
     "message": {"role": "string", "content": "string"},
     "verdict": {"correct": "bool", "score": "float", "parsed": "string", "parsable": "bool", "well_formed": "bool"},
     "term": {"turn": "int", "name": "string", "score": "float", "weight": "float"},
-    "leak": {"state": "string", "tier": "string", "start": "int", "end": "int", "share": "float", "action": "string"},
+    "leak": {
+        "state": "string",
+        "detector": "string",
+        "start": "int",
+        "end": "int",
+        "answer_fraction": "float",
+        "action": "string",
+    },
 }
 
 FORMATS: dict[FormatName, Format] = {
@@ -76,14 +83,14 @@ FORMATS: dict[FormatName, Format] = {
                 "labels": ("list bool", "true: the step's hint gives nothing away"),
                 **_ORIGIN,
                 "turns": ("list int", "0-based turn of each step's hint"),
-                "sources": ("list string", "whose label it is: people or detector"),
+                "sources": ("list string", "whose label it is: human or detector"),
             },
         ),
         Format(
             "unpaired_preference",
             "Unpaired preference",
             "One row a hint, good or leaking. For KTOTrainer.",
-            "One row a labelled hint, from the teacher's side: the prompt ends with the attempt, the completion is the "
+            "One row a labeled hint, from the teacher's side: the prompt ends with the attempt, the completion is the "
             "hint as the teacher wrote it. For TRL's `KTOTrainer`.",
             {
                 "prompt": ("list message", "what a teacher reads"),
@@ -91,7 +98,7 @@ FORMATS: dict[FormatName, Format] = {
                 "label": ("bool", "true: the hint gives nothing away"),
                 **_ORIGIN,
                 "turn": ("int", "0-based turn"),
-                "source": ("string", "whose label it is: people or detector"),
+                "source": ("string", "whose label it is: human or detector"),
                 "teacher": ("string", "registered name of the teacher"),
                 "teacher_prompt": ("string", "name@version of a model teacher's prompt template; empty: no model"),
             },
@@ -132,7 +139,7 @@ FORMATS: dict[FormatName, Format] = {
                 "stage": ("string", "stage of the run"),
                 "step": ("int", "training step, 1-based; 0 outside training"),
                 "checkpoint": ("string", "which checkpoint spoke, in an evaluation"),
-                "control": (
+                "condition": (
                     "string",
                     "under which control, in an evaluation; in a distillation what became of the answer",
                 ),
@@ -140,7 +147,7 @@ FORMATS: dict[FormatName, Format] = {
                 "index": ("int", "position in the group"),
                 "policy": ("string", "name and version of the student's weights"),
                 "seed": ("int", "of the sampling"),
-                "stop": ("string", "why the dialogue ended"),
+                "stop_reason": ("string", "why the dialogue ended"),
                 "solved_at": ("int", "1-based turn of the right answer; 0: never"),
                 "segment": ("int", "0 but where the student began afresh after each attempt"),
                 "turns": ("list int", "0-based turns; the lists below have an entry for each"),
@@ -155,9 +162,9 @@ FORMATS: dict[FormatName, Format] = {
                 "hint_labels": ("list string", "leak, no_leak, or empty: nobody decided"),
                 "label_sources": (
                     "list string",
-                    "people or detector; for no label why: unsure, disputed or unlabelled",
+                    "human or detector; for no label why: unsure, disputed or unlabeled",
                 ),
-                "people": ("list string", "all labels of people as JSON: labeller, label, span, note, blind"),
+                "human_labels": ("list string", "all human labels as JSON: annotator, label, span, note, blind"),
             },
         ),
         Format(

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from jobs.export.records import Record, Step
-from jobs.export.rows import Decisions, bare_prompt, origin, reply, teacher_prompt
+from jobs.export.export_records import ExportRecord, ExportTurn
+from jobs.export.row_builders import Decisions, bare_prompt, origin, reply, teacher_prompt
 
 Match = Literal["history", "attempt", "task"]
 MATCHES: tuple[Match, ...] = ("history", "attempt", "task")
@@ -49,7 +49,7 @@ class PairFinder:
         self._seed, self._per_leak, self._privileged = seed, per_leak, privileged
         self._levels = MATCHES[: MATCHES.index(loosest) + 1]
 
-    def add(self, record: Record, decisions: Decisions) -> None:
+    def add(self, record: ExportRecord, decisions: Decisions) -> None:
         """Gather the decided hints of a dialogue. The same hint on the same history counts once."""
         for step, decision in zip(record.steps, decisions, strict=True):
             if decision is None or decision.leaks is None:
@@ -78,7 +78,7 @@ class PairFinder:
                 (*row, json.dumps(prompts, ensure_ascii=False)),
             )
 
-    def _history(self, record: Record, step: Step) -> bytes:
+    def _history(self, record: ExportRecord, step: ExportTurn) -> bytes:
         return _digest(json.dumps(teacher_prompt(record, step.index), ensure_ascii=False))
 
     def rows(self) -> Iterator[dict[str, Any]]:

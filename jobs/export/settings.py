@@ -8,8 +8,9 @@ from pydantic import Field, field_validator, model_validator
 
 from jobs.export.formats import FileType, FormatName
 from jobs.export.pairs import Match
-from rl2f_core.config import BaseConfig
-from rl2f_core.events import DialogueEvent
+from rl2f_core.config.fields import BaseConfig
+from rl2f_core.errors import FieldValueError
+from rl2f_core.run.events import DialogueEvent
 
 
 class ExportFilter(BaseConfig):
@@ -25,23 +26,23 @@ class ExportFilter(BaseConfig):
     """Up to and with this training step."""
     checkpoint: str = ""
     """Only this checkpoint of an evaluation, e.g. `rl2f@20`."""
-    control: str = ""
+    condition: str = ""
     """Only this control of an evaluation, e.g. `hints`; of a distillation `kept`, what its data set holds."""
     without_controls: bool = False
     """Leave out controls other than `hints`: their hints are contentless, foreign or misleading, though leak-free."""
-    labelled: bool = False
-    """Only dialogues in which a person labelled a hint."""
+    labeled_only: bool = False
+    """Only dialogues in which a person labeled a hint."""
 
-    def takes(self, event: DialogueEvent) -> bool:
+    def matches(self, event: DialogueEvent) -> bool:
         """Whether a dialogue of an event file is taken. No event file holds people's labels."""
-        return not self.labelled and (
+        return not self.labeled_only and (
             (not self.phase or event.phase == self.phase)
             and (not self.stage or event.stage == self.stage)
             and (self.step_from is None or event.step >= self.step_from)
             and (self.step_to is None or event.step <= self.step_to)
             and (not self.checkpoint or event.checkpoint == self.checkpoint)
-            and (not self.control or event.control == self.control)
-            and not (self.without_controls and event.control not in (None, "", "hints", "kept"))
+            and (not self.condition or event.setting == self.condition)
+            and not (self.without_controls and event.setting not in (None, "", "hints", "kept"))
         )
 
     def words(self) -> dict[str, object]:
@@ -58,9 +59,9 @@ class ExportSettings(BaseConfig):
     """Data set types, in TRL's words."""
     files: tuple[FileType, ...] = ("jsonl", "parquet")
     """Each type as JSONL, as Parquet, or both."""
-    labels: Literal["both", "people", "detector"] = "both"
+    labels: Literal["both", "human", "detector"] = "both"
     """Whose label counts: people's, the detectors', or (both) people's and the detectors' where no person decided."""
-    labeller: str = ""
+    annotator: str = ""
     """Only this person's labels; empty for the majority of all."""
     filter: ExportFilter = Field(default_factory=ExportFilter)
     """Which dialogues."""
@@ -80,9 +81,11 @@ class ExportSettings(BaseConfig):
 
     @model_validator(mode="after")
     def _makes_sense(self) -> ExportSettings:
-        if self.labels == "detector" and self.labeller:
-            raise ValueError("labeller has no meaning with labels: detector; choose people or both")
+        if self.labels == "detector" and self.annotator:
+            raise FieldValueError("annotator has no meaning with labels: detector; choose human or both", "annotator")
         steps = self.filter.step_from, self.filter.step_to
         if None not in steps and steps[0] > steps[1]:  # type: ignore[operator]
-            raise ValueError(f"filter.step_from {steps[0]} is after filter.step_to {steps[1]}")
+            raise FieldValueError(
+                f"filter.step_from {steps[0]} is after filter.step_to {steps[1]}", "filter", "step_from"
+            )
         return self

@@ -1,4 +1,4 @@
-"""Where records come from: the studio's database (with what people added), or a run's folder alone."""
+"""Where records come from: the workspace's database (with what people added), or a run's folder alone."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from jobs.export.records import PersonLabel, Record, Step, Voice, from_event, task_key
+from jobs.export.export_records import ExportRecord, ExportTurn, HumanLabel, TaskRenderer, from_event, task_key
 from jobs.export.settings import ExportFilter
-from rl2f_core.config import parse_config
+from rl2f_core.config.loading import parse_config
 from rl2f_core.errors import RL2FError
-from rl2f_core.events import DialogueEvent, read_events
-from rl2f_core.run import RunDir
-from rl2f_core.types import LeakReport, Reward, Task, Verdict
+from rl2f_core.run.directory import RunDir
+from rl2f_core.run.events import DialogueEvent, read_events
+from rl2f_core.types import LeakReport, RewardTerm, Task, Verdict
 
 if TYPE_CHECKING:
-    from jobs.database import Database
-    from jobs.store.dialogues import DialogueView, TurnView
-    from jobs.studio import Studio
-    from jobs.tables import Run
+    from jobs.db.engine import Database
+    from jobs.db.models import Run
+    from jobs.db.queries.dialogues import DialogueView, TurnView
+    from jobs.workspace import Workspace
 
 BATCH = 200
 """Dialogues held in memory at once."""
@@ -28,7 +28,7 @@ BATCH = 200
 class Source(Protocol):
     """The dialogues of one run."""
 
-    people: bool
+    has_human_labels: bool
     """It can hold labels of people."""
 
     def about(self) -> dict[str, Any]:
@@ -39,7 +39,7 @@ class Source(Protocol):
         """Number of dialogues that the filter takes."""
         ...
 
-    def batches(self, filter: ExportFilter, size: int = BATCH) -> Iterator[list[Record]]:
+    def batches(self, filter: ExportFilter, size: int = BATCH) -> Iterator[list[ExportRecord]]:
         """The dialogues in a fixed order, some at a time."""
         ...
 
@@ -47,7 +47,7 @@ class Source(Protocol):
 class FolderSource:
     """A run's folder without a database: findings of the run's own detectors."""
 
-    people = False
+    has_human_labels = False
 
     def __init__(self, path: str | Path) -> None:
         self.run_dir = RunDir.open(path)
@@ -65,11 +65,11 @@ class FolderSource:
         """Number of dialogues that the filter takes; reads the whole file."""
         return sum(1 for _ in self._events(filter))
 
-    def batches(self, filter: ExportFilter, size: int = BATCH) -> Iterator[list[Record]]:
+    def batches(self, filter: ExportFilter, size: int = BATCH) -> Iterator[list[ExportRecord]]:
         """In the order of the event file; an event that stands there twice counts once."""
-        voice = Voice.of(self.config)
+        voice = TaskRenderer.of(self.config)
         run_name = getattr(self.config, "name", self.name)
-        batch: list[Record] = []
+        batch: list[ExportRecord] = []
         seen: set[str] = set()
         for event in self._events(filter):
             if event.id in seen:
@@ -86,18 +86,18 @@ class FolderSource:
         if not self.run_dir.events_path.exists():
             return
         for event in read_events(self.run_dir.events_path):
-            if isinstance(event, DialogueEvent) and filter.takes(event):
+            if isinstance(event, DialogueEvent) and filter.matches(event):
                 yield event
 
 
-class StudioSource:
-    """A run of the studio: what was ingested, with the labels of people."""
+class WorkspaceSource:
+    """A run of the workspace: what was ingested, with the labels of people."""
 
-    people = True
+    has_human_labels = True
 
-    def __init__(self, db: Database, studio: Studio, run: Run) -> None:
+    def __init__(self, db: Database, workspace: Workspace, run: Run) -> None:
         self.db, self.run = db, run
-        self.run_dir = RunDir(studio.folder(run.folder))
+        self.run_dir = RunDir(workspace.folder(run.folder))
         try:
             import yaml
 
@@ -111,27 +111,27 @@ class StudioSource:
 
     def count(self, filter: ExportFilter) -> int:
         """Number of dialogues that the filter takes."""
-        from jobs.store import exports
+        from jobs.db.queries import export_dialogues
 
-        return exports.count(self.db, self.run.id or 0, **filter.model_dump())
+        return export_dialogues.count(self.db, self.run.id or 0, **filter.model_dump())
 
-    def batches(self, filter: ExportFilter, size: int = BATCH) -> Iterator[list[Record]]:
+    def batches(self, filter: ExportFilter, size: int = BATCH) -> Iterator[list[ExportRecord]]:
         """In the order of ingestion, each batch in a short transaction of its own."""
-        from jobs.store import exports
+        from jobs.db.queries import export_dialogues
 
-        voice = Voice.of(self.config)
+        voice = TaskRenderer.of(self.config)
         after = 0
         while True:
-            views = exports.views(self.db, self.run.id or 0, after=after, limit=size, **filter.model_dump())
+            views = export_dialogues.views(self.db, self.run.id or 0, after=after, limit=size, **filter.model_dump())
             if not views:
                 return
             after = views[-1].row.id or 0
             yield [from_view(view, self.run, voice) for view in views]
 
 
-def from_view(view: DialogueView, run: Run, voice: Voice) -> Record:
+def from_view(view: DialogueView, run: Run, voice: TaskRenderer) -> ExportRecord:
     """A record from what the store says of a dialogue."""
-    row, problem = view.row, view.problem
+    row, problem = view.row, view.task
     task = Task.model_construct(
         id=problem.task,
         environment=problem.environment,
@@ -140,11 +140,11 @@ def from_view(view: DialogueView, run: Run, voice: Voice) -> Record:
         public=problem.public,
         privileged=problem.privileged,
     )
-    words, answer = voice.words(task)
-    return Record(
+    words, answer = voice.render(task)
+    return ExportRecord(
         run=str(row.run_id),
         run_name=run.name,
-        dialogue=row.event,
+        dialogue=row.event_id,
         task=problem.task,
         task_key=task_key(problem.environment, problem.public, problem.privileged),
         environment=problem.environment,
@@ -154,12 +154,12 @@ def from_view(view: DialogueView, run: Run, voice: Voice) -> Record:
         stage=row.stage,
         step=row.step,
         checkpoint=row.checkpoint or "",
-        control=row.control or "",
+        condition=row.condition or "",
         group=row.group,
         index=row.index,
         policy=row.policy,
         seed=row.seed,
-        stop=row.stop,
+        stop_reason=row.stop_reason,
         system=voice.system,
         problem=words,
         answer=answer,
@@ -167,45 +167,50 @@ def from_view(view: DialogueView, run: Run, voice: Voice) -> Record:
     )
 
 
-def _step(view: TurnView) -> Step:
+def _step(view: TurnView) -> ExportTurn:
     row = view.row
-    return Step(
+    return ExportTurn(
         index=row.index,
         attempt=row.attempt,
         verdict=Verdict.model_validate(row.verdict),
         reward=row.reward,
         terms=tuple(
-            Reward(name=t.name, score=t.score, weight=t.weight) for t in sorted(view.terms, key=lambda t: t.name)
+            RewardTerm(name=t.name, score=t.score, weight=t.weight) for t in sorted(view.terms, key=lambda t: t.name)
         ),
         hint=row.hint,
-        original=row.original,
+        feedback=row.feedback,
         teacher=row.teacher or "",
         source_task=row.source_task or "",
-        prompt=row.prompt or "",
+        prompt_template=row.hint_prompt_template or "",
         error=row.hint_error or "",
         leak=_finding(view),
-        people=tuple(
-            PersonLabel(label.labeller, label.label, label.start, label.end, label.note, label.blind)
-            for label in sorted(view.labels, key=lambda label: label.labeller)
+        human_labels=tuple(
+            HumanLabel(label.annotator, label.label, label.start, label.end, label.note, label.blind)
+            for label in sorted(view.labels, key=lambda label: label.annotator)
         ),
     )
 
 
 def _finding(view: TurnView) -> LeakReport | None:
     """What the run's own detectors said; a detector that was asked again later does not change the record."""
-    if view.row.hint is None or not view.row.checked:
+    if view.row.hint is None or not view.row.leak_checked:
         return None
     for found in view.findings:
         if found.source == "run":
             span = (found.start, found.end) if found.start is not None and found.end is not None else None
             return LeakReport(
-                leaked=view.row.leaked, tier=found.tier, span=span, share=found.share, action=found.action
+                leaked=view.row.leak_found,
+                detector=found.detector,
+                span=span,
+                answer_fraction=found.answer_fraction,
+                action=found.action,
             )
-    return LeakReport(leaked=view.row.leaked)
+    return LeakReport(leaked=view.row.leak_found)
 
 
 def _about(run: str, name: str, config: Any, meta: dict[str, Any]) -> dict[str, Any]:
-    environment = getattr(config, "environment", None)
+    environment, teacher = getattr(config, "environment", None), getattr(config, "teacher", None)
+    detection = getattr(config, "leak_detection", None)
     return {
         "run": run,
         "name": getattr(config, "name", name),
@@ -213,8 +218,8 @@ def _about(run: str, name: str, config: Any, meta: dict[str, Any]) -> dict[str, 
         "seed": getattr(config, "seed", None),
         "model": Path(config.model.name).name if getattr(config, "model", None) else None,
         "environment": None if environment is None else environment.model_dump(mode="json"),
-        "teacher": getattr(getattr(config, "teacher", None), "type", None),
-        "detectors": [part.type for part in config.leaks.detectors] if hasattr(config, "leaks") else [],
+        "teacher": getattr(teacher, "type", None),
+        "detectors": [] if detection is None else [detector.type for detector in detection.detectors],
         "git": meta.get("git"),
         "packages": meta.get("packages", {}),
     }

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from jobs.export.formats import FileType, Format
-from rl2f_core.run import sha256
+from rl2f_core.run.directory import sha256
 
 ROW_GROUP = 2000
 """Rows held in memory before they are written as one Parquet row group."""

@@ -1,1 +1,1 @@
-"""backends: see the modules in this package."""
+"""Generation and scoring: the backend interface, transformers (`hf`), vLLM (`vllm`), and a fake for tests."""

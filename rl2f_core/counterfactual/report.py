@@ -1,24 +1,23 @@
-"""What a fork or a sample of hints came to: the values that are stored, a Markdown text, and a figure."""
+"""Report of a fork or of hint values: data, Markdown and figure."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
-from rl2f_core.counterfactual.estimate import ArmResult, Outcome, arm_results, worth
-from rl2f_core.evaluation.charts import STYLES, Chart, Panel, Series, Style
-from rl2f_core.evaluation.report import interval_text
-from rl2f_core.evaluation.statistics import Interval, wilson
-from rl2f_core.types import Hint, Value
+from rl2f_core.counterfactual.estimates import ArmResult, Outcome, arm_results, hint_value
+from rl2f_core.evaluation.chart_data import Chart, interval_plot
+from rl2f_core.evaluation.report import interval_text, markdown_rows
+from rl2f_core.stats.intervals import Interval, wilson
+from rl2f_core.types import FrozenModel, Hint
 
-SHOWN = 8
-"""Hints of either end that the Markdown text names."""
-_STYLES: dict[str, Style] = {"as_was": STYLES["hints"], "none": STYLES["resample"]}
+MAX_SHOWN = 8
+"""Number of highest and of lowest hint values in the Markdown text."""
 
 
-class HintResult(Value):
-    """One hint, and what came of the alternatives to it."""
+class HintResult(FrozenModel):
+    """Results of one hint and its alternatives."""
 
     checkpoint: str
     dialogue: str
@@ -26,108 +25,99 @@ class HintResult(Value):
     turn: int
     """0-based."""
     task: str
-    said: dict[str, Hint]
-    """What the student read in each arm."""
+    hints_by_arm: dict[str, Hint]
+    """Hint of each arm."""
     arms: dict[str, Interval]
-    """Share solved of each arm that was played, by its samples."""
-    worth: Interval | None = None
-    """p(solve | the hint) − p(solve | contentless); None where one of the two was not played."""
+    """Solve rate of each arm with samples."""
+    hint_value: Interval | None = None
+    """p(solved | hint) − p(solved | contentless); None if one arm is missing."""
 
 
-class CounterfactualReport(Value):
-    """All of it."""
+class CounterfactualReport(FrozenModel):
+    """Results of a fork or hint value run."""
 
     kind: Literal["fork", "hint_value"]
     title: str
     """Name of the source run."""
     source: str
-    """Name of its folder."""
+    """Name of its run directory."""
     seed: int
     samples: int
     turns: int | None
-    """Attempts after the fork; None is what each dialogue had left."""
-    then: str
-    """Who hinted later on: run, arm or contentless."""
+    """Attempts after the fork; None for the remaining turns of each dialogue."""
+    later_hints: str
+    """Teacher of later turns: run, arm or contentless."""
     arms: tuple[str, ...]
     checkpoints: tuple[str, ...]
     done: int
-    """Dialogues played."""
+    """Finished dialogues."""
     total: int
     failed: int = 0
-    """Dialogues among those played that failed and are left out of every number."""
+    """Failed dialogues, which no estimate includes."""
     results: tuple[ArmResult, ...]
     hints: tuple[HintResult, ...]
 
     def result(self, checkpoint: str, arm: str) -> ArmResult | None:
-        """One row."""
+        """Return one row, or None."""
         return next((r for r in self.results if (r.checkpoint, r.arm) == (checkpoint, arm)), None)
 
     def to_markdown(self) -> str:
-        """Tables and findings."""
+        """Return tables and findings as Markdown."""
         what = "A dialogue" if self.kind == "fork" else f"{len(self.hints)} hints"
-        left = {None: "all attempts that were left", 1: "the next attempt alone"}.get(
-            self.turns, f"{self.turns} attempts"
-        )
-        later = {"run": "the run's teacher", "arm": "the arm's teacher", "contentless": "nobody"}[self.then]
+        left = {None: "all remaining attempts", 1: "only the next attempt"}.get(self.turns, f"{self.turns} attempts")
+        later = {"run": "the run's teacher", "arm": "the arm's teacher", "contentless": "contentless"}[self.later_hints]
         lines = [
             f"# {what} of {self.title} under other hints",
             "",
-            f"{self.samples} samples of each arm with shared seeds, {left}; later hints: {later}. "
-            "Differences are paired, to contentless; brackets are 95 % intervals.",
+            f"{self.samples} samples per arm with shared seeds, {left}; later hints: {later}. "
+            "Differences are paired and relative to contentless; brackets are 95 % intervals.",
             "",
         ]
-        header = ("checkpoint", "arm", "hints", "solved", "difference", "next score", "difference", "right parts kept")
-        lines += _table(header, [_row(r) for r in self.results])
+        header = ("checkpoint", "arm", "hints", "solved", "difference", "next score", "difference", "retained parts")
+        lines += markdown_rows(header, [_row(r) for r in self.results])
         lines += ["", *(f"- {sentence}" for sentence in self.findings())]
         if self.kind == "hint_value":
-            lines += ["", "## The hints that were worth most and least", "", *self._ends()]
+            lines += ["", "## Highest and lowest hint values", "", *self._extremes()]
         return "\n".join(lines) + "\n"
 
     def findings(self) -> list[str]:
-        """A sentence for every difference: does its interval leave 0 out?"""
-        said = []
+        """Return a sentence for every difference, missing arms and failures."""
+        lines = []
         for r in self.results:
             if r.difference is None or r.difference.value is None:
                 continue
-            found = "is not separated from contentless"
-            if r.difference.separated:
-                found = "beats contentless" if r.difference.above(0) else "is worse than contentless"
-            said.append(f"{r.checkpoint}: {r.arm} {found}, {interval_text(r.difference, signed=True)}.")
+            verdict = "is indistinguishable from contentless"
+            if r.difference.excludes_zero:
+                verdict = "beats contentless" if r.difference.above(0) else "is worse than contentless"
+            lines.append(f"{r.checkpoint}: {r.arm} {verdict}, {interval_text(r.difference, signed=True)}.")
         for checkpoint in self.checkpoints:
-            told = [h.said for h in self.hints if h.checkpoint == checkpoint]
+            hints = [h.hints_by_arm for h in self.hints if h.checkpoint == checkpoint]
             for arm in self.arms:
-                errors = [held[arm].error for held in told if arm in held and held[arm].error]
+                errors = [by_arm[arm].error for by_arm in hints if arm in by_arm and by_arm[arm].error]
                 if errors:
-                    missed = f"was not played after {len(errors)} of {len(told)} turns"
-                    said.append(f"{checkpoint}: {arm} {missed}: {errors[0]}")
+                    missing = f"is missing at {len(errors)} of {len(hints)} fork points"
+                    lines.append(f"{checkpoint}: {arm} {missing}: {errors[0]}")
         if self.failed:
-            said.append(f"{self.failed} of {self.done} dialogues failed and are left out.")
-        return said
+            lines.append(f"{self.failed} of {self.done} dialogues failed and are left out.")
+        return lines
 
-    def _ends(self) -> list[str]:
-        held = [h for h in self.hints if h.worth is not None and h.worth.value is not None]
-        held.sort(key=lambda h: -(h.worth.value or 0.0))  # type: ignore[union-attr]
-        shown = held if len(held) <= 2 * SHOWN else [*held[:SHOWN], *held[-SHOWN:]]
-        rows = [(h.checkpoint, h.dialogue, str(h.turn + 1), interval_text(h.worth, True)) for h in shown]
-        return _table(("checkpoint", "dialogue", "turn", "worth"), rows)
+    def _extremes(self) -> list[str]:
+        values = [(h, v) for h in self.hints if (v := h.hint_value) is not None and v.value is not None]
+        values.sort(key=lambda pair: -(pair[1].value or 0.0))
+        shown = values if len(values) <= 2 * MAX_SHOWN else [*values[:MAX_SHOWN], *values[-MAX_SHOWN:]]
+        rows = [(h.checkpoint, h.dialogue, str(h.turn + 1), interval_text(value, True)) for h, value in shown]
+        return markdown_rows(("checkpoint", "dialogue", "turn", "hint value"), rows)
 
 
 def _row(r: ArmResult) -> tuple[str, ...]:
     solved = (interval_text(r.solved), interval_text(r.difference, True))
     score = (interval_text(r.score), interval_text(r.score_difference, True))
-    return (r.checkpoint, r.arm, str(r.hints), *solved, *score, interval_text(r.kept))
-
-
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
-
-    return [line(header), "|" + "---|" * len(header), *(line(row) for row in rows)]
+    return (r.checkpoint, r.arm, str(r.hints), *solved, *score, interval_text(r.retained_parts))
 
 
 def build_report(
     outcomes: dict[str, list[Outcome]],
-    said: dict[tuple[str, str, int], dict[str, Hint]],
+    hints_by_arm: dict[tuple[str, str, int], dict[str, Hint]],
     *,
     arms: Sequence[str],
     true: str | None,
@@ -136,38 +126,42 @@ def build_report(
     failed: int = 0,
     **facts: object,
 ) -> CounterfactualReport:
-    """Measure what was played.
+    """Compute the report.
 
     Args:
-        outcomes: By checkpoint.
-        said: By checkpoint, dialogue event and turn: what the student read in each arm.
-        arms: Names, in order.
-        true: The arm that plays the hint as it was, where there is one.
-        baseline: The arm that says nothing of content, where there is one.
-        seed: Of the bootstrap, and named in the report.
-        failed: Dialogues that came to no outcome.
-        facts: The other fields of the report.
+        outcomes: Outcomes by checkpoint.
+        hints_by_arm: Hint of each arm, by checkpoint, dialogue event and turn.
+        arms: Labels in order.
+        true: Label of the arm with the original hint, if any.
+        baseline: Label of the contentless arm, if any.
+        seed: Bootstrap seed.
+        failed: Number of failed dialogues.
+        facts: Other fields of the report.
     """
     results: list[ArmResult] = []
     hints: list[HintResult] = []
-    for checkpoint, held in outcomes.items():
-        results += arm_results(held, checkpoint, arms, baseline or "", seed)
-        values = worth(held, true, baseline) if true is not None and baseline is not None else {}
+    for checkpoint, group in outcomes.items():
+        results += arm_results(group, checkpoint, arms, baseline or "", seed)
+        values = hint_value(group, true, baseline) if true is not None and baseline is not None else {}
         by_origin: dict[tuple[str, int], list[Outcome]] = defaultdict(list)
-        for outcome in held:
+        for outcome in group:
             by_origin[outcome.origin].append(outcome)
-        for (of, event, turn), told in said.items():
+        for (of, event, turn), arm_hints in hints_by_arm.items():
             if of != checkpoint:
                 continue
-            played = by_origin[event, turn]
-            shares = {arm: [o.solved for o in played if o.arm == arm] for arm in arms}
+            branches = by_origin[event, turn]
+            solved = {arm: [o.solved for o in branches if o.arm == arm] for arm in arms}
             hints.append(
                 HintResult(
-                    checkpoint=checkpoint, dialogue=event, turn=turn, task=played[0].task if played else "", said=told,
-                    arms={arm: wilson(sum(s), len(s)) for arm, s in shares.items() if s},
-                    worth=values.get((event, turn)),
+                    checkpoint=checkpoint,
+                    dialogue=event,
+                    turn=turn,
+                    task=branches[0].task if branches else "",
+                    hints_by_arm=arm_hints,
+                    arms={arm: wilson(sum(s), len(s)) for arm, s in solved.items() if s},
+                    hint_value=values.get((event, turn)),
                 )
-            )  # fmt: skip
+            )
     return CounterfactualReport.model_validate(
         {**facts, "seed": seed, "arms": tuple(arms), "checkpoints": tuple(outcomes), "results": results,
          "hints": hints, "failed": failed, "done": failed + sum(map(len, outcomes.values()))}
@@ -175,41 +169,26 @@ def build_report(
 
 
 def chart(report: CounterfactualReport) -> Chart:
-    """Share solved of each arm, and its paired difference to contentless: two panels for each checkpoint."""
-    panels = []
+    """Plot the solve rate of each arm and its paired difference to contentless, per checkpoint."""
+    plots = []
     for checkpoint in report.checkpoints:
         rows = [r for arm in report.arms if (r := report.result(checkpoint, arm)) is not None]
         solved = [(r.arm, r.solved) for r in rows]
         differences = [(r.arm, r.difference) for r in rows if r.difference is not None]
-        panels.append(Panel(f"{checkpoint}: solved", _series(solved), "share", "", "intervals", _span(report, True)))
+        plots.append(interval_plot(f"{checkpoint}: solved", solved, "solve rate", _span(report, True), "share"))
         if differences:
             title = f"{checkpoint}: difference to contentless"
-            panels.append(Panel(title, _series(differences), "share", "", "intervals", _span(report, False)))
-    what = "One hint and its alternatives" if report.kind == "fork" else f"What {_count(report)} hints were worth"
-    after = {None: "all attempts left", 1: "the next attempt"}.get(report.turns, f"{report.turns} attempts")
+            plots.append(interval_plot(title, differences, "share", _span(report, False), "difference"))
+    count = max((r.hints for r in report.results), default=0)
+    what = "One hint and its alternatives" if report.kind == "fork" else f"Value of {count} hints"
+    after = {None: "all remaining attempts", 1: "the next attempt"}.get(report.turns, f"{report.turns} attempts")
     subtitle = f"{report.title}; {report.samples} samples each, {after}; 95\u00a0% intervals"
-    return Chart("solved", what, tuple(panels), subtitle)
-
-
-def _series(rows: Sequence[tuple[str, Interval]]) -> tuple[Series, ...]:
-    return tuple(
-        Series(arm, (cell.value or 0.0,), (0.0,), _style(arm), (cell.low,), (cell.high,), (interval_text(cell),))
-        for arm, cell in rows
-    )
+    return Chart("solved", what, tuple(plots), subtitle)
 
 
 def _span(report: CounterfactualReport, solved: bool) -> tuple[float, float]:
-    """The same axis for all checkpoints, as wide as their intervals."""
+    """Return axis limits for all checkpoints."""
     cells = [r.solved if solved else r.difference for r in report.results]
     ends = [v for c in cells if c is not None for v in (c.low, c.high, c.value) if v is not None]
     low, high = min([0.0 if solved else -0.1, *ends]), max([0.1, *ends])
     return low - 0.02, min(1.0, high) + 0.03
-
-
-def _count(report: CounterfactualReport) -> int:
-    return max((r.hints for r in report.results), default=0)
-
-
-def _style(arm: str) -> Style:
-    kind = arm.split(" ")[0]
-    return _STYLES.get(kind) or STYLES.get(kind) or Style("#6b7fd6", "solid", "diamond")

@@ -1,84 +1,93 @@
-"""`mixture`: several environments in one run; each task belongs to one part, which alone speaks of it.
+"""`mixture`: several environments in one run; each task belongs to one sub-environment, which handles it.
 
-The public half of a task names its part, so that a prompt can be made from it; `Task.environment` is the part's own
-environment.  Parts come in the configured shares, as evenly as can be: any n tasks in a row hold a part of share s
-about n·s times.  Splits are disjoint because each part's are.  Where the parts' system messages differ, each stands
-before its own problems, in the student's message.
+The public data of a task names its sub-environment; `Task.environment` is the sub-environment's registered name.
+Tasks follow the configured weights as evenly as possible: any n consecutive tasks contain about n·w tasks of a
+sub-environment with weight w.  Splits are disjoint because those of each sub-environment are.  If the system messages
+differ, each is prepended to the problems of its sub-environment.
 """
 
 from __future__ import annotations
 
-import random
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Annotated, Any, Literal, TypeVar, cast
 
-from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator
+from pydantic import Field, field_validator
 
 from rl2f_core import registry
-from rl2f_core.components import Component
-from rl2f_core.config import BASIC, BaseConfig
-from rl2f_core.environments.base import Bounds, Environment, Floor
+from rl2f_core.config.components import Component, by_name
+from rl2f_core.config.fields import BASIC_FIELD, BaseConfig, ComponentConfig
+from rl2f_core.environments.base import Environment
+from rl2f_core.environments.capabilities import (
+    Baselines,
+    Demonstrator,
+    LeakVocabulary,
+    MisleadingHints,
+    Perturbations,
+    ScriptedHints,
+    SolveBounds,
+)
 from rl2f_core.errors import DataError
-from rl2f_core.types import Split, Task, Verdict
+from rl2f_core.types import ConstantBaseline, Split, Task, TaskData
 
 KEY = "mixture"
-"""Where the public half of a task names its part."""
+"""Key of the sub-environment's name in a task's public data."""
 SYSTEM = "Answer in the form that each problem asks for."
-_GOLDEN = 11_400_714_819_323_198_485  # 2⁶⁴ / φ, odd: multiples of it modulo 2⁶⁴ spread evenly over any stretch
-
-
-class _Plain(Component):
-    """An environment other than a mixture: parts of parts would say nothing that parts cannot."""
-
-    def narrow(self, value: Any) -> Any:
-        held = value.get("type") if isinstance(value, dict) else getattr(value, "type", value)
-        if held == "mixture":
-            raise ValueError("a part of a mixture cannot be a mixture; name its parts here")
-        return super().narrow(value)
-
-    def names(self) -> list[str]:
-        return [name for name in super().names() if name != "mixture"]
-
-
-_plain = _Plain("environment")
+_GOLDEN = 11_400_714_819_323_198_485  # 2⁶⁴ / φ, odd: multiples of it modulo 2⁶⁴ spread evenly over any range
+_PLAIN = Component(
+    "environment", other_than="mixture", reason="a part of a mixture cannot be a mixture; name its parts here"
+)
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Part(BaseConfig):
     """One of the environments."""
 
-    environment: Annotated[SerializeAsAny[BaseConfig], _plain, BeforeValidator(_plain.narrow)] = Field(
-        json_schema_extra=BASIC
-    )
+    environment: Annotated[ComponentConfig, _PLAIN] = Field(json_schema_extra=BASIC_FIELD)
     """Tasks and verifier."""
-    share: float = Field(1.0, gt=0, json_schema_extra=BASIC)
-    """How many of the tasks it gives, relative to the other parts."""
+    weight: float = Field(1.0, gt=0, json_schema_extra=BASIC_FIELD)
+    """Number of its tasks relative to the other environments."""
     name: str = Field("", pattern=r"^([A-Za-z0-9][A-Za-z0-9_-]{0,31})?$")
-    """What it is called in ids and metrics; by default as its environment. Parts need names of their own."""
+    """Unique name in ids and metrics; the environment's name by default."""
 
     @property
     def label(self) -> str:
         """The name in effect."""
-        return self.name or self.environment.type  # type: ignore[attr-defined, no-any-return]
+        return self.name or self.environment.type
+
+
+def _delegate(method: F) -> F:
+    """Forward a method on a task to the task's sub-environment."""
+
+    def forward(self: Mixture, task: Task, *args: Any, **kwargs: Any) -> Any:
+        sub_environment, local_task = self._local(task)
+        return getattr(sub_environment, method.__name__)(local_task, *args, **kwargs)
+
+    return cast(F, forward)
 
 
 @registry.register("environment")
-class Mixture(Environment):
-    """Delegates everything about a task to the task's part."""
+class Mixture(Perturbations):
+    """Delegates every method on a task to the task's sub-environment.
 
-    class Config(BaseConfig):
-        """The parts and their shares."""
+    An instance has each optional base class of `capabilities` that all its sub-environments have.
+    """
+
+    class Config(ComponentConfig):
+        """The environments and their weights."""
 
         type: Literal["mixture"] = "mixture"
         """Name of the environment."""
-        parts: tuple[Part, ...] = Field(
-            ({"environment": "guess_number"}, {"environment": "secret_code"}),  # type: ignore[arg-type]
-            min_length=2, json_schema_extra=BASIC,
-        )  # fmt: skip
+        environments: tuple[Part, ...] = Field(
+            by_name(({"environment": "guess_number"}, {"environment": "secret_code"})),
+            min_length=2,
+            json_schema_extra=BASIC_FIELD,
+        )
         """The environments that tasks come from."""
 
-        @field_validator("parts")
+        @field_validator("environments")
         @classmethod
-        def _distinct(cls, parts: tuple[Part, ...]) -> tuple[Part, ...]:
+        def _check_labels(cls, parts: tuple[Part, ...]) -> tuple[Part, ...]:
             labels = [part.label for part in parts]
             twice = next((label for label in labels if labels.count(label) > 1), None)
             if twice is not None:
@@ -86,70 +95,78 @@ class Mixture(Environment):
             return parts
 
         def check_run(self, run: Any) -> None:
-            """Refuse what any of the parts refuses in this run. Raises `ValueError`."""
-            for part in self.parts:
+            """Apply the run checks of all environments. Raises `ValueError`."""
+            for part in self.environments:
                 check = getattr(part.environment, "check_run", None)
                 if check is not None:
                     check(run)
 
-    def __init__(self, config: Any) -> None:
+    config: Config
+
+    def __new__(cls, config: Config) -> Mixture:
+        return super().__new__(_with_shared_parts(tuple(kind for kind, _ in cls.members(config))))
+
+    def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self._parts: dict[str, Environment] = {}
-        for part in config.parts:
-            made: Any = registry.get("environment", part.environment.type)
-            self._parts[part.label] = made(part.environment)
-        total = sum(part.share for part in config.parts)
-        self.shares = {part.label: part.share / total for part in config.parts}
-        systems = {part.system() for part in self._parts.values()}
+        self.sub_environments: Mapping[str, Environment] = {
+            part.label: registry.get("environment", part.environment.type)(part.environment)
+            for part in config.environments
+        }
+        total = sum(part.weight for part in config.environments)
+        self.shares = {part.label: part.weight / total for part in config.environments}
+        systems = {part.system_prompt() for part in self.sub_environments.values()}
         self._system = systems.pop() if len(systems) == 1 else None
 
-    @property
-    def parts(self) -> Mapping[str, Environment]:
-        return self._parts
-
     @classmethod
-    def copies_in(cls, config: Any) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(name for kind, part in _kinds(config) for name in kind.copies_in(part)))
+    def members(cls, config: ComponentConfig) -> list[tuple[type[Environment], ComponentConfig]]:
+        assert isinstance(config, Mixture.Config)
+        return [(registry.get("environment", part.environment.type), part.environment) for part in config.environments]
 
-    @classmethod
-    def unsolved_in(cls, config: Any) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(name for kind, part in _kinds(config) for name in kind.unsolved_in(part)))
+    def describe_data(self) -> str:
+        texts = {name: part.describe_data() for name, part in self.sub_environments.items()}
+        return "\n".join(f"{name}: {text}" for name, text in texts.items() if text)
 
-    # -- whose a task is ---------------------------------------------------------------------------------------
-    def part_of(self, task: Task) -> str:
+    # -- tasks and their sub-environments ----------------------------------------------------------------------
+    def sub_environment_of(self, task: Task) -> str:
+        """The name of the task's sub-environment."""
         return self._label(task.public)
 
-    def adopted(self, task: Task) -> Task:
-        """The task as the part of its name has it; else as the first part that is its environment, for a plain run or
-        another mixture may have made it. Raises `DataError` where no part is."""
-        named = self._parts.get(str(task.public.get(KEY)))
-        if named is not None and named.name == task.environment:
-            return task
-        label = next((label for label, part in self._parts.items() if part.name == task.environment), None)
-        if label is None:
-            raise DataError("The task is of no part of this mixture.", value=task.environment, known=list(self._parts))
-        return self._marked(label, task, task.id)
+    def owns_environment(self, environment: str) -> bool:
+        """Whether `Task.environment` may be this name: the mixture's or a sub-environment's."""
+        return environment == self.name or any(part.name == environment for part in self.sub_environments.values())
 
-    def _label(self, public: Mapping[str, Any]) -> str:
+    def adopt_task(self, task: Task) -> Task:
+        """Mark a task with its sub-environment; another run or mixture may have made it.
+
+        A task without a valid mark gets the first sub-environment of its registered name. Raises `DataError` if there
+        is none.
+        """
+        current = self.sub_environments.get(str(task.public.get(KEY)))
+        if current is not None and current.name == task.environment:
+            return task
+        label = next((label for label, part in self.sub_environments.items() if part.name == task.environment), None)
+        if label is None:
+            raise DataError(
+                "The task is of no part of this mixture.", value=task.environment, known=list(self.sub_environments)
+            )
+        return _marked(label, task, task.id)
+
+    def _label(self, public: TaskData) -> str:
         label = public.get(KEY)
-        if label not in self._parts:
-            raise DataError("The task names no part of this mixture.", value=label, known=list(self._parts))
+        if label not in self.sub_environments:
+            raise DataError("The task names no part of this mixture.", value=label, known=list(self.sub_environments))
         return str(label)
 
-    def _own(self, task: Task) -> tuple[Environment, Task]:
-        """The part, and the task as the part made it."""
-        part = self._parts[self._label(task.public)]
+    def _local(self, task: Task) -> tuple[Environment, Task]:
+        """The sub-environment, and the task as it made it."""
+        part = self.sub_environments[self._label(task.public)]
         return part, task.model_copy(update={"public": _unmarked(task.public)})
 
-    def _marked(self, label: str, task: Task, id_: str) -> Task:
-        return task.model_copy(update={"id": id_, "public": {**task.public, KEY: label}})
-
-    # -- tasks -------------------------------------------------------------------------------------------------
     def task(self, split: Split, index: int) -> Task:
-        return self._at(self.label_at(index), split, index)
+        return self._task_at(self.label_at(index), split, index)
 
     def label_at(self, index: int) -> str:
-        """The part of the task at a position of any split."""
+        """The sub-environment of the task at a position of any split."""
         point = ((index + 1) * _GOLDEN) % 2**64 / 2**64
         for label, share in self.shares.items():
             point -= share
@@ -157,149 +174,169 @@ class Mixture(Environment):
                 return label
         return label
 
-    def sibling(self, task: Task, index: int) -> Task:
-        """A task of the same part."""
-        return self._at(self.part_of(task), task.split, index)
+    def similar_task(self, task: Task, index: int) -> Task:
+        """A task of the same sub-environment."""
+        return self._task_at(self.sub_environment_of(task), task.split, index)
 
-    def _at(self, label: str, split: Split, index: int) -> Task:
-        return self._marked(label, self._parts[label].task(split, index), f"{label}/{split}/{index}")
+    def _task_at(self, label: str, split: Split, index: int) -> Task:
+        return _marked(label, self.sub_environments[label].task(split, index), f"{label}/{split}/{index}")
 
     def perturbations(self, task: Task) -> dict[str, Task]:
-        part, own = self._own(task)
-        label = self.part_of(task)
-        return {name: self._marked(label, copy, copy.id) for name, copy in part.perturbations(own).items()}
+        part, local_task = self._local(task)
+        copies = part.perturbations(local_task) if isinstance(part, Perturbations) else {}
+        label = self.sub_environment_of(task)
+        return {name: _marked(label, copy, copy.id) for name, copy in copies.items()}
 
     def canonical(self, task: Task) -> str:
-        """The part's own key below the name of its environment, which two parts may share."""
-        part, own = self._own(task)
-        return f"{part.name}:{part.canonical(own)}"
+        """The sub-environment's key, prefixed with its registered name, which two of them may share."""
+        part, local_task = self._local(task)
+        return f"{part.name}:{part.canonical(local_task)}"
 
     def task_from_gold(self, problem: str, answer: str) -> Task:
-        """The task of the first part that can read it; a part whose system message begins the problem goes first.
+        """The task of the first sub-environment that can parse it, preferring one whose system message the problem has.
 
-        Raises `DataError` where no part can.
+        Raises `DataError` if none can.
         """
-        said: list[str] = []
-        heads = {label: self._head(part) for label, part in self._parts.items()}
-        for label in sorted(self._parts, key=lambda label: not (heads[label] and problem.startswith(heads[label]))):
+        errors: list[str] = []
+        heads = {label: self._head(part) for label, part in self.sub_environments.items()}
+        for label in sorted(heads, key=lambda label: not (heads[label] and problem.startswith(heads[label]))):
             try:
-                made = self._parts[label].task_from_gold(problem.removeprefix(heads[label]), answer)
-                return self._marked(label, made, made.id)
+                task = self.sub_environments[label].task_from_gold(problem.removeprefix(heads[label]), answer)
+                return _marked(label, task, task.id)
             except DataError as error:
-                said.append(f"{label}: {error}")
-        raise DataError(f"No part of the mixture can read it. {' '.join(said)}", value=problem)
+                errors.append(f"{label}: {error}")
+        raise DataError(f"No part of the mixture can read it. {' '.join(errors)}", value=problem)
 
-    # -- the student's side ------------------------------------------------------------------------------------
-    def system(self) -> str:
-        """The parts' system message where they have the same one."""
+    # -- student -----------------------------------------------------------------------------------------------
+    def system_prompt(self) -> str:
+        """The system message that all sub-environments share, or a general one."""
         return SYSTEM if self._system is None else self._system
 
-    def prompt(self, public: dict[str, Any]) -> str:
-        part = self._parts[self._label(public)]
+    def prompt(self, public: TaskData) -> str:
+        part = self.sub_environments[self._label(public)]
         return f"{self._head(part)}{part.prompt(_unmarked(public))}"
 
     def _head(self, part: Environment) -> str:
-        """What stands before a part's problems: its system message, where the parts' differ."""
-        return f"{part.system()}\n\n" if self._system is None and part.system() else ""
+        """The prefix of a sub-environment's problems: its system message, if these differ."""
+        return f"{part.system_prompt()}\n\n" if self._system is None and part.system_prompt() else ""
 
-    # -- the verifier ------------------------------------------------------------------------------------------
-    def answer(self, task: Task) -> str:
-        part, own = self._own(task)
-        return part.answer(own)
+    solution = _delegate(Environment.solution)
 
-    def parse(self, task: Task, text: str) -> str | None:
-        part, own = self._own(task)
-        return part.parse(own, text)
+    # -- verifier ----------------------------------------------------------------------------------------------
+    gold_answer = _delegate(Environment.gold_answer)
+    parse = _delegate(Environment.parse)
+    score_parsed = _delegate(Environment.score_parsed)
+    verify = _delegate(Environment.verify)
+    is_correct_answer = _delegate(Environment.is_correct_answer)
 
-    def judge(self, task: Task, parsed: str) -> Verdict:
-        part, own = self._own(task)
-        return part.judge(own, parsed)
+    def prefetch_verdicts(self, attempts: Sequence[tuple[Task, str]]) -> None:
+        """Prefetch the attempts of each sub-environment together."""
+        for label, part in self.sub_environments.items():
+            batch = [(self._local(task)[1], text) for task, text in attempts if self._label(task.public) == label]
+            if batch:
+                part.prefetch_verdicts(batch)
 
-    def verify(self, task: Task, attempt: str) -> Verdict:
-        part, own = self._own(task)
-        return part.verify(own, attempt)
 
-    def prepare(self, attempts: Sequence[tuple[Task, str]]) -> None:
-        """Each part is told of its own attempts together."""
-        for label, part in self._parts.items():
-            own = [(self._own(task)[1], text) for task, text in attempts if self._label(task.public) == label]
-            if own:
-                part.prepare(own)
+class _MixtureHints(Mixture, ScriptedHints):
+    hint = _delegate(ScriptedHints.hint)
 
-    def accepts(self, task: Task, said: str) -> bool:
-        part, own = self._own(task)
-        return part.accepts(own, said)
 
-    def solution(self, task: Task) -> str | None:
-        part, own = self._own(task)
-        return part.solution(own)
+class _MixtureMisleadingHints(_MixtureHints, MisleadingHints):
+    misleading_hint = _delegate(MisleadingHints.misleading_hint)
 
-    def worked_solution(self, task: Task) -> str | None:
-        part, own = self._own(task)
-        return part.worked_solution(own)
 
-    # -- teacher and imperfect student -------------------------------------------------------------------------
-    def hint(self, task: Task, attempts: Sequence[Verdict], rng: random.Random) -> str:
-        part, own = self._own(task)
-        return part.hint(own, attempts, rng)
+class _MixtureDemonstrator(Mixture, Demonstrator):
+    simulate_attempt = _delegate(Demonstrator.simulate_attempt)
+    worked_solution = _delegate(Demonstrator.worked_solution)
 
-    def misleading_hint(self, task: Task, attempts: Sequence[Verdict], rng: random.Random) -> str:
-        part, own = self._own(task)
-        return part.misleading_hint(own, attempts, rng)
 
-    def imitate(self, task: Task, attempts: Sequence[Verdict], rng: random.Random, *, follow: bool, right: bool) -> str:
-        part, own = self._own(task)
-        return part.imitate(own, attempts, rng, follow=follow, right=right)
+class _MixtureBaselines(Mixture, Baselines):
+    def _baselines(self) -> dict[str, Baselines]:
+        return {label: part for label, part in self.sub_environments.items() if isinstance(part, Baselines)}
 
-    # -- reference lines ---------------------------------------------------------------------------------------
-    def floor(self) -> Floor:
-        """Each part's best constant answer, for a player who sees which part a problem is of: never below the best
-        single answer."""
-        floors = {label: part.floor() for label, part in self._parts.items()}
-        return Floor(
-            "; ".join(f"{label}: {floor.answer}" for label, floor in floors.items()),
-            sum(self.shares[label] * floor.score for label, floor in floors.items()),
+    def constant_baseline(self) -> ConstantBaseline:
+        """The weighted constant baselines of a player who knows each problem's sub-environment.
+
+        Never below the best single constant answer.
+        """
+        baselines = {label: part.constant_baseline() for label, part in self._baselines().items()}
+        return ConstantBaseline(
+            "; ".join(f"{label}: {baseline.answer}" for label, baseline in baselines.items()),
+            sum(self.shares[label] * baseline.score for label, baseline in baselines.items()),
         )
 
-    def bounds(self, turns: int) -> Bounds | None:
-        """The parts' by their shares; None where a part has none."""
-        held = {label: part.bounds(turns) for label, part in self._parts.items()}
-        known = {label: bounds for label, bounds in held.items() if bounds is not None}
-        if len(known) < len(held):
+    def bounds(self, turns: int) -> SolveBounds | None:
+        """The weighted bounds of the sub-environments; None if one has none."""
+        optional = {label: part.bounds(turns) for label, part in self._baselines().items()}
+        known = {label: bounds for label, bounds in optional.items() if bounds is not None}
+        if len(known) < len(optional):
             return None
         copying = [self.shares[label] * bounds.copying for label, bounds in known.items() if bounds.copying is not None]
-        return Bounds(
+        return SolveBounds(
             sum(self.shares[label] * bounds.with_hints for label, bounds in known.items()),
             sum(self.shares[label] * bounds.without_hints for label, bounds in known.items()),
-            sum(copying) if len(copying) == len(held) else None,
+            sum(copying) if len(copying) == len(known) else None,
         )
 
-    # -- for leak detectors ------------------------------------------------------------------------------------
-    def candidates(self, task: Task, text: str) -> list[tuple[int, int, str]]:
-        part, own = self._own(task)
-        return part.candidates(own, text)
 
-    def parts_of(self, task: Task, parsed: str) -> dict[str, str]:
-        part, own = self._own(task)
-        return part.parts_of(own, parsed)
-
-    def told_parts(self, task: Task, text: str) -> list[tuple[int, int, str, str]]:
-        part, own = self._own(task)
-        return part.told_parts(own, text)
-
-    def holds(self, task: Task, parsed: str, answer: str, hint: str) -> bool:
-        part, own = self._own(task)
-        return part.holds(own, parsed, answer, hint)
-
-    def held_parts(self, task: Task, parsed: Sequence[str]) -> set[tuple[str, str]]:
-        part, own = self._own(task)
-        return part.held_parts(own, parsed)
+class _MixtureLeakVocabulary(Mixture, LeakVocabulary):
+    find_answers = _delegate(LeakVocabulary.find_answers)
+    answer_parts = _delegate(LeakVocabulary.answer_parts)
+    stated_parts = _delegate(LeakVocabulary.stated_parts)
+    attempt_contains = _delegate(LeakVocabulary.attempt_contains)
+    student_parts = _delegate(LeakVocabulary.student_parts)
 
 
-def _kinds(config: Any) -> list[tuple[type[Environment], Any]]:
-    """The class and the configuration of each part."""
-    return [(registry.get("environment", part.environment.type), part.environment) for part in config.parts]
+_SHARED: dict[type[Environment], type[Mixture]] = {
+    MisleadingHints: _MixtureMisleadingHints,
+    ScriptedHints: _MixtureHints,
+    Demonstrator: _MixtureDemonstrator,
+    Baselines: _MixtureBaselines,
+    LeakVocabulary: _MixtureLeakVocabulary,
+}
 
 
-def _unmarked(public: Mapping[str, Any]) -> dict[str, Any]:
+@lru_cache
+def _with_shared_parts(kinds: tuple[type[Environment], ...]) -> type[Mixture]:
+    """The subclass of `Mixture` with each optional base class that all `kinds` have."""
+    shared = tuple(mixed for part, mixed in _SHARED.items() if all(issubclass(kind, part) for kind in kinds))
+    return type("Mixture", (*shared, Mixture), {"__module__": __name__})
+
+
+def _marked(label: str, task: Task, task_id: str) -> Task:
+    return task.model_copy(update={"id": task_id, "public": {**task.public, KEY: label}})
+
+
+def _unmarked(public: TaskData) -> TaskData:
     return {key: value for key, value in public.items() if key != KEY}
+
+
+# -- any environment, mixture or not ---------------------------------------------------------------------------------
+def sub_environments(environment: Environment) -> Mapping[str, Environment]:
+    """The environments of a mixture by name; empty for any other environment."""
+    return environment.sub_environments if isinstance(environment, Mixture) else {}
+
+
+def sub_environment_of(environment: Environment, task: Task) -> str:
+    """The name of the sub-environment that a task belongs to; empty if the environment is no mixture."""
+    return environment.sub_environment_of(task) if isinstance(environment, Mixture) else ""
+
+
+def similar_task(environment: Environment, task: Task, index: int) -> Task:
+    """A task of the same split at another position; in a mixture, one of the same sub-environment."""
+    if isinstance(environment, Mixture):
+        return environment.similar_task(task, index)
+    return environment.task(task.split, index)
+
+
+def owns_environment(environment: Environment, name: str) -> bool:
+    """Whether tasks whose `Task.environment` is `name` belong to an environment or to one of its sub-environments."""
+    return environment.owns_environment(name) if isinstance(environment, Mixture) else environment.name == name
+
+
+def adopt_task(environment: Environment, task: Task) -> Task:
+    """Mark a task with its sub-environment, if the environment is a mixture.
+
+    Raises `DataError` if the task belongs to no sub-environment.
+    """
+    return environment.adopt_task(task) if isinstance(environment, Mixture) else task

@@ -1,185 +1,227 @@
-"""What happens to a leaking hint: the one place between a teacher's message and the student (methods.md §9).
+"""Screen hints between teacher and student, and apply the configured action to leaks.
 
 | action | the student reads | the dialogue |
 |---|---|---|
-| flag | what the teacher wrote | goes on |
-| redact | the message with each convicting span replaced by […] | goes on |
-| resample | the first clean message of up to n more, else the contentless hint | goes on |
+| flag | the teacher's message | continues |
+| redact | the message with each flagged span replaced by […] | continues |
+| resample | the first clean message of up to n more, otherwise the contentless hint | continues |
 | drop | nothing | ends |
 
-A message that came with an error is never read by the student, who gets the contentless hint instead, or nothing where
-the teacher's configuration ends the dialogue.
+After a teacher error the student reads the contentless hint, or the dialogue ends if the teacher's configuration
+requires it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from rl2f_core import registry
-from rl2f_core.config import LeaksConfig
+from rl2f_core.config.fields import ComponentConfig
+from rl2f_core.config.leaks import LeaksConfig
 from rl2f_core.environments.base import Environment
-from rl2f_core.leaks.base import LeakDetector, LeakQuery, first_leaks
+from rl2f_core.environments.capabilities import missing_part
+from rl2f_core.leaks.base import LeakDetector, LeakQuery, run_cascade
 from rl2f_core.teachers.base import Feedback, FeedbackRequest
 from rl2f_core.types import Hint, LeakReport, StopReason, Usage
 
 if TYPE_CHECKING:
-    from rl2f_core.backends.pool import Models
+    from rl2f_core.backends.model_pool import ModelPool
 
 Action = Literal["flag", "redact", "resample", "drop"]
-AskAgain = Callable[[Sequence[FeedbackRequest]], list[Feedback]]
-"""`Teacher.feedback`, or anything like it."""
-BLANK = "[…]"
+ResampleFn = Callable[[Sequence[FeedbackRequest]], list[Feedback]]
+"""Requests another batch of messages, such as `Teacher.feedback`."""
+REDACTED = "[…]"
 MAX_REDACTIONS = 100
-"""A message that still leaks after so many is given up."""
+"""Redactions of one message before the contentless hint replaces it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Guarded:
-    """What a wrong attempt is answered with."""
+class ScreenedHint:
+    """A screened hint, and whether the dialogue ends."""
 
     hint: Hint
-    """What the student reads, with the report on what the teacher wrote. Its text is empty where the dialogue ends."""
+    """The hint for the student, with the report on the teacher's message. Its text is empty if the dialogue ends."""
     drop: bool = False
-    """The dialogue ends here, for a leak."""
+    """A leak ends the dialogue."""
     fail: bool = False
-    """The dialogue ends here, since there is no hint."""
+    """A missing hint ends the dialogue."""
     error: str | None = None
-    """Why the teacher had no message, where the hint stands in for one."""
-    asked: int = 0
-    """How many more messages were asked for."""
+    """The teacher's error, if the hint replaces its message."""
+    resamples: int = 0
+    """Further messages that were requested."""
 
     @property
     def stop(self) -> StopReason | None:
-        """Why the dialogue ends here; None where it goes on."""
+        """Why the dialogue ends here; None if it continues."""
         return StopReason.DROPPED if self.drop else StopReason.FAILED if self.fail else None
 
 
-def build_detectors(config: LeaksConfig, environment: Environment, models: Models | None = None) -> list[LeakDetector]:
-    """The configured detectors, in the configured order."""
-    return [registry.get("leak", part.type)(part, environment, models) for part in config.detectors]
+def make_detectors(
+    configs: Iterable[ComponentConfig], environment: Environment, models: ModelPool | None = None
+) -> list[LeakDetector]:
+    """Build the configured detectors, in order, without those that the environment does not support."""
+    classes = [(registry.get("leak_detector", config.type), config) for config in configs]
+    return [
+        cls(config, environment, models)
+        for cls, config in classes
+        if all(isinstance(environment, capability) for capability in cls.requires)
+    ]
+
+
+def build_detectors(
+    config: LeaksConfig, environment: Environment, models: ModelPool | None = None
+) -> list[LeakDetector]:
+    """Build the detectors of a leak configuration; see `make_detectors`."""
+    return make_detectors(config.detectors, environment, models)
+
+
+def skipped_detectors(configs: Iterable[ComponentConfig], environment: ComponentConfig) -> list[str]:
+    """Return one sentence per detector that the configured environment does not support."""
+    missing = {
+        config.type: missing_part(environment, registry.get("leak_detector", config.type).requires)
+        for config in configs
+    }
+    return [f"leak detector {name}: no {part}: this detector is skipped" for name, part in missing.items() if part]
 
 
 class LeakGuard:
-    """Reads every hint before the student does and applies the configured action.
+    """Screens every hint and applies the configured action to leaks.
 
     Args:
-        detectors: Tiers, cheapest first; none means that hints pass unread and carry no report.
+        detectors: Detectors, cheapest first; without any, hints pass without a report.
         action: What happens to a leak.
-        tries: How many more messages `resample` asks for.
-        environment: The environment that all requests belong to.
+        max_resamples: Further messages that `resample` requests.
+        environment: Environment of all requests.
     """
 
-    def __init__(self, detectors: Sequence[LeakDetector], action: Action, tries: int, environment: Environment) -> None:
+    def __init__(
+        self, detectors: Sequence[LeakDetector], action: Action, max_resamples: int, environment: Environment
+    ) -> None:
         self.detectors = tuple(detectors)
         self.action = action
-        self.tries = tries
+        self.max_resamples = max_resamples
         self.environment = environment
 
     @classmethod
-    def from_config(cls, config: LeaksConfig, environment: Environment, models: Models | None = None) -> LeakGuard:
-        """The guard that `LeaksConfig` describes."""
-        return cls(build_detectors(config, environment, models), config.action, config.resample_tries, environment)
+    def from_config(cls, config: LeaksConfig, environment: Environment, models: ModelPool | None = None) -> LeakGuard:
+        """Build the guard of a leak configuration."""
+        return cls(build_detectors(config, environment, models), config.action, config.max_resamples, environment)
 
-    def read(
-        self, requests: Sequence[FeedbackRequest], feedbacks: Sequence[Feedback], teacher: str, ask_again: AskAgain
-    ) -> list[Guarded]:
-        """One answer for each request, in order.
+    def screen(
+        self, requests: Sequence[FeedbackRequest], feedbacks: Sequence[Feedback], teacher: str, resample: ResampleFn
+    ) -> list[ScreenedHint]:
+        """Return one screened hint per request, in order.
 
         Args:
-            requests: What was asked.
-            feedbacks: What the teacher said, one for each.
+            requests: Requests to the teacher.
+            feedbacks: The teacher's messages, one per request.
             teacher: The teacher's registered name, for `Hint.teacher`.
-            ask_again: Asks the teacher for a batch again; each request carries `retry` + 1. Only `resample` calls it.
+            resample: Requests another batch from the teacher, with a higher `retry`. Only action `resample` calls it.
         """
         reports = self._reports(requests, feedbacks)
-        answers: list[Guarded] = []
-        refused: list[int] = []
-        for index, (request, feedback, report) in enumerate(zip(requests, feedbacks, reports, strict=True)):
-            answers.append(self._answer(request, feedback, teacher, report))
-            if self.action == "resample" and report is not None and report.leaked:
-                refused.append(index)
-        self._resample(requests, answers, refused, ask_again)
-        return answers
+        screened = [
+            self._apply_action(request, feedback, teacher, report)
+            for request, feedback, report in zip(requests, feedbacks, reports, strict=True)
+        ]
+        if self.action == "resample":
+            leaking = [i for i, report in enumerate(reports) if report is not None and report.leaked]
+            self._resample(requests, screened, leaking, resample)
+        return screened
 
     def _reports(self, requests: Sequence[FeedbackRequest], feedbacks: Sequence[Feedback]) -> list[LeakReport | None]:
-        """The detectors' finding on each message that came without an error, with the action that answers a leak."""
+        """Run the detectors on each message without an error; reports on leaks name the action."""
         reports: list[LeakReport | None] = [None] * len(requests)
         if not self.detectors:
             return reports
-        told = [i for i, feedback in enumerate(feedbacks) if feedback.error is None]
+        indices = [i for i, feedback in enumerate(feedbacks) if feedback.error is None]
         queries = []
-        for i in told:
+        for i in indices:
             turns = requests[i].turns
             hints = tuple(turn.hint.text for turn in turns if turn.hint is not None)
-            attempts = tuple(turn.attempt for turn in turns)
-            queries.append(LeakQuery(requests[i].task, feedbacks[i].text, attempts, hints))
-        for i, report in zip(told, first_leaks(self.detectors, queries), strict=True):
+            queries.append(LeakQuery(requests[i].task, feedbacks[i].text, tuple(turn.attempt for turn in turns), hints))
+        for i, report in zip(indices, run_cascade(self.detectors, queries), strict=True):
             reports[i] = report.model_copy(update={"action": self.action}) if report.leaked else report
         return reports
 
-    def _report(self, request: FeedbackRequest, text: str) -> LeakReport | None:
-        """`_reports` of one message."""
-        return self._reports([request], [Feedback(text)])[0]
-
-    def _answer(self, request: FeedbackRequest, feedback: Feedback, teacher: str, report: LeakReport | None) -> Guarded:
-        """The answer without asking again; a message to be resampled is already replaced by the contentless one."""
-        hint = Hint(text=feedback.text, teacher=teacher, leak=report, source_task=feedback.source_task,
-                    prompt=feedback.prompt, usage=feedback.usage, error=feedback.error)  # fmt: skip
+    def _apply_action(
+        self, request: FeedbackRequest, feedback: Feedback, teacher: str, report: LeakReport | None
+    ) -> ScreenedHint:
+        """Return the hint without resampling; `resample` starts from the contentless hint."""
+        hint = Hint(
+            text=feedback.text,
+            teacher=teacher,
+            leak=report,
+            source_task=feedback.source_task,
+            prompt_template=feedback.prompt,
+            usage=feedback.usage,
+            error=feedback.error,
+        )
         if feedback.error is not None:
-            return _without_words(hint, feedback, request)
+            return _fallback(hint, feedback, request)
         if report is None or not report.leaked or self.action == "flag":
-            return Guarded(hint)
-        text = {"redact": self._redact(request, feedback.text, report), "resample": request.contentless, "drop": ""}[
-            self.action
-        ]
-        return Guarded(hint.model_copy(update={"text": text, "original": feedback.text}), drop=self.action == "drop")
+            return ScreenedHint(hint)
+        text = ""
+        if self.action == "redact":
+            text = self._redact(request, feedback.text, report)
+        elif self.action == "resample":
+            text = request.fallback_hint
+        hint = hint.model_copy(update={"text": text, "feedback": feedback.text})
+        return ScreenedHint(hint, drop=self.action == "drop")
 
-    def _redact(self, request: FeedbackRequest, text: str, report: LeakReport) -> str:
-        """`text` with the convicting span blanked until no detector convicts; contentless where that fails."""
-        found: LeakReport | None = report
+    def _redact(self, request: FeedbackRequest, text: str, report: LeakReport | None) -> str:
+        """Blank the flagged span until no detector flags the text; contentless if that fails."""
         for _ in range(MAX_REDACTIONS):
-            if found is None or not found.leaked:
+            if report is None or not report.leaked:
                 return text
-            if found.span is None:
-                return request.contentless
-            start, end = found.span
-            text = text[:start] + BLANK + text[end:]
-            found = self._report(request, text)
-        return request.contentless
+            if report.span is None:
+                break
+            start, end = report.span
+            text = text[:start] + REDACTED + text[end:]
+            report = self._reports([request], [Feedback(text)])[0]
+        return request.fallback_hint
 
     def _resample(
-        self, requests: Sequence[FeedbackRequest], answers: list[Guarded], refused: list[int], ask_again: AskAgain
+        self,
+        requests: Sequence[FeedbackRequest],
+        screened: list[ScreenedHint],
+        leaking: list[int],
+        resample: ResampleFn,
     ) -> None:
-        """Ask up to `tries` times for the refused ones, all of them in one batch a time."""
-        for attempt in range(1, self.tries + 1):
-            if not refused:
+        """Replace leaking hints by the first clean message, one batch per attempt."""
+        for attempt in range(1, self.max_resamples + 1):
+            if not leaking:
                 return
-            again = [replace(requests[i], retry=requests[i].retry + attempt) for i in refused]
-            leaking = []
-            told = ask_again(again)
-            for index, feedback, report in zip(refused, told, self._reports(again, told), strict=True):
-                usage = _together(answers[index].hint.usage, feedback.usage)
-                hint = answers[index].hint.model_copy(update={"usage": usage})
-                answers[index] = replace(answers[index], hint=hint, asked=attempt)
+            retries = [replace(requests[i], retry=requests[i].retry + attempt) for i in leaking]
+            feedbacks = resample(retries)
+            still_leaking = []
+            for i, feedback, report in zip(leaking, feedbacks, self._reports(retries, feedbacks), strict=True):
+                usage = _add_usage(screened[i].hint.usage, feedback.usage)
+                hint = screened[i].hint.model_copy(update={"usage": usage})
                 if feedback.error is not None:
-                    answers[index] = replace(_without_words(hint, feedback, requests[index]), asked=attempt)
+                    screened[i] = replace(_fallback(hint, feedback, requests[i]), resamples=attempt)
                     continue
                 if report is not None and report.leaked:
-                    leaking.append(index)
-                    continue
-                update = {"text": feedback.text, "source_task": feedback.source_task, "prompt": feedback.prompt}
-                answers[index] = replace(answers[index], hint=hint.model_copy(update=update))
-            refused = leaking
+                    still_leaking.append(i)
+                else:
+                    hint = hint.model_copy(
+                        update={
+                            "text": feedback.text,
+                            "source_task": feedback.source_task,
+                            "prompt_template": feedback.prompt,
+                        }
+                    )
+                screened[i] = replace(screened[i], hint=hint, resamples=attempt)
+            leaking = still_leaking
 
 
-def _without_words(hint: Hint, feedback: Feedback, request: FeedbackRequest) -> Guarded:
-    """The answer where the teacher had none: contentless, or the end of the dialogue."""
-    text = "" if feedback.fatal else request.contentless
-    told = hint.model_copy(update={"text": text, "source_task": None, "error": feedback.error})
-    return Guarded(told, fail=feedback.fatal, error=feedback.error)
+def _fallback(hint: Hint, feedback: Feedback, request: FeedbackRequest) -> ScreenedHint:
+    """Return the contentless hint after a teacher error, or the end of the dialogue."""
+    text = "" if feedback.ends_dialogue else request.fallback_hint
+    hint = hint.model_copy(update={"text": text, "source_task": None, "error": feedback.error})
+    return ScreenedHint(hint, fail=feedback.ends_dialogue, error=feedback.error)
 
 
-def _together(first: Usage | None, second: Usage | None) -> Usage | None:
+def _add_usage(first: Usage | None, second: Usage | None) -> Usage | None:
     return first + second if first is not None and second is not None else first or second

@@ -1,1 +1,1 @@
-"""methods: see the modules in this package."""
+"""Training methods: from dialogues to training samples. See README.md."""

@@ -1,103 +1,135 @@
-"""The contract of a training method: from a group of dialogues to training rows.  The trainer knows no method."""
+"""Interface of a training method: from a group of dialogues to training samples."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar, cast
 
-from rl2f_core.config import BaseConfig, EvaluationConfig
-from rl2f_core.errors import RunError
-from rl2f_core.methods.credit import has_gradient
-from rl2f_core.types import Group, Sample
+from rl2f_core.config.evaluation import EvaluationConfig
+from rl2f_core.config.fields import BaseConfig
+from rl2f_core.config.stage import StageConfig
+from rl2f_core.errors import FieldValueError, RunError
+from rl2f_core.methods.advantages import has_gradient
+from rl2f_core.methods.loss_spec import LossConfig
+from rl2f_core.methods.trl_compat import unsupported_method
+from rl2f_core.types import Group, TrainingSample
 
 if TYPE_CHECKING:
+    from rl2f_core.chat.renderer import ChatRenderer
     from rl2f_core.environments.base import Environment
+    from rl2f_core.methods.sft import SFT
     from rl2f_core.rollout.engine import RolloutEngine
-    from rl2f_core.rollout.render import Renderer
-    from rl2f_core.training.collect import Collector
+    from rl2f_core.run.directory import RunDir
+
+
+ConfigT = TypeVar("ConfigT", bound=BaseConfig)
+"""The `Config` of a method."""
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
-    """Where a method stands: the step, for schedules, and what words become tokens with, for rows of its own making."""
+class StepContext:
+    """The current step, for ramps, and what a method needs to build its own samples from text."""
 
     environment: Environment
-    renderer: Renderer
-    context: int
-    """Tokens that the model can read at once."""
+    renderer: ChatRenderer
+    max_model_len: int
+    """Longest token sequence of the model."""
     step: int
-    """0-based, of the stage."""
+    """0-based step of the stage."""
     steps: int
-    """Of the whole stage."""
+    """Number of steps of the stage."""
 
     @classmethod
-    def of(cls, engine: RolloutEngine, step: int, steps: int) -> Scene:
-        """The scene of a step whose dialogues an engine plays."""
-        return cls(engine.environment, engine.renderer, engine.backend.context_limit, step, steps)
+    def of(cls, engine: RolloutEngine, step: int, steps: int) -> StepContext:
+        """Build the context of a step of an engine."""
+        return cls(engine.environment, engine.renderer, engine.backend.max_model_len, step, steps)
 
 
-class Method(ABC):
-    """Turns groups into samples."""
+class Collector(Protocol):
+    """Collects the dialogues of a stage step by step."""
+
+    engine: RolloutEngine
+    stage: StageConfig
+    seed: int
+    run_dir: RunDir | None
+
+    def rollouts(self, step: int, method: Method) -> list[Group]:
+        """Roll out the policy on a step's tasks."""
+
+    def demonstrations(self, step: int, config: SFT.Config) -> list[Group]:
+        """Generate demonstrations on a step's tasks."""
+
+
+class Method(ABC, Generic[ConfigT]):
+    """Converts groups of dialogues into training samples."""
 
     Config: ClassVar[type[BaseConfig]]
     on_policy: ClassVar[bool] = True
-    """Whether it trains on the student's own dialogues, so that a preflight can say if there is anything to learn."""
-    trains: ClassVar[bool] = True
-    """Whether its stages change weights; one that does not makes a data set and saves no checkpoint."""
-    streams: ClassVar[tuple[Literal["rl", "ce", "kl"], ...]] = ("rl", "kl")
-    """The streams that its rows may give weight to."""
-    plain: ClassVar[bool] = True
-    """Whether all its rows count alike: the weights are 0 or 1, `Sample.weighting` and `floor` are as they are unless
-    set, and the reference reads what the policy reads."""
-    histories: ClassVar[tuple[str, ...]] = ("dialogue", "fresh")
-    """The `rollout.history` that its rows can be made from; a configuration with another is refused."""
+    """Whether it trains on the policy's own dialogues; only then a preflight runs."""
+    updates_weights: ClassVar[bool] = True
+    """Whether its stages update weights; otherwise they make a dataset and save no checkpoint."""
+    loss_terms: ClassVar[tuple[Literal["rl", "ce", "kl"], ...]] = ("rl", "kl")
+    """Loss terms to which its samples may give weight."""
+    uniform_weights: ClassVar[bool] = True
+    """Whether all its samples have weights 0 or 1, default `policy_loss` and `min_logprob`, and no reference prompt."""
+    prompt_modes: ClassVar[tuple[str, ...]] = ("append", "reprompt")
+    """Supported values of `rollout.prompting`."""
 
-    def __init__(self, config: Any) -> None:
+    def __init__(self, config: ConfigT) -> None:
         self.config = config
-        self._scene: Scene | None = None
+        self._context: StepContext | None = None
 
-    def begin(self, scene: Scene) -> None:
-        """Told before a step's rows and options are asked for."""
-        self._scene = scene
+    @classmethod
+    def check_trainer(cls, stage: StageConfig) -> None:
+        """Refuse a stage whose trainer does not support the method's samples; raises `FieldValueError`."""
+        reason = unsupported_method(cls(cast(ConfigT, stage.method))) if stage.trainer == "trl" else ""
+        if reason:
+            raise FieldValueError(
+                f"stage {stage.name!r}: TRL's GRPO loss does not support {reason}; set trainer: native", "trainer"
+            )
+
+    def begin_step(self, context: StepContext) -> None:
+        """Set the context of a step, before its samples and loss options are computed."""
+        self._context = context
 
     @property
-    def scene(self) -> Scene:
-        """Where it stands; raises `RunError` before `begin`."""
-        if self._scene is None:
-            raise RunError("The method does not know its step yet.", value=self.name, fix="Call begin first.")
-        return self._scene
+    def context(self) -> StepContext:
+        """Context of the current step; raises `RunError` before `begin_step`."""
+        if self._context is None:
+            raise RunError("The method has no step context yet.", value=self.name, fix="Call begin_step first.")
+        return self._context
 
     @property
     def name(self) -> str:
-        """The registered name."""
-        return self.config.type
+        """Registered name."""
+        config: Any = self.config
+        return str(config.type)
 
     def max_turns(self, turns: int) -> int:
-        """How many turns its dialogues have, where the configuration allows `turns`."""
+        """Return the maximum number of turns of its dialogues, at most `turns`."""
         return turns
 
     def prepare(self, collector: Collector, evaluation: EvaluationConfig) -> list[str]:
-        """Called before a stage's first step: raises where it cannot work; returns what the run's log should say."""
+        """Check inputs before a stage's first step; return messages for the run's log."""
         return []
 
     def collect(self, collector: Collector, step: int) -> list[Group]:
-        """The dialogues to train on at a step: by default the current policy's own."""
+        """Return the dialogues of a step; by default rollouts of the current policy."""
         return collector.rollouts(step, self)
 
     def advantages(self, group: Group) -> list[list[float]]:
-        """For each trainable rollout of the group, in order, the advantage of each turn (0 where none)."""
+        """Return the advantage of each turn of each trainable rollout, in order."""
         return [[0.0] * len(r.dialogue.turns) for r in group.trainable]
 
-    def teaches(self, group: Group) -> bool:
-        """Whether the group by itself carries a gradient; a group that does not may be drawn again."""
+    def has_learning_signal(self, group: Group) -> bool:
+        """Return whether the group has a learning signal; otherwise it may be resampled."""
         return has_gradient(self.advantages(group))
 
     @abstractmethod
-    def samples(self, group: Group) -> list[Sample]:
-        """Training rows from one group. A group without gradient gives none."""
+    def samples(self, group: Group) -> list[TrainingSample]:
+        """Return the training samples of one group; none without a learning signal."""
 
-    def loss_options(self) -> dict[str, Any]:
-        """Fields of `training.losses.LossConfig` at this step: coefficients, and what else the rows need
-        (`methods.objectives`)."""
-        return {}
+    def loss_options(self) -> LossConfig:
+        """Return the loss configuration of this step."""
+        return LossConfig()

@@ -1,89 +1,98 @@
-"""Distillation by rejection sampling: k answers a task from any source, those that the verifier accepts become data.
+"""Distillation by rejection sampling: k answers per task from any source; the verifier selects the correct ones.
 
-A stage of this method makes no optimiser step: it makes a data set that a later `sft` stage trains on
-(`data: NAME OF THE STAGE`).  Its `steps` × `tasks_per_step` are the tasks that are asked and `group_size` is k.
-Source of the recipe: k 5 at temperature 1.0, one right answer kept a task, four epochs of cross-entropy, as the cold
-start of reinforcement on knights and knaves (methods.md §4).
+A stage of this method updates no weights. It makes a dataset for a later `sft` stage (`dataset: STAGE NAME`) from
+`steps` × `tasks_per_step` tasks with k = `group_size` samples each. The work is in `training.distill_stage`.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
 from rl2f_core import registry
-from rl2f_core.components import component
-from rl2f_core.config import BASIC, BaseConfig
+from rl2f_core.config.components import LLMConfig, by_name
+from rl2f_core.config.fields import BASIC_FIELD, ComponentConfig
+from rl2f_core.config.run import RunConfig
+from rl2f_core.config.stage import ResolvedStage
+from rl2f_core.environments.capabilities import without_worked_solution
+from rl2f_core.errors import FieldValueError
 from rl2f_core.methods.base import Method
 from rl2f_core.registry import register
-from rl2f_core.types import Group, Sample
+from rl2f_core.types import Group, TrainingSample
 
 Keep = Literal["one", "all", "shortest"]
 Unique = Literal["task", "text"]
 
 
 @register("method")
-class Distill(Method):
-    """Makes a data set of verified answers; trains nothing."""
+class Distill(Method["Distill.Config"]):
+    """Makes a dataset of verified answers; updates no weights."""
 
     on_policy = False
-    trains = False
-    streams = ()
+    updates_weights = False
+    loss_terms = ()
 
-    class Config(BaseConfig):
-        """A data set of right answers: k samples a task, verified, deduplicated."""
+    class Config(ComponentConfig):
+        """A dataset of correct answers: k samples per task, verified and deduplicated."""
 
         type: Literal["distill"] = "distill"
-        source: Literal["student", "solution", "llm"] = Field("student", json_schema_extra=BASIC)
-        """Who answers: the weights that this stage starts from (see `start_from`), the environment's own worked
-        solution, or the model in `llm`."""
-        llm: component("llm") = Field("local", json_schema_extra=BASIC)  # type: ignore[valid-type, assignment]
-        """With source llm: the student's base, another local model, an adapter such as another run's checkpoint, or an
+        source: Literal["student", "solution", "llm"] = Field("student", json_schema_extra=BASIC_FIELD)
+        """Source of the answers: the weights this stage starts from (see `init_from`), the environment's worked
+        solutions, or the model in `llm`."""
+        llm: LLMConfig = Field(by_name("local"), json_schema_extra=BASIC_FIELD)
+        """With source llm: the student's base, another local model, an adapter (e.g. another run's checkpoint), or an
         endpoint."""
         instruction: str = Field("", max_length=4000)
-        """With source llm: added to the system message for the source alone, e.g. how to reason. The student never
-        reads it."""
-        keep: Keep = Field("one", json_schema_extra=BASIC)
-        """Of a task's right answers: the first, all that differ, or the one with the fewest tokens."""
-        unique: Unique = "task"
-        """task: each problem once, up to renaming; a task that comes again is not asked. text: only what is word for
-        word the same problem and answer counts as a duplicate."""
+        """With source llm: added to the source's system message, e.g. how to reason. Never shown to the student."""
+        keep: Keep = Field("one", json_schema_extra=BASIC_FIELD)
+        """Which correct answers of a task to keep: the first, all distinct ones, or the one with the fewest tokens."""
+        dedup_by: Unique = "task"
+        """task: sample each problem once, up to renaming. text: only an identical problem with an identical answer is
+        a duplicate."""
         max_new_tokens: int | None = Field(None, ge=1)
-        """Tokens that the source may write; None is `rollout.max_new_tokens`."""
+        """Token limit of the source; None is `rollout.max_new_tokens`."""
         max_kept_tokens: int | None = Field(None, ge=1)
-        """Tokens of the longest answer that is kept; None is `rollout.max_new_tokens`, what the student may write."""
+        """Token limit of a kept answer; None is `rollout.max_new_tokens`, the student's limit."""
 
         @model_validator(mode="after")
-        def _llm_has_a_use(self) -> Distill.Config:
-            local: Any = registry.get("llm", "local")
-            if self.source != "llm" and (self.instruction or self.llm != local.Config()):
-                raise ValueError(f"source {self.source} asks no llm; leave out llm and instruction, or set source: llm")
+        def _check_llm_used(self) -> Distill.Config:
+            if self.source != "llm" and (self.instruction or self.llm != registry.get("llm", "local").Config()):
+                raise FieldValueError(
+                    f"source {self.source} uses no llm; leave out llm and instruction, or set source: llm", "source"
+                )
             return self
 
-        def check_stage(self, stage: Any, run: Any) -> None:
-            """Refuse what would have no effect; raises `ValueError`."""
-            where = f"stage {stage.name!r}"
+        def check_stage(self, stage: ResolvedStage, run: RunConfig) -> None:
+            """Refuse settings without effect; raises `ValueError`."""
+            prefix = f"stage {stage.name!r}"
             if self.source == "solution":
-                environment: Any = registry.get("environment", run.environment.type)
-                unsolved = environment.unsolved_in(run.environment)
+                unsolved = without_worked_solution(run.environment)
                 if unsolved:
-                    raise ValueError(
-                        f"{where}: {', '.join(unsolved)} has no worked solutions; take source student or llm"
+                    raise FieldValueError(
+                        f"{prefix}: {', '.join(unsolved)} has no worked solutions; use source student or llm",
+                        *run.loc_of(stage, "method", "source"),
                     )
                 if stage.group_size != 1:
-                    raise ValueError(
-                        f"{where}: a worked solution is the same every time, so group_size {stage.group_size} asks in "
-                        "vain; set group_size: 1"
+                    raise FieldValueError(
+                        f"{prefix}: worked solutions are deterministic, so group_size {stage.group_size} has no "
+                        "effect; set group_size: 1",
+                        *run.loc_of(stage, "group_size"),
                     )
             if stage.curriculum is not None:
-                raise ValueError(f"{where}: distill plays no curriculum; make the environment a mixture of its levels")
-            if stage.minibatches != 1 or stage.max_resamples:
-                raise ValueError(f"{where}: distill trains nothing and draws nothing again; leave out minibatches and "
-                                 "max_resamples")  # fmt: skip
+                raise FieldValueError(
+                    f"{prefix}: distill supports no curriculum; use a mixture of the levels as environment",
+                    *run.loc_of(stage, "curriculum"),
+                )
+            if stage.minibatches != 1 or stage.max_group_resamples:
+                raise FieldValueError(
+                    f"{prefix}: distill updates no weights and resamples no groups; leave out minibatches and "
+                    "max_group_resamples",
+                    *run.loc_of(stage, "minibatches" if stage.minibatches != 1 else "max_group_resamples"),
+                )
 
     def max_turns(self, turns: int) -> int:
         return 1
 
-    def samples(self, group: Group) -> list[Sample]:
+    def samples(self, group: Group) -> list[TrainingSample]:
         return []

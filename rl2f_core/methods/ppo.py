@@ -1,43 +1,44 @@
-"""PPO with a value head: generalised advantage estimates over the tokens of a dialogue (arXiv 1707.06347, 1506.02438).
+"""PPO with a value head: GAE over the tokens of a dialogue (arXiv 1707.06347, 1506.02438).
 
-The reward of a turn stands on its last token; the head reads the policy's last hidden state before each token.  It
-starts at zero, so that the first advantages are plain returns.  `minibatches` and `passes` of the stage say how often
-a step's rows are used.
+A turn's reward is at its last token. The value head takes the policy's last hidden state before each token. It starts
+at zero, so the first advantages are plain returns. The stage sets `minibatches` and `num_iterations`.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import dataclasses
+from typing import Literal
 
 from pydantic import Field
 
-from rl2f_core.config import BASIC
-from rl2f_core.methods.objectives import Critic
+from rl2f_core.config.fields import BASIC_FIELD
+from rl2f_core.methods.loss_spec import LossConfig, ValueConfig
 from rl2f_core.methods.reinforce_pp import TokenReward, TokenRewardConfig
 from rl2f_core.registry import register
 
 
 @register("method")
-class PPO(TokenReward):
-    """Clipped policy gradient against a value head."""
+class PPO(TokenReward["PPO.Config"]):
+    """Clipped policy gradient with a value head."""
 
     class Config(TokenRewardConfig):
-        """Generalised advantages of tokens against a value head."""
+        """Generalized advantage estimates per token, with a value head."""
 
         type: Literal["ppo"] = "ppo"
-        """Name of the method."""
-        lam: float = Field(0.95, ge=0, le=1, json_schema_extra=BASIC)
-        """λ of the generalised advantage estimate: 0 trusts the values, 1 the rewards."""
+        gae_lambda: float = Field(0.95, ge=0, le=1, json_schema_extra=BASIC_FIELD)
+        """λ of GAE: 0 uses one reward and the next value, 1 all rewards."""
         value_coef: float = Field(0.5, gt=0)
-        """Weight of the value loss beside the policy's."""
+        """Weight of the value loss."""
         value_clip: float | None = Field(0.2, gt=0)
-        """How far a value may move in one step before its loss stops to fall; None sets no limit."""
+        """Clip range of a value around its estimate before the update; None does not clip."""
         value_learning_rate: float | None = Field(None, gt=0)
-        """Peak rate of the value head; None takes the stage's. The stage's schedule applies."""
-        value_shared: bool = True
-        """The value loss trains the adapter too; false trains the head alone."""
+        """Peak learning rate of the value head; None is the stage's. The stage's schedule applies."""
+        value_trains_adapter: bool = True
+        """Whether the value loss also trains the adapter, not only the head."""
 
-    def loss_options(self) -> dict[str, Any]:
+    def loss_options(self) -> LossConfig:
         config = self.config
-        critic = Critic(config.value_coef, config.value_clip, config.value_learning_rate, config.value_shared)
-        return {**super().loss_options(), "credit": self.credit(lam=config.lam, critic=critic)}
+        critic = ValueConfig(
+            config.value_coef, config.value_clip, config.value_learning_rate, config.value_trains_adapter
+        )
+        return dataclasses.replace(super().loss_options(), advantage=self.advantage_config(config.gae_lambda, critic))

@@ -1,23 +1,23 @@
-"""RLTF-FM, feedback modelling: the policy also learns to write the critique that it was given (arXiv 2602.02482).
+"""RLTF-FM, feedback modeling: the policy also learns to write the hints it received (arXiv 2602.02482).
 
-Beside `rltf_grpo` cross-entropy on every stored critique, under the very prompt of self-critique at test time.  The
-released code cuts the critique out of decoded tokens and trains it under other words than it asks with later.
+`rltf_grpo` plus cross-entropy on every stored hint, under the prompt of self-critique at test time. The released code
+cuts the critique out of decoded tokens and trains it under another prompt than at test time.
 """
 
 from __future__ import annotations
 
 from typing import Literal
 
-from rl2f_core.methods.critique import CritiqueConfig, LearnsCritiques
-from rl2f_core.methods.rltf_grpo import RLTFGRPO, FreshGradientConfig
+from rl2f_core.methods.critique_imitation import CritiqueConfig, CritiqueImitation
+from rl2f_core.methods.rltf_grpo import RepromptGradientConfig, RepromptPolicyGradient
 from rl2f_core.registry import register
 
 
 @register("method")
-class RLTFFM(LearnsCritiques, RLTFGRPO):
-    """Feedback modelling."""
+class RLTFFM(CritiqueImitation["RLTFFM.Config"], RepromptPolicyGradient["RLTFFM.Config"]):
+    """Feedback modeling."""
 
-    class Config(CritiqueConfig, FreshGradientConfig):
+    class Config(CritiqueConfig, RepromptGradientConfig):
         """Reinforcement on both turns, and imitation of the critiques."""
 
         type: Literal["rltf_fm"] = "rltf_fm"

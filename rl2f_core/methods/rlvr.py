@@ -1,4 +1,4 @@
-"""RLVR: reinforcement on the first attempt alone, the single-turn control of RL²F."""
+"""RLVR: reinforcement on the first attempt only, the single-turn control of RL²F."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from typing import Literal
 
 from pydantic import Field
 
-from rl2f_core.methods.rl2f import RL2F, PolicyGradientConfig
+from rl2f_core.methods.rl2f import PolicyGradient, PolicyGradientConfig
 from rl2f_core.registry import register
 
 
 @register("method")
-class RLVR(RL2F):
-    """One turn, no teacher; otherwise as `rl2f` (with one turn both credits are the same)."""
+class RLVR(PolicyGradient["RLVR.Config"]):
+    """One turn without teacher; otherwise as `rl2f`."""
 
     class Config(PolicyGradientConfig):
-        """Reinforcement on the first attempt alone."""
+        """Reinforcement on the first attempt only."""
 
         type: Literal["rlvr"] = "rlvr"
-        credit: Literal["dialogue"] = "dialogue"
-        """With one turn there is one return."""
+        advantage_level: Literal["dialogue"] = "dialogue"
+        """A single turn has one return."""
         gamma: float = Field(1.0, ge=1, le=1)
-        """With one turn there is nothing to discount."""
+        """A single turn has no discount."""
 
     def max_turns(self, turns: int) -> int:
         return 1

@@ -1,4 +1,4 @@
-"""From a configuration to the things that play: environment, teacher, guard, backend, engine."""
+"""Build environment, teacher, backend and engine from a configuration."""
 
 from __future__ import annotations
 
@@ -6,45 +6,48 @@ import json
 from typing import Any
 
 from rl2f_core import registry
-from rl2f_core.backends.auto import choose
+from rl2f_core.backends.auto import resolve_backend
 from rl2f_core.backends.base import Backend
-from rl2f_core.backends.pool import Models
-from rl2f_core.config import BaseRun, write_atomically
-from rl2f_core.environments.base import NEUTRAL, Environment
+from rl2f_core.backends.model_pool import ModelPool
+from rl2f_core.chat.renderer import ChatRenderer
+from rl2f_core.config.run import BaseRun
+from rl2f_core.distributed.process_group import current_group
+from rl2f_core.environments.base import NO_VERDICT_HINT, Environment
+from rl2f_core.file_io import write_atomically
 from rl2f_core.leaks.guard import LeakGuard
-from rl2f_core.ranks import here
+from rl2f_core.rollout.data_parallel import DataParallelEngine
 from rl2f_core.rollout.engine import RolloutEngine
-from rl2f_core.rollout.render import Renderer
-from rl2f_core.rollout.shared import SharedEngine
-from rl2f_core.rollout.spread import SpreadBackend, SpreadEngine, spread
-from rl2f_core.run import Progress, RunDir
+from rl2f_core.rollout.ray_workers import RayBackend, RayRolloutEngine, with_ray_workers
+from rl2f_core.run.directory import RunDir
+from rl2f_core.run.progress import Progress
 from rl2f_core.teachers.base import Teacher
+from rl2f_core.types import JsonObject
 
 
 def build_environment(config: Any) -> Environment:
-    """The environment of its config."""
+    """Build the environment of a config."""
     return registry.get("environment", config.type)(config)
 
 
 def build_backend(config: BaseRun, run_dir: RunDir | None = None, progress: Progress | None = None) -> Backend:
-    """The backend of a run, with its base model loaded; where the run has actors, with these behind it.
+    """Build the backend of a run: load the base model and start the rollout workers, if any.
 
     Args:
-        config: Of the run; its `backend` may be `auto`.
-        run_dir: The run, whose `meta.json` is told which backend it is and why.
-        progress: Hears of it.
+        config: Configuration of the run; its `backend` may be `auto`.
+        run_dir: The run; its `meta.json` records the backend and the reason.
+        progress: Receives a message with the backend.
     """
-    chosen = choose(config.backend, config.model)
-    if run_dir is not None and here().main:
-        _note(run_dir, {"type": chosen.config.type, "reason": chosen.reason})
+    choice = resolve_backend(config.backend, config.model)
+    if run_dir is not None and current_group().is_main_process:
+        _record_backend(run_dir, {"type": choice.config.type, "reason": choice.reason})
     if progress is not None:
-        progress.say(f"Backend {chosen.config.type}: {chosen.reason}.")
-    backend: Backend = registry.get("backend", chosen.config.type)(chosen.config, config.model)
-    return spread(backend, config) if config.resources.actors else backend
+        progress.message(f"Backend {choice.config.type}: {choice.reason}.")
+    backend = registry.get("backend", choice.config.type)(choice.config, config.model)
+    return with_ray_workers(backend, config) if config.resources.rollout_workers else backend
 
 
-def _note(run_dir: RunDir, backend: dict[str, str]) -> None:
-    """Write the backend into the run's `meta.json`, where there is one."""
+def _record_backend(run_dir: RunDir, backend: dict[str, str]) -> None:
+    """Add the backend to the run's `meta.json`, if it exists."""
     try:
         meta = json.loads(run_dir.meta_path.read_text())
     except (OSError, ValueError):
@@ -52,55 +55,55 @@ def _note(run_dir: RunDir, backend: dict[str, str]) -> None:
     write_atomically(run_dir.meta_path, json.dumps({**meta, "backend": backend}, indent=2))
 
 
-def build_engine(config: BaseRun, backend: Backend, teacher: Any = None, models: Models | None = None) -> RolloutEngine:
-    """An engine over a backend.
+def build_engine(
+    config: BaseRun, backend: Backend, teacher: Any = None, models: ModelPool | None = None
+) -> RolloutEngine:
+    """Build the engine of a run.
 
     Args:
-        config: Of the run.
-        backend: With the base model loaded.
-        teacher: A teacher's config; None is the run's own.
-        models: Those of another engine over this backend, so that none is loaded twice.
+        config: Configuration of the run.
+        backend: Backend with the base model.
+        teacher: Config of a teacher; None is the run's.
+        models: Models of another engine with this backend, so that none is loaded twice.
     """
     environment = build_environment(config.environment)
-    models = models or Models(backend, config.backend)
+    models = models or ModelPool(backend, config.backend)
     teacher = teacher or config.teacher
-    engine = _kind(backend)(
+    engine = _engine_class(backend)(
         environment=environment,
         teacher=registry.get("teacher", teacher.type)(teacher, environment, models),
-        guard=LeakGuard.from_config(config.leaks, environment, models),
+        guard=LeakGuard.from_config(config.leak_detection, environment, models),
         backend=backend,
-        renderer=Renderer(backend.tokenizer, environment.system()),
+        renderer=ChatRenderer(backend.tokenizer, environment.system_prompt()),
         config=config.rollout,
         reward=config.reward,
     )
-    _ = engine.history  # a template that does not fit ends the run before it begins, not at its first hint
+    _ = engine.prompts  # raise for an invalid reprompt template now, not at the first hint
     return engine
 
 
-def _kind(backend: Backend) -> type[RolloutEngine]:
-    """Who plays: actors, the processes of this run together, or this one alone."""
-    if isinstance(backend, SpreadBackend):
-        return SpreadEngine
-    return RolloutEngine if here().count == 1 else SharedEngine
+def _engine_class(backend: Backend) -> type[RolloutEngine]:
+    """Return the engine for rollout workers, several processes, or one process."""
+    if isinstance(backend, RayBackend):
+        return RayRolloutEngine
+    return RolloutEngine if current_group().world_size == 1 else DataParallelEngine
 
 
 def build_teacher(config: Any, engine: RolloutEngine) -> Teacher:
-    """A teacher that can speak in an engine in place of its own, with the same models."""
-    made: Any = registry.get("teacher", config.type)
-    return made(config, engine.environment, engine.teacher.models)  # type: ignore[no-any-return]
+    """Build another teacher for an engine, with the same models."""
+    return registry.get("teacher", config.type)(config, engine.environment, engine.teacher.models)
 
 
 def build_control(name: str, engine: RolloutEngine) -> Teacher:
-    """The teacher of a control (methods.md §8).
+    """Build the teacher of a control.
 
-    Where a model teaches in the engine, `shuffled` shuffles its hints; where right answers do not end a dialogue,
-    `contentless` does not say whether the attempt is right.
+    `shuffled` shuffles the hints of a model teacher. `contentless` does not reveal the verdict if a correct attempt
+    does not end the dialogue.
     """
-    own: Any = engine.teacher.config
-    settings: dict[str, Any] = {}
-    if name == "shuffled" and own.type in ("llm", "self_critique"):
-        settings = {"source": own}
-    elif name == "contentless" and not engine.oracle_stop:
-        settings = {"text": NEUTRAL}
-    made: Any = registry.get("teacher", name)
-    return build_teacher(made.Config(**settings), engine)
+    source: Any = engine.teacher.config
+    settings: JsonObject = {}
+    if name == "shuffled" and source.type in ("llm", "self_critique"):
+        settings = {"source": source}
+    elif name == "contentless" and not engine.stop_on_correct:
+        settings = {"text": NO_VERDICT_HINT}
+    return build_teacher(registry.get("teacher", name).Config(**settings), engine)

@@ -1,8 +1,7 @@
-"""The rollout engine: what plays dialogues, and in `play.py` how.
+"""The rollout engine: student, verifier, teacher and leak guard; `loop` runs the dialogues.
 
-The student answers, the verifier judges, the teacher hints on what was wrong, the leak guard reads the hint, the
-student goes on.  A bad dialogue is data, not a crash: what does not fit the context ends as `truncated`, what a
-component could not handle ends as `failed` and is never trained on.
+A failing dialogue is data and does not end the run: a full context ends it as `context_full`, an error of a component
+as `failed`.
 """
 
 from __future__ import annotations
@@ -11,84 +10,84 @@ import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from rl2f_core.backends.base import Backend, Sampling
-from rl2f_core.config import RewardConfig, RolloutConfig
+from rl2f_core.backends.base import Backend, SamplingParams
+from rl2f_core.chat.renderer import ChatRenderer
+from rl2f_core.config.rollout import RewardConfig, RolloutConfig
 from rl2f_core.environments.base import Environment
-from rl2f_core.leaks.guard import Guarded, LeakGuard
-from rl2f_core.rollout.history import History, template
-from rl2f_core.rollout.play import Play
-from rl2f_core.rollout.render import Renderer
-from rl2f_core.rollout.requests import Request as Request
-from rl2f_core.rollout.requests import Student as Student
-from rl2f_core.rollout.requests import derive_seed as derive_seed
-from rl2f_core.rollout.requests import turn_seed as turn_seed
+from rl2f_core.leaks.guard import LeakGuard, ScreenedHint
+from rl2f_core.rollout.loop import RolloutLoop
+from rl2f_core.rollout.prompting import PromptBuilder, load_reprompt_template
+from rl2f_core.rollout.request import RolloutRequest as RolloutRequest
+from rl2f_core.rollout.request import StudentPolicy as StudentPolicy
+from rl2f_core.rollout.request import derive_seed as derive_seed
+from rl2f_core.rollout.request import turn_seed as turn_seed
 from rl2f_core.teachers.base import Feedback, FeedbackRequest, Teacher
 from rl2f_core.types import Rollout
 
 
 @dataclass(frozen=True)
 class RolloutEngine:
-    """Plays dialogues between a backend's student and a teacher."""
+    """Runs dialogues between a backend's student and a teacher."""
 
     environment: Environment
     teacher: Teacher
     guard: LeakGuard
     backend: Backend
-    renderer: Renderer
+    renderer: ChatRenderer
     config: RolloutConfig
     reward: RewardConfig
-    oracle_stop: bool = True
-    """A right answer ends the dialogue. Without it the dialogue goes on to its last turn, and its last answer counts:
-    for teachers that do not know whether an attempt is right (`Teacher.after_right`)."""
+    stop_on_correct: bool = True
+    """End a dialogue at a correct attempt. If False, it uses all turns and its last attempt counts; for teachers that
+    do not know the verdict (`Teacher.handles_correct_attempts`)."""
 
     @functools.cached_property
-    def history(self) -> History:
-        """How the student is asked. Raises `ConfigError` where the template of fresh prompts does not fit."""
-        return History(self.environment, self.renderer, template(self.config))
+    def prompts(self) -> PromptBuilder:
+        """Builder of the student's prompts. Raises `ConfigError` if the reprompt template is invalid."""
+        return PromptBuilder(self.environment, self.renderer, load_reprompt_template(self.config))
 
-    def play(
+    def run(
         self,
-        requests: Sequence[Request],
+        requests: Sequence[RolloutRequest],
         *,
         adapter: str | None = None,
         policy: str = "base",
         max_turns: int | None = None,
         temperature: float | None = None,
-        advanced: Callable[[int, int], None] | None = None,
+        on_progress: Callable[[int, int], None] | None = None,
     ) -> list[Rollout]:
-        """Play every request to its end, up to `config.batch_size` of them at a time; the results are in order.
+        """Run all requests, at most `config.max_concurrent` at a time; return the rollouts in order.
 
         Args:
-            requests: What to play. Results depend on each request alone, not on its company.
-            adapter: The student's weights, by the backend's name for them, where a request names no student; None is
-                the base.
-            policy: How to name them in the dialogues.
-            max_turns: Turns allowed; None is the configuration's.
+            requests: Dialogues to run. A rollout depends only on its own request.
+            adapter: Backend's name of the student's adapter, for requests without a student; None is the base.
+            policy: Name of that checkpoint in the dialogues.
+            max_turns: Maximum number of turns; None is the configuration's.
             temperature: Sampling temperature; None is the configuration's.
-            advanced: Called with (dialogues ended, dialogues in all) whenever turns were judged or hints have come.
+            on_progress: Called with (finished dialogues, all dialogues) after verdicts or hints.
         """
-        sampling = Sampling(self.config.max_new_tokens, temperature or self.config.temperature, self.config.top_p)
+        sampling = SamplingParams(self.config.max_new_tokens, temperature or self.config.temperature, self.config.top_p)
         turns = max_turns or self.config.max_turns
-        student = Student(adapter, policy)
-        played = Play(self, requests, sampling, student=student, turns=turns, advanced=advanced).run()
-        self.backend.forget()
-        return [dialogue.rollout(dialogue.student.policy) for dialogue in played]
+        student = StudentPolicy(adapter, policy)
+        dialogues = RolloutLoop(self, requests, sampling, student=student, turns=turns, on_progress=on_progress).run()
+        self.backend.reset_prefix_cache()
+        return [dialogue.rollout(dialogue.student.policy) for dialogue in dialogues]
 
     @property
-    def waits(self) -> bool:
-        """An answer to an attempt takes a model's words, so that others had better not wait for it."""
-        return self.teacher.waits or any(detector.waits for detector in self.guard.detectors)
+    def runs_async(self) -> bool:
+        """Whether a hint needs a model, so that other dialogues should continue meanwhile."""
+        return self.teacher.runs_async or any(detector.runs_async for detector in self.guard.detectors)
 
-    def ask(self, requests: Sequence[FeedbackRequest]) -> list[Feedback]:
-        """The teacher's messages made safe for the template, so that the guard reads what the student would read."""
-        return [replace(said, text=self.renderer.clean(said.text)) for said in self.teacher.feedback(requests)]
+    def request_feedback(self, requests: Sequence[FeedbackRequest]) -> list[Feedback]:
+        """Request feedback and escape special tokens, so that the guard screens the text that the student reads."""
+        return [
+            replace(feedback, text=self.renderer.escape(feedback.text)) for feedback in self.teacher.feedback(requests)
+        ]
 
-    def hints(self, requests: Sequence[FeedbackRequest]) -> list[Guarded | Exception]:
-        """What each wrong attempt is answered with, asked for in one batch and read by the guard.
-
-        A request that breaks teacher or guard has its exception in place of an answer: its company is asked one by one.
-        """
+    def get_hints(self, requests: Sequence[FeedbackRequest]) -> list[ScreenedHint | Exception]:
+        """Request and screen hints in one batch; if it fails, one by one, with an exception for each failed request."""
         try:
-            return [*self.guard.read(requests, self.ask(requests), self.teacher.name, self.ask)]
-        except Exception as error:  # a teacher that breaks ends the dialogue it breaks on, not the run or its company
-            return [error] if len(requests) == 1 else [self.hints([request])[0] for request in requests]
+            return [
+                *self.guard.screen(requests, self.request_feedback(requests), self.teacher.name, self.request_feedback)
+            ]
+        except Exception as error:  # ends only the dialogue of the failed request
+            return [error] if len(requests) == 1 else [self.get_hints([request])[0] for request in requests]

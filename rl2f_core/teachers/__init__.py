@@ -1,1 +1,1 @@
-"""teachers: see the modules in this package."""
+"""Teachers, which answer wrong attempts with hints."""

@@ -1,4 +1,4 @@
-"""The contract of a teacher: it holds the privileged half, and answers a batch of wrong attempts with hints."""
+"""Base class of teachers: privileged data and a batch of wrong attempts in, messages out."""
 
 from __future__ import annotations
 
@@ -6,91 +6,107 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from rl2f_core.config import BaseConfig
-from rl2f_core.environments.base import CONTENTLESS, NEUTRAL, Environment
+from rl2f_core import registry
+from rl2f_core.config.fields import ComponentConfig
+from rl2f_core.environments.base import CONTENTLESS, NO_VERDICT_HINT, Environment
+from rl2f_core.environments.capabilities import check_parts, missing_part
 from rl2f_core.types import Task, Turn, Usage, Verdict
 
 if TYPE_CHECKING:
-    from rl2f_core.backends.pool import Models
+    from rl2f_core.backends.model_pool import ModelPool
 
 
 @dataclass(frozen=True, slots=True)
 class FeedbackRequest:
-    """One wrong attempt that wants a hint."""
+    """A request for a hint on one wrong attempt."""
 
     task: Task
     turns: tuple[Turn, ...]
-    """The dialogue so far; the last turn is the wrong attempt, its `hint` still None."""
+    """The dialogue so far; the last turn is the wrong attempt without a hint."""
     seed: int
-    """Fixes whatever the teacher leaves to chance."""
+    """Seed of the teacher's random choices."""
     retry: int = 0
-    """How many hints for this attempt were already refused by a leak detector."""
+    """Number of hints for this attempt that a leak detector rejected."""
     adapter: str | None = None
-    """The weights that made the attempts, by the student's backend's name for them; None is the base."""
-    oracle: bool = True
-    """The student may know that the attempt is wrong. False where right answers are hinted on too."""
+    """Name of the student's adapter at its backend; None is the base model."""
+    reveals_verdict: bool = True
+    """The student may learn that the attempt is wrong; False if correct attempts get hints too."""
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
-        """The verdicts so far, oldest first."""
+        """Verdicts so far, oldest first."""
         return tuple(turn.verdict for turn in self.turns)
 
     @property
-    def contentless(self) -> str:
-        """What stands in for a hint that says nothing."""
-        return CONTENTLESS if self.oracle else NEUTRAL
+    def fallback_hint(self) -> str:
+        """Contentless replacement for a missing or leaking hint."""
+        return CONTENTLESS if self.reveals_verdict else NO_VERDICT_HINT
 
     def rng(self) -> random.Random:
-        """A generator of its own for this request."""
+        """Return a random generator for this request."""
         return random.Random(f"{self.seed}/{len(self.turns)}/{self.retry}")
 
 
 @dataclass(frozen=True, slots=True)
 class Feedback:
-    """A teacher's message, before any leak detector has seen it."""
+    """A teacher's message before leak screening."""
 
     text: str
     source_task: str | None = None
-    """The task it was written for, where that is another one."""
+    """Another task that the message was written for."""
     error: str | None = None
-    """Why no hint could be had; `text` is then not for the student."""
+    """Why the teacher failed; `text` is then not for the student."""
     prompt: str | None = None
-    """See `Hint.prompt`."""
+    """See `Hint.prompt_template`."""
     usage: Usage | None = None
     """See `Hint.usage`."""
-    fatal: bool = False
-    """With an `error`: the dialogue ends as failed, where the student else reads a contentless hint."""
+    ends_dialogue: bool = False
+    """With an `error`: the dialogue ends as failed instead of continuing with a contentless hint."""
 
 
 class Teacher(ABC):
-    """Answers wrong attempts. Batch-first: a model teacher answers them all in one call.
+    """Answers batches of wrong attempts.
 
     Args:
-        config: The teacher's own.
-        environment: Whose tasks it teaches.
-        models: The models of the run, for teachers that speak with one; None where no model is at hand.
+        config: The teacher's configuration.
+        environment: Environment of all requests.
+        models: Models of the run, for teachers with a model.
     """
 
-    Config: ClassVar[type[BaseConfig]]
-    after_right: ClassVar[bool] = False
-    """It does not know whether the attempt is right, so it can be asked where no oracle stops the dialogue."""
-    waits: bool = False
-    """Its answers are a model's words: it can be asked in a thread of its own, while other dialogues go on."""
-    not_configurable: ClassVar[str] = ""
-    """Why no run can have this teacher, where none can."""
+    Config: ClassVar[type[ComponentConfig]]
+    handles_correct_attempts: ClassVar[bool] = False
+    """The teacher ignores the verdict, so it also works if no oracle stops the dialogue."""
+    runs_async: bool = False
+    """The teacher waits for generated text; a separate thread calls it while other dialogues continue."""
+    requires: ClassVar[tuple[type[Environment], ...]] = ()
+    """Capabilities that the environment must have."""
+    unavailable_reason: ClassVar[str] = ""
+    """Why runs cannot use this teacher; empty if they can."""
 
-    def __init__(self, config: Any, environment: Environment, models: Models | None = None) -> None:
+    def __init__(self, config: ComponentConfig, environment: Environment, models: ModelPool | None = None) -> None:
         self.config = config
         self.environment = environment
         self.models = models
 
     @property
     def name(self) -> str:
-        """The registered name."""
+        """Registered name."""
         return self.config.type
+
+    @classmethod
+    def check_environment(cls, environment: ComponentConfig) -> None:
+        """Raise `ValueError` if the configured environment lacks a required capability."""
+        compatible = [
+            name
+            for name in registry.names("teacher")
+            if not (cls_ := registry.get("teacher", name)).unavailable_reason
+            and not missing_part(environment, cls_.requires)
+        ]
+        fix = f"choose another teacher ({', '.join(compatible)})"
+        check_parts(environment, cls.requires, f"teacher {cls.Config.model_fields['type'].default!r}", fix)
 
     @abstractmethod
     def feedback(self, requests: Sequence[FeedbackRequest]) -> list[Feedback]:
-        """One message for each request, in order.  The result depends on the requests alone, not on earlier calls."""
+        """Return one message per request, in order; each depends only on its request, not on earlier calls."""

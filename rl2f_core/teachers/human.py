@@ -1,11 +1,11 @@
-"""The human teacher: a person who plays a task in the Chat. Dialogues of theirs are kept as data under this name."""
+"""Teacher `human`: a person who writes hints in the Chat; it names the teacher in stored dialogues."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import ClassVar, Literal
 
-from rl2f_core.config import BaseConfig
+from rl2f_core.config.fields import ComponentConfig
 from rl2f_core.registry import register
 from rl2f_core.teachers.base import Feedback, FeedbackRequest, Teacher
 
@@ -15,19 +15,19 @@ NAME = "human"
 
 @register("teacher")
 class HumanTeacher(Teacher):
-    """Cannot be asked by a program: its hints are written in the Chat, read by the guard, and stored like any other."""
+    """Placeholder for a person; only the Chat creates such hints, screened and stored like any other."""
 
-    not_configurable: ClassVar[str] = (
+    unavailable_reason: ClassVar[str] = (
         "a person cannot hint in a run that nobody watches: open page Chat, choose Play a task, and hint there; "
         "such dialogues are kept, labelled and exported like those of a run"
     )
 
-    class Config(BaseConfig):
-        """A person, in the Chat alone."""
+    class Config(ComponentConfig):
+        """A person; only in the Chat."""
 
         type: Literal["human"] = "human"
         """Name of the teacher."""
 
     def feedback(self, requests: Sequence[FeedbackRequest]) -> list[Feedback]:
-        """No message: nobody is there."""
-        return [Feedback("", error="Nobody is there to hint.") for _ in requests]
+        """Return an error for each request."""
+        return [Feedback("", error="No person is available to write a hint.") for _ in requests]

@@ -1,8 +1,7 @@
-"""The model teacher: a language model that holds what it is shown of the privileged half, and answers in its own words.
+"""Teacher `llm`: a language model that sees a configurable part of the privileged data.
 
-What it sees is chosen, field by field; the student reads its message alone. How it is asked stands in a template under
-`data/prompts/`, one a style; the styles are the judge kinds of RLTF (arXiv 2602.02482, released code), whose judges
-held the answer in four of five environments.
+Each style has a prompt template in `data/prompts/`. The styles are the judge kinds of RLTF (arXiv 2602.02482, released
+code), whose judges had the answer in four of five environments.
 """
 
 from __future__ import annotations
@@ -13,131 +12,134 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, model_validator
 
-from rl2f_core import prompts, registry
-from rl2f_core.components import component
+from rl2f_core import prompt_templates, registry
+from rl2f_core.config.components import LLMConfig, by_name
+from rl2f_core.config.fields import BASIC_FIELD, PROMPT_REF, BaseConfig, ComponentConfig
 from rl2f_core.environments.base import Environment
-from rl2f_core.fields import BASIC, KNOWN_PROMPT, BaseConfig
-from rl2f_core.llms.base import ChatModel, ChatRequest
-from rl2f_core.teachers._speech import OnError, Truncated, spoken
+from rl2f_core.errors import FieldValueError
+from rl2f_core.llms.base import ChatRequest
 from rl2f_core.teachers.base import Feedback, FeedbackRequest, Teacher
+from rl2f_core.teachers.message_cleanup import OnError, Truncated, to_feedback
 from rl2f_core.types import Message
 
 if TYPE_CHECKING:
-    from rl2f_core.backends.pool import Models
+    from rl2f_core.backends.model_pool import ModelPool
 
 Style = Literal["socratic", "first_error", "next_step", "verdict_only", "without_answer"]
 
 
-class Sees(BaseConfig):
-    """What the teacher is shown beside the problem."""
+class Visibility(BaseConfig):
+    """Content of the teacher's prompt besides the problem."""
 
     answer: bool = True
-    """The right answer."""
+    """The gold answer."""
     solution: bool = False
-    """The full solution, where the environment has one."""
+    """The full solution, if the environment has one."""
     detail: bool = True
-    """The verifier's words on the attempt; they may name the answer."""
+    """The verifier's detail on the attempt; it may contain the answer."""
     attempt: Literal["whole", "answer"] = "whole"
-    """The student's whole attempt, or only the answer that was parsed from it."""
+    """The whole attempt, or only its parsed answer."""
     dialogue: Literal["last", "whole"] = "last"
-    """The last attempt, or all of them with the hints between."""
+    """The last attempt, or all attempts and hints."""
 
     @property
     def privileged(self) -> bool:
-        """Anything that the student may not know."""
+        """Whether privileged data is visible."""
         return self.answer or self.solution or self.detail
 
 
-BLIND = Sees(answer=False, solution=False, detail=False)
-OWN: dict[str, Sees] = {"verdict_only": BLIND, "without_answer": BLIND}
-"""What a style shows where nothing is chosen; the others show answer and verifier's detail."""
+NO_PRIVILEGED = Visibility(answer=False, solution=False, detail=False)
+STYLE_VISIBILITY: dict[str, Visibility] = {"verdict_only": NO_PRIVILEGED, "without_answer": NO_PRIVILEGED}
+"""Default visibility by style; other styles show the answer and the verifier's detail."""
 
 
 @registry.register("teacher")
 class LLMTeacher(Teacher):
-    """Asks a language model for every hint, all of a batch at once."""
+    """Generates all hints of a batch with a language model."""
 
-    waits = True
+    runs_async = True
 
-    class Config(BaseConfig):
-        """Hints of a language model: the student's own base, another local one, an adapter, or an endpoint."""
+    class Config(ComponentConfig):
+        """Hints of a language model: the student's base, another local model, an adapter, or an endpoint."""
 
         type: Literal["llm"] = "llm"
         """Name of the teacher."""
-        llm: component("llm") = Field("local", json_schema_extra=BASIC)  # type: ignore[valid-type, assignment]
-        """Who speaks."""
-        style: Style = Field("socratic", json_schema_extra=BASIC)
+        llm: LLMConfig = Field(by_name("local"), json_schema_extra=BASIC_FIELD)
+        """The model."""
+        style: Style = Field("socratic", json_schema_extra=BASIC_FIELD)
         """A question, the first error, the next step, the verdict alone, or a hint without knowing the answer."""
-        prompt: str | None = Field(None, json_schema_extra=KNOWN_PROMPT)
-        """Another template than the style's: a shipped name, or the path of a `.txt` file."""
-        sees: Sees | None = None
-        """What it is shown; None is the style's own: answer and verifier's detail, or nothing of them."""
+        prompt: str | None = Field(None, json_schema_extra=PROMPT_REF)
+        """Template instead of the style's: a shipped name, or the path of a `.txt` file."""
+        sees: Visibility | None = None
+        """Content of the prompt; None is the style's default."""
         temperature: float = Field(0.7, ge=0, le=10)
-        """Sampling temperature of its messages; 0 takes the most probable words."""
+        """Sampling temperature; 0 is greedy."""
         max_new_tokens: int = Field(64, ge=1)
-        """Tokens allowed in one message."""
+        """Maximum number of tokens of one message."""
         max_chars: int = Field(500, ge=1)
-        """Characters allowed in one message."""
+        """Maximum number of characters of one message."""
         truncated: Truncated = "sentence"
-        """A message that was cut off: keep its whole sentences, keep all of it, or count it as failed."""
+        """Truncated messages: keep whole sentences, keep all, or count as an error."""
         on_error: OnError = "contentless"
-        """A failed hint: the student reads a contentless one, or the dialogue ends as failed."""
+        """After an error: the student reads a contentless hint, or the dialogue ends as failed."""
 
         @model_validator(mode="after")
-        def _style_and_sight_agree(self) -> LLMTeacher.Config:
+        def _check_visibility(self) -> LLMTeacher.Config:
             if self.style == "without_answer" and self.sees is not None and self.sees.privileged:
-                raise ValueError("style without_answer does not fit sees.answer, sees.solution or sees.detail: "
-                                 "set all three to false, or choose another style")  # fmt: skip
+                raise FieldValueError(
+                    "style without_answer does not fit sees.answer, sees.solution or sees.detail: "
+                    "set all three to false, or choose another style",
+                    "style",
+                )
             return self
 
         @property
-        def sight(self) -> Sees:
-            """What is shown in effect."""
-            return self.sees if self.sees is not None else OWN.get(self.style, Sees())
+        def visibility(self) -> Visibility:
+            """Effective content of the prompt."""
+            return self.sees if self.sees is not None else STYLE_VISIBILITY.get(self.style, Visibility())
 
-    def __init__(self, config: Any, environment: Environment, models: Models | None = None) -> None:
+    config: Config
+
+    def __init__(self, config: Config, environment: Environment, models: ModelPool | None = None) -> None:
         super().__init__(config, environment, models)
-        self.llm: ChatModel = registry.get("llm", config.llm.type)(config.llm, models)
-        self.prompt = prompts.load(config.prompt or config.style)
-        told = {"number": 1, "text": "x", "hint": "x"}
-        for text in ("x", None):  # a broken template ends the run before it begins, not its dialogues one by one
+        self.llm = registry.get("llm", config.llm.type)(config.llm, models)
+        self.prompt = prompt_templates.load(config.prompt or config.style)
+        attempt = {"number": 1, "text": "x", "hint": "x"}
+        for text in ("x", None):  # fail on a broken template before the run starts
             self.prompt.render(
-                {**dict.fromkeys(("answer", "solution", "detail"), text), "problem": "x", "attempts": [told]}
+                {**dict.fromkeys(("answer", "solution", "detail"), text), "problem": "x", "attempts": [attempt]}
             )
 
     def feedback(self, requests: Sequence[FeedbackRequest]) -> list[Feedback]:
-        """One message for each request; what could not be had has an `error` and no words."""
+        """Return one message per request; failures have an `error` and an empty text."""
         config = self.config
-        asked = [ChatRequest(self.messages(request), chance(request)) for request in requests]
-        told = self.llm.complete(asked, max_new_tokens=config.max_new_tokens, temperature=config.temperature)
-        return [
-            spoken(said, self.prompt.version, max_chars=config.max_chars, truncated=config.truncated,
-                   on_error=config.on_error) for said in told
-        ]  # fmt: skip
+        chats = [ChatRequest(self.messages(request), request_seed(request)) for request in requests]
+        completions = self.llm.complete(chats, max_new_tokens=config.max_new_tokens, temperature=config.temperature)
+        return [to_feedback(completion, self.prompt.version, config) for completion in completions]
 
     def messages(self, request: FeedbackRequest) -> tuple[Message, ...]:
-        """What the model is asked; nothing stands in it that was not chosen. Raises `ConfigError`."""
-        sees: Sees = self.config.sight
+        """Return the prompt with only the visible fields. Raises `ConfigError` if the template is invalid."""
+        sees = self.config.visibility
         environment, task = self.environment, request.task
         values = {
             "problem": environment.prompt(task.public),
-            "answer": environment.answer(task) if sees.answer else None,
+            "answer": environment.gold_answer(task) if sees.answer else None,
             "solution": environment.solution(task) if sees.solution else None,
             "detail": request.turns[-1].verdict.detail if sees.detail else None,
-            "attempts": attempts(request, whole=sees.attempt == "whole", all_of_them=sees.dialogue == "whole"),
+            "attempts": attempts(request, whole=sees.attempt == "whole", full_dialogue=sees.dialogue == "whole"),
         }
         return self.prompt.render(values)
 
 
-def attempts(request: FeedbackRequest, *, whole: bool = True, all_of_them: bool = True) -> list[dict[str, Any]]:
-    """The student's attempts for a template: `number`, `text`, and the `hint` that was read after it (None at last).
+def attempts(request: FeedbackRequest, *, whole: bool = True, full_dialogue: bool = True) -> list[dict[str, Any]]:
+    """Return the student's attempts for a template: `number`, `text`, and the `hint` after it or None.
 
     Args:
-        request: Of the last attempt.
-        whole: The whole text, or the parsed answer alone.
-        all_of_them: All attempts, or the last.
+        request: Request with the dialogue.
+        whole: The whole text, or only the parsed answer.
+        full_dialogue: All attempts, or only the last.
     """
-    turns = request.turns if all_of_them else request.turns[-1:]
+    turns = request.turns if full_dialogue else request.turns[-1:]
     return [
         {
             "number": turn.index + 1,
@@ -148,7 +150,7 @@ def attempts(request: FeedbackRequest, *, whole: bool = True, all_of_them: bool 
     ]
 
 
-def chance(request: FeedbackRequest) -> int:
-    """The seed of one message: it follows from the dialogue's seed, the turn and the number of refused messages."""
+def request_seed(request: FeedbackRequest) -> int:
+    """Derive a message's seed from the dialogue's seed, the task, the turn and the number of rejected messages."""
     path = f"{request.seed}/{request.task.id}/{len(request.turns)}/{request.retry}"
     return int.from_bytes(hashlib.sha256(path.encode()).digest()[:4], "big") >> 1

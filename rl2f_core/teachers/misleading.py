@@ -1,4 +1,4 @@
-"""The misleading control: a hint in the scripted teacher's words that points away from the answer (methods.md §8)."""
+"""Control `misleading`: scripted wording that points away from the answer."""
 
 from __future__ import annotations
 
@@ -6,20 +6,24 @@ from collections.abc import Sequence
 from typing import Literal
 
 from rl2f_core import registry
-from rl2f_core.config import BaseConfig
+from rl2f_core.config.fields import ComponentConfig
+from rl2f_core.environments.capabilities import MisleadingHints
 from rl2f_core.teachers.base import Feedback, FeedbackRequest, Teacher
 
 
 @registry.register("teacher")
 class MisleadingTeacher(Teacher):
-    """Says what `Environment.misleading_hint` says."""
+    """Returns `MisleadingHints.misleading_hint`."""
 
-    class Config(BaseConfig):
+    requires = (MisleadingHints,)
+    environment: MisleadingHints
+
+    class Config(ComponentConfig):
         """False hints from the environment; needs no model."""
 
         type: Literal["misleading"] = "misleading"
         """Name of the teacher."""
 
     def feedback(self, requests: Sequence[FeedbackRequest]) -> list[Feedback]:
-        """The environment's misleading hint for each request, its chance drawn from the request alone."""
+        """Return the environment's misleading hint for each request."""
         return [Feedback(self.environment.misleading_hint(r.task, r.verdicts, r.rng())) for r in requests]

@@ -1,96 +1,90 @@
-"""Self-critique: the student's own weights read the attempt without the privileged half, and the student revises.
+"""Teacher `self_critique`: the student criticizes its own attempt without privileged data.
 
-`critique` makes the one prompt for all of it: what is asked at test time (methods.md §5), and the context of a stored
-hint where the model learns to be its own teacher (`rl2f_self`, arXiv 2602.16066 §4, and `rltf_fm`). The verdict is not
-in it either, so that it can be asked after a right attempt as well, where no oracle stops the dialogue.
+`critique` builds the prompt at test time and in training (`rl2f_self`, arXiv 2602.16066 §4, and `rltf_fm`). It omits
+the verdict, so it also works after a correct attempt if no oracle stops the dialogue.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from rl2f_core import prompts, registry
-from rl2f_core.backends.base import Sampling
+from rl2f_core import prompt_templates, registry
+from rl2f_core.backends.base import SamplingParams
+from rl2f_core.config.fields import PROMPT_REF, ComponentConfig
 from rl2f_core.environments.base import Environment
 from rl2f_core.errors import ConfigError
-from rl2f_core.fields import KNOWN_PROMPT, BaseConfig
 from rl2f_core.llms.base import ChatRequest, Completion
-from rl2f_core.llms.local import COLDEST, speak
-from rl2f_core.teachers._speech import OnError, Truncated, spoken
+from rl2f_core.llms.local import MIN_TEMPERATURE, complete_local
 from rl2f_core.teachers.base import Feedback, FeedbackRequest, Teacher
-from rl2f_core.teachers.llm import attempts, chance
+from rl2f_core.teachers.llm import attempts, request_seed
+from rl2f_core.teachers.message_cleanup import OnError, Truncated, to_feedback
 from rl2f_core.types import Message
 
 if TYPE_CHECKING:
-    from rl2f_core.backends.pool import Models
+    from rl2f_core.backends.model_pool import ModelPool
 
 TEMPLATE = "self_critique"
 
 
 def critique(
-    environment: Environment, request: FeedbackRequest, prompt: prompts.Prompt | None = None
+    environment: Environment, request: FeedbackRequest, prompt: prompt_templates.PromptTemplate | None = None
 ) -> tuple[Message, ...]:
-    """What the model is asked for a critique of the last attempt: problem, attempts and critiques so far, no verdict.
+    """Build the prompt for a critique of the last attempt: problem, attempts and critiques so far, no verdict.
 
-    Args:
-        environment: Words the problem, from its public half.
-        request: The dialogue up to the attempt; the privileged half of its task is not looked at.
-        prompt: The template; None is the shipped one.
-
-    Raises `ConfigError` where the template is broken.
+    Only the task's public data is used. Raises `ConfigError` if the template (default: the shipped one) is invalid.
     """
     values = {"problem": environment.prompt(request.task.public), "attempts": attempts(request)}
-    return (prompt or prompts.load(TEMPLATE)).render(values)
+    return (prompt or prompt_templates.load(TEMPLATE)).render(values)
 
 
 @registry.register("teacher")
 class SelfCritiqueTeacher(Teacher):
-    """The student criticises itself, with the weights it answers with."""
+    """Generates critiques with the adapter of the attempts."""
 
-    after_right: ClassVar[bool] = True
-    waits = True
+    handles_correct_attempts: ClassVar[bool] = True
+    runs_async = True
 
-    class Config(BaseConfig):
+    class Config(ComponentConfig):
         """The student's own model, without the answer."""
 
         type: Literal["self_critique"] = "self_critique"
         """Name of the teacher."""
-        prompt: str | None = Field(None, json_schema_extra=KNOWN_PROMPT)
-        """Another template than the shipped one, which training shares: a shipped name or the path of a `.txt` file."""
+        prompt: str | None = Field(None, json_schema_extra=PROMPT_REF)
+        """Template instead of the one that training uses: a shipped name or the path of a `.txt` file."""
         temperature: float = Field(0.7, ge=0, le=10)
-        """Sampling temperature of its messages; 0 takes the most probable words."""
+        """Sampling temperature; 0 is greedy."""
         max_new_tokens: int = Field(64, ge=1)
-        """Tokens allowed in one message."""
+        """Maximum number of tokens of one message."""
         max_chars: int = Field(500, ge=1)
-        """Characters allowed in one message."""
+        """Maximum number of characters of one message."""
         truncated: Truncated = "sentence"
-        """A message that was cut off: keep its whole sentences, keep all of it, or count it as failed."""
+        """Truncated messages: keep whole sentences, keep all, or count as an error."""
         on_error: OnError = "contentless"
-        """A failed critique: the student reads a contentless one, or the dialogue ends as failed."""
+        """After an error: the student reads a contentless hint, or the dialogue ends as failed."""
 
-    def __init__(self, config: Any, environment: Environment, models: Models | None = None) -> None:
+    config: Config
+
+    def __init__(self, config: Config, environment: Environment, models: ModelPool | None = None) -> None:
         super().__init__(config, environment, models)
         if models is None:
-            raise ConfigError("A student that criticises itself needs its model, which is not at hand here.")
-        self.prompt = prompts.load(config.prompt or TEMPLATE)
+            raise ConfigError("Teacher self_critique needs the student's model, and no model is loaded here.")
+        self.prompt = prompt_templates.load(config.prompt or TEMPLATE)
         self.prompt.render({"problem": "x", "attempts": [{"number": 1, "text": "x", "hint": "x"}]})
         self.backend = models.student
 
     def feedback(self, requests: Sequence[FeedbackRequest]) -> list[Feedback]:
-        """One critique for each request, by the adapter that made the attempt."""
+        """Return one critique per request, by the adapter of its attempt."""
         config = self.config
-        sampling = Sampling(config.max_new_tokens, max(config.temperature, COLDEST))
-        told: dict[int, Completion] = {}
+        sampling = SamplingParams(config.max_new_tokens, max(config.temperature, MIN_TEMPERATURE))
+        completions: dict[int, Completion] = {}
         for adapter in dict.fromkeys(request.adapter for request in requests):
-            own = [i for i, request in enumerate(requests) if request.adapter == adapter]
-            asked = [
-                ChatRequest(critique(self.environment, requests[i], self.prompt), chance(requests[i])) for i in own
+            indices = [i for i, request in enumerate(requests) if request.adapter == adapter]
+            chats = [
+                ChatRequest(critique(self.environment, requests[i], self.prompt), request_seed(requests[i]))
+                for i in indices
             ]
-            told.update(zip(own, speak(self.backend, adapter, asked, sampling), strict=True))
-        return [
-            spoken(told[i], self.prompt.version, max_chars=config.max_chars, truncated=config.truncated,
-                   on_error=config.on_error) for i in range(len(requests))
-        ]  # fmt: skip
+            completions.update(zip(indices, complete_local(self.backend, adapter, chats, sampling), strict=True))
+        return [to_feedback(completions[i], self.prompt.version, config) for i in range(len(requests))]

@@ -1,13 +1,11 @@
-"""The shuffled control: the hint of another task's dialogue (methods.md §8).
+"""Control `shuffled`: the hint of another task's dialogue.
 
-It has the form and the length of a real hint and is true of some task, but not of this one.  The other dialogue is
-derived from the request alone (its seed, task and number of turns), so that the same seed gives the same words
-whatever else is in the batch.
+The hint has the form and length of a real one and is true for another task. The other dialogue depends only on the
+request (seed, task, number of turns), not on the rest of the batch.
 
-Which task: up to `CANDIDATES` of the same split are looked at, and one with the same public half is preferred, then
-one whose problem text shares the most words.  A hidden number in the same range is found at once.  Where each task
-draws its own letters, names or operands, the nearest may still differ, and the hint may speak of things that the
-student's problem does not have, which tells an attentive student that it is foreign.
+Of up to `CANDIDATES` tasks of the split, one with the same public data is preferred, then the one whose problem shares
+the most words. If each task draws its own letters, names or operands, the hint may mention things that the student's
+problem does not have.
 """
 
 from __future__ import annotations
@@ -16,84 +14,79 @@ import random
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import BeforeValidator, Field, SerializeAsAny
+from pydantic import Field
 
 from rl2f_core import registry
-from rl2f_core.components import Component
-from rl2f_core.config import BaseConfig
+from rl2f_core.config.components import Component, by_name
+from rl2f_core.config.fields import ComponentConfig
 from rl2f_core.environments.base import CONTENTLESS, Environment
+from rl2f_core.environments.capabilities import Demonstrator, ScriptedHints
+from rl2f_core.environments.mixture import similar_task, sub_environment_of
 from rl2f_core.teachers.base import Feedback, FeedbackRequest, Teacher
 from rl2f_core.types import Hint, Split, Task, Turn
 
 if TYPE_CHECKING:
-    from rl2f_core.backends.pool import Models
+    from rl2f_core.backends.model_pool import ModelPool
 
 POOL = 256
-"""Other tasks are drawn from the first tasks of a split, so that each is made once and kept."""
+"""Other tasks come from the first tasks of a split, which are cached."""
 CANDIDATES = 50
-"""How many of them one request looks at."""
-WRONG_TRIES = 20
-"""How often the imperfect student is asked for an attempt that is wrong."""
+"""Tasks to compare per request."""
+MAX_WRONG_TRIES = 20
+"""Attempts of the simulated student until one is wrong."""
 
 
-class _Source(Component):
-    """A teacher other than this one: a shuffled source would have no bottom, nor would its form."""
-
-    def narrow(self, value: Any) -> Any:
-        held = value.get("type") if isinstance(value, dict) else getattr(value, "type", value)
-        if held == "shuffled":
-            raise ValueError("the source of a shuffled teacher cannot be shuffled; choose another teacher")
-        return super().narrow(value)
-
-    def names(self) -> list[str]:
-        return [name for name in super().names() if name != "shuffled"]
-
-
-_source = _Source("teacher")
+_SOURCE = Component(
+    "teacher",
+    other_than="shuffled",
+    reason="the source of a shuffled teacher cannot be shuffled; choose another teacher",
+)
 
 
 @registry.register("teacher")
 class ShuffledTeacher(Teacher):
-    """Gives the hint that the source teacher gives on another task, after as many wrong attempts."""
+    """Returns the source teacher's hint on another task after as many wrong attempts."""
 
-    class Config(BaseConfig):
-        """Hints that belong to another task."""
+    requires = (ScriptedHints, Demonstrator)
+
+    class Config(ComponentConfig):
+        """Hints for another task."""
 
         type: Literal["shuffled"] = "shuffled"
         """Name of the teacher."""
-        source: Annotated[SerializeAsAny[BaseConfig], _source, BeforeValidator(_source.narrow)] = Field("scripted")  # type: ignore[assignment]
+        source: Annotated[ComponentConfig, _SOURCE] = Field(by_name("scripted"))
         """The teacher whose hints are shuffled."""
-        follow: float = Field(0.5, ge=0, le=1)
-        """Share of the attempts in the other dialogue that respect the hint before them."""
+        hint_follow_rate: float = Field(0.5, ge=0, le=1)
+        """Fraction of attempts in the other dialogue that follow the hint before them."""
 
-    def __init__(self, config: Any, environment: Environment, models: Models | None = None) -> None:
+    config: Config
+
+    def __init__(self, config: Config, environment: Environment, models: ModelPool | None = None) -> None:
         super().__init__(config, environment, models)
-        self.source: Teacher = registry.get("teacher", config.source.type)(config.source, environment, models)
-        self.waits = self.source.waits
+        self.source = registry.get("teacher", config.source.type)(config.source, environment, models)
+        self.runs_async = self.source.runs_async
         self._pool: dict[tuple[str, Split, int], Task] = {}
 
     def feedback(self, requests: Sequence[FeedbackRequest]) -> list[Feedback]:
-        """The source teacher's hint on another task for each request; one call of the source for the whole batch.
+        """Return the source teacher's hint on another task for each request, in one batch.
 
-        `Feedback.source_task` names the other task. Where the split holds no other task, or its student cannot be
-        wrong, `Feedback.error` says so.
+        `Feedback.source_task` names the other task. `Feedback.error` is set if no other task has a wrong attempt.
         """
         others = [self._other_dialogue(request) for request in requests]
-        told = iter(self.source.feedback([other for other in others if other is not None]))
+        feedbacks = iter(self.source.feedback([other for other in others if other is not None]))
         answers = []
         for request, other in zip(requests, others, strict=True):
             if other is None:
-                error = f"No other {request.task.split} task with a wrong attempt was found for {request.task.id}."
+                error = f"No other {request.task.split} task has a wrong attempt for {request.task.id}."
                 answers.append(Feedback(CONTENTLESS, error=error))
             else:
-                feedback = next(told)
-                answers.append(replace(feedback, source_task=other.task.id))
+                answers.append(replace(next(feedbacks), source_task=other.task.id))
         return answers
 
     def _other_dialogue(self, request: FeedbackRequest) -> FeedbackRequest | None:
-        """The same place in a dialogue on another task; a refused hint (`retry`) moves on to yet another task."""
+        """Return the same turn in a dialogue on another task; each `retry` uses a new task."""
         rng = random.Random(f"shuffled/{request.seed}/{request.task.id}/{request.retry}")
         for task in self._other_tasks(request.task, rng)[:3]:
             other = self._wrong_turns(task, len(request.turns), rng.getrandbits(31), request.retry)
@@ -102,17 +95,17 @@ class ShuffledTeacher(Teacher):
         return None
 
     def _other_tasks(self, task: Task, rng: random.Random) -> list[Task]:
-        """Tasks that are not this one, the most similar public half first; one with the same answer comes last."""
-        own, answer = self.environment.canonical(task), self.environment.answer(task)
+        """Return other tasks, the most similar public data first; tasks with the same answer come last."""
+        canonical, answer = self.environment.canonical(task), self.environment.gold_answer(task)
         words = self._words(task)
         others: list[tuple[tuple[bool, bool, float], Task]] = []
         for index in rng.sample(range(POOL), CANDIDATES):
             other = self._sibling(task, index)
-            if self.environment.canonical(other) == own:
+            if self.environment.canonical(other) == canonical:
                 continue
-            theirs = self._words(other)
-            shared = len(words & theirs) / max(1, len(words | theirs))
-            rank = (self.environment.answer(other) == answer, other.public != task.public, -shared)
+            other_words = self._words(other)
+            shared = len(words & other_words) / max(1, len(words | other_words))
+            rank = (self.environment.gold_answer(other) == answer, other.public != task.public, -shared)
             others.append((rank, other))
             if rank[:2] == (False, False):
                 break
@@ -122,28 +115,30 @@ class ShuffledTeacher(Teacher):
         return set(re.findall(r"\w+", self.environment.prompt(task.public)))
 
     def _sibling(self, task: Task, index: int) -> Task:
-        """A task at a position; in a mixture of the same part, since another environment's hint is no fair control."""
-        key = self.environment.part_of(task), task.split, index
+        """Return the cached task at a position, in a mixture from the same sub-environment."""
+        key = sub_environment_of(self.environment, task), task.split, index
         if key not in self._pool:
-            self._pool[key] = self.environment.sibling(task, index)
+            self._pool[key] = similar_task(self.environment, task, index)
         return self._pool[key]
 
     def _wrong_turns(self, task: Task, length: int, seed: int, retry: int) -> FeedbackRequest | None:
-        """`length` wrong attempts of the environment's imperfect student, with the scripted hints between them.
+        """Simulate `length` wrong attempts with scripted hints between them.
 
-        With the same seed, the dialogue of n attempts is the beginning of that of n + 1.
+        With the same seed, a dialogue of n attempts is a prefix of that of n + 1.
         """
+        environment = self.environment
+        assert isinstance(environment, ScriptedHints) and isinstance(environment, Demonstrator)
         rng = random.Random(seed)
         request = FeedbackRequest(task, (), seed=seed, retry=retry)
         while len(request.turns) < length:
             turns, verdicts = list(request.turns), request.verdicts
             if turns:
-                said = Hint(text=self.environment.hint(task, verdicts, request.rng()), teacher="scripted")
-                turns[-1] = turns[-1].model_copy(update={"hint": said})
-            for _ in range(WRONG_TRIES):
-                follow = bool(turns) and rng.random() < self.config.follow
-                attempt = self.environment.imitate(task, verdicts, rng, follow=follow, right=False)
-                verdict = self.environment.verify(task, attempt)
+                hint = Hint(text=environment.hint(task, verdicts, request.rng()), teacher="scripted")
+                turns[-1] = turns[-1].model_copy(update={"hint": hint})
+            for _ in range(MAX_WRONG_TRIES):
+                follow = bool(turns) and rng.random() < self.config.hint_follow_rate
+                attempt = environment.simulate_attempt(task, verdicts, rng, follow_hint=follow, correct=False)
+                verdict = environment.verify(task, attempt)
                 if not verdict.correct:
                     break
             else:

@@ -1,1 +1,1 @@
-"""training: see the modules in this package."""
+"""The training loop and the learner. See README.md."""

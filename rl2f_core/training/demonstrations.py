@@ -1,82 +1,90 @@
-"""Dialogues of an imperfect student, written by the environment: the data of a warm-up.
+"""Demonstrations: dialogues of the environment's simulated student, for a supervised warm-up.
 
-Wrong tries by the environment's error model, hints by the run's own teacher through the leak guard, and a right last
-turn for a share of the dialogues.  Streamed: dialogue n of step s is made from its seed when it is needed.  Lock-step,
-so that a model teacher answers all dialogues of a step in one call a turn.
+Wrong attempts come from the environment's error model, hints from the run's teacher through the leak guard. A fraction
+of the dialogues ends with a correct turn. Each dialogue follows from its seed. All dialogues of a step advance turn by
+turn, so a model teacher is called once per turn.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import Any
 
-from rl2f_core.leaks.guard import Guarded
-from rl2f_core.rollout.engine import Request, RolloutEngine
-from rl2f_core.rollout.live import LiveDialogue, judged
+from rl2f_core.environments.capabilities import Demonstrator
+from rl2f_core.leaks.guard import ScreenedHint
+from rl2f_core.methods.sft import SFT
+from rl2f_core.rollout.dialogue_builder import DialogueBuilder, build_turn
+from rl2f_core.rollout.engine import RolloutEngine, RolloutRequest
 from rl2f_core.teachers.base import FeedbackRequest
-from rl2f_core.types import DEMONSTRATION, Rollout, StopReason, TurnStop
+from rl2f_core.types import DEMONSTRATION, FinishReason, Rollout, StopReason
 
 
-def demonstrate(engine: RolloutEngine, requests: Sequence[Request], config: Any, turns: int) -> list[Rollout]:
-    """One demonstration a request, in order.
+def demonstrate(
+    engine: RolloutEngine, requests: Sequence[RolloutRequest], config: SFT.Config, turns: int
+) -> list[Rollout]:
+    """Return one demonstration per request, in order.
 
     Args:
-        engine: For its environment, teacher, guard and renderer; no model speaks.
-        requests: What to demonstrate.
-        config: The `sft` method's Config: follow, right_first, right_last.
-        turns: Of the longest demonstration; the number of a dialogue is drawn evenly from 2…turns.
+        engine: Provides environment, teacher, guard and renderer; the policy generates nothing.
+        requests: The tasks.
+        config: `hint_follow_rate`, `first_correct_rate` and `final_correct_rate`.
+        turns: Maximum number of turns; a dialogue's number is drawn uniformly from 2…turns.
     """
     writers = [_Writer(engine, request, config, turns) for request in requests]
     for _ in range(turns):
-        live = [writer for writer in writers if writer.stop is None]
-        for writer in live:
-            writer.write()
-        live = [writer for writer in live if writer.stop is None]
-        for writer, answer in zip(live, engine.hints([writer.wants() for writer in live]) if live else (), strict=True):
-            writer.read(answer)
+        for writer in writers:
+            if writer.stop is None:
+                writer.write_attempt()
+        running = [writer for writer in writers if writer.stop is None]
+        hints = engine.get_hints([writer.feedback_request() for writer in running]) if running else ()
+        for writer, hint in zip(running, hints, strict=True):
+            writer.add_hint(hint)
     return [writer.rollout(DEMONSTRATION) for writer in writers]
 
 
-class _Writer(LiveDialogue):
-    """One demonstration as it grows."""
+class _Writer(DialogueBuilder):
+    """Builds one demonstration."""
 
-    def __init__(self, engine: RolloutEngine, request: Request, config: Any, turns: int) -> None:
-        super().__init__(request, engine.history)
+    def __init__(self, engine: RolloutEngine, request: RolloutRequest, config: SFT.Config, turns: int) -> None:
+        super().__init__(request, engine.prompts)
         self.engine = engine
         self.rng = random.Random(f"demonstration/{request.seed}")
-        if self.rng.random() < config.right_first:
-            self.length, self.right_last = 1, True
+        if self.rng.random() < config.first_correct_rate:
+            self.length, self.ends_correct = 1, True
         elif turns == 1:
-            self.length, self.right_last = 1, False
+            self.length, self.ends_correct = 1, False
         else:
-            self.length, self.right_last = self.rng.randint(2, turns), self.rng.random() < config.right_last
-        self.follow = config.follow
+            self.length = self.rng.randint(2, turns)
+            self.ends_correct = self.rng.random() < config.final_correct_rate
+        self.hint_follow_rate = config.hint_follow_rate
 
-    def write(self) -> None:
-        """The next attempt, after which the dialogue may have ended."""
+    def write_attempt(self) -> None:
+        """Add the next attempt, which may end the dialogue."""
         environment, tokenizer = self.engine.environment, self.engine.backend.tokenizer
+        assert isinstance(environment, Demonstrator)
         last = self.turn + 1 == self.length
         verdicts = [turn.verdict for turn in self.turns]
-        follow = self.rng.random() < self.follow
-        text = environment.imitate(self.request.task, verdicts, self.rng, follow=follow, right=last and self.right_last)
-        ids = (*tokenizer.encode(self.engine.renderer.clean(text)), tokenizer.end_id)
-        turn = judged(self.turns, environment.verify(self.request.task, text), self.engine.reward, text, ids, (),
-                      TurnStop.EOS, self.history.version(self.turn))  # fmt: skip
-        self.attempt(turn, ids, (0.0,) * len(ids))
-        if self.right:
+        follow = self.rng.random() < self.hint_follow_rate
+        text = environment.simulate_attempt(
+            self.request.task, verdicts, self.rng, follow_hint=follow, correct=last and self.ends_correct
+        )
+        ids = (*tokenizer.encode(self.engine.renderer.escape(text)), tokenizer.eos_token_id)
+        turn = build_turn(self.turns, environment.verify(self.request.task, text), self.engine.reward, text, ids, (),
+                      FinishReason.EOS, self.prompts.version(self.turn))  # fmt: skip
+        self.add_attempt(turn, ids, (0.0,) * len(ids))
+        if self.is_correct:
             self.stop = StopReason.SOLVED
         elif last:
             self.stop = StopReason.EXHAUSTED
 
-    def wants(self) -> FeedbackRequest:
-        """A hint on the last attempt."""
+    def feedback_request(self) -> FeedbackRequest:
+        """Return the request for a hint on the last attempt."""
         return FeedbackRequest(self.request.task, tuple(self.turns), self.request.seed)
 
-    def read(self, answer: Guarded | Exception) -> None:
-        """The hint that was asked for, after which the dialogue may have ended."""
-        self.hear(answer)
+    def add_hint(self, hint: ScreenedHint | Exception) -> None:
+        """Add the hint; the dialogue ends on an error or if no further attempt fits the context."""
+        self.add_feedback(hint)
         if self.stop is None:
             engine = self.engine
-            room = min(engine.config.context_length, engine.backend.context_limit) - engine.config.max_new_tokens
-            self.stop = StopReason.TRUNCATED if len(self.tokens) > room else None
+            limit = min(engine.config.max_seq_len, engine.backend.max_model_len) - engine.config.max_new_tokens
+            self.stop = StopReason.CONTEXT_FULL if len(self.tokens) > limit else None

@@ -1,11 +1,10 @@
-"""The loss: three streams, each a mean over its own weights (methods.md §3).
+"""The training loss: a mean over tokens for each of the terms rl, ce and kl.
 
     L = − mean_rl[ min(ρA, clip(ρ, 1 − ε_low, 1 + ε_high)·A) ] + λ · mean_ce[ − log π ] + β · mean_kl[ k3(π ‖ π_ref) ]
 
-with ρ = exp(log π − log π_behaviour) and k3 = exp(d) − 1 − d, d = log π_ref − log π, which is never negative and whose
-expectation under π is KL(π ‖ π_ref) (Schulman, "Approximating KL divergence", 2020).  It is *added*: drift costs.
-What stands in the first mean is PPO's; a row may ask for another weighting of its tokens (`objective`).
-`LossConfig.pull` names other divergences.  Under a critic the value loss is a fourth term (`training.critic`).
+Here ρ = exp(log π − log π_old). Each mean is weighted by the samples' weights of that term. A sample may select another
+policy loss (`policy_objective`), `LossConfig.kl` another divergence. Under a critic, `training.value_head` adds the
+value loss. Formulas and sources: rl2f_core/methods/README.md.
 """
 
 from __future__ import annotations
@@ -14,158 +13,139 @@ from dataclasses import dataclass
 
 import torch
 
-from rl2f_core.methods.objectives import BatchCredit, Pull
-from rl2f_core.training.divergence import k3, ratio_weights, score_function
-from rl2f_core.types import WEIGHTINGS
+from rl2f_core.methods.loss_spec import KLConfig, LossConfig
+from rl2f_core.training.kl import k3, ratio_weights, score_function
+from rl2f_core.types import POLICY_LOSSES
 
-STILL = Pull()
-"""k3 toward the stage's reference."""
-
-
-@dataclass(frozen=True)
-class LossConfig:
-    """Coefficients of the streams, and what else a method declares of its loss."""
-
-    clip_low: float = 0.2
-    clip_high: float = 0.2
-    ce_coef: float = 1.0
-    kl_coef: float = 0.0
-    pull: Pull = STILL
-    """What the kl stream pulls to, and by which divergence."""
-    credit: BatchCredit | None = None
-    """How rows with token rewards get their advantages; None for methods whose rows bring them."""
-
-    @property
-    def penalised(self) -> bool:
-        """Drift from the stage's reference costs something, in the loss or in the reward."""
-        stream = self.kl_coef > 0 and self.pull.weights == "stage"
-        return stream or (self.credit is not None and self.credit.kl_coef > 0)
+CLIPPED = [POLICY_LOSSES.index("ppo"), POLICY_LOSSES.index("cispo")]
 
 
 @dataclass(frozen=True)
 class TokenBatch:
-    """Aligned arrays of the weighted tokens of some rows, each [N]; NaN where reference, value or return is unknown."""
+    """Per-token arrays of the weighted tokens of some samples, each [N]; NaN if a reference or value is unknown."""
 
-    behaviour_N: torch.Tensor
+    old_logprobs_N: torch.Tensor
     advantages_N: torch.Tensor
     rl_N: torch.Tensor
     ce_N: torch.Tensor
     kl_N: torch.Tensor
     reference_N: torch.Tensor | None = None
-    weighting_N: torch.Tensor | None = None
-    """Position in `types.WEIGHTINGS`; None is `ppo` for all."""
-    foreign_N: torch.Tensor | None = None
-    """True where the token was sampled under another context than its row's; None is nowhere."""
+    policy_loss_N: torch.Tensor | None = None
+    """Index into `types.POLICY_LOSSES`; None is `ppo` for all."""
+    off_context_N: torch.Tensor | None = None
+    """True for tokens sampled under another prompt than their sample's; None for no token."""
     values_N: torch.Tensor | None = None
     returns_N: torch.Tensor | None = None
     divergence_N: torch.Tensor | None = None
-    """Of whole distributions, already compared; 0 where there is no kl weight."""
+    """Divergence of whole distributions; 0 for tokens without kl weight."""
 
 
 @dataclass(frozen=True)
-class Norms:
-    """Sum of each stream's weights over the whole update, so that micro-batches add up to the means."""
+class LossNormalizers:
+    """Sum of each term's weights over the whole update, so that micro-batches add up to the means."""
 
     rl: float
     ce: float
     kl: float
 
 
-def surrogate(ratio_N: torch.Tensor, advantages_N: torch.Tensor, config: LossConfig) -> torch.Tensor:
-    """min(ρA, clip(ρ)·A), [N] (PPO, arXiv 1707.06347, eq. 7, with two ε)."""
-    clipped_N = ratio_N.clamp(1 - config.clip_low, 1 + config.clip_high)
+def clipped_surrogate(ratio_N: torch.Tensor, advantages_N: torch.Tensor, config: LossConfig) -> torch.Tensor:
+    """Return min(ρA, clip(ρ)·A), [N] (PPO, arXiv 1707.06347, eq. 7, with two ε)."""
+    clipped_N = ratio_N.clamp(1 - config.epsilon, 1 + config.epsilon_high)
     return torch.minimum(ratio_N * advantages_N, clipped_N * advantages_N)
 
 
-def objective(logp_N: torch.Tensor, batch: TokenBatch, config: LossConfig) -> torch.Tensor:
-    """What the rl stream maximises at each token, [N], by the weighting of its row (ρ = π / π_behaviour):
+def policy_objective(logp_N: torch.Tensor, batch: TokenBatch, config: LossConfig) -> torch.Tensor:
+    """Return the objective of the rl term for each token, [N], by its sample's policy loss.
 
-    ppo    min(ρA, clip(ρ)·A)
-    is     ρ·A, unclipped importance sampling
-    cispo  sg(clip(ρ))·A·log π: clipped, and yet every token keeps a gradient (arXiv 2506.13585, eq. 4)
-    awr    ρ·A with ρ = 1 before the update (`training.behaviour`): advantage-weighted regression
+    ppo                  min(ρA, clip(ρ)·A)
+    importance_sampling  ρ·A, unclipped
+    cispo                sg(clip(ρ))·A·log π: clipped, but every token has a gradient (arXiv 2506.13585, eq. 4)
+    awr                  ρ·A with ρ = 1 before the update (`training.importance_sampling`)
     """
-    log_ratio_N = logp_N - batch.behaviour_N
-    if batch.weighting_N is None:
-        return surrogate(log_ratio_N.exp(), batch.advantages_N, config)
+    log_ratio_N = logp_N - batch.old_logprobs_N
+    if batch.policy_loss_N is None:
+        return clipped_surrogate(log_ratio_N.exp(), batch.advantages_N, config)
     value_N = torch.zeros_like(logp_N)
-    for code, name in enumerate(WEIGHTINGS):
-        held = (batch.weighting_N == code).nonzero()[:, 0]  # apart: ρ may overflow where another weighting is asked for
-        if not len(held):
+    for code, name in enumerate(POLICY_LOSSES):
+        indices = (batch.policy_loss_N == code).nonzero()[:, 0]  # separate: ρ of another loss's tokens may overflow
+        if not len(indices):
             continue
-        ratio, advantages = log_ratio_N[held].exp(), batch.advantages_N[held]
+        ratio, advantages = log_ratio_N[indices].exp(), batch.advantages_N[indices]
         if name == "ppo":
-            part = surrogate(ratio, advantages, config)
+            part = clipped_surrogate(ratio, advantages, config)
         elif name == "cispo":
-            part = ratio.detach().clamp(1 - config.clip_low, 1 + config.clip_high) * advantages * logp_N[held]
+            part = ratio.detach().clamp(1 - config.epsilon, 1 + config.epsilon_high) * advantages * logp_N[indices]
         else:
             part = ratio * advantages
-        value_N = value_N.index_add(0, held, part)
+        value_N = value_N.index_add(0, indices, part)
     return value_N
 
 
-def pulled(logp_N: torch.Tensor, batch: TokenBatch, pull: Pull) -> tuple[torch.Tensor, torch.Tensor]:
-    """The kl stream's loss and, for the metrics, its estimate of the divergence at each token with kl weight, [M].
+def kl_loss(logp_N: torch.Tensor, batch: TokenBatch, kl: KLConfig) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the loss of the kl term and the estimated divergence, both for the M tokens with kl weight, [M].
 
-    Raises `ValueError` where the reference, or the divergence of whole distributions, is missing.
+    Raises:
+        ValueError: The reference, or the divergence of whole distributions, is missing.
     """
-    held_N = batch.kl_N != 0  # elsewhere the reference may be unknown, and exp(d) may overflow: inf · 0 is NaN
-    logp_M = logp_N[held_N]
-    if pull.form in ("full", "top_k"):
+    mask_N = batch.kl_N != 0  # other tokens may have no reference, and exp(d) may overflow: inf · 0 is NaN
+    logp_M = logp_N[mask_N]
+    if kl.divergence in ("full_logits", "topk_logits"):
         if batch.divergence_N is None:
             raise ValueError("The divergence of whole distributions needs those of the reference.")
-        loss_M = told_M = batch.divergence_N[held_N]
+        loss_M = estimate_M = batch.divergence_N[mask_N]
     else:
         if batch.reference_N is None:
             raise ValueError("A kl weight needs the reference's log-probabilities.")
-        reference_M = batch.reference_N[held_N]
-        loss_M = k3(logp_M, reference_M) if pull.form == "k3" else score_function(logp_M, reference_M)
-        told_M = loss_M if pull.form == "k3" else logp_M - reference_M
-    if pull.ratio_clip is not None:
-        loss_M = loss_M * ratio_weights(logp_M, batch.behaviour_N[held_N], pull.ratio_clip)
-    return loss_M, told_M.detach()
+        reference_M = batch.reference_N[mask_N]
+        loss_M = k3(logp_M, reference_M) if kl.divergence == "k3" else score_function(logp_M, reference_M)
+        estimate_M = loss_M if kl.divergence == "k3" else logp_M - reference_M
+    if kl.distillation_is_clip is not None:
+        loss_M = loss_M * ratio_weights(logp_M, batch.old_logprobs_N[mask_N], kl.distillation_is_clip)
+    return loss_M, estimate_M.detach()
 
 
 def loss(
-    logp_N: torch.Tensor, batch: TokenBatch, norms: Norms, config: LossConfig
+    logp_N: torch.Tensor, batch: TokenBatch, norms: LossNormalizers, config: LossConfig
 ) -> tuple[torch.Tensor, dict[str, float]]:
-    """This micro-batch's part of the loss, and sums for the metrics (divide each by its stream's norm).
+    """Return this micro-batch's part of the loss, and sums for the metrics (divide each by its term's norm).
 
-    Raises `ValueError` where a kl weight has no reference (`pulled`).
+    Raises:
+        ValueError: A kl weight has no reference (`kl_loss`).
     """
     total = logp_N.new_zeros(())
     sums: dict[str, float] = {}
     if norms.rl:
-        part = -(objective(logp_N, batch, config) * batch.rl_N).sum()
+        part = -(policy_objective(logp_N, batch, config) * batch.rl_N).sum()
         total = total + part / norms.rl
         sums["rl"] = float(part.detach())
-        sums |= _ratios(logp_N.detach(), batch, config)
+        sums |= _ratio_sums(logp_N.detach(), batch, config)
     if norms.ce:
         part = -(logp_N * batch.ce_N).sum()
         total = total + config.ce_coef * part / norms.ce
         sums["ce"] = float(part.detach())
     if norms.kl:
         weights_M = batch.kl_N[batch.kl_N != 0]
-        loss_M, told_M = pulled(logp_N, batch, config.pull)
+        loss_M, estimate_M = kl_loss(logp_N, batch, config.kl)
         total = total + config.kl_coef * (loss_M * weights_M).sum() / norms.kl
-        sums["kl"] = float((told_M * weights_M).sum())
+        sums["kl"] = float((estimate_M * weights_M).sum())
     return total, sums
 
 
-def _ratios(logp_N: torch.Tensor, batch: TokenBatch, config: LossConfig) -> dict[str, float]:
-    """Sums over the rl stream of ρ, of what the clip holds and of ρ − 1 − log ρ; apart for foreign tokens (`off_…`)."""
-    log_ratio_N = logp_N - batch.behaviour_N
+def _ratio_sums(logp_N: torch.Tensor, batch: TokenBatch, config: LossConfig) -> dict[str, float]:
+    """Return weighted sums of ρ, of clipped tokens and of ρ − 1 − log ρ; `off_…` for off-context tokens."""
+    log_ratio_N = logp_N - batch.old_logprobs_N
     ratio_N = log_ratio_N.exp()
-    outside_N = (ratio_N < 1 - config.clip_low) | (ratio_N > 1 + config.clip_high)
-    if batch.weighting_N is not None:
-        outside_N &= (batch.weighting_N == WEIGHTINGS.index("ppo")) | (batch.weighting_N == WEIGHTINGS.index("cispo"))
+    outside_N = (ratio_N < 1 - config.epsilon) | (ratio_N > 1 + config.epsilon_high)
+    if batch.policy_loss_N is not None:
+        outside_N &= torch.isin(batch.policy_loss_N, torch.tensor(CLIPPED, device=logp_N.device))
     active_N = batch.rl_N * (batch.advantages_N != 0)
-    none_N = torch.zeros_like(outside_N) if batch.foreign_N is None else batch.foreign_N
+    off_context_N = torch.zeros_like(outside_N) if batch.off_context_N is None else batch.off_context_N
     sums: dict[str, float] = {}
-    for prefix, held in (("", ~none_N), ("off_", none_N)):
-        weight_N = batch.rl_N[held]
+    for prefix, mask_N in (("", ~off_context_N), ("off_", off_context_N)):
+        weight_N = batch.rl_N[mask_N]
         sums[f"{prefix}weight"] = float(weight_N.sum())
-        sums[f"{prefix}ratio"] = float((ratio_N[held] * weight_N).sum())
-        sums[f"{prefix}clipped"] = float((outside_N[held] * active_N[held]).sum())
-        sums[f"{prefix}mismatch"] = float(((ratio_N[held] - 1 - log_ratio_N[held]) * weight_N).sum())
+        sums[f"{prefix}ratio"] = float((ratio_N[mask_N] * weight_N).sum())
+        sums[f"{prefix}clipped"] = float((outside_N[mask_N] * active_N[mask_N]).sum())
+        sums[f"{prefix}mismatch"] = float(((ratio_N[mask_N] - 1 - log_ratio_N[mask_N]) * weight_N).sum())
     return sums

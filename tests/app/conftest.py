@@ -1,4 +1,4 @@
-"""A studio of its own for each test, and the whole app over it, without a network."""
+"""A workspace of its own for each test, and the whole app over it, without a network."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from app.context import Context
-from jobs.database import Database
-from jobs.queue import Queue
-from jobs.studio import Studio
+from app.common.context import Context
+from jobs.db.engine import Database
+from jobs.queue.queue import Queue
+from jobs.workspace import Workspace
 
 HOST, PORT = "127.0.0.1", 7860
 BASE = f"http://{HOST}:{PORT}"
 
 
 @pytest.fixture
-def context(studio: Studio, db: Database) -> Context:
+def context(workspace: Workspace, db: Database) -> Context:
     """What pages and routes are given; no scheduler, so nothing happens by itself."""
-    return Context(studio, db, Queue(db, studio))
+    return Context(workspace, db, Queue(db, workspace))
 
 
 @pytest.fixture(scope="session")
@@ -32,9 +32,9 @@ def make_client() -> Callable[..., TestClient]:
     Gradio's pages too, which takes seconds; the JSON routes and static files are there without. `routes` names the
     modules of `app.api` that are wanted, where it is not all.
     """
-    from app.discover import pages, routers
-    from app.security import HEADER, Security, load_secret
-    from app.server import create_app
+    from app.web.page_registry import pages, routers
+    from app.web.security import HEADER, Security, load_secret
+    from app.web.server import create_app
 
     def make(
         context: Context, *, secret: bool = True, whole: bool = False, routes: tuple[str, ...] = (), **options: Any
@@ -43,7 +43,7 @@ def make_client() -> Callable[..., TestClient]:
         app = create_app(context, HOST, PORT, found=pages() if whole else [], routed=routed, **options)
         client = TestClient(app, base_url=BASE, raise_server_exceptions=False)
         if secret:
-            guard = Security(app, secret=load_secret(context.studio.root / "secret"), host=HOST, port=PORT)
+            guard = Security(app, secret=load_secret(context.workspace.root / "secret"), host=HOST, port=PORT)
             client.headers[HEADER] = guard.header
             client.cookies.set(guard.cookie_name, guard.cookie)
         return client
@@ -53,14 +53,14 @@ def make_client() -> Callable[..., TestClient]:
 
 @pytest.fixture
 def client(request: pytest.FixtureRequest, context: Context, make_client: Callable[..., TestClient]) -> TestClient:
-    """A browser page's requests to the JSON routes, over a studio of this test's own; a test module's ROUTES says which
+    """A browser page's requests to the JSON routes, over a new workspace; ROUTES of a test module says which
     modules of `app.api` it asks, because all of them take a fifth of a second."""
     return make_client(context, routes=getattr(request.module, "ROUTES", ()))
 
 
 @dataclass(frozen=True)
 class Site:
-    """The whole app with all pages over one studio."""
+    """The whole app with all pages over one workspace."""
 
     context: Context
     page: TestClient
@@ -74,10 +74,10 @@ def whole_site(
     tmp_path_factory: pytest.TempPathFactory, make_client: Callable[..., TestClient]
 ) -> Iterator[tuple[Context, TestClient]]:
     """The whole app, built once."""
-    studio = Studio(tmp_path_factory.mktemp("site") / "studio").create()
-    db = Database(studio.database_url())
+    workspace = Workspace(tmp_path_factory.mktemp("site") / "workspace").create()
+    db = Database(workspace.database_url())
     db.migrate()
-    context = Context(studio, db, Queue(db, studio))
+    context = Context(workspace, db, Queue(db, workspace))
     yield context, make_client(context, whole=True)
     db.close()
 
@@ -90,4 +90,4 @@ def site(whole_site: tuple[Context, TestClient]) -> Iterator[Site]:
         made.app, base_url=BASE, headers=made.headers, cookies=made.cookies, raise_server_exceptions=False
     )
     yield Site(context, page, TestClient(made.app, base_url=BASE, raise_server_exceptions=False))
-    context.queue.unpause()
+    context.queue.resume_dispatch()

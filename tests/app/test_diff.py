@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from app.diff import MAX_WORDS, changes
+from app.common.diff import MAX_WORDS, changes
 
 
 def joined(pieces: list[tuple[str, str]], kinds: str) -> str:

@@ -12,12 +12,21 @@ import pytest
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
-from app.context import Context
-from app.security import HEADER, Security, ServerError, check_binding, host_name, is_loopback, load_secret, own_names
-from app.server import create_app
-from jobs.store import runs
-from jobs.studio import Studio
-from jobs.tables import Run
+from app.common.context import Context
+from app.web.security import (
+    HEADER,
+    Security,
+    ServerError,
+    check_binding,
+    host_name,
+    is_loopback,
+    load_secret,
+    own_names,
+)
+from app.web.server import create_app
+from jobs.db.models import Run
+from jobs.db.queries import runs
+from jobs.workspace import Workspace
 
 Maker = Callable[..., TestClient]
 CHANGES = (
@@ -49,9 +58,9 @@ def context(site: Any) -> Context:
 
 
 @pytest.fixture
-def studio(site: Any) -> Studio:
+def workspace(site: Any) -> Workspace:
     """Its folders."""
-    return site.context.studio
+    return site.context.workspace
 
 
 def paused(context: Context) -> bool:
@@ -182,31 +191,31 @@ def test_names_are_read_without_port_and_brackets() -> None:
 
 # -- files -----------------------------------------------------------------------------------------------------------
 @pytest.fixture
-def treasures(studio: Studio) -> Iterator[dict[str, Path]]:
+def treasures(workspace: Workspace) -> Iterator[dict[str, Path]]:
     """Files that must stay inside, and one that may go out."""
-    run = studio.folder("1-x")
+    run = workspace.folder("1-x")
     (run / "checkpoints" / "rl@1").mkdir(parents=True, exist_ok=True)
     found = {
-        "database": studio.database,
-        "secret": studio.root / "secret",
+        "database": workspace.database,
+        "secret": workspace.root / "secret",
         "weights": run / "checkpoints" / "rl@1" / "adapter_model.safetensors",
-        "backup": studio.backups / "rl2f-1.sqlite",
+        "backup": workspace.backups / "rl2f-1.sqlite",
         "passwd": Path("/etc/passwd"),
         "source": Path(__file__).resolve(),
     }
     found["weights"].write_bytes(b"bytes of the weights")
     found["backup"].write_bytes(b"bytes of the backup")
-    (studio.exports / "set.jsonl").write_text("{}\n")
+    (workspace.exports / "set.jsonl").write_text("{}\n")
     yield found
 
 
 @pytest.mark.parametrize("what", ["database", "secret", "weights", "backup", "passwd", "source"])
 def test_gradio_hands_out_no_file_beyond_the_exports(
-    client: TestClient, treasures: dict[str, Path], studio: Studio, what: str
+    client: TestClient, treasures: dict[str, Path], workspace: Workspace, what: str
 ) -> None:
     target = treasures[what]
     assert target.is_file()
-    around = f"{studio.exports}/{'../' * 40}{str(target).lstrip('/')}"
+    around = f"{workspace.exports}/{'../' * 40}{str(target).lstrip('/')}"
     for path in (str(target), around, around.replace("..", "%2e%2e"), around.replace("/", "%2F"), f"//{target}"):
         for route in ("/gradio_api/file=", "/gradio_api/file/", "/file="):
             answer = client.get(route + path)
@@ -214,8 +223,8 @@ def test_gradio_hands_out_no_file_beyond_the_exports(
             assert target.read_bytes()[:40] not in answer.content
 
 
-def test_an_export_may_be_fetched(client: TestClient, treasures: dict[str, Path], studio: Studio) -> None:
-    answer = client.get(f"/gradio_api/file={studio.exports / 'set.jsonl'}")
+def test_an_export_may_be_fetched(client: TestClient, treasures: dict[str, Path], workspace: Workspace) -> None:
+    answer = client.get(f"/gradio_api/file={workspace.exports / 'set.jsonl'}")
     assert answer.status_code == 200 and answer.text == "{}\n"
 
 

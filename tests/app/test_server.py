@@ -19,16 +19,16 @@ import pytest
 from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
-from app import links
 from app.cli import app as cli
 from app.commands.serve import add_examples
-from app.context import Context
-from app.discover import pages, routers
-from app.notice import empty, missing, plain_errors
-from jobs.database import Database
-from jobs.queue import Queue
-from jobs.store import runs
-from jobs.tables import Run
+from app.common import urls
+from app.common.context import Context
+from app.common.errors import empty, missing, plain_errors
+from app.web.page_registry import pages, routers
+from jobs.db.engine import Database
+from jobs.db.models import Run
+from jobs.db.queries import runs
+from jobs.queue.queue import Queue
 from rl2f_core.errors import ConfigError, RunError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -98,8 +98,8 @@ def test_a_deleted_run_in_an_open_tab_is_a_plain_404(client: TestClient, context
 
 def test_a_read_only_server_shows_and_does_not_change(context: Context, make_client: Callable[..., TestClient]) -> None:
     runs.add(context.db, Run(name="seen", kind="eval", status="failed", folder="1-a"))
-    db = Database(context.studio.database_url(), read_only=True)
-    client = make_client(Context(context.studio, db, Queue(db, context.studio), read_only=True))
+    db = Database(context.workspace.database_url(), read_only=True)
+    client = make_client(Context(context.workspace, db, Queue(db, context.workspace), read_only=True))
     assert client.get("/api/runs").json()["page"]["rows"][0]["name"] == "seen"
     answer = client.post("/api/runs/queue", json={"on": False})
     assert answer.status_code == 503 and answer.json()["error"]["what"]
@@ -158,15 +158,15 @@ def test_pieces_of_pages_are_escaped() -> None:
 
 # -- links -----------------------------------------------------------------------------------------------------------
 def test_links_hold_what_a_page_shows() -> None:
-    assert links.run_url(17) == "/run?run=17"
-    assert links.dialogue_url(17, "dialogue:rl:3:g:1", turn=2, step=3) == (
+    assert urls.run_url(17) == "/run?run=17"
+    assert urls.dialogue_url(17, "dialogue:rl:3:g:1", turn=2, step=3) == (
         "/dialogues?run=17&step=3&dialogue=dialogue:rl:3:g:1&turn=2"
     )
-    assert links.dialogue_url(1, "a b&c", turn=0) == "/dialogues?run=1&dialogue=a+b%26c&turn=0"
-    assert links.compare_url([3, 1]) == "/compare?runs=3,1"
-    assert links.new_url(clone=4) == "/new?clone=4" and links.new_url() == "/new"
-    assert links.chat_url(speakers=["base", "17:rl2f@20"]) == "/chat?speakers=base,17:rl2f@20"
-    assert links.runs_url(search="") == "/"
+    assert urls.dialogue_url(1, "a b&c", turn=0) == "/dialogues?run=1&dialogue=a+b%26c&turn=0"
+    assert urls.compare_url([3, 1]) == "/compare?runs=3,1"
+    assert urls.new_url(clone=4) == "/new?clone=4" and urls.new_url() == "/new"
+    assert urls.chat_url(speakers=["base", "17:rl2f@20"]) == "/chat?speakers=base,17:rl2f@20"
+    assert urls.runs_url(search="") == "/"
 
 
 # -- the list of runs ------------------------------------------------------------------------------------------------
@@ -213,9 +213,9 @@ def test_a_filter_that_cannot_be_read_is_a_plain_400(client: TestClient) -> None
 
 
 def test_schedules_are_switched_and_deleted(client: TestClient, context: Context) -> None:
-    from jobs.store import schedules
+    from jobs.db.queries import scheduled_runs
 
-    made = schedules.add(context.db, name="nightly look", trigger="nightly", when="30 2 * * *")
+    made = scheduled_runs.add(context.db, name="nightly look", trigger="nightly", when="30 2 * * *")
     listed = client.get("/api/runs").json()["schedules"]
     assert [(s["name"], s["enabled"]) for s in listed] == [("nightly look", True)] and listed[0][
         "next_run"
@@ -228,7 +228,7 @@ def test_schedules_are_switched_and_deleted(client: TestClient, context: Context
 
 # -- start and end ---------------------------------------------------------------------------------------------------
 def test_examples_are_added_once_and_stay_deleted(context: Context, tmp_path: Path) -> None:
-    source = ROOT / "data" / "examples"
+    source = ROOT / "data" / "example_runs"
     first = add_examples(context, source)
     assert first and all(runs.get(context.db, number).origin == "example" for number in first)
     assert add_examples(context, source) == []
@@ -261,7 +261,7 @@ def test_a_start_that_would_not_be_safe_or_possible_is_refused(args: list[str], 
     assert done.exit_code == 2 and said in done.output
 
 
-def start(studio: Path, log: Path) -> tuple[subprocess.Popen[bytes], str]:
+def start(workspace: Path, log: Path) -> tuple[subprocess.Popen[bytes], str]:
     """A real server, once it says where it is open."""
     command = [
         sys.executable,
@@ -270,8 +270,8 @@ def start(studio: Path, log: Path) -> tuple[subprocess.Popen[bytes], str]:
         "serve",
         "--port",
         "0",
-        "--studio",
-        str(studio),
+        "--workspace",
+        str(workspace),
     ]
     with open(log, "wb") as output:
         process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
@@ -287,15 +287,15 @@ def start(studio: Path, log: Path) -> tuple[subprocess.Popen[bytes], str]:
 
 @pytest.mark.slow
 def test_a_server_opens_without_torch_and_a_second_one_is_read_only_and_both_end_cleanly(tmp_path: Path) -> None:
-    studio = tmp_path / "studio"
-    first, url = start(studio, tmp_path / "1.txt")
+    workspace = tmp_path / "workspace"
+    first, url = start(workspace, tmp_path / "1.txt")
     second = None
     try:
         assert httpx.get(url, timeout=120).status_code == 200
         loaded = Path(f"/proc/{first.pid}/maps")
         if loaded.exists():
             assert "libtorch" not in loaded.read_text()
-        second, other = start(studio, tmp_path / "2.txt")
+        second, other = start(workspace, tmp_path / "2.txt")
         said = (tmp_path / "2.txt").read_text()
         assert "read-only" in said and f"{first.pid}" in said
         assert f"{first.pid}" in (page := httpx.get(other, timeout=120).text) and "read-only: it shows" in page
@@ -313,12 +313,12 @@ def test_a_server_opens_without_torch_and_a_second_one_is_read_only_and_both_end
 
 
 def test_a_configuration_error_names_its_fix() -> None:
-    from app.notice import as_json, http_status
+    from app.common.errors import as_json, http_status
 
     error = ConfigError("A run has no such field.", value="x" * 900, known=["a"], fix="Take a.")
     told = as_json(error)["error"]
     assert told["known"] == ["a"] and len(told["value"]) < 300 and http_status(error) == 400
 
 
-def test_the_studio_folder_is_not_left_by_a_test() -> None:
-    assert shutil.which("git") is None or "/studio/" in (ROOT / ".gitignore").read_text()
+def test_the_workspace_folder_is_not_left_by_a_test() -> None:
+    assert shutil.which("git") is None or "/workspace/" in (ROOT / ".gitignore").read_text()

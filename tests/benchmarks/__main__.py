@@ -71,11 +71,11 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 def settings_of(args: argparse.Namespace) -> Settings:
     """Sizes from the command line, with the model's folder found (and fetched where it is missing)."""
-    from rl2f_core.models import get_model
+    from rl2f_core.model_store.store import get_model
 
     names = ("device", "dtype", "dialogues", "turns", "max_new_tokens", "rows", "micro_rows", "rank")
     sizes = {name: getattr(args, name) for name in names}
-    folder = get_model(args.model, say=say).path.resolve()
+    folder = get_model(args.model, on_message=say).path.resolve()
     adapter = str(Path(args.adapter).resolve()) if args.adapter else ""
     return Settings(folder=str(folder), adapter=adapter, steps=args.repeats + 1, **sizes)
 
@@ -120,7 +120,7 @@ def bench_update(
     with that off, and the default is measured once, with the faster attention.
     """
     samples = read_rows(settings.rows_file)
-    student, tokens = sum(s.weighted for s in samples), sum(len(s.token_ids) for s in samples)
+    student, tokens = sum(s.num_weighted_tokens for s in samples), sum(len(s.token_ids) for s in samples)
     variants = {f"TRL {name}": dataclasses.replace(settings, attention=name) for name in plain}
     with started(("learner", settings), *(("trl_grpo", s) for s in variants.values())) as (ours, *others):
         workers = {"learner": ours, **dict(zip(variants, others, strict=True))}

@@ -23,7 +23,7 @@ from .worker import QUIET, ROOT
 
 WANTED = 2.0
 """Least ratio, from the project's requirements."""
-SIDES = ("together", "apart")
+SIDES = ("batched", "apart")
 
 
 def write_adapters(model: Path, folder: Path, count: int, rank: int) -> dict[str, str]:
@@ -59,8 +59,8 @@ def evaluation(args: argparse.Namespace, adapters: dict[str, str]) -> dict[str, 
         "adapters": adapters,
         "model": {"name": args.model, "device": args.device, "dtype": args.dtype},
         "environment": {"type": "secret_code", "length": 3, "letters": 4},
-        "rollout": {"max_turns": args.turns, "max_new_tokens": args.max_new_tokens, "context_length": 512},
-        "evaluation": {"tasks": args.tasks, "controls": ["hints", "contentless"]},
+        "rollout": {"max_turns": args.turns, "max_new_tokens": args.max_new_tokens, "max_seq_len": 512},
+        "evaluation": {"num_tasks": args.tasks, "conditions": ["hints", "contentless"]},
     }
 
 
@@ -96,15 +96,15 @@ def counted(runs: Sequence[Path]) -> tuple[int, int, int]:
     """
     from transformers import AutoTokenizer
 
+    from rl2f_core.chat.renderer import ChatRenderer
+    from rl2f_core.chat.tokenizer import HFChatTokenizer
     from rl2f_core.environments.base import Environment
-    from rl2f_core.models import get_model
+    from rl2f_core.model_store.store import get_model
     from rl2f_core.rollout.build import build_environment
-    from rl2f_core.rollout.history import History, template
-    from rl2f_core.rollout.live import LiveDialogue
-    from rl2f_core.rollout.render import Renderer
-    from rl2f_core.rollout.requests import Request
-    from rl2f_core.rollout.tokenizer import HFChatTokenizer
-    from rl2f_core.run import RunDir
+    from rl2f_core.rollout.dialogue_builder import DialogueBuilder
+    from rl2f_core.rollout.prompting import PromptBuilder, load_reprompt_template
+    from rl2f_core.rollout.request import RolloutRequest
+    from rl2f_core.run.directory import RunDir
     from rl2f_core.types import Dialogue
 
     count = read = said = 0
@@ -112,20 +112,22 @@ def counted(runs: Sequence[Path]) -> tuple[int, int, int]:
         config = run_dir.config()
         environment: Environment = build_environment(config.environment)
         tokenizer = HFChatTokenizer(AutoTokenizer.from_pretrained(get_model(config.model.name).path))
-        history = History(environment, Renderer(tokenizer, environment.system()), template(config.rollout))
-        tasks = {t.id: t for t in (environment.task("test", i) for i in range(config.evaluation.tasks))}
+        history = PromptBuilder(
+            environment, ChatRenderer(tokenizer, environment.system_prompt()), load_reprompt_template(config.rollout)
+        )
+        tasks = {t.id: t for t in (environment.task("test", i) for i in range(config.evaluation.num_tasks))}
         firsts = set[tuple[str, str]]()
         for file in sorted((run_dir.evaluation / "dialogues").rglob("*.jsonl")):
             for line in file.read_text().splitlines():
                 dialogue = Dialogue.model_validate_json(line)
-                live = LiveDialogue(Request(tasks[dialogue.task_id], dialogue.id, "", 0, 0), history)
+                live = DialogueBuilder(RolloutRequest(tasks[dialogue.task_id], dialogue.id, "", 0, 0), history)
                 for turn in dialogue.turns:
-                    live.attempt(turn, turn.token_ids, turn.logprobs)
+                    live.add_attempt(turn, turn.token_ids, turn.logprobs)
                     if turn.hint is not None:
-                        live.go_on()
+                        live.add_hint_tokens()
                 first = (file.parent.name, dialogue.id)
                 again = len(dialogue.turns[0].token_ids) if first in firsts and dialogue.turns else 0
-                opening = len(history.opening(tasks[dialogue.task_id])) if again else 0
+                opening = len(history.initial_prompt(tasks[dialogue.task_id])) if again else 0
                 firsts.add(first)
                 count += 1
                 read += len(live.tokens) - opening - again
@@ -142,11 +144,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     options.add_argument("--turns", type=int, default=4)
     options.add_argument("--max-new-tokens", type=int, default=14)
     args = options.parse_args(argv)
-    from rl2f_core.device import matmul_ceiling, resolve
-    from rl2f_core.models import get_model
+    from rl2f_core.device import matmul_ceiling, resolve_device
+    from rl2f_core.model_store.store import get_model
 
-    model = get_model(args.model, say=print).path
-    device, dtype = resolve(args.device, args.dtype)
+    model = get_model(args.model, on_message=print).path
+    device, dtype = resolve_device(args.device, args.dtype)
     load = os.getloadavg()[0]
     warning = busy(load, os.cpu_count() or 1)
     if warning:
@@ -156,7 +158,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as made:
         root = Path(made)
         adapters = write_adapters(model, root, args.adapters, args.rank)
-        jobs = {"together": [adapters], "apart": [{name: path} for name, path in adapters.items()]}
+        jobs = {"batched": [adapters], "apart": [{name: path} for name, path in adapters.items()]}
         sizes = _sizes(model)
         for repeat in range(1, args.repeats + 1):
             for side, found in sides.items():
@@ -172,8 +174,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     rates = {side: [1 / answer["seconds"] for answer in found] for side, found in sides.items()}
     by_cpu = {side: [1 / answer["cpu_seconds"] for answer in found] for side, found in sides.items()}
     result = {
-        "ratio": ratio(rates["together"], rates["apart"]),
-        "cpu_ratio": ratio(by_cpu["together"], by_cpu["apart"]),
+        "ratio": ratio(rates["batched"], rates["apart"]),
+        "cpu_ratio": ratio(by_cpu["batched"], by_cpu["apart"]),
     }
     lines = [["side", "seconds", "of ceiling"]]
     for side, found in sides.items():

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Sequence
 from typing import Any
 
-from rl2f_core.types import Sample
+from rl2f_core.types import TrainingSample
 
 from .learner import RATE, made_learner
 from .report import busy, parser, ratio, spread, table
@@ -25,7 +25,7 @@ OPENING, TURN = 120, 15
 SIDES = ("compiled", "plain")
 
 
-def drawn(seed: int, rows: int, words: int) -> list[Sample]:
+def drawn(seed: int, rows: int, words: int) -> list[TrainingSample]:
     """Rows of 200 to 320 tokens with an advantage each."""
     rng, made = random.Random(seed), []
     for _ in range(rows):
@@ -33,7 +33,7 @@ def drawn(seed: int, rows: int, words: int) -> list[Sample]:
         tokens = [rng.randrange(100, words) for _ in range(length)]
         weight = [float(t >= OPENING and (t - OPENING) // TURN % 3 == 0) for t in range(length)]
         advantage, zeros = rng.choice([-1.0, 1.0]), [0.0] * length
-        made.append(Sample(tokens, [w > 0 for w in weight], [-1.5 * w for w in weight],
+        made.append(TrainingSample(tokens, [w > 0 for w in weight], [-1.5 * w for w in weight],
                            [advantage * w for w in weight], weight, zeros, zeros))  # fmt: skip
     return made
 
@@ -46,14 +46,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     options.add_argument("--words", type=int, default=40_000, help="tokens are drawn from so many of the vocabulary")
     options.add_argument("--rank", type=int, default=16)
     args = options.parse_args(argv)
-    from rl2f_core.config import StageConfig
-    from rl2f_core.models import get_model
-    from rl2f_core.training.compiled import compile_blocks
+    from rl2f_core.config.stage import StageConfig
+    from rl2f_core.model_store.store import get_model
     from rl2f_core.training.losses import LossConfig
+    from rl2f_core.training.torch_compile import compile_blocks
 
     kept = tempfile.TemporaryDirectory()
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = kept.name  # nothing is there yet
-    folder = str(get_model(args.model, say=print).path.resolve())
+    folder = str(get_model(args.model, on_message=print).path.resolve())
     learner = made_learner(Settings(folder, device=args.device, dtype=args.dtype, rank=args.rank))
     stage = StageConfig(name="bench", method="rl2f", steps=1000, learning_rate=RATE,
                         micro_batch_tokens=args.micro_batch_tokens)  # fmt: skip

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rl2f_core import registry
-from rl2f_core.config import LeaksConfig
+from rl2f_core.config.leaks import LeaksConfig
 from rl2f_core.environments.base import Environment
-from rl2f_core.leaks.base import LeakQuery, first_leaks
+from rl2f_core.leaks.base import LeakQuery, run_cascade
 from rl2f_core.leaks.guard import build_detectors
 from rl2f_core.types import Task
 
@@ -91,7 +91,7 @@ def queries(name: str, count: int, seed: int = 0) -> list[LeakQuery]:
         index += 1
         for _ in range(rng.randint(1, 4)):
             verdicts = [env.verify(task, attempt) for attempt in attempts]
-            attempts.append(env.imitate(task, verdicts, rng, follow=False, right=False))
+            attempts.append(env.simulate_attempt(task, verdicts, rng, follow_hint=False, correct=False))
             verdicts.append(env.verify(task, attempts[-1]))
             if verdicts[-1].correct:
                 break
@@ -127,13 +127,13 @@ def measure(name: str, count: int, chunks: int) -> dict[str, float]:
     cls = registry.get("environment", name)
     env: Environment = cls(cls.Config())  # type: ignore[attr-defined, operator]
     detectors = build_detectors(LeaksConfig(), env)
-    first_leaks(detectors, queries(name, count, seed=-1))
+    run_cascade(detectors, queries(name, count, seed=-1))
     rates, flagged = [], 0
     asked = queries(name, count * chunks)
     for begin in range(0, len(asked), count):
         chunk = asked[begin : begin + count]
         start = time.process_time()
-        reports = first_leaks(detectors, chunk)
+        reports = run_cascade(detectors, chunk)
         rates.append(len(chunk) / (time.process_time() - start))
         flagged += sum(report.leaked for report in reports)
     rates.sort()

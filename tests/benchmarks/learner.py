@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rl2f_core.types import Sample
+from rl2f_core.types import TrainingSample
 
 from .worker import Channel, Memory, Settings, Stopwatch
 
@@ -16,9 +16,9 @@ SEED = 0
 
 def serve(settings: Settings, channel: Channel) -> None:
     """Every request is one update."""
-    from rl2f_core.config import StageConfig
-    from rl2f_core.training.batch import micro_batches
+    from rl2f_core.config.stage import StageConfig
     from rl2f_core.training.losses import LossConfig
+    from rl2f_core.training.micro_batch import micro_batches
 
     samples = read_rows(settings.rows_file)
     learner = made_learner(settings)
@@ -41,20 +41,20 @@ def made_learner(settings: Settings) -> Any:
     """Our learner with the adapter of the settings."""
     from transformers import AutoTokenizer
 
-    from rl2f_core.config import LoraConfig
-    from rl2f_core.device import resolve
-    from rl2f_core.rollout.tokenizer import HFChatTokenizer
+    from rl2f_core.chat.tokenizer import HFChatTokenizer
+    from rl2f_core.config.model import LoraConfig
+    from rl2f_core.device import resolve_device
     from rl2f_core.training.learner import Learner
 
-    device, dtype = resolve(settings.device, settings.dtype)
+    device, dtype = resolve_device(settings.device, settings.dtype)
     tokenizer = HFChatTokenizer(AutoTokenizer.from_pretrained(settings.folder))
     return Learner(
         Path(settings.folder),
         LoraConfig(rank=settings.rank, alpha=2 * settings.rank),
         dtype=dtype,
         device=device,
-        banned=tokenizer.banned_ids,
-        pad=tokenizer.end_id,
+        banned=tokenizer.banned_token_ids,
+        pad=tokenizer.eos_token_id,
         seed=SEED,
     )
 
@@ -64,18 +64,18 @@ def learned(learner: Any) -> int:
     return sum(parameter.numel() for parameter in learner.parameters.values())
 
 
-def read_rows(path: str) -> list[Sample]:
+def read_rows(path: str) -> list[TrainingSample]:
     """The rows that the rollout side saved."""
     held: list[dict[str, Any]] = json.loads(Path(path).read_text())
-    return [Sample(**row) for row in held]
+    return [TrainingSample(**row) for row in held]
 
 
-def opening_length(sample: Sample) -> int:
+def opening_length(sample: TrainingSample) -> int:
     """Tokens before the first of the student's."""
-    return list(sample.rl).index(1.0)
+    return list(sample.rl_weights).index(1.0)
 
 
-def padded_width(samples: list[Sample]) -> int:
+def padded_width(samples: list[TrainingSample]) -> int:
     """The width of the batch that TRL pads the rows to: longest opening plus longest completion."""
     openings = [opening_length(s) for s in samples]
     return max(openings) + max(len(s.token_ids) - n for s, n in zip(samples, openings, strict=True))

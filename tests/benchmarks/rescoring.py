@@ -20,13 +20,13 @@ from typing import Any
 
 from rl2f_core import registry
 from rl2f_core.backends.fake import FakeBackend
-from rl2f_core.config import dump_yaml, parse_config
-from rl2f_core.events import DialogueEvent, encode
-from rl2f_core.leaks.choice import parse_detectors
-from rl2f_core.leaks.rescore import Rescore
+from rl2f_core.config.loading import dump_yaml, parse_config
+from rl2f_core.leaks.parsing import parse_detectors
+from rl2f_core.rescoring.rescore import Rescore
 from rl2f_core.rollout.build import build_engine
-from rl2f_core.rollout.engine import Request
-from rl2f_core.run import RunDir
+from rl2f_core.rollout.engine import RolloutRequest
+from rl2f_core.run.directory import RunDir
+from rl2f_core.run.events import DialogueEvent, encode
 
 from .report import busy
 
@@ -53,7 +53,7 @@ def run_config(environment: str) -> Any:
     """A run of one stage on an environment's default level."""
     method = {"type": "rl2f", "gamma": 0.7}
     stage = {"name": "rl2f", "method": method, "steps": 1_000_000, "tasks_per_step": 1, "group_size": GROUP}
-    rollout = {"max_turns": 5, "max_new_tokens": 400, "context_length": 100_000}
+    rollout = {"max_turns": 5, "max_new_tokens": 400, "max_seq_len": 100_000}
     return parse_config({"name": "large", "environment": environment, "stages": [stage], "rollout": rollout})
 
 
@@ -66,15 +66,15 @@ def played(config: Any) -> list[DialogueEvent]:
 
     def student(prompt: str, rng: random.Random) -> str:
         task = next(task for text, task in by_prompt.items() if text in prompt)
-        return environment.imitate(task, [], rng, follow=False, right=rng.random() < 0.15)  # type: ignore[no-any-return]
+        return environment.simulate_attempt(task, [], rng, follow_hint=False, correct=rng.random() < 0.15)  # type: ignore[no-any-return]
 
-    backend = FakeBackend(FakeBackend.Config(context_limit=10**6), script=student)
+    backend = FakeBackend(FakeBackend.Config(max_model_len=10**6), script=student)
     engine = build_engine(config, backend)
-    requests = [Request(task, f"rl2f/1/{i}/{j}", f"rl2f/1/{i}", j, 100 * i + j)
+    requests = [RolloutRequest(task, f"rl2f/1/{i}/{j}", f"rl2f/1/{i}", j, 100 * i + j)
                 for i, task in enumerate(tasks) for j in range(GROUP)]  # fmt: skip
     return [
         DialogueEvent.of("train", "rl2f", 1, request.task, rollout.dialogue)
-        for request, rollout in zip(requests, engine.play(requests), strict=True)
+        for request, rollout in zip(requests, engine.run(requests), strict=True)
     ]
 
 
@@ -85,7 +85,7 @@ def write(folder: Path, config: Any, turns: int, leaks: float) -> int:
     made: Any = registry.get("environment", config.environment.type)
     environment, rng = made(config.environment), random.Random(0)
     events = [json.loads(encode(event)) for event in played(config)]
-    answers = [environment.answer(environment.task("train", i)) for i in range(TASKS) for _ in range(GROUP)]
+    answers = [environment.gold_answer(environment.task("train", i)) for i in range(TASKS) for _ in range(GROUP)]
     written = copy = 0
     with open(folder / "events.jsonl", "w", encoding="utf-8") as file:
         while written < turns:

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rl2f_core.environments.secret_code import SecretCode
-from rl2f_core.rollout.engine import Request, RolloutEngine, derive_seed
+from rl2f_core.environments.secret_code.environment import SecretCode
+from rl2f_core.rollout.engine import RolloutEngine, RolloutRequest, derive_seed
 from rl2f_core.teachers.base import FeedbackRequest
 from rl2f_core.types import Rollout, Task, Turn, Verdict
 
@@ -53,9 +53,9 @@ def serve(settings: Settings, channel: Channel) -> None:
         wanted = requests_of(sizes, engine, request["repeat"])
         watch = Stopwatch(backend.device)
         if request["side"] == "engine":
-            rollouts = engine.play(wanted, adapter=adapter, max_turns=sizes.turns)
+            rollouts = engine.run(wanted, adapter=adapter, max_turns=sizes.turns)
             timed = watch.read()
-            streams = [(r.streams[0].token_ids, r.student_tokens, len(r.dialogue.turns)) for r in rollouts]
+            streams = [(r.sequences[0].token_ids, r.student_tokens, len(r.dialogue.turns)) for r in rollouts]
         else:
             with Attention(backend.model, request["side"]):
                 streams = plain_loop(engine, wanted, sizes, request["repeat"])
@@ -72,7 +72,7 @@ def serve(settings: Settings, channel: Channel) -> None:
 
 def build(settings: Settings) -> RolloutEngine:
     """The engine as a run has it, on tasks that are never solved."""
-    from rl2f_core.config import BaseRun
+    from rl2f_core.config.run import BaseRun
     from rl2f_core.rollout.build import build_backend, build_engine
 
     config = BaseRun.model_validate(
@@ -83,7 +83,7 @@ def build(settings: Settings) -> RolloutEngine:
                 "max_turns": settings.turns,
                 "max_new_tokens": settings.max_new_tokens,
                 "temperature": settings.temperature,
-                "batch_size": settings.dialogues,
+                "max_concurrent": settings.dialogues,
             },
         }
     )
@@ -94,19 +94,19 @@ def build(settings: Settings) -> RolloutEngine:
     return dataclasses.replace(engine, environment=UnsolvedCode(config.environment))
 
 
-def requests_of(settings: Settings, engine: RolloutEngine, repeat: int) -> list[Request]:
+def requests_of(settings: Settings, engine: RolloutEngine, repeat: int) -> list[RolloutRequest]:
     """The dialogues of one repeat; the tasks are always the same, the chance is not."""
     requests = []
     for i in range(settings.dialogues):
         task = engine.environment.task("train", i // settings.group)
         seed = derive_seed("bench", repeat, i)
-        requests.append(Request(task, f"{repeat}/{i}", str(i // settings.group), i % settings.group, seed))
+        requests.append(RolloutRequest(task, f"{repeat}/{i}", str(i // settings.group), i % settings.group, seed))
     return requests
 
 
-def tokens_read(engine: RolloutEngine, requests: Sequence[Request], lengths: Sequence[int]) -> int:
+def tokens_read(engine: RolloutEngine, requests: Sequence[RolloutRequest], lengths: Sequence[int]) -> int:
     """Tokens of all dialogues, each opening once, from the tokens of each dialogue."""
-    openings = [engine.renderer.opening(engine.environment.prompt(r.task.public)) for r in requests]
+    openings = [engine.renderer.initial_prompt(engine.environment.prompt(r.task.public)) for r in requests]
     return sum(lengths) - sum(map(len, openings)) + sum(map(len, set(openings)))
 
 
@@ -125,7 +125,7 @@ class Attention:
 
 
 def plain_loop(
-    engine: RolloutEngine, requests: Sequence[Request], settings: Settings, seed: int
+    engine: RolloutEngine, requests: Sequence[RolloutRequest], settings: Settings, seed: int
 ) -> list[tuple[Sequence[int], int, int]]:
     """The dialogues by `generate` on the whole batch, read anew at each turn; tokens, student tokens and turns of each.
 
@@ -145,16 +145,16 @@ def plain_loop(
         top_k=0,
         top_p=1.0,
         max_new_tokens=settings.max_new_tokens,
-        eos_token_id=tokenizer.end_id,
-        pad_token_id=tokenizer.end_id,
-        suppress_tokens=list(tokenizer.banned_ids),
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.eos_token_id,
+        suppress_tokens=list(tokenizer.banned_token_ids),
     )
-    dialogues = [list(engine.renderer.opening(environment.prompt(r.task.public))) for r in requests]
+    dialogues = [list(engine.renderer.initial_prompt(environment.prompt(r.task.public))) for r in requests]
     turns: list[list[Turn]] = [[] for _ in requests]
     student = [0] * len(requests)
     for turn in range(settings.turns):
         width = max(map(len, dialogues))
-        input_BT = torch.full((len(dialogues), width), tokenizer.end_id, dtype=torch.long)
+        input_BT = torch.full((len(dialogues), width), tokenizer.eos_token_id, dtype=torch.long)
         mask_BT = torch.zeros_like(input_BT)
         for i, tokens in enumerate(dialogues):
             input_BT[i, width - len(tokens) :] = torch.tensor(tokens)
@@ -164,7 +164,7 @@ def plain_loop(
                 input_BT.to(backend.device), attention_mask=mask_BT.to(backend.device), generation_config=sampling
             )
         for i, new in enumerate(out_BT[:, width:].tolist()):
-            end = new.index(tokenizer.end_id) + 1 if tokenizer.end_id in new else len(new)
+            end = new.index(tokenizer.eos_token_id) + 1 if tokenizer.eos_token_id in new else len(new)
             text = tokenizer.decode(new[:end])
             turns[i].append(Turn(index=turn, attempt=text, verdict=environment.verify(requests[i].task, text)))
             dialogues[i] += new[:end]
@@ -172,7 +172,7 @@ def plain_loop(
         if turn + 1 < settings.turns:
             asked = [FeedbackRequest(r.task, tuple(t), r.seed) for r, t in zip(requests, turns, strict=True)]
             for tokens, hint in zip(dialogues, engine.teacher.feedback(asked), strict=True):
-                tokens += engine.renderer.suffix(hint.text, ended=tokens[-1] == tokenizer.end_id)
+                tokens += engine.renderer.hint_suffix(hint.text, ended=tokens[-1] == tokenizer.eos_token_id)
     return [(d, s, len(t)) for d, s, t in zip(dialogues, student, turns, strict=True)]
 
 
@@ -181,10 +181,10 @@ def rows_of(rollout: Rollout) -> dict[str, Any]:
 
     No dialogue is solved, so its own advantages would all be 0 and there would be nothing to train on.
     """
-    from rl2f_core.methods.rows import policy_rows
+    from rl2f_core.methods.samples import policy_samples
 
     rng = random.Random(rollout.dialogue.id)
-    (row,) = policy_rows(rollout, [rng.gauss(0.5, 1.0) for _ in rollout.dialogue.turns], kl=False)
+    (row,) = policy_samples(rollout, [rng.gauss(0.5, 1.0) for _ in rollout.dialogue.turns], kl=False)
     return dataclasses.asdict(row)
 
 

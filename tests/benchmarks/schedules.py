@@ -22,7 +22,7 @@ from .report import busy, of_ceiling, parser, ratio, rollout_work, spread, table
 from .rollout import build, parameters, requests_of
 from .worker import Settings, Stopwatch
 
-SCHEDULES = ("continuous", "lockstep")
+SCHEDULES = ("continuous", "static")
 FLAT = 0.1
 """By how much, at most, a dialogue's cost may change from the smallest to the largest rollout, few under way."""
 
@@ -30,21 +30,21 @@ FLAT = 0.1
 @contextmanager
 def ending(end: int, mean: float) -> Iterator[None]:
     """In the block every token ends its turn with probability 1/mean."""
-    from rl2f_core.backends import _torch
+    from rl2f_core.modeling import logprobs
 
-    plain = _torch.logits_of
+    plain = logprobs.compute_logits
 
-    def logits_of(model: Any, hidden_NH: Any) -> Any:
+    def compute_logits(model: Any, hidden_NH: Any) -> Any:
         logits_NV = plain(model, hidden_NH)
         logits_NV[:, end] = -1e30
         logits_NV[:, end] = logits_NV.logsumexp(1) - math.log(mean - 1)
         return logits_NV
 
-    _torch.logits_of = logits_of
+    logprobs.compute_logits = compute_logits
     try:
         yield
     finally:
-        _torch.logits_of = plain
+        logprobs.compute_logits = plain
 
 
 class Counter:
@@ -71,12 +71,12 @@ def play(engine: Any, settings: Settings, schedule: str, repeat: int, batch: int
     """One rollout: times, student tokens, operations, and what was said."""
     config = engine.config.model_copy(update={"schedule": schedule, "batch_size": batch})
     decoder, sizes = engine.backend._decoder, parameters(engine.backend.model)
-    before, watch = decoder.read_count, Stopwatch(engine.backend.device)
-    rollouts = replace(engine, config=config).play(requests_of(settings, engine, repeat), max_turns=settings.turns)
+    before, watch = decoder.num_forward_tokens, Stopwatch(engine.backend.device)
+    rollouts = replace(engine, config=config).run(requests_of(settings, engine, repeat), max_turns=settings.turns)
     timed = watch.read()
     student = sum(rollout.student_tokens for rollout in rollouts)
-    work = rollout_work(sizes["body"], sizes["head"], decoder.read_count - before, student)
-    return {**timed, "student": student, "work": work}, [r.streams[-1].token_ids for r in rollouts]
+    work = rollout_work(sizes["body"], sizes["head"], decoder.num_forward_tokens - before, student)
+    return {**timed, "student": student, "work": work}, [r.sequences[-1].token_ids for r in rollouts]
 
 
 def against_lockstep(engine: Any, settings: Settings, counter: Counter, repeats: int, batch: int) -> dict[str, Any]:
@@ -127,9 +127,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     options.add_argument("--counts", type=int, nargs="*", default=[64, 256, 1024], help="dialogues of the second part")
     args = options.parse_args(argv)
     from rl2f_core.device import matmul_ceiling
-    from rl2f_core.models import get_model
+    from rl2f_core.model_store.store import get_model
 
-    folder = str(get_model(args.model, say=print).path.resolve())
+    folder = str(get_model(args.model, on_message=print).path.resolve())
     settings = Settings(folder, device=args.device, dtype=args.dtype, dialogues=args.dialogues or 1,
                         turns=args.turns, max_new_tokens=args.max_new_tokens)  # fmt: skip
     engine: Any = build(settings)
@@ -137,8 +137,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     gflops = matmul_ceiling(str(engine.backend.dtype).removeprefix("torch."), engine.backend.device.type)
     load = os.getloadavg()[0]
     print(busy(load, os.cpu_count() or 1), flush=True)
-    with ending(engine.backend.tokenizer.end_id, args.mean):
-        play(engine, replace(settings, dialogues=8, turns=1), "lockstep", 0, 8)
+    with ending(engine.backend.tokenizer.eos_token_id, args.mean):
+        play(engine, replace(settings, dialogues=8, turns=1), "static", 0, 8)
         counter.read()
         found: dict[str, Any] = {"load": load, "settings": {k: v for k, v in vars(args).items() if k != "out"}}
         found["ceiling_gflops"] = gflops

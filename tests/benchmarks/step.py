@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from rl2f_core.methods.base import Scene
+from rl2f_core.methods.base import StepContext
 from rl2f_core.methods.rl2f import RL2F
 from rl2f_core.rollout.engine import RolloutEngine
 from rl2f_core.types import Group, Task, Verdict
@@ -32,14 +32,13 @@ class ScoredCode(UnsolvedCode):
 def scored(settings: Settings) -> RolloutEngine:
     """The engine on tasks that are never solved and always scored."""
     engine = build(settings)
-    reward = engine.reward.model_copy(update={"progress": 1.0})
+    reward = engine.reward.model_copy(update={"progress_weight": 1.0})
     return dataclasses.replace(engine, environment=ScoredCode(engine.environment.config), reward=reward)
 
 
 def serve(settings: Settings, channel: Channel) -> None:
     """Every request is one whole step."""
-    from rl2f_core.config import StageConfig
-    from rl2f_core.training.losses import LossConfig
+    from rl2f_core.config.stage import StageConfig
 
     engine = scored(settings)
     backend: Any = engine.backend
@@ -57,23 +56,23 @@ def serve(settings: Settings, channel: Channel) -> None:
             watch = Stopwatch(backend.device)
             learner.save_adapter(folder)
             backend.load_adapter("policy", folder)
-            method.begin(Scene.of(engine, step, settings.steps))
+            method.begin_step(StepContext.of(engine, step, settings.steps))
             wanted = requests_of(settings, engine, step)
-            rollouts = engine.play(wanted, adapter="policy", max_turns=settings.turns)
+            rollouts = engine.run(wanted, adapter="policy", max_turns=settings.turns)
             played = watch.read()
             size = settings.group
             groups = [Group(wanted[i].task, tuple(rollouts[i : i + size])) for i in range(0, len(rollouts), size)]
             samples = [sample for group in groups for sample in method.samples(group)]
-            options = LossConfig(**method.loss_options())
-            samples, _ = learner.credit(samples, options, stage.at(step), settings.temperature)
+            options = method.loss_options()
+            samples, _ = learner.credit(samples, options, stage.resolve(step), settings.temperature)
             learner.update(samples, options, stage, step, settings.temperature)
             channel.send(
                 **watch.read(),
                 rollout=played,
                 student=sum(r.student_tokens for r in rollouts),
-                read=tokens_read(engine, wanted, [len(r.streams[0].token_ids) for r in rollouts]),
+                read=tokens_read(engine, wanted, [len(r.sequences[0].token_ids) for r in rollouts]),
                 rows=len(samples),
-                trained=sum(sample.weighted for sample in samples),
+                trained=sum(sample.num_weighted_tokens for sample in samples),
                 **memory.report(),
             )
             step += 1

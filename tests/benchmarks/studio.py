@@ -19,14 +19,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from jobs.database import Database
-from jobs.ingest import ingest
-from jobs.store import board, dialogues, hints, labels, metrics, notes, runs
-from jobs.store.board import Scope
-from jobs.store.dialogues import DialogueFilter
-from jobs.store.hints import LabelFilter
-from jobs.store.runs import RunFilter
-from jobs.studio import Studio
+from jobs.db.engine import Database
+from jobs.db.queries import dialogues, metrics, notes, runs
+from jobs.db.queries.dialogues import DialogueFilter
+from jobs.db.queries.runs import RunFilter
+from jobs.ingest.ingester import ingest
+from jobs.labels import annotation_queue, label_queries, report_queries
+from jobs.labels.annotation_queue import QueueFilter
+from jobs.labels.report_queries import Scope
+from jobs.workspace import Workspace
 
 from . import studio_data as data
 from . import studio_server
@@ -68,7 +69,9 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--dialogues", type=int, default=200_000)
     parser.add_argument("--turns", type=int, default=5, help="mean turns of a dialogue")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--studio", type=Path, help="keep the studio in this folder, and use it where it is there")
+    parser.add_argument(
+        "--workspace", type=Path, help="keep the workspace in this folder, and use it where it is there"
+    )
     parser.add_argument("--out", type=Path, help="write all numbers here as JSON")
     args = parser.parse_args(argv)
     if args.runs < 20 or args.dialogues < args.runs:
@@ -76,7 +79,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     return args
 
 
-def build(db: Database, studio: Studio, args: argparse.Namespace, say: Callable[[str], None]) -> dict[str, float]:
+def build(db: Database, workspace: Workspace, args: argparse.Namespace, say: Callable[[str], None]) -> dict[str, float]:
     """Make all runs through the ingester; says how fast it was. The event files are deleted as they are read."""
     seconds, work, slowest, noted = 0.0, 0.0, float("inf"), (0, 0.0)
     begun = time.perf_counter()
@@ -84,11 +87,11 @@ def build(db: Database, studio: Studio, args: argparse.Namespace, say: Callable[
         random_ = random.Random(number)
         steps = -(-max(1, count // 2) // (data.GROUP * 4)) + 1
         run = runs.add(db, data.row(number, steps, random_))
-        folder = studio.folder(run.folder)
+        folder = workspace.folder(run.folder)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "events.jsonl").write_bytes(data.encoded(run, count, args.turns, number))
         before, worked = time.perf_counter(), time.process_time()
-        while ingest(db, studio, run):
+        while ingest(db, workspace, run):
             pass
         seconds += time.perf_counter() - before
         work += time.process_time() - worked
@@ -109,12 +112,20 @@ def build(db: Database, studio: Studio, args: argparse.Namespace, say: Callable[
 def label(db: Database, number: int) -> None:
     """Two people label some hints of all runs, and disagree about a few."""
     random_ = random.Random(0)
-    draw = LabelFilter(which="mixed", size=min(number, hints.MAX_SAMPLE))
-    chosen = hints.queue(db, "ann", draw, limit=number)
+    draw = QueueFilter(selection="mixed", size=min(number, annotation_queue.MAX_SAMPLE))
+    chosen = annotation_queue.queue(db, "ann", draw, limit=number)
     for item in chosen:
         answers = random_.choices([("leak", "leak"), ("no_leak", "no_leak"), ("leak", "unsure")], [2, 7, 1])[0]
         for who, answer in zip(("ann", "bo"), answers, strict=True):
-            labels.put(db, item.key.run, item.key.event, item.key.turn, who, answer, draw=draw)
+            label_queries.put(
+                db,
+                item.key.run,
+                item.key.event,
+                item.key.turn,
+                who,
+                label_queries.LabelAnswer(answer),
+                queue_filter=draw,
+            )
 
 
 def _turns(db: Database) -> int:
@@ -177,21 +188,33 @@ def questions(db: Database) -> list[tuple[str, float, Callable[[], int]]]:
     deep = _deep(db, large)
     listed("all runs: page 1,000", DialogueFilter(), cursor=_cursor(db, DialogueFilter(), 50_000))
     made.append(("largest run: the page of a linked dialogue", LIST,
-                 lambda: len(dialogues.locate(db, DialogueFilter(run=large), deep).rows)))  # fmt: skip
+                 lambda: len(dialogues.page_containing(db, DialogueFilter(run=large), deep).rows)))  # fmt: skip
     row = dialogues.get(db, large, deep).row
     made.append(("next dialogue, with its turns", NEXT, lambda: len(dialogues.get(db, large, deep).turns)))
     made.append(("its group", NEXT, lambda: len(dialogues.group(db, large, row))))
     made.append(("largest run: metrics of all steps", LIST, lambda: len(metrics.steps(db, large))))
     made.append(("version", 20.0, lambda: runs.version(db) > 0))
-    for which in ("all", "flagged", "audit", "mixed"):
-        chosen = LabelFilter(which=which, todo=True)
-        made.append((f"labels: next of {which}", NEXT, lambda chosen=chosen: len(hints.queue(db, "ann", chosen, 20))))  # type: ignore[misc]
-        made.append((f"labels: progress in {which}", LIST, lambda chosen=chosen: hints.progress(db, "ann", chosen)[1]))  # type: ignore[misc]
+    for which in ("all", "flagged", "stratified", "random_unflagged"):
+        chosen = QueueFilter(selection=which, unlabeled_only=True)
+        made.append(
+            (f"labels: next of {which}", NEXT, lambda chosen=chosen: len(annotation_queue.queue(db, "ann", chosen, 20)))
+        )  # type: ignore[misc]
+        made.append(
+            (
+                f"labels: progress in {which}",
+                LIST,
+                lambda chosen=chosen: annotation_queue.progress(db, "ann", chosen)[1],
+            )
+        )  # type: ignore[misc]
     for where, run in (("all runs", None), ("largest run", large)):
         for by in ("tier", "checkpoint", "run"):
             scope = Scope(run)
             made.append(
-                (f"board: {where} by {by}", BOARD, lambda scope=scope, by=by: board.read(db, scope, by).used.hints)
+                (
+                    f"board: {where} by {by}",
+                    BOARD,
+                    lambda scope=scope, by=by: report_queries.read(db, scope, by).used.hints,
+                )
             )  # type: ignore[misc]
     return made
 
@@ -201,7 +224,7 @@ def _sparklines(db: Database) -> int:
 
 
 def _cursor(db: Database, filter: DialogueFilter, rank: int) -> str | None:
-    from jobs.store.paging import cursor_after
+    from jobs.db.paging import cursor_after
 
     with db.read() as session:
         asked = session.connection().exec_driver_sql("SELECT id FROM dialogue ORDER BY id LIMIT 1 OFFSET ?", (rank,))
@@ -233,13 +256,13 @@ def timed(db: Database, repeats: int) -> list[Timing]:
     return [Timing(name, limit, times[name], cpu[name], found[name]) for name, limit, _ in asked]
 
 
-def served(db: Database, studio: Studio, repeats: int) -> tuple[list[Timing], float]:
+def served(db: Database, workspace: Workspace, repeats: int) -> tuple[list[Timing], float]:
     """The same over HTTP: what pages ask for, and the megabytes that the server holds afterwards."""
     large = runs.page(db, RunFilter(sort="created"), limit=1).rows[0].id
     assert large is not None
     asked = studio_server.routes(large, _deep(db, large), data.WORDS[0])
     limits = {"list": LIST, "next": NEXT, "search": SEARCH, "board": BOARD}
-    with studio_server.serving(studio.root) as server:
+    with studio_server.serving(workspace.root) as server:
         made = [
             Timing(f"HTTP {name}", limits[kind], *studio_server.ask(server, route, repeats), found=1)
             for name, (kind, route) in asked.items()
@@ -251,17 +274,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Build, time, print; 1 where something took longer than it may."""
     args = arguments(argv)
     with tempfile.TemporaryDirectory() as folder:
-        studio = Studio(args.studio or folder).create()
-        db = Database(studio.database_url())
+        workspace = Workspace(args.workspace or folder).create()
+        db = Database(workspace.database_url())
         db.migrate()
         rate: dict[str, float] = {}
         if not runs.page(db, limit=1).rows:
             print(f"Making {args.runs:,} runs with {args.dialogues:,} dialogues …", flush=True)
-            rate = build(db, studio, args, lambda line: print(line, flush=True))
+            rate = build(db, workspace, args, lambda line: print(line, flush=True))
         timings = timed(db, args.repeats)
-        pages, memory = served(db, studio, args.repeats)
+        pages, memory = served(db, workspace, args.repeats)
         timings += pages
-        size = studio.database.stat().st_size / 1e6 if db.sqlite else 0.0
+        size = workspace.database.stat().st_size / 1e6 if db.sqlite else 0.0
         db.close()
     late = [t for t in timings if statistics.median(t.milliseconds) > t.limit]
     print(f"{'':54} {'rows':>9} {'median ms':>10} {'worst ms':>9} {'of a core':>9} {'limit ms':>9}")

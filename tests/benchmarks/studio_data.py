@@ -1,4 +1,4 @@
-"""A large studio made of runs that look like real ones: `events.jsonl` files with words, tokens, leaks and metrics."""
+"""A large workspace of synthetic runs: `events.jsonl` files with words, tokens, leaks and metrics."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from jobs.tables import Run
-from rl2f_core.config import dump_yaml, parse_config
+from jobs.db.models import Run
+from rl2f_core.config.loading import dump_yaml, parse_config
 
 ENVIRONMENTS = {
     "secret_code": ["3 of 2 letters", "4 of 2 letters", "5 of 3 letters"],
@@ -30,7 +30,7 @@ def sizes(runs: int, dialogues: int) -> list[int]:
 
 
 def row(number: int, steps: int, random_: random.Random) -> Run:
-    """A run's row, with a configuration that the studio itself could have written."""
+    """A run's row, with a configuration that the workspace itself could have written."""
     environment = random_.choice(list(ENVIRONMENTS))
     kind = random_.choice(["quickstart", "sweep", "ablation", "long"])
     method = random_.choice(["rl2f", "rlvr", "rl2f"])
@@ -104,21 +104,21 @@ def dialogue(
                 "verdict": {
                     "correct": right, "score": float(right), "parsed": str(random_.randrange(1000)),
                     "detail": text(random_, 3, 8), "well_formed": True, "distance": 0.0 if right else 0.5,
-                    "parts": {}, "right_parts": [],
+                    "parts": {}, "correct_parts": [],
                 },
                 "rewards": [
                     {"name": "correct", "score": float(right), "weight": 1.0},
                     {"name": "format", "score": 0.0, "weight": 0.1},
                 ],
                 "hint": None if last else {"text": hint, "teacher": "scripted", "leak": report if checked else None,
-                                           "original": None, "source_task": None},
+                                           "feedback": None, "source_task": None},
                 "advantage": round(random_.gauss(0, 1), 4),
             }
         )  # fmt: skip
     key = f"{stage}/{step}/{group}/{index}"
     return {
         "id": f"dialogue:train:{key}", "time": run.created + step, "type": "dialogue", "phase": "train",
-        "stage": stage, "step": step, "checkpoint": None, "control": None,
+        "stage": stage, "step": step, "checkpoint": None, "condition": None,
         "task": {"id": task, "environment": run.environment, "split": "train", "level": level,
                  "public": {"text": text(random_, 10, 30)}, "privileged": {"answer": random_.randrange(1000)}},
         "dialogue": {"id": key, "task_id": task, "group": f"{stage}/{step}/{group}", "index": index, "turns": played,
@@ -131,7 +131,7 @@ def dialogue(
 def metric(run: Run, stage: str, step: int, random_: random.Random) -> dict[str, Any]:
     """One metric event with about as many numbers as a real one."""
     values = {f"series/{i}": random_.random() for i in range(50)}
-    values |= {"reward": random_.random(), "tokens/student": 3000.0, "seconds/rollout": 9.0, "seconds/update": 6.0}
+    values |= {"reward": random_.random(), "tokens/sampled": 3000.0, "time/rollout": 9.0, "time/update": 6.0}
     return {"id": f"metric:{stage}:{step}", "time": run.created + step, "type": "metric", "stage": stage, "step": step,
             "values": values}  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""The same large studio asked over HTTP: a real `rl2f serve`, and what each page asks of it first."""
+"""The same large workspace asked over HTTP: a real `rl2f serve`, and what each page asks of it first."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ class Server:
 
 
 @contextlib.contextmanager
-def serving(studio: Path) -> Iterator[Server]:
-    """A server over a studio that is there."""
+def serving(workspace: Path) -> Iterator[Server]:
+    """A server over a workspace that is there."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
-    process = subprocess.Popen([*SERVE, "--port", str(port), "--studio", str(studio)], stdout=subprocess.DEVNULL)
+    process = subprocess.Popen([*SERVE, "--port", str(port), "--workspace", str(workspace)], stdout=subprocess.DEVNULL)
     try:
         server = Server(f"http://127.0.0.1:{port}", psutil.Process(process.pid))
         end = time.monotonic() + OPEN_SECONDS
@@ -59,7 +59,7 @@ def serving(studio: Path) -> Iterator[Server]:
                 break
             except OSError as error:
                 if process.poll() is not None or time.monotonic() > end:
-                    raise SystemExit(f"The server over {studio} did not open.") from error
+                    raise SystemExit(f"The server over {workspace} did not open.") from error
                 time.sleep(0.2)
         yield server
     finally:

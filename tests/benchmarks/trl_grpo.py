@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Sequence
 from typing import Any
 
-from rl2f_core.types import Sample
+from rl2f_core.types import TrainingSample
 
 from .learner import RATE, SEED, opening_length, read_rows
 from .worker import Channel, Memory, Settings, Stopwatch
@@ -23,7 +23,7 @@ def serve(settings: Settings, channel: Channel) -> None:
         build(settings, channel, folder).train()
 
 
-def batch_of(samples: list[Sample], pad: int, device: Any) -> dict[str, Any]:
+def batch_of(samples: list[TrainingSample], pad: int, device: Any) -> dict[str, Any]:
     """The rows as `_generate_and_score_completions` returns them: openings padded left, completions right."""
     import torch
 
@@ -40,7 +40,11 @@ def batch_of(samples: list[Sample], pad: int, device: Any) -> dict[str, Any]:
         prompt_mask_BP[i, before - n :] = 1
         completion_BC[i, :size] = torch.tensor(sample.token_ids[n:])
         mask_BC[i, :size] = 1
-        for target, values in ((student_BC, sample.rl), (advantages_BC, sample.advantages), (old_BC, sample.logprobs)):
+        for target, values in (
+            (student_BC, sample.rl_weights),
+            (advantages_BC, sample.advantages),
+            (old_BC, sample.logprobs),
+        ):
             target[i, :size] = torch.tensor(values[n:])
     batch = {
         "prompt_ids": prompt_BP,
@@ -66,13 +70,13 @@ def build(settings: Settings, channel: Channel, folder: str) -> Any:
     from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
     from trl import GRPOTrainer
 
-    from rl2f_core.device import resolve
-    from rl2f_core.rollout.tokenizer import HFChatTokenizer
+    from rl2f_core.chat.tokenizer import HFChatTokenizer
+    from rl2f_core.device import resolve_device
 
-    device, dtype = resolve(settings.device, settings.dtype)
+    device, dtype = resolve_device(settings.device, settings.dtype)
     samples = read_rows(settings.rows_file)
     tokenizer = AutoTokenizer.from_pretrained(settings.folder)
-    end = HFChatTokenizer(tokenizer).end_id
+    end = HFChatTokenizer(tokenizer).eos_token_id
     losses: list[float] = []
     norms: list[float] = []
 
@@ -134,7 +138,7 @@ def grpo_config(settings: Settings, folder: str, device: Any, **own: Any) -> Any
     import torch
     from trl import GRPOConfig
 
-    from rl2f_core.device import resolve
+    from rl2f_core.device import resolve_device
 
     return GRPOConfig(
         output_dir=folder,
@@ -149,7 +153,7 @@ def grpo_config(settings: Settings, folder: str, device: Any, **own: Any) -> Any
         lr_scheduler_type="constant",
         weight_decay=0.0,
         max_grad_norm=1.0,
-        bf16=resolve(settings.device, settings.dtype)[1] == torch.bfloat16,
+        bf16=resolve_device(settings.device, settings.dtype)[1] == torch.bfloat16,
         gradient_checkpointing=settings.recompute,
         use_cpu=device.type == "cpu",
         shuffle_dataset=False,
@@ -165,8 +169,8 @@ def peft_config(settings: Settings, model: Any) -> Any:
     """The adapter of our learner, for PEFT."""
     import peft
 
-    from rl2f_core.config import LoraConfig
-    from rl2f_core.training.learner import target_modules
+    from rl2f_core.config.model import LoraConfig
+    from rl2f_core.training.lora_targets import target_modules
 
     adapter = LoraConfig(rank=settings.rank, alpha=2 * settings.rank)
     return peft.LoraConfig(

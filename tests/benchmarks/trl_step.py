@@ -69,7 +69,7 @@ def build(settings: Settings, channel: Channel, folder: str) -> Any:
 
     def parsed(_: Any, ids: list[int], **options: Any) -> dict[str, Any]:
         """An attempt as a call of the teacher."""
-        said = {"attempt": tokens.decode(ids), "ended": ids[-1] == tokens.end_id}
+        said = {"attempt": tokens.decode(ids), "ended": ids[-1] == tokens.eos_token_id}
         call = {"type": "function", "function": {"name": "hint", "arguments": said}}
         return {"role": "assistant", "content": said["attempt"], "tool_calls": [call]}
 
@@ -83,11 +83,11 @@ def build(settings: Settings, channel: Channel, folder: str) -> Any:
 
         def _tokenize_prompts(self, prompts: Any) -> Any:
             tasks = [engine.environment.task("train", int(prompt[-1]["content"])) for prompt in prompts]
-            return [list(engine.renderer.opening(engine.environment.prompt(t.public))) for t in tasks], None, {}
+            return [list(engine.renderer.initial_prompt(engine.environment.prompt(t.public))) for t in tasks], None, {}
 
         def _get_tool_suffix_ids(self, tool_messages: Any) -> Any:
             said = tool_messages[-1]["content"]
-            return list(engine.renderer.suffix(said[1:], ended=said[0] == "1"))
+            return list(engine.renderer.hint_suffix(said[1:], ended=said[0] == "1"))
 
         def _generate(self, prompts: Any) -> Any:
             watch = Stopwatch(device)
@@ -141,5 +141,5 @@ def build(settings: Settings, channel: Channel, folder: str) -> Any:
     )
     # TRL's limit is of all turns together; a turn's own is that of the engine, as are the tokens it may not write.
     trainer.generation_config.max_new_tokens = settings.max_new_tokens
-    trainer.generation_config.suppress_tokens = list(tokens.banned_ids)
+    trainer.generation_config.suppress_tokens = list(tokens.banned_token_ids)
     return trainer

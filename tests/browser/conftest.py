@@ -35,13 +35,13 @@ RECORDED: dict[str, Any] = {
     "name": "recorded",
     "model": {"name": "tiny-random", "device": "cpu", "dtype": "float32"},
     "environment": {"type": "guess_number", "size": 4, "low": 1},
-    "rollout": {"max_turns": 3, "max_new_tokens": 8, "context_length": 512},
-    "evaluation": {"tasks": 6, "controls": ["hints", "contentless"], "bootstrap": 100},
+    "rollout": {"max_turns": 3, "max_new_tokens": 8, "max_seq_len": 512},
+    "evaluation": {"num_tasks": 6, "conditions": ["hints", "contentless"], "bootstrap_samples": 100},
     "stages": [
         {"name": "warm", "method": "sft", "steps": 2, "tasks_per_step": 2, "group_size": 2},
         {"name": "rl", "method": "rl2f", "steps": 3, "tasks_per_step": 2, "group_size": 4},
     ],
-    "preflight": {"tasks": 2, "samples": 2, "override": True},
+    "preflight": {"num_tasks": 2, "samples_per_task": 2, "ignore_failure": True},
 }
 """Configuration of the recorded run: every kind of event, in seconds."""
 
@@ -70,7 +70,7 @@ def home(shared: Path) -> Path:
 @pytest.fixture(scope="session")
 def server_environment(home: Path) -> dict[str, str]:
     """Environment variables of servers and commands."""
-    kept = {name: value for name, value in os.environ.items() if name not in ("RL2F_STUDIO", "RL2F_DATABASE_URL")}
+    kept = {name: value for name, value in os.environ.items() if name not in ("RL2F_WORKSPACE", "RL2F_DATABASE_URL")}
     return {**kept, "RL2F_HOME": str(home), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 
 
@@ -123,11 +123,11 @@ class Server:
 
     url: str
     port: int
-    studio: Path
+    workspace: Path
     process: subprocess.Popen[bytes]
     log: Path
     run: int
-    """The recorded run's id in this studio."""
+    """The recorded run's id in this workspace."""
 
     def stop(self, how: int = signal.SIGTERM) -> None:
         """End it by a signal and wait."""
@@ -161,19 +161,19 @@ def wait_until_open(server: Server, seconds: float = 300) -> None:
 def serve(
     tmp_path_factory: pytest.TempPathFactory, recorded: Path, server_environment: dict[str, str]
 ) -> Callable[..., Server]:
-    """`serve(studio=None, port=None, args=())`: a server over a new studio with the recorded run, or over an old one.
+    """`serve(workspace=None, port=None, args=())`: a server over a new or an existing workspace.
 
     Who calls it ends it: `start_server` does so by itself.
     """
 
-    def start(studio: Path | None = None, port: int | None = None, args: tuple[str, ...] = ()) -> Server:
-        root = studio or tmp_path_factory.mktemp("studio")
+    def start(workspace: Path | None = None, port: int | None = None, args: tuple[str, ...] = ()) -> Server:
+        root = workspace or tmp_path_factory.mktemp("workspace")
         run = _with_recorded(root, recorded)
         port = port or free_port()
         log = tmp_path_factory.mktemp("server") / "log.txt"
         with open(log, "wb") as output:
             process = subprocess.Popen(
-                [*COMMAND, "serve", "--port", str(port), "--studio", str(root), *args],
+                [*COMMAND, "serve", "--port", str(port), "--workspace", str(root), *args],
                 cwd=root,
                 env=server_environment,
                 stdout=output,
@@ -205,19 +205,19 @@ def start_server(serve: Callable[..., Server]) -> Iterator[Callable[..., Server]
 
 
 def _with_recorded(root: Path, recorded: Path) -> int:
-    """Put the recorded run into a studio that does not have it; its id there."""
-    from jobs.database import Database
-    from jobs.ingest import reindex
-    from jobs.store import runs
-    from jobs.studio import Studio
+    """Put the recorded run into a workspace that does not have it; its id there."""
+    from jobs.db.engine import Database
+    from jobs.db.queries import runs
+    from jobs.ingest.ingester import reindex
+    from jobs.workspace import Workspace
 
-    studio = Studio(root).create()
-    db = Database(studio.database_url())
+    workspace = Workspace(root).create()
+    db = Database(workspace.database_url())
     try:
         db.migrate()
-        if not studio.folder("recorded").exists():
-            shutil.copytree(recorded, studio.folder("recorded"))
-            reindex(db, studio)
+        if not workspace.folder("recorded").exists():
+            shutil.copytree(recorded, workspace.folder("recorded"))
+            reindex(db, workspace)
         run = runs.find(db, folder="recorded")
         assert run is not None and run.id is not None
         return run.id
@@ -238,28 +238,28 @@ def replay(start_server: Callable[..., Server], tmp_path_factory: pytest.TempPat
     """A server of the module's own: run 1 has training dialogues, 24 hints of which 6 are flagged; run 2 odd ones."""
     from replay_data import add_run, odd_events, training_events
 
-    from jobs.database import Database
-    from jobs.studio import Studio
+    from jobs.db.engine import Database
+    from jobs.workspace import Workspace
 
-    studio = Studio(tmp_path_factory.mktemp("replay")).create()
-    db = Database(studio.database_url())
+    workspace = Workspace(tmp_path_factory.mktemp("replay")).create()
+    db = Database(workspace.database_url())
     db.migrate()
-    add_run(db, studio, "small", training_events())
-    add_run(db, studio, "odd", odd_events())
+    add_run(db, workspace, "small", training_events())
+    add_run(db, workspace, "odd", odd_events())
     db.close()
-    return start_server(studio.root)
+    return start_server(workspace.root)
 
 
 @pytest.fixture
 def queue(server: Server) -> Iterator[Any]:
-    """The queue of the shared server's studio, from another process: rows for tests to look at."""
-    from jobs.database import Database
-    from jobs.queue import Queue
-    from jobs.studio import Studio
+    """The queue of the shared server's workspace, from another process: rows for tests to look at."""
+    from jobs.db.engine import Database
+    from jobs.queue.queue import Queue
+    from jobs.workspace import Workspace
 
-    studio = Studio(server.studio)
-    db = Database(studio.database_url())
-    yield Queue(db, studio)
+    workspace = Workspace(server.workspace)
+    db = Database(workspace.database_url())
+    yield Queue(db, workspace)
     db.close()
 
 

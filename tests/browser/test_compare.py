@@ -15,21 +15,21 @@ import pytest
 @pytest.fixture(scope="module")
 def pair(start_server: Callable[..., Any], recorded: Path) -> Any:
     """A server with the recorded run and a copy of it under another seed; `second` is the copy's number."""
-    from jobs.database import Database
-    from jobs.ingest import reindex
-    from jobs.store import runs
-    from jobs.studio import Studio
+    from jobs.db.engine import Database
+    from jobs.db.queries import runs
+    from jobs.ingest.ingester import reindex
+    from jobs.workspace import Workspace
 
     server = start_server()
-    studio = Studio(server.studio)
-    folder = studio.folder("recorded-seed-1")
+    workspace = Workspace(server.workspace)
+    folder = workspace.folder("recorded-seed-1")
     shutil.copytree(recorded, folder)
     config = folder / "config.yaml"
     text = config.read_text()
     assert "\nseed: 0\n" in text
     config.write_text(text.replace("\nseed: 0\n", "\nseed: 1\n"))
-    db = Database(studio.database_url())
-    reindex(db, studio, [folder.name])
+    db = Database(workspace.database_url())
+    reindex(db, workspace, [folder.name])
     found = runs.find(db, folder=folder.name)
     db.close()
     assert found is not None
@@ -99,7 +99,7 @@ def test_evaluations_stand_side_by_side_and_checkpoints_are_paired(pair: Any, co
         else last.replace(f"{pair.run}:", f"{pair.second}:")
     )
     row = page.locator(".rl-eval tr", has_text=twin).first
-    assert ".00 [.00, .00]" in row.inner_text() and "not separated from 0" in row.inner_text()
+    assert ".00 [.00, .00]" in row.inner_text() and "95 % CI includes 0" in row.inner_text()
 
 
 @pytest.mark.slow

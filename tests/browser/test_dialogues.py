@@ -42,14 +42,14 @@ def wait_for(page: Any, **wanted: str | None) -> None:
 
 
 def labels_of(replay: Any, event: str, turn: int = 0) -> list[tuple[str, str, int | None, int | None, str]]:
-    from jobs.database import Database
-    from jobs.store import labels
-    from jobs.studio import Studio
+    from jobs.db.engine import Database
+    from jobs.labels import label_queries
+    from jobs.workspace import Workspace
 
-    db = Database(Studio(replay.studio).database_url(), read_only=True)
+    db = Database(Workspace(replay.workspace).database_url(), read_only=True)
     try:
-        found = labels.of_hint(db, SMALL, event, turn)
-        return [(x.labeller, x.label, x.start, x.end, x.note) for x in found]
+        found = label_queries.of_hint(db, SMALL, event, turn)
+        return [(x.annotator, x.label, x.start, x.end, x.note) for x in found]
     finally:
         db.close()
 

@@ -46,7 +46,7 @@ def test_an_export_is_started_watched_taken_and_loaded(
 
     rows = load_dataset("json", data_files=str(taken), split="train", cache_dir=str(tmp_path / "cache"))
     assert len(rows) == manifest["formats"]["unpaired_preference"]["rows"]
-    folder = server.studio / "exports" / newest.get_attribute("data-folder")
+    folder = server.workspace / "exports" / newest.get_attribute("data-folder")
     whole = load_dataset(str(folder), "messages", split="train", cache_dir=str(tmp_path / "cache"))
     assert len(whole) == manifest["formats"]["messages"]["rows"] and set(whole["phase"]) == {"evaluation"}
 
@@ -113,7 +113,7 @@ def test_a_link_to_a_run_that_is_gone_says_so(visit: Callable[..., Any], console
 
 
 def test_names_of_strangers_are_text(server: Any, visit: Callable[..., Any], tmp_path: Path) -> None:
-    folder = server.studio / "exports" / "900-strange"
+    folder = server.workspace / "exports" / "900-strange"
     folder.mkdir(parents=True)
     evil = "<img src=x onerror=\"document.title='owned'\">"
     manifest = {

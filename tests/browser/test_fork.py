@@ -18,16 +18,16 @@ HOSTILE = '<img src=x onerror="window.pwned = 1"> Too low.'
 
 @pytest.fixture
 def numbers(queue: Any) -> Iterator[int]:
-    """A run whose dialogues go on without a model, in the shared server's studio; it and its forks go afterwards."""
-    from jobs.ingest import reindex
-    from jobs.store import outcomes, runs
+    """A run whose dialogues go on without a model, in the shared server's workspace; it and its forks go afterwards."""
+    from jobs.db.queries import outcomes, runs
+    from jobs.ingest.ingester import reindex
 
-    make_run(queue.studio.folder("numbers"))
-    reindex(queue.db, queue.studio, ["numbers"])
+    make_run(queue.workspace.folder("numbers"))
+    reindex(queue.db, queue.workspace, ["numbers"])
     run = runs.find(queue.db, folder="numbers")
     assert run is not None and run.id is not None
     yield run.id
-    for child in [*outcomes.children(queue.db, run.id), run]:
+    for child in [*outcomes.child_runs(queue.db, run.id), run]:
         queue.delete(child.id)
 
 
@@ -44,7 +44,7 @@ def query(page: Any) -> dict[str, str]:
 def test_a_turn_goes_on_under_other_hints_by_keyboard_alone(
     numbers: int, visit: Callable[..., Any], no_overflow: Callable[[Any], None], queue: Any
 ) -> None:
-    original = queue.studio.folder("numbers") / "events.jsonl"
+    original = queue.workspace.folder("numbers") / "events.jsonl"
     before = original.read_bytes()
     page = visit(f"/dialogues?run={numbers}")
     page.locator(".dv-turn[data-turn='0'][data-current]").wait_for()
@@ -73,7 +73,7 @@ def test_a_turn_goes_on_under_other_hints_by_keyboard_alone(
     page.keyboard.press("-")
     page.keyboard.press("-")
     expect(page.locator("input[name=samples]")).to_have_value("4")
-    assert query(page)["arms"] == "as_was,edited,none,contentless,misleading"
+    assert query(page)["arms"] == "original,edited,empty,contentless,misleading"
     page.keyboard.press("r")
     page.locator(".fk-status .rl-badge[data-status=succeeded]").wait_for(timeout=SLOW)
     rows = page.locator(".fk-table tbody tr")

@@ -27,14 +27,14 @@ def show(replay: Any, page: Any) -> Callable[..., Any]:
 
 
 def stored(replay: Any, event: str, turn: int = 0, run: int = SMALL) -> list[tuple[Any, ...]]:
-    from jobs.database import Database
-    from jobs.store import labels
-    from jobs.studio import Studio
+    from jobs.db.engine import Database
+    from jobs.labels import label_queries
+    from jobs.workspace import Workspace
 
-    db = Database(Studio(replay.studio).database_url(), read_only=True)
+    db = Database(Workspace(replay.workspace).database_url(), read_only=True)
     try:
-        found = labels.of_hint(db, run, event, turn)
-        return [(x.labeller, x.label, x.start, x.end, x.note, x.blind) for x in found]
+        found = label_queries.of_hint(db, run, event, turn)
+        return [(x.annotator, x.label, x.start, x.end, x.note, x.blind) for x in found]
     finally:
         db.close()
 
@@ -149,15 +149,15 @@ def test_an_emoji_counts_as_one_character(show: Callable[..., Any], replay: Any)
 
 
 def test_the_board_compares_and_leads_to_the_disagreements(show: Callable[..., Any], replay: Any) -> None:
-    from jobs.database import Database
-    from jobs.store import labels
-    from jobs.studio import Studio
+    from jobs.db.engine import Database
+    from jobs.labels import label_queries
+    from jobs.workspace import Workspace
 
-    db = Database(Studio(replay.studio).database_url())
+    db = Database(Workspace(replay.workspace).database_url())
     for i, (ann, ben) in enumerate([("leak", "leak"), ("leak", "no_leak"), ("no_leak", "no_leak")]):
         event = f"dialogue:train:rl2f/3/{i % 2}/{1 if i == 2 else 3}"
-        labels.put(db, SMALL, event, 0, "ann <b>", ann)
-        labels.put(db, SMALL, event, 0, "ben", ben)
+        label_queries.put(db, SMALL, event, 0, "ann <b>", label_queries.LabelAnswer(ann))
+        label_queries.put(db, SMALL, event, 0, "ben", label_queries.LabelAnswer(ben))
     db.close()
     page = show(run=SMALL, view="board")
     page.wait_for_selector(".lb-board")
@@ -192,7 +192,7 @@ def test_an_unknown_hint_is_said_plainly(show: Callable[..., Any], console: Any)
     console.allow(r"status of 404")
     page = show(run=SMALL, labeller="anna", dialogue="dialogue:nowhere", turn=0)
     page.wait_for_selector(".rl-empty[role=alert]")
-    assert "There is no such hint" in page.inner_text(".rl-empty")
+    assert "Hint not found" in page.inner_text(".rl-empty")
 
 
 @pytest.mark.parametrize(("width", "theme"), [pytest.param(1440, "dark", marks=pytest.mark.slow), (390, "light")])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from app.discover import pages
+from app.web.page_registry import pages
 
 PAGES = [page.path for page in pages()]
 ELSEWHERE = ("chat", "compare", "exports", "labels", "new", "run")
@@ -102,17 +102,17 @@ def test_a_wrong_address_is_a_page_with_the_way_back(server: Any, page: Any, con
 
 
 def test_the_scripts_links_are_those_of_python(visit: Callable[..., Any]) -> None:
-    from app import links
+    from app.common import urls
 
     page = visit("/")
     both = {
-        "links.run(17)": links.run_url(17),
-        "links.dialogue(17, 'dialogue:rl:3:g:1', 2, 3)": links.dialogue_url(17, "dialogue:rl:3:g:1", 2, 3),
-        "links.dialogue(1, 'a b&c', 0)": links.dialogue_url(1, "a b&c", 0),
-        "links.fresh('quickstart')": links.new_url("quickstart"),
-        "links.fresh(null, 4)": links.new_url(clone=4),
-        "links.compare([3, 1])": links.compare_url([3, 1]),
-        "links.chat(null, ['base', '17:rl2f@20'])": links.chat_url(None, ["base", "17:rl2f@20"]),
-        "links.labels()": links.labels_url(),
+        "links.run(17)": urls.run_url(17),
+        "links.dialogue(17, 'dialogue:rl:3:g:1', 2, 3)": urls.dialogue_url(17, "dialogue:rl:3:g:1", 2, 3),
+        "links.dialogue(1, 'a b&c', 0)": urls.dialogue_url(1, "a b&c", 0),
+        "links.fresh('quickstart')": urls.new_url("quickstart"),
+        "links.fresh(null, 4)": urls.new_url(clone=4),
+        "links.compare([3, 1])": urls.compare_url([3, 1]),
+        "links.chat(null, ['base', '17:rl2f@20'])": urls.chat_url(None, ["base", "17:rl2f@20"]),
+        "links.labels()": urls.labels_url(),
     }
     assert page.evaluate(f"[{', '.join(f'rl2f.{call}' for call in both)}]") == list(both.values())

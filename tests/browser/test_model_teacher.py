@@ -10,7 +10,7 @@ import pytest
 import yaml
 from openai_server import Say, serving
 
-from rl2f_core import prompts
+from rl2f_core import prompt_templates
 
 WAIT = 60_000
 """Milliseconds; the machine may be busy with the run itself."""
@@ -26,7 +26,7 @@ def test_a_run_with_an_endpoint_as_teacher_is_chosen_started_and_read(
         **tiny_config,
         "name": "taught",
         "stages": [stage],
-        "rollout": {**tiny_config["rollout"], "context_length": 1024},
+        "rollout": {**tiny_config["rollout"], "max_seq_len": 1024},
     }
     config["evaluation"]["checkpoints"] = []
 
@@ -59,5 +59,5 @@ def test_a_run_with_an_endpoint_as_teacher_is_chosen_started_and_read(
     page.wait_for_function("document.querySelector('.dl-row[data-current]:not(:first-child)') !== null")
     page.wait_for_function("!document.querySelector('.dl-pane[data-busy]')")
     text = "\n".join([*shown, *page.locator(".dv-hint").all_inner_texts()])
-    assert prompts.load("next_step").version in text and "11 + 7 tokens" in text
+    assert prompt_templates.load("next_step").version in text and "11 + 7 tokens" in text
     assert "no hint: HTTP 404" in text and "Think <b>again</b>." in text

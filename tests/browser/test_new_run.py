@@ -12,11 +12,11 @@ import pytest
 import yaml
 from playwright.sync_api import expect
 
-from jobs.database import Database
-from jobs.store import runs
-from jobs.studio import Studio
-from jobs.tables import ENDED
-from rl2f_core.config import dump_yaml, parse_config
+from jobs.db.engine import Database
+from jobs.db.models import ENDED
+from jobs.db.queries import runs
+from jobs.workspace import Workspace
+from rl2f_core.config.loading import parse_config
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 Visit = Callable[..., Any]
@@ -78,9 +78,9 @@ def test_a_run_is_launched_from_the_form_and_is_what_the_command_line_takes(
     page.wait_for_function("document.querySelector('.nr-command').textContent === 'rl2f train from-the-form.yaml'")
     assert field(page, "model.name").input_value() == "tiny-random"
     field(page, "stages.0.steps").fill("1")
-    page.wait_for_function("document.querySelector('#nr-yaml').value.includes('steps: 1\\n')")
+    page.wait_for_function("document.querySelector('#nr-yaml').value.includes('\\n  steps: 1\\n')")
     shown = text_of(page)
-    assert shown == dump_yaml(parse_config(yaml.safe_load(shown)))
+    assert yaml.safe_load(shown) == parse_config(yaml.safe_load(shown)).model_dump(mode="json")
     with page.expect_download() as saved:
         page.locator("#nr-save").click()
     assert saved.value.suggested_filename == "from-the-form.yaml"
@@ -90,7 +90,7 @@ def test_a_run_is_launched_from_the_form_and_is_what_the_command_line_takes(
     page.wait_for_url(re.compile(r"/run\?run=\d+"))
     run = int(re.search(r"run=(\d+)", page.url)[1])  # type: ignore[index]
     held = page.evaluate("run => fetch(`/api/form/start?clone=${run}`).then(a => a.json())", run)
-    assert held["yaml"] == shown and held["source"]["clone"] == run
+    assert yaml.safe_load(held["yaml"]) == yaml.safe_load(shown) and held["source"]["clone"] == run
 
 
 @pytest.mark.slow
@@ -210,14 +210,24 @@ def test_a_past_run_is_cloned_and_a_missing_one_is_said(open_form: Visit, server
 
 
 @pytest.mark.slow
-def test_a_file_is_loaded(open_form: Visit, tiny_config: dict[str, Any], tmp_path: Path) -> None:
+def test_a_file_is_loaded_and_keeps_its_comments_when_the_form_is_edited(
+    open_form: Visit, tiny_config: dict[str, Any], tmp_path: Path
+) -> None:
     page = open_form()
     file = tmp_path / "mine.yaml"
     file.write_text("# a comment\n" + tiny_yaml(tiny_config, name="from-a-file"))
     page.locator("input[type=file]").set_input_files(file)
     page.wait_for_function("document.querySelector('#nr-form [data-key=\"name\"]').value === 'from-a-file'")
-    page.wait_for_function("!document.querySelector('#nr-yaml').value.includes('#')")
-    assert text_of(page) == dump_yaml(parse_config(yaml.safe_load(file.read_text())))
+    page.wait_for_function("document.querySelector('#nr-yaml').value.includes('reprompt_template: ')")  # a default
+    field(page, "seed").fill("77")
+    page.wait_for_function("document.querySelector('#nr-yaml').value.includes('seed: 77')")
+    assert text_of(page).startswith("# a comment\n")
+    wanted = parse_config({**yaml.safe_load(file.read_text()), "seed": 77}).model_dump(mode="json")
+    assert yaml.safe_load(text_of(page)) == wanted
+    file.write_text("#" * 200_001)
+    page.locator("input[type=file]").set_input_files(file)
+    page.get_by_text("too large for a configuration").wait_for()
+    assert yaml.safe_load(text_of(page)) == wanted
 
 
 def test_paths_are_refused_in_the_form_and_through_the_yaml(open_form: Visit) -> None:
@@ -229,9 +239,9 @@ def test_paths_are_refused_in_the_form_and_through_the_yaml(open_form: Visit) ->
     summary(page, "no known model")
     page.locator('#nr-form [data-key="model.name@"]').fill("org/name")
     summary(page, "ready")
-    write(page, text_of(page).replace("start: null", "start: /etc"))
-    summary(page, "lora.start")
-    assert "no checkpoint of a known run" in errors_at(page, "lora.start")
+    write(page, text_of(page).replace("init_adapter: null", "init_adapter: /etc"))
+    summary(page, "lora.init_adapter")
+    assert "no checkpoint of a known run" in errors_at(page, "lora.init_adapter")
 
 
 @pytest.mark.slow
@@ -256,7 +266,7 @@ def test_a_preflight_shows_its_verdict_and_the_histogram(open_form: Visit, tiny_
 def test_a_run_is_scheduled_and_the_next_three_times_are_shown(
     open_form: Visit, tiny_config: dict[str, Any], queue: Any
 ) -> None:
-    from jobs.store import schedules
+    from jobs.db.queries import scheduled_runs
 
     page = open_form()
     write(page, tiny_yaml(tiny_config, name="every-night"))
@@ -272,9 +282,9 @@ def test_a_run_is_scheduled_and_the_next_three_times_are_shown(
     page.wait_for_function("/3:30/.test(document.querySelector('.nr-next').innerText)")
     page.locator("#nr-plan-save").click()
     page.wait_for_selector(".rl-toast:has-text('Scheduled')")
-    (kept,) = [schedule for schedule in schedules.all_schedules(queue.db) if schedule.name == "every-night"]
+    (kept,) = [schedule for schedule in scheduled_runs.all_schedules(queue.db) if schedule.name == "every-night"]
     assert (kept.trigger, kept.when, kept.timezone) == ("cron", "30 3 * * *", "Europe/Berlin")
-    schedules.remove(queue.db, kept.id or 0)
+    scheduled_runs.remove(queue.db, kept.id or 0)
 
 
 @pytest.mark.slow
@@ -285,9 +295,9 @@ def test_the_environment_of_the_readme_is_chosen_run_and_replayed_without_a_chan
     page: Any,
     tmp_path: Path,
 ) -> None:
-    code = next(b for b in re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL) if "CountVowels" in b)
-    (tmp_path / "count_vowels.py").write_text(code)
-    server_environment["RL2F_PLUGINS"] = str(tmp_path / "count_vowels.py")
+    code = next(b for b in re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL) if "class Backward" in b)
+    (tmp_path / "backward.py").write_text(code)
+    server_environment["RL2F_PLUGINS"] = str(tmp_path / "backward.py")
     try:
         server = start_server()
     finally:
@@ -296,17 +306,17 @@ def test_the_environment_of_the_readme_is_chosen_run_and_replayed_without_a_chan
     page.goto(f"{server.url}/new")
     page.wait_for_selector("#nr-form .rf-row")
     stages = [{**tiny_config["stages"][1], "steps": 1}]
-    evaluation = {"tasks": 2, "controls": ["hints"], "bootstrap": 100}
-    write(page, tiny_yaml(tiny_config, name="vowels", stages=stages, evaluation=evaluation))
-    page.wait_for_function("document.querySelector('#nr-form [data-key=\"name\"]').value === 'vowels'")
-    field(page, "environment.type").select_option("count_vowels")
-    field(page, "environment.length").fill("5")
-    assert "Letters in the word." in page.locator('#nr-form [data-path="environment.length"]').inner_text()
+    evaluation = {"num_tasks": 2, "conditions": ["hints"], "bootstrap_samples": 100}
+    write(page, tiny_yaml(tiny_config, name="words", teacher="contentless", stages=stages, evaluation=evaluation))
+    page.wait_for_function("document.querySelector('#nr-form [data-key=\"name\"]').value === 'words'")
+    field(page, "environment.type").select_option("backward")
+    field(page, "environment.letters").fill("5")
+    assert "Letters of a word." in page.locator('#nr-form [data-path="environment.letters"]').inner_text()
     summary(page, "ready")
     page.locator("#nr-start").click()
     page.wait_for_url(re.compile(r"/run\?run=\d+"))
     run_id = int(re.search(r"run=(\d+)", page.url)[1])  # type: ignore[index]
-    database = Database(Studio(server.studio).database_url(), read_only=True)
+    database = Database(Workspace(server.workspace).database_url(), read_only=True)
     try:
         end = time.monotonic() + 300
         while runs.get(database, run_id).status not in ENDED and time.monotonic() < end:
@@ -315,7 +325,7 @@ def test_the_environment_of_the_readme_is_chosen_run_and_replayed_without_a_chan
     finally:
         database.close()
     page.goto(f"{server.url}/dialogues?run={run_id}")
-    page.wait_for_selector("text=How many vowels are in")
+    page.wait_for_selector("text=Write this word backward:")
 
 
 @pytest.mark.parametrize(("width", "theme"), [pytest.param(1440, "light", marks=pytest.mark.slow), (390, "dark")])
@@ -343,8 +353,8 @@ def test_a_revision_method_with_schedules_goes_from_its_preset_to_its_dialogues(
     )
     parts = [{"environment": {"type": "guess_number", "size": 4, "low": 1}}, {"environment": {"type": "secret_code"}}]
     stages = [{"name": "rl", "method": "rl2f", "steps": 2, "tasks_per_step": 2, "group_size": 2}]
-    changes = {"environment": {"type": "mixture", "parts": parts}, "stages": stages}
-    rollout = {**tiny_config["rollout"], "max_turns": 2, "history": "fresh"}
+    changes = {"environment": {"type": "mixture", "environments": parts}, "stages": stages}
+    rollout = {**tiny_config["rollout"], "max_turns": 2, "prompting": "reprompt"}
     write(page, tiny_yaml(tiny_config, name="fresh", rollout=rollout, **changes))
     page.wait_for_function("document.querySelector('#nr-form [data-key=\"environment.type\"]').value === 'mixture'")
     field(page, "stages.0.method.type").select_option("rltf_sd")
@@ -352,7 +362,7 @@ def test_a_revision_method_with_schedules_goes_from_its_preset_to_its_dialogues(
     summary(page, "ready")
     field(page, "stages.0.learning_rate.points+").click()
     summary(page, "stages.0.learning_rate.points")
-    assert "each at a step of its own" in errors_at(page, "stages.0.learning_rate.points")
+    assert "steps must increase" in errors_at(page, "stages.0.learning_rate.points")
     field(page, "stages.0.learning_rate.points.1.step").fill("1")
     field(page, "stages.0.learning_rate.points.1.value").fill("1e-5")
     summary(page, "ready")

@@ -18,12 +18,12 @@ CONFIG: dict[str, Any] = {
     "model": {"name": "smollm2-135m", "device": "cpu"},
     "environment": {"type": "secret_code", "length": 4, "letters": 2},
     "rollout": {"max_turns": 3, "max_new_tokens": 14},
-    "evaluation": {"tasks": 2, "controls": ["hints", "contentless"], "bootstrap": 100},
+    "evaluation": {"num_tasks": 2, "conditions": ["hints", "contentless"], "bootstrap_samples": 100},
     "stages": [
         {"name": "warmup", "method": "sft", "steps": 1, "tasks_per_step": 2, "group_size": 2},
         {"name": "rl2f", "method": "rl2f", "steps": 1, "tasks_per_step": 2, "group_size": 4},
     ],
-    "preflight": {"tasks": 2, "samples": 2, "override": True},
+    "preflight": {"num_tasks": 2, "samples_per_task": 2, "ignore_failure": True},
 }
 
 
@@ -71,7 +71,7 @@ def test_a_real_model_is_trained_replayed_labelled_exported_and_asked(real: Any,
     page.get_by_role("button", name="Export", exact=True).click()
     done = page.locator(".ex-done").first
     done.wait_for()
-    folder = server.studio / "exports" / done.get_attribute("data-folder")
+    folder = server.workspace / "exports" / done.get_attribute("data-folder")
     rows = load_dataset(str(folder), "unpaired_preference", split="train", cache_dir=str(tmp_path / "cache"))
     assert len(rows) > 0 and set(rows["label"]) <= {True, False}
 
@@ -96,8 +96,12 @@ def test_every_method_trains_the_real_model_from_its_preset(real: Any, page: Any
     config = yaml.safe_load(page.locator("#nr-yaml").input_value())
     for stage in config["stages"]:
         stage |= {"steps": 1, "tasks_per_step": 1, "group_size": min(2, stage["group_size"])}
-    config |= {"name": f"small {preset}", "preflight": {"tasks": 1, "samples": 2, "override": True}}
-    config["evaluation"] |= {"tasks": 1, "controls": config["evaluation"]["controls"][:2], "bootstrap": 100}
+    config |= {"name": f"small {preset}", "preflight": {"num_tasks": 1, "samples_per_task": 2, "ignore_failure": True}}
+    config["evaluation"] |= {
+        "num_tasks": 1,
+        "conditions": config["evaluation"]["conditions"][:2],
+        "bootstrap_samples": 100,
+    }
     page.locator("#nr-yaml").fill(yaml.safe_dump(config, sort_keys=False))
     page.wait_for_function(
         "name => document.querySelector('#nr-form [data-key=\"name\"]').value === name", arg=config["name"]

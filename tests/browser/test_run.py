@@ -153,7 +153,7 @@ def test_plots_take_the_colours_of_the_theme_at_once(server: Any, visit: Callabl
 def test_a_run_is_watched_from_the_queue_to_its_end_without_a_reload(
     server: Any, visit: Callable[..., Any], tiny_config: dict[str, Any]
 ) -> None:
-    config = {**tiny_config, "name": "watched", "evaluation": {**tiny_config["evaluation"], "tasks": 2}}
+    config = {**tiny_config, "name": "watched", "evaluation": {**tiny_config["evaluation"], "num_tasks": 2}}
     page = visit("/compare")
     run = page.evaluate(
         "async (yaml) => (await rl2f.api('/api/form/launch', { body: { yaml } })).run", yaml.safe_dump(config)

@@ -11,9 +11,9 @@ import pytest
 import yaml
 from playwright.sync_api import expect
 
-from jobs.queue import Queue
-from jobs.store import runs
-from jobs.tables import Run
+from jobs.db.models import Run
+from jobs.db.queries import runs
+from jobs.queue.queue import Queue
 
 Visit = Callable[..., Any]
 EVIL = "<img src=x onerror=\"document.title='owned'\">"
@@ -38,7 +38,7 @@ def add(queue: Queue, tiny_config: dict[str, Any]) -> Iterator[Callable[..., Any
             queue.abort(run_id)
             wait_for_status(queue, run_id, "stopped", "interrupted", "failed", "succeeded")
         queue.delete(run_id)
-    queue.unpause()
+    queue.resume_dispatch()
 
 
 def wait_for_status(queue: Queue, run_id: int, *wanted: str, seconds: float = 120) -> str:
@@ -222,19 +222,19 @@ def test_another_tab_is_told_what_this_one_did(
 
 
 def test_a_schedule_is_shown_with_its_next_time_switched_and_deleted(visit: Visit, queue: Queue) -> None:
-    from jobs.store import schedules
+    from jobs.db.queries import scheduled_runs
 
-    made = schedules.add(queue.db, name="every night", trigger="nightly", when="30 2 * * *")
+    made = scheduled_runs.add(queue.db, name="every night", trigger="nightly", when="30 2 * * *")
     page = visit("/")
     line = page.locator(f"tr[data-schedule='{made.id}']")
     line.get_by_text(re.compile(r"^in \d+ (h|min)$")).wait_for()
     line.get_by_role("checkbox").click()
     line.get_by_text("off", exact=True).wait_for()
-    assert schedules.get(queue.db, made.id or 0).enabled is False
+    assert scheduled_runs.get(queue.db, made.id or 0).enabled is False
     line.get_by_role("button", name="Delete…").click()
     page.get_by_role("dialog").get_by_role("button", name="Delete").click()
     line.wait_for(state="detached")
-    assert made.id not in [schedule.id for schedule in schedules.all_schedules(queue.db)]
+    assert made.id not in [schedule.id for schedule in scheduled_runs.all_schedules(queue.db)]
 
 
 @pytest.mark.slow
@@ -246,7 +246,7 @@ def test_an_open_page_outlives_the_server(start_server: Callable[..., Any], page
     row(page, "recorded").wait_for()
     own.stop(signal.SIGKILL)
     page.get_by_text("The server does not answer. Runs go on").wait_for()
-    again = start_server(studio=own.studio, port=own.port)
+    again = start_server(workspace=own.workspace, port=own.port)
     page.get_by_text("The server does not answer").wait_for(state="detached", timeout=60_000)
     row(page, "recorded").get_by_label("Actions of recorded").click()
     page.get_by_role("button", name="Tags and notes…").click()

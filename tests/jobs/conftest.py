@@ -1,4 +1,4 @@
-"""A queue over a studio of its own, and kinds of runs that only count."""
+"""A queue over a workspace of its own, and kinds of runs that only count."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from jobs_helpers import a_queue, counting_kinds
 
-from jobs.queue import Queue
+from jobs.queue.queue import Queue
 
 
 @pytest.fixture(scope="module")
@@ -20,6 +20,6 @@ def counts() -> Iterator[None]:
 
 @pytest.fixture
 def queue(tmp_path: Path) -> Iterator[Queue]:
-    """A queue on a studio of its own; what still runs at the end is aborted."""
-    with a_queue(tmp_path / "studio") as made:
+    """A queue on a workspace of its own; what still runs at the end is aborted."""
+    with a_queue(tmp_path / "workspace") as made:
         yield made

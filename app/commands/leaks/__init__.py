@@ -1,0 +1,1 @@
+"""The group `rl2f leaks`."""

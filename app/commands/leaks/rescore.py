@@ -1,0 +1,198 @@
+"""`rl2f leaks`: rescore recorded hints; check, benchmark and report on detectors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from app.commands.leaks import benchmark, check, report
+from app.commands.train import folder_for
+
+DEFAULT = "rescore"
+"""The command that a first argument which names none is given to."""
+
+
+class DefaultCommand(TyperGroup):
+    """`rl2f leaks RUN` is `rl2f leaks rescore RUN`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put the default command before arguments that name no other."""
+        if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
+            args = [DEFAULT, *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=DefaultCommand,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Leak detectors over stored dialogues (rl2f leaks RUN) or hints from anywhere, and how well they do.",
+)
+app.command("check")(check.check)
+app.command("report")(report.report)
+app.command("benchmark")(benchmark.benchmark)
+
+
+@app.command(DEFAULT)
+def rescore(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run's folder, or the number of a run of the workspace.")],
+    detector: Annotated[
+        str, typer.Option(help="exact,equivalent, or likelihood:threshold=2, or a YAML or JSON file.")
+    ] = "exact,equivalent",
+    penalty: Annotated[
+        float | None, typer.Option(min=0, help="Leak penalty used to recompute rewards (default: the run's).")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Model of detectors that ask one; the run's own base by default.")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; one a core by default.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the rescoring run; by default one beside it.")] = None,
+    limit: Annotated[int, typer.Option(min=0, help="Turns in the table of those whose sign changes.")] = 20,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    workspace: Annotated[
+        Path | None, typer.Option(help="The workspace's folder, where the run is named by number.")
+    ] = None,
+) -> None:
+    """Read a run's stored hints again, without its policy, and show which rewards and advantages change their sign.
+
+    The findings are a run of their own, in its own folder: rescore.json, changes.jsonl and one event for each finding.
+    A run that is named by its number is rescored in the workspace, where the findings are shown beside its own.
+    """
+    from app.common.console import err
+    from app.common.terminal_progress import TerminalProgress
+    from rl2f_core.config.loading import parse_config
+    from rl2f_core.leaks.parsing import parse_detectors
+    from rl2f_core.run.directory import RunDir
+    from rl2f_core.run.events import JsonlSink
+    from rl2f_core.run.execute import execute
+    from rl2f_core.run.signals import InterruptHandler
+    from rl2f_core.run_kinds.rescore import CHANGES, SUMMARY
+
+    detectors = parse_detectors(detector)
+    number = int(run) if run.isascii() and run.isdigit() else None
+    target, place = (Path(run), None) if number is None else _in_workspace(number, workspace)
+    RunDir.open(target)
+    folder = out or folder_for(f"rescore-{target.resolve().name}", place or Path("runs"))
+    beside = folder.resolve().parent == target.resolve().parent
+    config = parse_config({
+        "kind": "rescore", "name": _name(target), "run": target.resolve().name if beside else str(target.resolve()),
+        "detectors": [part.model_dump(mode="json") for part in detectors], "penalty": penalty, "workers": workers,
+        "model": None if model is None else {"name": model},
+    })  # fmt: skip
+    run_dir = RunDir.create(folder, config)
+    with InterruptHandler() as stop, TerminalProgress() as progress:
+        ended = execute(config, run_dir, JsonlSink(run_dir.events_path), stop, progress)
+    if ended.status == "stopped":
+        err().print(f"Stopped; nothing was kept. Start it again: rl2f leaks {run} --detector {detector}", markup=False)
+        raise typer.Exit(130)
+    summary = json.loads((run_dir.path / SUMMARY).read_text(encoding="utf-8"))
+    turned = _turned(run_dir.path / CHANGES, limit)
+    if as_json:
+        typer.echo(json.dumps({**summary, "folder": str(run_dir.path), "changes": turned}, indent=2))
+    else:
+        show(summary, turned)
+    err().print(f"Every change: {run_dir.path / CHANGES}", markup=False)
+    if place is not None and out is None:
+        _adopt(run_dir.path, workspace)
+    else:
+        err().print(f"Read the dialogues: rl2f replay {target}", markup=False)
+
+
+def _in_workspace(number: int, workspace: Path | None) -> tuple[Path, Path]:
+    """The folder of a workspace's run, and where the workspace's runs lie."""
+    from jobs.db.queries import runs
+    from jobs.export.resolve_sources import open_workspace
+
+    with open_workspace(workspace) as (place, db):
+        return place.folder(runs.get(db, number).folder), place.runs
+
+
+def _adopt(folder: Path, workspace: Path | None) -> None:
+    """Make the rescoring a run of the workspace, so that its findings are shown."""
+    from app.common.console import err
+    from jobs.db.engine import Database
+    from jobs.ingest import ingester
+    from jobs.workspace import Workspace
+
+    place = Workspace(workspace)
+    db = Database(place.database_url())
+    try:
+        db.migrate()
+        row = ingester.import_run(db, place, folder.name, origin="cli")
+    finally:
+        db.close()
+    if row is not None:
+        err().print(f"Kept as run {row.id} of the workspace: the replay shows its findings beside the run's own.",
+                    markup=False)  # fmt: skip
+
+
+def _name(target: Path) -> str:
+    """The name of the rescoring run."""
+    import re
+
+    return re.sub(r"[^A-Za-z0-9 ._-]+", "-", f"rescore {target.resolve().name}")[:100]
+
+
+def _turned(path: Path, limit: int) -> list[dict[str, Any]]:
+    """The first turns whose reward or advantage changes its sign."""
+    found: list[dict[str, Any]] = []
+    with open(path, encoding="utf-8") as file:
+        for line in file:
+            if len(found) >= limit:
+                break
+            change = json.loads(line)
+            if change["reward_sign"] or change["advantage_sign"]:
+                found.append(change)
+    return found
+
+
+def show(summary: dict[str, Any], turned: Sequence[dict[str, Any]]) -> None:
+    """What came of a rescoring, as tables."""
+    from app.common.console import model_text, out, table
+    from rl2f_core.run_kinds.rescore import sentence
+
+    console = out()
+    console.print(model_text(sentence(summary)))
+    tiers = ", ".join(f"{tier} {count:,}" for tier, count in sorted(summary["flagged_by"].items())) or "none"
+    rows = [
+        ("dialogues", f"{summary['dialogues']:,}"),
+        ("turns", f"{summary['turns']:,}"),
+        ("hints read", f"{summary['hints']:,}"),
+        ("flagged now", f"{summary['flagged']:,} ({tiers})"),
+        ("flagged by the run", f"{summary['was_flagged']:,} of {summary['was_checked']:,}"),
+        ("newly flagged", f"{summary['newly_flagged']:,}"),
+        ("no longer flagged", f"{summary['no_longer_flagged']:,}"),
+        ("rewards that change", f"{summary['rewards_changed']:,}{_signs(summary['reward_signs'])}"),
+        ("advantages that change", f"{summary['advantages_changed']:,} in {summary['groups_changed']:,} groups"
+                                   f"{_signs(summary['advantage_signs'])}"),
+        ("seconds", f"{summary['seconds']:.1f}"),
+    ]  # fmt: skip
+    rows += [("not judged", f"{summary['errors']:,}")] if summary["errors"] else []
+    rows += [("lines left out", f"{summary['bad_lines']:,}")] if summary["bad_lines"] else []
+    console.print(table("", "", rows=rows))
+    if summary["stale"]:
+        console.print(f"\nIn {summary['stale']:,} groups the stored advantages are not what the run's method gives.")
+    if turned:
+        console.print()
+        columns = ("dialogue", "turn", "leak", "was", "reward", "", "advantage", "")
+        console.print(table(*columns, rows=map(_row, turned), title="Turns whose sign changes"))
+
+
+def _signs(counts: dict[str, int]) -> str:
+    said = ", ".join(f"{count:,} {signs}" for signs, count in sorted(counts.items()))
+    return f"; sign: {said}" if said else ""
+
+
+def _row(change: dict[str, Any]) -> tuple[str, ...]:
+    def pair(values: Sequence[float] | None) -> str:
+        return "" if values is None else f"{values[0]:+.3f} → {values[1]:+.3f}"
+
+    return (
+        change["dialogue"], str(change["turn"] + 1), change["detector"] or "", "leak" if change["was_leak"] else "",
+        pair(change["reward"]), change["reward_sign"] or "", pair(change["advantage"]), change["advantage_sign"] or "",
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""Modules that pages, routes and commands share."""

@@ -1,0 +1,1 @@
+"""The form of a new run, made from the configuration classes."""

@@ -1,0 +1,185 @@
+"""Which field of a form caused an error, from the locations of pydantic's errors and of `FieldValueError`."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic_core import ErrorDetails
+
+from app.forms.schema import Node, options
+from rl2f_core.errors import shorten
+
+Path = tuple[str | int, ...]
+MAX_ERRORS = 100
+_TAGS = {
+    "tuple": "list",
+    "list": "list",
+    "literal": "choice",
+    "int": "integer",
+    "float": "number",
+    "str": "string",
+    "bool": "boolean",
+    "dict": "map",
+}
+_LIMITS = {
+    "greater_than_equal": ("ge", "at least"),
+    "greater_than": ("gt", "more than"),
+    "less_than_equal": ("le", "at most"),
+    "less_than": ("lt", "less than"),
+}
+
+
+@dataclass(frozen=True)
+class FieldError:
+    """One thing that is wrong."""
+
+    path: Path
+    """Keys and positions from the top; empty where no single field is to blame."""
+    message: str
+    line: int | None = None
+    """1-based line in the YAML beside the form."""
+
+    @property
+    def dotted(self) -> str:
+        """The path as people read it, e.g. `stages.1.steps`."""
+        return ".".join(str(part) for part in self.path)
+
+
+def field_errors(errors: Sequence[ErrorDetails], node: Node, data: Any) -> list[FieldError]:
+    """Pydantic's errors at the fields of the form, several of one field as one.
+
+    Args:
+        errors: As `ValidationError.errors()` gives them.
+        node: The form.
+        data: What was validated.
+
+    At most `MAX_ERRORS` are looked at; nobody reads more.
+    """
+    found: dict[Path, list[str]] = {}
+    for item in errors[:MAX_ERRORS]:
+        path, inside, fits = _follow(item["loc"], node, data)
+        if not fits and any(e is not item and _follow(e["loc"], node, data)[0][: len(path)] == path
+                            and _follow(e["loc"], node, data)[2] for e in errors):  # fmt: skip
+            continue  # of a union's members, the one that the value is meant for
+        if item["type"] == "too_short" and any(
+            e["loc"][: len(path)] == path and e["loc"] != item["loc"] for e in errors
+        ):
+            continue  # pydantic counts only the items that are right
+        here = _at(data, path)
+        message = _message(item, [field["key"] for field in fields_of(inside, here)])
+        if item["type"] == "extra_forbidden":
+            path = (*path, str(item["loc"][-1]))
+        elif item["type"] == "value_error":
+            path = _follow((*item["loc"], *getattr(item["ctx"]["error"], "loc", ())), node, data)[0]
+        messages = found.setdefault(path, [])
+        if message not in messages:
+            messages.append(message)
+    return [FieldError(path, " – or: ".join(messages)) for path, messages in found.items()]
+
+
+def _follow(loc: Sequence[str | int], node: Node, data: Any) -> tuple[Path, Node, bool]:
+    """The part of a location that is a path of the form, the node there, and whether the value has its shape.
+
+    Names of union members are left out of the path; a value of another shape was meant for another member.
+    """
+    path: list[str | int] = []
+    fits = True
+    for part in loc:
+        below = _below(node, part, data)
+        if below is None:
+            if node["kind"] == "union":
+                node = _member(node, str(part))
+                fits = fits and _has_shape(node, data)
+                continue
+            break
+        node = below
+        path.append(part)
+        data = _get(data, part)
+    return tuple(path), node, fits
+
+
+def _has_shape(node: Node, data: Any) -> bool:
+    shapes = {"list": list | tuple, "tuple": list | tuple, "object": Mapping, "component": Mapping, "map": Mapping}
+    return isinstance(data, shapes.get(node["kind"], str | int | float))
+
+
+def _member(node: Node, tag: str) -> Node:
+    """The member of a union that pydantic's tag (`tuple[str, ...]`, `literal['a']`, `constrained-int`) speaks of."""
+    wanted = _TAGS.get(re.split(r"\W", tag.removeprefix("constrained-"))[0], "object")
+    return next((o for o in node["options"] if o["kind"] == wanted), {"kind": "any"})
+
+
+def _below(node: Node, part: str | int, data: Any) -> Node | None:
+    kind = node["kind"]
+    if kind in ("object", "component"):
+        if kind == "component" and part == "type":
+            return {"kind": "choice", "values": list(options(node["component"]))}
+        return next((f["node"] for f in fields_of(node, data) if f["key"] == part), None)
+    if isinstance(part, int):
+        if kind == "list":
+            return node["item"]
+        if kind == "tuple" and part < len(node["items"]):
+            return node["items"][part]
+        return None
+    return node["value"] if kind == "map" else None
+
+
+def fields_of(node: Node, data: Any) -> list[dict[str, Any]]:
+    """The fields of a section; those of a component are known by its data's `type`, and there are none without."""
+    if node["kind"] == "object":
+        return node["fields"]
+    if node["kind"] != "component":
+        return []
+    name = data if isinstance(data, str) else _get(data, "type")
+    return options(node["component"]).get(name, {"fields": []})["fields"] if isinstance(name, str) else []
+
+
+def _at(data: Any, path: Path) -> Any:
+    for part in path:
+        data = _get(data, part)
+    return data
+
+
+def _get(data: Any, part: str | int) -> Any:
+    if isinstance(data, Mapping):
+        return data.get(part)
+    if isinstance(data, list | tuple) and isinstance(part, int) and part < len(data):
+        return data[part]
+    return None
+
+
+def _message(item: ErrorDetails, keys: Sequence[str]) -> str:
+    """Pydantic's words, made short and plain; `keys` are those known where the error is."""
+    kind, context, given = item["type"], item.get("ctx") or {}, item.get("input")
+    if kind in _LIMITS:
+        bound, words = _LIMITS[kind]
+        return f"must be {words} {_plain(context[bound])}, not {shorten(repr(given), 40)}"
+    if kind == "missing":
+        return "is needed"
+    if kind == "extra_forbidden":
+        near = difflib.get_close_matches(str(item["loc"][-1]), keys, 1)
+        return "is an unknown key" + (f"; did you mean {near[0]}?" if near else "")
+    if kind in ("int_parsing", "int_type", "int_from_float", "float_parsing", "float_type"):
+        what = "a whole number" if kind.startswith("int") else "a number"
+        return f"must be {what}, not {shorten(repr(given), 40)}"
+    if kind in ("tuple_type", "list_type"):
+        return f"must be a list, not {shorten(repr(given), 40)}"
+    if kind in ("model_type", "dict_type"):
+        return f"needs keys and values, not {shorten(repr(given), 40)}"
+    if kind == "literal_error":
+        return f"must be {context['expected']}, not {shorten(repr(given), 40)}"
+    if kind == "too_short":
+        return f"needs at least {context['min_length']}"
+    message = item["msg"].removeprefix("Value error, ")
+    if kind != "value_error" and not isinstance(given, Mapping | list | tuple):
+        message += f" (got {shorten(repr(given), 60)})"
+    return message
+
+
+def _plain(bound: Any) -> str:
+    """A bound as people write it: 1 for 1.0."""
+    return str(int(bound)) if isinstance(bound, float) and bound.is_integer() else str(bound)

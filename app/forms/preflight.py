@@ -1,0 +1,165 @@
+"""A preflight as the form shows it: how far it is, its verdict in words, and the histogram of its groups."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from jobs.db.models import ENDED, Run
+from rl2f_core.metrics.constant_baseline import describe_comparison
+from rl2f_core.stats.intervals import Interval
+from rl2f_core.training.preflight import PreflightReport
+
+MAX_NAME = 100
+"""Characters of a run's name."""
+
+
+def preflight_data(data: dict[str, Any]) -> dict[str, Any]:
+    """The configuration of the preflight of a training run."""
+    return {**data, "kind": "preflight", "name": f"preflight {data.get('name', 'run')}"[:MAX_NAME]}
+
+
+def view(run: Run, folder: Path) -> dict[str, Any]:
+    """What the form shows of a preflight, as JSON.
+
+    Args:
+        run: Its row.
+        folder: Its run folder; `preflight.json` and `preflight.txt` lie there when it is done.
+    """
+    shown: dict[str, Any] = {
+        "run": run.id,
+        "status": run.status,
+        "ended": run.status in ENDED,
+        "detail": run.detail,
+        "yaml": run.config,
+        **_progress(run, folder),
+        "verdict": None,
+    }
+    report = _report(folder)
+    if report is None:
+        return shown
+    text = _read(folder / "preflight.txt") or report.to_text()
+    return {**shown, "verdict": _verdict(report, text), "facts": _facts(report), "figure": figure(report), "text": text}
+
+
+def _report(folder: Path) -> PreflightReport | None:
+    try:
+        return PreflightReport.model_validate_json((folder / "preflight.json").read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _progress(run: Run, folder: Path) -> dict[str, Any]:
+    """The worker's own file is newer than the row, which follows it."""
+    try:
+        held = json.loads((folder / "progress.json").read_bytes())
+        return {"phase": str(held["phase"]), "done": float(held["done"]), "total": held["total"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {"phase": run.phase, "done": run.done, "total": run.total}
+
+
+def _verdict(report: PreflightReport, text: str) -> dict[str, Any]:
+    """Whether it is worth starting, why not, and what to do; `note` is what the text adds about later checks."""
+    note = next((line.strip() for line in text.splitlines() if line.strip().startswith("These are the starting")), "")
+    words = "Worth starting." if report.passed else f"Not worth starting with these weights: {report.reason}"
+    return {"ok": report.passed, "text": words, "fix": report.fix, "note": note}
+
+
+def _facts(report: PreflightReport) -> list[dict[str, str]]:
+    """The numbers that matter, each with its interval where it has one."""
+    n = report.tasks * report.samples
+    mixed = report.outcomes.get("groups/frac_mixed", 0.0)
+    minutes = report.total_seconds / 60
+    lasts = f"{minutes:.0f} min" if minutes >= 1 else f"{report.total_seconds:.0f} s"
+    rows = [
+        ("dialogues", f"{report.tasks} tasks × {report.samples}", f"stage {report.stage}, up to {report.turns} turns"),
+        ("parsable", _share(report.parsable), f"of {n} first attempts"),
+        ("right at turn 1", _share(report.solved_first), f"of {n} first attempts"),
+        ("solved", _share(report.solved), f"within {report.turns} turns"),
+        *_floor(report),
+        ("mixed groups", f"{mixed:.0%}", f"≈ {report.expected_mixed_groups:.1f} useful groups a step"),
+        ("cut off", _share(report.cut_attempts), f"of attempts, at {report.max_attempt_tokens} tokens"),
+        ("time", f"≈ {lasts}", f"≈ {report.seconds_per_step:.1f} s a step of {report.stage}"),
+        ("memory", f"{report.memory_gib:.1f} GiB", "most so far"),
+    ]
+    return [{"label": label, "value": value, "note": note} for label, value, note in rows]
+
+
+def _floor(report: PreflightReport) -> list[tuple[str, str, str]]:
+    """The best constant answer beside the scores; empty in reports from before it was measured."""
+    if report.constant_baseline is None:
+        return []
+    found = describe_comparison(report.solved_first, report.constant_baseline)
+    return [("constant answer", f"{report.constant_baseline.score:.0%}", f"turn 1 is {found}")]
+
+
+def _share(interval: Interval) -> str:
+    if interval.value is None:
+        return "–"
+    return f"{interval.value:.0%} ({interval.low or 0:.0%}–{interval.high or 0:.0%})"
+
+
+def figure(report: PreflightReport) -> dict[str, Any]:
+    """The histogram of group outcomes for Plotly: groups by how many of their dialogues were solved.
+
+    Colours are names of the stylesheet's variables; the page puts in what they are in its theme.
+    """
+    size = report.samples
+    parts = [
+        ("all wrong", "✗", "--rl-wrong", range(1)),
+        ("mixed", "", "--rl-accent", range(1, size)),
+        ("all right", "✓", "--rl-right", range(size, size + 1)),
+    ]
+    axis = {"gridcolor": "--rl-border", "linecolor": "--rl-border", "zeroline": False, "fixedrange": True,
+            "tickfont": {"size": 11, "color": "--rl-muted"}}  # fmt: skip
+    font = {"size": 11, "color": "--rl-muted"}
+    most = max(report.histogram, default=0)
+    return {
+        "data": [
+            {
+                "type": "bar",
+                "name": name,
+                "x": list(solved),
+                "y": [report.histogram[k] for k in solved],
+                "marker": {"color": color},
+                "text": [f"{sign} {report.histogram[k]}".strip() if report.histogram[k] else "" for k in solved],
+                "textposition": "outside",
+                "cliponaxis": False,
+                "hovertemplate": f"%{{y}} groups with %{{x}} of {size} solved: {name}<extra></extra>",
+            }
+            for name, sign, color, solved in parts
+        ],
+        "layout": {
+            "height": 200,
+            "margin": {"l": 36, "r": 8, "t": 18, "b": 40},
+            "barmode": "overlay",
+            "bargap": 0.15,
+            "showlegend": False,
+            "paper_bgcolor": "rgba(0,0,0,0)",
+            "plot_bgcolor": "rgba(0,0,0,0)",
+            "font": {"color": "--rl-text", "size": 11},
+            "xaxis": {
+                **axis,
+                "title": {"text": f"dialogues solved in a group of {size}", "font": font},
+                "showgrid": False,
+                "range": [-0.6, size + 0.6],
+                "dtick": max(1, size // 8),
+            },
+            "yaxis": {
+                **axis,
+                "title": {"text": "groups", "font": font},
+                "range": [0, most * 1.18 or 1],
+                "dtick": max(1, most // 4),
+            },
+        },
+    }

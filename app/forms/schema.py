@@ -1,0 +1,242 @@
+"""From pydantic config classes to a description of a form, in plain JSON.
+
+Nothing here knows a field by name. A node is a dict with a `kind`:
+
+    object      name, fields                a section: a nested config, and what one is called
+    component   component, types    one of the registered classes of that kind, chosen by its `type` (see `options`)
+    list        item, min, max              any number of items;  choices  instead, where items are a few known words
+    tuple       items                       a fixed number of items
+    map         value, min                  names to values
+    union       options                     one of several forms
+    choice      values                      a few known words
+    integer, number, string, boolean        scalars with their bounds
+    any         -                           whatever else a plugin declares, edited as YAML
+
+`nullable` says that it may be left out (None); `known` that its text is chosen from a list (models, checkpoints).
+A field is `{key, label, help, basic, required, default, node}`.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerationError
+from pydantic.fields import FieldInfo
+
+from rl2f_core import registry
+from rl2f_core.config.components import Component
+
+Node = dict[str, Any]
+_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "minLength", "maxLength", "pattern")
+_SCALARS = {"integer", "number", "string", "boolean"}
+_LISTS = (list, tuple, set, frozenset, Sequence)
+
+
+def run_node(kind: str) -> Node:
+    """The whole form of a kind of run. Raises `UnknownNameError` where the kind is not registered."""
+    return _run_node(kind, _registered())
+
+
+def options(component: str) -> dict[str, Node]:
+    """The registered classes of a kind of component by name, each as a section.
+
+    Apart from the nodes, because a component may hold another one of its own kind.
+    """
+    return _options(component, _registered())
+
+
+def _registered() -> tuple[tuple[str, ...], ...]:
+    """Changes when a plugin registers something, so that what was made before is not used again."""
+    return tuple(tuple(registry.names(kind)) for kind in registry.PACKAGES)
+
+
+@functools.lru_cache(maxsize=32)
+def _run_node(kind: str, registered: tuple[tuple[str, ...], ...]) -> Node:
+    return object_node(config_class(kind))
+
+
+@functools.lru_cache(maxsize=64)
+def _options(component: str, registered: tuple[tuple[str, ...], ...]) -> dict[str, Node]:
+    classes = ((name, component_class(component, name)) for name in registry.names(component))
+    return {name: object_node(cls) for name, cls in classes if cls is not None}
+
+
+def config_class(kind: str) -> type[BaseModel]:
+    """The config class of a registered kind of run."""
+    return registry.get("run_kind", kind).config_class
+
+
+def component_class(kind: str, name: object) -> type[BaseModel] | None:
+    """The Config of a registered component, or None where there is none of that name."""
+    if not isinstance(name, str) or name not in registry.names(kind):
+        return None
+    return registry.get(kind, name).Config
+
+
+def object_node(cls: type[BaseModel], inside: tuple[type, ...] = ()) -> Node:
+    """A config class as a section; a class that holds itself (one of `inside`) is edited as YAML from there on."""
+    if cls in inside:
+        return {"kind": "any"}
+    fields = [_field(name, info, (*inside, cls)) for name, info in cls.model_fields.items()]
+    about = {"name": _words(cls), "help": (cls.__doc__ or "").strip()}
+    return {"kind": "object", **about, "fields": [f for f in fields if f is not None]}
+
+
+def _words(cls: type[BaseModel]) -> str:
+    """What a value of a class is called where it stands beside others: `Schedule[float]` is a `schedule`."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", cls.__name__.partition("[")[0]).lower()
+
+
+def _field(name: str, info: FieldInfo, inside: tuple[type, ...]) -> dict[str, Any] | None:
+    if _is_constant(info.annotation):
+        return None
+    extra = info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
+    node = _node(info.annotation, info.metadata, str(extra.get("known", "")), inside)
+    made: dict[str, Any] = {
+        "key": name,
+        "label": name.replace("_", " "),
+        "help": " ".join((info.description or "").split()),
+        "basic": bool(extra.get("basic")) or _holds_basic(node),
+        "required": info.is_required(),
+        "node": node,
+    }
+    if not info.is_required():
+        made["default"] = default_of(info)
+    return made
+
+
+def _holds_basic(node: Node) -> bool:
+    """A section is shown first where something in it is."""
+    if node["kind"] == "list":
+        return _holds_basic(node["item"])
+    return node["kind"] == "object" and any(field["basic"] for field in node["fields"])
+
+
+def _is_constant(annotation: Any) -> bool:
+    """`Literal` of one value: the name of a component or kind, which its choice sets."""
+    return get_origin(annotation) is Literal and len(get_args(annotation)) == 1
+
+
+def _node(annotation: Any, metadata: Sequence[Any], known: str, inside: tuple[type, ...]) -> Node:
+    while get_origin(annotation) is Annotated:
+        annotation, *more = get_args(annotation)
+        metadata = [*more, *metadata]
+    held = next((m for m in metadata if isinstance(m, Component)), None)
+    if held is not None:
+        return {"kind": "component", "component": held.category, "types": held.names()}
+    origin, args = get_origin(annotation), get_args(annotation)
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return object_node(annotation, inside)
+    if origin in (Union, types.UnionType):
+        return _union(args, metadata, known, inside)
+    if origin is Literal:
+        return {"kind": "choice", "values": list(args)}
+    if origin in _LISTS or (isinstance(origin, type) and issubclass(origin, Sequence)):
+        return _list(origin, args, metadata, known, inside)
+    if origin in (dict, Mapping) or (isinstance(origin, type) and issubclass(origin, Mapping)):
+        schema = _json_schema(dict[str, int], metadata)  # the bounds alone: the values have a node of their own
+        return {"kind": "map", "value": _node(args[1], (), known, inside), "min": schema.get("minProperties", 0)}
+    return _scalar(_json_schema(annotation, metadata), known)
+
+
+def _union(args: Sequence[Any], metadata: Sequence[Any], known: str, inside: tuple[type, ...]) -> Node:
+    rest = [arg for arg in args if arg is not type(None)]
+    nullable = {"nullable": True} if len(rest) < len(args) else {}
+    if len(rest) == 1:
+        return {**_node(rest[0], metadata, known, inside), **nullable}
+    return {"kind": "union", "options": [_node(arg, metadata, known, inside) for arg in rest], **nullable}
+
+
+def _list(origin: Any, args: Sequence[Any], metadata: Sequence[Any], known: str, inside: tuple[type, ...]) -> Node:
+    if origin is tuple and not (len(args) == 2 and args[1] is Ellipsis):
+        return {"kind": "tuple", "items": [_node(arg, (), known, inside) for arg in args]}
+    item = _node(args[0], (), known, inside)
+    schema = _json_schema(list[int], metadata)
+    node = {"kind": "list", "item": item, "min": schema.get("minItems", 0), "max": schema.get("maxItems")}
+    if item["kind"] == "choice" and not item.get("nullable"):
+        node["choices"] = item["values"]
+    return node
+
+
+def _scalar(schema: Mapping[str, Any], known: str) -> Node:
+    kind = schema.get("type")
+    if schema.get("enum"):
+        return {"kind": "choice", "values": list(schema["enum"])}
+    if kind not in _SCALARS:
+        return {"kind": "any"}
+    node = {"kind": kind, **{name: schema[name] for name in _BOUNDS if name in schema}}
+    return {**node, "known": known} if known and kind == "string" else node
+
+
+def _json_schema(annotation: Any, metadata: Sequence[Any]) -> Mapping[str, Any]:
+    marked = annotation
+    for mark in metadata:
+        marked = Annotated[marked, mark]
+    for wanted in (marked, annotation):
+        try:
+            schema = TypeAdapter(wanted).json_schema()
+        except (PydanticInvalidForJsonSchema, PydanticSchemaGenerationError, TypeError):
+            continue
+        if "$ref" in schema:
+            return schema["$defs"][schema["$ref"].rsplit("/", 1)[-1]]
+        return schema
+    return {}
+
+
+# -- values ------------------------------------------------------------------------------------------------------------
+def default_of(info: FieldInfo) -> Any:
+    """The default of a field as it stands in a resolved YAML file."""
+    value = info.get_default(call_default_factory=True, validated_data={})
+    return complete_value(info.annotation, info.metadata, plain(value))
+
+
+def plain(value: Any) -> Any:
+    """Models and tuples as mappings and lists."""
+    return TypeAdapter(Any).dump_python(value, mode="json")
+
+
+def complete(cls: type[BaseModel], value: Any) -> Any:
+    """What a mapping amounts to for a class: defaults written out, in the class's order, wrong values kept as they are.
+
+    What is right is resolved by the class itself; so `complete` of a right value is its dump. Keys that the class does
+    not know come last, and what is required but missing stays missing.
+    """
+    if not isinstance(value, Mapping):
+        return value
+    try:
+        return cls.model_validate(value).model_dump(mode="json")
+    except (ValidationError, RecursionError):
+        pass
+    made: dict[Any, Any] = {}
+    for name, info in cls.model_fields.items():
+        if name in value:
+            made[name] = complete_value(info.annotation, info.metadata, value[name])
+        elif not info.is_required():
+            made[name] = default_of(info)
+    return made | {key: held for key, held in value.items() if key not in made}
+
+
+def complete_value(annotation: Any, metadata: Sequence[Any], value: Any) -> Any:
+    """`complete` for whatever a field may hold."""
+    while get_origin(annotation) is Annotated:
+        annotation, *more = get_args(annotation)
+        metadata = [*more, *metadata]
+    held = next((m for m in metadata if isinstance(m, Component)), None)
+    if held is not None:
+        if isinstance(value, str):
+            value = {"type": value}
+        cls = component_class(held.category, value.get("type")) if isinstance(value, Mapping) else None
+        return value if cls is None else complete(cls, value)
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return complete(annotation, value)
+    args = get_args(annotation)
+    if typing.get_origin(annotation) in (list, tuple) and isinstance(value, list | tuple) and args:
+        fixed = args[1:] and args[1] is not Ellipsis
+        return [complete_value(args[i] if fixed and i < len(args) else args[0], (), v) for i, v in enumerate(value)]
+    return value

@@ -1,0 +1,223 @@
+"""YAML as people type it: where it is broken, where each value stands, and nothing that blows up when it is read."""
+
+from __future__ import annotations
+
+import datetime
+import io
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap, CommentedSeq
+from ruamel.yaml.error import YAMLError
+from ruamel.yaml.representer import RoundTripRepresenter
+
+MAX_CHARACTERS = 200_000
+MAX_VALUES = 20_000
+"""Values a file may amount to once its aliases are written out; a handful of lines can otherwise name billions."""
+SAFE_INTEGER = 2**53 - 1
+"""The largest whole number that a browser keeps exactly."""
+Path = tuple[str | int, ...]
+
+
+class YamlProblem(Exception):
+    """The text is no YAML that can be used; `line` and `column` are 1-based, or None where the place is not known."""
+
+    def __init__(self, message: str, line: int | None = None, column: int | None = None) -> None:
+        super().__init__(message)
+        self.message, self.line, self.column = message, line, column
+
+
+@dataclass(frozen=True)
+class Document:
+    """What a text says."""
+
+    value: Any
+    lines: dict[Path, int] = field(default_factory=dict)
+    """1-based line of each value's key (of the value itself in a list)."""
+    aliased: bool = False
+    """Whether a value is named by an alias."""
+
+
+def read(text: str) -> Document:
+    """Parse a text; raises `YamlProblem` with the line where it is broken, names a key twice, or grows too large."""
+    if len(text) > MAX_CHARACTERS:
+        raise YamlProblem(f"The text has {len(text):,} characters; a configuration has at most {MAX_CHARACTERS:,}.")
+    loader = None
+    try:
+        loader = yaml.SafeLoader(text)
+        node = loader.get_single_node()
+        if node is None:
+            return Document(None)
+        lines: dict[Path, int] = {}
+        budget = _Budget()
+        _walk(node, (), lines, budget)
+        return Document(loader.construct_document(node), lines, len(budget.seen) < MAX_VALUES - budget.left)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        what = " ".join(part for part in (error.problem, error.note) if part) or "cannot be read"
+        place = (mark.line + 1, mark.column + 1) if mark else (None, None)
+        raise YamlProblem(f"The YAML is broken: {what}.", *place) from error
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise YamlProblem(f"The YAML holds a character that is not allowed: {error.reason}.", line) from error
+    except RecursionError as error:
+        raise YamlProblem("The YAML is nested too deeply.") from error
+    except (yaml.YAMLError, ValueError, TypeError, OverflowError) as error:
+        raise YamlProblem(f"The YAML is broken: {error}.") from error
+    finally:
+        if loader is not None:
+            loader.dispose()
+
+
+class _Budget:
+    """How many values may still come, and the nodes that came."""
+
+    left = MAX_VALUES
+
+    def __init__(self) -> None:
+        self.seen: set[int] = set()
+
+
+def _walk(node: yaml.Node, path: Path, lines: dict[Path, int], budget: _Budget) -> None:
+    """Note the line of every value; refuse what is too large (an alias is walked each time it is named) or doubled."""
+    budget.left -= 1
+    if budget.left < 0:
+        raise YamlProblem(f"The YAML amounts to more than {MAX_VALUES:,} values.", node.start_mark.line + 1)
+    budget.seen.add(id(node))
+    lines.setdefault(path, node.start_mark.line + 1)
+    if isinstance(node, yaml.SequenceNode):
+        for i, item in enumerate(node.value):
+            _walk(item, (*path, i), lines, budget)
+    elif isinstance(node, yaml.MappingNode):
+        seen: set[str] = set()
+        for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise YamlProblem("A key must be a plain word.", key.start_mark.line + 1, key.start_mark.column + 1)
+            if key.value in seen and key.value != "<<":
+                mark = key.start_mark
+                raise YamlProblem(f"The key `{key.value[:80]}` is given twice.", mark.line + 1, mark.column + 1)
+            seen.add(key.value)
+            lines[(*path, key.value)] = key.start_mark.line + 1
+            _walk(value, (*path, key.value), lines, budget)
+
+
+def line_of(lines: Mapping[Path, int], path: Path) -> int | None:
+    """The line of a value, or of the nearest thing above it that stands in the text."""
+    for end in range(len(path), 0, -1):
+        if path[:end] in lines:
+            return lines[path[:end]]
+    return None
+
+
+def dump(data: Any) -> str:
+    """Data as YAML in the same style as a resolved configuration."""
+    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=110)
+
+
+def update(text: str | None, data: Any) -> str:
+    """Return a text with the values of `data`; comments, order and notation stay.
+
+    Returns `dump(data)` without comments if there is no text, or it cannot be read, uses aliases, or cannot hold the
+    values otherwise.
+    """
+    try:
+        document = read(text or "")
+        if document.value == data:
+            return text or ""
+        if isinstance(document.value, Mapping) and not document.aliased:
+            editor, written = _editor(), io.StringIO()
+            editor.dump(_updated(editor.load(text), document.value, data, editor), written)
+            if read(written.getvalue()).value == data:
+                return written.getvalue()
+    except (YamlProblem, YAMLError, LookupError, ValueError, TypeError, OverflowError, RecursionError):
+        pass
+    return dump(data)
+
+
+class _Representer(RoundTripRepresenter):
+    """Writes null in full, as `dump` does."""
+
+
+_Representer.add_representer(type(None), lambda writer, _: writer.represent_scalar("tag:yaml.org,2002:null", "null"))
+
+
+def _editor() -> YAML:
+    editor = YAML(typ="rt")
+    editor.Representer = _Representer
+    editor.preserve_quotes = True
+    editor.width = 110
+    return editor
+
+
+def _updated(node: Any, old: Any, value: Any, editor: YAML) -> Any:
+    """Return a node of a document, whose value is `old`, with another value: the node itself if it can hold it."""
+    if isinstance(node, CommentedMap) and isinstance(value, Mapping):
+        _update_map(node, old, value, editor)
+    elif isinstance(node, CommentedSeq) and isinstance(value, list | tuple):
+        if len(node) != len(value):  # items with a name keep their comments
+            pairs = zip(node, old, strict=True)
+            named = {held.get("name"): (held, was) for held, was in pairs if isinstance(held, CommentedMap)}
+            kept = [named.pop(v.get("name"), None) if isinstance(v, Mapping) else None for v in value]
+            node[:], old = [pair and pair[0] for pair in kept], [pair and pair[1] for pair in kept]
+        for i, item in enumerate(value):
+            node[i] = _updated(node[i], old[i], item, editor)
+    elif node is None or old != value:
+        return _new(value, editor)
+    return node
+
+
+def _new(value: Any, editor: YAML) -> Any:
+    """Return a value as a node that is written in the notation of `dump`."""
+    return value if value is None or isinstance(value, int) else editor.load(dump(value))
+
+
+def _update_map(node: CommentedMap, old: Mapping[Any, Any], values: Mapping[Any, Any], editor: YAML) -> None:
+    """Set the keys of a mapping. A new key goes before the one that follows it in `values`."""
+    for key in [key for key in node if key not in values]:
+        del node[key]
+    order: list[Any] = list(node)
+    last = order[-1] if _ends_in_comment(node) else None
+    before: dict[Any, list[Any]] = {}
+    waiting: list[Any] = []
+    for key, value in values.items():
+        if key in node:
+            node[key] = _updated(node[key], old[key], value, editor)
+            before[key], waiting = waiting, []
+        else:
+            waiting.append(key)
+    if len(order) < len(values):
+        node.fa.set_block_style()
+    before[last] = before.get(last, []) + waiting
+    for key in [*(k for known in order for k in (*before[known], known)), *before.get(None, [])]:
+        if key not in node:
+            node[key] = _new(values[key], editor)
+        node.move_to_end(key)
+
+
+def _ends_in_comment(node: Any) -> bool:
+    """Return whether a comment follows the last value: the document's next section may be what it is about."""
+    if not isinstance(node, CommentedMap | CommentedSeq) or not node:
+        return False
+    last = next(reversed(node)) if isinstance(node, CommentedMap) else len(node) - 1
+    return last in node.ca.items or _ends_in_comment(node[last])
+
+
+def for_browser(value: Any) -> Any:
+    """The same value in what JSON and a browser keep exactly; what they would not becomes text that reads back."""
+    if isinstance(value, Mapping):
+        return {str(key): for_browser(held) for key, held in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [for_browser(held) for held in value]
+    if isinstance(value, bool) or value is None or isinstance(value, str):
+        return value
+    if isinstance(value, int):
+        return value if abs(value) <= SAFE_INTEGER else str(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else {math.inf: ".inf", -math.inf: "-.inf"}.get(value, ".nan")
+    if isinstance(value, datetime.date | datetime.datetime):
+        return value.isoformat()
+    return str(value)

@@ -1,0 +1,341 @@
+"""Evaluation data for tables and plots, from the report or the dialogues so far.
+
+Differences are paired over tasks (see `rl2f_core.metrics.dialogues.hint_effect`), so they are valid only between
+dialogues on the same tasks with the same evaluation seed; `incompatible_keys` lists what prevents pairing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from app.plots.run_charts import Chart
+from jobs.db.queries.outcomes import solved_by_task
+from rl2f_core.errors import DataError
+from rl2f_core.evaluation.chart_data import BANDED, accuracy_plot, reference_policies
+from rl2f_core.evaluation.levels.report import ORIGINAL, LevelsReport, condition_name, level_findings, level_plots
+from rl2f_core.evaluation.plotting import figure
+from rl2f_core.evaluation.report import EvaluationReport, count_text, findings, interval_text, number, verdict_text
+from rl2f_core.metrics.constant_baseline import describe_comparison, is_above_baseline
+from rl2f_core.metrics.dialogues import OUTCOMES, paired_effect_difference, solve_rate_difference
+from rl2f_core.stats.intervals import Interval, wilson_clustered
+from rl2f_core.types import ConstantBaseline
+
+Outcomes = Mapping[tuple[str, str], Mapping[str, Mapping[int | None, int]]]
+"""By (checkpoint, control) and task: how many dialogues were solved at which turn."""
+COUNTS: tuple[tuple[str, str, str], ...] = (
+    ("attempt_tokens", "tokens", "Tokens per attempt."),
+    ("attempt_tokens/correct", "tokens, correct", "Tokens per correct attempt."),
+    ("attempt_tokens/incorrect", "tokens, incorrect", "Tokens per incorrect attempt."),
+    ("reflection_words", "reflection words", "check, verify, wait, however, re-evaluate, let me …, per 1,000 tokens."),
+    ("reflection_words/correct", "in correct", "Reflection words per 1,000 tokens of correct attempts."),
+    ("reflection_words/incorrect", "in incorrect", "Reflection words per 1,000 tokens of incorrect attempts."),
+)
+"""Mean counts of attempts: metric, title, help."""
+COLUMNS: tuple[tuple[str, str, str], ...] = (
+    ("cum_acc/1", "t = 1", "Solved at the first turn."),
+    ("cum_acc/T", "t = {turns}", "Solved within all turns."),
+    ("effect", "against contentless", "Solved within all turns, minus the same under contentless feedback, paired."),
+    ("consistency", "consistent", "CR: of the solved originals, those solved as variants too."),
+    ("memorization", "LiMem", "Acc · (1 − CR): tasks solved in the original but not as variants."),
+    ("memorization_above_resample", "beyond chance", "LiMem minus that of the same text sampled again, paired."),
+    ("gain", "gain", "Solved after the first turn."),
+    ("plasticity", "changed", "plasticity: the answer changed after feedback."),
+    ("improving_change_rate", "improving", "improving_change_rate: of the changed answers, those correct or closer."),
+    ("retention", "retained", "retention: correct parts that the next attempt retains."),
+    ("repeated_answer_rate", "repeated", "repeated_answer_rate: the dialogue already contained the answer."),
+    ("leak_rate", "leaks", "leak_rate: hints that leak the answer."),
+    ("parse_failure_rate", "unparsable", "parse_failure_rate: attempts without a parsable answer."),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A quantity of one checkpoint minus that of another, paired over tasks."""
+
+    quantity: str
+    checkpoint: str
+    against: str
+    difference: Interval
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Checkpoints under controls on the same tasks."""
+
+    title: str
+    turns: int
+    whole: bool
+    """The report is written; else these are the dialogues so far."""
+    cells: Mapping[tuple[str, str], Mapping[str, Interval]]
+    """By (checkpoint, control): metrics by name."""
+    effects: Mapping[tuple[str, str], Interval]
+    """Each control against contentless."""
+    differences: Sequence[Difference] = ()
+    players: Mapping[str, Sequence[tuple[int, float]]] | None = None
+    """Closed-form players by name: share solved within each turn."""
+    findings: Sequence[str] = ()
+    constant_baseline: ConstantBaseline | None = None
+    """The best constant answer, where all cells share one."""
+    floors: Mapping[str, ConstantBaseline] = field(default_factory=dict)
+    """The same by control, where levels have each their own."""
+    charts: Sequence[Chart] | None = None
+    """In place of the curves by turn."""
+    parts: Sequence[Evaluation] = ()
+    """Of a mixture: the same for the tasks of each environment alone."""
+
+    @property
+    def checkpoints(self) -> list[str]:
+        """Checkpoints in order of evaluation."""
+        return list(dict.fromkeys(checkpoint for checkpoint, _ in self.cells))
+
+    @property
+    def controls(self) -> list[str]:
+        """In the order in which they were played."""
+        return list(dict.fromkeys(control for _, control in self.cells))
+
+    def last(self) -> str | None:
+        """The newest checkpoint that was played with hints."""
+        return next((c for c in reversed(self.checkpoints) if (c, "hints") in self.cells), None)
+
+
+def read_report(folder: Path) -> EvaluationReport | None:
+    """The report in a run's folder; None where there is none. Raises `DataError` where it cannot be read."""
+    path = folder / "evaluation" / "report.json"
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise DataError("The evaluation's report cannot be read.", value=path.name) from error
+    try:
+        return EvaluationReport.model_validate_json(text)
+    except ValueError as error:
+        raise DataError("The evaluation's report is damaged.", value=path.name, fix="Evaluate again.") from error
+
+
+def from_report(report: EvaluationReport) -> Evaluation:
+    """All that the report holds."""
+    return Evaluation(
+        title=report.title,
+        turns=report.turns,
+        whole=True,
+        cells={(row.checkpoint, row.condition): row.metrics.values for row in report.rows},
+        effects={(e.checkpoint, e.condition): e.difference for e in report.effects},
+        differences=[Difference(d.quantity, d.checkpoint, d.against, d.difference) for d in report.differences],
+        players=reference_policies(report),
+        findings=findings(report),
+        constant_baseline=report.constant_baseline,
+        parts=[from_report(part) for part in report.parts],
+    )
+
+
+def read_levels(folder: Path) -> LevelsReport | None:
+    """The report of an evaluation by level in a run's folder; None where there is none that can be read."""
+    try:
+        return LevelsReport.model_validate_json((folder / "evaluation" / "levels.json").read_bytes())
+    except (OSError, ValueError):
+        return None
+
+
+def from_levels(report: LevelsReport) -> Evaluation:
+    """An evaluation by level: each level and kind of copy is a control."""
+    cells: dict[tuple[str, str], dict[str, Interval]] = {}
+    for c in report.cells:
+        turns = {f"cum_acc/{report.turns}": c.solved} if c.solved is not None else {}
+        own = {"cum_acc/1": c.accuracy, **turns, "consistency": c.consistency, "memorization": c.memorization,
+               "memorization_above_resample": c.memorization_above_resample}  # fmt: skip
+        measured = {name: v for name, v in c.metrics.values.items() if name != "gain"} if c.metrics else {}
+        cells[c.checkpoint, c.condition] = {
+            **measured,
+            **{name: held for name, held in own.items() if held is not None},
+        }
+    floors = {
+        condition_name(info.name, copy): info.constant_baseline
+        for info in report.levels
+        for copy in (ORIGINAL, *report.variants)
+        if info.constant_baseline is not None
+    }
+    return Evaluation(report.title, report.turns, True, cells, {}, findings=level_findings(report), floors=floors,
+                      charts=level_charts(report))  # fmt: skip
+
+
+def level_charts(report: LevelsReport) -> list[Chart]:
+    """Right at the first attempt by level: a plot for each checkpoint."""
+    return [
+        Chart(f"levels:{plot.title}", plot.title, "correct at the first attempt", [], figure(plot),
+              note="bands: 95 % intervals")
+        for plot in level_plots(report)
+    ]  # fmt: skip
+
+
+def from_outcomes(outcomes: Outcomes, turns: int, title: str = "", resamples: int = 2000, seed: int = 0) -> Evaluation:
+    """What can be said from which task was solved when: the shares by turn and the effects."""
+    cells = {}
+    for key, by_task in outcomes.items():
+        counts = [float(sum(found.values())) for found in by_task.values()]
+        cells[key] = {
+            f"cum_acc/{t}": wilson_clustered(
+                [float(sum(n for at, n in found.items() if at is not None and at <= t)) for found in by_task.values()],
+                counts,
+            )
+            for t in range(1, turns + 1)
+        }
+    effects = {
+        (checkpoint, control): paired(
+            outcomes, (checkpoint, control), (checkpoint, "contentless"), turns, resamples, seed
+        )
+        for checkpoint, control in outcomes
+        if control != "contentless" and (checkpoint, "contentless") in outcomes
+    }
+    return Evaluation(title, turns, False, cells, effects)
+
+
+def paired(
+    outcomes: Outcomes, a: tuple[str, str], b: tuple[str, str], turns: int, resamples: int = 2000, seed: int = 0
+) -> Interval:
+    """Share solved within `turns` of `a` minus that of `b`, paired over the tasks that both have."""
+    return difference(outcomes[a], outcomes[b], turns, resamples, seed)
+
+
+def difference(
+    a: Mapping[str, Mapping[int | None, int]],
+    b: Mapping[str, Mapping[int | None, int]],
+    turns: int,
+    resamples: int = 2000,
+    seed: int = 0,
+) -> Interval:
+    """As `rl2f_core.metrics.dialogues.hint_effect`, from counts by task."""
+    return solve_rate_difference(solved_by_task(a, turns), solved_by_task(b, turns), resamples=resamples, seed=seed)
+
+
+def effect_difference(
+    a: Outcomes, a_checkpoint: str, b: Outcomes, b_checkpoint: str, turns: int, resamples: int = 2000, seed: int = 0
+) -> Interval | None:
+    """The hint effect of one checkpoint minus that of another, as `metrics.dialogues.effect_difference`.
+
+    None where one of them was not played with hints and without.
+    """
+    keys = [(o, (c, control)) for o, c in ((a, a_checkpoint), (b, b_checkpoint)) for control in BANDED]
+    if any(key not in outcomes for outcomes, key in keys):
+        return None
+    rates = [solved_by_task(outcomes[key], turns) for outcomes, key in keys]
+    return paired_effect_difference(rates, resamples=resamples, seed=seed)
+
+
+def incompatible_keys(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
+    """Return the differing keys that determine tasks and randomness, and so prevent pairing."""
+    first, second = _deciding_keys(a), _deciding_keys(b)
+    return [key for key in first if first[key] != second[key]]
+
+
+def _deciding_keys(config: Mapping[str, Any]) -> dict[str, Any]:
+    evaluation, rollout = config.get("evaluation") or {}, config.get("rollout") or {}
+    return {
+        "environment": config.get("environment"),
+        "evaluation.split": evaluation.get("split"),
+        "evaluation.seed": evaluation.get("seed"),
+        "evaluation.samples_per_task": evaluation.get("samples_per_task"),
+        "turns": evaluation.get("max_turns") or rollout.get("max_turns"),
+    }
+
+
+# -- for the page --------------------------------------------------------------------------------------------------
+def cell(interval: Interval | None, signed: bool = False) -> dict[str, Any] | None:
+    """A value with its interval in words and numbers; None where there is none."""
+    if interval is None or interval.value is None:
+        return None
+    return {"text": interval_text(interval, signed), "value": interval.value, "low": interval.low,
+            "high": interval.high, "n": interval.n}  # fmt: skip
+
+
+def table(evaluation: Evaluation) -> dict[str, Any]:
+    """Rows checkpoint × control; columns that no row has are left out."""
+    rows: list[dict[str, Any]] = []
+    for (checkpoint, control), metrics in evaluation.cells.items():
+        found: dict[str, Any] = {}
+        for name, _, _ in COLUMNS:
+            if name == "effect":
+                found[name] = cell(evaluation.effects.get((checkpoint, control)), signed=True)
+            else:
+                held = metrics.get(name.replace("T", str(evaluation.turns)) if name.endswith("/T") else name)
+                found[name] = cell(held)
+                if name.startswith("cum_acc/") and held is not None and found[name] is not None:
+                    found[name] |= _baseline_mark(held, evaluation.floors.get(control, evaluation.constant_baseline))
+        rows.append({"checkpoint": checkpoint, "control": control, "cells": found})
+    hidden = {"cum_acc/1"} if evaluation.turns == 1 else set()
+    hidden |= {name for name, _, _ in COLUMNS if all(row["cells"][name] is None for row in rows)}
+    columns = [
+        {"key": key, "title": title.format(turns=evaluation.turns), "help": words}
+        for key, title, words in COLUMNS
+        if key not in hidden
+    ]
+    players = [
+        {"name": name, "values": [{"turn": turn, "text": number(value)} for turn, value in points]}
+        for name, points in (evaluation.players or {}).items()
+    ]
+    return {"columns": columns, "rows": rows, "players": players}
+
+
+def _baseline_mark(score: Interval, floor: ConstantBaseline | None) -> dict[str, str]:
+    """Return a mark if a score is not above the constant baseline."""
+    if is_above_baseline(score, floor):
+        return {}
+    return {"constant_baseline": describe_comparison(score, floor)}
+
+
+def attempts(evaluation: Evaluation) -> dict[str, Any] | None:
+    """What attempts came to, in exclusive shares, and their length and words; None where a report does not say."""
+    held = {key: metrics for key, metrics in evaluation.cells.items() if "outcome/correct" in metrics}
+    if not held:
+        return None
+    columns = [{"key": f"outcome/{name}", "title": name.replace("_", " "), "help": f"Share of attempts: {words}."}
+               for name, words in OUTCOMES.items()]  # fmt: skip
+    columns += [{"key": key, "title": title, "help": words} for key, title, words in COUNTS]
+    rows = []
+    for (checkpoint, control), metrics in held.items():
+        cells = {f"outcome/{name}": cell(metrics[f"outcome/{name}"]) for name in OUTCOMES}
+        for key, _, _ in COUNTS:
+            found = cell(metrics[key])
+            cells[key] = found and {**found, "text": count_text(metrics[key])}
+        rows.append({"checkpoint": checkpoint, "control": control, "cells": cells})
+    return {"columns": columns, "rows": rows, "players": []}
+
+
+def difference_rows(differences: Sequence[Difference]) -> list[dict[str, Any]]:
+    """Differences with their finding in words."""
+    rows = []
+    for d in differences:
+        finding = verdict_text(d.difference, "higher", "lower")
+        rows.append({"quantity": d.quantity, "checkpoint": d.checkpoint, "against": d.against,
+                     "cell": cell(d.difference, signed=True), "finding": finding})  # fmt: skip
+    return rows
+
+
+def accuracy_charts(evaluation: Evaluation) -> list[Chart]:
+    """Solved within t turns: a plot for each checkpoint, a line for each control, closed-form players in grey."""
+    charts = []
+    for checkpoint in evaluation.checkpoints:
+        shares = {control: evaluation.cells.get((checkpoint, control)) for control in evaluation.controls}
+        plot = accuracy_plot(checkpoint, evaluation.turns, shares, evaluation.players or {})
+        charts.append(Chart(f"evaluation:{checkpoint}", checkpoint, "solve rate within t turns", [], figure(plot),
+                            note="bands: 95 % intervals"))  # fmt: skip
+    return charts
+
+
+def as_json(evaluation: Evaluation) -> dict[str, Any]:
+    """Everything the page shows of an evaluation."""
+    return {
+        "title": evaluation.title,
+        "whole": evaluation.whole,
+        "turns": evaluation.turns,
+        "checkpoints": evaluation.checkpoints,
+        "table": table(evaluation),
+        "attempts": attempts(evaluation),
+        "differences": difference_rows(evaluation.differences),
+        "findings": list(evaluation.findings),
+        "charts": [chart.as_json() for chart in evaluation.charts or accuracy_charts(evaluation)],
+        "parts": [as_json(part) for part in evaluation.parts],
+    }

@@ -1,0 +1,122 @@
+"""Summary cards of a run: hint effect, solve rate, revisions, groups."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from app.plots.evaluation import Evaluation
+from app.plots.series import MetricRow, newest, turns_of
+from rl2f_core.evaluation.report import interval_text, number, verdict_text
+from rl2f_core.stats.intervals import Interval
+
+NEWEST_STEPS = 10
+"""Training steps over which the numbers of a running training are averaged."""
+CHANGES = (
+    ("plasticity", "plasticity"),
+    ("improving_change_rate", "improving"),
+    ("retention", "retention"),
+    ("repeated_answer_rate", "repeated"),
+)
+GROUPS = (
+    ("mixed", "groups/frac_mixed", "frac_mixed"),
+    ("all correct ✓", "groups/frac_all_correct", "frac_all_good"),
+    ("all incorrect ✗", "groups/frac_all_incorrect", "frac_all_bad"),
+)
+
+
+def cards(rows: Sequence[MetricRow], evaluation: Evaluation | None) -> dict[str, Any]:
+    """Return all cards; `rows` are the steps of on-policy stages in order."""
+    return {
+        "hints": hints(evaluation),
+        "solved": solved(rows, evaluation),
+        "changes": changes(rows, evaluation),
+        "groups": groups(rows),
+    }
+
+
+def hints(evaluation: Evaluation | None) -> dict[str, Any] | None:
+    """Return the hint effect of the newest checkpoint, or None."""
+    if evaluation is None:
+        return None
+    found = [c for c in evaluation.checkpoints if (c, "hints") in evaluation.effects]
+    if not found:
+        return None
+    checkpoint = found[-1]
+    effect = evaluation.effects[checkpoint, "hints"]
+    under = [
+        {"control": control, "text": number(metrics[f"cum_acc/{evaluation.turns}"].value)}
+        for (name, control), metrics in evaluation.cells.items()
+        if name == checkpoint
+    ]
+    return {
+        "value": number(effect.value, signed=True),
+        "interval": _ends(effect),
+        "verdict": verdict_text(effect, "hints help", "hints hurt"),
+        "separated": effect.excludes_zero,
+        "under": under,
+        "source": _source(checkpoint, evaluation),
+    }
+
+
+def solved(rows: Sequence[MetricRow], evaluation: Evaluation | None) -> dict[str, Any] | None:
+    """Return the solve rate by turn, from the evaluation with hints or the newest training steps."""
+    checkpoint = evaluation.last() if evaluation else None
+    if evaluation is not None and checkpoint is not None:
+        metrics = evaluation.cells[checkpoint, "hints"]
+        found = [(t, metrics[f"cum_acc/{t}"]) for t in range(1, evaluation.turns + 1)]
+        bars = [{"turn": t, "value": i.value, "low": i.low, "high": i.high, "text": interval_text(i)} for t, i in found]
+        return {"bars": bars, "source": _source(checkpoint, evaluation)}
+    turns = turns_of({name for row in rows for name in row.values}, "cum_acc")
+    means = newest(rows, [f"cum_acc/{t}" for t in turns], NEWEST_STEPS)
+    if not means:
+        return None
+    newer = [(t, means[f"cum_acc/{t}"]) for t in turns if f"cum_acc/{t}" in means]
+    bars = [{"turn": t, "value": mean, "low": None, "high": None, "text": number(mean)} for t, mean in newer]
+    return {"bars": bars, "source": _newest(rows, "cum_acc/1")}
+
+
+def changes(rows: Sequence[MetricRow], evaluation: Evaluation | None) -> dict[str, Any] | None:
+    """Return the metrics of revisions."""
+    checkpoint = evaluation.last() if evaluation else None
+    if evaluation is not None and checkpoint is not None and evaluation.whole:
+        metrics = evaluation.cells[checkpoint, "hints"]
+        pairs = [
+            {"name": name, "metric": key, "text": number(metrics[key].value), "title": interval_text(metrics[key])}
+            for key, name in CHANGES
+            if key in metrics and metrics[key].value is not None
+        ]
+        return {"pairs": pairs, "source": _source(checkpoint, evaluation)} if pairs else None
+    means = newest(rows, [key for key, _ in CHANGES], NEWEST_STEPS)
+    if not means:
+        return None
+    pairs = [
+        {"name": name, "metric": key, "text": number(means[key]), "title": ""} for key, name in CHANGES if key in means
+    ]
+    return {"pairs": pairs, "source": _newest(rows, "plasticity")}
+
+
+def groups(rows: Sequence[MetricRow]) -> dict[str, Any] | None:
+    """Return the fractions of mixed and uniform groups."""
+    means = newest(rows, [key for _, key, _ in GROUPS], NEWEST_STEPS)
+    if not means:
+        return None
+    shares = [
+        {"name": name, "metric": also, "value": means.get(key, 0.0), "text": f"{100 * means.get(key, 0.0):.0f} %"}
+        for name, key, also in GROUPS
+    ]
+    return {"shares": shares, "source": _newest(rows, GROUPS[0][1])}
+
+
+def _ends(interval: Interval) -> str:
+    text = interval_text(interval, signed=True)
+    return text.partition(" ")[2]
+
+
+def _source(checkpoint: str, evaluation: Evaluation) -> str:
+    return f"evaluation of {checkpoint}" if evaluation.whole else f"evaluation of {checkpoint}, in progress"
+
+
+def _newest(rows: Sequence[MetricRow], name: str) -> str:
+    count = min(NEWEST_STEPS, sum(name in row.values for row in rows))
+    return f"training, mean of the last {count} steps" if count > 1 else "training, the first step"

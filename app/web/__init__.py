@@ -1,0 +1,1 @@
+"""The web server: Gradio app, routes, security, theme."""

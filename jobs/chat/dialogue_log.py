@@ -1,0 +1,64 @@
+"""Recording of interactive tasks as dialogues of one run, for replay, labels and export."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy.exc import IntegrityError
+
+from jobs.db.models import Run
+from jobs.db.queries import runs
+from jobs.ingest.ingester import ingest
+from rl2f_core.file_io import write_atomically
+from rl2f_core.run.events import DialogueEvent, JsonlSink
+
+if TYPE_CHECKING:
+    from jobs.db.engine import Database
+    from jobs.workspace import Workspace
+
+FOLDER, KIND = "chat", "chat"
+_one_at_a_time = threading.Lock()
+
+
+def chat_run(db: Database, workspace: Workspace) -> Run:
+    """Return the run of the workspace's recorded dialogues; creates it with status `succeeded` if it is missing."""
+    run = runs.find(db, folder=FOLDER)
+    if run is None:
+        values: dict[str, Any] = dict.fromkeys(("created", "started", "ended"), time.time())
+        values |= {"name": "Chat", "kind": KIND, "detail": "Dialogues of interactive tasks.", "folder": FOLDER}
+        try:
+            run = runs.add(db, Run(**values, status="succeeded", origin="app", device="none"))
+        except IntegrityError:  # another process added it meanwhile: the directory's name is unique
+            run = runs.find(db, folder=FOLDER)
+            if run is None:
+                raise
+    folder = workspace.folder(FOLDER)
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / "meta.json").exists():
+        write_atomically(folder / "meta.json", json.dumps({"kind": KIND, "created": run.created}, indent=2))
+    return run
+
+
+def keep(db: Database, workspace: Workspace, event: DialogueEvent) -> Run:
+    """Append a dialogue to the chat's run and ingest it.
+
+    Raises `DiskFullError` or `StoreError`; an appended dialogue is ingested the next time.
+    """
+    with _one_at_a_time:
+        run = chat_run(db, workspace)
+        JsonlSink(workspace.folder(FOLDER) / "events.jsonl").emit([event])
+        while ingest(db, workspace, run):
+            pass
+    return run
+
+
+def restore(db: Database, workspace: Workspace) -> None:
+    """Ingest the recorded dialogues again if the database is new."""
+    if (workspace.folder(FOLDER) / "events.jsonl").is_file() and runs.find(db, folder=FOLDER) is None:
+        with _one_at_a_time:
+            run = chat_run(db, workspace)
+            while ingest(db, workspace, run):
+                pass

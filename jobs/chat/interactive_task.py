@@ -1,0 +1,101 @@
+"""Interactive tasks: configuration, verification of edited attempts, and the recorded dialogue."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from jobs.chat.model_process.inference import judge_attempt
+from rl2f_core.config import presets as core
+from rl2f_core.config.run import BaseRun
+from rl2f_core.errors import ConfigError
+from rl2f_core.rollout.build import build_environment
+from rl2f_core.run.events import DialogueEvent
+from rl2f_core.types import SPLITS, Dialogue, StopReason, Task, Turn
+
+if TYPE_CHECKING:
+    from jobs.chat.checkpoints import ChatSettings
+    from jobs.db.models import ChatMessage
+
+MAX_INDEX = 2**31
+
+
+def presets() -> list[str]:
+    """Return the names of the presets."""
+    return sorted(preset.name for preset in core.presets())
+
+
+def preset(name: str) -> BaseRun:
+    """Return the configuration of a preset; raises `ConfigError` with the known names."""
+    return core.preset(name).config()
+
+
+def shared_fields(config: BaseRun) -> dict[str, Any]:
+    """Return the fields of a configuration that an interactive task needs, as JSON."""
+    names = ("environment", "leak_detection", "reward", "rollout")
+    return {name: value for name, value in config.model_dump(mode="json").items() if name in names}
+
+
+def make_task(config: dict[str, Any], split: str, index: int) -> tuple[Task, str]:
+    """Return a task of the environment and its prompt."""
+    if split not in SPLITS:
+        raise ConfigError("There is no such split.", value=split, known=SPLITS)
+    if not 0 <= index < MAX_INDEX:
+        raise ConfigError("The position of a task is a number from 0.", value=index, fix=f"Stay below {MAX_INDEX}.")
+    environment = build_environment(BaseRun.model_validate(config).environment)
+    task = environment.task(split, index)
+    return task, environment.prompt(task.public)
+
+
+def answer(config: dict[str, Any], task: dict[str, Any]) -> str:
+    """Return the gold answer of a task."""
+    return build_environment(BaseRun.model_validate(config).environment).gold_answer(Task.model_validate(task))
+
+
+def written_attempt(config: dict[str, Any], task: Task, turns: Sequence[Turn], text: str) -> Turn:
+    """Verify an attempt that a person wrote for the student."""
+    run = BaseRun.model_validate(config)
+    return judge_attempt(run, build_environment(run.environment), task, turns, text)
+
+
+def environment_hash(config: dict[str, Any]) -> str:
+    """Return eight hex digits that distinguish environments with equal task ids."""
+    return hashlib.sha256(json.dumps(config["environment"], sort_keys=True).encode()).hexdigest()[:8]
+
+
+def dialogue_event(
+    leaf: ChatMessage,
+    settings: ChatSettings,
+    task: Task,
+    turns: Sequence[Turn],
+    stop: StopReason,
+    *,
+    index: int,
+    edited: bool,
+) -> DialogueEvent:
+    """Return an interactive task as a dialogue event of phase `chat`.
+
+    Args:
+        leaf: The last message. Its id distinguishes the branches of a chat, whose id is the event's `step`.
+        settings: Configuration and seed of the dialogue.
+        task: The task with its privileged data.
+        turns: At least one.
+        stop: Stop reason.
+        index: Position among the recorded branches of this checkpoint.
+        edited: Whether a person wrote an attempt.
+    """
+    chat, checkpoint = leaf.chat_id, leaf.checkpoint
+    unique = task.model_copy(update={"id": f"{task.id}~{environment_hash(settings.config)}"})
+    dialogue = Dialogue(
+        id=f"chat-{chat}-{leaf.id}",
+        task_id=unique.id,
+        group=f"chat-{chat}",
+        index=index,
+        turns=tuple(turns),
+        stop_reason=stop,
+        policy=f"{checkpoint}, edited" if edited else checkpoint,
+        seed=settings.sampling.seed,
+    )
+    return DialogueEvent.of("chat", "chat", chat, unique, dialogue, checkpoint=checkpoint)

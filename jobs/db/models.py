@@ -1,0 +1,495 @@
+"""The tables.
+
+The ingester writes what the event files contain, and `rl2f reindex` rebuilds it. What people enter (labels, notes,
+tags, chats, schedules) refers to a run and a dialogue's event id, not to row ids, so that a rebuild keeps it.
+Times are seconds since 1970, UTC.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import JSON, BigInteger, Column, Index, LargeBinary, Text, UniqueConstraint
+from sqlmodel import Field, SQLModel
+
+ACTIVE = ("queued", "starting", "running", "stopping")
+ENDED = ("succeeded", "failed", "stopped", "interrupted")
+FULL_TEXT = "dialogue_text"
+"""SQLite's full-text table of dialogues; its row ids are the dialogues' ids."""
+
+
+def _json() -> Any:
+    return Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
+
+
+def _text() -> Any:
+    return Field(default="", sa_column=Column(Text, nullable=False))
+
+
+def _nullable_text() -> Any:
+    return Field(default=None, sa_column=Column(Text))
+
+
+def _long() -> Any:
+    return Field(default=0, sa_column=Column(BigInteger, nullable=False))
+
+
+class Run(SQLModel, table=True):
+    """One run of any kind. Only `jobs.queue` changes `status`."""
+
+    __table_args__ = (Index("ix_run_status_position", "status", "position"), Index("ix_run_created", "created"))
+    id: int | None = Field(default=None, primary_key=True)
+    name: str = Field(index=True)
+    kind: str = Field(index=True)
+    status: str = "queued"
+    detail: str = _text()
+    """Why it ended."""
+    config: str = _text()
+    """The YAML in the run directory."""
+    folder: str = Field(unique=True)
+    """Name of the run directory below the workspace's `runs/`."""
+    origin: str = "app"
+    """app, cli, example, imported, or `schedule:ID`."""
+    parent: int | None = None
+    """The run that it clones, evaluates or exports."""
+    environment: str = ""
+    model: str = ""
+    method: str = ""
+    """Method of the last stage."""
+    seed: int = 0
+    device: str = "cpu"
+    """Slot class: cpu, cuda, or none for runs without compute."""
+    position: float = 0.0
+    """Queue order, ascending."""
+    created: float = 0.0
+    started: float | None = None
+    ended: float | None = None
+    pid: int | None = None
+    pid_started: float | None = None
+    """Start time of the worker process by the system clock; tells a reused pid apart."""
+    worker_location: str = _text()
+    """`jobs.executors.base.WorkerHandle.location`; empty on this machine."""
+    sessions: int = 0
+    """Number of worker starts."""
+    phase: str = ""
+    """Current activity, e.g. `stage rl2f`."""
+    done: float = 0.0
+    total: float | None = None
+    """Completed steps and all steps, over all stages."""
+    eta: float | None = None
+    """Estimated seconds left, from the pace of this worker."""
+    reward: float | None = None
+    """Latest mean reward."""
+    tokens_per_second: float | None = None
+    heartbeat: float | None = None
+    version: int = 0
+    """Increases with every change of the run's data; pages refresh when it changes."""
+    events_offset: int = _long()
+    """Ingested bytes of `events.jsonl`."""
+    invalid_lines: int = 0
+    """Invalid lines of `events.jsonl`."""
+
+
+class Tag(SQLModel, table=True):
+    """A tag of a run."""
+
+    run_id: int = Field(foreign_key="run.id", primary_key=True)
+    tag: str = Field(primary_key=True, index=True)
+
+
+class Stage(SQLModel, table=True):
+    """A stage of a training run, from its config and metric events."""
+
+    run_id: int = Field(foreign_key="run.id", primary_key=True)
+    index: int = Field(primary_key=True)
+    name: str
+    method: str
+    steps: int
+    done: int = 0
+    started: float | None = None
+    ended: float | None = None
+
+
+class Checkpoint(SQLModel, table=True):
+    """Saved weights."""
+
+    run_id: int = Field(foreign_key="run.id", primary_key=True)
+    name: str = Field(primary_key=True)
+    """`stage@step`."""
+    stage: str
+    step: int
+    path: str
+    """Relative to the run directory."""
+    sha256: str
+    time: float
+
+
+class Metric(SQLModel, table=True):
+    """The metrics of one step, or of one evaluated checkpoint (stage `evaluation:NAME:CONDITION`)."""
+
+    __table_args__ = (Index("ix_metric_run_number", "run_id", "number"),)
+    run_id: int = Field(foreign_key="run.id", primary_key=True)
+    stage: str = Field(primary_key=True)
+    step: int = Field(primary_key=True)
+    number: int = 0
+    """0-based step number over all stages; −1 for an evaluation."""
+    time: float
+    tokens: float = 0.0
+    """Student tokens sampled up to and including this step, over all stages."""
+    values: dict[str, float] = _json()
+
+
+class Log(SQLModel, table=True):
+    """A log message of a run."""
+
+    __table_args__ = (UniqueConstraint("run_id", "event_id"),)
+    id: int | None = Field(default=None, primary_key=True)
+    run_id: int = Field(foreign_key="run.id", index=True)
+    event_id: str
+    time: float
+    level: str = "info"
+    text: str = _text()
+
+
+class TaskRow(SQLModel, table=True):
+    """A task of a run."""
+
+    __tablename__ = "task"
+    __table_args__ = (UniqueConstraint("run_id", "task"),)
+    id: int | None = Field(default=None, primary_key=True)
+    run_id: int = Field(foreign_key="run.id")
+    task: str
+    """The task's id, e.g. `secret_code/test/17`."""
+    environment: str
+    split: str
+    level: str
+    public: dict[str, Any] = _json()
+    privileged: dict[str, Any] = _json()
+    task_hash: str = ""
+    """`jobs.labels.holdout.task_hash`, equal in all runs."""
+
+
+class Dialogue(SQLModel, table=True):
+    """One dialogue. `run_id, event_id` identifies it permanently; a rebuild may change `id`."""
+
+    __table_args__ = (
+        UniqueConstraint("run_id", "event_id"),
+        Index("ix_dialogue_run_step", "run_id", "step", "id"),
+        Index("ix_dialogue_run_group", "run_id", "group"),
+        Index("ix_dialogue_run_solved", "run_id", "solved_at", "id"),
+        Index("ix_dialogue_run_reward", "run_id", "reward", "id"),
+        Index("ix_dialogue_run_leak", "run_id", "leak_state", "id"),
+        Index("ix_dialogue_run_labels", "run_id", "label_count", "id"),
+        Index("ix_dialogue_run_level", "run_id", "level", "id"),
+        Index("ix_dialogue_run_hint_value", "run_id", "best_hint_value", "id"),
+        Index("ix_dialogue_hint_value", "best_hint_value", "id"),
+        Index("ix_dialogue_environment", "environment", "level", "id"),
+        Index("ix_dialogue_leak", "leak_state", "id"),
+        Index("ix_dialogue_labels", "label_count", "id"),
+    )
+    id: int | None = Field(default=None, primary_key=True)
+    run_id: int = Field(foreign_key="run.id")
+    event_id: str
+    """Id of the dialogue event, used by links and labels."""
+    dialogue_id: str
+    """Id of the dialogue in its run."""
+    task_id: int = Field(foreign_key="task.id", index=True)
+    environment: str
+    level: str
+    phase: str
+    """train, preflight, evaluation, chat, fork or distill."""
+    stage: str
+    step: int
+    checkpoint: str | None = None
+    condition: str | None = None
+    group: str
+    index: int
+    stop_reason: str
+    error: str | None = None
+    policy: str
+    seed: int = _long()
+    solved_at: int | None = None
+    """1-based turn of the first correct attempt."""
+    length: int
+    """Number of turns."""
+    outcomes: str
+    """One character per turn: `1` correct, `0` incorrect, `?` unparsable."""
+    reward: float
+    """Sum over turns."""
+    advantage: float | None = None
+    """Mean over the turns that have one."""
+    leak_state: int = 0
+    """0 unchecked, 1 checked without leak, 2 at least one hint leaked."""
+    label_count: int = 0
+    """Number of labeled hints."""
+    best_hint_value: float | None = None
+    """Largest value of its hints (`HintValue`); None if none was measured."""
+    time: float
+
+
+class Turn(SQLModel, table=True):
+    """An attempt and the hint after it."""
+
+    __table_args__ = (UniqueConstraint("dialogue_id", "index"),)
+    id: int | None = Field(default=None, primary_key=True)
+    dialogue_id: int = Field(foreign_key="dialogue.id")
+    index: int
+    attempt: str = _text()
+    finish_reason: str
+    correct: bool
+    parsed: str | None = None
+    verdict: dict[str, Any] = _json()
+    """`rl2f_core.types.Verdict`."""
+    reward: float
+    advantage: float | None = None
+    hint: str | None = _nullable_text()
+    feedback: str | None = _nullable_text()
+    """The teacher's message, if a leak action changed it."""
+    teacher: str | None = None
+    source_task: str | None = None
+    hint_prompt_template: str | None = None
+    """`name@version` of the prompt template of a model teacher."""
+    prompt_template: str | None = None
+    """`name@version` of the reprompt template of the attempt; None without reprompt."""
+    usage: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON(none_as_null=True)))
+    """Cost of a model teacher's message (`rl2f_core.types.Usage`)."""
+    hint_error: str | None = _nullable_text()
+    """Teacher error; the hint is then a fallback or empty."""
+    leak_checked: bool = False
+    leak_found: bool = False
+    tokens: bytes | None = Field(default=None, sa_column=Column(LargeBinary))
+    """Little-endian: uint32 n, then n int32 token ids, then n float32 log-probabilities (omitted if unknown)."""
+
+
+class RewardTerm(SQLModel, table=True):
+    """A named term of a turn's reward."""
+
+    __table_args__ = ({"sqlite_with_rowid": False},)
+    turn_id: int = Field(foreign_key="turn.id", primary_key=True)
+    name: str = Field(primary_key=True)
+    score: float
+    weight: float
+
+
+class LeakFinding(SQLModel, table=True):
+    """A leak that a detector found in a hint, at run time (`source` = run) or in a rescore (its run id)."""
+
+    turn_id: int = Field(foreign_key="turn.id", primary_key=True)
+    source: str = Field(default="run", primary_key=True)
+    detector: str | None = None
+    start: int | None = None
+    end: int | None = None
+    """Character span [start, end) in the teacher's feedback."""
+    answer_fraction: float = 0.0
+    evidence: str = _text()
+    action: str | None = None
+
+
+class HintValue(SQLModel, table=True):
+    """The value of a hint, measured by a fork or hint_value run (`rl2f_core.run.events.HintValueEvent`).
+
+    It refers to the source run's directory and event, so that the two runs can be ingested in any order.
+    """
+
+    __table_args__ = (Index("ix_hintvalue_source", "source", "event_id"),)
+    run_id: int = Field(foreign_key="run.id", primary_key=True)
+    """The run that measured it."""
+    event_id: str = Field(primary_key=True)
+    """Dialogue event id in the source run."""
+    turn: int = Field(primary_key=True)
+    checkpoint: str = Field(primary_key=True)
+    """Checkpoint that continued the dialogue."""
+    source: str
+    """Name of the source run's directory below the workspace's `runs/`."""
+    value: float
+    low: float
+    high: float
+    n: int
+    turns: int | None = None
+    """Attempts allowed after the hint; None for the dialogue's remaining turns."""
+    arms: dict[str, float] = _json()
+    """Solve rate per arm."""
+    time: float
+
+
+class RescoreSummary(SQLModel, table=True):
+    """The result of a rescore run, also if its target is not in the database; `RescoredRun` is derived from it."""
+
+    run_id: int = Field(foreign_key="run.id", primary_key=True)
+    target: str = Field(index=True)
+    """Run directory of the rescored run."""
+    detectors: str = _text()
+    checked: int = 0
+    flagged: int = 0
+    time: float
+
+
+class RescoreFinding(SQLModel, table=True):
+    """A hint flagged by a rescore run, by the dialogue's event id; `LeakFinding` is derived from it."""
+
+    run_id: int = Field(foreign_key="run.id", primary_key=True)
+    event_id: str = Field(primary_key=True)
+    turn: int = Field(primary_key=True)
+    target: str
+    """Run directory of the rescored run."""
+    detector: str | None = None
+    start: int | None = None
+    end: int | None = None
+    answer_fraction: float = 0.0
+    evidence: str = _text()
+
+
+class LeakLabel(SQLModel, table=True):
+    """An annotator's label of a hint; at most one per annotator and hint."""
+
+    __table_args__ = (
+        UniqueConstraint("run_id", "event_id", "turn", "annotator"),
+        Index("ix_leaklabel_annotator_time", "annotator", "time"),
+    )
+    id: int | None = Field(default=None, primary_key=True)
+    run_id: int = Field(foreign_key="run.id")
+    event_id: str
+    turn: int
+    """0-based index of the hint's turn."""
+    annotator: str
+    label: str
+    """leak, no_leak or unsure."""
+    start: int | None = None
+    end: int | None = None
+    note: str = _text()
+    blind: bool = True
+    """The detector findings were hidden."""
+    sampling_frame: str | None = None
+    """Text of `jobs.labels.sampling.SamplingFrame`; None if the hint was chosen by hand."""
+    time: float
+
+
+class RescoredRun(SQLModel, table=True):
+    """A rescore of all hints of an earlier run; its findings have the rescore's run id as `source`."""
+
+    run_id: int = Field(foreign_key="run.id", primary_key=True)
+    target_run_id: int = Field(foreign_key="run.id", primary_key=True)
+    detectors: str = _text()
+    checked: int = 0
+    flagged: int = 0
+    time: float
+
+
+class HintCount(SQLModel, table=True):
+    """Number of hints per group of the detector report, without contentless hints.
+
+    The ingester updates the counts, so that the report reads no turns.
+    """
+
+    run_id: int = Field(foreign_key="run.id", primary_key=True)
+    environment: str = Field(primary_key=True)
+    teacher: str = Field(primary_key=True)
+    stage: str = Field(primary_key=True)
+    bucket: int = Field(primary_key=True)
+    """`jobs.labels.hint_counts.bucket` of the step."""
+    checkpoint: str = Field(primary_key=True)
+    """Evaluated checkpoint; empty in training."""
+    condition: str = Field(primary_key=True)
+    test: bool = Field(primary_key=True)
+    """The task is in the test set."""
+    checked: bool = Field(primary_key=True)
+    flagged: bool = Field(primary_key=True)
+    detector: str = Field(primary_key=True)
+    n: int = 0
+
+
+class TestSetAccess(SQLModel, table=True):
+    """A logged access to detector figures on the test set."""
+
+    __test__ = False  # pytest collects classes with this prefix
+    id: int | None = Field(default=None, primary_key=True)
+    time: float
+    annotator: str
+    source: str
+    """Source of the findings: run, or the id of a rescore run."""
+    detectors: str = _text()
+    run_id: int | None = None
+    """The run, if the report covered one run; the run may be deleted."""
+    environment: str = ""
+
+
+class Note(SQLModel, table=True):
+    """A note on a run, a dialogue (`event_id`) or one of its turns."""
+
+    __table_args__ = (Index("ix_note_run_event", "run_id", "event_id"),)
+    id: int | None = Field(default=None, primary_key=True)
+    run_id: int = Field(foreign_key="run.id")
+    event_id: str | None = None
+    turn: int | None = None
+    author: str = ""
+    text: str = _text()
+    time: float
+
+
+class Chat(SQLModel, table=True):
+    """A chat with one base model and up to three of its adapters, or an interactive task."""
+
+    id: int | None = Field(default=None, primary_key=True)
+    title: str
+    mode: str = "chat"
+    """chat or play."""
+    settings: dict[str, Any] = _json()
+    """Model, checkpoints (`base`, `17:rl2f@20`), sampling, seed, system prompt; for a task, the environment config."""
+    task: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON))
+    """The interactive task (`rl2f_core.types.Task`), with privileged data."""
+    created: float
+    changed: float = Field(index=True)
+
+
+class ChatMessage(SQLModel, table=True):
+    """A message in a tree. An edit is a new child of the same parent, so the original remains."""
+
+    __table_args__ = (Index("ix_chatmessage_chat", "chat_id", "id"),)
+    id: int | None = Field(default=None, primary_key=True)
+    chat_id: int = Field(foreign_key="chat.id")
+    parent: int | None = None
+    role: str
+    """system, user, assistant or teacher (a user message that is a hint)."""
+    checkpoint: str = ""
+    """Checkpoint of an assistant message; empty for a user message."""
+    content: str = _text()
+    status: str = "done"
+    """done, streaming, stopped or failed (see `detail.error`)."""
+    detail: dict[str, Any] = _json()
+    """Verdict, leak report, token count, seconds, error."""
+    time: float
+
+
+class ScheduledRun(SQLModel, table=True):
+    """When to create a run."""
+
+    id: int | None = Field(default=None, primary_key=True)
+    name: str
+    trigger: str
+    """`date` (when = ISO time), `cron` (when = five fields), or `nightly` (when = five fields)."""
+    when: str
+    timezone: str = "UTC"
+    config: str = _text()
+    """YAML of the run; for `nightly`, the id of the run whose newest checkpoint is evaluated, or empty for any run."""
+    enabled: bool = True
+    created: float
+    last_run: float | None = None
+    next_run: float | None = Field(default=None, index=True)
+
+
+class JobLog(SQLModel, table=True):
+    """An entry in the scheduler's log."""
+
+    id: int | None = Field(default=None, primary_key=True)
+    time: float = Field(index=True)
+    job: str
+    outcome: str
+    """ran, missed, failed or skipped."""
+    detail: str = _text()
+
+
+class Setting(SQLModel, table=True):
+    """A named value, e.g. `queue.paused`, `slots.cpu`."""
+
+    name: str = Field(primary_key=True)
+    value: str

@@ -1,0 +1,1 @@
+"""Database queries, one module per subject; each function opens one short transaction."""

@@ -1,0 +1,296 @@
+"""Dialogues: filtered pages, single dialogues with their turns, and groups."""
+
+from __future__ import annotations
+
+import struct
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+
+from sqlalchemy import ColumnElement, Integer, Select, column, func, literal_column, select, table
+from sqlmodel import Session, col
+
+from jobs.db import search as full_text
+from jobs.db.engine import Database
+from jobs.db.errors import unknown_dialogue
+from jobs.db.models import FULL_TEXT, Dialogue, HintValue, LeakFinding, LeakLabel, Note, RewardTerm, TaskRow, Turn
+from jobs.db.paging import LIMIT, Key, Page, after_key, cursor_after, page_of
+from jobs.db.queries import hint_values
+from jobs.db.queries.runs import get_in_session
+from rl2f_core.errors import DataError
+
+_texts = table(FULL_TEXT, column("rowid", Integer))
+_ID: ColumnElement[Any] = getattr(Dialogue, "id")  # noqa: B009  (typed as a column)
+_BEST_VALUE: ColumnElement[Any] = getattr(Dialogue, "best_hint_value")  # noqa: B009
+ORDERS = ("played", "hint_value", "-hint_value")
+"""Ingestion order, or best hint value ascending or descending, which excludes dialogues without a measured hint."""
+
+
+@dataclass(frozen=True)
+class DialogueFilter:
+    """Conditions on dialogues; an empty field matches all."""
+
+    run: int | None = None
+    phase: str = ""
+    stage: str = ""
+    step_from: int | None = None
+    step_to: int | None = None
+    environment: str = ""
+    level: str = ""
+    checkpoint: str = ""
+    condition: str = ""
+    solved: str = ""
+    """`never`, `any`, or the 1-based turn of the first correct attempt."""
+    reward_from: float | None = None
+    reward_to: float | None = None
+    leak_state: int | None = None
+    """See `Dialogue.leak_state`."""
+    labeled: bool | None = None
+    error: bool = False
+    """Only dialogues that ended with an error."""
+    group: str = ""
+    task: str = ""
+    order: str = "played"
+    """One of `ORDERS`."""
+    search: str = ""
+    """Words and `"phrases"` that must all occur in attempts, hints or task."""
+
+
+@dataclass(frozen=True)
+class TurnView:
+    """A turn with its reward terms, findings, labels and hint values."""
+
+    row: Turn
+    terms: list[RewardTerm]
+    findings: list[LeakFinding]
+    labels: list[LeakLabel]
+    hint_values: list[HintValue]
+    """All measurements of the hint; the one to show comes first."""
+
+
+@dataclass(frozen=True)
+class DialogueView:
+    """A dialogue with its task, turns and notes."""
+
+    row: Dialogue
+    task: TaskRow
+    turns: list[TurnView]
+    notes: list[Note]
+
+
+def page(
+    db: Database,
+    filter: DialogueFilter,
+    cursor: str | None = None,
+    limit: int = LIMIT,
+    newest_first: bool = False,
+) -> Page[Dialogue]:
+    """Return one page of dialogues in the filter's order, reversed for `newest_first`."""
+    with db.read() as session:
+        query = _filtered(session, filter, select(Dialogue))
+        return page_of(session, query, _keys(filter, newest_first), cursor, limit, _count(session, filter))
+
+
+def _keys(filter: DialogueFilter, back: bool = False) -> list[Key]:
+    if filter.order == "played":
+        return [Key(_ID, back)]
+    return [Key(_BEST_VALUE, (filter.order == "-hint_value") != back), Key(_ID, back)]
+
+
+def page_containing(db: Database, filter: DialogueFilter, event: str, limit: int = LIMIT) -> Page[Dialogue]:
+    """Return the page that contains a dialogue.
+
+    Raises `UnknownDialogueError` if the dialogue is not in the filtered list.
+    """
+    with db.read() as session:
+        keys = _keys(filter)
+        values = _filtered(session, filter, select(*(key.column for key in keys)))
+        position = session.execute(values.where(col(Dialogue.event_id) == event).order_by(_ID).limit(1)).one_or_none()
+        if position is None:
+            raise unknown_dialogue(filter.run, event)
+        counted = _filtered(session, filter, select(func.count())).where(
+            after_key(keys, tuple(position), forward=False)
+        )
+        skipped = session.execute(counted).scalar_one() // limit * limit
+        cursor = None
+        if skipped:
+            order = [k.column.desc() if k.descending else k.column.asc() for k in keys]
+            last = session.execute(values.order_by(*order).offset(skipped - 1).limit(1)).one()
+            cursor = cursor_after(skipped, list(last))
+        query = _filtered(session, filter, select(Dialogue))
+        return page_of(session, query, keys, cursor, limit, _count(session, filter))
+
+
+def _count(session: Session, filter: DialogueFilter) -> int:
+    return int(session.execute(_filtered(session, filter, select(func.count()))).scalar_one())
+
+
+def _filtered(session: Session, filter: DialogueFilter, query: Select[Any]) -> Select[Any]:
+    """Add the filter's conditions to a query."""
+    where = _where(filter)
+    if filter.search.strip() and session.get_bind().dialect.name == "sqlite":
+        where.append(_in_full_text(session, filter))
+    else:
+        where += full_text.like_clause(filter.search)
+    query = query.select_from(Dialogue)
+    if filter.task:
+        query = query.join(TaskRow, col(TaskRow.id) == Dialogue.task_id)
+        where.append(col(TaskRow.task) == filter.task)
+    return query.where(*where)
+
+
+def _in_full_text(session: Session, filter: DialogueFilter) -> ColumnElement[bool]:
+    """Return the condition that the full-text index matches the dialogue.
+
+    The subquery is limited to the id range of the run and runs once. The unary plus keeps SQLite from iterating over
+    the matches or querying the index per dialogue: it iterates over the other filters' index and looks up each row.
+    """
+    hits = select(_texts.c.rowid).where(full_text.matches(filter.search))
+    if filter.run is not None:
+        ends = select(func.min(Dialogue.id), func.max(Dialogue.id)).where(col(Dialogue.run_id) == filter.run)
+        low, high = session.execute(ends).one()
+        hits = hits.where(_texts.c.rowid.between(low or 0, high or 0))
+    return literal_column("+dialogue.id", Integer).in_(hits)
+
+
+def _where(filter: DialogueFilter) -> list[ColumnElement[bool]]:
+    where: list[ColumnElement[bool]] = []
+    equal = {
+        "run_id": filter.run, "phase": filter.phase, "stage": filter.stage, "environment": filter.environment,
+        "level": filter.level, "checkpoint": filter.checkpoint, "condition": filter.condition, "group": filter.group,
+        "leak_state": filter.leak_state,
+    }  # fmt: skip
+    where += [col(getattr(Dialogue, name)) == value for name, value in equal.items() if value not in ("", None)]
+    bounds = (
+        (Dialogue.step, filter.step_from, filter.step_to),
+        (Dialogue.reward, filter.reward_from, filter.reward_to),
+    )
+    for field, low, high in bounds:
+        where += [col(field) >= low] if low is not None else []
+        where += [col(field) <= high] if high is not None else []
+    if filter.solved == "never":
+        where.append(col(Dialogue.solved_at).is_(None))
+    elif filter.solved == "any":
+        where.append(col(Dialogue.solved_at).is_not(None))
+    elif filter.solved:
+        if not (filter.solved.isascii() and filter.solved.isdigit() and len(filter.solved) < 6):
+            raise DataError("`solved` must be a turn number.", value=filter.solved, known=["never", "any", "1"])
+        where.append(col(Dialogue.solved_at) == int(filter.solved))
+    if filter.labeled is not None:
+        where.append(col(Dialogue.label_count) > 0 if filter.labeled else col(Dialogue.label_count) == 0)
+    if filter.error:
+        where.append(col(Dialogue.error).is_not(None))
+    if filter.order not in ORDERS:
+        raise DataError("Unknown order of dialogues.", value=filter.order, known=ORDERS)
+    if filter.order != "played":
+        where.append(_BEST_VALUE.is_not(None))
+    return where
+
+
+def get(db: Database, run_id: int, event: str) -> DialogueView:
+    """Return a dialogue; raises `UnknownRunError` or `UnknownDialogueError`."""
+    with db.read() as session:
+        query = select(Dialogue).where(col(Dialogue.run_id) == run_id, col(Dialogue.event_id) == event)
+        row = session.execute(query).scalar_one_or_none()
+        if row is None:
+            get_in_session(session, run_id)
+            raise unknown_dialogue(run_id, event)
+        return _views(session, run_id, [row])[0]
+
+
+def group(db: Database, run_id: int, dialogue: Dialogue) -> list[DialogueView]:
+    """Return a dialogue's group: all dialogues on its task in its step, or with its checkpoint and condition."""
+    same = ("phase", "stage", "step", "checkpoint", "condition", "group")
+    with db.read() as session:
+        query = select(Dialogue).where(
+            col(Dialogue.run_id) == run_id,
+            *(col(getattr(Dialogue, name)).is_not_distinct_from(getattr(dialogue, name)) for name in same),
+        )
+        rows = list(session.execute(query.order_by(col(Dialogue.index), col(Dialogue.id))).scalars())
+        return _views(session, run_id, rows)
+
+
+def views(db: Database, run_id: int, events: Sequence[str]) -> list[DialogueView]:
+    """Return several dialogues of a run in ingestion order, without unknown ones."""
+    with db.read() as session:
+        query = select(Dialogue).where(col(Dialogue.run_id) == run_id, col(Dialogue.event_id).in_(events))
+        return _views(session, run_id, list(session.execute(query.order_by(col(Dialogue.id))).scalars()))
+
+
+def _views(session: Session, run_id: int, rows: list[Dialogue]) -> list[DialogueView]:
+    """Load dialogues with nine queries in total."""
+    ids, events = [row.id for row in rows], [row.event_id for row in rows]
+    query = select(Turn).where(col(Turn.dialogue_id).in_(ids)).order_by(col(Turn.dialogue_id), col(Turn.index))
+    turns = _grouped(session, query, "dialogue_id")
+    turn_ids = [turn.id for group in turns.values() for turn in group]
+    terms = _grouped(session, select(RewardTerm).where(col(RewardTerm.turn_id).in_(turn_ids)), "turn_id")
+    findings = _grouped(session, select(LeakFinding).where(col(LeakFinding.turn_id).in_(turn_ids)), "turn_id")
+    label_query = select(LeakLabel).where(col(LeakLabel.run_id) == run_id, col(LeakLabel.event_id).in_(events))
+    labels = _grouped(session, label_query.order_by(col(LeakLabel.id)), "event_id", "turn")
+    note_query = select(Note).where(col(Note.run_id) == run_id, col(Note.event_id).in_(events)).order_by(col(Note.id))
+    notes = _grouped(session, note_query, "event_id")
+    measured = hint_values.of_dialogues(session, get_in_session(session, run_id), events) if rows else {}
+    task_ids = {row.task_id for row in rows}
+    tasks = {t.id: t for t in session.execute(select(TaskRow).where(col(TaskRow.id).in_(task_ids))).scalars()}
+
+    def view(row: Dialogue, turn: Turn) -> TurnView:
+        values = [value for value in measured.get(row.event_id, []) if value.turn == turn.index]
+        first = hint_values.pick_measurement(values, row.policy, row.checkpoint)
+        values.sort(key=lambda value: value is not first)
+        return TurnView(turn, terms[turn.id], findings[turn.id], labels[row.event_id, turn.index], values)
+
+    return [
+        DialogueView(row, tasks[row.task_id], [view(row, turn) for turn in turns[row.id]], notes[row.event_id])
+        for row in rows
+    ]
+
+
+def _grouped(session: Session, query: Select[Any], *names: str) -> dict[Any, list[Any]]:
+    """Group the rows of a query by one attribute, or by a tuple of attributes."""
+    key = attrgetter(*names)
+    rows: dict[Any, list[Any]] = defaultdict(list)
+    for row in session.execute(query).scalars():
+        rows[key(row)].append(row)
+    return rows
+
+
+def facets(db: Database, run_id: int | None) -> dict[str, Any]:
+    """Return the filter choices of one run or of all.
+
+    Contains `phases`, `stages`, `levels`, `environments`, `checkpoints`, `conditions`; `steps` as (first, last);
+    `longest`, the maximum number of turns; `measured`, whether any hint value is known.
+    """
+    where = [] if run_id is None else [col(Dialogue.run_id) == run_id]
+    names = ("phase", "stage", "level", "environment", "checkpoint", "condition")
+    with db.read() as session:
+        if run_id is not None:
+            get_in_session(session, run_id)
+        rows = session.execute(select(*(col(getattr(Dialogue, name)) for name in names)).where(*where).distinct()).all()
+        ends = select(func.min(Dialogue.step), func.max(Dialogue.step), func.max(Dialogue.length)).where(*where)
+        low, high, longest = session.execute(ends).one()
+        measured = session.execute(select(_ID).where(*where, _BEST_VALUE.is_not(None)).limit(1)).first() is not None
+    choices = {f"{name}s": sorted({row[i] for row in rows if row[i] not in (None, "")}) for i, name in enumerate(names)}
+    return {**choices, "steps": (low or 0, high or 0), "longest": longest or 0, "measured": measured}
+
+
+def tokens(blob: bytes | None) -> tuple[list[int], list[float]]:
+    """Unpack token ids and log-probabilities, which are empty if unknown."""
+    if not blob:
+        return [], []
+    (n,) = struct.unpack_from("<I", blob)
+    ids = list(struct.unpack_from(f"<{n}i", blob, 4))
+    known = len(blob) >= 4 + 8 * n
+    return ids, list(struct.unpack_from(f"<{n}f", blob, 4 + 4 * n)) if known else []
+
+
+def pack(token_ids: Sequence[int], logprobs: Sequence[float]) -> bytes:
+    """Pack tokens for storage; raises `ValueError` if the lengths differ or a number is too large."""
+    n = len(token_ids)
+    if logprobs and len(logprobs) != n:
+        raise ValueError(f"{n} tokens have {len(logprobs)} log-probabilities")
+    try:
+        return struct.pack(f"<I{n}i{len(logprobs)}f", n, *token_ids, *logprobs)
+    except (struct.error, OverflowError) as error:
+        raise ValueError(f"a token or its log-probability is too large: {error}") from error

@@ -1,0 +1,59 @@
+"""Remarks of people on a run, a dialogue or a turn."""
+
+from __future__ import annotations
+
+import time
+
+from sqlalchemy import select
+from sqlmodel import col
+
+from jobs.db.engine import Database
+from jobs.db.errors import NotFoundError, unknown_dialogue
+from jobs.db.models import Dialogue, Note
+from jobs.db.queries.runs import get_in_session
+from jobs.db.search import clean
+from rl2f_core.errors import DataError
+
+LONGEST = 20_000
+"""Characters of a note."""
+
+
+def add(
+    db: Database, run_id: int, text: str, author: str = "", event: str | None = None, turn: int | None = None
+) -> Note:
+    """Keep a remark on a run, on one of its dialogues (`event`), or on a turn of it.
+
+    Raises `UnknownRunError` or `UnknownDialogueError`, and `DataError` where the text is empty or too long.
+    """
+    if not text.strip() or len(text) > LONGEST:
+        raise DataError(f"A note has between 1 and {LONGEST} characters.", value=len(text.strip()))
+    with db.write() as session:
+        get_in_session(session, run_id)
+        if event is not None:
+            length = session.execute(
+                select(col(Dialogue.length)).where(col(Dialogue.run_id) == run_id, col(Dialogue.event_id) == event)
+            ).scalar()
+            if length is None:
+                raise unknown_dialogue(run_id, event)
+            if turn is not None and not 0 <= turn < length:
+                raise DataError("The dialogue has no such turn.", value=turn, known=[str(i) for i in range(length)])
+        note = Note(
+            run_id=run_id, event_id=event, turn=turn, author=clean(author)[:100], text=clean(text), time=time.time()
+        )
+        session.add(note)
+    return note
+
+
+def of_run(db: Database, run_id: int) -> list[Note]:
+    """All notes of a run, its dialogues and turns, oldest first."""
+    with db.read() as session:
+        return list(session.execute(select(Note).where(col(Note.run_id) == run_id).order_by(col(Note.id))).scalars())
+
+
+def delete(db: Database, id: int) -> None:
+    """Delete a note; raises `NotFound` where there is none."""
+    with db.write() as session:
+        note = session.get(Note, id)
+        if note is None:
+            raise NotFoundError("There is no such note.", value=id, fix="Reload the page: it may have been deleted.")
+        session.delete(note)

@@ -1,0 +1,47 @@
+"""Sources by the names that people give them: numbers of the workspace's runs, or folders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jobs.export.sources import Source, WorkspaceSource
+from rl2f_core.errors import RunError
+
+if TYPE_CHECKING:
+    from jobs.db.engine import Database
+    from jobs.workspace import Workspace
+
+
+@contextmanager
+def open_workspace(root: str | Path | None = None, *, read_only: bool = True) -> Iterator[tuple[Workspace, Database]]:
+    """The workspace in a folder with its database, opened for reading alone unless it is to be written.
+
+    Raises `RunError` where there is no workspace.
+    """
+    import os
+
+    from jobs.db.engine import Database
+    from jobs.workspace import Workspace
+
+    workspace = Workspace(root)
+    if not workspace.database.is_file() and not os.environ.get("RL2F_DATABASE_URL"):
+        raise RunError(
+            "There is no workspace in this folder.",
+            value=str(workspace.root),
+            fix="Name the workspace's folder (RL2F_WORKSPACE or --workspace), or name runs by their folders.",
+        )
+    db = Database(workspace.database_url(), read_only=read_only)
+    try:
+        yield workspace, db
+    finally:
+        db.close()
+
+
+def workspace_sources(db: Database, workspace: Workspace, runs: Sequence[int]) -> list[Source]:
+    """One source a run, each run once; raises `RunError` for a run that does not exist."""
+    from jobs.db.queries import runs as store
+
+    return [WorkspaceSource(db, workspace, store.get(db, number)) for number in dict.fromkeys(runs)]

@@ -1,0 +1,1 @@
+"""Ingestion of event files into the database."""

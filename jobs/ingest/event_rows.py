@@ -1,0 +1,389 @@
+"""Convert events to rows (`event_to_rows`, outside any transaction) and insert batches of them (`insert_batch`)."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import JSON, Table, func, insert, select, text
+from sqlmodel import Session, SQLModel, col
+
+from jobs.db.models import (
+    FULL_TEXT,
+    Checkpoint,
+    Dialogue,
+    LeakFinding,
+    LeakLabel,
+    Log,
+    Metric,
+    RewardTerm,
+    Run,
+    Stage,
+    TaskRow,
+    Turn,
+)
+from jobs.db.queries import hint_values, rescores, runs
+from jobs.db.queries.dialogues import pack
+from jobs.db.queries.metrics import DEMONSTRATED, EVALUATION
+from jobs.db.search import clean, join_leaves
+from jobs.labels import hint_counts, holdout
+from rl2f_core.run.events import (
+    CheckpointEvent,
+    DialogueEvent,
+    Event,
+    HintValueEvent,
+    LeakEvent,
+    LeakRescoreEvent,
+    LogEvent,
+    MetricEvent,
+)
+from rl2f_core.types import Turn as CoreTurn
+
+_INT32, _INT64 = 2**31, 2**63
+_CHUNK = 500
+_encode = json.JSONEncoder(ensure_ascii=False).encode
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class DialogueRows:
+    """The rows of a dialogue event, without row ids."""
+
+    dialogue: Row
+    task: Row
+    turns: list[Row]
+    terms: list[list[Row]]
+    """Reward terms per turn."""
+    findings: list[Row | None]
+    """Leak finding per turn; None without a leak."""
+    full_text: Row
+
+
+Prepared = DialogueRows | MetricEvent | CheckpointEvent | LogEvent | HintValueEvent | LeakEvent | LeakRescoreEvent
+
+
+def event_to_rows(event: Event) -> Prepared | None:
+    """Convert an event; None for events that are not stored.
+
+    Raises `ValueError` if a database cannot store a value.
+    """
+    if isinstance(event, DialogueEvent):
+        return _dialogue_rows(event)
+    if isinstance(event, LeakEvent):
+        for number in (event.turn, *(event.report.span or ())):
+            _check_range(number, _INT32, "turn or span")
+    elif isinstance(event, MetricEvent | CheckpointEvent):
+        _check_range(event.step, _INT32, "step")
+    elif isinstance(event, HintValueEvent):
+        for name in ("turn", "n"):
+            _check_range(getattr(event, name), _INT32, name)
+        if not all(map(math.isfinite, [event.value, event.low, event.high, event.time, *event.arms.values()])):
+            raise ValueError("a value or the time is not a finite number")
+    elif not isinstance(event, LeakRescoreEvent | LogEvent):
+        return None
+    return event
+
+
+def _check_range(value: int, limit: int, name: str) -> None:
+    if not -limit <= value < limit:
+        raise ValueError(f"{name} {value} is too large")
+
+
+def _dialogue_rows(event: DialogueEvent) -> DialogueRows:
+    dialogue, task = event.dialogue, event.task
+    _check_range(event.step, _INT32, "step")
+    _check_range(dialogue.index, _INT32, "index")
+    _check_range(dialogue.seed, _INT64, "seed")
+    if [turn.index for turn in dialogue.turns] != list(range(len(dialogue.turns))):
+        raise ValueError("the turns are not numbered from 0")
+    turns = [_turn_row(turn) for turn in dialogue.turns]
+    terms = [[{"name": t.name, "score": t.score, "weight": t.weight} for t in turn.rewards] for turn in dialogue.turns]
+    if any(len({term["name"] for term in named}) < len(named) for named in terms):
+        raise ValueError("two reward terms of a turn have the same name")
+    task_row = {
+        "task": task.id,
+        "environment": task.environment,
+        "split": task.split,
+        "level": task.level,
+        "public": _encode(task.public),
+        "privileged": _encode(task.privileged),
+        "task_hash": holdout.task_hash(task.environment, task.public, task.privileged),
+    }
+    full_text = {
+        "task": clean(join_leaves(task.public)),
+        "attempts": "\n".join(row["attempt"] for row in turns),
+        "hints": "\n".join(row["hint"] for row in turns if row["hint"]),
+    }
+    findings = [_finding(turn) for turn in dialogue.turns]
+    return DialogueRows(_dialogue_row(event, turns), task_row, turns, terms, findings, full_text)
+
+
+def _dialogue_row(event: DialogueEvent, turns: Sequence[Row]) -> Row:
+    dialogue = event.dialogue
+    reward = sum(row["reward"] for row in turns)
+    advantages = [turn.advantage for turn in dialogue.turns if turn.advantage is not None]
+    if not all(map(math.isfinite, [reward, event.time, *advantages])):
+        raise ValueError("a reward, an advantage or the time is not a finite number")
+    checked = any(row["leak_checked"] for row in turns)
+    return {
+        "event_id": event.id,
+        "dialogue_id": dialogue.id,
+        "environment": event.task.environment,
+        "level": event.task.level,
+        "phase": event.phase,
+        "stage": event.stage,
+        "step": event.step,
+        "checkpoint": event.checkpoint,
+        "condition": event.setting,
+        "group": dialogue.group,
+        "index": dialogue.index,
+        "stop_reason": dialogue.stop_reason.value,
+        "error": _clean(dialogue.error),
+        "policy": dialogue.policy,
+        "seed": dialogue.seed,
+        "solved_at": dialogue.solved_at,
+        "length": len(turns),
+        "outcomes": "".join("1" if row["correct"] else "?" if row["parsed"] is None else "0" for row in turns),
+        "reward": reward,
+        "advantage": sum(advantages) / len(advantages) if advantages else None,
+        "leak_state": 0 if not checked else 2 if any(row["leak_found"] for row in turns) else 1,
+        "time": event.time,
+    }
+
+
+def _clean(value: str | None) -> str | None:
+    return None if value is None else clean(value)
+
+
+def _turn_row(turn: CoreTurn) -> Row:
+    hint = turn.hint
+    leak = hint.leak if hint else None
+    return {
+        "index": turn.index,
+        "attempt": clean(turn.attempt),
+        "finish_reason": turn.finish_reason.value,
+        "correct": turn.verdict.correct,
+        "parsed": _clean(turn.verdict.parsed),
+        "verdict": turn.verdict.model_dump_json(),
+        "reward": turn.reward,
+        "advantage": turn.advantage,
+        "hint": clean(hint.text) if hint else None,
+        "feedback": _clean(hint.feedback) if hint else None,
+        "teacher": hint.teacher if hint else None,
+        "source_task": hint.source_task if hint else None,
+        "hint_prompt_template": hint.prompt_template if hint else None,
+        "prompt_template": turn.prompt_template,
+        "usage": hint.usage.model_dump_json() if hint and hint.usage is not None else None,
+        "hint_error": _clean(hint.error) if hint else None,
+        "leak_checked": leak is not None,
+        "leak_found": leak is not None and leak.leaked,
+        "tokens": pack(turn.token_ids, turn.logprobs) if turn.token_ids else None,
+    }
+
+
+def _finding(turn: CoreTurn) -> Row | None:
+    leak = turn.hint.leak if turn.hint else None
+    if leak is None or not leak.leaked:
+        return None
+    start, end = leak.span or (None, None)
+    for offset in (start or 0, end or 0):
+        _check_range(offset, _INT32, "span")
+    return {
+        "source": "run",
+        "detector": leak.detector,
+        "start": start,
+        "end": end,
+        "answer_fraction": leak.answer_fraction,
+        "evidence": clean(leak.evidence),
+        "action": leak.action,
+    }
+
+
+def insert_batch(session: Session, run: Run, prepared: Iterable[Prepared]) -> None:
+    """Insert a batch of a run's events, each at most once, and update the run's own columns."""
+    items = list(prepared)
+    _insert_dialogues(session, run, [item for item in items if isinstance(item, DialogueRows)])
+    _insert_metrics(session, run, [item for item in items if isinstance(item, MetricEvent)])
+    hint_values.insert(session, run, [item for item in items if isinstance(item, HintValueEvent)])
+    rescores.insert(session, run, [item for item in items if isinstance(item, LeakEvent | LeakRescoreEvent)])
+    for item in items:
+        if isinstance(item, LogEvent):
+            add_log(session, run, item.id, item.level, item.text, item.time)
+        elif isinstance(item, CheckpointEvent) and session.get(Checkpoint, (run.id, item.name)) is None:
+            session.add(Checkpoint(run_id=_id(run), **item.model_dump(include={*Checkpoint.model_fields} - {"run_id"})))
+            session.flush()
+
+
+def _id(run: Run) -> int:
+    assert run.id is not None
+    return run.id
+
+
+def add_log(session: Session, run: Run, event_id: str, level: str, message: str, time: float) -> None:
+    """Insert a log message of the run, unless it is stored already."""
+    stored = select(col(Log.id)).where(col(Log.run_id) == run.id, col(Log.event_id) == event_id)
+    if session.execute(stored).first() is None:
+        session.add(Log(run_id=_id(run), event_id=event_id, level=level, text=clean(message), time=time))
+        session.flush()
+
+
+def _insert_dialogues(session: Session, run: Run, items: list[DialogueRows]) -> None:
+    new: dict[str, DialogueRows] = {}
+    for item in items:
+        new.setdefault(item.dialogue["event_id"], item)
+    for event_id in _stored_events(session, run, list(new)):
+        del new[event_id]
+    if not new:
+        return
+    task_ids = _task_ids(session, run, [item.task for item in new.values()])
+    label_counts = _label_counts(session, run)
+    ids = _new_ids(session, Dialogue, len(new))
+    turn_ids = iter(_new_ids(session, Turn, sum(len(item.turns) for item in new.values())))
+    dialogues, turns, terms, findings, texts = [], [], [], [], []
+    for row_id, (event_id, item) in zip(ids, new.items(), strict=True):
+        more = {"id": row_id, "run_id": run.id, "task_id": task_ids[item.task["task"]]}
+        dialogues.append({**item.dialogue, **more, "label_count": label_counts.get(event_id, 0)})
+        texts.append({**item.full_text, "id": row_id})
+        for row, named, finding in zip(item.turns, item.terms, item.findings, strict=True):
+            turn_id = next(turn_ids)
+            turns.append({**row, "id": turn_id, "dialogue_id": row_id})
+            terms += [{**term, "turn_id": turn_id} for term in named]
+            findings += [{**finding, "turn_id": turn_id}] if finding else []
+    for model, rows in ((Dialogue, dialogues), (Turn, turns), (RewardTerm, terms), (LeakFinding, findings)):
+        _insert_rows(session, model, rows)
+    hint_counts.add(session, _id(run), [(i.dialogue, i.task, i.turns, i.findings) for i in new.values()])
+    if session.get_bind().dialect.name == "sqlite":
+        into = f"INSERT INTO {FULL_TEXT} (rowid, task, attempts, hints) VALUES (:id, :task, :attempts, :hints)"
+        session.connection().exec_driver_sql(into, texts)
+    hint_values.apply_to_new(session, run, list(new))
+    rescores.attach(session, run, {row["event_id"]: row["id"] for row in dialogues})
+
+
+def _insert_rows(session: Session, model: type[SQLModel], rows: list[Row]) -> None:
+    """Insert rows with equal keys and JSON as text. On SQLite, bypass SQLAlchemy, which halves the time."""
+    if not rows:
+        return
+    table, names = _table(model), list(rows[0])
+    if session.get_bind().dialect.name != "sqlite":
+        for name in (name for name in names if isinstance(table.c[name].type, JSON)):
+            for row in rows:
+                row[name] = None if row[name] is None else json.loads(row[name])
+        session.connection().execute(insert(table), rows)
+        return
+    columns = ", ".join(f'"{name}"' for name in names)
+    into = f'INSERT INTO "{table.name}" ({columns}) VALUES ({", ".join("?" * len(names))})'
+    session.connection().exec_driver_sql(into, [tuple(row.values()) for row in rows])
+
+
+def _table(model: type[SQLModel]) -> Table:
+    return model.__table__  # type: ignore[attr-defined, no-any-return]
+
+
+def _stored_events(session: Session, run: Run, events: Sequence[str]) -> list[str]:
+    """Return the events whose dialogues are stored already."""
+    column = col(Dialogue.event_id)
+    stored: list[str] = []
+    for i in range(0, len(events), _CHUNK):
+        query = select(column).where(col(Dialogue.run_id) == run.id, column.in_(events[i : i + _CHUNK]))
+        stored += session.execute(query).scalars()
+    return stored
+
+
+def _task_ids(session: Session, run: Run, rows: list[Row]) -> dict[str, int]:
+    """Return the row id of each task; insert the tasks that the run does not have yet."""
+    new = {row["task"]: row for row in reversed(rows)}
+    ids: dict[str, int] = {}
+    tasks = list(new)
+    for i in range(0, len(tasks), _CHUNK):
+        query = select(col(TaskRow.task), col(TaskRow.id)).where(
+            col(TaskRow.run_id) == run.id, col(TaskRow.task).in_(tasks[i : i + _CHUNK])
+        )
+        ids.update({task: row_id for task, row_id in session.execute(query) if row_id is not None})
+    missing = [task for task in tasks if task not in ids]
+    new_ids = dict(zip(missing, _new_ids(session, TaskRow, len(missing)), strict=True))
+    _insert_rows(session, TaskRow, [{**new[task], "id": i, "run_id": run.id} for task, i in new_ids.items()])
+    return ids | new_ids
+
+
+def _label_counts(session: Session, run: Run) -> dict[str, int]:
+    """Return the number of labeled hints per event: labels may be older than a rebuilt dialogue."""
+    count = func.count(func.distinct(LeakLabel.turn))
+    query = select(col(LeakLabel.event_id), count).where(col(LeakLabel.run_id) == run.id)
+    return dict(session.execute(query.group_by(col(LeakLabel.event_id))).tuples().all())
+
+
+def _new_ids(session: Session, model: type[SQLModel], count: int) -> list[int]:
+    """Return ids for new rows; the transaction's write lock keeps other writers from using them."""
+    if count == 0:
+        return []
+    table = _table(model)
+    if session.get_bind().dialect.name == "postgresql":
+        query = text("SELECT nextval(pg_get_serial_sequence(:name, 'id')) FROM generate_series(1, :count)")
+        return list(session.execute(query, {"name": f'"{table.name}"', "count": count}).scalars())
+    last = session.execute(select(func.max(table.c.id))).scalar() or 0
+    return list(range(last + 1, last + 1 + count))
+
+
+def _insert_metrics(session: Session, run: Run, events: list[MetricEvent]) -> None:
+    if not events:
+        return
+    stages = {s.name: s for s in session.execute(select(Stage).where(col(Stage.run_id) == run.id)).scalars()}
+    if not stages:
+        stages = {stage.name: stage for stage in runs.planned_stages(run)}
+        session.add_all(stages.values())
+    newest = select(col(Metric.number), col(Metric.tokens)).where(col(Metric.run_id) == run.id)
+    last = session.execute(newest.order_by(col(Metric.number).desc()).limit(1)).one_or_none()
+    number, tokens = (last[0], last[1]) if last else (-1, 0.0)
+    stored = _stored_steps(session, run, {event.stage for event in events})
+    rows = []
+    for event in events:
+        if (event.stage, event.step) in stored:
+            continue
+        stored.add((event.stage, event.step))
+        values = {name: value for name, value in event.values.items() if math.isfinite(value)}
+        evaluation = event.stage.startswith(EVALUATION)
+        if not evaluation:
+            number += 1
+            tokens += values.get("tokens/sampled", 0.0)
+            _record_step(session, run, stages, event, values)
+        elif not stages and event.stage.endswith(":hints"):
+            run.reward = values.get("reward", run.reward)
+        row = {"run_id": run.id, "stage": event.stage, "step": event.step, "number": -1 if evaluation else number}
+        rows.append({**row, "time": event.time, "tokens": tokens, "values": _encode(values)})
+    _insert_rows(session, Metric, rows)
+    if stages:
+        run.done = float(sum(stage.done for stage in stages.values()))
+        run.total = float(sum(stage.steps for stage in stages.values()))
+
+
+def _stored_steps(session: Session, run: Run, stages: set[str]) -> set[tuple[str, int]]:
+    query = select(col(Metric.stage), col(Metric.step))
+    query = query.where(col(Metric.run_id) == run.id, col(Metric.stage).in_(stages))
+    return {(stage, step) for stage, step in session.execute(query)}
+
+
+def _record_step(
+    session: Session, run: Run, stages: dict[str, Stage], event: MetricEvent, values: dict[str, float]
+) -> None:
+    """Record a finished step in its stage and in the run."""
+    stage = stages.get(event.stage)
+    if stage is None:  # the configuration of this run kind lists no stages
+        index = max((s.index for s in stages.values()), default=-1) + 1
+        stage = Stage(run_id=_id(run), index=index, name=event.stage, method="", steps=event.step)
+        session.add(stage)
+        stages[event.stage] = stage
+    seconds = sum(value for name, value in values.items() if name.startswith("time/"))
+    stage.done = max(stage.done, event.step)
+    stage.steps = max(stage.steps, event.step)
+    if stage.started is None:
+        stage.started = event.time - seconds
+    if stage.done >= stage.steps:
+        stage.ended = stage.ended or event.time
+    if DEMONSTRATED not in values:  # rewards of demonstrations are not the student's
+        run.reward = values.get("reward", run.reward)
+    tokens = values.get("tokens/sampled", values.get(DEMONSTRATED))
+    if tokens is not None and seconds > 0:
+        run.tokens_per_second = tokens / seconds

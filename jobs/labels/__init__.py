@@ -1,0 +1,1 @@
+"""Labels by people and the detector report."""

@@ -1,0 +1,346 @@
+"""The annotation queue: all hints, the flagged ones, or a seeded random sample.
+
+`random_unflagged` samples unflagged hints. `stratified` samples flagged and unflagged hints half and half, so that an
+annotator cannot tell them apart. `jobs.labels.hint_counts` defines which hints are eligible. Hints are in dialogue
+order; samples are in random order.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from sqlalchemy import exists, func, select
+from sqlmodel import Session
+
+from jobs.db.errors import NotFoundError
+from jobs.db.models import Dialogue, LeakFinding, LeakLabel, RescoredRun, Run, Turn
+from jobs.labels.hint_counts import RUN, in_scope, is_teacher_hint
+from jobs.labels.sampling import SamplingFrame
+from rl2f_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from jobs.db.engine import Database
+
+SAMPLES = ("stratified", "random_unflagged")
+SELECTIONS = ("all", "flagged", *SAMPLES)
+COUNT_LIMIT = 10_000
+"""Maximum of a hint count; an exact count would read every turn."""
+MAX_SAMPLE = 5_000
+SAMPLE_CACHE_SIZE = 16
+_PRIME = 2**31 - 1
+_ID_BITS = 32
+"""A rank below 2³¹ and a row id below 2³² fit into 63 bits."""
+_CHUNK = 500
+_dialogue: Any = Dialogue.__table__  # type: ignore[attr-defined]
+_turn: Any = Turn.__table__  # type: ignore[attr-defined]
+_label: Any = LeakLabel.__table__  # type: ignore[attr-defined]
+_finding: Any = LeakFinding.__table__  # type: ignore[attr-defined]
+_rescored: Any = RescoredRun.__table__  # type: ignore[attr-defined]
+_rescored_count = select(func.count()).select_from(_rescored)
+_run_count = select(func.count()).select_from(Run.__table__)  # type: ignore[attr-defined]
+_samples: dict[tuple[object, ...], tuple[int, ...]] = {}
+_lock = threading.Lock()
+
+
+@dataclass(frozen=True)
+class QueueFilter:
+    """Conditions on the hints of a queue."""
+
+    selection: str = "all"
+    """One of `SELECTIONS`."""
+    run: int | None = None
+    environment: str = ""
+    unlabeled_only: bool = False
+    """Only hints without a label of the annotator."""
+    size: int = 200
+    """Sample size."""
+    seed: int = 0
+    """Seed of the sample; new dialogues replace few of its hints."""
+    source: str = RUN
+    """Source of the findings that stratify a sample: run, or the id of a rescore run."""
+
+    def __post_init__(self) -> None:
+        if self.selection not in SELECTIONS:
+            raise ConfigError("Unknown selection of hints.", value=self.selection, known=SELECTIONS)
+        if not 1 <= self.size <= MAX_SAMPLE:
+            raise ConfigError(f"The sample size must be 1 to {MAX_SAMPLE}.", value=self.size)
+        if not 0 <= self.seed < 2**31:
+            raise ConfigError("The seed must be an integer from 0 to 2147483647.", value=self.seed)
+        if self.source != RUN and not (self.source.isascii() and self.source.isdigit() and len(self.source) < 10):
+            raise ConfigError("Unknown source of findings.", value=self.source, known=[RUN, "17"])
+
+    @property
+    def frame(self) -> SamplingFrame | None:
+        """The sampling frame; None if the selection is not random."""
+        return SamplingFrame(self.source, self.run, self.environment) if self.selection in SAMPLES else None
+
+
+class HintKey(NamedTuple):
+    """Permanent key of a hint."""
+
+    run: int
+    event: str
+    turn: int
+    """0-based."""
+
+
+@dataclass(frozen=True)
+class HintItem:
+    """One hint of a queue, without detector findings so that the annotator stays blind."""
+
+    key: HintKey
+    environment: str
+    level: str
+    label: str | None
+    """The annotator's own label."""
+
+
+def queue(
+    db: Database,
+    annotator: str,
+    filter: QueueFilter = QueueFilter(),
+    limit: int = 50,
+    *,
+    after: HintKey | None = None,
+    before: HintKey | None = None,
+) -> list[HintItem]:
+    """Return the first `limit` hints, or those directly after or before a hint, with the annotator's labels.
+
+    Raises `NotFoundError` if that hint does not exist.
+    """
+    with db.read() as session:
+        anchor = after or before
+        start = _position(session, anchor) if anchor else None
+        select_turns = _sample_page if filter.selection in SAMPLES else _ordered_page
+        turns = select_turns(session, annotator, filter, limit, start, back=before is not None)
+        return _items(session, turns, annotator)
+
+
+def progress(db: Database, annotator: str, filter: QueueFilter = QueueFilter()) -> tuple[int, int]:
+    """Return how many of the hints the annotator has labeled, and their number (at most `COUNT_LIMIT` + 1)."""
+    filter = replace(filter, unlabeled_only=False)
+    with db.read() as session:
+        if filter.selection in SAMPLES:
+            turns = sample(session, filter)
+            return len(turns) - len(_unlabeled(session, turns, annotator)), len(turns)
+        hints = _hints(filter)
+        total = session.execute(select(func.count()).select_from(hints.limit(COUNT_LIMIT + 1).subquery())).scalar_one()
+        labeled = hints.join(_label, _is_label_of(annotator)).with_only_columns(func.count())
+        return (done := session.execute(labeled).scalar_one()), max(total, done)
+
+
+def sample(session: Session, filter: QueueFilter) -> list[int]:
+    """Return the row ids of up to `filter.size` turns with a hint, in random order.
+
+    Each turn has a pseudo-random rank from its row id and the seed; the lowest ranks are selected. The sample therefore
+    needs no storage, and later rows replace few of its hints. Samples are cached until a turn, a run or a rescore is
+    added or a run is deleted.
+    """
+    state = session.execute(
+        select(select(func.max(_turn.c.id)).scalar_subquery(), _run_count.scalar_subquery(),
+               _rescored_count.scalar_subquery())
+    ).one()  # fmt: skip
+    key = (str(session.get_bind().engine.url), replace(filter, unlabeled_only=False), *state)
+    with _lock:
+        turns = _samples.get(key)
+    if turns is None:
+        if filter.selection == "stratified":
+            turns = tuple(_stratified_sample(session, filter))
+        else:
+            turns = tuple(_unflagged_sample(session, filter, filter.size))
+        with _lock:
+            while len(_samples) >= SAMPLE_CACHE_SIZE:
+                _samples.pop(next(iter(_samples)))
+            _samples[key] = turns
+    return list(turns)
+
+
+def _stratified_sample(session: Session, filter: QueueFilter) -> list[int]:
+    """Sample up to half from the flagged hints and the rest from the others, in random order."""
+    flagged = _flagged_sample(session, filter, filter.size // 2)
+    both = np.array(flagged + _unflagged_sample(session, filter, filter.size - len(flagged)), dtype=np.int64)
+    return _sorted_ids(_ranked(both, filter.seed + 1))
+
+
+def _ranked(ids: np.ndarray, seed: int) -> np.ndarray:
+    """Combine each id with its pseudo-random rank in one integer, the rank in the high bits."""
+    rng = random.Random(seed)
+    mixed = (ids * rng.randrange(2**29, 2**30) + rng.randrange(_PRIME)) % _PRIME
+    return ((mixed * mixed % _PRIME * mixed % _PRIME) << _ID_BITS) | ids
+
+
+def _sorted_ids(ranked: np.ndarray) -> list[int]:
+    """Return the ids in rank order."""
+    return (np.sort(ranked) & (2**_ID_BITS - 1)).tolist()
+
+
+def _flagged_sample(session: Session, filter: QueueFilter, size: int) -> list[int]:
+    """Sample flagged hints. Few hints are flagged, so all their row ids are read."""
+    flagged = _within(filter, _with_dialogue(select(_turn.c.id)).where(is_teacher_hint()))
+    if filter.source == RUN:
+        flagged = flagged.where(_dialogue.c.leak_state == 2, _turn.c.leak_found)
+    else:
+        flagged = flagged.join(_finding, (_finding.c.turn_id == _turn.c.id) & (_finding.c.source == filter.source))
+    ids = np.fromiter(session.execute(flagged).scalars(), dtype=np.int64)
+    return _sorted_ids(_ranked(ids, filter.seed))[:size]
+
+
+def _unflagged_sample(session: Session, filter: QueueFilter, size: int) -> list[int]:
+    """Sample unflagged hints by testing row ids in rank order."""
+    unflagged = _with_dialogue(select(_turn.c.id)).where(is_teacher_hint())
+    ends = [select(end(_turn.c.id)) for end in (func.min, func.max)]  # one query for both would read every row
+    if filter.source == RUN:
+        unflagged = unflagged.where(~_turn.c.leak_found)
+    else:
+        flagged = exists().where(_finding.c.turn_id == _turn.c.id, _finding.c.source == filter.source)
+        targets = select(_rescored.c.target_run_id).where(_rescored.c.run_id == int(filter.source))
+        unflagged = unflagged.where(~flagged, func.coalesce(_dialogue.c.run_id, 0).in_(targets))
+    # coalesce prevents the use of the run index, because few turns are tested
+    unflagged = unflagged.where(in_scope(func.coalesce(_dialogue.c.run_id, 0), filter.run))
+    if filter.run is not None:
+        ends = [_with_dialogue(end).where(_dialogue.c.run_id == filter.run) for end in ends]
+    if filter.environment:
+        unflagged = unflagged.where(func.coalesce(_dialogue.c.environment, "") == filter.environment)
+    first, last = (session.execute(end).scalar() for end in ends)
+    # the id range has few gaps: ranking all of it is faster than reading the row ids
+    rest = _ranked(np.arange(first or 1, (last or 0) + 1, dtype=np.int64), filter.seed)
+    turns: list[int] = []
+    batch = size + size // 4
+    while len(turns) < size and len(rest):
+        batch = min(batch, len(rest))
+        rest.partition(batch - 1)  # moves the lowest ranks to the front
+        candidates = _sorted_ids(rest[:batch])
+        eligible: set[int] = set()
+        for chunk in _chunks(candidates):
+            eligible.update(session.execute(unflagged.where(_turn.c.id.in_(chunk))).scalars())
+        turns += [turn for turn in candidates if turn in eligible]
+        rest, batch = rest[batch:], min(4 * batch, 50_000)
+    return turns[:size]
+
+
+def _with_dialogue(statement: Any) -> Any:
+    """Join turns with their dialogues."""
+    return statement.join(_dialogue, _dialogue.c.id == _turn.c.dialogue_id)
+
+
+def _within(filter: QueueFilter, statement: Any) -> Any:
+    """Restrict a statement to the filter's run and environment."""
+    statement = statement.where(in_scope(_dialogue.c.run_id, filter.run))
+    if filter.environment:
+        statement = statement.where(_dialogue.c.environment == filter.environment)
+    return statement
+
+
+def _hints(filter: QueueFilter) -> Any:
+    """Select the row ids of all hints of a filter, joined with their dialogues, unordered."""
+    statement = _within(filter, _with_dialogue(select(_turn.c.id)))
+    if filter.selection == "flagged":
+        statement = statement.where(_dialogue.c.leak_state == 2, _turn.c.leak_found)
+    return statement.where(is_teacher_hint())
+
+
+def _is_label_of(annotator: str) -> Any:
+    """Return the condition for the annotator's label of the turn of a joined dialogue."""
+    return (
+        (_label.c.run_id == _dialogue.c.run_id)
+        & (_label.c.event_id == _dialogue.c.event_id)
+        & (_label.c.turn == _turn.c.index)
+        & (_label.c.annotator == annotator)
+    )
+
+
+def _position(session: Session, key: HintKey) -> tuple[int, int, int]:
+    """Return the row ids of dialogue and turn, and the turn's index."""
+    statement = (
+        select(_dialogue.c.id, _turn.c.id, _turn.c.index)
+        .join(_turn, _turn.c.dialogue_id == _dialogue.c.id)
+        .where(_dialogue.c.run_id == key.run, _dialogue.c.event_id == key.event, _turn.c.index == key.turn)
+    )
+    row = session.execute(statement).first()
+    if row is None:
+        raise NotFoundError("Hint not found.", value=tuple(key), fix="It may have been deleted; reload the queue.")
+    return row[0], row[1], row[2]
+
+
+def _sample_page(
+    session: Session, annotator: str, filter: QueueFilter, limit: int, start: tuple[int, int, int] | None, *, back: bool
+) -> list[int]:
+    turns = sample(session, filter)
+    if start is not None and start[1] in turns:
+        at = turns.index(start[1])
+        turns = turns[:at] if back else turns[at + 1 :]
+    if filter.unlabeled_only:
+        turns = _unlabeled(session, turns, annotator)
+    return turns[-limit:] if back else turns[:limit]
+
+
+def _ordered_page(
+    session: Session, annotator: str, filter: QueueFilter, limit: int, start: tuple[int, int, int] | None, *, back: bool
+) -> list[int]:
+    """Read dialogues in batches, then their turns, until there are enough.
+
+    One joined query would make the database sort every turn of a large filter.
+    """
+    turns: list[int] = []
+    if start is not None:  # the rest of the start dialogue
+        rest = _turn.c.index < start[2] if back else _turn.c.index > start[2]
+        turns = _turns(session, annotator, filter, [start[0]], back, rest)
+    dialogues = _within(filter, select(_dialogue.c.id))
+    dialogues = dialogues.order_by(_dialogue.c.id.desc() if back else _dialogue.c.id)
+    if filter.selection == "flagged":
+        dialogues = dialogues.where(_dialogue.c.leak_state == 2)
+    last, batch = (start[0] if start else None), max(limit, 50)
+    while len(turns) < limit:
+        more = dialogues
+        if last is not None:
+            more = more.where(_dialogue.c.id < last if back else _dialogue.c.id > last)
+        ids = list(session.scalars(more.limit(batch)))
+        turns += _turns(session, annotator, filter, ids, back)
+        if len(ids) < batch:
+            break
+        last, batch = ids[-1], min(2 * batch, _CHUNK)
+    return turns[:limit][::-1] if back else turns[:limit]
+
+
+def _turns(
+    session: Session, annotator: str, filter: QueueFilter, dialogues: Sequence[int], back: bool, *conditions: Any
+) -> list[int]:
+    statement = select(_turn.c.id).where(is_teacher_hint(), _turn.c.dialogue_id.in_(dialogues), *conditions)
+    if filter.selection == "flagged":
+        statement = statement.where(_turn.c.leak_found)
+    order = (_turn.c.dialogue_id, _turn.c.index)
+    turns = list(session.scalars(statement.order_by(*(column.desc() for column in order) if back else order)))
+    return _unlabeled(session, turns, annotator) if filter.unlabeled_only else turns
+
+
+def _unlabeled(session: Session, turns: Sequence[int], annotator: str) -> list[int]:
+    """Return the turns without a label of the annotator, in the same order."""
+    labeled: set[int] = set()
+    for chunk in _chunks(turns):
+        statement = _with_dialogue(select(_turn.c.id)).where(_turn.c.id.in_(chunk))
+        labeled.update(session.scalars(statement.where(exists().where(_is_label_of(annotator)))))
+    return [turn for turn in turns if turn not in labeled]
+
+
+def _items(session: Session, turns: Sequence[int], annotator: str) -> list[HintItem]:
+    columns = (_dialogue.c.run_id, _dialogue.c.event_id, _turn.c.index, _dialogue.c.environment, _dialogue.c.level)
+    statement = (
+        select(_turn.c.id, *columns, _label.c.label)
+        .select_from(_turn)
+        .join(_dialogue, _dialogue.c.id == _turn.c.dialogue_id)
+        .outerjoin(_label, _is_label_of(annotator))
+    )
+    items: dict[int, HintItem] = {}
+    for chunk in _chunks(turns):
+        for row in session.execute(statement.where(_turn.c.id.in_(chunk))):
+            items[row[0]] = HintItem(HintKey(*row[1:4]), *row[4:])
+    return [items[turn] for turn in turns if turn in items]
+
+
+def _chunks(turns: Sequence[int]) -> Iterable[Sequence[int]]:
+    return (turns[start : start + _CHUNK] for start in range(0, len(turns), _CHUNK))

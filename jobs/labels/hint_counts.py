@@ -1,0 +1,160 @@
+"""Hint counts per group of the detector report, maintained by the ingester so that reads take milliseconds.
+
+`is_teacher_hint` excludes hints without text that could leak. `in_scope` excludes forks, which continue one dialogue
+many times under chosen hints: their hints count only if their run is requested.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import ColumnElement, func, select, text
+from sqlmodel import Session
+
+from jobs.db.models import Dialogue, HintCount, LeakFinding, Run, TaskRow, Turn
+from jobs.labels import holdout
+
+if TYPE_CHECKING:
+    from jobs.db.engine import Database
+
+CONTENTLESS = "contentless"
+"""Teacher whose hints cannot leak."""
+RUN = "run"
+"""Source of the findings made during a run."""
+COUNTERFACTUAL = ("fork", "hint_value")
+"""Run kinds whose dialogues continue those of other runs."""
+STEPS_PER_BUCKET = 10
+_count: Any = HintCount.__table__  # type: ignore[attr-defined]
+_dialogue: Any = Dialogue.__table__  # type: ignore[attr-defined]
+_run: Any = Run.__table__  # type: ignore[attr-defined]
+_turn: Any = Turn.__table__  # type: ignore[attr-defined]
+_task: Any = TaskRow.__table__  # type: ignore[attr-defined]
+_finding: Any = LeakFinding.__table__  # type: ignore[attr-defined]
+_GROUP = ("run_id", "environment", "teacher", "stage", "bucket", "checkpoint", "condition", "test")
+_KEY = (*_GROUP, "checked", "flagged", "detector")
+_NAMES = ", ".join(_KEY)
+_ADD = text(
+    f"INSERT INTO hintcount ({_NAMES}, n) VALUES ({', '.join(f':{name}' for name in _KEY)}, :n) "
+    f"ON CONFLICT ({_NAMES}) DO UPDATE SET n = hintcount.n + excluded.n"
+)
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class HintGroup:
+    """The grouping keys of a hint in the detector report, without findings."""
+
+    run_id: int
+    environment: str
+    teacher: str
+    stage: str
+    bucket: int
+    """See `bucket`."""
+    checkpoint: str
+    """Evaluated checkpoint; empty in training."""
+    condition: str
+    test: bool
+    """The task is in the test set."""
+
+
+@dataclass(frozen=True)
+class DetectorVerdict:
+    """The result of a source of findings for a hint."""
+
+    checked: bool
+    flagged: bool
+    detector: str
+
+
+def is_teacher_hint() -> ColumnElement[bool]:
+    """Return the condition for turns with a hint that is neither contentless nor a fallback after a teacher error."""
+    written = _turn.c.hint_error.is_(None) | _turn.c.feedback.is_not(None)
+    return _turn.c.hint.is_not(None) & (func.coalesce(_turn.c.teacher, "") != CONTENTLESS) & written
+
+
+def in_scope(column: Any, run: int | None) -> ColumnElement[bool]:
+    """Return the condition that the run id in `column` is `run`; for None, that it is not counterfactual."""
+    if run is not None:
+        return column == run  # type: ignore[no-any-return]
+    return column.not_in(select(_run.c.id).where(_run.c.kind.in_(COUNTERFACTUAL)))  # type: ignore[no-any-return]
+
+
+def bucket(step: int) -> int:
+    """Return the bucket of a step: 1 for the steps 1 to 10 of a stage, 0 for step 0."""
+    return (step + STEPS_PER_BUCKET - 1) // STEPS_PER_BUCKET
+
+
+def add(session: Session, run_id: int, items: Iterable[tuple[Row, Row, Sequence[Row], Sequence[Row | None]]]) -> None:
+    """Count new hints. Each item has the rows of a dialogue, its task, its turns and their findings."""
+    counts: Counter[tuple[Any, ...]] = Counter()
+    for dialogue, task, turns, findings in items:
+        before = (run_id, dialogue["environment"])
+        after = (dialogue["stage"], bucket(dialogue["step"]), dialogue["checkpoint"] or "", dialogue["condition"] or "",
+                 holdout.is_test(task["task_hash"]))  # fmt: skip
+        for turn, finding in zip(turns, findings, strict=True):
+            if turn["hint"] is None or turn["teacher"] == CONTENTLESS:
+                continue
+            if turn["hint_error"] is not None and turn["feedback"] is None:
+                continue
+            verdict = (turn["leak_checked"], turn["leak_found"], (finding or {}).get("detector") or "")
+            counts[(*before, turn["teacher"] or "", *after, *verdict)] += 1
+    if counts:
+        rows = [{**dict(zip(_KEY, key, strict=True)), "n": n} for key, n in counts.items()]
+        session.connection().execute(_ADD, rows)
+
+
+def count_runtime(
+    db: Database, test: bool, run: int | None = None, environment: str = "", runs: Sequence[int] | None = None
+) -> dict[tuple[HintGroup, DetectorVerdict], int]:
+    """Count the hints of the dev or test set by run-time verdict; only those of `runs` if given."""
+    statement = select(*(_count.c[name] for name in _KEY), _count.c.n)
+    statement = statement.where(_count.c.test == test, in_scope(_count.c.run_id, run))
+    if environment:
+        statement = statement.where(_count.c.environment == environment)
+    if runs is not None:
+        statement = statement.where(_count.c.run_id.in_(runs))
+    with db.read() as session:
+        return {(HintGroup(*row[:8]), DetectorVerdict(*row[8:11])): row[11] for row in session.execute(statement)}
+
+
+def count_rescored(
+    db: Database, source: str, runs: Sequence[int], test: bool, run: int | None = None, environment: str = ""
+) -> dict[tuple[HintGroup, DetectorVerdict, DetectorVerdict], int]:
+    """Count the hints of `runs` that a rescore flagged, by group, run-time verdict and rescore verdict."""
+    first, last = _finding.alias("first"), _finding.alias("last")
+    columns = [
+        _dialogue.c.run_id,
+        _dialogue.c.environment,
+        func.coalesce(_turn.c.teacher, ""),
+        _dialogue.c.stage,
+        (_dialogue.c.step + (STEPS_PER_BUCKET - 1)) // STEPS_PER_BUCKET,
+        func.coalesce(_dialogue.c.checkpoint, ""),
+        func.coalesce(_dialogue.c.condition, ""),
+        _turn.c.leak_checked,
+        _turn.c.leak_found,
+        func.coalesce(first.c.detector, ""),
+        func.coalesce(last.c.detector, ""),
+    ]
+    first_digit = func.substr(_task.c.task_hash, 1, 1)
+    statement = (
+        select(*columns)
+        .select_from(last)
+        .join(_turn, _turn.c.id == last.c.turn_id)
+        .join(_dialogue, _dialogue.c.id == _turn.c.dialogue_id)
+        .join(_task, _task.c.id == _dialogue.c.task_id)
+        .outerjoin(first, (first.c.turn_id == _turn.c.id) & (first.c.source == RUN))
+        .where(last.c.source == source, _dialogue.c.run_id.in_(runs))
+        .where(is_teacher_hint(), in_scope(_dialogue.c.run_id, run))
+        .where((first_digit < holdout.FIRST_OF_DEV) == test)
+    )
+    if environment:
+        statement = statement.where(_dialogue.c.environment == environment)
+    with db.read() as session:
+        counts = Counter(tuple(row) for row in session.execute(statement))
+    return {
+        (HintGroup(*(*row[:7], test)), DetectorVerdict(*row[7:10]), DetectorVerdict(True, True, row[10])): n
+        for row, n in counts.items()
+    }

@@ -1,0 +1,209 @@
+"""Annotators' labels of hints, keyed by run, event, turn and annotator, so that they survive a rebuild.
+
+The setting `labels.undo.NAME` stores an annotator's latest changes, newest last, for `undo`.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import unicodedata
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import func, select, update
+from sqlmodel import Session
+
+from jobs.db.errors import NotFoundError
+from jobs.db.models import Dialogue, LeakLabel, Setting, Turn
+from jobs.labels.agreement import LABELS
+from jobs.labels.annotation_queue import COUNT_LIMIT, HintItem, HintKey, QueueFilter, progress, queue, sample
+from rl2f_core.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from jobs.db.engine import Database
+
+__all__ = [
+    "COUNT_LIMIT",
+    "HintItem",
+    "HintKey",
+    "LabelAnswer",
+    "QueueFilter",
+    "annotator_name",
+    "annotators",
+    "of_hint",
+    "progress",
+    "put",
+    "queue",
+    "undo",
+]  # fmt: skip
+MAX_NAME, MAX_NOTE, MAX_UNDO = 60, 4_000, 100
+_CONTENT = ("label", "start", "end", "note", "blind", "sampling_frame", "time")
+_dialogue: Any = Dialogue.__table__  # type: ignore[attr-defined]
+_turn: Any = Turn.__table__  # type: ignore[attr-defined]
+_label: Any = LeakLabel.__table__  # type: ignore[attr-defined]
+
+
+def annotator_name(name: str) -> str:
+    """Normalize an annotator's name; raises `ConfigError` if it is invalid."""
+    clean = " ".join(unicodedata.normalize("NFC", name).split())
+    if not clean or len(clean) > MAX_NAME or not clean.isprintable():
+        raise ConfigError(
+            f"An annotator's name must have 1 to {MAX_NAME} printable characters.", value=name, fix="Enter your name."
+        )
+    return clean
+
+
+@dataclass(frozen=True)
+class LabelAnswer:
+    """The content of a label."""
+
+    label: str
+    """leak, no_leak or unsure."""
+    start: int | None = None
+    """Start of the leaking span in the teacher's feedback; None without a span."""
+    end: int | None = None
+    """End of the span, exclusive."""
+    note: str = ""
+    blind: bool = True
+    """The detector findings were hidden."""
+
+
+def put(
+    db: Database,
+    run_id: int,
+    event: str,
+    turn: int,
+    annotator: str,
+    answer: LabelAnswer,
+    queue_filter: QueueFilter | None = None,
+) -> LeakLabel:
+    """Store a label; it replaces the annotator's earlier label of the hint.
+
+    Args:
+        db: The database.
+        run_id: The run.
+        event: The dialogue's event id.
+        turn: 0-based turn of the hint.
+        annotator: The annotator's name.
+        answer: The label.
+        queue_filter: The queue of the hint. If it is a random sample that contains the hint, the label stores its
+            sampling frame; later changes of the label keep it.
+
+    Raises:
+        ConfigError: The label or name is invalid, or the note is too long.
+        NotFoundError: The turn does not exist.
+        DataError: The turn has no hint, or the span is outside of it.
+    """
+    annotator = annotator_name(annotator)
+    if answer.label not in LABELS:
+        raise ConfigError("Unknown label.", value=answer.label, known=LABELS)
+    if len(answer.note) > MAX_NOTE:
+        raise ConfigError(f"A note has at most {MAX_NOTE} characters.", value=f"{len(answer.note)} characters")
+    values: dict[str, Any] = asdict(answer)
+    with db.write() as session:
+        turn_id, hint = _hint(session, run_id, event, turn)
+        _check_span(answer.start, answer.end, hint)
+        stored = _stored(session, run_id, event, turn, annotator)
+        values["sampling_frame"] = stored.sampling_frame if stored is not None else None
+        frame = None if queue_filter is None else queue_filter.frame
+        if queue_filter is not None and frame is not None and turn_id in sample(session, queue_filter):
+            values["sampling_frame"] = frame.text()
+        if stored is not None and all(getattr(stored, name) == value for name, value in values.items()):
+            return stored
+        before = None if stored is None else {name: getattr(stored, name) for name in _CONTENT}
+        row = stored or LeakLabel(
+            run_id=run_id, event_id=event, turn=turn, annotator=annotator, label=answer.label, time=0.0
+        )
+        row.sqlmodel_update({**values, "time": time.time()})
+        session.add(row)
+        change = {"run": run_id, "event": event, "turn": turn, "before": before}
+        _save_changes(session, annotator, [*_changes(session, annotator), change])
+        _update_count(session, run_id, event)
+        return row
+
+
+def undo(db: Database, annotator: str) -> LeakLabel | None:
+    """Undo the annotator's last change and return the removed label; None if no change is left.
+
+    An earlier label of the hint is restored. Up to `MAX_UNDO` changes can be undone.
+    """
+    annotator = annotator_name(annotator)
+    with db.write() as session:
+        changes = _changes(session, annotator)
+        while changes:
+            last = changes.pop()
+            stored = _stored(session, last["run"], last["event"], last["turn"], annotator)
+            if stored is None:  # its run was deleted
+                continue
+            removed = LeakLabel(**stored.model_dump())
+            if last["before"] is None:
+                session.delete(stored)
+            else:
+                stored.sqlmodel_update(last["before"])
+                session.add(stored)
+            _save_changes(session, annotator, changes)
+            _update_count(session, removed.run_id, removed.event_id)
+            return removed
+        _save_changes(session, annotator, [])
+        return None
+
+
+def of_hint(db: Database, run_id: int, event: str, turn: int) -> list[LeakLabel]:
+    """Return all labels of a hint, by annotator."""
+    where = (_label.c.run_id == run_id, _label.c.event_id == event, _label.c.turn == turn)
+    with db.read() as session:
+        return list(session.scalars(select(LeakLabel).where(*where).order_by(_label.c.annotator)))
+
+
+def annotators(db: Database) -> list[str]:
+    """Return the names of all annotators, sorted."""
+    with db.read() as session:
+        return list(session.scalars(select(_label.c.annotator).distinct().order_by(_label.c.annotator)))
+
+
+def _hint(session: Session, run_id: int, event: str, turn: int) -> tuple[int, str]:
+    """Return the turn's row id and the teacher's feedback."""
+    statement = (
+        select(_turn.c.hint, _turn.c.feedback, _turn.c.id)
+        .join(_dialogue, _dialogue.c.id == _turn.c.dialogue_id)
+        .where(_dialogue.c.run_id == run_id, _dialogue.c.event_id == event, _turn.c.index == turn)
+    )
+    row = session.execute(statement).first()
+    if row is None:
+        raise NotFoundError("Turn not found.", value=(run_id, event, turn), fix="Its run may have been deleted.")
+    if row.hint is None:
+        raise DataError("This attempt has no hint to label.", value=(run_id, event, turn))
+    return row.id, row.hint if row.feedback is None else row.feedback
+
+
+def _check_span(start: int | None, end: int | None, hint: str) -> None:
+    if start is None and end is None:
+        return
+    if start is None or end is None or not 0 <= start < end <= len(hint):
+        raise DataError(f"The span is outside of the hint, which has {len(hint)} characters.", value=(start, end))
+
+
+def _stored(session: Session, run_id: int, event: str, turn: int, annotator: str) -> LeakLabel | None:
+    key = {"run_id": run_id, "event_id": event, "turn": turn, "annotator": annotator}
+    return session.scalars(select(LeakLabel).filter_by(**key)).first()
+
+
+def _update_count(session: Session, run_id: int, event: str) -> None:
+    """Update `Dialogue.label_count`."""
+    session.flush()
+    count = select(func.count(_label.c.turn.distinct())).where(_label.c.run_id == run_id, _label.c.event_id == event)
+    where = (_dialogue.c.run_id == run_id, _dialogue.c.event_id == event)
+    session.execute(update(Dialogue).where(*where).values(label_count=count.scalar_subquery()))
+
+
+def _changes(session: Session, annotator: str) -> list[dict[str, Any]]:
+    setting = session.get(Setting, f"labels.undo.{annotator}")
+    return [] if setting is None else json.loads(setting.value)
+
+
+def _save_changes(session: Session, annotator: str, changes: list[dict[str, Any]]) -> None:
+    name = f"labels.undo.{annotator}"
+    setting = session.get(Setting, name) or Setting(name=name, value="")
+    setting.value = json.dumps(changes[-MAX_UNDO:], ensure_ascii=False)
+    session.add(setting)

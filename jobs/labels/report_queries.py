@@ -1,0 +1,205 @@
+"""Database queries of the detector report: labels with findings, population sizes, and test set accesses."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import select
+
+from jobs.db.errors import NotFoundError
+from jobs.db.models import Dialogue, LeakFinding, LeakLabel, RescoredRun, TaskRow, TestSetAccess, Turn
+from jobs.db.queries.runs import get_in_session
+from jobs.labels import detector_report, hint_counts, holdout
+from jobs.labels.detector_report import AnnotatorLabel, DetectorReport, LabeledHint, Population, StratumVerdict
+from jobs.labels.hint_counts import RUN, DetectorVerdict, HintGroup, bucket
+from jobs.labels.label_queries import annotator_name
+from jobs.labels.sampling import SamplingFrame
+from rl2f_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from jobs.db.engine import Database
+
+UNNAMED = "unnamed"
+"""Detector of a finding without detector name."""
+_dialogue: Any = Dialogue.__table__  # type: ignore[attr-defined]
+_turn: Any = Turn.__table__  # type: ignore[attr-defined]
+_label: Any = LeakLabel.__table__  # type: ignore[attr-defined]
+_finding: Any = LeakFinding.__table__  # type: ignore[attr-defined]
+_task: Any = TaskRow.__table__  # type: ignore[attr-defined]
+_rescored: Any = RescoredRun.__table__  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True)
+class Scope:
+    """The hints and the findings of a report."""
+
+    run: int | None = None
+    environment: str = ""
+    source: str = RUN
+    """Source of the findings: run, or the id of a rescore run."""
+    test: bool = False
+    """The test set instead of the dev set."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A source of findings."""
+
+    name: str
+    """run, or the id of a rescore run."""
+    detectors: str
+    """Description of the detectors."""
+    runs: tuple[int, ...]
+    """The rescored runs; empty for all."""
+    time: float | None = None
+
+
+def sources(db: Database) -> list[Source]:
+    """Return the run-time findings and every rescore, the newest first."""
+    with db.read() as session:
+        columns = (_rescored.c.run_id, _rescored.c.target_run_id, _rescored.c.detectors, _rescored.c.time)
+        rows = session.execute(select(*columns)).all()
+    rescores: dict[int, Source] = {}
+    for run, target, detectors, at in rows:
+        stored = rescores.get(run) or Source(str(run), detectors, (), at)
+        rescores[run] = replace(stored, runs=(*stored.runs, target), time=max(at, stored.time or at))
+    return [Source(RUN, "as each run was configured", ()), *(rescores[run] for run in sorted(rescores, reverse=True))]
+
+
+def source(db: Database, name: str) -> Source:
+    """Return one of `sources`; raises `NotFoundError` if it does not exist."""
+    known = {each.name: each for each in sources(db)}
+    if name not in known:
+        raise NotFoundError("Unknown source of findings.", value=name, known=list(known)[:20])
+    return known[name]
+
+
+def read(db: Database, scope: Scope, group_by: str = "detector") -> DetectorReport:
+    """Return the report of a scope; raises like `read_all`."""
+    return read_all(db, scope, (group_by,))[group_by]
+
+
+def read_all(
+    db: Database, scope: Scope, group_by: Sequence[str] = detector_report.GROUP_BY
+) -> dict[str, DetectorReport]:
+    """Return the report of a scope under several groupings.
+
+    Callers that show the test set must log it with `unlock_test_set`.
+
+    Raises:
+        ConfigError: A grouping is unknown.
+        NotFoundError: The run or source does not exist.
+    """
+    if unknown := set(group_by) - set(detector_report.GROUP_BY):
+        raise ConfigError("Unknown grouping.", value=unknown.pop(), known=detector_report.GROUP_BY)
+    scored = source(db, scope.source)
+    if scope.run is not None:
+        with db.read() as session:
+            get_in_session(session, scope.run)
+    hints = labeled_hints(db, scope, scored)
+    frames = {label.sampling_frame for hint in hints for label in hint.labels if label.sampling_frame is not None}
+    frame_sources = {SamplingFrame.parse(frame).source for frame in frames}
+    frame_source = scored.name if scored.name in frame_sources else RUN
+    sizes = population(db, scope, scored, frame_source)
+    return {name: detector_report.build_report(hints, sizes, frame_source, name) for name in group_by}
+
+
+def population(db: Database, scope: Scope, scored: Source, frame_source: str = RUN) -> Population:
+    """Count the hints of the scope that the source checked, by group and verdict."""
+    sizes: Counter[tuple[HintGroup, StratumVerdict]] = Counter()
+    runs = None if scored.name == RUN else scored.runs
+    runtime_counts = hint_counts.count_runtime(db, scope.test, scope.run, scope.environment, runs)
+    if runs is None:
+        for (group, verdict), n in runtime_counts.items():
+            if verdict.checked:
+                sizes[group, StratumVerdict(verdict.flagged, _detector(verdict))] += n
+        return sizes
+    own = frame_source == scored.name
+    for (group, runtime), n in runtime_counts.items():
+        sizes[group, StratumVerdict(runtime.flagged and not own, None)] += n
+    rescored = hint_counts.count_rescored(db, scored.name, scored.runs, scope.test, scope.run, scope.environment)
+    for (group, runtime, verdict), n in rescored.items():
+        sizes[group, StratumVerdict(runtime.flagged and not own, None)] -= n
+        sizes[group, StratumVerdict(own or runtime.flagged, _detector(verdict))] += n
+    return sizes
+
+
+def labeled_hints(db: Database, scope: Scope, scored: Source | None = None) -> list[LabeledHint]:
+    """Return all labeled hints of the scope, the latest label last."""
+    scored = scored or source(db, scope.source)
+    first, last = _finding.alias("first"), _finding.alias("last")
+    statement = (
+        select(
+            _label.c.run_id, _label.c.event_id, _label.c.turn, _label.c.annotator, _label.c.label, _label.c.blind,
+            _label.c.sampling_frame, _dialogue.c.environment, _dialogue.c.stage, _dialogue.c.step,
+            _dialogue.c.checkpoint, _dialogue.c.condition, _task.c.task_hash, _turn.c.teacher, _turn.c.leak_checked,
+            _turn.c.leak_found, first.c.detector.label("runtime_detector"), last.c.turn_id.label("finding"),
+            last.c.detector.label("source_detector"),
+        )
+        .join(_dialogue, (_dialogue.c.run_id == _label.c.run_id) & (_dialogue.c.event_id == _label.c.event_id))
+        .join(_turn, (_turn.c.dialogue_id == _dialogue.c.id) & (_turn.c.index == _label.c.turn))
+        .join(_task, _task.c.id == _dialogue.c.task_id)
+        .outerjoin(first, (first.c.turn_id == _turn.c.id) & (first.c.source == RUN))
+        .outerjoin(last, (last.c.turn_id == _turn.c.id) & (last.c.source == scored.name))
+        .where(hint_counts.is_teacher_hint(), hint_counts.in_scope(_label.c.run_id, scope.run))
+        .order_by(_label.c.time, _label.c.id)
+    )  # fmt: skip
+    if scope.environment:
+        statement = statement.where(_dialogue.c.environment == scope.environment)
+    hints: dict[tuple[int, str, int], Any] = {}
+    labels: dict[tuple[int, str, int], list[AnnotatorLabel]] = defaultdict(list)
+    with db.read() as session:
+        for row in session.execute(statement):
+            if holdout.is_test(row.task_hash) == scope.test:
+                hints[row[:3]] = row
+                labels[row[:3]].append(AnnotatorLabel(row.annotator, row.label, row.blind, row.sampling_frame))
+    return [_labeled_hint(row, tuple(labels[key]), scored) for key, row in hints.items()]
+
+
+def _labeled_hint(row: Any, labels: tuple[AnnotatorLabel, ...], scored: Source) -> LabeledHint:
+    group = HintGroup(
+        row.run_id, row.environment, row.teacher or "", row.stage, bucket(row.step), row.checkpoint or "",
+        row.condition or "", holdout.is_test(row.task_hash),
+    )  # fmt: skip
+    runtime = verdict = DetectorVerdict(row.leak_checked, row.leak_found, row.runtime_detector or "")
+    if scored.name != RUN:
+        verdict = DetectorVerdict(row.run_id in scored.runs, row.finding is not None, row.source_detector or "")
+    verdict = replace(verdict, detector=_detector(verdict) or "")
+    return LabeledHint(row.run_id, row.event_id, row.turn, group, row.task_hash, runtime, verdict, labels)
+
+
+def _detector(verdict: DetectorVerdict) -> str | None:
+    return (verdict.detector or UNNAMED) if verdict.flagged else None
+
+
+def unlock_test_set(db: Database, scope: Scope, annotator: str) -> TestSetAccess:
+    """Log an access to the test set.
+
+    Raises:
+        ConfigError: The name is invalid.
+        NotFoundError: The run or source does not exist.
+    """
+    access = TestSetAccess(
+        time=time.time(),
+        annotator=annotator_name(annotator),
+        source=scope.source,
+        detectors=source(db, scope.source).detectors,
+        run_id=scope.run,
+        environment=scope.environment,
+    )
+    with db.write() as session:
+        if scope.run is not None:
+            get_in_session(session, scope.run)
+        session.add(access)
+    return access
+
+
+def list_accesses(db: Database) -> list[TestSetAccess]:
+    """Return all accesses to the test set, the newest first."""
+    accesses: Any = TestSetAccess.__table__  # type: ignore[attr-defined]
+    with db.read() as session:
+        return list(session.scalars(select(TestSetAccess).order_by(accesses.c.time.desc(), accesses.c.id.desc())))

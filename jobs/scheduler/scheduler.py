@@ -1,0 +1,267 @@
+"""The scheduler: dispatches the queue, triggers scheduled runs, and performs daily maintenance.
+
+One server per workspace schedules; it holds a file lock. The jobs are built from code and from the table of scheduled
+runs, so nothing is pickled. The next due time is stored in the row, so that a time that passed without a server is
+detected and logged as missed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import yaml
+from apscheduler.events import EVENT_JOB_ERROR, EVENT_JOB_MISSED, JobExecutionEvent
+from apscheduler.executors.pool import ThreadPoolExecutor
+from apscheduler.jobstores.base import JobLookupError
+from apscheduler.schedulers.background import BackgroundScheduler
+from filelock import FileLock, Timeout
+
+from jobs.db import settings
+from jobs.db.engine import Database
+from jobs.db.errors import NotFoundError, StoreError
+from jobs.db.models import ACTIVE, Run, ScheduledRun
+from jobs.db.queries import scheduled_runs
+from jobs.queue.queue import Queue
+from jobs.scheduler import retention
+from jobs.scheduler.job_logger import JobLogger
+from jobs.workspace import Workspace
+from rl2f_core.errors import RL2FError, RunError
+
+MISFIRE_GRACE_SECONDS = 60.0
+"""Delay after which a scheduled run counts as missed."""
+RUN_MISSED = "schedules.run_missed"
+"""Setting: `1` (default) executes a missed one-time run at the next start, `0` only logs it."""
+INTERVAL_JOBS = {
+    "dispatch": (1, "Start queued runs"),
+    "sync_workers": (1, "Sync the progress of workers"),
+    "reap": (1, "Finalize ended runs"),
+    "sync": (2, "Sync the schedules"),
+}
+"""Interval in seconds and title."""
+DAILY_JOBS = {"backup": ((3, 30), "Copy the database"), "apply_retention": ((4, 10), "Remove old data")}
+"""Hour and minute (UTC) and title."""
+
+
+class SchedulerLockedError(RL2FError):
+    """Another server schedules the workspace."""
+
+
+class Job(NamedTuple):
+    """A job of the scheduler."""
+
+    id: str
+    name: str
+    next_run_time: float | None
+    """Seconds since 1970."""
+
+
+class Scheduler:
+    """The scheduler of a workspace.
+
+    Args:
+        db: The workspace's database.
+        workspace: Its directories.
+        queue: Dispatched every second; receives the scheduled runs.
+        clock: Seconds since 1970.
+        address: URL of this server, shown by servers that find the workspace locked.
+    """
+
+    def __init__(
+        self,
+        db: Database,
+        workspace: Workspace,
+        queue: Queue,
+        clock: Callable[[], float] = time.time,
+        address: str = "",
+    ) -> None:
+        self.db, self.workspace, self.queue, self.clock, self.address = db, workspace, queue, clock, address
+        self.log = JobLogger(db, clock)
+        self._lock: FileLock | None = None
+        self._known: dict[str, tuple[object, ...]] = {}
+        self._time: BackgroundScheduler | None = None
+
+    def start(self) -> None:
+        """Lock the workspace and start; raises `SchedulerLockedError` if another server has the lock."""
+        self._lock = self._acquire_lock()
+        try:
+            self.queue.recover()
+            self._start_jobs()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Stop after the current jobs, and unlock the workspace. Workers continue."""
+        if self._time is not None and self._time.running:
+            self._time.shutdown()
+        self._time = None
+        if self._lock is not None:
+            self.workspace.lock.write_text("")
+            self._lock.release()
+            self._lock = None
+
+    def jobs(self) -> list[Job]:
+        """Return all jobs by their next time."""
+        jobs = self._time.get_jobs() if self._time is not None else []
+        return [Job(job.id, job.name, job.next_run_time and job.next_run_time.timestamp()) for job in jobs]
+
+    def _acquire_lock(self) -> FileLock:
+        self.workspace.root.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(self.workspace.lock, timeout=0, thread_local=False)
+        try:
+            lock.acquire()
+        except Timeout as error:
+            raise SchedulerLockedError(
+                f"Another server has this workspace: {_describe_owner(self.workspace.lock.read_text('utf-8'))}.",
+                value=str(self.workspace.root),
+                fix="Use that server or stop it; this one is read-only.",
+            ) from error
+        owner = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.time(), "address": self.address}
+        self.workspace.lock.write_text(json.dumps(owner), encoding="utf-8")
+        return lock
+
+    # -- jobs --------------------------------------------------------------------------------------------------
+    def _start_jobs(self) -> None:
+        logging.getLogger("apscheduler").setLevel(logging.CRITICAL)  # the job log has these, without repetitions
+        self._known = {}
+        self._time = BackgroundScheduler(
+            timezone=UTC,
+            executors={"default": ThreadPoolExecutor(8)},
+            job_defaults={"misfire_grace_time": 30, "coalesce": True, "max_instances": 1},
+        )
+        self._time.add_listener(self._on_job_event, EVENT_JOB_ERROR | EVENT_JOB_MISSED)
+        tasks = {"dispatch": self.queue.dispatch, "sync_workers": self.queue.sync_workers, "reap": self.queue.reap}
+        for id, (seconds, title) in INTERVAL_JOBS.items():
+            self._add(id, title, tasks.get(id, self.sync), trigger="interval", seconds=seconds)
+        for id, ((hour, minute), title) in DAILY_JOBS.items():
+            self._add(id, title, getattr(self, id), trigger="cron", hour=hour, minute=minute, misfire_grace_time=3600)
+        if retention.backup_is_due(self.workspace, self.clock()):
+            self._add("backup:missed", "Copy the database, which is overdue", self.backup, trigger="date")
+        self.sync()
+        self._time.start()
+
+    def _add(self, id: str, title: str, task: Callable[..., object], *arguments: Any, **options: Any) -> None:
+        assert self._time is not None
+        self._time.add_job(task, args=arguments, id=id, name=title, replace_existing=True, **options)
+
+    def _on_job_event(self, event: JobExecutionEvent) -> None:
+        if event.code == EVENT_JOB_MISSED:
+            self.log.record(event.job_id, "missed", f"due at {_format_time(event.scheduled_run_time.timestamp())}")
+        else:
+            self.log.record(event.job_id, "failed", f"{type(event.exception).__name__}: {event.exception}")
+
+    def sync(self) -> None:
+        """Update the jobs from the table of scheduled runs."""
+        if self._time is None:
+            return
+        current: dict[str, tuple[object, ...]] = {}
+        for row in scheduled_runs.all_schedules(self.db):
+            if not row.enabled or row.next_run is None:
+                continue
+            id, version = f"schedule:{row.id}", (row.name, row.trigger, row.when, row.timezone, row.next_run)
+            current[id] = version
+            if self._known.get(id) == version and row.next_run > self.clock():  # overdue ones are retried
+                continue
+            try:
+                trigger = scheduled_runs.trigger_of(row)
+            except RL2FError as error:
+                self.log.record(id, "failed", str(error))
+                continue
+            due = datetime.fromtimestamp(row.next_run, UTC)
+            # No grace time: `trigger_schedule` itself handles and logs a delay.
+            options = {"trigger": trigger, "next_run_time": due, "misfire_grace_time": None}
+            self._add(id, row.name, self.trigger_schedule, row.id, **options)
+        for id in self._known.keys() - current.keys():
+            with contextlib.suppress(JobLookupError):
+                self._time.remove_job(id)
+        self._known = current
+
+    def trigger_schedule(self, schedule_id: int) -> None:
+        """Add the run of a schedule that is due: once per time, even if a server died meanwhile."""
+        try:
+            row = scheduled_runs.get(self.db, schedule_id)
+        except NotFoundError:
+            return
+        now, job = self.clock(), f"schedule:{schedule_id}"
+        if not row.enabled or row.next_run is None or row.next_run > now + 1:  # changed meanwhile
+            return
+        if scheduled_runs.has_run_since(self.db, schedule_id, row.next_run):
+            scheduled_runs.advance(self.db, schedule_id, row.next_run, now, ran=True)
+            return
+        if now - row.next_run > MISFIRE_GRACE_SECONDS:
+            run_now = row.trigger == "date" and settings.get(self.db, RUN_MISSED, "1") == "1"
+            action = "it is run now" if run_now else "it is not run"
+            due = _format_time(row.next_run)
+            self.log.record(job, "missed", f"{row.name}: due at {due}, no server was running; {action}")
+            if not run_now:
+                scheduled_runs.advance(self.db, schedule_id, row.next_run, now, ran=False)
+                return
+        try:
+            outcome, detail = self._add_run(row)
+        except StoreError:  # retried
+            raise
+        except RL2FError as error:
+            outcome, detail = "failed", str(error)
+        scheduled_runs.advance(self.db, schedule_id, row.next_run, now, ran=True)
+        self.log.record(job, outcome, f"{row.name}: {detail}")
+
+    def _add_run(self, row: ScheduledRun) -> tuple[str, str]:
+        """Add the run of a schedule to the queue; returns outcome and detail for the log."""
+        origin = f"schedule:{row.id}"
+        if row.trigger != "nightly":
+            return "ran", f"made run {self.queue.add(row.config, origin=origin).id}"
+        from rl2f_core.run_kinds.eval import eval_config
+
+        newest = scheduled_runs.newest_checkpoint(self.db, int(row.config) if row.config.strip() else None)
+        if newest is None:
+            return "skipped", "there is no checkpoint yet"
+        run, checkpoint = newest
+        if run.id is None:
+            raise RunError("The checkpoint belongs to no run.", value=checkpoint.name)
+        config = eval_config([(self.workspace.folder(run.folder), checkpoint.name)])
+        path = config.adapters[checkpoint.name]
+        for evaluation in scheduled_runs.evaluations_of(self.db, run.id):
+            if evaluation.status in (*ACTIVE, "succeeded") and path is not None and _evaluates(evaluation, path):
+                return "skipped", f"{checkpoint.name} of run {run.id} has an evaluation: run {evaluation.id}"
+        added = self.queue.add(config, origin=origin, parent=run.id)
+        return "ran", f"made run {added.id}, which evaluates {checkpoint.name} of run {run.id}"
+
+    def backup(self) -> None:
+        """Copy the database into the workspace's `backups/`."""
+        path = retention.backup(self.db, self.workspace, self.clock())
+        if path is None:
+            self.log.record("backup", "skipped", "the database is no file: use its own backup tools")
+        else:
+            self.log.record("backup", "ran", path.name)
+
+    def apply_retention(self) -> None:
+        """Remove what is older than the settings allow."""
+        self.log.record("apply_retention", "ran", retention.retain(self.db, self.workspace, self.clock()))
+
+
+def _evaluates(run: Run, path: str) -> bool:
+    try:
+        return path in yaml.safe_load(run.config)["adapters"].values()
+    except (yaml.YAMLError, KeyError, TypeError, AttributeError):
+        return False
+
+
+def _describe_owner(text: str) -> str:
+    try:
+        owner = json.loads(text)
+        address = f", {owner['address']}" if owner.get("address") else ""
+        return f"process {int(owner['pid'])} on {owner['host']} since {_format_time(float(owner['since']))}{address}"
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return "an unknown process"
+
+
+def _format_time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")

@@ -1,0 +1,304 @@
+"""Continuous batching: sequences join and leave between decode steps.
+
+A step prefills the uncomputed tokens of each sequence (a new prompt, or the token sampled last) and samples the next
+token of each. A new sequence reuses the KV cache of its dialogue's slot, or copies the longest cached prefix of another
+slot. If another sequence is about to prefill a shared prefix, it waits for the next step.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from rl2f_core.backends.base import Generation, GenerationRequest, PendingGeneration, SamplingParams
+from rl2f_core.backends.hf.kv_cache import KVCache
+from rl2f_core.backends.hf.packed_forward import forward_tokens
+from rl2f_core.modeling import logprobs
+from rl2f_core.modeling.attention import MASK_VALUE, CausalLM
+from rl2f_core.types import FinishReason
+
+MIN_SHARED_PREFIX = 16
+"""Tokens of a shared prefix for which a sequence waits one step instead of prefilling them too."""
+LOGITS_CHUNK = 128
+"""Sequences whose logits are in memory at once."""
+CDF_BLOCK_SIZE = 256
+"""Vocabulary entries per block of the two-level cumulative sum in `sample_tokens`."""
+
+
+@dataclass(eq=False)
+class RunningSequence(PendingGeneration):
+    """A sequence that is generated."""
+
+    slot: int = -1
+    """Slot in the KV cache; −1 before admission."""
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    uniforms: np.ndarray = field(init=False)
+    """Random number of each token, from the prompt's seed."""
+
+    def __post_init__(self) -> None:
+        rng = np.random.Generator(np.random.Philox(self.prompt.seed))
+        self.uniforms = rng.random(self.sampling.max_new_tokens)
+
+
+class ContinuousBatchingDecoder:
+    """Samples completions with one model.
+
+    Args:
+        model: The causal language model.
+        device: Device of the model.
+        banned: Tokens that are never sampled.
+        eos_token_id: Token that ends a completion.
+        max_prefill_tokens: Maximum prompt tokens of one forward.
+        reuse_kv_cache: Whether the KV cache of a dialogue stays for its next turn.
+    """
+
+    def __init__(
+        self,
+        model: CausalLM,
+        device: torch.device,
+        banned: torch.Tensor,
+        eos_token_id: int,
+        *,
+        max_prefill_tokens: int,
+        reuse_kv_cache: bool,
+    ) -> None:
+        self.model, self.device, self.banned, self.eos_token_id = model, device, banned, eos_token_id
+        self.max_prefill_tokens, self.reuse_kv_cache = max_prefill_tokens, reuse_kv_cache
+        self.waiting: list[RunningSequence] = []
+        """Sequences without a slot, in submission order."""
+        self.num_forward_tokens = 0
+        """Tokens of all forwards so far."""
+        self._adapter_ids: dict[str | None, int] = {}
+        self._num_adapter_ids = 0
+        self.reset()
+
+    # -- the cache ---------------------------------------------------------------------------------------------
+    def reset(self) -> None:
+        """Drop the KV cache and all sequences."""
+        self.kv = KVCache(self.device)
+        self.keys: list[str] = []
+        """Dialogue of each slot; empty if the slot is free."""
+        self.running: list[RunningSequence | None] = []
+        """Running sequence of each slot."""
+        self.waiting.clear()
+
+    def invalidate_adapter(self, adapter: str | None) -> None:
+        """Invalidate the cache entries of this adapter's old version."""
+        self._adapter_ids.pop(adapter, None)
+
+    def release_cache(self, keys: Iterable[str]) -> None:
+        """Free the slots of finished dialogues; their prefixes stay until they are overwritten."""
+        released = set(keys)
+        self.keys = ["" if key in released else key for key in self.keys]
+
+    def cached_tokens(self, key: str) -> tuple[int, ...]:
+        """Return the tokens of a dialogue in the KV cache."""
+        if not key or key not in self.keys:
+            return ()
+        slot = self.keys.index(key)
+        return tuple(self.kv.tokens[slot, : self.kv.num_computed[slot]].tolist())
+
+    # -- sequences ---------------------------------------------------------------------------------------------
+    @property
+    def has_unfinished(self) -> bool:
+        """Whether any sequence is unfinished."""
+        return bool(self.pending)
+
+    @property
+    def pending(self) -> list[RunningSequence]:
+        """All unfinished sequences."""
+        return [*(sequence for sequence in self.running if sequence is not None), *self.waiting]
+
+    def submit(
+        self, prompts: Sequence[GenerationRequest], sampling: SamplingParams, adapter: str | None
+    ) -> list[RunningSequence]:
+        """Submit sequences, which join at the next step."""
+        sequences = [RunningSequence(prompt, sampling, adapter) for prompt in prompts]
+        self.waiting += sequences
+        return sequences
+
+    def abort(self, sequences: Iterable[RunningSequence]) -> None:
+        """Abort sequences; their computed KV cache stays."""
+        for sequence in sequences:
+            if sequence in self.waiting:
+                self.waiting.remove(sequence)
+            if sequence.slot >= 0 and self.running[sequence.slot] is sequence:
+                self._free_slot(sequence)
+
+    def pending_by_adapter(self) -> Counter[str | None]:
+        """Count the unfinished sequences of each adapter."""
+        return Counter(sequence.adapter for sequence in self.pending)
+
+    @torch.inference_mode()
+    def step(
+        self, adapters: set[str | None], before_forward: Callable[[list[tuple[str | None, int]]], None] | None = None
+    ) -> list[RunningSequence]:
+        """Run one forward for the sequences of these adapters; return those that got a token.
+
+        Args:
+            adapters: Adapters of this step.
+            before_forward: Called with (adapter, number of tokens) of each block of the forward, in order.
+        """
+        self._admit_waiting(adapters)
+        self._compact_slots()
+        blocks = self._schedule_tokens(adapters)
+        if before_forward is not None:
+            before_forward([(sequence.adapter, count) for sequence, count in blocks])
+        hidden_BH = forward_tokens(self.model, self.kv, [(sequence.slot, count) for sequence, count in blocks])
+        self.num_forward_tokens += sum(count for _, count in blocks)
+        slots = [sequence.slot for sequence, _ in blocks]
+        ready = [i for i, slot in enumerate(slots) if self.kv.num_computed[slot] == self.kv.num_tokens[slot]]
+        sequences = [blocks[i][0] for i in ready]
+        self._sample(sequences, hidden_BH[ready] if len(ready) < len(blocks) else hidden_BH)
+        return sequences
+
+    # -- slots -------------------------------------------------------------------------------------------------
+    def _adapter_id(self, adapter: str | None) -> int:
+        """Return the id of this adapter version in the KV cache."""
+        if adapter not in self._adapter_ids:
+            self._num_adapter_ids += 1
+            self._adapter_ids[adapter] = self._num_adapter_ids
+        return self._adapter_ids[adapter]
+
+    def _admit_waiting(self, adapters: set[str | None]) -> None:
+        """Assign a slot to each waiting sequence that need not wait for a shared prefix."""
+        joining = [sequence for sequence in self.waiting if sequence.adapter in adapters]
+        if not joining:
+            return
+        slots = list(zip(self.running, self.keys, strict=True))
+        num_used = sum(sequence is not None or bool(key) for sequence, key in slots)
+        idle = {key for sequence, key in slots if key and sequence is None}
+        num_continued = len(idle & {sequence.prompt.cache_key for sequence in joining})
+        longest = max(len(sequence.prompt.token_ids) + sequence.sampling.max_new_tokens for sequence in joining)
+        self.kv.reserve(num_used + len(joining) - num_continued, longest)
+        num_new = self.kv.num_slots - len(self.running)
+        self.running += [None] * num_new
+        self.keys += [""] * num_new
+        admitted = {sequence for sequence in joining if self._assign_slot(sequence)}
+        self.waiting = [sequence for sequence in self.waiting if sequence not in admitted]
+
+    def _assign_slot(self, sequence: RunningSequence) -> bool:
+        """Assign a slot; False to wait until another sequence has prefilled the shared prefix."""
+        tokens, adapter_id = sequence.prompt.token_ids, self._adapter_id(sequence.adapter)
+        common = np.minimum(self.kv.common_prefix_lengths(tokens, adapter_id), len(tokens) - 1)
+        computed = np.minimum(common, self.kv.num_computed)
+        key = sequence.prompt.cache_key
+        idle = [(slot, k) for slot, k in enumerate(self.keys) if self.running[slot] is None]
+        continued = next((slot for slot, k in idle if key and k == key), None)
+        source = int(computed.argmax())
+        if continued is not None and computed[continued] == computed[source]:
+            source = continued
+        if int(common.max()) - int(computed[source]) >= MIN_SHARED_PREFIX:
+            return False
+        free = [slot for slot, k in idle if not k]
+        if continued is not None:
+            slot = continued
+        else:
+            slot = source if computed[source] and source in free else free[0]
+        self.kv.start_sequence(slot, tokens, adapter_id, source, int(computed[source]))
+        self.keys[slot], self.running[slot], sequence.slot = key, sequence, slot
+        return True
+
+    def _compact_slots(self) -> None:
+        """Compact running slots, because attention covers the whole slot range."""
+        used = [slot for slot, sequence in enumerate(self.running) if sequence is not None]
+        if not used or 4 * (used[-1] + 1) <= 5 * len(used) + 16:
+            return
+        holes = [slot for slot in range(len(used)) if self.running[slot] is None]
+        for hole, slot in zip(holes, reversed(used), strict=False):
+            self.kv.swap(hole, slot)
+            self.keys[hole], self.keys[slot] = self.keys[slot], self.keys[hole]
+            sequence = self.running[slot]
+            assert sequence is not None
+            self.running[hole], self.running[slot], sequence.slot = sequence, None, hole
+
+    def _schedule_tokens(self, adapters: set[str | None]) -> list[tuple[RunningSequence, int]]:
+        """Return the sequences of this step and how many tokens to compute, in slot order."""
+        blocks, left = [], self.max_prefill_tokens
+        for slot, sequence in enumerate(self.running):
+            if sequence is None or sequence.adapter not in adapters:
+                continue
+            uncomputed = int(self.kv.num_tokens[slot] - self.kv.num_computed[slot])
+            count = uncomputed if uncomputed == 1 else min(uncomputed, left)
+            if count:
+                blocks.append((sequence, count))
+                left -= count if uncomputed > 1 else 0
+        return blocks
+
+    def _free_slot(self, sequence: RunningSequence) -> None:
+        """End a sequence in its slot; without `reuse_kv_cache` also free the slot."""
+        slot = sequence.slot
+        self.kv.truncate(slot, int(self.kv.num_computed[slot]) if self.reuse_kv_cache else 0)
+        self.running[slot] = None
+        if not self.reuse_kv_cache:
+            self.keys[slot] = ""
+
+    # -- tokens ------------------------------------------------------------------------------------------------
+    def _sample(self, sequences: Sequence[RunningSequence], hidden_BH: torch.Tensor) -> None:
+        """Sample the next token of each sequence."""
+        groups: dict[tuple[float, float], list[int]] = defaultdict(list)
+        for i, sequence in enumerate(sequences):
+            groups[sequence.sampling.temperature, sequence.sampling.top_p].append(i)
+        for (temperature, top_p), indices in groups.items():
+            for start in range(0, len(indices), LOGITS_CHUNK):
+                chunk = indices[start : start + LOGITS_CHUNK]
+                logits_BV = logprobs.compute_logits(self.model, hidden_BH[chunk])
+                logits_BV = logits_BV / temperature if temperature != 1 else logits_BV
+                logits_BV.index_fill_(1, self.banned, MASK_VALUE)
+                uniform = [sequences[i].uniforms[len(sequences[i].token_ids)] for i in chunk]
+                uniform_B = torch.tensor(uniform, dtype=torch.float64).to(self.device)
+                token_B, logp_B = sample_tokens(logits_BV, uniform_B, top_p)
+                for i, token, logp in zip(chunk, token_B.tolist(), logp_B.tolist(), strict=True):
+                    self._append_token(sequences[i], token, logp)
+
+    def _append_token(self, sequence: RunningSequence, token: int, logp: float) -> None:
+        """Append a token; end the sequence at the end-of-turn token or at `max_new_tokens`."""
+        sequence.token_ids.append(token)
+        sequence.logprobs.append(logp)
+        ended = token == self.eos_token_id
+        if ended or len(sequence.token_ids) == sequence.sampling.max_new_tokens:
+            stop = FinishReason.EOS if ended else FinishReason.LENGTH
+            sequence.generation = Generation(tuple(sequence.token_ids), tuple(sequence.logprobs), stop)
+            self._free_slot(sequence)
+        else:
+            self.kv.append(sequence.slot, token)
+
+
+def sample_tokens(
+    logits_BV: torch.Tensor, uniform_B: torch.Tensor, top_p: float = 1.0
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sample one token per row by inverse transform; return it and its logprob under the full distribution, both [B].
+
+    The result of a row depends only on its logits and its uniform number. The cumulative distribution is computed over
+    blocks of the vocabulary, then within the selected block, both in float64.
+    """
+    p_BV = full_BV = logits_BV.softmax(1)
+    if top_p < 1:
+        sorted_BV, order_BV = p_BV.sort(1, descending=True)
+        nucleus_BV = sorted_BV.cumsum(1) - sorted_BV < top_p
+        p_BV = torch.zeros_like(p_BV).scatter(1, order_BV, sorted_BV * nucleus_BV)
+    rows, size = p_BV.shape
+    padded_BV = torch.nn.functional.pad(p_BV, (0, -size % CDF_BLOCK_SIZE)) if size % CDF_BLOCK_SIZE else p_BV
+    p_BNK = padded_BV.view(rows, -1, CDF_BLOCK_SIZE)
+    mass_BN = p_BNK.sum(2).double()
+    cdf_BN = mass_BN.cumsum(1)
+    target_B1 = uniform_B.to(cdf_BN.dtype).unsqueeze(1) * cdf_BN[:, -1:]
+    block_B1 = _first_above(cdf_BN, target_B1)
+    mass_B1 = mass_BN.gather(1, block_B1)
+    fraction_B1 = (target_B1 - cdf_BN.gather(1, block_B1) + mass_B1) / mass_B1
+    inner_BK = p_BNK[torch.arange(rows, device=p_BNK.device), block_B1.squeeze(1)].double().cumsum(1)
+    offset_B1 = _first_above(inner_BK, fraction_B1 * inner_BK[:, -1:])
+    token_B = (block_B1 * CDF_BLOCK_SIZE + offset_B1).squeeze(1)
+    return token_B, full_BV.gather(1, token_B[:, None]).squeeze(1).log()
+
+
+def _first_above(cdf_BN: torch.Tensor, target_B1: torch.Tensor) -> torch.Tensor:
+    """Return where a cumulative sum first exceeds the target or reaches its end; never an entry without mass."""
+    return torch.minimum(
+        torch.searchsorted(cdf_BN, target_B1, right=True), torch.searchsorted(cdf_BN, cdf_BN[:, -1:].contiguous())
+    )

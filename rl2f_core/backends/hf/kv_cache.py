@@ -1,0 +1,116 @@
+"""KV cache with variable-length slots, and the tokens in each slot.
+
+Position i of a slot is token i of its sequence. A slot keeps its content until it is overwritten, so another prompt
+with the same prefix can continue or copy it. Buffers are allocated ahead and written in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+SPARE_TOKENS = 64
+"""Capacity beyond the required number of tokens."""
+
+
+class KVCache:
+    """Two buffers [slots, kv heads, capacity, head dim] per layer, and the token ids."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._buffers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self.tokens = np.full((0, 0), -1, dtype=np.int64)
+        """Tokens of each slot; those from `num_computed` on have no keys and values yet."""
+        self.num_tokens = np.zeros(0, dtype=np.int64)
+        """Number of tokens in each slot."""
+        self.num_computed = np.zeros(0, dtype=np.int64)
+        """Number of tokens in each slot with keys and values."""
+        self.adapter_ids = np.zeros(0, dtype=np.int64)
+        """Adapter version that computed each slot."""
+
+    @property
+    def num_slots(self) -> int:
+        """Number of slots."""
+        return len(self.num_tokens)
+
+    @property
+    def capacity(self) -> int:
+        """Maximum number of tokens of a slot."""
+        return int(self.tokens.shape[1])
+
+    def reserve(self, slots: int, tokens: int) -> None:
+        """Grow to at least this number of slots and capacity in tokens."""
+        if slots <= self.num_slots and tokens <= self.capacity:
+            return
+        slots = self.num_slots if slots <= self.num_slots else max(slots, self.num_slots * 5 // 4)
+        capacity = self.capacity if tokens <= self.capacity else max(tokens + SPARE_TOKENS, self.capacity * 5 // 4)
+        for layer, (key, value) in self._buffers.items():  # first, because this may run out of memory
+            self._buffers[layer] = (_grow(key, slots, capacity), _grow(value, slots, capacity))
+        num_new = slots - self.num_slots
+        self.tokens = np.pad(self.tokens, ((0, num_new), (0, capacity - self.capacity)), constant_values=-1)
+        self.num_tokens = np.pad(self.num_tokens, (0, num_new))
+        self.num_computed = np.pad(self.num_computed, (0, num_new))
+        self.adapter_ids = np.pad(self.adapter_ids, (0, num_new), constant_values=-1)
+
+    def update(
+        self, layer: int, key_NHD: torch.Tensor, value_NHD: torch.Tensor, slot_N: torch.Tensor, position_N: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Write new keys and values; return the layer's buffers."""
+        if layer not in self._buffers:  # zeros: masked entries are multiplied by 0, which must not give NaN
+            shapes = [(self.num_slots, x.shape[1], self.capacity, x.shape[2]) for x in (key_NHD, value_NHD)]
+            self._buffers[layer] = (key_NHD.new_zeros(shapes[0]), value_NHD.new_zeros(shapes[1]))
+        key, value = self._buffers[layer]
+        key[slot_N, :, position_N] = key_NHD
+        value[slot_N, :, position_N] = value_NHD
+        return key, value
+
+    def common_prefix_lengths(self, tokens: Sequence[int], adapter_id: int) -> np.ndarray:
+        """Return the length of the prefix that each slot shares with `tokens`; 0 for other adapter versions."""
+        width = min(len(tokens), self.capacity)
+        differs = self.tokens[:, :width] != np.asarray(tokens[:width], dtype=np.int64)
+        first = (
+            np.where(differs.any(1), differs.argmax(1), width) if width else np.zeros(self.num_slots, dtype=np.int64)
+        )
+        return np.where(self.adapter_ids == adapter_id, np.minimum(first, self.num_tokens), 0)
+
+    def start_sequence(self, slot: int, tokens: Sequence[int], adapter_id: int, source: int, shared: int) -> None:
+        """Assign a slot to a prompt; copy its first `shared` keys and values from the slot `source`."""
+        if source != slot and shared:
+            for pair in self._buffers.values():
+                for buffer in pair:
+                    buffer[slot, :, :shared] = buffer[source, :, :shared]
+        self.tokens[slot] = -1
+        self.tokens[slot, : len(tokens)] = tokens
+        self.num_tokens[slot], self.num_computed[slot], self.adapter_ids[slot] = len(tokens), shared, adapter_id
+
+    def append(self, slot: int, token: int) -> None:
+        """Append a token without keys and values."""
+        self.tokens[slot, self.num_tokens[slot]] = token
+        self.num_tokens[slot] += 1
+
+    def truncate(self, slot: int, length: int) -> None:
+        """Keep only the first `length` tokens of a slot."""
+        self.tokens[slot, length:] = -1
+        self.num_tokens[slot] = min(self.num_tokens[slot], length)
+        self.num_computed[slot] = min(self.num_computed[slot], length)
+
+    def swap(self, a: int, b: int) -> None:
+        """Swap two slots."""
+        width = int(max(self.num_tokens[a], self.num_tokens[b]))
+        for pair in self._buffers.values():
+            for buffer in pair:
+                copy = buffer[a, :, :width].clone()
+                buffer[a, :, :width] = buffer[b, :, :width]
+                buffer[b, :, :width] = copy
+        for array in (self.tokens, self.num_tokens, self.num_computed, self.adapter_ids):
+            array[[a, b]] = array[[b, a]]
+
+
+def _grow(buffer: torch.Tensor, slots: int, capacity: int) -> torch.Tensor:
+    """Copy a buffer to one with at least this size."""
+    old_slots, heads, old_capacity, dim = buffer.shape
+    grown = buffer.new_zeros(max(slots, old_slots), heads, max(capacity, old_capacity), dim)
+    grown[:old_slots, :, :old_capacity] = buffer
+    return grown

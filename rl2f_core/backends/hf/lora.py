@@ -1,0 +1,129 @@
+"""LoRA adapters in PEFT's format: load them, and merge them into base weights, W + (alpha / r) · B A."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from rl2f_core.backends.base import check_adapter
+from rl2f_core.errors import AdapterError
+
+_PREFIX = "base_model.model."
+_A, _B = ".lora_A.weight", ".lora_B.weight"
+_UNSUPPORTED = ("use_dora", "use_rslora", "rank_pattern", "alpha_pattern", "lora_bias")
+"""Settings of `adapter_config.json` that change the formula."""
+
+
+@dataclass(frozen=True)
+class LoraWeights:
+    """Module name → (A [r, in], B [out, r]) in float32, and the scale."""
+
+    pairs: dict[str, tuple[torch.Tensor, torch.Tensor]]
+    scale: float
+
+    def to(self, device: torch.device) -> LoraWeights:
+        """Copy the weights to a device."""
+        return LoraWeights({name: (a.to(device), b.to(device)) for name, (a, b) in self.pairs.items()}, self.scale)
+
+
+def load_lora(folder: Path, modules: Mapping[str, torch.nn.Linear]) -> LoraWeights:
+    """Load an adapter. Raises `AdapterError` if it is invalid or does not fit the base model's `modules`."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        config = json.loads((folder / "adapter_config.json").read_text())
+        tensors = load_file(folder / "adapter_model.safetensors")
+    except (OSError, ValueError, SafetensorError) as error:
+        raise AdapterError(
+            f"The folder contains no readable LoRA adapter: {error}.",
+            value=str(folder),
+            fix="It needs adapter_config.json and adapter_model.safetensors.",
+        ) from error
+    if not isinstance(config, dict) or config.get("peft_type") != "LORA":
+        raise AdapterError("adapter_config.json describes no LoRA adapter.", value=str(folder), known=["LORA"])
+    rank, alpha = config.get("r"), config.get("lora_alpha")
+    if not isinstance(rank, int) or rank < 1 or not isinstance(alpha, int | float):
+        raise AdapterError(
+            "adapter_config.json has no usable r and lora_alpha.", value={"r": rank, "lora_alpha": alpha}
+        )
+    if unsupported := {key: config[key] for key in _UNSUPPORTED if config.get(key)}:
+        raise AdapterError("Only plain LoRA adapters can be merged.", value=unsupported)
+    pairs: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
+    for key in sorted(tensors):
+        if key.endswith(_B) and key.removesuffix(_B) + _A in tensors:
+            continue
+        if not key.endswith(_A) or key.removesuffix(_A) + _B not in tensors:
+            raise AdapterError(f"The adapter file holds {key}, which is no half of a LoRA pair.", value=str(folder))
+        name = key.removeprefix(_PREFIX).removesuffix(_A)
+        a, b = tensors[key].float(), tensors[key.removesuffix(_A) + _B].float()
+        module = modules.get(name)
+        if not a.shape[0] == b.shape[1] == rank:
+            raise AdapterError(f"The rank of {name} is not the {rank} of adapter_config.json.", value=str(folder))
+        if module is None or tuple(module.weight.shape) != (b.shape[0], a.shape[1]):
+            has = "no such module" if module is None else f"shape {tuple(module.weight.shape)}"
+            raise AdapterError(
+                f"The adapter belongs to another base model: it changes {name} by {b.shape[0]}×{a.shape[1]}, "
+                f"and this model has {has}.",
+                value=str(folder),
+                fix="Load it on the base it was trained on.",
+            )
+        pairs[name] = (a, b)
+    if not pairs:
+        raise AdapterError("The adapter file contains no LoRA weights.", value=str(folder))
+    return LoraWeights(pairs, alpha / rank)
+
+
+class LoraMerger:
+    """Switches a model between its base and merged adapters by replacing weight tensors.
+
+    The merged weights of the last adapter stay in memory, so switching between it and the base is fast.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.modules = {n: m for n, m in model.named_modules() if isinstance(m, torch.nn.Linear)}
+        self.active: str | None = None
+        self._base: dict[str, torch.Tensor] = {}
+        """Base weights of the modules with merged weights."""
+        self._merged: dict[str, dict[str, torch.Tensor]] = {}
+
+    def forget(self, name: str) -> None:
+        """Drop the merged weights of an adapter."""
+        if self.active == name:
+            self._restore()
+        self._merged.pop(name, None)
+
+    @torch.no_grad()
+    def activate(self, name: str | None, adapters: dict[str, LoraWeights]) -> None:
+        """Merge an adapter; None restores the base."""
+        if name == self.active:
+            return
+        check_adapter(name, adapters)
+        self._restore()
+        if name is None:
+            return
+        if name not in self._merged:
+            self._merged.clear()
+            self._merged[name] = {
+                module: self._merge(module, a, b, adapters[name].scale)
+                for module, (a, b) in adapters[name].pairs.items()
+            }
+        for module, merged in self._merged[name].items():
+            weight = self.modules[module].weight
+            self._base[module] = weight.data
+            weight.data = merged
+        self.active = name
+
+    def _merge(self, module: str, a: torch.Tensor, b: torch.Tensor, scale: float) -> torch.Tensor:
+        weight = self.modules[module].weight
+        return (weight.float() + (b @ a) * scale).to(weight.dtype)
+
+    def _restore(self) -> None:
+        for module, base in self._base.items():
+            self.modules[module].weight.data = base
+        self._base.clear()
+        self.active = None

@@ -1,0 +1,56 @@
+"""The local models of a run (student, teachers, judges), each loaded once.
+
+A teacher with the student's base model shares its backend.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rl2f_core import registry
+from rl2f_core.backends.base import Backend
+from rl2f_core.config.model import ModelConfig
+
+
+class ModelPool:
+    """Backends by base model.
+
+    Args:
+        student: The student's backend, or its model, which is then loaded at first use.
+        backend: Config of the backends of all models; None is the student backend's.
+    """
+
+    def __init__(self, student: Backend | ModelConfig, backend: Any = None) -> None:
+        self._backends: dict[ModelConfig, Backend] = {}
+        if isinstance(student, ModelConfig):
+            self._student, self._config = student, backend
+        else:
+            self._student, self._config = student.model_config, student.config if backend is None else backend
+            self._backends[self._student] = student
+        self._adapters: set[tuple[ModelConfig, str]] = set()
+
+    @property
+    def student(self) -> Backend:
+        """The student's backend."""
+        return self.backend()
+
+    def backend(self, model: ModelConfig | None = None) -> Backend:
+        """Return the backend of a base model, loaded at first use; None is the student's."""
+        model = model or self._student
+        if model not in self._backends:
+            self._backends[model] = registry.get("backend", self._config.type)(self._config, model)
+        return self._backends[model]
+
+    def adapter(self, folder: str | None, model: ModelConfig | None = None) -> str | None:
+        """Load an adapter once and return the backend's name for it; None is the base model.
+
+        Raises `AdapterError` if it does not fit.
+        """
+        if folder is None:
+            return None
+        backend, name = self.backend(model), f"folder:{folder}"
+        if (backend.model_config, name) not in self._adapters:
+            backend.load_adapter(name, Path(folder))
+            self._adapters.add((backend.model_config, name))
+        return name

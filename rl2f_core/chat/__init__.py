@@ -1,0 +1,1 @@
+"""Chat templates and tokens: from messages to token ids."""

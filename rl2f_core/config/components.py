@@ -1,0 +1,96 @@
+"""Configuration fields for registered components, selected by `type`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, GetCoreSchemaHandler, GetJsonSchemaHandler, SerializeAsAny
+from pydantic_core import CoreSchema, core_schema
+
+from rl2f_core import registry
+from rl2f_core.config.fields import BaseConfig, ComponentConfig
+
+
+class Component:
+    """Annotation of a field with the config of a registered component."""
+
+    def __init__(self, category: str, *, other_than: str = "", reason: str = "") -> None:
+        """Allow all components of a category.
+
+        Args:
+            category: Category in the registry.
+            other_than: A name that is not allowed.
+            reason: Error message for that name.
+        """
+        self.category = category
+        self.other_than = other_than
+        self.reason = reason
+
+    def validate(self, value: Any) -> Any:
+        """Validate a dict or a bare name as the Config of the registered class."""
+        if isinstance(value, BaseModel):
+            self._check_allowed(getattr(value, "type", None))
+            return value
+        if isinstance(value, str):
+            value = {"type": value}
+        if not isinstance(value, dict) or "type" not in value:
+            raise ValueError(f"needs a `type`; known: {', '.join(self.names())}")
+        value = registry.expand_type(self.category, value)
+        self._check_allowed(value["type"])
+        if value["type"] not in self.names():
+            raise ValueError(f"unknown {self.category} {value['type']!r}; known: {', '.join(self.names())}")
+        return registry.get(self.category, value["type"]).Config.model_validate(value)
+
+    def names(self) -> list[str]:
+        """List the registered names that a configuration may use."""
+        return [name for name in registry.names(self.category) if not self._unavailable_reason(name)]
+
+    def _check_allowed(self, name: Any) -> None:
+        if isinstance(name, str) and name in registry.names(self.category):
+            if reason := self._unavailable_reason(name):
+                raise ValueError(reason)
+
+    def _unavailable_reason(self, name: str) -> str:
+        """Return why a configuration cannot use a component; empty if it can."""
+        if name == self.other_than:
+            return self.reason
+        return str(getattr(registry.get(self.category, name), "unavailable_reason", ""))
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        config = handler.generate_schema(SerializeAsAny[BaseConfig])
+        return core_schema.no_info_before_validator_function(self.validate, config)
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        options = [
+            _inline_definitions(registry.get(self.category, name).Config.model_json_schema()) for name in self.names()
+        ]
+        return {"oneOf": options, "x-component": self.category}
+
+
+EnvironmentConfig = Annotated[ComponentConfig, Component("environment")]
+TeacherConfig = Annotated[ComponentConfig, Component("teacher")]
+LeakDetectorConfig = Annotated[ComponentConfig, Component("leak_detector")]
+BackendConfig = Annotated[ComponentConfig, Component("backend")]
+LLMConfig = Annotated[ComponentConfig, Component("llm")]
+MethodConfig = Annotated[ComponentConfig, Component("method")]
+
+
+def by_name(default: object) -> Any:
+    """Return registered names as the default of a component field; validation replaces them by their configs."""
+    return default
+
+
+def _inline_definitions(schema: dict[str, Any]) -> dict[str, Any]:
+    """Replace all references to `$defs` in a JSON schema by the definitions."""
+    known = schema.pop("$defs", {})
+
+    def walk(node: Any) -> Any:
+        if isinstance(node, list):
+            return [walk(item) for item in node]
+        if not isinstance(node, dict):
+            return node
+        definition = known[node["$ref"].rpartition("/")[2]] if "$ref" in node else {}
+        return {key: walk(value) for key, value in {**definition, **node}.items() if key != "$ref"}
+
+    result: dict[str, Any] = walk(schema)
+    return result

@@ -1,0 +1,50 @@
+"""Configuration of evaluation and preflight."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from rl2f_core.config.fields import BASIC_FIELD, BaseConfig
+
+
+class EvaluationConfig(BaseConfig):
+    """Evaluation of checkpoints on held-out tasks."""
+
+    num_tasks: int = Field(64, ge=1, json_schema_extra=BASIC_FIELD)
+    """Number of tasks."""
+    samples_per_task: int = Field(1, ge=1)
+    """Dialogues per task and condition."""
+    max_turns: int | None = Field(None, ge=1)
+    """Maximum number of turns; None is that of training."""
+    temperature: float | None = Field(None, gt=0)
+    """Sampling temperature; None is that of training."""
+    split: Literal["validation", "test"] = "test"
+    """Split of the tasks."""
+    conditions: tuple[Literal["hints", "no_oracle", "contentless", "resample", "shuffled", "misleading"], ...] = Field(
+        ("hints", "contentless", "resample", "shuffled", "misleading"), min_length=1
+    )
+    """The run's teacher (hints) and controls. no_oracle: a correct attempt does not end the dialogue, and the last
+    attempt counts; for self_critique."""
+    checkpoints: tuple[str, ...] = ("base", "stages")
+    """Checkpoints to evaluate at the end of training: `base`, `stages` (the last of each), or names like `rl2f@20`."""
+    bootstrap_samples: int = Field(2000, ge=100)
+    """Number of samples of the paired bootstrap."""
+    seed: int = 1234
+    """Sampling seed, the same for all checkpoints, so that differences are paired."""
+
+
+class PreflightConfig(BaseConfig):
+    """Check before training whether the run can learn."""
+
+    num_tasks: int = Field(16, ge=1)
+    """Number of tasks for the initial weights."""
+    samples_per_task: int = Field(8, ge=2)
+    """Dialogues per task."""
+    min_parse_rate: float = Field(0.5, ge=0, le=1)
+    """Minimum fraction of first attempts that can be parsed."""
+    min_mixed_rate: float = Field(0.1, ge=0, le=1)
+    """Minimum fraction of mixed groups."""
+    ignore_failure: bool = False
+    """Train although the preflight failed; recorded in the run."""

@@ -1,0 +1,43 @@
+"""Base class of configurations, and the marks of fields for forms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+BASIC_FIELD: dict[str, Any] = {"basic": True}
+"""Field that a form always shows (`Field(..., json_schema_extra=BASIC_FIELD)`); others are collapsed."""
+
+# References: a form restricts these fields to known values.
+MODEL_REF: dict[str, Any] = {"known": "models"}
+"""Name of a model; not a path."""
+RUN_REF: dict[str, Any] = {"known": "runs"}
+"""Run directory; a form accepts the names of the workspace's runs."""
+CHECKPOINT_REF: dict[str, Any] = {"known": "checkpoints"}
+"""Folder of an adapter; a form accepts checkpoints of known runs."""
+DATASET_REF: dict[str, Any] = {"known": "data"}
+"""Dataset: the name of a stage, or a dataset folder in a run of the workspace."""
+ENDPOINT_REF: dict[str, Any] = {"known": "endpoints"}
+"""Address of an endpoint; a form accepts those of this machine and of `RL2F_ENDPOINTS`."""
+FILE_REF: dict[str, Any] = {"known": "files"}
+"""File or folder of this machine; a form accepts none."""
+PROBLEMS_REF: dict[str, Any] = {"known": "problems"}
+"""Set of math problems; a form accepts known names, but no files."""
+PROMPT_REF: dict[str, Any] = {"known": "prompts"}
+"""Prompt template; a form accepts the shipped ones."""
+
+
+class BaseConfig(BaseModel):
+    """Base of all configurations: frozen, without unknown keys, with field docstrings as descriptions."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, validate_default=True, allow_inf_nan=False
+    )
+
+
+class ComponentConfig(BaseConfig):
+    """Base of the configuration of a registered component."""
+
+    type: str = ""
+    """Registered name; subclasses narrow it to a one-value `Literal` with a default."""

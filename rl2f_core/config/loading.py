@@ -1,0 +1,106 @@
+"""Load, validate, override and dump run configurations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from rl2f_core import registry
+from rl2f_core.config.matrix import cell, cells, is_matrix
+from rl2f_core.config.overrides import set_nested
+from rl2f_core.config.run import BaseRun
+from rl2f_core.errors import ConfigError, shorten
+
+
+def parse_config(data: Any) -> BaseRun:
+    """Validate a mapping as the config of its `kind` (default: train). Raises `ConfigError` with all invalid fields."""
+    if not isinstance(data, dict):
+        raise ConfigError("A configuration must be a mapping of keys to values.", value=data)
+    kind = data.get("kind", "train")
+    if not isinstance(kind, str) or kind not in registry.names("run_kind"):
+        raise ConfigError("Unknown run kind.", value=kind, known=registry.names("run_kind"))
+    config_type = registry.get("run_kind", kind).config_class
+    try:
+        return cast(BaseRun, config_type.model_validate(data))
+    except ValidationError as error:
+        raise ConfigError(
+            format_validation_error(error, config_type), fix="`rl2f config schema` lists every field."
+        ) from error
+
+
+def parse_yaml(text: str) -> BaseRun:
+    """Parse the YAML text of a config. Raises `ConfigError` naming each invalid field."""
+    try:
+        data = yaml.safe_load(text)
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
+        raise ConfigError(f"The configuration is not valid YAML: {error}.") from error
+    return parse_config(data)
+
+
+def format_validation_error(error: ValidationError, config_type: type[BaseModel]) -> str:
+    """Format a validation error with the path, message and value of each invalid field."""
+    lines = []
+    for item in error.errors():
+        path = ".".join(str(part) for part in item["loc"]) or "(the whole configuration)"
+        message = item["msg"].removeprefix("Value error, ")
+        if item["type"] == "extra_forbidden":
+            message = f"unknown key{_nearest(str(item['loc'][-1]), item['loc'][:-1], config_type)}"
+        elif item["type"] != "value_error" and not isinstance(item.get("input"), dict):
+            message += f" (got {shorten(repr(item.get('input')), 60)})"
+        lines.append(f"{path}: {message}")
+    return f"The configuration has {len(lines)} error(s): " + "; ".join(lines) + "."
+
+
+def _nearest(key: str, loc: tuple[Any, ...], config_type: type[BaseModel]) -> str:
+    import difflib
+
+    if loc:
+        return ""
+    near = difflib.get_close_matches(key, list(config_type.model_fields), 1)
+    return f", did you mean {near[0]!r}?" if near else f"; known: {', '.join(config_type.model_fields)}"
+
+
+def load_config(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> BaseRun:
+    """Load a YAML file (or `FILE:CELL` of a matrix), apply `a.b=c` overrides, and validate it."""
+    path, chosen = Path(path), ""
+    if not path.exists() and ":" in path.name:
+        file, _, chosen = str(path).rpartition(":")
+        path = Path(file)
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ConfigError("The configuration file does not exist.", value=str(path)) from error
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        raise ConfigError(f"The configuration file cannot be read: {error}.", value=str(path)) from error
+    if not isinstance(data, dict):
+        raise ConfigError("The configuration file contains no mapping.", value=str(path))
+    if is_matrix(data):
+        if not chosen:
+            raise ConfigError("The file contains a matrix of configurations.", value=str(path), known=list(cells(data)),
+                              fix=f"Choose one: {path}:{next(iter(cells(data)))}")  # fmt: skip
+        data = cell(data, chosen)
+    elif chosen:
+        raise ConfigError("The file contains no matrix, so it has no cells.", value=str(path))
+    for override in overrides:
+        data = apply_override(data, override)
+    return parse_config(data)
+
+
+def apply_override(data: dict[str, Any], override: str) -> dict[str, Any]:
+    """Return a copy of `data` with the override `a.b.0.c=value`; the value is parsed as YAML."""
+    dotted, sign, text = override.partition("=")
+    if not sign or not dotted:
+        raise ConfigError("An override has the form a.b=value.", value=override)
+    try:
+        value = yaml.safe_load(text)
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
+        raise ConfigError("The override's value is not YAML.", value=override) from error
+    return set_nested(data, dotted, value, override)
+
+
+def dump_yaml(config: BaseModel) -> str:
+    """Dump a config as YAML with all defaults; `load_config` restores the same config."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=110)

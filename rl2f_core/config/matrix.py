@@ -1,0 +1,70 @@
+"""Matrix of experiments in one file: axes of named changes to a shared configuration.
+
+    matrix:
+      environment:
+        codes: {environment: secret_code}
+        numbers: {environment: guess_number}
+      method:
+        rl2f: {}
+        rlvr: {stages.1.method: rlvr}
+
+A cell combines one change of each axis; its name joins theirs: `codes-rl2f`. Keys are dotted paths, as in overrides.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from itertools import product
+from typing import Any
+
+from rl2f_core.config.overrides import set_nested
+from rl2f_core.errors import ConfigError
+
+KEY = "matrix"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
+
+
+def is_matrix(data: Any) -> bool:
+    """Whether a configuration file contains a matrix."""
+    return isinstance(data, Mapping) and KEY in data
+
+
+def cells(data: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the configurations of a matrix by cell name, the last axis fastest; each is named `<name>-<cell>`.
+
+    Raises `ConfigError` if an axis is invalid or a change has an invalid path.
+    """
+    axes = data[KEY]
+    if not isinstance(axes, Mapping) or not axes:
+        raise ConfigError("`matrix` contains no axes.", value=axes, fix="Write matrix: {axis: {name: {key: value}}}.")
+    for axis, options in axes.items():
+        if not isinstance(options, Mapping) or not options:
+            raise ConfigError(f"The axis {axis!r} of the matrix names no changes.", value=options,
+                              fix="Write it as {name: {key: value}}; {} changes nothing.")  # fmt: skip
+        for name, changes in options.items():
+            if not isinstance(name, str) or not _NAME.fullmatch(name):
+                raise ConfigError(
+                    f"A name on the axis {axis!r} of the matrix has other characters than letters, digits, _ and .",
+                    value=name,
+                )
+            if not isinstance(changes, Mapping):
+                raise ConfigError(f"The change {name!r} on the axis {axis!r} is not a mapping.", value=changes)
+    shared = {key: value for key, value in data.items() if key != KEY}
+    configs = {}
+    for chosen in product(*(options.items() for options in axes.values())):
+        config: Any = shared
+        for _, changes in chosen:
+            for path, value in changes.items():
+                config = set_nested(config, str(path), value)
+        name = "-".join(name for name, _ in chosen)
+        configs[name] = {**config, "name": f"{shared.get('name', 'run')}-{name}"}
+    return configs
+
+
+def cell(data: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return one configuration of a matrix. Raises `ConfigError` listing the cells."""
+    configs = cells(data)
+    if name not in configs:
+        raise ConfigError("The matrix has no such cell.", value=name, known=list(configs))
+    return configs[name]

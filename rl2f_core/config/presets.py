@@ -1,0 +1,75 @@
+"""Presets: the shipped experiments, one per file or per cell of a matrix."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rl2f_core.config.loading import parse_config
+from rl2f_core.config.matrix import cells, is_matrix
+from rl2f_core.config.run import BaseRun
+from rl2f_core.errors import ConfigError
+from rl2f_core.paths import CONFIGS
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A shipped experiment."""
+
+    name: str
+    """The file's name, or `file:cell`."""
+    about: str
+    """Comment at the top of the file."""
+    path: Path
+    text: str
+    """Its YAML text; without a matrix, the content of the file."""
+
+    def config(self) -> BaseRun:
+        """Parse the configuration."""
+        return parse_config(yaml.safe_load(self.text))
+
+
+def presets() -> list[Preset]:
+    """List all presets by file name; the cells of a matrix in order."""
+    return [
+        preset
+        for path in sorted(CONFIGS.rglob("*.yaml"), key=lambda path: path.name)
+        if path.parent.name != "launch"
+        for preset in _of_file(path, path.stat().st_mtime_ns)
+    ]
+
+
+def preset(name: str) -> Preset:
+    """Return a preset by name. Raises `ConfigError` listing the known names."""
+    known = {item.name: item for item in presets()}
+    if name not in known:
+        raise ConfigError("There is no such preset.", value=name, known=list(known))
+    return known[name]
+
+
+@lru_cache(maxsize=128)
+def _of_file(path: Path, changed: int) -> tuple[Preset, ...]:
+    text = path.read_text(encoding="utf-8")
+    about, data = _head(text), yaml.safe_load(text)
+    if not is_matrix(data):
+        return (Preset(path.stem, about, path, text),)
+    return tuple(
+        Preset(f"{path.stem}:{name}", about, path, _yaml(about, config)) for name, config in cells(data).items()
+    )
+
+
+def _yaml(about: str, data: dict[str, Any]) -> str:
+    return f"# {about}\n{yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=110)}"
+
+
+def _head(text: str) -> str:
+    lines = []
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            break
+        lines.append(line.lstrip("# ").strip())
+    return " ".join(lines)

@@ -1,0 +1,47 @@
+"""Configuration of rollouts and rewards."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from rl2f_core.config.fields import BASIC_FIELD, PROMPT_REF, BaseConfig
+
+
+class RolloutConfig(BaseConfig):
+    """How dialogues are generated."""
+
+    max_turns: int = Field(4, ge=1, le=64, json_schema_extra=BASIC_FIELD)
+    """Maximum number of attempts per dialogue, T."""
+    max_new_tokens: int = Field(24, ge=1, json_schema_extra=BASIC_FIELD)
+    """Maximum tokens of one attempt."""
+    temperature: float = Field(1.0, gt=0, le=10)
+    """Sampling temperature; logprobs are taken at this temperature."""
+    top_p: float = Field(1.0, gt=0, le=1)
+    """Nucleus sampling; below 1, training is off-policy."""
+    max_seq_len: int = Field(1024, ge=16)
+    """Maximum tokens of a sequence; the model's limit applies too."""
+    max_concurrent: int = Field(128, ge=1)
+    """Maximum number of concurrent dialogues."""
+    batching: Literal["continuous", "static"] = "continuous"
+    """continuous: a dialogue continues as soon as its attempt is generated, and hints are requested while others
+    continue. static: all attempts are generated before the next ones begin. The dialogues are the same."""
+    prompting: Literal["append", "reprompt"] = "append"
+    """Prompt after a hint. append: the conversation continues. reprompt: a new one-message prompt with the problem, the
+    last attempt and the hint, as in RLTF."""
+    reprompt_template: str = Field("revise", json_schema_extra=PROMPT_REF)
+    """Template of reprompts with `problem`, `attempt` and `hint`: a shipped name, or the path of a `.txt` file."""
+
+
+class RewardConfig(BaseConfig):
+    """Reward of a turn: a sum of named terms, each stored."""
+
+    preset: Literal["binary", "format", "logic_rl"] = Field("binary", json_schema_extra=BASIC_FIELD)
+    """binary 1/0; format 1/0/−0.1; logic_rl 3/−0.5/−1/−3."""
+    progress_weight: float = Field(0.0, ge=0)
+    """Weight of the decrease of the distance to the answer since the last attempt."""
+    repeat_answer_penalty: float = Field(0.0, ge=0)
+    """Penalty for repeating the incorrect answer of the previous attempt."""
+    leak_penalty: float = Field(0.0, ge=0)
+    """Penalty for a turn after a leaking hint."""

@@ -1,0 +1,168 @@
+"""Configuration of a run: settings of all run kinds, and of training.
+
+Unknown keys are errors. The docstring of a field is its help text in forms. A component (environment, teacher, method,
+…) is selected by its `type`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+
+from pydantic import Field, model_validator
+
+from rl2f_core import registry
+from rl2f_core.config.components import BackendConfig, EnvironmentConfig, TeacherConfig, by_name
+from rl2f_core.config.evaluation import EvaluationConfig, PreflightConfig
+from rl2f_core.config.fields import BASIC_FIELD, BaseConfig, ComponentConfig
+from rl2f_core.config.leaks import LeaksConfig
+from rl2f_core.config.model import LoraConfig, ModelConfig, ResourcesConfig
+from rl2f_core.config.rollout import RewardConfig, RolloutConfig
+from rl2f_core.config.stage import ResolvedStage, StageConfig, saves_checkpoint
+from rl2f_core.errors import FieldValueError, located_below
+
+
+class BaseRun(BaseConfig):
+    """Base of the configuration of all run kinds."""
+
+    if TYPE_CHECKING:
+        kind: str
+        """Registered name of the run kind, a literal in each subclass."""
+    name: str = Field("run", pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,99}$", json_schema_extra=BASIC_FIELD)
+    """Display name."""
+    seed: int = Field(0, ge=0, lt=2**31, json_schema_extra=BASIC_FIELD)
+    """Seed of tasks, sampling and initial adapter weights."""
+    model: ModelConfig = Field(default_factory=ModelConfig)
+    """The student's base model."""
+    backend: BackendConfig = Field(by_name("auto"))
+    """Generation backend."""
+    environment: EnvironmentConfig = Field(json_schema_extra=BASIC_FIELD)
+    """Tasks and verifier."""
+    teacher: TeacherConfig = Field(by_name("scripted"), json_schema_extra=BASIC_FIELD)
+    """Source of hints."""
+    leak_detection: LeaksConfig = Field(default_factory=LeaksConfig)
+    """Leak detection."""
+    reward: RewardConfig = Field(default_factory=RewardConfig)
+    """Reward terms."""
+    rollout: RolloutConfig = Field(default_factory=RolloutConfig)
+    """Dialogues."""
+    resources: ResourcesConfig = Field(default_factory=ResourcesConfig)
+    """Resources in a Ray cluster."""
+    evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig)
+    """Evaluation."""
+    lora: LoraConfig = Field(default_factory=LoraConfig)
+    """Adapter."""
+
+    @model_validator(mode="after")
+    def _check_context_length(self) -> BaseRun:
+        if self.rollout.max_seq_len <= self.rollout.max_new_tokens:
+            raise FieldValueError(
+                f"rollout.max_seq_len {self.rollout.max_seq_len} leaves no room for a prompt beside "
+                f"max_new_tokens {self.rollout.max_new_tokens}; raise max_seq_len or lower max_new_tokens",
+                *("rollout", "max_seq_len"),
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_environment(self) -> BaseRun:
+        _check_run(self.environment, self)
+        registry.get("teacher", self.teacher.type).check_environment(self.environment)
+        return self
+
+    @model_validator(mode="after")
+    def _check_no_oracle(self) -> BaseRun:
+        name = self.teacher.type
+        if "no_oracle" in self.evaluation.conditions and not registry.get("teacher", name).handles_correct_attempts:
+            known = [n for n in registry.names("teacher") if registry.get("teacher", n).handles_correct_attempts]
+            raise FieldValueError(
+                f"evaluation.conditions has no_oracle, which needs hints on correct attempts, but teacher {name!r} "
+                f"supports only incorrect ones; possible teachers: {', '.join(known)}",
+                *("evaluation", "conditions"),
+            )
+        return self
+
+
+class RunConfig(BaseRun):
+    """A training run: a list of stages, e.g. sft → rl2f."""
+
+    kind: Literal["train"] = "train"
+    """Run kind."""
+    stages: tuple[StageConfig, ...] = Field(min_length=1)
+    """Stages in order."""
+    preflight: PreflightConfig = Field(default_factory=PreflightConfig)
+    """Check before the first on-policy stage."""
+
+    def loc_of(self, stage: StageConfig, *field: str) -> tuple[str | int, ...]:
+        """Return the location of a field of the stage with this name."""
+        return "stages", [s.name for s in self.stages].index(stage.name), *field
+
+    @model_validator(mode="after")
+    def _check_stages(self) -> RunConfig:
+        seen: list[str] = []
+        for i, stage in enumerate(self.stages):
+            if stage.name in seen or stage.name in ("base", "stages"):
+                raise FieldValueError(
+                    f"stage name {stage.name!r} is taken; stages need unique names other than `base`",
+                    *("stages", i, "name"),
+                )
+            trained = [s.name for s in self.stages if s.name in seen and s.updates_weights]
+            if stage.init_from not in (None, "base", *trained):
+                raise FieldValueError(
+                    f"stage {stage.name!r} starts from {stage.init_from!r}, which is no earlier stage; "
+                    f"known: {', '.join(['base', *trained])}",
+                    *("stages", i, "init_from"),
+                )
+            method = registry.get("method", stage.method.type)
+            if self.rollout.prompting not in method.prompt_modes:
+                raise FieldValueError(
+                    f"stage {stage.name!r}: {stage.method.type} does not support rollout.prompting "
+                    f"{self.rollout.prompting!r}; set rollout.prompting: {method.prompt_modes[0]}",
+                    *("rollout", "prompting"),
+                )
+            with located_below("stages", i):
+                method.check_trainer(stage)
+            if isinstance(stage.method, ChecksStage):
+                for step in stage.breakpoints():
+                    stage.method.check_stage(stage.resolve(step), self)
+            if stage.curriculum is not None:
+                with located_below("stages", i):
+                    stage.curriculum.check(stage.name, self.environment, on_policy=method.on_policy)
+                for level in stage.curriculum.environments(self.environment):
+                    _check_run(level, self)
+            seen.append(stage.name)
+        for name in self.evaluation.checkpoints:
+            if name not in ("base", "stages") and not any(saves_checkpoint(stage, name) for stage in self.stages):
+                raise FieldValueError(
+                    f"evaluation.checkpoints names {name!r}, which no stage saves; "
+                    "known: base, stages, "
+                    f"{', '.join(f'{stage.name}@{stage.steps}' for stage in self.stages if stage.updates_weights)}",
+                    *("evaluation", "checkpoints"),
+                )
+        return self
+
+
+@runtime_checkable
+class ChecksStage(Protocol):
+    """Configuration of a method with requirements on the stage."""
+
+    def check_stage(self, stage: ResolvedStage, run: RunConfig) -> None:
+        """Raise `FieldValueError` if the method cannot train the stage at one of its breakpoints."""
+
+
+class CheckedMethodConfig(ComponentConfig):
+    """Base of method configurations with shared checks."""
+
+    def check_stage(self, stage: ResolvedStage, run: RunConfig) -> None:
+        """Accept every stage."""
+
+
+@runtime_checkable
+class ChecksRun(Protocol):
+    """Configuration of an environment with requirements on the run."""
+
+    def check_run(self, run: BaseRun) -> None:
+        """Raise `FieldValueError` if another field of the run conflicts with the environment."""
+
+
+def _check_run(environment: object, run: BaseRun) -> None:
+    if isinstance(environment, ChecksRun):
+        environment.check_run(run)

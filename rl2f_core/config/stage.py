@@ -1,0 +1,117 @@
+"""Configuration of one training stage."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from rl2f_core import registry
+from rl2f_core.config.components import MethodConfig
+from rl2f_core.config.curriculum import Curriculum
+from rl2f_core.config.fields import BASIC_FIELD, BaseConfig
+from rl2f_core.config.schedules import GroupSize, Rate, Schedule, Temperature, resolve_float, resolve_int
+from rl2f_core.errors import FieldValueError
+
+
+class StageConfig(BaseConfig):
+    """One training stage. The adapter continues from stage to stage; the optimizer starts new."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$", json_schema_extra=BASIC_FIELD)
+    """Unique in the run; checkpoints are named `name@step`."""
+    method: MethodConfig = Field(json_schema_extra=BASIC_FIELD)
+    """The training method."""
+    trainer: Literal["native", "trl"] = "native"
+    """Loss and optimizer. native: this project's. trl: TRL's GRPOTrainer, for the methods that its loss supports (rlvr,
+    rl2f, rltf_grpo, reinforce_pp); dialogues and advantages are the same."""
+    init_from: str | None = None
+    """Initial weights: None for the previous stage's (the base for the first), `base`, or an earlier stage's name."""
+    steps: int = Field(ge=1, json_schema_extra=BASIC_FIELD)
+    """Number of steps, each with `minibatches` optimizer updates per iteration."""
+    tasks_per_step: int = Field(8, ge=1, json_schema_extra=BASIC_FIELD)
+    """Tasks per step."""
+    group_size: GroupSize | Schedule[GroupSize] = Field(8, json_schema_extra=BASIC_FIELD)
+    """Dialogues per task, G; a number or a schedule."""
+    minibatches: int = Field(1, ge=1)
+    """Optimizer updates per iteration over a step's samples; above 1 the later ones are off-policy (clipped)."""
+    num_iterations: int = Field(1, ge=1)
+    """Iterations over each step's samples (μ); above 1 the later ones are off-policy (clipped)."""
+    learning_rate: Rate | Schedule[Rate] = Field(2e-4, json_schema_extra=BASIC_FIELD)
+    """Peak learning rate of AdamW; a number or a schedule."""
+    lr_scheduler_type: Literal["constant", "linear", "cosine"] = "constant"
+    """Decay of the learning rate over the stage; `constant` if `learning_rate` is a schedule."""
+    warmup_steps: int = Field(0, ge=0)
+    """Steps of linear warm-up."""
+    weight_decay: float = Field(0.0, ge=0)
+    """Weight decay of AdamW."""
+    max_grad_norm: float = Field(1.0, gt=0)
+    """Maximum global norm of the gradient."""
+    micro_batch_tokens: int = Field(4096, ge=16)
+    """Tokens of one forward and backward, padding included."""
+    gradient_checkpointing: Literal["auto", "always", "never"] = "auto"
+    """Recompute activations in the backward pass: slower, but far less memory. auto: if a micro-batch does not fit the
+    free memory."""
+    torch_compile: Literal["auto", "always", "never"] = "auto"
+    """Compile the model's blocks with torch.compile: updates are about 20 % faster, after half a minute of compilation.
+    auto: on a CPU in bfloat16, if the stage is long enough to gain time."""
+    max_group_resamples: int = Field(0, ge=0)
+    """Dynamic sampling: maximum number of groups with equal returns that a step samples again."""
+    importance_sampling_clip_max: float | None = Field(None, gt=0)
+    """Truncated importance sampling: weight each sampled token by its learner / sampler probability before the update,
+    at most this (usually 2 to 10). None disables it. Useful if the sampler's logprobs differ, as with vLLM."""
+    ref_model: Literal["base", "stage_start"] = "stage_start"
+    """Reference model of the KL term: the base, or the weights at the start of this stage."""
+    temperature: Temperature | Schedule[Temperature] | None = None
+    """Sampling temperature of this stage; a number or a schedule; None is `rollout.temperature`."""
+    curriculum: Curriculum | None = None
+    """Levels of the environment; None trains on the environment as configured."""
+    save_steps: int = Field(10, ge=1)
+    """Steps between named checkpoints; the last step is always saved."""
+    commit_steps: int = Field(1, ge=1)
+    """Steps between commits, from which a run resumes and after which its events are visible."""
+
+    @model_validator(mode="after")
+    def _check_single_decay(self) -> StageConfig:
+        if isinstance(self.learning_rate, Schedule) and self.lr_scheduler_type != "constant":
+            raise FieldValueError(
+                f"a learning_rate with points conflicts with lr_scheduler_type {self.lr_scheduler_type!r}; "
+                "set lr_scheduler_type: constant, or a plain learning_rate",
+                "learning_rate",
+            )
+        return self
+
+    def resolve(self, step: int) -> ResolvedStage:
+        """Return the stage with the values of its schedules at a 0-based step."""
+        values = dict(self.__dict__)
+        values["group_size"] = resolve_int(self.group_size, step)
+        values["learning_rate"] = resolve_float(self.learning_rate, step)
+        values["temperature"] = None if self.temperature is None else resolve_float(self.temperature, step)
+        return ResolvedStage.model_construct(**values)
+
+    def breakpoints(self) -> list[int]:
+        """Return the steps of all schedule points, and 0; a stage valid at these is valid at all steps."""
+        values = (self.group_size, self.learning_rate, self.temperature)
+        return sorted({0, *(p.step for value in values if isinstance(value, Schedule) for p in value.points)})
+
+    @property
+    def updates_weights(self) -> bool:
+        """Whether it trains and saves checkpoints; otherwise it generates a dataset."""
+        return registry.get("method", self.method.type).updates_weights
+
+
+class ResolvedStage(StageConfig):
+    """A stage with the values of one step."""
+
+    group_size: int
+    learning_rate: float
+    temperature: float | None
+
+
+def saves_checkpoint(stage: StageConfig, checkpoint: str) -> bool:
+    """Whether the stage saves a checkpoint of this name."""
+    name, _, text = checkpoint.rpartition("@")
+    if name != stage.name or not stage.updates_weights or not re.fullmatch("[1-9][0-9]*", text):
+        return False
+    step = int(text)
+    return step == stage.steps or (step < stage.steps and step % stage.save_steps == 0)

@@ -1,0 +1,115 @@
+"""Fork points: turns of stored dialogues, read from a run's event file."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from pydantic import ValidationError
+
+from rl2f_core.errors import DataError
+from rl2f_core.run.directory import RunDir
+from rl2f_core.run.events import DialogueEvent
+from rl2f_core.types import DEMONSTRATION, Dialogue, Hint, Task, Turn
+
+
+@dataclass(frozen=True, slots=True)
+class ForkPoint:
+    """A turn of a stored dialogue."""
+
+    event: str
+    """Id of the dialogue's event."""
+    task: Task
+    dialogue: Dialogue
+    turn: int
+    """0-based; the fork continues after its attempt."""
+    phase: str
+    checkpoint: str | None = None
+    """Checkpoint of an evaluation dialogue."""
+    oracle: bool = True
+    """Whether a correct answer ends the dialogue; see `RolloutEngine.stop_on_correct`."""
+
+    def prefix(self, hint: Hint | None) -> tuple[Turn, ...]:
+        """Return the turns up to this one, with `hint` as its hint and without advantages."""
+        turns = [turn.model_copy(update={"advantage": None}) for turn in self.dialogue.turns[: self.turn + 1]]
+        turns[-1] = turns[-1].model_copy(update={"hint": hint})
+        return tuple(turns)
+
+
+def fork_point_at(event: DialogueEvent, turn: int) -> ForkPoint:
+    """Return the fork point at a 0-based turn. Raises `DataError` if missing, or if a correct attempt ended it."""
+    turns = event.dialogue.turns
+    if not 0 <= turn < len(turns):
+        raise DataError("The dialogue has no such turn.", value=turn + 1, known=[str(t.index + 1) for t in turns])
+    if turns[turn].verdict.correct and turns[turn].hint is None:
+        raise DataError("The attempt of this turn is correct, so it has no hint.", value=turn + 1,
+                        known=[str(t.index + 1) for t in turns if not t.verdict.correct or t.hint is not None],
+                        fix="Fork at an incorrect attempt.")  # fmt: skip
+    oracle = event.condition != "no_oracle"
+    return ForkPoint(event.id, event.task, event.dialogue, turn, event.phase, event.checkpoint, oracle)
+
+
+def find_dialogue(run_dir: RunDir, event: str) -> DialogueEvent:
+    """Return the dialogue with an event id. Raises `DataError` if the run has none."""
+    needle = json.dumps(event, ensure_ascii=False).encode()
+    for candidate in _dialogues(run_dir, needle):
+        if candidate.id == event:
+            return candidate
+    raise DataError("The run has no such dialogue.", value=event, fix=f"`rl2f replay {run_dir.path}` lists them.")
+
+
+def hinted_turns(run_dir: RunDir, phase: str, checkpoint: str | None = None) -> list[ForkPoint]:
+    """Return all turns of a run with a hint, in order, without demonstrations.
+
+    Args:
+        run_dir: The source run.
+        phase: `evaluation` (only the condition `hints`) or `train`.
+        checkpoint: Only dialogues of this checkpoint; None for any.
+    """
+    needle = f'"phase":"{phase}"'.encode()
+    points: list[ForkPoint] = []
+    seen: set[str] = set()
+    for event in _dialogues(run_dir, needle):
+        if (
+            event.phase != phase
+            or event.condition not in (None, "hints")
+            or event.id in seen
+            or event.dialogue.policy == DEMONSTRATION
+            or (checkpoint is not None and event.checkpoint != checkpoint)
+        ):
+            continue
+        seen.add(event.id)
+        points += [
+            fork_point_at(event, turn.index)
+            for turn in event.dialogue.turns
+            if turn.hint is not None and not turn.verdict.correct and turn.hint.error is None
+            and not (turn.hint.leak is not None and turn.hint.leak.action == "drop")
+        ]  # fmt: skip
+    return points
+
+
+def sample_fork_points(origins: Iterable[ForkPoint], count: int, seed: int) -> list[ForkPoint]:
+    """Return a uniform sample of at most `count` fork points, in their order."""
+    listed = list(origins)
+    if len(listed) <= count:
+        return listed
+    chosen = random.Random(f"hints/{seed}").sample(range(len(listed)), count)
+    return [listed[i] for i in sorted(chosen)]
+
+
+def _dialogues(run_dir: RunDir, needle: bytes) -> Iterator[DialogueEvent]:
+    """Yield the dialogue events whose line contains `needle`; other lines are not parsed, invalid ones skipped."""
+    try:
+        file = open(run_dir.events_path, "rb")
+    except OSError as error:
+        raise DataError("The run has no event file.", value=str(run_dir.events_path)) from error
+    with file:
+        for line in file:
+            if needle not in line or not line.endswith(b"\n"):
+                continue
+            try:
+                yield DialogueEvent.model_validate_json(line)
+            except ValidationError:
+                continue

@@ -1,0 +1,1 @@
+"""Stored datasets: written by `distill` stages, read by `sft` stages."""

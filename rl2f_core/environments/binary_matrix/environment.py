@@ -1,0 +1,318 @@
+"""`binary_matrix`: in a matrix of 0 and 1, the distance of each cell to the nearest 0.
+
+The task family is that of RLTF (arXiv 2602.02482): n×n cells, n from 3 to 5, each 0 with probability 0.25, steps up,
+down, left and right. In RLTF, 97 of 200 test matrices are training matrices and answers pass through `eval` unchecked.
+Here the splits are disjoint, and an answer is n rows of n digits.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from rl2f_core.config.fields import BASIC_FIELD, ComponentConfig
+from rl2f_core.environments.base import new_task, sample_task, wrap_answer
+from rl2f_core.environments.binary_matrix.stated_cells import matrices_in, stated_cells
+from rl2f_core.environments.capabilities import (
+    Baselines,
+    Demonstrator,
+    LeakVocabulary,
+    MisleadingHints,
+)
+from rl2f_core.errors import DataError, FieldValueError
+from rl2f_core.registry import register
+from rl2f_core.types import ConstantBaseline, Split, Task, TaskData, Verdict
+
+BASELINE_TASKS = 400
+"""Test tasks of the constant baseline: half select the answer, the other half measure it."""
+_DIGITS = "0123456789"
+_ROWS = re.compile(r"[0-9]{2,5}(?:(?: +| ?\r?\n ?|[,;/] ?)[0-9]{2,5}){1,4}")
+_CELLS = re.compile(r"[0-9](?:[ ,]{1,2}[0-9]){1,4}(?: ?[\r\n;/]{1,2} ?[0-9](?:[ ,]{1,2}[0-9]){1,4}){1,4}")
+_LISTS = re.compile(r"\[ ?\[[0-9](?:, ?[0-9]){1,4}\](?:, ?\[[0-9](?:, ?[0-9]){1,4}\]){1,4} ?\]")
+_TRIES = 100_000
+
+
+@register("environment")
+class BinaryMatrix(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
+    """The answer as rows of digits, `010 121 212`; no distance in a matrix of up to 5×5 needs two.
+
+    Matrices without a 0, or without a 1, are left out, and unless `plain` is set those whose every 1 lies beside a 0,
+    because they are their own answer. What remains: 4 of 2×2 (14 with `plain`), 220 of 3×3 (510), 36,874 of 4×4.
+    Splits share no matrix; turned and mirrored copies are other tasks.
+    """
+
+    class Config(ComponentConfig):
+        """Level and seed."""
+
+        type: Literal["binary_matrix"] = "binary_matrix"
+        """Name of the environment."""
+        smallest: int = Field(3, ge=2, le=5, json_schema_extra=BASIC_FIELD)
+        """Rows and columns of the smallest matrix, n."""
+        largest: int = Field(5, ge=2, le=5, json_schema_extra=BASIC_FIELD)
+        """Rows and columns of the largest; every size between is equally frequent."""
+        p_zero: float = Field(0.25, gt=0, lt=1)
+        """How often a cell is 0."""
+        plain: bool = False
+        """Admit matrices that are their own answer. Repeating the problem then scores."""
+        seed: int = 0
+        """Fixes the stream of tasks."""
+
+        @model_validator(mode="after")
+        def _is_possible(self) -> BinaryMatrix.Config:
+            if self.smallest > self.largest:
+                raise FieldValueError(f"smallest is {self.smallest} but largest only {self.largest}", "smallest")
+            if self.smallest == 2 and not self.plain:
+                raise FieldValueError("of 2×2 only four matrices are not their own answer: set plain to true", "plain")
+            return self
+
+    config: Config
+
+    # -- tasks -------------------------------------------------------------------------------------------------
+    def task(self, split: Split, index: int) -> Task:
+        return sample_task(self, split, index, self.config.seed, self._make)
+
+    def _make(self, rng: random.Random) -> Task:
+        n = rng.randint(self.config.smallest, self.config.largest)
+        for _ in range(_TRIES):
+            rows = ["".join("0" if rng.random() < self.config.p_zero else "1" for _ in range(n)) for _ in range(n)]
+            if is_task(rows, self.config.plain):
+                return self._build(rows)
+        raise DataError(
+            "No matrix of this level was found.",
+            value=self.config.model_dump(),
+            fix="Choose another p_zero, or set plain to true.",
+        )
+
+    def _build(self, rows: Sequence[str]) -> Task:
+        n = len(rows)
+        return new_task(self, f"{n}x{n}", {"rows": list(rows)}, {"answer": " ".join(distances(rows))})
+
+    def canonical(self, task: Task) -> str:
+        """The matrix; rotated copies are other tasks."""
+        return "/".join(task.public["rows"])
+
+    def task_from_gold(self, problem: str, answer: str) -> Task:
+        """Reads the matrix from lines of 0 and 1, with spaces between them or not.
+
+        Raises `DataError` where the problem has no square matrix of 2 to 5 rows with a 0, or where the answer is not
+        its distances.
+        """
+        rows: list[str] = []
+        for line in problem[:10_000].splitlines():
+            cells = line.replace(" ", "")
+            if cells and set(cells) <= {"0", "1"}:
+                rows.append(cells)
+            elif rows:
+                break
+        if not 2 <= len(rows) <= 5 or {len(row) for row in rows} != {len(rows)} or "0" not in "".join(rows):
+            raise DataError(
+                "The problem shows no square matrix with a 0.",
+                value=problem,
+                fix="Write 2 to 5 rows of 0 and 1, one a line, e.g. `0 1 1`.",
+            )
+        task = self._build(rows)
+        if self.parse(task, answer) != self.gold_answer(task):
+            raise DataError(
+                "The gold answer is not the matrix of distances.", value=answer, known=[self.gold_answer(task)]
+            )
+        return task
+
+    # -- student -----------------------------------------------------------------------------------------------
+    def system_prompt(self) -> str:
+        return f"Reply with one digit a cell, row after row, as {wrap_answer('01 12')}."
+
+    def prompt(self, public: TaskData) -> str:
+        cells = "\n".join(" ".join(row) for row in public["rows"])
+        return f"{cells}\nHow many steps is each cell from the nearest 0?"
+
+    # -- verifier ----------------------------------------------------------------------------------------------
+    def parse(self, task: Task, text: str) -> str | None:
+        """n rows of n digits: `010 121 212`, the same on lines or with commas; `0 1 0`, a row a line or with `;`
+        between; `[[0, 1, 0], …]`. Another shape is unparsable. Nothing is evaluated."""
+        text = text.strip(" \t\r\n")
+        if len(text) > 200:
+            return None
+        n = len(task.public["rows"])
+        if _ROWS.fullmatch(text):
+            rows = re.findall("[0-9]+", text)
+        elif _LISTS.fullmatch(text):
+            rows = ["".join(re.findall("[0-9]", row)) for row in text.split("],")]
+        elif _CELLS.fullmatch(text):
+            rows = ["".join(re.findall("[0-9]", row)) for row in re.split(r"[\r\n;/]+", text)]
+        else:
+            return None
+        return " ".join(rows) if len(rows) == n and all(len(row) == n for row in rows) else None
+
+    def score_parsed(self, task: Task, parsed: str) -> Verdict:
+        """Score: the right cells among those that are 1 in the problem and those that were wrongly changed from 0, so
+        that what only stands there earns nothing. Parts: all cells, `row,column` from 1. Distance: 1 − score."""
+        gold, attempt = self.gold_answer(task).split(), parsed.split()
+        places = [(r, c) for r in range(len(gold)) for c in range(len(gold))]
+        right = [(r, c) for r, c in places if attempt[r][c] == gold[r][c]]
+        scored = [(r, c) for r, c in places if gold[r][c] != "0" or attempt[r][c] != "0"]
+        score = sum(attempt[r][c] == gold[r][c] for r, c in scored) / len(scored)
+        wrong = len(places) - len(right)
+        return Verdict(
+            correct=not wrong,
+            score=score,
+            parsed=parsed,
+            detail=f"{wrong} of {len(places)} cells are wrong; the distances are {self.gold_answer(task)}",
+            well_formed=True,
+            distance=1 - score,
+            parts={_cell(r, c): attempt[r][c] for r, c in places},
+            correct_parts=tuple(_cell(r, c) for r, c in right),
+        )
+
+    def is_correct_answer(self, task: Task, answer: str) -> bool:
+        return self.parse(task, answer) == self.gold_answer(task)
+
+    # -- scripted teacher --------------------------------------------------------------------------------------
+    def hint(self, task: Task, attempts: Sequence[Verdict], rng: random.Random) -> str:
+        """The row or the column of the first wrong cell of the last attempt, and which way that cell is wrong."""
+        last = attempts[-1] if attempts else None
+        if last is None or last.parsed is None:
+            n = len(task.public["rows"])
+            return f"Your answer could not be read. Give {n} rows of {n} digits."
+        slip = _first_wrong(last.parsed.split(), self.gold_answer(task).split(), by_row=rng.random() < 0.5)
+        return "Right." if slip is None else _said(*slip)
+
+    def misleading_hint(self, task: Task, attempts: Sequence[Verdict], rng: random.Random) -> str:
+        """Blame a correct row or column, or state the wrong direction, equally often."""
+        last = attempts[-1] if attempts else None
+        n = len(task.public["rows"])
+        if last is None or last.parsed is None:
+            return _said(rng.choice(("row", "column")), rng.randint(1, n), rng.choice(("small", "large")))
+        attempt, gold = last.parsed.split(), self.gold_answer(task).split()
+        fine = [("row", k + 1) for k in range(n) if attempt[k] == gold[k]]
+        fine += [("column", k + 1) for k in range(n) if all(a[k] == b[k] for a, b in zip(attempt, gold, strict=True))]
+        slip = _first_wrong(attempt, gold, by_row=rng.random() < 0.5)
+        if slip is None or (fine and rng.random() < 0.5):
+            return _said(*rng.choice(fine), rng.choice(("small", "large")))
+        line, number, way = slip
+        return _said(line, number, "small" if way == "large" else "large")
+
+    # -- simulated student -------------------------------------------------------------------------------------
+    def simulate_attempt(
+        self, task: Task, attempts: Sequence[Verdict], rng: random.Random, *, follow_hint: bool, correct: bool
+    ) -> str:
+        """First the answer with one to three cells of the 1s one off, or the problem's own matrix.
+
+        With `follow_hint`, the first wrong cell moves one step the way the hint points and all others stay; that may be
+        right. Without, a fresh attempt is drawn, wrong and not the last one.
+        """
+        gold = self.gold_answer(task).split()
+        if correct:
+            return wrap_answer(" ".join(gold))
+        last = attempts[-1] if attempts else None
+        if follow_hint and last is not None and last.parsed is not None:
+            attempt = last.parsed.split()
+            for r, row in enumerate(attempt):
+                for c, digit in enumerate(row):
+                    if digit != gold[r][c]:
+                        moved = int(digit) + (1 if digit < gold[r][c] else -1)
+                        return wrap_answer(
+                            " ".join([*attempt[:r], f"{row[:c]}{moved}{row[c + 1 :]}", *attempt[r + 1 :]])
+                        )
+        scored = [(r, c) for r, row in enumerate(gold) for c, digit in enumerate(row) if digit != "0"]
+        for _ in range(20):
+            cells = [list(row) for row in gold]
+            for r, c in rng.sample(scored, min(len(scored), rng.randint(1, 3))):
+                cells[r][c] = str(int(cells[r][c]) + (1 if cells[r][c] == "1" else rng.choice((-1, 1))))
+            attempt = ["".join(row) for row in cells]
+            if rng.random() < 0.2 and task.public["rows"] != gold:
+                attempt = task.public["rows"]
+            if last is None or last.parsed != " ".join(attempt):
+                return wrap_answer(" ".join(attempt))
+        return wrap_answer(" ".join(row.replace("1", "2") for row in gold))
+
+    def worked_solution(self, task: Task) -> str:
+        """The cells of each distance, starting with the zeros, then the answer."""
+        rows, gold = task.public["rows"], self.gold_answer(task).split()
+        most = max(map(int, "".join(gold)))
+        lines = [f"0s: {' '.join(''.join('0' if x == '0' else '.' for x in row) for row in rows)}."]
+        for far in range(1, most + 1):
+            shown = " ".join("".join(x if int(x) <= far else "." for x in row) for row in gold)
+            lines.append(f"Beside them {far}: {shown}.")
+        return f"{' '.join(lines)} {wrap_answer(' '.join(gold))}"
+
+    # -- reference lines ---------------------------------------------------------------------------------------
+    def constant_baseline(self) -> ConstantBaseline:
+        """The most frequent answer of 200 test tasks, and the share of 200 others it solves. Repeating the problem
+        solves none, or with `plain` the share of matrices that are their own answer."""
+        return _measure_baseline(self.config)
+
+    # -- leak detection ----------------------------------------------------------------------------------------
+    def find_answers(self, task: Task, text: str) -> list[tuple[int, int, str]]:
+        """n² consecutive digits, ignoring marks, brackets, LaTeX and labels such as `row 2:` between them."""
+        return matrices_in(text, len(task.public["rows"]))
+
+    def answer_parts(self, task: Task, parsed: str) -> dict[str, str]:
+        """The cells that the problem asks for; what is 0 there needs no answer."""
+        return {
+            _cell(r, c): parsed.split()[r][c]
+            for r, row in enumerate(task.public["rows"])
+            for c, digit in enumerate(row)
+            if digit != "0"
+        }
+
+    def stated_parts(self, task: Task, text: str) -> list[tuple[int, int, str, str]]:
+        """Statements about cells, rows and columns.
+
+        A weak statement (`is`) that repeats the problem's own value does not count; a strong one (`should be`) does.
+        """
+        rows = task.public["rows"]
+        return [
+            (start, end, _cell(r, c), value)
+            for start, end, r, c, value, strong in stated_cells(text, len(rows))
+            if strong or rows[r][c] != value
+        ]
+
+    def student_parts(self, task: Task, parsed: Sequence[str]) -> set[tuple[str, str]]:
+        """The cells of the last attempt, because there are few distinct distances."""
+        return super().student_parts(task, parsed[-1:])
+
+
+def distances(rows: Sequence[str]) -> list[str]:
+    """The rows of distances to the nearest 0, |Δrow| + |Δcolumn|, without obstacles."""
+    zeros = [(r, c) for r, row in enumerate(rows) for c, digit in enumerate(row) if digit == "0"]
+    return [
+        "".join(str(min(abs(r - a) + abs(c - b) for a, b in zeros)) for c in range(len(row)))
+        for r, row in enumerate(rows)
+    ]
+
+
+def is_task(rows: Sequence[str], plain: bool) -> bool:
+    """Has the matrix a 0 and a 1 and, unless `plain`, an answer other than itself?"""
+    digits = set("".join(rows))
+    return digits == {"0", "1"} and (plain or distances(rows) != list(rows))
+
+
+def _cell(row: int, column: int) -> str:
+    return f"{row + 1},{column + 1}"
+
+
+def _first_wrong(attempt: Sequence[str], gold: Sequence[str], by_row: bool) -> tuple[str, int, str] | None:
+    """The line of the first wrong cell, its number, and how the first wrong cell of that line is wrong."""
+    wrong = next(((r, c) for r in range(len(gold)) for c in range(len(gold)) if attempt[r][c] != gold[r][c]), None)
+    if wrong is None:
+        return None
+    r, c = wrong
+    return "row" if by_row else "column", (r if by_row else c) + 1, "large" if attempt[r][c] > gold[r][c] else "small"
+
+
+def _said(line: str, number: int, way: str) -> str:
+    return f"The first wrong value in {line} {number} is too {way}."
+
+
+@lru_cache(maxsize=32)
+def _measure_baseline(config: BinaryMatrix.Config) -> ConstantBaseline:
+    environment, half = BinaryMatrix(config), BASELINE_TASKS // 2
+    answers = [environment.gold_answer(environment.task("test", index)) for index in range(BASELINE_TASKS)]
+    best = min(Counter(answers[:half]).items(), key=lambda item: (-item[1], item[0]))[0]
+    return ConstantBaseline(best, answers[half:].count(best) / half)

@@ -1,0 +1,299 @@
+"""Runs of directions in a text, however they are written: `R R D`, `twice right, then down`, `→→↓`, `(1,1), (1,2)`."""
+
+# ruff: noqa: E501 (a pattern or a phrasing is read in one piece)
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+from rl2f_core.text.tokens import by_word, cached, split_words
+
+_ARROWS = {
+    arrow: letter
+    for letter, arrows in {"U": "↑⬆⇧⇑▲👆", "D": "↓⬇⇩⇓▼👇", "L": "←⬅⇦⇐◀👈", "R": "→➡⇨⇒▶👉"}.items()
+    for arrow in arrows
+}
+_WORDS = {
+    word + ending: letter
+    for word, letter in zip("up down left right north south west east".split(), "UDLRUDLR", strict=True)
+    for ending in ("", "ward", "wards")
+}
+DIRECTIONS = frozenset(_WORDS)
+_POINTS = frozenset(word for word in _WORDS if word[0] in "nsew")
+_LETTERS = {"U": "U", "D": "D", "L": "L", "R": "R"}
+_COMPASS = {"N": "U", "S": "D", "W": "L", "E": "R"}
+_COUNTS = by_word("one|once|another;two|twice|double;three|thrice|triple;four;five;six;seven;eight;nine")
+_FILL = frozenset(
+    "then and go goes going move moves moving step steps stepping to the a an next after that finally lastly first followed by cell cells "
+    "square squares time times once more you walk walking turn turning head heading take x for in further straight keep now afterwards again "
+    "field fields tile tiles block blocks it it's but second third fourth last i we let's please just simply".split()
+)
+_MARKS = frozenset(",;:-–—>()[]{}'\"`./|~*&+×·=!\\$“”‘’")
+_TOKEN = re.compile(r"[A-Za-z]+(?:'[a-z]+)?|\d+|\.\.\.+|…|[^\sA-Za-z\d]")
+_SPELLED = re.compile(r"(?:[UDLR]+|[NESW]+|[udlr]{3,}|[nesw]{4,})")
+_NOT_WORDS = frozenset("dull lull sewn seen senses sews wees ewes news were".split())
+_ADJECTIVE_AFTER = frozenset(
+    "is are was were been not all quite seems seem looks look so half almost got get partly mostly still absolutely you're that's it's yes "
+    "exactly they're isn't aren't wasn't stay these your".split()
+)
+_NOUN_AFTER = frozenset(
+    "answer way path track direction directions order idea one now away here there so before after thing number length place edge side column "
+    "half hand neighbour neighbor of lines approach place spirit moves steps until though but except up".split()
+)
+_LEFT_AFTER = frozenset(
+    "is are was have has had nothing you we walk moves steps what's much be it path cells way he she they attempt".split()
+)
+_LEFT_BEFORE = frozenset("edge side column half hand over out of to behind the it undone open a when".split())
+_UP_AFTER = frozenset(
+    "end ends ended ending look looks give gave giving set mix mixed come came pick make makes add adds adding open opens catch mess sum wind winds speed held keep".split()
+)
+_DOWN_AFTER = frozenset(
+    "write wrote written writing slow slowing break breaking note narrow cut put calm count jot let scale upside".split()
+)
+_MODAL = re.compile(r"\b(?:should|must|has to|needs to|ought to|have to)$")
+_STEP = re.compile(r"\b(?:step|move|first|second|third|fourth|fifth|sixth|last|next|one|it|\d)\b")
+_CELL = re.compile(
+    r"[(\[]\s?(\d{1,2})\s?[,;]\s?(\d{1,2})\s?[)\]]|\brow\s(\d{1,2}),?\s(?:and\s)?col(?:umn)?\s(\d{1,2})\b|\br(\d{1,2})c(\d{1,2})\b",
+    re.IGNORECASE,
+)
+_BETWEEN_CELLS = re.compile(
+    r"(?:[\s,;:.>→\-–=]|\b(?:then|to|and|next|finally|the|cell|on|from|via|through|over|in)\b){0,12}", re.IGNORECASE
+)
+_CAPITALS = re.compile(r"\b(?:[UDLR]{1,60}|[NESW]{2,60}|[NEW]|[udlr]{3,60}|[nesw]{4,60}|\d?[UDLR](?:\d[UDLR])*\d?)\b")
+
+
+_LIST_MARKS = (".", ")", ":")
+_HIT = re.compile(
+    r"\b(?i:up|down|left|right|north|south|east|west)(?:wards?)?\b|[^\x00-\xff]|(?<![A-Za-z])(?:[UDLR]+|[NESW]+|[udlr]{3,}|[nesw]{4,})(?![A-Za-z])"
+)
+"""Positions where a direction may occur."""
+_GAP = 40
+
+
+class Run(NamedTuple):
+    """Directions that follow one another."""
+
+    start: int
+    end: int
+    letters: str
+    """In U, D, L and R."""
+    worded: bool
+    """The first of them is a word such as `right`, which may mean something else."""
+
+
+def may_hold_moves(text: str) -> bool:
+    """Cheap test whether the text may contain a run; False is certain."""
+    return not text.isascii() or not DIRECTIONS.isdisjoint(split_words(text)) or _CAPITALS.search(text) is not None
+
+
+@cached(1024)
+def runs_of(text: str) -> list[Run]:
+    """All runs in a text, in order, none inside another."""
+    return list(_runs(text)) if may_hold_moves(text) else []
+
+
+class _Open:
+    """The run that is being read."""
+
+    def __init__(self, style: str, start: int, worded: bool, counts_first: bool) -> None:
+        self.style, self.start, self.end, self.worded = style, start, start, worded
+        self.letters: list[str] = []
+        self.counts_first = counts_first
+        self.counted = False
+
+    def add(self, letters: str, count: int, end: int) -> None:
+        self.letters += list(letters) * count
+        self.counted = False
+        self.end = end
+
+    def done(self) -> Iterator[Run]:
+        if 0 < len(self.letters) <= 400:
+            yield Run(self.start, self.end, "".join(self.letters), self.worded)
+
+
+def _stretches(text: str) -> Iterator[tuple[int, int]]:
+    """The parts of a text around directions, with what may belong to their runs; nothing else need be read."""
+    start = end = -1
+    for match in _HIT.finditer(text):
+        if start >= 0 and match.start() - end > _GAP:
+            yield start, _edge(text, end + _GAP)
+            start = -1
+        if start < 0:
+            start = max(0, text.rfind(" ", 0, max(0, match.start() - _GAP)) + 1)
+        end = match.end()
+    if start >= 0:
+        yield start, _edge(text, end + _GAP)
+
+
+def _edge(text: str, at: int) -> int:
+    index = text.find(" ", at)
+    return len(text) if index < 0 else index
+
+
+def _runs(text: str) -> Iterator[Run]:
+    for start, end in _stretches(text):
+        yield from _runs_in(text, start, end)
+
+
+def _runs_in(text: str, start: int, end: int) -> Iterator[Run]:
+    tokens = list(_TOKEN.finditer(text, start, end))
+    run: _Open | None = None
+    listed = False  # the run is a list with numbers
+    pending: tuple[int, int] | None = None  # a count that may belong to what follows, and where it starts
+    for i, match in enumerate(tokens):
+        symbol = match[0]
+        low, means = _sorted(symbol)
+        if means is False:
+            continue
+        if means is None:
+            if run is not None:
+                yield from run.done()
+            run = pending = None
+            continue
+        style, letters = _direction(text, tokens, i, symbol, low, run)
+        if letters:
+            if run is not None and run.style != style:
+                yield from run.done()
+                run = None
+            if run is None:
+                listed = i > 1 and tokens[i - 1][0] in _LIST_MARKS and tokens[i - 2][0].isdigit()
+                run = _Open(style, pending[1] if pending else match.start(), style == "word", pending is not None)
+            run.add(letters, pending[0] if pending else 1, match.end())
+            pending = None
+            continue
+        count = _count(text, tokens, i, low, run is None or listed)
+        if count > 0:
+            if run is not None and not run.counts_first and run.letters and not run.counted:
+                run.letters += [run.letters[-1]] * (count - 1)
+                run.counted, run.end = True, match.end()
+            else:
+                pending = (count, match.start())
+            continue
+        if count < 0 or low in _FILL or symbol in _MARKS or symbol in "→⇒➡":
+            if low == "again" and run is not None and not _is_direction_before(tokens, i):
+                run.add(run.letters[-1], 1, match.end())
+            continue
+        if run is not None:
+            yield from run.done()
+        run = pending = None
+    if run is not None:
+        yield from run.done()
+
+
+def _direction(
+    text: str, tokens: list[re.Match[str]], i: int, symbol: str, low: str, run: _Open | None
+) -> tuple[str, str]:
+    """The style and the letters of a token, or two empty texts."""
+    if symbol in _ARROWS:
+        # between letters or words, an arrow is punctuation
+        follows = tokens[i + 1][0] if i + 1 < len(tokens) else ""
+        if (run is not None and run.style != "arrow") or (symbol in "→⇒" and follows[:1].isalnum() and run is None):
+            return "", ""
+        return "arrow", _ARROWS[symbol]
+    if low in _WORDS:
+        return (
+            ("point" if low in _POINTS else "word", _WORDS[low]) if _is_meant(text, tokens, i, low, run) else ("", "")
+        )
+    if symbol == "S" and (run is None or run.style != "compass"):
+        return "", ""
+    return _spelled(symbol)
+
+
+@lru_cache(4096)
+def _sorted(symbol: str) -> tuple[str, bool | None]:
+    """A token in small letters, and whether it may be a direction or a count; None where it is neither, and ends a run
+    because it is no filling either."""
+    low = symbol.lower()
+    known = symbol in _ARROWS or low in _WORDS or low in _COUNTS or low == "again" or low.isdigit()
+    if known or _spelled(symbol)[0]:
+        return low, True
+    return low, False if low in _FILL or symbol in _MARKS else None
+
+
+@lru_cache(4096)
+def _spelled(symbol: str) -> tuple[str, str]:
+    """The style and the letters of a word of nothing but directions, `R` or `RRD`, or two empty texts."""
+    if not _SPELLED.fullmatch(symbol) or symbol.lower() in _NOT_WORDS:
+        return "", ""
+    if set(symbol.upper()) <= set("UDLR"):
+        return "letter", "".join(_LETTERS[x] for x in symbol.upper())
+    return "compass", "".join(_COMPASS[x] for x in symbol.upper())
+
+
+def _is_meant(text: str, tokens: list[re.Match[str]], i: int, low: str, run: _Open | None) -> bool:
+    """Whether the word is a direction here, unlike `that is right`, `two steps left` or `write down`."""
+    before = tokens[i - 1][0].lower() if i else ""
+    after = tokens[i + 1][0].lower() if i + 1 < len(tokens) else ""
+    if run is not None and run.style == "word" and (before in _MARKS or before in _WORDS):
+        return True
+    nearby = [token[0].lower() for token in tokens[i + 1 : i + 4]]
+    if after in (",", "-", "→") and any(word in _WORDS for word in nearby) and "to" not in nearby:
+        return True
+    if before == "be" and low in ("left", "right"):
+        start = tokens[i - 1].start()
+        symbol = text[max(0, start - 60) : start].rstrip().lower()
+        return _MODAL.search(symbol) is not None and _STEP.search(symbol) is not None
+    if low == "right":
+        return (
+            before not in _ADJECTIVE_AFTER
+            and after not in _NOUN_AFTER
+            and not (before == "the" and after.isalpha() and after not in _FILL)
+        )
+    if low == "left":
+        return before not in _LEFT_AFTER and after not in _LEFT_BEFORE
+    if low == "up":
+        return before not in _UP_AFTER and after not in ("to", "with")
+    return low != "down" or (
+        before not in _DOWN_AFTER and not (before in ("it", "that", "them", "this") and after in (".", ""))
+    )
+
+
+def _is_direction_before(tokens: list[re.Match[str]], i: int) -> bool:
+    before = tokens[i - 1][0] if i else ""
+    return before.lower() in _WORDS or before in _ARROWS or before in _LETTERS
+
+
+def _count(text: str, tokens: list[re.Match[str]], i: int, low: str, listed: bool) -> int:
+    """The repeat count of a token; −1 for a step number or list number, 0 otherwise."""
+    count = _COUNTS.get(low, 0) or (int(low) if low.isascii() and low.isdigit() and len(low) < 3 else 0)
+    if not count:
+        return 0
+    before = tokens[i - 1][0].lower() if i else ""
+    after = tokens[i + 1] if i + 1 < len(tokens) else None
+    if before in ("step", "move"):
+        return -1
+    if before in ("row", "column", "steps", "number", "no"):
+        return 0
+    follows = text[after.start() + 1 : after.start() + 2] if after else ""
+    if (
+        listed
+        and low.isdigit()
+        and after is not None
+        and after[0] in _LIST_MARKS
+        and (not follows or follows.isspace())
+        and before not in ("(", "x", "×")
+    ):
+        return -1
+    return count if count < 10 else 0
+
+
+# -- cells -----------------------------------------------------------------------------------------------------------
+def cell_rows(text: str) -> Iterator[tuple[int, int, list[tuple[int, int]]]]:
+    """Rows of two and more pairs such as `(1,1), (1,2)` or `row 1, column 1, then row 1, column 2`."""
+    if not any(map(str.isdigit, text)):
+        return
+    row: list[tuple[int, int]] = []
+    start = end = 0
+    for match in _CELL.finditer(text):
+        first, second = (int(group) for group in match.groups() if group is not None)
+        if row and _BETWEEN_CELLS.fullmatch(text, end, match.start()):
+            row.append((first, second))
+        else:
+            if len(row) > 1:
+                yield start, end, row
+            row, start = [(first, second)], match.start()
+        end = match.end()
+    if len(row) > 1:
+        yield start, end, row

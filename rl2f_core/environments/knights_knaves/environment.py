@@ -1,0 +1,463 @@
+"""`knights_knaves`: who always tells the truth and who always lies, from what 2 to 8 people say about one another.
+
+Every puzzle has exactly one solution, proven over all 2ⁿ assignments (`logic`), and the splits are disjoint up to
+renaming people.  The task family is that of Logic-RL (arXiv 2502.14768) and RLTF (arXiv 2602.02482); the generator,
+the texts and the verifier are our own.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter
+from collections.abc import Sequence
+from functools import lru_cache, partial
+from typing import Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from rl2f_core.config.fields import BASIC_FIELD, ComponentConfig
+from rl2f_core.environments.base import CONTENTLESS, MAX_ATTEMPT_CHARS, assign_split, new_task, sample_task, wrap_answer
+from rl2f_core.environments.capabilities import (
+    Baselines,
+    Demonstrator,
+    LeakVocabulary,
+    Levels,
+    MisleadingHints,
+    Perturbations,
+)
+from rl2f_core.environments.knights_knaves import logic as logic
+from rl2f_core.environments.knights_knaves import perturbations as perturb
+from rl2f_core.environments.knights_knaves import text as puzzle_text
+from rl2f_core.environments.knights_knaves.hint_counts import Count, false_count, hint_counts
+from rl2f_core.environments.knights_knaves.stated_roles import full_assignments, stated_roles
+from rl2f_core.environments.knights_knaves.worked_solutions import worked_solution
+from rl2f_core.errors import DataError, FieldValueError
+from rl2f_core.registry import register
+from rl2f_core.types import ConstantBaseline, Split, Task, TaskData, Verdict
+
+BASELINE_TASKS = 4000
+"""Test tasks of the constant baseline: half select the pattern, the other half measure it."""
+MIN_THINK_WORDS = 3
+"""Words for each person that a think block needs, the problem's own lines not counted."""
+_THINK_TAG = re.compile(r"</?think>", re.IGNORECASE)
+_THINK_FIRST = re.compile(r"\s*<think>(.*?)</think>\s*<answer>", re.IGNORECASE | re.DOTALL)
+
+
+@register("environment")
+class KnightsKnaves(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, Levels, Perturbations):
+    """All patterns of roles are equally frequent, and each puzzle has its pattern as the only solution."""
+
+    level_field = "people"
+    level_values = tuple(range(2, logic.MAX_PEOPLE + 1))
+    perturbation_kinds = ("renamed", "reordered", "roles_flipped", "statement_changed")
+
+    class Config(ComponentConfig):
+        """Level, wording and seed."""
+
+        type: Literal["knights_knaves"] = "knights_knaves"
+        """Name of the environment."""
+        people: int = Field(2, ge=2, le=logic.MAX_PEOPLE, json_schema_extra=BASIC_FIELD)
+        """People in a puzzle, n."""
+        fewest: int | None = Field(None, ge=2, le=logic.MAX_PEOPLE)
+        """With it, each puzzle has from so many people up to `people`, all numbers equally often; None is always
+        `people`."""
+        depth: int = Field(2, ge=2, le=3, json_schema_extra=BASIC_FIELD)
+        """Most levels of a statement; a plain `Zoey is a knight` has one. At 2 people and depth 2 there are only 57
+        puzzles up to renaming, which the splits share out; depth 3 has over 20,000."""
+        think: bool = False
+        """Ask for a <think> block before the answer. An attempt whose block is missing, empty, filler or an echo of
+        the problem is then not well-formed, right or not."""
+        roles: tuple[str, str] = ("knight", "knave")
+        """The words for who tells the truth and who lies, in the singular, e.g. `["saint", "sinner"]`."""
+        seed: int = 0
+        """Fixes the stream of tasks."""
+
+        @model_validator(mode="after")
+        def _fewest_is_no_more(self) -> KnightsKnaves.Config:
+            if self.fewest is not None and self.fewest > self.people:
+                raise FieldValueError(f"fewest {self.fewest} is more than people {self.people}", "fewest")
+            return self
+
+        @field_validator("roles")
+        @classmethod
+        def _two_words(cls, roles: tuple[str, str]) -> tuple[str, str]:
+            first, second = roles
+            taken = puzzle_text.GRAMMAR_WORDS | {
+                name.casefold() for name in (*puzzle_text.NAMES, *puzzle_text.EXAMPLE_NAMES)
+            }
+            for role in roles:
+                if not re.fullmatch("[a-z]{2,20}", role) or role in taken:
+                    raise ValueError(
+                        f"a role is one word in small letters that is no name and no grammar, not {role!r}"
+                    )
+            if first == second or first == f"{second}s" or second == f"{first}s":
+                raise ValueError(f"the two roles must differ, not {first!r} and {second!r}")
+            return roles
+
+    config: Config
+
+    # -- tasks -------------------------------------------------------------------------------------------------
+    def task(self, split: Split, index: int) -> Task:
+        """The solution is drawn before the puzzle, so that every split has every pattern of roles equally often."""
+        n, solution = self.drawn(split, index)
+        return sample_task(self, split, index, self.config.seed, partial(self._make, n=n, solution=solution))
+
+    def drawn(self, split: Split, index: int) -> tuple[int, int]:
+        """How many people there are in the task at a position, and who of them is a knight, as bits in order of
+        speaking; no puzzle is made for it."""
+        rng, n = random.Random(f"{self.name}/{self.config.seed}/{split}/{index}/solution"), self.config.people
+        if self.config.fewest is not None:
+            n = rng.randint(self.config.fewest, n)
+        return n, rng.randrange(2**n)
+
+    def _make(self, rng: random.Random, n: int, solution: int) -> Task:
+        roles = self.config.roles
+        puzzle = logic.generate(solution, n, self.config.depth, rng)
+        people = rng.sample(puzzle_text.NAMES, n)
+        text = puzzle_text.render_puzzle(puzzle, people, [rng.randrange(len(puzzle_text.SAYS)) for _ in people], roles)
+        return self._build(text, people, puzzle, _to_roles(people, solution, roles), f"depth {self.config.depth}")
+
+    def _build(self, text: str, people: list[str], puzzle: logic.Puzzle, assigned: dict[str, str], level: str) -> Task:
+        public: TaskData = {"text": text, "people": people, "statements": list(puzzle)}
+        return new_task(self, f"{len(people)} people, {level}", public, {"answer": puzzle_text.normal_form(assigned)})
+
+    def canonical(self, task: Task) -> str:
+        """The puzzle, or the text without parsed statements, up to renaming and reordering people."""
+        puzzle = logic.as_puzzle(task.public["statements"])
+        if puzzle:
+            return logic.canonical_key(puzzle)
+        number = {name.casefold(): f"#{i}" for i, name in enumerate(_by_appearance(task))}
+        return " ".join(
+            number.get(word.casefold(), word.casefold()) for word in re.findall(r"\w+", task.public["text"])
+        )
+
+    def task_from_gold(self, problem: str, answer: str) -> Task:
+        """Reads names and roles from the gold answer, `Owen=knave; Zoey=knight` or `Zoey is a knight, Owen is …`.
+
+        The statements are read where the problem has the form of this environment's own texts and the gold answer
+        solves it; otherwise `public["statements"]` is empty, and hints count wrong people at most.  Raises `DataError`
+        where the answer does not give each of 1 to 8 people one of the two roles.
+        """
+        roles = self.config.roles
+        assigned = puzzle_text.parse_answer(answer, None, roles)
+        if assigned is None or len(assigned) > logic.MAX_PEOPLE:
+            raise DataError(
+                f"The gold answer does not give each of 1 to {logic.MAX_PEOPLE} people one role.",
+                value=answer,
+                known=roles,
+                fix=f"Write it as `{puzzle_text.answer_text(puzzle_text.EXAMPLE_NAMES, self._example())}`.",
+            )
+        read = puzzle_text.parse_puzzle(problem, list(assigned), roles)
+        if read is not None:
+            people, puzzle = read
+            if logic.first_contradicted(puzzle, _to_bits(people, assigned, roles)) is None:
+                return self._build(problem, people, puzzle, assigned, "given")
+        return self._build(problem, list(assigned), (), assigned, "statements not read")
+
+    def perturbations(self, task: Task) -> dict[str, Task]:
+        """Other people's names; another order of speaking; the two role words exchanged throughout, so that here knaves
+        tell the truth; one person's statement replaced, which changes the solution.
+
+        The first three are the same puzzle, so canonical key, split and the solution's pattern stay. The last is
+        another puzzle with one solution, proven: of the task's own split, or of the validation split where the task
+        is of the training split, or (where a tiny space has neither) of any split but the training one.
+        """
+        puzzle, people = logic.as_puzzle(task.public["statements"]), list(task.public["people"])
+        if not puzzle:
+            return {}
+        roles, rng = self._roles(task), random.Random(f"{self.name}/{self.config.seed}/{task.id}/perturbed")
+        says = perturb.says_of(task.public["text"], puzzle, people, roles)
+        solution = self._bits(task, self.gold_answer(task))
+        fresh = rng.sample([name for name in puzzle_text.NAMES if name not in people], len(people))
+        order = rng.sample(range(len(people)), len(people))
+        while order == sorted(order):
+            order = rng.sample(range(len(people)), len(people))
+        turned = sum((solution >> person & 1) << k for k, person in enumerate(order))
+        candidate = {
+            "renamed": self._copy(task, puzzle, fresh, says, roles, solution),
+            "reordered": self._copy(
+                task,
+                perturb.reordered(puzzle, order),
+                [people[i] for i in order],
+                [says[i] for i in order],
+                roles,
+                turned,
+            ),
+            "roles_flipped": self._copy(task, puzzle, people, says, (roles[1], roles[0]), solution),
+        }
+        variant = self._changed(task, puzzle, rng)
+        if variant is not None:
+            candidate["statement_changed"] = self._copy(task, variant[0], people, says, roles, variant[1])
+        return {name: copy.model_copy(update={"id": f"{task.id}/{name}"}) for name, copy in candidate.items()}
+
+    def _copy(
+        self,
+        task: Task,
+        puzzle: logic.Puzzle,
+        people: list[str],
+        says: list[int],
+        roles: puzzle_text.Roles,
+        solution: int,
+    ) -> Task:
+        text = puzzle_text.render_puzzle(puzzle, people, says, roles)
+        candidate = self._build(text, people, puzzle, _to_roles(people, solution, roles), "perturbed")
+        public = candidate.public if roles == self.config.roles else {**candidate.public, "roles": list(roles)}
+        return candidate.model_copy(update={"split": task.split, "level": task.level, "public": public})
+
+    def _changed(self, task: Task, puzzle: logic.Puzzle, rng: random.Random) -> tuple[logic.Puzzle, int] | None:
+        required_split = "validation" if task.split == "train" else task.split
+        spare: list[logic.Puzzle] = []
+
+        def fits(candidate: logic.Puzzle) -> bool:
+            split = assign_split(logic.canonical_key(candidate))
+            if split != "train" and not spare:
+                spare.append(candidate)
+            return split == required_split
+
+        variant = perturb.changed(puzzle, self.config.depth, rng, fits)
+        if variant is None and spare:
+            return spare[0], logic.solutions(spare[0])[0]
+        return variant
+
+    def _roles(self, task: Task) -> puzzle_text.Roles:
+        """The word for who tells the truth and the word for who lies, in this task."""
+        first, second = task.public.get("roles", self.config.roles)
+        return first, second
+
+    # -- student -----------------------------------------------------------------------------------------------
+    def system_prompt(self) -> str:
+        """How to answer, with an example about people who are in no puzzle."""
+        think = "Reason in <think>…</think> first. " if self.config.think else ""
+        example = puzzle_text.answer_text(puzzle_text.EXAMPLE_NAMES, self._example())
+        return f"{think}Give everyone's role, as in {wrap_answer(example)}."
+
+    def _example(self) -> dict[str, str]:
+        return dict(zip(puzzle_text.EXAMPLE_NAMES, self.config.roles, strict=True))
+
+    def prompt(self, public: TaskData) -> str:
+        return public["text"]
+
+    # -- verifier ----------------------------------------------------------------------------------------------
+    def parse(self, task: Task, text: str) -> str | None:
+        """The roles of all people, each exactly once, and nothing else; see `text.parse_answer`."""
+        if len(text) > MAX_ATTEMPT_CHARS:
+            return None
+        assigned = puzzle_text.parse_answer(text, task.public["people"], self.config.roles)
+        return None if assigned is None else puzzle_text.normal_form(assigned)
+
+    def score_parsed(self, task: Task, parsed: str) -> Verdict:
+        """Score: the share of people who are right. Distance: the share who are wrong."""
+        attempted, gold = self._assigned(task, parsed), self._assigned(task, self.gold_answer(task))
+        if not attempted:
+            return Verdict(correct=False, score=0.0, detail="unparsable: not everybody has one role")
+        right = tuple(name for name in task.public["people"] if attempted[name] == gold[name])
+        wrong = [name for name in task.public["people"] if name not in right]
+        share = len(right) / len(gold)
+        return Verdict(
+            correct=not wrong,
+            score=share,
+            parsed=puzzle_text.normal_form(attempted),
+            detail=f"{len(right)} of {len(gold)} people are right" + (f"; wrong: {', '.join(wrong)}" if wrong else ""),
+            well_formed=True,
+            distance=len(wrong) / len(gold),
+            parts={name: attempted[name] for name in task.public["people"]},
+            correct_parts=right,
+        )
+
+    def verify(self, task: Task, attempt: str) -> Verdict:
+        """With `think`, an attempt without reasoning before the answer is not well-formed."""
+        verdict = super().verify(task, attempt)
+        if not self.config.think or not verdict.well_formed:
+            return verdict
+        problem = think_problem(attempt, task.public["text"], task.public["people"])
+        if problem is None:
+            return verdict
+        return verdict.model_copy(update={"well_formed": False, "detail": f"{verdict.detail}; {problem}"})
+
+    def _assigned(self, task: Task, text: str) -> dict[str, str]:
+        return puzzle_text.parse_answer(text, task.public["people"], self.config.roles) or {}
+
+    def _bits(self, task: Task, text: str) -> int:
+        return _to_bits(task.public["people"], self._assigned(task, text), self._roles(task))
+
+    def _tried(self, task: Task, attempts: Sequence[Verdict]) -> list[int]:
+        """The attempts that could be parsed, oldest first."""
+        return [self._bits(task, verdict.parsed) for verdict in attempts if verdict.parsed is not None]
+
+    def worked_solution(self, task: Task) -> str | None:
+        """One supposition about everybody's roles after the other, until all claims fit; see `worked_solutions`.
+
+        None where the statements could not be read.
+        """
+        puzzle, people, roles = logic.as_puzzle(task.public["statements"]), task.public["people"], self.config.roles
+        if not puzzle:
+            return None
+        way = worked_solution(puzzle, people, roles)
+        attempted = wrap_answer(puzzle_text.answer_text(people, self._assigned(task, self.gold_answer(task))))
+        return f"<think>{way}</think>{attempted}" if self.config.think else f"{way} {attempted}"
+
+    # -- scripted teacher --------------------------------------------------------------------------------------
+    def hint(self, task: Task, attempts: Sequence[Verdict], rng: random.Random) -> str:
+        """The first person whose statement contradicts the last attempt, and the number of wrong people.
+
+        The person follows from the problem and the attempt.  The count does not, so its precision leaves at least two
+        untried answers open (`hint_counts`).
+        """
+        if not attempts or attempts[-1].parsed is None:
+            return self._format_hint()
+        tried = self._tried(task, attempts)
+        count_range, _ = hint_counts(len(task.public["people"]), self._bits(task, self.gold_answer(task)), tried)[-1]
+        puzzle = logic.as_puzzle(task.public["statements"])
+        return _hint_text(task, logic.first_contradicted(puzzle, tried[-1]), count_range)
+
+    def misleading_hint(self, task: Task, attempts: Sequence[Verdict], rng: random.Random) -> str:
+        """Name a person whose statement fits the last attempt, with a false count if the true hint has one.
+
+        If no statement fits, name any person with a false count.
+        """
+        people = task.public["people"]
+        if not attempts or attempts[-1].parsed is None:
+            return _hint_text(task, rng.randrange(len(people)), None)
+        puzzle, tried = logic.as_puzzle(task.public["statements"]), self._tried(task, attempts)
+        solution = self._bits(task, self.gold_answer(task))
+        fitting = [i for i in range(len(puzzle)) if logic.fits(puzzle, i, tried[-1])]
+        count_range, groups = hint_counts(len(people), solution, tried)[-1]
+        others = [group for group in groups if group != count_range] if len(groups) > 1 else []
+        count = rng.choice(others) if others else None
+        if not fitting and count is None:
+            count = false_count(len(people), solution, tried[-1], rng)
+        named = rng.choice(fitting or list(range(len(puzzle)))) if puzzle else None
+        return _hint_text(task, named, count)
+
+    def _format_hint(self) -> str:
+        first, second = (puzzle_text.article(role) for role in self.config.roles)
+        return f"Your answer could not be read. Call each person once either {first} or {second}."
+
+    # -- simulated student -------------------------------------------------------------------------------------
+    def simulate_attempt(
+        self, task: Task, attempts: Sequence[Verdict], rng: random.Random, *, follow_hint: bool, correct: bool
+    ) -> str:
+        """First, equally often, one wrong role or any wrong assignment.
+
+        With `follow_hint`, the next attempt is untried and fits the named person's statement and the count; it is
+        correct only if nothing else is left.  Otherwise it is any wrong assignment but the last.
+        """
+        people, roles = task.public["people"], self._roles(task)
+        solution = self._bits(task, self.gold_answer(task))
+        guess = solution if correct else self._guess(task, solution, attempts, rng, follow_hint)
+        attempted = puzzle_text.answer_text(people, _to_roles(people, guess, roles))
+        if not self.config.think:
+            return wrap_answer(attempted)
+        puzzle = logic.as_puzzle(task.public["statements"])
+        checks = [
+            f" Then what {people[i]} says is {'true' if guess >> i & 1 else 'false'}, which fits."
+            for i in range(len(puzzle))
+            if logic.fits(puzzle, i, guess)
+        ]
+        return f"<think>Suppose {attempted}.{''.join(checks)}</think>{wrap_answer(attempted)}"
+
+    def _guess(self, task: Task, solution: int, attempts: Sequence[Verdict], rng: random.Random, follow: bool) -> int:
+        people = range(len(task.public["people"]))
+        wrong = [a for a in range(2 ** len(people)) if a != solution]
+        tried = self._tried(task, attempts)
+        if not tried:
+            return solution ^ 1 << rng.choice(people) if rng.random() < 0.5 else rng.choice(wrong)
+        if not follow:
+            return rng.choice([a for a in wrong if a != tried[-1]] or wrong)
+        options = [a for a in (*wrong, solution) if a not in tried]
+        if attempts[-1].parsed is not None:
+            puzzle = logic.as_puzzle(task.public["statements"])
+            named = logic.first_contradicted(puzzle, tried[-1])
+            count_range, _ = hint_counts(len(people), solution, tried)[-1]
+            low, high = count_range or (0, len(people))
+            options = [
+                a
+                for a in options
+                if (named is None or logic.fits(puzzle, named, a)) and low <= (a ^ tried[-1]).bit_count() <= high
+            ]
+        return rng.choice([a for a in options if a != solution] or options or wrong)
+
+    # -- reference lines ---------------------------------------------------------------------------------------
+    def constant_baseline(self) -> ConstantBaseline:
+        """The best constant pattern of roles in order of speaking, and the share of test tasks it solves.
+
+        Names differ from puzzle to puzzle, so no constant text is right; a pattern is the nearest thing to one.
+        Measured on `BASELINE_TASKS` test tasks: the most frequent pattern of the first half, counted in the second.
+        By construction each pattern has 2⁻ⁿ of the puzzles with n people.
+        """
+        return _measure_baseline(self.config)
+
+    # -- leak detection ----------------------------------------------------------------------------------------
+    def find_answers(self, task: Task, text: str) -> list[tuple[int, int, str]]:
+        """Stretches that give everybody a role, in any wording that `asserted_roles` reads."""
+        return full_assignments(text, task.public["people"], self._roles(task))
+
+    def stated_parts(self, task: Task, text: str) -> list[tuple[int, int, str, str]]:
+        """Roles that a text gives to people."""
+        return stated_roles(text, task.public["people"], self._roles(task))
+
+    def student_parts(self, task: Task, parsed: Sequence[str]) -> set[tuple[str, str]]:
+        """The roles of the last attempt, because there are only two."""
+        return super().student_parts(task, parsed[-1:])
+
+
+def think_problem(attempt: str, problem: str, people: Sequence[str]) -> str | None:
+    """Why the think block of an attempt does not count as reasoning, or None where it does.
+
+    The attempt must be one `<think>…</think>` and the answer block, nothing else.  Without the lines it copies from
+    the problem, the block must name everybody and have at least `MIN_THINK_WORDS` words a person.  This is a floor
+    against empty and filler blocks, not a judgment of the reasoning.
+    """
+    tags = [tag.casefold() for tag in _THINK_TAG.findall(attempt)]
+    match = _THINK_FIRST.match(attempt)
+    if tags != ["<think>", "</think>"] or match is None:
+        return "no single <think> block right before the answer"
+    thought = match.group(1)
+    for line in problem.splitlines():
+        thought = thought.replace(line, " ") if line else thought
+    attempted = [word.casefold() for word in re.findall(r"\w+(?:['’-]\w+)*", thought)]
+    missing = [
+        name
+        for name in people
+        if name.casefold() not in {word.removesuffix("'s").removesuffix("’s") for word in attempted}
+    ]
+    if missing:
+        return f"the <think> block does not speak of {', '.join(missing)}"
+    if len(attempted) < MIN_THINK_WORDS * len(people):
+        return f"the <think> block has only {len(attempted)} words"
+    return None
+
+
+def _to_roles(people: Sequence[str], assignment: int, roles: puzzle_text.Roles) -> dict[str, str]:
+    return {name: roles[0] if assignment >> i & 1 else roles[1] for i, name in enumerate(people)}
+
+
+def _to_bits(people: Sequence[str], assigned: dict[str, str], roles: puzzle_text.Roles) -> int:
+    return sum(1 << i for i, name in enumerate(people) if assigned[name] == roles[0])
+
+
+def _by_appearance(task: Task) -> list[str]:
+    text = task.public["text"].casefold()
+    return sorted(task.public["people"], key=lambda name: (text.find(name.casefold()), name))
+
+
+def _hint_text(task: Task, named: int | None, count: Count | None) -> str:
+    people = task.public["people"]
+    parts = [] if named is None else [f"Your answer does not fit what {people[named]} says."]
+    if count is not None:
+        low, high = count
+        number = str(low) if low == high else f"{low} to {high}"
+        parts.append(f"{number} of {len(people)} people {'is' if high == 1 else 'are'} wrong.")
+    return " ".join(parts) or CONTENTLESS
+
+
+@lru_cache(maxsize=32)
+def _measure_baseline(config: KnightsKnaves.Config) -> ConstantBaseline:
+    environment = KnightsKnaves(config)
+    patterns = [environment.drawn("test", index) for index in range(BASELINE_TASKS)]
+    half = BASELINE_TASKS // 2
+    n, best = min(Counter(patterns[:half]).items(), key=lambda item: (-item[1], item[0]))[0]
+    share = patterns[half:].count((n, best)) / len(patterns[half:])
+    roles = [config.roles[0] if best >> i & 1 else config.roles[1] for i in range(n)]
+    return ConstantBaseline(f"in order of speaking: {', '.join(map(puzzle_text.article, roles))}", share)

@@ -1,0 +1,270 @@
+"""Common base of the math environments: verifier, hints on numbers, simulated student.
+
+Training and evaluation use the same parser. Scripted hints need a numeric gold answer; other answers need an LLM
+teacher with the answer or the solution.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+from rl2f_core.environments.base import MAX_ATTEMPT_CHARS, extract_answer, new_task, wrap_answer
+from rl2f_core.environments.capabilities import (
+    Baselines,
+    Demonstrator,
+    LeakVocabulary,
+    MisleadingHints,
+    most_common_answer,
+)
+from rl2f_core.environments.math.answer_text import canonical, last_boxed, normal, number_text, read_number
+from rl2f_core.environments.math.equivalence import Equivalence, Judge, Pair, too_wordy
+from rl2f_core.errors import DataError, shorten
+from rl2f_core.text.integers import find_integers
+from rl2f_core.text.tokens import cached
+from rl2f_core.types import ConstantBaseline, Task, TaskData, Verdict
+
+NO_NUMBER = "The answer is a number, and no number was found."
+NO_HINT = "That is not the answer. Check each step again."
+FALSE_HINT = "The steps are right; only the way the answer is written is not."
+_BASELINE_TASKS = 200
+_DECIMAL = re.compile(r"(?<![\w.,])[+\-−]?\d+(?:,\d{3})*\.\d+(?![\w]|\.\d)")
+_RATIO = re.compile(r"(?<![\w.,/])[+\-−]?\d{1,20} ?/ ?\d{1,20}(?![\w/]|\.\d)")
+_LATEX = re.compile(
+    r"\$([^$\n]{1,200})\$|\\\(([^\n]{1,200}?)\\\)|\\boxed\s*\{|\\[dt]?frac\s*\{[^{}]{1,40}\}\s*\{[^{}]{1,40}\}"
+)
+_SPELLED = re.compile(r"(?<![\w\\])[A-Za-z0-9(\[\\+\-][\w\\^{}()\[\]+\-*/=.,]{1,80}")
+
+
+class MathEnvironment(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
+    """Problems in words whose answers are numbers or expressions."""
+
+    config: Any
+    """With `time_limit` and `answer_form`; each subclass has its own."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self._judge = Judge(config.time_limit)
+        self._baseline: ConstantBaseline | None = None
+
+    @property
+    def form(self) -> str:
+        """How an answer is marked: tags, boxed, or either."""
+        return str(self.config.answer_form)
+
+    # -- tasks -------------------------------------------------------------------------------------------------
+    def canonical(self, task: Task) -> str:
+        """The problem's words and signs, without case, spacing and punctuation."""
+        return canonical(task.public["problem"])
+
+    def task_from_gold(self, problem: str, answer: str) -> Task:
+        """Accept any problem text. Raises `DataError` if the answer cannot be parsed."""
+        gold = normalize_gold(answer)
+        if gold is None:
+            raise DataError("The gold answer cannot be read.", value=answer, fix="Write it like 132, 3/4 or x^2+1.")
+        return self._task(problem, gold, None, "given")
+
+    def _task(self, problem: str, gold: str, solution: str | None, level: str) -> Task:
+        privileged = {"answer": gold} | ({"solution": solution} if solution else {})
+        return new_task(self, level, {"problem": problem}, privileged)
+
+    # -- student -----------------------------------------------------------------------------------------------
+    def system_prompt(self) -> str:
+        if self.form == "boxed":
+            return r"Think, then end with the answer as \boxed{answer}."
+        return "Think, then end with <answer>answer</answer>."
+
+    def prompt(self, public: TaskData) -> str:
+        return str(public["problem"])
+
+    def worked_solution(self, task: Task) -> str | None:
+        """The solution of the data set, followed by the marked answer; None if it has none."""
+        worked = self.solution(task)
+        return None if worked is None else f"{worked.strip()}\n{self.marked(self.gold_answer(task))}"
+
+    def marked(self, answer: str) -> str:
+        """An answer as a student writes it."""
+        return rf"\boxed{{{answer}}}" if self.form == "boxed" else wrap_answer(answer)
+
+    # -- verifier ----------------------------------------------------------------------------------------------
+    def parse(self, task: Task, text: str) -> str | None:
+        """The normal form of an answer; None if it is empty, prose, or cannot be parsed."""
+        candidate = normal(text)
+        return None if candidate is None or too_wordy(self.gold_answer(task), candidate) else candidate
+
+    def extract(self, attempt: str) -> tuple[str | None, str]:
+        r"""The text in the answer tags or the last `\boxed{…}`, as configured; or None and the reason."""
+        if self.form == "tags":
+            return extract_answer(attempt)
+        if len(attempt) > MAX_ATTEMPT_CHARS:
+            return None, f"unparsable: the attempt is {len(attempt)} characters long"
+        if self.form == "either" and "<answer>" in attempt.lower():
+            inner, problem = extract_answer(attempt)
+            boxed = None if inner is None or r"\boxed" not in inner else last_boxed(inner)[0]
+            return (inner if boxed is None else boxed), problem
+        return last_boxed(attempt)
+
+    def prefetch_verdicts(self, attempts: Sequence[tuple[Task, str]]) -> None:
+        """Compare the answers of a batch in one go, so that `verify` finds them known."""
+        pairs = []
+        for task, attempt in attempts:
+            inner, _ = self.extract(attempt)
+            parsed = None if inner is None else self.parse(task, inner)
+            if parsed is not None:
+                pairs.append(self._pair(task, parsed))
+        self._judge.find(pairs)
+
+    def _pair(self, task: Task, parsed: str) -> Pair:
+        return Pair(self.gold_answer(task), parsed, task.public["problem"])
+
+    def score_parsed(self, task: Task, parsed: str) -> Verdict:
+        """Score 1 or 0. For two numbers the distance is min(1, |answer − gold| / scale), see `scale`."""
+        result: Equivalence = self._judge.find([self._pair(task, parsed)])[0]
+        detail = (
+            "right"
+            if result.right
+            else f"{shorten(parsed, 80)} is wrong ({result.why}): the answer is {self.gold_answer(task)}"
+        )
+        return Verdict(
+            correct=result.right,
+            score=float(result.right),
+            parsed=parsed,
+            well_formed=True,
+            distance=0.0 if result.right else self._distance(task, parsed),
+            detail=detail,
+        )
+
+    def is_correct_answer(self, task: Task, answer: str) -> bool:
+        parsed = self.parse(task, answer)
+        return parsed is not None and self._judge.find([self._pair(task, parsed)])[0].right
+
+    def _distance(self, task: Task, parsed: str) -> float | None:
+        gold, candidate = read_number(self.gold_answer(task)), read_number(parsed)
+        if gold is None or candidate is None:
+            return None
+        return min(1.0, max(float(abs(candidate - gold) / scale(gold)), 1e-9))
+
+    # -- scripted teacher --------------------------------------------------------------------------------------
+    def hint(self, task: Task, attempts: Sequence[Verdict], rng: random.Random) -> str:
+        """`Too low, by a little.`: far means at least a tenth of the scale. Without a number: nothing of the answer."""
+        gold = read_number(self.gold_answer(task))
+        if gold is None:
+            return NO_HINT
+        candidate = _last(attempts)
+        return NO_NUMBER if candidate is None else _side(candidate < gold, abs(candidate - gold) * 10 >= scale(gold))
+
+    def misleading_hint(self, task: Task, attempts: Sequence[Verdict], rng: random.Random) -> str:
+        """The other side and the other distance; for no number, that only the form is wrong."""
+        gold = read_number(self.gold_answer(task))
+        if gold is None:
+            return FALSE_HINT
+        candidate = _last(attempts)
+        if candidate is None:
+            return _side(rng.random() < 0.5, True)
+        return _side(candidate >= gold, abs(candidate - gold) * 10 < scale(gold))
+
+    # -- simulated student -------------------------------------------------------------------------------------
+    def simulate_attempt(
+        self, task: Task, attempts: Sequence[Verdict], rng: random.Random, *, follow_hint: bool, correct: bool
+    ) -> str:
+        """Wrong numbers are close to the answer, on the hinted side if the hint is followed.
+
+        Other wrong answers are the answer with one change.
+        """
+        if correct:
+            return self.marked(self.gold_answer(task))
+        gold = read_number(self.gold_answer(task))
+        if gold is None:
+            return self.marked(self._other(task, attempts, rng))
+        last = _last(attempts)
+        if not follow_hint and last is not None and last != gold and rng.random() < 0.25:
+            return self.marked(number_text(last))
+        tried = {gold} | {n for v in attempts if v.parsed is not None and (n := read_number(v.parsed)) is not None}
+        side = (1 if last < gold else -1) if follow_hint and last is not None else 0
+        start = last if follow_hint and last is not None else gold
+        step = Fraction(1) if gold.denominator == 1 else Fraction(1, gold.denominator)
+        most = max(3, int(scale(gold) / step) // 4)
+        for _ in range(30):
+            value = start + step * rng.randint(1, most) * (side or rng.choice((-1, 1)))
+            if value not in tried:
+                return self.marked(number_text(value))
+        while start in tried:
+            start += step * (side or 1)
+        return self.marked(number_text(start))
+
+    def _other(self, task: Task, attempts: Sequence[Verdict], rng: random.Random) -> str:
+        """A wrong expression: the answer with one digit changed, or with something added."""
+        gold = self.gold_answer(task)
+        places = [m.start() for m in re.finditer(r"[0-9]", gold)]
+        forms = [gold[:i] + rng.choice([d for d in "123456789" if d != gold[i]]) + gold[i + 1 :] for i in places]
+        forms += [f"-({gold})", f"2({gold})", "0", "1", "x"]
+        rng.shuffle(forms)
+        return next(
+            (
+                candidate
+                for candidate in forms
+                if not self.is_correct_answer(task, candidate) and self.parse(task, candidate)
+            ),
+            "y",
+        )
+
+    # -- reference lines ---------------------------------------------------------------------------------------
+    def constant_baseline(self) -> ConstantBaseline:
+        """The most frequent gold answer and its share, over the first 200 different test tasks."""
+        if self._baseline is None:
+            tasks = {self.canonical(t): t for t in (self.task("test", i) for i in range(_BASELINE_TASKS))}
+            best, count = most_common_answer([self.gold_answer(task) for task in tasks.values()])
+            self._baseline = ConstantBaseline(best, count / len(tasks))
+        return self._baseline
+
+    # -- leak detection ----------------------------------------------------------------------------------------
+    def find_answers(self, task: Task, text: str) -> list[tuple[int, int, str]]:
+        """Whole numbers and small expressions, decimals, ratios, and LaTeX that reads as an answer."""
+        number = read_number(self.gold_answer(task)) is not None
+        result = {*number_candidates(text)} if number else set()
+        latex = (_LATEX,) if "$" in text or "\\" in text else ()
+        for pattern in latex if number else (*latex, _SPELLED):
+            for match in pattern.finditer(text):
+                candidate = next((group for group in match.groups() if group), match[0])
+                end = match.end()
+                if candidate.endswith("{"):
+                    inside = last_boxed(text[match.start() : match.start() + 400].split("\n")[0])[0]
+                    candidate, end = inside or "", min(len(text), match.end() + len(inside or "") + 1)
+                form = self.parse(task, candidate.rstrip(".,;:")) if candidate else None
+                if form is not None:
+                    result.add((match.start(), end, form))
+        return sorted(result)
+
+
+def normalize_gold(answer: str) -> str | None:
+    """A gold answer in normal form, or None if it cannot be parsed or is a sentence."""
+    gold = normal(answer)
+    return None if gold is None or too_wordy("", gold) else gold
+
+
+@cached(1024)
+def number_candidates(text: str) -> frozenset[tuple[int, int, str]]:
+    """Whole numbers and small expressions of them, decimals and ratios, with their places and normal forms."""
+    result = {*find_integers(text)}
+    for mark, pattern in ((".", _DECIMAL), ("/", _RATIO)):
+        for match in pattern.finditer(text) if mark in text else ():
+            value = read_number(match[0].replace("−", "-"))
+            if value is not None:
+                result.add((match.start(), match.end(), number_text(value)))
+    return frozenset(result)
+
+
+def scale(gold: Fraction) -> int:
+    """The distance that counts as 1: the power of ten above the answer, at least 10."""
+    return int(10 ** max(1, len(str(abs(int(gold))))))
+
+
+def _side(low: bool, far: bool) -> str:
+    return f"Too {'low' if low else 'high'}, by a {'lot' if far else 'little'}."
+
+
+def _last(attempts: Sequence[Verdict]) -> Fraction | None:
+    return read_number(attempts[-1].parsed) if attempts and attempts[-1].parsed is not None else None

@@ -1,0 +1,50 @@
+"""Which training problems are too close to a test problem: the same normalized text, or a run of words in common.
+
+The n-gram rule is that of GPT-3's appendix C (arXiv 2005.14165), which took n = 13.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from rl2f_core.environments.math.answer_text import canonical
+
+
+class Contamination(NamedTuple):
+    """What a training problem shares with the test problems."""
+
+    same: frozenset[int]
+    """Positions of training problems that are a test problem, up to case, spacing and punctuation."""
+    overlapping: frozenset[int]
+    """Positions of others that share a run of n words with one."""
+
+
+def ngrams(text: str, n: int) -> set[tuple[str, ...]]:
+    """The runs of n words of a problem's normalized text; a shorter text has none."""
+    tokens = canonical(text).split()
+    return {tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1)}
+
+
+def contaminated(train: Sequence[str], test: Iterable[str], n: int = 13) -> Contamination:
+    """The training problems that a test problem gives away.
+
+    Args:
+        train: Training problems.
+        test: Test problems.
+        n: Words in a run; 0 compares whole texts alone.
+    """
+    test = list(test)
+    whole = {canonical(text) for text in test}
+    runs = set().union(*(ngrams(text, n) for text in test)) if n else set()
+    same = {i for i, text in enumerate(train) if canonical(text) in whole}
+    near = {i for i, text in enumerate(train) if i not in same and runs and not runs.isdisjoint(ngrams(text, n))}
+    return Contamination(frozenset(same), frozenset(near))
+
+
+def distinct(problems: Sequence[str]) -> list[int]:
+    """Positions of the first of each problem, in order."""
+    seen: dict[str, int] = {}
+    for i, text in enumerate(problems):
+        seen.setdefault(canonical(text), i)
+    return sorted(seen.values())

@@ -1,0 +1,320 @@
+"""`arithmetic`: a + b, a − b and a x b on numbers with a given count of digits.
+
+The hint says on which side the attempt is, whether it is far off, and which digit (counted from the right) is the
+first wrong one.  A hint helps here but is not needed: a student that can add improves by trying again.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Literal
+
+from pydantic import Field, field_validator
+
+from rl2f_core.config.fields import BASIC_FIELD, ComponentConfig
+from rl2f_core.environments.base import new_task, sample_task, wrap_answer
+from rl2f_core.environments.capabilities import (
+    Baselines,
+    Demonstrator,
+    Levels,
+    MisleadingHints,
+)
+from rl2f_core.environments.numbers.integer_answers import NO_NUMBER, IntegerAnswers, last_number
+from rl2f_core.errors import DataError
+from rl2f_core.registry import register
+from rl2f_core.text.integers import parse_integer
+from rl2f_core.types import ConstantBaseline, Split, Task, TaskData, Verdict
+
+REPEAT = 0.25
+"""How often an imperfect student that ignores the hint gives the very same answer again."""
+PLACES = ("last", "tens", "hundreds", "thousands")
+_PROBLEM = re.compile(r"(?:what is )?([0-9]{1,40}) ?([+\-−x×*]) ?([0-9]{1,40}) ?=? ?\??", re.IGNORECASE)
+_SIGNS = {"+": "+", "-": "-", "−": "-", "x": "x", "X": "x", "×": "x", "*": "x"}
+_ENUMERATED_DIGITS = 3
+_BASELINE_PRODUCTS = 2_000
+
+
+@register("environment")
+class Arithmetic(IntegerAnswers, MisleadingHints, Demonstrator, Baselines, Levels):
+    """Two operands with `digits` digits each (no leading zero, never 0), both drawn evenly; a difference may be
+    negative."""
+
+    level_field = "digits"
+    level_values = (1, 2, 3, 4)
+
+    class Config(ComponentConfig):
+        """Level and seed."""
+
+        type: Literal["arithmetic"] = "arithmetic"
+        """Name of the environment."""
+        operations: tuple[Literal["+", "-", "x"], ...] = Field(("+",), json_schema_extra=BASIC_FIELD)
+        """Operations, drawn evenly."""
+        digits: int = Field(2, ge=1, le=9, json_schema_extra=BASIC_FIELD)
+        """Digits of each operand."""
+        seed: int = 0
+        """Fixes the streams of tasks."""
+
+        @field_validator("operations")
+        @classmethod
+        def _some_and_distinct(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+            if not value or len(set(value)) != len(value):
+                raise ValueError("names at least one operation, each once; known: +, -, x")
+            return value
+
+    config: Config
+
+    # -- tasks -------------------------------------------------------------------------------------------------
+    def task(self, split: Split, index: int) -> Task:
+        return sample_task(self, split, index, self.config.seed, self._make)
+
+    def _make(self, rng: random.Random) -> Task:
+        low, high = _operands(self.config.digits)
+        operation = rng.choice(self.config.operations)
+        a, b = rng.randint(low, high), rng.randint(low, high)
+        public: TaskData = {"a": a, "operation": operation, "b": b}
+        return new_task(
+            self, f"{self.config.digits}-digit {operation}", public, {"answer": str(compute(a, operation, b))}
+        )
+
+    def canonical(self, task: Task) -> str:
+        """The problem with the operands of + and x in order of size; or the text of a word problem."""
+        public = task.public
+        if "problem" in public:
+            return f"words:{' '.join(public['problem'].split())}"
+        a, b = public["a"], public["b"]
+        if public["operation"] in "+x":
+            a, b = sorted((a, b))
+        return f"{a}{public['operation']}{b}"
+
+    def task_from_gold(self, problem: str, answer: str) -> Task:
+        """Reads `What is 47 + 85?` or `47+85`; any other problem is kept as words, since the answer judges alone.
+
+        Raises `DataError` where the answer is no whole number or is not the value of the problem that was read.
+        """
+        gold = parse_integer(answer)
+        if gold is None:
+            raise DataError("The gold answer is no whole number.", value=answer, fix="Write it like 132 or -7.")
+        match = _PROBLEM.fullmatch(" ".join(problem.split()))
+        public: TaskData = {"problem": problem}
+        if match:
+            a, operation, b = int(match[1]), _SIGNS[match[2]], int(match[3])
+            public = {"a": a, "operation": operation, "b": b}
+            if compute(a, operation, b) != gold:
+                raise DataError(f"The gold answer is not the value of {a} {operation} {b}.", value=answer)
+        return new_task(self, "given", public, {"answer": str(gold)})
+
+    # -- student -----------------------------------------------------------------------------------------------
+    def prompt(self, public: TaskData) -> str:
+        if "problem" in public:
+            return public["problem"]
+        return f"What is {public['a']} {public['operation']} {public['b']}?"
+
+    # -- verifier ----------------------------------------------------------------------------------------------
+    def score_parsed(self, task: Task, parsed: str) -> Verdict:
+        """Score 1 or 0. The distance is min(1, |attempt − gold| / scale), see `scale`."""
+        return self.score_distance(task, parsed, scale(task), "answer")
+
+    def worked_solution(self, task: Task) -> str | None:
+        """The number taken apart by its places, e.g. `47 + 85 = 47 + 80 + 5 = 127 + 5 = 132.`; a problem in words has
+        none."""
+        public = task.public
+        if "problem" in public:
+            return None
+        return f"{chain(public['a'], public['operation'], public['b'])}. {wrap_answer(self.gold_answer(task))}"
+
+    # -- scripted teacher --------------------------------------------------------------------------------------
+    def hint(self, task: Task, attempts: Sequence[Verdict], rng: random.Random) -> str:
+        """E.g. `Too low, by a little. The tens digit is wrong.` Far means at least a tenth of the scale and 5.
+
+        The digit named is the first wrong one from the right, and no digit is ever written.
+        """
+        value = last_number(attempts)
+        if value is None:
+            return NO_NUMBER
+        gold = _gold(task)
+        return f"{_side(task, value, value < gold)} {_first_wrong(value, gold)}"
+
+    def misleading_hint(self, task: Task, attempts: Sequence[Verdict], rng: random.Random) -> str:
+        """The other side, and a false word on the digits: one that is right is called wrong, or the other way."""
+        value = last_number(attempts)
+        if value is None:
+            return f"Too {rng.choice(('low', 'high'))}, by a lot. The last digit is wrong."
+        gold = _gold(task)
+        return f"{_side(task, value, value >= gold)} {_false_digit(value, gold)}"
+
+    # -- simulated student -------------------------------------------------------------------------------------
+    def simulate_attempt(
+        self, task: Task, attempts: Sequence[Verdict], rng: random.Random, *, follow_hint: bool, correct: bool
+    ) -> str:
+        """Wrong attempts are slips: a carry lost or added, off by one, one digit changed, the wrong operation.
+
+        With `follow_hint`, the attempt is on the hinted side and new. Otherwise it is an unrelated slip or the last
+        attempt again. It is wrong unless `correct`.
+        """
+        gold = _gold(task)
+        if correct:
+            return wrap_answer(str(gold))
+        last = last_number(attempts)
+        tried = {gold} | {int(v.parsed) for v in attempts if v.parsed is not None}
+        if not follow_hint:
+            again = last is not None and last != gold and rng.random() < REPEAT
+            return wrap_answer(str(last if again else _slip(task, rng)))
+        step = 0 if last is None else 1 if last < gold else -1
+        for _ in range(20):
+            value = _slip(task, rng)
+            if value not in tried and (last is None or (value - last) * step > 0):
+                return wrap_answer(str(value))
+        start = gold if last is None else last
+        step = step or rng.choice((-1, 1))
+        value = start + step * rng.randint(1, max(3, scale(task) // 10))
+        while value in tried:
+            value += step
+        return wrap_answer(str(value))
+
+    # -- reference lines ---------------------------------------------------------------------------------------
+    def constant_baseline(self) -> ConstantBaseline:
+        """The most frequent answer over all tasks of the level (all splits); see `best_constant`."""
+        return best_constant(self.config.operations, self.config.digits)
+
+
+def compute(a: int, operation: str, b: int) -> int:
+    """a + b, a − b or a · b."""
+    return a + b if operation == "+" else a - b if operation == "-" else a * b
+
+
+def chain(a: int, operation: str, b: int) -> str:
+    """a ∘ b worked place by place of b, e.g. `47 - 25 = 47 - 20 - 5 = 27 - 5 = 22`, `12 x 34 = 360 + 48 = 408`."""
+    text = str(abs(b))
+    places = [int(digit) * 10 ** (len(text) - 1 - i) for i, digit in enumerate(text) if digit != "0"] or [0]
+    problem = f"{a} {operation} {b}"
+    lines = [problem]
+    if operation == "x":
+        if len(places) > 1:
+            lines.append(" + ".join(f"{a} x {position}" for position in places))
+        places = [a * position for position in places]
+        a, places, operation = places[0], places[1:], "+"
+    while True:
+        lines.append(f" {operation} ".join(map(str, (a, *places))))
+        if not places:
+            break
+        a, places = compute(a, operation, places[0]), places[1:]
+    return " = ".join(dict.fromkeys(lines))
+
+
+def scale(task: Task) -> int:
+    """The distance that counts as 1: the power of ten above the operands (for x above the product, for a problem in
+    words above the answer)."""
+    public = task.public
+    if "problem" in public:
+        return 10 ** len(str(abs(_gold(task))))
+    a, b = len(str(public["a"])), len(str(public["b"]))
+    return 10 ** (a + b if public["operation"] == "x" else max(a, b))
+
+
+def _operands(digits: int) -> tuple[int, int]:
+    return 10 ** (digits - 1), 10**digits - 1
+
+
+def _gold(task: Task) -> int:
+    return int(task.privileged["answer"])
+
+
+def _side(task: Task, value: int, low: bool) -> str:
+    far = abs(value - _gold(task)) >= max(5, scale(task) // 10)
+    return f"Too {'low' if low else 'high'}, by a {'lot' if far else 'little'}."
+
+
+def _wrong_places(value: int, gold: int) -> list[bool]:
+    """For each decimal place from the right, whether the digits of the two absolute values differ."""
+    a, b = str(abs(value)), str(abs(gold))
+    width = max(len(a), len(b))
+    pairs = zip(reversed(a.zfill(width)), reversed(b.zfill(width)), strict=True)
+    return [x != y for x, y in pairs]
+
+
+def _first_wrong(value: int, gold: int) -> str:
+    if (value < 0) != (gold < 0):
+        return "The sign is wrong."
+    position = _wrong_places(value, gold).index(True)
+    return (
+        f"The {PLACES[position]} digit is wrong."
+        if position < len(PLACES)
+        else "A digit before the last four is wrong."
+    )
+
+
+def _false_digit(value: int, gold: int) -> str:
+    if (value < 0) != (gold < 0):
+        return "The sign is right."
+    wrong = _wrong_places(value, gold)[: len(PLACES)]
+    return f"The {PLACES[wrong.index(False)]} digit is wrong." if False in wrong else "The last digit is right."
+
+
+def _slip(task: Task, rng: random.Random) -> int:
+    """One draw from the error model; never the gold answer."""
+    gold, public = _gold(task), task.public
+    digits = list(str(abs(gold)))
+    kind = rng.choice(("carry", "one", "digit", "operation"))
+    if kind == "carry":
+        return gold + rng.choice((-1, 1)) * 10 ** rng.randint(1, max(1, len(digits) - 1))
+    if kind == "digit":
+        position = rng.randrange(len(digits))
+        digits[position] = rng.choice([d for d in "0123456789" if d != digits[position]])
+        return int("".join(digits)) * (-1 if gold < 0 else 1)
+    if kind == "operation" and "problem" not in public:
+        value = compute(public["a"], "-" if public["operation"] == "+" else "+", public["b"])
+        if value != gold:
+            return value
+    return gold + rng.choice((-1, 1))
+
+
+@lru_cache
+def best_constant(operations: tuple[str, ...], digits: int) -> ConstantBaseline:
+    """The constant answer that solves the largest share of evenly drawn tasks, and that share.
+
+    With n = 9·10^(digits−1) operands of each kind, a sum v has n − |v − (low + high)| pairs and a difference v has
+    n − |v|, so their modes are `low + high` and 0, each with share 1/n. Up to three digits all pairs are counted.
+    Above that, products are larger than any sum and each has fewer pairs than n (it has too few divisors), so one of
+    those two modes is best where + or − is played. Where only x is, the best of 2,000 products drawn with a fixed seed
+    is taken and its pairs are counted exactly: the share is true, and the answer is close to the best.
+    """
+    low, high = _operands(digits)
+    n = high - low + 1
+    if digits <= _ENUMERATED_DIGITS:
+        counts = Counter(
+            compute(a, op, b) for op in operations for a in range(low, high + 1) for b in range(low, high + 1)
+        )
+        best, pairs = min(counts.items(), key=lambda item: (-item[1], abs(item[0]), item[0]))
+    elif "+" in operations or "-" in operations:
+        best, pairs = (low + high if "+" in operations else 0), n
+    else:
+        rng = random.Random(f"floor/{digits}")
+        drawn = [(rng.randint(low, high), rng.randint(low, high)) for _ in range(_BASELINE_PRODUCTS)]
+        pairs, best = max((product_pairs(a, b, low, high), -a * b) for a, b in drawn)
+        best = -best
+    return ConstantBaseline(str(best), pairs / (n * n * len(operations)))
+
+
+def product_pairs(a: int, b: int, low: int, high: int) -> int:
+    """How many ordered pairs (c, d) with low ≤ c, d ≤ high have c · d = a · b."""
+    divisors = {1}
+    for prime, power in (_factors(a) + _factors(b)).items():
+        divisors = {d * prime**k for d in divisors for k in range(power + 1)}
+    return sum(low <= d <= high and low <= a * b // d <= high for d in divisors)
+
+
+def _factors(number: int) -> Counter[int]:
+    factors: Counter[int] = Counter()
+    prime = 2
+    while prime * prime <= number:
+        while number % prime == 0:
+            factors[prime] += 1
+            number //= prime
+        prime += 1
+    if number > 1:
+        factors[number] += 1
+    return factors

@@ -1,0 +1,239 @@
+"""The worker program: one JSON object per line in and out, on private pipes.
+
+The pool starts it as a file, so it imports nothing of this project and never torch.  Its input comes from a model
+and is never evaluated.  During a job the process cannot write a file, start a program or open a socket.  The
+kernel's alarm ends a job after its time limit, even if the parent process is gone.
+
+Jobs: `math` compares two answers with math-verify; `gym` creates entries of a reasoning-gym data set; `score` scores an
+answer with the data set's scorer.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib
+import importlib.abc
+import importlib.machinery
+import json
+import os
+import re
+import resource
+import select
+import signal
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+MEMORY_BYTES = 4 << 30
+"""Limit of the address space."""
+POLL_SECONDS = 5.0
+"""Interval between checks that the parent process is alive."""
+_FORBIDDEN = tuple(
+    "subprocess. os.system os.exec os.fork os.posix_spawn os.spawn os.remove os.rename os.rmdir os.mkdir os.link "
+    "os.symlink os.chmod os.chown os.kill os.truncate socket. shutil. ctypes.dlopen pty. urllib. ftplib. "
+    "smtplib.".split()
+)
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_EXPRESSION = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?|[A-Za-z]+|[+\-*/^(), =\n]|\.[0-9]+)*")
+_NAMES = frozenset("sin cos tan cot sec csc asin acos atan sinh cosh tanh exp log ln sqrt pi E C Abs".split())
+_SYMBOLIC = frozenset(
+    "simple_integration intermediate_integration polynomial_multiplication puzzle24 countdown".split()
+)
+"""Data sets whose scorers pass the answer to sympy's parse_expr, which evaluates it."""
+_EVALUATING = (
+    "algorithmic.string_insertion algorithmic.spiral_matrix algorithmic.binary_matrix algorithmic.number_sorting "
+    "games.n_queens"
+).split()
+"""Modules whose scorers call `eval` on the answer to parse a list."""
+_PLOTTING = re.compile(r"(?:matplotlib|mpl_toolkits)(\.|$)")
+_working = False
+
+
+# -- jobs ----------------------------------------------------------------------------------------------------------
+def equal(gold: str, answer: str) -> bool:
+    """Whether math-verify accepts two LaTeX expressions as equal."""
+    from math_verify import LatexExtractionConfig, parse, verify
+
+    # LaTeX only: the package parses plain expressions with sympy's parse_expr, which evaluates its input
+    config = (LatexExtractionConfig(boxed_match_priority=0),)
+    first, second = (
+        parse(f"$\\boxed{{{text}}}$", config, fallback_mode="no_fallback", parsing_timeout=None)
+        for text in (gold, answer)
+    )
+    return bool(first and second and verify(first, second, timeout_seconds=None))
+
+
+def entries(name: str, settings: dict[str, Any], seed: int, size: int, indices: list[int]) -> list[dict[str, Any]]:
+    """Questions, answers and worked solutions at positions of a data set."""
+    key = json.dumps(settings, sort_keys=True)
+    return [
+        {
+            "question": str(entry["question"]),
+            "answer": entry["answer"] if isinstance(entry["answer"], str) else None,
+            "solution": str((entry.get("metadata") or {}).get("answer_cot") or "") or None,
+        }
+        for entry in (entry_at(name, key, seed, size, index) for index in indices)
+    ]
+
+
+def score(
+    name: str,
+    settings: dict[str, Any],
+    seed: int,
+    size: int,
+    answer: str,
+    index: int | None = None,
+    question: str = "",
+    gold: str = "",
+) -> float:
+    """The score of an answer by the data set's scorer, 0…1.
+
+    The entry is created again from its index. Without an index it is only question and gold answer, and scorers that
+    need more raise.
+    """
+    key = json.dumps(settings, sort_keys=True)
+    data = dataset(name, key, seed, size)
+    entry: Any = {"question": question, "answer": gold, "metadata": {}}
+    if index is not None:
+        entry = entry_at(name, key, seed, size, index)
+    if name in _SYMBOLIC and not is_safe_expression(answer):
+        return 0.0
+    value = float(data.score_answer(answer, entry))
+    return min(max(value, 0.0), 1.0) if value == value else 0.0
+
+
+def is_safe_expression(text: str) -> bool:
+    """Whether a text has only numbers, operators and known function or one-letter names: nothing else to call."""
+    if len(text) > 1000 or not _EXPRESSION.fullmatch(text):
+        return False
+    names = re.findall(r"[A-Za-z]+", text)
+    return all(len(name) == 1 or name in _NAMES for name in names)
+
+
+@functools.lru_cache(512)
+def entry_at(name: str, settings: str, seed: int, size: int, index: int) -> Any:
+    """The entry at a position; cached because some take seconds to create."""
+    return dataset(name, settings, seed, size)[index]
+
+
+@functools.lru_cache(32)
+def dataset(name: str, settings: str, seed: int, size: int) -> Any:
+    """A data set of the package. Raises `ValueError` if the settings do not fit."""
+    from reasoning_gym.factory import CURRICULA, DATASETS, create_curriculum, create_dataset
+
+    enter_sandbox()
+    if name not in DATASETS:
+        raise ValueError(f"reasoning-gym has no data set {name!r}")
+    options: dict[str, Any] = json.loads(settings)
+    level = options.pop("level", None)
+    if level is not None:
+        if name not in CURRICULA:
+            raise ValueError(f"data set {name!r} has no levels; leave `level` out")
+        curriculum = create_curriculum(name)
+        highest = max((len(a.levels) - 1 for a in curriculum.attributes.values()), default=0)
+        if level > highest:
+            raise ValueError(f"data set {name!r} has levels 0 to {highest}, not {level}")
+        for attribute in curriculum.attributes.values():
+            curriculum.set_attr_level(attribute.name, min(level, len(attribute.levels) - 1))
+        config = curriculum.generate_configuration({"seed": seed, "size": size, **options})
+        config.validate()
+        return DATASETS[name][0](config=config)
+    return create_dataset(name, **{"seed": seed, "size": size, **options})
+
+
+@functools.lru_cache(1)
+def enter_sandbox() -> None:
+    """Replace `eval` in the scorers that parse a list with it by `literal_eval`."""
+    for name in _EVALUATING:
+        module: Any = importlib.import_module(f"reasoning_gym.{name}")
+        module.eval = ast.literal_eval
+
+
+def warm(packages: str) -> bool:
+    """Import the packages of a job before its time limit starts."""
+    if packages == "math":
+        equal("x+1", "1+x")
+    elif packages == "gym":
+        sys.meta_path.insert(0, _PlottingStub())
+        import reasoning_gym  # noqa: F401
+
+        enter_sandbox()
+    return True
+
+
+class _PlottingStub(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Replaces matplotlib, an unused dependency that takes as long to import as everything else."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        return importlib.machinery.ModuleSpec(name, self, is_package=True) if _PLOTTING.match(name) else None
+
+    def create_module(self, spec: Any) -> types.ModuleType:
+        return _EmptyModule(spec.name)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        return
+
+
+class _EmptyModule(types.ModuleType):
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(name, (), {})  # can be called or subclassed
+
+
+JOBS: dict[str, Callable[..., Any]] = {"math": equal, "gym": entries, "score": score, "warm": warm}
+
+
+# -- main loop -----------------------------------------------------------------------------------------------------
+def _audit(event: str, details: tuple[Any, ...]) -> None:
+    if not _working:
+        return
+    if event == "open":
+        mode, flags = (*details[1:3], None, None)[:2]
+        if (isinstance(mode, str) and set(mode) & set("wax+")) or (isinstance(flags, int) and flags & _WRITING):
+            raise PermissionError("a job may not write")
+    elif event.startswith(_FORBIDDEN):
+        raise PermissionError(f"a job may not do {event}")
+
+
+def reply_to(line: str) -> dict[str, Any]:
+    """Run the job of one line."""
+    global _working
+    try:
+        job = json.loads(line)
+        signal.alarm(int(job["limit"]) + 2)
+        _working = job["job"] != "warm"
+        return {"value": JOBS[job["job"]](**job["args"])}
+    except MemoryError:
+        return {"error": "the job ran out of memory"}
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {str(error)[:300]}"}
+    finally:
+        _working = False
+        signal.alarm(0)
+
+
+def main() -> None:
+    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 1)  # output of a package must not mix with the replies
+    os.dup2(null, 2)
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    sys.addaudithook(_audit)
+    parent, lines = os.getppid(), os.fdopen(0, "r", encoding="utf-8", closefd=False)
+    while True:
+        while not select.select([0], [], [], POLL_SECONDS)[0]:
+            if os.getppid() != parent:
+                return
+        line = lines.readline()  # the parent waits for each reply, so no second line is buffered
+        if not line:
+            return
+        replies.write(json.dumps(reply_to(line)) + "\n")
+        replies.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,342 @@
+"""`secret_code`: find L letters of an alphabet of A; the hint shows which places of the last attempt are right.
+
+A minimal test of hint use: `Correct so far: K ? Z` contains only letters that the student wrote, and using it requires
+copying from the context.  Without hints the student can only guess.  All three reference lines have closed forms.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence, Set
+from functools import lru_cache
+from string import ascii_uppercase
+from typing import Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from rl2f_core.config.fields import BASIC_FIELD, ComponentConfig
+from rl2f_core.environments.base import new_task, sample_task, wrap_answer
+from rl2f_core.environments.capabilities import (
+    Baselines,
+    Demonstrator,
+    LeakVocabulary,
+    Levels,
+    MisleadingHints,
+    SolveBounds,
+)
+from rl2f_core.environments.secret_code.stated_letters import is_sound, stated_letters
+from rl2f_core.errors import DataError, FieldValueError
+from rl2f_core.registry import register
+from rl2f_core.text.tokens import split_tokens
+from rl2f_core.types import ConstantBaseline, Split, Task, TaskData, Verdict
+
+FRAME = "Correct so far:"
+"""What every hint starts with."""
+_NO_FRAME = "?" * len(FRAME)
+_SEPARATORS = ("", " +", ", ?", "-")
+"""Between the letters of an answer, the same throughout."""
+_BETWEEN = re.compile(r"[\"'`*]{0,2}\s{0,2}(?:[,;/|\-–—>→]{0,2})\s{0,2}(?:then )?[\"'`*]{0,2}")
+"""Between the letters of a code in a hint; a question mark, a dot or an underscore between them is a blank."""
+
+
+@register("environment")
+class SecretCode(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, Levels):
+    """The code is drawn evenly from all A^L sequences; letters may repeat."""
+
+    needs_hint = True
+
+    level_field = "length"
+    level_values = (2, 3, 4, 5)
+
+    class Config(ComponentConfig):
+        """Level and seed."""
+
+        type: Literal["secret_code"] = "secret_code"
+        """Name of the environment."""
+        length: int = Field(3, ge=1, le=8, json_schema_extra=BASIC_FIELD)
+        """Letters of the code, L."""
+        letters: int = Field(3, ge=2, le=26, json_schema_extra=BASIC_FIELD)
+        """Letters of the alphabet, A."""
+        alphabet: str = ""
+        """A fixed alphabet such as `ABCD`; empty draws one from A to Z for each task. A fixed one has only A^L
+        tasks, which the splits share out, so a small one lets a student remember which codes occur."""
+        pool: int = Field(26, ge=2, le=26)
+        """Drawn alphabets come from the first so many capital letters. With few the student meets every alphabet in
+        training, and only the pairs of alphabet and code are new at test time."""
+        avoid: float = Field(0.5, ge=0, le=1)
+        """Probability that the simulated student avoids a letter that the hint just showed wrong at a position."""
+        seed: int = 0
+        """Fixes the stream of tasks."""
+
+        @model_validator(mode="before")
+        @classmethod
+        def _count_letters(cls, data: Any) -> Any:
+            if isinstance(data, dict) and isinstance(data.get("alphabet"), str) and data["alphabet"]:
+                return {"letters": len(data["alphabet"]), **data}
+            return data
+
+        @field_validator("alphabet")
+        @classmethod
+        def _distinct_capitals(cls, value: str) -> str:
+            if len(set(value)) != len(value) or not set(value) <= set(ascii_uppercase):
+                raise ValueError("an alphabet is distinct capital letters A to Z, e.g. ABCD")
+            return value
+
+        @model_validator(mode="after")
+        def _letters_fit(self) -> SecretCode.Config:
+            if self.letters > self.pool:
+                raise FieldValueError(f"letters is {self.letters} but pool holds only {self.pool}", "letters")
+            if self.alphabet and self.letters != len(self.alphabet):
+                raise FieldValueError(
+                    f"letters is {self.letters} but alphabet {self.alphabet!r} has {len(self.alphabet)}", "letters"
+                )
+            return self
+
+    config: Config
+
+    # -- tasks -------------------------------------------------------------------------------------------------
+    def task(self, split: Split, index: int) -> Task:
+        """Raises `DataError` if a fixed alphabet has too few codes to fill the split."""
+        return sample_task(self, split, index, self.config.seed, self._make)
+
+    def _make(self, rng: random.Random) -> Task:
+        letters = sorted(self.config.alphabet or rng.sample(ascii_uppercase[: self.config.pool], self.config.letters))
+        return self._build(letters, [rng.choice(letters) for _ in range(self.config.length)])
+
+    def _build(self, letters: Sequence[str], code: Sequence[str]) -> Task:
+        public: TaskData = {"letters": list(letters), "length": len(code)}
+        return new_task(self, f"{len(code)} of {len(letters)} letters", public, {"code": " ".join(code)})
+
+    def canonical(self, task: Task) -> str:
+        """The sorted alphabet and the code. Other letters are another task: copying them is the skill."""
+        return f"{''.join(sorted(task.public['letters']))}:{task.privileged['code'].replace(' ', '')}"
+
+    def task_from_gold(self, problem: str, answer: str) -> Task:
+        """Reads the alphabet from a list of capital letters in the problem (`each K, Q or Z`, `A B C`, `ABC`).
+
+        Where the problem has none, the configured alphabet holds. Raises `DataError` where there is no alphabet
+        either, or where the answer is no code over it.
+        """
+        letters = _listed_letters(problem) or list(self.config.alphabet)
+        if len(letters) < 2:
+            raise DataError(
+                "The problem lists no alphabet.", value=problem, fix="Write the letters, e.g. `each K, Q or Z`."
+            )
+        code = next((matches for n in range(1, 9) if (matches := _read(answer, letters, n))), None)
+        if code is None:
+            raise DataError("The gold answer is no code over the alphabet.", value=answer, known=letters)
+        written = re.search(r"(?<![0-9])([0-9]{1,3}) letters?\b", problem)
+        if written and int(written[1]) != len(code.split()):
+            raise DataError(f"The problem asks for {written[1]} letters, the gold answer has others.", value=answer)
+        return self._build(sorted(letters), code.split())
+
+    # -- student -----------------------------------------------------------------------------------------------
+    def system_prompt(self) -> str:
+        return f"Reply as {wrap_answer(' '.join('?' * self.config.length))}."
+
+    def prompt(self, public: TaskData) -> str:
+        *first, last = public["letters"]
+        count = public["length"]
+        return f"Find the code: {count} letter{'s' * (count > 1)}, each {', '.join(first)} or {last}."
+
+    # -- verifier ----------------------------------------------------------------------------------------------
+    def gold_answer(self, task: Task) -> str:
+        return task.privileged["code"]
+
+    def parse(self, task: Task, text: str) -> str | None:
+        """`KQZ`, `K Q Z`, `K, Q, Z` or `K-Q-Z`, in capitals or not; other letters or another count are unparsable."""
+        return _read(text, task.public["letters"], task.public["length"])
+
+    def score_parsed(self, task: Task, parsed: str) -> Verdict:
+        """Score: the share of right places. Distance: the share of wrong ones."""
+        code, written = task.privileged["code"].split(), parsed.split()
+        right = tuple(str(k) for k, (a, b) in enumerate(zip(code, written, strict=True), 1) if a == b)
+        share = len(right) / len(code)
+        return Verdict(
+            correct=len(right) == len(code),
+            score=share,
+            parsed=parsed,
+            detail=f"{len(right)} of {len(code)} places are right; the code is {task.privileged['code']}",
+            well_formed=True,
+            distance=(len(code) - len(right)) / len(code),
+            parts={str(k): letter for k, letter in enumerate(written, 1)},
+            correct_parts=right,
+        )
+
+    def is_correct_answer(self, task: Task, answer: str) -> bool:
+        return self.parse(task, answer) == task.privileged["code"]
+
+    # -- scripted teacher --------------------------------------------------------------------------------------
+    def hint(self, task: Task, attempts: Sequence[Verdict], rng: random.Random) -> str:
+        """`Correct so far: K ? Z` for the last attempt; all blank if it could not be parsed."""
+        return _show(_confirmed(task, attempts))
+
+    def misleading_hint(self, task: Task, attempts: Sequence[Verdict], rng: random.Random) -> str:
+        """Blank out correct positions and confirm wrong letters; if all are wrong, some of them.
+
+        After an attempt that could not be parsed, one wrong letter is confirmed that nobody wrote.
+        """
+        code = task.privileged["code"].split()
+        shown: list[str | None] = [None] * len(code)
+        if not attempts or attempts[-1].parsed is None:
+            position = rng.randrange(len(code))
+            shown[position] = rng.choice([letter for letter in task.public["letters"] if letter != code[position]])
+            return _show(shown)
+        last = attempts[-1]
+        wrong = [k for k in range(len(code)) if str(k + 1) not in last.correct_parts]
+        if len(wrong) == len(code) > 1:
+            wrong = rng.sample(wrong, rng.randint(1, len(code) - 1))
+        for k in wrong:
+            shown[k] = last.parts[str(k + 1)]
+        return _show(shown)
+
+    # -- simulated student -------------------------------------------------------------------------------------
+    def simulate_attempt(
+        self, task: Task, attempts: Sequence[Verdict], rng: random.Random, *, follow_hint: bool, correct: bool
+    ) -> str:
+        """With `follow_hint`, keep confirmed positions and draw the others; otherwise draw a new code.
+
+        A drawn place avoids the letter that was just shown wrong there with probability `avoid`, else it is even over
+        the alphabet. A fresh code repeats no earlier one as long as there are others. Either may be right by luck.
+        """
+        if correct:
+            return wrap_answer(self.gold_answer(task))
+        letters, length = task.public["letters"], task.public["length"]
+        if follow_hint:
+            shown_wrong = attempts[-1].parts if attempts else {}
+            code = []
+            for position, kept in enumerate(_confirmed(task, attempts), 1):
+                avoided = shown_wrong.get(str(position)) if rng.random() < self.config.avoid else None
+                code.append(kept or rng.choice([letter for letter in letters if letter != avoided]))
+            return wrap_answer(" ".join(code))
+        earlier = {verdict.parsed for verdict in attempts if verdict.parsed is not None}
+        while True:
+            fresh = " ".join(rng.choice(letters) for _ in range(length))
+            if fresh not in earlier or len(earlier) >= len(letters) ** length:
+                return wrap_answer(fresh)
+
+    # -- reference lines ---------------------------------------------------------------------------------------
+    def constant_baseline(self) -> ConstantBaseline:
+        """One letter L times: right with probability A^−L where the task's alphabet holds it.
+
+        A drawn alphabet of a pool of P holds k given letters with probability C(P−k, A−k) / C(P, A), which falls in k,
+        so k = 1 and the share is A/P · A^−L. Over all codes; a split of a small fixed alphabet holds fewer.
+        """
+        a, length = self.config.letters, self.config.length
+        letter = (self.config.alphabet or ascii_uppercase)[0]
+        probability = 1.0 if self.config.alphabet else a / self.config.pool
+        return ConstantBaseline(" ".join(letter * length), probability * a**-length)
+
+    def bounds(self, turns: int) -> SolveBounds:
+        """Solve probabilities within T turns, over codes drawn evenly (A letters, L places).
+
+        with_hints: whatever the others show, place i is learnt only by trying letters there, and its letter is one of
+        A with equal chance, so at most T of A are tried: P ≤ min(1, T/A) for each place, independently. The player
+        who keeps what is confirmed and never tries a refuted letter again reaches it: by turn T each place whose
+        letter comes among the first T is right, and all at once at the turn of the last. So min(1, T/A)^L.
+
+        without_hints: each turn rules out one code of A^L: min(1, T / A^L).
+
+        copying: confirmed places stay, the others are drawn with replacement. A place is open after T turns with
+        probability (1 − 1/A)^T, independently: (1 − (1 − 1/A)^T)^L. This is
+        `simulate_attempt` with `follow_hint` and `avoid` 0.
+        """
+        a, length = self.config.letters, self.config.length
+        return SolveBounds(
+            with_hints=min(1.0, turns / a) ** length,
+            without_hints=min(1.0, turns / a**length),
+            copying=(1 - (1 - 1 / a) ** turns) ** length,
+        )
+
+    def find_answers(self, task: Task, text: str) -> list[tuple[int, int, str]]:
+        """Words of L alphabet letters, and L single letters in a row with only spaces, commas, dashes or quotes (or
+        the word `then`) between them. A blank such as `?` parts them; the hint's own frame is no code, and "Hmm, look
+        again" has none. Takes time linear in the text."""
+        letters, length = frozenset(task.public["letters"]), task.public["length"]
+        if text.isascii() and not _may_hold_code(text, letters, length):
+            return []
+        matches: list[tuple[int, int, str]] = []
+        row: list[tuple[int, int, str]] = []
+        for word in _words_of(length).finditer(text.replace(FRAME, _NO_FRAME)):
+            written = word[0].upper()
+            if not letters.issuperset(written):
+                continue
+            start, end = word.span()
+            if end - start == length and not (length > 1 and is_sound(text, start, end)):
+                matches.append((start, end, " ".join(written)))
+            if end - start != 1:
+                row = []
+                continue
+            if row and not (start - row[-1][1] <= 16 and _BETWEEN.fullmatch(text, row[-1][1], start)):
+                row = []
+            row = [*row[-(length - 1) :], (start, end, written)] if length > 1 else []
+            if length > 1 and len(row) == length:
+                matches.append((row[0][0], end, " ".join(letter for _, _, letter in row)))
+        return sorted(matches)
+
+    def answer_parts(self, task: Task, parsed: str) -> dict[str, str]:
+        """The letters by their places."""
+        return {str(k): letter for k, letter in enumerate(parsed.split(), 1)}
+
+    def stated_parts(self, task: Task, text: str) -> list[tuple[int, int, str, str]]:
+        """Letters that a text puts at their places, in words or in a frame such as the hint's own."""
+        return stated_letters(text, task.public["letters"], task.public["length"])
+
+
+def _may_hold_code(text: str, letters: Set[str], length: int) -> bool:
+    """Cheap test whether an ASCII text may contain a code; False is certain."""
+    small = "".join(letters).lower()
+    tokens = split_tokens(text)
+    if sum([tokens.count(letter) for letter in small]) >= length:
+        return True
+    return any(len(token) == length and not token.strip(small) for token in tokens)
+
+
+@lru_cache(maxsize=16)
+def _words_of(length: int) -> re.Pattern[str]:
+    """Words of one letter or of `length` of them; others part the letters around them, as `_BETWEEN` knows."""
+    return re.compile(rf"[A-Za-z](?<!\w.)(?:[A-Za-z]{{{length - 1}}})?(?!\w)")
+
+
+@lru_cache(maxsize=16)
+def _codes_of(length: int) -> list[re.Pattern[str]]:
+    """Patterns for `length` letters, one per separator."""
+    return [re.compile(f"[A-Za-z](?:{separator}[A-Za-z]){{{length - 1}}}") for separator in _SEPARATORS]
+
+
+def _read(text: str, letters: Sequence[str], length: int) -> str | None:
+    """The code in normal form, `K Q Z`, or None."""
+    text = text.strip(" \t\r\n")
+    for pattern in _codes_of(length):
+        if pattern.fullmatch(text):
+            written = [c for c in text.upper() if c in ascii_uppercase]
+            return " ".join(written) if set(written) <= set(letters) else None
+    return None
+
+
+def _confirmed(task: Task, attempts: Sequence[Verdict]) -> list[str | None]:
+    """The last attempt's letters, None at wrong places."""
+    last = attempts[-1] if attempts else None
+    places = [str(k + 1) for k in range(task.public["length"])]
+    return [last.parts[k] if last is not None and k in last.correct_parts else None for k in places]
+
+
+def _show(places: Sequence[str | None]) -> str:
+    return f"{FRAME} {' '.join(letter or '?' for letter in places)}"
+
+
+def _listed_letters(problem: str) -> list[str]:
+    """The longest list of distinct single capitals in the text, `or` and `and` between them allowed, else the first
+    word of distinct capitals."""
+    runs: list[list[str]] = [[]]
+    candidates = re.findall(r"[A-Za-z]+", problem)
+    for word in candidates:
+        if len(word) == 1 and word.isupper():
+            runs[-1].append(word)
+        elif word not in ("or", "and"):
+            runs.append([])
+    longest = max(runs, key=len)
+    if len(longest) > 1 and len(set(longest)) == len(longest):
+        return longest
+    return next((list(w) for w in candidates if len(w) > 1 and w.isupper() and len(set(w)) == len(w)), [])

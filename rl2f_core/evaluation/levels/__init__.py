@@ -1,0 +1,1 @@
+"""Evaluation by level of difficulty and under perturbations."""

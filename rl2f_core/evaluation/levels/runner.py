@@ -1,0 +1,166 @@
+"""Evaluation of checkpoints over levels of an environment and on perturbed variants of its tasks.
+
+Sample j of a task and of its variants has the same seed at every level, so differences are paired. Only `again`, the
+same text once more, has another seed. Each (checkpoint, level) is a commit, so a resumed run repeats none.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rl2f_core.backends.base import Backend
+from rl2f_core.backends.model_pool import ModelPool
+from rl2f_core.config.fields import BaseConfig
+from rl2f_core.environments.capabilities import Perturbations
+from rl2f_core.errors import DataError
+from rl2f_core.evaluation.evaluate import STAGE, read_dialogues, write_dialogues
+from rl2f_core.evaluation.figure_files import to_png
+from rl2f_core.evaluation.levels.report import (
+    ORIGINAL,
+    RESAMPLED,
+    LevelInfo,
+    LevelsReport,
+    build_levels,
+    condition_name,
+    level_warnings,
+    levels_chart,
+)
+from rl2f_core.evaluation.report import EvaluatedTasks
+from rl2f_core.file_io import write_atomically
+from rl2f_core.metrics.constant_baseline import constant_baseline
+from rl2f_core.metrics.teacher_costs import teacher_costs
+from rl2f_core.rollout.build import build_engine, build_environment
+from rl2f_core.rollout.engine import RolloutRequest, derive_seed
+from rl2f_core.run.directory import RunDir
+from rl2f_core.run.events import DialogueEvent, LogEvent, MetricEvent
+from rl2f_core.run.journal import Journal
+from rl2f_core.run.progress import Progress, ShouldStop
+from rl2f_core.stats.intervals import Bootstrap
+from rl2f_core.types import Dialogue, Task
+
+if TYPE_CHECKING:
+    from rl2f_core.evaluation.levels.config import LevelsRun
+
+REPORT = "levels.json"
+"""File in the run's `evaluation/`, next to report.md and accuracy_by_level.png."""
+
+
+def evaluate_levels(
+    config: LevelsRun, run_dir: RunDir, journal: Journal, backend: Backend, stop: ShouldStop, progress: Progress
+) -> bool:
+    """Evaluate every checkpoint on every level and write the report; False if `stop` ended it early."""
+    position = dict(journal.resume_state or {})
+    finished: list[str] = list(position.get("evaluated", []))
+    models = ModelPool(backend, config.backend)
+    levels = config.levels()
+    pairs = [(checkpoint, level) for checkpoint in config.adapters for level in levels]
+    for name, adapter_dir in config.adapters.items():
+        if adapter_dir is not None:
+            backend.load_adapter(name, Path(adapter_dir))
+    for done, (checkpoint, level) in enumerate(pairs):
+        if f"{checkpoint}/{level}" in finished:
+            continue
+        if stop():
+            return False
+        progress.update("levels", done, len(pairs), f"{checkpoint} at {level}")
+        results = _run_level(config, backend, models, level, levels[level], checkpoint)
+        for variant, (tasks, dialogues) in results.items():
+            condition = condition_name(level, variant)
+            write_dialogues(run_dir, checkpoint, condition, dialogues)
+            journal.emit(
+                DialogueEvent.of("evaluation", STAGE, 0, task, dialogue, checkpoint=checkpoint, condition=condition)
+                for task, dialogue in zip(tasks, dialogues, strict=True)
+            )
+        finished.append(f"{checkpoint}/{level}")
+        position |= {"evaluated": finished}
+        journal.commit(position)
+        run_dir.heartbeat(status="running", stage=STAGE, step=done + 1, steps=len(pairs))
+    progress.update("levels", len(pairs), len(pairs))
+    _write_report(compute_report(config, run_dir), run_dir, journal)
+    journal.resume_state = position
+    return True
+
+
+def _write_report(report: LevelsReport, run_dir: RunDir, journal: Journal) -> None:
+    """Write the report files and emit metrics, warnings and report."""
+    write_atomically(run_dir.evaluation / REPORT, report.model_dump_json(indent=2))
+    write_atomically(run_dir.evaluation / "report.md", report.to_markdown())
+    chart = levels_chart(report)
+    write_atomically(run_dir.evaluation / f"{chart.name}.png", to_png(chart))
+    for cell in report.cells:
+        if cell.metrics is not None:
+            stage = f"{STAGE}:{cell.checkpoint}:{cell.condition}"
+            costs = teacher_costs(read_dialogues(run_dir, cell.checkpoint, cell.condition))
+            values = cell.metrics.flat() | costs
+            journal.emit([MetricEvent(id=f"metric:{stage}", stage=stage, step=0, values=values)])
+    warnings = level_warnings(report)
+    if warnings:
+        journal.emit([LogEvent(id="evaluation:baseline", level="warning", text="\n".join(warnings))])
+    journal.emit([LogEvent(id="evaluation:report", text=report.to_markdown())])
+
+
+def _run_level(
+    config: LevelsRun, backend: Backend, models: ModelPool, level: str, environment: BaseConfig, checkpoint: str
+) -> dict[str, tuple[list[Task], list[Dialogue]]]:
+    """Return tasks and dialogues of one level by variant, all generated in one call."""
+    engine = build_engine(config.model_copy(update={"environment": environment}), backend, models=models)
+    requests: list[tuple[str, Task, RolloutRequest]] = []
+    for i in range(config.tasks):
+        base_task = engine.environment.task(config.split, i)
+        task = base_task.model_copy(update={"id": f"{base_task.id}/{level}"})  # unique over levels
+        perturbed = engine.environment.perturbations(task) if isinstance(engine.environment, Perturbations) else {}
+        variants = {ORIGINAL: task, RESAMPLED: task}
+        variants |= {name: perturbed[name] for name in config.variants() if name in perturbed}
+        for j in range(config.samples):
+            for name, variant in variants.items():
+                again = [RESAMPLED] if name == RESAMPLED else []
+                seed = derive_seed(config.evaluation.seed, i, j, *again)
+                turns = config.turns if name == ORIGINAL else 1
+                dialogue_id = "/".join([variant.id, *again, str(j)])
+                requests.append(
+                    (name, variant, RolloutRequest(variant, dialogue_id, task.id, j, seed, max_turns=turns))
+                )
+    rollouts = engine.run([request for *_, request in requests], policy=checkpoint,
+                          adapter=None if config.adapters[checkpoint] is None else checkpoint,
+                          max_turns=config.turns, temperature=config.evaluation.temperature)  # fmt: skip
+    results: dict[str, tuple[list[Task], list[Dialogue]]] = {
+        name: ([], []) for name in (ORIGINAL, RESAMPLED, *config.variants())
+    }
+    for (name, variant, _), rollout in zip(requests, rollouts, strict=True):
+        results[name][0].append(variant)
+        results[name][1].append(rollout.dialogue)
+    return {name: result for name, result in results.items() if result[0]}
+
+
+def compute_report(config: LevelsRun, run_dir: RunDir) -> LevelsReport:
+    """Compute the report of stored dialogues."""
+    levels = config.levels()
+    dialogues = {
+        checkpoint: {level: _read_variants(run_dir, checkpoint, level, config) for level in levels}
+        for checkpoint in config.adapters
+    }
+    infos = [
+        LevelInfo(
+            name=level,
+            value=config.value_of(level),
+            constant_baseline=constant_baseline(build_environment(environment)),
+        )
+        for level, environment in levels.items()
+    ]
+    return build_levels(
+        dialogues, infos, environment=config.environment.type, field=config.sweep_field(), turns=config.turns,
+        evaluated=EvaluatedTasks(config.tasks, config.samples, split=config.split),
+        bootstrap=Bootstrap(config.evaluation.bootstrap_samples, config.evaluation.seed),
+    )  # fmt: skip
+
+
+def _read_variants(run_dir: RunDir, checkpoint: str, level: str, config: LevelsRun) -> dict[str, list[Dialogue]]:
+    result = {ORIGINAL: read_dialogues(run_dir, checkpoint, condition_name(level, ORIGINAL))}
+    for name in (RESAMPLED, *config.variants()):
+        try:
+            result[name] = read_dialogues(run_dir, checkpoint, condition_name(level, name))
+        except DataError as error:
+            if not isinstance(error.__cause__, FileNotFoundError):  # otherwise no task of this level has this variant
+                raise
+    return result

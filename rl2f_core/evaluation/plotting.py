@@ -1,0 +1,392 @@
+"""Plotly figures as JSON for plotly.js.
+
+A color is a CSS variable (`--rl-student`), `fade(NAME,opacity)` or `mix(NAME,NAME,fraction)`. The page resolves these
+names with its theme, `resolve_colors` resolves them for files. Lines are labeled at their ends. Overlapping labels are
+moved apart; if not all fit, some are left out.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from rl2f_core.evaluation.report import number
+
+HEIGHT = 190
+"""Height of a plot in pixels."""
+TOP, BOTTOM, LEFT = 16, 38, 40
+"""Margins in pixels; the right margin depends on the longest label."""
+LABEL_GAP = 13
+"""Minimum distance of labels in pixels."""
+MAX_LABEL = 18
+"""Maximum characters of a label; the hover text contains the full name."""
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
+SERIES = tuple(f"--rl-plot-{i}" for i in range(1, 9))
+"""Colors of series without a fixed meaning, distinguishable with common kinds of color blindness."""
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+CONDITION_COLORS = {
+    "hints": "--rl-teacher",
+    "contentless": "--rl-plot-2",
+    "resample": "--rl-plot-5",
+    "shuffled": "--rl-plot-3",
+    "misleading": "--rl-plot-4",
+}
+"""Colors of the conditions of an evaluation."""
+GREY = "#7b7b7b"
+"""Text and axes in files: contrast above 4 on white and near-black."""
+PALETTE = {
+    "--rl-student": "#2f7fd6", "--rl-teacher": "#9a5fd0", "--rl-right": "#2f9e60", "--rl-wrong": "#d24b5a",
+    "--rl-muted": GREY, "--rl-text": GREY, "--rl-border": GREY, "--rl-grid": "#8080804d", "--rl-surface": "#ffffff",
+    "--rl-plot-1": "#3c7bff", "--rl-plot-2": "#e08a00", "--rl-plot-3": "#22a5b5", "--rl-plot-4": "#b4509e",
+    "--rl-plot-5": "#a0785a", "--rl-plot-6": "#6b7fd6", "--rl-plot-7": "#8a8a2a", "--rl-plot-8": "#7a7a90",
+}  # fmt: skip
+"""Colors in files, legible on white and near-black."""
+
+Format = Literal["share", "number", "count", "difference"]
+Number = float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One series. All nonempty sequences have one entry per point; None makes a gap."""
+
+    name: str
+    x: Sequence[Number]
+    y: Sequence[Number]
+    color: str = "--rl-student"
+    low: Sequence[Number] = ()
+    high: Sequence[Number] = ()
+    """A band, e.g. a 95 % interval."""
+    raw: Sequence[Number] = ()
+    """Values before smoothing, drawn faintly."""
+    at: Sequence[Any] = ()
+    """Data of a click on a point, e.g. `["rl2f", 12]`."""
+    dash: str = "solid"
+    label: str | None = None
+    """Label at the end of the line; None for the name, empty for no label."""
+    note: Sequence[str] = ()
+    """Text after the numbers on hover."""
+    width: float = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A labeled vertical line, such as the start of a stage."""
+
+    x: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """A set of axes.
+
+    Kind `stack` draws stacked areas. Kind `intervals` draws one row per line: its only value with its interval along x.
+    """
+
+    lines: Sequence[Line]
+    x_title: str = "step"
+    format: Format = "number"
+    kind: Literal["lines", "stack", "intervals"] = "lines"
+    range: tuple[float, float] | None = None
+    marks: Sequence[Mark] = ()
+    limit: tuple[float, str] | None = None
+    """A labeled horizontal line, e.g. a token limit."""
+    x_ticks: Sequence[float] = ()
+    """Tick positions along x; if empty, plotly.js chooses them."""
+    height: int = HEIGHT
+    title: str = ""
+    """Title in report files; the page shows its own."""
+    unit: str = ""
+    """Unit of the values in report files."""
+
+
+def figure(plot: Plot) -> dict[str, Any]:
+    """Return `{"data": […], "layout": {…}}` for plotly.js. An empty plot has no data."""
+    if plot.kind == "intervals":
+        return _interval_figure(plot)
+    lines = [line for line in plot.lines if any(y is not None for y in line.y)]
+    low, high = plot.range or value_range(plot, lines)
+    bands = [trace for line in lines for trace in _band(line)] if plot.kind == "lines" else []
+    faint = [_faint(line) for line in lines if len(line.raw) and plot.kind == "lines"]
+    main = [_line(plot, line, position) for position, line in enumerate(lines)]
+    labels = _labels(plot, lines, low, high)
+    widest = max((len(str(note["text"])) for note in labels), default=0)
+    right = 10 if not labels else round(widest * 6.3) + 12
+    shapes = [_vertical(mark.x) for mark in plot.marks]
+    notes = [*labels, *(_mark_text(mark) for mark in plot.marks)]
+    if plot.limit is not None:
+        level, text = plot.limit
+        shapes.append(
+            {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "yref": "y", "y0": level, "y1": level,
+             "line": {"color": "--rl-muted", "width": 1, "dash": "dash"}}
+        )  # fmt: skip
+        notes.append(
+            {"xref": "paper", "x": 0, "xanchor": "left", "yref": "y", "y": level, "yanchor": "bottom",
+             "text": html.escape(text), "showarrow": False, "font": {"size": 10, "color": "--rl-muted"}}
+        )  # fmt: skip
+    layout = _layout(plot, right)
+    layout["xaxis"] |= {"showgrid": False, "showline": True, "nticks": 6, "automargin": False, **_x_range(lines)}
+    if len(plot.x_ticks):
+        layout["xaxis"]["tickvals"] = list(plot.x_ticks)
+    share_format = ".1f" if plot.format == "share" and high - low >= 0.4 else "~g"
+    layout["yaxis"] |= {"range": [low, high], "nticks": 5, "fixedrange": True, "automargin": "left+width",
+                        "tickformat": "~s" if high - low >= 1000 else share_format}  # fmt: skip
+    return {"data": [*bands, *faint, *main], "layout": layout | {"shapes": shapes, "annotations": notes}}
+
+
+def _layout(plot: Plot, right: int) -> dict[str, Any]:
+    axis = {"gridcolor": "--rl-grid", "linecolor": "--rl-border", "zeroline": False, "ticks": "",
+            "tickfont": {"size": 10, "color": "--rl-muted"}}  # fmt: skip
+    x_title = {"text": html.escape(plot.x_title), "standoff": 4, "font": {"size": 10, "color": "--rl-muted"}}
+    return {
+        "height": plot.height,
+        "margin": {"l": LEFT, "r": right, "t": TOP, "b": BOTTOM, "pad": 0},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": {"family": FONT, "size": 11, "color": "--rl-text"},
+        "showlegend": False,
+        "barmode": "stack",
+        "hovermode": "x unified",
+        "hoverdistance": 40,
+        "hoverlabel": {
+            "bgcolor": "--rl-surface",
+            "bordercolor": "--rl-border",
+            "font": {"size": 11, "color": "--rl-text", "family": FONT},
+            "namelength": 28,
+        },
+        "xaxis": {**axis, "title": x_title},
+        "yaxis": axis,
+    }
+
+
+def _interval_figure(plot: Plot) -> dict[str, Any]:
+    data: list[dict[str, Any]] = []
+    for line in plot.lines:
+        value, low, high = line.y[0], line.low[0], line.high[0]
+        name = html.escape(line.name)
+        trace = {"type": "scatter", "mode": "markers", "name": name, "x": [value], "y": [name], "meta": "line",
+                 "text": [_hover(plot, line, 0)], "hovertemplate": f"{name}: %{{text}}<extra></extra>",
+                 "marker": {"color": line.color, "size": 10}}  # fmt: skip
+        if value is not None and low is not None and high is not None:
+            trace["error_x"] = {"type": "data", "symmetric": False, "array": [high - value],
+                                "arrayminus": [value - low], "color": line.color, "thickness": 2.5,
+                                "width": 6}  # fmt: skip
+        data.append(trace)
+    layout = _layout(plot, 10) | {"height": 32 * len(plot.lines) + TOP + BOTTOM, "hovermode": "closest"}
+    layout["xaxis"] |= {"range": plot.range, "dtick": 0.2, "zeroline": True, "zerolinewidth": 2, "fixedrange": True,
+                        "zerolinecolor": "--rl-muted"}  # fmt: skip
+    layout["yaxis"] |= {"autorange": "reversed", "showgrid": False, "automargin": True, "fixedrange": True}
+    return {"data": data, "layout": layout}
+
+
+def resolve_colors(value: Any) -> Any:
+    """Replace the color names in a figure by the colors of `PALETTE`."""
+    if isinstance(value, dict):
+        return {key: resolve_colors(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [resolve_colors(item) for item in value]
+    if not isinstance(value, str) or "--rl-" not in value:
+        return value
+    if value in PALETTE:
+        return PALETTE[value]
+    if match := re.fullmatch(r"fade\(([^,]+),([\d.]+)\)", value):
+        return f"{PALETTE[match[1]]}{round(255 * float(match[2])):02x}"
+    if match := re.fullmatch(r"mix\(([^,]+),([^,]+),([\d.]+)\)", value):
+        weight = float(match[3])
+        first, second = (bytes.fromhex(PALETTE[name][1:7]) for name in (match[1], match[2]))
+        return "#" + bytes(round(a + (b - a) * weight) for a, b in zip(first, second, strict=True)).hex()
+    return value
+
+
+def value_range(plot: Plot, lines: Sequence[Line]) -> tuple[float, float]:
+    """Return the y range with a margin. Fractions start at 0 and end at most at 1; stacks start at 0."""
+    if plot.kind == "stack":
+        heights = [sum(v or 0.0 for v in column) for column in zip(*(line.y for line in lines), strict=True)]
+        return 0.0, 1.0 if plot.format == "share" else (max(heights, default=0.0) or 1.0) * 1.05
+    values = [v for line in lines for part in (line.y, line.raw, line.low, line.high) for v in part if v is not None]
+    if plot.limit is not None:
+        values.append(plot.limit[0])
+    if not values:
+        return 0.0, 1.0
+    low, high = min(values), max(values)
+    if plot.format == "share" and low >= 0 and high <= 1:
+        return 0.0, min(1.02, max(0.1, high * 1.08))
+    if plot.format == "count" or 0 <= low < 0.5 * high:
+        low = min(0.0, low)
+    if high == low:
+        high, low = (high + abs(high) * 0.1, low - abs(low) * 0.1) if high else (1.0, low)
+    margin = 0.06 * (high - low)
+    return (low if low == 0 else low - margin), high + margin
+
+
+def place_labels(targets: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+    """Return positions closest to the targets (least squares), in their order and at least `gap` apart.
+
+    All positions are within the limits. If not all labels fit, the gap shrinks.
+    """
+    count = len(targets)
+    if count == 0:
+        return []
+    gap = min(gap, (high - low) / max(1, count - 1))
+    order = sorted(range(count), key=lambda i: targets[i])
+    blocks: list[list[float]] = []  # mean of (target − rank · gap), number of members
+    for rank, index in enumerate(order):
+        blocks.append([targets[index] - rank * gap, 1])
+        while len(blocks) > 1 and blocks[-2][0] > blocks[-1][0]:
+            mean, size = blocks.pop()
+            mean_before, size_before = blocks.pop()
+            total = size_before + size
+            blocks.append([(mean_before * size_before + mean * size) / total, total])
+    placed = [0.0] * count
+    rank = 0
+    for mean, size in blocks:
+        base = min(max(mean, low), high - (count - 1) * gap)
+        for _ in range(int(size)):
+            placed[order[rank]] = base + rank * gap
+            rank += 1
+    return placed
+
+
+def value_text(value: Number, form: Format = "number") -> str:
+    """Format a fraction as `.31`, a count as `1,024`, another number as `0.2139`, None as `–`."""
+    if value is None or not math.isfinite(value):
+        return "–"
+    if form == "difference":
+        return number(value, signed=True)
+    if form == "share" and abs(value) <= 1:
+        return number(value) if value == 0 or abs(value) >= 0.005 else f"{value:.1g}".replace("0.", ".", 1)
+    if form == "count" or (abs(value) >= 1000 and float(value).is_integer()):
+        return f"{value:,.0f}"
+    return f"{value:.4g}".replace("-", "−")
+
+
+# -- traces --------------------------------------------------------------------------------------------------------
+def _line(plot: Plot, line: Line, position: int) -> dict[str, Any]:
+    few = sum(y is not None for y in line.y) <= 40
+    trace: dict[str, Any] = {
+        "type": "scatter",
+        "mode": "lines+markers" if few and plot.kind == "lines" else "lines",
+        "name": html.escape(line.name),
+        "x": list(line.x),
+        "y": list(line.y),
+        "text": [_hover(plot, line, i) for i in range(len(line.y))],
+        "hovertemplate": "%{text}",
+        "line": {"color": line.color, "width": line.width, "dash": line.dash},
+        "connectgaps": False,
+        "meta": "line",
+    }
+    if few and plot.kind == "lines":
+        trace["marker"] = {"size": 4.5, "color": line.color}
+    if len(line.at):
+        trace["customdata"] = [list(item) if item is not None else None for item in line.at]
+    if plot.kind == "stack" and sum(y is not None for y in line.y) == 1:  # an area of one point has no width
+        bar = {"type": "bar", "width": 0.3, "marker": {"color": f"fade({line.color},0.55)"}}
+        return {name: item for name, item in trace.items() if name not in ("mode", "line", "connectgaps")} | bar
+    if plot.kind == "stack":
+        trace |= {"stackgroup": "all", "fillcolor": f"fade({line.color},0.55)"}
+        trace["line"] = {"color": line.color, "width": 1, "dash": "solid"}
+    return trace
+
+
+def _hover(plot: Plot, line: Line, i: int) -> str:
+    text = value_text(line.y[i], plot.format)
+    if len(line.low) and line.low[i] is not None:
+        text += f" [{value_text(line.low[i], plot.format)}, {value_text(line.high[i], plot.format)}]"
+    if len(line.raw) and line.raw[i] is not None:
+        text += f", this step {value_text(line.raw[i], plot.format)}"
+    if len(line.note) and line.note[i]:
+        text += f" {html.escape(line.note[i])}"
+    return text
+
+
+def _faint(line: Line) -> dict[str, Any]:
+    return {
+        "type": "scatter", "mode": "lines", "name": html.escape(line.name), "x": list(line.x), "y": list(line.raw),
+        "line": {"color": f"fade({line.color},0.3)", "width": 1}, "hoverinfo": "skip", "connectgaps": False,
+        "meta": "raw",
+    }  # fmt: skip
+
+
+def _band(line: Line) -> list[dict[str, Any]]:
+    """Return one trace with an outline per stretch without a gap."""
+    if not len(line.low):
+        return []
+    x: list[Number] = []
+    y: list[Number] = []
+    stretch: list[tuple[Number, Number, Number]] = []
+    for point in [*zip(line.x, line.low, line.high, strict=True), (None, None, None)]:
+        if None not in point:
+            stretch.append(point)
+        elif stretch:
+            across = [p[0] for p in stretch]
+            x += [*across, *reversed(across), None]
+            y += [*(p[2] for p in stretch), *(p[1] for p in reversed(stretch)), None]
+            stretch = []
+    if not x:
+        return []
+    return [
+        {"type": "scatter", "mode": "lines", "name": html.escape(line.name), "x": x[:-1], "y": y[:-1],
+         "fill": "toself", "fillcolor": f"fade({line.color},0.16)", "line": {"width": 0}, "hoverinfo": "skip",
+         "connectgaps": False, "meta": "band"}
+    ]  # fmt: skip
+
+
+# -- text on the plot ----------------------------------------------------------------------------------------------
+def _labels(plot: Plot, lines: Sequence[Line], low: float, high: float) -> list[dict[str, Any]]:
+    """Return the labels at the ends of the lines, or in the middle of their stacked areas."""
+    if len(lines) == 1 and lines[0].label is None and plot.kind == "lines":
+        return []
+    height = plot.height - TOP - BOTTOM
+    ends: list[tuple[Line, float]] = []
+    total = 0.0
+    for line in lines:
+        last = next((y for y in reversed(line.y) if y is not None), None)
+        if last is None or line.label == "":
+            total += last or 0.0
+            continue
+        ends.append((line, total + last / 2 if plot.kind == "stack" else last))
+        total += last
+    max_labels = int(height // LABEL_GAP) + 1
+    if len(ends) > max_labels:  # keep the first, the last, and others evenly between them
+        kept = {round(i * (len(ends) - 1) / (max_labels - 1)) for i in range(max_labels)}
+        ends = [end for i, end in enumerate(ends) if i in kept]
+    span = (high - low) or 1.0
+    targets = [(value - low) / span * height for _, value in ends]
+    placed = place_labels(targets, LABEL_GAP, 0, height)
+    return [
+        {"xref": "paper", "x": 1, "xanchor": "left", "xshift": 5, "yref": "y", "y": value, "yanchor": "middle",
+         "yshift": round(position - target, 1), "text": html.escape(_short(line.label or line.name)),
+         "showarrow": False, "font": {"size": 11, "color": f"mix({line.color},--rl-text,0.4)"}, "align": "left"}
+        for (line, value), target, position in zip(ends, targets, placed, strict=True)
+    ]  # fmt: skip
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= MAX_LABEL else text[: MAX_LABEL - 1] + "…"
+
+
+def _vertical(x: float) -> dict[str, Any]:
+    return {"type": "line", "xref": "x", "x0": x, "x1": x, "yref": "paper", "y0": 0, "y1": 1, "layer": "below",
+            "line": {"color": "--rl-muted", "width": 1, "dash": "dot"}}  # fmt: skip
+
+
+def _mark_text(mark: Mark) -> dict[str, Any]:
+    return {"xref": "x", "x": mark.x, "xanchor": "left", "yref": "paper", "y": 1, "yanchor": "bottom", "xshift": -1,
+            "text": html.escape(_short(mark.text)), "showarrow": False,
+            "font": {"size": 10, "color": "--rl-muted"}}  # fmt: skip
+
+
+def _x_range(lines: Sequence[Line]) -> dict[str, Any]:
+    """Return an x range that ends at the last point, next to the labels."""
+    values = [x for line in lines for x, y in zip(line.x, line.y, strict=True) if x is not None and y is not None]
+    if not values or not all(isinstance(x, int | float) for x in values):
+        return {}
+    low, high = min(values), max(values)
+    margin = 0.02 * (high - low) if high > low else 0.5
+    ticks = {"tickformat": "~s"} if high - low >= 5000 else {}
+    return {"range": [low - margin, high + margin], **ticks}

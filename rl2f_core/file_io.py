@@ -1,0 +1,39 @@
+"""Atomic file writes, and detection of a full disk."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from pathlib import Path
+
+from rl2f_core.errors import DataError, DiskFullError
+
+
+def disk_is_full(error: BaseException) -> bool:
+    """Whether a write failed for lack of space, or by a quota or a limit on file size."""
+    full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    return getattr(error, "errno", None) in full or any(f"os error {number})" in str(error) for number in full)
+
+
+def disk_full_error(path: Path) -> DiskFullError:
+    """Return the error for a run that cannot write to `path`."""
+    return DiskFullError("The disk is full.", value=str(path), fix="Free space, then resume the run.")
+
+
+def write_atomically(path: Path, data: str | bytes) -> None:
+    """Write a complete file or nothing: a temporary sibling, flushed, then renamed."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(temporary, "wb") as file:
+            file.write(data.encode() if isinstance(data, str) else data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        if disk_is_full(error):
+            raise disk_full_error(path) from error
+        raise DataError(f"The file cannot be written: {error.strerror}.", value=str(path)) from error

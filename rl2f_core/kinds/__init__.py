@@ -1,1 +1,0 @@
-"""kinds: see the modules in this package."""

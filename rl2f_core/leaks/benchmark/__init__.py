@@ -1,0 +1,1 @@
+"""The synthetic leak benchmark: hint generators and scoring."""

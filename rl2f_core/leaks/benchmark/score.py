@@ -1,0 +1,256 @@
+"""Score leak detectors on the synthetic benchmark, and write its items.
+
+`python -m rl2f_core.leaks.benchmark.score` prints the report of `exact` and `equivalent` on the shipped items;
+`--out data/leak_benchmark` writes the items, one file per environment.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rl2f_core import registry
+from rl2f_core.config.leaks import LeaksConfig
+from rl2f_core.environments.base import Environment
+from rl2f_core.errors import DataError
+from rl2f_core.leaks.base import LeakDetector, LeakQuery, run_cascade
+from rl2f_core.leaks.benchmark.items import Half, LeakItem
+from rl2f_core.leaks.benchmark.letters import letter_items
+from rl2f_core.leaks.benchmark.matrices import matrix_items
+from rl2f_core.leaks.benchmark.numbers import number_items
+from rl2f_core.leaks.benchmark.paths import path_items
+from rl2f_core.leaks.benchmark.roles import role_items
+from rl2f_core.leaks.guard import build_detectors
+from rl2f_core.paths import LEAK_BENCHMARK
+from rl2f_core.stats.intervals import Interval, wilson
+from rl2f_core.types import FrozenModel, LeakReport
+
+MAKERS: dict[str, Callable[[], Iterable[LeakItem]]] = {
+    "arithmetic": lambda: number_items("arithmetic"),
+    "guess_number": lambda: number_items("guess_number"),
+    "secret_code": letter_items,
+    "knights_knaves": role_items,
+    "binary_matrix": matrix_items,
+    "shortest_path": lambda: path_items("shortest_path"),
+    "maze": lambda: path_items("maze"),
+}
+"""Item generators by environment."""
+
+
+class Counts(FrozenModel):
+    """Confusion matrix; flagged hints are positives."""
+
+    tp: int = 0
+    fn: int = 0
+    fp: int = 0
+    tn: int = 0
+
+
+class Score(FrozenModel):
+    """Quality of detectors on some items."""
+
+    counts: Counts
+    precision: Interval
+    """Fraction of flagged hints that leak, with the Wilson interval."""
+    recall: Interval
+    """Fraction of leaks that were flagged, with the Wilson interval."""
+    f1: float | None
+    """Harmonic mean of precision and recall; None if one is undefined."""
+    answer_fraction_error: float | None
+    """Mean absolute error of `answer_fraction` over the flagged leaks."""
+
+
+class Misclassified(FrozenModel):
+    """An item with a wrong report."""
+
+    item: LeakItem
+    report: LeakReport
+
+
+class BenchmarkReport(FrozenModel):
+    """Quality of detectors on the benchmark."""
+
+    overall: Score
+    by_split: dict[str, Score]
+    by_environment: dict[str, Score]
+    by_kind: dict[str, Score]
+    """By disguise or near-miss."""
+    by_detector: dict[str, Counts]
+    """True and false positives by the detector that flagged the hint first."""
+    wrong: tuple[Misclassified, ...]
+
+    def to_markdown(self) -> str:
+        """Format the report as Markdown tables."""
+        groups = {
+            "": {"all": self.overall},
+            "split": self.by_split,
+            "environment": self.by_environment,
+            "kind": self.by_kind,
+        }
+        lines = []
+        for title, scores in groups.items():
+            lines += [
+                f"| {title} | leaks | near-misses | precision | recall | F1 |",
+                "|---|---|---|---|---|---|",
+                *(_line(name, score) for name, score in scores.items()),
+                "",
+            ]
+        lines += ["| detector | tp | fp |", "|---|---|---|"]
+        lines += [f"| {name} | {counts.tp} | {counts.fp} |" for name, counts in self.by_detector.items()]
+        return "\n".join(lines) + "\n"
+
+
+def _line(name: str, score: Score) -> str:
+    c = score.counts
+    f1 = "–" if score.f1 is None else f"{score.f1:.3f}"
+    cells = (name, c.tp + c.fn, c.fp + c.tn, _format(score.precision), _format(score.recall), f1)
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def _format(interval: Interval) -> str:
+    if interval.value is None:
+        return "–"
+    return f"{interval.value:.3f} ({interval.low:.3f} to {interval.high:.3f})"
+
+
+def make_items(environment: str) -> list[LeakItem]:
+    """Generate the items of one environment; deterministic. Raises `DataError` if the environment has no items."""
+    if environment not in MAKERS:
+        raise DataError("The benchmark has no items of this environment.", value=environment, known=list(MAKERS))
+    return list(MAKERS[environment]())
+
+
+def to_jsonl(items: Iterable[LeakItem]) -> str:
+    """Format one item per line, without fields that have their default."""
+    return "".join(
+        json.dumps(item.model_dump(mode="json", exclude_defaults=True), ensure_ascii=False) + "\n" for item in items
+    )
+
+
+def read_items(folder: Path = LEAK_BENCHMARK, split: Half | None = None) -> list[LeakItem]:
+    """Read all items of a folder; raises `DataError` if it has none or a line is invalid."""
+    files = sorted(folder.glob("*.jsonl"))
+    if not files:
+        raise DataError(
+            "There are no benchmark items.", value=str(folder),
+            fix="Make them: python -m rl2f_core.leaks.benchmark.score --out LEAK_BENCHMARK",
+        )  # fmt: skip
+    items = []
+    for file in files:
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+            try:
+                items.append(LeakItem.model_validate_json(line))
+            except ValueError as error:
+                raise DataError(f"Line {number} of {file.name} is no benchmark item.", value=str(error)) from None
+    return [item for item in items if split in (None, item.split)]
+
+
+Build = Callable[[Environment], Sequence[LeakDetector]]
+"""Returns the detectors for an environment, cheapest first."""
+
+
+def score(detectors: Build | LeaksConfig, items: Sequence[LeakItem]) -> BenchmarkReport:
+    """Score detectors on items.
+
+    Args:
+        detectors: A leak configuration, or a function that builds the detectors for an environment.
+        items: Items to check.
+    """
+    return compare(items, judge(detectors, items))
+
+
+def judge(detectors: Build | LeaksConfig, items: Sequence[LeakItem]) -> list[LeakReport]:
+    """Run the cascade on all items; reports are in the order of the items."""
+    build: Build = (lambda env: build_detectors(detectors, env)) if isinstance(detectors, LeaksConfig) else detectors
+    reports: dict[int, LeakReport] = {}
+    for environment, indices in by_environment(items):
+        queries = [query_of(environment, items[i]) for i in indices]
+        reports.update(zip(indices, run_cascade(build(environment), queries), strict=True))
+    return [reports[i] for i in range(len(items))]
+
+
+def by_environment(items: Sequence[LeakItem]) -> Iterator[tuple[Environment, list[int]]]:
+    """Yield each environment configuration as an environment, with the indices of its items."""
+    groups: dict[str, list[int]] = {}
+    for i, item in enumerate(items):
+        groups.setdefault(json.dumps(item.environment, sort_keys=True), []).append(i)
+    for config, indices in groups.items():
+        yield environment_of(json.loads(config)), indices
+
+
+def environment_of(config: Mapping[str, Any]) -> Environment:
+    """Build the environment of an item's configuration."""
+    cls = registry.get("environment", config.get("type", ""))
+    return cls(cls.Config.model_validate(dict(config)))
+
+
+def query_of(environment: Environment, item: LeakItem) -> LeakQuery:
+    """Convert an item to a detector's query."""
+    return LeakQuery(environment.task_from_gold(item.problem, item.answer), item.hint, item.attempts, item.hints)
+
+
+def compare(items: Sequence[LeakItem], reports: Sequence[LeakReport]) -> BenchmarkReport:
+    """Score one report per item."""
+    pairs = list(zip(items, reports, strict=True))
+
+    def by(key: Callable[[LeakItem], str]) -> dict[str, Score]:
+        names = dict.fromkeys(key(item) for item, _ in pairs)
+        return {name: score_of([pair for pair in pairs if key(pair[0]) == name]) for name in sorted(names)}
+
+    flagged: dict[str, Counter[str]] = {}
+    for item, report in pairs:
+        if report.leaked:
+            flagged.setdefault(report.detector or "unnamed", Counter())["tp" if item.leak else "fp"] += 1
+    return BenchmarkReport(
+        overall=score_of(pairs),
+        by_split=by(lambda item: item.split),
+        by_environment=by(lambda item: item.environment["type"]),
+        by_kind=by(lambda item: item.kind if item.leak else f"not: {item.kind}"),
+        by_detector={name: Counts(**counts) for name, counts in flagged.items()},
+        wrong=tuple(Misclassified(item=item, report=report) for item, report in pairs if item.leak != report.leaked),
+    )
+
+
+def score_of(pairs: Sequence[tuple[LeakItem, LeakReport]]) -> Score:
+    """Compute precision, recall and F1 of some reports."""
+    counts = Counter((item.leak, report.leaked) for item, report in pairs)
+    tp, fn, fp = counts[True, True], counts[True, False], counts[False, True]
+    precision, recall = wilson(tp, tp + fp), wilson(tp, tp + fn)
+    defined = precision.value is not None and recall.value is not None
+    errors = [
+        abs(item.answer_fraction - report.answer_fraction) for item, report in pairs if item.leak and report.leaked
+    ]
+    return Score(
+        counts=Counts(tp=tp, fn=fn, fp=fp, tn=counts[False, False]),
+        precision=precision,
+        recall=recall,
+        f1=2 * tp / (2 * tp + fn + fp) if defined else None,
+        answer_fraction_error=sum(errors) / len(errors) if errors else None,
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Write the items, or score `exact` and `equivalent` on the shipped ones."""
+    parser = argparse.ArgumentParser(prog="python -m rl2f_core.leaks.benchmark.score", description=__doc__)
+    parser.add_argument("--out", type=Path, help="write the items into this folder")
+    parser.add_argument("--split", choices=("dev", "test"), help="score these items only")
+    parser.add_argument("--wrong", action="store_true", help="list misclassified items")
+    args = parser.parse_args(argv)
+    if args.out:
+        args.out.mkdir(parents=True, exist_ok=True)
+        for name in MAKERS:
+            (args.out / f"{name}.jsonl").write_text(to_jsonl(make_items(name)), encoding="utf-8")
+        return
+    report = score(LeaksConfig(), read_items(split=args.split))
+    print(report.to_markdown())
+    for error in report.wrong if args.wrong else ():
+        item = error.item
+        print(f"{'fn' if item.leak else 'fp'} {item.id}: {item.hint!r} answer {item.answer} {error.report.evidence}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""Chat-completions protocol as pure functions: request bodies and replies.
+
+Replies are untrusted: every field may be missing, of another type, or of any length.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from rl2f_core.errors import shorten
+from rl2f_core.llms.base import ChatRequest
+
+TRANSIENT = frozenset({408, 409, 425, 429, *range(500, 600)})
+"""HTTP statuses to retry."""
+RESERVED = frozenset({"model", "messages", "stream", "n", "max_tokens", "max_completion_tokens", "temperature", "seed"})
+"""Request fields that `extra` cannot set."""
+_SEED_BITS = 31
+_MEANING = {
+    401: "the key is missing or wrong",
+    403: "the key may not do this",
+    404: "the path or model does not exist",
+    429: "too many requests",
+}
+
+
+class RequestError(Exception):
+    """A failed request.
+
+    Args:
+        what: Message for users, without the API key.
+        transient: Another try may succeed.
+    """
+
+    def __init__(self, what: str, *, transient: bool) -> None:
+        super().__init__(what)
+        self.what = what
+        self.transient = transient
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A message from an endpoint."""
+
+    text: str
+    finish_reason: Literal["stop", "length"]
+    prompt_tokens: int
+    completion_tokens: int
+
+    @property
+    def counted(self) -> bool:
+        """The endpoint reported token counts."""
+        return self.prompt_tokens + self.completion_tokens > 0
+
+
+def body(request: ChatRequest, *, model: str, max_new_tokens: int, temperature: float, limit: str, seeded: bool,
+         extra: Mapping[str, Any]) -> dict[str, Any]:  # fmt: skip
+    """Return the request body; `limit` names the field of `max_new_tokens`, `seeded` sends the seed with 31 bits."""
+    body: dict[str, Any] = {
+        **extra,
+        "model": model,
+        "messages": [{"role": m["role"], "content": _replace_surrogates(m["content"])} for m in request.messages],
+        "temperature": temperature,
+        limit: max_new_tokens,
+        "stream": False,
+    }
+    if seeded:
+        body["seed"] = request.seed & ((1 << _SEED_BITS) - 1)
+    return body
+
+
+def refusal(status: int, data: bytes, headers: Mapping[str, str]) -> RequestError:
+    """Describe an unsuccessful HTTP status."""
+    if 300 <= status < 400:
+        to = shorten(headers.get("location", "?"), 80)
+        return RequestError(
+            f"HTTP {status}: the endpoint redirects to {to}; set base_url to that address.", transient=False
+        )
+    meaning = _MEANING.get(status, "the endpoint failed" if status >= 500 else "the endpoint refused the request")
+    detail = _error_detail(data)
+    what = f"HTTP {status}: {meaning}{f' ({detail})' if detail else ''}."
+    return RequestError(what, transient=status in TRANSIENT)
+
+
+def _error_detail(data: bytes) -> str:
+    """Return the endpoint's error message in one short line."""
+    text = data[:4000].decode("utf-8", "replace")
+    try:
+        value: Any = json.loads(data)
+        for key in ("error", "message"):
+            value = value.get(key, value) if isinstance(value, dict) else value
+        text = value if isinstance(value, str) else json.dumps(value)
+    except (ValueError, RecursionError):
+        pass
+    return shorten(" ".join("".join(c if c.isprintable() else " " for c in text).split()), 200)
+
+
+def read_reply(data: bytes) -> Reply:
+    """Parse the body of a reply with status 200; raises `RequestError` without a message."""
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        start = shorten(repr(data[:60].decode("utf-8", "replace")), 80)
+        raise RequestError(f"The reply is not JSON: {start}.", transient=True) from error
+    if isinstance(value, dict) and value.get("error"):
+        raise RequestError(f"The endpoint answered with an error ({_error_detail(data)}).", transient=True)
+    choices = value.get("choices") if isinstance(value, dict) else None
+    choice = choices[0] if isinstance(choices, list) and choices else None
+    message = choice.get("message") if isinstance(choice, dict) else None
+    if not isinstance(choice, dict) or not isinstance(message, dict):
+        raise RequestError("The reply contains no message.", transient=True)
+    reason = choice.get("finish_reason")
+    text = _replace_surrogates(_content(message.get("content"))).strip()
+    if reason == "content_filter":
+        raise RequestError("The endpoint's content filter blocked the message.", transient=False)
+    if not text:
+        raise RequestError(_explain_empty(message, reason), transient=False)
+    usage = value.get("usage")
+    counts = usage if isinstance(usage, dict) else {}
+    finish: Literal["stop", "length"] = "length" if reason == "length" else "stop"
+    return Reply(text, finish, _count(counts.get("prompt_tokens")), _count(counts.get("completion_tokens")))
+
+
+def _replace_surrogates(text: str) -> str:
+    """Replace lone surrogates, which UTF-8 cannot encode, by question marks."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def _content(value: Any) -> str:
+    """Return the text of a message or of its parts."""
+    if isinstance(value, list):
+        parts = [part.get("text") for part in value if isinstance(part, dict) and part.get("type") == "text"]
+        return "".join(part for part in parts if isinstance(part, str))
+    return value if isinstance(value, str) else ""
+
+
+def _explain_empty(message: Mapping[str, Any], reason: Any) -> str:
+    if message.get("tool_calls") or message.get("function_call"):
+        return "The model called a tool instead of writing a message."
+    if isinstance(message.get("refusal"), str) and message["refusal"]:
+        return f"The model refused: {shorten(message['refusal'], 100)}"
+    if reason == "length":
+        return "The model used all its tokens before it wrote a message; raise max_new_tokens."
+    return "The model wrote an empty message."
+
+
+def _count(value: Any) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31 else 0

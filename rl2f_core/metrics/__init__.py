@@ -1,0 +1,1 @@
+"""Metrics of dialogues, of what teachers cost, and the constant baseline."""

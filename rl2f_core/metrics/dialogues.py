@@ -1,0 +1,437 @@
+"""Metrics of a set of dialogues, and effects of one condition against another.
+
+Conventions for every metric:
+
+- Only the first T turns of a dialogue count. A failed dialogue (`StopReason.FAILED`) counts only in `stop/…`. A
+  dialogue that was dropped or whose context was full counts as not solved.
+- Answers are compared by their normal form, unparsable attempts by their stripped text. An unparsable attempt never
+  equals a parsable one.
+- A *revision* is an incorrect attempt together with the next attempt.
+- `cum_acc/t` uses the last answer within t turns. If a correct answer ends the dialogue, this is "solved by turn t".
+  Otherwise (`no_oracle`) `cum_acc` may fall and `gain` may be negative.
+- The distance is 0 for a correct answer and 1 for an unparsable one.
+- Fractions have a Wilson interval, corrected for several observations per task. Means have a bootstrap interval over
+  tasks.
+
+The README of `rl2f_core/evaluation` lists all metrics with formulas.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from rl2f_core.stats.intervals import Interval, paired_bootstrap, ratio_bootstrap, wilson_clustered
+from rl2f_core.types import Dialogue, FinishReason, FrozenModel, StopReason, Turn
+
+REFLECTION_WORDS: tuple[str, ...] = (
+    r"check(?:s|ed|ing)?",
+    r"re-?check(?:s|ed|ing)?",
+    r"verif(?:y|ies|ied|ying)",
+    r"wait",
+    r"however",
+    r"re-?evaluat(?:e|es|ed|ing)",
+    r"re-?think(?:s|ing)?",
+    r"re-?consider(?:s|ed|ing)?",
+    r"let me",
+)
+"""Patterns of whole words that count as reflection, in any case."""
+_REFLECTION = re.compile(rf"\b(?:{'|'.join(REFLECTION_WORDS)})\b", re.IGNORECASE)
+OUTCOMES: dict[str, str] = {
+    "correct": "correct and well-formed",
+    "correct_format_error": "correct, but with a format error",
+    "incorrect": "incorrect and well-formed",
+    "incorrect_format_error": "a parsable incorrect answer with a format error",
+    "unparsable": "no parsable answer, although the student ended its message",
+    "truncated": "no parsable answer, and the token limit truncated the message",
+}
+"""Exclusive outcomes of an attempt with a description. The fractions `outcome/<name>` add up to 1."""
+EQUAL_RETURNS = 1e-9
+"""Maximum difference between returns that count as equal."""
+
+_Observation = tuple[str, float, float]  # task, numerator, denominator
+_Mean = Callable[[Iterable[_Observation]], Interval]
+
+
+class Metrics(FrozenModel):
+    """Named values with intervals. Series by turn are named `name/1` … `name/T`."""
+
+    turns: int
+    """Allowed turns, T."""
+    tasks: int
+    """Tasks with at least one dialogue that did not fail."""
+    dialogues: int
+    """Dialogues that did not fail."""
+    values: dict[str, Interval]
+    """Intervals by metric; a metric without observations has the value None."""
+
+    def __getitem__(self, name: str) -> Interval:
+        return self.values[name]
+
+    def final(self, name: str = "cum_acc") -> Interval:
+        """Return the value of a series at the last turn."""
+        return self.values[f"{name}/{self.turns}"]
+
+    def series(self, name: str) -> list[Interval]:
+        """Return `name/1` … `name/T`."""
+        return [self.values[f"{name}/{t}"] for t in range(1, self.turns + 1)]
+
+    def flat(self) -> dict[str, float]:
+        """Return all values that are not None, without intervals, for a metric event."""
+        return {name: interval.value for name, interval in self.values.items() if interval.value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """An incorrect attempt and the next attempt."""
+
+    task: str
+    before: Turn
+    after: Turn
+    earlier: frozenset[tuple[str, str]]
+    """Answers up to and including `before`."""
+
+    @property
+    def changed(self) -> bool:
+        """Whether the answer differs from the previous one."""
+        return normalized_answer(self.after) != normalized_answer(self.before)
+
+    @property
+    def repeated(self) -> bool:
+        """Whether the dialogue already contained the answer."""
+        return normalized_answer(self.after) in self.earlier
+
+    @property
+    def kept(self) -> tuple[int, int]:
+        """Number of correct answer parts that `after` retains, and their total number in `before`."""
+        old, new = self.before.verdict, self.after.verdict
+        retained = [new.parts.get(name) == old.parts[name] for name in old.correct_parts if name in old.parts]
+        return sum(retained), len(retained)
+
+    def distance_reduction(self, has_distance: bool) -> float | None:
+        """Return by how much the distance to the gold answer falls; None without distances."""
+        before, after = answer_distance(self.before), answer_distance(self.after)
+        return before - after if has_distance and before is not None and after is not None else None
+
+
+def normalized_answer(turn: Turn) -> tuple[str, str]:
+    """Return the key by which answers are compared: normal form, or stripped text if unparsable."""
+    parsed = turn.verdict.parsed
+    return ("text", turn.attempt.strip()) if parsed is None else ("parsed", parsed)
+
+
+def answer_distance(turn: Turn) -> float | None:
+    """Return the distance to the gold answer in [0, 1]; None if the verifier gave none."""
+    if turn.verdict.correct:
+        return 0.0
+    return 1.0 if turn.verdict.parsed is None else turn.verdict.distance
+
+
+def classify_attempt(turn: Turn) -> str:
+    """Return the outcome of an attempt, a key of `OUTCOMES`.
+
+    A parsable answer is correct or incorrect even if the token limit truncated the text after it.
+    """
+    verdict = turn.verdict
+    if verdict.correct or verdict.parsed is not None:
+        return ("correct" if verdict.correct else "incorrect") + ("" if verdict.well_formed else "_format_error")
+    return "truncated" if turn.finish_reason is FinishReason.LENGTH else "unparsable"
+
+
+def revisions(dialogue: Dialogue, turns: int) -> list[Revision]:
+    """Return the revisions within the first `turns` turns."""
+    result: list[Revision] = []
+    earlier: set[tuple[str, str]] = set()
+    for before, after in pairwise(dialogue.turns[:turns]):
+        earlier.add(normalized_answer(before))
+        if not before.verdict.correct:
+            result.append(Revision(dialogue.task_id, before, after, frozenset(earlier)))
+    return result
+
+
+def reflection_words(text: str) -> int:
+    """Count the reflection words in a text."""
+    return len(_REFLECTION.findall(text))
+
+
+def compute_metrics(dialogues: Sequence[Dialogue], turns: int, *, resamples: int = 2000, seed: int = 0) -> Metrics:
+    """Compute all metrics for the dialogues of one checkpoint under one condition.
+
+    Args:
+        dialogues: Includes failed ones.
+        turns: Allowed turns, T.
+        resamples: Bootstrap samples for means; 0 computes no intervals for them, for cheap training metrics.
+        seed: Bootstrap seed.
+    """
+    valid = [d for d in dialogues if d.stop_reason is not StopReason.FAILED]
+
+    def mean(observations: Iterable[_Observation]) -> Interval:
+        return ratio_bootstrap(*_by_task(observations), resamples, seed)
+
+    values = {
+        **_accuracy(valid, turns, mean),
+        **_revision_metrics(valid, turns),
+        **_attempt_metrics(valid, turns, mean),
+        **_reward_metrics(valid, turns, mean),
+    }
+    hints = [(d.task_id, turn.hint.leak) for d in valid for turn in d.turns[:turns] if turn.hint is not None]
+    values["leak_rate"] = _fraction((task, leak.leaked) for task, leak in hints if leak is not None)
+    for reason in StopReason:
+        values[f"stop/{reason.value}"] = _fraction((d.task_id, d.stop_reason is reason) for d in dialogues)
+    return Metrics(turns=turns, tasks=len({d.task_id for d in valid}), dialogues=len(valid), values=values)
+
+
+def _accuracy(dialogues: Sequence[Dialogue], turns: int, mean: _Mean) -> dict[str, Interval]:
+    """Compute `cum_acc/t`, `gain`, `correction_rate`, `conditional_solve_rate/t` and `correct_abandoned_rate`.
+
+    - conditional_solve_rate/t = P(first correct at t | attempt t exists, no earlier attempt is correct).
+    - correction_rate = P(correct at the end | incorrect at first).
+    - gain = cum_acc/T − cum_acc/1: a fraction, or a difference if dialogues continue after correct answers.
+    - correct_abandoned_rate = P(incorrect at t + 1 | correct at t): has observations only without an oracle.
+    """
+    ends = [(d.task_id, solved_within(d, 1), solved_within(d, turns)) for d in dialogues]
+    solved = [(d.task_id, first_solved_turn(d, turns), min(len(d.turns), turns)) for d in dialogues]
+    continued = [
+        (d.task_id, b.verdict.correct) for d in dialogues for a, b in pairwise(d.turns[:turns]) if a.verdict.correct
+    ]
+
+    def solve_rate(at: Iterable[int]) -> Interval:
+        return _fraction(
+            (task, when == t) for task, when, count in solved for t in at if count >= t and not 0 < when < t
+        )
+
+    values = {}
+    for t in range(1, turns + 1):
+        values[f"cum_acc/{t}"] = _fraction((d.task_id, solved_within(d, t)) for d in dialogues)
+        values[f"conditional_solve_rate/{t}"] = solve_rate([t])
+    values["conditional_solve_rate"] = solve_rate(range(2, turns + 1))
+    if turns == 1:  # no gain is possible
+        values["gain"] = Interval(value=0.0 if solved else None, low=0.0, high=0.0 if solved else 1.0, n=len(solved))
+        values["correction_rate"] = _fraction(())
+    else:
+        values["gain"] = (
+            mean((task, float(last) - float(first), 1) for task, first, last in ends)
+            if continued
+            else _fraction((task, last and not first) for task, first, last in ends)
+        )
+        values["correction_rate"] = _fraction((task, last) for task, first, last in ends if not first)
+    values["correct_abandoned_rate"] = _fraction((task, not correct) for task, correct in continued)
+    return values
+
+
+def _revision_metrics(dialogues: Sequence[Dialogue], turns: int) -> dict[str, Interval]:
+    """Compute the metrics over all revisions.
+
+    - plasticity: the answer changed.
+    - repeated_answer_rate: the dialogue already contained the answer, at any turn; at least 1 − plasticity.
+    - improving_change_rate: of the changed answers, those correct or closer.
+    - retention: of the correct answer parts, those retained. Under `hints`, the hint confirmed these parts.
+    - regression_rate: the distance grew or a correct part was lost, of the revisions with distance or correct parts.
+    - misled_rate: regression_rate after hints of the teacher `misleading`. The regression_rate under `contentless`
+      is its chance level.
+    """
+    all_revisions = [r for d in dialogues for r in revisions(d, turns)]
+    has_distance = any(
+        t.verdict.distance is not None for d in dialogues for t in d.turns[:turns] if t.verdict.parsed is not None
+    )
+    moves = [(r, r.distance_reduction(has_distance), r.kept) for r in all_revisions]
+    regressions = [
+        (r, (step is not None and step < 0) or kept < parts)
+        for r, step, (kept, parts) in moves
+        if step is not None or parts
+    ]
+    return {
+        "plasticity": _fraction((r.task, r.changed) for r in all_revisions),
+        "repeated_answer_rate": _fraction((r.task, r.repeated) for r in all_revisions),
+        "improving_change_rate": _fraction(
+            (r.task, step > 0) for r, step, _ in moves if r.changed and step is not None
+        ),
+        "retention": _pooled((r.task, kept, parts) for r, _, (kept, parts) in moves),
+        "regression_rate": _fraction((r.task, worse) for r, worse in regressions),
+        "misled_rate": _fraction(
+            (r.task, worse)
+            for r, worse in regressions
+            if r.before.hint is not None and r.before.hint.teacher == "misleading"
+        ),
+    }
+
+
+def _attempt_metrics(dialogues: Sequence[Dialogue], turns: int, mean: _Mean) -> dict[str, Interval]:
+    """Compute the metrics of attempts, overall and by turn. Token counts skip turns without `token_ids`.
+
+    `truncated_rate` and `format_error_rate` overlap with other fractions, `outcome/…` do not: parse_failure_rate =
+    outcome/unparsable + outcome/truncated; format_error_rate = those + outcome/(in)correct_format_error.
+    """
+
+    def tokens_and_words(attempts: Iterable[tuple[str, Turn]], suffix: str) -> dict[str, Interval]:
+        sized = [(task, turn, len(turn.token_ids)) for task, turn in attempts if turn.token_ids]
+        return {
+            f"attempt_tokens{suffix}": mean((task, size, 1) for task, _, size in sized),
+            f"reflection_words{suffix}": mean(
+                (task, 1000 * reflection_words(turn.attempt), size) for task, turn, size in sized
+            ),
+        }
+
+    def rates(attempts: Sequence[tuple[str, Turn]], suffix: str) -> dict[str, Interval]:
+        limit, words = FinishReason.LENGTH, tokens_and_words(attempts, suffix)
+        return {
+            f"attempt_tokens{suffix}": words[f"attempt_tokens{suffix}"],
+            f"truncated_rate{suffix}": _fraction((task, turn.finish_reason is limit) for task, turn in attempts),
+            f"parse_failure_rate{suffix}": _fraction((task, turn.verdict.parsed is None) for task, turn in attempts),
+            f"format_error_rate{suffix}": _fraction((task, not turn.verdict.well_formed) for task, turn in attempts),
+            **words,
+        }
+
+    attempts = [(d.task_id, turn) for d in dialogues for turn in d.turns[:turns]]
+    values = rates(attempts, "")
+    for t in range(1, turns + 1):
+        values |= rates([(d.task_id, d.turns[t - 1]) for d in dialogues if len(d.turns) >= t], f"/{t}")
+    for name, correct in (("correct", True), ("incorrect", False)):
+        values |= tokens_and_words((item for item in attempts if item[1].verdict.correct is correct), f"/{name}")
+    outcomes = [(task, classify_attempt(turn)) for task, turn in attempts]
+    for name in OUTCOMES:
+        values[f"outcome/{name}"] = _fraction((task, outcome == name) for task, outcome in outcomes)
+    return values
+
+
+def _reward_metrics(dialogues: Sequence[Dialogue], turns: int, mean: _Mean) -> dict[str, Interval]:
+    """Compute `reward`, the mean undiscounted return, and `reward_std`, its standard deviation (n − 1)."""
+    totals = [(d.task_id, math.fsum(turn.reward for turn in d.turns[:turns]), 1) for d in dialogues]
+    center = mean(totals)
+    deviation = None
+    if len(totals) > 1 and center.value is not None:
+        middle = center.value
+        deviation = math.sqrt(math.fsum((r - middle) ** 2 for _, r, _ in totals) / (len(totals) - 1))
+    return {"reward": center, "reward_std": Interval(value=deviation, n=len(totals))}
+
+
+def solved_within(dialogue: Dialogue, turns: int) -> bool:
+    """Return whether the last answer of the first `turns` attempts counts as correct.
+
+    It does not if a leak ended the dialogue.
+    """
+    if len(dialogue.turns) <= turns:
+        return dialogue.solved
+    return dialogue.turns[turns - 1].verdict.correct
+
+
+def first_solved_turn(dialogue: Dialogue, turns: int) -> int:
+    """Return the 1-based turn of the first correct answer within `turns` that counts as solved, or 0."""
+    for number, turn in enumerate(dialogue.turns[:turns], 1):
+        if turn.verdict.correct and (number < len(dialogue.turns) or dialogue.solved):
+            return number
+    return 0
+
+
+# -- effects -------------------------------------------------------------------------------------------------------
+def solved_by_task(dialogues: Sequence[Dialogue], turns: int) -> dict[str, float]:
+    """Return each task's fraction of dialogues solved within `turns`, without failed dialogues."""
+    by_task: dict[str, list[bool]] = defaultdict(list)
+    for dialogue in dialogues:
+        if dialogue.stop_reason is not StopReason.FAILED:
+            by_task[dialogue.task_id].append(solved_within(dialogue, turns))
+    return {task: sum(solved) / len(solved) for task, solved in by_task.items()}
+
+
+def solve_rate_difference(
+    a: Mapping[str, float], b: Mapping[str, float], *, resamples: int = 2000, seed: int = 0
+) -> Interval:
+    """Return the mean of `a` minus that of `b`, paired over their common tasks."""
+    shared = sorted(a.keys() & b.keys())
+    return paired_bootstrap([a[t] for t in shared], [b[t] for t in shared], resamples, seed)
+
+
+def hint_effect(
+    hints: Sequence[Dialogue], contentless: Sequence[Dialogue], turns: int, *, resamples: int = 2000, seed: int = 0
+) -> Interval:
+    """Return cum_acc/T(hints) − cum_acc/T(contentless), paired over common tasks.
+
+    It compares any two sets of dialogues, e.g. `shuffled` with `contentless`.
+    """
+    return solve_rate_difference(
+        solved_by_task(hints, turns), solved_by_task(contentless, turns), resamples=resamples, seed=seed
+    )
+
+
+def effects(
+    by_condition: Mapping[str, Sequence[Dialogue]], turns: int, *, resamples: int = 2000, seed: int = 0
+) -> dict[str, Interval]:
+    """Return every condition's effect against `contentless`; empty if `contentless` is missing."""
+    if "contentless" not in by_condition:
+        return {}
+    return {
+        name: hint_effect(dialogues, by_condition["contentless"], turns, resamples=resamples, seed=seed)
+        for name, dialogues in by_condition.items()
+        if name != "contentless"
+    }
+
+
+def effect_difference(
+    a: Mapping[str, Sequence[Dialogue]],
+    b: Mapping[str, Sequence[Dialogue]],
+    turns: int,
+    *,
+    resamples: int = 2000,
+    seed: int = 0,
+) -> Interval:
+    """Return the hint effect of `a` minus that of `b` (both by condition), paired over common tasks."""
+    rates = [solved_by_task(c[name], turns) for c in (a, b) for name in ("hints", "contentless")]
+    return paired_effect_difference(rates, resamples=resamples, seed=seed)
+
+
+def paired_effect_difference(rates: Sequence[Mapping[str, float]], *, resamples: int = 2000, seed: int = 0) -> Interval:
+    """Return (r₀ − r₁) − (r₂ − r₃) of four solve rates by task, over the tasks that all have."""
+    shared = sorted(set.intersection(*(set(rate) for rate in rates)))
+    first = [rates[0][t] - rates[1][t] for t in shared]
+    second = [rates[2][t] - rates[3][t] for t in shared]
+    return paired_bootstrap(first, second, resamples, seed)
+
+
+# -- groups --------------------------------------------------------------------------------------------------------
+def group_outcomes(
+    returns: Sequence[Sequence[float]], solved: Sequence[Sequence[bool]] | None = None
+) -> dict[str, float]:
+    """Return the fractions of mixed, all-correct and all-incorrect groups of one step.
+
+    Empty groups do not count; without any group the result is empty. A group with equal returns has no gradient.
+
+    Args:
+        returns: Returns of each group's dialogues.
+        solved: Whether each dialogue is solved; by default, whether its return is above 0.
+
+    `frac_reward_zero_std` (TRL) is the fraction of groups with equal returns.
+    """
+    if solved is None:
+        solved = [[value > 0 for value in group] for group in returns]
+    groups = [(group, correct) for group, correct in zip(returns, solved, strict=True) if group]
+    if not groups:
+        return {}
+    equal = [correct for group, correct in groups if max(group) - min(group) <= EQUAL_RETURNS]
+    n = len(groups)
+    return {
+        "groups/frac_mixed": 1 - len(equal) / n,
+        "groups/frac_all_correct": sum(all(correct) for correct in equal) / n,
+        "groups/frac_all_incorrect": sum(not any(correct) for correct in equal) / n,
+        "frac_reward_zero_std": len(equal) / n,
+    }
+
+
+# -- pooling -------------------------------------------------------------------------------------------------------
+def _by_task(observations: Iterable[_Observation]) -> tuple[list[float], list[float]]:
+    sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for task, numerator, denominator in observations:
+        sums[task][0] += numerator
+        sums[task][1] += denominator
+    return [s[0] for s in sums.values()], [s[1] for s in sums.values()]
+
+
+def _pooled(observations: Iterable[_Observation]) -> Interval:
+    return wilson_clustered(*_by_task(observations))
+
+
+def _fraction(observations: Iterable[tuple[str, bool]]) -> Interval:
+    return _pooled((task, float(hit), 1.0) for task, hit in observations)

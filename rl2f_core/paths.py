@@ -1,0 +1,16 @@
+"""Paths of the repository and of the data that ship with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+"""Directory that holds the packages and `data/`; on the Python path of every worker process."""
+DATA = ROOT / "data"
+CONFIGS = DATA / "configs"
+"""Presets, one YAML file each."""
+PROMPTS = DATA / "prompts"
+"""Prompt templates of model teachers and judges."""
+LEAK_BENCHMARK = DATA / "leak_benchmark"
+EXAMPLE_RUNS = DATA / "example_runs"
+MATH_SAMPLE = DATA / "math_sample" / "sample.jsonl"

@@ -1,0 +1,1 @@
+"""Run leak detectors again on the hints of a recorded run."""

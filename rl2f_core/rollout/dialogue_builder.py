@@ -1,0 +1,143 @@
+"""Build a dialogue turn by turn, together with its token sequences.
+
+The rollout loop and the writers of demonstrations both add attempts and hints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rl2f_core.config.rollout import RewardConfig
+from rl2f_core.errors import shorten
+from rl2f_core.leaks.guard import ScreenedHint
+from rl2f_core.rollout.prompting import PromptBuilder
+from rl2f_core.rollout.request import RolloutRequest
+from rl2f_core.rollout.rewards import turn_rewards
+from rl2f_core.types import Dialogue, FinishReason, Rollout, StopReason, TokenSequence, Turn, Verdict
+
+
+@dataclass(slots=True)
+class _TokenBuffer:
+    """Growing token sequence."""
+
+    tokens: list[int] = field(default_factory=list)
+    student_mask: list[bool] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    turn_ids: list[int] = field(default_factory=list)
+
+    def append(self, tokens: Sequence[int], turn: int, logprobs: Sequence[float] | None = None) -> None:
+        """Append tokens of the student (with logprobs) or of a prompt."""
+        self.tokens += tokens
+        self.student_mask += [logprobs is not None] * len(tokens)
+        self.logprobs += [0.0] * len(tokens) if logprobs is None else list(logprobs)
+        self.turn_ids += [turn] * len(tokens)
+
+    def freeze(self) -> TokenSequence:
+        return TokenSequence(tuple(self.tokens), tuple(self.student_mask), tuple(self.logprobs), tuple(self.turn_ids))
+
+
+class DialogueBuilder:
+    """A growing dialogue; it starts with the initial prompt."""
+
+    def __init__(self, request: RolloutRequest, prompts: PromptBuilder) -> None:
+        self.request, self.prompts = request, prompts
+        self.turns: list[Turn] = []
+        self.stop: StopReason | None = None
+        """Why the dialogue ended; None while it is active."""
+        self.error: str | None = None
+        self._buffers = [_TokenBuffer()]
+        self._buffers[-1].append(prompts.initial_prompt(request.task), -1)
+
+    @property
+    def tokens(self) -> list[int]:
+        """Tokens of the current sequence: the prompt of the next attempt."""
+        return self._buffers[-1].tokens
+
+    @property
+    def turn(self) -> int:
+        """Index of the next turn."""
+        return len(self.turns)
+
+    @property
+    def is_correct(self) -> bool:
+        """Whether the last attempt is correct."""
+        return bool(self.turns) and self.turns[-1].verdict.correct
+
+    def add_attempt(self, turn: Turn, tokens: Sequence[int], logprobs: Sequence[float]) -> None:
+        """Append a turn and its tokens as sampled (or as written, with logprobs of 0)."""
+        self._buffers[-1].append(tokens, turn.index, logprobs)
+        self.turns.append(turn)
+
+    def add_feedback(self, answer: ScreenedHint | Exception) -> None:
+        """Append the hint on the last attempt, or end the dialogue if there is none."""
+        if isinstance(answer, Exception):
+            self.fail(answer)
+            return
+        self.turns[-1] = self.turns[-1].model_copy(update={"hint": answer.hint})
+        self.stop, self.error = answer.stop, self.error or answer.error
+        if self.stop is None:
+            self.add_hint_tokens()
+
+    def add_hint_tokens(self) -> None:
+        """Append the last turn's hint suffix, or start a new sequence with its reprompt."""
+        ended = self.tokens[-1] == self.prompts.renderer.tokenizer.eos_token_id
+        tokens = self.prompts.continuation(self.request.task, self.turns[-1], ended=ended)
+        if self.prompts.reprompt is not None:
+            self._buffers.append(_TokenBuffer())
+        self._buffers[-1].append(tokens, self.turn - 1)
+
+    def fail(self, error: Exception) -> None:
+        """End the dialogue with an error."""
+        self.stop, self.error = StopReason.FAILED, shorten(f"{type(error).__name__}: {error}", 500)
+
+    def rollout(self, policy: str) -> Rollout:
+        """Return the dialogue with its tokens; `policy` names the sampled checkpoint."""
+        request = self.request
+        dialogue = Dialogue(
+            id=request.id,
+            task_id=request.task.id,
+            group=request.group,
+            index=request.index,
+            turns=tuple(self.turns),
+            stop_reason=self.stop or StopReason.EXHAUSTED,
+            error=self.error,
+            policy=policy,
+            seed=request.seed,
+        )
+        return Rollout(dialogue, tuple(buffer.freeze() for buffer in self._buffers))
+
+
+def build_turn(
+    turns: Sequence[Turn],
+    verdict: Verdict,
+    reward: RewardConfig,
+    attempt: str,
+    token_ids: Sequence[int],
+    logprobs: Sequence[float],
+    finish_reason: FinishReason,
+    prompt_template: str | None = None,
+) -> Turn:
+    """Build the turn after `turns`, with its rewards.
+
+    Args:
+        turns: Earlier turns, each with its hint.
+        verdict: Verdict on the attempt.
+        reward: Reward terms.
+        attempt: The student's text.
+        token_ids: Tokens as sampled.
+        logprobs: Sampling logprobs in nats; empty for written attempts.
+        finish_reason: Why generation ended.
+        prompt_template: Version of the reprompt template, if any.
+    """
+    before = turns[-1] if turns else None
+    return Turn(
+        index=len(turns),
+        attempt=attempt,
+        token_ids=tuple(token_ids),
+        logprobs=tuple(round(p, 5) for p in logprobs),
+        finish_reason=finish_reason,
+        verdict=verdict,
+        rewards=turn_rewards(reward, verdict, before.verdict if before else None, before.hint if before else None),
+        prompt_template=prompt_template,
+    )

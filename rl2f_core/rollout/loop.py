@@ -1,0 +1,228 @@
+"""The rollout loop: each active dialogue is generating, waits for feedback, or is done.
+
+    start ─► student ─► verifier ─► done
+                ▲           │
+              guard ◄──── teacher
+
+At most `rollout.max_concurrent` dialogues are active; when one is done, the next starts. With `batching: continuous`,
+each attempt is verified as soon as it is generated, while other dialogues continue. With `static`, all attempts are
+generated first. A dialogue depends only on its request, so both give the same dialogues.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from rl2f_core.backends.base import Generation, GenerationRequest, PendingGeneration, SamplingParams
+from rl2f_core.concurrency import CooperativeLock
+from rl2f_core.errors import DataError
+from rl2f_core.leaks.guard import ScreenedHint
+from rl2f_core.rollout.dialogue_builder import DialogueBuilder, build_turn
+from rl2f_core.rollout.prompting import PromptBuilder
+from rl2f_core.rollout.request import RolloutRequest, StudentPolicy, turn_seed
+from rl2f_core.teachers.base import FeedbackRequest
+from rl2f_core.types import StopReason, Turn, Verdict
+
+if TYPE_CHECKING:
+    from rl2f_core.rollout.engine import RolloutEngine
+
+
+class ActiveDialogue(DialogueBuilder):
+    """A dialogue with its maximum number of turns and its student."""
+
+    def __init__(self, request: RolloutRequest, prompts: PromptBuilder, limit: int, student: StudentPolicy) -> None:
+        super().__init__(request, prompts)
+        self.limit, self.student = limit, student
+
+    @property
+    def key(self) -> str:
+        """Cache key in the backend; several students may run the same dialogue."""
+        return self.request.id if self.request.student is None else f"{self.request.id} {self.student.adapter}"
+
+
+class RolloutLoop:
+    """One call of `RolloutEngine.run`, which documents the arguments."""
+
+    def __init__(
+        self,
+        engine: RolloutEngine,
+        requests: Sequence[RolloutRequest],
+        sampling: SamplingParams,
+        *,
+        student: StudentPolicy,
+        turns: int,
+        on_progress: Callable[[int, int], None] | None,
+    ) -> None:
+        self.engine, self.sampling, self.student, self.turns = engine, sampling, student, turns
+        self.static = engine.config.batching == "static"
+        self.runs_async = engine.runs_async and not self.static
+        """Whether hints are requested in threads while other dialogues continue."""
+        self.total, self.on_progress = len(requests), on_progress
+        self.queue = deque(requests)
+        self.dialogues: list[ActiveDialogue] = []
+        self.active: list[ActiveDialogue] = []
+        self.generating: dict[PendingGeneration, ActiveDialogue] = {}
+        self.num_async = 0
+        """Dialogues whose hints are requested in threads."""
+        self.answers: list[tuple[ActiveDialogue, ScreenedHint | Exception]] = []
+        """Results of those threads that were not collected yet."""
+
+    def run(self) -> list[ActiveDialogue]:
+        """Run all dialogues and return them in the order of the requests."""
+        with CooperativeLock() as self.lock, self.engine.backend.session() as self.session:
+            self._admit()
+            while self.active:
+                advanced = self._step_generation()
+                advanced += self._collect_feedback(wait=not advanced)
+                self._dispatch(advanced)
+                self._admit()
+                if advanced and self.on_progress is not None:
+                    self.on_progress(len(self.dialogues) - len(self.active), self.total)
+        return self.dialogues
+
+    # -- start and end -----------------------------------------------------------------------------------------
+    def _admit(self) -> None:
+        """Start dialogues up to the maximum number of active ones."""
+        while self.queue and len(self.active) < self.engine.config.max_concurrent:
+            free = self.engine.config.max_concurrent - len(self.active)
+            started = [self._start_dialogue(self.queue.popleft()) for _ in range(min(free, len(self.queue)))]
+            self.dialogues += started
+            self.active += started
+            without_hint = [d for d in started if d.stop is None and d.turns and d.turns[-1].hint is None]
+            self._dispatch([d for d in started if d not in without_hint] + self._request_hints(without_hint))
+
+    def _start_dialogue(self, request: RolloutRequest) -> ActiveDialogue:
+        """Build a dialogue with the initial prompt and the request's earlier turns."""
+        limit, student = request.max_turns or self.turns, request.student or self.student
+        dialogue = ActiveDialogue(request, self.engine.prompts, limit, student)
+        for turn in request.turns:
+            dialogue.add_attempt(turn, *self._stored_tokens(turn))
+            if turn.hint is not None:
+                dialogue.add_hint_tokens()
+        self._check_done(dialogue)
+        return dialogue
+
+    def _stored_tokens(self, turn: Turn) -> tuple[tuple[int, ...], tuple[float, ...]]:
+        """Return a turn's tokens and logprobs as sampled, or encode a written text, with logprobs of 0.
+
+        Raises `DataError` if the tokens are those of another tokenizer.
+        """
+        tokenizer = self.engine.backend.tokenizer
+        if not turn.token_ids:
+            written = (*tokenizer.encode(self.engine.renderer.escape(turn.attempt)), tokenizer.eos_token_id)
+            return written, (0.0,) * len(written)
+        try:
+            same = tokenizer.decode(turn.token_ids) == turn.attempt
+        except (ValueError, IndexError, OverflowError, TypeError):
+            same = False
+        if not same:
+            raise DataError(
+                "The stored tokens are not those of this model's tokenizer.",
+                value=turn.attempt,
+                fix="Use the base model of the stored dialogue.",
+            )
+        return turn.token_ids, turn.logprobs or (0.0,) * len(turn.token_ids)
+
+    def _check_done(self, dialogue: ActiveDialogue) -> None:
+        """End the dialogue after a correct attempt or its last turn."""
+        last = dialogue.turn >= dialogue.limit
+        if dialogue.is_correct and (last or self.engine.stop_on_correct):
+            dialogue.stop = StopReason.SOLVED
+        elif last:
+            dialogue.stop = StopReason.EXHAUSTED
+
+    def _dispatch(self, dialogues: Sequence[ActiveDialogue]) -> None:
+        """Submit unfinished dialogues for generation; finalize the others."""
+        engine = self.engine
+        max_prompt = min(engine.config.max_seq_len, engine.backend.max_model_len) - self.sampling.max_new_tokens
+        for dialogue in dialogues:
+            if dialogue.stop is None and len(dialogue.tokens) > max_prompt:
+                dialogue.stop = StopReason.SOLVED if dialogue.is_correct else StopReason.CONTEXT_FULL
+        done = {id(d): d for d in dialogues if d.stop is not None}
+        if done:
+            self.session.release_cache(d.key for d in done.values())
+            self.active = [d for d in self.active if id(d) not in done]
+        by_adapter: dict[str | None, list[ActiveDialogue]] = defaultdict(list)
+        for dialogue in dialogues:
+            if dialogue.stop is None:
+                by_adapter[dialogue.student.adapter].append(dialogue)
+        for adapter, unfinished in by_adapter.items():
+            prompts = [GenerationRequest(tuple(d.tokens), turn_seed(d.request.seed, d.turn), d.key) for d in unfinished]
+            pending = self.session.submit(prompts, self.sampling, adapter)
+            self.generating.update(zip(pending, unfinished, strict=True))
+
+    # -- the student -------------------------------------------------------------------------------------------
+    def _step_generation(self) -> list[ActiveDialogue]:
+        """Step the generation; return the dialogues with a new attempt that need no asynchronous hint."""
+        while self.session.has_unfinished:
+            self.session.step()
+            if not (self.static and any(pending.generation is None for pending in self.generating)):
+                break
+        finished = [(pending, pending.generation) for pending in self.generating if pending.generation is not None]
+        attempts = [(self.generating.pop(pending), generation) for pending, generation in finished]
+        self._verify_batch(attempts)
+        done = [d for d, _ in attempts if d.stop is not None]
+        return done + self._request_hints([d for d, _ in attempts if d.stop is None])
+
+    def _verify_batch(self, attempts: Sequence[tuple[ActiveDialogue, Generation]]) -> None:
+        """Record and verify attempts, after the environment could prefetch their verdicts."""
+        environment, decode = self.engine.environment, self.engine.backend.tokenizer.decode
+        texts = [decode(generation.token_ids) for _, generation in attempts]
+        if attempts:
+            with contextlib.suppress(Exception):  # `verify` raises again for the attempt that failed
+                environment.prefetch_verdicts(
+                    [(d.request.task, text) for (d, _), text in zip(attempts, texts, strict=True)]
+                )
+        for (dialogue, generation), text in zip(attempts, texts, strict=True):
+            self._add_attempt(dialogue, generation, text)
+            if dialogue.stop is None:
+                self._check_done(dialogue)
+
+    def _add_attempt(self, dialogue: ActiveDialogue, generation: Generation, text: str) -> None:
+        try:
+            verdict = self.engine.environment.verify(dialogue.request.task, text)
+        except Exception as error:  # a verifier should accept any text; otherwise only this dialogue fails
+            verdict = Verdict(correct=False, score=0.0, detail="the verifier failed")
+            dialogue.fail(error)
+        prompt_template = self.engine.prompts.version(dialogue.turn)
+        turn = build_turn(dialogue.turns, verdict, self.engine.reward, text, generation.token_ids, generation.logprobs,
+                          generation.stop, prompt_template)  # fmt: skip
+        dialogue.add_attempt(turn, generation.token_ids, generation.logprobs)
+
+    # -- the teacher -------------------------------------------------------------------------------------------
+    def _request_hints(self, dialogues: Sequence[ActiveDialogue]) -> list[ActiveDialogue]:
+        """Request hints on the last attempts; return the dialogues that have theirs already."""
+        requests = [
+            FeedbackRequest(d.request.task, tuple(d.turns), d.request.seed, adapter=d.student.adapter,
+                            reveals_verdict=self.engine.stop_on_correct) for d in dialogues
+        ]  # fmt: skip
+        if self.runs_async:
+            for dialogue, request in zip(dialogues, requests, strict=True):
+                self.num_async += 1
+                self.lock.spawn(self._request_hint_async, dialogue, request)
+            return []
+        for dialogue, answer in zip(dialogues, self.engine.get_hints(requests) if requests else (), strict=True):
+            dialogue.add_feedback(answer)
+        return list(dialogues)
+
+    def _request_hint_async(self, dialogue: ActiveDialogue, request: FeedbackRequest) -> None:
+        (answer,) = self.engine.get_hints([request])
+        self.answers.append((dialogue, answer))
+
+    def _collect_feedback(self, *, wait: bool) -> list[ActiveDialogue]:
+        """Let the threads run and add their hints; return those dialogues.
+
+        Args:
+            wait: Block until a thread has run, unless there is generation or an answer to process.
+        """
+        if not self.num_async:
+            return []
+        self.lock.yield_lock(wait=wait and not self.session.has_unfinished and not self.answers)
+        answered, self.answers = self.answers, []
+        self.num_async -= len(answered)
+        for dialogue, answer in answered:
+            dialogue.add_feedback(answer)
+        return [dialogue for dialogue, _ in answered]

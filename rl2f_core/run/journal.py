@@ -1,0 +1,130 @@
+"""The journal of a run: training state and events are committed together."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from rl2f_core.errors import DataError
+from rl2f_core.file_io import disk_full_error, disk_is_full, write_atomically
+from rl2f_core.run.directory import RunDir, sha256
+from rl2f_core.run.events import Event, EventSink, LogEvent, encode, read_events
+from rl2f_core.run.progress import Progress
+from rl2f_core.types import JsonObject
+
+
+class Journal:
+    """Commits training state and events together; see `directory`."""
+
+    def __init__(self, run_dir: RunDir, events: EventSink) -> None:
+        self.run_dir = run_dir
+        self.events = events
+        self.pending: list[Event] = []
+        self.resume_state: JsonObject | None = None
+        """Resume state of the last commit before this process; None for a new run."""
+        self.state_dir: Path | None = None
+        """Folder of the last commit with the training state."""
+        self.flush_pending = False
+        """Events of the last commit may be missing in the event file and must be appended first."""
+
+    def emit(self, events: Iterable[Event]) -> None:
+        """Add events to the next commit."""
+        self.pending += events
+
+    def commit(self, position: JsonObject, save: Callable[[Path], None] | None = None) -> None:
+        """Commit the pending events and the training state.
+
+        Args:
+            position: Resume state.
+            save: Writes weights and optimizer state to a folder; None keeps those of the last commit.
+        """
+        root = self.run_dir.state
+        current = self.current()
+        number = int(current.name) + 1 if current else 1
+        fresh = root / f".{number}.tmp"
+        shutil.rmtree(fresh, ignore_errors=True)
+        try:
+            fresh.mkdir(parents=True)
+            self._fill(fresh, current, position, save)
+            shutil.rmtree(root / str(number), ignore_errors=True)
+            os.rename(fresh, root / str(number))
+        except Exception as error:
+            shutil.rmtree(fresh, ignore_errors=True)
+            if disk_is_full(error):
+                raise disk_full_error(root) from error
+            raise
+        self.flush_pending = True
+        write_atomically(root / "CURRENT", str(number))
+        self.events.emit(self.pending)
+        self.pending, self.state_dir, self.flush_pending = [], root / str(number), False
+        for old in root.iterdir():
+            if old.is_dir() and old.name != str(number):
+                shutil.rmtree(old, ignore_errors=True)
+
+    def _fill(
+        self, fresh: Path, current: Path | None, position: JsonObject, save: Callable[[Path], None] | None
+    ) -> None:
+        if save is not None:
+            save(fresh)
+        elif current is not None:
+            for file in current.iterdir():
+                if file.suffix == ".safetensors" or file.name == "adapter_config.json":
+                    try:
+                        os.link(file, fresh / file.name)
+                    except OSError:  # the file system has no hard links
+                        shutil.copy2(file, fresh / file.name)
+        with open(fresh / "events.jsonl", "wb") as events:
+            events.write(b"".join(encode(event) for event in self.pending))
+            events.flush()
+            os.fsync(events.fileno())
+        files = {p.name: sha256(p) for p in sorted(fresh.iterdir())}
+        state = {"position": position, "events_from": self.events.offset(), "files": files}
+        write_atomically(fresh / "state.json", json.dumps(state, indent=2))
+
+    def current(self) -> Path | None:
+        """Return the folder of the last commit, or None. Raises `DataError` if its name is corrupted."""
+        pointer = self.run_dir.state / "CURRENT"
+        if not pointer.is_file():
+            return None
+        name = pointer.read_bytes().strip()
+        if not name.isdigit():
+            raise DataError(
+                "The name of the run's last saved state is corrupted.",
+                value=str(pointer),
+                fix=f"Write the number of the newest folder in {self.run_dir.state} to this file.",
+            )
+        return self.run_dir.state / name.decode()
+
+    def resume(self) -> None:
+        """Load the resume state of the last commit and append its missing events.
+
+        Raises `DataError` if a file of the commit is corrupted.
+        """
+        folder = self.current()
+        if folder is None:
+            self.events.reconcile(0, [])
+            return
+        try:
+            state = json.loads((folder / "state.json").read_text())
+            position, events_from, files = dict(state["position"]), int(state["events_from"]), dict(state["files"])
+            corrupted = [name for name, digest in files.items() if sha256(folder / name) != digest]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise DataError(f"The run's saved state cannot be read: {error}.", value=str(folder)) from error
+        if corrupted:
+            raise DataError(
+                f"The run's saved state is corrupted: {', '.join(corrupted)} does not match its checksum.",
+                value=str(folder),
+                fix="Start a new run from the last checkpoint, or restore the file.",
+            )
+        self.events.reconcile(events_from, list(read_events(folder / "events.jsonl", strict=True)))
+        self.resume_state, self.state_dir = position, folder
+
+
+def log_message(journal: Journal, progress: Progress, id: str, text: str) -> None:
+    """Log a message as an event with this id and report it as progress; ignore an empty text."""
+    if text:
+        journal.emit([LogEvent(id=id, text=text)])
+        progress.message(text)

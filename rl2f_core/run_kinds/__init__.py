@@ -1,0 +1,1 @@
+"""Run kinds, one module each."""

@@ -1,0 +1,104 @@
+"""Run kind `eval`: several checkpoints on the same tasks, under the same conditions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from rl2f_core.config.fields import BASIC_FIELD, CHECKPOINT_REF
+from rl2f_core.config.loading import parse_config
+from rl2f_core.config.run import BaseRun, RunConfig
+from rl2f_core.errors import ConfigError
+from rl2f_core.registry import register
+from rl2f_core.run.directory import RunDir
+from rl2f_core.run.journal import Journal, log_message
+from rl2f_core.run.progress import Progress, ShouldStop
+from rl2f_core.run_kinds.base import Kind
+
+
+class EvalRun(BaseRun):
+    """An evaluation of trained adapters."""
+
+    kind: Literal["eval"] = "eval"
+    """Run kind."""
+    adapters: dict[str, str | None] = Field(min_length=1, json_schema_extra={**BASIC_FIELD, **CHECKPOINT_REF})
+    """Name in the report → directory of a LoRA adapter; null is the base model."""
+
+
+@register("run_kind")
+class Eval(Kind[EvalRun]):
+    """Evaluation of checkpoints."""
+
+    config_class = EvalRun
+    supports_distributed = True
+
+    def execute(self, config: EvalRun, run_dir: RunDir, journal: Journal, stop: ShouldStop, progress: Progress) -> bool:
+        """Evaluate and report; False if `stop` ended it early."""
+        from rl2f_core.evaluation.evaluate import evaluate_run
+        from rl2f_core.leaks.guard import skipped_detectors
+        from rl2f_core.rollout.build import build_backend, build_environment
+
+        progress.message(f"Loading {config.model.name} …")
+        backend = build_backend(config, run_dir, progress)
+        if journal.resume_state is None:
+            log_message(journal, progress, "environment", build_environment(config.environment).describe_data())
+            skipped = skipped_detectors(config.leak_detection.detectors, config.environment)
+            log_message(journal, progress, "leaks:skipped", "\n".join(skipped))
+        sources = {name: None if path is None else Path(path) for name, path in config.adapters.items()}
+        if not evaluate_run(config, run_dir, journal, backend, sources, stop, progress):
+            return False
+        journal.commit({**(journal.resume_state or {}), "done": True})
+        return True
+
+
+Target = tuple[str | Path, str | None]
+"""A run directory and one checkpoint (`stage@step`); None for the last checkpoint of every stage."""
+
+
+def eval_config(targets: Sequence[Target], overrides: dict[str, object] | None = None) -> EvalRun:
+    """Return an evaluation of targets on the environment of the first target's run.
+
+    Args:
+        targets: Checkpoints to compare with the base model, which comes first.
+        overrides: Fields to replace in `evaluation`.
+
+    Raises `RunError` or `ConfigError` if a run directory or checkpoint is missing.
+    """
+    adapters: dict[str, str | None] = {"base": None}
+    first: RunConfig | None = None
+    multiple_runs = len({str(folder) for folder, _ in targets}) > 1
+    for folder, name in targets:
+        run_dir = RunDir.open(folder)
+        config = run_dir.config()
+        if not isinstance(config, RunConfig):
+            raise ConfigError("Only training runs have checkpoints.", value=str(folder))
+        if first is None:
+            first = config
+        elif config.model.name != first.model.name:
+            names = [first.model.name, config.model.name]
+            raise ConfigError("Cannot compare runs with different base models.", value=names)
+        names = [name] if name else _last_checkpoints(run_dir, config)
+        for checkpoint in names:
+            label = f"{run_dir.path.name}:{checkpoint}" if multiple_runs else checkpoint
+            adapters[label] = str(run_dir.checkpoint(checkpoint).resolve())
+    if first is None:
+        raise ConfigError("Nothing to evaluate.", fix="Pass at least one run directory.")
+    shared = {k: v for k, v in first.model_dump().items() if k in BaseRun.model_fields}
+    shared["evaluation"] = {**shared["evaluation"], **(overrides or {})}
+    result = parse_config({**shared, "kind": "eval", "name": f"eval {first.name}"[:100], "adapters": adapters})
+    assert isinstance(result, EvalRun)
+    return result
+
+
+def _last_checkpoints(run_dir: RunDir, config: RunConfig) -> list[str]:
+    available = run_dir.checkpoint_names()
+    names = []
+    for stage in config.stages:
+        of_stage = [n for n in available if n.rpartition("@")[0] == stage.name]
+        names += [max(of_stage, key=lambda n: int(n.rpartition("@")[2]))] if of_stage else []
+    if not names:
+        raise ConfigError("The run has no checkpoint yet.", value=str(run_dir.path))
+    return names

@@ -1,0 +1,159 @@
+"""Run kind `rescore`: apply leak detectors to the stored dialogues of another run, without its policy."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any, Literal
+
+from pydantic import Field
+
+from rl2f_core.config.components import LeakDetectorConfig, by_name
+from rl2f_core.config.fields import BASIC_FIELD, RUN_REF, BaseConfig
+from rl2f_core.config.model import ModelConfig
+from rl2f_core.config.run import BaseRun
+from rl2f_core.errors import ConfigError
+from rl2f_core.file_io import write_atomically
+from rl2f_core.registry import register
+from rl2f_core.rescoring.rescore import Rescore, Scored
+from rl2f_core.rescoring.reward_changes import RewardChange
+from rl2f_core.run.directory import RunDir
+from rl2f_core.run.events import Event, LeakEvent, LeakRescoreEvent, LogEvent
+from rl2f_core.run.journal import Journal
+from rl2f_core.run.progress import Progress, ShouldStop
+from rl2f_core.run_kinds.base import Kind
+
+CHANGES = "changes.jsonl"
+"""Turns with a changed reward or advantage, one JSON object per line."""
+SUMMARY = "rescore.json"
+
+
+class RescoreRun(BaseConfig):
+    """Leak detectors over the stored dialogues of a run."""
+
+    kind: Literal["rescore"] = "rescore"
+    """Run kind."""
+    name: str = Field("rescore", pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,99}$", json_schema_extra=BASIC_FIELD)
+    """Display name."""
+    seed: int = Field(0, ge=0, lt=2**31)
+    """Unused by detectors; every run has a seed."""
+    run: str = Field(min_length=1, json_schema_extra={**BASIC_FIELD, **RUN_REF})
+    """Run directory to rescore; a bare name is a sibling of this run's directory."""
+    detectors: tuple[LeakDetectorConfig, ...] = Field(
+        by_name(("exact", "equivalent")), min_length=1, json_schema_extra=BASIC_FIELD
+    )
+    """Detectors, cheapest first."""
+    penalty: float | None = Field(None, ge=0, json_schema_extra=BASIC_FIELD)
+    """Leak penalty used to recompute rewards (default: the run's)."""
+    model: ModelConfig | None = None
+    """Model of detectors that need one; None for the base model of the source run."""
+    workers: int | None = Field(None, ge=1, le=256)
+    """Processes for detectors without a model; None for one per core."""
+
+
+@register("run_kind")
+class RescoreKind(Kind[RescoreRun]):
+    """Rescoring of a run."""
+
+    config_class = RescoreRun
+
+    def execute(
+        self, config: RescoreRun, run_dir: RunDir, journal: Journal, stop: ShouldStop, progress: Progress
+    ) -> bool:
+        """Emit the findings as events; False if `stop` ended it early."""
+        target, name = find_target(config.run, run_dir)
+        held = target.config()
+        if not isinstance(held, BaseRun):
+            raise ConfigError("This run has no dialogues.", value=str(target.path), fix="Pass a run with dialogues.")
+        work = Rescore(
+            target.events_path, held, config.detectors, config.penalty, _models(config, held), config.workers
+        )
+
+        def on_progress(done: int, total: int) -> None:
+            note = f"{work.tally.hints:,} hints, {work.tally.flagged:,} flagged"
+            progress.update("rescoring, %", round(100 * done / max(total, 1)), 100, note)
+
+        began = time.perf_counter()
+        fresh = run_dir.path / f".{CHANGES}.tmp"
+        with open(fresh, "w", encoding="utf-8") as file:
+            for items, changes in work.run(stop, on_progress):
+                journal.emit(_events(name, items))
+                file.writelines(json.dumps(change_json(change)) + "\n" for change in changes)
+        if work.stopped:
+            fresh.unlink()
+            return False
+        fresh.replace(run_dir.path / CHANGES)
+        seconds = time.perf_counter() - began
+        own = held.reward.leak_penalty
+        penalty = own if config.penalty is None else config.penalty
+        tally = work.tally.as_json()
+        detectors = [part.model_dump(mode="json") for part in work.detectors]
+        summary = {
+            "run": str(target.path),
+            "name": held.name,
+            "detectors": detectors,
+            "penalty": penalty,
+            "run_penalty": own,
+            **tally,
+            "bad_lines": work.bad,
+            "seconds": round(seconds, 3),
+        }
+        write_atomically(run_dir.path / SUMMARY, json.dumps(summary, indent=2))
+        scan = LeakRescoreEvent(
+            id="leak_rescore",
+            run=name,
+            detectors=tuple(detectors),
+            hints=tally["hints"],
+            flagged=tally["flagged"],
+            errors=tally["errors"],
+        )
+        level: Any = "warning" if tally["errors"] else "info"
+        journal.emit([scan, LogEvent(id="rescore", level=level, text=sentence(summary))])
+        journal.commit({"done": True})
+        return True
+
+
+def find_target(run: str, run_dir: RunDir) -> tuple[RunDir, str]:
+    """Return the source run and its name in events: a sibling's directory name, otherwise its path."""
+    target = run_dir.resolve_run(run)
+    whole = target.path.resolve()
+    return target, whole.name if whole.parent == run_dir.path.resolve().parent else str(whole)
+
+
+def _models(config: RescoreRun, held: BaseRun) -> Any:
+    """Return a pool that loads models on first use."""
+    from rl2f_core.backends.model_pool import ModelPool
+
+    return ModelPool(config.model or held.model, held.backend)
+
+
+def _events(run: str, items: Sequence[Scored]) -> list[Event]:
+    """Return one event per hint with a finding, score or error."""
+    return [
+        LeakEvent(id=f"leak:{item.event}:{turn}", run=run, dialogue=item.event, turn=turn, report=report)
+        for item in items
+        for turn, report in item.reports.items()
+        if report.leaked or report.logprob_gain is not None or report.error is not None or report.evidence
+    ]
+
+
+def change_json(change: RewardChange) -> dict[str, Any]:
+    """Return a change as JSON data."""
+    return {**asdict(change), "reward_sign": change.reward_sign, "advantage_sign": change.advantage_sign}
+
+
+def sentence(summary: dict[str, Any]) -> str:
+    """Summarize the result in a sentence."""
+    names = ", ".join(d["type"] for d in summary["detectors"])
+    rewards, advantages = (sum(summary[f"{what}_signs"].values()) for what in ("reward", "advantage"))
+    text = (
+        f"{names}: {summary['flagged']:,} of {summary['hints']:,} hints leak; the run's own detectors flagged "
+        f"{summary['was_flagged']:,} of {summary['was_checked']:,}. With a penalty of {summary['penalty']:g} instead "
+        f"of {summary['run_penalty']:g}, the reward changes its sign in {rewards:,} turns and the advantage in "
+        f"{advantages:,}."
+    )
+    if summary["errors"]:
+        text += f" {summary['errors']:,} hints could not be checked by every detector."
+    return text

@@ -1,0 +1,1 @@
+"""Tokenization and normalization of answers and hints."""

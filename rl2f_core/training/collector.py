@@ -1,0 +1,122 @@
+"""Collection of a step's dialogues: rollouts of the policy, or demonstrations of the environment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from rl2f_core.config.stage import StageConfig
+from rl2f_core.distributed.process_group import current_group
+from rl2f_core.methods.base import Method
+from rl2f_core.methods.sft import SFT
+from rl2f_core.rollout.engine import RolloutEngine, RolloutRequest, derive_seed
+from rl2f_core.run.directory import RunDir
+from rl2f_core.training.curriculum import CurriculumTracker
+from rl2f_core.training.demonstrations import demonstrate
+from rl2f_core.types import Group, Rollout, Task
+
+SEED_STRIDE = 1_000_003
+"""Distance of the task indices of two run seeds."""
+RESAMPLE_START = 500_000
+"""Offset of a run's task indices for resampled groups."""
+TaskSlot = tuple[RolloutEngine, Task]
+"""A task of a step and the engine that rolls it out."""
+
+
+@dataclass
+class Collector:
+    """Collects the groups of one stage; all randomness follows from (run seed, stage, step, task, sample).
+
+    Group size and temperature are those of the step. Tasks come from the curriculum's current level.
+    """
+
+    engine: RolloutEngine
+    stage: StageConfig
+    seed: int
+    adapter: str | None = None
+    policy: str = "base"
+    on_progress: Callable[[int, int], None] | None = None
+    run_dir: RunDir | None = None
+    """Directory of the run with its datasets, if any."""
+    discarded_groups: list[Group] = field(default_factory=list)
+    """Groups of the last step without learning signal that were resampled; they are not trained on."""
+    course: CurriculumTracker | None = None
+    """Source of the tasks if the stage has a curriculum."""
+
+    def rollouts(self, step: int, method: Method) -> list[Group]:
+        """Roll out the step's tasks; resample groups without learning signal up to `max_group_resamples`."""
+        first = step * self.stage.tasks_per_step
+        groups = self._roll_out(step, self._task_slots(step, 0, first, self.stage.tasks_per_step), 0, method)
+        self.discarded_groups = []
+        budget = self.stage.max_group_resamples
+        while budget > 0:
+            flat = [i for i, group in enumerate(groups) if not method.has_learning_signal(group)][:budget]
+            if not flat:
+                break
+            discarded = len(self.discarded_groups)
+            start = RESAMPLE_START + step * self.stage.max_group_resamples + discarded
+            fresh = self._roll_out(step, self._task_slots(step, 1 + discarded, start, len(flat)), 1 + discarded, method)
+            for i, group in zip(flat, fresh, strict=True):
+                self.discarded_groups.append(groups[i])
+                groups[i] = group
+            budget -= len(flat)
+        return groups
+
+    def demonstrations(self, step: int, config: SFT.Config) -> list[Group]:
+        """Generate the environment's demonstrations on the step's tasks."""
+        slots = self._task_slots(step, 0, step * self.stage.tasks_per_step, self.stage.tasks_per_step)
+        turns = config.max_turns or self.engine.config.max_turns
+
+        def write(engine: RolloutEngine, requests: Sequence[RolloutRequest]) -> list[Rollout]:
+            return current_group().map_sharded(requests, lambda shard: demonstrate(engine, shard, config, turns))
+
+        return self._groups(step, slots, 0, write)
+
+    def _roll_out(self, step: int, slots: Sequence[TaskSlot], resample_round: int, method: Method) -> list[Group]:
+        def roll_out(engine: RolloutEngine, requests: Sequence[RolloutRequest]) -> list[Rollout]:
+            return engine.run(
+                requests,
+                adapter=self.adapter,
+                policy=self.policy,
+                max_turns=method.max_turns(engine.config.max_turns),
+                temperature=self.stage.resolve(step).temperature,
+                on_progress=self.on_progress,
+            )
+
+        return self._groups(step, slots, resample_round, roll_out)
+
+    def _task_slots(self, step: int, resample_round: int, start: int, count: int) -> list[TaskSlot]:
+        """Return the tasks with this run's indices from `start`."""
+        indices = range(self.seed * SEED_STRIDE + start, self.seed * SEED_STRIDE + start + count)
+        if self.course is not None:
+            return [self.course.task(step, resample_round, i, index) for i, index in enumerate(indices)]
+        return [(self.engine, self.engine.environment.task("train", index)) for index in indices]
+
+    def _groups(
+        self,
+        step: int,
+        slots: Sequence[TaskSlot],
+        resample_round: int,
+        collect: Callable[[RolloutEngine, Sequence[RolloutRequest]], list[Rollout]],
+    ) -> list[Group]:
+        """Collect one group per task, in order; all tasks of one engine are collected together."""
+        size = self.stage.resolve(step).group_size
+        groups: dict[int, Group] = {}
+        for engine in {id(engine): engine for engine, _ in slots}.values():
+            indices = [i for i, (other, _) in enumerate(slots) if other is engine]
+            requests = [
+                request for i in indices for request in self._requests(step, resample_round, i, slots[i][1], size)
+            ]
+            rollouts = collect(engine, requests)
+            for k, i in enumerate(indices):
+                groups[i] = Group(slots[i][1], tuple(rollouts[k * size : (k + 1) * size]))
+        return [groups[i] for i in range(len(slots))]
+
+    def _requests(self, step: int, resample_round: int, i: int, task: Task, size: int) -> list[RolloutRequest]:
+        group = f"{self.stage.name}/{step + 1}/{f'{resample_round}.' if resample_round else ''}{i}"
+        return [
+            RolloutRequest(
+                task, f"{group}/{j}", group, j, derive_seed(self.seed, self.stage.name, step, resample_round, i, j)
+            )
+            for j in range(size)
+        ]

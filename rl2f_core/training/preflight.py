@@ -1,0 +1,273 @@
+"""Preflight: rollouts with the starting weights that show whether a stage can learn.
+
+A policy gradient learns only from mixed groups. The report gives the expected number of mixed groups per step,
+distinguishes "0 of n parsable" from "0 of n right", names the likely cause, and estimates time and memory.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rl2f_core.config.run import RunConfig
+from rl2f_core.config.stage import StageConfig
+from rl2f_core.errors import shorten
+from rl2f_core.methods.base import Method, StepContext
+from rl2f_core.metrics.constant_baseline import compare_to_baseline, constant_baseline, describe_comparison
+from rl2f_core.rollout.engine import RolloutEngine, RolloutRequest, derive_seed
+from rl2f_core.stats.intervals import Interval, wilson
+from rl2f_core.training.collector import SEED_STRIDE
+from rl2f_core.training.step_metrics import outcomes_of
+from rl2f_core.types import ConstantBaseline, FinishReason, FrozenModel, Group, StopReason, TrainingSample
+
+TASK_OFFSET = 900_000
+"""Offset of the preflight's task indices; none of these tasks is trained on."""
+
+
+class PreflightReport(FrozenModel):
+    """Result of a preflight."""
+
+    stage: str
+    tasks: int
+    samples: int
+    turns: int
+    parsable: Interval
+    """Fraction of parsable first attempts."""
+    solved_first: Interval
+    """Fraction of correct first attempts."""
+    solved: Interval
+    """Fraction of solved dialogues."""
+    outcomes: dict[str, float]
+    """Fractions of groups: mixed, all correct, all incorrect."""
+    histogram: list[int]
+    """Number of groups with 0, 1, … `samples` solved dialogues."""
+    expected_mixed_groups: float
+    """Expected mixed groups per step."""
+    attempt_tokens: float
+    """Mean tokens of an attempt; the limit is `max_attempt_tokens`."""
+    max_attempt_tokens: int
+    cut_attempts: Interval
+    """Fraction of truncated attempts."""
+    hint_tokens: float
+    """Mean tokens of a hint, including its template."""
+    dialogue_tokens: int
+    """Tokens of the longest dialogue; the limit is `max_seq_len`."""
+    max_seq_len: int
+    truncated: Interval
+    """Fraction of dialogues that exceeded the context."""
+    failed: int
+    """Number of failed dialogues."""
+    seconds_per_step: float
+    """Estimated seconds of a first step."""
+    total_seconds: float
+    """Estimated seconds of all steps of the stage."""
+    memory_gib: float
+    """Peak memory of the process so far, including weights."""
+    constant_baseline: ConstantBaseline | None = None
+    """The best constant answer, if the environment has one."""
+    most_common_answer: str
+    """Most frequent first attempt."""
+    passed: bool
+    reason: str = ""
+    fix: str = ""
+
+    def to_text(self) -> str:
+        """Return the report as text."""
+        n = self.tasks * self.samples
+        mixed, right, wrong = (
+            self.outcomes.get(f"groups/frac_{k}", 0.0) for k in ("mixed", "all_correct", "all_incorrect")
+        )
+        bars = "".join("▁▂▃▄▅▆▇█"[min(7, round(7 * c / max(1, *self.histogram)))] for c in self.histogram)
+        minutes = self.total_seconds / 60
+        lines = [
+            f"Preflight of {self.stage}: {self.tasks} tasks × {self.samples} samples, up to {self.turns} turns",
+            f"  parsable at the first attempt   {_count(self.parsable, n)}",
+            f"  right at the first attempt      {_count(self.solved_first, n)}",
+            f"  solved within {self.turns} turns          {_count(self.solved, n)}",
+            *self._baseline_lines(),
+            f"  groups mixed {mixed:.0%}, all right {right:.0%}, all wrong {wrong:.0%}"
+            f"   dialogues solved in a group: 0 {bars} {self.samples}",
+            f"  ≈ {self.expected_mixed_groups:.1f} useful groups a step",
+            f"  attempts {self.attempt_tokens:.0f} of {self.max_attempt_tokens} tokens, "
+            f"{_share(self.cut_attempts)} cut off; hints {self.hint_tokens:.0f}",
+            f"  longest dialogue {self.dialogue_tokens} of {self.max_seq_len} tokens",
+            f"  ≈ {self.seconds_per_step:.0f} s a step, {minutes:.0f} min in all, {self.memory_gib:.1f} GiB",
+            f"  {'✓ worth starting' if self.passed else '✗ ' + self.reason}",
+        ]
+        return "\n".join(lines + ([f"  {self.fix}"] if self.fix else []))
+
+    def _baseline_lines(self) -> list[str]:
+        """Return the best constant answer, and a warning if the first attempts are no better."""
+        baseline = self.constant_baseline
+        if baseline is None:
+            return []
+        lines = [f"  best constant answer            {baseline.score:.0%}   ({shorten(baseline.answer, 60)})"]
+        if compare_to_baseline(self.solved_first, baseline) in ("not separated", "below"):
+            lines.append(f"  ! the first attempts are {describe_comparison(self.solved_first, baseline)}")
+        return lines
+
+
+def _count(interval: Interval, n: int) -> str:
+    return f"{_share(interval)}   ({round((interval.value or 0.0) * n)} of {n})"
+
+
+def _share(interval: Interval) -> str:
+    if interval.value is None:
+        return "–"
+    low, high = interval.low or 0.0, interval.high or 0.0
+    return f"{interval.value:.0%} ({low:.0%}–{high:.0%})"
+
+
+def preflight(
+    engine: RolloutEngine,
+    config: RunConfig,
+    stage: StageConfig,
+    method: Method,
+    *,
+    adapter: str | None = None,
+    policy: str = "base",
+    on_progress: Callable[[int, int], None] | None = None,
+    time_update: Callable[[Sequence[TrainingSample]], float] | None = None,
+) -> tuple[PreflightReport, list[Group]]:
+    """Roll out `config.preflight` tasks × samples; return the report and the dialogues.
+
+    Args:
+        engine: Rollout engine; that of the first level if the stage has a curriculum.
+        config: Configuration of the run.
+        stage: The stage; temperature and group size are those of its first step.
+        method: Method of the stage.
+        adapter: Name of the starting weights in the backend.
+        policy: Name of the starting weights in the dialogues.
+        on_progress: Progress, as in `RolloutEngine.run`.
+        time_update: Estimates the seconds of one update on the given samples; None leaves the update out.
+    """
+    check = config.preflight
+    tasks = [
+        engine.environment.task("train", config.seed * SEED_STRIDE + TASK_OFFSET + i) for i in range(check.num_tasks)
+    ]
+    requests = [
+        RolloutRequest(task, f"{stage.name}/preflight/{i}/{j}", f"{stage.name}/preflight/{i}", j,
+                derive_seed(config.seed, stage.name, "preflight", i, j))
+        for i, task in enumerate(tasks)
+        for j in range(check.samples_per_task)
+    ]  # fmt: skip
+    method.begin_step(StepContext.of(engine, stage.steps - 1, stage.steps))  # the last step: all ramps at full weight
+    turns = method.max_turns(config.rollout.max_turns)
+    start = time.perf_counter()
+    rollouts = engine.run(requests, adapter=adapter, policy=policy, max_turns=turns,
+                           temperature=stage.resolve(0).temperature, on_progress=on_progress)  # fmt: skip
+    seconds = time.perf_counter() - start
+    size = check.samples_per_task
+    groups = [Group(task, tuple(rollouts[i * size : (i + 1) * size])) for i, task in enumerate(tasks)]
+    samples = [s for g in groups for s in method.samples(g)] if method.on_policy else []
+    update = time_update(samples) if time_update is not None and samples else 0.0
+    per_dialogue = (seconds + update) / len(requests)
+    return _report(engine, config, stage, method, groups, turns, per_dialogue), groups
+
+
+def dialogues_of(stage: StageConfig) -> list[int]:
+    """Return the number of dialogues of each step of a stage, without resampled groups."""
+    return [stage.tasks_per_step * stage.resolve(step).group_size for step in range(stage.steps)]
+
+
+def _report(
+    engine: RolloutEngine,
+    config: RunConfig,
+    stage: StageConfig,
+    method: Method,
+    groups: Sequence[Group],
+    turns: int,
+    per_dialogue: float,
+) -> PreflightReport:
+    dialogues = [r.dialogue for g in groups for r in g.rollouts]
+    streams = [stream for g in groups for r in g.rollouts for stream in r.sequences]
+    n = len(dialogues)
+    firsts = [d.turns[0] for d in dialogues if d.turns]
+    attempts = [t for d in dialogues for t in d.turns]
+    outcomes = outcomes_of(groups, method)
+    solved_counts = Counter(sum(r.dialogue.solved for r in g.rollouts) for g in groups)
+    hints = [sum(k >= 0 and not s for k, s in zip(x.turn_ids, x.student_mask, strict=True)) for x in streams]
+    context = min(config.rollout.max_seq_len, engine.backend.max_model_len)
+    report = PreflightReport(
+        stage=stage.name,
+        tasks=config.preflight.num_tasks,
+        samples=config.preflight.samples_per_task,
+        turns=turns,
+        parsable=wilson(sum(t.verdict.parsed is not None for t in firsts), n),
+        solved_first=wilson(sum(t.verdict.correct for t in firsts), n),
+        solved=wilson(sum(d.solved for d in dialogues), n),
+        outcomes=outcomes,
+        histogram=[solved_counts[k] for k in range(config.preflight.samples_per_task + 1)],
+        expected_mixed_groups=outcomes.get("groups/frac_mixed", 0.0) * stage.tasks_per_step,
+        attempt_tokens=sum(len(t.token_ids) for t in attempts) / max(1, len(attempts)),
+        max_attempt_tokens=config.rollout.max_new_tokens,
+        cut_attempts=wilson(sum(t.finish_reason is FinishReason.LENGTH for t in attempts), len(attempts)),
+        hint_tokens=sum(hints) / max(1, sum(t.hint is not None for t in attempts)),
+        dialogue_tokens=max((len(x.token_ids) for x in streams), default=0),
+        max_seq_len=context,
+        truncated=wilson(sum(d.stop_reason is StopReason.CONTEXT_FULL for d in dialogues), n),
+        failed=sum(d.stop_reason is StopReason.FAILED for d in dialogues),
+        seconds_per_step=per_dialogue * dialogues_of(stage)[0],
+        total_seconds=per_dialogue * sum(dialogues_of(stage)),
+        memory_gib=_memory_gib(engine),
+        constant_baseline=constant_baseline(engine.environment),
+        most_common_answer=Counter(t.attempt[:80] for t in firsts).most_common(1)[0][0] if firsts else "",
+        passed=True,
+    )
+    reason, fix = verdict_on(report, config) if method.on_policy else ("", "")
+    return report.model_copy(update={"passed": not reason, "reason": reason, "fix": fix})
+
+
+def verdict_on(report: PreflightReport, config: RunConfig) -> tuple[str, str]:
+    """Return why the stage is not worth starting, and a fix; both empty if it is."""
+    n = report.tasks * report.samples
+    parsable, mixed = report.parsable.value or 0.0, report.outcomes.get("groups/frac_mixed", 0.0)
+    if report.failed == n:
+        return f"All {n} dialogues ended in an error.", "Read the errors: `rl2f replay RUN`."
+    if report.truncated.value == 1.0:
+        return (
+            f"All {n} dialogues ran out of context ({report.max_seq_len} tokens).",
+            "Raise rollout.max_seq_len, or lower rollout.max_turns.",
+        )
+    if parsable < config.preflight.min_parse_rate:
+        count = round(parsable * n)
+        if (report.cut_attempts.value or 0.0) > 0.5:
+            cause = f"Most attempts are cut off at {report.max_attempt_tokens} tokens: raise rollout.max_new_tokens."
+        else:
+            cause = (
+                f"The student does not keep the answer format (most often it answers {report.most_common_answer!r}): "
+                "put a supervised warm-up stage (method sft) before this one, or use a stronger model."
+            )
+        note = (
+            "whether they are right cannot be known" if count == 0 else f"below {config.preflight.min_parse_rate:.0%}"
+        )
+        return f"{count} of {n} first attempts are parsable ({note}).", cause
+    if mixed < config.preflight.min_mixed_rate:
+        right, wrong = (report.outcomes.get(f"groups/frac_all_{k}", 0.0) for k in ("correct", "incorrect"))
+        solved = round((report.solved.value or 0.0) * n)
+        said = f"{solved} of {n} dialogues are right ({parsable:.0%} of the first attempts are parsable)"
+        if wrong >= right:
+            return (
+                f"Only {mixed:.0%} of the groups are mixed; {said}.",
+                "The task is too hard for these weights: choose an easier level, more turns, a longer warm-up, "
+                "or a progress reward (reward.progress_weight).",
+            )
+        return (
+            f"Only {mixed:.0%} of the groups are mixed; {said}.",
+            "The task is too easy for these weights: choose a harder level or fewer turns.",
+        )
+    return "", ""
+
+
+def _memory_gib(engine: RolloutEngine) -> float:
+    device: Any = getattr(engine.backend, "device", None)
+    if device is not None and device.type == "cuda":
+        import torch
+
+        return torch.cuda.max_memory_allocated(device) / 2**30
+    unit = 1 if sys.platform == "darwin" else 1024  # bytes there, KiB elsewhere
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30

@@ -1,0 +1,171 @@
+"""One training step: rollouts → samples → update → metrics and events → checkpoint and commit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from rl2f_core.device import trim_memory
+from rl2f_core.environments.base import Environment
+from rl2f_core.methods.base import Method, StepContext
+from rl2f_core.methods.samples import mean_advantage_per_turn
+from rl2f_core.metrics.teacher_costs import teacher_costs
+from rl2f_core.run.events import DialogueEvent, Event, MetricEvent, Phase
+from rl2f_core.run.journal import log_message
+from rl2f_core.training.checkpoints import ADAPTER
+from rl2f_core.training.collector import Collector
+from rl2f_core.training.curriculum import CurriculumTracker
+from rl2f_core.training.step_metrics import (
+    StepTimer,
+    constant_baseline,
+    part_metrics,
+    progress_note,
+    step_metrics,
+    throughput,
+)
+from rl2f_core.types import Group, TrainingSample
+
+if TYPE_CHECKING:
+    from rl2f_core.training.trainer import Trainer
+
+
+class StageSteps:
+    """The steps of one stage."""
+
+    def __init__(self, trainer: Trainer, index: int, method: Method, course: CurriculumTracker | None) -> None:
+        self.trainer, self.index, self.method, self.course = trainer, index, method, course
+        self.config, self.stage = trainer.config, trainer.config.stages[index]
+        self.collector = Collector(
+            trainer.engine, self.stage, self.config.seed, ADAPTER, run_dir=trainer.run_dir, course=course
+        )
+
+    def run(self, start: int) -> bool:
+        """Run the steps from the 0-based `start`; False if the trainer's `stop` ended the stage early."""
+        for step in range(start, self.stage.steps):
+            if self.trainer.stop():
+                self.trainer.checkpoints.commit(self.index, step, self.course, self.trainer.learner)
+                return False
+            self.run_step(step)
+        return True
+
+    def run_step(self, step: int) -> None:
+        """Run one 0-based step."""
+        trainer, method, now, timer = self.trainer, self.method, self.stage.resolve(step), StepTimer()
+        temperature = 1.0  # demonstrations were not sampled
+        if method.on_policy:
+            temperature = now.temperature or self.config.rollout.temperature
+
+        # rollouts
+        method.begin_step(StepContext.of(trainer.engine, step, self.stage.steps))
+        self._prepare_collector(step)
+        timer.lap("sync")
+        groups = method.collect(self.collector, step)
+        trainer.backend.release_memory()
+        trim_memory()
+        timer.lap("rollout")
+
+        # samples
+        samples = [sample for group in groups for sample in method.samples(group)]
+        options = method.loss_options()
+        samples, advantage_metrics = trainer.learner.compute_advantages(samples, options, now, temperature)
+
+        # update
+        updated = trainer.learner.update(samples, options, now, step, temperature)
+        trim_memory()
+        timer.lap("update")
+
+        # metrics and events
+        collected = [*groups, *self.collector.discarded_groups]
+        values = self._rollout_metrics(groups, advantage_metrics | updated)
+        values |= teacher_costs([rollout.dialogue for group in collected for rollout in group.rollouts])
+        values |= throughput(timer.seconds, collected, samples, on_policy=method.on_policy)
+        values |= {"groups/resampled": float(len(self.collector.discarded_groups)), "group_size": float(now.group_size)}
+        if method.on_policy:  # demonstrations do not measure the student
+            values |= {"temperature": temperature, **constant_baseline(self._environments(groups))}
+        values |= self._advance_curriculum(step, collected)
+        self._emit(step + 1, collected, samples, values)
+
+        # checkpoint and commit
+        self._save(step + 1)
+        trainer.progress.update(f"stage {self.stage.name}", step + 1, self.stage.steps, progress_note(values))
+        trainer.run_dir.heartbeat(status="running", stage=self.stage.name, step=step + 1, steps=self.stage.steps)
+
+    def _prepare_collector(self, step: int) -> None:
+        """Name the step's policy, and load its weights into the sampler."""
+        name, collector = self.stage.name, self.collector
+        collector.policy = f"{name}@{step}"
+        collector.on_progress = partial(self.trainer.progress.update, f"{name} step {step + 1} rollout")
+        if self.method.on_policy:
+            self.trainer.checkpoints.sync(self.trainer.learner, collector.policy)
+
+    def _rollout_metrics(self, groups: Sequence[Group], updated: dict[str, float]) -> dict[str, float]:
+        """Return metrics of the step's dialogues, of its update, and of each sub-environment of a mixture."""
+        turns = self.method.max_turns(self.config.rollout.max_turns)
+        values = step_metrics(groups, turns, self.method) | updated
+        return values | part_metrics(groups, turns, self.method, self._environments(groups))
+
+    def _environments(self, groups: Sequence[Group]) -> list[Environment]:
+        """Return the environment of each group; a curriculum has one per level."""
+        course, environment = self.course, self.trainer.engine.environment
+        return [environment if course is None else course.environment_of(group.task) for group in groups]
+
+    def _advance_curriculum(self, step: int, collected: Sequence[Group]) -> dict[str, float]:
+        """Record the step in the curriculum, and log the start of a level."""
+        course, name = self.course, self.stage.name
+        if course is None:
+            return {}
+        values, text = course.record_step(collected, on_policy=self.method.on_policy)
+        if text:
+            text = f"Stage {name}, after step {step + 1}: {text}"
+            log_message(self.trainer.journal, self.trainer.progress, f"curriculum:{name}:{course.level + 1}", text)
+        return values
+
+    def _emit(
+        self, step: int, collected: Sequence[Group], samples: Sequence[TrainingSample], values: dict[str, float]
+    ) -> None:
+        journal, name = self.trainer.journal, self.stage.name
+        journal.emit(dialogue_events("train", name, step, collected, self.method, samples))
+        journal.emit([MetricEvent(id=f"metric:{name}:{step}", stage=name, step=step, values=values)])
+
+    def _save(self, step: int) -> None:
+        """Write the checkpoint and the commit due after a 1-based step."""
+        checkpoints, learner, last = self.trainer.checkpoints, self.trainer.learner, step == self.stage.steps
+        if last or step % self.stage.save_steps == 0:
+            checkpoints.save(learner, self.stage.name, step)
+        if last or step % self.stage.commit_steps == 0:
+            checkpoints.commit(self.index, step, self.course, learner)
+
+
+def dialogue_events(
+    phase: Phase,
+    stage: str,
+    step: int,
+    groups: Sequence[Group],
+    method: Method | None = None,
+    samples: Sequence[TrainingSample] = (),
+) -> list[Event]:
+    """Return one event per dialogue, with the advantages used for training.
+
+    Args:
+        phase: Purpose of the dialogues.
+        stage: Name of the stage.
+        step: 1-based step; 0 before the first.
+        groups: The dialogues.
+        method: Method whose advantages to record; None records none.
+        samples: The step's samples; those with token rewards provide advantages of the whole batch.
+    """
+    events: list[Event] = []
+    batch_samples = {sample.dialogue: sample for sample in samples if sample.token_rewards is not None}
+    for group in groups:
+        trained = iter(method.advantages(group)) if method is not None and method.on_policy else iter(())
+        for rollout in group.rollouts:
+            dialogue = rollout.dialogue
+            advantages = next(trained, None) if dialogue.trainable else None
+            if dialogue.id in batch_samples:
+                advantages = mean_advantage_per_turn(rollout, batch_samples[dialogue.id])
+            if advantages is not None:
+                turns = [t.model_copy(update={"advantage": a}) for t, a in zip(dialogue.turns, advantages, strict=True)]
+                dialogue = dialogue.model_copy(update={"turns": tuple(turns)})
+            events.append(DialogueEvent.of(phase, stage, step, group.task, dialogue))
+    return events

@@ -1,0 +1,208 @@
+"""A LoRA adapter on a frozen base, its optimizer and its value head, wrapped by Accelerate; exact save and load."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from rl2f_core.config.model import LoraConfig
+from rl2f_core.config.stage import StageConfig
+from rl2f_core.distributed.process_group import current_group
+from rl2f_core.errors import AdapterError
+from rl2f_core.modeling.loading import load_base_model
+from rl2f_core.training import torch_compile
+from rl2f_core.training.fsdp import check_sharding, full_tensor, reshard_like, sharding
+from rl2f_core.training.gradient_checkpointing import ActivationMemory
+from rl2f_core.training.lora_targets import target_modules
+from rl2f_core.training.losses import LossConfig
+from rl2f_core.training.policy_model import PolicyModel
+from rl2f_core.training.value_head import ValueHead
+
+VALUE_HEAD_FILE = "value_head.safetensors"
+
+
+class TrainableAdapter:
+    """One adapter in training: its parameters, its optimizer, and its state on disk."""
+
+    policy: Any
+    """The model in training; wrapped by Accelerate with several processes."""
+    optimizer: Any
+
+    def __init__(
+        self,
+        folder: Path,
+        lora: LoraConfig,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        banned: Sequence[int],
+        pad: int,
+        seed: int,
+    ) -> None:
+        import peft
+
+        base = load_base_model(str(folder), dtype, device)
+        torch.manual_seed(seed)
+        self.model = peft.get_peft_model(
+            base,
+            peft.LoraConfig(
+                r=lora.rank, lora_alpha=lora.alpha, target_modules=target_modules(base, lora), task_type="CAUSAL_LM"
+            ),
+        )
+        self.device, self.dtype, self.pad = device, dtype, pad
+        self.policy_model = PolicyModel(self.model, torch.tensor(list(banned), dtype=torch.long, device=device))
+        self.reference: dict[str, torch.Tensor] | None = None
+        self.accelerator: Any = self.setup_accelerator(folder)
+        self.sharding = sharding(self.accelerator)
+        self.activations = ActivationMemory(self.policy_model, device, sharded=self.sharding == "fsdp")
+        self.new_optimizer(0.0)
+
+    def setup_accelerator(self, folder: Path) -> Any:
+        """Return the `Accelerator` that wraps the model and runs the backward pass."""
+        from accelerate import Accelerator
+
+        return Accelerator(cpu=self.device.type == "cpu")
+
+    # -- weights -----------------------------------------------------------------------------------------------
+    @property
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """The adapter's parameters by name."""
+        return {n: p for n, p in self.model.named_parameters() if p.requires_grad}
+
+    @property
+    def head_parameters(self) -> dict[str, nn.Parameter]:
+        """The value head's parameters by name; empty without a critic."""
+        head = self.policy_model.head
+        return {} if head is None else {f"value_head.{n}": p for n, p in head.named_parameters()}
+
+    def begin_stage(self, options: LossConfig, stage: StageConfig) -> None:
+        """Start a stage from the current weights: new optimizer, and value head and reference if needed."""
+        critic = options.advantage is not None and options.advantage.critic is not None
+        check_sharding(self.accelerator, self.sharding, options, stage)
+        torch_compile.check(stage, self.device, current_group().world_size)
+        self.reset_value_head(critic)
+        self.new_optimizer(stage.weight_decay)
+        moving = options.kl_coef > 0 and options.kl.reference == "ema"
+        keeps_reference = moving or (options.uses_ref_model and stage.ref_model == "stage_start")
+        self.reference = self.snapshot() if keeps_reference else None
+
+    def compile(self, stage: StageConfig) -> bool:
+        """Enable torch.compile for a stage if configured or worthwhile; return whether it is enabled."""
+        weights = sum(p.numel() for p in self.model.parameters() if not p.requires_grad)
+        on = torch_compile.should_compile(stage, weights, self.device, self.dtype, current_group().world_size)
+        torch_compile.compile_blocks(self.model, on=on)
+        return on
+
+    def reset_value_head(self, enabled: bool) -> None:
+        """Create or remove the value head; call `new_optimizer` afterwards."""
+        model: Any = self.model
+        width = model.get_base_model().get_output_embeddings().weight.shape[1]
+        self.policy_model.head = ValueHead(width, self.device) if enabled else None
+
+    def new_optimizer(self, weight_decay: float) -> None:
+        """Create a new optimizer."""
+        groups = [list(named.values()) for named in (self.parameters, self.head_parameters) if named]
+        optimizer = torch.optim.AdamW(
+            [{"params": group} for group in groups], lr=0.0, weight_decay=weight_decay, foreach=False
+        )
+        self.wrap(self.policy_model, optimizer)
+
+    def wrap(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        """Set `policy` and `optimizer`, prepared together as sharded weights require."""
+        if current_group().world_size > 1:
+            self.policy = self.optimizer = None  # the previous wrapper would receive the gradients too
+            self.accelerator.free_memory()
+        self.policy, self.optimizer = self.accelerator.prepare(model, optimizer)
+
+    def snapshot(self) -> dict[str, torch.Tensor]:
+        """A copy of the adapter's parameters."""
+        return {n: p.detach().clone() for n, p in self.parameters.items()}
+
+    @torch.no_grad()
+    def restore(self, weights: dict[str, torch.Tensor]) -> None:
+        """Set the adapter's parameters."""
+        for name, parameter in self.parameters.items():
+            parameter.copy_(weights[name])
+
+    def save_adapter(self, folder: Path) -> None:
+        """Write the adapter in PEFT's format. All processes must call it; the main one writes."""
+        weights = {name: full_tensor(parameter).detach() for name, parameter in self.parameters.items()}
+        if current_group().is_main_process:
+            self.model.save_pretrained(str(folder), safe_serialization=True, state_dict=weights)
+            (folder / "README.md").unlink(missing_ok=True)
+
+    def load_adapter(self, folder: Path) -> None:
+        """Load an adapter written by `save_adapter`; raises `AdapterError` if it is damaged or has another shape."""
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+
+        try:
+            tensors = load_file(folder / "adapter_model.safetensors")
+        except (OSError, SafetensorError) as error:
+            raise AdapterError(f"The adapter cannot be read: {error}.", value=str(folder)) from error
+        weights = {name.replace(".weight", ".default.weight"): tensor for name, tensor in tensors.items()}
+        parameters = self.parameters
+        if {n: tuple(t.shape) for n, t in weights.items()} != {n: tuple(p.shape) for n, p in parameters.items()}:
+            raise AdapterError(
+                "The adapter has another shape than this run's.",
+                value=str(folder),
+                fix="Set lora.rank, target_modules and top_layer_fraction to those of the adapter.",
+            )
+        self.restore({name: reshard_like(parameters[name], tensor) for name, tensor in weights.items()})
+
+    def save(self, folder: Path) -> None:
+        """Write everything an exact resume needs: adapter, optimizer, reference and value head.
+
+        All processes must call it; the main one writes. DeepSpeed's optimizer state has no parameter names and is not
+        saved, so a resume under DeepSpeed starts with a new optimizer.
+        """
+        from safetensors.torch import save_file
+
+        self.save_adapter(folder)
+        tensors = {}
+        for name, parameter in (self.parameters | self.head_parameters).items():
+            for key, value in self.optimizer.state.get(parameter, {}).items():
+                tensors[f"{key}|{name}"] = full_tensor(torch.as_tensor(value)).detach().cpu().contiguous()
+        reference = {n: full_tensor(t).cpu() for n, t in (self.reference or {}).items()}
+        if not current_group().is_main_process:
+            return
+        save_file(tensors, folder / "optimizer.safetensors")
+        if reference:
+            save_file(reference, folder / "reference.safetensors")
+        if self.policy_model.head is not None:
+            save_file({n: p.detach().cpu() for n, p in self.head_parameters.items()}, folder / VALUE_HEAD_FILE)
+
+    def load(self, folder: Path) -> None:
+        """Load the files of `save`."""
+        from safetensors.torch import load_file
+
+        self.load_adapter(folder)
+        head = folder / VALUE_HEAD_FILE
+        self.reset_value_head(head.exists())
+        self.new_optimizer(0.0)
+        if head.exists():
+            values = load_file(head)
+            with torch.no_grad():
+                for name, parameter in self.head_parameters.items():
+                    parameter.copy_(values[name])
+        stored = load_file(folder / "optimizer.safetensors")
+        for name, parameter in (self.parameters | self.head_parameters).items():
+            state = {k.split("|")[0]: v for k, v in stored.items() if k.endswith(f"|{name}")}
+            if state:
+                self.optimizer.state[parameter] = {
+                    k: v if k == "step" else reshard_like(parameter, v) for k, v in state.items()
+                }
+        reference = folder / "reference.safetensors"
+        parameters = self.parameters
+        self.reference = (
+            {n: reshard_like(parameters[n], t) for n, t in load_file(reference).items()} if reference.exists() else None
+        )
+
+    @property
+    def scoring_model(self) -> Any:
+        """Model for forward passes of a single process; under FSDP all processes must run them together."""
+        return self.policy if self.sharding == "fsdp" else self.policy_model

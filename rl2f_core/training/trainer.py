@@ -1,0 +1,185 @@
+"""The stages of a training run: starting weights, preflight, steps, commits.
+
+A step follows from (config, seed, stage, step) and its starting weights. A run that is killed and resumed therefore
+ends with the same adapter, bit for bit on the same machine.
+"""
+
+from __future__ import annotations
+
+import gc
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rl2f_core import registry
+from rl2f_core.backends.base import Backend
+from rl2f_core.config.run import RunConfig
+from rl2f_core.config.stage import StageConfig
+from rl2f_core.errors import ConfigError, PreflightError
+from rl2f_core.leaks.guard import skipped_detectors
+from rl2f_core.methods.base import Method, StepContext
+from rl2f_core.rollout.build import build_backend, build_engine
+from rl2f_core.rollout.engine import derive_seed
+from rl2f_core.run.directory import RunDir
+from rl2f_core.run.events import LogEvent
+from rl2f_core.run.journal import Journal, log_message
+from rl2f_core.run.progress import Progress, ShouldStop
+from rl2f_core.training.checkpoints import ADAPTER, Checkpoints
+from rl2f_core.training.collector import Collector
+from rl2f_core.training.curriculum import CurriculumTracker, tracker_for_stage
+from rl2f_core.training.preflight import PreflightReport, preflight
+from rl2f_core.training.step import StageSteps, dialogue_events
+
+if TYPE_CHECKING:
+    from rl2f_core.training.learner import Learner
+
+
+class Trainer:
+    """Runs the stages of one training run."""
+
+    def __init__(
+        self, config: RunConfig, run_dir: RunDir, journal: Journal, stop: ShouldStop, progress: Progress
+    ) -> None:
+        self.config, self.run_dir, self.journal, self.stop, self.progress = config, run_dir, journal, stop, progress
+        progress.message(f"Loading {config.model.name} …")
+        self.backend = build_backend(config, run_dir, progress)
+        self.engine = build_engine(config, self.backend)
+        if not hasattr(self.backend, "folder"):
+            raise ConfigError(
+                "This backend has no weights to train.", value=config.backend.type, fix="Use backend hf or vllm."
+            )
+        self.position = journal.resume_state or {"stage": 0, "step": 0}
+        self.checkpoints = Checkpoints(run_dir, journal, self.backend)
+        self.learner = self._build_learner(config.stages[min(self.position["stage"], len(config.stages) - 1)])
+        self.base_weights = self.learner.snapshot()
+        if config.lora.init_adapter is not None:
+            self.learner.load_adapter(Path(config.lora.init_adapter))
+        self.start_weights = self.learner.snapshot()
+        if journal.state_dir is not None:
+            self.learner.load(journal.state_dir)
+
+    def run(self) -> bool:
+        """Run the remaining stages; False if `stop` ended the run early."""
+        if self.journal.resume_state is None:
+            log_message(self.journal, self.progress, "environment", self.engine.environment.describe_data())
+            skipped = skipped_detectors(self.config.leak_detection.detectors, self.config.environment)
+            log_message(self.journal, self.progress, "leaks:skipped", "\n".join(skipped))
+        for index in range(self.position["stage"], len(self.config.stages)):
+            stage = self.config.stages[index]
+            method = registry.get("method", stage.method.type)(stage.method)
+            start = self.position["step"] if index == self.position["stage"] else 0
+            self._switch_learner(stage)
+            method.begin_step(StepContext.of(self.engine, start, stage.steps))
+            course = tracker_for_stage(
+                self.config, stage, self.engine, self.position.get("curriculum") if start else None
+            )
+            if start == 0 and not self.position.get("begun"):
+                self._begin_stage(index, stage, method, course)
+            if not self._run_stage(index, stage, method, start, course):
+                return False
+            self.position = self.journal.resume_state = {"stage": index + 1, "step": 0}
+        return True
+
+    def _run_stage(
+        self, index: int, stage: StageConfig, method: Method, start: int, course: CurriculumTracker | None
+    ) -> bool:
+        if not method.updates_weights:
+            from rl2f_core.training.distill_stage import DistillStage
+
+            self.checkpoints.sync(self.learner, f"{stage.name}@0")
+            data = DistillStage(self, stage, method, ADAPTER)
+            return data.run(start, lambda step: self.checkpoints.commit(index, step))
+        if self.learner.compile(stage):
+            self.progress.message(f"{stage.name} is compiled: its first update may take half a minute longer.")
+        return StageSteps(self, index, method, course).run(start)
+
+    def _begin_stage(self, index: int, stage: StageConfig, method: Method, course: CurriculumTracker | None) -> None:
+        """Set the starting weights, run the preflight, and commit."""
+        refused = self.position.get("refused")
+        if refused and not self.config.preflight.ignore_failure:
+            raise PreflightError(refused["reason"], fix=refused["fix"])
+        self._set_start_weights(index, stage)
+        self.learner.begin_stage(method.loss_options(), stage)
+        self.checkpoints.sync(self.learner, f"{stage.name}@0")
+        collector = Collector(self.engine, stage, self.config.seed, ADAPTER, run_dir=self.run_dir)
+        for number, text in enumerate(method.prepare(collector, self.config.evaluation)):
+            log_message(self.journal, self.progress, f"prepare:{stage.name}:{number}", text)
+        if method.on_policy and not refused:
+            report = self._preflight(stage, method, course)
+            if not report.passed and not self.config.preflight.ignore_failure:
+                self._refuse(index, stage, report)
+        self.position = self.checkpoints.commit(index, 0, learner=self.learner)
+
+    def _set_start_weights(self, index: int, stage: StageConfig) -> None:
+        if stage.init_from == "base":
+            self.learner.restore(self.base_weights)
+        elif stage.init_from is None and index == 0:
+            self.learner.restore(self.start_weights)
+        elif stage.init_from is not None:
+            steps = next(s.steps for s in self.config.stages if s.name == stage.init_from)
+            self.learner.load_adapter(self.run_dir.checkpoint(f"{stage.init_from}@{steps}"))
+
+    def _preflight(self, stage: StageConfig, method: Method, course: CurriculumTracker | None) -> PreflightReport:
+        """Run the preflight, and emit its dialogues and report."""
+        self.progress.message(f"Preflight of {stage.name} …")
+        report, groups = preflight(
+            self.engine if course is None else course.engines[0],
+            self.config,
+            stage,
+            method,
+            adapter=ADAPTER,
+            policy=f"{stage.name}@0",
+            on_progress=partial(self.progress.update, f"{stage.name} preflight"),
+            time_update=lambda samples: self.learner.seconds_of_update(samples, stage.resolve(0)),
+        )
+        self.journal.emit(dialogue_events("preflight", stage.name, 0, groups))
+        text = report.to_text()
+        event = LogEvent(id=f"preflight:{stage.name}", level="info" if report.passed else "warning", text=text)
+        self.journal.emit([event])
+        self.progress.message(text)
+        return report
+
+    def _refuse(self, index: int, stage: StageConfig, report: PreflightReport) -> None:
+        """Commit the preflight's dialogues and raise `PreflightError`."""
+        reason = f"Stage {stage.name} is not worth starting. {report.reason}"
+        fix = f"{report.fix} Or set preflight.ignore_failure=true to continue anyway."
+        self.journal.commit({"stage": index, "step": 0, "refused": {"reason": reason, "fix": fix}}, self.learner.save)
+        raise PreflightError(reason, fix=fix)
+
+    def _build_learner(self, stage: StageConfig) -> Learner:
+        return build_learner(self.config, stage, self.backend, derive_seed(self.config.seed, "adapter"))
+
+    def _switch_learner(self, stage: StageConfig) -> None:
+        """Move the weights to another learner if the stage needs another class."""
+        if type(self.learner) is learner_class(stage.trainer):
+            return
+        weights = self.learner.snapshot()
+        del self.learner
+        gc.collect()  # two base models may not fit; TRL's trainer has reference cycles
+        self.learner = self._build_learner(stage)
+        self.learner.restore(weights)
+
+
+def learner_class(trainer: str) -> type[Learner]:
+    """Return the learner class for `StageConfig.trainer`."""
+    if trainer == "trl":
+        from rl2f_core.training.trl_learner import TRLLearner
+
+        return TRLLearner
+    from rl2f_core.training.learner import Learner
+
+    return Learner
+
+
+def build_learner(config: RunConfig, stage: StageConfig, backend: Backend, seed: int) -> Learner:
+    """Build the learner of a stage, with a fresh adapter on the backend's base model."""
+    base: Any = backend
+    return learner_class(stage.trainer)(
+        base.folder,
+        config.lora,
+        dtype=base.dtype,
+        device=base.device,
+        banned=base.tokenizer.banned_token_ids,
+        pad=base.tokenizer.eos_token_id,
+        seed=seed,
+    )

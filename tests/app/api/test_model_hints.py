@@ -1,0 +1,102 @@
+"""How a model's hint was asked for, what it cost and why there was none, and how a student was asked again: in
+database, replay and exports."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from event_data import dialogue, metric, stored_run, turn
+from export_builders import ENVIRONMENT, answer, event, rows_of, write_run, wrong
+from export_builders import turn as exported
+
+from app.api._views import dialogue_json
+from app.api.run import _teacher
+from jobs.db.engine import Database
+from jobs.db.queries import dialogues, metrics, runs
+from jobs.export.exporter import export
+from jobs.export.settings import ExportSettings
+from jobs.export.sources import FolderSource
+from jobs.labels import annotation_queue
+from jobs.workspace import Workspace
+from rl2f_core import prompt_templates
+from rl2f_core.environments.base import CONTENTLESS
+from rl2f_core.types import Hint, LeakReport, Task, Usage
+
+USAGE = Usage(prompt_tokens=120, completion_tokens=9, cost=0.0003, seconds=1.5, requests=2)
+SAID = Hint(
+    text="Look at the tens.",
+    teacher="llm",
+    leak=LeakReport(leaked=False),
+    prompt_template="socratic@1a2b3c4d",
+    usage=USAGE,
+)
+FAILED = Hint(
+    text=CONTENTLESS, teacher="llm", prompt_template="socratic@1a2b3c4d", error="HTTP 500\x00", usage=Usage(requests=5)
+)
+CAUGHT = Hint(text=CONTENTLESS, feedback="It is 8.", teacher="llm", leak=LeakReport(leaked=True, detector="exact"),
+              error="The endpoint cannot be reached.")  # fmt: skip
+
+
+def test_a_hint_of_a_model_is_kept_with_prompt_cost_and_error(db: Database, workspace: Workspace) -> None:
+    turns = [turn(0, hint=SAID), turn(1, hint=FAILED), turn(2, hint=CAUGHT), turn(3, hint=None)]
+    run = stored_run(db, workspace, [dialogue(turns=turns), metric(1, **{"teacher/hints": 3.0, "teacher/errors": 2.0})])
+    assert run.id is not None
+    view = dialogues.get(db, run.id, "dialogue:train:rl2f/1/0/0")
+    said, failed, caught = (t["hint"] for t in dialogue_json(run, view)["turns"][:3])
+    assert (said["prompt"], said["usage"], said["error"]) == ("socratic@1a2b3c4d", USAGE.model_dump(), None)
+    assert failed["error"].startswith("HTTP 500") and failed["read"] == CONTENTLESS and failed["usage"]["requests"] == 5
+    assert (caught["text"], caught["usage"], caught["prompt"]) == ("It is 8.", None, None)
+    drawn = annotation_queue.queue(
+        db, "ann", annotation_queue.QueueFilter(run=run.id, selection="random_unflagged"), limit=10
+    )
+    assert [item.key.turn for item in drawn] == [0]  # what stands in for no hint is nobody's hint
+    assert _teacher(metrics.steps(db, run.id)) == "3 hints, 2 failed (66.7%), 0 prompt tokens, 0 completion tokens"
+    assert _teacher([]) is None and runs.get(db, run.id).invalid_lines == 0
+
+
+def test_exports_carry_the_prompt_and_take_no_stand_in_for_the_teachers_words(tmp_path: Path) -> None:
+    task = ENVIRONMENT.task("train", 0)
+    first = exported(task, 0, wrong(task, 0), "Look again.", prompt_template="socratic@1a2b3c4d")
+    second = exported(task, 1, wrong(task, 1), CONTENTLESS, None, error="HTTP 500")
+    third = exported(task, 2, wrong(task, 2), CONTENTLESS, True, feedback=f"It is {answer(task)}.", error="gone")
+    last = exported(task, 3, f"<answer>{answer(task)}</answer>", None)
+    folder = write_run(tmp_path / "run", [event(task, [first, second, third, last], name="d")])
+    assert export([FolderSource(folder)], ExportSettings(), tmp_path / "out") is not None
+
+    def rows(name: str) -> list[dict[str, Any]]:
+        (path,) = [p for p in (tmp_path / "out").rglob("*.jsonl") if name in str(p)]
+        return rows_of(path)
+
+    unpaired = {row["turn"]: row for row in rows("unpaired")}
+    assert sorted(unpaired) == [0, 2] and unpaired[0]["teacher_prompt"] == "socratic@1a2b3c4d"
+    assert unpaired[2]["completion"][0]["content"] == f"It is {answer(task)}." and unpaired[2]["label"] is False
+    (row,) = rows("messages")
+    assert row["hints"] == ["Look again.", "", f"It is {answer(task)}.", ""]
+    assert row["hint_errors"] == ["", "HTTP 500", "gone", ""] and row["teacher_prompts"][0] == "socratic@1a2b3c4d"
+    assert [m["content"] for m in row["messages"] if m["role"] == "user"][1:] == [
+        "Look again.",
+        CONTENTLESS,
+        CONTENTLESS,
+    ]
+
+
+def test_a_fresh_prompt_is_shown_as_the_student_read_it_where_its_template_is_still_the_same(
+    db: Database, workspace: Workspace
+) -> None:
+    revise = prompt_templates.load("revise")
+    asked = [
+        turn(0, hint=SAID),
+        turn(1, hint=SAID, prompt_template=revise.version),
+        turn(2, prompt_template="revise@00000000"),
+    ]
+    task = Task(id="guess_number/train/0", environment="guess_number", split="train", level="1 to 16",
+                public={"low": 1, "high": 16}, privileged={"number": 8})  # fmt: skip
+    run = stored_run(db, workspace, [dialogue(turns=asked, task=task)])
+    assert run.id is not None
+    shown = dialogue_json(run, dialogues.get(db, run.id, "dialogue:train:rl2f/1/0/0"))
+    first, second, third = (t["asked"] for t in shown["turns"])
+    values = {"problem": shown["problem"]["text"], "attempt": shown["turns"][0]["attempt"], "hint": SAID.text}
+    assert first is None
+    assert second == {"template": revise.version, "text": revise.render(values)[-1]["content"]}
+    assert third == {"template": "revise@00000000", "text": None}

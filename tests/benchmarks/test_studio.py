@@ -1,0 +1,41 @@
+"""The benchmark of the workspace's store, in small: it makes what it says, and its questions have answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from jobs.db.engine import Database
+from jobs.workspace import Workspace
+from tests.benchmarks import studio as benchmark
+from tests.benchmarks import studio_data
+
+
+def test_sizes_are_uneven_and_add_up() -> None:
+    sizes = studio_data.sizes(1000, 200_000)
+    assert (len(sizes), sum(sizes), max(sizes), min(sizes)) == (1000, 200_000, 20_000, 141)
+
+
+@pytest.mark.slow
+def test_the_made_studio_is_whole_and_every_question_of_the_benchmark_is_answered(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path / "workspace").create()
+    db = Database(workspace.database_url())
+    db.migrate()
+    said: list[str] = []
+    rate = benchmark.build(db, workspace, benchmark.arguments(["--runs", "20", "--dialogues", "900"]), said.append)
+    timings = {timing.name: timing for timing in benchmark.timed(db, 1)}
+    db.close()
+    assert rate["rate"] > 0 and rate["of_a_core"] > 0 and len(said) == 2
+    assert 900 * 4 < rate["turns"] < 900 * 6
+    assert timings["all runs: first page"].found == 900
+    assert timings["largest run: first page"].found == 90
+    assert timings["runs: newest first"].found == 20
+    assert timings["all runs: frequent word"].found > 800
+    assert timings["all runs: no such word"].found == 0
+    assert 0 < timings["all runs: leaked"].found < 300
+    assert 0 < timings["all runs: two words"].found < timings["all runs: frequent word"].found
+    assert timings["all runs: labelled"].found + timings["all runs: unlabelled"].found == 900
+    assert 0 < timings["board: all runs by tier"].found <= 9, "those of one half"
+    assert timings["its group"].found == studio_data.GROUP
+    assert {timing.limit for timing in timings.values()} == {300.0, 100.0, 1000.0, 20.0}

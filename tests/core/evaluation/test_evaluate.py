@@ -1,0 +1,383 @@
+"""An evaluation with a scripted student: the same tasks, chance and budget everywhere, nothing played twice."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rl2f_core import registry
+from rl2f_core.backends.base import Generation, GenerationRequest, SamplingParams
+from rl2f_core.backends.fake import FakeBackend
+from rl2f_core.config.loading import parse_config
+from rl2f_core.config.run import BaseRun
+from rl2f_core.errors import AdapterError, DataError
+from rl2f_core.evaluation.evaluate import (
+    EvaluationRunner,
+    _dialogues_path,
+    _join,
+    checkpoint_batches,
+    describe_levels,
+    evaluate_run,
+    read_dialogues,
+)
+from rl2f_core.evaluation.report import EvaluationReport
+from rl2f_core.rollout.build import build_environment
+from rl2f_core.rollout.engine import derive_seed, turn_seed
+from rl2f_core.run.directory import RunDir
+from rl2f_core.run.events import DialogueEvent, JsonlSink, LogEvent, MetricEvent, StatusEvent, read_events
+from rl2f_core.run.execute import execute
+from rl2f_core.run.journal import Journal
+from rl2f_core.run.progress import Progress
+from rl2f_core.types import Dialogue, StopReason, Turn, Verdict
+
+CONDITIONS = ("hints", "contentless", "resample", "shuffled", "misleading")
+NAMES = ("base", "rl/a", "rl_a")
+TASKS, SAMPLES, TURNS = 5, 2, 3
+
+
+def guess(text: str, rng: random.Random) -> str:
+    """Chance decides, and now and then the model writes line ends of its own."""
+    low, high = map(int, re.findall(r"from (\d+) to (\d+)", text)[0])
+    return ("so\u2028hm\x85" if rng.random() < 0.3 else "") + f"<answer>{rng.randint(low, high)}</answer>"
+
+
+class Recording(FakeBackend):
+    """Keeps what it was asked, and which adapters it was given."""
+
+    asked: list[tuple[GenerationRequest, SamplingParams, str | None]]
+    loaded: list[str]
+
+    def generate(
+        self, prompts: Sequence[GenerationRequest], sampling: SamplingParams, adapter: str | None = None
+    ) -> list[Generation]:
+        self.asked = [*getattr(self, "asked", []), *((p, sampling, adapter) for p in prompts)]
+        return super().generate(prompts, sampling, adapter)
+
+    def load_adapter(self, name: str, folder: Path) -> None:
+        self.loaded = [*getattr(self, "loaded", []), name]
+
+
+def make_config(**changes: Any) -> BaseRun:
+    data = {
+        "kind": "eval",
+        "adapters": {"base": None},
+        "environment": {"type": "guess_number", "size": 6},
+        "backend": {"type": "fake", "replies": ["<answer>3</answer>", "<answer>5</answer>", "<answer>2</answer>"]},
+        "rollout": {"max_turns": 7, "max_new_tokens": 60, "temperature": 0.8},
+        "evaluation": {"num_tasks": TASKS, "samples_per_task": SAMPLES, "max_turns": TURNS, "bootstrap_samples": 100},
+    }
+    return parse_config(data | changes)
+
+
+class Played:
+    """One whole evaluation."""
+
+    def __init__(self, folder: Path) -> None:
+        self.config = make_config()
+        self.run_dir = RunDir.create(folder / "run", self.config)
+        self.backend = Recording(script=guess)
+        self.journal = Journal(self.run_dir, JsonlSink(self.run_dir.events_path))
+        self.told: list[tuple[str, float, float | None]] = []
+        played = self
+
+        class Telling(Progress):
+            def update(self, phase: str, done: float, total: float | None, note: str = "") -> None:
+                played.told.append((phase, done, total))
+
+        sources = {name: None if name == "base" else folder for name in NAMES}
+        self.finished = evaluate_run(
+            self.config, self.run_dir, self.journal, self.backend, sources, lambda: False, Telling()
+        )
+        self.journal.commit({"done": True})
+        self.events = list(read_events(self.run_dir.events_path, strict=True))
+        self.dialogues = {(n, c): read_dialogues(self.run_dir, n, c) for n in NAMES for c in CONDITIONS}
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
+    return Played(tmp_path_factory.mktemp("evaluation"))
+
+
+# -- the same for everyone -----------------------------------------------------------------------------------------
+def test_every_checkpoint_meets_the_same_tasks_and_seeds_under_every_control(played: Played) -> None:
+    assert played.finished
+    keys = {pair: [(d.task_id, d.index, d.seed) for d in dialogues] for pair, dialogues in played.dialogues.items()}
+    wanted = [
+        (f"guess_number/test/{i}", j, derive_seed(1234, i, j)) for i in range(TASKS) for j in range(SAMPLES)
+    ]  # fmt: skip
+    assert all(held == wanted for held in keys.values())
+    assert len({seed for *_, seed in wanted}) == TASKS * SAMPLES
+
+
+def test_first_attempts_are_the_same_under_every_control(played: Played) -> None:
+    firsts = {pair: [d.turns[0].attempt for d in dialogues] for pair, dialogues in played.dialogues.items()}
+    assert len(set(map(tuple, firsts.values()))) == 1  # the script does not know which weights it has
+    texts = firsts["base", "hints"]
+    assert len(set(texts)) > 2 and any("\u2028" in text for text in texts)
+
+
+@pytest.mark.parametrize("condition", ["hints", "contentless", "shuffled", "misleading", "no_oracle"])
+@pytest.mark.parametrize("prompting", ["append", "reprompt"])
+def test_going_on_from_shared_first_attempts_gives_what_playing_from_the_start_gives(
+    condition: str, prompting: str
+) -> None:
+    config = make_config(rollout={"max_turns": 3, "max_new_tokens": 60, "temperature": 0.8, "prompting": prompting},
+                         teacher="self_critique" if condition == "no_oracle" else "scripted",
+                         evaluation={"num_tasks": 4, "samples_per_task": 2, "conditions": [condition]})  # fmt: skip
+    runner = EvaluationRunner(config, Recording(script=guess))
+    whole = runner._engine(condition).run(runner._requests(), policy="base", max_turns=runner.turns)
+    timed = {"turns": {"__all__": {"hint": {"usage"}}}}
+    wanted = [rollout.dialogue.model_dump(exclude=timed) for rollout in whole]
+    assert [
+        dialogue.model_dump(exclude=timed) for dialogue in runner.evaluate({"base": None}, condition)["base"]
+    ] == wanted
+    assert max(len(rollout.dialogue.turns) for rollout in whole) == 3
+
+
+def test_checkpoints_play_side_by_side_as_far_as_they_fill_the_backend() -> None:
+    def size(tasks: int, wide: int, batch_size: int = 128) -> list[int]:
+        evaluation = {"num_tasks": tasks, "samples_per_task": 2, "conditions": ["hints"]}
+        runner = EvaluationRunner(
+            make_config(evaluation=evaluation, rollout={"max_concurrent": batch_size}), Recording(script=guess)
+        )
+        runner.engine.backend.preferred_batch_size = wide
+        return [len(wave) for wave in checkpoint_batches(list("abcde"), runner)]
+
+    assert size(8, 64) == [4, 1] and size(8, 64, batch_size=32) == [2, 2, 1] and size(8, 8) == [1] * 5
+
+
+def test_the_budget_is_the_same_number_of_attempts_of_the_same_length(played: Played) -> None:
+    assert all(len(d.turns) <= TURNS for dialogues in played.dialogues.values() for d in dialogues)
+    assert {(s.max_new_tokens, s.temperature) for _, s, _ in played.backend.asked} == {(60, 0.8)}
+    for name in NAMES:
+        adapter = None if name == "base" else name
+        asked = [p for p, _, a in played.backend.asked if a == adapter]
+        after_first = sum(len(d.turns) - 1 for c in CONDITIONS if c != "resample" for d in played.dialogues[name, c])
+        assert len(asked) == TASKS * SAMPLES + after_first + TASKS * SAMPLES * (TURNS - 1)
+    assert played.backend.loaded == ["rl/a", "rl_a"]
+
+
+def test_each_control_has_its_own_teacher_and_hints(played: Played) -> None:
+    said: dict[str, list[str]] = {}
+    for condition in CONDITIONS:
+        hints = [t.hint for d in played.dialogues["base", condition] for t in d.turns if t.hint is not None]
+        said[condition] = [hint.text for hint in hints]
+        teacher = {"hints": "scripted"}.get(condition, condition)
+        assert all(hint.teacher == teacher for hint in hints)
+    assert set(said["hints"]) | set(said["misleading"]) == {"Too low.", "Too high."}
+    assert len(set(said["contentless"])) == 1 and said["resample"] == []
+    compared = 0
+    for true, false in zip(*(played.dialogues["base", c] for c in ("hints", "misleading")), strict=True):
+        one, other = true.turns[0].hint, false.turns[0].hint
+        if one is not None and other is not None:
+            compared += 1
+            assert one.text != other.text
+    assert compared > 2
+    shuffled = [t.hint for d in played.dialogues["base", "shuffled"] for t in d.turns if t.hint is not None]
+    assert shuffled and all(hint.source_task for hint in shuffled)
+
+
+# -- resampling ----------------------------------------------------------------------------------------------------
+def test_resampling_joins_first_answers_that_saw_nothing_of_each_other(played: Played) -> None:
+    named = [p for p, _, a in played.backend.asked if a is None and "." in p.cache_key.rsplit("/", 1)[1]]
+    seen = {(p.cache_key.rsplit("/", 1)[0], played.backend._text(p.token_ids)) for p in named}
+    opening = dict(seen)
+    assert len(seen) == TASKS and all(text.count("<|im_start|>") == 3 for text in opening.values())
+    for number, dialogue in enumerate(played.dialogues["base", "resample"]):
+        i, j = divmod(number, SAMPLES)
+        for k, turn in enumerate(dialogue.turns):
+            seed = derive_seed(1234, i, j, *([k] if k else []))
+            assert turn.attempt == guess(opening[dialogue.task_id], random.Random(turn_seed(seed, 0)))
+            assert (turn.index, turn.hint) == (k, None)
+        rights = [turn.verdict.correct for turn in dialogue.turns]
+        assert not any(rights[:-1]) and dialogue.solved == rights[-1]
+        assert dialogue.solved or len(rights) == TURNS
+        assert dialogue.stop_reason is (StopReason.SOLVED if rights[-1] else StopReason.EXHAUSTED)
+    assert len({d.solved_at for d in played.dialogues["base", "resample"]}) > 1
+    draws = Counter(p.cache_key for p in named)
+    assert len(draws) == TASKS * SAMPLES * (TURNS - 1) and set(draws.values()) == {1}
+
+
+def first(number: int, correct: bool, stop: StopReason | None = None, error: str | None = None) -> Dialogue:
+    verdict = Verdict(correct=correct, score=float(correct), parsed=str(number))
+    turns = () if stop is StopReason.CONTEXT_FULL else (Turn(index=0, attempt=str(number), verdict=verdict),)
+    stop = stop or (StopReason.SOLVED if correct else StopReason.EXHAUSTED)
+    return Dialogue(id=f"t/0.{number}", task_id="t", group="t", index=0, turns=turns, stop_reason=stop, error=error)
+
+
+def test_joined_answers_end_at_the_first_right_one() -> None:
+    joined = _join([first(0, False), first(1, True), first(2, True)])
+    assert (joined.id, joined.solved_at, [t.attempt for t in joined.turns]) == ("t/0.0", 2, ["0", "1"])
+    assert [t.index for t in joined.turns] == [0, 1]
+    assert _join([first(0, True), first(1, False)]).solved_at == 1
+    none = _join([first(0, False), first(1, False)])
+    assert none.stop_reason is StopReason.EXHAUSTED and len(none.turns) == 2
+
+
+def test_an_answer_that_failed_fails_the_whole_and_one_after_the_right_one_does_not() -> None:
+    broken = first(1, False, StopReason.FAILED, "it broke")
+    joined = _join([first(0, False), broken, first(2, True)])
+    assert (joined.id, joined.stop_reason, joined.error, len(joined.turns)) == (
+        "t/0.0",
+        StopReason.FAILED,
+        "it broke",
+        2,
+    )
+    assert _join([first(0, True), broken]).solved_at == 1
+    cut = _join([first(0, False, StopReason.CONTEXT_FULL), first(1, True)])
+    assert (cut.stop_reason, cut.turns, cut.id) == (StopReason.CONTEXT_FULL, (), "t/0.0")
+
+
+# -- what is left behind -------------------------------------------------------------------------------------------
+def test_events_hold_every_dialogue_and_metric_once(played: Played) -> None:
+    ids = [event.id for event in played.events]
+    assert len(ids) == len(set(ids))
+    held = [e for e in played.events if isinstance(e, DialogueEvent)]
+    assert {(e.phase, e.stage) for e in held} == {("evaluation", "evaluation")}
+    by_pair: dict[Any, list[Dialogue]] = {}
+    for event in held:
+        assert event.task.id == event.dialogue.task_id and event.checkpoint == event.dialogue.policy
+        by_pair.setdefault((event.checkpoint, event.condition), []).append(event.dialogue)
+    assert by_pair == played.dialogues
+    metrics = {e.stage: e.values for e in played.events if isinstance(e, MetricEvent)}
+    assert set(metrics) == {f"evaluation:{name}:{condition}" for name in NAMES for condition in CONDITIONS}
+    for (name, condition), dialogues in played.dialogues.items():
+        solved = sum(d.solved for d in dialogues) / len(dialogues)
+        assert metrics[f"evaluation:{name}:{condition}"][f"cum_acc/{TURNS}"] == pytest.approx(solved)
+    assert [e.id for e in played.events if isinstance(e, LogEvent)] == ["evaluation:report"]
+
+
+def test_the_report_is_written_in_every_form(played: Played) -> None:
+    folder = played.run_dir.evaluation
+    report = EvaluationReport.model_validate_json((folder / "report.json").read_text())
+    assert report.checkpoints == list(NAMES) and set(report.conditions) == set(CONDITIONS)
+    assert (report.tasks, report.samples, report.turns) == (TASKS, SAMPLES, TURNS)
+    assert (folder / "report.md").read_text() == report.to_markdown()
+    assert (folder / "report.html").read_text().startswith("<!")
+    pictures = list(folder.glob("*.png"))
+    assert pictures and all(p.read_bytes().startswith(b"\x89PNG") for p in pictures)
+    assert report.metrics("rl/a", "hints") == report.metrics("base", "hints")
+    effect = report.effect("base", "hints")
+    rates = [sum(d.solved for d in played.dialogues["base", c]) / (TASKS * SAMPLES) for c in ("hints", "contentless")]
+    assert effect is not None and effect.value == pytest.approx(rates[0] - rates[1])
+
+
+def test_progress_counts_pairs_to_the_end(played: Played) -> None:
+    assert [(p, d, t) for p, d, t in played.told] == [("evaluation", k, 15) for k in range(0, 16, len(NAMES))]
+
+
+def test_names_that_look_alike_have_files_of_their_own(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path)
+    names = ["a/b", "a_b", "a%2Fb", "a\\b", "run:rl@2", "a b"]
+    paths = {_dialogues_path(run_dir, name, "hints") for name in names}
+    assert len(paths) == len(names) and all(p.parent.parent == tmp_path / "evaluation" / "dialogues" for p in paths)
+
+
+def test_a_damaged_file_of_dialogues_is_a_clear_error(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path)
+    with pytest.raises(DataError, match="Cannot read the dialogues"):
+        read_dialogues(run_dir, "base", "hints")
+    path = _dialogues_path(run_dir, "base", "hints")
+    path.parent.mkdir(parents=True)
+    for text in (b'{"id": "x"', b"\xff\xfe\n"):
+        path.write_bytes(text)
+        with pytest.raises(DataError, match="Cannot read the dialogues"):
+            read_dialogues(run_dir, "base", "hints")
+
+
+# -- settings ------------------------------------------------------------------------------------------------------
+def test_settings_that_are_left_open_are_those_of_training() -> None:
+    evaluation = {"num_tasks": 2, "samples_per_task": 1, "split": "validation", "seed": 5}
+    runner = EvaluationRunner(make_config(evaluation=evaluation), Recording(script=guess))
+    assert runner.turns == 7 and {t.split for t in runner.tasks} == {"validation"}
+    (one, two) = runner.evaluate({"base": None}, "contentless")["base"]
+    assert [one.seed, two.seed] == [derive_seed(5, 0, 0), derive_seed(5, 1, 0)] and one.policy == "base"
+    hot = make_config(evaluation=evaluation | {"temperature": 1.5, "max_turns": 2})
+    backend = Recording(script=lambda text, rng: "no")
+    assert [len(d.turns) for d in EvaluationRunner(hot, backend).evaluate({"x": "x"}, "hints")["x"]] == [2, 2]
+    assert {(s.temperature, a) for _, s, a in backend.asked} == {(1.5, "x")}
+
+
+# -- stopping and going on -----------------------------------------------------------------------------------------
+def run(config: BaseRun, folder: Path, stops: Sequence[bool] = ()) -> tuple[RunDir, str]:
+    """Execute what is left; `stops` answers, one after the other, whether to stop before the next condition."""
+    run_dir = RunDir(folder) if (folder / "config.yaml").exists() else RunDir.create(folder, config)
+    answers = iter(stops)
+    ended = execute(config, run_dir, JsonlSink(run_dir.events_path), lambda: next(answers, False))
+    return run_dir, ended.status
+
+
+@pytest.mark.slow
+def test_stopped_between_controls_and_resumed_it_plays_nothing_twice(tmp_path: Path) -> None:
+    environment = {"type": "guess_number", "low": 1, "size": 16}
+    config = make_config(adapters={"base": None, "x": str(tmp_path)}, environment=environment)
+    stopped, status = run(config, tmp_path / "a", [False, False, True])
+    assert status == "stopped" and not (stopped.evaluation / "report.json").exists()
+    conditions = [e.condition for e in read_events(stopped.events_path) if isinstance(e, DialogueEvent)]
+    assert Counter(conditions) == {"hints": 2 * TASKS * SAMPLES, "contentless": 2 * TASKS * SAMPLES}
+    files = {p: p.stat().st_mtime_ns for p in stopped.evaluation.rglob("*.jsonl")}
+    assert run(config, tmp_path / "a", [False, True])[1] == "stopped"
+    assert run(config, tmp_path / "a", [True])[1] == "stopped"  # at once, and nothing is lost
+    assert run(config, tmp_path / "a")[1] == "succeeded"
+    assert all(p.stat().st_mtime_ns == time for p, time in files.items())
+
+    whole, status = run(config, tmp_path / "b")
+    assert status == "succeeded"
+    events = {d: [e for e in read_events(d.events_path, strict=True) if not isinstance(e, StatusEvent)]
+              for d in (stopped, whole)}  # fmt: skip
+    assert [e.id for e in events[stopped]] == [e.id for e in events[whole]]
+    assert len({e.id for e in events[stopped]}) == len(events[stopped]) == 2 * 5 * TASKS * SAMPLES + 10 + 2
+    for name in ("report.json", "report.md"):
+        assert (stopped.evaluation / name).read_bytes() == (whole.evaluation / name).read_bytes()
+    assert json.loads(whole.heartbeat_path.read_text())["status"] == "succeeded"
+
+
+def test_what_there_is_to_say_of_the_tasks_stands_in_the_log_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind: Any = registry.get("environment", "guess_number")
+    monkeypatch.setattr(kind, "describe_data", lambda self: "Two problems were left out.")
+    config = make_config(
+        evaluation={
+            "num_tasks": 2,
+            "samples_per_task": 1,
+            "conditions": ["hints", "contentless"],
+            "bootstrap_samples": 100,
+        }
+    )
+    assert run(config, tmp_path / "run", [False, True])[1] == "stopped"
+    assert run(config, tmp_path / "run")[1] == "succeeded"
+    said = [e.text for e in read_events(tmp_path / "run" / "events.jsonl") if isinstance(e, LogEvent)]
+    assert said[0] == "Two problems were left out." and said.count(said[0]) == 1
+
+
+def test_an_adapter_that_cannot_be_loaded_fails_the_run_before_anything_is_played(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: FakeBackend, name: str, folder: Path) -> None:
+        raise AdapterError("The adapter belongs to another base model.", value=str(folder))
+
+    monkeypatch.setattr(FakeBackend, "load_adapter", refuse)
+    config = make_config(adapters={"base": None, "x": str(tmp_path)})
+    with pytest.raises(AdapterError):
+        run(config, tmp_path / "run")
+    events = list(read_events(tmp_path / "run" / "events.jsonl"))
+    assert [e.status for e in events if isinstance(e, StatusEvent)] == ["running", "failed"]
+    assert not any(isinstance(e, DialogueEvent) for e in events)
+
+
+def test_a_report_names_all_levels_that_were_played() -> None:
+    task = build_environment(make_config().environment).task("test", 0)
+
+    def at(*levels: str) -> str:
+        return describe_levels([task.model_copy(update={"level": level}) for level in levels])
+
+    assert at("3 people", "2 people", "3 people") == "2 people; 3 people" and at("2 people") == "2 people"
+    assert at(*"dbca") == "a to d (4 levels)"

@@ -1,0 +1,112 @@
+"""The synthetic leak benchmark: the shipped files, how it is scored, and what the literal tiers reach on it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cache
+
+import pytest
+
+from rl2f_core.config.leaks import LeaksConfig
+from rl2f_core.errors import DataError
+from rl2f_core.leaks.benchmark.items import TELLS, LeakItem, halves
+from rl2f_core.leaks.benchmark.score import (
+    MAKERS,
+    BenchmarkReport,
+    compare,
+    environment_of,
+    make_items,
+    read_items,
+    score,
+    to_jsonl,
+)
+from rl2f_core.paths import LEAK_BENCHMARK
+from rl2f_core.types import LeakReport
+
+
+@cache
+def shipped() -> list[LeakItem]:
+    return read_items()
+
+
+@cache
+def literal() -> BenchmarkReport:
+    return score(LeaksConfig(), shipped())
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_the_shipped_items_are_those_that_the_code_makes(name: str):
+    assert (LEAK_BENCHMARK / f"{name}.jsonl").read_text(encoding="utf-8") == to_jsonl(make_items(name))
+
+
+def test_there_are_enough_items_and_about_half_are_near_misses():
+    items = shipped()
+    assert len(items) >= 600 and len({item.id for item in items}) == len(items)
+    for name in MAKERS:
+        leaks = Counter(item.leak for item in items if item.environment["type"] == name)
+        assert 0.4 < leaks[True] / leaks.total() < 0.6
+    assert {item.answer_fraction > 0 for item in items if item.leak} == {True}
+    assert {item.answer_fraction for item in items if not item.leak} == {0.0}
+
+
+def test_the_two_splits_have_no_phrasing_in_common():
+    dev, test = halves(TELLS, "dev"), halves(TELLS, "test")
+    assert not set(dev) & set(test) and sorted(dev + test) == sorted(TELLS)
+
+
+def test_the_attempts_before_a_hint_are_read_and_wrong():
+    for item in shipped():
+        env = environment_of(item.environment)
+        task = env.task_from_gold(item.problem, item.answer)
+        verdicts = [env.verify(task, attempt) for attempt in item.attempts]
+        assert verdicts and all(v.well_formed and not v.correct for v in verdicts), item
+
+
+def test_the_literal_tiers_reach_what_is_asked_of_them():
+    report = literal()
+    for part in (report.overall, *report.by_split.values()):
+        assert part.precision.value is not None and part.precision.value >= 0.98
+        assert part.recall.value is not None and part.recall.value >= 0.90
+    for name, part in report.by_environment.items():
+        assert part.recall.value is not None and part.recall.value >= 0.90, name
+
+
+def test_the_reported_share_is_the_true_one_for_most_leaks():
+    assert literal().overall.answer_fraction_error is not None and literal().overall.answer_fraction_error < 0.03
+
+
+def item(number: int, leak: bool, kind: str = "plain", share: float = 0.0) -> LeakItem:
+    return LeakItem(
+        id=str(number), environment={"type": "arithmetic"}, problem="What is 1 + 2?", answer="3", hint="", leak=leak,
+        kind=kind, answer_fraction=share, split="dev",
+    )  # fmt: skip
+
+
+def test_scores_are_those_worked_out_by_hand():
+    # Four leaks of which three are found, two near-misses of which one is flagged: precision 3/4, recall 3/4, F1 3/4.
+    items = [item(i, i < 4, "near" if i > 3 else "plain", 1.0 if i < 4 else 0.0) for i in range(6)]
+    said = [
+        LeakReport(leaked=i in (0, 1, 2, 4), detector="exact" if i < 2 else "equivalent", answer_fraction=0.5)
+        for i in range(6)
+    ]
+    report = compare(items, said)
+    assert report.overall.counts.model_dump() == {"tp": 3, "fn": 1, "fp": 1, "tn": 1}
+    assert (report.overall.precision.value, report.overall.recall.value, report.overall.f1) == (0.75, 0.75, 0.75)
+    assert report.overall.answer_fraction_error == 0.5
+    # Wilson by hand for 3 of 4: centre (0.75 + 1.9208/4) / (1 + 3.8415/4) = 0.6275
+    low, high = report.overall.precision.low, report.overall.precision.high
+    assert low is not None and high is not None and (low + high) / 2 == pytest.approx(0.6275, abs=1e-4)
+    assert report.by_detector["exact"].tp == 2 and report.by_detector["equivalent"].fp == 1
+    assert [verdict.item.id for verdict in report.wrong] == ["3", "4"]
+    assert report.by_kind["not: near"].recall.value is None and "–" in report.to_markdown()
+    assert BenchmarkReport.model_validate_json(report.model_dump_json()) == report
+
+
+def test_an_unknown_environment_and_an_empty_folder_are_clear_errors(tmp_path):
+    with pytest.raises(DataError, match="no items"):
+        make_items("chess")
+    with pytest.raises(DataError, match="no benchmark items"):
+        read_items(tmp_path)
+    (tmp_path / "x.jsonl").write_text("{}\n")
+    with pytest.raises(DataError, match="Line 1"):
+        read_items(tmp_path)

@@ -1,0 +1,137 @@
+"""The probe tier: nats by hand under a model whose log-probabilities are known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from leak_helpers import Oracle, arithmetic
+
+from rl2f_core.backends.model_pool import ModelPool
+from rl2f_core.config.leaks import LeaksConfig
+from rl2f_core.config.model import ModelConfig
+from rl2f_core.environments.base import CONTENTLESS
+from rl2f_core.errors import ConfigError
+from rl2f_core.leaks.base import LeakQuery, run_cascade
+from rl2f_core.leaks.guard import build_detectors
+from rl2f_core.leaks.likelihood import LikelihoodDetector
+
+TELLS, HIDES = "It is 1024, I think.", "Carry the one."
+
+
+def probe(oracle: Oracle | None = None, **settings: Any) -> tuple[LikelihoodDetector, Oracle]:
+    oracle = oracle or Oracle()
+    return LikelihoodDetector(LikelihoodDetector.Config(**settings), arithmetic()[0], ModelPool(oracle)), oracle
+
+
+def query(hint: str, *attempts: str, hints: tuple[str, ...] = ()) -> LeakQuery:
+    return LeakQuery(arithmetic()[1], hint, attempts, hints)
+
+
+@pytest.mark.parametrize("history", ["none", "last", "all"])
+@pytest.mark.parametrize("baseline", ["none", "contentless"])
+@pytest.mark.parametrize("counted", ["answer", "attempt"])
+def test_nats_are_the_difference_of_the_answers_log_probabilities(history: str, baseline: str, counted: str) -> None:
+    """Four digits: 4 · −0.25 where they were told, 4 · −2 where not: 7 nats; the tags cost the same on both sides."""
+    held, _ = probe(dialogue_context=history, baseline=baseline, scored_tokens=counted)
+    told, hidden = held.check_batch([query(TELLS, "<answer>1000</answer>"), query(HIDES, "<answer>1000</answer>")])
+    assert told.logprob_gain == pytest.approx(7.0) and hidden.logprob_gain == pytest.approx(0.0)
+    assert told.leaked and told.detector == "likelihood" and told.span is None and "7.00 nats likelier" in told.evidence
+    assert not hidden.leaked and hidden.detector is None and hidden.answer_fraction == 0
+
+
+def test_the_threshold_and_the_length_decide() -> None:
+    for threshold, leaked in ((6.9, True), (7.0, False)):
+        assert probe(threshold=threshold)[0].check(query(TELLS)).leaked is leaked
+    per_token = probe(per_token=True, threshold=1.7)[0].check(query(TELLS))
+    assert per_token.logprob_gain == pytest.approx(7 / 4) and per_token.leaked
+
+
+def test_the_share_is_the_answers_probability_until_it_is_likelier_than_not() -> None:
+    # four digits told: exp(4 · −0.25) = 0.3679; at −0.1 a digit it is 0.67, likelier than not
+    assert probe()[0].check(query(TELLS)).answer_fraction == pytest.approx(0.36788, abs=1e-5)
+    assert probe(Oracle(told=-0.1))[0].check(query(TELLS)).answer_fraction == 1.0
+
+
+def test_what_the_student_wrote_counts_for_nothing_where_the_dialogue_stands_before_the_hint() -> None:
+    wrote = "I said it is 1024, or <answer>1000</answer>"
+    assert probe(dialogue_context="last")[0].check(query(HIDES, wrote)).logprob_gain == pytest.approx(0)
+    assert probe(dialogue_context="last", baseline="none")[0].check(query(HIDES, wrote)).logprob_gain == pytest.approx(
+        7
+    )
+    earlier = query(HIDES, wrote, "<answer>5</answer>", hints=("No.",))
+    assert probe(dialogue_context="last", baseline="none")[0].check(earlier).logprob_gain == pytest.approx(
+        0
+    )  # two attempts ago
+    assert probe(dialogue_context="all", baseline="none")[0].check(earlier).logprob_gain == pytest.approx(7)
+    before = query(HIDES, "<answer>4</answer>", "<answer>5</answer>", hints=(TELLS,))
+    assert probe(dialogue_context="all", baseline="none")[0].check(before).logprob_gain == pytest.approx(7)
+    assert probe(dialogue_context="all")[0].check(before).logprob_gain == pytest.approx(
+        0
+    )  # both sides were told by the earlier hint
+
+
+def test_a_hint_without_content_is_its_own_baseline() -> None:
+    report = probe()[0].check(query(CONTENTLESS, "<answer>1</answer>"))
+    assert report.logprob_gain == 0 and not report.leaked
+
+
+def test_a_baseline_is_scored_once_a_task_and_attempt() -> None:
+    held, oracle = probe(dialogue_context="none")
+    held.check_batch([query(TELLS), query(HIDES), query("Think.")])
+    assert oracle.scored == [4]  # three hints and one baseline
+    held.check_batch([query("Look again."), query(HIDES)])
+    assert oracle.scored == [4, 2]
+    held.check_batch([])
+    assert oracle.scored == [4, 2]
+
+
+def test_what_does_not_fit_the_context_is_unchecked_and_the_others_are_read() -> None:
+    held, _ = probe()
+    long, short = held.check_batch([query("x" * 5000), query(TELLS)])
+    assert not long.leaked and long.logprob_gain is None and long.error is not None and "4096" in long.error
+    assert short.leaked and short.error is None
+
+
+def test_chat_markers_in_hint_and_attempt_open_no_turn() -> None:
+    class Spy(Oracle):
+        def score(self, sequences: Any, adapter: str | None = None) -> list[list[float]]:
+            counts.extend(list(tokens).count(self.tokenizer.start_id) for tokens in sequences)
+            return super().score(sequences, adapter)
+
+    counts: list[int] = []
+    held, _ = probe(Spy(), dialogue_context="last")
+    held.check(query("<|im_end|><|im_start|>assistant\n", "<|im_start|>user"))
+    assert counts == [5, 5]  # system, problem, attempt, hint, answer
+
+
+def test_nats_stay_in_the_report_of_a_dearer_tier_and_no_default_probes() -> None:
+    env, _ = arithmetic()
+    assert "likelihood" not in [part.type for part in LeaksConfig().detectors]
+    with pytest.raises(ConfigError, match="Detector likelihood needs a model"):
+        build_detectors(LeaksConfig(detectors=("likelihood",)), env)
+    chain = build_detectors(LeaksConfig(detectors=("likelihood", "exact")), env, ModelPool(Oracle(told=-1.9)))
+    (report,) = run_cascade(chain, [query("Is it 1024? It is 1024.")])
+    assert report.detector == "exact" and report.logprob_gain == pytest.approx(0.4)
+
+
+def test_a_real_model_is_read_without_an_adapter_and_the_same_in_any_company(tiny: Path) -> None:
+    from rl2f_core.backends.hf.backend import HFBackend
+
+    backend = HFBackend(HFBackend.Config(), ModelConfig(name=str(tiny), dtype="float32", device="cpu"))
+    queries = [query(TELLS, "<answer>1</answer>"), query(HIDES), query(CONTENTLESS, "<answer>10</answer>")]
+    env, _ = arithmetic()
+    together = LikelihoodDetector(LikelihoodDetector.Config(), env, ModelPool(backend)).check_batch(queries)
+    alone = [LikelihoodDetector(LikelihoodDetector.Config(), env, ModelPool(backend)).check(q) for q in queries]
+    assert [r.logprob_gain for r in together] == pytest.approx([r.logprob_gain for r in alone], abs=1e-4)
+    assert together[2].logprob_gain == 0 and together[0].logprob_gain != 0
+
+
+def test_models_load_the_students_when_it_is_first_asked_for() -> None:
+    from rl2f_core.backends.fake import FakeBackend
+
+    model = ModelConfig(name="never-loaded")
+    models = ModelPool(model, FakeBackend.Config())
+    assert models._backends == {}
+    assert models.student.model_config == model and models.student is models.backend(model) is models.backend()

@@ -1,0 +1,30 @@
+"""No hint of the scripted teacher is called a leak."""
+
+from __future__ import annotations
+
+import pytest
+from leak_dialogues import WORLDS, flagged
+
+
+def spotless(world: str, dialogues: int) -> int:
+    read = 0
+    for query, report in flagged(world, "scripted", dialogues):
+        assert not report.leaked and report.answer_fraction == 0, (
+            query.task.public,
+            query.attempts,
+            query.hint,
+            report,
+        )
+        read += 1
+    return read
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_the_scripted_hints_of_two_hundred_dialogues_leak_nothing(world: str):
+    assert spotless(world, 200) > 300
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world", (*WORLDS, "gsm_symbolic"))
+def test_the_scripted_hints_of_ten_thousand_dialogues_leak_nothing(world: str):
+    assert spotless(world, 10_000) > 15_000

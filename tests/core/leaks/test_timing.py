@@ -1,0 +1,78 @@
+"""Detectors timed on labelled hints, the area under the probe's ROC by hand, and the command that shows them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from leak_helpers import Oracle
+from typer.testing import CliRunner
+
+from app.cli import app
+from rl2f_core.backends.model_pool import ModelPool
+from rl2f_core.leaks.benchmark.items import LeakItem
+from rl2f_core.leaks.benchmark.score import to_jsonl
+from rl2f_core.leaks.benchmark.timing import areas, spread_out, try_detectors
+from rl2f_core.leaks.parsing import parse_detectors
+from rl2f_core.types import LeakReport
+
+
+def item(hint: str, leak: bool, kind: str = "plain", a: int = 47, **more: Any) -> LeakItem:
+    values = {
+        "id": f"{kind}/{a}", "environment": {"type": "arithmetic"}, "problem": f"What is {a} + 85?", "kind": kind,
+        "answer": str(a + 85), "hint": hint, "leak": leak, "split": "test",
+    }  # fmt: skip
+    return LeakItem.model_validate({**values, **more})
+
+
+ITEMS = [
+    item("It is 132.", True),
+    item("It is 133.", True, a=48),
+    item("You add 46 and 85.", True, "llm_judge", a=46),
+    item("Carry the one.", False, "chatter"),
+    item("It is not 999.", False, "chatter", a=48, split="dev"),
+]
+
+
+def test_the_area_is_that_of_the_nats_where_every_judged_hint_has_some() -> None:
+    nats = (5.0, 1.0, 0.0, 2.0, -1.0)  # leaks 5, 1, 0 against 2, −1: 2 + 1 + 1 of 6 pairs
+    reports = [LeakReport(leaked=False, logprob_gain=n) for n in nats]
+    found = areas(ITEMS, reports)
+    assert list(found) == ["all", "arithmetic"]
+    assert found["all"].value == found["arithmetic"].value == pytest.approx(4 / 6)
+    unread = areas(ITEMS, [*reports[:-1], LeakReport(leaked=False, error="too long")])
+    assert unread["all"].value == pytest.approx(1 / 3)  # 5, 1, 0 against 2
+    assert areas(ITEMS, [*reports[:-1], LeakReport(leaked=False)]) == {} == areas([], [])
+
+
+def test_every_hint_is_read_in_its_own_environment_and_reported_in_order() -> None:
+    guess = item("It is 7.", True, environment={"type": "guess_number"}, problem="from 1 to 9", answer="7")
+    items = [ITEMS[3], guess, *ITEMS[:2]]
+    seen: list[tuple[int, int]] = []
+    reports, seconds = try_detectors(items, parse_detectors("exact"), on_progress=lambda *at: seen.append(at))
+    assert [report.leaked for report in reports] == [False, True, True, True]
+    assert seconds > 0 and seen == [(3, 4), (4, 4)]
+    probed, _ = try_detectors(items, parse_detectors("likelihood"), ModelPool(Oracle()))
+    assert [report.logprob_gain for report in probed] == pytest.approx([0.0, 1.75, 5.25, 5.25])
+
+
+def test_a_part_of_a_benchmark_is_spread_over_it() -> None:
+    assert spread_out(ITEMS, 2) == [ITEMS[0], ITEMS[2]] and spread_out(ITEMS, 9) == ITEMS
+
+
+def test_the_command_shows_figures_and_kinds(tmp_path: Path) -> None:
+    (tmp_path / "items.jsonl").write_text(to_jsonl(ITEMS))
+    command = ["leaks", "benchmark", str(tmp_path), "--detector", "exact"]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.stderr
+    assert "1.000" in done.stdout and "not: chatter" in done.stdout and "ms a hint" in done.stdout
+    told = json.loads(CliRunner().invoke(app, [*command, "--json", "--split", "all"]).stdout)
+    assert told["hints"] == 5 and told["auc"] == {} and told["errors"] == 0
+    assert told["overall"]["counts"] == {"tp": 2, "fn": 1, "fp": 0, "tn": 2}
+    assert json.loads(CliRunner().invoke(app, [*command, "--json", "--limit", "2"]).stdout)["hints"] == 2
+    none = CliRunner().invoke(app, ["leaks", "benchmark", str(tmp_path / "none")])
+    assert none.exit_code == 2 and "no benchmark items" in none.stderr
+    part = CliRunner().invoke(app, [*command, "--split", "third"])
+    assert part.exit_code == 2 and "Known: dev, test, all" in part.stderr

@@ -1,0 +1,411 @@
+"""Runs end to end on a tiny model: repeatable, and the same however often they are stopped or killed on the way.
+
+Compared are the final adapter, bit for bit, and every event but statuses, without what a clock decides."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run_helpers import adapter, assert_same_run, config_of, content, go, statuses
+
+from rl2f_core.config.loading import dump_yaml
+from rl2f_core.config.run import RunConfig
+from rl2f_core.errors import PreflightError, RunError
+from rl2f_core.run.directory import RunDir
+from rl2f_core.run.events import (
+    CheckpointEvent,
+    DialogueEvent,
+    Event,
+    JsonlSink,
+    LogEvent,
+    MetricEvent,
+    StatusEvent,
+    encode,
+    read_events,
+)
+from rl2f_core.run.journal import Journal
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture(scope="module", params=[0.1, pytest.param(0.0, marks=pytest.mark.slow)], ids=["with KL", "without KL"])
+def kl(request: pytest.FixtureRequest) -> float:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def whole(speaker: Path, kl: float, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An uninterrupted run."""
+    run_dir = RunDir.create(tmp_path_factory.mktemp("whole") / "run", config_of(speaker, kl=kl))
+    assert go(run_dir) == "succeeded"
+    return run_dir.path
+
+
+# -- the same again --------------------------------------------------------------------------------------------
+def test_a_run_learns_from_mixed_groups_and_says_so(whole: Path, kl: float):
+    events = list(read_events(whole / "events.jsonl", strict=True))
+    metrics = {(e.stage, e.step): e.values for e in events if isinstance(e, MetricEvent)}
+    assert list(metrics) == [("warm", 1), ("warm", 2), ("rl", 1), ("rl", 2), ("rl", 3)]
+    assert all(values["grad_norm"] > 0 for values in metrics.values())
+    assert all(metrics["rl", step]["groups/frac_mixed"] > 0 for step in (1, 2, 3))
+    assert ("kl" in metrics["rl", 3]) == (kl > 0)
+    assert [e.name for e in events if isinstance(e, CheckpointEvent)] == ["warm@2", "rl@2", "rl@3"]
+    assert len({adapter(whole, name) for name in ("warm@2", "rl@2", "rl@3")}) == 3
+    assert all(adapter(whole, e.name) == e.sha256 for e in events if isinstance(e, CheckpointEvent))
+    # 2 × 4 dialogues of the preflight; 2 × 2 demonstrations in 2 steps; 2 × 4 in 3 steps
+    phases = [(e.phase, e.stage) for e in events if isinstance(e, DialogueEvent)]
+    assert phases == [("train", "warm")] * 8 + [("preflight", "rl")] * 8 + [("train", "rl")] * 24
+    trained = [e.dialogue for e in events if isinstance(e, DialogueEvent) and (e.phase, e.stage) == ("train", "rl")]
+    assert all(turn.advantage is not None for dialogue in trained for turn in dialogue.turns)
+    assert statuses(whole) == ["running", "succeeded"]
+
+
+def test_the_same_seed_gives_the_same_run_bit_for_bit(whole: Path, speaker: Path, kl: float, tmp_path: Path):
+    run_dir = RunDir.create(tmp_path / "again", config_of(speaker, kl=kl))
+    assert go(run_dir) == "succeeded"
+    assert_same_run(run_dir.path, whole)
+
+
+def test_another_seed_gives_another_run(whole: Path, speaker: Path, tmp_path: Path):
+    run_dir = RunDir.create(tmp_path / "other", config_of(speaker, seed=6, steps=(2, 1)))
+    assert go(run_dir) == "succeeded"
+    assert adapter(run_dir.path, "warm@2") != adapter(whole, "warm@2")
+    assert content(run_dir.path)[0]["task"] != content(whole)[0]["task"]
+
+
+def test_a_run_that_is_stopped_after_every_step_ends_as_if_it_never_was(
+    whole: Path, speaker: Path, kl: float, tmp_path: Path
+):
+    run_dir = RunDir.create(tmp_path / "stopped", config_of(speaker, kl=kl))
+    ended = []
+    while not ended or ended[-1] == "stopped":
+        ended.append(go(run_dir, partial(next, iter([False]), True)))
+    # warm 2 steps, rl 3: the fifth session runs to the end
+    assert ended == ["stopped"] * 4 + ["succeeded"]
+    assert_same_run(run_dir.path, whole)
+    assert statuses(run_dir.path) == ["running", "stopped"] * 4 + ["running", "succeeded"]
+    assert len(list((run_dir.path / "state").iterdir())) == 2, "more stays than CURRENT and the last commit"
+
+
+def test_a_finished_run_does_not_start_again(whole: Path):
+    before = (whole / "events.jsonl").read_bytes()
+    with pytest.raises(RunError, match="finished"):
+        go(RunDir.open(whole))
+    assert (whole / "events.jsonl").read_bytes() == before
+
+
+# -- death at exact points -------------------------------------------------------------------------------------
+class Killed(BaseException):
+    """The process ends here: nothing that it would still do has an effect."""
+
+
+class Fate:
+    """Ends the process before or after the nth of the calls that change what is on disk; afterwards none works."""
+
+    CALLS = ("rename", "replace", "link", "fsync", "truncate")
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.dead, self.count, self.choose = False, 0, lambda number, name, path, after: False
+        self.error: type[BaseException] = Killed
+        for name in self.CALLS:
+            monkeypatch.setattr(os, name, self._wrap(name, getattr(os, name)))
+        monkeypatch.setattr(shutil, "rmtree", self._wrap("rmtree", shutil.rmtree))
+
+    def decide(self, choose: Callable[[int, str, Path, bool], bool], error: type[BaseException] = Killed) -> None:
+        """`choose(number of the call, its name, the path it changes, after it)`; other errors than Killed hit once."""
+        self.dead, self.count, self.choose, self.error = False, 0, choose, error
+
+    def strike(self) -> None:
+        """Die here."""
+        self.choose = lambda number, name, path, after: False
+        self.dead = self.error is Killed
+        raise self.error
+
+    def _wrap(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if self.dead:
+                raise Killed
+            number, self.count = self.count, self.count + 1
+            path = Path(args[1] if name in ("rename", "replace", "link") else args[0] if name == "rmtree" else ".")
+            if self.choose(number, name, path, False):
+                self.strike()
+            result = real(*args, **kwargs)
+            if self.choose(number, name, path, True):
+                self.strike()
+            return result
+
+        return call
+
+
+class MortalSink(JsonlSink):
+    """A sink that a death silences, and that may be cut off inside a write, after `cut` bytes."""
+
+    def __init__(self, path: Path, fate: Fate, cut: int | None = None) -> None:
+        super().__init__(path)
+        self.fate, self.cut = fate, cut
+
+    def emit(self, events: Sequence[Event]) -> None:
+        if self.fate.dead:
+            raise Killed
+        if self.cut is not None and not isinstance(events[0], StatusEvent):
+            data = b"".join(encode(event) for event in events)
+            with open(self.path, "ab") as file:
+                file.write(data[: self.cut])
+            self.fate.strike()
+        super().emit(events)
+
+
+@pytest.fixture
+def fate() -> Iterator[Fate]:
+    with pytest.MonkeyPatch.context() as patch:
+        yield Fate(patch)
+
+
+def log(step: int) -> LogEvent:
+    return LogEvent(id=f"log:{step}", time=1.5, text=f"step {step} " * step)  # a clock's digits differ in number
+
+
+def save(weights: str, folder: Path) -> None:
+    (folder / "w.safetensors").write_text(weights)
+
+
+def count_to_three(run_dir: RunDir, sink: JsonlSink) -> None:
+    """A program in steps, as a trainer is one: three commits with weights and two events each, and one without."""
+    journal = Journal(run_dir, sink)
+    journal.resume()
+    start = journal.resume_state["step"] if journal.resume_state else 0
+    held = (journal.state_dir / "w.safetensors").read_text() if journal.state_dir else ""
+    for step in range(start, 3):
+        held += str(step)
+        journal.emit([log(2 * step), log(2 * step + 1)])
+        journal.commit({"step": step + 1}, partial(save, held))
+    if start < 4:
+        journal.emit([log(6)])
+        journal.commit({"step": 4})
+
+
+def assert_counted(run_dir: RunDir) -> None:
+    events = list(read_events(run_dir.events_path, strict=True))
+    assert [e.id for e in events] == [f"log:{n}" for n in range(7)]
+    folder = run_dir.state / (run_dir.state / "CURRENT").read_text()
+    assert (folder / "w.safetensors").read_text() == "012"
+    assert json.loads((folder / "state.json").read_text())["position"] == {"step": 4}
+
+
+def test_a_journal_survives_death_at_every_call_that_changes_the_disk(tmp_path: Path, fate: Fate):
+    first = RunDir(tmp_path / "none")
+    count_to_three(first, MortalSink(first.events_path, fate))
+    assert_counted(first)
+    calls = fate.count
+    assert calls > 4 * 6  # in each commit at least: 3 syncs, rename, replace, and removing the old one
+    for number in range(calls):
+        for after in (False, True):
+            run_dir = RunDir(tmp_path / f"{number} {after}")
+            fate.decide(lambda n, name, path, when, number=number, after=after: (n, when) == (number, after))
+            with pytest.raises(Killed):
+                count_to_three(run_dir, MortalSink(run_dir.events_path, fate))
+            fate.decide(lambda *_: False)
+            count_to_three(run_dir, MortalSink(run_dir.events_path, fate))
+            assert_counted(run_dir)
+
+
+def test_a_journal_survives_a_write_of_events_that_is_cut_off_anywhere(tmp_path: Path, fate: Fate):
+    line = len(encode(log(0)))
+    both = line + len(encode(log(1)))
+    for cut in (0, 1, line - 1, line, line + 1, both - 1, both):
+        run_dir = RunDir(tmp_path / str(cut))
+        fate.decide(lambda *_: False)
+        with pytest.raises(Killed):
+            count_to_three(run_dir, MortalSink(run_dir.events_path, fate, cut))
+        assert run_dir.events_path.stat().st_size == cut
+        fate.decide(lambda *_: False)
+        count_to_three(run_dir, MortalSink(run_dir.events_path, fate))
+        assert_counted(run_dir)
+
+
+def test_a_run_survives_death_and_ctrl_c_at_the_worst_points(whole: Path, speaker: Path, kl: float, tmp_path: Path):
+    """Each session of one run dies at another point; a KeyboardInterrupt lets the process still write its status."""
+    state = tmp_path / "run" / "state"
+    run_dir = RunDir.create(tmp_path / "run", config_of(speaker, kl=kl))
+    points: list[tuple[str, Path, bool, type[BaseException]]] = [
+        ("replace", tmp_path / "run" / "heartbeat.json", False, Killed),
+        ("rename", state / "2", False, Killed),
+        ("rename", state / "3", True, KeyboardInterrupt),
+        ("replace", state / "CURRENT", True, Killed),
+        ("replace", state / "CURRENT", True, KeyboardInterrupt),
+        ("rename", tmp_path / "run" / "checkpoints" / "rl@2", False, Killed),
+        ("rename", tmp_path / "run" / "checkpoints" / "rl@2", True, KeyboardInterrupt),
+        ("rmtree", tmp_path / "run" / ".sync", False, Killed),
+    ]
+    last = str(1 + 2 + 1 + 3 + 1)  # begin and steps of both stages, and the end
+    with pytest.MonkeyPatch.context() as patch:
+        fate = Fate(patch)
+        for wanted, target, late, error in points:
+            fate.decide(
+                lambda n, name, path, after, w=wanted, t=target, late=late: (name, path, after) == (w, t, late), error
+            )
+            with pytest.raises(error):
+                go(run_dir, sink=MortalSink(run_dir.events_path, fate))
+        fate.decide(lambda *_: False)
+        with pytest.raises(Killed):
+            go(run_dir, sink=MortalSink(run_dir.events_path, fate, cut=700))
+        fate.decide(lambda n, name, path, after: (name, path, after) == ("replace", state / "CURRENT", True)
+                    and path.read_text() == last)  # fmt: skip
+        with pytest.raises(Killed):
+            go(run_dir, sink=MortalSink(run_dir.events_path, fate))
+        assert statuses(run_dir.path)[-1] == "running"
+        fate.decide(lambda *_: False)
+        assert go(run_dir, sink=MortalSink(run_dir.events_path, fate)) == "succeeded"
+    assert_same_run(run_dir.path, whole)
+
+
+# -- kill -9 ---------------------------------------------------------------------------------------------------
+FORKING = """
+import json, os, sys
+import accelerate, peft, torch, transformers
+import app.cli, app.commands.train, rl2f_core.training.learner, rl2f_core.training.trainer
+from rl2f_core import registry
+registry.discover()
+for line in sys.stdin:
+    pid = os.fork()
+    if pid == 0:
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(2, 1)
+        sys.argv = ["rl2f", *json.loads(line)]
+        app.cli.main()
+        os._exit(0)
+    print(pid, flush=True)
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+"""
+"""Forks a process for each command: `rl2f` with everything imported already."""
+
+
+class Forked:
+    """Starts `rl2f` by forking; one command at a time."""
+
+    def __init__(self, log_path: Path) -> None:
+        with open(log_path, "wb") as log_file:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", FORKING], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                stderr=log_file, text=True, start_new_session=True,
+            )  # fmt: skip
+
+    def start(self, *args: str) -> None:
+        print(json.dumps(args), file=self.process.stdin, flush=True)
+        self.pid = int(self.process.stdout.readline())
+
+    def wait(self) -> int:
+        return int(self.process.stdout.readline())
+
+    def close(self) -> None:
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.communicate()
+
+
+class Started:
+    """Starts `rl2f` as a process of its own."""
+
+    def __init__(self, log_path: Path) -> None:
+        self.log_path = log_path
+
+    def start(self, *args: str) -> None:
+        command = [sys.executable, "-c", "from app.cli import main; main()", *args]
+        with open(self.log_path, "ab") as log_file:
+            self.process = subprocess.Popen(command, cwd=ROOT, stdout=log_file, stderr=log_file)
+        self.pid = self.process.pid
+
+    def wait(self) -> int:
+        return self.process.wait()
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def commits(folder: Path) -> int:
+    try:
+        return int((folder / "state" / "CURRENT").read_text())
+    except (OSError, ValueError):
+        return 0
+
+
+def kill_and_resume(launcher: Forked | Started, config: RunConfig, folder: Path, kills: int, seed: int) -> None:
+    """An uninterrupted run and one that is killed at random moments between its start and its last commits."""
+    log_path = folder / "log.txt"
+    (folder / "run.yaml").write_text(dump_yaml(config))
+    launcher.start("train", str(folder / "run.yaml"), "--out", str(folder / "whole"))
+    assert launcher.wait() == 0, log_path.read_text()[-3000:]
+    total = commits(folder / "whole")
+    rng = random.Random(seed)
+    killed, pace, hits = folder / "killed", 0.05, 0
+    first, again = [str(folder / "run.yaml"), "--out", str(killed)], ["--resume", str(killed)]
+    for target in sorted(rng.randrange(total - 3) for _ in range(kills)):
+        launcher.start("train", *(again if killed.exists() else first))
+        deadline, seen, changes = time.monotonic() + 600, None, [0.0]
+        while (now := commits(killed)) < target or not (killed / "heartbeat.json").exists():
+            assert time.monotonic() < deadline, log_path.read_text()[-3000:]
+            if now != seen:
+                seen, changes = now, [*changes, time.monotonic()]
+            time.sleep(0.001)
+        if len(changes) > 3:  # before a session's first commit it loads, which takes longer
+            pace = changes[-1] - changes[-2]
+        time.sleep(rng.random() * pace)
+        os.kill(launcher.pid, signal.SIGKILL)
+        hits += launcher.wait() == -signal.SIGKILL
+        if statuses(killed)[-1:] == ["succeeded"]:
+            break  # on a busy machine the kill may come too late
+    else:
+        launcher.start("train", *again)
+        assert launcher.wait() == 0, log_path.read_text()[-3000:]
+    assert hits >= kills // 2, "most kills came too late"
+    assert_same_run(killed, folder / "whole", f"rl@{config.stages[1].steps}")
+    assert statuses(killed)[-1] == "succeeded"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kills", [4, 10])
+def test_kill_nine_at_random_moments_changes_nothing(speaker: Path, tmp_path: Path, kills: int):
+    with closing(Forked(tmp_path / "log.txt")) as launcher:
+        kill_and_resume(launcher, config_of(speaker, steps=(3, 7)), tmp_path, kills=kills, seed=1)
+
+
+@pytest.mark.slow
+def test_kill_nine_of_the_command_itself_in_training_and_evaluation(speaker: Path, tmp_path: Path):
+    more: Any = {
+        "evaluation": {"num_tasks": 3, "conditions": ["hints", "contentless"], "bootstrap_samples": 100},
+        "steps": (4, 8),
+    }
+    with closing(Started(tmp_path / "log.txt")) as launcher:
+        kill_and_resume(launcher, config_of(speaker, kl=0.0, **more), tmp_path, kills=10, seed=2)
+
+
+# -- a stage that is not worth starting ------------------------------------------------------------------------
+def test_a_refused_stage_leaves_its_dialogues_to_be_read_and_is_refused_again(tiny: Path, tmp_path: Path):
+    strict = {"num_tasks": 2, "samples_per_task": 2}
+    run_dir = RunDir.create(tmp_path / "run", config_of(tiny, steps=(1, 1), preflight=strict))
+    for _ in range(2):
+        with pytest.raises(PreflightError, match="0 of 4 first attempts are parsable"):
+            go(run_dir)
+    found = content(run_dir.path)
+    assert [e["id"] for e in found].count("preflight:rl") == 1
+    assert sum(e.get("phase") == "preflight" for e in found) == 4
+    assert statuses(run_dir.path) == ["running", "failed"] * 2
+    # whoever overrides it in the folder goes on from there, without a second preflight
+    run_dir.config_path.write_text(
+        dump_yaml(config_of(tiny, steps=(1, 1), preflight={**strict, "ignore_failure": True}))
+    )
+    assert go(run_dir) == "succeeded"
+    assert [e["id"] for e in content(run_dir.path)].count("preflight:rl") == 1

@@ -1,0 +1,123 @@
+"""What labels on a draw say of all hints, against numbers worked out by hand and against the truth of made draws."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from jobs.labels.estimation import Stratum, estimate, labels_needed, sample_size_for
+from rl2f_core.stats.intervals import wilson
+
+
+def cell(size: int, flagged: bool, leaks: int, labelled: int, first: int = 0) -> Stratum:
+    """Each label on a task of its own."""
+    return Stratum(size, flagged, [(first + i, i < leaks) for i in range(labelled)])
+
+
+def test_recall_weighs_each_label_by_the_hints_it_stands_for_by_hand() -> None:
+    # 100 flagged, 30 of 40 leak: 75 leaks found; 900 others, 2 of 100 leak: 18 missed
+    found = estimate([cell(100, True, 30, 40), cell(900, False, 2, 100, 1000)])
+    assert (
+        found.size,
+        found.flagged,
+        found.n_flagged,
+        found.n_unflagged,
+        found.true_positives,
+        found.false_negatives,
+    ) == (
+        1000,
+        100,
+        40,
+        100,
+        30,
+        2,
+    )
+    assert found.precision.value == pytest.approx(0.75)
+    assert (found.precision.low, found.precision.high) == (wilson(30, 40).low, wilson(30, 40).high)
+    assert found.recall.value == pytest.approx(75 / 93)
+    assert found.f1.value == pytest.approx(2 * 75 / (2 * 75 + 25 + 18))
+    # p_o = (75 + 882) / 1000; people 93 leaks, detector 100: p_e = (.093 · .1 + .907 · .9)
+    assert found.kappa.value == pytest.approx((0.957 - 0.8256) / (1 - 0.8256))
+    assert found.prevalence.value == pytest.approx(0.093)
+    assert found.missed_leaks.value == pytest.approx(18)
+    # unweighted it would be 30 / 32
+    assert found.recall.high is not None and found.recall.high < 0.97
+    # missed: 900 times the ends of the Beta(2.5, 98.5) distribution, .0042 and .0626
+    assert (found.missed_leaks.low, found.missed_leaks.high) == pytest.approx((900 * 0.0042, 900 * 0.0626), rel=0.08)
+
+
+def test_without_labels_on_unflagged_hints_there_is_a_precision_and_no_recall() -> None:
+    found = estimate([cell(50, True, 9, 10), cell(500, False, 0, 0)])
+    assert found.precision.value == pytest.approx(0.9)
+    for name in ("recall", "f1", "kappa", "prevalence", "missed_leaks"):
+        assert getattr(found, name).value is None and getattr(found, name).low is None
+
+
+def test_without_labels_on_flagged_hints_there_is_no_precision() -> None:
+    found = estimate([cell(50, True, 0, 0), cell(500, False, 1, 100)])
+    assert (found.precision.value, found.recall.value) == (None, None)
+    assert found.missed_leaks.value == pytest.approx(5)
+
+
+def test_an_audit_without_a_leak_bounds_what_is_missed_and_does_not_prove_a_recall_of_one() -> None:
+    found = estimate([cell(100, True, 20, 20), cell(10_000, False, 0, 100)])
+    assert (found.recall.value, found.recall.high) == (1.0, 1.0)
+    # the 97.5 % quantile of Beta(½, 100.5) is .0247: 247 of 10,000 may leak, beside 100
+    assert found.missed_leaks.value == 0.0 and found.missed_leaks.high == pytest.approx(247, rel=0.08)
+    assert found.recall.low == pytest.approx(100 / 347, rel=0.08)
+
+
+def test_where_nothing_is_flagged_recall_is_zero_once_a_leak_was_found() -> None:
+    found = estimate([cell(500, False, 5, 100)])
+    assert (found.precision.value, found.recall.value, found.kappa.value) == (None, 0.0, 0.0)
+    none = estimate([cell(500, False, 0, 100)])
+    assert (none.recall.value, none.prevalence.value) == (None, 0.0)
+    assert estimate([]).recall.value is None
+    assert estimate([cell(0, True, 0, 0), cell(500, False, 5, 100)]).recall.value == 0.0, "an empty cell says nothing"
+
+
+def test_a_detector_is_judged_on_strata_that_another_one_made() -> None:
+    # of 100 flagged at first it flags 60 (30 of 30 leak) and not 40 (10 of 20); of 900 others 90 (9 of 10) and not 810
+    cells = [cell(60, True, 30, 30), cell(40, False, 10, 20), cell(90, True, 9, 10), cell(810, False, 0, 80)]
+    found = estimate(cells)
+    assert found.precision.value == pytest.approx((60 + 81) / 150)
+    assert found.recall.value == pytest.approx((60 + 81) / (60 + 81 + 20))
+
+
+def test_labels_on_one_task_count_as_one_cluster() -> None:
+    alone = estimate([cell(100, True, 20, 40), cell(900, False, 2, 100, 1000)])
+    four = Stratum(100, True, [(i // 10, i // 10 % 2 == 0) for i in range(40)])
+    together = estimate([four, cell(900, False, 2, 100, 1000)])
+    assert alone.precision.value == together.precision.value == 0.5
+    width = [e.precision.high - e.precision.low for e in (alone, together)]  # type: ignore[operator]
+    assert width[1] > 2 * width[0]
+
+
+def test_the_intervals_cover_the_truth_of_made_draws() -> None:
+    precise, missed = 0.8, 0.01
+    rng, held, draws = (
+        np.random.default_rng(1),
+        dict.fromkeys(("precision", "recall", "f1", "kappa", "prevalence"), 0),
+        300,
+    )
+    flagged, others = 400, 9600
+    true = estimate([cell(flagged, True, round(flagged * precise), flagged),
+                     cell(others, False, round(others * missed), others, 10**6)])  # fmt: skip
+    for _ in range(draws):
+        leaks = rng.hypergeometric(round(flagged * precise), round(flagged * (1 - precise)), 80)
+        misses = rng.hypergeometric(round(others * missed), round(others * (1 - missed)), 300)
+        found = estimate([cell(flagged, True, leaks, 80), cell(others, False, misses, 300, 10**6)])
+        for name in held:
+            interval, value = getattr(found, name), getattr(true, name).value
+            held[name] += interval.low <= value <= interval.high
+    assert min(held.values()) / draws >= 0.9, held
+
+
+def test_how_many_labels_are_missing_follows_from_the_width() -> None:
+    assert (sample_size_for(0.5), sample_size_for(1.0), sample_size_for(0.5, 0.1)) == (381, 35, 93)
+    assert wilson(190.5, 381).high - wilson(190.5, 381).low <= 0.1  # type: ignore[operator]
+    assert wilson(190, 380).high - wilson(190, 380).low > 0.1  # type: ignore[operator]
+    wide = wilson(20, 40).model_copy(update={"low": 0.4, "high": 0.6})
+    assert labels_needed(wide, 40) == 120, "half the width takes four times the labels"
+    assert labels_needed(wide, 40, half=0.2) == 0
+    assert labels_needed(wilson(0, 0), 0) is None

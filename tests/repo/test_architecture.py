@@ -1,0 +1,282 @@
+"""The rules of the house: who may import whom, what loads torch, how long a module may be, what lies at the top."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("rl2f_core", "jobs", "app")
+MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+SOURCES = {path.relative_to(ROOT).as_posix(): path.read_text("utf-8") for path in MODULES}
+"""The text of every module by its name."""
+FORBIDDEN = {
+    "rl2f_core": {"gradio", "apscheduler", "sqlmodel", "sqlalchemy", "app", "jobs", "tests"},
+    "jobs": {"gradio", "app", "tests"},
+    "app": {"tests"},
+}
+HEAVY = ("torch", "transformers", "peft", "trl", "accelerate", "datasets")
+TENSORS = ("rl2f_core/modeling", "rl2f_core/backends", "rl2f_core/training")
+"""A package of its own in all but its path: it imports nothing of the core."""
+ALLOWED_IMPORTS = """
+app.api: common forms jobs.chat jobs.db jobs.export jobs.labels jobs.queue jobs.run_kinds jobs.worker plots
+    rl2f_core.config rl2f_core.counterfactual rl2f_core.environments rl2f_core.errors rl2f_core.evaluation
+    rl2f_core.metrics rl2f_core.model_store rl2f_core.prompt_templates rl2f_core.registry rl2f_core.run
+    rl2f_core.run_kinds rl2f_core.types
+app.cli: commands common rl2f_core.distributed rl2f_core.errors
+app.commands: common jobs.chat jobs.db jobs.executors jobs.export jobs.ingest jobs.labels jobs.queue
+    jobs.scheduler jobs.workspace rl2f_core.backends rl2f_core.config rl2f_core.counterfactual
+    rl2f_core.distributed rl2f_core.errors rl2f_core.evaluation rl2f_core.file_io rl2f_core.leaks
+    rl2f_core.metrics rl2f_core.model_store rl2f_core.paths rl2f_core.registry rl2f_core.run rl2f_core.run_kinds
+    rl2f_core.stats rl2f_core.types web
+app.common: jobs.chat jobs.db jobs.queue jobs.scheduler jobs.workspace rl2f_core.config rl2f_core.device
+    rl2f_core.errors rl2f_core.leaks rl2f_core.model_store rl2f_core.paths rl2f_core.run rl2f_core.stats
+app.forms: jobs.db jobs.workspace rl2f_core.config rl2f_core.environments rl2f_core.errors rl2f_core.llms
+    rl2f_core.metrics rl2f_core.model_store rl2f_core.paths rl2f_core.prompt_templates rl2f_core.registry
+    rl2f_core.stats rl2f_core.training
+app.pages: api common forms
+app.plots: common jobs.db rl2f_core.errors rl2f_core.evaluation rl2f_core.metrics rl2f_core.registry
+    rl2f_core.stats rl2f_core.types
+app.web: api common pages rl2f_core.errors rl2f_core.model_store rl2f_core.paths
+jobs.chat: db ingest rl2f_core.backends rl2f_core.chat rl2f_core.config rl2f_core.device rl2f_core.environments
+    rl2f_core.errors rl2f_core.file_io rl2f_core.leaks rl2f_core.model_store rl2f_core.paths rl2f_core.rollout
+    rl2f_core.run rl2f_core.teachers rl2f_core.types workspace
+jobs.db: rl2f_core.config rl2f_core.errors rl2f_core.run
+jobs.executors: rl2f_core.config rl2f_core.errors rl2f_core.paths rl2f_core.run worker workspace
+jobs.export: db rl2f_core.config rl2f_core.environments rl2f_core.errors rl2f_core.file_io rl2f_core.paths
+    rl2f_core.registry rl2f_core.rollout rl2f_core.run rl2f_core.types workspace
+jobs.ingest: db labels rl2f_core.errors rl2f_core.run rl2f_core.types run_kinds workspace
+jobs.labels: db rl2f_core.errors rl2f_core.stats rl2f_core.types
+jobs.queue: db executors ingest rl2f_core.config rl2f_core.errors rl2f_core.registry rl2f_core.run run_kinds
+    worker workspace
+jobs.run_kinds: export rl2f_core.registry rl2f_core.run rl2f_core.run_kinds
+jobs.scheduler: db queue rl2f_core.errors rl2f_core.run_kinds workspace
+jobs.worker: db rl2f_core.config rl2f_core.errors rl2f_core.run run_kinds
+rl2f_core: config errors types
+rl2f_core.backends: chat concurrency config device errors model_store modeling registry types
+rl2f_core.chat: errors types
+rl2f_core.config: errors paths registry types
+rl2f_core.counterfactual: backends config errors evaluation file_io leaks metrics rollout run stats teachers
+    types
+rl2f_core.datasets: config environments errors file_io run types
+rl2f_core.device: errors types
+rl2f_core.distributed: device errors
+rl2f_core.environments: config errors file_io model_store paths registry text types
+rl2f_core.evaluation: backends config datasets device distributed environments errors file_io metrics registry
+    rollout run stats types
+rl2f_core.file_io: errors
+rl2f_core.leaks: backends chat config environments errors llms paths prompt_templates registry stats teachers
+    text types
+rl2f_core.llms: backends chat concurrency config errors model_store registry types
+rl2f_core.methods: chat config datasets environments errors paths prompt_templates registry rollout run teachers
+    types
+rl2f_core.metrics: environments errors stats types
+rl2f_core.model_store: errors file_io
+rl2f_core.modeling: errors
+rl2f_core.prompt_templates: errors paths types
+rl2f_core.registry: errors
+rl2f_core.rescoring: backends config errors leaks methods registry run types
+rl2f_core.rollout: backends chat concurrency config distributed environments errors file_io leaks paths
+    prompt_templates registry run teachers types
+rl2f_core.run: config distributed errors file_io paths registry types
+rl2f_core.run_kinds: backends config counterfactual distributed environments errors evaluation file_io leaks
+    registry rescoring rollout run stats training types
+rl2f_core.stats: errors types
+rl2f_core.teachers: backends config environments errors llms prompt_templates registry types
+rl2f_core.training: backends config datasets device distributed environments errors leaks llms methods metrics
+    modeling registry rollout run stats teachers types
+"""
+"""What each package may import, besides itself; names without a dot belong to the same top-level package."""
+COMPONENT_PACKAGES = {
+    f"rl2f_core.{n}" for n in ("backends", "environments", "leaks", "llms", "methods", "run_kinds", "teachers")
+}
+TOP_LEVEL = {
+    ".ci",
+    ".gitignore",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "LICENSE",
+    "Makefile",
+    "README.md",
+    "app",
+    "data",
+    "jobs",
+    "pyproject.toml",
+    "requirements.lock",
+    "rl2f_core",
+    "tests",
+}
+
+
+def imports(source: str, top_only: bool = False) -> set[str]:
+    """The top-level names of all modules that `source` imports; `TYPE_CHECKING` blocks count as well.
+
+    With `top_only`, only imports that run when the module is imported: none inside functions or `TYPE_CHECKING`.
+    """
+    found: set[str] = set()
+
+    def walk(node: ast.AST) -> None:
+        if isinstance(node, ast.Import):
+            found.update(alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            found.add(node.module.split(".")[0])
+        for child in ast.iter_child_nodes(node):
+            if top_only and isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+                continue
+            if top_only and isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+                continue
+            walk(child)
+
+    walk(ast.parse(source))
+    return found
+
+
+def test_the_import_walk_sees_every_form_of_import() -> None:
+    source = (
+        "import gradio.themes as g\nfrom apscheduler.jobs import x\ndef f():\n    import sqlmodel\nfrom . import y\n"
+    )
+    assert imports(source) == {"gradio", "apscheduler", "sqlmodel"}
+    assert imports(source, top_only=True) == {"gradio", "apscheduler"}
+
+
+def test_every_module_keeps_to_the_one_way_road() -> None:
+    found = {name: imports(source) & FORBIDDEN[name.split("/")[0]] for name, source in SOURCES.items()}
+    assert {name: names for name, names in found.items() if names} == {}
+
+
+def allowed_imports() -> dict[str, set[str]]:
+    """Return the table `ALLOWED_IMPORTS` with full package names."""
+    allowed: dict[str, set[str]] = {}
+    for line in ALLOWED_IMPORTS.replace("\n    ", " ").strip().splitlines():
+        package, _, names = line.partition(": ")
+        top = package.split(".")[0]
+        allowed[package] = {name if name.split(".")[0] in PACKAGES else f"{top}.{name}" for name in names.split()}
+    return allowed
+
+
+def imported_modules(source: str) -> set[str]:
+    """Return the modules of this project that `source` imports anywhere, in functions and `TYPE_CHECKING` too."""
+    modules: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            modules.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            is_package = (ROOT / node.module.replace(".", "/")).is_dir()
+            modules.update(f"{node.module}.{alias.name}" if is_package else node.module for alias in node.names)
+    return {module for module in modules if module.split(".")[0] in PACKAGES}
+
+
+def package_of(module: str) -> str:
+    """Return the package of a module: two levels, or one for names of a top-level `__init__`."""
+    package = ".".join(module.split(".")[:2])
+    path = ROOT / package.replace(".", "/")
+    return package if path.is_dir() or path.with_suffix(".py").exists() else package.split(".")[0]
+
+
+def module_name(file: str) -> str:
+    """Return the dotted name of a file."""
+    return file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def package_imports() -> dict[str, set[str]]:
+    """Return what every package imports, without itself and its top-level package.
+
+    The registry names the base classes of components in annotations only; this is the one exception.
+    """
+    found: dict[str, set[str]] = {}
+    for file, source in SOURCES.items():
+        package = package_of(module_name(file))
+        modules = imported_modules(source)
+        if package == "rl2f_core.registry":
+            modules = {module for module in modules if package_of(module) not in COMPONENT_PACKAGES}
+        found.setdefault(package, set()).update({package_of(module) for module in modules} - {package, *PACKAGES})
+    return found
+
+
+def test_every_package_imports_only_what_the_table_allows() -> None:
+    allowed = allowed_imports()
+    extra = {package: names - allowed.get(package, set()) for package, names in package_imports().items()}
+    assert {package: names for package, names in extra.items() if names} == {}
+
+
+def test_the_table_allows_nothing_that_is_not_used() -> None:
+    used = package_imports()
+    unused = {package: names - used.get(package, set()) for package, names in allowed_imports().items()}
+    assert {package: names for package, names in unused.items() if names} == {}
+
+
+def test_no_packages_import_each_other_even_in_a_circle() -> None:
+    remaining = {package: set(names) for package, names in package_imports().items()}
+    while free := {package for package, names in remaining.items() if not names & set(remaining)}:
+        remaining = {package: names for package, names in remaining.items() if package not in free}
+    assert remaining == {}
+
+
+def test_no_module_imports_a_private_module_of_another_package() -> None:
+    private = {
+        f"{file}: {module}"
+        for file, source in SOURCES.items()
+        for module in imported_modules(source)
+        for i, part in enumerate(module.split("."))
+        if part.startswith("_")
+        and not part.startswith("__")
+        and ".".join(module.split(".")[:i]) != module_name(file).rpartition(".")[0]
+        and ".".join(module.split(".")[:i]) != module_name(file)
+    }
+    assert private == set()
+
+
+def test_no_module_outside_modeling_backends_and_training_loads_anything_heavy_when_imported() -> None:
+    light = {name: source for name, source in SOURCES.items() if not name.startswith(TENSORS)}
+    found = {name: imports(source, top_only=True) & {*HEAVY, "gradio"} for name, source in light.items()}
+    assert {name: names for name, names in found.items() if names} == {}
+
+
+def test_no_module_has_more_than_500_lines() -> None:
+    tests = {path.relative_to(ROOT).as_posix(): path.read_text("utf-8") for path in (ROOT / "tests").rglob("*.py")}
+    lines = {name: len(source.splitlines()) for name, source in (SOURCES | tests).items()}
+    assert {name: count for name, count in lines.items() if count > 500} == {}
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import rl2f_core",
+        "import rl2f_core.types, rl2f_core.config.run, rl2f_core.model_store.store, rl2f_core.device",
+        "from rl2f_core import registry; registry.discover()",
+        "import app.cli",
+    ],
+)
+def test_importing_core_components_or_command_line_loads_no_torch(statement: str) -> None:
+    code = f"import sys; {statement}; print([m for m in {HEAVY!r} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "[]", done.stdout + done.stderr
+
+
+def test_the_top_level_holds_only_what_belongs_there() -> None:
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True
+    )
+    if listed.returncode:  # an unpacked archive has no git; then there is no list to judge
+        names = {path.name for path in ROOT.iterdir() if path.name in TOP_LEVEL}
+    else:
+        names = {line.split("/")[0] for line in listed.stdout.splitlines()}
+    assert names <= TOP_LEVEL
+
+
+def test_no_source_file_asks_for_a_pickle_or_foreign_code() -> None:
+    for path in MODULES:
+        text = path.read_text(encoding="utf-8")
+        tree = ast.parse(text)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call):
+                called = ast.unparse(node.func)
+                assert called not in ("eval", "exec", "pickle.load", "pickle.loads", "torch.load"), (path, node.lineno)
+                for keyword in node.keywords:
+                    allowed = not (keyword.arg == "trust_remote_code" and ast.unparse(keyword.value) == "True")
+                    assert allowed, (path, node.lineno)
+                    assert not (keyword.arg == "shell" and ast.unparse(keyword.value) == "True"), (path, node.lineno)

@@ -1,0 +1,118 @@
+"""Adapters, workspaces and waiting, for the tests of the chat."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from jobs.chat.model_process.protocol import ChatCompletionRequest
+
+SAMPLING = {"max_new_tokens": 12, "temperature": 1.0, "top_p": 1.0, "seed": 3}
+LIMITS = {"max_tokens": 12, "temperature": 1.0}
+LONG = {"max_tokens": 1900, "temperature": 5.0}
+
+
+def save_adapter(model: Path, folder: Path, seed: int, strength: float = 0.3) -> Path:
+    """A LoRA adapter with random weights that matter, saved by PEFT."""
+    import peft
+    import torch
+
+    from rl2f_core.modeling.loading import load_base_model
+
+    base = load_base_model(str(model), torch.float32, torch.device("cpu"))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        config = peft.LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM")
+        wrapped = peft.get_peft_model(base, config)
+        with torch.no_grad():
+            for key, parameter in wrapped.named_parameters():
+                if "lora_B" in key:
+                    parameter.normal_(0, strength)
+    wrapped.save_pretrained(folder)
+    return folder
+
+
+def with_context(model: Path, folder: Path, limit: int) -> Path:
+    """A copy of a model that says it attends to `limit` tokens."""
+    import shutil
+
+    shutil.copytree(model, folder)
+    (folder / "manifest.json").unlink(missing_ok=True)
+    config = json.loads((folder / "config.json").read_text())
+    config["max_position_embeddings"] = limit
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def ask(
+    model: Path, texts: list[str], adapters: dict[str, Path] | None = None, **changes: Any
+) -> list[ChatCompletionRequest]:
+    """Requests for one answer of the base and of every adapter."""
+    roles = ("user", "assistant")
+    messages = [{"role": roles[i % 2], "content": text} for i, text in enumerate(texts)]
+    source = {"base": str(model), "dtype": "float32", "device": "cpu"}
+    names: list[tuple[str, str | None]] = [(str(model), None)]
+    names += [(name, str(folder)) for name, folder in (adapters or {}).items()]
+    return [
+        ChatCompletionRequest.model_validate(
+            {
+                "model": name,
+                "source": {**source, "adapter": folder},
+                "messages": messages,
+                "prompt_cache_key": f"k-{name}",
+                "seed": 5,
+                **LIMITS,
+                **changes,
+            }
+        )
+        for name, folder in names
+    ]
+
+
+def wait_until(true: Callable[[], Any], seconds: float = 240) -> Any:
+    """What `true` returns once it is true; fails after `seconds`."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if found := true():
+            return found
+        time.sleep(0.02)
+    raise AssertionError(f"not true within {seconds} s")
+
+
+def done(frames: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The finished rows, in order."""
+    return sorted((f for f in frames if f["type"] == "done"), key=lambda f: f["row"])
+
+
+def add_run(db: Any, workspace: Any, model: Path, checkpoints: dict[str, int], config: str = "") -> int:
+    """A finished training run with random adapters as its checkpoints (name → seed); its id."""
+    import hashlib
+
+    from jobs.db.models import Checkpoint, Run
+    from jobs.db.queries import runs
+
+    folder = f"run-{len(list(workspace.runs.iterdir())) + 1}"
+    run = runs.add(db, Run(name="trained", kind="train", status="succeeded", folder=folder, model=str(model),
+                           environment="guess_number", config=config, created=time.time()))  # fmt: skip
+    assert run.id is not None
+    for name, seed in checkpoints.items():
+        saved = save_adapter(model, workspace.folder(folder) / "checkpoints" / name, seed)
+        digest = hashlib.sha256((saved / "adapter_model.safetensors").read_bytes()).hexdigest()
+        stage, _, step = name.partition("@")
+        with db.write() as session:
+            session.add(Checkpoint(run_id=run.id, name=name, stage=stage, step=int(step), path=f"checkpoints/{name}",
+                                   sha256=digest, time=time.time()))  # fmt: skip
+    return run.id
+
+
+RUN_YAML = """
+name: played
+model: {name: MODEL, device: cpu, dtype: float32}
+environment: {type: guess_number, size: 4, low: 1}
+rollout: {max_turns: 3, max_new_tokens: 8, max_seq_len: 512}
+stages:
+- {name: warm, method: sft, steps: 2}
+"""

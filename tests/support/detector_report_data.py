@@ -1,0 +1,101 @@
+"""Runs whose hints are on many tasks in both halves, some flagged, with the truth about every hint known."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from itertools import product
+
+from replay_data import add_run, event, hint, turn
+
+from jobs.db.engine import Database
+from jobs.db.models import LeakFinding, LeakLabel, RescoredRun, Run, Turn
+from jobs.labels import holdout, label_queries
+from jobs.labels.label_queries import HintKey, QueueFilter
+from jobs.workspace import Workspace
+from rl2f_core.run.events import Event
+
+CODES = [" ".join(letters) for letters in product("AB", repeat=7)]
+"""128 tasks."""
+
+
+@dataclass
+class Truth:
+    """A run and which of its hints leak."""
+
+    run: Run
+    leaks: dict[tuple[str, int], bool] = field(default_factory=dict)
+
+    def label(self, key: HintKey) -> str:
+        """What a person who knows says."""
+        return "leak" if self.leaks[key.event, key.turn] else "no_leak"
+
+
+def in_test(code: str) -> bool:
+    """Whether the task with this code is of the test half."""
+    return holdout.is_test(holdout.task_hash("secret_code", {"letters": ["A", "B"], "length": 7}, {"code": code}))
+
+
+def made_events(
+    hints: int, flagged: float, precise: float, missed: float, seed: int = 0
+) -> tuple[list[Event], dict[tuple[str, int], bool]]:
+    """Dialogues of one hint each on tasks in turn; `precise` of the flagged and `missed` of the others leak.
+
+    Every other dialogue has teacher `llm`, every tenth is of an evaluation, steps go up to 40.
+    """
+    rng = random.Random(seed)
+    events: list[Event] = []
+    leaks: dict[tuple[str, int], bool] = {}
+    for i in range(hints):
+        code, flag = CODES[i % len(CODES)], rng.random() < flagged
+        leak = rng.random() < (precise if flag else missed)
+        teacher = "llm" if i % 2 else "scripted"
+        said = hint(f"Hint {i}: look at {'A B' if leak else 'it'}.", (0, 4) if flag else None, teacher=teacher)
+        more = {"phase": "evaluation", "checkpoint": "rl2f@40", "condition": "hints"} if i % 10 == 0 else {}
+        one = event(f"d/{i}", [turn(0, "x", None, said)], 1 + i % 40, f"g/{i % len(CODES)}", i, **more)
+        task = one.task.model_copy(
+            update={"id": f"secret_code/train/{i % len(CODES)}", "public": {"letters": ["A", "B"], "length": 7},
+                    "privileged": {"code": code}}
+        )  # fmt: skip
+        events.append(one.model_copy(update={"task": task}))
+        leaks[one.id, 0] = leak
+    return events, leaks
+
+
+def add_truth(db: Database, workspace: Workspace, name: str = "truth", hints: int = 400, **shares: float) -> Truth:
+    """Such a run in the workspace."""
+    events, leaks = made_events(hints, **{"flagged": 0.2, "precise": 0.8, "missed": 0.05, **shares})  # type: ignore[arg-type]
+    return Truth(add_run(db, workspace, name, events), leaks)
+
+
+def label_draw(db: Database, truth: Truth, filter: QueueFilter, who: str = "anna", limit: int = 5_000) -> int:
+    """Label a whole random draw truly, in one transaction; how many hints that were."""
+    items = label_queries.queue(db, who, filter, limit)
+    assert filter.frame is not None
+    with db.write() as session:
+        for item in items:
+            key = {"run_id": item.key.run, "event_id": item.key.event, "turn": item.key.turn}
+            said = {"annotator": who, "label": truth.label(item.key), "sampling_frame": filter.frame.text()}
+            session.add(LeakLabel(**key, **said, time=1.0))
+    return len(items)
+
+
+def rescore(db: Database, truth: Truth, number: int, flags: set[tuple[str, int]]) -> None:
+    """A later run `number` that read the whole run and flagged these hints, under the tier `derivation`."""
+    from sqlalchemy import select
+
+    from jobs.db.models import Dialogue
+
+    with db.write() as session:
+        rows = session.execute(
+            select(Dialogue.event_id, Turn.index, Turn.id)  # type: ignore[call-overload]
+            .join(Turn, Turn.dialogue_id == Dialogue.id)
+            .where(Dialogue.run_id == truth.run.id, Turn.hint.is_not(None))  # type: ignore[union-attr]
+        ).all()
+        for name, index, turn_id in rows:
+            if (name, index) in flags:
+                session.add(LeakFinding(turn_id=turn_id, source=str(number), detector="llm_judge", answer_fraction=1.0))
+        session.add(
+            RescoredRun(run_id=number, target_run_id=truth.run.id or 0, detectors="llm_judge", checked=len(rows),
+                     flagged=len(flags), time=1.0)
+        )  # fmt: skip

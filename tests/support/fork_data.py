@@ -1,0 +1,64 @@
+"""A run whose dialogues can be forked without a model: a scripted student on numbers from 1 to 4, two attempts of three
+turns wrong, hints between them."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+from rl2f_core.backends.fake import FakeBackend
+from rl2f_core.config.loading import parse_config
+from rl2f_core.config.run import BaseRun
+from rl2f_core.rollout.build import build_engine
+from rl2f_core.rollout.engine import RolloutRequest
+from rl2f_core.run.directory import RunDir
+from rl2f_core.run.events import DialogueEvent, JsonlSink, StatusEvent
+
+CONFIG: dict[str, Any] = {
+    "name": "numbers",
+    "backend": {"type": "fake", "replies": ["<answer>1</answer>", "<answer>2</answer>"]},
+    "environment": {"type": "guess_number", "size": 4, "low": 1},
+    "rollout": {"max_turns": 3, "max_new_tokens": 64, "max_seq_len": 4096, "max_concurrent": 16},
+    "stages": [{"name": "rl", "method": "rl2f", "steps": 1}],
+}
+NUMBERS = (3, 4, 3, 4)
+"""What is to be guessed in each dialogue; the first attempt is always 2."""
+
+
+def obedient(prompt: str, rng: random.Random) -> str:
+    """A student that begins with 2, goes up where it is told so, and guesses where it is told nothing."""
+    said = prompt.split("<|im_start|>user\n")[-1].split("<|im_end|>")[0]
+    tried = prompt.count("<answer>") - 1  # the system message shows how to answer
+    guess = 2 if tried < 1 else 2 + tried if "low" in said else 1 if "high" in said else rng.choice((1, 2, 3, 4))
+    return f"<answer>{guess}</answer>"
+
+
+def config(**changes: Any) -> BaseRun:
+    """The run's configuration."""
+    return parse_config({**CONFIG, **changes})
+
+
+def make_run(folder: Path, script: Any = obedient, **changes: Any) -> RunDir:
+    """The run's folder, with four dialogues of an evaluation under hints, played by the base."""
+    made = config(**changes)
+    run_dir = RunDir.create(folder, made)
+    engine = build_engine(made, FakeBackend(script=script) if script else FakeBackend(made.backend))
+    requests = []
+    for index, number in enumerate(NUMBERS):
+        task = engine.environment.task("test", 0)
+        task = task.model_copy(update={"id": f"number/{index}", "privileged": {"number": str(number)}})
+        requests.append(RolloutRequest(task, f"number/{index}/0", f"number/{index}", 0, 7 + index))
+    events: list[Any] = [StatusEvent(id="status:1", time=1.0, status="running")]
+    for request, rollout in zip(requests, engine.run(requests), strict=True):
+        events.append(
+            DialogueEvent.of("evaluation", "evaluation", 0, request.task, rollout.dialogue, checkpoint="base",
+                             condition="hints")
+        )  # fmt: skip
+    JsonlSink(run_dir.events_path).emit([*events, StatusEvent(id="status:2", time=2.0, status="succeeded")])
+    return run_dir
+
+
+def event_of(index: int) -> str:
+    """The event id of a dialogue."""
+    return f"dialogue:evaluation:base:hints:number/{index}/0"
