@@ -71,7 +71,7 @@ def reprompt_template(template: str, problem: Shown, attempt: str, hint: str) ->
 
     None where the problem's words are not to be had, or no shipped template is of that name and version.
     """
-    from rl2f_core import prompt_templates
+    from rl2f_core.teachers import prompt_templates
 
     name = template.partition("@")[0]
     if not problem.rendered or name not in prompt_templates.names():

@@ -169,7 +169,7 @@ def endpoint_refusal(url: str) -> str | None:
 
 def known_prompts() -> list[Choice]:
     """The shipped prompt templates."""
-    from rl2f_core import prompt_templates
+    from rl2f_core.teachers import prompt_templates
 
     return [Choice(name, name) for name in prompt_templates.names()]
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rl2f_core import concurrency
+from rl2f_core.backends import concurrency
 from rl2f_core.chat.tokenizer import ChatTokenizer
 from rl2f_core.config.fields import BaseConfig
 from rl2f_core.config.model import ModelConfig

@@ -17,7 +17,7 @@ from rl2f_core.leaks.base import LeakDetector, LeakQuery
 from rl2f_core.leaks.judge_output import Judgement, locate_quote, read_judgement
 from rl2f_core.llms.base import ChatRequest, Completion
 from rl2f_core.paths import PROMPTS
-from rl2f_core.prompt_templates import load
+from rl2f_core.teachers.prompt_templates import load
 from rl2f_core.types import LeakReport, Message
 
 if TYPE_CHECKING:

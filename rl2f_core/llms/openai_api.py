@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
 
-from rl2f_core import concurrency
+from rl2f_core.backends import concurrency
 from rl2f_core.config.fields import BASIC_FIELD, ENDPOINT_REF, BaseConfig
 from rl2f_core.llms import protocol
 from rl2f_core.llms.base import ChatModel, ChatRequest, Completion

@@ -10,7 +10,6 @@ from typing import cast
 
 from pydantic import Field
 
-from rl2f_core import prompt_templates
 from rl2f_core.chat.tokenizer import encode_chat
 from rl2f_core.config.fields import BASIC_FIELD, PROMPT_REF
 from rl2f_core.config.run import RunConfig
@@ -20,6 +19,7 @@ from rl2f_core.methods.aux_loss import AuxCrossEntropy, AuxLossConfig
 from rl2f_core.methods.base import StepContext
 from rl2f_core.methods.rl2f import GradientConfigT
 from rl2f_core.methods.samples import sft_sample
+from rl2f_core.teachers import prompt_templates
 from rl2f_core.teachers.base import FeedbackRequest
 from rl2f_core.teachers.self_critique import TEMPLATE, SelfCritiqueTeacher, critique
 from rl2f_core.types import Group, Hint, TrainingSample

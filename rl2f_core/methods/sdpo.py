@@ -13,7 +13,6 @@ from typing import Literal
 
 from pydantic import Field
 
-from rl2f_core import prompt_templates
 from rl2f_core.config.fields import BASIC_FIELD, BaseConfig
 from rl2f_core.config.run import RunConfig
 from rl2f_core.config.stage import ResolvedStage
@@ -24,6 +23,7 @@ from rl2f_core.methods.loss_spec import KLConfig, LossConfig
 from rl2f_core.methods.samples import first_attempt_sample, turn_mask
 from rl2f_core.paths import PROMPTS
 from rl2f_core.registry import register
+from rl2f_core.teachers import prompt_templates
 from rl2f_core.types import Group, Rollout, TrainingSample
 
 TEMPLATE = str(PROMPTS / "contexts" / "hindsight.txt")

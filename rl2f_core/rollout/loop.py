@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from rl2f_core.backends.base import Generation, GenerationRequest, PendingGeneration, SamplingParams
-from rl2f_core.concurrency import CooperativeLock
+from rl2f_core.backends.concurrency import CooperativeLock
 from rl2f_core.errors import DataError
 from rl2f_core.leaks.guard import ScreenedHint
 from rl2f_core.rollout.dialogue_builder import DialogueBuilder, build_turn

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, model_validator
 
-from rl2f_core import prompt_templates, registry
+from rl2f_core import registry
 from rl2f_core.config.components import LLMConfig, by_name
 from rl2f_core.config.fields import BASIC_FIELD, PROMPT_REF, BaseConfig, ComponentConfig
 from rl2f_core.environments.base import Environment
 from rl2f_core.errors import FieldValueError
 from rl2f_core.llms.base import ChatRequest
+from rl2f_core.teachers import prompt_templates
 from rl2f_core.teachers.base import Feedback, FeedbackRequest, Teacher
 from rl2f_core.teachers.message_cleanup import OnError, Truncated, to_feedback
 from rl2f_core.types import Message

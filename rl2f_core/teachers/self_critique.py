@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from rl2f_core import prompt_templates, registry
+from rl2f_core import registry
 from rl2f_core.backends.base import SamplingParams
 from rl2f_core.config.fields import PROMPT_REF, ComponentConfig
 from rl2f_core.environments.base import Environment
 from rl2f_core.errors import ConfigError
 from rl2f_core.llms.base import ChatRequest, Completion
 from rl2f_core.llms.local import MIN_TEMPERATURE, complete_local
+from rl2f_core.teachers import prompt_templates
 from rl2f_core.teachers.base import Feedback, FeedbackRequest, Teacher
 from rl2f_core.teachers.llm import attempts, request_seed
 from rl2f_core.teachers.message_cleanup import OnError, Truncated, to_feedback

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from openai_server import Say, serving
 
-from rl2f_core import prompt_templates
+from rl2f_core.teachers import prompt_templates
 
 WAIT = 60_000
 """Milliseconds; the machine may be busy with the run itself."""

@@ -25,8 +25,8 @@ TENSORS = ("rl2f_core/modeling", "rl2f_core/backends", "rl2f_core/training")
 ALLOWED_IMPORTS = """
 app.api: common forms jobs.chat jobs.db jobs.export jobs.labels jobs.queue jobs.run_kinds jobs.worker plots
     rl2f_core.config rl2f_core.counterfactual rl2f_core.environments rl2f_core.errors rl2f_core.evaluation
-    rl2f_core.metrics rl2f_core.model_store rl2f_core.prompt_templates rl2f_core.registry rl2f_core.run
-    rl2f_core.run_kinds rl2f_core.types
+    rl2f_core.metrics rl2f_core.model_store rl2f_core.registry rl2f_core.run rl2f_core.run_kinds
+    rl2f_core.teachers rl2f_core.types
 app.cli: commands common rl2f_core.distributed rl2f_core.errors
 app.commands: common jobs.chat jobs.db jobs.executors jobs.export jobs.ingest jobs.labels jobs.queue
     jobs.scheduler jobs.workspace rl2f_core.backends rl2f_core.config rl2f_core.counterfactual
@@ -36,8 +36,8 @@ app.commands: common jobs.chat jobs.db jobs.executors jobs.export jobs.ingest jo
 app.common: jobs.chat jobs.db jobs.queue jobs.scheduler jobs.workspace rl2f_core.config rl2f_core.device
     rl2f_core.errors rl2f_core.leaks rl2f_core.model_store rl2f_core.paths rl2f_core.run rl2f_core.stats
 app.forms: jobs.db jobs.workspace rl2f_core.config rl2f_core.environments rl2f_core.errors rl2f_core.llms
-    rl2f_core.metrics rl2f_core.model_store rl2f_core.paths rl2f_core.prompt_templates rl2f_core.registry
-    rl2f_core.stats rl2f_core.training
+    rl2f_core.metrics rl2f_core.model_store rl2f_core.paths rl2f_core.registry rl2f_core.stats
+    rl2f_core.teachers rl2f_core.training
 app.pages: api common forms
 app.plots: common jobs.db rl2f_core.errors rl2f_core.evaluation rl2f_core.metrics rl2f_core.registry
     rl2f_core.stats rl2f_core.types
@@ -57,7 +57,7 @@ jobs.run_kinds: export rl2f_core.registry rl2f_core.run rl2f_core.run_kinds
 jobs.scheduler: db queue rl2f_core.errors rl2f_core.run_kinds workspace
 jobs.worker: db rl2f_core.config rl2f_core.errors rl2f_core.run run_kinds
 rl2f_core: config errors types
-rl2f_core.backends: chat concurrency config device errors model_store modeling registry types
+rl2f_core.backends: chat config device errors model_store modeling registry types
 rl2f_core.chat: errors types
 rl2f_core.config: errors paths registry types
 rl2f_core.counterfactual: backends config errors evaluation file_io leaks metrics rollout run stats teachers
@@ -69,24 +69,21 @@ rl2f_core.environments: config errors file_io model_store paths registry text ty
 rl2f_core.evaluation: backends config datasets device distributed environments errors file_io metrics registry
     rollout run stats types
 rl2f_core.file_io: errors
-rl2f_core.leaks: backends chat config environments errors llms paths prompt_templates registry stats teachers
-    text types
-rl2f_core.llms: backends chat concurrency config errors model_store registry types
-rl2f_core.methods: chat config datasets environments errors paths prompt_templates registry rollout run teachers
-    types
+rl2f_core.leaks: backends chat config environments errors llms paths registry stats teachers text types
+rl2f_core.llms: backends chat config errors model_store registry types
+rl2f_core.methods: chat config datasets environments errors paths registry rollout run teachers types
 rl2f_core.metrics: environments errors stats types
 rl2f_core.model_store: errors file_io
 rl2f_core.modeling: errors
-rl2f_core.prompt_templates: errors paths types
 rl2f_core.registry: errors
 rl2f_core.rescoring: backends config errors leaks methods registry run types
-rl2f_core.rollout: backends chat concurrency config distributed environments errors file_io leaks paths
-    prompt_templates registry run teachers types
+rl2f_core.rollout: backends chat config distributed environments errors file_io leaks paths registry run
+    teachers types
 rl2f_core.run: config distributed errors file_io paths registry types
 rl2f_core.run_kinds: backends config counterfactual distributed environments errors evaluation file_io leaks
     registry rescoring rollout run stats training types
 rl2f_core.stats: errors types
-rl2f_core.teachers: backends config environments errors llms prompt_templates registry types
+rl2f_core.teachers: backends config environments errors llms paths registry types
 rl2f_core.training: backends config datasets device distributed environments errors leaks llms methods metrics
     modeling registry rollout run stats teachers types
 """

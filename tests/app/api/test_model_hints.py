@@ -19,8 +19,8 @@ from jobs.export.settings import ExportSettings
 from jobs.export.sources import FolderSource
 from jobs.labels import annotation_queue
 from jobs.workspace import Workspace
-from rl2f_core import prompt_templates
 from rl2f_core.environments.base import CONTENTLESS
+from rl2f_core.teachers import prompt_templates
 from rl2f_core.types import Hint, LeakReport, Task, Usage
 
 USAGE = Usage(prompt_tokens=120, completion_tokens=9, cost=0.0003, seconds=1.5, requests=2)

@@ -12,7 +12,8 @@ import pytest
 from openai_server import FakeEndpoint, Say, in_turn, serving
 from pydantic import ValidationError
 
-from rl2f_core import concurrency, registry
+from rl2f_core import registry
+from rl2f_core.backends import concurrency
 from rl2f_core.backends.fake import FakeBackend
 from rl2f_core.backends.model_pool import ModelPool
 from rl2f_core.errors import ConfigError

@@ -12,7 +12,8 @@ from typing import Any, Literal, NamedTuple
 
 import pytest
 
-from rl2f_core import concurrency, registry
+from rl2f_core import registry
+from rl2f_core.backends import concurrency
 from rl2f_core.backends.base import GenerationRequest, SamplingParams
 from rl2f_core.backends.fake import FakeBackend
 from rl2f_core.backends.hf.backend import HFBackend

@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
-from rl2f_core import prompt_templates, registry
+from rl2f_core import registry
 from rl2f_core.backends.fake import FakeBackend
 from rl2f_core.config.run import RunConfig
 from rl2f_core.errors import ConfigError
 from rl2f_core.methods.base import StepContext
 from rl2f_core.rollout.build import build_engine
 from rl2f_core.rollout.engine import RolloutEngine, RolloutRequest
+from rl2f_core.teachers import prompt_templates
 from rl2f_core.training.collector import Collector
 from rl2f_core.types import Rollout, StopReason
 

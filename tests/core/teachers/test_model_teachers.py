@@ -11,7 +11,7 @@ import pytest
 from openai_server import Say, serving
 from pydantic import ValidationError
 
-from rl2f_core import prompt_templates, registry
+from rl2f_core import registry
 from rl2f_core.backends.fake import FakeBackend
 from rl2f_core.backends.model_pool import ModelPool
 from rl2f_core.chat.renderer import ChatRenderer
@@ -25,6 +25,7 @@ from rl2f_core.llms.base import Completion
 from rl2f_core.metrics.dialogues import compute_metrics
 from rl2f_core.metrics.teacher_costs import add_costs, costs_text, teacher_costs
 from rl2f_core.rollout.engine import RolloutEngine, RolloutRequest
+from rl2f_core.teachers import prompt_templates
 from rl2f_core.teachers.base import FeedbackRequest
 from rl2f_core.teachers.llm import LLMTeacher, Visibility
 from rl2f_core.teachers.message_cleanup import to_feedback, whole_sentences
