@@ -1,10 +1,10 @@
 """Generation and scoring with vLLM 0.32: a local `vllm serve` process, or a running server at `url`.
 
-vLLM batches continuously and reuses shared prefixes across dialogues, turns and calls (prefix caching).  The learner
+vLLM batches continuously and reuses shared prefixes across dialogues, turns and calls (prefix caching). The learner
 keeps its own copy of the base model.
 
 Each load of an adapter is a new version with a new name (`policy@1`, `policy@2`, …), so that no cache entry of an
-earlier version is reused; the earlier version is unloaded.  A local server starts with the first request or adapter. It
+earlier version is reused; the earlier version is unloaded. A local server starts with the first request or adapter. It
 restarts if an adapter needs a higher rank or other target modules, since LoRA support and higher ranks cost speed.
 
 Seeds fix the sampling from given logits.  Logits depend slightly on the batch composition, so unlike `hf` this backend
@@ -14,16 +14,17 @@ does not guarantee the same tokens in other batches, and except for greedy decod
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import itertools
 import os
 import secrets
 import shutil
 import tempfile
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
@@ -41,7 +42,6 @@ from rl2f_core.backends.vllm.http_engine import HttpEngine
 from rl2f_core.backends.vllm.protocol import (
     LORA_RANKS,
     Adapter,
-    AdapterVersions,
     EngineOutput,
     EngineRequest,
     generation_params,
@@ -55,6 +55,9 @@ from rl2f_core.config.fields import ENDPOINT_REF, FILE_REF, BaseConfig
 from rl2f_core.config.model import ModelConfig
 from rl2f_core.errors import AdapterError, ConfigError, RunError
 from rl2f_core.registry import register
+
+if TYPE_CHECKING:
+    import torch
 
 
 @register("backend")
@@ -131,12 +134,10 @@ class VLLMBackend(Backend):
         self.adapters: dict[str, Adapter] = {}
         self._engine: HttpEngine | None = None
         self._rank, self._targets = 0, set[str]()
-        self._modules: dict[str, Any] | None = None
-        self._versions = AdapterVersions("" if config.url is None else f"-{secrets.token_hex(4)}")
+        self._versions = itertools.count(1)
+        self._suffix = "" if config.url is None else f"-{secrets.token_hex(4)}"
+        """End of adapter names, which keeps them unique on a server that outlives this process."""
         self.preferred_batch_size = config.max_num_seqs
-        self._ids = itertools.count()
-        self._session_outputs: dict[str, EngineOutput] = {}
-        """Outputs of an open session that arrived during another call."""
         if config.adapter_folder is not None:
             Path(config.adapter_folder).mkdir(parents=True, exist_ok=True)
         self._scratch = Path(tempfile.mkdtemp(prefix="rl2f-adapters-", dir=config.adapter_folder))
@@ -194,17 +195,16 @@ class VLLMBackend(Backend):
     def load_adapter(self, name: str, folder: Path) -> None:
         from rl2f_core.backends.hf.lora import load_lora
 
-        if self._modules is None:
-            self._modules = _linear_modules(self._hf_config)
-        pairs = load_lora(Path(folder), self._modules).pairs
+        pairs = load_lora(folder, self._modules).pairs
         rank = max(a_RI.shape[0] for a_RI, _ in pairs.values())
-        targets = sorted({module.rpartition(".")[2] for module in pairs})
-        adapter = self._versions.next(name, self._scratch, rank, targets)
+        targets = tuple(sorted({module.rpartition(".")[2] for module in pairs}))
+        version = next(self._versions)
+        adapter = Adapter(f"{name}@{version}{self._suffix}", str(self._scratch / str(version)), rank, targets)
         engine = self._ensure_engine(adapter)
         copy = Path(adapter.folder)
         copy.mkdir()
         for file in ("adapter_config.json", "adapter_model.safetensors"):
-            shutil.copyfile(Path(folder) / file, copy / file)
+            shutil.copyfile(folder / file, copy / file)
         engine.wake_up()
         engine.add_lora(adapter)
         before = self.adapters.get(name)
@@ -212,6 +212,16 @@ class VLLMBackend(Backend):
         if before is not None:
             engine.remove_lora(before)
             shutil.rmtree(before.folder, ignore_errors=True)
+
+    @functools.cached_property
+    def _modules(self) -> dict[str, torch.nn.Linear]:
+        """The linear layers of the model by name, with shapes and without weights."""
+        import torch
+        from transformers import AutoModelForCausalLM
+
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(self._hf_config, trust_remote_code=False)
+        return {name: module for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)}
 
     def _adapter(self, name: str | None) -> Adapter | None:
         check_adapter(name, self.adapters)
@@ -234,13 +244,13 @@ class VLLMBackend(Backend):
     def _requests(
         self, prompts: Sequence[GenerationRequest], sampling: SamplingParams, adapter: str | None
     ) -> list[EngineRequest]:
-        """One request per prompt. Raises `RunError` if a turn does not fit, `AdapterError` for an unknown adapter."""
+        """Build one request per prompt.
+
+        Raises `RunError` if a prompt and its completion do not fit, `AdapterError` for an unknown adapter.
+        """
         self.check_request(prompts, sampling)
         version, eos, banned = self._adapter(adapter), self.tokenizer.eos_token_id, self.tokenizer.banned_token_ids
-        return [
-            EngineRequest(self._id(), p.token_ids, generation_params(sampling, p.seed, eos, banned), version)
-            for p in prompts
-        ]
+        return [EngineRequest(p.token_ids, generation_params(sampling, p.seed, eos, banned), version) for p in prompts]
 
     def score(self, sequences: Sequence[Sequence[int]], adapter: str | None = None) -> list[list[float]]:
         version = self._adapter(adapter)
@@ -249,42 +259,33 @@ class VLLMBackend(Backend):
             raise RunError("A text to score does not fit the model's context.", value=longest,
                            fix=f"Keep it under {self.max_model_len} tokens; vLLM needs room for one more.")  # fmt: skip
         indices = [i for i, sequence in enumerate(sequences) if len(sequence) > 1]
-        requests = [EngineRequest(self._id(), tuple(sequences[i]), scoring_params(), version) for i in indices]
+        requests = [EngineRequest(tuple(sequences[i]), scoring_params(), version) for i in indices]
         scores = [[0.0] * len(sequence) for sequence in sequences]
         for i, output in zip(indices, self._complete(requests), strict=True):
             scores[i] = [0.0, *(min(0.0, logprob) for logprob in output.logprobs[1:])]
         return scores
 
-    def _id(self) -> str:
-        return str(next(self._ids))
-
     def _complete(self, requests: Sequence[EngineRequest]) -> list[EngineOutput]:
         """Run requests concurrently and return their outputs in order."""
+        futures = self._submit(requests)
+        unfinished = set(futures)
+        try:
+            while unfinished:
+                finished = self._ensure_engine().wait(unfinished)
+                unfinished -= finished
+                for future in finished:
+                    future.result()  # raise the first error
+        finally:
+            _cancel(unfinished)
+        return [future.result() for future in futures]
+
+    def _submit(self, requests: Sequence[EngineRequest]) -> list[Future[EngineOutput]]:
+        """Start requests, if any, on an engine that is awake."""
         if not requests:
             return []
-        outputs: dict[str, EngineOutput] = {}
-        ids = {request.id for request in requests}
-        try:
-            self._submit(requests)
-            while len(outputs) < len(requests):
-                for output in self._ensure_engine().poll_outputs():
-                    (outputs if output.id in ids else self._session_outputs)[output.id] = output
-        except BaseException:
-            self._abort([*ids - outputs.keys()])
-            raise
-        return [outputs[request.id] for request in requests]
-
-    def _submit(self, requests: Sequence[EngineRequest]) -> None:
         engine = self._ensure_engine()
         engine.wake_up()
-        for request in requests:
-            engine.submit(request)
-
-    def _abort(self, ids: Sequence[str]) -> None:
-        """Abort requests without raising, so that the original error is raised."""
-        with contextlib.suppress(Exception):
-            if ids and self._engine is not None:
-                self._engine.abort(ids)
+        return [engine.submit(request) for request in requests]
 
 
 class _Session(GenerationSession):
@@ -294,34 +295,34 @@ class _Session(GenerationSession):
 
     def __init__(self, backend: VLLMBackend) -> None:
         super().__init__(backend)
-        self._pending: dict[str, PendingGeneration] = {}
+        self._pending: dict[Future[EngineOutput], PendingGeneration] = {}
 
     def submit(
         self, prompts: Sequence[GenerationRequest], sampling: SamplingParams, adapter: str | None = None
     ) -> list[PendingGeneration]:
-        requests = self.backend._requests(prompts, sampling, adapter)
+        futures = self.backend._submit(self.backend._requests(prompts, sampling, adapter))
         pending = [PendingGeneration(prompt, sampling, adapter) for prompt in prompts]
-        self._pending |= {request.id: item for request, item in zip(requests, pending, strict=True)}
-        if requests:
-            self.backend._submit(requests)
+        self._pending.update(zip(futures, pending, strict=True))
         return pending
 
     def _has_waiting(self) -> bool:
         return bool(self._pending)
 
     def _run_batch(self) -> None:
-        backend = self.backend
-        stored, backend._session_outputs = [*backend._session_outputs.values()], {}
-        for output in stored or backend._ensure_engine().poll_outputs():
-            item = self._pending.pop(output.id, None)
-            if item is not None:
-                item.generation = to_generation(output, item.sampling, backend.tokenizer.eos_token_id)
+        for future in self.backend._ensure_engine().wait(self._pending):
+            output, item = future.result(), self._pending.pop(future)
+            item.generation = to_generation(output, item.sampling, self.backend.tokenizer.eos_token_id)
 
     def close(self) -> None:
-        self.backend._abort([*self._pending])
+        _cancel(self._pending)
         self._pending.clear()
-        self.backend._session_outputs.clear()
         super().close()
+
+
+def _cancel(futures: Iterable[Future[EngineOutput]]) -> None:
+    """Abort requests; finished ones stay as they are."""
+    for future in futures:
+        future.cancel()
 
 
 def engine_arguments(
@@ -376,13 +377,3 @@ def engine_arguments(
             "max_cpu_loras": max(8, 2 * config.max_loras),
         }
     return arguments
-
-
-def _linear_modules(hf_config: Any) -> dict[str, Any]:
-    """The linear layers of a model by name, with shapes and without weights."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(hf_config, trust_remote_code=False)
-    return {name: module for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)}

@@ -1,7 +1,7 @@
 """Client of a `vllm serve`: one HTTP request of token ids per prompt, as each prompt has its own seed.
 
 The server must return processed logprobs (`--logprobs-mode processed_logprobs`), which is checked before the first
-request, and must allow adapters to be loaded at run time.  Requests run concurrently on an event loop in a background
+request, and must allow adapters to be loaded at run time. Requests run concurrently on an event loop in a background
 thread; closing the connection of a request aborts it on the server.
 """
 
@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
-import queue
 import threading
 import time
 import weakref
-from collections.abc import Coroutine, Sequence
-from concurrent.futures import Future
+from collections.abc import Collection, Coroutine
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -25,6 +25,7 @@ import httpx2
 from rl2f_core.backends.vllm.protocol import Adapter, EngineOutput, EngineRequest, parse_completion, request_body
 from rl2f_core.backends.vllm.server_process import URL, ServerProcess
 from rl2f_core.errors import AdapterError, ConfigError, RunError, shorten
+from rl2f_core.types import JsonObject
 
 MAX_ATTEMPTS = 3
 """Attempts of a request that failed for a transient reason; a repeated request samples the same tokens."""
@@ -72,9 +73,6 @@ class HttpEngine:
         )
         self._connect_timeout = httpx2.Timeout(None, connect=_CONTROL_SECONDS)
         self._concurrency, self._stall_timeout = asyncio.Semaphore(concurrency), stall_timeout
-        self._pending: dict[str, Future[EngineOutput]] = {}
-        self._done: queue.SimpleQueue[tuple[str, Future[EngineOutput]]] = queue.SimpleQueue()
-        self._counters, self._progress_at = "", time.monotonic()
         self._asleep = False
         self._loaded: set[str] = set()
         self._loop = asyncio.new_event_loop()
@@ -91,67 +89,58 @@ class HttpEngine:
             raise
 
     # -- requests ----------------------------------------------------------------------------------------------
-    def submit(self, request: EngineRequest) -> None:
-        """Start a request."""
+    def submit(self, request: EngineRequest) -> Future[EngineOutput]:
+        """Start a request; cancel the future to abort it."""
         self._check_server()
-        if not self._pending:
-            self._progress_at = time.monotonic()
-        future = asyncio.run_coroutine_threadsafe(self._complete(request), self._loop)
-        self._pending[request.id] = future
-        future.add_done_callback(lambda done: self._done.put((request.id, done)))
+        return asyncio.run_coroutine_threadsafe(self._complete(request), self._loop)
 
-    def poll_outputs(self) -> list[EngineOutput]:
-        """Wait until at least one request has finished and return all outputs since the last call.
+    def wait(self, futures: Collection[Future[EngineOutput]]) -> set[Future[EngineOutput]]:
+        """Wait until at least one request has finished; return the finished ones.
 
-        Raises `RunError` if vLLM refuses a request or the server is lost.
+        Raises `RunError` if the server has ended or its metrics have not changed for `stall_timeout`.
         """
-        outputs: list[EngineOutput] = []
-        while True:
-            try:
-                request_id, future = self._done.get(block=not outputs, timeout=POLL_SECONDS)
-            except queue.Empty:
-                if outputs:
-                    return outputs
-                self._check_progress()
+        counters, progress_at = "", time.monotonic()
+        while not (finished := wait(futures, POLL_SECONDS, FIRST_COMPLETED).done):
+            self._check_server()
+            if time.monotonic() - progress_at < self._stall_timeout / 4:
                 continue
-            if request_id not in self._pending:  # aborted
-                continue
-            if outputs and future.exception() is not None:  # raised by the next call
-                self._done.put((request_id, future))
-                return outputs
-            del self._pending[request_id]
-            outputs.append(future.result())
-            self._progress_at = time.monotonic()
-
-    def abort(self, ids: Sequence[str]) -> None:
-        """Abort requests; no outputs follow."""
-        for request_id in ids:
-            future = self._pending.pop(request_id, None)
-            if future is not None:
-                future.cancel()
+            before, counters = counters, self._run(self._read_counters())
+            if counters not in ("", before):
+                progress_at = time.monotonic()
+            elif time.monotonic() - progress_at > self._stall_timeout:
+                reason = f"It made no progress for {self._stall_timeout:g} s (backend.stall_timeout)."
+                if self.server is not None:
+                    raise self.server.fail(reason)
+                raise RunError(f"The vLLM server is lost. {reason}", value=self.url,
+                               fix="Restart it, then resume the run: it continues from its last commit.")  # fmt: skip
+        return finished
 
     async def _complete(self, request: EngineRequest) -> EngineOutput:
+        """Request a completion; transient failures are retried. A stalled server is detected by `wait`."""
+        path, body = "/v1/completions", request_body(request, self.model)
         async with self._concurrency:
-            body = request_body(request, self.model)
-            return parse_completion(request, await self._post("/v1/completions", body))
+            for attempt in itertools.count(1):
+                try:
+                    response = await self._send("POST", path, body, timeout=self._connect_timeout)
+                except RunError:
+                    self._check_server()
+                    if attempt == MAX_ATTEMPTS:
+                        raise
+                else:
+                    if response.status_code == 200:
+                        break
+                    if attempt == MAX_ATTEMPTS or response.status_code not in _TRANSIENT:
+                        raise RunError(f"The vLLM server refused a request: HTTP {response.status_code}, "
+                                       f"{_message(response)}.", value=self.url + path)  # fmt: skip
+                await asyncio.sleep(BACKOFF_SECONDS * 2 ** (attempt - 1))
+        return parse_completion(request, _json(response, path))
 
     def _check_server(self) -> None:
         if self.server is not None:
             self.server.check()
 
-    def _check_progress(self) -> None:
-        """Raise `RunError` if the server has ended or its metrics have not changed for `stall_timeout`."""
-        self._check_server()
-        if time.monotonic() - self._progress_at < self._stall_timeout / 4:
-            return
-        counters = self._run(self._read_counters())
-        if counters not in ("", self._counters):
-            self._counters, self._progress_at = counters, time.monotonic()
-        elif time.monotonic() - self._progress_at > self._stall_timeout:
-            raise self._lost(f"It made no progress for {self._stall_timeout:g} s (backend.stall_timeout).")
-
     async def _read_counters(self) -> str:
-        """vLLM's metrics, which change with every engine step; empty if there are none."""
+        """Return vLLM's metrics, which change with every engine step; empty if there are none."""
         with contextlib.suppress(RunError):
             response = await self._send("GET", "/metrics", timeout=_CONTROL_SECONDS)
             return "\n".join(line for line in response.text.splitlines() if line.startswith("vllm:"))
@@ -184,38 +173,37 @@ class HttpEngine:
         self._control("/v1/unload_lora_adapter", lora_name=adapter.name)
 
     def reset_prefix_cache(self) -> None:
-        """Clear the prefix cache of an own server. Other servers keep theirs: adapter versions keep it valid."""
+        """Clear the prefix cache of a local server. Other servers keep theirs: adapter versions keep it valid."""
         if self.server is not None and not self._asleep:  # sleep mode clears it as well
             self._control("/reset_prefix_cache")
 
     def sleep(self) -> None:
         """Release GPU memory until `wake_up`. Raises `ConfigError` if the server does not support it."""
-        if not self._asleep:
-            self._control_memory("/sleep?level=1")
-            self._asleep = True
+        self._set_asleep(True)
 
     def wake_up(self) -> None:
         """Reacquire GPU memory."""
-        if self._asleep:
-            self._control_memory("/wake_up")
-            self._asleep = False
+        self._set_asleep(False)
 
-    def _control_memory(self, path: str) -> None:
-        status, text = self._control(path)
+    def _set_asleep(self, asleep: bool) -> None:
+        if asleep == self._asleep:
+            return
+        status, text = self._control("/sleep?level=1" if asleep else "/wake_up")
         if status != 200:
             raise ConfigError(
                 f"The server does not support sleep mode: HTTP {status}, {text}.", value=self.url,
                 fix="Start it with VLLM_SERVER_DEV_MODE=1 and --enable-sleep-mode, or set "
                 "backend.enable_sleep_mode: false.",
             )  # fmt: skip
+        self._asleep = asleep
 
     def close(self) -> None:
-        """Stop an own server; unload this run's adapters from another. Idempotent."""
+        """Stop a local server; unload this run's adapters from another. Idempotent."""
         self._close()
 
     # -- startup -----------------------------------------------------------------------------------------------
     def _find_model(self, name: str | None) -> tuple[str, int]:
-        """Name and context length of the base model on the server."""
+        """Return name and context length of the base model on the server."""
         cards = _json(self._run(self._send("GET", "/v1/models")), "/v1/models").get("data") or []
         models = {str(card.get("id")): card for card in cards if isinstance(card, dict) and not card.get("parent")}
         name = next(iter(models), None) if name is None else name
@@ -227,8 +215,9 @@ class HttpEngine:
     def _check_logprobs_mode(self, token: int) -> None:
         """Sample one token with one allowed: its processed logprob is 0, its raw logprob is not."""
         params = {"temperature": 1.0, "max_tokens": 1, "logprobs": 0, "ignore_eos": True, "allowed_token_ids": [token]}
-        self.submit(EngineRequest("probe", (token,), params))
-        (output,) = self.poll_outputs()
+        request = self.submit(EngineRequest((token,), params))
+        self.wait([request])
+        output = request.result()
         if output.tokens != (token,) or abs(output.logprobs[0]) > 1e-3:
             raise ConfigError(
                 "The server returns raw logprobs, which ignore the temperature and banned tokens.",
@@ -239,35 +228,13 @@ class HttpEngine:
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
-    async def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """The response to a request that must succeed; transient failures are retried.
-
-        It may take any time: `_check_progress` detects a server that stalls.
-        """
-        for attempt in range(MAX_ATTEMPTS):
-            last = attempt == MAX_ATTEMPTS - 1
-            try:
-                response = await self._send("POST", path, body, timeout=self._connect_timeout)
-            except RunError:
-                self._check_server()
-                if last:
-                    raise
-            else:
-                if response.status_code == 200:
-                    return _json(response, path)
-                if last or response.status_code not in _TRANSIENT:
-                    raise RunError(f"The vLLM server refused a request: HTTP {response.status_code}, "
-                                   f"{_message(response)}.", value=self.url + path)  # fmt: skip
-            await asyncio.sleep(BACKOFF_SECONDS * 2**attempt)
-        raise AssertionError("unreachable")
-
     def _control(self, path: str, **body: Any) -> tuple[int, str]:
-        """Status and message of a response that may be a refusal."""
+        """Return status and message of a response that may be a refusal."""
         self._check_server()
         response = self._run(self._send("POST", path, body))
         return response.status_code, _message(response)
 
-    async def _send(self, method: str, path: str, body: dict[str, Any] | None = None, **options: Any) -> Any:
+    async def _send(self, method: str, path: str, body: JsonObject | None = None, **options: Any) -> httpx2.Response:
         try:
             response = await self._client.request(method, self.url + path, json=body, **options)
         except httpx2.HTTPError as error:
@@ -283,7 +250,7 @@ class HttpEngine:
             return False
 
     async def _unreachable(self, reason: str, path: str) -> RunError:
-        """The error for a request without a response; it stops an own server that no longer works."""
+        """Return the error for a request without a response; this stops an own server that no longer works."""
         if self.server is None:
             return RunError(f"The vLLM server does not answer: {reason}.", value=self.url + path,
                             fix="Check that `vllm serve` runs there, then resume the run: it continues from its last "
@@ -296,46 +263,39 @@ class HttpEngine:
             return error
         return self.server.fail(f"It does not answer: {reason}.")
 
-    def _lost(self, reason: str) -> RunError:
-        if self.server is not None:
-            return self.server.fail(reason)
-        return RunError(f"The vLLM server is lost. {reason}", value=self.url,
-                        fix="Restart it, then resume the run: it continues from its last commit.")  # fmt: skip
-
 
 def _close(
     owner: int,
     loop: asyncio.AbstractEventLoop,
     thread: threading.Thread,
-    client: Any,
+    client: httpx2.AsyncClient,
     server: ServerProcess | None,
     url: str,
     loaded: set[str],
 ) -> None:
-    """Stop the event loop and the own server, or unload `loaded` from another. A fork of the owner does nothing."""
+    """Stop the event loop and a local server, or unload `loaded` from another. A fork of the owner does nothing."""
     if os.getpid() != owner:
         return
 
-    async def cancel_all() -> None:
+    async def disconnect() -> None:
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for name in loaded if server is None else ():
+            with contextlib.suppress(httpx2.HTTPError):  # a server that is gone has no adapters either
+                await client.post(f"{url}/v1/unload_lora_adapter", json={"lora_name": name}, timeout=5.0)
         await client.aclose()
 
     if server is not None:
         server.close()
     with contextlib.suppress(Exception):
-        asyncio.run_coroutine_threadsafe(cancel_all(), loop).result(_CONTROL_SECONDS)
+        asyncio.run_coroutine_threadsafe(disconnect(), loop).result(_CONTROL_SECONDS)
     loop.call_soon_threadsafe(loop.stop)
     thread.join(_CONTROL_SECONDS)
-    for name in loaded if server is None else ():
-        with contextlib.suppress(Exception):  # a server that is gone has no adapters either
-            body = {"lora_name": name}
-            httpx2.post(f"{url}/v1/unload_lora_adapter", json=body, timeout=5.0, trust_env=client.trust_env)
 
 
-def _json(response: Any, path: str) -> dict[str, Any]:
+def _json(response: httpx2.Response, path: str) -> JsonObject:
     try:
         body = response.json()
     except ValueError as error:
@@ -347,7 +307,7 @@ def _json(response: Any, path: str) -> dict[str, Any]:
     return body
 
 
-def _message(response: Any) -> str:
+def _message(response: httpx2.Response) -> str:
     """The error message in a response, as one short line."""
     try:
         body: Any = response.json()

@@ -1,29 +1,26 @@
 """Requests to vLLM and their results, as plain values, and their form in `/v1/completions`.
 
-The server returns *processed* logprobs: after the logit bias and the temperature, before sampling.  These are the
+The server returns *processed* logprobs: after the logit bias and the temperature, before sampling. These are the
 logprobs of `Generation`, except in two cases that vLLM imposes:
 
 - If `top_p` is below 1, they are normalized over the nucleus.
 - Below `MIN_TEMPERATURE`, sampling is greedy and every logprob is 0, the limit for a temperature of 0.
 
-Banned tokens get a logit bias of −100 nats before the temperature, the lowest that a server accepts.  This leaves a
-factor of e⁻¹⁰⁰, which is 0 in float32.  A list of allowed ids would be exact, but vLLM's model runner on GPUs takes at
+Banned tokens get a logit bias of −100 nats before the temperature, the lowest that a server accepts. This leaves a
+factor of e⁻¹⁰⁰, which is 0 in float32. A list of allowed ids would be exact, but vLLM's model runner on GPUs takes at
 most 1,024 of them.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 from rl2f_core.backends.base import Generation, SamplingParams
 from rl2f_core.errors import ConfigError, RL2FError, RunError, shorten
-from rl2f_core.types import FinishReason
+from rl2f_core.types import FinishReason, JsonObject
 
 BANNED_BIAS = -100.0
 MIN_TEMPERATURE = 0.01
@@ -33,7 +30,7 @@ MAX_LOGIT_BIAS_TOKENS = 1024
 LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """Values that vLLM accepts as `max_lora_rank`."""
 _SEED_BITS = 63
-_NEUTRAL: dict[str, Any] = {
+_NEUTRAL: JsonObject = {
     "top_k": 0,
     "min_p": 0.0,
     "repetition_penalty": 1.0,
@@ -58,9 +55,8 @@ class Adapter:
 class EngineRequest:
     """Prompt token ids, vLLM's sampling parameters and an adapter; None is the base model."""
 
-    id: str
     tokens: tuple[int, ...]
-    params: dict[str, Any]
+    params: JsonObject
     adapter: Adapter | None = None
 
 
@@ -68,13 +64,12 @@ class EngineRequest:
 class EngineOutput:
     """Sampled tokens with their logprobs; for a scoring request, the prompt tokens with theirs."""
 
-    id: str
     tokens: tuple[int, ...]
     logprobs: tuple[float, ...]
 
 
-def generation_params(sampling: SamplingParams, seed: int, eos_token_id: int, banned: Sequence[int]) -> dict[str, Any]:
-    """vLLM's sampling parameters for one student turn.
+def generation_params(sampling: SamplingParams, seed: int, eos_token_id: int, banned: Sequence[int]) -> JsonObject:
+    """Return vLLM's sampling parameters for one attempt.
 
     All parameters for which a server could have another default are set. Generation stops at the end token of the
     message, which is part of the output. `ignore_eos` disables the model's own EOS token; it is banned if it differs.
@@ -92,20 +87,20 @@ def generation_params(sampling: SamplingParams, seed: int, eos_token_id: int, ba
     }
 
 
-def scoring_params() -> dict[str, Any]:
-    """vLLM's sampling parameters for prompt logprobs; vLLM must generate one token, which is discarded."""
+def scoring_params() -> JsonObject:
+    """Return vLLM's parameters for prompt logprobs; vLLM must generate one token, which is discarded."""
     return {"temperature": 0.0, "top_p": 1.0, **_NEUTRAL, "max_tokens": 1, "prompt_logprobs": 0}
 
 
-def request_body(request: EngineRequest, base: str) -> dict[str, Any]:
-    """The JSON body of `/v1/completions`; `base` is the server's name for the base model."""
+def request_body(request: EngineRequest, base: str) -> JsonObject:
+    """Return the body of `/v1/completions`; `base` is the server's name for the base model."""
     name = base if request.adapter is None else request.adapter.name
     return {"model": name, "prompt": list(request.tokens), "add_special_tokens": False, "return_token_ids": True,
             "return_tokens_as_token_ids": True, **request.params}  # fmt: skip
 
 
-def parse_completion(request: EngineRequest, body: dict[str, Any]) -> EngineOutput:
-    """The output in a response of `/v1/completions`.
+def parse_completion(request: EngineRequest, body: JsonObject) -> EngineOutput:
+    """Parse a response of `/v1/completions`.
 
     Raises `ConfigError` if the server is too old to return token ids, `RunError` for any other unexpected response.
     """
@@ -114,7 +109,7 @@ def parse_completion(request: EngineRequest, body: dict[str, Any]) -> EngineOutp
         if "prompt_logprobs" in request.params:
             entries = zip(request.tokens, choice["prompt_logprobs"], strict=True)
             logprobs = finite_logprobs([None if p is None else float(p[str(t)]["logprob"]) for t, p in entries])
-            return EngineOutput(request.id, request.tokens, logprobs)
+            return EngineOutput(request.tokens, logprobs)
         if choice.get("token_ids") is None:
             raise ConfigError("The server returns no token ids.", fix="Use vLLM 0.32, or any version above 0.10.")
         tokens = tuple(map(int, choice["token_ids"]))
@@ -127,11 +122,11 @@ def parse_completion(request: EngineRequest, body: dict[str, Any]) -> EngineOutp
     if len(tokens) != len(logprobs):
         raise RunError("The vLLM server returned different numbers of logprobs and tokens.",
                        value=(len(logprobs), len(tokens)))  # fmt: skip
-    return EngineOutput(request.id, tokens, logprobs)
+    return EngineOutput(tokens, logprobs)
 
 
 def to_generation(output: EngineOutput, sampling: SamplingParams, eos_token_id: int) -> Generation:
-    """The student turn of an output; logprobs that rounding left above 0 become 0.
+    """Return the attempt of an output; logprobs that rounding left above 0 become 0.
 
     Raises `RunError` if a logprob is NaN.
     """
@@ -145,26 +140,10 @@ def to_generation(output: EngineOutput, sampling: SamplingParams, eos_token_id: 
 
 
 def lora_rank_bucket(rank: int) -> int | None:
-    """The smallest `max_lora_rank` that fits `rank`; 0 without adapters, None if `rank` is too large."""
+    """Return the smallest `max_lora_rank` that fits `rank`; 0 without adapters, None if `rank` is too large."""
     return 0 if rank == 0 else next((size for size in LORA_RANKS if size >= rank), None)
 
 
 def finite_logprobs(logprobs: Sequence[float | None]) -> tuple[float, ...]:
-    """Logprobs as finite numbers: None (the first prompt token) becomes 0, −∞ becomes −9999 as in vLLM's responses."""
+    """Replace None (the first prompt token) by 0 and −∞ by −9999, as in vLLM's responses."""
     return tuple(0.0 if p is None else -9999.0 if p == -math.inf else float(p) for p in logprobs)
-
-
-class AdapterVersions:
-    """Names each load of an adapter as a new version; no name is reused.
-
-    Args:
-        suffix: Ends every name, so that names stay unique on a server that outlives this process.
-    """
-
-    def __init__(self, suffix: str = "") -> None:
-        self._numbers, self._suffix = itertools.count(1), suffix
-
-    def next(self, name: str, folder: Path, rank: int, targets: Sequence[str] = ()) -> Adapter:
-        """The next version of `name`, e.g. `policy@3`, with its own folder (`3`) below `folder`."""
-        number = next(self._numbers)
-        return Adapter(f"{name}@{number}{self._suffix}", str(folder / str(number)), rank, tuple(targets))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import JsonlSink, MetricEvent, read_events
 from rl2f_core.run.execute import execute
 from rl2f_core.types import FinishReason
+from tests.core.backends.vllm.test_http_engine import serving
 from tests.core.test_contracts import check_backend
 
 SAMPLING = SamplingParams(5)
@@ -114,6 +116,19 @@ def test_each_load_of_an_adapter_is_a_new_version_and_the_old_one_is_dropped(mak
     with pytest.raises(AdapterError, match="another base model"):
         backend.load_adapter("policy", adapter(folder, width=3))
     assert backend.generate(prompts(1), SAMPLING, "policy")[0].token_ids[0] == 23  # what was there still is
+
+
+def test_adapter_names_on_a_running_server_are_unique_to_this_process(tiny: Path, tmp_path: Path) -> None:
+    with serving() as served:
+        model = ModelConfig(name=str(tiny), dtype="float32", device="cpu")
+        backend = VLLMBackend(VLLMBackend.Config(url=served.url), model)
+        for name in ("policy", "teacher", "policy"):
+            backend.load_adapter(name, adapter(tmp_path / "a"))
+        loaded = [body["lora_name"] for body in served.of("/v1/load_lora_adapter")]
+        assert all(re.fullmatch(r"(policy@1|teacher@2|policy@3)-[0-9a-f]{8}", name) for name in loaded)
+        assert len(loaded) == 3 and served.of("/v1/unload_lora_adapter") == [{"lora_name": loaded[0]}]
+        backend.close()
+        assert {body["lora_name"] for body in served.of("/v1/unload_lora_adapter")} == set(loaded)
 
 
 def test_the_engine_starts_anew_with_more_room_where_an_adapter_needs_it(make: Any, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -65,11 +66,12 @@ def state_of(engine: HttpEngine) -> dict[str, Any]:
         return client.get(f"{URL}/standin").json()
 
 
-def collect(engine: HttpEngine, count: int) -> dict[str, EngineOutput]:
-    outputs: dict[str, EngineOutput] = {}
-    while len(outputs) < count:
-        outputs |= {output.id: output for output in engine.poll_outputs()}
-    return outputs
+def complete(engine: HttpEngine, *requests: EngineRequest) -> list[EngineOutput]:
+    """Send requests together; return their outputs in order."""
+    futures = [engine.submit(request) for request in requests]
+    while not all(future.done() for future in futures):
+        engine.wait([future for future in futures if not future.done()])
+    return [future.result() for future in futures]
 
 
 def wait_until(condition: Callable[[], object]) -> None:
@@ -91,45 +93,40 @@ def test_each_output_has_the_seed_and_adapter_of_its_request(shared: HttpEngine,
     first, second = adapter(tmp_path / "1", 1), adapter(tmp_path / "2", 2)
     shared.add_lora(first)
     shared.add_lora(second)
-    shared.submit(EngineRequest("long", (5, 5), PARAMS, second))
-    shared.submit(EngineRequest("short", (5, 5), {**PARAMS, "max_tokens": 1, "seed": 4}, first))
-    shared.submit(EngineRequest("base", (5, 5), {**PARAMS, "seed": 5}))
-    outputs = collect(shared, 3)
-    assert outputs["short"].tokens == (21,)
-    assert outputs["long"] == EngineOutput("long", (22, 43, 2), (-0.25, -0.5, -0.75))
-    assert outputs["base"].tokens == (20, 45, 2)
+    long, short, base = complete(
+        shared,
+        EngineRequest((5, 5), PARAMS, second),
+        EngineRequest((5, 5), {**PARAMS, "max_tokens": 1, "seed": 4}, first),
+        EngineRequest((5, 5), {**PARAMS, "seed": 5}),
+    )
+    assert long == EngineOutput((22, 43, 2), (-0.25, -0.5, -0.75))
+    assert short.tokens == (21,) and base.tokens == (20, 45, 2)
     shared.remove_lora(first)
-    shared.submit(EngineRequest("gone", (5, 5), PARAMS, first))
     with pytest.raises(RunError, match="refused a request: HTTP 404, The model policy@1 does not exist"):
-        shared.poll_outputs()
+        complete(shared, EngineRequest((5, 5), PARAMS, first))
 
 
 def test_a_scored_prompt_gets_the_logprobs_of_its_own_tokens(shared: HttpEngine) -> None:
-    shared.submit(EngineRequest("s", (5, 11, 12), scoring_params()))
-    assert shared.poll_outputs() == [EngineOutput("s", (5, 11, 12), (0.0, -11.0, -12.0))]
+    outputs = complete(shared, EngineRequest((5, 11, 12), scoring_params()))
+    assert outputs == [EngineOutput((5, 11, 12), (0.0, -11.0, -12.0))]
 
 
 def test_a_request_joins_running_ones_and_an_aborted_one_ends_on_the_server(shared: HttpEngine) -> None:
-    shared.submit(EngineRequest("never", (5, 13), ENDLESS))
-    shared.submit(EngineRequest("next", (5,), PARAMS))
-    assert [output.id for output in shared.poll_outputs()] == ["next"]
-    shared.abort(["never", "unknown"])
-    shared.submit(EngineRequest("last", (5,), PARAMS))
-    assert [output.id for output in shared.poll_outputs()] == ["last"]
+    endless = shared.submit(EngineRequest((5, 13), ENDLESS))
+    joined = shared.submit(EngineRequest((5,), PARAMS))
+    assert shared.wait([endless, joined]) == {joined}
+    assert endless.cancel()
+    assert complete(shared, EngineRequest((5,), PARAMS))[0].tokens == (20, 43, 2)
     wait_until(lambda: [5, 13] in state_of(shared)["aborted"])
 
 
 def test_a_refused_request_loses_no_other_output(shared: HttpEngine) -> None:
-    for name in ("a", "b"):
-        shared.submit(EngineRequest(name, (5,), PARAMS))
-    shared.submit(EngineRequest("bad", (5, fake_vllm.REFUSED), PARAMS))
-    outputs: list[str] = []
+    valid, refused = EngineRequest((5,), PARAMS), EngineRequest((5, fake_vllm.REFUSED), PARAMS)
+    first, bad, second = [shared.submit(request) for request in (valid, refused, valid)]
+    shared.wait([bad])
     with pytest.raises(RunError, match="HTTP 400, this prompt is refused"):
-        while True:
-            outputs += [output.id for output in shared.poll_outputs()]
-    while len(outputs) < 2:
-        outputs += [output.id for output in shared.poll_outputs()]
-    assert sorted(outputs) == ["a", "b"]
+        bad.result()
+    assert first.result(10) == second.result(10)
 
 
 def test_the_server_sleeps_and_wakes_up_and_resets_its_prefix_cache(shared: HttpEngine) -> None:
@@ -140,8 +137,7 @@ def test_the_server_sleeps_and_wakes_up_and_resets_its_prefix_cache(shared: Http
     for call in (shared.reset_prefix_cache, shared.wake_up, shared.wake_up, shared.reset_prefix_cache):
         call()
     assert not state_of(shared)["asleep"] and state_of(shared)["resets"] == before + 1  # none while it sleeps
-    shared.submit(EngineRequest("awake", (5,), PARAMS))
-    assert [output.id for output in shared.poll_outputs()] == ["awake"]
+    assert complete(shared, EngineRequest((5,), PARAMS))[0].tokens == (20, 43, 2)
 
 
 def test_an_adapter_that_vllm_refuses_is_an_error_with_its_message(shared: HttpEngine, tmp_path: Path) -> None:
@@ -160,16 +156,15 @@ def gone(pid: int) -> bool:
 def test_a_killed_server_is_noticed_at_once_and_leaves_nothing(env: dict[str, str]) -> None:
     engine = start_engine(env)
     folder, pid = process_of(engine).folder, process_of(engine).process.pid
-    engine.submit(EngineRequest("x", (5, fake_vllm.KILLED), PARAMS))
     began = time.monotonic()
     with pytest.raises(RunError, match="It ended by SIGKILL") as error:
-        engine.poll_outputs()
+        complete(engine, EngineRequest((5, fake_vllm.KILLED), PARAMS))
     assert time.monotonic() - began < 5 and "last words" in str(error.value) and "Resume the run" in str(error.value)
     assert gone(pid) and not folder.exists()
     for call in (
-        engine.poll_outputs,
+        lambda: engine.wait([Future()]),
         engine.reset_prefix_cache,
-        lambda: engine.submit(EngineRequest("y", (5,), PARAMS)),
+        lambda: engine.submit(EngineRequest((5,), PARAMS)),
     ):
         with pytest.raises(RunError, match="engine is lost"):
             call()
@@ -178,27 +173,24 @@ def test_a_killed_server_is_noticed_at_once_and_leaves_nothing(env: dict[str, st
 
 def test_an_error_inside_the_engine_is_reported_with_its_log(env: dict[str, str]) -> None:
     engine = start_engine(env)
-    engine.submit(EngineRequest("x", (5, fake_vllm.BROKEN), PARAMS))
     with pytest.raises(RunError, match="HTTP 500, EngineCore encountered an issue") as error:
-        engine.poll_outputs()
+        complete(engine, EngineRequest((5, fake_vllm.BROKEN), PARAMS))
     assert "RuntimeError: a kernel failed" in str(error.value) and gone(process_of(engine).process.pid)
     engine.close()
 
 
 def test_a_server_that_makes_no_progress_counts_as_lost(env: dict[str, str]) -> None:
     engine = start_engine(env, stall_timeout=1.0)
-    engine.submit(EngineRequest("x", (5, fake_vllm.SILENT), PARAMS))
     with pytest.raises(RunError, match="no progress for 1 s"):
-        engine.poll_outputs()
+        complete(engine, EngineRequest((5, fake_vllm.SILENT), PARAMS))
     assert gone(process_of(engine).process.pid)
     engine.close()
 
 
 def test_a_request_may_take_longer_than_the_stall_timeout_if_the_server_makes_progress(env: dict[str, str]) -> None:
     engine = start_engine(env, stall_timeout=0.8)
-    engine.submit(EngineRequest("x", (5, fake_vllm.BUSY), PARAMS))
     began = time.monotonic()
-    assert [output.id for output in engine.poll_outputs()] == ["x"] and time.monotonic() - began > 1.2
+    assert complete(engine, EngineRequest((5, fake_vllm.BUSY), PARAMS)) and time.monotonic() - began > 1.2
     engine.close()
 
 

@@ -113,13 +113,21 @@ def served() -> Iterator[Served]:
         yield held
 
 
+def outputs(server: HttpEngine, *requests: EngineRequest) -> list[EngineOutput]:
+    """Send requests together; return their outputs in order."""
+    futures = [server.submit(request) for request in requests]
+    while not all(future.done() for future in futures):
+        server.wait([future for future in futures if not future.done()])
+    return [future.result() for future in futures]
+
+
 def client(served: Served, model: str | None = None, **changes: Any) -> HttpEngine:
     return HttpEngine(f"{served.url}/v1", model, **{"concurrency": 3, "stall_timeout": 10, "check_token": 2} | changes)
 
 
 # -- what is sent and read -----------------------------------------------------------------------------------------
 def test_token_ids_go_out_and_come_back() -> None:
-    asked = EngineRequest("a", (5, 6), PARAMS, POLICY)
+    asked = EngineRequest((5, 6), PARAMS, POLICY)
     body = request_body(asked, "base")
     assert body == {"model": "policy@3", "prompt": [5, 6], "return_token_ids": True, "add_special_tokens": False,
                     "return_tokens_as_token_ids": True,
@@ -130,11 +138,11 @@ def test_token_ids_go_out_and_come_back() -> None:
         [2],
         {"1": -100},
     )
-    assert request_body(EngineRequest("b", (5,), PARAMS), "base")["model"] == "base"
-    assert parse_completion(asked, completion(body)) == EngineOutput("a", (11, 2), (-0.0, -0.0))
-    scored = EngineRequest("s", (5, 6, 7), scoring_params())
+    assert request_body(EngineRequest((5,), PARAMS), "base")["model"] == "base"
+    assert parse_completion(asked, completion(body)) == EngineOutput((11, 2), (-0.0, -0.0))
+    scored = EngineRequest((5, 6, 7), scoring_params())
     assert parse_completion(scored, completion(request_body(scored, "base"))) == EngineOutput(
-        "s", (5, 6, 7), (0.0, -6.0, -7.0)
+        (5, 6, 7), (0.0, -6.0, -7.0)
     )
 
 
@@ -148,20 +156,15 @@ def test_all_requests_are_under_way_together_and_each_gets_its_own_answer(served
         return 200, completion(body)
 
     served.replies["/v1/completions"] = wait_for_all
-    for i in range(3):
-        server.submit(EngineRequest(str(i), (5,), {**PARAMS, "seed": 20 + i}))
-    found: dict[str, EngineOutput] = {}
-    while len(found) < 3:
-        found |= {answer.id: answer for answer in server.poll_outputs()}
-    assert {name: answer.tokens for name, answer in found.items()} == {str(i): (20 + i, 2) for i in range(3)}
+    requests = [EngineRequest((5,), {**PARAMS, "seed": 20 + i}) for i in range(3)]
+    assert [output.tokens for output in outputs(server, *requests)] == [(20 + i, 2) for i in range(3)]
     server.close()
 
 
 def test_an_adapter_is_loaded_asked_by_its_version_and_dropped(served: Served) -> None:
     server = client(served)
     server.add_lora(POLICY)
-    server.submit(EngineRequest("a", (5,), PARAMS, POLICY))
-    server.poll_outputs()
+    outputs(server, EngineRequest((5,), PARAMS, POLICY))
     server.remove_lora(POLICY)
     server.add_lora(replace(POLICY, name="teacher@4"))
     server.reset_prefix_cache()
@@ -229,7 +232,7 @@ def test_another_model_or_no_vllm_at_all(served: Served) -> None:
 
 def test_a_server_that_is_too_old_and_one_that_cannot_sleep(served: Served) -> None:
     old = {"choices": [{"text": "x", "logprobs": {"token_logprobs": [0.0]}}]}
-    ask = EngineRequest("a", (5,), PARAMS)
+    ask = EngineRequest((5,), PARAMS)
     with pytest.raises(ConfigError, match=r"no token ids.*0\.32"):
         parse_completion(ask, old)
     for broken in ({}, {"choices": []}, {"choices": [{"token_ids": [1], "logprobs": None}]}, {"choices": ["x"]}):
@@ -246,14 +249,12 @@ def test_what_may_pass_is_tried_again_and_what_will_not_is_not(served: Served, m
     server = client(served)
     replies = iter([(503, {"error": "busy"}), (429, {})])
     served.replies["/v1/completions"] = lambda body: next(replies, None) or (200, completion(body))
-    server.submit(EngineRequest("a", (5,), PARAMS))
-    assert server.poll_outputs()[0].tokens == (11, 2) and next(replies, None) is None
+    assert outputs(server, EngineRequest((5,), PARAMS))[0].tokens == (11, 2) and next(replies, None) is None
     for status, tries in ((400, 1), (503, 3)):
         before = len(served.of("/v1/completions"))
         served.replies["/v1/completions"] = lambda body, status=status: (status, {"error": {"message": "no"}})
-        server.submit(EngineRequest("b", (5,), PARAMS))
         with pytest.raises(RunError, match=f"HTTP {status}, no"):
-            server.poll_outputs()
+            outputs(server, EngineRequest((5,), PARAMS))
         assert len(served.of("/v1/completions")) - before == tries
     server.close()
 
@@ -262,8 +263,6 @@ def test_a_server_that_is_gone_ends_the_run_with_the_fix(monkeypatch: pytest.Mon
     monkeypatch.setattr(http_engine, "BACKOFF_SECONDS", 0.001)
     with serving() as served:
         server = client(served)
-    server.submit(EngineRequest("a", (5,), PARAMS))
     with pytest.raises(RunError, match=r"does not answer: .*then resume the run"):
-        server.poll_outputs()
-    server.abort(["a"])
+        outputs(server, EngineRequest((5,), PARAMS))
     server.close()

@@ -13,7 +13,6 @@ from rl2f_core.backends.hf.backend import HFBackend
 from rl2f_core.backends.vllm import VLLMBackend
 from rl2f_core.backends.vllm.backend import engine_arguments
 from rl2f_core.backends.vllm.protocol import (
-    AdapterVersions,
     EngineOutput,
     finite_logprobs,
     generation_params,
@@ -45,28 +44,24 @@ def test_below_vllms_lowest_temperature_the_likeliest_token_is_taken_with_certai
     params = generation_params(cold, 1, 2, ())
     assert (params["temperature"], params["top_p"]) == (0.0, 1.0)
     assert generation_params(SamplingParams(7, 0.01), 1, 2, ())["temperature"] == 0.01
-    assert to_generation(EngineOutput("0", (5, 6), (-1.0, -2.0)), cold, 2) == Generation(
+    assert to_generation(EngineOutput((5, 6), (-1.0, -2.0)), cold, 2) == Generation(
         (5, 6), (0.0, 0.0), FinishReason.LENGTH
     )
 
 
 def test_a_turn_ends_with_its_end_token_or_at_its_length() -> None:
-    said = to_generation(EngineOutput("0", (5, 2), (-1.0, 1e-7)), SamplingParams(2), 2)
+    said = to_generation(EngineOutput((5, 2), (-1.0, 1e-7)), SamplingParams(2), 2)
     assert said == Generation((5, 2), (-1.0, 0.0), FinishReason.EOS)  # what rounding left above 0 is 0
-    assert to_generation(EngineOutput("0", (5, 6), (-1.0, -0.5)), SamplingParams(2), 2).stop is FinishReason.LENGTH
+    assert to_generation(EngineOutput((5, 6), (-1.0, -0.5)), SamplingParams(2), 2).stop is FinishReason.LENGTH
     with pytest.raises(RunError, match=r"NaN.*bfloat16"):
-        to_generation(EngineOutput("0", (5,), (math.nan,)), SamplingParams(2), 2)
+        to_generation(EngineOutput((5,), (math.nan,)), SamplingParams(2), 2)
 
 
 def test_numbers_that_are_missing_or_infinite_are_read_as_a_server_writes_them() -> None:
     assert finite_logprobs([None, -1.5, -math.inf]) == (0.0, -1.5, -9999.0)
 
 
-def test_every_version_of_an_adapter_has_a_name_and_number_of_its_own() -> None:
-    versions = AdapterVersions()
-    made = [versions.next(name, Path("/f"), 8) for name in ("policy", "teacher", "policy")]
-    assert [a.name for a in made] == ["policy@1", "teacher@2", "policy@3"]
-    assert made[2].folder == "/f/3" and AdapterVersions("-4f").next("policy", Path("/f"), 8).name == "policy@1-4f"
+def test_the_maximum_rank_is_the_smallest_that_vllm_accepts() -> None:
     assert [lora_rank_bucket(rank) for rank in (0, 1, 8, 9, 64, 65, 512, 513)] == [0, 8, 8, 16, 64, 128, 512, None]
 
 
