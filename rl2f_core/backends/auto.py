@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from rl2f_core import registry
 from rl2f_core.backends.base import Backend
-from rl2f_core.config.fields import BaseConfig
+from rl2f_core.config.fields import ComponentConfig
 from rl2f_core.config.model import ModelConfig
 from rl2f_core.registry import register
 
@@ -16,7 +16,7 @@ from rl2f_core.registry import register
 class BackendChoice(NamedTuple):
     """The configuration of a backend, and the reason for its choice."""
 
-    config: Any
+    config: ComponentConfig
     reason: str
 
 
@@ -24,18 +24,18 @@ class BackendChoice(NamedTuple):
 class AutoBackend(Backend):
     """Constructs the chosen backend; there are no instances of this class."""
 
-    class Config(BaseConfig):
+    class Config(ComponentConfig):
         """vLLM if it is installed and there is CUDA, otherwise transformers. The run's log contains the choice and its
         reason. Name a backend to configure it."""
 
         type: Literal["auto"] = "auto"
 
-    def __new__(cls, config: Any, model: ModelConfig) -> Backend:  # type: ignore[misc]
+    def __new__(cls, config: ComponentConfig, model: ModelConfig) -> Backend:  # type: ignore[misc]
         chosen = resolve_backend(config, model).config
         return registry.get("backend", chosen.type)(chosen, model)
 
 
-def resolve_backend(config: Any, model: ModelConfig) -> BackendChoice:
+def resolve_backend(config: ComponentConfig, model: ModelConfig) -> BackendChoice:
     """Resolve `auto` to a backend for this machine. Raises `ConfigError` if `model.device` is not available."""
     if config.type != "auto":
         return BackendChoice(config, "the configuration names it")

@@ -16,11 +16,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from rl2f_core.backends import concurrency
 from rl2f_core.chat.tokenizer import ChatTokenizer
-from rl2f_core.config.fields import BaseConfig
+from rl2f_core.config.fields import ComponentConfig
 from rl2f_core.config.model import ModelConfig
 from rl2f_core.errors import AdapterError, RunError
 from rl2f_core.types import FinishReason
@@ -138,7 +138,8 @@ def finished_generations(pending: Iterable[PendingGeneration]) -> list[Generatio
 class Backend(ABC):
     """Generates and scores with one base model and any number of adapters."""
 
-    Config: ClassVar[type[BaseConfig]]
+    Config: ClassVar[type[ComponentConfig]]
+    config: ComponentConfig
     tokenizer: ChatTokenizer
     max_model_len: int
     """Maximum number of tokens of a prompt and its completion."""
@@ -147,7 +148,7 @@ class Backend(ABC):
     _open: GenerationSession | None = None
     _gathered: GenerationSession | None = None
 
-    def __init__(self, config: Any, model: ModelConfig) -> None:
+    def __init__(self, config: ComponentConfig, model: ModelConfig) -> None:
         self.config = config
         self.model_config = model
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from rl2f_core.backends.base import Backend, Generation, GenerationRequest, SamplingParams
 from rl2f_core.chat.tokenizer import ByteTokenizer
-from rl2f_core.config.fields import BaseConfig
+from rl2f_core.config.fields import ComponentConfig
 from rl2f_core.config.model import ModelConfig
 from rl2f_core.registry import register
 from rl2f_core.types import FinishReason
@@ -21,7 +21,7 @@ Script = Callable[[str, random.Random], str]
 class FakeBackend(Backend):
     """Replies with fixed texts or a script; every logprob is −1."""
 
-    class Config(BaseConfig):
+    class Config(ComponentConfig):
         """A backend without a model."""
 
         type: Literal["fake"] = "fake"
@@ -30,7 +30,11 @@ class FakeBackend(Backend):
         max_model_len: int = 4096
         """Maximum tokens of a prompt and its reply."""
 
-    def __init__(self, config: Any = None, model: ModelConfig | None = None, script: Script | None = None) -> None:
+    config: Config
+
+    def __init__(
+        self, config: Config | None = None, model: ModelConfig | None = None, script: Script | None = None
+    ) -> None:
         super().__init__(config or self.Config(), model or ModelConfig())
         self.tokenizer: ByteTokenizer = ByteTokenizer()
         self.max_model_len = self.config.max_model_len

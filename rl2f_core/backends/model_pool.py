@@ -6,10 +6,10 @@ A teacher with the student's base model shares its backend.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from rl2f_core import registry
 from rl2f_core.backends.base import Backend
+from rl2f_core.config.fields import ComponentConfig
 from rl2f_core.config.model import ModelConfig
 
 
@@ -21,12 +21,13 @@ class ModelPool:
         backend: Config of the backends of all models; None is the student backend's.
     """
 
-    def __init__(self, student: Backend | ModelConfig, backend: Any = None) -> None:
+    def __init__(self, student: Backend | ModelConfig, backend: ComponentConfig | None = None) -> None:
         self._backends: dict[ModelConfig, Backend] = {}
         if isinstance(student, ModelConfig):
+            assert backend is not None
             self._student, self._config = student, backend
         else:
-            self._student, self._config = student.model_config, student.config if backend is None else backend
+            self._student, self._config = student.model_config, backend or student.config
             self._backends[self._student] = student
         self._adapters: set[tuple[ModelConfig, str]] = set()
 

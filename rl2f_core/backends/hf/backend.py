@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
@@ -20,7 +20,7 @@ from rl2f_core.backends.base import (
     finished_generations,
 )
 from rl2f_core.chat.tokenizer import HFChatTokenizer
-from rl2f_core.config.fields import BaseConfig
+from rl2f_core.config.fields import ComponentConfig
 from rl2f_core.config.model import ModelConfig
 from rl2f_core.registry import register
 
@@ -36,7 +36,7 @@ class HFBackend(Backend):
     merges_adapters: ClassVar[bool] = True
     """Whether a single active adapter is merged into the base weights."""
 
-    class Config(BaseConfig):
+    class Config(ComponentConfig):
         """Generation with transformers."""
 
         type: Literal["hf"] = "hf"
@@ -51,7 +51,9 @@ class HFBackend(Backend):
         max_scoring_tokens: int = Field(8192, ge=16)
         """Maximum tokens of one forward that scores, padding included."""
 
-    def __init__(self, config: Any, model: ModelConfig) -> None:
+    config: Config
+
+    def __init__(self, config: Config, model: ModelConfig) -> None:
         super().__init__(config, model)
         import torch
         from transformers import AutoTokenizer

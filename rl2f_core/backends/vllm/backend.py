@@ -21,10 +21,10 @@ import secrets
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
@@ -51,10 +51,11 @@ from rl2f_core.backends.vllm.protocol import (
 )
 from rl2f_core.backends.vllm.server_process import ServerProcess, require_vllm, server_environment
 from rl2f_core.chat.tokenizer import HFChatTokenizer
-from rl2f_core.config.fields import ENDPOINT_REF, FILE_REF, BaseConfig
+from rl2f_core.config.fields import ENDPOINT_REF, FILE_REF, ComponentConfig
 from rl2f_core.config.model import ModelConfig
 from rl2f_core.errors import AdapterError, ConfigError, RunError
 from rl2f_core.registry import register
+from rl2f_core.types import JsonObject
 
 if TYPE_CHECKING:
     import torch
@@ -64,7 +65,7 @@ if TYPE_CHECKING:
 class VLLMBackend(Backend):
     """vLLM on cuda or cpu, with adapters replaced at run time."""
 
-    class Config(BaseConfig):
+    class Config(ComponentConfig):
         """Generation with vLLM."""
 
         type: Literal["vllm"] = "vllm"
@@ -109,7 +110,9 @@ class VLLMBackend(Backend):
                 raise ValueError("must be an http or https address without user or query, e.g. http://127.0.0.1:8000")
             return value.rstrip("/")
 
-    def __init__(self, config: Any, model: ModelConfig) -> None:
+    config: Config
+
+    def __init__(self, config: Config, model: ModelConfig) -> None:
         super().__init__(config, model)
         from transformers import AutoConfig, AutoTokenizer
 
@@ -148,14 +151,15 @@ class VLLMBackend(Backend):
 
     # -- the engine --------------------------------------------------------------------------------------------
     def _ensure_engine(self, new: Adapter | None = None) -> HttpEngine:
-        """The engine, with room for the loaded adapters and a new one; starts or restarts a local server if needed."""
+        """Return an engine that supports the loaded adapters and a new one; (re)start a local server if needed."""
         adapters = [*self.adapters.values(), *([] if new is None else [new])]
         rank = max((adapter.rank for adapter in adapters), default=0)
         targets = {target for adapter in adapters for target in adapter.targets}
         fits = self.config.url is not None or (rank <= self._rank and targets <= self._targets)
         if self._engine is not None and fits:
             return self._engine
-        config, server = self.config, self.config.url
+        config = self.config
+        server: ServerProcess | str | None = config.url
         if server is None:
             max_lora_rank = lora_rank_bucket(rank)
             if max_lora_rank is None:
@@ -163,11 +167,10 @@ class VLLMBackend(Backend):
                                    known=map(str, LORA_RANKS))  # fmt: skip
             self.close()
             server = ServerProcess(
-                engine_arguments(config, str(self.folder), str(self.dtype).removeprefix("torch."),
-                                 self.device.type, self.max_model_len, max_lora_rank, sorted(targets)),
+                self._engine_arguments(max_lora_rank, targets),
                 env=server_environment(os.environ, len(self.tokenizer.banned_token_ids)),
                 startup_timeout=config.startup_timeout,
-            )  # fmt: skip
+            )
             self._rank, self._targets = max_lora_rank, targets
         self._engine = HttpEngine(
             server,
@@ -179,6 +182,46 @@ class VLLMBackend(Backend):
         for adapter in self.adapters.values():
             self._engine.add_lora(adapter)
         return self._engine
+
+    def _engine_arguments(self, max_lora_rank: int, target_modules: Collection[str]) -> JsonObject:
+        """Return the options of `vllm serve` for a local server.
+
+        Args:
+            max_lora_rank: Maximum rank of adapters; 0 disables LoRA.
+            target_modules: Last name components of adapted modules. By default vLLM would also wrap the output layer,
+                which costs time and breaks `prompt_logprobs` on a CPU (0.32).
+        """
+        config, on_cpu = self.config, self.device.type == "cpu"
+        arguments: JsonObject = {
+            "model": str(self.folder),
+            "skip_tokenizer_init": True,
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "max_model_len": self.max_model_len,
+            "max_num_seqs": config.max_num_seqs,
+            "performance_mode": "throughput",  # doubles the tokens per engine step, as in offline inference
+            "enable_prefix_caching": True,
+            "logprobs_mode": "processed_logprobs",
+            "enforce_eager": config.enforce_eager if config.enforce_eager is not None else on_cpu,
+            "tensor_parallel_size": config.tensor_parallel_size,
+            "load_format": "safetensors",
+            "generation_config": "vllm",
+            "trust_remote_code": False,
+            "seed": 0,
+        }
+        if not on_cpu:
+            arguments["gpu_memory_utilization"] = config.gpu_memory_utilization
+            arguments["enable_sleep_mode"] = config.enable_sleep_mode
+        if on_cpu or config.kv_cache_gib is not None:
+            arguments["kv_cache_memory_bytes"] = int((config.kv_cache_gib or 2.0) * 2**30)
+        if max_lora_rank:
+            arguments |= {
+                "enable_lora": True,
+                "max_lora_rank": max_lora_rank,
+                "max_loras": config.max_loras,
+                "lora_target_modules": sorted(target_modules),
+                "max_cpu_loras": max(8, 2 * config.max_loras),
+            }
+        return arguments
 
     def release_memory(self) -> None:
         """Release GPU memory for the update if `enable_sleep_mode` is set; the next call reacquires it."""
@@ -323,57 +366,3 @@ def _cancel(futures: Iterable[Future[EngineOutput]]) -> None:
     """Abort requests; finished ones stay as they are."""
     for future in futures:
         future.cancel()
-
-
-def engine_arguments(
-    config: Any,
-    folder: str,
-    dtype: str,
-    device: str,
-    max_model_len: int,
-    max_lora_rank: int,
-    targets: Sequence[str] = (),
-) -> dict[str, Any]:
-    """Options of `vllm serve` for a run.
-
-    Args:
-        config: Configuration of the backend.
-        folder: Folder of the base model.
-        dtype: Data type of its weights.
-        device: cuda or cpu.
-        max_model_len: Maximum tokens of a prompt and its completion.
-        max_lora_rank: Maximum rank of adapters; 0 disables LoRA.
-        targets: Last name components of adapted modules. By default vLLM would also wrap the output layer, which costs
-            time and breaks `prompt_logprobs` on a CPU (0.32).
-    """
-    gib = config.kv_cache_gib if config.kv_cache_gib is not None else 2.0 if device == "cpu" else None
-    arguments = {
-        "model": folder,
-        "skip_tokenizer_init": True,
-        "dtype": dtype,
-        "max_model_len": max_model_len,
-        "max_num_seqs": config.max_num_seqs,
-        "performance_mode": "throughput",  # doubles the tokens per engine step, as in offline inference
-        "enable_prefix_caching": True,
-        "logprobs_mode": "processed_logprobs",
-        "enforce_eager": config.enforce_eager if config.enforce_eager is not None else device == "cpu",
-        "tensor_parallel_size": config.tensor_parallel_size,
-        "load_format": "safetensors",
-        "generation_config": "vllm",
-        "trust_remote_code": False,
-        "seed": 0,
-    }
-    if device != "cpu":
-        arguments["gpu_memory_utilization"] = config.gpu_memory_utilization
-        arguments["enable_sleep_mode"] = config.enable_sleep_mode
-    if gib is not None:
-        arguments["kv_cache_memory_bytes"] = int(gib * 2**30)
-    if max_lora_rank:
-        arguments |= {
-            "enable_lora": True,
-            "max_lora_rank": max_lora_rank,
-            "max_loras": config.max_loras,
-            "lora_target_modules": list(targets),
-            "max_cpu_loras": max(8, 2 * config.max_loras),
-        }
-    return arguments

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from rl2f_core.backends.auto import choose_backend, resolve_backend
 from rl2f_core.backends.base import Generation, SamplingParams
 from rl2f_core.backends.hf.backend import HFBackend
 from rl2f_core.backends.vllm import VLLMBackend
-from rl2f_core.backends.vllm.backend import engine_arguments
 from rl2f_core.backends.vllm.protocol import (
     EngineOutput,
     finite_logprobs,
@@ -66,24 +67,27 @@ def test_the_maximum_rank_is_the_smallest_that_vllm_accepts() -> None:
 
 
 # -- the engine's arguments ----------------------------------------------------------------------------------------
+def engine_arguments(device: str, *targets: str, rank: int = 0, **config: Any) -> dict[str, Any]:
+    backend = VLLMBackend.__new__(VLLMBackend)  # without a model
+    backend.config, backend.max_model_len, backend.folder = VLLMBackend.Config(**config), 512, Path("m")
+    backend.device, backend.dtype = torch.device(device), torch.bfloat16
+    return backend._engine_arguments(rank, targets)
+
+
 def test_the_engine_is_started_as_the_configuration_says() -> None:
-    held = engine_arguments(VLLMBackend.Config(kv_cache_gib=0.5), "m", "float32", "cpu", 512, 0)
-    assert (held["kv_cache_memory_bytes"], held["enforce_eager"], held["max_model_len"]) == (2**29, True, 512)
+    held = engine_arguments("cpu", kv_cache_gib=0.5)
+    assert (held["model"], held["dtype"], held["max_model_len"]) == ("m", "bfloat16", 512)
+    assert (held["kv_cache_memory_bytes"], held["enforce_eager"]) == (2**29, True)
     assert held["enable_prefix_caching"] and held["logprobs_mode"] == "processed_logprobs"
     assert not {"enable_lora", "gpu_memory_utilization", "enable_sleep_mode"} & set(held)
     assert held["trust_remote_code"] is False and held["load_format"] == "safetensors"
+    assert engine_arguments("cpu")["kv_cache_memory_bytes"] == 2 * 2**30
     held = engine_arguments(
-        VLLMBackend.Config(gpu_memory_utilization=0.3, enable_sleep_mode=True, max_loras=6),
-        "m",
-        "bfloat16",
-        "cuda",
-        512,
-        16,
-        ["q_proj"],
+        "cuda", "v_proj", "q_proj", rank=16, gpu_memory_utilization=0.3, enable_sleep_mode=True, max_loras=6
     )
     assert (held["gpu_memory_utilization"], held["enable_sleep_mode"], held["enforce_eager"]) == (0.3, True, False)
     assert (held["max_lora_rank"], held["max_loras"], held["max_cpu_loras"]) == (16, 6, 12)
-    assert held["lora_target_modules"] == ["q_proj"] and "kv_cache_memory_bytes" not in held
+    assert held["lora_target_modules"] == ["q_proj", "v_proj"] and "kv_cache_memory_bytes" not in held
 
 
 def test_a_cpu_has_no_memory_to_give_back(tiny: Path) -> None:
