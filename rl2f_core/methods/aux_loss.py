@@ -1,4 +1,8 @@
-"""Auxiliary loss terms: their weight by step, and cross-entropy beside a policy gradient."""
+"""Auxiliary loss terms: their weight by step, and cross-entropy beside a policy gradient.
+
+Critique imitation is cross-entropy on the teacher's hints under the prompt of self-critique. Its prompt is that of the
+teacher `self_critique` at test time, and contains no answer, no solution and no verdict.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,19 @@ from typing import Literal, Protocol, cast
 
 from pydantic import Field
 
-from rl2f_core.config.run import CheckedMethodConfig
+from rl2f_core.chat.tokenizer import encode_chat
+from rl2f_core.config.fields import BASIC_FIELD, PROMPT_REF
+from rl2f_core.config.run import CheckedMethodConfig, RunConfig
+from rl2f_core.config.stage import ResolvedStage
+from rl2f_core.errors import FieldValueError
+from rl2f_core.methods.base import StepContext
 from rl2f_core.methods.loss_spec import LossConfig
-from rl2f_core.methods.rl2f import GradientConfigT, PolicyGradient
+from rl2f_core.methods.policy_gradient import GradientConfigT, PolicyGradient
+from rl2f_core.methods.samples import sft_sample
+from rl2f_core.teachers import prompt_templates
+from rl2f_core.teachers.base import FeedbackRequest
+from rl2f_core.teachers.self_critique import TEMPLATE, SelfCritiqueTeacher, critique
+from rl2f_core.types import Group, Hint, TrainingSample
 
 Ramp = Literal["constant", "linear"]
 
@@ -66,3 +80,69 @@ class AuxCrossEntropy(PolicyGradient[GradientConfigT]):
 
     def loss_options(self) -> LossConfig:
         return dataclasses.replace(super().loss_options(), ce_coef=self.ce_coef)
+
+
+class CritiqueConfig(AuxLossConfig):
+    """Weight and prompt of critique imitation."""
+
+    ce_coef: float = Field(0.1, ge=0, json_schema_extra=BASIC_FIELD)
+    """λ: weight of the cross-entropy on critiques."""
+    critique_prompt: str | None = Field(None, json_schema_extra=PROMPT_REF)
+    """Prompt template of the critiques: a shipped name, or the path of a `.txt` file; None is that of self-critique.
+    A `self_critique` teacher evaluated later needs the same."""
+
+    def check_stage(self, stage: ResolvedStage, run: RunConfig) -> None:
+        """Also refuse another template than that of the run's `self_critique` teacher."""
+        super().check_stage(stage, run)
+        teacher = run.teacher
+        same = self.critique_prompt or TEMPLATE
+        if isinstance(teacher, SelfCritiqueTeacher.Config) and (teacher.prompt or TEMPLATE) != same:
+            raise FieldValueError(
+                f"stage {stage.name!r}: critiques are learned under the prompt {self.critique_prompt or TEMPLATE!r}, "
+                f"but teacher.prompt is {teacher.prompt or TEMPLATE!r}; set critique_prompt to the same",
+                *("teacher", "prompt"),
+            )
+
+
+def is_trainable_hint(hint: Hint | None) -> bool:
+    """Return whether a hint is an unflagged critique of this attempt by the teacher.
+
+    Fallback hints are no critiques, and flagged hints (also redacted or resampled ones) would teach to guess answers.
+    """
+    return (
+        hint is not None
+        and bool(hint.text.strip())
+        and hint.error is None
+        and not (hint.leak is not None and hint.leak.leaked)
+        and hint.source_task is None
+    )
+
+
+class CritiqueImitation(AuxCrossEntropy[GradientConfigT]):
+    """Policy gradient over dialogues with auxiliary cross-entropy on the teacher's hints."""
+
+    def extra_samples(self, group: Group) -> list[TrainingSample]:
+        template = cast(CritiqueConfig, self.config).critique_prompt
+        critiques = critique_samples(group, self.context, template) if self.ce_coef else []
+        return [*super().extra_samples(group), *critiques]
+
+
+def critique_samples(group: Group, context: StepContext, template: str | None) -> list[TrainingSample]:
+    """Return a sample per trainable hint of a group: the self-critique prompt, then the hint with ce weight 1.
+
+    Samples longer than the model's context are left out.
+    """
+    prompt = prompt_templates.load(template or TEMPLATE)
+    tokenizer, samples = context.renderer.tokenizer, []
+    for rollout in group.trainable:
+        turns = rollout.dialogue.turns
+        for k, turn in enumerate(turns):
+            if turn.hint is None or not is_trainable_hint(turn.hint):
+                continue
+            before = (*turns[:k], turn.model_copy(update={"hint": None}))
+            request = FeedbackRequest(group.task, before, rollout.dialogue.seed)
+            prompt_ids = encode_chat(tokenizer, critique(context.environment, request, prompt))
+            target_ids = (*tokenizer.encode(context.renderer.escape(turn.hint.text)), tokenizer.eos_token_id)
+            if len(prompt_ids) + len(target_ids) <= context.max_model_len:
+                samples.append(sft_sample(prompt_ids, target_ids, rollout.dialogue.id))
+    return samples

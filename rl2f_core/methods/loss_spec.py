@@ -24,7 +24,7 @@ class ValueConfig:
 
 @dataclass(frozen=True)
 class AdvantageConfig:
-    """Advantages of samples with token rewards (`methods.batch_advantages`)."""
+    """Advantages of samples with token rewards (`methods.advantages`)."""
 
     gae_lambda: float = 1.0
     """λ of GAE; must be 1 without a critic."""

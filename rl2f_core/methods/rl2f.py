@@ -2,107 +2,64 @@
 
 One sample per dialogue, or per turn with reprompting; the teacher's messages are context only. The paper prints no
 settings. The defaults are those of the companion paper (arXiv 2602.16488): G 8, γ 0.7, no KL, 4 turns.
+
+`rlvr` is the single-turn control. `rl2f_self` (2602.16066 §4) adds λ·CE on each hint h_k under a prompt without the
+teacher's privileged data; the paper does not print λ. At test time the teacher `self_critique` uses the same prompt.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import Literal
 
 from pydantic import Field
 
 from rl2f_core.config.fields import BASIC_FIELD
-from rl2f_core.config.run import CheckedMethodConfig, RunConfig
-from rl2f_core.config.stage import ResolvedStage
-from rl2f_core.errors import FieldValueError
-from rl2f_core.methods.advantages import dialogue_advantages, has_gradient, turn_advantages
-from rl2f_core.methods.base import Method
-from rl2f_core.methods.loss_spec import LossConfig
-from rl2f_core.methods.samples import policy_samples
+from rl2f_core.methods.aux_loss import CritiqueConfig, CritiqueImitation
+from rl2f_core.methods.policy_gradient import PolicyGradient, PolicyGradientConfig, RevisionGradientConfig
 from rl2f_core.registry import register
-from rl2f_core.types import Group, TrainingSample
 
 
-class PolicyGradientConfig(CheckedMethodConfig):
-    """Settings of policy gradients with a group baseline."""
+@register("method")
+class RLVR(PolicyGradient["RLVR.Config"]):
+    """One turn without teacher; otherwise as `rl2f`."""
 
-    if TYPE_CHECKING:  # declared by each method
-        advantage_level: str
-        gamma: float
-    scale_rewards: bool = False
-    """Divide advantages by the group's standard deviation (GRPO) or not (Dr. GRPO)."""
-    baseline: Literal["mean", "leave_one_out"] = "mean"
-    """The group's mean, or the mean of the others (RLOO)."""
-    epsilon: float = Field(0.2, gt=0, lt=1)
-    """ε_low: the ratio is clipped below 1 − ε_low."""
-    epsilon_high: float = Field(0.2, gt=0)
-    """ε_high: the ratio is clipped above 1 + ε_high."""
-    kl_coef: float = Field(0.0, ge=0)
-    """β of the KL to the reference."""
+    class Config(PolicyGradientConfig):
+        """Reinforcement on the first attempt only."""
 
-    def check_stage(self, stage: ResolvedStage, run: RunConfig) -> None:
-        """Refuse impossible combinations; raises `ValueError`."""
-        if stage.group_size < 2:
-            raise FieldValueError(
-                f"stage {stage.name!r}: group_size {stage.group_size} has no other dialogue to compare with; "
-                "group baselines need at least 2",
-                *run.loc_of(stage, "group_size"),
-            )
+        type: Literal["rlvr"] = "rlvr"
+        advantage_level: Literal["dialogue"] = "dialogue"
+        """A single turn has one return."""
+        gamma: float = Field(1.0, ge=1, le=1)
+        """A single turn has no discount."""
+
+    def max_turns(self, turns: int) -> int:
+        return 1
 
 
-class RevisionGradientConfig(PolicyGradientConfig):
-    """A policy gradient over attempts and their revisions."""
+class RL2FConfig(RevisionGradientConfig):
+    """Settings of the RL²F family."""
 
-    def check_stage(self, stage: ResolvedStage, run: RunConfig) -> None:
-        """Also refuse dialogues without a second turn."""
-        super().check_stage(stage, run)
-        if run.rollout.max_turns < 2:
-            raise FieldValueError(
-                f"stage {stage.name!r}: {stage.method.type} with rollout.max_turns {run.rollout.max_turns} has no hint "
-                "to learn from; allow at least 2 turns, or use method rlvr",
-                *("rollout", "max_turns"),
-            )
-
-
-GradientConfigT = TypeVar("GradientConfigT", bound=PolicyGradientConfig)
-
-
-class PolicyGradient(Method[GradientConfigT]):
-    """Policy gradient over dialogues with a group baseline."""
-
-    def advantages(self, group: Group) -> list[list[float]]:
-        compute = turn_advantages if self.config.advantage_level == "turn" else dialogue_advantages
-        rewards = [[turn.reward for turn in r.dialogue.turns] for r in group.trainable]
-        return compute(rewards, self.config.gamma, std=self.config.scale_rewards, baseline=self.config.baseline)
-
-    def samples(self, group: Group) -> list[TrainingSample]:
-        advantages, extra = self.advantages(group), self.extra_samples(group)
-        if not has_gradient(advantages) and not any(any(sample.rl_weights) for sample in extra):
-            return extra
-        kl = self.config.kl_coef > 0
-        samples = [s for r, a in zip(group.trainable, advantages, strict=True) for s in policy_samples(r, a, kl=kl)]
-        return [*samples, *extra]
-
-    def extra_samples(self, group: Group) -> list[TrainingSample]:
-        """Return additional samples; none by default.
-
-        If one has rl weight, the policy gradient's samples are always included, so that the weights are relative.
-        """
-        return []
-
-    def loss_options(self) -> LossConfig:
-        config = self.config
-        return LossConfig(epsilon=config.epsilon, epsilon_high=config.epsilon_high, kl_coef=config.kl_coef)
+    advantage_level: Literal["turn", "dialogue"] = "turn"
+    """turn: return-to-go against the members that reached the turn; dialogue: one return for all turns."""
+    gamma: float = Field(0.7, ge=0, le=1, json_schema_extra=BASIC_FIELD)
+    """Discount per turn."""
 
 
 @register("method")
 class RL2F(PolicyGradient["RL2F.Config"]):
     """Policy gradient over whole dialogues."""
 
-    class Config(RevisionGradientConfig):
+    class Config(RL2FConfig):
         """Reinforcement on every student turn."""
 
         type: Literal["rl2f"] = "rl2f"
-        advantage_level: Literal["turn", "dialogue"] = "turn"
-        """turn: return-to-go against the members that reached the turn; dialogue: one return for all turns."""
-        gamma: float = Field(0.7, ge=0, le=1, json_schema_extra=BASIC_FIELD)
-        """Discount per turn."""
+
+
+@register("method")
+class RL2FSelf(CritiqueImitation["RL2FSelf.Config"]):
+    """RL²F, and imitation of the teacher."""
+
+    class Config(CritiqueConfig, RL2FConfig):
+        """Reinforcement on every student turn, and imitation of the hints."""
+
+        type: Literal["rl2f_self"] = "rl2f_self"

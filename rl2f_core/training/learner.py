@@ -20,7 +20,7 @@ from torch import nn
 from rl2f_core.config.stage import ResolvedStage, StageConfig
 from rl2f_core.distributed.process_group import current_group
 from rl2f_core.errors import RunError
-from rl2f_core.methods.batch_advantages import compute_batch_advantages
+from rl2f_core.methods.advantages import compute_batch_advantages
 from rl2f_core.training.data_parallel import local_micro_batches
 from rl2f_core.training.fsdp import full_tensor
 from rl2f_core.training.gradient_checkpointing import Choice
@@ -187,7 +187,7 @@ class Learner(TrainableAdapter):
     def compute_advantages(
         self, samples: Sequence[TrainingSample], options: LossConfig, stage: StageConfig, temperature: float
     ) -> tuple[list[TrainingSample], dict[str, float]]:
-        """Return the samples with the advantages that only the whole step determines (`methods.batch_advantages`).
+        """Return the samples with the advantages that only the whole step determines (`methods.advantages`).
 
         Also returns metrics. All iterations share the value estimates and the reference of this call.
         """

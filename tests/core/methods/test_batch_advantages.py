@@ -16,12 +16,17 @@ import torch
 
 from rl2f_core.config.run import RunConfig
 from rl2f_core.errors import ConfigError
-from rl2f_core.methods.advantages import explained_variance, gae, kl_estimate, returns_to_go, whiten
-from rl2f_core.methods.batch_advantages import compute_batch_advantages
+from rl2f_core.methods.advantages import (
+    compute_batch_advantages,
+    explained_variance,
+    gae,
+    kl_estimate,
+    returns_to_go,
+    whiten,
+)
 from rl2f_core.methods.loss_spec import AdvantageConfig, ValueConfig
-from rl2f_core.methods.ppo import PPO
-from rl2f_core.methods.reinforce_pp import ReinforcePP
 from rl2f_core.methods.samples import mean_advantage_per_turn, token_reward_sample
+from rl2f_core.methods.token_rewards import PPO, ReinforcePP
 from rl2f_core.training.losses import LossConfig, loss
 from rl2f_core.training.micro_batch import loss_normalizers, micro_batches
 from rl2f_core.training.value_head import value_loss, value_losses

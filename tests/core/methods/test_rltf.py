@@ -26,10 +26,9 @@ from rl2f_core.config.model import LoraConfig
 from rl2f_core.config.run import RunConfig
 from rl2f_core.config.stage import StageConfig
 from rl2f_core.errors import ConfigError, RunError
-from rl2f_core.methods.aux_loss import coefficient
+from rl2f_core.methods.aux_loss import coefficient, is_trainable_hint
 from rl2f_core.methods.base import StepContext
-from rl2f_core.methods.critique_imitation import is_trainable_hint
-from rl2f_core.methods.rltf_sd import revision_advantages
+from rl2f_core.methods.rltf import revision_advantages
 from rl2f_core.rollout.build import build_engine, build_teacher
 from rl2f_core.teachers.base import FeedbackRequest
 from rl2f_core.teachers.self_critique import SelfCritiqueTeacher

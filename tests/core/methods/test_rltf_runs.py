@@ -14,7 +14,7 @@ from rl2f_core.config.loading import load_config
 from rl2f_core.config.run import RunConfig
 from rl2f_core.methods.aux_loss import AuxLossConfig
 from rl2f_core.methods.loss_spec import LossConfig
-from rl2f_core.methods.rltf_grpo import RLTFGRPO, RepromptGradientConfig
+from rl2f_core.methods.rltf import RLTFGRPO, RepromptGradientConfig
 from rl2f_core.methods.samples import sft_sample
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, JsonlSink, MetricEvent, read_events

@@ -23,8 +23,7 @@ from rl2f_core.backends.hf.backend import HFBackend
 from rl2f_core.config.model import LoraConfig, ModelConfig
 from rl2f_core.config.run import RunConfig
 from rl2f_core.config.stage import StageConfig
-from rl2f_core.methods.rl2f import RL2F
-from rl2f_core.methods.rlvr import RLVR
+from rl2f_core.methods.rl2f import RL2F, RLVR
 from rl2f_core.methods.samples import policy_samples, sft_samples
 from rl2f_core.methods.sft import SFT
 from rl2f_core.modeling.loading import load_base_model

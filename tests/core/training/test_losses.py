@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from rl2f_core.config.model import LoraConfig
-from rl2f_core.methods.rl2f import RL2F
-from rl2f_core.methods.rlvr import RLVR
+from rl2f_core.methods.rl2f import RL2F, RLVR
 from rl2f_core.training.learner import Learner
 from rl2f_core.training.losses import LossConfig, LossNormalizers, TokenBatch, clipped_surrogate, k3, loss
 from rl2f_core.training.micro_batch import loss_normalizers, micro_batches

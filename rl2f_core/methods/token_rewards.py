@@ -1,12 +1,19 @@
-"""REINFORCE++: token returns, whitened over the whole batch (arXiv 2501.03262; Logic-RL, arXiv 2502.14768).
+"""Policy gradients over token rewards, whose advantages need the whole batch.
 
-A turn's reward is at its last token, minus an optional KL penalty per token. Advantages are the returns-to-go of all
+A turn's reward is at its last token, minus an optional KL penalty per token.
+
+`reinforce_pp` (REINFORCE++, arXiv 2501.03262; Logic-RL, arXiv 2502.14768): advantages are the returns-to-go of all
 tokens of a step, whitened. There is no value head and by default no group baseline, so groups of equal returns have a
 learning signal too.
+
+`ppo` (arXiv 1707.06347, 1506.02438): GAE over the tokens of a dialogue. The value head takes the policy's last hidden
+state before each token. It starts at zero, so the first advantages are plain returns. The stage sets `minibatches` and
+`num_iterations`.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Literal, TypeVar
 
@@ -95,6 +102,10 @@ class TokenReward(Method[TokenRewardConfigT]):
         return LossConfig(config.epsilon, config.epsilon_high, kl_coef=in_loss, advantage=self.advantage_config())
 
 
+def _returns(group: Group, gamma: float) -> list[list[float]]:
+    return [returns_to_go([turn.reward for turn in r.dialogue.turns], gamma) for r in group.trainable]
+
+
 @register("method")
 class ReinforcePP(TokenReward["ReinforcePP.Config"]):
     """Whitened token returns."""
@@ -128,5 +139,28 @@ class ReinforcePP(TokenReward["ReinforcePP.Config"]):
         return [means[: len(r)] for r in returns]
 
 
-def _returns(group: Group, gamma: float) -> list[list[float]]:
-    return [returns_to_go([turn.reward for turn in r.dialogue.turns], gamma) for r in group.trainable]
+@register("method")
+class PPO(TokenReward["PPO.Config"]):
+    """Clipped policy gradient with a value head."""
+
+    class Config(TokenRewardConfig):
+        """Generalized advantage estimates per token, with a value head."""
+
+        type: Literal["ppo"] = "ppo"
+        gae_lambda: float = Field(0.95, ge=0, le=1, json_schema_extra=BASIC_FIELD)
+        """λ of GAE: 0 uses one reward and the next value, 1 all rewards."""
+        value_coef: float = Field(0.5, gt=0)
+        """Weight of the value loss."""
+        value_clip: float | None = Field(0.2, gt=0)
+        """Clip range of a value around its estimate before the update; None does not clip."""
+        value_learning_rate: float | None = Field(None, gt=0)
+        """Peak learning rate of the value head; None is the stage's. The stage's schedule applies."""
+        value_trains_adapter: bool = True
+        """Whether the value loss also trains the adapter, not only the head."""
+
+    def loss_options(self) -> LossConfig:
+        config = self.config
+        critic = ValueConfig(
+            config.value_coef, config.value_clip, config.value_learning_rate, config.value_trains_adapter
+        )
+        return dataclasses.replace(super().loss_options(), advantage=self.advantage_config(config.gae_lambda, critic))

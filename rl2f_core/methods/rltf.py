@@ -1,0 +1,143 @@
+"""RLTF: reinforcement on y_0 under x_0 and on y_1 under the reprompt x_1 (arXiv 2602.02482).
+
+Every method of the family adds samples to those of `rltf_grpo` (`extra_samples`). Settings are the paper's: γ 0.1,
+return-to-go against the members that reached the turn, no division by the standard deviation.
+
+`rltf_sd`, self-distillation (Alg. 1), learns revisions as answers to the bare problem: a sample x_0 → y_k for every
+later attempt, with A = r_k − mean of r_0 over the whole group. This first-turn baseline leaves a signal if nearly all
+revisions are correct, unlike their own mean. All options combine; the released code loses the first-turn baseline, and
+the mask and coefficient in its ppo and cispo variants.
+
+`rltf_fm`, feedback modeling, also learns to write the hints it received, under the prompt of self-critique at test
+time. The released code cuts the critique out of decoded tokens and trains it under another prompt than at test time.
+
+`sft_correct` is the supervised alternative to RLTF-SD: cross-entropy on every correct later attempt, x_0 → y_k.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeVar
+
+from pydantic import Field
+
+from rl2f_core.config.fields import BASIC_FIELD
+from rl2f_core.methods.advantages import turn_advantages
+from rl2f_core.methods.aux_loss import AuxCrossEntropy, AuxLossConfig, CritiqueConfig, CritiqueImitation
+from rl2f_core.methods.policy_gradient import PolicyGradient, RevisionGradientConfig
+from rl2f_core.methods.samples import revision_distillation_sample, revision_sft_sample
+from rl2f_core.registry import register
+from rl2f_core.types import Group, PolicyLoss, TrainingSample
+
+Baseline = Literal["first", "second", "none"]
+MIN_ADVANTAGE = 1e-9
+"""Smaller absolute advantages are rounding errors."""
+
+
+def revision_advantages(rewards: list[list[float]], baseline: Baseline) -> list[list[float]]:
+    """Return the advantages of the later attempts k ≥ 1 of each dialogue.
+
+    Args:
+        rewards: One number per turn, for each dialogue of a group.
+        baseline: `first` subtracts the mean of r_0 over all dialogues; `second` the mean of r_k over those that reached
+            turn k (0 if only one did); `none` nothing.
+    """
+    if baseline == "second":
+        return [turns[1:] for turns in turn_advantages(rewards, gamma=0.0)]
+    mean = sum(turns[0] for turns in rewards) / len(rewards) if rewards and baseline == "first" else 0.0
+    return [[r - mean for r in turns[1:]] for turns in rewards]
+
+
+class RepromptGradientConfig(RevisionGradientConfig):
+    """Settings of the RLTF family."""
+
+    advantage_level: Literal["turn"] = "turn"
+    """Return-to-go against the members that reached the turn."""
+    gamma: float = Field(0.1, ge=0, le=1, json_schema_extra=BASIC_FIELD)
+    """Discount per turn."""
+
+
+RepromptConfigT = TypeVar("RepromptConfigT", bound=RepromptGradientConfig)
+
+
+class RepromptPolicyGradient(PolicyGradient[RepromptConfigT]):
+    """Policy gradient with reprompting, one sample per turn."""
+
+    prompt_modes = ("reprompt",)
+
+
+@register("method")
+class RLTFGRPO(RepromptPolicyGradient["RLTFGRPO.Config"]):
+    """Multi-turn GRPO with reprompting."""
+
+    class Config(RepromptGradientConfig):
+        """Reinforcement on first attempts and on revisions under a new prompt."""
+
+        type: Literal["rltf_grpo"] = "rltf_grpo"
+
+
+@register("method")
+class RLTFSD(RepromptPolicyGradient["RLTFSD.Config"]):
+    """Self-distillation of revisions into first attempts."""
+
+    uniform_weights = False
+
+    class Config(RepromptGradientConfig, AuxLossConfig):
+        """Reinforcement on both turns, and on the revision as an answer to the bare problem."""
+
+        type: Literal["rltf_sd"] = "rltf_sd"
+        sd_baseline: Baseline = Field("first", json_schema_extra=BASIC_FIELD)
+        """Baseline of a revision's reward: the mean of the group's first attempts, of its revisions, or none."""
+        policy_loss: PolicyLoss = "awr"
+        """Policy loss of its tokens, which were sampled under another prompt. awr: initial ratio 1;
+        importance_sampling: unclipped ratio; ppo: clipped ratio; cispo: clipped ratio as a constant factor."""
+        rl_coef: float = Field(0.1, ge=0, json_schema_extra=BASIC_FIELD)
+        """Weight of these tokens; those of the policy gradient have 1."""
+        min_logprob: float | None = Field(-5.0, le=0)
+        """Lowest logprob of a token under the bare problem, in nats; others are masked. None masks none."""
+
+    def extra_samples(self, group: Group) -> list[TrainingSample]:
+        config, context = self.config, self.context
+        weight = config.weight(config.rl_coef, context.step, context.steps)
+        rewards = [[turn.reward for turn in r.dialogue.turns] for r in group.trainable]
+        return [
+            revision_distillation_sample(
+                rollout, k, advantage, weight=weight, policy_loss=config.policy_loss, min_logprob=config.min_logprob
+            )
+            for rollout, advantages in zip(
+                group.trainable, revision_advantages(rewards, config.sd_baseline), strict=True
+            )
+            for k, advantage in enumerate(advantages, start=1)
+            if weight and abs(advantage) > MIN_ADVANTAGE
+        ]
+
+
+@register("method")
+class RLTFFM(CritiqueImitation["RLTFFM.Config"], RepromptPolicyGradient["RLTFFM.Config"]):
+    """Feedback modeling."""
+
+    class Config(CritiqueConfig, RepromptGradientConfig):
+        """Reinforcement on both turns, and imitation of the critiques."""
+
+        type: Literal["rltf_fm"] = "rltf_fm"
+
+
+@register("method")
+class SFTCorrect(AuxCrossEntropy["SFTCorrect.Config"], RepromptPolicyGradient["SFTCorrect.Config"]):
+    """Reinforcement on both turns, and imitation of correct revisions."""
+
+    class Config(RepromptGradientConfig, AuxLossConfig):
+        """Reinforcement on both turns, and imitation of correct revisions."""
+
+        type: Literal["sft_correct"] = "sft_correct"
+        ce_coef: float = Field(0.1, ge=0, json_schema_extra=BASIC_FIELD)
+        """λ: weight of the cross-entropy on correct revisions."""
+
+    def extra_samples(self, group: Group) -> list[TrainingSample]:
+        if not self.ce_coef:
+            return []
+        return [
+            revision_sft_sample(rollout, turn.index)
+            for rollout in group.trainable
+            for turn in rollout.dialogue.turns[1:]
+            if turn.verdict.correct
+        ]
