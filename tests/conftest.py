@@ -19,11 +19,9 @@ BROWSER = TESTS / "browser"
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Run each file in one process, which shares its fixtures; browser tests in two, each with a browser and server."""
+    """Run each file in one process, which shares its fixtures; all browser tests in one, with one browser and server."""
     group = str(item.path.relative_to(TESTS)) if item.path.is_relative_to(TESTS) else item.path.name
-    if BROWSER in item.path.parents:
-        group = "pages a-f" if item.path.name < "test_g" else "pages g-z"
-    item.add_marker(pytest.mark.xdist_group(group))
+    item.add_marker(pytest.mark.xdist_group("browser" if BROWSER in item.path.parents else group))
 
 
 @pytest.hookimpl(trylast=True)
