@@ -44,3 +44,9 @@ class ResourcesConfig(BaseConfig):
     """GPUs per process; None is 1 if `model.device` is cuda, or auto in a cluster with GPUs."""
     rollout_workers: int = Field(0, ge=0, le=512)
     """Number of Ray actors with a copy of the model that generate rollouts; 0 generates in the training process."""
+
+    def bundle(self, device: str, *, has_gpus: bool) -> dict[str, float]:
+        """Return Ray's resources of one process; `device` is `model.device`, `has_gpus` the cluster's."""
+        default = 1.0 if device == "cuda" or (device == "auto" and has_gpus) else 0.0
+        gpus = default if self.num_gpus is None else self.num_gpus
+        return {"CPU": float(self.num_cpus), **({"GPU": float(gpus)} if gpus else {})}

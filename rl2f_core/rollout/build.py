@@ -15,7 +15,6 @@ from rl2f_core.distributed.process_group import current_group
 from rl2f_core.environments.base import NO_VERDICT_HINT, Environment
 from rl2f_core.file_io import write_atomically
 from rl2f_core.leaks.guard import LeakGuard
-from rl2f_core.rollout.data_parallel import DataParallelEngine
 from rl2f_core.rollout.engine import RolloutEngine
 from rl2f_core.rollout.ray_workers import RayBackend, RayRolloutEngine, with_ray_workers
 from rl2f_core.run.directory import RunDir
@@ -69,7 +68,7 @@ def build_engine(
     environment = build_environment(config.environment)
     models = models or ModelPool(backend, config.backend)
     teacher = teacher or config.teacher
-    engine = _engine_class(backend)(
+    engine = (RayRolloutEngine if isinstance(backend, RayBackend) else RolloutEngine)(
         environment=environment,
         teacher=registry.get("teacher", teacher.type)(teacher, environment, models),
         guard=LeakGuard.from_config(config.leak_detection, environment, models),
@@ -80,13 +79,6 @@ def build_engine(
     )
     _ = engine.prompts  # raise for an invalid reprompt template now, not at the first hint
     return engine
-
-
-def _engine_class(backend: Backend) -> type[RolloutEngine]:
-    """Return the engine for rollout workers, several processes, or one process."""
-    if isinstance(backend, RayBackend):
-        return RayRolloutEngine
-    return RolloutEngine if current_group().world_size == 1 else DataParallelEngine
 
 
 def build_teacher(config: Any, engine: RolloutEngine) -> Teacher:

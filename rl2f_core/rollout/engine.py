@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from rl2f_core.backends.base import Backend, SamplingParams
 from rl2f_core.chat.renderer import ChatRenderer
 from rl2f_core.config.rollout import RewardConfig, RolloutConfig
+from rl2f_core.distributed.process_group import current_group
 from rl2f_core.environments.base import Environment
 from rl2f_core.leaks.guard import LeakGuard, ScreenedHint
 from rl2f_core.rollout.loop import RolloutLoop
@@ -57,20 +58,27 @@ class RolloutEngine:
     ) -> list[Rollout]:
         """Run all requests, at most `config.max_concurrent` at a time; return the rollouts in order.
 
+        Each process of a distributed run works on a contiguous shard, so that the dialogues of a group, which share
+        their prompt, mostly run in one process.
+
         Args:
-            requests: Dialogues to run. A rollout depends only on its own request.
+            requests: Dialogues to run, the same in all processes. A rollout depends only on its own request.
             adapter: Backend's name of the student's adapter, for requests without a student; None is the base.
             policy: Name of that checkpoint in the dialogues.
             max_turns: Maximum number of turns; None is the configuration's.
             temperature: Sampling temperature; None is the configuration's.
-            on_progress: Called with (finished dialogues, all dialogues) after verdicts or hints.
+            on_progress: Called with (finished dialogues, all dialogues) of this process after verdicts or hints.
         """
         sampling = SamplingParams(self.config.max_new_tokens, temperature or self.config.temperature, self.config.top_p)
         turns = max_turns or self.config.max_turns
         student = StudentPolicy(adapter, policy)
-        dialogues = RolloutLoop(self, requests, sampling, student=student, turns=turns, on_progress=on_progress).run()
-        self.backend.reset_prefix_cache()
-        return [dialogue.rollout(dialogue.student.policy) for dialogue in dialogues]
+
+        def run_shard(shard: Sequence[RolloutRequest]) -> list[Rollout]:
+            dialogues = RolloutLoop(self, shard, sampling, student=student, turns=turns, on_progress=on_progress).run()
+            self.backend.reset_prefix_cache()
+            return [dialogue.rollout(dialogue.student.policy) for dialogue in dialogues]
+
+        return current_group().map_sharded(requests, run_shard)
 
     @property
     def runs_async(self) -> bool:

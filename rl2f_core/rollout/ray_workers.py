@@ -24,8 +24,10 @@ from typing import Any, cast
 
 from rl2f_core import registry
 from rl2f_core.backends.base import Backend
+from rl2f_core.config.fields import BaseConfig
 from rl2f_core.config.loading import parse_config
 from rl2f_core.config.model import ResourcesConfig
+from rl2f_core.config.rollout import RewardConfig, RolloutConfig
 from rl2f_core.config.run import BaseRun
 from rl2f_core.errors import RunError
 from rl2f_core.paths import ROOT
@@ -60,12 +62,12 @@ def shard_requests(requests: Sequence[RolloutRequest], count: int) -> list[range
 
 @dataclasses.dataclass(frozen=True)
 class EngineSpec:
-    """An engine as plain data, from which a worker builds its own."""
+    """The configuration of an engine, from which a worker builds its own."""
 
-    environment: JsonObject
-    teacher: JsonObject
-    rollout: JsonObject
-    reward: JsonObject
+    environment: BaseConfig
+    teacher: BaseConfig
+    rollout: RolloutConfig
+    reward: RewardConfig
     stop_on_correct: bool
 
     @classmethod
@@ -78,13 +80,7 @@ class EngineSpec:
                 value=teacher.name,
                 fix="Set resources.rollout_workers to 0.",
             )
-        return cls(
-            environment=engine.environment.config.model_dump(mode="json"),
-            teacher=teacher.config.model_dump(mode="json"),
-            rollout=engine.config.model_dump(mode="json"),
-            reward=engine.reward.model_dump(mode="json"),
-            stop_on_correct=engine.stop_on_correct,
-        )
+        return cls(engine.environment.config, teacher.config, engine.config, engine.reward, engine.stop_on_correct)
 
 
 class RolloutWorker:
@@ -92,7 +88,7 @@ class RolloutWorker:
 
     Args:
         variables: Environment variables of the training process, set before any model is loaded.
-        config: Configuration of the run as plain data.
+        config: Configuration of the run as plain data, which needs no plugin to unpickle.
     """
 
     def __init__(self, variables: dict[str, str], config: JsonObject) -> None:
@@ -139,22 +135,12 @@ class RolloutWorker:
                 return engine
         from rl2f_core.rollout.build import build_engine
 
-        config = self.config.model_copy(
-            update={
-                "environment": _parse_component("environment", spec.environment),
-                "teacher": _parse_component("teacher", spec.teacher),
-                "rollout": type(self.config.rollout).model_validate(spec.rollout),
-                "reward": type(self.config.reward).model_validate(spec.reward),
-            }
-        )
+        fields = ("environment", "teacher", "rollout", "reward")
+        config = self.config.model_copy(update={field: getattr(spec, field) for field in fields})
         engine = build_engine(config, self.backend, models=self.models)
         engine = dataclasses.replace(engine, stop_on_correct=spec.stop_on_correct)
         self.engines.append((spec, engine))
         return engine
-
-
-def _parse_component(category: str, data: JsonObject) -> Any:
-    return registry.get(category, data["type"]).Config.model_validate(data)
 
 
 class RolloutWorkerGroup:
@@ -197,11 +183,7 @@ class RolloutWorkerGroup:
         import ray
         from ray.util import placement_group, remove_placement_group
 
-        gpus = config.resources.num_gpus
-        if gpus is None:
-            available = ray.cluster_resources().get("GPU", 0) > 0
-            gpus = 1.0 if config.model.device == "cuda" or (config.model.device == "auto" and available) else 0.0
-        bundle = {"CPU": config.resources.num_cpus, **({"GPU": gpus} if gpus else {})}
+        bundle = config.resources.bundle(config.model.device, has_gpus=ray.cluster_resources().get("GPU", 0) > 0)
         fits = any(
             all(node["Resources"].get(name, 0) >= amount for name, amount in bundle.items())
             for node in ray.nodes()

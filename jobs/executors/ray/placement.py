@@ -38,11 +38,7 @@ def resource_bundles(config: BaseRun, has_gpus: bool) -> list[Bundle]:
         has_gpus: The cluster has GPUs, so that `model.device: auto` requests one.
     """
     resources, model = config.resources, getattr(config, "model", None)
-    device = getattr(model, "device", "cpu")
-    gpus = resources.num_gpus
-    if gpus is None:
-        gpus = 1.0 if device == "cuda" or (device == "auto" and has_gpus) else 0.0
-    bundle = {"CPU": float(resources.num_cpus), **({"GPU": float(gpus)} if gpus else {})}
+    bundle = resources.bundle(getattr(model, "device", "cpu"), has_gpus=has_gpus)
     return [bundle] * (1 + resources.rollout_workers)
 
 

@@ -133,7 +133,7 @@ class RecordingWorkers:
         self.calls.append(name)
 
     def run(self, spec: EngineSpec, requests: Any, on_progress: Any = None, **options: Any) -> list[Any]:
-        self.calls.append((spec.teacher["type"], spec.stop_on_correct, len(requests), options["policy"]))
+        self.calls.append((getattr(spec.teacher, "type", ""), spec.stop_on_correct, len(requests), options["policy"]))
         if on_progress is not None:
             on_progress(len(requests), len(requests))
         return [(options["adapter"], request.id) for request in requests]
