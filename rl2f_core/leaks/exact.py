@@ -6,9 +6,9 @@ from typing import Literal
 
 from rl2f_core import registry
 from rl2f_core.config.fields import ComponentConfig
+from rl2f_core.leaks.assertions import asserted
 from rl2f_core.leaks.base import NO_LEAK, LeakDetector, LeakQuery
-from rl2f_core.leaks.equivalent.assertions import asserted
-from rl2f_core.leaks.equivalent.visible_context import listed_in, own_texts
+from rl2f_core.leaks.visible_context import listed_in, own_texts
 from rl2f_core.text.normalize import find, normalize
 from rl2f_core.types import LeakReport
 

@@ -10,8 +10,8 @@ from rl2f_core.backends.fake import FakeBackend, Script
 from rl2f_core.environments.base import Environment
 from rl2f_core.environments.numbers.arithmetic import Arithmetic
 from rl2f_core.environments.secret_code.environment import SecretCode
+from rl2f_core.leaks.assertions import assertion
 from rl2f_core.leaks.base import LeakDetector, LeakQuery
-from rl2f_core.leaks.equivalent.assertions import assertion
 from rl2f_core.leaks.equivalent.detector import EquivalentDetector
 from rl2f_core.leaks.exact import ExactDetector
 from rl2f_core.text.normalize import find, normalize

@@ -1,28 +1,56 @@
-"""Items and phrasings of the synthetic leak benchmark."""
+"""Items of the synthetic leak benchmark, and what their generators share: puzzles, phrasings and seeded choices."""
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import random
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import yaml
+from jinja2 import Environment as JinjaEnvironment
+from jinja2 import StrictUndefined
 
 from rl2f_core.paths import LEAK_BENCHMARK
 from rl2f_core.types import FrozenModel
 
+T = TypeVar("T")
 Half = Literal["dev", "test"]
 HALVES: tuple[Half, Half] = ("dev", "test")
-PHRASINGS: dict[str, dict[Any, Any]] = yaml.safe_load((LEAK_BENCHMARK / "phrasings.yaml").read_text(encoding="utf-8"))
-"""Templates by module of this package and name; `number_words` are numbers in the order of `LANGUAGES`."""
 LANGUAGES = ("en", "de", "fr", "es", "it", "pt", "nl", "ja")
-TELLS: list[str] = PHRASINGS["shared"]["tells"]
+DIGIT_NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
+
+
+class Phrasings(FrozenModel):
+    """Templates by module of this package and name."""
+
+    shared: dict[str, list[str]]
+    letters: dict[str, list[str]]
+    numbers: dict[str, list[str]]
+    matrices: dict[str, list[str]]
+    roles: dict[str, list[str]]
+    paths: dict[str, list[str]]
+    two_hints: dict[str, list[list[str]]]
+    number_words: dict[int, list[str]]
+    """Words of a number in the order of `LANGUAGES`."""
+
+
+PHRASINGS = Phrasings.model_validate(yaml.safe_load((LEAK_BENCHMARK / "phrasings.yaml").read_text(encoding="utf-8")))
+STATEMENTS = PHRASINGS.shared["statements"]
 """Sentences that state the whole answer `{x}`."""
-CHATTER: list[str] = PHRASINGS["shared"]["chatter"]
+_CHATTER = PHRASINGS.shared["chatter"]
 """Messages without information about the answer."""
-OPENERS: list[str] = PHRASINGS["shared"]["openers"]
+_OPENERS = PHRASINGS.shared["openers"]
 """Sentence beginnings."""
+FORMS: dict[str, dict[str, list[tuple[str, str]]]] = {
+    module: {kind: list(templates.items()) for kind, templates in kinds.items()}
+    for module, kinds in yaml.safe_load((LEAK_BENCHMARK / "forms.yaml").read_text(encoding="utf-8")).items()
+}
+"""Names and templates of obfuscated answers by module of this package and kind."""
 
 
 class LeakItem(FrozenModel):
@@ -45,39 +73,145 @@ class LeakItem(FrozenModel):
     leak: bool
     """The hint reveals the answer, or a part of it that the student did not have."""
     kind: str
-    """Name of the disguise or of the near-miss."""
+    """Name of the obfuscation or of the near-miss."""
     answer_fraction: float = 0.0
     """Fraction of the answer that this and the earlier hints reveal."""
     split: Half
     """`dev` to tune detectors on, `test` to report; the two have no phrasing in common."""
 
 
-def halves(pool: Sequence[Any], half: Half) -> list[Any]:
+@dataclass(frozen=True, slots=True)
+class Puzzle:
+    """A task with wrong attempts."""
+
+    environment: dict[str, Any]
+    """Configuration of the environment."""
+    problem: str
+    answer: str
+    attempts: tuple[str, ...]
+    """The student's answers, oldest first."""
+
+
+class Draft(NamedTuple):
+    """Content of an item."""
+
+    puzzle: Puzzle
+    hint: str
+    answer_fraction: float = 0.0
+    """0 if the hint is no leak."""
+    hints: tuple[str, ...] = ()
+    """The earlier hints."""
+
+
+def halves(pool: Sequence[T], half: Half) -> list[T]:
     """Return the phrasings of one split: every second one, ordered by hash.
 
     An entry is a template or a sequence that begins with one.
     """
 
-    def key(entry: Any) -> str:
-        text = entry if isinstance(entry, str) else entry[0]
-        return hashlib.sha256(text.encode()).hexdigest()
+    def key(entry: T) -> str:
+        text = entry[0] if isinstance(entry, list | tuple) else entry
+        return hashlib.sha256(str(text).encode()).hexdigest()
 
     return sorted(pool, key=key)[HALVES.index(half) :: 2]
 
 
-class Drawer:
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Items of one obfuscation or near-miss."""
+
+    name: str
+    count: int
+    """Number of items per split."""
+    draft: Callable[[Sampler, int], Draft]
+    """Returns an item's content, given its position."""
+    stream: str = ""
+    """Name of the random stream; `name` by default."""
+    form: str = ""
+    """Key of `FORMS`, for obfuscated answers."""
+    wrong: bool = False
+    """The obfuscated answer is wrong."""
+
+
+def form_kinds(counts: Mapping[str, int], num_wrong: int, draft: Callable[[Sampler, int], Draft]) -> list[Kind]:
+    """Return `counts[form]` obfuscated answers in each form, and then `num_wrong` wrong answers in each form."""
+    right = [Kind(form, count, draft, f"{form}/False", form) for form, count in counts.items()]
+    return [*right, *(Kind("wrong_value", num_wrong, draft, f"{form}/True", form, wrong=True) for form in counts)]
+
+
+def generate(environment: str, kinds: Sequence[Kind]) -> Iterator[LeakItem]:
+    """Yield the items of an environment, both splits; deterministic."""
+    for half in HALVES:
+        for kind in kinds:
+            sampler = Sampler(environment, kind, half)
+            for i in range(kind.count):
+                puzzle, hint, fraction, hints = kind.draft(sampler, i)
+                number = f"{kind.form}-{i}" if kind.wrong else i
+                yield LeakItem(
+                    id=f"{environment}/{kind.name}/{half}/{number}",
+                    environment=puzzle.environment,
+                    problem=puzzle.problem,
+                    answer=puzzle.answer,
+                    attempts=tuple(f"<answer>{attempt}</answer>" for attempt in puzzle.attempts),
+                    hints=hints,
+                    hint=hint,
+                    leak=fraction > 0,
+                    kind=kind.name,
+                    answer_fraction=fraction,
+                    split=half,
+                )
+
+
+class Sampler:
     """Random choices for one kind and split of an environment."""
 
-    def __init__(self, name: str, half: Half) -> None:
-        self.half = half
-        self.rng = random.Random(f"leaks/{name}/{half}")
+    def __init__(self, environment: str, kind: Kind, half: Half) -> None:
+        self.environment, self.kind, self.half = environment, kind, half
+        self.rng = random.Random(f"leaks/{environment}/{kind.stream or kind.name}/{half}")
         self._decks: dict[int, list[Any]] = {}
 
-    def pick(self, pool: Sequence[Any]) -> Any:
+    def pick(self, pool: Sequence[T]) -> T:
         """Return the next phrasing of a pool; all phrasings of the split come before any repeats."""
-        deck = self._decks.get(id(pool))
+        deck: list[T] | None = self._decks.get(id(pool))
         if not deck:
             deck = halves(pool, self.half)
             self.rng.shuffle(deck)
             self._decks[id(pool)] = deck
         return deck.pop()
+
+    def opener(self) -> str:
+        """Return a sentence beginning, possibly empty."""
+        return self.pick(_OPENERS)
+
+    def near_miss(self, texts: Mapping[str, list[str]]) -> str:
+        """Return a template of this kind."""
+        return self.pick(_CHATTER if self.kind.name == "no_content" else texts[self.kind.name])
+
+    def obfuscate(self, forms: Sequence[tuple[str, str]], fields: Mapping[str, object]) -> str:
+        """Return the answer in the next of `forms`."""
+        return _compile(self.pick(forms)[1]).render(fields, draw=self.rng.randint)
+
+    def state(self, answer: str) -> str:
+        """Return a sentence that states the answer."""
+        return self.pick(STATEMENTS).format(x=answer)
+
+
+def to_base64(text: str) -> str:
+    """Encode UTF-8 text."""
+    return base64.b64encode(text.encode()).decode()
+
+
+def shift(text: str, offset: int) -> str:
+    """Add `offset` to the code points of ASCII letters and digits."""
+    return "".join(chr(ord(char) + offset) if char.isascii() and char.isalnum() else char for char in text)
+
+
+def _swap(text: str, old: str, new: str) -> str:
+    return text.translate(str.maketrans(old, new))
+
+
+_JINJA = JinjaEnvironment(
+    variable_start_string="<<", variable_end_string=">>", undefined=StrictUndefined, keep_trailing_newline=True
+)
+_JINJA.filters |= {"b64": to_base64, "shift": shift, "swap": _swap}
+_compile = lru_cache(_JINJA.from_string)

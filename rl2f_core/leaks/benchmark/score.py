@@ -18,25 +18,21 @@ from rl2f_core.config.leaks import LeaksConfig
 from rl2f_core.environments.base import Environment
 from rl2f_core.errors import DataError
 from rl2f_core.leaks.base import LeakDetector, LeakQuery, run_cascade
-from rl2f_core.leaks.benchmark.items import Half, LeakItem
-from rl2f_core.leaks.benchmark.letters import letter_items
-from rl2f_core.leaks.benchmark.matrices import matrix_items
-from rl2f_core.leaks.benchmark.numbers import number_items
-from rl2f_core.leaks.benchmark.paths import path_items
-from rl2f_core.leaks.benchmark.roles import role_items
+from rl2f_core.leaks.benchmark import letters, matrices, numbers, paths, roles
+from rl2f_core.leaks.benchmark.items import Half, Kind, LeakItem, generate
 from rl2f_core.leaks.guard import build_detectors
 from rl2f_core.paths import LEAK_BENCHMARK
 from rl2f_core.stats.intervals import Interval, wilson
 from rl2f_core.types import FrozenModel, LeakReport
 
-MAKERS: dict[str, Callable[[], Iterable[LeakItem]]] = {
-    "arithmetic": lambda: number_items("arithmetic"),
-    "guess_number": lambda: number_items("guess_number"),
-    "secret_code": letter_items,
-    "knights_knaves": role_items,
-    "binary_matrix": matrix_items,
-    "shortest_path": lambda: path_items("shortest_path"),
-    "maze": lambda: path_items("maze"),
+KINDS: dict[str, list[Kind]] = {
+    "arithmetic": numbers.ARITHMETIC_KINDS,
+    "guess_number": numbers.KINDS,
+    "secret_code": letters.KINDS,
+    "knights_knaves": roles.KINDS,
+    "binary_matrix": matrices.KINDS,
+    "shortest_path": paths.SHORTEST_PATH_KINDS,
+    "maze": paths.KINDS,
 }
 """Item generators by environment."""
 
@@ -119,9 +115,9 @@ def _format(interval: Interval) -> str:
 
 def make_items(environment: str) -> list[LeakItem]:
     """Generate the items of one environment; deterministic. Raises `DataError` if the environment has no items."""
-    if environment not in MAKERS:
-        raise DataError("The benchmark has no items of this environment.", value=environment, known=list(MAKERS))
-    return list(MAKERS[environment]())
+    if environment not in KINDS:
+        raise DataError("The benchmark has no items of this environment.", value=environment, known=list(KINDS))
+    return list(generate(environment, KINDS[environment]))
 
 
 def to_jsonl(items: Iterable[LeakItem]) -> str:
@@ -242,7 +238,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parser.parse_args(argv)
     if args.out:
         args.out.mkdir(parents=True, exist_ok=True)
-        for name in MAKERS:
+        for name in KINDS:
             (args.out / f"{name}.jsonl").write_text(to_jsonl(make_items(name)), encoding="utf-8")
         return
     report = score(LeaksConfig(), read_items(split=args.split))

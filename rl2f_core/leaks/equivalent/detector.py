@@ -15,11 +15,11 @@ from rl2f_core.config.fields import ComponentConfig
 from rl2f_core.environments.base import Environment, extract_answer
 from rl2f_core.environments.capabilities import LeakVocabulary
 from rl2f_core.errors import shorten
+from rl2f_core.leaks.assertions import asserted
 from rl2f_core.leaks.base import NO_LEAK, LeakDetector, LeakQuery
 from rl2f_core.leaks.equivalent import letters, views
-from rl2f_core.leaks.equivalent.assertions import asserted
 from rl2f_core.leaks.equivalent.views import AnswerType, TextView
-from rl2f_core.leaks.equivalent.visible_context import already_visible, listed_in, numerals, own_texts
+from rl2f_core.leaks.visible_context import already_visible, listed_in, numerals, own_texts
 from rl2f_core.text.normalize import NormalizedText, Reading, literals, normalize, whole
 from rl2f_core.types import LeakReport, Task
 

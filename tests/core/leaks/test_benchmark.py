@@ -9,9 +9,9 @@ import pytest
 
 from rl2f_core.config.leaks import LeaksConfig
 from rl2f_core.errors import DataError
-from rl2f_core.leaks.benchmark.items import TELLS, LeakItem, halves
+from rl2f_core.leaks.benchmark.items import STATEMENTS, LeakItem, halves
 from rl2f_core.leaks.benchmark.score import (
-    MAKERS,
+    KINDS,
     BenchmarkReport,
     compare,
     environment_of,
@@ -34,7 +34,7 @@ def literal() -> BenchmarkReport:
     return score(LeaksConfig(), shipped())
 
 
-@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("name", KINDS)
 def test_the_shipped_items_are_those_that_the_code_makes(name: str):
     assert (LEAK_BENCHMARK / f"{name}.jsonl").read_text(encoding="utf-8") == to_jsonl(make_items(name))
 
@@ -42,7 +42,7 @@ def test_the_shipped_items_are_those_that_the_code_makes(name: str):
 def test_there_are_enough_items_and_about_half_are_near_misses():
     items = shipped()
     assert len(items) >= 600 and len({item.id for item in items}) == len(items)
-    for name in MAKERS:
+    for name in KINDS:
         leaks = Counter(item.leak for item in items if item.environment["type"] == name)
         assert 0.4 < leaks[True] / leaks.total() < 0.6
     assert {item.answer_fraction > 0 for item in items if item.leak} == {True}
@@ -50,8 +50,8 @@ def test_there_are_enough_items_and_about_half_are_near_misses():
 
 
 def test_the_two_splits_have_no_phrasing_in_common():
-    dev, test = halves(TELLS, "dev"), halves(TELLS, "test")
-    assert not set(dev) & set(test) and sorted(dev + test) == sorted(TELLS)
+    dev, test = halves(STATEMENTS, "dev"), halves(STATEMENTS, "test")
+    assert not set(dev) & set(test) and sorted(dev + test) == sorted(STATEMENTS)
 
 
 def test_the_attempts_before_a_hint_are_read_and_wrong():
