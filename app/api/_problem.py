@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from rl2f_core.environments.base import Environment
-from rl2f_core.environments.mixture import owns_environment
 from rl2f_core.errors import RL2FError
 from rl2f_core.types import Task
 
@@ -59,7 +58,7 @@ def shown(run: Run, problem: TaskRow) -> Shown:
     """The problem and the system message of a run."""
     environment = _environment(run.config)
     try:
-        if environment is not None and owns_environment(environment, problem.environment):
+        if environment is not None and environment.owns_environment(problem.environment):
             return Shown(environment.prompt(problem.public), environment.system_prompt(), True)
     except _MISFIT:
         pass
@@ -86,7 +85,7 @@ def answer(run: Run, problem: TaskRow) -> str | None:
     """The gold answer in the environment's words, or None where it is not to be had."""
     environment = _environment(run.config)
     try:
-        if environment is None or not owns_environment(environment, problem.environment):
+        if environment is None or not environment.owns_environment(problem.environment):
             return None
         return environment.gold_answer(
             Task(

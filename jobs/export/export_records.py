@@ -11,7 +11,6 @@ from typing import Any
 
 from rl2f_core import registry
 from rl2f_core.environments.base import Environment
-from rl2f_core.environments.mixture import owns_environment
 from rl2f_core.errors import RL2FError
 from rl2f_core.run.events import DialogueEvent
 from rl2f_core.types import LeakReport, RewardTerm, Verdict
@@ -165,7 +164,7 @@ class TaskRenderer:
         )
 
     def _of_task(self, name: str) -> Environment | None:
-        if self.environment is not None and owns_environment(self.environment, name):
+        if self.environment is not None and self.environment.owns_environment(name):
             return self.environment
         if name not in self._others:
             try:

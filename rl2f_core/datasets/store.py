@@ -21,7 +21,6 @@ from pydantic import Field, ValidationError
 
 from rl2f_core.config.evaluation import EvaluationConfig
 from rl2f_core.environments.base import Environment, extract_answer
-from rl2f_core.environments.mixture import adopt_task, owns_environment
 from rl2f_core.errors import ConfigError, DataError, shorten
 from rl2f_core.file_io import write_atomically
 from rl2f_core.run.directory import RunDir, sha256
@@ -190,7 +189,7 @@ def _parse_row(line: bytes, where: str, environment: Environment) -> Row:
             fix="Write `prompt` and `completion`, or `messages`, as TRL does.",
         ) from error
     name = task.environment if task is not None else name
-    if name is not None and not owns_environment(environment, str(name)):
+    if name is not None and not environment.owns_environment(str(name)):
         raise DataError(
             f"The dataset is of another environment than this run's {environment.name} ({where}).",
             value=name,
@@ -204,7 +203,7 @@ def _parse_row(line: bytes, where: str, environment: Environment) -> Row:
             fix="After a system message, `user` and `assistant` must alternate.",
         )
     return Row(
-        task=_parse_task(texts, where, environment) if task is None else adopt_task(environment, task),
+        task=_parse_task(texts, where, environment) if task is None else environment.adopt_task(task),
         attempts=tuple(texts[1::2]),
         hints=tuple(texts[2::2]),
         split=split if split in ("train", "validation", "test") else None,

@@ -14,7 +14,7 @@ import json
 import random
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
 from rl2f_core.config.fields import ComponentConfig
@@ -26,6 +26,8 @@ NO_VERDICT_HINT = "Check your answer and give it again."
 """Replaces `CONTENTLESS`, which reveals the verdict, in dialogues that continue without it."""
 MAX_ATTEMPT_CHARS = 20_000
 """Longer attempts are unparsable."""
+MAX_DRAWS = 10_000
+"""Draws until a task belongs to the wanted split."""
 
 
 class Environment(ABC):
@@ -48,20 +50,45 @@ class Environment(ABC):
 
     @classmethod
     def members(cls, config: ComponentConfig) -> list[tuple[type[Environment], ComponentConfig]]:
-        """The environment classes of a configuration, each with its configuration; a mixture has several."""
+        """Return the environment classes of a configuration, each with its configuration; a mixture has several."""
         return [(cls, config)]
+
+    # -- sub-environments: a mixture overrides these -----------------------------------------------------------
+    @property
+    def sub_environments(self) -> Mapping[str, Environment]:
+        """The environments of a mixture by name; empty for any other environment."""
+        return {}
+
+    def sub_environment_of(self, task: Task) -> str:
+        """Return the name of the task's sub-environment; empty if there are none."""
+        return ""
+
+    def similar_task(self, task: Task, index: int) -> Task:
+        """Return a task of the same split, and of the same sub-environment, at another position."""
+        return self.task(task.split, index)
+
+    def owns_environment(self, name: str) -> bool:
+        """Return whether `Task.environment` may be this name: its own or that of a sub-environment."""
+        return name == self.name
+
+    def adopt_task(self, task: Task) -> Task:
+        """Mark a task, which another run may have generated, with its sub-environment.
+
+        Raises `DataError` if it belongs to none.
+        """
+        return task
 
     # -- tasks -------------------------------------------------------------------------------------------------
     @abstractmethod
     def task(self, split: Split, index: int) -> Task:
-        """The task at position `index` (0, 1, 2 …) of a split.
+        """Return the task at position `index` (0, 1, 2 …) of a split.
 
         The task order is endless, seeded and repeatable, and may repeat tasks of a small split.  The three splits
         are disjoint under `canonical`.
         """
 
     def canonical(self, task: Task) -> str:
-        """A key that two tasks share exactly if they are the same problem up to renaming.
+        """Return a key that two tasks share exactly if they are the same problem up to renaming.
 
         The default is the public data as JSON.
         """
@@ -74,52 +101,52 @@ class Environment(ABC):
         no problem.
         """
         raise DataError(
-            "The environment cannot read a problem text.", value=self.name, fix="Implement `task_from_gold` in it."
+            "The environment cannot parse a problem text.", value=self.name, fix="Implement `task_from_gold` in it."
         )
 
     def describe_data(self) -> str:
-        """A few sentences about the tasks, logged when a run starts; empty if there is nothing to log."""
+        """Describe the tasks in a few sentences, which a run logs when it starts; empty to log nothing."""
         return ""
 
     # -- student -----------------------------------------------------------------------------------------------
     def system_prompt(self) -> str:
-        """The system message: how to answer."""
+        """Return the system message: how to answer."""
         return "Answer as <answer>…</answer>."
 
     @abstractmethod
     def prompt(self, public: TaskData) -> str:
-        """The problem text for the student, from the public data only."""
+        """Return the problem text for the student, from the public data only."""
 
     def solution(self, task: Task) -> str | None:
-        """The worked solution for teachers: `privileged["solution"]` by default; None if there is none."""
+        """Return the worked solution for teachers, by default `privileged["solution"]`; None if there is none."""
         text = task.privileged.get("solution")
         return text if isinstance(text, str) and text.strip() else None
 
     # -- verifier ----------------------------------------------------------------------------------------------
     def gold_answer(self, task: Task) -> str:
-        """The gold answer in normal form, such that `verify(task, wrap_answer(answer))` is correct."""
+        """Return the gold answer in normal form, such that `verify(task, wrap_answer(answer))` is correct."""
         return str(task.privileged["answer"])
 
     def parse(self, task: Task, text: str) -> str | None:
-        """The normal form of the text inside the answer tags, or None. Never raises, never evaluates.
+        """Return the normal form of the text inside the answer tags, or None. Never raises, never evaluates.
 
         The default joins the words by single spaces; an empty text has no normal form.
         """
         return " ".join(text.split()) or None
 
     def score_parsed(self, task: Task, parsed: str) -> Verdict:
-        """The verdict on a parsed answer. The default compares it with the gold answer."""
+        """Return the verdict on a parsed answer. The default compares it with the gold answer."""
         gold = self.gold_answer(task)
         correct = parsed == gold
         detail = "right" if correct else f"{shorten(parsed, 80)} is wrong: the answer is {shorten(gold, 200)}"
         return Verdict(correct=correct, score=float(correct), parsed=parsed, well_formed=True, detail=detail)
 
     def extract(self, attempt: str) -> tuple[str | None, str]:
-        """The answer text of an attempt, or None and the reason."""
+        """Return the answer text of an attempt, or None and the reason."""
         return extract_answer(attempt)
 
     def verify(self, task: Task, attempt: str) -> Verdict:
-        """The verdict on an attempt. Hostile text scores 0 and never raises."""
+        """Return the verdict on an attempt. Hostile text scores 0 and never raises."""
         inner, problem = self.extract(attempt)
         parsed = None if inner is None else self.parse(task, inner)
         if parsed is None:
@@ -134,8 +161,9 @@ class Environment(ABC):
         return
 
     def is_correct_answer(self, task: Task, answer: str) -> bool:
-        """Whether `verify` accepts `answer`. An override may be cheaper but must return the same."""
-        return self.verify(task, wrap_answer(answer)).correct
+        """Return whether an answer, without tags, is correct. An override may be cheaper but must return the same."""
+        parsed = self.parse(task, answer)
+        return parsed is not None and self.score_parsed(task, parsed).correct
 
 
 _TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
@@ -147,7 +175,7 @@ def wrap_answer(answer: str) -> str:
 
 
 def extract_answer(attempt: str) -> tuple[str | None, str]:
-    """The text inside the answer block, or None and the reason.
+    """Return the text inside the answer block, or None and the reason.
 
     Strict against reward hacking: exactly one block, opened before closed, and only white space after it.
     """
@@ -165,7 +193,7 @@ def extract_answer(attempt: str) -> tuple[str | None, str]:
 
 
 def assign_split(key: str, fractions: Sequence[float] = (0.6, 0.2, 0.2)) -> Split:
-    """The split of a canonical key. It depends on a hash of the key, so splits are disjoint by construction."""
+    """Return the split of a canonical key, by a hash of the key, so that splits are disjoint by construction."""
     point = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") / 2**64
     for split, edge in zip(SPLITS, (fractions[0], fractions[0] + fractions[1], 2.0), strict=True):
         if point < edge:
@@ -191,16 +219,15 @@ def sample_task(
     index: int,
     seed: int,
     make: Callable[[random.Random], Task],
-    tries: int = 10_000,
 ) -> Task:
     """Draw tasks from `make(rng)` until one belongs to `split`; repeatable from (seed, split, index)."""
     rng = random.Random(f"{environment.name}/{seed}/{split}/{index}")
-    for _ in range(tries):
+    for _ in range(MAX_DRAWS):
         task = make(rng)
         if assign_split(environment.canonical(task)) == split:
             return task.model_copy(update={"split": split, "id": f"{environment.name}/{split}/{index}"})
     raise DataError(
-        f"No {split} task was found in {tries} draws: the space of {environment.name} tasks is too small to split.",
+        f"No {split} task was found in {MAX_DRAWS} draws: the space of {environment.name} tasks is too small to split.",
         value=environment.config.model_dump(),
         fix="Choose a larger level.",
     )

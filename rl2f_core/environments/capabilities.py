@@ -35,7 +35,7 @@ class ScriptedHints(Environment):
 
     @abstractmethod
     def hint(self, task: Task, attempts: Sequence[Verdict], rng: random.Random) -> str:
-        """A true hint on the last wrong attempt that does not reveal the answer."""
+        """Write a true hint on the last wrong attempt that does not reveal the answer."""
 
 
 class MisleadingHints(ScriptedHints):
@@ -43,7 +43,7 @@ class MisleadingHints(ScriptedHints):
 
     @abstractmethod
     def misleading_hint(self, task: Task, attempts: Sequence[Verdict], rng: random.Random) -> str:
-        """A hint in the same wording that points away from the answer."""
+        """Write a hint in the same wording that points away from the answer."""
 
 
 class Demonstrator(Environment):
@@ -53,7 +53,7 @@ class Demonstrator(Environment):
     def simulate_attempt(
         self, task: Task, attempts: Sequence[Verdict], rng: random.Random, *, follow_hint: bool, correct: bool
     ) -> str:
-        """A well-formed attempt of the simulated student, in answer tags.
+        """Write a well-formed attempt of the simulated student, in answer tags.
 
         Args:
             task: The task.
@@ -64,7 +64,7 @@ class Demonstrator(Environment):
         """
 
     def worked_solution(self, task: Task) -> str | None:
-        """A complete correct attempt: the steps to the answer, ending in the answer block.
+        """Return a complete correct attempt: the steps to the answer, ending in the answer block.
 
         Deterministic, and accepted by `verify`.  None if the task has none, e.g. if it cannot be solved without a
         hint.
@@ -75,15 +75,12 @@ class Demonstrator(Environment):
 class Baselines(Environment):
     """An environment with reference lines for reports."""
 
-    needs_hint: ClassVar[bool] = False
-    """Whether no player without hints can match a player with hints."""
-
     @abstractmethod
     def constant_baseline(self) -> ConstantBaseline:
-        """The best constant answer and its expected score."""
+        """Return the best constant answer and its expected score."""
 
     def bounds(self, turns: int) -> SolveBounds | None:
-        """Closed-form solve probabilities within `turns`, or None if there are none."""
+        """Return closed-form solve probabilities within `turns`, or None if there are none."""
         return None
 
 
@@ -92,35 +89,35 @@ class LeakVocabulary(Environment):
 
     @abstractmethod
     def find_answers(self, task: Task, text: str) -> list[tuple[int, int, str]]:
-        """Every span of `text` that could be an answer: `(start, end, normal form)`, ordered by start.
+        """Return every span of `text` that could be an answer: `(start, end, normal form)`, ordered by start.
 
         The `equivalent` detector verifies each, so `1,0 24`, `1024.0` and `10 + 1014` are all candidates if the
         environment can parse them.
         """
 
     def answer_parts(self, task: Task, parsed: str) -> dict[str, str]:
-        """A parsed answer by named parts: letter by position, role by person, step of a path, cell of a matrix.
+        """Return a parsed answer by named parts: letter by position, role by person, step of a path, cell of a matrix.
 
         The default is the parts of the verdict.  Without parts, only the whole answer can leak.
         """
         return dict(self.score_parsed(task, parsed).parts)
 
     def stated_parts(self, task: Task, text: str) -> list[tuple[int, int, str, str]]:
-        """Every statement in `text` about a part of the answer, true or not: `(start, end, name, value)`.
+        """Return every statement in `text` about a part of the answer, true or not: `(start, end, name, value)`.
 
         Suppositions, questions, denials and reports of the student's answer or the problem do not count.
         """
         return []
 
     def attempt_contains(self, task: Task, parsed: str, answer: str, hint: str) -> bool:
-        """Whether a hint may repeat `answer`, whose words occur in the attempt `parsed`, because the attempt has it.
+        """Return whether a hint may repeat `answer`, because the attempt `parsed` contains it, and not only its words.
 
         True by default.  A path contains a shorter one if it begins with it, or if the hint repeats the whole path.
         """
         return True
 
     def student_parts(self, task: Task, parsed: Sequence[str]) -> set[tuple[str, str]]:
-        """The parts `(name, value)` that the student wrote, which a hint may confirm.
+        """Return the parts `(name, value)` that the student wrote, which a hint may confirm.
 
         The default uses every attempt.  The last attempt is the better choice if a part has few values.
 
@@ -148,21 +145,26 @@ class Perturbations(Environment):
 
     @abstractmethod
     def perturbations(self, task: Task) -> dict[str, Task]:
-        """Copies of a task, by a name of `perturbation_kinds`, that are as easy for a solver who reasons.
+        """Return copies of a task, by a name of `perturbation_kinds`, that are as easy for a solver who reasons.
 
-        They depend only on the task, are equally hard, and keep its split: no copy is a training problem unless the
-        task is one.  This environment prompts, hints on and verifies them.  A name is absent if there is no such copy.
+        They depend only on the task and keep its split: no copy is a training problem unless the task is one.  This
+        environment prompts, hints on and verifies them.  A name is absent if there is no such copy.
         """
 
 
+def last_parsed(attempts: Sequence[Verdict]) -> str | None:
+    """Return the last attempt in normal form; None without attempts or if it could not be parsed."""
+    return attempts[-1].parsed if attempts else None
+
+
 def most_common_answer(answers: Sequence[str]) -> tuple[str, int]:
-    """The most frequent answer and its count; of equally frequent ones the shortest."""
+    """Return the most frequent answer and its count; of equally frequent ones the shortest."""
     return min(Counter(answers).items(), key=lambda item: (-item[1], len(item[0]), item[0]))
 
 
 # -- parts of a configuration --------------------------------------------------------------------------------------
 def members(config: ComponentConfig) -> list[tuple[type[Environment], ComponentConfig]]:
-    """The environment classes of a configuration, each with its own configuration; a mixture has several."""
+    """Return the environment classes of a configuration, each with its configuration; a mixture has several."""
     return registry.get("environment", config.type).members(config)
 
 
@@ -177,9 +179,9 @@ def check_parts(config: ComponentConfig, parts: Sequence[type[Environment]], con
     """Raise `ValueError` if an environment lacks one of `parts`.
 
     Args:
-        config: Of the environment.
-        parts: That the consumer needs.
-        consumer: Named in the error, e.g. `teacher 'scripted'`.
+        config: The environment's configuration.
+        parts: The parts that the consumer needs.
+        consumer: Name in the error, e.g. `teacher 'scripted'`.
         fix: Alternatives to implementing the part.
     """
     missing = missing_part(config, parts)
@@ -192,18 +194,18 @@ def check_parts(config: ComponentConfig, parts: Sequence[type[Environment]], con
 
 
 def describe_part(part: type[Environment]) -> str:
-    """The name of an optional part in words, e.g. `misleading hints`."""
+    """Return the name of an optional part in words, e.g. `misleading hints`."""
     return re.sub(r"(?<!^)(?=[A-Z])", " ", part.__name__).lower()
 
 
 def perturbation_names(config: ComponentConfig) -> tuple[str, ...]:
-    """The names of the perturbed copies that tasks of this configuration may have."""
+    """Return the names of the perturbed copies that tasks of this configuration may have."""
     kinds = [kind for kind, _ in members(config) if issubclass(kind, Perturbations)]
     return tuple(dict.fromkeys(name for kind in kinds for name in kind.perturbation_kinds))
 
 
 def without_worked_solution(config: ComponentConfig) -> tuple[str, ...]:
-    """The names of the environments in this configuration that never have a `worked_solution`."""
+    """Return the names of the environments in this configuration that never have a `worked_solution`."""
     names = (
         member.type
         for kind, member in members(config)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Annotated, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, field_validator
 
@@ -30,20 +30,22 @@ from rl2f_core.environments.capabilities import (
 from rl2f_core.errors import DataError
 from rl2f_core.types import ConstantBaseline, Split, Task, TaskData
 
+if TYPE_CHECKING:
+    from rl2f_core.config.run import RunConfig
+
 KEY = "mixture"
 """Key of the sub-environment's name in a task's public data."""
 SYSTEM = "Answer in the form that each problem asks for."
 _GOLDEN = 11_400_714_819_323_198_485  # 2⁶⁴ / φ, odd: multiples of it modulo 2⁶⁴ spread evenly over any range
-_PLAIN = Component(
+_NOT_A_MIXTURE = Component(
     "environment", other_than="mixture", reason="a part of a mixture cannot be a mixture; name its parts here"
 )
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Part(BaseConfig):
     """One of the environments."""
 
-    environment: Annotated[ComponentConfig, _PLAIN] = Field(json_schema_extra=BASIC_FIELD)
+    environment: Annotated[ComponentConfig, _NOT_A_MIXTURE] = Field(json_schema_extra=BASIC_FIELD)
     """Tasks and verifier."""
     weight: float = Field(1.0, gt=0, json_schema_extra=BASIC_FIELD)
     """Number of its tasks relative to the other environments."""
@@ -54,16 +56,6 @@ class Part(BaseConfig):
     def label(self) -> str:
         """The name in effect."""
         return self.name or self.environment.type
-
-
-def _delegate(method: F) -> F:
-    """Forward a method on a task to the task's sub-environment."""
-
-    def forward(self: Mixture, task: Task, *args: Any, **kwargs: Any) -> Any:
-        sub_environment, local_task = self._local(task)
-        return getattr(sub_environment, method.__name__)(local_task, *args, **kwargs)
-
-    return cast(F, forward)
 
 
 @registry.register("environment")
@@ -91,10 +83,10 @@ class Mixture(Perturbations):
             labels = [part.label for part in parts]
             twice = next((label for label in labels if labels.count(label) > 1), None)
             if twice is not None:
-                raise ValueError(f"two parts are called {twice!r}; give each a name of its own")
+                raise ValueError(f"two parts are called {twice!r}; give each a unique name")
             return parts
 
-        def check_run(self, run: Any) -> None:
+        def check_run(self, run: RunConfig) -> None:
             """Apply the run checks of all environments. Raises `ValueError`."""
             for part in self.environments:
                 check = getattr(part.environment, "check_run", None)
@@ -104,17 +96,17 @@ class Mixture(Perturbations):
     config: Config
 
     def __new__(cls, config: Config) -> Mixture:
-        return super().__new__(_with_shared_parts(tuple(kind for kind, _ in cls.members(config))))
+        return super().__new__(_with_shared_parts(tuple(member for member, _ in cls.members(config))))
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.sub_environments: Mapping[str, Environment] = {
+        self._parts = {
             part.label: registry.get("environment", part.environment.type)(part.environment)
             for part in config.environments
         }
         total = sum(part.weight for part in config.environments)
-        self.shares = {part.label: part.weight / total for part in config.environments}
-        systems = {part.system_prompt() for part in self.sub_environments.values()}
+        self.weights = {part.label: part.weight / total for part in config.environments}
+        systems = {part.system_prompt() for part in self._parts.values()}
         self._system = systems.pop() if len(systems) == 1 else None
 
     @classmethod
@@ -123,63 +115,58 @@ class Mixture(Perturbations):
         return [(registry.get("environment", part.environment.type), part.environment) for part in config.environments]
 
     def describe_data(self) -> str:
-        texts = {name: part.describe_data() for name, part in self.sub_environments.items()}
+        texts = {name: part.describe_data() for name, part in self._parts.items()}
         return "\n".join(f"{name}: {text}" for name, text in texts.items() if text)
 
     # -- tasks and their sub-environments ----------------------------------------------------------------------
+    @property
+    def sub_environments(self) -> Mapping[str, Environment]:
+        return self._parts
+
     def sub_environment_of(self, task: Task) -> str:
-        """The name of the task's sub-environment."""
         return self._label(task.public)
 
-    def owns_environment(self, environment: str) -> bool:
-        """Whether `Task.environment` may be this name: the mixture's or a sub-environment's."""
-        return environment == self.name or any(part.name == environment for part in self.sub_environments.values())
+    def owns_environment(self, name: str) -> bool:
+        return name == self.name or any(part.name == name for part in self._parts.values())
 
     def adopt_task(self, task: Task) -> Task:
-        """Mark a task with its sub-environment; another run or mixture may have made it.
-
-        A task without a valid mark gets the first sub-environment of its registered name. Raises `DataError` if there
-        is none.
-        """
-        current = self.sub_environments.get(str(task.public.get(KEY)))
+        """A task without a valid mark gets the first sub-environment of its registered name."""
+        current = self._parts.get(str(task.public.get(KEY)))
         if current is not None and current.name == task.environment:
             return task
-        label = next((label for label, part in self.sub_environments.items() if part.name == task.environment), None)
+        label = next((label for label, part in self._parts.items() if part.name == task.environment), None)
         if label is None:
-            raise DataError(
-                "The task is of no part of this mixture.", value=task.environment, known=list(self.sub_environments)
-            )
+            raise DataError("The task is of no part of this mixture.", value=task.environment, known=list(self._parts))
         return _marked(label, task, task.id)
 
     def _label(self, public: TaskData) -> str:
         label = public.get(KEY)
-        if label not in self.sub_environments:
-            raise DataError("The task names no part of this mixture.", value=label, known=list(self.sub_environments))
+        if label not in self._parts:
+            raise DataError("The task names no part of this mixture.", value=label, known=list(self._parts))
         return str(label)
 
     def _local(self, task: Task) -> tuple[Environment, Task]:
-        """The sub-environment, and the task as it made it."""
-        part = self.sub_environments[self._label(task.public)]
+        """Return the sub-environment, and the task without its mark."""
+        part = self._parts[self._label(task.public)]
         return part, task.model_copy(update={"public": _unmarked(task.public)})
 
     def task(self, split: Split, index: int) -> Task:
         return self._task_at(self.label_at(index), split, index)
 
     def label_at(self, index: int) -> str:
-        """The sub-environment of the task at a position of any split."""
+        """Return the sub-environment of the task at a position of any split."""
         point = ((index + 1) * _GOLDEN) % 2**64 / 2**64
-        for label, share in self.shares.items():
-            point -= share
+        for label, weight in self.weights.items():
+            point -= weight
             if point < 0:
                 return label
         return label
 
     def similar_task(self, task: Task, index: int) -> Task:
-        """A task of the same sub-environment."""
         return self._task_at(self.sub_environment_of(task), task.split, index)
 
     def _task_at(self, label: str, split: Split, index: int) -> Task:
-        return _marked(label, self.sub_environments[label].task(split, index), f"{label}/{split}/{index}")
+        return _marked(label, self._parts[label].task(split, index), f"{label}/{split}/{index}")
 
     def perturbations(self, task: Task) -> dict[str, Task]:
         part, local_task = self._local(task)
@@ -198,61 +185,39 @@ class Mixture(Perturbations):
         Raises `DataError` if none can.
         """
         errors: list[str] = []
-        heads = {label: self._head(part) for label, part in self.sub_environments.items()}
+        heads = {label: self._head(part) for label, part in self._parts.items()}
         for label in sorted(heads, key=lambda label: not (heads[label] and problem.startswith(heads[label]))):
             try:
-                task = self.sub_environments[label].task_from_gold(problem.removeprefix(heads[label]), answer)
+                task = self._parts[label].task_from_gold(problem.removeprefix(heads[label]), answer)
                 return _marked(label, task, task.id)
             except DataError as error:
                 errors.append(f"{label}: {error}")
-        raise DataError(f"No part of the mixture can read it. {' '.join(errors)}", value=problem)
+        raise DataError(f"No part of the mixture can parse it. {' '.join(errors)}", value=problem)
 
-    # -- student -----------------------------------------------------------------------------------------------
+    # -- student and verifier; `_DELEGATED` lists the other methods ---------------------------------------------
     def system_prompt(self) -> str:
         """The system message that all sub-environments share, or a general one."""
         return SYSTEM if self._system is None else self._system
 
     def prompt(self, public: TaskData) -> str:
-        part = self.sub_environments[self._label(public)]
+        part = self._parts[self._label(public)]
         return f"{self._head(part)}{part.prompt(_unmarked(public))}"
 
     def _head(self, part: Environment) -> str:
-        """The prefix of a sub-environment's problems: its system message, if these differ."""
+        """Return the prefix of a sub-environment's problems: its system message, if these differ."""
         return f"{part.system_prompt()}\n\n" if self._system is None and part.system_prompt() else ""
-
-    solution = _delegate(Environment.solution)
-
-    # -- verifier ----------------------------------------------------------------------------------------------
-    gold_answer = _delegate(Environment.gold_answer)
-    parse = _delegate(Environment.parse)
-    score_parsed = _delegate(Environment.score_parsed)
-    verify = _delegate(Environment.verify)
-    is_correct_answer = _delegate(Environment.is_correct_answer)
 
     def prefetch_verdicts(self, attempts: Sequence[tuple[Task, str]]) -> None:
         """Prefetch the attempts of each sub-environment together."""
-        for label, part in self.sub_environments.items():
+        for label, part in self._parts.items():
             batch = [(self._local(task)[1], text) for task, text in attempts if self._label(task.public) == label]
             if batch:
                 part.prefetch_verdicts(batch)
 
 
-class _MixtureHints(Mixture, ScriptedHints):
-    hint = _delegate(ScriptedHints.hint)
-
-
-class _MixtureMisleadingHints(_MixtureHints, MisleadingHints):
-    misleading_hint = _delegate(MisleadingHints.misleading_hint)
-
-
-class _MixtureDemonstrator(Mixture, Demonstrator):
-    simulate_attempt = _delegate(Demonstrator.simulate_attempt)
-    worked_solution = _delegate(Demonstrator.worked_solution)
-
-
 class _MixtureBaselines(Mixture, Baselines):
     def _baselines(self) -> dict[str, Baselines]:
-        return {label: part for label, part in self.sub_environments.items() if isinstance(part, Baselines)}
+        return {label: part for label, part in self._parts.items() if isinstance(part, Baselines)}
 
     def constant_baseline(self) -> ConstantBaseline:
         """The weighted constant baselines of a player who knows each problem's sub-environment.
@@ -262,7 +227,7 @@ class _MixtureBaselines(Mixture, Baselines):
         baselines = {label: part.constant_baseline() for label, part in self._baselines().items()}
         return ConstantBaseline(
             "; ".join(f"{label}: {baseline.answer}" for label, baseline in baselines.items()),
-            sum(self.shares[label] * baseline.score for label, baseline in baselines.items()),
+            sum(self.weights[label] * baseline.score for label, baseline in baselines.items()),
         )
 
     def bounds(self, turns: int) -> SolveBounds | None:
@@ -271,36 +236,43 @@ class _MixtureBaselines(Mixture, Baselines):
         known = {label: bounds for label, bounds in optional.items() if bounds is not None}
         if len(known) < len(optional):
             return None
-        copying = [self.shares[label] * bounds.copying for label, bounds in known.items() if bounds.copying is not None]
+        copying = [
+            self.weights[label] * bounds.copying for label, bounds in known.items() if bounds.copying is not None
+        ]
         return SolveBounds(
-            sum(self.shares[label] * bounds.with_hints for label, bounds in known.items()),
-            sum(self.shares[label] * bounds.without_hints for label, bounds in known.items()),
+            sum(self.weights[label] * bounds.with_hints for label, bounds in known.items()),
+            sum(self.weights[label] * bounds.without_hints for label, bounds in known.items()),
             sum(copying) if len(copying) == len(known) else None,
         )
 
 
-class _MixtureLeakVocabulary(Mixture, LeakVocabulary):
-    find_answers = _delegate(LeakVocabulary.find_answers)
-    answer_parts = _delegate(LeakVocabulary.answer_parts)
-    stated_parts = _delegate(LeakVocabulary.stated_parts)
-    attempt_contains = _delegate(LeakVocabulary.attempt_contains)
-    student_parts = _delegate(LeakVocabulary.student_parts)
-
-
-_SHARED: dict[type[Environment], type[Mixture]] = {
-    MisleadingHints: _MixtureMisleadingHints,
-    ScriptedHints: _MixtureHints,
-    Demonstrator: _MixtureDemonstrator,
-    Baselines: _MixtureBaselines,
-    LeakVocabulary: _MixtureLeakVocabulary,
+_DELEGATED: dict[type[Environment], tuple[str, ...]] = {
+    Environment: ("solution", "gold_answer", "parse", "score_parsed", "verify", "is_correct_answer"),
+    MisleadingHints: ("misleading_hint",),
+    ScriptedHints: ("hint",),
+    Demonstrator: ("simulate_attempt", "worked_solution"),
+    Baselines: (),
+    LeakVocabulary: ("find_answers", "answer_parts", "stated_parts", "attempt_contains", "student_parts"),
 }
+"""Methods on a task by base class, which call the same method of the task's sub-environment."""
+
+
+def _delegate(name: str) -> Callable[..., object]:
+    def forward(self: Mixture, task: Task, *args: object, **kwargs: object) -> object:
+        part, local_task = self._local(task)
+        return getattr(part, name)(local_task, *args, **kwargs)
+
+    return forward
 
 
 @lru_cache
-def _with_shared_parts(kinds: tuple[type[Environment], ...]) -> type[Mixture]:
-    """The subclass of `Mixture` with each optional base class that all `kinds` have."""
-    shared = tuple(mixed for part, mixed in _SHARED.items() if all(issubclass(kind, part) for kind in kinds))
-    return type("Mixture", (*shared, Mixture), {"__module__": __name__})
+def _with_shared_parts(members: tuple[type[Environment], ...]) -> type[Mixture]:
+    """Return the subclass of `Mixture` with each optional base class that all `members` have."""
+    shared = [part for part in _DELEGATED if all(issubclass(member, part) for member in members)]
+    methods = {name: _delegate(name) for part in shared for name in _DELEGATED[part]}
+    mixture = _MixtureBaselines if Baselines in shared else Mixture
+    others = [part for part in shared if part not in (Environment, Baselines)]
+    return type("Mixture", (mixture, *others), {"__module__": __name__, **methods})
 
 
 def _marked(label: str, task: Task, task_id: str) -> Task:
@@ -309,34 +281,3 @@ def _marked(label: str, task: Task, task_id: str) -> Task:
 
 def _unmarked(public: TaskData) -> TaskData:
     return {key: value for key, value in public.items() if key != KEY}
-
-
-# -- any environment, mixture or not ---------------------------------------------------------------------------------
-def sub_environments(environment: Environment) -> Mapping[str, Environment]:
-    """The environments of a mixture by name; empty for any other environment."""
-    return environment.sub_environments if isinstance(environment, Mixture) else {}
-
-
-def sub_environment_of(environment: Environment, task: Task) -> str:
-    """The name of the sub-environment that a task belongs to; empty if the environment is no mixture."""
-    return environment.sub_environment_of(task) if isinstance(environment, Mixture) else ""
-
-
-def similar_task(environment: Environment, task: Task, index: int) -> Task:
-    """A task of the same split at another position; in a mixture, one of the same sub-environment."""
-    if isinstance(environment, Mixture):
-        return environment.similar_task(task, index)
-    return environment.task(task.split, index)
-
-
-def owns_environment(environment: Environment, name: str) -> bool:
-    """Whether tasks whose `Task.environment` is `name` belong to an environment or to one of its sub-environments."""
-    return environment.owns_environment(name) if isinstance(environment, Mixture) else environment.name == name
-
-
-def adopt_task(environment: Environment, task: Task) -> Task:
-    """Mark a task with its sub-environment, if the environment is a mixture.
-
-    Raises `DataError` if the task belongs to no sub-environment.
-    """
-    return environment.adopt_task(task) if isinstance(environment, Mixture) else task

@@ -23,7 +23,6 @@ from rl2f_core.config.components import Component, by_name
 from rl2f_core.config.fields import ComponentConfig
 from rl2f_core.environments.base import CONTENTLESS, Environment
 from rl2f_core.environments.capabilities import Demonstrator, ScriptedHints
-from rl2f_core.environments.mixture import similar_task, sub_environment_of
 from rl2f_core.teachers.base import Feedback, FeedbackRequest, Teacher
 from rl2f_core.types import Hint, Split, Task, Turn
 
@@ -116,9 +115,9 @@ class ShuffledTeacher(Teacher):
 
     def _sibling(self, task: Task, index: int) -> Task:
         """Return the cached task at a position, in a mixture from the same sub-environment."""
-        key = sub_environment_of(self.environment, task), task.split, index
+        key = self.environment.sub_environment_of(task), task.split, index
         if key not in self._pool:
-            self._pool[key] = similar_task(self.environment, task, index)
+            self._pool[key] = self.environment.similar_task(task, index)
         return self._pool[key]
 
     def _wrong_turns(self, task: Task, length: int, seed: int, retry: int) -> FeedbackRequest | None:

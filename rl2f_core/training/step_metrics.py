@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from rl2f_core.environments.base import Environment
 from rl2f_core.environments.capabilities import Baselines
-from rl2f_core.environments.mixture import sub_environment_of, sub_environments
 from rl2f_core.methods.advantages import dialogue_return
 from rl2f_core.methods.base import Method
 from rl2f_core.metrics.dialogues import compute_metrics, group_outcomes
@@ -55,8 +54,8 @@ def part_metrics(
     `tasks` 0.
     """
     values: dict[str, float] = {}
-    of = [sub_environment_of(environment, group.task) for group, environment in zip(groups, environments, strict=True)]
-    for part in dict.fromkeys(part for environment in environments for part in sub_environments(environment)):
+    of = [environment.sub_environment_of(group.task) for group, environment in zip(groups, environments, strict=True)]
+    for part in dict.fromkeys(part for environment in environments for part in environment.sub_environments):
         part_groups = [group for group, name in zip(groups, of, strict=True) if name == part]
         values[f"tasks/{part}"] = float(len(part_groups))
         if not part_groups:

@@ -30,7 +30,6 @@ from rl2f_core.config.loading import dump_yaml, load_config, parse_config
 from rl2f_core.config.model import ModelConfig
 from rl2f_core.environments.base import CONTENTLESS, Environment, wrap_answer
 from rl2f_core.environments.capabilities import Baselines, Demonstrator, LeakVocabulary, MisleadingHints
-from rl2f_core.environments.mixture import sub_environments
 from rl2f_core.errors import ConfigError, DataError, UnknownNameError
 from rl2f_core.leaks.base import LeakDetector, LeakQuery
 from rl2f_core.run.directory import RunDir
@@ -107,7 +106,7 @@ def check_tasks(environment: Environment) -> None:
     for split in SPLITS:
         tasks = [environment.task(split, i) for i in range(SAMPLE)]
         assert tasks == [environment.task(split, i) for i in range(SAMPLE)]
-        own = {part.name for part in sub_environments(environment).values()} or {environment.name}
+        own = {part.name for part in environment.sub_environments.values()} or {environment.name}
         assert {(t.environment, t.split) for t in tasks} == {(name, split) for name in own}
         assert len({t.id for t in tasks}) == SAMPLE
         keys[split] = {environment.canonical(t) for t in tasks}

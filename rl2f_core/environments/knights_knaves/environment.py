@@ -1,4 +1,4 @@
-"""`knights_knaves`: who always tells the truth and who always lies, from what 2 to 8 people say about one another.
+"""`knights_knaves`: who always tells the truth and who always lies, from the statements of 2 to 8 people.
 
 Every puzzle has exactly one solution, proven over all 2ⁿ assignments (`logic`), and the splits are disjoint up to
 renaming people.  The task family is that of Logic-RL (arXiv 2502.14768) and RLTF (arXiv 2602.02482); the generator,
@@ -25,8 +25,9 @@ from rl2f_core.environments.capabilities import (
     Levels,
     MisleadingHints,
     Perturbations,
+    last_parsed,
 )
-from rl2f_core.environments.knights_knaves import logic as logic
+from rl2f_core.environments.knights_knaves import logic
 from rl2f_core.environments.knights_knaves import perturbations as perturb
 from rl2f_core.environments.knights_knaves import text as puzzle_text
 from rl2f_core.environments.knights_knaves.hint_counts import Count, false_count, hint_counts
@@ -39,7 +40,7 @@ from rl2f_core.types import ConstantBaseline, Split, Task, TaskData, Verdict
 BASELINE_TASKS = 4000
 """Test tasks of the constant baseline: half select the pattern, the other half measure it."""
 MIN_THINK_WORDS = 3
-"""Words for each person that a think block needs, the problem's own lines not counted."""
+"""Minimum words per person in a think block, not counting lines of the problem."""
 _THINK_TAG = re.compile(r"</?think>", re.IGNORECASE)
 _THINK_FIRST = re.compile(r"\s*<think>(.*?)</think>\s*<answer>", re.IGNORECASE | re.DOTALL)
 
@@ -58,36 +59,34 @@ class KnightsKnaves(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, Le
         type: Literal["knights_knaves"] = "knights_knaves"
         """Name of the environment."""
         people: int = Field(2, ge=2, le=logic.MAX_PEOPLE, json_schema_extra=BASIC_FIELD)
-        """People in a puzzle, n."""
+        """Number of people in a puzzle, n."""
         fewest: int | None = Field(None, ge=2, le=logic.MAX_PEOPLE)
-        """With it, each puzzle has from so many people up to `people`, all numbers equally often; None is always
+        """Minimum number of people: each puzzle has from this number up to `people`, uniformly; None is always
         `people`."""
         depth: int = Field(2, ge=2, le=3, json_schema_extra=BASIC_FIELD)
-        """Most levels of a statement; a plain `Zoey is a knight` has one. At 2 people and depth 2 there are only 57
-        puzzles up to renaming, which the splits share out; depth 3 has over 20,000."""
+        """Maximum levels of a statement; a plain `Zoey is a knight` has one. At 2 people and depth 2 there are only 57
+        puzzles up to renaming for all splits; depth 3 has over 20,000."""
         think: bool = False
         """Ask for a <think> block before the answer. An attempt whose block is missing, empty, filler or an echo of
-        the problem is then not well-formed, right or not."""
+        the problem is then not well-formed, even if it is correct."""
         roles: tuple[str, str] = ("knight", "knave")
-        """The words for who tells the truth and who lies, in the singular, e.g. `["saint", "sinner"]`."""
+        """Role words of people who tell the truth and who lie, in the singular, e.g. `["saint", "sinner"]`."""
         seed: int = 0
-        """Fixes the stream of tasks."""
+        """Seed of the task order."""
 
         @model_validator(mode="after")
-        def _fewest_is_no_more(self) -> KnightsKnaves.Config:
+        def _check_fewest(self) -> KnightsKnaves.Config:
             if self.fewest is not None and self.fewest > self.people:
                 raise FieldValueError(f"fewest {self.fewest} is more than people {self.people}", "fewest")
             return self
 
         @field_validator("roles")
         @classmethod
-        def _two_words(cls, roles: tuple[str, str]) -> tuple[str, str]:
+        def _check_roles(cls, roles: tuple[str, str]) -> tuple[str, str]:
             first, second = roles
-            taken = puzzle_text.GRAMMAR_WORDS | {
-                name.casefold() for name in (*puzzle_text.NAMES, *puzzle_text.EXAMPLE_NAMES)
-            }
+            names = {name.casefold() for name in (*puzzle_text.NAMES, *puzzle_text.EXAMPLE_NAMES)}
             for role in roles:
-                if not re.fullmatch("[a-z]{2,20}", role) or role in taken:
+                if not re.fullmatch("[a-z]{2,20}", role) or role in puzzle_text.GRAMMAR_WORDS | names:
                     raise ValueError(
                         f"a role is one word in small letters that is no name and no grammar, not {role!r}"
                     )
@@ -99,13 +98,12 @@ class KnightsKnaves(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, Le
 
     # -- tasks -------------------------------------------------------------------------------------------------
     def task(self, split: Split, index: int) -> Task:
-        """The solution is drawn before the puzzle, so that every split has every pattern of roles equally often."""
+        """Draw the solution before the puzzle, so that all role patterns are equally frequent in every split."""
         n, solution = self.drawn(split, index)
         return sample_task(self, split, index, self.config.seed, partial(self._make, n=n, solution=solution))
 
     def drawn(self, split: Split, index: int) -> tuple[int, int]:
-        """How many people there are in the task at a position, and who of them is a knight, as bits in order of
-        speaking; no puzzle is made for it."""
+        """Return the number of people and the solution of the task at a position, without generating its puzzle."""
         rng, n = random.Random(f"{self.name}/{self.config.seed}/{split}/{index}/solution"), self.config.people
         if self.config.fewest is not None:
             n = rng.randint(self.config.fewest, n)
@@ -133,11 +131,11 @@ class KnightsKnaves(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, Le
         )
 
     def task_from_gold(self, problem: str, answer: str) -> Task:
-        """Reads names and roles from the gold answer, `Owen=knave; Zoey=knight` or `Zoey is a knight, Owen is …`.
+        """Parse names and roles from the gold answer, `Owen=knave; Zoey=knight` or `Zoey is a knight, Owen is …`.
 
-        The statements are read where the problem has the form of this environment's own texts and the gold answer
-        solves it; otherwise `public["statements"]` is empty, and hints count wrong people at most.  Raises `DataError`
-        where the answer does not give each of 1 to 8 people one of the two roles.
+        Statements are parsed if the problem has the form of this environment's texts and the gold answer solves it;
+        otherwise `public["statements"]` is empty, and hints only count wrong people.  Raises `DataError` if the answer
+        does not give each of 1 to 8 people one of the two roles.
         """
         roles = self.config.roles
         assigned = puzzle_text.parse_answer(answer, None, roles)
@@ -148,20 +146,19 @@ class KnightsKnaves(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, Le
                 known=roles,
                 fix=f"Write it as `{puzzle_text.answer_text(puzzle_text.EXAMPLE_NAMES, self._example())}`.",
             )
-        read = puzzle_text.parse_puzzle(problem, list(assigned), roles)
-        if read is not None:
-            people, puzzle = read
+        parsed = puzzle_text.parse_puzzle(problem, list(assigned), roles)
+        if parsed is not None:
+            people, puzzle = parsed
             if logic.first_contradicted(puzzle, _to_bits(people, assigned, roles)) is None:
                 return self._build(problem, people, puzzle, assigned, "given")
         return self._build(problem, list(assigned), (), assigned, "statements not read")
 
     def perturbations(self, task: Task) -> dict[str, Task]:
-        """Other people's names; another order of speaking; the two role words exchanged throughout, so that here knaves
-        tell the truth; one person's statement replaced, which changes the solution.
+        """Other names; another order of speaking; the role words exchanged; one statement and the solution changed.
 
-        The first three are the same puzzle, so canonical key, split and the solution's pattern stay. The last is
-        another puzzle with one solution, proven: of the task's own split, or of the validation split where the task
-        is of the training split, or (where a tiny space has neither) of any split but the training one.
+        The first three are the same puzzle, so canonical key, split and the solution's pattern stay.  The last is
+        another puzzle with exactly one solution: of the task's split, or of the validation split for a training task,
+        or, in a tiny space without such puzzles, of any split except train.
         """
         puzzle, people = logic.as_puzzle(task.public["statements"]), list(task.public["people"])
         if not puzzle:
@@ -169,41 +166,30 @@ class KnightsKnaves(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, Le
         roles, rng = self._roles(task), random.Random(f"{self.name}/{self.config.seed}/{task.id}/perturbed")
         says = perturb.says_of(task.public["text"], puzzle, people, roles)
         solution = self._bits(task, self.gold_answer(task))
-        fresh = rng.sample([name for name in puzzle_text.NAMES if name not in people], len(people))
+        other_names = rng.sample([name for name in puzzle_text.NAMES if name not in people], len(people))
         order = rng.sample(range(len(people)), len(people))
         while order == sorted(order):
             order = rng.sample(range(len(people)), len(people))
-        turned = sum((solution >> person & 1) << k for k, person in enumerate(order))
-        candidate = {
-            "renamed": self._copy(task, puzzle, fresh, says, roles, solution),
-            "reordered": self._copy(
-                task,
-                perturb.reordered(puzzle, order),
-                [people[i] for i in order],
-                [says[i] for i in order],
-                roles,
-                turned,
-            ),
-            "roles_flipped": self._copy(task, puzzle, people, says, (roles[1], roles[0]), solution),
-        }
-        variant = self._changed(task, puzzle, rng)
-        if variant is not None:
-            candidate["statement_changed"] = self._copy(task, variant[0], people, says, roles, variant[1])
-        return {name: copy.model_copy(update={"id": f"{task.id}/{name}"}) for name, copy in candidate.items()}
 
-    def _copy(
-        self,
-        task: Task,
-        puzzle: logic.Puzzle,
-        people: list[str],
-        says: list[int],
-        roles: puzzle_text.Roles,
-        solution: int,
-    ) -> Task:
-        text = puzzle_text.render_puzzle(puzzle, people, says, roles)
-        candidate = self._build(text, people, puzzle, _to_roles(people, solution, roles), "perturbed")
-        public = candidate.public if roles == self.config.roles else {**candidate.public, "roles": list(roles)}
-        return candidate.model_copy(update={"split": task.split, "level": task.level, "public": public})
+        copies: dict[str, Task] = {}
+
+        def add(name: str, puzzle: logic.Puzzle, people: list[str], says: list[int], solution: int) -> None:
+            words: puzzle_text.Roles = (roles[1], roles[0]) if name == "roles_flipped" else roles
+            text = puzzle_text.render_puzzle(puzzle, people, says, words)
+            built = self._build(text, people, puzzle, _to_roles(people, solution, words), "perturbed")
+            public = built.public if words == self.config.roles else {**built.public, "roles": list(words)}
+            update = {"id": f"{task.id}/{name}", "split": task.split, "level": task.level, "public": public}
+            copies[name] = built.model_copy(update=update)
+
+        add("renamed", puzzle, other_names, says, solution)
+        reordered_people, reordered_says = [people[i] for i in order], [says[i] for i in order]
+        reordered_solution = sum((solution >> person & 1) << k for k, person in enumerate(order))
+        add("reordered", perturb.reordered(puzzle, order), reordered_people, reordered_says, reordered_solution)
+        add("roles_flipped", puzzle, people, says, solution)
+        changed = self._changed(task, puzzle, rng)
+        if changed is not None:
+            add("statement_changed", changed[0], people, says, changed[1])
+        return copies
 
     def _changed(self, task: Task, puzzle: logic.Puzzle, rng: random.Random) -> tuple[logic.Puzzle, int] | None:
         required_split = "validation" if task.split == "train" else task.split
@@ -215,19 +201,17 @@ class KnightsKnaves(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, Le
                 spare.append(candidate)
             return split == required_split
 
-        variant = perturb.changed(puzzle, self.config.depth, rng, fits)
-        if variant is None and spare:
-            return spare[0], logic.solutions(spare[0])[0]
-        return variant
+        changed = perturb.changed(puzzle, self.config.depth, rng, fits)
+        return (spare[0], logic.solutions(spare[0])[0]) if changed is None and spare else changed
 
     def _roles(self, task: Task) -> puzzle_text.Roles:
-        """The word for who tells the truth and the word for who lies, in this task."""
+        """Return the role words of this task, which a copy may exchange."""
         first, second = task.public.get("roles", self.config.roles)
         return first, second
 
     # -- student -----------------------------------------------------------------------------------------------
     def system_prompt(self) -> str:
-        """How to answer, with an example about people who are in no puzzle."""
+        """How to answer, with an example about people who occur in no puzzle."""
         think = "Reason in <think>…</think> first. " if self.config.think else ""
         example = puzzle_text.answer_text(puzzle_text.EXAMPLE_NAMES, self._example())
         return f"{think}Give everyone's role, as in {wrap_answer(example)}."
@@ -240,33 +224,31 @@ class KnightsKnaves(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, Le
 
     # -- verifier ----------------------------------------------------------------------------------------------
     def parse(self, task: Task, text: str) -> str | None:
-        """The roles of all people, each exactly once, and nothing else; see `text.parse_answer`."""
+        """Parse the roles of all people, each exactly once, and nothing else; see `text.parse_answer`."""
         if len(text) > MAX_ATTEMPT_CHARS:
             return None
         assigned = puzzle_text.parse_answer(text, task.public["people"], self.config.roles)
         return None if assigned is None else puzzle_text.normal_form(assigned)
 
     def score_parsed(self, task: Task, parsed: str) -> Verdict:
-        """Score: the share of people who are right. Distance: the share who are wrong."""
+        """Score: the fraction of people whose role is correct. Distance: the fraction of the others."""
         attempted, gold = self._assigned(task, parsed), self._assigned(task, self.gold_answer(task))
-        if not attempted:
-            return Verdict(correct=False, score=0.0, detail="unparsable: not everybody has one role")
-        right = tuple(name for name in task.public["people"] if attempted[name] == gold[name])
-        wrong = [name for name in task.public["people"] if name not in right]
-        share = len(right) / len(gold)
+        correct = tuple(name for name in task.public["people"] if attempted[name] == gold[name])
+        wrong = [name for name in task.public["people"] if name not in correct]
         return Verdict(
             correct=not wrong,
-            score=share,
+            score=len(correct) / len(gold),
             parsed=puzzle_text.normal_form(attempted),
-            detail=f"{len(right)} of {len(gold)} people are right" + (f"; wrong: {', '.join(wrong)}" if wrong else ""),
+            detail=f"{len(correct)} of {len(gold)} people are right"
+            + (f"; wrong: {', '.join(wrong)}" if wrong else ""),
             well_formed=True,
             distance=len(wrong) / len(gold),
             parts={name: attempted[name] for name in task.public["people"]},
-            correct_parts=right,
+            correct_parts=correct,
         )
 
     def verify(self, task: Task, attempt: str) -> Verdict:
-        """With `think`, an attempt without reasoning before the answer is not well-formed."""
+        """Mark an attempt without reasoning before the answer as not well-formed, if `think` is set."""
         verdict = super().verify(task, attempt)
         if not self.config.think or not verdict.well_formed:
             return verdict
@@ -282,30 +264,31 @@ class KnightsKnaves(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, Le
         return _to_bits(task.public["people"], self._assigned(task, text), self._roles(task))
 
     def _tried(self, task: Task, attempts: Sequence[Verdict]) -> list[int]:
-        """The attempts that could be parsed, oldest first."""
+        """Return the attempts that could be parsed, oldest first."""
         return [self._bits(task, verdict.parsed) for verdict in attempts if verdict.parsed is not None]
 
     def worked_solution(self, task: Task) -> str | None:
-        """One supposition about everybody's roles after the other, until all claims fit; see `worked_solutions`.
+        """Try one assignment of roles after the other until all claims fit; see `worked_solutions`.
 
-        None where the statements could not be read.
+        None if the statements could not be parsed.
         """
-        puzzle, people, roles = logic.as_puzzle(task.public["statements"]), task.public["people"], self.config.roles
+        puzzle, people = logic.as_puzzle(task.public["statements"]), task.public["people"]
         if not puzzle:
             return None
-        way = worked_solution(puzzle, people, roles)
-        attempted = wrap_answer(puzzle_text.answer_text(people, self._assigned(task, self.gold_answer(task))))
-        return f"<think>{way}</think>{attempted}" if self.config.think else f"{way} {attempted}"
+        steps = worked_solution(puzzle, people, self.config.roles)
+        answer = wrap_answer(puzzle_text.answer_text(people, self._assigned(task, self.gold_answer(task))))
+        return f"<think>{steps}</think>{answer}" if self.config.think else f"{steps} {answer}"
 
     # -- scripted teacher --------------------------------------------------------------------------------------
     def hint(self, task: Task, attempts: Sequence[Verdict], rng: random.Random) -> str:
-        """The first person whose statement contradicts the last attempt, and the number of wrong people.
+        """Name the first person whose statement contradicts the last attempt, and the number of wrong people.
 
         The person follows from the problem and the attempt.  The count does not, so its precision leaves at least two
         untried answers open (`hint_counts`).
         """
-        if not attempts or attempts[-1].parsed is None:
-            return self._format_hint()
+        if last_parsed(attempts) is None:
+            first, second = map(puzzle_text.article, self.config.roles)
+            return f"Your answer could not be read. Call each person once either {first} or {second}."
         tried = self._tried(task, attempts)
         count_range, _ = hint_counts(len(task.public["people"]), self._bits(task, self.gold_answer(task)), tried)[-1]
         puzzle = logic.as_puzzle(task.public["statements"])
@@ -317,7 +300,7 @@ class KnightsKnaves(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, Le
         If no statement fits, name any person with a false count.
         """
         people = task.public["people"]
-        if not attempts or attempts[-1].parsed is None:
+        if last_parsed(attempts) is None:
             return _hint_text(task, rng.randrange(len(people)), None)
         puzzle, tried = logic.as_puzzle(task.public["statements"]), self._tried(task, attempts)
         solution = self._bits(task, self.gold_answer(task))
@@ -330,32 +313,28 @@ class KnightsKnaves(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, Le
         named = rng.choice(fitting or list(range(len(puzzle)))) if puzzle else None
         return _hint_text(task, named, count)
 
-    def _format_hint(self) -> str:
-        first, second = (puzzle_text.article(role) for role in self.config.roles)
-        return f"Your answer could not be read. Call each person once either {first} or {second}."
-
     # -- simulated student -------------------------------------------------------------------------------------
     def simulate_attempt(
         self, task: Task, attempts: Sequence[Verdict], rng: random.Random, *, follow_hint: bool, correct: bool
     ) -> str:
-        """First, equally often, one wrong role or any wrong assignment.
+        """Start, equally often, with one wrong role or any wrong assignment.
 
         With `follow_hint`, the next attempt is untried and fits the named person's statement and the count; it is
-        correct only if nothing else is left.  Otherwise it is any wrong assignment but the last.
+        correct only if nothing else is left.  Otherwise it is any wrong assignment except the last.
         """
         people, roles = task.public["people"], self._roles(task)
         solution = self._bits(task, self.gold_answer(task))
         guess = solution if correct else self._guess(task, solution, attempts, rng, follow_hint)
-        attempted = puzzle_text.answer_text(people, _to_roles(people, guess, roles))
+        answer = puzzle_text.answer_text(people, _to_roles(people, guess, roles))
         if not self.config.think:
-            return wrap_answer(attempted)
+            return wrap_answer(answer)
         puzzle = logic.as_puzzle(task.public["statements"])
         checks = [
             f" Then what {people[i]} says is {'true' if guess >> i & 1 else 'false'}, which fits."
             for i in range(len(puzzle))
             if logic.fits(puzzle, i, guess)
         ]
-        return f"<think>Suppose {attempted}.{''.join(checks)}</think>{wrap_answer(attempted)}"
+        return f"<think>Suppose {answer}.{''.join(checks)}</think>{wrap_answer(answer)}"
 
     def _guess(self, task: Task, solution: int, attempts: Sequence[Verdict], rng: random.Random, follow: bool) -> int:
         people = range(len(task.public["people"]))
@@ -380,21 +359,20 @@ class KnightsKnaves(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, Le
 
     # -- reference lines ---------------------------------------------------------------------------------------
     def constant_baseline(self) -> ConstantBaseline:
-        """The best constant pattern of roles in order of speaking, and the share of test tasks it solves.
+        """The best constant pattern of roles in order of speaking, and the fraction of test tasks it solves.
 
-        Names differ from puzzle to puzzle, so no constant text is right; a pattern is the nearest thing to one.
-        Measured on `BASELINE_TASKS` test tasks: the most frequent pattern of the first half, counted in the second.
-        By construction each pattern has 2⁻ⁿ of the puzzles with n people.
+        Names differ between puzzles, so no constant text is correct.  Measured on `BASELINE_TASKS` test tasks: the most
+        frequent pattern of the first half, counted in the second.  By construction each pattern has 2⁻ⁿ of the puzzles
+        with n people.
         """
         return _measure_baseline(self.config)
 
     # -- leak detection ----------------------------------------------------------------------------------------
     def find_answers(self, task: Task, text: str) -> list[tuple[int, int, str]]:
-        """Stretches that give everybody a role, in any wording that `asserted_roles` reads."""
+        """Spans that give everybody a role, in any wording of `asserted_roles`."""
         return full_assignments(text, task.public["people"], self._roles(task))
 
     def stated_parts(self, task: Task, text: str) -> list[tuple[int, int, str, str]]:
-        """Roles that a text gives to people."""
         return stated_roles(text, task.public["people"], self._roles(task))
 
     def student_parts(self, task: Task, parsed: Sequence[str]) -> set[tuple[str, str]]:
@@ -403,11 +381,11 @@ class KnightsKnaves(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, Le
 
 
 def think_problem(attempt: str, problem: str, people: Sequence[str]) -> str | None:
-    """Why the think block of an attempt does not count as reasoning, or None where it does.
+    """Return why the think block of an attempt does not count as reasoning, or None if it does.
 
-    The attempt must be one `<think>…</think>` and the answer block, nothing else.  Without the lines it copies from
-    the problem, the block must name everybody and have at least `MIN_THINK_WORDS` words a person.  This is a floor
-    against empty and filler blocks, not a judgment of the reasoning.
+    The attempt must be one `<think>…</think>` and the answer block, nothing else.  Without lines copied from the
+    problem, the block must name everybody and have at least `MIN_THINK_WORDS` words per person.  This refuses empty
+    and filler blocks; it does not judge the reasoning.
     """
     tags = [tag.casefold() for tag in _THINK_TAG.findall(attempt)]
     match = _THINK_FIRST.match(attempt)
@@ -416,16 +394,13 @@ def think_problem(attempt: str, problem: str, people: Sequence[str]) -> str | No
     thought = match.group(1)
     for line in problem.splitlines():
         thought = thought.replace(line, " ") if line else thought
-    attempted = [word.casefold() for word in re.findall(r"\w+(?:['’-]\w+)*", thought)]
-    missing = [
-        name
-        for name in people
-        if name.casefold() not in {word.removesuffix("'s").removesuffix("’s") for word in attempted}
-    ]
+    words = [word.casefold() for word in re.findall(r"\w+(?:['’-]\w+)*", thought)]
+    mentioned = {word.removesuffix("'s").removesuffix("’s") for word in words}
+    missing = [name for name in people if name.casefold() not in mentioned]
     if missing:
-        return f"the <think> block does not speak of {', '.join(missing)}"
-    if len(attempted) < MIN_THINK_WORDS * len(people):
-        return f"the <think> block has only {len(attempted)} words"
+        return f"the <think> block does not mention {', '.join(missing)}"
+    if len(words) < MIN_THINK_WORDS * len(people):
+        return f"the <think> block has only {len(words)} words"
     return None
 
 

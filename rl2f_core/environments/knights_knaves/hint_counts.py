@@ -16,7 +16,7 @@ Count = tuple[int, int]
 
 
 def groups_of(sizes: Mapping[int, int]) -> list[Count]:
-    """The finest ranges of neighboring counts that leave at least two assignments each, from the lowest up.
+    """Return the finest ranges of neighboring counts that leave at least two assignments each, in ascending order.
 
     Args:
         sizes: How many open assignments each count of wrong people leaves.
@@ -35,15 +35,15 @@ def groups_of(sizes: Mapping[int, int]) -> list[Count]:
 
 
 def hint_counts(people: int, solution: int, attempts: Sequence[int]) -> list[tuple[Count | None, list[Count]]]:
-    """The count range stated after each attempt, and the groups it was selected from.
+    """Return the count range stated after each attempt, and the groups it was selected from.
 
     An assignment is open while it is untried and agrees with every stated count; the puzzle's statements are ignored.
     The range is None if there is only one group or the attempt is correct.
 
     Args:
         people: Number of people, n.
-        solution: The right assignment, as n bits.
-        attempts: The assignments tried, oldest first.
+        solution: The correct assignment, as n bits.
+        attempts: The attempted assignments, oldest first.
     """
     still_open = set(range(2**people))
     history: list[tuple[Count | None, list[Count]]] = []
@@ -59,6 +59,6 @@ def hint_counts(people: int, solution: int, attempts: Sequence[int]) -> list[tup
 
 
 def false_count(people: int, solution: int, attempt: int, rng: random.Random) -> Count | None:
-    """An exact count other than the true one, or None for one person alone."""
+    """Draw an exact count other than the true one; None with one person."""
     others = [count for count in range(1, people + 1) if count != (solution ^ attempt).bit_count()]
     return (count := rng.choice(others), count) if others else None

@@ -8,63 +8,53 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rl2f_core.environments.knights_knaves import logic as logic
+from rl2f_core.environments.knights_knaves import logic
 from rl2f_core.environments.knights_knaves.text import Roles
 
 
 def worked_solution(puzzle: logic.Puzzle, people: Sequence[str], roles: Roles) -> str:
-    """The search for the one solution of a puzzle, a sentence a try, e.g. `If Ada knight, Ben knave: Ada false, no.`
+    """Write the search for the unique solution, one sentence per try, e.g. `If Ada knight, Ben knave: Ada false, no.`
 
     Roles are tried in the same order everywhere: the first person truthful before lying, then the second …
     """
     lines = []
-    for settled, claims in tries(puzzle):
-        supposed = ", ".join(f"{people[i]} {roles[0] if truthful else roles[1]}" for i, truthful in enumerate(settled))
+    for assumed, claims in tries(puzzle):
+        roles_text = ", ".join(
+            f"{people[i]} {roles[0] if truthful else roles[1]}" for i, truthful in enumerate(assumed)
+        )
         verdicts = [f"{people[i]} {'true' if truth else 'false'}" for i, truth in claims]
-        fits = all(settled[i] == truth for i, truth in claims)
-        lines.append(f"If {supposed}: {', '.join([*verdicts, 'yes' if fits else 'no'])}.")
+        fits = all(assumed[i] == truth for i, truth in claims)
+        lines.append(f"If {roles_text}: {', '.join([*verdicts, 'yes' if fits else 'no'])}.")
     return " ".join(lines)
 
 
 def tries(puzzle: logic.Puzzle) -> Iterator[tuple[tuple[bool, ...], list[tuple[int, bool]]]]:
-    """The roles supposed (of the first people in order, true for a knight) and the claims' truth, of each line.
+    """Generate the tries: the assumed roles of the first people (True for a knight) and the truth of their claims.
 
-    All claims of a line fit but, on every line before the last, the last one.
+    A try ends with the first claim that does not fit; all claims of the last try fit.
     """
     people = len(puzzle)
     tables = [logic.truth_table(statement, people) for statement in puzzle]
-    yield from _below((), tables, [])
-
-
-def _below(
-    settled: tuple[bool, ...], tables: Sequence[int], solved: list[bool]
-) -> Iterator[tuple[tuple[bool, ...], list[tuple[int, bool]]]]:
-    """The tries that begin with `settled`; `found` is filled once the solution was among them."""
-    people = len(tables)
-    if settled:
+    stack: list[tuple[bool, ...]] = [(False,), (True,)]
+    while stack:
+        assumed = stack.pop()
         claims = []
-        for person, truthful in enumerate(settled):
-            truth = _truth(tables[person], settled, people)
-            if truth is None:
-                continue
-            claims.append((person, truth))
-            if truth != truthful:
-                yield settled, claims
+        for person, truthful in enumerate(assumed):
+            truth = _truth(tables[person], assumed, people)
+            if truth is not None:
+                claims.append((person, truth))
+                if truth != truthful:
+                    yield assumed, claims
+                    break
+        else:
+            if len(assumed) == people:
+                yield assumed, claims
                 return
-        if len(settled) == people:
-            solved.append(True)
-            yield settled, claims
-            return
-    for truthful in (True, False):
-        if not solved:
-            yield from _below((*settled, truthful), tables, solved)
+            stack += [(*assumed, False), (*assumed, True)]
 
 
-def _truth(table: int, settled: Sequence[bool], people: int) -> bool | None:
-    """The truth of a claim if the first people's roles determine it, otherwise None."""
-    bits = sum(1 << i for i, truthful in enumerate(settled) if truthful)
-    mask = 0
-    for rest in range(2 ** (people - len(settled))):
-        mask |= 1 << (bits | rest << len(settled))
-    inside = table & mask
-    return True if inside == mask else False if inside == 0 else None
+def _truth(table: int, assumed: Sequence[bool], people: int) -> bool | None:
+    """Return the truth of a claim if the first people's roles determine it, otherwise None."""
+    bits = sum(1 << i for i, truthful in enumerate(assumed) if truthful)
+    values = {table >> (bits | rest << len(assumed)) & 1 for rest in range(2 ** (people - len(assumed)))}
+    return bool(values.pop()) if len(values) == 1 else None

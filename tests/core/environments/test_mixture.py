@@ -65,11 +65,11 @@ def first(held: Mixture, label: str, split: Any = "train") -> Task:
 
 def test_parts_come_in_their_shares_in_every_stretch_of_the_stream() -> None:
     held = mixture()
-    assert held.shares == pytest.approx({"guess_number": 0.6, "kk2": 0.2, "kk3": 0.2})
+    assert held.weights == pytest.approx({"guess_number": 0.6, "kk2": 0.2, "kk3": 0.2})
     # a run's own part of the stream may begin anywhere
     for start in (0, 17, 5 * 1_000_003, 2_000_000_000 * 1_000_003):
         seen = Counter(held.label_at(start + i) for i in range(40))
-        assert all(abs(seen[label] - 40 * share) <= 2 for label, share in held.shares.items()), (start, seen)
+        assert all(abs(seen[label] - 40 * share) <= 2 for label, share in held.weights.items()), (start, seen)
     tasks = [held.task("test", i) for i in range(30)]
     assert len({t.id for t in tasks}) == 30
     assert {(t.environment, t.id.partition("/")[0]) for t in tasks} == {

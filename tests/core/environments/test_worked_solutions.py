@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from knights_knaves_oracle import evaluate
 
 from rl2f_core.environments.knights_knaves import logic as logic
 from rl2f_core.environments.knights_knaves.environment import KnightsKnaves
@@ -38,7 +39,7 @@ def check_claims(env: KnightsKnaves, task: Task, text: str) -> int:
         for claim in claims:
             name, truth = claim.split(" ")
             speaker = people.index(name)
-            assert {logic.evaluate(puzzle[speaker], a) for a in possible} == {truth == "true"}
+            assert {evaluate(puzzle[speaker], a) for a in possible} == {truth == "true"}
             fits.append((roles[name] == truthful) == (truth == "true"))
         assert (verdict == "yes") == all(fits) and all(fits[:-1])
         if verdict == "no":
