@@ -46,9 +46,11 @@ def rl2f_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the tiny random model."""
-    from rl2f_core.model_store.store import tiny_model
+    from rl2f_core.model_store import tiny
 
-    return tiny_model(tmp_path_factory.mktemp("models") / "tiny")
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    tiny.build(folder)
+    return folder
 
 
 @pytest.fixture(scope="session")

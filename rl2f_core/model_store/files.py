@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
 from rl2f_core.errors import ModelError
 from rl2f_core.file_io import write_atomically
+from rl2f_core.types import JsonObject
 
 MANIFEST = "manifest.json"
 SCHEMA = 1
@@ -35,10 +33,11 @@ def stamps(folder: Path) -> dict[str, list[int]]:
 
 def hash_files(folder: Path) -> dict[str, str]:
     """Return the SHA-256 of all files, by relative path."""
-    return {path.relative_to(folder).as_posix(): _sha256(path) for path in _files(folder)}
+    return {path.relative_to(folder).as_posix(): sha256(path) for path in _files(folder)}
 
 
-def _sha256(path: Path) -> str:
+def sha256(path: Path) -> str:
+    """Return the SHA-256 of a file."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -51,7 +50,7 @@ def identity(hashes: dict[str, str]) -> str:
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
-def write_manifest(folder: Path, source: dict[str, Any]) -> dict[str, Any]:
+def write_manifest(folder: Path, source: JsonObject) -> JsonObject:
     """Hash all files and write `manifest.json`."""
     hashes = hash_files(folder)
     files = {
@@ -63,7 +62,7 @@ def write_manifest(folder: Path, source: dict[str, Any]) -> dict[str, Any]:
     return manifest
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
+def read_json(path: Path) -> JsonObject | None:
     """Read a JSON object; None if the file contains none."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -72,13 +71,13 @@ def read_json(path: Path) -> dict[str, Any] | None:
     return data if isinstance(data, dict) else None
 
 
-def read_manifest(folder: Path) -> dict[str, Any] | None:
+def read_manifest(folder: Path) -> JsonObject | None:
     """Read the manifest; None if it is missing or invalid."""
     manifest = read_json(folder / MANIFEST)
     return manifest if manifest is not None and all(manifest.get(k) for k in ("name", "checksum", "files")) else None
 
 
-def check_manifest(folder: Path, name: str, full: bool) -> dict[str, Any]:
+def check_manifest(folder: Path, name: str, full: bool) -> JsonObject:
     """Check the files and return the manifest. Raises `ModelError` naming changed files.
 
     Unless `full`, a file with the recorded size and modification time counts as unchanged; others are hashed, so a
@@ -91,7 +90,7 @@ def check_manifest(folder: Path, name: str, full: bool) -> dict[str, Any]:
     bad = sorted(set(recorded) - set(current))
     for relative, entry in recorded.items():
         unchanged = not full and current.get(relative) == [entry["size"], entry["mtime_ns"]]
-        if relative in current and not unchanged and _sha256(folder / relative) != entry["sha256"]:
+        if relative in current and not unchanged and sha256(folder / relative) != entry["sha256"]:
             bad.append(relative)
     if bad:
         raise ModelError(
@@ -103,7 +102,7 @@ def check_manifest(folder: Path, name: str, full: bool) -> dict[str, Any]:
 
 
 # -- model folders ---------------------------------------------------------------------------------------------------
-def check_folder(folder: Path, name: str | None = None) -> dict[str, Any]:
+def check_folder(folder: Path, name: str | None = None) -> JsonObject:
     """Check a model folder and return its `config.json`.
 
     Raises `ModelError` if it is missing, pickle-only, incomplete, no causal language model, or has no chat template.
@@ -149,7 +148,7 @@ def refuse_pickle(files: list[str], name: str) -> None:
     raise ModelError(f"{name} has no safetensors weights.", value=sorted(files)[:10])
 
 
-def check_architecture(config: dict[str, Any], name: str) -> None:
+def check_architecture(config: JsonObject, name: str) -> None:
     """Raise `ModelError` unless the config names a causal language model that transformers itself knows."""
     architectures = config.get("architectures") or []
     if not any(str(a).endswith(("ForCausalLM", "LMHeadModel")) for a in architectures):
@@ -178,17 +177,3 @@ def has_chat_template(folder: Path) -> bool:
     return any(
         (read_json(folder / f) or {}).get("chat_template") for f in ("tokenizer_config.json", "chat_template.json")
     )
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Disable the progress bars of transformers."""
-    from transformers.utils import logging
-
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()

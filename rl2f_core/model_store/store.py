@@ -7,23 +7,21 @@ destination and renamed, under a lock, so it is never incomplete.
 
 from __future__ import annotations
 
-import contextlib
-import errno
+import functools
 import hashlib
 import json
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock
 
 from rl2f_core.errors import DiskFullError, ModelError
-from rl2f_core.file_io import write_atomically
+from rl2f_core.file_io import disk_is_full, write_atomically
 from rl2f_core.model_store.files import (
     check_folder,
     check_manifest,
@@ -34,7 +32,9 @@ from rl2f_core.model_store.files import (
     stamps,
     write_manifest,
 )
+from rl2f_core.types import JsonObject
 
+OnMessage = Callable[[str], None]
 _HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -70,7 +70,7 @@ class BuiltIn:
     name: str
     description: str
     license: str
-    build: Callable[[Path, Callable[[str], None]], dict[str, Any]]
+    build: Callable[[Path, OnMessage], JsonObject]
     """Writes the model to an empty folder and returns the source entries of the manifest."""
     needed_bytes: int = 0
     """Free disk space that the build needs."""
@@ -100,30 +100,17 @@ def built_in() -> dict[str, BuiltIn]:
             "tiny-random",
             "a random two-layer model with a real tokenizer, for tests",
             "Apache-2.0",
-            lambda folder, say: tiny.build(folder),
+            lambda folder, on_message: tiny.build(folder),
             needed_bytes=10_000_000,
         ),
     ]
     return {entry.name: entry for entry in entries}
 
 
-def tiny_model(folder: str | Path, seed: int = 0) -> Path:
-    """Build a random Llama model of about 60,000 parameters in `folder`; equal seeds give equal files."""
-    from rl2f_core.model_store import tiny
-
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    tiny.build(folder, seed)
-    return folder
-
-
 # -- lookup ---------------------------------------------------------------------------------------------------------
 def list_models() -> list[ModelEntry]:
     """List the built-in models, then the other models in the cache."""
-    entries = []
-    known = built_in()
-    for entry in known.values():
-        entries.append(_entry(_cached(entry.name), entry.name, entry.description, entry.license))
+    entries = [_entry(_cached(e.name), e.name, e.description, e.license) for e in built_in().values()]
     for folder in sorted((cache_dir() / "models").glob("*--*")):
         manifest = read_manifest(folder)
         if manifest is not None:
@@ -140,7 +127,7 @@ def _entry(folder: Path, name: str, description: str, license: str) -> ModelEntr
 
 
 def get_model(
-    name: str, *, verify: bool = False, force: bool = False, on_message: Callable[[str], None] = lambda text: None
+    name: str, *, verify: bool = False, force: bool = False, on_message: OnMessage = lambda text: None
 ) -> ModelFolder:
     """Return the folder of a model; download it if necessary.
 
@@ -169,17 +156,18 @@ def get_model(
         )
     from rl2f_core.model_store import download
 
-    entry = BuiltIn(name, "from the hub", "unknown", lambda folder, say: download.build_hub(name, folder, say))
+    entry = BuiltIn(name, "from the hub", "unknown", functools.partial(download.build_hub, name))
     return ensure_model(entry, verify=verify, force=force, on_message=on_message)
 
 
 def ensure_model(
-    entry: BuiltIn, *, verify: bool = False, force: bool = False, on_message: Callable[[str], None] = lambda text: None
+    entry: BuiltIn, *, verify: bool = False, force: bool = False, on_message: OnMessage = lambda text: None
 ) -> ModelFolder:
     """Return the cached folder of `entry`; build it if missing, in only one process at a time."""
     folder = _cached(entry.name)
     if force or read_manifest(folder) is None:
-        with _locked(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder.parent / f".{folder.name}.lock"):
             if force or read_manifest(folder) is None:  # another process may have built it meanwhile
                 _build(entry, folder, on_message)
     manifest = check_manifest(folder, entry.name, full=verify)
@@ -190,14 +178,7 @@ def _cached(name: str) -> Path:
     return cache_dir() / "models" / name.replace("/", "--")
 
 
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder.parent / f".{folder.name}.lock"):
-        yield
-
-
-def _build(entry: BuiltIn, folder: Path, on_message: Callable[[str], None]) -> None:
+def _build(entry: BuiltIn, folder: Path, on_message: OnMessage) -> None:
     for stale in folder.parent.glob(f".{folder.name}.*.part"):  # of a killed process, because this one has the lock
         shutil.rmtree(stale, ignore_errors=True)
     free = shutil.disk_usage(folder.parent).free
@@ -218,7 +199,7 @@ def _build(entry: BuiltIn, folder: Path, on_message: Callable[[str], None]) -> N
             shutil.rmtree(folder)
         os.rename(part, folder)
     except OSError as error:
-        if error.errno == errno.ENOSPC:
+        if disk_is_full(error):
             raise DiskFullError("The disk is full.", value=str(folder.parent), fix="Free space, then retry.") from error
         raise
     finally:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from rl2f_core.model_store.files import quiet
+from rl2f_core.types import JsonObject
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 VOCABULARY = 384
@@ -24,10 +27,11 @@ TEXT = (
 )
 
 
-def build(folder: Path, seed: int = 0) -> dict[str, Any]:
-    """Write model and tokenizer to `folder`; return the source entries of the manifest."""
+def build(folder: Path, seed: int = 0) -> JsonObject:
+    """Write model and tokenizer to `folder`, equal for equal seeds; return the source entries of the manifest."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers.utils import logging
 
     tokenizer = build_tokenizer()
     config = LlamaConfig(
@@ -47,13 +51,13 @@ def build(folder: Path, seed: int = 0) -> dict[str, Any]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = LlamaForCausalLM(config)
-    with quiet():
-        model.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
+    logging.disable_progress_bar()
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
     return {"source": "made in memory", "version": f"seed {seed}"}
 
 
-def build_tokenizer() -> Any:
+def build_tokenizer() -> PreTrainedTokenizerFast:
     """Train a byte-level BPE tokenizer on `TEXT`, with ChatML's special tokens."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
