@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import BaseModel, GetCoreSchemaHandler, GetJsonSchemaHandler, SerializeAsAny
@@ -11,44 +12,40 @@ from rl2f_core import registry
 from rl2f_core.config.fields import BaseConfig, ComponentConfig
 
 
+@dataclass(frozen=True)
 class Component:
     """Annotation of a field with the config of a registered component."""
 
-    def __init__(self, category: str, *, other_than: str = "", reason: str = "") -> None:
-        """Allow all components of a category.
+    category: str
+    """Category in the registry."""
+    other_than: str = ""
+    """A name that is not allowed."""
+    reason: str = ""
+    """Error message for that name."""
 
-        Args:
-            category: Category in the registry.
-            other_than: A name that is not allowed.
-            reason: Error message for that name.
-        """
-        self.category = category
-        self.other_than = other_than
-        self.reason = reason
-
-    def validate(self, value: Any) -> Any:
+    def validate(self, value: object) -> BaseModel:
         """Validate a dict or a bare name as the Config of the registered class."""
-        if isinstance(value, BaseModel):
-            self._check_allowed(getattr(value, "type", None))
-            return value
         if isinstance(value, str):
             value = {"type": value}
-        if not isinstance(value, dict) or "type" not in value:
+        if isinstance(value, BaseModel):
+            name = getattr(value, "type", None)
+        elif isinstance(value, dict) and "type" in value:
+            value = registry.expand_type(self.category, value)
+            name = value["type"]
+        else:
             raise ValueError(f"needs a `type`; known: {', '.join(self.names())}")
-        value = registry.expand_type(self.category, value)
-        self._check_allowed(value["type"])
-        if value["type"] not in self.names():
-            raise ValueError(f"unknown {self.category} {value['type']!r}; known: {', '.join(self.names())}")
-        return registry.get(self.category, value["type"]).Config.model_validate(value)
+        is_registered = name in registry.names(self.category)
+        if is_registered and (reason := self._unavailable_reason(name)):
+            raise ValueError(reason)
+        if isinstance(value, BaseModel):
+            return value
+        if not is_registered:
+            raise ValueError(f"unknown {self.category} {name!r}; known: {', '.join(self.names())}")
+        return registry.get(self.category, name).Config.model_validate(value)
 
     def names(self) -> list[str]:
         """List the registered names that a configuration may use."""
         return [name for name in registry.names(self.category) if not self._unavailable_reason(name)]
-
-    def _check_allowed(self, name: Any) -> None:
-        if isinstance(name, str) and name in registry.names(self.category):
-            if reason := self._unavailable_reason(name):
-                raise ValueError(reason)
 
     def _unavailable_reason(self, name: str) -> str:
         """Return why a configuration cannot use a component; empty if it can."""

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
 from rl2f_core import registry
-from rl2f_core.config.matrix import cell, cells, is_matrix
+from rl2f_core.config.matrix import cells, is_matrix
 from rl2f_core.config.overrides import set_nested
 from rl2f_core.config.run import BaseRun
 from rl2f_core.errors import ConfigError, shorten
 
+ConfigT = TypeVar("ConfigT", bound=BaseModel)
 
-def parse_config(data: Any) -> BaseRun:
+
+def parse_config(data: object) -> BaseRun:
     """Validate a mapping as the config of its `kind` (default: train). Raises `ConfigError` with all invalid fields."""
     if not isinstance(data, dict):
         raise ConfigError("A configuration must be a mapping of keys to values.", value=data)
@@ -23,8 +27,13 @@ def parse_config(data: Any) -> BaseRun:
     if not isinstance(kind, str) or kind not in registry.names("run_kind"):
         raise ConfigError("Unknown run kind.", value=kind, known=registry.names("run_kind"))
     config_type = registry.get("run_kind", kind).config_class
+    return cast(BaseRun, validate_config(config_type, data))
+
+
+def validate_config(config_type: type[ConfigT], data: object) -> ConfigT:
+    """Validate data as a config class. Raises `ConfigError` with all invalid fields."""
     try:
-        return cast(BaseRun, config_type.model_validate(data))
+        return config_type.model_validate(data)
     except ValidationError as error:
         raise ConfigError(
             format_validation_error(error, config_type), fix="`rl2f config schema` lists every field."
@@ -55,15 +64,13 @@ def format_validation_error(error: ValidationError, config_type: type[BaseModel]
 
 
 def _nearest(key: str, loc: tuple[Any, ...], config_type: type[BaseModel]) -> str:
-    import difflib
-
     if loc:
         return ""
     near = difflib.get_close_matches(key, list(config_type.model_fields), 1)
     return f", did you mean {near[0]!r}?" if near else f"; known: {', '.join(config_type.model_fields)}"
 
 
-def load_config(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> BaseRun:
+def load_config(path: str | Path, overrides: Sequence[str] = ()) -> BaseRun:
     """Load a YAML file (or `FILE:CELL` of a matrix), apply `a.b=c` overrides, and validate it."""
     path, chosen = Path(path), ""
     if not path.exists() and ":" in path.name:
@@ -78,10 +85,13 @@ def load_config(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -
     if not isinstance(data, dict):
         raise ConfigError("The configuration file contains no mapping.", value=str(path))
     if is_matrix(data):
+        configs = cells(data)
         if not chosen:
-            raise ConfigError("The file contains a matrix of configurations.", value=str(path), known=list(cells(data)),
-                              fix=f"Choose one: {path}:{next(iter(cells(data)))}")  # fmt: skip
-        data = cell(data, chosen)
+            raise ConfigError("The file contains a matrix of configurations.", value=str(path), known=configs,
+                              fix=f"Choose one: {path}:{next(iter(configs))}")  # fmt: skip
+        if chosen not in configs:
+            raise ConfigError("The matrix has no such cell.", value=chosen, known=configs)
+        data = configs[chosen]
     elif chosen:
         raise ConfigError("The file contains no matrix, so it has no cells.", value=str(path))
     for override in overrides:
@@ -103,4 +113,9 @@ def apply_override(data: dict[str, Any], override: str) -> dict[str, Any]:
 
 def dump_yaml(config: BaseModel) -> str:
     """Dump a config as YAML with all defaults; `load_config` restores the same config."""
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=110)
+    return to_yaml(config.model_dump(mode="json"))
+
+
+def to_yaml(data: object) -> str:
+    """Format plain data as YAML, with the keys in their order."""
+    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=110)

@@ -60,11 +60,3 @@ def cells(data: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         name = "-".join(name for name, _ in chosen)
         configs[name] = {**config, "name": f"{shared.get('name', 'run')}-{name}"}
     return configs
-
-
-def cell(data: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return one configuration of a matrix. Raises `ConfigError` listing the cells."""
-    configs = cells(data)
-    if name not in configs:
-        raise ConfigError("The matrix has no such cell.", value=name, known=list(configs))
-    return configs[name]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import takewhile
 from pathlib import Path
-from typing import Any
 
 import yaml
 
-from rl2f_core.config.loading import parse_config
+from rl2f_core.config.loading import parse_yaml, to_yaml
 from rl2f_core.config.matrix import cells, is_matrix
 from rl2f_core.config.run import BaseRun
 from rl2f_core.errors import ConfigError
@@ -30,7 +30,7 @@ class Preset:
 
     def config(self) -> BaseRun:
         """Parse the configuration."""
-        return parse_config(yaml.safe_load(self.text))
+        return parse_yaml(self.text)
 
 
 def presets() -> list[Preset]:
@@ -54,22 +54,11 @@ def preset(name: str) -> Preset:
 @lru_cache(maxsize=128)
 def _of_file(path: Path, changed: int) -> tuple[Preset, ...]:
     text = path.read_text(encoding="utf-8")
-    about, data = _head(text), yaml.safe_load(text)
+    comment = takewhile(lambda line: line.startswith("#"), text.splitlines())
+    about, data = " ".join(line.lstrip("# ").strip() for line in comment), yaml.safe_load(text)
     if not is_matrix(data):
         return (Preset(path.stem, about, path, text),)
     return tuple(
-        Preset(f"{path.stem}:{name}", about, path, _yaml(about, config)) for name, config in cells(data).items()
+        Preset(f"{path.stem}:{name}", about, path, f"# {about}\n{to_yaml(config)}")
+        for name, config in cells(data).items()
     )
-
-
-def _yaml(about: str, data: dict[str, Any]) -> str:
-    return f"# {about}\n{yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=110)}"
-
-
-def _head(text: str) -> str:
-    lines = []
-    for line in text.splitlines():
-        if not line.startswith("#"):
-            break
-        lines.append(line.lstrip("# ").strip())
-    return " ".join(lines)

@@ -25,6 +25,7 @@ from rl2f_core.file_io import write_atomically
 from rl2f_core.metrics.dialogues import Revision, normalized_answer
 from rl2f_core.rollout.build import build_backend, build_control, build_engine
 from rl2f_core.rollout.engine import RolloutEngine, RolloutRequest, derive_seed
+from rl2f_core.run.context import RunContext
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, HintValueEvent, LogEvent, read_events
 from rl2f_core.run.journal import Journal
@@ -114,12 +115,13 @@ def sample_seed(seed: int, origin: ForkPoint, sample: int) -> int:
 
 def run_forks(
     kind: Literal["fork", "hint_value"], config: CounterfactualRun, source: RunDir,
-    origins: Mapping[str, Sequence[ForkPoint]], run_dir: RunDir, journal: Journal, stop: ShouldStop, progress: Progress,
+    origins: Mapping[str, Sequence[ForkPoint]], context: RunContext,
 ) -> bool:  # fmt: skip
     """Load the model, run the forks and report; False if `stop` ended it early. See `ForkRunner`."""
-    progress.message(f"Loading {config.model.name} …")
-    backend = build_backend(config, run_dir, progress)
-    return ForkRunner(kind, config, run_dir, journal, backend, origins, source.config().name).run(stop, progress)
+    context.progress.message(f"Loading {config.model.name} …")
+    backend = build_backend(config, context.run_dir, context.progress)
+    runner = ForkRunner(kind, config, context.run_dir, context.journal, backend, origins, source.config().name)
+    return runner.run(context.stop, context.progress)
 
 
 class ForkRunner:

@@ -21,6 +21,7 @@ from rl2f_core.device import trim_memory
 from rl2f_core.distributed.process_group import current_group
 from rl2f_core.environments.base import Environment
 from rl2f_core.environments.capabilities import missing_part
+from rl2f_core.environments.mixture import sub_environment_of, sub_environments
 from rl2f_core.errors import DataError
 from rl2f_core.evaluation.figure_files import write_figures
 from rl2f_core.evaluation.report import (
@@ -33,13 +34,13 @@ from rl2f_core.evaluation.report import (
 )
 from rl2f_core.file_io import write_atomically
 from rl2f_core.metrics.constant_baseline import describe_comparison
+from rl2f_core.metrics.dialogues import Metrics
 from rl2f_core.metrics.teacher_costs import add_costs, costs_text, teacher_costs
 from rl2f_core.rollout.build import build_control, build_engine
 from rl2f_core.rollout.engine import RolloutEngine, RolloutRequest, StudentPolicy, derive_seed
+from rl2f_core.run.context import RunContext
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, LogEvent, MetricEvent, read_events
-from rl2f_core.run.journal import Journal, log_message
-from rl2f_core.run.progress import Progress, ShouldStop
 from rl2f_core.stats.intervals import Bootstrap, t_interval
 from rl2f_core.types import ConstantBaseline, Dialogue, JsonObject, StopReason, Task, Turn
 
@@ -50,33 +51,27 @@ NEWEST_STEPS = 10
 
 def evaluate_run(
     config: BaseRun,
-    run_dir: RunDir,
-    journal: Journal,
+    context: RunContext,
     backend: Backend,
     sources: Mapping[str, Path | None],
-    stop: ShouldStop,
-    progress: Progress,
     models: ModelPool | None = None,
 ) -> bool:
-    """Evaluate every checkpoint under every condition and write the report; False if `stop` ended it early.
+    """Evaluate every checkpoint under every condition and write the report; False if `context.stop` ended it early.
 
     Args:
         config: Its `evaluation` section applies.
-        run_dir: Receives `evaluation/`.
-        journal: Receives events. Each condition of a checkpoint batch is a commit, so a resumed run repeats nothing.
+        context: Each condition of a checkpoint batch is a commit, so a resumed run repeats nothing.
         backend: With the base model loaded.
         sources: Adapter directory of each checkpoint by name; None is the base model.
-        stop: Checked between commits.
-        progress: Receives the number of finished (checkpoint, condition) pairs.
         models: Models loaded by training; None loads the required ones.
     """
-    position = dict(journal.resume_state or {})
+    position = dict(context.journal.resume_state or {})
     finished: list[str] = list(position.get("evaluated", []))
     conditions = supported_conditions(config)
     total = len(sources) * len(conditions)
     if not finished:
-        log_message(journal, progress, "evaluation:skipped", "\n".join(skipped_conditions(config).values()))
-    runner, group = EvaluationRunner(config, backend, models), current_group()
+        context.log("evaluation:skipped", "\n".join(skipped_conditions(config).values()))
+    runner = EvaluationRunner(config, backend, models)
     for name, adapter_dir in sources.items():
         if adapter_dir is not None:
             backend.load_adapter(name, adapter_dir)
@@ -85,40 +80,52 @@ def evaluate_run(
         names = [name for name in batch if f"{name}/{condition}" not in finished]
         if not names:
             continue
-        if stop():
+        if context.stop():
             return False
-        progress.update("evaluation", len(finished), total, f"{', '.join(names)} under {condition}")
+        context.progress.update("evaluation", len(finished), total, f"{', '.join(names)} under {condition}")
         results = runner.evaluate({name: None if sources[name] is None else name for name in names}, condition)
         trim_memory()
         for name, dialogues in results.items():
-            if group.is_main_process:
-                write_dialogues(run_dir, name, condition, dialogues)
-            journal.emit(
-                DialogueEvent.of("evaluation", STAGE, 0, task, dialogue, checkpoint=name, condition=condition)
-                for task, dialogue in zip(runner.tasks_for(dialogues), dialogues, strict=True)
-            )
+            store_dialogues(context, name, condition, runner.tasks_for(dialogues), dialogues)
             finished.append(f"{name}/{condition}")
         position |= {"evaluated": finished}
-        journal.commit(position)
-        run_dir.heartbeat(status="running", stage=STAGE, step=len(finished), steps=total)
-    progress.update("evaluation", total, total)
-    group.run_on_main(lambda: _report(config, run_dir, journal, runner, list(sources)))
-    journal.resume_state = position
+        context.journal.commit(position)
+        context.run_dir.heartbeat(status="running", stage=STAGE, step=len(finished), steps=total)
+    context.progress.update("evaluation", total, total)
+    current_group().run_on_main(lambda: _report(config, context, runner, list(sources)))
+    context.journal.resume_state = position
     return True
 
 
-def _report(config: BaseRun, run_dir: RunDir, journal: Journal, runner: EvaluationRunner, names: Sequence[str]) -> None:
+def store_dialogues(
+    context: RunContext, checkpoint: str, condition: str, tasks: Sequence[Task], dialogues: Sequence[Dialogue]
+) -> None:
+    """Write the dialogues of one checkpoint under one condition, and emit them as events."""
+    if current_group().is_main_process:
+        write_dialogues(context.run_dir, checkpoint, condition, dialogues)
+    context.journal.emit(
+        DialogueEvent.of("evaluation", STAGE, 0, task, dialogue, checkpoint=checkpoint, condition=condition)
+        for task, dialogue in zip(tasks, dialogues, strict=True)
+    )
+
+
+def emit_metrics(context: RunContext, checkpoint: str, condition: str, metrics: Metrics) -> None:
+    """Emit the metrics of one checkpoint under one condition, with the costs of its teacher."""
+    stage = f"{STAGE}:{checkpoint}:{condition}"
+    costs = teacher_costs(read_dialogues(context.run_dir, checkpoint, condition))
+    context.journal.emit([MetricEvent(id=f"metric:{stage}", stage=stage, step=0, values=metrics.flat() | costs)])
+
+
+def _report(config: BaseRun, context: RunContext, runner: EvaluationRunner, names: Sequence[str]) -> None:
     """Write report and figures, and emit the metrics."""
-    report = compute_report(config, run_dir, runner, names)
-    write_report(report, run_dir)
+    report = compute_report(config, context.run_dir, runner, names)
+    write_report(report, context.run_dir)
     for row in report.rows:
-        stage = f"{STAGE}:{row.checkpoint}:{row.condition}"
-        costs = teacher_costs(read_dialogues(run_dir, row.checkpoint, row.condition))
-        journal.emit([MetricEvent(id=f"metric:{stage}", stage=stage, step=0, values=row.metrics.flat() | costs)])
-    journal.emit([LogEvent(id="evaluation:report", text=report.to_markdown())])
+        emit_metrics(context, row.checkpoint, row.condition, row.metrics)
+    context.journal.emit([LogEvent(id="evaluation:report", text=report.to_markdown())])
     warnings = baseline_findings(report)[1:]
     if warnings:
-        journal.emit([LogEvent(id="evaluation:baseline", level="warning", text="\n".join(warnings))])
+        context.journal.emit([LogEvent(id="evaluation:baseline", level="warning", text="\n".join(warnings))])
 
 
 def skipped_conditions(config: BaseRun) -> dict[str, str]:
@@ -166,25 +173,25 @@ class EvaluationRunner:
         if condition == "resample":
             return self._resample(students)
         engine = self._engine(condition)
-        unfinished = {
-            s: [
-                i
-                for i, dialogue in enumerate(self._first_attempts[s.policy])
-                if self.turns > 1 and _can_continue(dialogue, engine)
-            ]
-            for s in students
-        }
-        all_requests = self._requests()
+        firsts = {student: self._first_attempts[student.policy] for student in students}
+
+        def continues(first: Dialogue) -> bool:
+            solved = first.stop_reason is StopReason.SOLVED and not engine.stop_on_correct
+            return self.turns > 1 and (solved or first.stop_reason is StopReason.EXHAUSTED)
+
         requests = {
-            s: [dataclasses.replace(all_requests[i], turns=self._first_attempts[s.policy][i].turns) for i in indices]
-            for s, indices in unfinished.items()
+            student: [
+                dataclasses.replace(request, turns=first.turns)
+                for request, first in zip(self._requests(), group, strict=True)
+                if continues(first)
+            ]
+            for student, group in firsts.items()
         }
-        continued = self._run(engine, requests, self.turns)
-        results = {student.policy: list(self._first_attempts[student.policy]) for student in students}
-        for student, indices in unfinished.items():
-            for i, dialogue in zip(indices, continued[student.policy], strict=True):
-                results[student.policy][i] = dialogue
-        return results
+        continued = {name: iter(group) for name, group in self._run(engine, requests, self.turns).items()}
+        return {
+            student.policy: [next(continued[student.policy]) if continues(first) else first for first in group]
+            for student, group in firsts.items()
+        }
 
     def _run(
         self, engine: RolloutEngine, requests: Mapping[StudentPolicy, Sequence[RolloutRequest]], turns: int
@@ -226,13 +233,6 @@ def checkpoint_batches(names: Sequence[str], runner: EvaluationRunner) -> list[l
     engine, dialogues = runner.engine, len(runner.tasks) * runner.settings.samples_per_task
     size = max(1, min(engine.backend.preferred_batch_size, engine.config.max_concurrent) // max(1, dialogues))
     return [list(names[i : i + size]) for i in range(0, len(names), size)]
-
-
-def _can_continue(first: Dialogue, engine: RolloutEngine) -> bool:
-    """Return whether a dialogue with one attempt has a second one if more turns are allowed."""
-    return first.stop_reason is StopReason.EXHAUSTED or (
-        first.stop_reason is StopReason.SOLVED and not engine.stop_on_correct
-    )
 
 
 def _join(firsts: Sequence[Dialogue]) -> Dialogue:
@@ -290,15 +290,15 @@ def compute_report(
             checkpoint: {c: [d for d in group if d.task_id in ids] for c, group in by_condition.items()}
             for checkpoint, by_condition in dialogues.items()
         }
-        level = "" if of.sub_environments else describe_levels(tasks)
+        level = "" if sub_environments(of) else describe_levels(tasks)
         evaluated = EvaluatedTasks(len(tasks), settings.samples_per_task, level, settings.split, config.seed)
         bootstrap = Bootstrap(settings.bootstrap_samples, settings.seed)
         report = build_report(of, selected, runner.turns, evaluated, bootstrap, **more)
         return report.model_copy(update={"environment": name}) if name else report
 
     parts = []
-    for name, part in environment.sub_environments.items():
-        tasks = [task for task in runner.tasks if environment.sub_environment_of(task) == name]
+    for name, part in sub_environments(environment).items():
+        tasks = [task for task in runner.tasks if sub_environment_of(environment, task) == name]
         if tasks:
             parts.append(build(part, tasks, name))
     costs = teacher_costs([d for by_condition in dialogues.values() for group in by_condition.values() for d in group])

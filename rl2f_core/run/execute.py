@@ -8,6 +8,7 @@ import time
 from rl2f_core.config.run import BaseRun
 from rl2f_core.distributed.process_group import current_group, init_distributed, launched_world_size
 from rl2f_core.errors import ConfigError, RL2FError, RunError
+from rl2f_core.run.context import RunContext
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import EventSink, Status, StatusEvent
 from rl2f_core.run.journal import Journal
@@ -65,7 +66,7 @@ def execute(
             raise RunError("The run is finished.", value=str(run_dir.path), fix="Evaluate it, or start a new one.")
         status("running", "resumed" if journal.resume_state else "")
         try:
-            finished = kind.execute(config, run_dir, journal, stop, progress or Progress())
+            finished = kind.execute(config, RunContext(journal, stop, progress or Progress()))
         except KeyboardInterrupt:
             record_end("interrupted", "ended by a second Ctrl-C")
             raise

@@ -11,8 +11,7 @@ from pathlib import Path
 from rl2f_core.errors import DataError
 from rl2f_core.file_io import disk_full_error, disk_is_full, write_atomically
 from rl2f_core.run.directory import RunDir, sha256
-from rl2f_core.run.events import Event, EventSink, LogEvent, encode, read_events
-from rl2f_core.run.progress import Progress
+from rl2f_core.run.events import Event, EventSink, encode, read_events
 from rl2f_core.types import JsonObject
 
 
@@ -121,10 +120,3 @@ class Journal:
             )
         self.events.reconcile(events_from, list(read_events(folder / "events.jsonl", strict=True)))
         self.resume_state, self.state_dir = position, folder
-
-
-def log_message(journal: Journal, progress: Progress, id: str, text: str) -> None:
-    """Log a message as an event with this id and report it as progress; ignore an empty text."""
-    if text:
-        journal.emit([LogEvent(id=id, text=text)])
-        progress.message(text)

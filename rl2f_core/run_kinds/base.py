@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 from rl2f_core.config.fields import BaseConfig
 
 if TYPE_CHECKING:
-    from rl2f_core.run.directory import RunDir
-    from rl2f_core.run.journal import Journal
-    from rl2f_core.run.progress import Progress, ShouldStop
+    from rl2f_core.run.context import RunContext
 
 RunSettings = TypeVar("RunSettings", bound=BaseConfig)
 
@@ -26,15 +24,10 @@ class Kind(ABC, Generic[RunSettings]):
     """Whether a run needs no device slot of the queue."""
 
     @abstractmethod
-    def execute(
-        self, config: RunSettings, run_dir: RunDir, journal: Journal, stop: ShouldStop, progress: Progress
-    ) -> bool:
-        """Execute a run from its last commit; False if `stop` ended it early.
+    def execute(self, config: RunSettings, context: RunContext) -> bool:
+        """Execute a run from its last commit; False if `context.stop` ended it early.
 
         Args:
             config: Instance of `config_class`.
-            run_dir: The run directory.
-            journal: Receives events and commits; its `resume_state` is where a resumed run continues.
-            stop: Checked between steps.
-            progress: Receives phase, count and messages.
+            context: Run directory, journal, stop request and progress.
         """

@@ -9,13 +9,12 @@ from typing import Literal
 from pydantic import Field
 
 from rl2f_core.config.fields import BASIC_FIELD, CHECKPOINT_REF
-from rl2f_core.config.loading import parse_config
+from rl2f_core.config.loading import validate_config
 from rl2f_core.config.run import BaseRun, RunConfig
 from rl2f_core.errors import ConfigError
 from rl2f_core.registry import register
+from rl2f_core.run.context import RunContext
 from rl2f_core.run.directory import RunDir
-from rl2f_core.run.journal import Journal, log_message
-from rl2f_core.run.progress import Progress, ShouldStop
 from rl2f_core.run_kinds.base import Kind
 
 
@@ -35,20 +34,21 @@ class Eval(Kind[EvalRun]):
     config_class = EvalRun
     supports_distributed = True
 
-    def execute(self, config: EvalRun, run_dir: RunDir, journal: Journal, stop: ShouldStop, progress: Progress) -> bool:
-        """Evaluate and report; False if `stop` ended it early."""
+    def execute(self, config: EvalRun, context: RunContext) -> bool:
+        """Evaluate and report; False if `context.stop` ended it early."""
         from rl2f_core.evaluation.evaluate import evaluate_run
         from rl2f_core.leaks.guard import skipped_detectors
         from rl2f_core.rollout.build import build_backend, build_environment
 
-        progress.message(f"Loading {config.model.name} …")
-        backend = build_backend(config, run_dir, progress)
+        context.progress.message(f"Loading {config.model.name} …")
+        backend = build_backend(config, context.run_dir, context.progress)
+        journal = context.journal
         if journal.resume_state is None:
-            log_message(journal, progress, "environment", build_environment(config.environment).describe_data())
+            context.log("environment", build_environment(config.environment).describe_data())
             skipped = skipped_detectors(config.leak_detection.detectors, config.environment)
-            log_message(journal, progress, "leaks:skipped", "\n".join(skipped))
+            context.log("leaks:skipped", "\n".join(skipped))
         sources = {name: None if path is None else Path(path) for name, path in config.adapters.items()}
-        if not evaluate_run(config, run_dir, journal, backend, sources, stop, progress):
+        if not evaluate_run(config, context, backend, sources):
             return False
         journal.commit({**(journal.resume_state or {}), "done": True})
         return True
@@ -88,9 +88,7 @@ def eval_config(targets: Sequence[Target], overrides: dict[str, object] | None =
         raise ConfigError("Nothing to evaluate.", fix="Pass at least one run directory.")
     shared = {k: v for k, v in first.model_dump().items() if k in BaseRun.model_fields}
     shared["evaluation"] = {**shared["evaluation"], **(overrides or {})}
-    result = parse_config({**shared, "kind": "eval", "name": f"eval {first.name}"[:100], "adapters": adapters})
-    assert isinstance(result, EvalRun)
-    return result
+    return validate_config(EvalRun, {**shared, "name": f"eval {first.name}"[:100], "adapters": adapters})
 
 
 def _last_checkpoints(run_dir: RunDir, config: RunConfig) -> list[str]:

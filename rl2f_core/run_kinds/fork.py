@@ -8,13 +8,12 @@ from typing import Any, Literal
 from pydantic import Field
 
 from rl2f_core.config.fields import BASIC_FIELD
-from rl2f_core.config.loading import parse_config
+from rl2f_core.config.loading import validate_config
 from rl2f_core.counterfactual.config import CounterfactualRun, inherit_settings
 from rl2f_core.counterfactual.fork_points import find_dialogue, fork_point_at
 from rl2f_core.registry import register
+from rl2f_core.run.context import RunContext
 from rl2f_core.run.directory import RunDir
-from rl2f_core.run.journal import Journal
-from rl2f_core.run.progress import Progress, ShouldStop
 from rl2f_core.run_kinds.base import Kind
 
 
@@ -35,14 +34,13 @@ class Fork(Kind[ForkRun]):
 
     config_class = ForkRun
 
-    def execute(self, config: ForkRun, run_dir: RunDir, journal: Journal, stop: ShouldStop, progress: Progress) -> bool:
-        """Run the branches and report; False if `stop` ended it early."""
+    def execute(self, config: ForkRun, context: RunContext) -> bool:
+        """Run the branches and report; False if `context.stop` ended it early."""
         from rl2f_core.counterfactual.runner import run_forks
 
-        source = run_dir.resolve_run(config.source)
+        source = context.run_dir.resolve_run(config.source)
         origin = fork_point_at(find_dialogue(source, config.dialogue), config.turn)
-        origins = {name: [origin] for name in config.checkpoints}
-        return run_forks("fork", config, source, origins, run_dir, journal, stop, progress)
+        return run_forks("fork", config, source, {name: [origin] for name in config.checkpoints}, context)
 
 
 def fork_config(
@@ -69,17 +67,13 @@ def fork_config(
     """
     dialogue = find_dialogue(source, event)
     fork_point_at(dialogue, turn)
-    title = source.config().name
     data = {
         **inherit_settings(source, dialogue.phase, dialogue.stage, dialogue.step, dialogue.task.id),
-        "kind": "fork",
-        "name": f"fork {title}"[:100],
+        "name": f"fork {source.config().name}"[:100],
         "source": name,
         "dialogue": event,
         "turn": turn,
         "checkpoints": dict(checkpoints),
         **changes,
     }
-    config = parse_config({**data, **({"arms": list(arms)} if arms else {})})
-    assert isinstance(config, ForkRun)
-    return config
+    return validate_config(ForkRun, {**data, **({"arms": list(arms)} if arms else {})})

@@ -13,14 +13,13 @@ from typing import Any, Literal
 from pydantic import Field
 
 from rl2f_core.config.fields import BASIC_FIELD
-from rl2f_core.config.loading import parse_config
+from rl2f_core.config.loading import validate_config
 from rl2f_core.counterfactual.config import CounterfactualRun, inherit_settings
 from rl2f_core.counterfactual.fork_points import ForkPoint, hinted_turns, sample_fork_points
 from rl2f_core.errors import DataError
 from rl2f_core.registry import register
+from rl2f_core.run.context import RunContext
 from rl2f_core.run.directory import RunDir
-from rl2f_core.run.journal import Journal
-from rl2f_core.run.progress import Progress, ShouldStop
 from rl2f_core.run_kinds.base import Kind
 
 
@@ -45,15 +44,13 @@ class HintValue(Kind[HintValueRun]):
 
     config_class = HintValueRun
 
-    def execute(
-        self, config: HintValueRun, run_dir: RunDir, journal: Journal, stop: ShouldStop, progress: Progress
-    ) -> bool:
-        """Run the branches and report; False if `stop` ended it early."""
+    def execute(self, config: HintValueRun, context: RunContext) -> bool:
+        """Run the branches and report; False if `context.stop` ended it early."""
         from rl2f_core.counterfactual.runner import run_forks
 
-        source = run_dir.resolve_run(config.source)
+        source = context.run_dir.resolve_run(config.source)
         origins = {name: sampled_fork_points(config, source, name) for name in config.checkpoints}
-        return run_forks("hint_value", config, source, origins, run_dir, journal, stop, progress)
+        return run_forks("hint_value", config, source, origins, context)
 
 
 def sampled_fork_points(config: HintValueRun, source: RunDir, checkpoint: str) -> list[ForkPoint]:
@@ -76,13 +73,10 @@ def hint_value_config(
     """Return the estimation of hint values, with the settings of the dialogues; see `fork_config`."""
     data = {
         **inherit_settings(source, of),
-        "kind": "hint_value",
         "name": f"hint value {source.config().name}"[:100],
         "source": name,
         "of": of,
         "checkpoints": dict(checkpoints),
         **changes,
     }
-    config = parse_config(data)
-    assert isinstance(config, HintValueRun)
-    return config
+    return validate_config(HintValueRun, data)

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rl2f_core.config.loading import parse_config
+from rl2f_core.config.loading import validate_config
 from rl2f_core.errors import ConfigError
 from rl2f_core.evaluation.levels.config import LevelsRun
 from rl2f_core.registry import register
-from rl2f_core.run.directory import RunDir
-from rl2f_core.run.journal import Journal
-from rl2f_core.run.progress import Progress, ShouldStop
+from rl2f_core.run.context import RunContext
 from rl2f_core.run_kinds.base import Kind
 from rl2f_core.run_kinds.eval import Target, eval_config
 
@@ -25,17 +23,15 @@ class Levels(Kind[LevelsRun]):
 
     config_class = LevelsRun
 
-    def execute(
-        self, config: LevelsRun, run_dir: RunDir, journal: Journal, stop: ShouldStop, progress: Progress
-    ) -> bool:
-        """Evaluate and report; False if `stop` ended it early."""
+    def execute(self, config: LevelsRun, context: RunContext) -> bool:
+        """Evaluate and report; False if `context.stop` ended it early."""
         from rl2f_core.evaluation.levels.runner import evaluate_levels
         from rl2f_core.rollout.build import build_backend
 
-        progress.message(f"Loading {config.model.name} …")
-        if not evaluate_levels(config, run_dir, journal, build_backend(config, run_dir, progress), stop, progress):
+        context.progress.message(f"Loading {config.model.name} …")
+        if not evaluate_levels(config, context, build_backend(config, context.run_dir, context.progress)):
             return False
-        journal.commit({**(journal.resume_state or {}), "done": True})
+        context.journal.commit({**(context.journal.resume_state or {}), "done": True})
         return True
 
 
@@ -64,6 +60,4 @@ def levels_config(
         data = {"environment": environment, "name": f"levels {environment}"[:100], "adapters": {"base": None}}
         data["rollout"] = {"max_new_tokens": MAX_NEW_TOKENS, "max_seq_len": 4 * MAX_NEW_TOKENS}
         data |= {"model": {"name": model}} if model else {}
-    config = parse_config({**data, "kind": "levels", **changes})
-    assert isinstance(config, LevelsRun)
-    return config
+    return validate_config(LevelsRun, {**data, **changes})

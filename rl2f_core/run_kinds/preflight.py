@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from rl2f_core.config.run import RunConfig
 from rl2f_core.distributed.process_group import current_group
 from rl2f_core.errors import PreflightError
 from rl2f_core.file_io import write_atomically
 from rl2f_core.registry import get, register
-from rl2f_core.run.directory import RunDir
-from rl2f_core.run.events import DialogueEvent, LogEvent
-from rl2f_core.run.journal import Journal
-from rl2f_core.run.progress import Progress, ShouldStop
+from rl2f_core.run.context import RunContext
+from rl2f_core.run.events import LogEvent
 from rl2f_core.run_kinds.base import Kind
 from rl2f_core.types import TrainingSample
+
+if TYPE_CHECKING:
+    from rl2f_core.backends.base import Backend
+    from rl2f_core.config.stage import StageConfig
 
 
 class PreflightRun(RunConfig):
@@ -33,24 +36,25 @@ class Preflight(Kind[PreflightRun]):
     config_class = PreflightRun
     supports_distributed = True
 
-    def execute(
-        self, config: PreflightRun, run_dir: RunDir, journal: Journal, stop: ShouldStop, progress: Progress
-    ) -> bool:
+    def execute(self, config: PreflightRun, context: RunContext) -> bool:
         """Generate dialogues, report, and raise `PreflightError` if the run is not worth starting."""
         from rl2f_core.rollout.build import build_backend, build_engine
         from rl2f_core.training.curriculum import tracker_for_stage
         from rl2f_core.training.preflight import preflight
+        from rl2f_core.training.step import dialogue_events
 
+        run_dir, journal, progress = context.run_dir, context.journal, context.progress
         refused = (journal.resume_state or {}).get("refused")
         if refused:
             raise PreflightError(refused["reason"], fix=refused["fix"])
         progress.message(f"Loading {config.model.name} …")
-        backend: Any = build_backend(config, run_dir, progress)
+        backend = build_backend(config, run_dir, progress)
         stages = [(s, get("method", s.method.type)(s.method)) for s in config.stages]
         stage, method = next(((s, m) for s, m in stages if m.on_policy), stages[0])
-        start = config.lora.init_adapter
-        if start is not None:
-            backend.load_adapter("start", Path(start))
+        adapter = None
+        if config.lora.init_adapter is not None:
+            adapter = "start"
+            backend.load_adapter(adapter, Path(config.lora.init_adapter))
         engine = build_engine(config, backend)
         course = tracker_for_stage(config, stage, engine)
         report, groups = preflight(
@@ -58,14 +62,14 @@ class Preflight(Kind[PreflightRun]):
             config,
             stage,
             method,
-            adapter=None if start is None else "start",
-            policy="base" if start is None else "start",
-            on_progress=lambda done, total: progress.update("preflight", done, total),
-            time_update=self._timer(config, backend, stage),
+            adapter=adapter,
+            policy=adapter or "base",
+            on_progress=partial(progress.update, "preflight"),
+            time_update=partial(_time_update, config, stage, backend),
         )
-        warmed = stages[0][0] is not stage or not method.on_policy
+        follows = stages[0][0] is not stage or not method.on_policy
         text = report.to_text()
-        if warmed and not report.passed:
+        if follows and not report.passed:
             text += (
                 f"\n  These are the initial weights; {stage.name} follows {stages[0][0].name} and is checked again "
                 "with its own initial weights."
@@ -73,29 +77,21 @@ class Preflight(Kind[PreflightRun]):
         if current_group().is_main_process:
             write_atomically(run_dir.path / "preflight.json", report.model_dump_json(indent=2))
             write_atomically(run_dir.path / "preflight.txt", text + "\n")
-        journal.emit(
-            DialogueEvent.of("preflight", stage.name, 0, group.task, rollout.dialogue)
-            for group in groups
-            for rollout in group.rollouts
-        )
+        journal.emit(dialogue_events("preflight", stage.name, 0, groups))
         journal.emit([LogEvent(id="preflight", level="info" if report.passed else "warning", text=text)])
         progress.message(text)
-        if not report.passed and not warmed and not config.preflight.ignore_failure:
+        if not report.passed and not follows and not config.preflight.ignore_failure:
             refused = {"reason": f"Stage {stage.name} is not worth starting. {report.reason}", "fix": report.fix}
             journal.commit({"refused": refused})
             raise PreflightError(refused["reason"], fix=refused["fix"])
         journal.commit({"done": True})
         return True
 
-    def _timer(self, config: RunConfig, backend: Any, stage: Any) -> Any:
-        """Return a function that times one update with a temporary learner."""
 
-        def timed(samples: Sequence[TrainingSample]) -> float:
-            from rl2f_core.training.trainer import build_learner
+def _time_update(config: RunConfig, stage: StageConfig, backend: Backend, samples: Sequence[TrainingSample]) -> float:
+    """Measure the seconds of one update with a temporary learner; 0 if the backend has no weights."""
+    from rl2f_core.training.trainer import build_learner
 
-            if not hasattr(backend, "folder"):
-                return 0.0
-            learner = build_learner(config, stage, backend, seed=0)
-            return learner.seconds_of_update(samples, stage.at(0))
-
-        return timed
+    if not hasattr(backend, "folder"):
+        return 0.0
+    return build_learner(config, stage, backend, seed=0).seconds_of_update(samples, stage.resolve(0))

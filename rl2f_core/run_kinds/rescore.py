@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -19,11 +19,10 @@ from rl2f_core.file_io import write_atomically
 from rl2f_core.registry import register
 from rl2f_core.rescoring.rescore import Rescore, Scored
 from rl2f_core.rescoring.reward_changes import RewardChange
-from rl2f_core.run.directory import RunDir
+from rl2f_core.run.context import RunContext
 from rl2f_core.run.events import Event, LeakEvent, LeakRescoreEvent, LogEvent
-from rl2f_core.run.journal import Journal
-from rl2f_core.run.progress import Progress, ShouldStop
 from rl2f_core.run_kinds.base import Kind
+from rl2f_core.types import JsonObject
 
 CHANGES = "changes.jsonl"
 """Turns with a changed reward or advantage, one JSON object per line."""
@@ -59,78 +58,61 @@ class RescoreKind(Kind[RescoreRun]):
 
     config_class = RescoreRun
 
-    def execute(
-        self, config: RescoreRun, run_dir: RunDir, journal: Journal, stop: ShouldStop, progress: Progress
-    ) -> bool:
-        """Emit the findings as events; False if `stop` ended it early."""
-        target, name = find_target(config.run, run_dir)
-        held = target.config()
-        if not isinstance(held, BaseRun):
-            raise ConfigError("This run has no dialogues.", value=str(target.path), fix="Pass a run with dialogues.")
-        work = Rescore(
-            target.events_path, held, config.detectors, config.penalty, _models(config, held), config.workers
-        )
+    def execute(self, config: RescoreRun, context: RunContext) -> bool:
+        """Emit the new leak reports as events; False if `context.stop` ended it early."""
+        from rl2f_core.backends.model_pool import ModelPool
+
+        run_dir, journal = context.run_dir, context.journal
+        source = run_dir.resolve_run(config.run)
+        source_config = source.config()
+        if not isinstance(source_config, BaseRun):
+            raise ConfigError("This run has no dialogues.", value=str(source.path), fix="Pass a run with dialogues.")
+        path = source.path.resolve()
+        name = path.name if path.parent == run_dir.path.resolve().parent else str(path)
+        models = ModelPool(config.model or source_config.model, source_config.backend)
+        rescore = Rescore(source.events_path, source_config, config.detectors, config.penalty, models, config.workers)
 
         def on_progress(done: int, total: int) -> None:
-            note = f"{work.tally.hints:,} hints, {work.tally.flagged:,} flagged"
-            progress.update("rescoring, %", round(100 * done / max(total, 1)), 100, note)
+            note = f"{rescore.tally.hints:,} hints, {rescore.tally.flagged:,} flagged"
+            context.progress.update("rescoring, %", round(100 * done / max(total, 1)), 100, note)
 
-        began = time.perf_counter()
-        fresh = run_dir.path / f".{CHANGES}.tmp"
-        with open(fresh, "w", encoding="utf-8") as file:
-            for items, changes in work.run(stop, on_progress):
+        start = time.perf_counter()
+        temporary = run_dir.path / f".{CHANGES}.tmp"
+        with open(temporary, "w", encoding="utf-8") as file:
+            for items, changes in rescore.run(context.stop, on_progress):
                 journal.emit(_events(name, items))
-                file.writelines(json.dumps(change_json(change)) + "\n" for change in changes)
-        if work.stopped:
-            fresh.unlink()
+                file.writelines(json.dumps(_change_json(change)) + "\n" for change in changes)
+        if rescore.stopped:
+            temporary.unlink()
             return False
-        fresh.replace(run_dir.path / CHANGES)
-        seconds = time.perf_counter() - began
-        own = held.reward.leak_penalty
-        penalty = own if config.penalty is None else config.penalty
-        tally = work.tally.as_json()
-        detectors = [part.model_dump(mode="json") for part in work.detectors]
+        temporary.replace(run_dir.path / CHANGES)
+        tally, run_penalty = rescore.tally.as_json(), source_config.reward.leak_penalty
+        detectors = [detector.model_dump(mode="json") for detector in rescore.detectors]
         summary = {
-            "run": str(target.path),
-            "name": held.name,
+            "run": str(source.path),
+            "name": source_config.name,
             "detectors": detectors,
-            "penalty": penalty,
-            "run_penalty": own,
+            "penalty": run_penalty if config.penalty is None else config.penalty,
+            "run_penalty": run_penalty,
             **tally,
-            "bad_lines": work.bad,
-            "seconds": round(seconds, 3),
+            "bad_lines": rescore.bad,
+            "seconds": round(time.perf_counter() - start, 3),
         }
         write_atomically(run_dir.path / SUMMARY, json.dumps(summary, indent=2))
-        scan = LeakRescoreEvent(
-            id="leak_rescore",
-            run=name,
-            detectors=tuple(detectors),
-            hints=tally["hints"],
-            flagged=tally["flagged"],
-            errors=tally["errors"],
+        counts = {key: tally[key] for key in ("hints", "flagged", "errors")}
+        level: Literal["warning", "info"] = "warning" if tally["errors"] else "info"
+        journal.emit(
+            [
+                LeakRescoreEvent(id="leak_rescore", run=name, detectors=tuple(detectors), **counts),
+                LogEvent(id="rescore", level=level, text=sentence(summary)),
+            ]
         )
-        level: Any = "warning" if tally["errors"] else "info"
-        journal.emit([scan, LogEvent(id="rescore", level=level, text=sentence(summary))])
         journal.commit({"done": True})
         return True
 
 
-def find_target(run: str, run_dir: RunDir) -> tuple[RunDir, str]:
-    """Return the source run and its name in events: a sibling's directory name, otherwise its path."""
-    target = run_dir.resolve_run(run)
-    whole = target.path.resolve()
-    return target, whole.name if whole.parent == run_dir.path.resolve().parent else str(whole)
-
-
-def _models(config: RescoreRun, held: BaseRun) -> Any:
-    """Return a pool that loads models on first use."""
-    from rl2f_core.backends.model_pool import ModelPool
-
-    return ModelPool(config.model or held.model, held.backend)
-
-
 def _events(run: str, items: Sequence[Scored]) -> list[Event]:
-    """Return one event per hint with a finding, score or error."""
+    """Return one event per hint with a leak, score or error."""
     return [
         LeakEvent(id=f"leak:{item.event}:{turn}", run=run, dialogue=item.event, turn=turn, report=report)
         for item in items
@@ -139,12 +121,11 @@ def _events(run: str, items: Sequence[Scored]) -> list[Event]:
     ]
 
 
-def change_json(change: RewardChange) -> dict[str, Any]:
-    """Return a change as JSON data."""
+def _change_json(change: RewardChange) -> JsonObject:
     return {**asdict(change), "reward_sign": change.reward_sign, "advantage_sign": change.advantage_sign}
 
 
-def sentence(summary: dict[str, Any]) -> str:
+def sentence(summary: JsonObject) -> str:
     """Summarize the result in a sentence."""
     names = ", ".join(d["type"] for d in summary["detectors"])
     rewards, advantages = (sum(summary[f"{what}_signs"].values()) for what in ("reward", "advantage"))

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from rl2f_core.config.run import RunConfig
 from rl2f_core.registry import register
-from rl2f_core.run.directory import RunDir
-from rl2f_core.run.journal import Journal
-from rl2f_core.run.progress import Progress, ShouldStop
+from rl2f_core.run.context import RunContext
 from rl2f_core.run_kinds.base import Kind
 
 
@@ -17,21 +15,19 @@ class Train(Kind[RunConfig]):
     config_class = RunConfig
     supports_distributed = True
 
-    def execute(
-        self, config: RunConfig, run_dir: RunDir, journal: Journal, stop: ShouldStop, progress: Progress
-    ) -> bool:
-        """Train the remaining steps and evaluate; False if `stop` ended it early."""
+    def execute(self, config: RunConfig, context: RunContext) -> bool:
+        """Train the remaining steps and evaluate; False if `context.stop` ended it early."""
         from rl2f_core.evaluation.evaluate import evaluate_run
         from rl2f_core.training.checkpoints import checkpoints_to_evaluate
         from rl2f_core.training.trainer import Trainer
 
-        trainer = Trainer(config, run_dir, journal, stop, progress)
+        trainer = Trainer(config, context)
         if not trainer.run():
             return False
         names = checkpoints_to_evaluate(config)
-        sources = {name: None if name == "base" else run_dir.checkpoint(name) for name in names}
+        sources = {name: None if name == "base" else context.run_dir.checkpoint(name) for name in names}
         models = trainer.engine.teacher.models
-        if names and not evaluate_run(config, run_dir, journal, trainer.backend, sources, stop, progress, models):
+        if names and not evaluate_run(config, context, trainer.backend, sources, models):
             return False
-        journal.commit({"stage": len(config.stages), "step": 0, "done": True})
+        context.journal.commit({"stage": len(config.stages), "step": 0, "done": True})
         return True

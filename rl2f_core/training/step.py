@@ -12,7 +12,6 @@ from rl2f_core.methods.base import Method, StepContext
 from rl2f_core.methods.samples import mean_advantage_per_turn
 from rl2f_core.metrics.teacher_costs import teacher_costs
 from rl2f_core.run.events import DialogueEvent, Event, MetricEvent, Phase
-from rl2f_core.run.journal import log_message
 from rl2f_core.training.checkpoints import ADAPTER
 from rl2f_core.training.collector import Collector
 from rl2f_core.training.curriculum import CurriculumTracker
@@ -118,7 +117,7 @@ class StageSteps:
         values, text = course.record_step(collected, on_policy=self.method.on_policy)
         if text:
             text = f"Stage {name}, after step {step + 1}: {text}"
-            log_message(self.trainer.journal, self.trainer.progress, f"curriculum:{name}:{course.level + 1}", text)
+            self.trainer.context.log(f"curriculum:{name}:{course.level + 1}", text)
         return values
 
     def _emit(

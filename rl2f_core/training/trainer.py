@@ -20,10 +20,8 @@ from rl2f_core.leaks.guard import skipped_detectors
 from rl2f_core.methods.base import Method, StepContext
 from rl2f_core.rollout.build import build_backend, build_engine
 from rl2f_core.rollout.engine import derive_seed
-from rl2f_core.run.directory import RunDir
+from rl2f_core.run.context import RunContext
 from rl2f_core.run.events import LogEvent
-from rl2f_core.run.journal import Journal, log_message
-from rl2f_core.run.progress import Progress, ShouldStop
 from rl2f_core.training.checkpoints import ADAPTER, Checkpoints
 from rl2f_core.training.collector import Collector
 from rl2f_core.training.curriculum import CurriculumTracker, tracker_for_stage
@@ -37,33 +35,32 @@ if TYPE_CHECKING:
 class Trainer:
     """Runs the stages of one training run."""
 
-    def __init__(
-        self, config: RunConfig, run_dir: RunDir, journal: Journal, stop: ShouldStop, progress: Progress
-    ) -> None:
-        self.config, self.run_dir, self.journal, self.stop, self.progress = config, run_dir, journal, stop, progress
-        progress.message(f"Loading {config.model.name} …")
-        self.backend = build_backend(config, run_dir, progress)
+    def __init__(self, config: RunConfig, context: RunContext) -> None:
+        self.config, self.context, self.stop, self.progress = config, context, context.stop, context.progress
+        self.run_dir, self.journal = context.run_dir, context.journal
+        self.progress.message(f"Loading {config.model.name} …")
+        self.backend = build_backend(config, self.run_dir, self.progress)
         self.engine = build_engine(config, self.backend)
         if not hasattr(self.backend, "folder"):
             raise ConfigError(
                 "This backend has no weights to train.", value=config.backend.type, fix="Use backend hf or vllm."
             )
-        self.position = journal.resume_state or {"stage": 0, "step": 0}
-        self.checkpoints = Checkpoints(run_dir, journal, self.backend)
+        self.position = self.journal.resume_state or {"stage": 0, "step": 0}
+        self.checkpoints = Checkpoints(self.run_dir, self.journal, self.backend)
         self.learner = self._build_learner(config.stages[min(self.position["stage"], len(config.stages) - 1)])
         self.base_weights = self.learner.snapshot()
         if config.lora.init_adapter is not None:
             self.learner.load_adapter(Path(config.lora.init_adapter))
         self.start_weights = self.learner.snapshot()
-        if journal.state_dir is not None:
-            self.learner.load(journal.state_dir)
+        if self.journal.state_dir is not None:
+            self.learner.load(self.journal.state_dir)
 
     def run(self) -> bool:
         """Run the remaining stages; False if `stop` ended the run early."""
         if self.journal.resume_state is None:
-            log_message(self.journal, self.progress, "environment", self.engine.environment.describe_data())
+            self.context.log("environment", self.engine.environment.describe_data())
             skipped = skipped_detectors(self.config.leak_detection.detectors, self.config.environment)
-            log_message(self.journal, self.progress, "leaks:skipped", "\n".join(skipped))
+            self.context.log("leaks:skipped", "\n".join(skipped))
         for index in range(self.position["stage"], len(self.config.stages)):
             stage = self.config.stages[index]
             method = registry.get("method", stage.method.type)(stage.method)
@@ -103,7 +100,7 @@ class Trainer:
         self.checkpoints.sync(self.learner, f"{stage.name}@0")
         collector = Collector(self.engine, stage, self.config.seed, ADAPTER, run_dir=self.run_dir)
         for number, text in enumerate(method.prepare(collector, self.config.evaluation)):
-            log_message(self.journal, self.progress, f"prepare:{stage.name}:{number}", text)
+            self.context.log(f"prepare:{stage.name}:{number}", text)
         if method.on_policy and not refused:
             report = self._preflight(stage, method, course)
             if not report.passed and not self.config.preflight.ignore_failure:

@@ -11,10 +11,8 @@ from typing import Literal
 from rl2f_core.config.run import BaseRun
 from rl2f_core.errors import RunError
 from rl2f_core.registry import register
-from rl2f_core.run.directory import RunDir
+from rl2f_core.run.context import RunContext
 from rl2f_core.run.events import DialogueEvent, LogEvent, MetricEvent
-from rl2f_core.run.journal import Journal
-from rl2f_core.run.progress import Progress, ShouldStop
 from rl2f_core.run_kinds.base import Kind
 from rl2f_core.types import Dialogue, StopReason, Task, Turn, Verdict
 
@@ -40,9 +38,8 @@ class Count(Kind[CountRun]):
 
     config_class = CountRun
 
-    def execute(
-        self, config: CountRun, run_dir: RunDir, journal: Journal, stop: ShouldStop, progress: Progress
-    ) -> bool:
+    def execute(self, config: CountRun, context: RunContext) -> bool:
+        journal, progress = context.journal, context.progress
         first = int((journal.resume_state or {}).get("step", 0))
         progress.message(
             f"devices {os.environ.get('CUDA_VISIBLE_DEVICES')!r} threads {os.environ.get('OMP_NUM_THREADS')}"
@@ -51,9 +48,9 @@ class Count(Kind[CountRun]):
         progress.message(f"input {sys.stdin.read()!r}")
         if config.child:
             child = subprocess.Popen(["sleep", "300"])
-            (run_dir.path / "child").write_text(str(child.pid))
+            (context.run_dir.path / "child").write_text(str(child.pid))
         for step in range(first, config.count):
-            if stop():
+            if context.stop():
                 journal.commit({"step": step})
                 return False
             if step == config.fail_at:

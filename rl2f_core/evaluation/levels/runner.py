@@ -14,7 +14,7 @@ from rl2f_core.backends.model_pool import ModelPool
 from rl2f_core.config.fields import BaseConfig
 from rl2f_core.environments.capabilities import Perturbations
 from rl2f_core.errors import DataError
-from rl2f_core.evaluation.evaluate import STAGE, read_dialogues, write_dialogues
+from rl2f_core.evaluation.evaluate import STAGE, emit_metrics, read_dialogues, store_dialogues
 from rl2f_core.evaluation.figure_files import to_png
 from rl2f_core.evaluation.levels.report import (
     ORIGINAL,
@@ -29,13 +29,11 @@ from rl2f_core.evaluation.levels.report import (
 from rl2f_core.evaluation.report import EvaluatedTasks
 from rl2f_core.file_io import write_atomically
 from rl2f_core.metrics.constant_baseline import constant_baseline
-from rl2f_core.metrics.teacher_costs import teacher_costs
 from rl2f_core.rollout.build import build_engine, build_environment
 from rl2f_core.rollout.engine import RolloutRequest, derive_seed
+from rl2f_core.run.context import RunContext
 from rl2f_core.run.directory import RunDir
-from rl2f_core.run.events import DialogueEvent, LogEvent, MetricEvent
-from rl2f_core.run.journal import Journal
-from rl2f_core.run.progress import Progress, ShouldStop
+from rl2f_core.run.events import LogEvent
 from rl2f_core.stats.intervals import Bootstrap
 from rl2f_core.types import Dialogue, Task
 
@@ -46,11 +44,9 @@ REPORT = "levels.json"
 """File in the run's `evaluation/`, next to report.md and accuracy_by_level.png."""
 
 
-def evaluate_levels(
-    config: LevelsRun, run_dir: RunDir, journal: Journal, backend: Backend, stop: ShouldStop, progress: Progress
-) -> bool:
-    """Evaluate every checkpoint on every level and write the report; False if `stop` ended it early."""
-    position = dict(journal.resume_state or {})
+def evaluate_levels(config: LevelsRun, context: RunContext, backend: Backend) -> bool:
+    """Evaluate every checkpoint on every level and write the report; False if `context.stop` ended it early."""
+    position = dict(context.journal.resume_state or {})
     finished: list[str] = list(position.get("evaluated", []))
     models = ModelPool(backend, config.backend)
     levels = config.levels()
@@ -61,39 +57,31 @@ def evaluate_levels(
     for done, (checkpoint, level) in enumerate(pairs):
         if f"{checkpoint}/{level}" in finished:
             continue
-        if stop():
+        if context.stop():
             return False
-        progress.update("levels", done, len(pairs), f"{checkpoint} at {level}")
+        context.progress.update("levels", done, len(pairs), f"{checkpoint} at {level}")
         results = _run_level(config, backend, models, level, levels[level], checkpoint)
         for variant, (tasks, dialogues) in results.items():
-            condition = condition_name(level, variant)
-            write_dialogues(run_dir, checkpoint, condition, dialogues)
-            journal.emit(
-                DialogueEvent.of("evaluation", STAGE, 0, task, dialogue, checkpoint=checkpoint, condition=condition)
-                for task, dialogue in zip(tasks, dialogues, strict=True)
-            )
+            store_dialogues(context, checkpoint, condition_name(level, variant), tasks, dialogues)
         finished.append(f"{checkpoint}/{level}")
         position |= {"evaluated": finished}
-        journal.commit(position)
-        run_dir.heartbeat(status="running", stage=STAGE, step=done + 1, steps=len(pairs))
-    progress.update("levels", len(pairs), len(pairs))
-    _write_report(compute_report(config, run_dir), run_dir, journal)
-    journal.resume_state = position
+        context.journal.commit(position)
+        context.run_dir.heartbeat(status="running", stage=STAGE, step=done + 1, steps=len(pairs))
+    context.progress.update("levels", len(pairs), len(pairs))
+    _write_report(compute_report(config, context.run_dir), context)
+    context.journal.resume_state = position
     return True
 
 
-def _write_report(report: LevelsReport, run_dir: RunDir, journal: Journal) -> None:
+def _write_report(report: LevelsReport, context: RunContext) -> None:
     """Write the report files and emit metrics, warnings and report."""
-    write_atomically(run_dir.evaluation / REPORT, report.model_dump_json(indent=2))
-    write_atomically(run_dir.evaluation / "report.md", report.to_markdown())
-    chart = levels_chart(report)
-    write_atomically(run_dir.evaluation / f"{chart.name}.png", to_png(chart))
+    folder, journal, chart = context.run_dir.evaluation, context.journal, levels_chart(report)
+    write_atomically(folder / REPORT, report.model_dump_json(indent=2))
+    write_atomically(folder / "report.md", report.to_markdown())
+    write_atomically(folder / f"{chart.name}.png", to_png(chart))
     for cell in report.cells:
         if cell.metrics is not None:
-            stage = f"{STAGE}:{cell.checkpoint}:{cell.condition}"
-            costs = teacher_costs(read_dialogues(run_dir, cell.checkpoint, cell.condition))
-            values = cell.metrics.flat() | costs
-            journal.emit([MetricEvent(id=f"metric:{stage}", stage=stage, step=0, values=values)])
+            emit_metrics(context, cell.checkpoint, cell.condition, cell.metrics)
     warnings = level_warnings(report)
     if warnings:
         journal.emit([LogEvent(id="evaluation:baseline", level="warning", text="\n".join(warnings))])

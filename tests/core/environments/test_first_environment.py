@@ -18,11 +18,11 @@ from rl2f_core.environments.mixture import Mixture
 from rl2f_core.errors import ConfigError, DataError
 from rl2f_core.evaluation.evaluate import evaluate_run
 from rl2f_core.rollout.build import build_environment
+from rl2f_core.run.context import RunContext
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import JsonlSink, LogEvent, read_events
 from rl2f_core.run.execute import execute
 from rl2f_core.run.journal import Journal
-from rl2f_core.run.progress import Progress
 
 EXAMPLE = '''
 """Write a word backward."""
@@ -117,7 +117,7 @@ def test_an_evaluation_skips_and_reports_what_the_environment_lacks(backward: ty
     config = parse_config(run_data())
     run_dir = RunDir.create(tmp_path / "run", config)
     journal = Journal(run_dir, JsonlSink(run_dir.events_path))
-    assert evaluate_run(config, run_dir, journal, FakeBackend(), {"base": None}, lambda: False, Progress())
+    assert evaluate_run(config, RunContext(journal), FakeBackend(), {"base": None})
     journal.commit({"done": True})
     text = "\n".join(logged(run_dir))
     assert "Condition misleading skipped: the environment has no misleading hints." in text

@@ -35,10 +35,10 @@ from rl2f_core.evaluation.evaluate import evaluate_run, write_report
 from rl2f_core.evaluation.report import EvaluationReport
 from rl2f_core.leaks.base import LeakQuery
 from rl2f_core.rollout.build import build_control, build_engine
+from rl2f_core.run.context import RunContext
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import JsonlSink
 from rl2f_core.run.journal import Journal
-from rl2f_core.run.progress import Progress
 from rl2f_core.teachers.base import FeedbackRequest
 from rl2f_core.training.collector import Collector
 from rl2f_core.training.curriculum import tracker_for_stage
@@ -295,7 +295,7 @@ def test_the_report_has_a_section_a_part_with_all_controls_and_the_part_s_own_re
     settings = config(evaluation={"num_tasks": 24, "bootstrap_samples": 100, "checkpoints": []})
     run_dir = RunDir.create(tmp_path / "run", settings)
     journal = Journal(run_dir, JsonlSink(run_dir.events_path))
-    assert evaluate_run(settings, run_dir, journal, FakeBackend(script=said), {"base": None}, bool, Progress())
+    assert evaluate_run(settings, RunContext(journal), FakeBackend(script=said), {"base": None})
     report = EvaluationReport.model_validate_json((run_dir.evaluation / "report.json").read_bytes())
     assert (report.environment, report.tasks) == ("mixture", 24)
     assert [part.environment for part in report.parts] == ["guess_number", "secret_code"]

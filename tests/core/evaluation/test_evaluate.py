@@ -30,6 +30,7 @@ from rl2f_core.evaluation.evaluate import (
 from rl2f_core.evaluation.report import EvaluationReport
 from rl2f_core.rollout.build import build_environment
 from rl2f_core.rollout.engine import derive_seed, turn_seed
+from rl2f_core.run.context import RunContext
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, JsonlSink, LogEvent, MetricEvent, StatusEvent, read_events
 from rl2f_core.run.execute import execute
@@ -92,9 +93,8 @@ class Played:
                 played.told.append((phase, done, total))
 
         sources = {name: None if name == "base" else folder for name in NAMES}
-        self.finished = evaluate_run(
-            self.config, self.run_dir, self.journal, self.backend, sources, lambda: False, Telling()
-        )
+        context = RunContext(self.journal, progress=Telling())
+        self.finished = evaluate_run(self.config, context, self.backend, sources)
         self.journal.commit({"done": True})
         self.events = list(read_events(self.run_dir.events_path, strict=True))
         self.dialogues = {(n, c): read_dialogues(self.run_dir, n, c) for n in NAMES for c in CONDITIONS}

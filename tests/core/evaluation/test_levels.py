@@ -35,10 +35,10 @@ from rl2f_core.evaluation.levels.report import (
     memorization_above_resample,
 )
 from rl2f_core.evaluation.levels.runner import evaluate_levels
+from rl2f_core.run.context import RunContext
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, JsonlSink, LogEvent, MetricEvent, read_events
 from rl2f_core.run.journal import Journal
-from rl2f_core.run.progress import Progress
 from rl2f_core.run_kinds.levels import levels_config
 from rl2f_core.stats.intervals import Bootstrap, wilson
 
@@ -179,7 +179,7 @@ def play(folder: Path, made: LevelsRun, stop: Any = lambda: False, script: Any =
     run_dir = RunDir.open(folder) if folder.exists() else RunDir.create(folder, made)
     journal = Journal(run_dir, JsonlSink(run_dir.events_path))
     journal.resume()
-    ended = evaluate_levels(made, run_dir, journal, FakeBackend(script=script), stop, Progress())
+    ended = evaluate_levels(made, RunContext(journal, stop), FakeBackend(script=script))
     if ended:
         journal.commit({"done": True})
     return run_dir, ended

@@ -19,6 +19,7 @@ from rl2f_core import registry
 from rl2f_core.config.loading import parse_config
 from rl2f_core.config.run import RunConfig
 from rl2f_core.errors import ConfigError, DataError, DiskFullError, RunError
+from rl2f_core.run.context import RunContext
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import Event, JsonlSink, LogEvent, MetricEvent, StatusEvent, encode, read_events
 from rl2f_core.run.execute import execute
@@ -264,8 +265,8 @@ class Committing:
 
     config_class = RunConfig
 
-    def execute(self, config: Any, run_dir: RunDir, journal: Journal, stop: Any, progress: Any) -> bool:
-        commit(journal, 1, A, B)
+    def execute(self, config: Any, context: RunContext) -> bool:
+        commit(context.journal, 1, A, B)
         return True
 
 
@@ -388,9 +389,9 @@ class Raising:
 
     config_class = RunConfig
 
-    def execute(self, config: Any, run_dir: RunDir, journal: Journal, stop: Any, progress: Any) -> bool:
-        commit(journal, 1, A)
-        journal.emit([B])
+    def execute(self, config: Any, context: RunContext) -> bool:
+        commit(context.journal, 1, A)
+        context.journal.emit([B])
         raise {"error": ValueError("no luck"), "ctrl-c": KeyboardInterrupt()}[config.name]
 
 
