@@ -5,6 +5,7 @@ Files are handed out from the workspace's `exports/` alone, and only those that 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Query
@@ -13,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from app.common.urls import page_url
 from jobs.db.models import ACTIVE, Run
-from jobs.db.queries import dialogues, export_dialogues, runs
+from jobs.db.queries import dialogues, runs
 from jobs.db.queries.runs import RunFilter
 from jobs.export import catalog
 from jobs.export.formats import FORMATS
@@ -131,13 +132,11 @@ def router(context: Context) -> APIRouter:
     @api.get("/count")
     def count(query: Annotated[Chosen, Query()]) -> dict[str, Any]:
         """How many dialogues would be exported, and how many of them a person labelled."""
-        filter = query.filter().model_dump()
-        numbers = [runs.get(db, number).id or 0 for number in query.numbers()]
+        filter = query.filter()
+        filters = [filter.dialogue_filter(runs.get(db, number).id or 0) for number in query.numbers()]
         return {
-            "dialogues": sum(export_dialogues.count(db, number, **filter) for number in numbers),
-            "labelled": sum(
-                export_dialogues.count(db, number, **{**filter, "labeled_only": True}) for number in numbers
-            ),
+            "dialogues": sum(dialogues.count(db, each) for each in filters),
+            "labelled": sum(dialogues.count(db, replace(each, labeled=True)) for each in filters),
         }
 
     @api.post("")

@@ -67,7 +67,7 @@ class Text(BaseModel):
     """A note."""
 
     model_config = ConfigDict(extra="forbid")
-    text: Annotated[str, Field(max_length=notes.LONGEST)]
+    text: Annotated[str, Field(max_length=notes.MAX_CHARS)]
 
 
 class Tags(BaseModel):

@@ -46,7 +46,7 @@ class Text(BaseModel):
     """A remark."""
 
     model_config = ConfigDict(extra="forbid")
-    text: Annotated[str, Field(max_length=notes.LONGEST)]
+    text: Annotated[str, Field(max_length=notes.MAX_CHARS)]
 
 
 class Place(BaseModel):

@@ -9,13 +9,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, Column, Index, LargeBinary, Text, UniqueConstraint
+from sqlalchemy import JSON, BigInteger, Column, Index, LargeBinary, Table, Text, UniqueConstraint
 from sqlmodel import Field, SQLModel
 
 ACTIVE = ("queued", "starting", "running", "stopping")
 ENDED = ("succeeded", "failed", "stopped", "interrupted")
 FULL_TEXT = "dialogue_text"
 """SQLite's full-text table of dialogues; its row ids are the dialogues' ids."""
+
+
+def table_of(model: type[SQLModel]) -> Table:
+    """Return the table of a model."""
+    return SQLModel.metadata.tables[str(model.__tablename__)]
 
 
 def _json() -> Any:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
 
-from sqlalchemy import ColumnElement, String, bindparam, cast, exists, or_, text
+from sqlalchemy import ColumnElement, String, bindparam, cast, exists, literal_column, or_
 from sqlmodel import col
 
 from jobs.db.models import FULL_TEXT, Dialogue, TaskRow, Turn
@@ -44,7 +43,7 @@ def fts_query(search: str) -> str:
 
 def matches(search: str) -> ColumnElement[bool]:
     """Return the full-text condition of a search, for SQLite."""
-    return text(f"{FULL_TEXT} MATCH :words").bindparams(bindparam("words", fts_query(search)))  # type: ignore[return-value]
+    return literal_column(FULL_TEXT, String).bool_op("MATCH")(bindparam("words", fts_query(search)))
 
 
 def like_clause(search: str) -> list[ColumnElement[bool]]:
@@ -53,21 +52,17 @@ def like_clause(search: str) -> list[ColumnElement[bool]]:
     for term in split_terms(search):
         in_turn = or_(*(col(c).icontains(term, autoescape=True) for c in (Turn.attempt, Turn.hint)))
         in_task = cast(TaskRow.public, String).icontains(term, autoescape=True)
-        conditions.append(
-            or_(
-                exists().where(col(Turn.dialogue_id) == Dialogue.id, in_turn),
-                exists().where(col(TaskRow.id) == Dialogue.task_id, in_task),
-            )
-        )
+        matches_turn = exists().where(col(Turn.dialogue_id) == Dialogue.id, in_turn)
+        conditions.append(matches_turn | exists().where(col(TaskRow.id) == Dialogue.task_id, in_task))
     return conditions
 
 
-def join_leaves(value: Any) -> str:
+def join_leaves(value: object) -> str:
     """Join all keys and values of nested JSON data, for the full-text index."""
     return "\n".join(_leaves(value))
 
 
-def _leaves(value: Any) -> Iterator[str]:
+def _leaves(value: object) -> Iterator[str]:
     if isinstance(value, dict):
         for key, item in value.items():
             yield str(key)

@@ -7,13 +7,13 @@ from jobs.db.models import Setting
 
 
 def get(db: Database, name: str, default: str = "") -> str:
-    """A value, or `default` where it was never put."""
+    """Return a value, or `default` if it is not set."""
     with db.read() as session:
-        found = session.get(Setting, name)
-        return found.value if found else default
+        setting = session.get(Setting, name)
+        return setting.value if setting else default
 
 
 def put(db: Database, name: str, value: str) -> None:
-    """Keep a value."""
+    """Set a value."""
     with db.write() as session:
         session.merge(Setting(name=name, value=value))

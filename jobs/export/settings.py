@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -11,6 +11,9 @@ from jobs.export.pairs import Match
 from rl2f_core.config.fields import BaseConfig
 from rl2f_core.errors import FieldValueError
 from rl2f_core.run.events import DialogueEvent
+
+if TYPE_CHECKING:
+    from jobs.db.queries.dialogues import DialogueFilter
 
 
 class ExportFilter(BaseConfig):
@@ -44,6 +47,12 @@ class ExportFilter(BaseConfig):
             and (not self.condition or event.setting == self.condition)
             and not (self.without_controls and event.setting not in (None, "", "hints", "kept"))
         )
+
+    def dialogue_filter(self, run: int) -> DialogueFilter:
+        """Return the database filter of a run's dialogues."""
+        from jobs.db.queries.dialogues import DialogueFilter
+
+        return DialogueFilter(run=run, labeled=self.labeled_only or None, **self.model_dump(exclude={"labeled_only"}))
 
     def words(self) -> dict[str, object]:
         """The fields that narrow anything."""

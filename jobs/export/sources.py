@@ -111,18 +111,18 @@ class WorkspaceSource:
 
     def count(self, filter: ExportFilter) -> int:
         """Number of dialogues that the filter takes."""
-        from jobs.db.queries import export_dialogues
+        from jobs.db.queries import dialogues
 
-        return export_dialogues.count(self.db, self.run.id or 0, **filter.model_dump())
+        return dialogues.count(self.db, filter.dialogue_filter(self.run.id or 0))
 
     def batches(self, filter: ExportFilter, size: int = BATCH) -> Iterator[list[ExportRecord]]:
         """In the order of ingestion, each batch in a short transaction of its own."""
-        from jobs.db.queries import export_dialogues
+        from jobs.db.queries import dialogues
 
         voice = TaskRenderer.of(self.config)
         after = 0
         while True:
-            views = export_dialogues.views(self.db, self.run.id or 0, after=after, limit=size, **filter.model_dump())
+            views = dialogues.next_views(self.db, filter.dialogue_filter(self.run.id or 0), after=after, limit=size)
             if not views:
                 return
             after = views[-1].row.id or 0

@@ -1,8 +1,7 @@
-"""From a run's `events.jsonl` to rows: batched, in order, each event once.
+"""Ingestion of a run's `events.jsonl`: in batches, in order, each event once.
 
-The byte offset that was read is kept in the same transaction as the rows, so that nothing is lost or doubled however
-often the reader dies. A line that cannot be read is counted and named in the run's log; a last line without its end is
-left for the next time. A run's status is not the reader's business.
+The byte offset is committed together with the rows, so a crash loses or duplicates nothing. Invalid lines are counted
+and logged; an incomplete last line is read the next time. The status of a run is not ingested.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import contextlib
 import json
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,34 +30,34 @@ from rl2f_core.run.events import Event, StatusEvent
 
 _EVENT: TypeAdapter[Event] = TypeAdapter(Event)
 MAX_LOGGED_ERRORS = 20
-"""Bad lines of a run that are named in its log; all are counted."""
+"""Maximum number of invalid lines in a run's log; all are counted."""
 
 
 @dataclass
 class _Batch:
-    """What was read between two offsets."""
+    """The lines between two offsets."""
 
-    start: int
     end: int
+    """Offset after the last line."""
+    truncated: bool
+    """The file is shorter than the ingested bytes."""
     lines: int = 0
-    """Lines that hold an event."""
+    """Number of lines."""
     items: list[event_rows.Prepared] = field(default_factory=list)
-    bad: list[tuple[int, str]] = field(default_factory=list)
-    """Byte offset of each line that could not be read, and why."""
-    restarted: bool = False
-    """The file was shorter than what had been read of it."""
+    invalid: list[tuple[int, str]] = field(default_factory=list)
+    """Byte offset and error of each invalid line."""
 
 
 def ingest(db: Database, workspace: Workspace, run: Run, limit_bytes: int = 4_000_000) -> int:
-    """Read on in a run's event file; returns the number of lines that were read, 0 where there is nothing new.
+    """Ingest the next lines of a run's event file; return their number, 0 at the end of the file.
 
     Args:
-        db: Where rows go.
-        workspace: Where the run's folder lies.
-        run: Which run; only its number and folder are used.
-        limit_bytes: About how much to read; call again while the answer is not 0.
+        db: The database.
+        workspace: The workspace of the run directory.
+        run: The run; only its id and folder are used.
+        limit_bytes: Approximate maximum number of bytes; call again until the result is 0.
 
-    Raises `UnknownRunError` where the run was deleted, `DataError` where the file cannot be read.
+    Raises `UnknownRunError` if the run was deleted, and `DataError` if the file cannot be read.
     """
     assert run.id is not None
     offset = runs.get(db, run.id).events_offset
@@ -65,19 +65,23 @@ def ingest(db: Database, workspace: Workspace, run: Run, limit_bytes: int = 4_00
     if batch is None:
         return 0
     with db.write() as session:
-        held = session.get(Run, run.id)
-        if held is None:
-            raise unknown_run(run.id)
-        if held.events_offset != offset:  # another reader was quicker: its rows are there, and ours would be the same
-            return batch.lines + len(batch.bad)
-        _note_what_is_wrong(session, held, batch)
-        event_rows.insert_batch(session, held, batch.items)
-        held.events_offset = batch.end
-    return batch.lines + len(batch.bad)
+        row = _get_for_update(session, run)
+        if row.events_offset == offset:  # otherwise, another process has ingested these lines
+            _log_errors(session, row, batch)
+            event_rows.insert_batch(session, row, batch.items)
+            row.events_offset = batch.end
+    return batch.lines
+
+
+def _get_for_update(session: Session, run: Run) -> Run:
+    row = session.get(Run, run.id)
+    if row is None:
+        raise unknown_run(run.id)
+    return row
 
 
 def _read(path: Path, offset: int, limit: int) -> _Batch | None:
-    """Whole lines from `offset` on; None where there is none."""
+    """Read complete lines from `offset` on; None if there are none."""
     try:
         file = open(path, "rb")
     except FileNotFoundError:
@@ -85,25 +89,23 @@ def _read(path: Path, offset: int, limit: int) -> _Batch | None:
     except OSError as error:
         raise DataError(f"The event file cannot be opened: {error.strerror}.", value=str(path)) from error
     with file:
-        size = os.fstat(file.fileno()).st_size
-        restarted = size < offset
-        start = 0 if restarted else offset
-        file.seek(start)
+        truncated = os.fstat(file.fileno()).st_size < offset
+        at = 0 if truncated else offset
+        file.seek(at)
         data = file.read(max(1, limit))
         if b"\n" not in data:  # one line longer than the limit
             data += file.readline()
     end = data.rfind(b"\n") + 1
-    if not end and not restarted:
+    if not end and not truncated:
         return None
-    batch = _Batch(start, start + end, restarted=restarted)
-    at = start
+    batch = _Batch(at + end, truncated)
     for line in data[:end].split(b"\n")[:-1]:
+        batch.lines += 1
         try:
             item = event_rows.event_to_rows(_parse(line)) if line.strip() else None
             batch.items += [item] if item is not None else []
-            batch.lines += 1
-        except ValueError as error:  # pydantic's is one
-            batch.bad.append((at, _reason(error)))
+        except ValueError as error:  # includes pydantic's ValidationError
+            batch.invalid.append((at, _reason(error)))
         at += len(line) + 1
     return batch
 
@@ -127,7 +129,7 @@ def _reason(error: ValueError) -> str:
 
 
 def _drop_null_metrics(line: bytes) -> Event | None:
-    """A metric whose undefined numbers (written as null) are left out; None for any other line."""
+    """Parse a metric event without its null values; None for any other line."""
     if b'"metric"' not in line:
         return None
     try:
@@ -138,47 +140,45 @@ def _drop_null_metrics(line: bytes) -> Event | None:
         return None
 
 
-def _note_what_is_wrong(session: Session, run: Run, batch: _Batch) -> None:
-    if batch.restarted:
-        text = (
-            f"The event file became shorter than the {run.events_offset} bytes that were read of it; it is read anew."
-        )
+def _log_errors(session: Session, run: Run, batch: _Batch) -> None:
+    if batch.truncated:
+        text = f"The event file is shorter than the {run.events_offset} bytes that were read; it is read again."
         event_rows.add_log(session, run, f"restart:{run.events_offset}", "warning", text, time.time())
-    for at, reason in batch.bad[: max(0, MAX_LOGGED_ERRORS - run.invalid_lines)]:
-        text = f"A line of the event file was left out: it cannot be read (byte {at}): {reason}"
+    for at, reason in batch.invalid[: max(0, MAX_LOGGED_ERRORS - run.invalid_lines)]:
+        text = f"Skipped an invalid line of the event file (byte {at}): {reason}"
         event_rows.add_log(session, run, f"bad:{at}", "warning", text[:2000], time.time())
-    run.invalid_lines += len(batch.bad)
+    run.invalid_lines += len(batch.invalid)
 
 
-def reindex(db: Database, workspace: Workspace, folders: tuple[str, ...] | list[str] = ()) -> list[int]:
-    """Rebuild everything that events carry from the runs' folders; labels, notes and tags stay.
+def reindex(db: Database, workspace: Workspace, folders: Sequence[str] = ()) -> list[int]:
+    """Rebuild the rows of events from the run directories; labels, notes and tags remain.
 
     Args:
-        db: What is rebuilt.
-        workspace: Where the folders lie.
-        folders: Names below the workspace's `runs/`; by default all. A folder that has no row becomes a run.
+        db: The database.
+        workspace: The workspace of the run directories.
+        folders: Names below the workspace's `runs/`; all by default. Directories without a run are imported.
 
-    Returns the numbers of the runs that were rebuilt or added. A run whose folder is gone stays as it is.
-    Raises, after all others were done, `RunError` where a named folder holds no run, `ConfigError` or `DataError` where
+    Returns the ids of the rebuilt and imported runs. Runs without a directory are not changed.
+    Raises, after all other directories, `RunError` if a directory contains no run, and `ConfigError` or `DataError` if
     one cannot be read.
     """
-    done: list[int] = []
-    wrong: RL2FError | None = None
-    for name in list(folders) or run_folders(workspace):
+    ids: list[int] = []
+    first_error: RL2FError | None = None
+    for name in folders or run_folders(workspace):
         try:
-            done += _reindex_one(db, workspace, name)
+            ids += _reindex_one(db, workspace, name)
         except StoreError:
             raise
-        except RL2FError as error:  # one folder that cannot be read keeps none of the others back
-            wrong = wrong or error
-    if wrong is not None:
-        raise wrong
-    return done
+        except RL2FError as error:
+            first_error = first_error or error
+    if first_error is not None:
+        raise first_error
+    return ids
 
 
 def _reindex_one(db: Database, workspace: Workspace, name: str) -> list[int]:
-    plain = Path(name).name == name and name != ".."
-    if not plain or not (workspace.folder(name) / "config.yaml").is_file():
+    is_name = Path(name).name == name and name != ".."
+    if not is_name or not (workspace.folder(name) / "config.yaml").is_file():
         raise RunError(
             "The folder contains no run.",
             value=name,
@@ -194,66 +194,62 @@ def _reindex_one(db: Database, workspace: Workspace, name: str) -> list[int]:
 
 
 def run_folders(workspace: Workspace) -> list[str]:
-    """The names below `runs/` that hold a run."""
+    """Return the names of all run directories below `runs/`, sorted."""
     return sorted(path.parent.name for path in workspace.runs.glob("*/config.yaml"))
 
 
 def _rebuild(db: Database, workspace: Workspace, run: Run) -> None:
     with db.write() as session:
-        held = session.get(Run, run.id)
-        if held is None:
-            raise unknown_run(run.id)
-        runs.forget_events(session, held.id)  # type: ignore[arg-type]
-        held.events_offset, held.invalid_lines, held.done, held.reward, held.tokens_per_second = 0, 0, 0.0, None, None
-        session.add_all(runs.planned_stages(held))
+        row = _get_for_update(session, run)
+        runs.forget_events(session, row.id or 0)
+        row.events_offset, row.invalid_lines, row.done, row.reward, row.tokens_per_second = 0, 0, 0.0, None, None
+        session.add_all(runs.planned_stages(row))
     while ingest(db, workspace, run):
         pass
 
 
 def import_run(db: Database, workspace: Workspace, folder: str, origin: str = "imported") -> Run | None:
-    """Make a row for a run's folder that has none, and read its events; None where another process runs it just now.
+    """Add a run directory without a run to the database; None while another process executes the run.
 
-    Its status is the last that the run itself noted; one that it never ended is `interrupted`.
+    The run gets its last recorded status, or `interrupted` if it never ended.
     """
-    run_kinds.load()  # its configuration may be of a kind that the core does not know
+    run_kinds.load()  # the configuration may have a kind that the core does not know
     run_dir = RunDir.open(workspace.folder(folder))
     try:
         with run_dir.lock():
             pass
     except RunError:
         return None
-    events = run_dir.events_path
-    said = _statuses(events)
-    status = said[-1].status if said else "stopped"
-    ended = said[-1].time if said else None
+    statuses = _statuses(run_dir.events_path)
     row = runs.of_config(
         run_dir.config(),
         run_dir.config_path.read_text(encoding="utf-8"),
         folder,
         origin=origin,
-        status=status if status in ("succeeded", "failed", "stopped") else "interrupted",
-        detail=said[-1].detail if said else "It was never started.",
-        created=said[0].time if said else run_dir.config_path.stat().st_mtime,
-        started=said[0].time if said else None,
-        ended=ended,
-        sessions=sum(event.status == "running" for event in said),
+        status="stopped",
+        detail="It was never started.",
+        created=run_dir.config_path.stat().st_mtime,
+        sessions=sum(event.status == "running" for event in statuses),
     )
+    if statuses:
+        first, last = statuses[0], statuses[-1]
+        row.created = row.started = first.time
+        row.ended, row.detail = last.time, last.detail
+        row.status = last.status if last.status in ("succeeded", "failed", "stopped") else "interrupted"
     run = runs.add(db, row)
     while ingest(db, workspace, run):
         pass
-    assert run.id is not None
-    return runs.get(db, run.id)
+    return runs.get(db, run.id or 0)
 
 
 def _statuses(path: Path) -> list[StatusEvent]:
-    """The status events of a file."""
+    """Return the status events of a file."""
     if not path.is_file():
         return []
-    found = []
+    events: list[Event] = []
     with open(path, "rb") as file:
         for line in file:
             if b'"type":"status"' in line.replace(b" ", b"")[:400]:
                 with contextlib.suppress(ValueError):
-                    event = _parse(line)
-                    found += [event] if isinstance(event, StatusEvent) else []
-    return found
+                    events.append(_parse(line))
+    return [event for event in events if isinstance(event, StatusEvent)]

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, Integer, Select, column, func, literal_column, select, table
 from sqlmodel import Session, col
@@ -15,15 +15,27 @@ from sqlmodel import Session, col
 from jobs.db import search as full_text
 from jobs.db.engine import Database
 from jobs.db.errors import unknown_dialogue
-from jobs.db.models import FULL_TEXT, Dialogue, HintValue, LeakFinding, LeakLabel, Note, RewardTerm, TaskRow, Turn
+from jobs.db.models import (
+    FULL_TEXT,
+    Dialogue,
+    HintValue,
+    LeakFinding,
+    LeakLabel,
+    Note,
+    RewardTerm,
+    TaskRow,
+    Turn,
+    table_of,
+)
 from jobs.db.paging import LIMIT, Key, Page, after_key, cursor_after, page_of
 from jobs.db.queries import hint_values
 from jobs.db.queries.runs import get_in_session
 from rl2f_core.errors import DataError
 
+T = TypeVar("T")
 _texts = table(FULL_TEXT, column("rowid", Integer))
-_ID: ColumnElement[Any] = getattr(Dialogue, "id")  # noqa: B009  (typed as a column)
-_BEST_VALUE: ColumnElement[Any] = getattr(Dialogue, "best_hint_value")  # noqa: B009
+_dialogue = table_of(Dialogue).c
+_NO_CONTROL = ("", "hints", "kept")
 ORDERS = ("played", "hint_value", "-hint_value")
 """Ingestion order, or best hint value ascending or descending, which excludes dialogues without a measured hint."""
 
@@ -41,6 +53,8 @@ class DialogueFilter:
     level: str = ""
     checkpoint: str = ""
     condition: str = ""
+    without_controls: bool = False
+    """Exclude control conditions (see `jobs.export.settings.ExportFilter`)."""
     solved: str = ""
     """`never`, `any`, or the 1-based turn of the first correct attempt."""
     reward_from: float | None = None
@@ -95,8 +109,8 @@ def page(
 
 def _keys(filter: DialogueFilter, back: bool = False) -> list[Key]:
     if filter.order == "played":
-        return [Key(_ID, back)]
-    return [Key(_BEST_VALUE, (filter.order == "-hint_value") != back), Key(_ID, back)]
+        return [Key(_dialogue.id, back)]
+    return [Key(_dialogue.best_hint_value, (filter.order == "-hint_value") != back), Key(_dialogue.id, back)]
 
 
 def page_containing(db: Database, filter: DialogueFilter, event: str, limit: int = LIMIT) -> Page[Dialogue]:
@@ -107,27 +121,33 @@ def page_containing(db: Database, filter: DialogueFilter, event: str, limit: int
     with db.read() as session:
         keys = _keys(filter)
         values = _filtered(session, filter, select(*(key.column for key in keys)))
-        position = session.execute(values.where(col(Dialogue.event_id) == event).order_by(_ID).limit(1)).one_or_none()
+        position = session.execute(
+            values.where(_dialogue.event_id == event).order_by(_dialogue.id).limit(1)
+        ).one_or_none()
         if position is None:
             raise unknown_dialogue(filter.run, event)
-        counted = _filtered(session, filter, select(func.count())).where(
-            after_key(keys, tuple(position), forward=False)
-        )
-        skipped = session.execute(counted).scalar_one() // limit * limit
+        earlier = _filtered(session, filter, select(func.count())).where(after_key(keys, position, forward=False))
+        skipped = session.scalars(earlier).one() // limit * limit
         cursor = None
         if skipped:
             order = [k.column.desc() if k.descending else k.column.asc() for k in keys]
             last = session.execute(values.order_by(*order).offset(skipped - 1).limit(1)).one()
-            cursor = cursor_after(skipped, list(last))
+            cursor = cursor_after(skipped, last)
         query = _filtered(session, filter, select(Dialogue))
         return page_of(session, query, keys, cursor, limit, _count(session, filter))
 
 
+def count(db: Database, filter: DialogueFilter) -> int:
+    """Count the dialogues of a filter."""
+    with db.read() as session:
+        return _count(session, filter)
+
+
 def _count(session: Session, filter: DialogueFilter) -> int:
-    return int(session.execute(_filtered(session, filter, select(func.count()))).scalar_one())
+    return session.scalars(_filtered(session, filter, select(func.count()))).one()
 
 
-def _filtered(session: Session, filter: DialogueFilter, query: Select[Any]) -> Select[Any]:
+def _filtered(session: Session, filter: DialogueFilter, query: Select[T]) -> Select[T]:
     """Add the filter's conditions to a query."""
     where = _where(filter)
     if filter.search.strip() and session.get_bind().dialect.name == "sqlite":
@@ -136,7 +156,7 @@ def _filtered(session: Session, filter: DialogueFilter, query: Select[Any]) -> S
         where += full_text.like_clause(filter.search)
     query = query.select_from(Dialogue)
     if filter.task:
-        query = query.join(TaskRow, col(TaskRow.id) == Dialogue.task_id)
+        query = query.join(TaskRow, col(TaskRow.id) == _dialogue.task_id)
         where.append(col(TaskRow.task) == filter.task)
     return query.where(*where)
 
@@ -149,51 +169,52 @@ def _in_full_text(session: Session, filter: DialogueFilter) -> ColumnElement[boo
     """
     hits = select(_texts.c.rowid).where(full_text.matches(filter.search))
     if filter.run is not None:
-        ends = select(func.min(Dialogue.id), func.max(Dialogue.id)).where(col(Dialogue.run_id) == filter.run)
+        ends = select(func.min(_dialogue.id), func.max(_dialogue.id)).where(_dialogue.run_id == filter.run)
         low, high = session.execute(ends).one()
         hits = hits.where(_texts.c.rowid.between(low or 0, high or 0))
     return literal_column("+dialogue.id", Integer).in_(hits)
 
 
 def _where(filter: DialogueFilter) -> list[ColumnElement[bool]]:
-    where: list[ColumnElement[bool]] = []
     equal = {
         "run_id": filter.run, "phase": filter.phase, "stage": filter.stage, "environment": filter.environment,
         "level": filter.level, "checkpoint": filter.checkpoint, "condition": filter.condition, "group": filter.group,
         "leak_state": filter.leak_state,
     }  # fmt: skip
-    where += [col(getattr(Dialogue, name)) == value for name, value in equal.items() if value not in ("", None)]
+    where = [_dialogue[name] == value for name, value in equal.items() if value not in ("", None)]
     bounds = (
-        (Dialogue.step, filter.step_from, filter.step_to),
-        (Dialogue.reward, filter.reward_from, filter.reward_to),
+        (_dialogue.step, filter.step_from, filter.step_to),
+        (_dialogue.reward, filter.reward_from, filter.reward_to),
     )
     for field, low, high in bounds:
-        where += [col(field) >= low] if low is not None else []
-        where += [col(field) <= high] if high is not None else []
+        where += [field >= low] if low is not None else []
+        where += [field <= high] if high is not None else []
+    if filter.without_controls:
+        where.append(_dialogue.condition.is_(None) | _dialogue.condition.in_(_NO_CONTROL))
     if filter.solved == "never":
-        where.append(col(Dialogue.solved_at).is_(None))
+        where.append(_dialogue.solved_at.is_(None))
     elif filter.solved == "any":
-        where.append(col(Dialogue.solved_at).is_not(None))
+        where.append(_dialogue.solved_at.is_not(None))
     elif filter.solved:
         if not (filter.solved.isascii() and filter.solved.isdigit() and len(filter.solved) < 6):
             raise DataError("`solved` must be a turn number.", value=filter.solved, known=["never", "any", "1"])
-        where.append(col(Dialogue.solved_at) == int(filter.solved))
+        where.append(_dialogue.solved_at == int(filter.solved))
     if filter.labeled is not None:
-        where.append(col(Dialogue.label_count) > 0 if filter.labeled else col(Dialogue.label_count) == 0)
+        where.append(_dialogue.label_count > 0 if filter.labeled else _dialogue.label_count == 0)
     if filter.error:
-        where.append(col(Dialogue.error).is_not(None))
+        where.append(_dialogue.error.is_not(None))
     if filter.order not in ORDERS:
         raise DataError("Unknown order of dialogues.", value=filter.order, known=ORDERS)
     if filter.order != "played":
-        where.append(_BEST_VALUE.is_not(None))
+        where.append(_dialogue.best_hint_value.is_not(None))
     return where
 
 
 def get(db: Database, run_id: int, event: str) -> DialogueView:
     """Return a dialogue; raises `UnknownRunError` or `UnknownDialogueError`."""
     with db.read() as session:
-        query = select(Dialogue).where(col(Dialogue.run_id) == run_id, col(Dialogue.event_id) == event)
-        row = session.execute(query).scalar_one_or_none()
+        query = select(Dialogue).where(_dialogue.run_id == run_id, _dialogue.event_id == event)
+        row = session.scalars(query).one_or_none()
         if row is None:
             get_in_session(session, run_id)
             raise unknown_dialogue(run_id, event)
@@ -205,18 +226,25 @@ def group(db: Database, run_id: int, dialogue: Dialogue) -> list[DialogueView]:
     same = ("phase", "stage", "step", "checkpoint", "condition", "group")
     with db.read() as session:
         query = select(Dialogue).where(
-            col(Dialogue.run_id) == run_id,
-            *(col(getattr(Dialogue, name)).is_not_distinct_from(getattr(dialogue, name)) for name in same),
+            _dialogue.run_id == run_id,
+            *(_dialogue[name].is_not_distinct_from(getattr(dialogue, name)) for name in same),
         )
-        rows = list(session.execute(query.order_by(col(Dialogue.index), col(Dialogue.id))).scalars())
-        return _views(session, run_id, rows)
+        return _views(session, run_id, list(session.scalars(query.order_by(_dialogue.index, _dialogue.id))))
 
 
 def views(db: Database, run_id: int, events: Sequence[str]) -> list[DialogueView]:
     """Return several dialogues of a run in ingestion order, without unknown ones."""
     with db.read() as session:
-        query = select(Dialogue).where(col(Dialogue.run_id) == run_id, col(Dialogue.event_id).in_(events))
-        return _views(session, run_id, list(session.execute(query.order_by(col(Dialogue.id))).scalars()))
+        query = select(Dialogue).where(_dialogue.run_id == run_id, _dialogue.event_id.in_(events))
+        return _views(session, run_id, list(session.scalars(query.order_by(_dialogue.id))))
+
+
+def next_views(db: Database, filter: DialogueFilter, *, after: int, limit: int) -> list[DialogueView]:
+    """Return the first dialogues of the filter's run with a row id above `after`, in ingestion order."""
+    assert filter.run is not None
+    with db.read() as session:
+        query = _filtered(session, filter, select(Dialogue)).where(_dialogue.id > after)
+        return _views(session, filter.run, list(session.scalars(query.order_by(_dialogue.id).limit(limit))))
 
 
 def _views(session: Session, run_id: int, rows: list[Dialogue]) -> list[DialogueView]:
@@ -233,7 +261,7 @@ def _views(session: Session, run_id: int, rows: list[Dialogue]) -> list[Dialogue
     notes = _grouped(session, note_query, "event_id")
     measured = hint_values.of_dialogues(session, get_in_session(session, run_id), events) if rows else {}
     task_ids = {row.task_id for row in rows}
-    tasks = {t.id: t for t in session.execute(select(TaskRow).where(col(TaskRow.id).in_(task_ids))).scalars()}
+    tasks = {t.id: t for t in session.scalars(select(TaskRow).where(col(TaskRow.id).in_(task_ids)))}
 
     def view(row: Dialogue, turn: Turn) -> TurnView:
         values = [value for value in measured.get(row.event_id, []) if value.turn == turn.index]
@@ -247,11 +275,11 @@ def _views(session: Session, run_id: int, rows: list[Dialogue]) -> list[Dialogue
     ]
 
 
-def _grouped(session: Session, query: Select[Any], *names: str) -> dict[Any, list[Any]]:
+def _grouped(session: Session, query: Select[T], *names: str) -> dict[Any, list[T]]:
     """Group the rows of a query by one attribute, or by a tuple of attributes."""
     key = attrgetter(*names)
-    rows: dict[Any, list[Any]] = defaultdict(list)
-    for row in session.execute(query).scalars():
+    rows: dict[Any, list[T]] = defaultdict(list)
+    for row in session.scalars(query):
         rows[key(row)].append(row)
     return rows
 
@@ -262,17 +290,18 @@ def facets(db: Database, run_id: int | None) -> dict[str, Any]:
     Contains `phases`, `stages`, `levels`, `environments`, `checkpoints`, `conditions`; `steps` as (first, last);
     `longest`, the maximum number of turns; `measured`, whether any hint value is known.
     """
-    where = [] if run_id is None else [col(Dialogue.run_id) == run_id]
+    where = [] if run_id is None else [_dialogue.run_id == run_id]
     names = ("phase", "stage", "level", "environment", "checkpoint", "condition")
     with db.read() as session:
         if run_id is not None:
             get_in_session(session, run_id)
-        rows = session.execute(select(*(col(getattr(Dialogue, name)) for name in names)).where(*where).distinct()).all()
-        ends = select(func.min(Dialogue.step), func.max(Dialogue.step), func.max(Dialogue.length)).where(*where)
+        rows = session.execute(select(*(_dialogue[name] for name in names)).where(*where).distinct()).all()
+        ends = select(func.min(_dialogue.step), func.max(_dialogue.step), func.max(_dialogue.length)).where(*where)
         low, high, longest = session.execute(ends).one()
-        measured = session.execute(select(_ID).where(*where, _BEST_VALUE.is_not(None)).limit(1)).first() is not None
-    choices = {f"{name}s": sorted({row[i] for row in rows if row[i] not in (None, "")}) for i, name in enumerate(names)}
-    return {**choices, "steps": (low or 0, high or 0), "longest": longest or 0, "measured": measured}
+        measured = select(_dialogue.id).where(*where, _dialogue.best_hint_value.is_not(None)).limit(1)
+        is_measured = session.execute(measured).first() is not None
+    choices = {f"{name}s": sorted({row[i] for row in rows} - {None, ""}) for i, name in enumerate(names)}
+    return {**choices, "steps": (low or 0, high or 0), "longest": longest or 0, "measured": is_measured}
 
 
 def tokens(blob: bytes | None) -> tuple[list[int], list[float]]:

@@ -56,13 +56,13 @@ def delete_run(session: Session, run_id: int) -> None:
 def apply_to_new(session: Session, run: Run, events: Sequence[str]) -> None:
     """Update newly ingested dialogues from earlier measurements."""
     query = select(col(HintValue.event_id)).where(col(HintValue.source) == run.folder).distinct()
-    measured = set(session.execute(query).scalars())
+    measured = set(session.scalars(query))
     _update_best(session, run.folder, [event for event in events if event in measured])
 
 
 def _update_best(session: Session, source: str, events: Sequence[str]) -> None:
     """Update `Dialogue.best_hint_value`."""
-    run = session.execute(select(Run).where(col(Run.folder) == source)).scalar_one_or_none()
+    run = session.scalars(select(Run).where(col(Run.folder) == source)).one_or_none()
     if run is None or not events:
         return
     for i in range(0, len(events), _CHUNK):
@@ -86,7 +86,7 @@ def of_dialogues(session: Session, run: Run, events: Sequence[str]) -> dict[str,
     """Return all measurements of the hints of dialogues, by event id, oldest first."""
     rows: dict[str, list[HintValue]] = defaultdict(list)
     query = select(HintValue).where(col(HintValue.source) == run.folder, col(HintValue.event_id).in_(events))
-    for row in session.execute(query.order_by(col(HintValue.time))).scalars():
+    for row in session.scalars(query.order_by(col(HintValue.time))):
         rows[row.event_id].append(row)
     return rows
 
@@ -95,5 +95,4 @@ def forks(db: Database, source: Run, limit: int = 200) -> list[Run]:
     """Return the fork runs that continue dialogues of a run, newest first."""
     refers = col(Run.config).contains(f"source: {source.folder}\n", autoescape=True)
     query = select(Run).where(col(Run.kind) == "fork", or_(refers, col(Run.parent) == source.id))
-    with db.read() as session:
-        return list(session.execute(query.order_by(col(Run.id).desc()).limit(limit)).scalars())
+    return db.fetch_all(query.order_by(col(Run.id).desc()).limit(limit))

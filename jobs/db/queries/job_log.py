@@ -22,8 +22,7 @@ def recent(db: Database, limit: int = 100, job: str = "") -> list[JobLog]:
     query = select(JobLog).order_by(col(JobLog.id).desc()).limit(limit)
     if job:
         query = query.where(JobLog.job == job)
-    with db.read() as session:
-        return list(session.exec(query))
+    return db.fetch_all(query)
 
 
 def prune(db: Database, before: float) -> int:

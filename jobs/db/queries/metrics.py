@@ -1,72 +1,68 @@
-"""Numbers of steps and evaluations."""
+"""Metrics of training steps and evaluations."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from sqlalchemy import and_, func, or_, select
-from sqlmodel import col
 
 from jobs.db.engine import Database
-from jobs.db.models import Metric
-from jobs.db.queries.runs import get_in_session
+from jobs.db.models import Metric, table_of
+from jobs.db.queries.runs import get_in_session, rows_of
 
 EVALUATION = "evaluation:"
-"""How the stage of an evaluation's metrics begins; no stage of a run can be called so."""
+"""Prefix of the stage of an evaluation's metrics; stage names contain no colon."""
 DEMONSTRATED = "tokens/demonstrated"
-"""The series that only steps on demonstrations have."""
-_AT_ONCE = 50
+"""Metric that only steps on demonstrations have."""
 NAME_SCAN_STEPS = 200
-"""Steps at either end of a run that are read for the names of its series."""
+"""Number of steps at both ends of a run whose metrics are listed."""
+_CHUNK = 50
+_metric = table_of(Metric).c
 
 
 def steps(db: Database, run_id: int) -> list[Metric]:
-    """The training steps of a run, in order."""
-    with db.read() as session:
-        get_in_session(session, run_id)
-        query = select(Metric).where(col(Metric.run_id) == run_id, col(Metric.number) >= 0)
-        return list(session.execute(query.order_by(col(Metric.number))).scalars())
+    """Return the training steps of a run in order."""
+    query = select(Metric).where(_metric.run_id == run_id, _metric.number >= 0).order_by(_metric.number)
+    return rows_of(db, run_id, query)
 
 
 def evaluations(db: Database, run_id: int) -> list[Metric]:
-    """The evaluations of a run; their stage is `evaluation:NAME:CONTROL`."""
-    with db.read() as session:
-        get_in_session(session, run_id)
-        query = select(Metric).where(col(Metric.run_id) == run_id, col(Metric.number) < 0)
-        return list(session.execute(query.order_by(col(Metric.time), col(Metric.stage))).scalars())
+    """Return the evaluations of a run; their stage is `evaluation:NAME:CONDITION`."""
+    query = select(Metric).where(_metric.run_id == run_id, _metric.number < 0).order_by(_metric.time, _metric.stage)
+    return rows_of(db, run_id, query)
 
 
 def names(db: Database, run_id: int) -> list[str]:
-    """The names of all series of a run's steps, sorted; from the first and the last 200 steps."""
+    """Return the metric names of the first and last `NAME_SCAN_STEPS` steps, sorted."""
     with db.read() as session:
         get_in_session(session, run_id)
-        last = session.execute(select(func.max(Metric.number)).where(col(Metric.run_id) == run_id)).scalar() or 0
-        ends = or_(col(Metric.number).between(0, NAME_SCAN_STEPS - 1), col(Metric.number) > last - NAME_SCAN_STEPS)
-        query = select(col(Metric.values)).where(col(Metric.run_id) == run_id, col(Metric.number) >= 0, ends)
-        return sorted({name for values in session.execute(query).scalars() for name in values})
+        last = session.scalar(select(func.max(_metric.number)).where(_metric.run_id == run_id)) or 0
+        ends = or_(_metric.number.between(0, NAME_SCAN_STEPS - 1), _metric.number > last - NAME_SCAN_STEPS)
+        query = select(_metric["values"]).where(_metric.run_id == run_id, _metric.number >= 0, ends)
+        return sorted({name for values in session.scalars(query) for name in values})
 
 
 def sparkline(db: Database, run_ids: Sequence[int], name: str = "reward", points: int = 40) -> dict[int, list[float]]:
-    """At most `points` values of one series of each run, evenly spaced over its steps, the newest among them.
+    """Return up to `points` values of a metric per run, evenly spaced over its steps, including the last step.
 
-    Steps on demonstrations are left out: their rewards are not the student's.
+    Steps on demonstrations are excluded: their rewards are not the student's.
     """
-    found: dict[int, list[float]] = {run_id: [] for run_id in run_ids}
-    run, number, values = col(Metric.run_id), col(Metric.number), col(Metric.values)
-    points_of = select(run, number, values[name].as_float()).where(values[DEMONSTRATED].as_float().is_(None))
+    lines: dict[int, list[float]] = {run_id: [] for run_id in run_ids}
+    run, number, values = _metric.run_id, _metric.number, _metric["values"]
+    select_points = select(run, number, values[name].as_float()).where(values[DEMONSTRATED].as_float().is_(None))
     with db.read() as session:
-        ends = select(run, func.max(number)).where(run.in_(found), number >= 0).group_by(run)
-        # one condition a run: SQLite finds each in the index, and would scan the table for pairs of run and number
-        wanted = [and_(run == run_id, number.in_(_spread(last, points))) for run_id, last in session.execute(ends)]
-        for i in range(0, len(wanted), _AT_ONCE):
-            query = points_of.where(or_(*wanted[i : i + _AT_ONCE]))
+        ends = select(run, func.max(number)).where(run.in_(lines), number >= 0).group_by(run)
+        # one condition per run uses the index; pairs of run and number would make SQLite scan the table
+        conditions = [and_(run == run_id, number.in_(_spread(last, points))) for run_id, last in session.execute(ends)]
+        for i in range(0, len(conditions), _CHUNK):
+            query = select_points.where(or_(*conditions[i : i + _CHUNK]))
             for run_id, _, point in sorted(session.execute(query), key=lambda row: row[:2]):
-                found[run_id] += [float(point)] if point is not None else []
-    return found
+                lines[run_id] += [float(point)] if point is not None else []
+    return lines
 
 
 def _spread(last: int, points: int) -> list[int]:
-    """At most `points` whole numbers from 0 to `last`, evenly spaced, both ends among them."""
+    """Return up to `points` evenly spaced integers from 0 to `last`, including both."""
     if last < points:
         return list(range(last + 1))
     return sorted({round(i * last / (points - 1)) for i in range(points)}) if points > 1 else [last]

@@ -1,4 +1,4 @@
-"""Remarks of people on a run, a dialogue or a turn."""
+"""Notes on runs, dialogues and turns."""
 
 from __future__ import annotations
 
@@ -14,25 +14,23 @@ from jobs.db.queries.runs import get_in_session
 from jobs.db.search import clean
 from rl2f_core.errors import DataError
 
-LONGEST = 20_000
-"""Characters of a note."""
+MAX_CHARS = 20_000
 
 
 def add(
     db: Database, run_id: int, text: str, author: str = "", event: str | None = None, turn: int | None = None
 ) -> Note:
-    """Keep a remark on a run, on one of its dialogues (`event`), or on a turn of it.
+    """Add a note to a run, to one of its dialogues (`event`), or to a turn of the dialogue.
 
-    Raises `UnknownRunError` or `UnknownDialogueError`, and `DataError` where the text is empty or too long.
+    Raises `UnknownRunError` or `UnknownDialogueError`, and `DataError` if the text is empty or too long.
     """
-    if not text.strip() or len(text) > LONGEST:
-        raise DataError(f"A note has between 1 and {LONGEST} characters.", value=len(text.strip()))
+    if not text.strip() or len(text) > MAX_CHARS:
+        raise DataError(f"A note has between 1 and {MAX_CHARS} characters.", value=len(text.strip()))
     with db.write() as session:
         get_in_session(session, run_id)
         if event is not None:
-            length = session.execute(
-                select(col(Dialogue.length)).where(col(Dialogue.run_id) == run_id, col(Dialogue.event_id) == event)
-            ).scalar()
+            dialogue = (col(Dialogue.run_id) == run_id, col(Dialogue.event_id) == event)
+            length = session.scalar(select(col(Dialogue.length)).where(*dialogue))
             if length is None:
                 raise unknown_dialogue(run_id, event)
             if turn is not None and not 0 <= turn < length:
@@ -45,13 +43,12 @@ def add(
 
 
 def of_run(db: Database, run_id: int) -> list[Note]:
-    """All notes of a run, its dialogues and turns, oldest first."""
-    with db.read() as session:
-        return list(session.execute(select(Note).where(col(Note.run_id) == run_id).order_by(col(Note.id))).scalars())
+    """Return all notes of a run, its dialogues and turns, oldest first."""
+    return db.fetch_all(select(Note).where(col(Note.run_id) == run_id).order_by(col(Note.id)))
 
 
 def delete(db: Database, id: int) -> None:
-    """Delete a note; raises `NotFound` where there is none."""
+    """Delete a note; raises `NotFoundError`."""
     with db.write() as session:
         note = session.get(Note, id)
         if note is None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from sqlalchemy import delete, select
 from sqlmodel import Session, col
 
-from jobs.db.models import Dialogue, LeakFinding, RescoredRun, RescoreFinding, RescoreSummary, Run, Turn
+from jobs.db.models import Dialogue, LeakFinding, RescoredRun, RescoreFinding, RescoreSummary, Run, Turn, table_of
 from jobs.db.search import clean
 from rl2f_core.run.events import LeakEvent, LeakRescoreEvent
 
@@ -31,18 +31,17 @@ def insert(session: Session, run: Run, events: Sequence[LeakEvent | LeakRescoreE
     new = []
     for (event_id, turn), event in flagged.items():
         if session.get(RescoreFinding, (run.id, event_id, turn)) is None:
-            report = event.report
-            start, end = report.span or (None, None)
+            start, end = event.report.span or (None, None)
             finding = RescoreFinding(
                 run_id=run.id,
                 event_id=event_id,
                 turn=turn,
                 target=event.run,
-                detector=report.detector,
+                detector=event.report.detector,
                 start=start,
                 end=end,
-                evidence=clean(report.evidence),
-                answer_fraction=report.answer_fraction,
+                evidence=clean(event.report.evidence),
+                answer_fraction=event.report.answer_fraction,
             )
             new.append(finding)
     session.add_all(new)
@@ -59,7 +58,7 @@ def insert(session: Session, run: Run, events: Sequence[LeakEvent | LeakRescoreE
             session.add(row)
     session.flush()
     for folder in {row.target for row in new} | {summary.run for summary in summaries}:
-        target = session.execute(select(Run).where(col(Run.folder) == folder)).scalar_one_or_none()
+        target = session.scalars(select(Run).where(col(Run.folder) == folder)).one_or_none()
         if target is not None:
             _mark_rescored(session, target)
             _attach_findings(session, target, [row for row in new if row.target == folder])
@@ -80,7 +79,7 @@ def attach(session: Session, run: Run, dialogues: Mapping[str, int]) -> None:
     events = list(dialogues)
     for i in range(0, len(events), _CHUNK):
         query = select(RescoreFinding).where(targets_run, col(RescoreFinding.event_id).in_(events[i : i + _CHUNK]))
-        _attach_findings(session, run, list(session.execute(query).scalars()))
+        _attach_findings(session, run, list(session.scalars(query)))
 
 
 def delete_run(session: Session, run_id: int) -> None:
@@ -91,14 +90,14 @@ def delete_run(session: Session, run_id: int) -> None:
     session.execute(
         delete(RescoredRun).where((col(RescoredRun.run_id) == run_id) | (col(RescoredRun.target_run_id) == run_id))
     )
-    for table in (RescoreSummary, RescoreFinding):
-        session.execute(delete(table).where(col(table.run_id) == run_id))  # type: ignore[attr-defined]
+    for model in (RescoreSummary, RescoreFinding):
+        session.execute(delete(model).where(table_of(model).c.run_id == run_id))
 
 
 def _mark_rescored(session: Session, target: Run) -> None:
     """Insert a `RescoredRun` for each rescore of `target`."""
     assert target.id is not None
-    for row in session.execute(select(RescoreSummary).where(col(RescoreSummary.target) == target.folder)).scalars():
+    for row in session.scalars(select(RescoreSummary).where(col(RescoreSummary.target) == target.folder)):
         if session.get(RescoredRun, (row.run_id, target.id)) is None:
             session.add(RescoredRun(target_run_id=target.id, **row.model_dump(exclude={"target"})))
     session.flush()

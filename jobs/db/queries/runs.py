@@ -1,14 +1,14 @@
-"""Runs and what belongs to one: stages, checkpoints, log, tags. Only `jobs.queue.queue` changes a run's status."""
+"""Runs with their stages, checkpoints, log and tags. Only `jobs.queue.queue` changes a run's status."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
-from sqlalchemy import ColumnElement, String, case, cast, delete, exists, func, or_, select, text
+from sqlalchemy import ColumnElement, Select, String, case, cast, delete, exists, func, or_, select, text
 from sqlmodel import Session, col
 
 from jobs.db.engine import SCHEMA_VERSION_KEY, Database
@@ -30,52 +30,53 @@ from jobs.db.models import (
     Tag,
     TaskRow,
     Turn,
+    table_of,
 )
 from jobs.db.paging import LIMIT, Key, Page, page_of
-from jobs.db.queries import hint_values, rescores
+from jobs.db.queries import hint_values, rescores, run_queue
 from jobs.db.search import clean, split_terms
 from rl2f_core.config.run import BaseRun
 from rl2f_core.errors import ConfigError, DataError
 
 SORTS = ("created", "name", "reward", "ended", "environment")
+T = TypeVar("T")
+_run = table_of(Run).c
 
 
 @dataclass(frozen=True)
 class RunFilter:
-    """Which runs, in which order. Empty fields filter nothing."""
+    """Conditions on runs, and their order; an empty field matches all."""
 
     search: str = ""
-    """Words that must all be found in name, environment, method, model, tags or notes."""
+    """Words that must all occur in name, environment, method, model, tags or notes."""
     status: tuple[str, ...] = ()
     kind: str = ""
     environment: str = ""
     method: str = ""
     tag: str = ""
     sort: str = "-created"
-    """created, name, reward, ended or environment; `-` before it turns the order round. Unknown values come last."""
+    """One of `SORTS`, with `-` in front for descending order. Unknown values come last."""
 
 
 def page(db: Database, filter: RunFilter = RunFilter(), cursor: str | None = None, limit: int = LIMIT) -> Page[Run]:
-    """One page of runs."""
+    """Return one page of runs."""
     where = _where(filter)
     with db.read() as session:
-        total = session.execute(select(func.count()).select_from(Run).where(*where)).scalar_one()
+        total = session.scalars(select(func.count()).select_from(Run).where(*where)).one()
         return page_of(session, select(Run).where(*where), _keys(filter.sort), cursor, limit, total)
 
 
 def _where(filter: RunFilter) -> list[ColumnElement[bool]]:
-    where: list[ColumnElement[bool]] = []
+    equal = {"kind": filter.kind, "environment": filter.environment, "method": filter.method}
+    where = [_run[name] == value for name, value in equal.items() if value]
     if filter.status:
-        where.append(col(Run.status).in_(filter.status))
-    for column, wanted in ((Run.kind, filter.kind), (Run.environment, filter.environment), (Run.method, filter.method)):
-        if wanted:
-            where.append(col(column) == wanted)
+        where.append(_run.status.in_(filter.status))
     if filter.tag:
-        where.append(exists().where(Tag.run_id == Run.id, Tag.tag == filter.tag))  # type: ignore[arg-type]
+        where.append(exists().where(col(Tag.run_id) == _run.id, col(Tag.tag) == filter.tag))
     for word in split_terms(filter.search):
         where.append(
             or_(
-                *(col(c).icontains(word, autoescape=True) for c in (Run.name, Run.environment, Run.method, Run.model)),
+                *(_run[name].icontains(word, autoescape=True) for name in ("name", "environment", "method", "model")),
                 exists().where(col(Tag.run_id) == Run.id, col(Tag.tag).icontains(word, autoescape=True)),
                 exists().where(col(Note.run_id) == Run.id, col(Note.text).icontains(word, autoescape=True)),
                 cast(Run.id, String) == word.removeprefix("#"),
@@ -88,49 +89,40 @@ def _keys(sort: str) -> list[Key]:
     name, down = sort.removeprefix("-"), sort.startswith("-")
     if name not in SORTS:
         raise DataError("Runs cannot be sorted by this.", value=sort, known=SORTS)
-    last: list[Key] = []
-    if name in ("reward", "ended"):  # runs without one stand at the end either way
-        column = _column(name)
-        last = [Key(case((column.is_(None), 1), else_=0))]
-        by = Key(func.coalesce(column, 0.0), down)
-    elif name == "created":
-        by = Key(_column("created"), down)
-    else:
-        by = Key(func.lower(_column(name), type_=String), down)
-    return [*last, by, Key(_column("id"), down)]
-
-
-def _column(name: str) -> ColumnElement[Any]:
-    return getattr(Run, name)  # type: ignore[no-any-return]
+    column = _run[name]
+    keys = [Key(column, down), Key(_run.id, down)]
+    if name in ("reward", "ended"):  # runs without a value come last in either direction
+        return [Key(case((column.is_(None), 1), else_=0)), Key(func.coalesce(column, 0.0), down), keys[1]]
+    return keys if name == "created" else [Key(func.lower(column, type_=String), down), keys[1]]
 
 
 def get(db: Database, run_id: int) -> Run:
-    """A run; raises `UnknownRunError` where there is none."""
+    """Return a run; raises `UnknownRunError`."""
     with db.read() as session:
         return get_in_session(session, run_id)
 
 
 def get_in_session(session: Session, run_id: int) -> Run:
-    """A run, inside a transaction; raises `UnknownRunError` where there is none."""
-    run = session.get(Run, run_id) if _possible(run_id) else None
+    """Return a run in a transaction; raises `UnknownRunError`."""
+    run = session.get(Run, run_id) if _is_valid_id(run_id) else None
     if run is None:
         raise unknown_run(run_id)
     return run
 
 
-def _possible(run_id: int) -> bool:
-    """Whether the number is one that every database can be asked for."""
+def _is_valid_id(run_id: int) -> bool:
+    """Whether every database can compare the id with its integer column."""
     return 0 < run_id < 2**31
 
 
 def find(db: Database, *, folder: str) -> Run | None:
-    """The run of a folder below the workspace's `runs/`."""
+    """Return the run of a folder below the workspace's `runs/`."""
     with db.read() as session:
-        return session.execute(select(Run).where(col(Run.folder) == folder)).scalar_one_or_none()
+        return session.scalars(select(Run).where(_run.folder == folder)).one_or_none()
 
 
-def of_config(config: BaseRun, yaml_text: str, folder: str, **more: Any) -> Run:
-    """A row for a run, not yet added, with the columns that its configuration decides."""
+def of_config(config: BaseRun, yaml_text: str, folder: str, **columns: Any) -> Run:
+    """Create the row of a run from its configuration, without storing it; `columns` take precedence."""
     data = config.model_dump(mode="json")
     stages = data.get("stages") or []
     values: dict[str, Any] = {
@@ -144,42 +136,41 @@ def of_config(config: BaseRun, yaml_text: str, folder: str, **more: Any) -> Run:
         "seed": config.seed,
         "created": time.time(),
     }
-    return Run(**{**values, **more})
+    return Run(**{**values, **columns})
 
 
 def add(db: Database, run: Run) -> Run:
-    """Keep a new run, with the stages that its configuration names."""
+    """Store a new run with the stages of its configuration."""
     with db.write() as session:
         run.created = run.created or time.time()
         session.add(run)
         session.flush()
-        stages_ = planned_stages(run)
-        session.add_all(stages_)
-        if stages_ and run.total is None:
-            run.total = float(sum(stage.steps for stage in stages_))
+        planned = planned_stages(run)
+        session.add_all(planned)
+        if planned and run.total is None:
+            run.total = float(sum(stage.steps for stage in planned))
     return run
 
 
 def planned_stages(run: Run) -> list[Stage]:
-    """The stages that a training run's configuration names; none for another kind, or where it cannot be read."""
+    """Return the stages of a training run's configuration; none if it is invalid or of another kind."""
     if run.kind != "train" or run.id is None:
         return []
     try:
-        stages_ = yaml.safe_load(run.config)["stages"]
         return [
             Stage(run_id=run.id, index=i, name=str(s["name"]), method=_type(s["method"]), steps=int(s["steps"]))
-            for i, s in enumerate(stages_)
+            for i, s in enumerate(yaml.safe_load(run.config)["stages"])
         ]
     except (yaml.YAMLError, KeyError, TypeError, ValueError):
         return []
 
 
-def _type(component: Any) -> str:
+def _type(component: object) -> str:
     return str(component["type"]) if isinstance(component, dict) else str(component)
 
 
-def update(db: Database, run_id: int, **changes: Any) -> Run:
-    """Change columns of a run; its version moves. Raises `UnknownRunError`, or `ConfigError` for an unknown column."""
+def update(db: Database, run_id: int, **changes: object) -> Run:
+    """Change columns of a run; raises `UnknownRunError`, or `ConfigError` for an unknown column."""
     unknown = set(changes) - set(Run.model_fields)
     if unknown:
         raise ConfigError("A run has no such column.", value=sorted(unknown))
@@ -191,17 +182,17 @@ def update(db: Database, run_id: int, **changes: Any) -> Run:
 
 
 def remove(db: Database, run_id: int) -> None:
-    """Delete a run and everything of it: what events carried, and its labels, notes and tags."""
+    """Delete a run with its labels, notes and tags."""
     with db.write() as session:
         run = get_in_session(session, run_id)
         forget_events(session, run_id)
-        for table in (LeakLabel, Note, Tag):
-            session.execute(delete(table).where(col(table.run_id) == run_id))  # type: ignore[attr-defined]
+        for model in (LeakLabel, Note, Tag):
+            session.execute(delete(model).where(table_of(model).c.run_id == run_id))
         session.delete(run)
 
 
 def forget_events(session: Session, run_id: int) -> None:
-    """Delete everything of a run that its event file can bring back."""
+    """Delete all rows of a run that can be rebuilt from its event file."""
     hint_values.delete_run(session, run_id)
     dialogues = select(col(Dialogue.id)).where(col(Dialogue.run_id) == run_id)
     turns = select(col(Turn.id)).where(col(Turn.dialogue_id).in_(dialogues))
@@ -210,107 +201,99 @@ def forget_events(session: Session, run_id: int) -> None:
     session.execute(delete(Turn).where(col(Turn.dialogue_id).in_(dialogues)))
     rescores.delete_run(session, run_id)
     if session.get_bind().dialect.name == "sqlite":
-        wanted = "(SELECT id FROM dialogue WHERE run_id = :run)"
-        session.execute(text(f"DELETE FROM {FULL_TEXT} WHERE rowid IN {wanted}"), {"run": run_id})
-    for table in (Dialogue, TaskRow, HintCount, Log, Metric, Checkpoint, Stage):
-        session.execute(delete(table).where(col(table.run_id) == run_id))  # type: ignore[attr-defined]
+        rows = "(SELECT id FROM dialogue WHERE run_id = :run)"
+        session.execute(text(f"DELETE FROM {FULL_TEXT} WHERE rowid IN {rows}"), {"run": run_id})
+    for model in (Dialogue, TaskRow, HintCount, Log, Metric, Checkpoint, Stage):
+        session.execute(delete(model).where(table_of(model).c.run_id == run_id))
 
 
 def queued(db: Database) -> list[Run]:
-    """The queue, in order."""
+    """Return the queued runs in queue order."""
     with db.read() as session:
-        query = select(Run).where(col(Run.status) == "queued").order_by(col(Run.position), col(Run.id))
-        return list(session.execute(query).scalars())
+        return run_queue.queued(session)
 
 
 def active(db: Database) -> list[Run]:
-    """Runs that have a worker."""
+    """Return the runs that have a worker."""
     with db.read() as session:
-        query = select(Run).where(col(Run.status).in_(("starting", "running", "stopping"))).order_by(col(Run.id))
-        return list(session.execute(query).scalars())
+        return run_queue.active(session)
 
 
 def stages(db: Database, run_id: int) -> list[Stage]:
-    """The stages of a run, in order."""
-    with db.read() as session:
-        get_in_session(session, run_id)
-        query = select(Stage).where(col(Stage.run_id) == run_id).order_by(col(Stage.index))
-        return list(session.execute(query).scalars())
+    """Return the stages of a run in order."""
+    return rows_of(db, run_id, select(Stage).where(col(Stage.run_id) == run_id).order_by(col(Stage.index)))
 
 
 def checkpoints(db: Database, run_id: int) -> list[Checkpoint]:
-    """The checkpoints of a run, in the order they were saved."""
-    with db.read() as session:
-        get_in_session(session, run_id)
-        query = select(Checkpoint).where(col(Checkpoint.run_id) == run_id)
-        return list(session.execute(query.order_by(col(Checkpoint.time), col(Checkpoint.step))).scalars())
+    """Return the checkpoints of a run, oldest first."""
+    query = select(Checkpoint).where(col(Checkpoint.run_id) == run_id)
+    return rows_of(db, run_id, query.order_by(col(Checkpoint.time), col(Checkpoint.step)))
 
 
 def logs(db: Database, run_id: int, limit: int = 200) -> list[Log]:
-    """The newest sentences of a run, oldest first."""
-    with db.read() as session:
-        get_in_session(session, run_id)
-        query = select(Log).where(col(Log.run_id) == run_id).order_by(col(Log.id).desc()).limit(limit)
-        return list(session.execute(query).scalars())[::-1]
+    """Return the newest log messages of a run, oldest first."""
+    query = select(Log).where(col(Log.run_id) == run_id).order_by(col(Log.id).desc()).limit(limit)
+    return rows_of(db, run_id, query)[::-1]
 
 
 def tags(db: Database, run_id: int) -> list[str]:
-    """The tags of a run, sorted."""
+    """Return the tags of a run, sorted."""
+    return rows_of(db, run_id, select(col(Tag.tag)).where(col(Tag.run_id) == run_id).order_by(col(Tag.tag)))
+
+
+def rows_of(db: Database, run_id: int, query: Select[T]) -> list[T]:
+    """Return the first column of a query about a run; raises `UnknownRunError`."""
     with db.read() as session:
         get_in_session(session, run_id)
-        query = select(col(Tag.tag)).where(col(Tag.run_id) == run_id).order_by(col(Tag.tag))
-        return list(session.execute(query).scalars())
+        return list(session.scalars(query))
 
 
 def tags_of(db: Database, run_ids: Sequence[int]) -> dict[int, list[str]]:
-    """The tags of several runs, sorted."""
-    found: dict[int, list[str]] = {run_id: [] for run_id in run_ids}
+    """Return the tags of several runs, sorted."""
+    tags_by_run: dict[int, list[str]] = {run_id: [] for run_id in run_ids}
     with db.read() as session:
-        query = select(col(Tag.run_id), col(Tag.tag)).where(col(Tag.run_id).in_(found)).order_by(col(Tag.tag))
+        query = select(col(Tag.run_id), col(Tag.tag)).where(col(Tag.run_id).in_(tags_by_run)).order_by(col(Tag.tag))
         for run_id, tag in session.execute(query):
-            found[run_id].append(tag)
-    return found
+            tags_by_run[run_id].append(tag)
+    return tags_by_run
 
 
 def set_tags(db: Database, run_id: int, tags: Sequence[str]) -> None:
-    """Replace the tags of a run; blank ones and repetitions are left out, long ones are cut at 60 characters."""
-    wanted = {clean(tag).strip()[:60] for tag in tags if tag.strip()}
+    """Replace the tags of a run; blank tags and duplicates are dropped, long ones truncated to 60 characters."""
+    new = {clean(tag).strip()[:60] for tag in tags if tag.strip()}
     with db.write() as session:
         get_in_session(session, run_id)
-        held = {tag.tag: tag for tag in session.execute(select(Tag).where(col(Tag.run_id) == run_id)).scalars()}
-        for tag in held.keys() - wanted:
-            session.delete(held[tag])
-        session.add_all(Tag(run_id=run_id, tag=tag) for tag in wanted - held.keys())
+        stored = {tag.tag: tag for tag in session.scalars(select(Tag).where(col(Tag.run_id) == run_id))}
+        for tag in stored.keys() - new:
+            session.delete(stored[tag])
+        session.add_all(Tag(run_id=run_id, tag=tag) for tag in new - stored.keys())
 
 
 def all_tags(db: Database) -> list[str]:
-    """Every tag there is, sorted."""
-    with db.read() as session:
-        return list(session.execute(select(col(Tag.tag)).distinct().order_by(col(Tag.tag))).scalars())
+    """Return all tags, sorted."""
+    return db.fetch_all(select(col(Tag.tag)).distinct().order_by(col(Tag.tag)))
 
 
 def facets(db: Database) -> dict[str, list[str]]:
-    """What there is to filter by: statuses, kinds, environments, methods, models; each sorted."""
-    columns = {"statuses": Run.status, "kinds": Run.kind, "environments": Run.environment, "methods": Run.method}
+    """Return the filter choices, sorted: statuses, kinds, environments, methods, models."""
+    columns = {"statuses": "status", "kinds": "kind", "environments": "environment", "methods": "method"}
     with db.read() as session:
         return {
-            name: [v for v in session.execute(select(col(column)).distinct().order_by(col(column))).scalars() if v]
-            for name, column in {**columns, "models": Run.model}.items()
+            name: [v for v in session.scalars(select(_run[column]).distinct().order_by(_run[column])) if v]
+            for name, column in {**columns, "models": "model"}.items()
         }
 
 
 def version(db: Database, run_id: int | None = None) -> int:
-    """A number that moves whenever any run, tag, label, note, schedule or setting changed; or anything of one run.
+    """Return a number that increases with every change of the run; raises `UnknownRunError`.
 
-    Raises `UnknownRunError` where the run is gone.
+    Without a run, it increases with every change of any run, tag, label, note, schedule or setting.
     """
     with db.read() as session:
         if run_id is None:
-            return int(
-                session.execute(select(col(Setting.value)).where(col(Setting.name) == SCHEMA_VERSION_KEY)).scalar() or 0
-            )
-        asked = select(col(Run.version)).where(col(Run.id) == run_id)
-        found = session.execute(asked).scalar() if _possible(run_id) else None
-        if found is None:
+            return int(session.scalar(select(col(Setting.value)).where(col(Setting.name) == SCHEMA_VERSION_KEY)) or 0)
+        query = select(_run.version).where(_run.id == run_id)
+        number: int | None = session.scalar(query) if _is_valid_id(run_id) else None
+        if number is None:
             raise unknown_run(run_id)
-        return found
+        return number

@@ -5,16 +5,19 @@ from __future__ import annotations
 import re
 import time
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from sqlmodel import col, select
+from sqlmodel import Session, col, select
 
 from jobs.db.engine import Database
 from jobs.db.errors import NotFoundError
 from jobs.db.models import Checkpoint, Run, ScheduledRun
 from rl2f_core.config.loading import parse_yaml
 from rl2f_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from apscheduler.triggers.base import BaseTrigger
 
 TRIGGERS = ("date", "cron", "nightly")
 _DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
@@ -31,7 +34,7 @@ def parse_timezone(name: str) -> ZoneInfo:
         ) from error
 
 
-def trigger_of(schedule: ScheduledRun) -> Any:
+def trigger_of(schedule: ScheduledRun) -> BaseTrigger:
     """Return APScheduler's trigger of a schedule; raises `ConfigError` if its time is invalid."""
     from apscheduler.triggers.cron import CronTrigger
     from apscheduler.triggers.date import DateTrigger
@@ -52,9 +55,11 @@ def trigger_of(schedule: ScheduledRun) -> Any:
             value=schedule.when,
             fix="Write e.g. `30 2 * * *` for 2:30 every night.",
         )
-    names = ("minute", "hour", "day", "month")
+    minute, hour, day, month, weekday = fields
     try:
-        return CronTrigger(**dict(zip(names, fields, strict=False)), day_of_week=weekdays(fields[4]), timezone=timezone)
+        return CronTrigger(
+            minute=minute, hour=hour, day=day, month=month, day_of_week=weekdays(weekday), timezone=timezone
+        )
     except ValueError as error:
         raise ConfigError(f"when: {error}.", value=schedule.when, fix="Write e.g. `30 2 * * *`.") from error
 
@@ -89,7 +94,9 @@ def next_time(schedule: ScheduledRun, after: float) -> float | None:
     if not schedule.enabled:
         return None
     moment = datetime.fromtimestamp(after + 0.001, UTC)  # excludes a cron time equal to `after`
-    due = trigger_of(schedule).get_next_fire_time(None, moment.astimezone(parse_timezone(schedule.timezone)))
+    due: datetime | None = trigger_of(schedule).get_next_fire_time(
+        None, moment.astimezone(parse_timezone(schedule.timezone))
+    )
     return None if due is None or due.timestamp() <= after else due.timestamp()
 
 
@@ -153,8 +160,8 @@ def get(db: Database, schedule_id: int) -> ScheduledRun:
         return _get_in_session(session, schedule_id)
 
 
-def _get_in_session(session: Any, schedule_id: int) -> ScheduledRun:
-    schedule: ScheduledRun | None = session.get(ScheduledRun, schedule_id)
+def _get_in_session(session: Session, schedule_id: int) -> ScheduledRun:
+    schedule = session.get(ScheduledRun, schedule_id)
     if schedule is None:
         raise NotFoundError(f"Schedule {schedule_id} not found.", fix="It may have been deleted; reload the list.")
     return schedule
@@ -163,8 +170,7 @@ def _get_in_session(session: Any, schedule_id: int) -> ScheduledRun:
 def all_schedules(db: Database) -> list[ScheduledRun]:
     """Return all schedules by due time; those without one come last."""
     due = col(ScheduledRun.next_run)
-    with db.read() as session:
-        return list(session.exec(select(ScheduledRun).order_by(due.is_(None), due, col(ScheduledRun.id))))
+    return db.fetch_all(select(ScheduledRun).order_by(due.is_(None), due, col(ScheduledRun.id)))
 
 
 def enable(db: Database, schedule_id: int, enabled: bool, now: float | None = None) -> ScheduledRun:
@@ -210,9 +216,8 @@ def advance(db: Database, schedule_id: int, planned: float | None, now: float, *
 
 def has_run_since(db: Database, schedule_id: int, moment: float) -> bool:
     """Whether a schedule has created a run since `moment`."""
-    with db.read() as session:
-        query = select(Run.id).where(Run.origin == f"schedule:{schedule_id}", col(Run.created) >= moment)
-        return session.exec(query.limit(1)).first() is not None
+    query = select(col(Run.id)).where(Run.origin == f"schedule:{schedule_id}", col(Run.created) >= moment)
+    return bool(db.fetch_all(query.limit(1)))
 
 
 def newest_checkpoint(db: Database, run_id: int | None = None) -> tuple[Run, Checkpoint] | None:
@@ -228,5 +233,4 @@ def newest_checkpoint(db: Database, run_id: int | None = None) -> tuple[Run, Che
 
 def evaluations_of(db: Database, run_id: int) -> list[Run]:
     """Return the evaluations of a run's checkpoints."""
-    with db.read() as session:
-        return list(session.exec(select(Run).where(Run.parent == run_id, Run.kind == "eval")))
+    return db.fetch_all(select(Run).where(Run.parent == run_id, Run.kind == "eval"))

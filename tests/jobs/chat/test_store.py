@@ -43,10 +43,10 @@ def test_a_branch_keeps_the_original_and_each_reads_its_own_past(db: Database) -
     assert words(tree.conversation(known, known[two], "base")) == ["one", "base one", "two"]
     assert words(tree.conversation(known, known[other], "base")) == ["one", "base one again", "two edited"]
     assert words(tree.conversation(known, known[other], "3:a@1")) == ["one", "tuned one", "two edited"]
-    assert [m.id for m in tree.answers_to(known, one, "base")] == [base, again]
+    assert [m.id for m in tree.responses(known, one, "base")] == [base, again]
 
 
-def test_a_speaker_that_comes_later_takes_over_the_words_of_the_first(db: Database) -> None:
+def test_a_later_checkpoint_continues_the_responses_of_the_first(db: Database) -> None:
     chat = new(db)
     one = say(db, chat, "user", "one")
     a = say(db, chat, "assistant", "a1", one, checkpoint="base")
@@ -128,7 +128,7 @@ def test_a_chat_is_renamed_and_deleted_with_its_messages(db: Database) -> None:
 def test_a_judgement_stands_on_both_answers_and_can_be_taken_back(db: Database) -> None:
     chat = new(db)
     one = say(db, chat, "user", "one")
-    a, b = (say(db, chat, "assistant", name, one, speaker=name) for name in ("base", "3:a@1"))
+    a, b = (say(db, chat, "assistant", name, one, checkpoint=name) for name in ("base", "3:a@1"))
     first, second = chats.prefer(db, chat, a, b, "better")
     assert first.detail["preferences"] == {str(b): "better"} and second.detail["preferences"] == {str(a): "worse"}
     chats.prefer(db, chat, b, a, "tie")
@@ -148,7 +148,7 @@ def test_only_answers_to_the_same_message_are_compared(db: Database) -> None:
     for wrong in (later, busy, foreign, one, a, 999):
         with pytest.raises(DataError, match="Only two answers"):
             chats.prefer(db, chat, a, wrong, "better")
-    with pytest.raises(DataError, match="no such judgement"):
+    with pytest.raises(DataError, match="Unknown preference"):
         chats.prefer(db, chat, a, later, "best")  # type: ignore[arg-type]
 
 
@@ -165,7 +165,7 @@ def test_what_a_dead_server_left_unfinished_is_marked_and_keeps_its_words(db: Da
 
 def test_the_browser_gets_no_tokens(db: Database) -> None:
     detail = {"token_ids": [1], "logprobs": [-1.0], "tokens": 1, "turn": {"token_ids": [1], "logprobs": [], "index": 0}}
-    shown = tree.shown(ChatMessage(id=1, chat_id=1, role="assistant", content="x", detail=detail, time=0.0))
+    shown = tree.to_json(ChatMessage(id=1, chat_id=1, role="assistant", content="x", detail=detail, time=0.0))
     assert shown["detail"] == {"tokens": 1, "turn": {"index": 0}} and shown["content"] == "x"
 
 

@@ -94,7 +94,7 @@ def test_rows_stay_usable_after_their_transaction(db: Database) -> None:
 
 
 def test_a_read_cannot_write(db: Database) -> None:
-    with pytest.raises(StoreReadOnlyError, match="only be read"), db.read() as session:
+    with pytest.raises(StoreReadOnlyError, match="is read-only"), db.read() as session:
         session.add(Setting(name="a", value="b"))
         session.flush()
     with db.write() as session:  # and the same connection can, in a write
@@ -102,7 +102,7 @@ def test_a_read_cannot_write(db: Database) -> None:
 
 
 def test_a_write_inside_a_write_is_refused_at_once_and_not_after_the_timeout(db: Database) -> None:
-    with pytest.raises(StoreError, match="inside a write"), db.write(), db.write():
+    with pytest.raises(StoreError, match="already in a write transaction"), db.write(), db.write():
         pass
     settings.put(db, "a", "b")
 
@@ -174,8 +174,8 @@ def test_reading_where_there_is_no_database_says_so(tmp_path: Path) -> None:
     [
         ("sqlite://", "needs a file"),
         ("sqlite:///:memory:", "needs a file"),
-        ("not a url", "address cannot be read"),
-        ("sybase://host/name", "address cannot be read"),
+        ("not a url", "address is invalid"),
+        ("sybase://host/name", "address is invalid"),
     ],
 )
 def test_an_address_that_names_no_usable_database_is_refused(url: str, said: str) -> None:
@@ -193,7 +193,7 @@ def test_a_password_is_never_in_a_message() -> None:
 def test_a_file_that_is_no_database_is_a_plain_error(tmp_path: Path) -> None:
     (tmp_path / "bad.sqlite").write_bytes(b"not a database at all, " * 100)
     db = Database(f"sqlite:///{tmp_path}/bad.sqlite")
-    with pytest.raises(StoreError, match=r"damaged, or is no SQLite database.*backups"):
+    with pytest.raises(StoreError, match=r"damaged, or is not a SQLite database.*backups"):
         db.migrate()
 
 

@@ -216,7 +216,7 @@ def test_a_place_that_is_none_is_a_plain_error(cursor: str, filled: Database) ->
     if cursor == "":
         assert dialogues.page(filled, DialogueFilter(), cursor).before is None
         return
-    with pytest.raises(DataError, match="place in the list"):
+    with pytest.raises(DataError, match="cursor of the list is invalid"):
         dialogues.page(filled, DialogueFilter(), cursor)
 
 

@@ -103,7 +103,7 @@ def test_an_unknown_order_and_a_place_of_another_list_are_plain_errors(db: Datab
     with pytest.raises(DataError, match=r"cannot be sorted.*created, name"):
         runs.page(db, RunFilter(sort="colour"))
     place = runs.page(db, RunFilter(sort="name"), limit=2).after
-    with pytest.raises(DataError, match="place in the list"):
+    with pytest.raises(DataError, match="cursor of the list is invalid"):
         runs.page(db, RunFilter(sort="created"), place)
 
 
