@@ -25,37 +25,22 @@ from rl2f_core.teachers.base import FeedbackRequest
 from rl2f_core.teachers.self_critique import TEMPLATE, SelfCritiqueTeacher, critique
 from rl2f_core.types import Group, Hint, TrainingSample
 
-Ramp = Literal["constant", "linear"]
-
-
-def coefficient(peak: float, ramp: Ramp, start: int, step: int, steps: int) -> float:
-    """Return a term's weight at a 0-based step of a stage.
-
-    Args:
-        peak: Full weight.
-        ramp: constant, or linear from 0 at `start` to `peak` at the stage's last step.
-        start: First step with weight.
-        step: Current step.
-        steps: Number of steps of the stage.
-    """
-    if step < start:
-        return 0.0
-    if ramp == "constant" or steps - 1 <= start:
-        return peak
-    return peak * min(1.0, (step - start) / (steps - 1 - start))
-
 
 class AuxLossConfig(CheckedMethodConfig):
     """Weight of an auxiliary loss term over the steps."""
 
-    coef_ramp: Ramp = "constant"
+    coef_ramp: Literal["constant", "linear"] = "constant"
     """Weight of the auxiliary term: constant, or linear from 0 at `start_step` to the full weight at the last step."""
     start_step: int = Field(0, ge=0)
     """First step at which the auxiliary term has weight."""
 
     def weight(self, peak: float, step: int, steps: int) -> float:
-        """Return `coefficient` for these settings."""
-        return coefficient(peak, self.coef_ramp, self.start_step, step, steps)
+        """Return the weight at a 0-based step of a stage; `peak` is the full weight."""
+        if step < self.start_step:
+            return 0.0
+        if self.coef_ramp == "constant" or steps - 1 <= self.start_step:
+            return peak
+        return peak * min(1.0, (step - self.start_step) / (steps - 1 - self.start_step))
 
 
 class CrossEntropyConfig(Protocol):

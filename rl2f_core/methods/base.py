@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, ClassVar, Generic, Literal, Protocol, TypeVar, cast
 
 from rl2f_core.config.evaluation import EvaluationConfig
 from rl2f_core.config.fields import BaseConfig
@@ -103,8 +103,7 @@ class Method(ABC, Generic[ConfigT]):
     @property
     def name(self) -> str:
         """Registered name."""
-        config: Any = self.config
-        return str(config.type)
+        return str(self.Config.model_fields["type"].default)
 
     def max_turns(self, turns: int) -> int:
         """Return the maximum number of turns of its dialogues, at most `turns`."""

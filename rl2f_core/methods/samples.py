@@ -16,34 +16,30 @@ def turn_mask(sequence: TokenSequence, turn: int) -> list[bool]:
     return [s and k == turn for s, k in zip(sequence.student_mask, sequence.turn_ids, strict=True)]
 
 
+def unweighted_sample(token_ids: Sequence[int], dialogue: str) -> TrainingSample:
+    """Return a sample whose tokens the policy did not sample and have no weight."""
+    zeros = [0.0] * len(token_ids)
+    return TrainingSample(token_ids, [False] * len(zeros), zeros, zeros, zeros, zeros, zeros, dialogue=dialogue)
+
+
 def policy_samples(rollout: Rollout, advantages: Sequence[float], *, kl: bool) -> list[TrainingSample]:
     """Return the samples of a dialogue with rl weight 1 on every student token; other tokens are context.
 
-    Args:
-        rollout: A dialogue of the trained policy.
-        advantages: One per turn.
-        kl: Whether the student's tokens also have kl weight 1.
+    `advantages` has one number per turn. With `kl` the student's tokens also have kl weight 1.
     """
     samples = []
     for sequence in rollout.sequences:
-        if not any(sequence.student_mask):
+        mask = sequence.student_mask
+        if not any(mask):
             continue
-        student = [float(s) for s in sequence.student_mask]
-        zeros = [0.0] * len(student)
-        samples.append(
-            TrainingSample(
-                token_ids=sequence.token_ids,
-                policy_mask=sequence.student_mask,
-                logprobs=sequence.logprobs,
-                advantages=[
-                    advantages[k] if s else 0.0 for s, k in zip(sequence.student_mask, sequence.turn_ids, strict=True)
-                ],
-                rl_weights=student,
-                ce_weights=zeros,
-                kl_weights=student if kl else zeros,
-                dialogue=rollout.dialogue.id,
-            )
+        sample = dataclasses.replace(
+            unweighted_sample(sequence.token_ids, rollout.dialogue.id),
+            policy_mask=mask,
+            logprobs=sequence.logprobs,
+            advantages=[advantages[k] if s else 0.0 for s, k in zip(mask, sequence.turn_ids, strict=True)],
+            rl_weights=[float(s) for s in mask],
         )
+        samples.append(dataclasses.replace(sample, kl_weights=sample.rl_weights) if kl else sample)
     return samples
 
 
@@ -53,7 +49,9 @@ def sft_samples(rollout: Rollout, turns: Collection[int]) -> list[TrainingSample
     for sequence in rollout.sequences:
         ce = [float(s and k in turns) for s, k in zip(sequence.student_mask, sequence.turn_ids, strict=True)]
         if any(ce):
-            samples.append(_ce_sample(sequence.token_ids, ce, rollout.dialogue.id))
+            samples.append(
+                dataclasses.replace(unweighted_sample(sequence.token_ids, rollout.dialogue.id), ce_weights=ce)
+            )
     return samples
 
 
@@ -68,26 +66,16 @@ def revision_distillation_sample(
 ) -> TrainingSample:
     """Return a later attempt as an answer to the bare problem, x_0 → y_k, with rl weight on its tokens.
 
-    Args:
-        rollout: A dialogue of the trained policy; the logprobs are those under the prompt of turn k.
-        turn: k ≥ 1.
-        advantage: Advantage of the attempt.
-        weight: rl weight of each token.
-        policy_loss: See `TrainingSample.policy_loss`.
-        min_logprob: See `TrainingSample.min_logprob`.
+    The logprobs are those under the prompt of `turn`, k ≥ 1.
     """
     prompt_ids, (token_ids, logprobs) = _initial_prompt(rollout), _attempt(rollout, turn)
     before, n = [0.0] * len(prompt_ids), len(token_ids)
-    zeros = [0.0] * (len(prompt_ids) + n)
-    return TrainingSample(
-        token_ids=(*prompt_ids, *token_ids),
+    return dataclasses.replace(
+        unweighted_sample((*prompt_ids, *token_ids), rollout.dialogue.id),
         policy_mask=[False] * len(prompt_ids) + [True] * n,
         logprobs=[*before, *logprobs],
         advantages=before + [advantage] * n,
         rl_weights=before + [weight] * n,
-        ce_weights=zeros,
-        kl_weights=zeros,
-        dialogue=rollout.dialogue.id,
         policy_loss=policy_loss,
         min_logprob=min_logprob,
         off_context=True,
@@ -102,11 +90,11 @@ def revision_sft_sample(rollout: Rollout, turn: int) -> TrainingSample:
 def sft_sample(prompt_ids: Sequence[int], target_ids: Sequence[int], dialogue: str) -> TrainingSample:
     """Return a sample with ce weight 1 on `target_ids` after `prompt_ids`."""
     ce = [0.0] * len(prompt_ids) + [1.0] * len(target_ids)
-    return _ce_sample((*prompt_ids, *target_ids), ce, dialogue)
+    return dataclasses.replace(unweighted_sample((*prompt_ids, *target_ids), dialogue), ce_weights=ce)
 
 
 def token_reward_sample(
-    rollout: Rollout, gamma: float, turn_gamma: float, baselines: Sequence[float] | None = None, *, kl: bool = False
+    rollout: Rollout, gamma: float, turn_gamma: float, baselines: Sequence[float], *, kl: bool
 ) -> TrainingSample:
     """Return a dialogue as one sample with token rewards, whose advantages need the whole batch.
 
@@ -114,13 +102,13 @@ def token_reward_sample(
         rollout: A dialogue of the trained policy with one sequence. A turn's reward is at its last token.
         gamma: Discount from a token to the next.
         turn_gamma: Additional discount from the last token of a turn to the first of the next.
-        baselines: One per turn, subtracted from the returns of its tokens; None subtracts nothing.
+        baselines: One per turn, subtracted from the returns of its tokens.
         kl: Whether the student's tokens also have kl weight 1.
     """
-    sequence, turns = rollout.sequences[0], rollout.dialogue.turns
-    (sample,) = policy_samples(rollout, [-b for b in baselines] if baselines else [0.0] * len(turns), kl=kl)
+    sequence = rollout.sequences[0]
+    (sample,) = policy_samples(rollout, [0.0 - b for b in baselines], kl=kl)
     rewards, discounts = [0.0] * len(sample.token_ids), [gamma * s for s in sample.rl_weights]
-    for turn in turns:
+    for turn in rollout.dialogue.turns:
         last = max((i for i, in_turn in enumerate(turn_mask(sequence, turn.index)) if in_turn), default=None)
         if last is not None:
             rewards[last] = turn.reward
@@ -145,26 +133,18 @@ def first_attempt_sample(
 ) -> TrainingSample:
     """Return the first sequence with weight on its first attempt, to compare with a reference under another prompt.
 
-    Args:
-        rollout: A dialogue of the trained policy.
-        advantage: Advantage of the attempt.
-        rl: Whether its tokens have rl weight 1.
-        kl: Their kl weight; 0 for none.
-        reference_prompt_ids: Prompt of the reference; empty if `kl` is 0.
+    Its tokens have rl weight 1 with `rl`, and `kl` as kl weight. `reference_prompt_ids` is empty if `kl` is 0.
     """
     sequence = rollout.sequences[0]
     attempt = [float(in_turn) for in_turn in turn_mask(sequence, 0)]
-    zeros = [0.0] * len(attempt)
-    return TrainingSample(
-        token_ids=sequence.token_ids,
+    return dataclasses.replace(
+        unweighted_sample(sequence.token_ids, rollout.dialogue.id),
         policy_mask=sequence.student_mask,
         logprobs=sequence.logprobs,
         advantages=[advantage * w for w in attempt],
-        rl_weights=attempt if rl else zeros,
-        ce_weights=zeros,
+        rl_weights=[float(rl) * w for w in attempt],
         kl_weights=[kl * w for w in attempt],
         reference_prompt_ids=tuple(reference_prompt_ids) or None,
-        dialogue=rollout.dialogue.id,
     )
 
 
@@ -185,8 +165,3 @@ def _attempt(rollout: Rollout, turn: int) -> tuple[list[int], list[float]]:
         if in_turn
     ]
     return [token for token, _ in pairs], [logprob for _, logprob in pairs]
-
-
-def _ce_sample(token_ids: Sequence[int], ce: Sequence[float], dialogue: str) -> TrainingSample:
-    zeros = [0.0] * len(token_ids)
-    return TrainingSample(token_ids, [False] * len(zeros), zeros, zeros, zeros, ce, zeros, dialogue=dialogue)

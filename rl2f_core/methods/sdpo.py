@@ -120,12 +120,13 @@ class SDPO(Method["SDPO.Config"]):
 
     def advantages(self, group: Group) -> list[list[float]]:
         """Return advantages of the first attempts within the group; 0 for later turns."""
-        first = [r.dialogue.turns[0].reward for r in group.trainable]
-        scaled = [
-            self.config.rl_coef * a for a in subtract_baseline(first, std=self.config.scale_rewards, baseline="mean")
+        dialogues = [r.dialogue for r in group.trainable]
+        rewards = [dialogue.turns[0].reward for dialogue in dialogues]
+        first = subtract_baseline(rewards, std=self.config.scale_rewards, baseline="mean")
+        return [
+            [self.config.rl_coef * a] + [0.0] * (len(dialogue.turns) - 1)
+            for a, dialogue in zip(first, dialogues, strict=True)
         ]
-        rest = [[0.0] * (len(r.dialogue.turns) - 1) for r in group.trainable]
-        return [[a, *zeros] for a, zeros in zip(scaled, rest, strict=True)]
 
     def has_learning_signal(self, group: Group) -> bool:
         """Return whether the group has samples; groups of equal returns have feedback too."""
@@ -159,12 +160,9 @@ class SDPO(Method["SDPO.Config"]):
 
     def _solution(self, group: Group, rollout: Rollout) -> str | None:
         """Return the first correct attempt of another dialogue of the group, or None."""
-        for other in group.trainable:
-            turns = other.dialogue.turns[: 1 if self.config.peer_solutions == "first" else None]
-            correct = next((turn.attempt for turn in turns if turn.verdict.correct), None)
-            if self.config.peer_solutions != "none" and other is not rollout and correct is not None:
-                return correct
-        return None
+        turns = {"first": 1, "any": None, "none": 0}[self.config.peer_solutions]
+        peers = (other.dialogue for other in group.trainable if other is not rollout)
+        return next((turn.attempt for peer in peers for turn in peer.turns[:turns] if turn.verdict.correct), None)
 
     def loss_options(self) -> LossConfig:
         config = self.config

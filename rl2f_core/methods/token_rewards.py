@@ -14,7 +14,6 @@ state before each token. It starts at zero, so the first advantages are plain re
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Literal, TypeVar
 
 from pydantic import Field
@@ -69,26 +68,24 @@ class TokenReward(Method[TokenRewardConfigT]):
 
     prompt_modes = ("append",)
 
-    def baselines(self, group: Group) -> list[list[float]] | None:
-        """Return the baseline of each turn of each trainable rollout, or None."""
-        return None
+    def baselines(self, group: Group) -> list[list[float]]:
+        """Return the baseline of each turn of each trainable rollout; 0 by default."""
+        return [[0.0] * len(r.dialogue.turns) for r in group.trainable]
 
     def advantages(self, group: Group) -> list[list[float]]:
         """Return the turns' returns minus baselines, before whitening."""
-        returns = _returns(group, self.config.turn_gamma)
-        baselines = self.baselines(group) or [[0.0] * len(r) for r in returns]
-        return [[r - b for r, b in zip(*pair, strict=True)] for pair in zip(returns, baselines, strict=True)]
+        pairs = zip(_returns(group, self.config.turn_gamma), self.baselines(group), strict=True)
+        return [[r - b for r, b in zip(*pair, strict=True)] for pair in pairs]
 
     def has_learning_signal(self, group: Group) -> bool:
         """Return whether any rollout is trainable: the batch compares all groups."""
         return bool(group.trainable)
 
     def samples(self, group: Group) -> list[TrainingSample]:
-        baselines: Sequence[list[float] | None] = self.baselines(group) or [None] * len(group.trainable)
         kl = self.config.kl_coef > 0 and self.config.kl_in == "loss"
         return [
             token_reward_sample(rollout, self.config.gamma, self.config.turn_gamma, baseline, kl=kl)
-            for rollout, baseline in zip(group.trainable, baselines, strict=True)
+            for rollout, baseline in zip(group.trainable, self.baselines(group), strict=True)
         ]
 
     def advantage_config(self, lam: float = 1.0, critic: ValueConfig | None = None) -> AdvantageConfig:
@@ -128,9 +125,9 @@ class ReinforcePP(TokenReward["ReinforcePP.Config"]):
                     *run.loc_of(stage, "group_size"),
                 )
 
-    def baselines(self, group: Group) -> list[list[float]] | None:
+    def baselines(self, group: Group) -> list[list[float]]:
         if self.config.baseline == "batch":
-            return None
+            return super().baselines(group)
         returns = _returns(group, self.config.turn_gamma)
         means = []
         for k in range(max(map(len, returns), default=0)):

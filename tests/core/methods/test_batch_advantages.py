@@ -115,7 +115,7 @@ def test_explained_variance_is_one_for_a_perfect_head_and_zero_for_a_constant_on
 
 # -- rows ------------------------------------------------------------------------------------------------------
 def test_a_turns_reward_stands_on_its_last_token_and_the_next_turn_is_discounted_once_more():
-    row = token_reward_sample(played((2, 0.5), (1, 1.0)), gamma=0.9, turn_gamma=0.5)
+    row = token_reward_sample(played((2, 0.5), (1, 1.0)), gamma=0.9, turn_gamma=0.5, baselines=(0.0, 0.0), kl=False)
     # opening, two tokens, hint, one token, hint
     assert list(row.rl_weights) == [0, 1, 1, 0, 1, 0] and list(row.token_rewards or ()) == [0, 0, 0.5, 0, 1, 0]
     assert list(row.token_discounts or ()) == close([0, 0.9, 0.45, 0, 0.45, 0])

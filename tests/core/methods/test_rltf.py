@@ -14,7 +14,7 @@ The mean of r_0 is ¼; the mean of r_1 over the three that got there is ⅔.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -26,7 +26,7 @@ from rl2f_core.config.model import LoraConfig
 from rl2f_core.config.run import RunConfig
 from rl2f_core.config.stage import StageConfig
 from rl2f_core.errors import ConfigError, RunError
-from rl2f_core.methods.aux_loss import coefficient, is_trainable_hint
+from rl2f_core.methods.aux_loss import AuxLossConfig, is_trainable_hint
 from rl2f_core.methods.base import StepContext
 from rl2f_core.methods.rltf import revision_advantages
 from rl2f_core.rollout.build import build_engine, build_teacher
@@ -175,11 +175,14 @@ def test_mask_coefficient_and_baseline_reach_every_weighting(weighting: str):
 
 
 def test_coefficients_by_step():
-    assert [coefficient(0.1, "constant", 3, s, 10) for s in (0, 2, 3, 9)] == [0, 0, 0.1, 0.1]
-    assert [coefficient(0.1, "linear", 0, s, 11) for s in (0, 5, 10)] == pytest.approx([0, 0.05, 0.1])
+    def ramped(ramp: Literal["constant", "linear"], start: int) -> AuxLossConfig:
+        return AuxLossConfig(coef_ramp=ramp, start_step=start)
+
+    assert [ramped("constant", 3).weight(0.1, s, 10) for s in (0, 2, 3, 9)] == [0, 0, 0.1, 0.1]
+    assert [ramped("linear", 0).weight(0.1, s, 11) for s in (0, 5, 10)] == pytest.approx([0, 0.05, 0.1])
     # from 0 at step 4 to the whole at the last step, 8
-    assert [coefficient(0.2, "linear", 4, s, 9) for s in (3, 4, 6, 8)] == pytest.approx([0, 0, 0.1, 0.2])
-    assert coefficient(0.2, "linear", 8, 8, 9) == 0.2 == coefficient(0.2, "linear", 0, 0, 1)
+    assert [ramped("linear", 4).weight(0.2, s, 9) for s in (3, 4, 6, 8)] == pytest.approx([0, 0, 0.1, 0.2])
+    assert ramped("linear", 8).weight(0.2, 8, 9) == 0.2 == ramped("linear", 0).weight(0.2, 0, 1)
 
 
 # -- rltf_fm, rl2f_self, sft_correct --------------------------------------------------------------------------------
