@@ -8,10 +8,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from rl2f_core.backends.model_pool import ModelPool
-from rl2f_core.config.fields import BaseConfig
+from rl2f_core.config.fields import ComponentConfig
 from rl2f_core.types import Message, Usage
 
 
@@ -45,9 +45,10 @@ class ChatModel(ABC):
         models: Models of the run, for local models.
     """
 
-    Config: ClassVar[type[BaseConfig]]
+    Config: ClassVar[type[ComponentConfig]]
+    config: ComponentConfig
 
-    def __init__(self, config: Any, models: ModelPool | None = None) -> None:
+    def __init__(self, config: ComponentConfig, models: ModelPool | None = None) -> None:
         self.config = config
         self.models = models
 

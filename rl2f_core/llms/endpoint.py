@@ -12,7 +12,7 @@ import os
 import re
 import threading
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import httpx2
@@ -21,6 +21,7 @@ import openai
 from rl2f_core.llms import protocol
 from rl2f_core.llms.protocol import Reply, RequestError
 from rl2f_core.llms.rate_limit import CircuitBreaker, RateLimiter
+from rl2f_core.types import JsonObject
 
 if TYPE_CHECKING:
     from rl2f_core.llms.openai_api import OpenAICompatible
@@ -35,7 +36,7 @@ _READ = ("retry-after", "location")
 
 @dataclass
 class Call:
-    """A request for one message, over all tries."""
+    """A request for one message, over all tries. It ends with a reply or a failure."""
 
     estimate: int
     """Estimated tokens of prompt and completion."""
@@ -44,7 +45,7 @@ class Call:
     timeout: asyncio.Timeout = field(default_factory=lambda: asyncio.timeout(None))
     reply: Reply | None = None
     failure: RequestError | None = None
-    """Of the last try."""
+    """Failure of the last try."""
 
     def redact(self, text: str) -> str:
         """Return `text` without the key."""
@@ -81,40 +82,39 @@ class Endpoint:
         )
         threading.Thread(target=self.loop.run_forever, name="llm", daemon=True).start()
 
-    def call(self, body: dict[str, Any], max_new_tokens: int) -> Call:
-        """Return a new call for `ask`; it counts tries even if it fails."""
-        return Call(int(len(json.dumps(body)) / CHARS_PER_TOKEN) + max_new_tokens)
-
-    async def ask(self, body: dict[str, Any], call: Call) -> Reply:
-        """Send the body of `protocol.body`, with retries, and return the message; raises `RequestError`."""
+    async def ask(self, body: JsonObject, max_new_tokens: int) -> Call:
+        """Request a message, with retries; the result has a reply or a failure."""
+        call = Call(int(len(json.dumps(body)) / CHARS_PER_TOKEN) + max_new_tokens)
         async with self._slots:
             state = self.breaker.state()
             if state == "open":
-                raise RequestError(self.breaker.refusal(), transient=True)
-            try:
-                reply = await self._exchange(body, call, retries=0 if state == "trial" else self.config.retries)
-            except RequestError as failure:
-                self.breaker.record_failure(failure.what)
+                call.failure = RequestError(self.breaker.refusal(), transient=True)
+                return call
+            await self._exchange(body, call, retries=0 if state == "trial" else self.config.retries)
+            if call.failure is not None:
+                self.breaker.record_failure(call.failure.what)
                 tries = f" After {call.tries} tries." if call.tries > 1 else ""
-                raise RequestError(failure.what + tries, transient=failure.transient) from None
-            self.breaker.record_success()
-            if reply.counted:
-                self.rate_limiter.correct_estimate(call.estimate, reply.prompt_tokens + reply.completion_tokens)
-            return reply
+                call.failure = RequestError(call.failure.what + tries, transient=call.failure.transient)
+            elif call.reply is not None:
+                self.breaker.record_success()
+                if call.reply.counted:
+                    tokens = call.reply.prompt_tokens + call.reply.completion_tokens
+                    self.rate_limiter.correct_estimate(call.estimate, tokens)
+        return call
 
-    async def _exchange(self, body: dict[str, Any], call: Call, retries: int) -> Reply:
-        call.key = self._key()
-        _call.set(call)
+    async def _exchange(self, body: JsonObject, call: Call, retries: int) -> None:
         try:
+            call.key = self._key()
+            _call.set(call)
             async with asyncio.timeout(self.config.total_timeout) as call.timeout:
                 sdk = self._sdk.with_options(max_retries=retries)
                 chat = sdk.chat.completions.with_raw_response
                 await chat.create(model=body["model"], messages=body["messages"], extra_body=body)
+        except RequestError as failure:
+            call.failure = failure
         except (openai.OpenAIError, TimeoutError, httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
             cause = error.__cause__ if isinstance(error, openai.OpenAIError) else None
-            raise call.failure or _connection_error(cause or error) from None
-        assert call.reply is not None
-        return call.reply
+            call.failure = call.failure or _connection_error(cause or error)
 
     def _key(self) -> str | None:
         """Return the current API key; raises `RequestError` if it is missing or invalid."""
@@ -175,7 +175,7 @@ class _Client(httpx2.AsyncClient):
                 raise httpx2.DecodingError(failure.what, request=request) from None
             headers["x-should-retry"] = "true"
         else:
-            call.reply = replace(reply, text=call.redact(reply.text))
+            call.reply = reply.model_copy(update={"text": call.redact(reply.text)})
         return httpx2.Response(response.status_code, headers=headers, content=data, request=request)
 
     async def _wait_for_rate_limit(self, call: Call) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from rl2f_core.backends.base import Backend, GenerationRequest, SamplingParams
 from rl2f_core.backends.model_pool import ModelPool
 from rl2f_core.chat.tokenizer import encode_chat
-from rl2f_core.config.fields import BASIC_FIELD, CHECKPOINT_REF, BaseConfig
+from rl2f_core.config.fields import BASIC_FIELD, CHECKPOINT_REF, ComponentConfig
 from rl2f_core.config.model import ModelConfig
 from rl2f_core.errors import ConfigError
 from rl2f_core.llms.base import ChatModel, ChatRequest, Completion
@@ -28,7 +28,7 @@ MIN_TEMPERATURE = 1e-3
 class LocalModel(ChatModel):
     """Generates on the run's backend; by default with the student's base model."""
 
-    class Config(BaseConfig):
+    class Config(ComponentConfig):
         """A model on this machine."""
 
         type: Literal["local"] = "local"
@@ -38,7 +38,9 @@ class LocalModel(ChatModel):
         adapter: str | None = Field(None, json_schema_extra={**BASIC_FIELD, **CHECKPOINT_REF})
         """Folder of a LoRA adapter; None is the base model."""
 
-    def __init__(self, config: Any, models: ModelPool | None = None) -> None:
+    config: Config
+
+    def __init__(self, config: Config, models: ModelPool | None = None) -> None:
         super().__init__(config, models)
         if models is None:
             fix = "Use an `openai_api` model, or a command that loads one."

@@ -6,38 +6,41 @@ The API key is read from the environment at request time and never stored in con
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationError, field_validator
 
 from rl2f_core.backends import concurrency
-from rl2f_core.config.fields import BASIC_FIELD, ENDPOINT_REF, BaseConfig
-from rl2f_core.llms import protocol
+from rl2f_core.backends.model_pool import ModelPool
+from rl2f_core.config.fields import BASIC_FIELD, ENDPOINT_REF, ComponentConfig
 from rl2f_core.llms.base import ChatModel, ChatRequest, Completion
 from rl2f_core.llms.disk_cache import DiskCache, key_of
-from rl2f_core.llms.protocol import Reply, RequestError
+from rl2f_core.llms.protocol import Reply, replace_surrogates
 from rl2f_core.model_store.store import cache_dir
 from rl2f_core.registry import register
-from rl2f_core.types import Usage
+from rl2f_core.types import JsonObject, Usage
 
 if TYPE_CHECKING:
     from rl2f_core.llms.endpoint import Endpoint
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
+RESERVED = frozenset({"model", "messages", "stream", "n", "max_tokens", "max_completion_tokens", "temperature", "seed"})
+"""Request fields that `extra` cannot set."""
+SEED_BITS = 31
 
 
 @register("llm")
 class OpenAICompatible(ChatModel):
     """A model behind an endpoint."""
 
-    class Config(BaseConfig):
+    class Config(ComponentConfig):
         """An OpenAI-compatible endpoint."""
 
         type: Literal["openai_api"] = "openai_api"
@@ -70,7 +73,7 @@ class OpenAICompatible(ChatModel):
         """Name of the endpoint's token limit; newer OpenAI models require the second."""
         send_seed: bool = True
         """Send a seed; turn off if the endpoint rejects it."""
-        extra: dict[str, Any] = Field(default_factory=dict)
+        extra: JsonObject = Field(default_factory=dict)
         """Further request fields, e.g. `{top_p: 0.9}`. Never a key: this is stored."""
         cache: bool = True
         """Use the disk cache of completions."""
@@ -101,8 +104,8 @@ class OpenAICompatible(ChatModel):
 
         @field_validator("extra")
         @classmethod
-        def _check_extra(cls, value: dict[str, Any]) -> dict[str, Any]:
-            if reserved := sorted(set(value) & protocol.RESERVED):
+        def _check_extra(cls, value: JsonObject) -> JsonObject:
+            if reserved := sorted(set(value) & RESERVED):
                 raise ValueError(f"cannot set {', '.join(reserved)}: they have their own fields")
             try:
                 json.dumps(value)
@@ -110,7 +113,9 @@ class OpenAICompatible(ChatModel):
                 raise ValueError("must be plain JSON") from error
             return value
 
-    def __init__(self, config: Any, models: Any = None) -> None:
+    config: Config
+
+    def __init__(self, config: Config, models: ModelPool | None = None) -> None:
         super().__init__(config, models)
         self.endpoint = _endpoint(config)
         self.cache = DiskCache(cache_dir() / "llm" / "completions") if config.cache else None
@@ -138,29 +143,35 @@ class OpenAICompatible(ChatModel):
 
     async def _one(self, request: ChatRequest, max_new_tokens: int, temperature: float) -> Completion:
         began, config = time.monotonic(), self.config
-        body = protocol.body(
-            request,
-            model=config.model,
-            max_new_tokens=max_new_tokens,
-            temperature=temperature,
-            limit=config.token_field,
-            seeded=config.send_seed,
-            extra=config.extra,
-        )
+        body: JsonObject = {
+            **config.extra,
+            "model": config.model,
+            "messages": [{"role": m["role"], "content": replace_surrogates(m["content"])} for m in request.messages],
+            "temperature": temperature,
+            config.token_field: max_new_tokens,
+            "stream": False,
+        }
+        if config.send_seed:
+            body["seed"] = request.seed & ((1 << SEED_BITS) - 1)
         key = key_of(base_url=config.base_url, body=body, seed=request.seed)
-        cached = _parse_cached(self.cache.get(key)) if self.cache is not None else None
+        cached = self._read_cache(key)
         if cached is not None:
             cost = None if self._cost(cached) is None else 0.0
             return _completion(cached, Usage(cached=True, cost=cost, seconds=time.monotonic() - began))
-        call = self.endpoint.call(body, max_new_tokens)
-        try:
-            reply = await self.endpoint.ask(body, call)
-        except RequestError as failure:
-            return Completion("", "error", Usage(requests=call.tries, seconds=time.monotonic() - began), failure.what)
+        call = await self.endpoint.ask(body, max_new_tokens)
+        usage = Usage(seconds=time.monotonic() - began, requests=call.tries)
+        if call.failure is not None:
+            return Completion("", "error", usage, call.failure.what)
+        assert call.reply is not None
         if self.cache is not None:
-            self.cache.put(key, asdict(reply))
-        usage = Usage(cost=self._cost(reply), seconds=time.monotonic() - began, requests=call.tries)
-        return _completion(reply, usage)
+            self.cache.put(key, call.reply.model_dump())
+        return _completion(call.reply, usage.model_copy(update={"cost": self._cost(call.reply)}))
+
+    def _read_cache(self, key: str) -> Reply | None:
+        """Return a valid cached reply, or None."""
+        with contextlib.suppress(ValidationError):
+            return Reply.model_validate(self.cache.get(key), strict=True) if self.cache is not None else None
+        return None
 
     def _cost(self, reply: Reply) -> float | None:
         """Return US dollars; None without a price or token counts."""
@@ -173,18 +184,6 @@ class OpenAICompatible(ChatModel):
 def _completion(reply: Reply, usage: Usage) -> Completion:
     counts = {"prompt_tokens": reply.prompt_tokens, "completion_tokens": reply.completion_tokens}
     return Completion(reply.text, reply.finish_reason, usage.model_copy(update=counts))
-
-
-def _parse_cached(value: dict[str, Any] | None) -> Reply | None:
-    """Validate a cached reply; None if invalid."""
-    try:
-        reply = Reply(**value) if value is not None else None
-    except TypeError:
-        return None
-    if reply is None or not (isinstance(reply.text, str) and reply.text and reply.finish_reason in ("stop", "length")):
-        return None
-    counts = (reply.prompt_tokens, reply.completion_tokens)
-    return reply if all(isinstance(n, int) and n >= 0 for n in counts) else None
 
 
 _endpoints: dict[str, Endpoint] = {}

@@ -1,23 +1,18 @@
-"""Chat-completions protocol as pure functions: request bodies and replies.
-
-Replies are untrusted: every field may be missing, of another type, or of any length.
-"""
+"""Replies of the chat-completions protocol. They are untrusted: every field may be missing or of any type or length."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
+
+from pydantic import Field
 
 from rl2f_core.errors import shorten
-from rl2f_core.llms.base import ChatRequest
+from rl2f_core.types import FrozenModel, JsonObject
 
 TRANSIENT = frozenset({408, 409, 425, 429, *range(500, 600)})
 """HTTP statuses to retry."""
-RESERVED = frozenset({"model", "messages", "stream", "n", "max_tokens", "max_completion_tokens", "temperature", "seed"})
-"""Request fields that `extra` cannot set."""
-_SEED_BITS = 31
 _MEANING = {
     401: "the key is missing or wrong",
     403: "the key may not do this",
@@ -40,35 +35,18 @@ class RequestError(Exception):
         self.transient = transient
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(FrozenModel):
     """A message from an endpoint."""
 
-    text: str
+    text: str = Field(min_length=1)
     finish_reason: Literal["stop", "length"]
-    prompt_tokens: int
-    completion_tokens: int
+    prompt_tokens: int = Field(ge=0)
+    completion_tokens: int = Field(ge=0)
 
     @property
     def counted(self) -> bool:
         """The endpoint reported token counts."""
         return self.prompt_tokens + self.completion_tokens > 0
-
-
-def body(request: ChatRequest, *, model: str, max_new_tokens: int, temperature: float, limit: str, seeded: bool,
-         extra: Mapping[str, Any]) -> dict[str, Any]:  # fmt: skip
-    """Return the request body; `limit` names the field of `max_new_tokens`, `seeded` sends the seed with 31 bits."""
-    body: dict[str, Any] = {
-        **extra,
-        "model": model,
-        "messages": [{"role": m["role"], "content": _replace_surrogates(m["content"])} for m in request.messages],
-        "temperature": temperature,
-        limit: max_new_tokens,
-        "stream": False,
-    }
-    if seeded:
-        body["seed"] = request.seed & ((1 << _SEED_BITS) - 1)
-    return body
 
 
 def refusal(status: int, data: bytes, headers: Mapping[str, str]) -> RequestError:
@@ -88,7 +66,7 @@ def _error_detail(data: bytes) -> str:
     """Return the endpoint's error message in one short line."""
     text = data[:4000].decode("utf-8", "replace")
     try:
-        value: Any = json.loads(data)
+        value: object = json.loads(data)
         for key in ("error", "message"):
             value = value.get(key, value) if isinstance(value, dict) else value
         text = value if isinstance(value, str) else json.dumps(value)
@@ -111,24 +89,28 @@ def read_reply(data: bytes) -> Reply:
     message = choice.get("message") if isinstance(choice, dict) else None
     if not isinstance(choice, dict) or not isinstance(message, dict):
         raise RequestError("The reply contains no message.", transient=True)
-    reason = choice.get("finish_reason")
-    text = _replace_surrogates(_content(message.get("content"))).strip()
+    reason: object = choice.get("finish_reason")
+    text = replace_surrogates(_content(message.get("content"))).strip()
     if reason == "content_filter":
         raise RequestError("The endpoint's content filter blocked the message.", transient=False)
     if not text:
         raise RequestError(_explain_empty(message, reason), transient=False)
     usage = value.get("usage")
     counts = usage if isinstance(usage, dict) else {}
-    finish: Literal["stop", "length"] = "length" if reason == "length" else "stop"
-    return Reply(text, finish, _count(counts.get("prompt_tokens")), _count(counts.get("completion_tokens")))
+    return Reply(
+        text=text,
+        finish_reason="length" if reason == "length" else "stop",
+        prompt_tokens=_count(counts.get("prompt_tokens")),
+        completion_tokens=_count(counts.get("completion_tokens")),
+    )
 
 
-def _replace_surrogates(text: str) -> str:
+def replace_surrogates(text: str) -> str:
     """Replace lone surrogates, which UTF-8 cannot encode, by question marks."""
     return text.encode("utf-8", "replace").decode()
 
 
-def _content(value: Any) -> str:
+def _content(value: object) -> str:
     """Return the text of a message or of its parts."""
     if isinstance(value, list):
         parts = [part.get("text") for part in value if isinstance(part, dict) and part.get("type") == "text"]
@@ -136,7 +118,7 @@ def _content(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _explain_empty(message: Mapping[str, Any], reason: Any) -> str:
+def _explain_empty(message: JsonObject, reason: object) -> str:
     if message.get("tool_calls") or message.get("function_call"):
         return "The model called a tool instead of writing a message."
     if isinstance(message.get("refusal"), str) and message["refusal"]:
@@ -146,5 +128,5 @@ def _explain_empty(message: Mapping[str, Any], reason: Any) -> str:
     return "The model wrote an empty message."
 
 
-def _count(value: Any) -> int:
+def _count(value: object) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31 else 0
