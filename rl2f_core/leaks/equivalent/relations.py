@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator, Sequence, Set
 from functools import lru_cache
 from typing import NamedTuple
 
-from rl2f_core.text.normalize import Reading
-from rl2f_core.text.tokens import digit_runs, find_index, signed_starts
+from rl2f_core.text.normalize import NormalizedText, Reading, non_overlapping, replaced
 
 _N = r"(?<![\d.,/^])[+-]?\d{1,15}(?:,\d{3}){0,4}(?![\d^]|[.,/:]\d)"
 YOURS = re.compile(
@@ -36,38 +35,6 @@ _RIGHT = r"(?:right|just|directly|immediately|straight|exactly|that comes|which 
 _WHAT = r"\b(?:(?<!a )(?:number|integer|one|value|whole number|digit string)|what(?:ever)?(?: number)?|it|that|which)"
 
 
-class _Form(NamedTuple):
-    gate: frozenset[str]
-    """The form needs one of these words."""
-    pattern: re.Pattern[str]
-    evaluate: Callable[[int, int], int | None]
-    """Computes the value from v and k (0 if the form has no k)."""
-    begins: str
-    """Start of every match: the number `v`, the number or article `k`, or words (empty)."""
-    needs: frozenset[str]
-    """The form also needs one of these words, if any."""
-
-
-def _form(gate: str, pattern: str, evaluate: Callable[[int, int], int | None], needs: str = "") -> _Form:
-    begins = (
-        ""
-        if "|" in _without_groups(pattern)
-        else "v"
-        if pattern.startswith(_V)
-        else "k"
-        if pattern.startswith(_K)
-        else ""
-    )
-    return _Form(frozenset(gate.split()), re.compile(pattern), evaluate, begins, frozenset(needs.split()))
-
-
-def _without_groups(pattern: str) -> str:
-    """Remove all groups in parentheses."""
-    while (plainer := re.sub(r"\([^()]*\)", "", pattern)) != pattern:
-        pattern = plainer
-    return pattern
-
-
 def _quotient(v: int, k: int) -> int | None:
     return v // k if k and v % k == 0 else None
 
@@ -77,61 +44,61 @@ def _root(v: int, k: int) -> int | None:
     return root if root * root == v else None
 
 
-_FORMS = [
-    _form("than", rf"{_K}{_UNIT} (?:more|greater|higher|larger|bigger|further|up) than {_NUMBER_THE}{_V}", lambda v, k: v + k),
-    _form("than", rf"{_K}{_UNIT} (?:less|fewer|smaller|lower|shorter) than {_NUMBER_THE}{_V}", lambda v, k: v - k),
-    _form("than", rf"\b(?:more|greater|higher|larger|bigger) than {_NUMBER_THE}{_V} by (?:exactly |just |only )?{_K}", lambda v, k: v + k, "more greater higher larger bigger"),
-    _form("than", rf"\b(?:less|fewer|smaller|lower) than {_NUMBER_THE}{_V} by (?:exactly |just |only )?{_K}", lambda v, k: v - k, "less fewer smaller lower"),
-    _form("above over past beyond after up top added from", rf"{_K}{_UNIT} (?:above|over|past|beyond|after|up from|on top of|added to|on from) {_NUMBER_THE}{_V}", lambda v, k: v + k),
-    _form("below under before short shy down subtracted taken off", rf"{_K}{_UNIT} (?:below|under|before|short of|shy of|down from|subtracted from|taken (?:away )?from|off) {_NUMBER_THE}{_V}", lambda v, k: v - k),
-    _form("add adding", rf"\badd(?:ing)? (?:another |exactly |just )?{_K}{_UNIT} (?:more )?(?:to|onto) {_NUMBER_THE}{_V}", lambda v, k: v + k),
-    _form("add adding", rf"\badd(?:ing)? {_V} (?:and|with) {_K}", lambda v, k: v + k),
-    _form("subtract subtracting take taking remove removing deduct deducting", rf"\b(?:subtract(?:ing)?|tak(?:e|ing)(?: away)?|remov(?:e|ing)|deduct(?:ing)?) (?:exactly |just )?{_K}{_UNIT} (?:away )?from {_NUMBER_THE}{_V}", lambda v, k: v - k),
-    _form("by", rf"\b(?:increas|rais)(?:e|ing|ed) {_NUMBER_THE}{_V} by {_K}", lambda v, k: v + k, "increase increasing increased raise raising raised"),
-    _form("by", rf"\b(?:decreas|lower|reduc|diminish)(?:e|ing|ed)? {_NUMBER_THE}{_V} by {_K}", lambda v, k: v - k, "decrease decreasing decreased lower lowere lowering lowered reduce reducing reduced diminish diminishe diminishing diminished reduc decreas"),
-    _form("by", rf"{_V},? (?:is |when |if )?(?:increased|raised) by {_K}", lambda v, k: v + k),
-    _form("by", rf"{_V},? (?:is |when |if )?(?:decreased|lowered|reduced|diminished) by {_K}", lambda v, k: v - k),
-    _form("by", rf"{_V},? (?:multiplied|times) by {_K}|\bmultipl(?:y|ying) {_NUMBER_THE}(?P<v2>{_N}) by (?P<k2>{_N})", lambda v, k: v * k, "multiplied times multiply multiplying"),
-    _form("by", rf"{_V},? (?:divided|split) by {_K}|\bdivid(?:e|ing) {_NUMBER_THE}(?P<v2>{_N}) by (?P<k2>{_N})", _quotient, "divided split divide dividing"),
-    _form("divided", rf"{_V},? divided (?:into|in) {_K}", _quotient),
-    _form("plus", rf"{_V},? plus {_K}", lambda v, k: v + k),
-    _form("added top together combined", rf"{_V},? (?:with|and) (?:another )?{_K} (?:more )?(?:added|on top|together|combined)", lambda v, k: v + k),
-    _form("more added together combined make give", rf"{_V} and {_K} (?:more|added|together|combined|make|give)", lambda v, k: v + k),
-    _form("sum total", rf"\b(?:sum|total){_OF}{_V} and {_K}", lambda v, k: v + k),
-    _form("product", rf"\bproduct{_OF}{_V} and {_K}", lambda v, k: v * k),
-    _form("quotient", rf"\bquotient{_OF}{_V} and {_K}", _quotient),
-    _form("difference", rf"\bdifference (?:of|between) {_V} and {_K}", lambda v, k: v - k),
-    _form("difference", rf"\bdifference (?:of|between) {_K} and {_V}", lambda v, k: v - k),
-    _form("twice", rf"\btwice (?:of |the value of )?{_NUMBER_THE}{_V}", lambda v, k: 2 * v),
-    _form("double doubling doubled", rf"\b(?:the )?doubl(?:e|ing)(?: of)? {_NUMBER_THE}{_V}|(?P<v2>{_N}),? doubled", lambda v, k: 2 * v),
-    _form("thrice", rf"\bthrice {_NUMBER_THE}{_V}", lambda v, k: 3 * v),
-    _form("triple tripling tripled", rf"\b(?:the )?tripl(?:e|ing)(?: of)? {_NUMBER_THE}{_V}|(?P<v2>{_N}),? tripled", lambda v, k: 3 * v),
-    _form("times", rf"{_K} times (?:as (?:much|many|large|big|great) as )?{_NUMBER_THE}{_V}", lambda v, k: v * k),
-    _form("x times", rf"{_K} x (?:as (?:much|many|large|big|great) as )?{_NUMBER_THE}{_V}", lambda v, k: v * k),
-    _form("dozen dozens", rf"{_K} dozens?(?! of)", lambda v, k: 12 * k),
-    _form("half", rf"\b(?:1 )?half (?:of |as (?:much|many|large|big) as )?{_NUMBER_THE}{_V}", lambda v, k: _quotient(v, 2)),
-    _form("halve halving halved", rf"\bhalv(?:e|ing) {_NUMBER_THE}{_V}|(?P<v2>{_N}),? halved", lambda v, k: _quotient(v, 2)),
-    _form("third", rf"\b(?:a|1)[ -]third (?:of )?{_NUMBER_THE}{_V}", lambda v, k: _quotient(v, 3)),
-    _form("quarter", rf"\b(?:a|1)[ -]quarter (?:of )?{_NUMBER_THE}{_V}", lambda v, k: _quotient(v, 4)),
-    _form("square", rf"\bsquare of {_NUMBER_THE}{_V}", lambda v, k: v * v),
-    _form("squared", rf"{_V},? squared", lambda v, k: v * v),
-    _form("root", rf"\bsquare root of {_NUMBER_THE}{_V}", _root),
-    _form("cube cubed", rf"\bcube of {_NUMBER_THE}{_V}|(?P<v2>{_N}),? cubed", lambda v, k: v**3),
-    _form("after", rf"{_WHAT} {_RIGHT}after {_NUMBER_THE}{_V}", lambda v, k: v + 1, "number integer one value whole digit what whatever it that which"),
-    _form("follows following", rf"{_WHAT} (?:that |which )?(?:{_RIGHT})?follow(?:s|ing) (?:right |directly |immediately )?(?:on from |after |on )?{_NUMBER_THE}{_V}", lambda v, k: v + 1, "number integer one value whole digit what whatever it that which"),
-    _form("successor", rf"\bsuccessor (?:of|to) {_NUMBER_THE}{_V}", lambda v, k: v + 1),
-    _form("succeeds succeeding", rf"{_WHAT} (?:that |which )?(?:directly |immediately )?succeed(?:s|ing) {_NUMBER_THE}{_V}", lambda v, k: v + 1),
-    _form("before", rf"{_WHAT} {_RIGHT}before {_NUMBER_THE}{_V}", lambda v, k: v - 1, "number integer one value whole digit what whatever it that which"),
-    _form("precedes preceding", rf"{_WHAT} (?:that |which )?(?:directly |immediately )?preced(?:es|ing) {_NUMBER_THE}{_V}", lambda v, k: v - 1),
-    _form("predecessor", rf"\bpredecessor (?:of|to) {_NUMBER_THE}{_V}", lambda v, k: v - 1),
-    _form("above", rf"\b(?:right|directly|immediately) above {_NUMBER_THE}{_V}", lambda v, k: v + 1, "right directly immediately"),
-    _form("below", rf"\b(?:right|directly|immediately) below {_NUMBER_THE}{_V}", lambda v, k: v - 1, "right directly immediately"),
-    _form("neighbor neighbour", rf"\b(?:upper|higher|right) neighbou?r of {_NUMBER_THE}{_V}", lambda v, k: v + 1),
-    _form("neighbor neighbour", rf"\b(?:lower|left) neighbou?r of {_NUMBER_THE}{_V}", lambda v, k: v - 1),
-    _form("between", rf"\b(?:half|mid)[- ]?way between {_NUMBER_THE}{_V} and {_K}", lambda v, k: _quotient(v + k, 2), "half mid halfway midway way"),
-    _form("middle midpoint", rf"\b(?:middle|midpoint) (?:of|between) {_NUMBER_THE}{_V} and {_K}", lambda v, k: _quotient(v + k, 2)),
-    _form("average", rf"\b(?:average|mean) of {_NUMBER_THE}{_V} and {_K}", lambda v, k: _quotient(v + k, 2)),
-    _form("mean", rf"\bmean of {_NUMBER_THE}{_V} and {_K}", lambda v, k: _quotient(v + k, 2)),
+_FORM_TABLE: list[tuple[str, str, Callable[[int, int], int | None]]] = [
+    ("than", rf"{_K}{_UNIT} (?:more|greater|higher|larger|bigger|further|up) than {_NUMBER_THE}{_V}", lambda v, k: v + k),
+    ("than", rf"{_K}{_UNIT} (?:less|fewer|smaller|lower|shorter) than {_NUMBER_THE}{_V}", lambda v, k: v - k),
+    ("than", rf"\b(?:more|greater|higher|larger|bigger) than {_NUMBER_THE}{_V} by (?:exactly |just |only )?{_K}", lambda v, k: v + k),
+    ("than", rf"\b(?:less|fewer|smaller|lower) than {_NUMBER_THE}{_V} by (?:exactly |just |only )?{_K}", lambda v, k: v - k),
+    ("above over past beyond after up top added from", rf"{_K}{_UNIT} (?:above|over|past|beyond|after|up from|on top of|added to|on from) {_NUMBER_THE}{_V}", lambda v, k: v + k),
+    ("below under before short shy down subtracted taken off", rf"{_K}{_UNIT} (?:below|under|before|short of|shy of|down from|subtracted from|taken (?:away )?from|off) {_NUMBER_THE}{_V}", lambda v, k: v - k),
+    ("add adding", rf"\badd(?:ing)? (?:another |exactly |just )?{_K}{_UNIT} (?:more )?(?:to|onto) {_NUMBER_THE}{_V}", lambda v, k: v + k),
+    ("add adding", rf"\badd(?:ing)? {_V} (?:and|with) {_K}", lambda v, k: v + k),
+    ("subtract subtracting take taking remove removing deduct deducting", rf"\b(?:subtract(?:ing)?|tak(?:e|ing)(?: away)?|remov(?:e|ing)|deduct(?:ing)?) (?:exactly |just )?{_K}{_UNIT} (?:away )?from {_NUMBER_THE}{_V}", lambda v, k: v - k),
+    ("by", rf"\b(?:increas|rais)(?:e|ing|ed) {_NUMBER_THE}{_V} by {_K}", lambda v, k: v + k),
+    ("by", rf"\b(?:decreas|lower|reduc|diminish)(?:e|ing|ed)? {_NUMBER_THE}{_V} by {_K}", lambda v, k: v - k),
+    ("by", rf"{_V},? (?:is |when |if )?(?:increased|raised) by {_K}", lambda v, k: v + k),
+    ("by", rf"{_V},? (?:is |when |if )?(?:decreased|lowered|reduced|diminished) by {_K}", lambda v, k: v - k),
+    ("by", rf"{_V},? (?:multiplied|times) by {_K}|\bmultipl(?:y|ying) {_NUMBER_THE}(?P<v2>{_N}) by (?P<k2>{_N})", lambda v, k: v * k),
+    ("by", rf"{_V},? (?:divided|split) by {_K}|\bdivid(?:e|ing) {_NUMBER_THE}(?P<v2>{_N}) by (?P<k2>{_N})", _quotient),
+    ("divided", rf"{_V},? divided (?:into|in) {_K}", _quotient),
+    ("plus", rf"{_V},? plus {_K}", lambda v, k: v + k),
+    ("added top together combined", rf"{_V},? (?:with|and) (?:another )?{_K} (?:more )?(?:added|on top|together|combined)", lambda v, k: v + k),
+    ("more added together combined make give", rf"{_V} and {_K} (?:more|added|together|combined|make|give)", lambda v, k: v + k),
+    ("sum total", rf"\b(?:sum|total){_OF}{_V} and {_K}", lambda v, k: v + k),
+    ("product", rf"\bproduct{_OF}{_V} and {_K}", lambda v, k: v * k),
+    ("quotient", rf"\bquotient{_OF}{_V} and {_K}", _quotient),
+    ("difference", rf"\bdifference (?:of|between) {_V} and {_K}", lambda v, k: v - k),
+    ("difference", rf"\bdifference (?:of|between) {_K} and {_V}", lambda v, k: v - k),
+    ("twice", rf"\btwice (?:of |the value of )?{_NUMBER_THE}{_V}", lambda v, k: 2 * v),
+    ("double doubling doubled", rf"\b(?:the )?doubl(?:e|ing)(?: of)? {_NUMBER_THE}{_V}|(?P<v2>{_N}),? doubled", lambda v, k: 2 * v),
+    ("thrice", rf"\bthrice {_NUMBER_THE}{_V}", lambda v, k: 3 * v),
+    ("triple tripling tripled", rf"\b(?:the )?tripl(?:e|ing)(?: of)? {_NUMBER_THE}{_V}|(?P<v2>{_N}),? tripled", lambda v, k: 3 * v),
+    ("times", rf"{_K} times (?:as (?:much|many|large|big|great) as )?{_NUMBER_THE}{_V}", lambda v, k: v * k),
+    ("x times", rf"{_K} x (?:as (?:much|many|large|big|great) as )?{_NUMBER_THE}{_V}", lambda v, k: v * k),
+    ("dozen dozens", rf"{_K} dozens?(?! of)", lambda v, k: 12 * k),
+    ("half", rf"\b(?:1 )?half (?:of |as (?:much|many|large|big) as )?{_NUMBER_THE}{_V}", lambda v, k: _quotient(v, 2)),
+    ("halve halving halved", rf"\bhalv(?:e|ing) {_NUMBER_THE}{_V}|(?P<v2>{_N}),? halved", lambda v, k: _quotient(v, 2)),
+    ("third", rf"\b(?:a|1)[ -]third (?:of )?{_NUMBER_THE}{_V}", lambda v, k: _quotient(v, 3)),
+    ("quarter", rf"\b(?:a|1)[ -]quarter (?:of )?{_NUMBER_THE}{_V}", lambda v, k: _quotient(v, 4)),
+    ("square", rf"\bsquare of {_NUMBER_THE}{_V}", lambda v, k: v * v),
+    ("squared", rf"{_V},? squared", lambda v, k: v * v),
+    ("root", rf"\bsquare root of {_NUMBER_THE}{_V}", _root),
+    ("cube cubed", rf"\bcube of {_NUMBER_THE}{_V}|(?P<v2>{_N}),? cubed", lambda v, k: v**3),
+    ("after", rf"{_WHAT} {_RIGHT}after {_NUMBER_THE}{_V}", lambda v, k: v + 1),
+    ("follows following", rf"{_WHAT} (?:that |which )?(?:{_RIGHT})?follow(?:s|ing) (?:right |directly |immediately )?(?:on from |after |on )?{_NUMBER_THE}{_V}", lambda v, k: v + 1),
+    ("successor", rf"\bsuccessor (?:of|to) {_NUMBER_THE}{_V}", lambda v, k: v + 1),
+    ("succeeds succeeding", rf"{_WHAT} (?:that |which )?(?:directly |immediately )?succeed(?:s|ing) {_NUMBER_THE}{_V}", lambda v, k: v + 1),
+    ("before", rf"{_WHAT} {_RIGHT}before {_NUMBER_THE}{_V}", lambda v, k: v - 1),
+    ("precedes preceding", rf"{_WHAT} (?:that |which )?(?:directly |immediately )?preced(?:es|ing) {_NUMBER_THE}{_V}", lambda v, k: v - 1),
+    ("predecessor", rf"\bpredecessor (?:of|to) {_NUMBER_THE}{_V}", lambda v, k: v - 1),
+    ("above", rf"\b(?:right|directly|immediately) above {_NUMBER_THE}{_V}", lambda v, k: v + 1),
+    ("below", rf"\b(?:right|directly|immediately) below {_NUMBER_THE}{_V}", lambda v, k: v - 1),
+    ("neighbor neighbour", rf"\b(?:upper|higher|right) neighbou?r of {_NUMBER_THE}{_V}", lambda v, k: v + 1),
+    ("neighbor neighbour", rf"\b(?:lower|left) neighbou?r of {_NUMBER_THE}{_V}", lambda v, k: v - 1),
+    ("between", rf"\b(?:half|mid)[- ]?way between {_NUMBER_THE}{_V} and {_K}", lambda v, k: _quotient(v + k, 2)),
+    ("middle midpoint", rf"\b(?:middle|midpoint) (?:of|between) {_NUMBER_THE}{_V} and {_K}", lambda v, k: _quotient(v + k, 2)),
+    ("average", rf"\b(?:average|mean) of {_NUMBER_THE}{_V} and {_K}", lambda v, k: _quotient(v + k, 2)),
+    ("mean", rf"\bmean of {_NUMBER_THE}{_V} and {_K}", lambda v, k: _quotient(v + k, 2)),
 ]  # fmt: skip
 _LOW, _HIGH = r"(?:low|small|little|short)", r"(?:high|big|large|great|much)"
 _OFF = re.compile(
@@ -140,13 +107,16 @@ _OFF = re.compile(
 )
 
 
-_GATED = {
-    word: tuple(number for number, form in enumerate(_FORMS) if word in form.gate)
-    for word in sorted({word for form in _FORMS for word in form.gate})
-}
-"""Indices of the forms by gate word."""
-_GATES = frozenset(_GATED)
-_ARTICLE = re.compile(r"(?:a|exactly 1|just 1|only 1)(?:n? |(?<=1))")
+class _Form(NamedTuple):
+    gate: frozenset[str]
+    """The form needs one of these words."""
+    pattern: re.Pattern[str]
+    evaluate: Callable[[int, int], int | None]
+    """Computes the value from v and k (0 if the form has no k)."""
+
+
+_FORMS = [_Form(frozenset(gate.split()), re.compile(pattern), evaluate) for gate, pattern, evaluate in _FORM_TABLE]
+_GATES = frozenset().union(*(form.gate for form in _FORMS))
 _MEANT_BY = frozenset(
     "answer guess attempt number result sum value total reply try response one figure wrote written said gave given got "
     "guessed answered tried put submitted found".split()
@@ -181,64 +151,41 @@ def described(
         last: The student's last answer if it is a number, for "your answer" and "too low by 2".
         earlier: The last number of the earlier hints, for "the number I told you".
     """
-    text, moved = _with_numbers(text, [(YOURS, last), (MINE, earlier)])
-    numbers = signed_starts(text, digit_runs(text))
-    articles: list[int] | None = None
-    for number in _forms_of(_GATES & words):
-        form = _FORMS[number]
-        if form.needs and form.needs.isdisjoint(words):
-            continue
-        if form.begins == "k" and articles is None:
-            articles = sorted({*numbers, *(match.start() for match in _ARTICLE.finditer(text))})
-        starts = articles if form.begins == "k" else numbers
-        for match in find_index(form.pattern, text, starts or ()) if form.begins else form.pattern.finditer(text):
-            groups = match.groupdict()
-            v, k = _int(groups.get("v2") or groups.get("v")), _int(groups.get("k2") or groups.get("k"))
-            if (groups.get("k2") or groups.get("k")) is not None and k == 0:
-                continue
-            value = form.evaluate(v, k)
+    references = sorted(
+        (*match.span(), str(number))
+        for pattern, number in ((YOURS, last), (MINE, earlier))
+        if number is not None
+        for match in pattern.finditer(text)
+    )
+    source = NormalizedText(text, range(len(text)), range(1, len(text) + 1))
+    view = replaced(source, non_overlapping(references)) if references else source
+    for pattern, evaluate in _forms_of(_GATES & words):
+        for match in pattern.finditer(view.text):
+            v, k = _number(match, "v") or 0, _number(match, "k")
+            value = evaluate(v, k or 0) if k != 0 else None
             if value is not None:
-                yield Reading(moved(match.start()), moved(match.end()), str(value)), [v, k] if k else [v]
-    if last is not None and "too" in text:
-        for match in _OFF.finditer(text):
-            k = _int(match["k"] or match["k2"])
-            step = k if match["low"] or match["low2"] else -k
-            yield Reading(moved(match.start()), moved(match.end()), str(last + step)), [last, k]
+                yield Reading(*view.original(*match.span()), str(value)), [v, k] if k else [v]
+    if last is not None and "too" in view.text:
+        for match in _OFF.finditer(view.text):
+            k = _number(match, "k") or 0
+            value = last + k if match["low"] or match["low2"] else last - k
+            yield Reading(*view.original(*match.span()), str(value)), [last, k]
 
 
 @lru_cache(1024)
-def _forms_of(words: frozenset[str]) -> list[int]:
+def _forms_of(words: frozenset[str]) -> list[tuple[re.Pattern[str], Callable[[int, int], int | None]]]:
     """Return the forms whose gate contains one of the words, in order."""
-    return sorted({number for word in words for number in _GATED[word]})
+    return [(form.pattern, form.evaluate) for form in _FORMS if not form.gate.isdisjoint(words)]
 
 
-def _int(words: str | None) -> int:
-    if words is None:
-        return 0
-    digits = re.search(r"[+-]?\d[\d,]*", words)
+def _number(match: re.Match[str], name: str) -> int | None:
+    """Return the number of the group `name` or of its alternative, `name` + "2"; an article is 1."""
+    groups = match.groupdict()
+    text = groups.get(name) or groups.get(f"{name}2")
+    if text is None:
+        return None
+    digits = re.search(r"[+-]?\d[\d,]*", text)
     return int(digits[0].replace(",", "")) if digits else 1
-
-
-def _with_numbers(text: str, meant: Sequence[tuple[re.Pattern[str], int | None]]) -> tuple[str, Callable[[int], int]]:
-    """Replace references such as "your answer" by numbers; also returns the map to the original offsets."""
-    references = sorted(
-        (*match.span(), str(number)) for name, number in meant if number is not None for match in name.finditer(text)
-    )
-    out, edges, shift, position = [], [], 0, 0
-    for start, end, number in references:
-        if start < position:
-            continue
-        out += [text[position:start], number]
-        edges.append((start - shift + len(number), shift + end - start - len(number)))
-        shift += end - start - len(number)
-        position = end
-    out.append(text[position:])
-
-    def back(at: int) -> int:
-        moved = next((total for edge, total in reversed(edges) if at >= edge), 0)
-        return min(len(text), at + moved)
-
-    return ("".join(out), back) if edges else (text, lambda position: position)
 
 
 _THAN = r"(?:than|then)"
@@ -248,40 +195,37 @@ _YES = r"(?<!not )(?<!no )(?<!n't )(?<!not be )(?<!n't be )"
 
 
 class _Bound(NamedTuple):
-    words: frozenset[str]
-    """The bound needs one of these words, if any."""
+    gate: frozenset[str]
+    """The bound needs one of these words; bounds with signs have none."""
     pattern: re.Pattern[str]
     lower: bool
     """Whether this is a lower bound."""
     step: int
     """Difference between the first allowed number and the named one."""
-    begins: str
-    """Start of every match: the number `v`, a negation (`no`), or words (empty)."""
 
 
-def _bound(words: str, pattern: str, lower: bool, step: int) -> _Bound:
-    begins = "v" if pattern.startswith(rf"(?P<v>{_N})") else "no" if pattern.startswith(_NO) else ""
-    return _Bound(frozenset(words.split()), re.compile(pattern), lower, step, begins)
-
-
+_BOUND_TABLE = [
+    ("than above over", rf"{_NO} (?:{_MORE} {_THAN}|above|over) (?P<v>{_N})", False, 0),
+    ("than below under", rf"{_NO} (?:{_LESS} {_THAN}|below|under) (?P<v>{_N})", True, 0),
+    ("than above over exceed exceeds exceeding beyond past", rf"\b{_YES}(?:{_MORE} {_THAN}|above|over|exceed(?:s|ing)?|beyond|past) (?P<v>{_N})", True, 1),
+    ("than below under short", rf"\b{_YES}(?:{_LESS} {_THAN}|below|under|short of) (?P<v>{_N})", False, -1),
+    ("least minimum", rf"\b(?:at least|minimum of) (?P<v>{_N})", True, 0),
+    ("most maximum up", rf"\b(?:at most|maximum of|up to) (?P<v>{_N})", False, 0),
+    ("or", rf"(?P<v>{_N}) or (?:more|above|higher|greater|larger|over)\b", True, 0),
+    ("or", rf"(?P<v>{_N}) or (?:less|below|lower|fewer|smaller|under)\b", False, 0),
+    ("too below less lower smaller", rf"(?P<v>{_N}) is (?:too (?:low|small|little)|(?:just |slightly |a little )?below (?:it|the answer)|(?:less|lower|smaller) than (?:it|the answer))", True, 1),
+    ("too above more greater higher larger bigger", rf"(?P<v>{_N}) is (?:too (?:high|big|large|much)|(?:just |slightly |a little )?above (?:it|the answer)|(?:more|greater|higher|larger|bigger) than (?:it|the answer))", False, -1),
+]  # fmt: skip
+_SIGN_TABLE = [
+    (rf"(?:>=|≥|⩾) ?(?P<v>{_N})|(?P<v2>{_N}) ?(?:<=|≤|⩽)", True, 0),
+    (rf"(?:<=|≤|⩽) ?(?P<v>{_N})|(?P<v2>{_N}) ?(?:>=|≥|⩾)", False, 0),
+    (rf"(?<![<>=-])>(?!=) ?(?P<v>{_N})|(?P<v2>{_N}) ?<(?![=-])", True, 1),
+    (rf"(?<![<>=-])<(?![=-]) ?(?P<v>{_N})|(?P<v2>{_N}) ?(?<!-)>(?!=)", False, -1),
+]  # fmt: skip
 _BOUNDS = [
-    _bound("than above over", rf"{_NO} (?:{_MORE} {_THAN}|above|over) (?P<v>{_N})", False, 0),
-    _bound("than below under", rf"{_NO} (?:{_LESS} {_THAN}|below|under) (?P<v>{_N})", True, 0),
-    _bound("than above over exceed exceeds exceeding beyond past", rf"\b{_YES}(?:{_MORE} {_THAN}|above|over|exceed(?:s|ing)?|beyond|past) (?P<v>{_N})", True, 1),
-    _bound("than below under short", rf"\b{_YES}(?:{_LESS} {_THAN}|below|under|short of) (?P<v>{_N})", False, -1),
-    _bound("least minimum", rf"\b(?:at least|minimum of) (?P<v>{_N})", True, 0),
-    _bound("most maximum up", rf"\b(?:at most|maximum of|up to) (?P<v>{_N})", False, 0),
-    _bound("or", rf"(?P<v>{_N}) or (?:more|above|higher|greater|larger|over)\b", True, 0),
-    _bound("or", rf"(?P<v>{_N}) or (?:less|below|lower|fewer|smaller|under)\b", False, 0),
-    _bound("too below less lower smaller", rf"(?P<v>{_N}) is (?:too (?:low|small|little)|(?:just |slightly |a little )?below (?:it|the answer)|(?:less|lower|smaller) than (?:it|the answer))", True, 1),
-    _bound("too above more greater higher larger bigger", rf"(?P<v>{_N}) is (?:too (?:high|big|large|much)|(?:just |slightly |a little )?above (?:it|the answer)|(?:more|greater|higher|larger|bigger) than (?:it|the answer))", False, -1),
-]  # fmt: skip
-_SIGNED = [
-    _bound("", rf"(?:>=|≥|⩾) ?(?P<v>{_N})|(?P<v2>{_N}) ?(?:<=|≤|⩽)", True, 0),
-    _bound("", rf"(?:<=|≤|⩽) ?(?P<v>{_N})|(?P<v2>{_N}) ?(?:>=|≥|⩾)", False, 0),
-    _bound("", rf"(?<![<>=-])>(?!=) ?(?P<v>{_N})|(?P<v2>{_N}) ?<(?![=-])", True, 1),
-    _bound("", rf"(?<![<>=-])<(?![=-]) ?(?P<v>{_N})|(?P<v2>{_N}) ?(?<!-)>(?!=)", False, -1),
-]  # fmt: skip
+    _Bound(frozenset(words.split()), re.compile(pattern), lower, step) for words, pattern, lower, step in _BOUND_TABLE
+]
+_SIGNED = [_Bound(frozenset(), re.compile(pattern), lower, step) for pattern, lower, step in _SIGN_TABLE]
 _BETWEEN = re.compile(
     rf"\b(?:between|in between|sandwiched by|flanked by|from between) (?P<v>{_N}),? (?:and|&|-|to) (?P<k>{_N})"
 )
@@ -295,8 +239,16 @@ _BOUND_WORDS = frozenset(
     "between sandwiched flanked not neither nor than above below over under least most up exceed exceeds exceeding more "
     "less too minimum maximum beyond past short excludes exclude rule rules except other t".split()
 )
-_NEGATIONS = frozenset("not no never cannot t".split())
 _BOUND_SIGNS = re.compile("[<>≤≥≠]")
+
+
+class _Limit(NamedTuple):
+    value: int
+    """First or last allowed number."""
+    start: int
+    end: int
+    named: int
+    """The number in the text."""
 
 
 def may_bound(words: Set[str], text: str) -> bool:
@@ -317,33 +269,30 @@ def implied_by_bounds(
         tried: Returns the student's answers; called if needed.
         since: At least one of the deciding bounds must be at this offset or later.
     """
-    low: list[tuple[int, int, int, int]] = []
-    high: list[tuple[int, int, int, int]] = []
-    starts = signed_starts(text, digit_runs(text))
-    denied = not _NEGATIONS.isdisjoint(words)
-    bounds = [bound for bound in _BOUNDS if not bound.words.isdisjoint(words) and (denied or bound.begins != "no")]
+    low: list[_Limit] = []
+    high: list[_Limit] = []
+    bounds = [bound for bound in _BOUNDS if not bound.gate.isdisjoint(words)]
     for bound in (*bounds, *(_SIGNED if _BOUND_SIGNS.search(text) else ())):
-        for match in find_index(bound.pattern, text, starts) if bound.begins == "v" else bound.pattern.finditer(text):
-            value = _int(match.groupdict().get("v2") or match["v"])
-            (low if bound.lower else high).append((value + bound.step, match.start(), match.end(), value))
+        for match in bound.pattern.finditer(text):
+            named = _number(match, "v") or 0
+            (low if bound.lower else high).append(_Limit(named + bound.step, match.start(), match.end(), named))
     for match in _BETWEEN.finditer(text) if not _BETWEEN_WORDS.isdisjoint(words) else ():
-        a, b = sorted((_int(match["v"]), _int(match["k"])))
-        low.append((a + 1, *match.span(), a))
-        high.append((b - 1, *match.span(), b))
+        a, b = sorted((_number(match, "v") or 0, _number(match, "k") or 0))
+        low.append(_Limit(a + 1, *match.span(), a))
+        high.append(_Limit(b - 1, *match.span(), b))
     if low and high:
         below, above = max(low), min(high)
-        own = below[0] == above[0] and {below[3], above[3]} <= set(tried())
-        late = max(below[1], above[1]) >= since
-        if below[0] == above[0] and late and not own:
-            begin = min(below[1], above[1])
-            yield Reading(max(begin, since), max(below[2], above[2]), str(below[0]))
-    ruled: dict[int, tuple[int, int]] = {}
+        tried_both = below.value == above.value and {below.named, above.named} <= set(tried())
+        if below.value == above.value and max(below.start, above.start) >= since and not tried_both:
+            yield Reading(max(min(below.start, above.start), since), max(below.end, above.end), str(below.value))
+    excluded: dict[int, tuple[int, int]] = {}
     for match in _NOT.finditer(text) if not _NOT_WORDS.isdisjoint(words) or "≠" in text or "!=" in text else ():
-        for group in ("v", "k"):
-            if match[group] is not None:
-                ruled.setdefault(_int(match[group]), match.span())
-    for value, (start, end) in ruled.items():
-        if value + 2 in ruled and not {value, value + 2} <= set(tried()):
-            other = ruled[value + 2]
-            if max(start, other[0]) >= since:
-                yield Reading(max(since, min(start, other[0])), max(end, other[1]), str(value + 1))
+        for name in ("v", "k"):
+            number = _number(match, name)
+            if number is not None:
+                excluded.setdefault(number, match.span())
+    for value, (start, end) in excluded.items():
+        if value + 2 in excluded and not {value, value + 2} <= set(tried()):
+            other_start, other_end = excluded[value + 2]
+            if max(start, other_start) >= since:
+                yield Reading(max(since, min(start, other_start)), max(end, other_end), str(value + 1))
