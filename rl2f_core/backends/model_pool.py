@@ -16,9 +16,7 @@ from rl2f_core.config.model import ModelConfig
 class ModelPool:
     """Backends by base model.
 
-    Args:
-        student: The student's backend, or its model, which is then loaded at first use.
-        backend: Config of the backends of all models; None is the student backend's.
+    A student given as a model is loaded at first use. `backend` configures all backends; None is the student's.
     """
 
     def __init__(self, student: Backend | ModelConfig, backend: ComponentConfig | None = None) -> None:

@@ -60,9 +60,7 @@ class ChatRenderer:
     def hint_suffix(self, hint: str, *, ended: bool) -> tuple[int, ...]:
         """Return the tokens between an attempt and the next one.
 
-        Args:
-            hint: The teacher's message.
-            ended: Whether the student sampled the end-of-turn token; otherwise the suffix starts with it.
+        They start with the end-of-turn token, unless the student sampled it (`ended`).
         """
         tokens = self.tokenizer.encode(self._before_hint + self.escape(hint) + self._after_hint)
         return tuple(tokens[1:] if ended else tokens)

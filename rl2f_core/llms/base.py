@@ -38,12 +38,7 @@ class Completion:
 
 
 class ChatModel(ABC):
-    """A language model, local or remote.
-
-    Args:
-        config: The model's configuration.
-        models: Models of the run, for local models.
-    """
+    """A language model, local (one of `models`) or remote."""
 
     Config: ClassVar[type[ComponentConfig]]
     config: ComponentConfig

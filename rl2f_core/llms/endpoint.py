@@ -130,13 +130,7 @@ class Endpoint:
 
 
 class _Client(httpx2.AsyncClient):
-    """The SDK's HTTP client, which makes one try of a call.
-
-    Args:
-        rate_limiter: Of the endpoint.
-        max_response_bytes: Maximum size of a reply.
-        options: Of `httpx2.AsyncClient`.
-    """
+    """The SDK's HTTP client, which makes one try of a call."""
 
     def __init__(self, rate_limiter: RateLimiter, max_response_bytes: int, **options: Any) -> None:
         super().__init__(**options)

@@ -22,12 +22,7 @@ _MEANING = {
 
 
 class RequestError(Exception):
-    """A failed request.
-
-    Args:
-        what: Message for users, without the API key.
-        transient: Another try may succeed.
-    """
+    """A failed request, with a message for users; if it is transient, another try may succeed."""
 
     def __init__(self, what: str, *, transient: bool) -> None:
         super().__init__(what)

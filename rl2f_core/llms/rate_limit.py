@@ -9,13 +9,7 @@ Clock = Callable[[], float]
 
 
 class RateLimiter:
-    """Spread requests evenly over time.
-
-    Args:
-        requests_per_minute: None is unlimited.
-        tokens_per_minute: Prompt and completion tokens; None is unlimited.
-        clock: Monotonic seconds.
-    """
+    """Spreads requests and their prompt and completion tokens evenly over time; None is unlimited."""
 
     def __init__(
         self, requests_per_minute: float | None, tokens_per_minute: float | None, clock: Clock = time.monotonic

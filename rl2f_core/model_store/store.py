@@ -129,17 +129,11 @@ def _entry(folder: Path, name: str, description: str, license: str) -> ModelEntr
 def get_model(
     name: str, *, verify: bool = False, force: bool = False, on_message: OnMessage = lambda text: None
 ) -> ModelFolder:
-    """Return the folder of a model; download it if necessary.
+    """Return the folder of a model; download it if necessary, or always with `force`.
 
-    Args:
-        name: A built-in name, a local folder, or a hub id such as `org/model`.
-        verify: Compare the SHA-256 of all files, not only size and modification time.
-        force: Download again.
-        on_message: Called with a message for each step of a download.
-
-    Raises:
-        ModelError: missing, incomplete, changed, pickle-only, not a causal language model, or without chat template.
-        DiskFullError: the disk is full; no partial model remains.
+    `verify` compares the SHA-256 of all files, not only size and modification time. Raises `ModelError` if the model is
+    missing, incomplete, changed, pickle-only, not a causal language model, or has no chat template, and `DiskFullError`
+    if the disk is full; no partial model remains.
     """
     known = built_in()
     if name in known:

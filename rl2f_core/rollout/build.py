@@ -31,10 +31,7 @@ def build_environment(config: Any) -> Environment:
 def build_backend(config: BaseRun, run_dir: RunDir | None = None, progress: Progress | None = None) -> Backend:
     """Build the backend of a run: load the base model and start the rollout workers, if any.
 
-    Args:
-        config: Configuration of the run; its `backend` may be `auto`.
-        run_dir: The run; its `meta.json` records the backend and the reason.
-        progress: Receives a message with the backend.
+    The `meta.json` of `run_dir` and a message to `progress` record the choice of the backend and its reason.
     """
     choice = resolve_backend(config.backend, config.model)
     if run_dir is not None and current_group().is_main_process:
@@ -57,13 +54,9 @@ def _record_backend(run_dir: RunDir, backend: dict[str, str]) -> None:
 def build_engine(
     config: BaseRun, backend: Backend, teacher: Any = None, models: ModelPool | None = None
 ) -> RolloutEngine:
-    """Build the engine of a run.
+    """Build the engine of a run, by default with the run's teacher.
 
-    Args:
-        config: Configuration of the run.
-        backend: Backend with the base model.
-        teacher: Config of a teacher; None is the run's.
-        models: Models of another engine with this backend, so that none is loaded twice.
+    `models` are those of another engine with this backend, so that none is loaded twice.
     """
     environment = build_environment(config.environment)
     models = models or ModelPool(backend, config.backend)

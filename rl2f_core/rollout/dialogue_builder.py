@@ -118,18 +118,7 @@ def build_turn(
     finish_reason: FinishReason,
     prompt_template: str | None = None,
 ) -> Turn:
-    """Build the turn after `turns`, with its rewards.
-
-    Args:
-        turns: Earlier turns, each with its hint.
-        verdict: Verdict on the attempt.
-        reward: Reward terms.
-        attempt: The student's text.
-        token_ids: Tokens as sampled.
-        logprobs: Sampling logprobs in nats; empty for written attempts.
-        finish_reason: Why generation ended.
-        prompt_template: Version of the reprompt template, if any.
-    """
+    """Build the turn after `turns`, with its rewards. Sampling logprobs are in nats, empty for written attempts."""
     before = turns[-1] if turns else None
     return Turn(
         index=len(turns),

@@ -215,8 +215,7 @@ class RolloutLoop:
     def _collect_feedback(self, *, wait: bool) -> list[ActiveDialogue]:
         """Let the threads run and add their hints; return those dialogues.
 
-        Args:
-            wait: Block until a thread has run, unless there is generation or an answer to process.
+        With `wait`, block until a thread has run, unless there is generation or an answer to process.
         """
         if not self.num_async:
             return []

@@ -63,10 +63,7 @@ class PromptBuilder:
     def continuation(self, task: Task, turn: Turn, *, ended: bool) -> tuple[int, ...]:
         """Return the tokens after a turn and its hint: the hint suffix, or the whole reprompt.
 
-        Args:
-            task: Only its public data is shown.
-            turn: The last turn; a missing hint counts as an empty one.
-            ended: Whether the student sampled the end-of-turn token.
+        A missing hint counts as an empty one. `ended`: whether the student sampled the end-of-turn token.
         """
         hint = turn.hint.text if turn.hint is not None else ""
         if self.reprompt is None:
@@ -75,12 +72,9 @@ class PromptBuilder:
         return self.renderer.initial_prompt(self.reprompt.render(values)[-1]["content"])
 
     def prompt(self, task: Task, turns: Sequence[Turn], get_tokens: Callable[[Turn], Sequence[int]]) -> tuple[int, ...]:
-        """Return all prompt tokens of the next attempt.
+        """Return all prompt tokens of the attempt after `turns`.
 
-        Args:
-            task: Only its public data is shown.
-            turns: Earlier turns, each with its hint.
-            get_tokens: Returns the tokens of an attempt; called only if the conversation continues.
+        `get_tokens` returns the tokens of an attempt; it is called only if the conversation continues.
         """
         if self.reprompt is not None and turns:
             return self.continuation(task, turns[-1], ended=True)

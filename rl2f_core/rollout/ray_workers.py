@@ -86,9 +86,8 @@ class EngineSpec:
 class RolloutWorker:
     """Ray actor with a backend and one engine per `EngineSpec`.
 
-    Args:
-        variables: Environment variables of the training process, set before any model is loaded.
-        config: Configuration of the run as plain data, which needs no plugin to unpickle.
+    It sets the environment `variables` of the training process before a model is loaded. The run's configuration is
+    plain data, because it may belong to a plugin that the actor has not loaded yet.
     """
 
     def __init__(self, variables: dict[str, str], config: JsonObject) -> None:
@@ -144,11 +143,7 @@ class RolloutWorker:
 
 
 class RolloutWorkerGroup:
-    """The rollout workers of a run.
-
-    Args:
-        config: Configuration of the run, with `resources.rollout_workers` above 0.
-        on_message: Called with a message about each lost worker.
+    """The rollout workers of a run; `on_message` is called with a message about each lost worker.
 
     Raises `RunError` if Ray is not installed or the cluster lacks the resources.
     """
@@ -214,13 +209,7 @@ class RolloutWorkerGroup:
         on_progress: OnProgress | None = None,
         **options: Any,
     ) -> list[Rollout]:
-        """Run all requests; return the rollouts in order.
-
-        Args:
-            spec: The engine.
-            requests: Dialogues to run.
-            on_progress: Called with (finished dialogues, all dialogues) after each shard.
-            options: Options of `RolloutEngine.run`.
+        """Run all requests with the options of `RolloutEngine.run`; call `on_progress` after each shard.
 
         Raises `RunError` if no worker is left, and the errors of an engine.
         """

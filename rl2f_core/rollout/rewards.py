@@ -17,13 +17,7 @@ def turn_rewards(
 
     `progress` is the decrease of the distance since the last attempt, d_{k−1} − d_k; an unparsable attempt has
     distance 1. Its sum over a dialogue telescopes, so detours earn nothing. `repeat` is −1 for repeating an incorrect
-    answer.
-
-    Args:
-        config: Preset and weights.
-        verdict: Verdict on this attempt.
-        before: Verdict on the previous attempt; None at the first.
-        hint_before: Hint before this attempt.
+    answer. `before` and `hint_before` are the verdict and hint on the previous attempt, if any.
     """
     terms = _PRESETS[config.preset](verdict)
     if config.progress_weight and before is not None and (verdict.distance is not None or before.distance is not None):

@@ -20,14 +20,9 @@ def rollout_from_text(
     *,
     policy: str = DEMONSTRATION,
 ) -> Rollout:
-    """Build a rollout from texts, with the verdicts and rewards of a sampled one.
+    """Build a rollout from texts, with the verdicts and rewards of a sampled one. Nothing is generated.
 
-    Args:
-        engine: Its environment, renderer, tokenizer and rewards; nothing is generated.
-        request: The task and ids.
-        attempts: The student's texts, oldest first; without any, the dialogue is a failed one.
-        hints: The message after each attempt but the last.
-        policy: `Dialogue.policy`.
+    Without attempts, the dialogue is a failed one. There is a hint after each attempt but the last.
     """
     tokenizer = engine.backend.tokenizer
     builder = DialogueBuilder(request, engine.prompts)

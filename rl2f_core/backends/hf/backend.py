@@ -92,12 +92,22 @@ class HFBackend(Backend):
     def load_adapter(self, name: str, folder: Path) -> None:
         from rl2f_core.backends.hf.lora import load_lora
 
-        self.adapters[name] = load_lora(Path(folder), self._merger.modules).to(self.device)
+        weights = load_lora(folder, self._merger.modules).to(self.device)
+        self.drop_adapter(name)
+        self.adapters[name] = weights
+
+    def drop_adapter(self, name: str) -> None:
+        """Unload an adapter, if it is loaded."""
+        self.adapters.pop(name, None)
         self._merger.forget(name)
         self._decoder.invalidate_adapter(name)
 
     def reset_prefix_cache(self) -> None:
         self._decoder.reset()
+
+    def keep_cached(self, keys: Collection[str]) -> None:
+        """Release the KV cache of all dialogues except `keys`."""
+        self._decoder.release_cache(set(self._decoder.keys) - set(keys))
 
     # -- generation --------------------------------------------------------------------------------------------
     def generate(
@@ -105,7 +115,7 @@ class HFBackend(Backend):
     ) -> list[Generation]:
         keys = {p.cache_key for p in prompts if p.cache_key}
         if self._open is None and keys:  # other dialogues have ended
-            self._decoder.release_cache(set(self._decoder.keys) - keys)
+            self.keep_cached(keys)
         pending = self.submit(prompts, sampling, adapter)
         try:
             while any(item.generation is None for item in pending):

@@ -36,11 +36,9 @@ class StackedLora:
 
 
 class BatchedLora:
-    """Adds each token's own low-rank update in `active`, without writing weights.
+    """Adds each token's own low-rank update to linear layers in `active`, without writing weights.
 
-    Args:
-        modules: Linear layers by name, as in adapters.
-        prepacked: Prepack the weights (`Prepacked`), which needs their memory a second time.
+    With `prepacked` the weights are prepacked (`Prepacked`), which needs their memory a second time.
     """
 
     def __init__(self, modules: Mapping[str, torch.nn.Linear], *, prepacked: bool = False) -> None:

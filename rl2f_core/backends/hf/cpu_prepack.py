@@ -33,8 +33,7 @@ def prepacked_linear(x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor |
 class Prepacked:
     """Makes a model's linear layers use packed weights inside `enabled`.
 
-    Args:
-        model: Its weight tensors may be replaced at any time, but not modified in place.
+    The weight tensors may be replaced at any time, but not modified in place.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:

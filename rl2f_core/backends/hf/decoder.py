@@ -48,13 +48,8 @@ class RunningSequence(PendingGeneration):
 class ContinuousBatchingDecoder:
     """Samples completions with one model.
 
-    Args:
-        model: The causal language model.
-        device: Device of the model.
-        banned: Tokens that are never sampled.
-        eos_token_id: Token that ends a completion.
-        max_prefill_tokens: Maximum prompt tokens of one forward.
-        reuse_kv_cache: Whether the KV cache of a dialogue stays for its next turn.
+    `banned` tokens are never sampled. A forward has at most `max_prefill_tokens` prompt tokens. With `reuse_kv_cache`,
+    the KV cache of a dialogue stays for its next turn.
     """
 
     def __init__(
@@ -140,9 +135,7 @@ class ContinuousBatchingDecoder:
     ) -> list[RunningSequence]:
         """Run one forward for the sequences of these adapters; return those that got a token.
 
-        Args:
-            adapters: Adapters of this step.
-            before_forward: Called with (adapter, number of tokens) of each block of the forward, in order.
+        `before_forward` is called with (adapter, number of tokens) of each block of the forward, in order.
         """
         self._admit_waiting(adapters)
         self._compact_slots()

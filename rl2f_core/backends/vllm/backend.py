@@ -184,12 +184,9 @@ class VLLMBackend(Backend):
         return self._engine
 
     def _engine_arguments(self, max_lora_rank: int, target_modules: Collection[str]) -> JsonObject:
-        """Return the options of `vllm serve` for a local server.
+        """Return the options of `vllm serve`; a `max_lora_rank` of 0 disables LoRA.
 
-        Args:
-            max_lora_rank: Maximum rank of adapters; 0 disables LoRA.
-            target_modules: Last name components of adapted modules. By default vLLM would also wrap the output layer,
-                which costs time and breaks `prompt_logprobs` on a CPU (0.32).
+        By default vLLM would also wrap the output layer, which costs time and breaks `prompt_logprobs` on a CPU (0.32).
         """
         config, on_cpu = self.config, self.device.type == "cpu"
         arguments: JsonObject = {

@@ -41,14 +41,10 @@ T = TypeVar("T")
 
 
 class HttpEngine:
-    """A vLLM server: the local process `server`, which the engine then owns, or the one at `url`.
+    """A vLLM server: a process of this machine, which the engine then owns, or an address with or without `/v1`.
 
-    Args:
-        server: Where requests go: a process of this machine, or an address with or without `/v1`.
-        model: Name of the base model on the server; None selects the first that is no adapter.
-        concurrency: Maximum number of concurrent requests.
-        stall_timeout: Seconds without progress after which the server counts as lost.
-        check_token: An allowed token, used to check the logprobs mode.
+    `model` is the server's name of the base model; None selects the first that is no adapter. The server counts as
+    lost after `stall_timeout` seconds without progress. `check_token` is any allowed token.
     """
 
     def __init__(

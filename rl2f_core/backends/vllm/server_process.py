@@ -1,8 +1,8 @@
 """A local `vllm serve` process: start it, wait until it is ready, detect its end, stop it.
 
 The server listens on a Unix socket in a private temporary folder, so no other user can reach its endpoints for adapters
-and sleep mode.  It leads its own session and process group: Ctrl-C in the terminal does not reach it, and all processes
-that vLLM starts can be killed together.  It ends with `close` and with this process, however that ends (`server_main`).
+and sleep mode. It leads its own session and process group: Ctrl-C in the terminal does not reach it, and all processes
+that vLLM starts can be killed together. It ends with `close` and with this process, however that ends (`server_main`).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import time
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import httpx2
 
 from rl2f_core.backends.vllm.protocol import MAX_LOGIT_BIAS_TOKENS
 from rl2f_core.errors import ConfigError, RunError
+from rl2f_core.types import JsonObject
 
 URL = "http://vllm"
 """Base address over the Unix socket; the host name is ignored."""
@@ -50,11 +50,9 @@ def require_vllm() -> None:
 
 
 def server_environment(outer: Mapping[str, str], num_banned: int) -> dict[str, str]:
-    """Environment variables of the server: no launcher variables, offline, without usage statistics.
+    """Return the server's environment: `outer` without launcher variables, offline, without usage statistics.
 
-    Args:
-        outer: Environment of this process.
-        num_banned: Number of banned tokens. vLLM's second model runner supports at most `MAX_LOGIT_BIAS_TOKENS`.
+    vLLM's second model runner supports at most `MAX_LOGIT_BIAS_TOKENS` banned tokens.
     """
     env = {key: value for key, value in outer.items() if not key.startswith((*_LAUNCHER_VARIABLES, "VLLM_API_KEY"))}
     env |= {
@@ -71,8 +69,8 @@ def server_environment(outer: Mapping[str, str], num_banned: int) -> dict[str, s
     return env
 
 
-def command_line(arguments: Mapping[str, Any]) -> list[str]:
-    """One flag of `vllm serve` per argument; False omits the flag."""
+def command_line(arguments: JsonObject) -> list[str]:
+    """Return one flag of `vllm serve` per argument; False omits the flag."""
     flags: list[str] = []
     for key, value in arguments.items():
         if value is not False:
@@ -84,15 +82,11 @@ def command_line(arguments: Mapping[str, Any]) -> list[str]:
 class ServerProcess:
     """A `vllm serve` process that is ready for requests at `URL` over `socket`.
 
-    Raises `RunError` if it does not become ready.
-
-    Args:
-        arguments: Options of `vllm serve` by name, including `model`.
-        env: Environment variables of the process (`server_environment`).
-        startup_timeout: Seconds until the server must be ready.
+    `arguments` are the options of `vllm serve` by name, including `model`. Raises `RunError` if the server is not ready
+    after `startup_timeout` seconds.
     """
 
-    def __init__(self, arguments: Mapping[str, Any], *, env: Mapping[str, str], startup_timeout: float = 600.0) -> None:
+    def __init__(self, arguments: JsonObject, *, env: Mapping[str, str], startup_timeout: float) -> None:
         self._failure = ""
         self.folder = Path(tempfile.mkdtemp(prefix="rl2f-vllm-"))
         self.log, self.socket = self.folder / "server.log", self.folder / "server.sock"
@@ -150,7 +144,7 @@ class ServerProcess:
 
 
 def summarize_log(log: str) -> str:
-    """The first exceptions in a server's log and its end.
+    """Return the first exceptions in a server's log and its end.
 
     A failed engine process logs the cause first; the end is often only the traceback of the process that waited for it.
     """
