@@ -7,16 +7,16 @@ verdict and the hint after it. A *dialogue* has up to T turns on one task. A *gr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal, TypedDict
 
 from pydantic import BaseModel, ConfigDict, Field
 
 Split = Literal["train", "validation", "test"]
-JsonObject = dict[str, Any]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
-TaskData = dict[str, Any]
+JsonObject = dict[str, Any]
+TaskData = JsonObject
 """Public or privileged data of a task."""
 PolicyLoss = Literal["ppo", "importance_sampling", "cispo", "awr"]
 POLICY_LOSSES: tuple[PolicyLoss, ...] = ("ppo", "importance_sampling", "cispo", "awr")
@@ -334,7 +334,6 @@ class TrainingSample:
     """Drop tokens from the rl loss term whose logprob in this sample was lower before the update."""
     off_context: bool = False
     """The tokens were sampled under another prompt, so ρ does not measure how far the policy moved."""
-    extra: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         n = len(self.token_ids)

@@ -7,8 +7,7 @@ depends only on the step, so a resumed run continues its schedules.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Annotated, Generic, Literal, TypeVar
 
 from pydantic import Field, model_validator
 
@@ -16,7 +15,6 @@ from rl2f_core.config.fields import BaseConfig
 from rl2f_core.errors import FieldValueError
 
 T = TypeVar("T", int, float)
-Interpolation = Literal["step", "linear"]
 Temperature = Annotated[float, Field(gt=0, le=10)]
 GroupSize = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(gt=0)]
@@ -36,12 +34,12 @@ class Schedule(BaseConfig, Generic[T]):
 
     points: tuple[SchedulePoint[T], ...] = Field(min_length=1)
     """Points in order, the first at step 0. The last value stays."""
-    interpolation: Interpolation = "step"
+    interpolation: Literal["step", "linear"] = "step"
     """Between two points: step keeps the earlier value, linear interpolates."""
 
     @model_validator(mode="before")
     @classmethod
-    def _parse_list(cls, data: Any) -> Any:
+    def _parse_list(cls, data: object) -> object:
         return {"points": data} if isinstance(data, list | tuple) else data
 
     @model_validator(mode="after")
@@ -57,29 +55,15 @@ class Schedule(BaseConfig, Generic[T]):
 
     def at(self, step: int) -> float:
         """Return the value at a 0-based step."""
-        return interpolate([(point.step, point.value) for point in self.points], step, self.interpolation)
-
-    def values(self) -> list[T]:
-        """Return the values of the points."""
-        return [point.value for point in self.points]
-
-
-def interpolate(points: Sequence[tuple[int, float]], step: int, interpolation: Interpolation = "step") -> float:
-    """Return the value of a schedule, (step, value) points in order, at a 0-based step.
-
-    Before the first point the value is the first one, after the last point the last one.
-    """
-    i = bisect_right([start for start, _ in points], step) - 1
-    if i < 0:
-        return points[0][1]
-    start, value = points[i]
-    if interpolation == "step" or i + 1 == len(points):
-        return value
-    end, following = points[i + 1]
-    return value + (following - value) * (step - start) / (end - start)
+        i = bisect_right(self.points, step, key=lambda point: point.step) - 1
+        point = self.points[i]
+        if self.interpolation == "step" or i + 1 == len(self.points):
+            return point.value
+        end = self.points[i + 1]
+        return point.value + (end.value - point.value) * (step - point.step) / (end.step - point.step)
 
 
-def resolve_float(value: float | Schedule[Any], step: int) -> float:
+def resolve_float(value: float | Schedule[float], step: int) -> float:
     """Return a number or the value of a schedule at a 0-based step."""
     return value.at(step) if isinstance(value, Schedule) else value
 
@@ -87,12 +71,3 @@ def resolve_float(value: float | Schedule[Any], step: int) -> float:
 def resolve_int(value: int | Schedule[int], step: int) -> int:
     """Resolve a count, rounded to the nearest integer, halves up."""
     return int(resolve_float(value, step) + 0.5)
-
-
-def describe(value: float | Schedule[Any]) -> str:
-    """Describe a value: `8`, `8 → 16 at step 100`, or (linear) `0.1 → 0.01 by step 50`."""
-    if not isinstance(value, Schedule):
-        return f"{value:g}"
-    preposition = "by" if value.interpolation == "linear" else "at"
-    first, *rest = value.points
-    return " → ".join([f"{first.value:g}", *(f"{p.value:g} {preposition} step {p.step}" for p in rest)])

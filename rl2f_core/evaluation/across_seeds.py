@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from rl2f_core.errors import DataError
-from rl2f_core.evaluation.chart_data import Chart, interval_limits, interval_plot
+from rl2f_core.evaluation.chart_data import Chart, effects_chart
 from rl2f_core.evaluation.report import EvaluationReport, interval_text, markdown_table, number, verdict_text
 from rl2f_core.metrics.constant_baseline import describe_comparison
 from rl2f_core.stats.intervals import Interval, t_interval
@@ -54,11 +54,6 @@ class SeedSummary(FrozenModel):
     def name(self) -> str:
         """Environment and level."""
         return f"{self.environment}, {self.level}" if self.level else self.environment
-
-    def row(self, checkpoint: str, quantity: str, condition: str = "hints") -> SeedRow | None:
-        """Return one row, or None."""
-        key = (checkpoint, condition, quantity)
-        return next((r for r in self.rows if (r.checkpoint, r.condition, r.quantity) == key), None)
 
     def to_markdown(self) -> str:
         """Return a table and findings as Markdown."""
@@ -137,15 +132,9 @@ def join_runs(reports: Sequence[EvaluationReport]) -> EvaluationReport:
 
 def seeds_chart(summary: SeedSummary) -> Chart:
     """Return each condition's effect against contentless feedback over seeds, one plot per checkpoint."""
-    effects = [r for r in summary.rows if r.quantity in ("hint_effect", "effect") and r.mean.value is not None]
-    limits = interval_limits(r.mean for r in effects)
-    unit = f"difference in solve rate within {summary.turns} turns"
-    plots = []
-    for checkpoint in dict.fromkeys(r.checkpoint for r in effects):
-        rows = [(r.condition, r.mean) for r in effects if r.checkpoint == checkpoint]
-        plots.append(interval_plot(checkpoint, rows, unit, limits, "difference"))
+    effects = [(r.checkpoint, r.condition, r.mean) for r in summary.rows if r.quantity in ("hint_effect", "effect")]
     subtitle = f"{summary.name}; mean of {len(summary.seeds)} seeds, bars are 95\u00a0% t intervals"
-    return Chart("hint_effect_seeds", "Difference to contentless feedback, by condition", tuple(plots), subtitle)
+    return effects_chart("hint_effect_seeds", subtitle, summary.turns, effects)
 
 
 def merge_seeds(reports: Mapping[str, EvaluationReport]) -> SeedSummary:

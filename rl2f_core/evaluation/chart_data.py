@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from rl2f_core.evaluation.plotting import CONDITION_COLORS, DASHES, SERIES, Format, Line, Plot
 from rl2f_core.evaluation.report import EvaluationReport
@@ -101,10 +100,17 @@ def interval_plot(
     return Plot(lines, x_title=x_title, format=form, kind="intervals", range=limits, title=title)
 
 
-def interval_limits(intervals: Iterable[Interval], margin: float = 0.03) -> tuple[float, float]:
-    """Return axis limits that contain all intervals and ±0.1."""
-    ends = [v for i in intervals for v in (i.low, i.high, i.value) if v is not None]
-    return min([-0.1, *ends]) - margin, max([0.1, *ends]) + margin
+def effects_chart(name: str, subtitle: str, turns: int, effects: Iterable[tuple[str, str, Interval]]) -> Chart:
+    """Plot (checkpoint, condition, difference to contentless feedback), one plot per checkpoint."""
+    rows: dict[str, list[tuple[str, Interval]]] = {}
+    for checkpoint, condition, difference in effects:
+        if difference.value is not None:
+            rows.setdefault(checkpoint, []).append((condition, difference))
+    ends = [v for group in rows.values() for _, i in group for v in (i.low, i.high, i.value) if v is not None]
+    limits = min([-0.1, *ends]) - 0.03, max([0.1, *ends]) + 0.03
+    unit = f"difference in solve rate within {turns} turns"
+    plots = tuple(interval_plot(checkpoint, group, unit, limits, "difference") for checkpoint, group in rows.items())
+    return Chart(name, "Difference to contentless feedback, by condition", plots, subtitle)
 
 
 def accuracy_chart(report: EvaluationReport) -> Chart:
@@ -120,20 +126,12 @@ def accuracy_chart(report: EvaluationReport) -> Chart:
 
 
 def effect_chart(report: EvaluationReport) -> Chart:
-    """Plot the effect of each condition against contentless feedback, one plot per checkpoint."""
-    effects = [e for e in report.effects if e.difference.value is not None]
-    limits = interval_limits(e.difference for e in effects)
-    unit = f"difference in solve rate within {report.turns} turns"
-    plots = []
-    for checkpoint in report.checkpoints:
-        rows = [(e.condition, e.difference) for e in effects if e.checkpoint == checkpoint]
-        if rows:
-            plots.append(interval_plot(checkpoint, rows, unit, limits, "difference"))
-    subtitle = f"{report.title}; bars are 95\u00a0% intervals"
-    return Chart("hint_effect", "Difference to contentless feedback, by condition", tuple(plots), subtitle)
+    """Plot the effect of each condition, one plot per checkpoint."""
+    effects = [(e.checkpoint, e.condition, e.difference) for e in report.effects]
+    return effects_chart("hint_effect", f"{report.title}; bars are 95\u00a0% intervals", report.turns, effects)
 
 
-def training_chart(rows: Sequence[Mapping[str, Any]], title: str, name: str = "training") -> Chart:
+def training_chart(rows: Sequence[Mapping[str, float]], title: str, name: str = "training") -> Chart:
     """Plot training curves from metric rows such as `{"step": 3, "reward": .2, "time/rollout": 9.1}`.
 
     Plots without data are left out.

@@ -21,7 +21,6 @@ from rl2f_core.device import trim_memory
 from rl2f_core.distributed.process_group import current_group
 from rl2f_core.environments.base import Environment
 from rl2f_core.environments.capabilities import missing_part
-from rl2f_core.environments.mixture import sub_environment_of, sub_environments
 from rl2f_core.errors import DataError
 from rl2f_core.evaluation.figure_files import write_figures
 from rl2f_core.evaluation.report import (
@@ -290,15 +289,15 @@ def compute_report(
             checkpoint: {c: [d for d in group if d.task_id in ids] for c, group in by_condition.items()}
             for checkpoint, by_condition in dialogues.items()
         }
-        level = "" if sub_environments(of) else describe_levels(tasks)
+        level = "" if of.sub_environments else describe_levels(tasks)
         evaluated = EvaluatedTasks(len(tasks), settings.samples_per_task, level, settings.split, config.seed)
         bootstrap = Bootstrap(settings.bootstrap_samples, settings.seed)
         report = build_report(of, selected, runner.turns, evaluated, bootstrap, **more)
         return report.model_copy(update={"environment": name}) if name else report
 
     parts = []
-    for name, part in sub_environments(environment).items():
-        tasks = [task for task in runner.tasks if sub_environment_of(environment, task) == name]
+    for name, part in environment.sub_environments.items():
+        tasks = [task for task in runner.tasks if environment.sub_environment_of(task) == name]
         if tasks:
             parts.append(build(part, tasks, name))
     costs = teacher_costs([d for by_condition in dialogues.values() for group in by_condition.values() for d in group])

@@ -10,46 +10,49 @@ import io
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rl2f_core.evaluation.chart_data import Chart, accuracy_chart, effect_chart, training_chart
 from rl2f_core.evaluation.plotting import GREY, PALETTE, Plot, figure, resolve_colors
 from rl2f_core.evaluation.report import EvaluationReport, findings, tables
 from rl2f_core.file_io import write_atomically
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.typing import LineStyleType
+
 _MARKERS = "osD^vX"
 _LEGEND_COLUMNS = 3
-_DASHES: dict[str, Any] = {"solid": "-", "dash": (0, (5, 2)), "dot": (0, (1, 1.5)), "dashdot": (0, (5, 2, 1, 2)),
-                           "longdash": (0, (9, 2)), "longdashdot": (0, (9, 2, 1, 2))}  # fmt: skip
+_DASHES: dict[str, LineStyleType] = {
+    "solid": "-", "dash": (0, (5, 2)), "dot": (0, (1, 1.5)), "dashdot": (0, (5, 2, 1, 2)), "longdash": (0, (9, 2)),
+    "longdashdot": (0, (9, 2, 1, 2)),
+}  # fmt: skip
 
 
 # -- PNG -----------------------------------------------------------------------------------------------------------
 def to_png(chart: Chart, dpi: int = 160) -> bytes:
     """Render a chart as a PNG with a transparent background, 5.2 inches wide."""
     import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    settings: Any = {"text.parse_math": False, "text.color": GREY, "axes.labelcolor": GREY, "xtick.color": GREY,
-                     "ytick.color": GREY, "axes.edgecolor": GREY, "font.size": 9, "legend.labelcolor": GREY,
-                     "legend.frameon": False, "legend.fontsize": 8}  # fmt: skip
-    with matplotlib.rc_context(settings):
+    gray = dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color",
+                          "legend.labelcolor"), GREY)  # fmt: skip
+    sizes = {"font.size": 9, "legend.fontsize": 8}
+    with matplotlib.rc_context({**gray, **sizes, "text.parse_math": False, "legend.frameon": False}):
         heights = [0.24 * len(p.lines) + 0.1 if p.kind == "intervals" else 1.6 for p in chart.plots]
         title, subtitle = textwrap.wrap(chart.title, 60), textwrap.wrap(chart.subtitle, 84)
         top = 0.2 + 0.18 * len(title) + 0.15 * len(subtitle)
         height = sum(heights) + sum(0.55 + 0.18 * _legend_rows(p) for p in chart.plots) + top + 0.05
-        canvas = Figure(figsize=(5.2, height), dpi=dpi, layout="constrained")
-        FigureCanvasAgg(canvas)
-        box = {"rect": (0, 0.05 / height, 1, 1 - (top + 0.05) / height), "h_pad": 0.05}
-        canvas.get_layout_engine().set(**box)  # type: ignore[union-attr]
+        layout = ConstrainedLayoutEngine(rect=(0, 0.05 / height, 1, 1 - (top + 0.05) / height), h_pad=0.05)
+        canvas = Figure(figsize=(5.2, height), dpi=dpi, layout=layout)
         canvas.text(0.012, 1 - 0.1 / height, "\n".join(title), va="top", fontsize=10.5, weight="bold")
         canvas.text(0.012, 1 - (0.12 + 0.18 * len(title)) / height, "\n".join(subtitle), va="top", fontsize=8.5)
-        grid: Any = []
-        if chart.plots:
-            grid = canvas.subplots(len(chart.plots), 1, squeeze=False, height_ratios=heights)
-        for position, ((axes,), plot) in enumerate(zip(grid, chart.plots, strict=True), start=1):
+        count = len(chart.plots)
+        grid = canvas.subplots(count, 1, squeeze=False, height_ratios=heights)[:, 0] if count else ()
+        for position, (axes, plot) in enumerate(zip(grid, chart.plots, strict=True), start=1):
             axes.set_title(plot.title, loc="left", fontsize=9.5, color=GREY, pad=6 + 13 * _legend_rows(plot))
-            if position == len(chart.plots) or chart.plots[position].x_title != plot.x_title:
+            if position == count or chart.plots[position].x_title != plot.x_title:
                 axes.set_xlabel(plot.x_title, labelpad=1)
             axes.set_ylabel(plot.unit)
             axes.spines[["top", "right"]].set_visible(False)
@@ -65,7 +68,7 @@ def _legend_rows(plot: Plot) -> int:
     return -(-len(plot.lines) // _LEGEND_COLUMNS) if plot.kind == "lines" else 0
 
 
-def _draw_lines(axes: Any, plot: Plot) -> None:
+def _draw_lines(axes: Axes, plot: Plot) -> None:
     for position, line in enumerate(plot.lines):
         color = PALETTE[line.color]
         marked = line.width > 1.5 and len(line.y) <= 15
@@ -86,7 +89,7 @@ def _numbers(values: Sequence[float | None]) -> list[float]:
     return [float("nan") if v is None else v for v in values]
 
 
-def _draw_intervals(axes: Any, plot: Plot) -> None:
+def _draw_intervals(axes: Axes, plot: Plot) -> None:
     for row, line in enumerate(plot.lines):
         color, low, high = PALETTE[line.color], line.low[0], line.high[0]
         if low is not None and high is not None:
@@ -114,16 +117,10 @@ li { margin: .3rem 0; overflow-wrap: anywhere; }
 """
 
 
-def to_plotly_html(plot: Plot, with_script: bool) -> str:
-    """Return the `<div>` of a plot, with or without Plotly's script."""
-    from plotly.io import to_html
-
-    config = {"responsive": True, "displayModeBar": False}
-    return to_html(resolve_colors(figure(plot)), config, full_html=False, include_plotlyjs=with_script)
-
-
 def to_html(report: EvaluationReport, charts: Sequence[Chart]) -> str:
     """Return a self-contained page with findings, figures and tables."""
+    from plotly.io import to_html as plotly_html
+
     head = f"<title>Evaluation of {html.escape(report.title)}</title><style>{_CSS}</style>"
     summary = [s for s in findings(report) if s.startswith("hint_effect of ")]
     parts = [f"<h1>Evaluation of {html.escape(report.title)}</h1>", _list(summary)]
@@ -131,7 +128,12 @@ def to_html(report: EvaluationReport, charts: Sequence[Chart]) -> str:
         parts.append(f"<h2>{html.escape(chart.title)}</h2><p>{html.escape(chart.subtitle)}</p>")
         for plot in chart.plots:
             unit = f" <small>{html.escape(plot.unit)}</small>" if plot.unit else ""
-            drawn = to_plotly_html(plot, with_script=not any("plotly.js v" in part for part in parts))
+            drawn = plotly_html(
+                resolve_colors(figure(plot)),
+                {"responsive": True, "displayModeBar": False},
+                full_html=False,
+                include_plotlyjs=not any("plotly.js v" in part for part in parts),
+            )
             parts.append(f"<h3>{html.escape(plot.title)}{unit}</h3>{drawn}")
     parts += _tables_and_findings(report)
     for part in report.parts:
@@ -154,7 +156,7 @@ def _list(sentences: Sequence[str]) -> str:
 
 
 def write_figures(
-    report: EvaluationReport, folder: Path, training: Mapping[str, Sequence[Mapping[str, Any]]] | None = None
+    report: EvaluationReport, folder: Path, training: Mapping[str, Sequence[Mapping[str, float]]] | None = None
 ) -> list[Path]:
     """Write `report.html` and one PNG per chart, and return the paths.
 

@@ -12,9 +12,13 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Literal
 
+import numpy as np
+
 from rl2f_core.evaluation.report import number
+from rl2f_core.types import JsonObject
 
 HEIGHT = 190
 """Height of a plot in pixels."""
@@ -105,30 +109,36 @@ class Plot:
     """Unit of the values in report files."""
 
 
-def figure(plot: Plot) -> dict[str, Any]:
+def figure(plot: Plot) -> JsonObject:
     """Return `{"data": […], "layout": {…}}` for plotly.js. An empty plot has no data."""
     if plot.kind == "intervals":
         return _interval_figure(plot)
     lines = [line for line in plot.lines if any(y is not None for y in line.y)]
     low, high = plot.range or value_range(plot, lines)
     bands = [trace for line in lines for trace in _band(line)] if plot.kind == "lines" else []
-    faint = [_faint(line) for line in lines if len(line.raw) and plot.kind == "lines"]
-    main = [_line(plot, line, position) for position, line in enumerate(lines)]
+    faint = [
+        _trace(line, line.raw, "raw", line={"color": f"fade({line.color},0.3)", "width": 1}, hoverinfo="skip")
+        for line in lines
+        if len(line.raw) and plot.kind == "lines"
+    ]
+    main = [_line(plot, line) for line in lines]
     labels = _labels(plot, lines, low, high)
     widest = max((len(str(note["text"])) for note in labels), default=0)
     right = 10 if not labels else round(widest * 6.3) + 12
-    shapes = [_vertical(mark.x) for mark in plot.marks]
-    notes = [*labels, *(_mark_text(mark) for mark in plot.marks)]
+    shapes = [
+        _rule("dot", xref="x", x0=mark.x, x1=mark.x, yref="paper", y0=0, y1=1, layer="below") for mark in plot.marks
+    ]
+    notes = [
+        *labels,
+        *(
+            _note(_short(mark.text), xref="x", x=mark.x, xshift=-1, yref="paper", y=1, yanchor="bottom")
+            for mark in plot.marks
+        ),
+    ]
     if plot.limit is not None:
         level, text = plot.limit
-        shapes.append(
-            {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "yref": "y", "y0": level, "y1": level,
-             "line": {"color": "--rl-muted", "width": 1, "dash": "dash"}}
-        )  # fmt: skip
-        notes.append(
-            {"xref": "paper", "x": 0, "xanchor": "left", "yref": "y", "y": level, "yanchor": "bottom",
-             "text": html.escape(text), "showarrow": False, "font": {"size": 10, "color": "--rl-muted"}}
-        )  # fmt: skip
+        shapes.append(_rule("dash", xref="paper", x0=0, x1=1, yref="y", y0=level, y1=level))
+        notes.append(_note(text, xref="paper", x=0, yref="y", y=level, yanchor="bottom"))
     layout = _layout(plot, right)
     layout["xaxis"] |= {"showgrid": False, "showline": True, "nticks": 6, "automargin": False, **_x_range(lines)}
     if len(plot.x_ticks):
@@ -139,7 +149,7 @@ def figure(plot: Plot) -> dict[str, Any]:
     return {"data": [*bands, *faint, *main], "layout": layout | {"shapes": shapes, "annotations": notes}}
 
 
-def _layout(plot: Plot, right: int) -> dict[str, Any]:
+def _layout(plot: Plot, right: int) -> JsonObject:
     axis = {"gridcolor": "--rl-grid", "linecolor": "--rl-border", "zeroline": False, "ticks": "",
             "tickfont": {"size": 10, "color": "--rl-muted"}}  # fmt: skip
     x_title = {"text": html.escape(plot.x_title), "standoff": 4, "font": {"size": 10, "color": "--rl-muted"}}
@@ -164,8 +174,8 @@ def _layout(plot: Plot, right: int) -> dict[str, Any]:
     }
 
 
-def _interval_figure(plot: Plot) -> dict[str, Any]:
-    data: list[dict[str, Any]] = []
+def _interval_figure(plot: Plot) -> JsonObject:
+    data: list[JsonObject] = []
     for line in plot.lines:
         value, low, high = line.y[0], line.low[0], line.high[0]
         name = html.escape(line.name)
@@ -229,27 +239,18 @@ def place_labels(targets: Sequence[float], gap: float, low: float, high: float) 
 
     All positions are within the limits. If not all labels fit, the gap shrinks.
     """
+    from scipy.optimize import isotonic_regression  # import takes 0.2 s
+
     count = len(targets)
     if count == 0:
         return []
     gap = min(gap, (high - low) / max(1, count - 1))
-    order = sorted(range(count), key=lambda i: targets[i])
-    blocks: list[list[float]] = []  # mean of (target − rank · gap), number of members
-    for rank, index in enumerate(order):
-        blocks.append([targets[index] - rank * gap, 1])
-        while len(blocks) > 1 and blocks[-2][0] > blocks[-1][0]:
-            mean, size = blocks.pop()
-            mean_before, size_before = blocks.pop()
-            total = size_before + size
-            blocks.append([(mean_before * size_before + mean * size) / total, total])
-    placed = [0.0] * count
-    rank = 0
-    for mean, size in blocks:
-        base = min(max(mean, low), high - (count - 1) * gap)
-        for _ in range(int(size)):
-            placed[order[rank]] = base + rank * gap
-            rank += 1
-    return placed
+    order = np.argsort(targets, kind="stable")
+    offsets = gap * np.arange(count)
+    ranked = isotonic_regression(np.asarray(targets)[order] - offsets).x
+    placed = np.empty(count)
+    placed[order] = np.clip(ranked, low, high - (count - 1) * gap) + offsets
+    return placed.tolist()
 
 
 def value_text(value: Number, form: Format = "number") -> str:
@@ -266,21 +267,18 @@ def value_text(value: Number, form: Format = "number") -> str:
 
 
 # -- traces --------------------------------------------------------------------------------------------------------
-def _line(plot: Plot, line: Line, position: int) -> dict[str, Any]:
-    few = sum(y is not None for y in line.y) <= 40
-    trace: dict[str, Any] = {
-        "type": "scatter",
-        "mode": "lines+markers" if few and plot.kind == "lines" else "lines",
-        "name": html.escape(line.name),
-        "x": list(line.x),
-        "y": list(line.y),
-        "text": [_hover(plot, line, i) for i in range(len(line.y))],
-        "hovertemplate": "%{text}",
-        "line": {"color": line.color, "width": line.width, "dash": line.dash},
-        "connectgaps": False,
-        "meta": "line",
-    }
-    if few and plot.kind == "lines":
+def _line(plot: Plot, line: Line) -> JsonObject:
+    has_markers = plot.kind == "lines" and sum(y is not None for y in line.y) <= 40
+    trace = _trace(
+        line,
+        line.y,
+        "line",
+        mode="lines+markers" if has_markers else "lines",
+        text=[_hover(plot, line, i) for i in range(len(line.y))],
+        hovertemplate="%{text}",
+        line={"color": line.color, "width": line.width, "dash": line.dash},
+    )
+    if has_markers:
         trace["marker"] = {"size": 4.5, "color": line.color}
     if len(line.at):
         trace["customdata"] = [list(item) if item is not None else None for item in line.at]
@@ -304,40 +302,28 @@ def _hover(plot: Plot, line: Line, i: int) -> str:
     return text
 
 
-def _faint(line: Line) -> dict[str, Any]:
-    return {
-        "type": "scatter", "mode": "lines", "name": html.escape(line.name), "x": list(line.x), "y": list(line.raw),
-        "line": {"color": f"fade({line.color},0.3)", "width": 1}, "hoverinfo": "skip", "connectgaps": False,
-        "meta": "raw",
-    }  # fmt: skip
+def _trace(line: Line, y: Sequence[Number], meta: str, /, **more: object) -> JsonObject:
+    """Return a trace of a line; `meta` tells the page what it is."""
+    return {"type": "scatter", "mode": "lines", "name": html.escape(line.name), "x": list(line.x), "y": list(y),
+            "connectgaps": False, "meta": meta, **more}  # fmt: skip
 
 
-def _band(line: Line) -> list[dict[str, Any]]:
+def _band(line: Line) -> list[JsonObject]:
     """Return one trace with an outline per stretch without a gap."""
-    if not len(line.low):
-        return []
     x: list[Number] = []
     y: list[Number] = []
-    stretch: list[tuple[Number, Number, Number]] = []
-    for point in [*zip(line.x, line.low, line.high, strict=True), (None, None, None)]:
-        if None not in point:
-            stretch.append(point)
-        elif stretch:
-            across = [p[0] for p in stretch]
+    points = zip(line.x, line.low, line.high, strict=True) if len(line.low) else ()
+    for has_gap, stretch in groupby(points, key=lambda point: None in point):
+        if not has_gap:
+            across, low, high = zip(*stretch, strict=True)
             x += [*across, *reversed(across), None]
-            y += [*(p[2] for p in stretch), *(p[1] for p in reversed(stretch)), None]
-            stretch = []
-    if not x:
-        return []
-    return [
-        {"type": "scatter", "mode": "lines", "name": html.escape(line.name), "x": x[:-1], "y": y[:-1],
-         "fill": "toself", "fillcolor": f"fade({line.color},0.16)", "line": {"width": 0}, "hoverinfo": "skip",
-         "connectgaps": False, "meta": "band"}
-    ]  # fmt: skip
+            y += [*high, *reversed(low), None]
+    fill = {"fill": "toself", "fillcolor": f"fade({line.color},0.16)", "line": {"width": 0}, "hoverinfo": "skip"}
+    return [_trace(line, y[:-1], "band", x=x[:-1], **fill)] if x else []
 
 
 # -- text on the plot ----------------------------------------------------------------------------------------------
-def _labels(plot: Plot, lines: Sequence[Line], low: float, high: float) -> list[dict[str, Any]]:
+def _labels(plot: Plot, lines: Sequence[Line], low: float, high: float) -> list[JsonObject]:
     """Return the labels at the ends of the lines, or in the middle of their stacked areas."""
     if len(lines) == 1 and lines[0].label is None and plot.kind == "lines":
         return []
@@ -359,9 +345,8 @@ def _labels(plot: Plot, lines: Sequence[Line], low: float, high: float) -> list[
     targets = [(value - low) / span * height for _, value in ends]
     placed = place_labels(targets, LABEL_GAP, 0, height)
     return [
-        {"xref": "paper", "x": 1, "xanchor": "left", "xshift": 5, "yref": "y", "y": value, "yanchor": "middle",
-         "yshift": round(position - target, 1), "text": html.escape(_short(line.label or line.name)),
-         "showarrow": False, "font": {"size": 11, "color": f"mix({line.color},--rl-text,0.4)"}, "align": "left"}
+        _note(_short(line.label or line.name), size=11, color=f"mix({line.color},--rl-text,0.4)", xref="paper", x=1,
+              xshift=5, yref="y", y=value, yanchor="middle", yshift=round(position - target, 1), align="left")
         for (line, value), target, position in zip(ends, targets, placed, strict=True)
     ]  # fmt: skip
 
@@ -370,18 +355,18 @@ def _short(text: str) -> str:
     return text if len(text) <= MAX_LABEL else text[: MAX_LABEL - 1] + "…"
 
 
-def _vertical(x: float) -> dict[str, Any]:
-    return {"type": "line", "xref": "x", "x0": x, "x1": x, "yref": "paper", "y0": 0, "y1": 1, "layer": "below",
-            "line": {"color": "--rl-muted", "width": 1, "dash": "dot"}}  # fmt: skip
+def _rule(dash: str, **position: object) -> JsonObject:
+    """Return a thin gray line at a position."""
+    return {"type": "line", **position, "line": {"color": "--rl-muted", "width": 1, "dash": dash}}
 
 
-def _mark_text(mark: Mark) -> dict[str, Any]:
-    return {"xref": "x", "x": mark.x, "xanchor": "left", "yref": "paper", "y": 1, "yanchor": "bottom", "xshift": -1,
-            "text": html.escape(_short(mark.text)), "showarrow": False,
-            "font": {"size": 10, "color": "--rl-muted"}}  # fmt: skip
+def _note(text: str, *, size: int = 10, color: str = "--rl-muted", **position: object) -> JsonObject:
+    """Return a text whose left end is at a position."""
+    font = {"size": size, "color": color}
+    return {"text": html.escape(text), "showarrow": False, "xanchor": "left", "font": font, **position}
 
 
-def _x_range(lines: Sequence[Line]) -> dict[str, Any]:
+def _x_range(lines: Sequence[Line]) -> JsonObject:
     """Return an x range that ends at the last point, next to the labels."""
     values = [x for line in lines for x, y in zip(line.x, line.y, strict=True) if x is not None and y is not None]
     if not values or not all(isinstance(x, int | float) for x in values):

@@ -6,7 +6,7 @@ A finding calls a difference an effect only if its 95 % confidence interval excl
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
 
@@ -290,20 +290,17 @@ def tables(report: EvaluationReport) -> list[Table]:
     names = list(dict.fromkeys(["cum_acc/1", f"cum_acc/{report.turns}"]))
     names += ["gain", "conditional_solve_rate", "plasticity", "repeated_answer_rate", "improving_change_rate",
               "retention", "regression_rate"]  # fmt: skip
-    results = [
-        [r.checkpoint, r.condition, *(interval_text(r.metrics[n]) for n in names),
-         "0 by definition" if r.condition == "contentless"
-         else interval_text(report.effect(r.checkpoint, r.condition), signed=True)]
-        for r in report.rows
-    ]  # fmt: skip
+    results = _metric_rows(report.rows, names)
+    for row in results:
+        effect = interval_text(report.effect(row[0], row[1]), signed=True)
+        row.append("0 by definition" if row[1] == "contentless" else effect)
     header = ["checkpoint", "condition", *names, "effect against contentless"]
     result: list[Table] = [("Checkpoints under all conditions", header, results), _table_by_turn(report)]
     if report.constant_baseline is not None:
         result.append(_baseline_table(report, report.constant_baseline))
     rates = ["parse_failure_rate", "truncated_rate", "format_error_rate", "leak_rate", "stop/failed"]
-    attempts = [[r.checkpoint, r.condition, *(interval_text(r.metrics[n]) for n in rates)] for r in report.rows]
-    result.append(("Attempts", ["checkpoint", "condition", *rates], attempts))
-    result += attempt_tables([(r.checkpoint, r.condition, r.metrics) for r in report.rows])
+    result.append(("Attempts", ["checkpoint", "condition", *rates], _metric_rows(report.rows, rates)))
+    result += attempt_tables(report.rows)
     if report.differences:
         differences = [
             [d.quantity, f"{d.checkpoint} − {d.against}", interval_text(d.difference, signed=True),
@@ -315,42 +312,45 @@ def tables(report: EvaluationReport) -> list[Table]:
     return result
 
 
-def attempt_tables(rows: Sequence[tuple[str, str, Metrics]]) -> list[Table]:
+def _metric_rows(
+    rows: Sequence[CheckpointResult], names: Sequence[str], to_text: Callable[[Interval], str] = interval_text
+) -> list[list[str]]:
+    return [[row.checkpoint, row.condition, *(to_text(row.metrics[name]) for name in names)] for row in rows]
+
+
+def attempt_tables(rows: Sequence[CheckpointResult]) -> list[Table]:
     """Return tables of exclusive attempt outcomes, and of tokens and reflection words.
 
-    Args:
-        rows: Checkpoint, condition and metrics; reports without outcome metrics are skipped.
+    Rows without outcomes, from old reports, are skipped.
     """
-    rows = [row for row in rows if "outcome/correct" in row[2].values]
+    rows = [row for row in rows if "outcome/correct" in row.metrics.values]
     if not rows:
         return []
     ends = ("", "correct", "incorrect")
     sizes = [f"{name}/{end}".rstrip("/") for name in ("attempt_tokens", "reflection_words") for end in ends]
     titles = [f"{name}, {end}".removesuffix(", ") for name in ("tokens", "reflection words") for end in ends]
-    fractions = [[c, k, *(interval_text(m[f"outcome/{name}"]) for name in OUTCOMES)] for c, k, m in rows]
-    counts = [[c, k, *(count_text(m[name]) for name in sizes)] for c, k, m in rows]
+    fractions = _metric_rows(rows, [f"outcome/{name}" for name in OUTCOMES])
     return [
         ("Attempt outcomes (each row adds up to 1)",
          ["checkpoint", "condition", *(name.replace("_", " ") for name in OUTCOMES)], fractions),
-        ("Tokens per attempt, and reflection words per 1,000 tokens", ["checkpoint", "condition", *titles], counts),
+        ("Tokens per attempt, and reflection words per 1,000 tokens", ["checkpoint", "condition", *titles],
+         _metric_rows(rows, sizes, count_text)),
     ]  # fmt: skip
 
 
 def _table_by_turn(report: EvaluationReport) -> Table:
     turns = range(1, report.turns + 1)
     shown = [t for t in turns if report.turns <= 6 or t in (1, 2, 3, (report.turns + 1) // 2, report.turns)]
-    rows = [
-        [r.checkpoint, r.condition, *(interval_text(r.metrics[f"cum_acc/{t}"]) for t in shown)] for r in report.rows
-    ]
+    rows = _metric_rows(report.rows, [f"cum_acc/{t}" for t in shown])
     at = {ref.turn: ref for ref in report.references}
-    for name, field in (
-        ("optimal policy", "with_hints"),
-        ("copy-only policy", "copying"),
-        ("optimal policy", "without_hints"),
+    for name, condition, field in (
+        ("optimal policy", "hints", "with_hints"),
+        ("copy-only policy", "hints", "copying"),
+        ("optimal policy", "no hints", "without_hints"),
     ):
         values = [getattr(at[t], field) if t in at else None for t in shown]
         if any(v is not None for v in values):
-            rows.append([name, "no hints" if field == "without_hints" else "hints", *(number(v) for v in values)])
+            rows.append([name, condition, *map(number, values)])
     if report.constant_baseline is not None:
         rows.append(["best constant answer", "any", *(number(report.constant_baseline.score) for _ in shown)])
     return "Solved within t turns (cum_acc/t)", ["checkpoint", "condition", *(f"t = {t}" for t in shown)], rows

@@ -58,12 +58,10 @@ Target = tuple[str | Path, str | None]
 """A run directory and one checkpoint (`stage@step`); None for the last checkpoint of every stage."""
 
 
-def eval_config(targets: Sequence[Target], overrides: dict[str, object] | None = None) -> EvalRun:
+def eval_config(targets: Sequence[Target]) -> EvalRun:
     """Return an evaluation of targets on the environment of the first target's run.
 
-    Args:
-        targets: Checkpoints to compare with the base model, which comes first.
-        overrides: Fields to replace in `evaluation`.
+    The base model comes first in the report.
 
     Raises `RunError` or `ConfigError` if a run directory or checkpoint is missing.
     """
@@ -87,7 +85,6 @@ def eval_config(targets: Sequence[Target], overrides: dict[str, object] | None =
     if first is None:
         raise ConfigError("Nothing to evaluate.", fix="Pass at least one run directory.")
     shared = {k: v for k, v in first.model_dump().items() if k in BaseRun.model_fields}
-    shared["evaluation"] = {**shared["evaluation"], **(overrides or {})}
     return validate_config(EvalRun, {**shared, "name": f"eval {first.name}"[:100], "adapters": adapters})
 
 

@@ -41,7 +41,7 @@ def levels_config(
     """Return an evaluation by level of checkpoints, or of a base model without targets.
 
     Args:
-        targets: As for `eval_config`.
+        targets: Checkpoints to compare with the base model.
         environment: Name of an environment that replaces the first target's, with default settings.
         model: Base model; only without targets.
         changes: Fields of `LevelsRun`.

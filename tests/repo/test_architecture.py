@@ -56,7 +56,7 @@ jobs.queue: db executors ingest rl2f_core.config rl2f_core.errors rl2f_core.regi
 jobs.run_kinds: export rl2f_core.registry rl2f_core.run rl2f_core.run_kinds
 jobs.scheduler: db queue rl2f_core.errors rl2f_core.run_kinds workspace
 jobs.worker: db rl2f_core.config rl2f_core.errors rl2f_core.run run_kinds
-rl2f_core: config errors types
+rl2f_core: config errors
 rl2f_core.backends: chat config device errors model_store modeling registry types
 rl2f_core.chat: errors types
 rl2f_core.config: errors paths registry types

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 
 from rl2f_core.evaluation.chart_data import CONSTANT, Chart
 from rl2f_core.evaluation.plotting import DASHES, SERIES, Line, Plot
 from rl2f_core.evaluation.report import (
+    CheckpointResult,
     EvaluatedTasks,
     Table,
     attempt_tables,
@@ -136,12 +138,12 @@ def first_attempts(dialogues: Sequence[Dialogue]) -> dict[tuple[str, int], bool]
 
 def accuracy(correct: FirstAttempts) -> Interval:
     """Return the fraction of correct attempts, with a Wilson interval over tasks."""
-    return _wilson(_by_task({key: float(hit) for key, hit in correct.items()}))
+    return _wilson(correct)
 
 
 def consistency(original: FirstAttempts, variant: FirstAttempts) -> Interval:
     """Return CR: of the correct originals, the fraction whose variant is correct; only pairs count."""
-    return _wilson(_by_task({key: float(variant[key]) for key in original.keys() & variant.keys() if original[key]}))
+    return _wilson({key: variant[key] for key in original.keys() & variant.keys() if original[key]})
 
 
 def memorization(original: FirstAttempts, variant: FirstAttempts) -> Interval:
@@ -153,26 +155,27 @@ def memorization_above_resample(
     original: FirstAttempts, variant: FirstAttempts, again: FirstAttempts, bootstrap: Bootstrap
 ) -> Interval:
     """Return LiMem of a variant minus that of `again`, paired over common tasks."""
-    a, b = _inconsistent(original, variant), _inconsistent(original, again)
-    shared = sorted(a.keys() & b.keys())
-    first, second = ([sums[task][0] / sums[task][1] for task in shared] for sums in (a, b))
-    return paired_bootstrap(first, second, bootstrap.resamples, bootstrap.seed)
+    a, b = (_by_task(_inconsistent(original, other)) for other in (variant, again))
+    tasks = sorted(a.keys() & b.keys())
+    return paired_bootstrap(
+        [fmean(a[t]) for t in tasks], [fmean(b[t]) for t in tasks], bootstrap.resamples, bootstrap.seed
+    )
 
 
-def _inconsistent(original: FirstAttempts, variant: FirstAttempts) -> dict[str, tuple[float, float]]:
-    both = original.keys() & variant.keys()
-    return _by_task({key: float(original[key] and not variant[key]) for key in both})
+def _inconsistent(original: FirstAttempts, variant: FirstAttempts) -> FirstAttempts:
+    return {key: original[key] and not variant[key] for key in original.keys() & variant.keys()}
 
 
-def _by_task(hits: Mapping[tuple[str, int], float]) -> dict[str, tuple[float, float]]:
-    sums: dict[str, tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
-    for (task, _), hit in hits.items():
-        sums[task] = sums[task][0] + hit, sums[task][1] + 1.0
-    return dict(sums)
+def _by_task(correct: FirstAttempts) -> dict[str, list[bool]]:
+    grouped: dict[str, list[bool]] = defaultdict(list)
+    for (task, _), hit in correct.items():
+        grouped[task].append(hit)
+    return grouped
 
 
-def _wilson(by_task: Mapping[str, tuple[float, float]]) -> Interval:
-    return wilson_clustered([hits for hits, _ in by_task.values()], [count for _, count in by_task.values()])
+def _wilson(correct: FirstAttempts) -> Interval:
+    by_task = _by_task(correct).values()
+    return wilson_clustered([sum(hits) for hits in by_task], [len(hits) for hits in by_task])
 
 
 LevelDialogues = Mapping[str, Mapping[str, Mapping[str, Sequence[Dialogue]]]]
@@ -247,26 +250,31 @@ def level_tables(report: LevelsReport) -> list[Table]:
         names = [f"{score}, {name}" for score in ("CR", "LiMem") for name in report.variants]
         title = "Consistency ratio and memorization score, LiMem = Acc · (1 − CR)"
         tables.append((title, ["checkpoint", "level", *names], memory))
-    return tables + attempt_tables([(c.checkpoint, c.condition, m) for c, m in _original_metrics(report)])
+    return tables + attempt_tables(_original_results(report))
 
 
 def level_findings(report: LevelsReport) -> list[str]:
     """Return levels not above the constant baseline, truncated attempts, and memorization above chance."""
-    truncated = [(c, metrics["outcome/truncated"]) for c, metrics in _original_metrics(report)]
+    truncated = [(r, r.metrics["outcome/truncated"]) for r in _original_results(report)]
     return [
         *level_warnings(report),
         *(
-            f"{number(rate.value)} of the attempts of {c.checkpoint} at {c.level} were truncated without an answer: "
-            "raise rollout.max_new_tokens."
-            for c, rate in truncated
+            f"{number(rate.value)} of the attempts of {r.checkpoint} at {r.condition} were truncated without an "
+            "answer: raise rollout.max_new_tokens."
+            for r, rate in truncated
             if rate.value is not None and rate.value > MAX_TRUNCATED_FRACTION
         ),
         *_memorization_findings(report),
     ]
 
 
-def _original_metrics(report: LevelsReport) -> list[tuple[LevelCell, Metrics]]:
-    return [(cell, cell.metrics) for cell in report.cells if cell.metrics and cell.variant == ORIGINAL]
+def _original_results(report: LevelsReport) -> list[CheckpointResult]:
+    """Return the metrics on original tasks, whose condition is the level."""
+    return [
+        CheckpointResult(checkpoint=cell.checkpoint, condition=cell.condition, metrics=cell.metrics)
+        for cell in report.cells
+        if cell.metrics and cell.variant == ORIGINAL
+    ]
 
 
 def level_warnings(report: LevelsReport) -> list[str]:

@@ -13,7 +13,7 @@ from plotly.graph_objects import Figure
 
 from rl2f_core import registry
 from rl2f_core.errors import DataError
-from rl2f_core.evaluation.across_seeds import merge_seeds
+from rl2f_core.evaluation.across_seeds import SeedRow, SeedSummary, merge_seeds
 from rl2f_core.evaluation.chart_data import accuracy_chart, effect_chart, training_chart
 from rl2f_core.evaluation.figure_files import to_html, to_png, write_figures
 from rl2f_core.evaluation.plotting import Plot, figure, resolve_colors
@@ -308,10 +308,15 @@ def seeds(*intervals: Interval) -> dict[str, EvaluationReport]:
     return {str(i): with_effect(interval) for i, interval in enumerate(intervals)}
 
 
+def row_of(summary: SeedSummary, checkpoint: str, quantity: str, condition: str = "hints") -> SeedRow:
+    key = (checkpoint, condition, quantity)
+    return next(row for row in summary.rows if (row.checkpoint, row.condition, row.quantity) == key)
+
+
 def test_seeds_are_merged_with_a_t_interval():
     """.2, .3, .4: mean .3, half 4.3027 · .1 / √3 = .248; the first seed's own interval holds 0."""
     summary = merge_seeds(seeds(made(-0.05, 0.45), made(0.1, 0.5), made(0.2, 0.6)))
-    row = summary.row("rl2f@24", "hint_effect")
+    row = row_of(summary, "rl2f@24", "hint_effect")
     assert row.values == pytest.approx((0.2, 0.3, 0.4))
     assert (row.mean.value, row.mean.low, row.mean.high) == pytest.approx((0.3, 0.0516, 0.5484), abs=1e-4)
     assert row.above_zero == 2
@@ -321,7 +326,7 @@ def test_seeds_are_merged_with_a_t_interval():
         "- hint_effect of rl2f@24: +.30 [.05, .55] over 3 seeds, above 0; 2 of 3 seeds are above 0 on their own."
         in text
     )
-    assert summary.row("b − a", "difference of hint_effect", condition="").mean == row.mean
+    assert row_of(summary, "b − a", "difference of hint_effect", condition="").mean == row.mean
 
 
 def test_the_interval_of_seeds_that_disagree_includes_zero():
@@ -331,13 +336,13 @@ def test_the_interval_of_seeds_that_disagree_includes_zero():
 
 def test_one_seed_has_no_interval_over_seeds():
     summary = merge_seeds(seeds(made(0.1, 0.3)))
-    assert summary.row("rl2f@24", "hint_effect").mean == Interval(value=0.2, n=1)
+    assert row_of(summary, "rl2f@24", "hint_effect").mean == Interval(value=0.2, n=1)
     assert "+.20 (no interval) over 1 seeds, no interval, 1 seed;" in summary.to_markdown()
 
 
 def test_shares_of_all_seeds_stay_shares():
     reports = {"0": built(), "1": built(), "2": built({**PLAYED, "rl2f@24": PLAYED["base"]})}
-    row = merge_seeds(reports).row("rl2f@24", "cum_acc/3")
+    row = row_of(merge_seeds(reports), "rl2f@24", "cum_acc/3")
     assert row.values == (7 / 8, 7 / 8, 0.0)
     assert (row.mean.low, row.mean.high) == (0.0, 1.0)
     assert row.above_zero is None
@@ -345,7 +350,7 @@ def test_shares_of_all_seeds_stay_shares():
 
 def test_a_checkpoint_that_one_seed_lacks_keeps_its_other_values():
     reports = {"0": built(), "1": built({"base": PLAYED["base"]})}
-    row = merge_seeds(reports).row("rl2f@24", "hint_effect")
+    row = row_of(merge_seeds(reports), "rl2f@24", "hint_effect")
     assert row.values == (0.75, None)
     assert row.mean == Interval(value=0.75, n=1)
 
