@@ -63,6 +63,11 @@ class KLConfig:
     ema_rate: float = 0.05
     """For `ema`: update rate of the moving average."""
 
+    @property
+    def compares_distributions(self) -> bool:
+        """Whether the divergence needs the reference's whole distributions."""
+        return self.divergence in ("full_logits", "topk_logits")
+
 
 DEFAULT_KL = KLConfig()
 """k3 with the stage's `ref_model`."""
@@ -80,6 +85,16 @@ class LossConfig:
     """Reference and divergence of the kl term."""
     advantage: AdvantageConfig | None = None
     """Advantages of samples with token rewards; None if the samples have their advantages."""
+
+    @property
+    def critic(self) -> ValueConfig | None:
+        """Training of the value head, if there is one."""
+        return None if self.advantage is None else self.advantage.critic
+
+    @property
+    def uses_ema(self) -> bool:
+        """Whether the loss has a KL term to the policy's moving average."""
+        return self.kl_coef > 0 and self.kl.reference == "ema"
 
     @property
     def uses_ref_model(self) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rl2f_core.methods.loss_spec import AdvantageConfig, KLConfig
+from rl2f_core.methods.loss_spec import LossConfig
 from rl2f_core.types import TrainingSample
 
 if TYPE_CHECKING:
@@ -24,13 +24,13 @@ def unsupported_method(method: Method) -> str:
         return f"the cross-entropy term of {method.name}"
     if not method.uniform_weights:
         return f"the samples of {method.name}, which have individual weights or another reference prompt"
-    options = method.loss_options()
-    return unsupported_options(options.kl_coef, options.kl, options.advantage)
+    return unsupported_options(method.loss_options())
 
 
-def unsupported_options(kl_coef: float, kl: KLConfig, advantage: AdvantageConfig | None) -> str:
+def unsupported_options(options: LossConfig) -> str:
     """Return what TRL's loss does not support of a stage's loss options; empty if it supports all."""
-    if advantage is not None and advantage.critic is not None:
+    kl_coef, kl = options.kl_coef, options.kl
+    if options.critic is not None:
         return "a value head (PPO's critic)"
     if kl_coef and (kl.divergence != "k3" or kl.distillation_is_clip is not None):
         return f"the divergence {kl.divergence!r}: its beta weights k3 of the sampled token"

@@ -10,9 +10,10 @@ import dataclasses
 import time
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Literal, cast
+
+from pydantic import BaseModel, Field, field_serializer
 
 from rl2f_core import registry
 from rl2f_core.config.stage import StageConfig
@@ -20,13 +21,14 @@ from rl2f_core.datasets.store import DatasetWriter, normalize_text
 from rl2f_core.distributed.process_group import current_group
 from rl2f_core.environments.capabilities import Demonstrator
 from rl2f_core.errors import RunError
-from rl2f_core.llms.base import ChatModel, ChatRequest
+from rl2f_core.llms.base import ChatModel, ChatRequest, Completion
 from rl2f_core.methods.base import Method
 from rl2f_core.methods.distill import Distill, Keep
 from rl2f_core.rollout.engine import RolloutEngine, RolloutRequest, derive_seed
 from rl2f_core.rollout.transcript import rollout_from_text
 from rl2f_core.run.events import DialogueEvent, Event, LogEvent, MetricEvent
 from rl2f_core.stats.intervals import wilson
+from rl2f_core.training.checkpoints import ADAPTER
 from rl2f_core.training.collector import SEED_STRIDE
 from rl2f_core.training.step_metrics import step_metrics
 from rl2f_core.types import DEMONSTRATION, Dialogue, FinishReason, Group, JsonObject, Message, Rollout, Task, Usage
@@ -34,9 +36,9 @@ from rl2f_core.types import DEMONSTRATION, Dialogue, FinishReason, Group, JsonOb
 if TYPE_CHECKING:
     from rl2f_core.training.trainer import Trainer
 
-SampleStatus = str
-"""Outcome of a sample: kept; spare (correct, but not selected); duplicate; incorrect; unparsable; too_long (correct,
-but longer than the limit or truncated); failed (the source returned no answer)."""
+SampleStatus = Literal["kept", "spare", "duplicate", "incorrect", "unparsable", "too_long", "failed"]
+"""Outcome of a sample: spare (correct, but not selected), too_long (correct, but longer than the limit or truncated),
+failed (the source returned no answer)."""
 
 
 def classify_samples(rollouts: Sequence[Rollout], keep: Keep, limit: int, taken: Container[str]) -> list[SampleStatus]:
@@ -73,42 +75,28 @@ def classify_samples(rollouts: Sequence[Rollout], keep: Keep, limit: int, taken:
     return statuses
 
 
-@dataclass
-class DistillStats:
+class DistillStats(BaseModel):
     """Counts over tasks and samples."""
 
     drawn: int = 0
     """Tasks drawn from the environment."""
     repeats: int = 0
     """Drawn tasks that were skipped because their problem occurred before."""
-    tasks: Counter[str] = field(default_factory=Counter)
+    tasks: Counter[str] = Field(default_factory=Counter)
     """Sampled tasks by level."""
-    kept: Counter[str] = field(default_factory=Counter)
+    kept: Counter[str] = Field(default_factory=Counter)
     """Tasks with a kept sample by level."""
-    samples: Counter[str] = field(default_factory=Counter)
+    samples: Counter[str] = Field(default_factory=Counter)
     """Samples by status."""
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = Field(default_factory=Usage)
     """Tokens and cost of a model source."""
 
     def __add__(self, other: DistillStats) -> DistillStats:
-        return DistillStats(*(getattr(self, f.name) + getattr(other, f.name) for f in dataclasses.fields(self)))
+        return DistillStats(**{name: getattr(self, name) + getattr(other, name) for name in DistillStats.model_fields})
 
-    @classmethod
-    def from_dict(cls, data: JsonObject) -> DistillStats:
-        """Restore the result of `as_dict`."""
-        return cls(
-            data["drawn"],
-            data["repeats"],
-            Counter(data["tasks"]),
-            Counter(data["kept"]),
-            Counter(data["samples"]),
-            Usage.model_validate(data["usage"]),
-        )
-
-    def as_dict(self) -> JsonObject:
-        """Return the counts for the dataset's manifest."""
-        counters = {name: dict(sorted(getattr(self, name).items())) for name in ("tasks", "kept", "samples")}
-        return {"drawn": self.drawn, "repeats": self.repeats, **counters, "usage": self.usage.model_dump()}
+    @field_serializer("tasks", "kept", "samples")
+    def _sort(self, counts: Counter[str]) -> dict[str, int]:
+        return dict(sorted(counts.items()))
 
     def metrics(self) -> dict[str, float]:
         """Return counts, fractions of samples, and `distill/acceptance_rate`: the fraction of tasks with a kept sample.
@@ -159,20 +147,14 @@ class DistillStats:
 
 
 class Source:
-    """Source of the answers: the student, the environment's worked solutions, or a model.
+    """Source of the answers: the student, the environment's worked solutions, or a model."""
 
-    Args:
-        engine: Rolls out the student; provides the environment and the renderer.
-        stage: A stage with method `distill`.
-        adapter: The student's adapter by its name in the backend.
-    """
-
-    def __init__(self, engine: RolloutEngine, stage: StageConfig, adapter: str | None) -> None:
+    def __init__(self, engine: RolloutEngine, stage: StageConfig) -> None:
         self.config = cast(Distill.Config, stage.method)
         limit = self.config.max_new_tokens or engine.config.max_new_tokens
         self.engine = dataclasses.replace(engine, config=engine.config.model_copy(update={"max_new_tokens": limit}))
         self.temperature = engine.config.temperature
-        self.adapter, self.policy = adapter, f"{stage.name}@0"
+        self.policy = f"{stage.name}@0"
         self.llm: ChatModel | None = None
         if self.config.source == "llm":
             self.llm = registry.get("llm", self.config.llm.type)(self.config.llm, engine.teacher.models)
@@ -188,34 +170,29 @@ class Source:
         self, requests: Sequence[RolloutRequest], on_progress: Callable[[int, int], None]
     ) -> tuple[list[Rollout], Usage]:
         """Return one rollout of one attempt per request; without an answer its dialogue has failed."""
-        if self.llm is not None:
-            llm = self.llm
-            return current_group().broadcast_from_main(lambda: self._complete(llm, requests))
-        if self.config.source == "student":
-            rollouts = self.engine.run(
-                requests,
-                adapter=self.adapter,
-                policy=self.policy,
-                max_turns=1,
-                temperature=self.temperature,
-                on_progress=on_progress,
-            )
-            return rollouts, Usage()
+        llm = self.llm
+        if llm is not None:
+            return current_group().broadcast_from_main(lambda: self._rollouts(requests, self._complete(llm, requests)))
+        if self.config.source == "solution":
+            return self._rollouts(requests, self._worked_solutions(requests))
+        rollouts = self.engine.run(
+            requests,
+            adapter=ADAPTER,
+            policy=self.policy,
+            max_turns=1,
+            temperature=self.temperature,
+            on_progress=on_progress,
+        )
+        return rollouts, Usage()
+
+    def _worked_solutions(self, requests: Sequence[RolloutRequest]) -> list[Completion]:
         environment = self.engine.environment
         assert isinstance(environment, Demonstrator)
         texts = [environment.worked_solution(request.task) for request in requests]
-        self._prefetch_verdicts(requests, texts)
         error = "The environment has no worked solution for this task."
-        return [
-            self._rollout(request, text, None if text is not None else error)
-            for request, text in zip(requests, texts, strict=True)
-        ], Usage()
+        return [Completion("", error=error) if text is None else Completion(text) for text in texts]
 
-    def _prefetch_verdicts(self, requests: Sequence[RolloutRequest], texts: Sequence[str | None]) -> None:
-        pairs = zip(requests, texts, strict=True)
-        self.engine.environment.prefetch_verdicts([(request.task, text) for request, text in pairs if text is not None])
-
-    def _complete(self, llm: ChatModel, requests: Sequence[RolloutRequest]) -> tuple[list[Rollout], Usage]:
+    def _complete(self, llm: ChatModel, requests: Sequence[RolloutRequest]) -> Sequence[Completion]:
         environment = self.engine.environment
         system = "\n\n".join(filter(None, (environment.system_prompt(), self.config.instruction)))
         head = [Message(role="system", content=system)] if system else []
@@ -223,23 +200,25 @@ class Source:
         for request in requests:
             problem = environment.prompt(request.task.public)
             chats.append(ChatRequest((*head, Message(role="user", content=problem)), request.seed))
-        replies = llm.complete(chats, max_new_tokens=self.engine.config.max_new_tokens, temperature=self.temperature)
-        texts = [None if reply.error else reply.text for reply in replies]
-        self._prefetch_verdicts(requests, texts)
-        rollouts, usage = [], Usage()
-        for request, text, reply in zip(requests, texts, replies, strict=True):
-            usage = usage + reply.usage
-            rollouts.append(self._rollout(request, text, reply.error, truncated=reply.finish_reason == "length"))
-        return rollouts, usage
+        return llm.complete(chats, max_new_tokens=self.engine.config.max_new_tokens, temperature=self.temperature)
 
-    def _rollout(
-        self, request: RolloutRequest, text: str | None, error: str | None, *, truncated: bool = False
-    ) -> Rollout:
-        rollout = rollout_from_text(self.engine, request, [] if text is None else [text], policy=self.name)
+    def _rollouts(
+        self, requests: Sequence[RolloutRequest], completions: Sequence[Completion]
+    ) -> tuple[list[Rollout], Usage]:
+        pairs = list(zip(requests, completions, strict=True))
+        self.engine.environment.prefetch_verdicts(
+            [(request.task, completion.text) for request, completion in pairs if not completion.error]
+        )
+        rollouts = [self._rollout(request, completion) for request, completion in pairs]
+        return rollouts, sum((completion.usage for completion in completions), Usage())
+
+    def _rollout(self, request: RolloutRequest, completion: Completion) -> Rollout:
+        attempts = [] if completion.error else [completion.text]
+        rollout = rollout_from_text(self.engine, request, attempts, policy=self.name)
         dialogue = rollout.dialogue
-        if error is not None:
-            dialogue = dialogue.model_copy(update={"error": error})
-        if truncated and dialogue.turns:
+        if completion.error is not None:
+            dialogue = dialogue.model_copy(update={"error": completion.error})
+        if completion.finish_reason == "length" and dialogue.turns:
             turn = dialogue.turns[0].model_copy(update={"finish_reason": FinishReason.LENGTH})
             dialogue = dialogue.model_copy(update={"turns": (turn,)})
         return dataclasses.replace(rollout, dialogue=dialogue)
@@ -248,10 +227,10 @@ class Source:
 class DistillStage:
     """Runs one `distill` stage for a trainer."""
 
-    def __init__(self, trainer: Trainer, stage: StageConfig, method: Method, adapter: str) -> None:
+    def __init__(self, trainer: Trainer, stage: StageConfig, method: Method) -> None:
         self.trainer, self.stage, self.method = trainer, stage, method
         self.engine, self.seed = trainer.engine, trainer.config.seed
-        self.source = Source(self.engine, stage, adapter)
+        self.source = Source(self.engine, stage)
         self.limit = method.config.max_kept_tokens or self.engine.config.max_new_tokens
         self.writer = DatasetWriter(trainer.run_dir, stage.name)
         self.stats = DistillStats()
@@ -263,7 +242,7 @@ class DistillStage:
         """Run the remaining steps, each ended by `commit`; False if the trainer's `stop` ended the stage early."""
         trainer, stage = self.trainer, self.stage
         for part in self.writer.steps(start):
-            self._add(part["rows"], DistillStats.from_dict(part["counts"]))
+            self._add(part["rows"], DistillStats.model_validate(part["counts"]))
         for step in range(start, stage.steps):
             if trainer.stop():
                 commit(step)
@@ -291,7 +270,7 @@ class DistillStage:
                 value=self.source.name,
                 fix="Fix the source, then resume the run; the samples kept so far remain.",
             )
-        current_group().run_on_main(lambda: self.writer.write_step(step + 1, rows, stats.as_dict()))
+        current_group().run_on_main(lambda: self.writer.write_step(step + 1, rows, stats.model_dump()))
         self._add(rows, stats)
         journal.emit(self._events(step + 1, groups, statuses, time.perf_counter() - start))
         if step + 1 == stage.steps:
@@ -399,7 +378,7 @@ class DistillStage:
             "environment": self.engine.environment.config.model_dump(mode="json"),
             "source": self.source.name,
             "method": self.method.config.model_dump(mode="json"),
-            "counts": self.stats.as_dict(),
+            "counts": self.stats.model_dump(),
             "summary": self.stats.describe(),
         }
         current_group().run_on_main(lambda: self.writer.finish(self.rows, manifest))

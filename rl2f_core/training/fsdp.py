@@ -76,10 +76,9 @@ def check_sharding(accelerator: Any, kind: str, options: LossConfig, stage: Stag
         ConfigError: A loss term needs forward passes that not all processes run together, or the stage sets gradient
             checkpointing under FSDP.
     """
-    critic = options.advantage is not None and options.advantage.critic is not None
     kl = kind == "fsdp" and options.kl_coef > 0
-    if kind and (critic or kl):
-        term = "value head" if critic else "kl term (its reference is scored per micro-batch)"
+    if kind and (options.critic is not None or kl):
+        term = "value head" if options.critic is not None else "kl term (its reference is scored per micro-batch)"
         raise ConfigError(
             f"A stage with a {term} does not support sharded weights.",
             value=kind,

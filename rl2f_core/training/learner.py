@@ -2,8 +2,8 @@
 
 There is no dropout, so training draws no random numbers: weights, optimizer and samples determine a step.
 
-With several processes, each receives all samples, computes its shard (`training.data_parallel`), and ends with the same
-weights and metrics.
+With several processes, each receives all samples, computes its shard (`micro_batch.shard_samples`), and ends with the
+same weights and metrics.
 """
 
 from __future__ import annotations
@@ -14,22 +14,25 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 
-import torch
 from torch import nn
 
 from rl2f_core.config.stage import ResolvedStage, StageConfig
 from rl2f_core.distributed.process_group import current_group
 from rl2f_core.errors import RunError
 from rl2f_core.methods.advantages import compute_batch_advantages
-from rl2f_core.training.data_parallel import local_micro_batches
 from rl2f_core.training.fsdp import full_tensor
 from rl2f_core.training.gradient_checkpointing import Choice
 from rl2f_core.training.importance_sampling import recompute_old_logprobs
 from rl2f_core.training.losses import LossConfig, LossNormalizers, loss
-from rl2f_core.training.lr_schedule import learning_rate
-from rl2f_core.training.micro_batch import MicroBatch, loss_normalizers, micro_batch, minibatches, split_by_token_budget
+from rl2f_core.training.micro_batch import (
+    MicroBatch,
+    local_micro_batches,
+    loss_normalizers,
+    micro_batch,
+    minibatches,
+    split_by_token_budget,
+)
 from rl2f_core.training.policy_model import OutputFlags
-from rl2f_core.training.reference_model import reference_weights, update_ema, with_reference
 from rl2f_core.training.scoring import Scorer
 from rl2f_core.training.step_metrics import loss_means
 from rl2f_core.training.trainable_adapter import TrainableAdapter
@@ -76,7 +79,7 @@ class Learner(TrainableAdapter):
         """
         now, rate = stage.resolve(step), learning_rate(stage, step)
         samples, metrics = recompute_old_logprobs(
-            samples, stage.importance_sampling_clip_max, self._scorer(stage, temperature)
+            samples, stage.importance_sampling_clip_max, Scorer(self, stage.micro_batch_tokens, temperature)
         )
         parts = minibatches(samples, stage.minibatches)
         history: dict[str, list[float]] = {}
@@ -106,13 +109,14 @@ class Learner(TrainableAdapter):
         ranks, norms = current_group(), loss_normalizers(samples)
         local, idle = local_micro_batches(samples, now.micro_batch_tokens, ranks.rank, ranks.world_size)
         batches = [*local, *idle]
+        scorer = Scorer(self, now.micro_batch_tokens, temperature)
         self.set_learning_rates(rate, now, options)
         self.optimizer.zero_grad()
         sums = {"loss": 0.0, "entropy": 0.0, "tokens": 0.0}
         for number, part in enumerate(batches):
             # gradients are averaged over processes, and the shards are to add up
             scale = float(ranks.world_size) if number < len(local) else 0.0
-            batch = self._add_reference(micro_batch(part, self.pad, self.device), temperature, options, now)
+            batch = scorer.with_reference(micro_batch(part, self.pad, self.device), options.kl, now.ref_model)
             with self._gathering(number + 1 == len(batches)):
                 part_sums = self.forward_backward(
                     batch,
@@ -124,15 +128,15 @@ class Learner(TrainableAdapter):
         total, entropy = sums.pop("loss"), sums.pop("entropy") / max(sums.pop("tokens"), 1.0)
         clipped = self._clip_gradients(total, now)
         self.optimizer.step()
-        if options.kl_coef > 0 and options.kl.reference == "ema":
-            update_ema(self, options.kl.ema_rate)
+        if options.uses_ema:
+            self.update_ema(options.kl.ema_rate)
         return {"loss": total, "entropy": entropy, **clipped, **loss_means(sums, norms)}
 
     def forward_backward(self, batch: MicroBatch, of: MicroBatchContext) -> dict[str, float]:
         """The forward and backward pass of one micro-batch; returns sums for the metrics and its part of the loss."""
         options = of.options
-        critic = options.advantage.critic if options.advantage is not None else None
-        distributions = options.kl.divergence in ("full_logits", "topk_logits") and bool(of.norms.kl)
+        critic = options.critic
+        distributions = options.kl.compares_distributions and bool(of.norms.kl)
         flags = OutputFlags(
             critic is not None, critic is None or critic.trains_adapter, kl=options.kl if distributions else None
         )
@@ -150,8 +154,7 @@ class Learner(TrainableAdapter):
 
     def set_learning_rates(self, rate: float, now: ResolvedStage, options: LossConfig) -> None:
         """Set the optimizer's learning rate and decay; DeepSpeed makes its step within the backward pass."""
-        critic = options.advantage.critic if options.advantage is not None else None
-        head_rate = critic.learning_rate if critic is not None else None
+        head_rate = None if options.critic is None else options.critic.learning_rate
         for number, group in enumerate(self.optimizer.param_groups):
             scale = head_rate / now.learning_rate if head_rate is not None and number == 1 else 1.0
             group["lr"], group["weight_decay"] = rate * scale, now.weight_decay
@@ -194,11 +197,11 @@ class Learner(TrainableAdapter):
         config = options.advantage
         if config is None:
             return list(samples), {}
-        scorer, values, reference = self._scorer(stage, temperature), None, None
+        scorer, values, reference = Scorer(self, stage.micro_batch_tokens, temperature), None, None
         if config.critic is not None:
             values = scorer.score_actions(samples, scorer.values)
         if config.kl_coef:
-            with reference_weights(self, stage.ref_model):
+            with self.reference_weights(stage.ref_model):
                 reference = scorer.score_actions(samples, scorer.logprobs)
         return compute_batch_advantages(samples, config, values, reference)
 
@@ -216,21 +219,17 @@ class Learner(TrainableAdapter):
         tokens = sum(len(s.token_ids) for s in samples)
         return seconds * tokens / sum(len(s.token_ids) for s in batch.samples)
 
-    def _scorer(self, stage: StageConfig, temperature: float) -> Scorer:
-        return Scorer(self, stage.micro_batch_tokens, temperature)
 
-    def _add_reference(
-        self, batch: MicroBatch, temperature: float, options: LossConfig, stage: StageConfig
-    ) -> MicroBatch:
-        """Return the batch with the reference of its kl weights, unless the samples provide it."""
-        kl, scorer = options.kl, self._scorer(stage, temperature)
-        distributions = kl.divergence in ("full_logits", "topk_logits")
-        kind = {"base": stage.ref_model, "live": "live", "ema": "stage_start"}[kl.reference]
+def learning_rate(stage: StageConfig, step: int) -> float:
+    """Return the rate at a 0-based step: linear warm-up, then constant, or linear or cosine decay to 0.
 
-        def score(scored: MicroBatch) -> torch.Tensor:
-            with reference_weights(self, kind):
-                return (scorer.hidden if distributions else scorer.logprobs)(scored)
-
-        return with_reference(
-            batch, score, limit=stage.micro_batch_tokens, pad=self.pad, device=self.device, distributions=distributions
-        )
+    If `learning_rate` is itself a schedule, only the warm-up applies to it.
+    """
+    peak = stage.resolve(step).learning_rate
+    if step < stage.warmup_steps:
+        return peak * (step + 1) / stage.warmup_steps
+    if stage.lr_scheduler_type == "constant":
+        return peak
+    done = (step - stage.warmup_steps) / max(1, stage.steps - stage.warmup_steps)
+    shape = 1 - done if stage.lr_scheduler_type == "linear" else 0.5 * (1 + math.cos(math.pi * done))
+    return peak * shape

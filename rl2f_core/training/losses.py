@@ -90,7 +90,7 @@ def kl_loss(logp_N: torch.Tensor, batch: TokenBatch, kl: KLConfig) -> tuple[torc
     """
     mask_N = batch.kl_N != 0  # other tokens may have no reference, and exp(d) may overflow: inf · 0 is NaN
     logp_M = logp_N[mask_N]
-    if kl.divergence in ("full_logits", "topk_logits"):
+    if kl.compares_distributions:
         if batch.divergence_N is None:
             raise ValueError("The divergence of whole distributions needs those of the reference.")
         loss_M = estimate_M = batch.divergence_N[mask_N]

@@ -1,7 +1,13 @@
-"""The policy as one module: from a micro-batch to the loss inputs, so that DDP and FSDP wrap the whole forward pass."""
+"""The policy as one module: from a micro-batch to the loss inputs, so that DDP and FSDP wrap the whole forward pass.
+
+Mixed precision: adapter weights are float32, their products have the base's dtype. By default PEFT casts the input of
+every adapted layer to float32, the adapter's dtype, and saves that copy for the backward pass. Beside a bfloat16 base
+these rank-r products can cost as much as the base's. Logits, logprobs and loss stay in float32.
+"""
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +31,6 @@ from rl2f_core.modeling.sequence_packing import (
 )
 from rl2f_core.training.kl import distribution_divergence
 from rl2f_core.training.micro_batch import MicroBatch
-from rl2f_core.training.mixed_precision import autocast_context, compute_dtype, disable_input_cast
 from rl2f_core.training.value_head import ValueHead
 
 
@@ -109,3 +114,27 @@ class PolicyModel(nn.Module):
 
         (divergence_M,) = in_chunks(chunk, hidden_NH[mask_N], batch.reference_NH[mask_N])
         return divergence_M.new_zeros(len(mask_N)).masked_scatter(mask_N, divergence_M)
+
+
+def compute_dtype(model: torch.nn.Module) -> torch.dtype | None:
+    """Return the autocast dtype of an adapted model: bfloat16 beside a bfloat16 base, else None.
+
+    float16 is not used: its gradients vanish without loss scaling.
+    """
+    dtype = next((p.dtype for p in model.parameters() if not p.requires_grad), torch.float32)
+    return dtype if dtype == torch.bfloat16 else None
+
+
+def disable_input_cast(model: torch.nn.Module) -> None:
+    """Disable PEFT's input casts; `autocast_context` then sets the dtype of the products."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    for module in model.modules():
+        if isinstance(module, BaseTunerLayer):
+            layer: Any = module
+            layer.cast_input_dtype_enabled = False
+
+
+def autocast_context(dtype: torch.dtype | None, device: torch.device) -> contextlib.AbstractContextManager[object]:
+    """Return an autocast context of this dtype; without effect for None."""
+    return contextlib.nullcontext() if dtype is None else torch.autocast(device.type, dtype)

@@ -1,21 +1,41 @@
-"""Forward passes without gradient: log-probabilities, values or hidden states of samples, sharded over processes."""
+"""Forward passes without gradient: logprobs, values or hidden states of samples, and the reference of the kl term."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from itertools import compress
 
 import torch
 
 from rl2f_core.distributed.process_group import current_group
-from rl2f_core.training.data_parallel import local_micro_batches
-from rl2f_core.training.micro_batch import MicroBatch, micro_batch, weighted_positions
+from rl2f_core.errors import RunError
+from rl2f_core.methods.loss_spec import KLConfig
+from rl2f_core.methods.samples import unweighted_sample
+from rl2f_core.training.micro_batch import (
+    MicroBatch,
+    local_micro_batches,
+    micro_batch,
+    micro_batches,
+    weighted_positions,
+)
 from rl2f_core.training.policy_model import OutputFlags
 from rl2f_core.training.trainable_adapter import TrainableAdapter
 from rl2f_core.types import TrainingSample
 
 ScoreBatch = Callable[[MicroBatch], torch.Tensor]
-"""From a micro-batch to one number per target position, [N]."""
+"""From a micro-batch to one number or vector per target position, [N] or [N, H]."""
+
+
+def with_reference_prompt(sample: TrainingSample) -> TrainingSample:
+    """Return the reference's sample: its prompt, then the tokens from the first to the last with kl weight."""
+    assert sample.reference_prompt_ids is not None
+    positions = [i for i, weight in enumerate(sample.kl_weights) if weight]
+    first, last = positions[0], positions[-1] + 1
+    reprompted = unweighted_sample((*sample.reference_prompt_ids, *sample.token_ids[first:last]), sample.dialogue)
+    before = [0.0] * len(sample.reference_prompt_ids)
+    mask = [float(bool(w)) for w in sample.kl_weights[first:last]]
+    return dataclasses.replace(reprompted, kl_weights=before + mask)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,3 +91,56 @@ class Scorer:
             numbers = iter(scores or [])
             out.append([next(numbers) if weight else 0.0 for weight in sample.rl_weights])
         return out
+
+    def with_reference(self, batch: MicroBatch, kl: KLConfig, ref_model: str) -> MicroBatch:
+        """Return the batch with the reference of its tokens with kl weight, unless the samples provide it.
+
+        The reference is one logprob per token, or a hidden state if whole distributions are compared.
+
+        Raises:
+            RunError: Whole distributions are compared, but a sample has `ref_logprobs`.
+        """
+        kl_mask_N = batch.tokens.kl_N != 0
+        known_N = batch.tokens.reference_N
+        if kl.compares_distributions and known_N is not None and bool((kl_mask_N & ~known_N.isnan()).any()):
+            raise RunError(
+                "A sample has ref_logprobs of its sampled tokens, but whole distributions are compared.",
+                fix="Use the divergence sampled_token or k3.",
+            )
+        needed_N = kl_mask_N if known_N is None else kl_mask_N & known_N.isnan()
+        if not bool(needed_N.any()):
+            return batch
+        scores = self._score_reference(batch, needed_N, kl, ref_model)
+        if kl.compares_distributions:
+            return dataclasses.replace(batch, reference_NH=scores)
+        logp_N = scores if known_N is None else torch.where(known_N.isnan(), scores, known_N)
+        return dataclasses.replace(batch, tokens=dataclasses.replace(batch.tokens, reference_N=logp_N))
+
+    def _score_reference(self, batch: MicroBatch, needed_N: torch.Tensor, kl: KLConfig, ref_model: str) -> torch.Tensor:
+        """Score a batch with the reference's weights; samples with a reference prompt are scored under it."""
+        score_batch = self.hidden if kl.compares_distributions else self.logprobs
+        kind = {"base": ref_model, "live": "live", "ema": "stage_start"}[kl.reference]
+        row_N = batch.target_mask_BT.nonzero(as_tuple=True)[0]
+        reprompted = [sample.reference_prompt_ids is not None and any(sample.kl_weights) for sample in batch.samples]
+        reprompted_N = torch.tensor(reprompted, device=self.adapter.device)[row_N]
+        scores: torch.Tensor | None = None
+        with self.adapter.reference_weights(kind):
+            if bool((needed_N & ~reprompted_N).any()):
+                scores = score_batch(batch)
+            if any(reprompted):
+                samples = [with_reference_prompt(sample) for sample in compress(batch.samples, reprompted)]
+                reprompted_scores = torch.cat(self._score_local(samples, score_batch))
+                if scores is None:
+                    scores = reprompted_scores.new_zeros(len(row_N), *reprompted_scores.shape[1:])
+                indices_M = ((batch.tokens.kl_N != 0) & reprompted_N).nonzero(as_tuple=True)[0]
+                scores = scores.index_put((indices_M,), reprompted_scores)
+        assert scores is not None
+        return scores
+
+    def _score_local(self, samples: Sequence[TrainingSample], score_batch: ScoreBatch) -> list[torch.Tensor]:
+        """Return the scores at each sample's target positions, in order; all samples have weight."""
+        scores: dict[int, torch.Tensor] = {}
+        for batch in micro_batches(samples, self.micro_batch_tokens, self.adapter.pad, self.adapter.device):
+            parts = score_batch(batch).split(batch.target_mask_BT.sum(1).tolist())
+            scores.update((id(sample), part) for sample, part in zip(batch.samples, parts, strict=True))
+        return [scores[id(sample)] for sample in samples]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +14,12 @@ from torch import nn
 from rl2f_core.config.model import LoraConfig
 from rl2f_core.config.stage import StageConfig
 from rl2f_core.distributed.process_group import current_group
-from rl2f_core.errors import AdapterError
+from rl2f_core.errors import AdapterError, ConfigError, RunError
+from rl2f_core.modeling.attention import CausalLM
 from rl2f_core.modeling.loading import load_base_model
 from rl2f_core.training import torch_compile
 from rl2f_core.training.fsdp import check_sharding, full_tensor, reshard_like, sharding
 from rl2f_core.training.gradient_checkpointing import ActivationMemory
-from rl2f_core.training.lora_targets import target_modules
 from rl2f_core.training.losses import LossConfig
 from rl2f_core.training.policy_model import PolicyModel
 from rl2f_core.training.value_head import ValueHead
@@ -81,13 +83,11 @@ class TrainableAdapter:
 
     def begin_stage(self, options: LossConfig, stage: StageConfig) -> None:
         """Start a stage from the current weights: new optimizer, and value head and reference if needed."""
-        critic = options.advantage is not None and options.advantage.critic is not None
         check_sharding(self.accelerator, self.sharding, options, stage)
         torch_compile.check(stage, self.device, current_group().world_size)
-        self.reset_value_head(critic)
+        self.reset_value_head(options.critic is not None)
         self.new_optimizer(stage.weight_decay)
-        moving = options.kl_coef > 0 and options.kl.reference == "ema"
-        keeps_reference = moving or (options.uses_ref_model and stage.ref_model == "stage_start")
+        keeps_reference = options.uses_ema or (options.uses_ref_model and stage.ref_model == "stage_start")
         self.reference = self.snapshot() if keeps_reference else None
 
     def compile(self, stage: StageConfig) -> bool:
@@ -127,6 +127,35 @@ class TrainableAdapter:
         """Set the adapter's parameters."""
         for name, parameter in self.parameters.items():
             parameter.copy_(weights[name])
+
+    @contextlib.contextmanager
+    def reference_weights(self, kind: str) -> Iterator[None]:
+        """Context in which the model has the weights of the reference.
+
+        Args:
+            kind: `base`, `stage_start` (the stored weights), or `live` for the current ones.
+        """
+        if kind == "live":
+            yield
+        elif kind == "base":
+            with self.model.disable_adapter():
+                yield
+        elif self.reference is None:
+            raise RunError("The stage has no reference weights.", fix="Set ref_model: base.")
+        else:
+            current = self.snapshot()
+            try:
+                self.restore(self.reference)
+                yield
+            finally:
+                self.restore(current)
+
+    @torch.no_grad()
+    def update_ema(self, rate: float) -> None:
+        """Move the reference toward the policy: reference ← (1 − rate)·reference + rate·policy."""
+        if self.reference is not None:
+            for name, parameter in self.parameters.items():
+                self.reference[name].lerp_(parameter, rate)
 
     def save_adapter(self, folder: Path) -> None:
         """Write the adapter in PEFT's format. All processes must call it; the main one writes."""
@@ -206,3 +235,21 @@ class TrainableAdapter:
     def scoring_model(self) -> Any:
         """Model for forward passes of a single process; under FSDP all processes must run them together."""
         return self.policy if self.sharding == "fsdp" else self.policy_model
+
+
+def target_modules(base: CausalLM, lora: LoraConfig) -> list[str]:
+    """Return the full names of the linear layers to adapt; raises `ConfigError` if none matches."""
+    total = base.config.num_hidden_layers
+    first = total - max(1, round(total * lora.top_layer_fraction))
+    output = base.get_output_embeddings()
+    names = []
+    for name, module in base.named_modules():
+        number = re.search(r"\.(\d+)\.", name)
+        if not isinstance(module, nn.Linear) or module is output or number is None or int(number[1]) < first:
+            continue
+        if lora.target_modules == "all-linear" or name.rsplit(".", 1)[-1] in lora.target_modules:
+            names.append(name)
+    if not names:
+        known = {n.rsplit(".", 1)[-1] for n, m in base.named_modules() if isinstance(m, nn.Linear)}
+        raise ConfigError("No module matches lora.target_modules.", value=lora.target_modules, known=sorted(known))
+    return names

@@ -84,7 +84,7 @@ class Trainer:
             from rl2f_core.training.distill_stage import DistillStage
 
             self.checkpoints.sync(self.learner, f"{stage.name}@0")
-            data = DistillStage(self, stage, method, ADAPTER)
+            data = DistillStage(self, stage, method)
             return data.run(start, lambda step: self.checkpoints.commit(index, step))
         if self.learner.compile(stage):
             self.progress.message(f"{stage.name} is compiled: its first update may take half a minute longer.")

@@ -18,10 +18,14 @@ import os
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
+from accelerate import Accelerator
+from datasets import Dataset
 from torch import nn
+from transformers import AutoTokenizer
+from trl import GRPOConfig, GRPOTrainer
+from trl.trainer.utils import add_fused_lm_head
 
 from rl2f_core.config.stage import ResolvedStage, StageConfig
 from rl2f_core.distributed.process_group import current_group
@@ -31,7 +35,7 @@ from rl2f_core.modeling.attention import CausalLM
 from rl2f_core.training.learner import Learner, MicroBatchContext
 from rl2f_core.training.losses import LossConfig, loss
 from rl2f_core.training.micro_batch import MicroBatch, shared_prefix_length
-from rl2f_core.training.mixed_precision import autocast_context
+from rl2f_core.training.policy_model import autocast_context
 from rl2f_core.types import TrainingSample
 
 BANNED_TOKEN_BIAS = -1e30
@@ -74,8 +78,39 @@ def _unused_reward(completions: Sequence[object], **columns: object) -> list[flo
     raise RunError("TRL must not compute rewards, which are those of the environment.")
 
 
-def build_grpo_trainer(model: CausalLM, folder: Path, device: torch.device, output: str) -> Any:
-    """Build a `GRPOTrainer` that receives its micro-batches as inputs.
+class FedTrainer(GRPOTrainer):
+    """`GRPOTrainer` that receives its micro-batches as inputs."""
+
+    args: GRPOConfig
+    last_logps_BT: torch.Tensor
+    """Logprobs of the completion's weighted tokens in the last forward pass, else 0."""
+    entropy: float
+    """Sum of their entropies."""
+    student_mask_BT: torch.Tensor
+    compute_dtype: torch.dtype | None = None
+    """See `training.policy_model`."""
+
+    def _send_telemetry(self) -> None:
+        """Send no telemetry."""
+
+    def _prepare_inputs(self, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        self.student_mask_BT = inputs["tool_mask"].bool()
+        return inputs
+
+    def _get_per_token_logps_and_entropies(
+        self, *args: object, **options: object
+    ) -> tuple[torch.Tensor, torch.Tensor, object]:
+        """Zero the logprobs of other than student tokens: they may be −∞ for banned tokens."""
+        with autocast_context(self.compute_dtype, self.accelerator.device):
+            logps_BT, entropies_BT, more = super()._get_per_token_logps_and_entropies(*args, **options)
+        logps_BT = logps_BT.masked_fill(~self.student_mask_BT, 0.0)
+        entropies_BT = entropies_BT.masked_fill(~self.student_mask_BT, 0.0)
+        self.last_logps_BT, self.entropy = logps_BT.detach(), float(entropies_BT.detach().sum())
+        return logps_BT, entropies_BT, more
+
+
+def build_grpo_trainer(model: CausalLM, folder: Path, device: torch.device, output: str) -> FedTrainer:
+    """Build TRL's trainer.
 
     Args:
         model: The base model with its adapter.
@@ -83,37 +118,6 @@ def build_grpo_trainer(model: CausalLM, folder: Path, device: torch.device, outp
         device: Device of the model.
         output: A folder that TRL may create; nothing is written there.
     """
-    from datasets import Dataset
-    from transformers import AutoTokenizer
-    from trl import GRPOTrainer
-
-    class FedTrainer(GRPOTrainer):
-        """Uses each micro-batch as given."""
-
-        last_logps_BT: torch.Tensor
-        """Logprobs of the completion's weighted tokens in the last forward pass, else 0."""
-        entropy: float
-        """Sum of their entropies."""
-        student_mask_BT: torch.Tensor
-        compute_dtype: torch.dtype | None = None
-        """See `training.mixed_precision`."""
-
-        def _send_telemetry(self) -> None:
-            """Send no telemetry."""
-
-        def _prepare_inputs(self, inputs: Any) -> Any:
-            self.student_mask_BT = inputs["tool_mask"].bool()
-            return inputs
-
-        def _get_per_token_logps_and_entropies(self, *args: Any, **options: Any) -> Any:
-            """Zero the logprobs of other than student tokens: they may be −∞ for banned tokens."""
-            with autocast_context(self.compute_dtype, device):
-                logps_BT, entropies_BT, more = super()._get_per_token_logps_and_entropies(*args, **options)
-            logps_BT = logps_BT.masked_fill(~self.student_mask_BT, 0.0)
-            entropies_BT = entropies_BT.masked_fill(~self.student_mask_BT, 0.0)
-            self.last_logps_BT, self.entropy = logps_BT.detach(), float(entropies_BT.detach().sum())
-            return logps_BT, entropies_BT, more
-
     tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
     # TRL requires one prompt per process; none is used
     prompts = Dataset.from_dict({"prompt": ["-"] * max(1, current_group().world_size)})
@@ -126,10 +130,8 @@ def build_grpo_trainer(model: CausalLM, folder: Path, device: torch.device, outp
     )
 
 
-def _grpo_config(device: torch.device, output: str) -> Any:
+def _grpo_config(device: torch.device, output: str) -> GRPOConfig:
     """Return TRL's settings for our loss: dapo with k3, no output and no logging."""
-    from trl import GRPOConfig
-
     return GRPOConfig(
         output_dir=output,
         per_device_train_batch_size=2,
@@ -155,7 +157,7 @@ def _grpo_config(device: torch.device, output: str) -> Any:
 class TRLLearner(Learner):
     """Trains one adapter on one base model with TRL's `GRPOTrainer`."""
 
-    def setup_accelerator(self, folder: Path) -> Any:
+    def setup_accelerator(self, folder: Path) -> Accelerator:
         """Return the accelerator of TRL's trainer."""
         self._output = tempfile.TemporaryDirectory(prefix="rl2f-trl-")
         _ban_tokens(self.model.get_base_model(), self.policy_model.banned)
@@ -165,7 +167,7 @@ class TRLLearner(Learner):
 
     def begin_stage(self, options: LossConfig, stage: StageConfig) -> None:
         """As `Learner.begin_stage`; raises `ConfigError` for options that TRL's loss does not support."""
-        self._refuse(unsupported_options(options.kl_coef, options.kl, options.advantage))
+        self._refuse(unsupported_options(options))
         super().begin_stage(options, stage)
 
     def new_optimizer(self, weight_decay: float) -> None:
@@ -189,7 +191,7 @@ class TRLLearner(Learner):
         self, samples: Sequence[TrainingSample], options: LossConfig, stage: StageConfig, step: int, temperature: float
     ) -> dict[str, float]:
         """As `Learner.update`; raises `ConfigError` first if a sample or option is not supported."""
-        self._refuse(unsupported_options(options.kl_coef, options.kl, options.advantage))
+        self._refuse(unsupported_options(options))
         for sample in samples:
             self._refuse(unsupported_sample(sample, options.kl_coef))
         return super().update(samples, options, stage, step, temperature)
@@ -229,8 +231,6 @@ class TRLLearner(Learner):
 
     def _set_temperature(self, temperature: float) -> None:
         """Rebuild TRL's head for the step's temperature, which is fixed at its creation."""
-        from trl.trainer.utils import add_fused_lm_head
-
         if temperature == self.trainer.temperature:
             return
         base: CausalLM = self.model.get_base_model()

@@ -170,7 +170,7 @@ def peft_config(settings: Settings, model: Any) -> Any:
     import peft
 
     from rl2f_core.config.model import LoraConfig
-    from rl2f_core.training.lora_targets import target_modules
+    from rl2f_core.training.trainable_adapter import target_modules
 
     adapter = LoraConfig(rank=settings.rank, alpha=2 * settings.rank)
     return peft.LoraConfig(

@@ -100,7 +100,7 @@ def test_the_yield_is_kept_over_asked_by_level_with_its_interval():
     a.tasks.update(easy=5, hard=3)
     a.kept.update(easy=5)
     a.samples.update(kept=5, incorrect=9, unparsable=2)
-    b = DistillStats.from_dict(json.loads(json.dumps((a + DistillStats(drawn=1)).as_dict())))
+    b = DistillStats.model_validate(json.loads(json.dumps((a + DistillStats(drawn=1)).model_dump())))
     assert (b.drawn, b.repeats, b.tasks, b.samples) == (11, 2, a.tasks, a.samples)
     values = b.metrics()
     assert (
@@ -126,7 +126,7 @@ def stage(**changes: Any) -> StageConfig:
 
 def test_the_student_itself_answers_once_a_dialogue_with_its_tokens_as_sampled():
     made = engine(lambda text, rng: rng.choice((SHORT, WRONG)))
-    source = Source(made, stage(method={"type": "distill", "source": "student", "max_new_tokens": 30}), "policy")
+    source = Source(made, stage(method={"type": "distill", "source": "student", "max_new_tokens": 30}))
     requests = [RolloutRequest(SUM, f"d/{i}", "d", i, i) for i in range(12)]
     rollouts, usage = source.answers(requests, None)
     assert {len(r.dialogue.turns) for r in rollouts} == {1} and usage.requests == 0
@@ -142,7 +142,7 @@ def test_an_instruction_is_read_by_the_source_alone_and_failures_are_values():
         llm = {"type": "openai_api", "base_url": server.url, "concurrency": 1, "retries": 0, "cache": False,
                "usd_per_million_prompt": 1.0, "usd_per_million_completion": 2.0}  # fmt: skip
         chosen = stage(method={"type": "distill", "source": "llm", "llm": llm, "instruction": "Think aloud."})
-        rollouts, usage = Source(engine(), chosen, None).answers(
+        rollouts, usage = Source(engine(), chosen).answers(
             [RolloutRequest(SUM, f"d/{i}", "d", i, i) for i in range(3)], None
         )
     assert [m["role"] for m in server.requests[0]["messages"]] == ["system", "user"]

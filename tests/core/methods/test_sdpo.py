@@ -26,7 +26,7 @@ from rl2f_core.rollout.engine import RolloutEngine, RolloutRequest
 from rl2f_core.training.kl import divergence, k3, ratio_weights, score_function, top_k_logprobs
 from rl2f_core.training.learner import Learner
 from rl2f_core.training.losses import LossConfig
-from rl2f_core.training.reference_model import with_reference_prompt
+from rl2f_core.training.scoring import with_reference_prompt
 from rl2f_core.types import Group, TrainingSample
 
 CPU = torch.device("cpu")

@@ -20,10 +20,15 @@ from rl2f_core.run.directory import RunDir
 from rl2f_core.run.distributed import DistributedJournal, DistributedRunDir
 from rl2f_core.run.events import JsonlSink, LogEvent, read_events
 from rl2f_core.run.execute import execute
-from rl2f_core.training.data_parallel import local_micro_batches, shard_samples
 from rl2f_core.training.learner import Learner, MicroBatchContext
 from rl2f_core.training.losses import LossConfig
-from rl2f_core.training.micro_batch import effective_length, loss_normalizers, micro_batch
+from rl2f_core.training.micro_batch import (
+    effective_length,
+    local_micro_batches,
+    loss_normalizers,
+    micro_batch,
+    shard_samples,
+)
 from rl2f_core.types import TrainingSample
 
 ROOT = Path(__file__).resolve().parents[3]

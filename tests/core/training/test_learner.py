@@ -16,10 +16,9 @@ from rl2f_core.config.model import LoraConfig, ModelConfig
 from rl2f_core.config.stage import StageConfig
 from rl2f_core.errors import AdapterError, ConfigError, RunError
 from rl2f_core.modeling.loading import load_base_model
-from rl2f_core.training.learner import Learner
-from rl2f_core.training.lora_targets import target_modules
+from rl2f_core.training.learner import Learner, learning_rate
 from rl2f_core.training.losses import LossConfig
-from rl2f_core.training.lr_schedule import learning_rate
+from rl2f_core.training.trainable_adapter import target_modules
 from rl2f_core.types import TrainingSample
 
 CPU = torch.device("cpu")

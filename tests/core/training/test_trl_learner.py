@@ -120,12 +120,12 @@ def test_a_row_that_does_not_fit_is_refused_with_the_reason(row: TrainingSample,
 
 
 def test_an_option_that_does_not_fit_is_refused_with_the_reason():
-    assert "value head" in unsupported_options(0.0, KLConfig(), AdvantageConfig(critic=ValueConfig()))
-    assert "'full_logits'" in unsupported_options(0.1, KLConfig(divergence="full_logits"), None)
-    assert "'ema'" in unsupported_options(0.1, KLConfig(reference="ema"), None)
+    assert "value head" in unsupported_options(LossConfig(advantage=AdvantageConfig(critic=ValueConfig())))
+    assert "'full_logits'" in unsupported_options(LossConfig(kl_coef=0.1, kl=KLConfig(divergence="full_logits")))
+    assert "'ema'" in unsupported_options(LossConfig(kl_coef=0.1, kl=KLConfig(reference="ema")))
     assert (
-        unsupported_options(0.1, KLConfig(), AdvantageConfig(kl_coef=0.1))
-        == unsupported_options(0.0, KLConfig(divergence="full_logits"), None)
+        unsupported_options(LossConfig(kl_coef=0.1, advantage=AdvantageConfig(kl_coef=0.1)))
+        == unsupported_options(LossConfig(kl=KLConfig(divergence="full_logits")))
         == ""
     )
 
