@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -141,7 +142,7 @@ class HFBackend(Backend):
     def step(self) -> list[RunningSequence]:
         """Run one decoder step; return the sequences that got a token."""
         with self._prepacked.enabled() if self._prepacked is not None else contextlib.nullcontext():
-            counts = self._decoder.pending_by_adapter()
+            counts = Counter(sequence.adapter for sequence in self._decoder.pending)
             if self._uses_batched_lora(counts):
                 from rl2f_core.backends.hf.batched_lora import BatchedLora
 
@@ -197,7 +198,7 @@ class _Session(GenerationSession):
         return [*self.backend.submit(prompts, sampling, adapter)]
 
     def _has_waiting(self) -> bool:
-        return self.backend._decoder.has_unfinished
+        return bool(self.backend._decoder.pending)
 
     def _run_batch(self) -> None:
         self.backend.step()

@@ -7,7 +7,8 @@ slot. If another sequence is about to prefill a shared prefix, it waits for the 
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+import itertools
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -68,8 +69,8 @@ class ContinuousBatchingDecoder:
         """Sequences without a slot, in submission order."""
         self.num_forward_tokens = 0
         """Tokens of all forwards so far."""
-        self._adapter_ids: dict[str | None, int] = {}
-        self._num_adapter_ids = 0
+        self._adapter_ids: defaultdict[str | None, int] = defaultdict(itertools.count(1).__next__)
+        """Id of the current version of each adapter in the KV cache."""
         self.reset()
 
     # -- the cache ---------------------------------------------------------------------------------------------
@@ -91,19 +92,7 @@ class ContinuousBatchingDecoder:
         released = set(keys)
         self.keys = ["" if key in released else key for key in self.keys]
 
-    def cached_tokens(self, key: str) -> tuple[int, ...]:
-        """Return the tokens of a dialogue in the KV cache."""
-        if not key or key not in self.keys:
-            return ()
-        slot = self.keys.index(key)
-        return tuple(self.kv.tokens[slot, : self.kv.num_computed[slot]].tolist())
-
     # -- sequences ---------------------------------------------------------------------------------------------
-    @property
-    def has_unfinished(self) -> bool:
-        """Whether any sequence is unfinished."""
-        return bool(self.pending)
-
     @property
     def pending(self) -> list[RunningSequence]:
         """All unfinished sequences."""
@@ -124,10 +113,6 @@ class ContinuousBatchingDecoder:
                 self.waiting.remove(sequence)
             if sequence.slot >= 0 and self.running[sequence.slot] is sequence:
                 self._free_slot(sequence)
-
-    def pending_by_adapter(self) -> Counter[str | None]:
-        """Count the unfinished sequences of each adapter."""
-        return Counter(sequence.adapter for sequence in self.pending)
 
     @torch.inference_mode()
     def step(
@@ -151,13 +136,6 @@ class ContinuousBatchingDecoder:
         return sequences
 
     # -- slots -------------------------------------------------------------------------------------------------
-    def _adapter_id(self, adapter: str | None) -> int:
-        """Return the id of this adapter version in the KV cache."""
-        if adapter not in self._adapter_ids:
-            self._num_adapter_ids += 1
-            self._adapter_ids[adapter] = self._num_adapter_ids
-        return self._adapter_ids[adapter]
-
     def _admit_waiting(self, adapters: set[str | None]) -> None:
         """Assign a slot to each waiting sequence that need not wait for a shared prefix."""
         joining = [sequence for sequence in self.waiting if sequence.adapter in adapters]
@@ -177,7 +155,7 @@ class ContinuousBatchingDecoder:
 
     def _assign_slot(self, sequence: RunningSequence) -> bool:
         """Assign a slot; False to wait until another sequence has prefilled the shared prefix."""
-        tokens, adapter_id = sequence.prompt.token_ids, self._adapter_id(sequence.adapter)
+        tokens, adapter_id = sequence.prompt.token_ids, self._adapter_ids[sequence.adapter]
         common = np.minimum(self.kv.common_prefix_lengths(tokens, adapter_id), len(tokens) - 1)
         computed = np.minimum(common, self.kv.num_computed)
         key = sequence.prompt.cache_key

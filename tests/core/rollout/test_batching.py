@@ -173,7 +173,7 @@ def test_batching_concurrency_and_multi_lora_change_no_token_of_a_dialogue(
         rollouts = run(*way)
         assert content(rollouts) == content(expected), way
         assert logprobs(rollouts) == pytest.approx(logprobs(expected), abs=1e-4)
-    assert not backends["merged"]._decoder.has_unfinished and not backends["merged"]._decoder.keys
+    assert not backends["merged"]._decoder.pending and not backends["merged"]._decoder.keys
 
 
 @pytest.mark.slow
@@ -276,7 +276,7 @@ def test_students_in_one_call_generate_what_each_generates_alone(
     assert [rollout.dialogue.policy for rollout in played] == [s.policy for s in students for _ in requests]
     speaking = [{token.key.partition(" ")[2] for token in tokens if token.key} for tokens in steps]
     assert {ADAPTER, "other", "None"} in speaking
-    assert not backend._decoder.has_unfinished and not any(backend._decoder.keys)
+    assert not backend._decoder.pending and not any(backend._decoder.keys)
 
 
 def test_adapters_share_a_step_only_if_merging_is_not_enough(backends: dict[str, HFBackend]) -> None:
@@ -306,7 +306,7 @@ def test_prompts_may_join_and_differ_in_sampling_and_adapter(backends: dict[str,
         assert ticket.generation is not None and ticket.generation.token_ids == alone.token_ids
     with backend.session() as session:
         session.submit([first], *kinds[0])
-    assert not backend._decoder.has_unfinished  # a session that closes gives up what is under way
+    assert not backend._decoder.pending  # a session that closes gives up what is under way
 
 
 # -- slow teachers ---------------------------------------------------------------------------------------------------

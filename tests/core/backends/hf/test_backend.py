@@ -326,6 +326,12 @@ def grown(backend: HFBackend, prompt: GenerationRequest, said: Generation) -> Ge
     return GenerationRequest(prompt.token_ids + said.token_ids + more, prompt.seed + 7, prompt.cache_key)
 
 
+def cached_tokens(backend: HFBackend, prompt: GenerationRequest) -> list[int]:
+    """The tokens of a dialogue in the KV cache."""
+    kv, slot = backend._decoder.kv, backend._decoder.keys.index(prompt.cache_key)
+    return list(kv.tokens[slot, : kv.num_computed[slot]])
+
+
 def reads(backend: HFBackend, *asked: GenerationRequest, adapter: str | None = None) -> int:
     """Tokens that the model reads in order to answer with one token each."""
     before = backend._decoder.num_forward_tokens
@@ -337,7 +343,7 @@ def test_only_what_no_row_holds_is_read(backend: HFBackend, adapters: dict[str, 
     first = prompts(backend, 2)
     said = backend.generate(first, SAMPLING)
     longer = [grown(backend, p, g) for p, g in zip(first, said, strict=True)]
-    new = [len(p.token_ids) - len(backend._decoder.cached_tokens(p.cache_key)) for p in longer]
+    new = [len(p.token_ids) - len(cached_tokens(backend, p)) for p in longer]
     assert all(n < len(p.token_ids) / 2 for n, p in zip(new, longer, strict=True))
     assert reads(backend, *longer[::-1]) == sum(new)
     assert reads(backend, *longer) == 2  # the last token is read again, for what comes after it
@@ -367,10 +373,10 @@ def test_a_groups_opening_is_read_once(backend: HFBackend) -> None:
 def test_a_question_to_a_teacher_between_two_turns_leaves_the_students_cache_as_it_is(backend: HFBackend) -> None:
     first = prompts(backend, 3)
     said = backend.generate(first, SAMPLING)
-    held = [backend._decoder.cached_tokens(p.cache_key) for p in first]
+    held = [cached_tokens(backend, p) for p in first]
     asked = GenerationRequest(opening(backend, "Hint?"), 9)
     alone = backend.generate([asked, asked], SAMPLING)
-    assert [backend._decoder.cached_tokens(p.cache_key) for p in first] == held and all(held)
+    assert [cached_tokens(backend, p) for p in first] == held and all(held)
     longer = [grown(backend, p, g) for p, g in zip(first, said, strict=True)]
     went_on = backend.generate(longer, SAMPLING)
     backend.reset_prefix_cache()
@@ -397,7 +403,7 @@ def test_after_an_error_the_cache_holds_what_it_says(backend: HFBackend, monkeyp
     with monkeypatch.context() as broken, pytest.raises(KeyboardInterrupt):
         broken.setattr(ContinuousBatchingDecoder, "_sample", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt()))
         backend.generate(longer[::-1], SAMPLING)
-    assert not backend._decoder.has_unfinished
+    assert not backend._decoder.pending
     got = backend.generate(longer, SAMPLING)
     backend.reset_prefix_cache()
     assert_same([got], [backend.generate(longer, SAMPLING)], 1e-4)
