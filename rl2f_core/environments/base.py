@@ -101,7 +101,7 @@ class Environment(ABC):
         no problem.
         """
         raise DataError(
-            "The environment cannot parse a problem text.", value=self.name, fix="Implement `task_from_gold` in it."
+            "The environment cannot read a problem text.", value=self.name, fix="Implement `task_from_gold` in it."
         )
 
     def describe_data(self) -> str:
@@ -190,6 +190,18 @@ def extract_answer(attempt: str) -> tuple[str | None, str]:
     if attempt[closing.end() :].strip():
         return None, "unparsable: text after the <answer> block"
     return attempt[opening.end() : closing.start()], ""
+
+
+def find_rows(text: str, cells: str) -> list[str]:
+    """Return the first consecutive lines of a text that consist of `cells`, without their spaces."""
+    rows: list[str] = []
+    for line in text[:10_000].splitlines():
+        row = line.replace(" ", "")
+        if row and set(row) <= set(cells):
+            rows.append(row)
+        elif rows:
+            break
+    return rows
 
 
 def assign_split(key: str, fractions: Sequence[float] = (0.6, 0.2, 0.2)) -> Split:

@@ -192,7 +192,7 @@ class Mixture(Perturbations):
                 return _marked(label, task, task.id)
             except DataError as error:
                 errors.append(f"{label}: {error}")
-        raise DataError(f"No part of the mixture can parse it. {' '.join(errors)}", value=problem)
+        raise DataError(f"No part of the mixture can read it. {' '.join(errors)}", value=problem)
 
     # -- student and verifier; `_DELEGATED` lists the other methods ---------------------------------------------
     def system_prompt(self) -> str:

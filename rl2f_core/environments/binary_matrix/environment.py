@@ -1,8 +1,8 @@
 """`binary_matrix`: in a matrix of 0 and 1, the distance of each cell to the nearest 0.
 
 The task family is that of RLTF (arXiv 2602.02482): n×n cells, n from 3 to 5, each 0 with probability 0.25, steps up,
-down, left and right. In RLTF, 97 of 200 test matrices are training matrices and answers pass through `eval` unchecked.
-Here the splits are disjoint, and an answer is n rows of n digits.
+down, left and right. In RLTF, 97 of 200 test matrices are training matrices, and answers are passed to `eval`. Here
+the splits are disjoint, and an answer is n rows of n digits.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from rl2f_core.config.fields import BASIC_FIELD, ComponentConfig
-from rl2f_core.environments.base import new_task, sample_task, wrap_answer
+from rl2f_core.environments.base import find_rows, new_task, sample_task, wrap_answer
 from rl2f_core.environments.binary_matrix.stated_cells import matrices_in, stated_cells
 from rl2f_core.environments.capabilities import (
     Baselines,
     Demonstrator,
     LeakVocabulary,
     MisleadingHints,
+    last_parsed,
 )
 from rl2f_core.errors import DataError, FieldValueError
 from rl2f_core.registry import register
@@ -31,20 +32,22 @@ from rl2f_core.types import ConstantBaseline, Split, Task, TaskData, Verdict
 
 BASELINE_TASKS = 400
 """Test tasks of the constant baseline: half select the answer, the other half measure it."""
-_DIGITS = "0123456789"
-_ROWS = re.compile(r"[0-9]{2,5}(?:(?: +| ?\r?\n ?|[,;/] ?)[0-9]{2,5}){1,4}")
-_CELLS = re.compile(r"[0-9](?:[ ,]{1,2}[0-9]){1,4}(?: ?[\r\n;/]{1,2} ?[0-9](?:[ ,]{1,2}[0-9]){1,4}){1,4}")
-_LISTS = re.compile(r"\[ ?\[[0-9](?:, ?[0-9]){1,4}\](?:, ?\[[0-9](?:, ?[0-9]){1,4}\]){1,4} ?\]")
-_TRIES = 100_000
+_FORMS = {
+    re.compile(r"[0-9]{2,5}(?:(?: +| ?\r?\n ?|[,;/] ?)[0-9]{2,5}){1,4}"): r"[^0-9]+",
+    re.compile(r"\[ ?\[[0-9](?:, ?[0-9]){1,4}\](?:, ?\[[0-9](?:, ?[0-9]){1,4}\]){1,4} ?\]"): r"\],",
+    re.compile(r"[0-9](?:[ ,]{1,2}[0-9]){1,4}(?: ?[\r\n;/]{1,2} ?[0-9](?:[ ,]{1,2}[0-9]){1,4}){1,4}"): r"[\r\n;/]+",
+}
+"""Forms of an answer, each with the separator of its rows."""
+_MAX_DRAWS = 100_000
 
 
 @register("environment")
 class BinaryMatrix(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
-    """The answer as rows of digits, `010 121 212`; no distance in a matrix of up to 5×5 needs two.
+    """Answers are rows of digits, `010 121 212`; up to 5×5, every distance has one digit.
 
-    Matrices without a 0, or without a 1, are left out, and unless `plain` is set those whose every 1 lies beside a 0,
-    because they are their own answer. What remains: 4 of 2×2 (14 with `plain`), 220 of 3×3 (510), 36,874 of 4×4.
-    Splits share no matrix; turned and mirrored copies are other tasks.
+    Matrices without a 0 or without a 1 are excluded, and, unless `plain` is set, those whose every 1 is next to a 0,
+    because they are their own answer. 4 matrices of 2×2 remain (14 with `plain`), 220 of 3×3 (510), 36,874 of 4×4.
+    Splits share no matrix; rotated and mirrored copies are other tasks.
     """
 
     class Config(ComponentConfig):
@@ -53,18 +56,18 @@ class BinaryMatrix(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
         type: Literal["binary_matrix"] = "binary_matrix"
         """Name of the environment."""
         smallest: int = Field(3, ge=2, le=5, json_schema_extra=BASIC_FIELD)
-        """Rows and columns of the smallest matrix, n."""
+        """Minimum number of rows and columns, n."""
         largest: int = Field(5, ge=2, le=5, json_schema_extra=BASIC_FIELD)
-        """Rows and columns of the largest; every size between is equally frequent."""
+        """Maximum number of rows and columns; sizes are uniform."""
         p_zero: float = Field(0.25, gt=0, lt=1)
-        """How often a cell is 0."""
+        """Probability that a cell is 0."""
         plain: bool = False
-        """Admit matrices that are their own answer. Repeating the problem then scores."""
+        """Allow matrices that are their own answer, so that repeating the problem scores."""
         seed: int = 0
-        """Fixes the stream of tasks."""
+        """Seed of the task order."""
 
         @model_validator(mode="after")
-        def _is_possible(self) -> BinaryMatrix.Config:
+        def _check_sizes(self) -> BinaryMatrix.Config:
             if self.smallest > self.largest:
                 raise FieldValueError(f"smallest is {self.smallest} but largest only {self.largest}", "smallest")
             if self.smallest == 2 and not self.plain:
@@ -79,7 +82,7 @@ class BinaryMatrix(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
 
     def _make(self, rng: random.Random) -> Task:
         n = rng.randint(self.config.smallest, self.config.largest)
-        for _ in range(_TRIES):
+        for _ in range(_MAX_DRAWS):
             rows = ["".join("0" if rng.random() < self.config.p_zero else "1" for _ in range(n)) for _ in range(n)]
             if is_task(rows, self.config.plain):
                 return self._build(rows)
@@ -98,21 +101,15 @@ class BinaryMatrix(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
         return "/".join(task.public["rows"])
 
     def task_from_gold(self, problem: str, answer: str) -> Task:
-        """Reads the matrix from lines of 0 and 1, with spaces between them or not.
+        """Parse the matrix from lines of 0 and 1, with spaces between them or not.
 
-        Raises `DataError` where the problem has no square matrix of 2 to 5 rows with a 0, or where the answer is not
-        its distances.
+        Raises `DataError` if the problem has no square matrix of 2 to 5 rows with a 0, or if the answer is not its
+        distances.
         """
-        rows: list[str] = []
-        for line in problem[:10_000].splitlines():
-            cells = line.replace(" ", "")
-            if cells and set(cells) <= {"0", "1"}:
-                rows.append(cells)
-            elif rows:
-                break
+        rows = find_rows(problem, "01")
         if not 2 <= len(rows) <= 5 or {len(row) for row in rows} != {len(rows)} or "0" not in "".join(rows):
             raise DataError(
-                "The problem shows no square matrix with a 0.",
+                "The problem has no square matrix with a 0.",
                 value=problem,
                 fix="Write 2 to 5 rows of 0 and 1, one a line, e.g. `0 1 1`.",
             )
@@ -133,92 +130,79 @@ class BinaryMatrix(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
 
     # -- verifier ----------------------------------------------------------------------------------------------
     def parse(self, task: Task, text: str) -> str | None:
-        """n rows of n digits: `010 121 212`, the same on lines or with commas; `0 1 0`, a row a line or with `;`
-        between; `[[0, 1, 0], …]`. Another shape is unparsable. Nothing is evaluated."""
+        """Parse n rows of n digits: `010 121 212` on one or n lines, or with commas; `0 1 0` with one row per line or
+        with `;` between rows; `[[0, 1, 0], …]`."""
         text = text.strip(" \t\r\n")
         if len(text) > 200:
             return None
         n = len(task.public["rows"])
-        if _ROWS.fullmatch(text):
-            rows = re.findall("[0-9]+", text)
-        elif _LISTS.fullmatch(text):
-            rows = ["".join(re.findall("[0-9]", row)) for row in text.split("],")]
-        elif _CELLS.fullmatch(text):
-            rows = ["".join(re.findall("[0-9]", row)) for row in re.split(r"[\r\n;/]+", text)]
-        else:
-            return None
-        return " ".join(rows) if len(rows) == n and all(len(row) == n for row in rows) else None
+        for form, separator in _FORMS.items():
+            if form.fullmatch(text):
+                rows = [re.sub("[^0-9]", "", row) for row in re.split(separator, text)]
+                return " ".join(rows) if len(rows) == n and all(len(row) == n for row in rows) else None
+        return None
 
     def score_parsed(self, task: Task, parsed: str) -> Verdict:
-        """Score: the right cells among those that are 1 in the problem and those that were wrongly changed from 0, so
-        that what only stands there earns nothing. Parts: all cells, `row,column` from 1. Distance: 1 − score."""
+        """Score: the fraction of correct cells among those that are 1 in the problem or wrongly changed from 0.
+
+        Unchanged zeros earn nothing. Parts: all cells, `row,column` from 1. Distance: 1 − score.
+        """
         gold, attempt = self.gold_answer(task).split(), parsed.split()
-        places = [(r, c) for r in range(len(gold)) for c in range(len(gold))]
-        right = [(r, c) for r, c in places if attempt[r][c] == gold[r][c]]
-        scored = [(r, c) for r, c in places if gold[r][c] != "0" or attempt[r][c] != "0"]
+        cells = [(r, c) for r in range(len(gold)) for c in range(len(gold))]
+        correct = [(r, c) for r, c in cells if attempt[r][c] == gold[r][c]]
+        scored = [(r, c) for r, c in cells if gold[r][c] != "0" or attempt[r][c] != "0"]
         score = sum(attempt[r][c] == gold[r][c] for r, c in scored) / len(scored)
-        wrong = len(places) - len(right)
+        wrong = len(cells) - len(correct)
         return Verdict(
             correct=not wrong,
             score=score,
             parsed=parsed,
-            detail=f"{wrong} of {len(places)} cells are wrong; the distances are {self.gold_answer(task)}",
+            detail=f"{wrong} of {len(cells)} cells are wrong; the distances are {self.gold_answer(task)}",
             well_formed=True,
             distance=1 - score,
-            parts={_cell(r, c): attempt[r][c] for r, c in places},
-            correct_parts=tuple(_cell(r, c) for r, c in right),
+            parts={_cell(r, c): attempt[r][c] for r, c in cells},
+            correct_parts=tuple(_cell(r, c) for r, c in correct),
         )
-
-    def is_correct_answer(self, task: Task, answer: str) -> bool:
-        return self.parse(task, answer) == self.gold_answer(task)
 
     # -- scripted teacher --------------------------------------------------------------------------------------
     def hint(self, task: Task, attempts: Sequence[Verdict], rng: random.Random) -> str:
-        """The row or the column of the first wrong cell of the last attempt, and which way that cell is wrong."""
-        last = attempts[-1] if attempts else None
-        if last is None or last.parsed is None:
-            n = len(task.public["rows"])
+        """Name the row or column of the first wrong cell of the last attempt, and the direction of its error."""
+        last, n = last_parsed(attempts), len(task.public["rows"])
+        if last is None:
             return f"Your answer could not be read. Give {n} rows of {n} digits."
-        slip = _first_wrong(last.parsed.split(), self.gold_answer(task).split(), by_row=rng.random() < 0.5)
-        return "Right." if slip is None else _said(*slip)
+        error = _first_error(last.split(), self.gold_answer(task).split(), by_row=rng.random() < 0.5)
+        return "Right." if error is None else _hint_text(*error)
 
     def misleading_hint(self, task: Task, attempts: Sequence[Verdict], rng: random.Random) -> str:
         """Blame a correct row or column, or state the wrong direction, equally often."""
-        last = attempts[-1] if attempts else None
-        n = len(task.public["rows"])
-        if last is None or last.parsed is None:
-            return _said(rng.choice(("row", "column")), rng.randint(1, n), rng.choice(("small", "large")))
-        attempt, gold = last.parsed.split(), self.gold_answer(task).split()
-        fine = [("row", k + 1) for k in range(n) if attempt[k] == gold[k]]
-        fine += [("column", k + 1) for k in range(n) if all(a[k] == b[k] for a, b in zip(attempt, gold, strict=True))]
-        slip = _first_wrong(attempt, gold, by_row=rng.random() < 0.5)
-        if slip is None or (fine and rng.random() < 0.5):
-            return _said(*rng.choice(fine), rng.choice(("small", "large")))
-        line, number, way = slip
-        return _said(line, number, "small" if way == "large" else "large")
+        last, n = last_parsed(attempts), len(task.public["rows"])
+        if last is None:
+            return _hint_text(rng.choice(("row", "column")), rng.randint(1, n), rng.choice(("small", "large")))
+        attempt, gold = last.split(), self.gold_answer(task).split()
+        correct = [("row", k + 1) for k in range(n) if attempt[k] == gold[k]]
+        correct += [("column", k + 1) for k in range(n) if all(attempt[r][k] == gold[r][k] for r in range(n))]
+        error = _first_error(attempt, gold, by_row=rng.random() < 0.5)
+        if error is None or (correct and rng.random() < 0.5):
+            return _hint_text(*rng.choice(correct), rng.choice(("small", "large")))
+        line, number, direction = error
+        return _hint_text(line, number, "small" if direction == "large" else "large")
 
     # -- simulated student -------------------------------------------------------------------------------------
     def simulate_attempt(
         self, task: Task, attempts: Sequence[Verdict], rng: random.Random, *, follow_hint: bool, correct: bool
     ) -> str:
-        """First the answer with one to three cells of the 1s one off, or the problem's own matrix.
+        """Draw the answer with one to three nonzero cells off by one, or the problem's own matrix.
 
-        With `follow_hint`, the first wrong cell moves one step the way the hint points and all others stay; that may be
-        right. Without, a fresh attempt is drawn, wrong and not the last one.
+        With `follow_hint`, the first wrong cell moves one step in the hinted direction, which may be correct.
+        Otherwise, draw a wrong attempt that differs from the last one.
         """
-        gold = self.gold_answer(task).split()
+        gold, last = self.gold_answer(task).split(), last_parsed(attempts)
         if correct:
             return wrap_answer(" ".join(gold))
-        last = attempts[-1] if attempts else None
-        if follow_hint and last is not None and last.parsed is not None:
-            attempt = last.parsed.split()
-            for r, row in enumerate(attempt):
-                for c, digit in enumerate(row):
-                    if digit != gold[r][c]:
-                        moved = int(digit) + (1 if digit < gold[r][c] else -1)
-                        return wrap_answer(
-                            " ".join([*attempt[:r], f"{row[:c]}{moved}{row[c + 1 :]}", *attempt[r + 1 :]])
-                        )
+        if follow_hint and last is not None:
+            for i, (digit, right) in enumerate(zip(last, " ".join(gold), strict=True)):
+                if digit != right:
+                    return wrap_answer(f"{last[:i]}{int(digit) + (1 if digit < right else -1)}{last[i + 1 :]}")
         scored = [(r, c) for r, row in enumerate(gold) for c, digit in enumerate(row) if digit != "0"]
         for _ in range(20):
             cells = [list(row) for row in gold]
@@ -227,33 +211,33 @@ class BinaryMatrix(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
             attempt = ["".join(row) for row in cells]
             if rng.random() < 0.2 and task.public["rows"] != gold:
                 attempt = task.public["rows"]
-            if last is None or last.parsed != " ".join(attempt):
+            if last != " ".join(attempt):
                 return wrap_answer(" ".join(attempt))
         return wrap_answer(" ".join(row.replace("1", "2") for row in gold))
 
     def worked_solution(self, task: Task) -> str:
         """The cells of each distance, starting with the zeros, then the answer."""
-        rows, gold = task.public["rows"], self.gold_answer(task).split()
-        most = max(map(int, "".join(gold)))
-        lines = [f"0s: {' '.join(''.join('0' if x == '0' else '.' for x in row) for row in rows)}."]
-        for far in range(1, most + 1):
-            shown = " ".join("".join(x if int(x) <= far else "." for x in row) for row in gold)
-            lines.append(f"Beside them {far}: {shown}.")
-        return f"{' '.join(lines)} {wrap_answer(' '.join(gold))}"
+        gold = self.gold_answer(task)
+        lines = [f"0s: {re.sub('[^0 ]', '.', gold)}."]
+        for distance in range(1, int(max(gold)) + 1):
+            reached = "".join(x if x == " " or int(x) <= distance else "." for x in gold)
+            lines.append(f"Beside them {distance}: {reached}.")
+        return f"{' '.join(lines)} {wrap_answer(gold)}"
 
     # -- reference lines ---------------------------------------------------------------------------------------
     def constant_baseline(self) -> ConstantBaseline:
-        """The most frequent answer of 200 test tasks, and the share of 200 others it solves. Repeating the problem
-        solves none, or with `plain` the share of matrices that are their own answer."""
+        """The most frequent answer of 200 test tasks, and the fraction of 200 others that it solves.
+
+        Repeating the problem solves none, or with `plain` the matrices that are their own answer.
+        """
         return _measure_baseline(self.config)
 
     # -- leak detection ----------------------------------------------------------------------------------------
     def find_answers(self, task: Task, text: str) -> list[tuple[int, int, str]]:
-        """n² consecutive digits, ignoring marks, brackets, LaTeX and labels such as `row 2:` between them."""
         return matrices_in(text, len(task.public["rows"]))
 
     def answer_parts(self, task: Task, parsed: str) -> dict[str, str]:
-        """The cells that the problem asks for; what is 0 there needs no answer."""
+        """The cells that are 1 in the problem."""
         return {
             _cell(r, c): parsed.split()[r][c]
             for r, row in enumerate(task.public["rows"])
@@ -279,7 +263,7 @@ class BinaryMatrix(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
 
 
 def distances(rows: Sequence[str]) -> list[str]:
-    """The rows of distances to the nearest 0, |Δrow| + |Δcolumn|, without obstacles."""
+    """Return the rows of distances |Δrow| + |Δcolumn| to the nearest 0."""
     zeros = [(r, c) for r, row in enumerate(rows) for c, digit in enumerate(row) if digit == "0"]
     return [
         "".join(str(min(abs(r - a) + abs(c - b) for a, b in zeros)) for c in range(len(row)))
@@ -288,7 +272,7 @@ def distances(rows: Sequence[str]) -> list[str]:
 
 
 def is_task(rows: Sequence[str], plain: bool) -> bool:
-    """Has the matrix a 0 and a 1 and, unless `plain`, an answer other than itself?"""
+    """Return whether a matrix has a 0 and a 1 and, unless `plain`, is not its own answer."""
     digits = set("".join(rows))
     return digits == {"0", "1"} and (plain or distances(rows) != list(rows))
 
@@ -297,17 +281,18 @@ def _cell(row: int, column: int) -> str:
     return f"{row + 1},{column + 1}"
 
 
-def _first_wrong(attempt: Sequence[str], gold: Sequence[str], by_row: bool) -> tuple[str, int, str] | None:
-    """The line of the first wrong cell, its number, and how the first wrong cell of that line is wrong."""
-    wrong = next(((r, c) for r in range(len(gold)) for c in range(len(gold)) if attempt[r][c] != gold[r][c]), None)
-    if wrong is None:
-        return None
-    r, c = wrong
-    return "row" if by_row else "column", (r if by_row else c) + 1, "large" if attempt[r][c] > gold[r][c] else "small"
+def _first_error(attempt: Sequence[str], gold: Sequence[str], by_row: bool) -> tuple[str, int, str] | None:
+    """Return the line of the first wrong cell, its number, and whether the cell is too small or too large."""
+    for r, row in enumerate(gold):
+        for c, digit in enumerate(row):
+            if attempt[r][c] != digit:
+                line, number = ("row", r + 1) if by_row else ("column", c + 1)
+                return line, number, "large" if attempt[r][c] > digit else "small"
+    return None
 
 
-def _said(line: str, number: int, way: str) -> str:
-    return f"The first wrong value in {line} {number} is too {way}."
+def _hint_text(line: str, number: int, direction: str) -> str:
+    return f"The first wrong value in {line} {number} is too {direction}."
 
 
 @lru_cache(maxsize=32)

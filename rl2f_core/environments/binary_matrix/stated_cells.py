@@ -1,6 +1,6 @@
 """Statements in free text about a matrix of digits, its rows, columns or cells."""
 
-# ruff: noqa: E501 (a pattern or a phrasing is read in one piece)
+# ruff: noqa: E501 (long patterns stay on one line)
 from __future__ import annotations
 
 import re
@@ -54,7 +54,7 @@ _LINE = (
 _LINE_IS = re.compile(
     rf"(?P<yours>\byour )?\b{_LINE}(?: of the (?:answer|solution|result|matrix))?{_IS}(?P<values>[\"'“‘*`$(\[]{{0,3}}[0-9](?:[ ,\-&|]{{0,3}}[0-9]){{1,4}}){_END}"
 )
-_NOT_SAID = re.compile(
+_NOT_ASSERTED = re.compile(
     r"(?:\b(?:if|whether|unless|suppose|is|was|are|isn't|when|why|how|you (?:wrote|said|have|had|put|gave|tried|chose)|not|n't|never|problem|given|matrix|original|input|in the question|wrote)\b[^.!?;\n]{0,28})$"
 )
 _DENIED = re.compile(
@@ -62,7 +62,7 @@ _DENIED = re.compile(
 )
 
 
-class Told(NamedTuple):
+class StatedCell(NamedTuple):
     """A statement about a cell."""
 
     start: int
@@ -75,10 +75,9 @@ class Told(NamedTuple):
 
 
 def matrices_in(text: str, size: int) -> list[tuple[int, int, str]]:
-    """Runs of size² digits with only marks, brackets, LaTeX or labels such as `row 2:` between them.
+    """Return runs of size² digits with only marks, brackets, LaTeX or labels such as `row 2:` between them.
 
-    Given as rows of digits, `(start, end, "010 121 212")`, in order of start. Numbers of several digits are taken
-    apart where all of them have `size` or size² digits.
+    The result is `(start, end, "010 121 212")`, ordered by start. Numbers of `size` or size² digits are split.
     """
     if sum(map(text.count, "0123456789")) < size**2 and not _NUMBERS.search(text):
         return []
@@ -109,11 +108,11 @@ def _matrices(text: str, size: int) -> list[tuple[int, int, str]]:
 
 
 @cached_with_args(1024)
-def stated_cells(text: str, size: int) -> list[Told]:
-    """Cells that a text gives: by row and column, as a corner or the middle, or as part of a row or column.
+def stated_cells(text: str, size: int) -> list[StatedCell]:
+    """Return the cells that a text states by row and column, as a corner or the middle, or as part of a line.
 
-    Read are `row 2, column 3 should be 1`, `(2, 3) is 1`, `the top left cell is 2`, `put a 2 in row 1, column 3`,
-    `row 2: 1 2 1`. Rows and columns count from 1, and from 0 where one of the two is 0.
+    Examples: `row 2, column 3 should be 1`, `(2, 3) is 1`, `the top left cell is 2`, `put a 2 in row 1, column 3`,
+    `row 2: 1 2 1`. Rows and columns count from 1, or from 0 if one of the two is 0.
     """
     low = text.lower().replace("’", "'")
     if len(low) != len(text) or not digit_runs(text):
@@ -121,42 +120,39 @@ def stated_cells(text: str, size: int) -> list[Told]:
     return sorted(set(_cells(low, size))) if any(map(low.__contains__, _POSITION_WORDS)) else []
 
 
-def _cells(low: str, size: int) -> Iterator[Told]:
+def _cells(low: str, size: int) -> Iterator[StatedCell]:
     for match in _CELL_IS.finditer(low):
         strong = bool(match["strong"])
-        if (match["yours"] and not strong) or _unsaid(low, match.start(), match.end(), strong):
+        if (match["yours"] and not strong) or _is_not_asserted(low, match):
             continue
-        position = _place(match, size)
+        position = _cell_position(match, size)
         if position:
-            yield Told(*match.span(), *position, match["value"], strong)
+            yield StatedCell(*match.span(), *position, match["value"], strong)
     for match in _PUT.finditer(low):
-        position = _place(match, size)
-        if (
-            position
-            and not _unsaid(low, match.start(), match.end(), True)
-            and not _NOT_PUT.search(low[: match.start()][-12:])
-        ):
-            yield Told(*match.span(), *position, match["value"], True)
+        position = _cell_position(match, size)
+        reported = _is_not_asserted(low, match) or _NOT_PUT.search(low[: match.start()][-12:])
+        if position and not reported:
+            yield StatedCell(*match.span(), *position, match["value"], True)
     for match in _LINE_IS.finditer(low):
         strong = bool(match["strong"])
         values = re.findall("[0-9]", match["values"])
-        if len(values) != size or (match["yours"] and not strong) or _unsaid(low, match.start(), match.end(), strong):
+        if len(values) != size or (match["yours"] and not strong) or _is_not_asserted(low, match):
             continue
         number = int(match["n"]) - 1 if match["n"] else _index(match["nth"], size)
         if 0 <= number < size:
             for k, value in enumerate(values):
                 cell = (k, number) if (match["kind"] or match["kind2"]) == "column" else (number, k)
-                yield Told(*match.span(), *cell, value, strong)
+                yield StatedCell(*match.span(), *cell, value, strong)
 
 
-def _unsaid(low: str, start: int, end: int, strong: bool) -> bool:
-    """Whether the statement is only supposed, asked, denied or reported."""
-    before, after = low[max(0, start - 60) : start], low[end : end + 40]
-    return _NOT_SAID.search(before) is not None or _DENIED.match(after) is not None
+def _is_not_asserted(low: str, match: re.Match[str]) -> bool:
+    """Return whether the statement is only supposed, asked, denied or reported."""
+    before, after = low[max(0, match.start() - 60) : match.start()], low[match.end() : match.end() + 40]
+    return _NOT_ASSERTED.search(before) is not None or _DENIED.match(after) is not None
 
 
-def _place(match: re.Match[str], size: int) -> tuple[int, int] | None:
-    """Row and column from 0, or None if they are outside the matrix."""
+def _cell_position(match: re.Match[str], size: int) -> tuple[int, int] | None:
+    """Return row and column from 0, or None if they are outside the matrix."""
     groups = match.groupdict()
     if groups["mid"] or groups["mid2"]:
         return (size // 2, size // 2) if size % 2 else None

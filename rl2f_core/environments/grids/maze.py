@@ -1,13 +1,13 @@
-"""`maze`: a way from S to G through a maze, in one piece or step by step.
+"""`maze`: a path from S to G through a maze, as a whole or extended in each turn.
 
-The corridors of a maze form a tree (a spanning tree of its rooms), so without `loops` there is one way that does not
-turn back. The task kind is that of RL²F's maze navigation; generator, texts and verifier are our own.
+The corridors of a maze form a spanning tree of its rooms, so without `loops` exactly one path does not turn back.
+The task is that of RL²F's maze navigation; generator, texts and verifier are our own.
 """
 
 from __future__ import annotations
 
 import random
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -17,13 +17,13 @@ from rl2f_core.environments.grids.grid import (
     GOAL,
     OPEN,
     START,
+    STEPS,
     WALL,
-    Cell,
-    Fault,
     Grid,
     PathError,
     first_path_error,
     length_of,
+    moved,
     to_goal,
     walked,
 )
@@ -34,36 +34,31 @@ from rl2f_core.types import Split, Task, TaskData
 
 @register("environment")
 class Maze(PathEnvironment):
-    """Any walk through open cells that ends on G is right, the shortest or not.
+    """Any walk through open cells that ends on G is correct, even if it is not the shortest.
 
-    A maze of r×r rooms is drawn on (2r−1)×(2r−1) cells: rooms lie two apart, and what is between two of them is open
-    or a wall. Of 2×2 rooms there are 48 mazes, so the splits have few; of 3×3 without loops 13,824 (192 trees, 72
-    places of S and G). Splits share no maze.
+    A maze of r×r rooms has (2r−1)×(2r−1) cells: rooms are two cells apart, and the cell between two rooms is open or a
+    wall. Without loops there are 48 mazes of 2×2 rooms and 13,824 of 3×3 (192 trees, 72 positions of S and G). Splits
+    share no maze.
     """
 
     infeasible = False
-    faults: ClassVar[dict[Fault, str]] = {
-        "wall": "Step {k} hits a wall.",
-        "edge": "Step {k} leaves the grid.",
-        "wasted": "Step {k} turns away from G.",
-        "short": "After step {k} you are not at G yet.",
-    }
+    wasted_hint = "Step {k} turns away from G."
 
     class Config(ComponentConfig):
-        """Level, form of play and seed."""
+        """Level, form of answers and seed."""
 
         type: Literal["maze"] = "maze"
         """Name of the environment."""
         rooms: int = Field(3, ge=2, le=6, json_schema_extra=BASIC_FIELD)
-        """Rooms in a row and in a column, r."""
+        """Rooms per row and per column, r."""
         loops: float = Field(0.0, ge=0, le=1)
-        """How often a wall between two rooms is opened that the tree would leave closed."""
+        """Probability that a closed wall between two rooms is opened."""
         play: Literal["path", "steps"] = Field("path", json_schema_extra=BASIC_FIELD)
-        """`path`: the teacher says which step goes wrong. `steps`: an attempt may stop anywhere, and the teacher says
-        also in which row and column the walk came to stand; the next attempt repeats the walk so far and goes on, so
-        each turn explores further."""
+        """`path`: hints name the first wrong step. `steps`: an attempt may stop anywhere, and hints also name the row
+        and column where the walk ended; the next attempt repeats the walk and extends it, so each turn explores
+        further."""
         seed: int = 0
-        """Fixes the stream of tasks."""
+        """Seed of the task order."""
 
     config: Config
 
@@ -73,12 +68,13 @@ class Maze(PathEnvironment):
     def _make(self, rng: random.Random) -> Task:
         rooms, side = self.config.rooms, 2 * self.config.rooms - 1
         cells = [[WALL] * side for _ in range(side)]
-        seen, stack = {(0, 0)}, [(rng.randrange(rooms), rng.randrange(rooms))]
+        stack = [(rng.randrange(rooms), rng.randrange(rooms))]
         seen = set(stack)
         while stack:
             room = stack[-1]
             cells[2 * room[0]][2 * room[1]] = OPEN
-            near = [n for n in _around(room, rooms) if n not in seen]
+            near = [n for n in (moved(room, letter) for letter in STEPS) if n not in seen]
+            near = [n for n in near if 0 <= min(n) and max(n) < rooms]
             if not near:
                 stack.pop()
                 continue
@@ -101,26 +97,20 @@ class Maze(PathEnvironment):
     def prompt(self, public: TaskData) -> str:
         return f"{Grid(tuple(public['grid'])).text}\nWay from S to G with U, D, L, R, not through #?"
 
-    def _slip(self, grid: Grid, letters: str) -> PathError | None:
+    def find_error(self, grid: Grid, letters: str) -> PathError | None:
         """The first step into a wall or away from G; None for any walk that ends on G."""
         cells = walked(grid, letters)
         if len(cells) == len(letters) + 1 and cells[-1] == grid.find(GOAL):
             return None
         return first_path_error(grid, letters)
 
-    def _score(self, grid: Grid, letters: str, slip: PathError) -> float:
-        """The share of the way from S that the walk has come nearer to G where it ends or enters a wall; having left
-        G again is one step away."""
+    def partial_score(self, grid: Grid, letters: str, error: PathError) -> float:
+        """Fraction of the distance from S to G that the walk covers, up to a wall; all but one step after leaving G."""
         whole = length_of(grid) or 1
         return max(0.0, (whole - max(1, to_goal(grid)[walked(grid, letters)[-1]])) / whole)
 
-    def _seen(self, grid: Grid, letters: str, slip: PathError) -> str:
+    def describe_position(self, grid: Grid, letters: str) -> str:
         if self.config.play == "path":
             return ""
         row, column = walked(grid, letters)[-1]
         return f" You stand in row {row + 1}, column {column + 1}."
-
-
-def _around(room: Cell, rooms: int) -> list[Cell]:
-    near = [(room[0] - 1, room[1]), (room[0] + 1, room[1]), (room[0], room[1] - 1), (room[0], room[1] + 1)]
-    return [(r, c) for r, c in near if 0 <= r < rooms and 0 <= c < rooms]

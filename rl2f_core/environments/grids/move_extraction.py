@@ -1,10 +1,11 @@
-"""Runs of directions in a text, however they are written: `R R D`, `twice right, then down`, `→→↓`, `(1,1), (1,2)`."""
+"""Runs of directions in free text, in any form: `R R D`, `twice right, then down`, `→→↓`, `(1,1), (1,2)`."""
 
-# ruff: noqa: E501 (a pattern or a phrasing is read in one piece)
+# ruff: noqa: E501 (long patterns stay on one line)
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -22,8 +23,7 @@ _WORDS = {
 }
 DIRECTIONS = frozenset(_WORDS)
 _POINTS = frozenset(word for word in _WORDS if word[0] in "nsew")
-_LETTERS = {"U": "U", "D": "D", "L": "L", "R": "R"}
-_COMPASS = {"N": "U", "S": "D", "W": "L", "E": "R"}
+_COMPASS = str.maketrans("NSWE", "UDLR")
 _COUNTS = by_word("one|once|another;two|twice|double;three|thrice|triple;four;five;six;seven;eight;nine")
 _FILL = frozenset(
     "then and go goes going move moves moving step steps stepping to the a an next after that finally lastly first followed by cell cells "
@@ -70,51 +70,51 @@ _HIT = re.compile(
 )
 """Positions where a direction may occur."""
 _GAP = 40
+"""Maximum number of characters between directions of one run."""
+_MAX_RUN = 400
 
 
 class Run(NamedTuple):
-    """Directions that follow one another."""
+    """Consecutive directions."""
 
     start: int
     end: int
     letters: str
     """In U, D, L and R."""
     worded: bool
-    """The first of them is a word such as `right`, which may mean something else."""
+    """The first direction is a word such as `right`, which is ambiguous."""
 
 
 def may_hold_moves(text: str) -> bool:
-    """Cheap test whether the text may contain a run; False is certain."""
+    """Return False if the text certainly has no run; a cheap test."""
     return not text.isascii() or not DIRECTIONS.isdisjoint(split_words(text)) or _CAPITALS.search(text) is not None
 
 
 @cached(1024)
 def runs_of(text: str) -> list[Run]:
-    """All runs in a text, in order, none inside another."""
-    return list(_runs(text)) if may_hold_moves(text) else []
+    """Return all runs in a text, in order, without overlaps."""
+    if not may_hold_moves(text):
+        return []
+    runs = [run for start, end in _stretches(text) for run in _runs_in(text, start, end)]
+    return [Run(run.start, run.end, run.letters, run.style == "word") for run in runs if len(run.letters) <= _MAX_RUN]
 
 
-class _Open:
-    """The run that is being read."""
+@dataclass(slots=True)
+class _OpenRun:
+    """A run while it is scanned."""
 
-    def __init__(self, style: str, start: int, worded: bool, counts_first: bool) -> None:
-        self.style, self.start, self.end, self.worded = style, start, start, worded
-        self.letters: list[str] = []
-        self.counts_first = counts_first
-        self.counted = False
-
-    def add(self, letters: str, count: int, end: int) -> None:
-        self.letters += list(letters) * count
-        self.counted = False
-        self.end = end
-
-    def done(self) -> Iterator[Run]:
-        if 0 < len(self.letters) <= 400:
-            yield Run(self.start, self.end, "".join(self.letters), self.worded)
+    style: str
+    start: int
+    end: int
+    letters: str
+    counts_first: bool
+    """Counts stand before their directions, as in `two right`."""
+    counted: bool = False
+    """The last direction has its count."""
 
 
 def _stretches(text: str) -> Iterator[tuple[int, int]]:
-    """The parts of a text around directions, with what may belong to their runs; nothing else need be read."""
+    """Yield the spans around directions that may belong to their runs; the rest of the text is irrelevant."""
     start = end = -1
     for match in _HIT.finditer(text):
         if start >= 0 and match.start() - end > _GAP:
@@ -132,60 +132,45 @@ def _edge(text: str, at: int) -> int:
     return len(text) if index < 0 else index
 
 
-def _runs(text: str) -> Iterator[Run]:
-    for start, end in _stretches(text):
-        yield from _runs_in(text, start, end)
-
-
-def _runs_in(text: str, start: int, end: int) -> Iterator[Run]:
+def _runs_in(text: str, start: int, end: int) -> list[_OpenRun]:
     tokens = list(_TOKEN.finditer(text, start, end))
-    run: _Open | None = None
+    runs: list[_OpenRun] = []
+    run: _OpenRun | None = None
     listed = False  # the run is a list with numbers
-    pending: tuple[int, int] | None = None  # a count that may belong to what follows, and where it starts
+    pending: tuple[int, int] | None = None  # a count that may belong to the next direction, and its start
     for i, match in enumerate(tokens):
         symbol = match[0]
-        low, means = _sorted(symbol)
-        if means is False:
-            continue
-        if means is None:
-            if run is not None:
-                yield from run.done()
-            run = pending = None
-            continue
-        style, letters = _direction(text, tokens, i, symbol, low, run)
+        low = symbol.lower()
+        style, letters = _direction(text, tokens, i, low, run)
         if letters:
-            if run is not None and run.style != style:
-                yield from run.done()
-                run = None
-            if run is None:
+            count, first = pending or (1, match.start())
+            if run is not None and run.style == style:
+                run.letters += letters * count
+                run.end, run.counted = match.end(), False
+            else:
                 listed = i > 1 and tokens[i - 1][0] in _LIST_MARKS and tokens[i - 2][0].isdigit()
-                run = _Open(style, pending[1] if pending else match.start(), style == "word", pending is not None)
-            run.add(letters, pending[0] if pending else 1, match.end())
+                run = _OpenRun(style, first, match.end(), letters * count, pending is not None)
+                runs.append(run)
             pending = None
             continue
         count = _count(text, tokens, i, low, run is None or listed)
-        if count > 0:
-            if run is not None and not run.counts_first and run.letters and not run.counted:
-                run.letters += [run.letters[-1]] * (count - 1)
-                run.counted, run.end = True, match.end()
-            else:
-                pending = (count, match.start())
-            continue
-        if count < 0 or low in _FILL or symbol in _MARKS or symbol in "→⇒➡":
+        if count > 0 and run is not None and not run.counts_first and not run.counted:
+            run.letters += run.letters[-1] * (count - 1)
+            run.end, run.counted = match.end(), True
+        elif count > 0:
+            pending = (count, match.start())
+        elif count < 0 or low in _FILL or symbol in _MARKS or symbol in "→⇒➡":
             if low == "again" and run is not None and not _is_direction_before(tokens, i):
-                run.add(run.letters[-1], 1, match.end())
-            continue
-        if run is not None:
-            yield from run.done()
-        run = pending = None
-    if run is not None:
-        yield from run.done()
+                run.letters += run.letters[-1]
+                run.end, run.counted = match.end(), False
+        else:
+            run = pending = None
+    return runs
 
 
-def _direction(
-    text: str, tokens: list[re.Match[str]], i: int, symbol: str, low: str, run: _Open | None
-) -> tuple[str, str]:
-    """The style and the letters of a token, or two empty texts."""
+def _direction(text: str, tokens: list[re.Match[str]], i: int, low: str, run: _OpenRun | None) -> tuple[str, str]:
+    """Return the style and the letters of a token, or two empty texts."""
+    symbol = tokens[i][0]
     if symbol in _ARROWS:
         # between letters or words, an arrow is punctuation
         follows = tokens[i + 1][0] if i + 1 < len(tokens) else ""
@@ -193,37 +178,25 @@ def _direction(
             return "", ""
         return "arrow", _ARROWS[symbol]
     if low in _WORDS:
-        return (
-            ("point" if low in _POINTS else "word", _WORDS[low]) if _is_meant(text, tokens, i, low, run) else ("", "")
-        )
+        if not _is_meant(text, tokens, i, low, run):
+            return "", ""
+        return "point" if low in _POINTS else "word", _WORDS[low]
     if symbol == "S" and (run is None or run.style != "compass"):
         return "", ""
     return _spelled(symbol)
 
 
 @lru_cache(4096)
-def _sorted(symbol: str) -> tuple[str, bool | None]:
-    """A token in small letters, and whether it may be a direction or a count; None where it is neither, and ends a run
-    because it is no filling either."""
-    low = symbol.lower()
-    known = symbol in _ARROWS or low in _WORDS or low in _COUNTS or low == "again" or low.isdigit()
-    if known or _spelled(symbol)[0]:
-        return low, True
-    return low, False if low in _FILL or symbol in _MARKS else None
-
-
-@lru_cache(4096)
 def _spelled(symbol: str) -> tuple[str, str]:
-    """The style and the letters of a word of nothing but directions, `R` or `RRD`, or two empty texts."""
+    """Return the style and the letters of a word of direction letters, `R` or `RRD`, or two empty texts."""
     if not _SPELLED.fullmatch(symbol) or symbol.lower() in _NOT_WORDS:
         return "", ""
-    if set(symbol.upper()) <= set("UDLR"):
-        return "letter", "".join(_LETTERS[x] for x in symbol.upper())
-    return "compass", "".join(_COMPASS[x] for x in symbol.upper())
+    letters = symbol.upper()
+    return ("letter", letters) if set(letters) <= set("UDLR") else ("compass", letters.translate(_COMPASS))
 
 
-def _is_meant(text: str, tokens: list[re.Match[str]], i: int, low: str, run: _Open | None) -> bool:
-    """Whether the word is a direction here, unlike `that is right`, `two steps left` or `write down`."""
+def _is_meant(text: str, tokens: list[re.Match[str]], i: int, low: str, run: _OpenRun | None) -> bool:
+    """Return whether a word is a direction here, unlike `that is right`, `two steps left` or `write down`."""
     before = tokens[i - 1][0].lower() if i else ""
     after = tokens[i + 1][0].lower() if i + 1 < len(tokens) else ""
     if run is not None and run.style == "word" and (before in _MARKS or before in _WORDS):
@@ -252,11 +225,11 @@ def _is_meant(text: str, tokens: list[re.Match[str]], i: int, low: str, run: _Op
 
 def _is_direction_before(tokens: list[re.Match[str]], i: int) -> bool:
     before = tokens[i - 1][0] if i else ""
-    return before.lower() in _WORDS or before in _ARROWS or before in _LETTERS
+    return before.lower() in _WORDS or before in _ARROWS or before in tuple("UDLR")
 
 
 def _count(text: str, tokens: list[re.Match[str]], i: int, low: str, listed: bool) -> int:
-    """The repeat count of a token; −1 for a step number or list number, 0 otherwise."""
+    """Return the repeat count of a token; −1 for a step number or list number, 0 otherwise."""
     count = _COUNTS.get(low, 0) or (int(low) if low.isascii() and low.isdigit() and len(low) < 3 else 0)
     if not count:
         return 0
@@ -281,9 +254,7 @@ def _count(text: str, tokens: list[re.Match[str]], i: int, low: str, listed: boo
 
 # -- cells -----------------------------------------------------------------------------------------------------------
 def cell_rows(text: str) -> Iterator[tuple[int, int, list[tuple[int, int]]]]:
-    """Rows of two and more pairs such as `(1,1), (1,2)` or `row 1, column 1, then row 1, column 2`."""
-    if not any(map(str.isdigit, text)):
-        return
+    """Yield sequences of at least two cells such as `(1,1), (1,2)` or `row 1, column 1, then row 1, column 2`."""
     row: list[tuple[int, int]] = []
     start = end = 0
     for match in _CELL.finditer(text):

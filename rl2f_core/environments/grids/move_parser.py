@@ -4,51 +4,46 @@ from __future__ import annotations
 
 import re
 
-ARROWS = {"↑": "U", "↓": "D", "←": "L", "→": "R"}
-WORDS = {"up": "U", "down": "D", "left": "L", "right": "R"}
 INFEASIBLE = "infeasible"
 """The answer if no path leads to the goal."""
-_NO_WAY = (INFEASIBLE, "no path")
-_SEPARATORS = ("", " +", ", ?", "-")
-"""Between the letters of an answer, the same throughout."""
-_LETTERS = [re.compile(f"[UDLR](?:{s}[UDLR])*|[udlr](?:{s}[udlr])*") for s in _SEPARATORS]
-_SAID = [
-    re.compile(f"{names}(?:{s}{names})*", re.IGNORECASE | re.ASCII)
-    for names in ("(?:up|down|left|right)",)
-    for s in _SEPARATORS[1:]
-]
-_ARROWS = [re.compile(f"[↑↓←→](?:{s}[↑↓←→])*") for s in _SEPARATORS[:3]]
 MAX_STEPS = 400
 """Longer walks are unparsable."""
+_NO_WAY = (INFEASIBLE, "no path")
+_LETTER = dict(zip("u d l r up down left right ↑ ↓ ← →".split(), "UDLR" * 3, strict=True))
+_DIRECTION = re.compile("|".join(sorted(_LETTER, key=len, reverse=True)), re.IGNORECASE | re.ASCII)
+_SEPARATORS = ("", " +", ", ?", "-")
+"""Between directions, the same throughout."""
+_WALKS = [
+    re.compile(f"{direction}(?:{separator}{direction})*", re.ASCII)
+    for direction, separators in {
+        "[UDLR]": _SEPARATORS,
+        "[udlr]": _SEPARATORS,
+        "(?i:up|down|left|right)": _SEPARATORS[1:],
+        "[↑↓←→]": _SEPARATORS[:3],
+    }.items()
+    for separator in separators
+]
 
 
 def read_moves(text: str) -> str | None:
-    """The letters of a walk, `RRD`, or None.
+    """Return the letters of a walk, `RRD`, or None.
 
-    Read are letters, words and arrows with one kind of separator throughout: none (not between words), spaces, commas
-    or dashes. Nothing else may stand there, and an empty text is no walk.
+    Accepted are letters, words and arrows with one kind of separator throughout: none (except between words), spaces,
+    commas or dashes (except between arrows). Nothing else may be in the text, and an empty text is not a walk.
     """
     text = text.strip(" \t\r\n")
-    if not text or len(text) > 8 * MAX_STEPS:
+    if len(text) > 8 * MAX_STEPS or not any(walk.fullmatch(text) for walk in _WALKS):
         return None
-    for patterns in (_LETTERS, _SAID, _ARROWS):
-        if any(pattern.fullmatch(text) for pattern in patterns):
-            if patterns is _LETTERS:
-                letters = [x for x in text.upper() if x in "UDLR"]
-            elif patterns is _SAID:
-                letters = [WORDS[word] for word in re.findall("[a-z]+", text.lower())]
-            else:
-                letters = [ARROWS[x] for x in text if x in ARROWS]
-            return "".join(letters) if len(letters) <= MAX_STEPS else None
-    return None
+    letters = [_LETTER[direction.lower()] for direction in _DIRECTION.findall(text)]
+    return "".join(letters) if len(letters) <= MAX_STEPS else None
 
 
 def read_answer(text: str, infeasible: bool) -> str | None:
-    """The normal form of an answer, `R R D` or `infeasible`, or None; what cannot be read is never infeasible.
+    """Return the normal form of an answer, `R R D` or `infeasible`, or None; unparsable text is never infeasible.
 
     Args:
-        text: What stands between the answer tags.
-        infeasible: Whether "there is no way" is an answer here.
+        text: The text inside the answer tags.
+        infeasible: Whether `infeasible` is an answer in this environment.
     """
     if text.strip(" \t\r\n").lower() in _NO_WAY:
         return INFEASIBLE if infeasible else None

@@ -16,6 +16,7 @@ from rl2f_core.environments.capabilities import (
     Demonstrator,
     LeakVocabulary,
     MisleadingHints,
+    last_parsed,
 )
 from rl2f_core.environments.grids.grid import (
     GOAL,
@@ -45,14 +46,13 @@ BASELINE_TASKS = 400
 _OPPOSITE = {"U": "D", "D": "U", "L": "R", "R": "L"}
 
 
-@lru_cache(4096)
-def _grid(rows: tuple[str, ...]) -> Grid:
-    return Grid(rows)
+_MISLEADING: tuple[Fault, ...] = ("wall", "wasted")
+"""Errors that a misleading hint claims."""
 
 
 def grid_of(task: Task) -> Grid:
-    """The task's grid."""
-    return _grid(tuple(task.public["grid"]))
+    """Return the task's grid."""
+    return Grid(tuple(task.public["grid"]))
 
 
 class PathEnvironment(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
@@ -63,8 +63,8 @@ class PathEnvironment(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
 
     infeasible: ClassVar[bool]
     """Whether `infeasible` is an answer."""
-    faults: ClassVar[dict[Fault, str]]
-    """Hint text for an error at step {k}."""
+    wasted_hint: ClassVar[str]
+    """Hint on a step {k} that comes no nearer to G."""
 
     def _build(self, grid: Grid) -> Task:
         privileged: TaskData = {"answer": " ".join(find_path(grid) or ()) or INFEASIBLE}
@@ -75,14 +75,14 @@ class PathEnvironment(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
         return grid_of(task).key
 
     def task_from_gold(self, problem: str, answer: str) -> Task:
-        """Reads the grid from lines of `.`, `#`, `S` and `G`.
+        """Parse the grid from lines of `.`, `#`, `S` and `G`.
 
-        Raises `DataError` where the problem has no such grid with one S and one G, or where the answer is wrong.
+        Raises `DataError` if the problem has no such grid with one S and one G, or if the answer is wrong.
         """
         grid = read_grid(problem)
         if grid is None or (length_of(grid) is None and not self.infeasible):
             raise DataError(
-                "The problem shows no grid that can be solved.",
+                "The problem has no grid that can be solved.",
                 value=problem,
                 fix=f"Write rows of `.`, `#`, `{START}` and `{GOAL}`, one {START} and one {GOAL}, e.g. `S . #`.",
             )
@@ -98,12 +98,16 @@ class PathEnvironment(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
         return read_answer(text, self.infeasible)
 
     @abstractmethod
-    def _slip(self, grid: Grid, letters: str) -> PathError | None:
-        """The first error of a walk, or None if it is correct."""
+    def find_error(self, grid: Grid, letters: str) -> PathError | None:
+        """Return the first error of a walk, or None if it is correct."""
 
     @abstractmethod
-    def _score(self, grid: Grid, letters: str, slip: PathError) -> float:
-        """Partial credit of a wrong walk on a grid that has a way, below 1."""
+    def partial_score(self, grid: Grid, letters: str, error: PathError) -> float:
+        """Return the score below 1 of a wrong walk on a feasible grid."""
+
+    def describe_position(self, grid: Grid, letters: str) -> str:
+        """Return the position after a walk, which a hint appends; empty by default."""
+        return ""
 
     def score_parsed(self, task: Task, parsed: str) -> Verdict:
         """Parts: the steps; those before the first error are correct. Distance: 1 − score.
@@ -112,119 +116,109 @@ class PathEnvironment(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
         """
         grid, gold = grid_of(task), self.gold_answer(task)
         if parsed == INFEASIBLE:
-            right = gold == INFEASIBLE
-            detail = "there is no way" if right else f"there is a way: {gold}"
+            correct = gold == INFEASIBLE
             return Verdict(
-                correct=right,
-                score=float(right),
+                correct=correct,
+                score=float(correct),
                 parsed=parsed,
-                detail=detail,
+                detail="there is no way" if correct else f"there is a way: {gold}",
                 well_formed=True,
-                distance=float(not right),
+                distance=float(not correct),
             )
         letters = parsed.replace(" ", "")
-        slip = self._slip(grid, letters)
-        good = len(letters) if slip is None else slip.step - (slip.fault != "short")
-        score = 1.0 if slip is None else 0.0 if gold == INFEASIBLE else self._score(grid, letters, slip)
-        detail = "a right way" if slip is None else f"{_fault(self.faults, slip)} The answer is {gold}."
+        error = self.find_error(grid, letters)
+        correct_steps = len(letters) if error is None else error.correct_steps
+        if error is None:
+            score, detail = 1.0, "a right way"
+        else:
+            score = 0.0 if gold == INFEASIBLE else self.partial_score(grid, letters, error)
+            detail = f"{self._describe_error(error)} The answer is {gold}."
         return Verdict(
-            correct=slip is None,
+            correct=error is None,
             score=score,
             parsed=parsed,
             detail=detail,
             well_formed=True,
             distance=1 - score,
             parts={str(k): letter for k, letter in enumerate(letters, 1)},
-            correct_parts=tuple(str(k) for k in range(1, good + 1)),
+            correct_parts=tuple(str(k) for k in range(1, correct_steps + 1)),
         )
-
-    def is_correct_answer(self, task: Task, answer: str) -> bool:
-        parsed = self.parse(task, answer)
-        if parsed is None or parsed == INFEASIBLE:
-            return parsed is not None and self.gold_answer(task) == INFEASIBLE
-        return self.gold_answer(task) != INFEASIBLE and self._slip(grid_of(task), parsed.replace(" ", "")) is None
 
     # -- scripted teacher --------------------------------------------------------------------------------------
     def hint(self, task: Task, attempts: Sequence[Verdict], rng: random.Random) -> str:
-        """The first wrong step of the last attempt and its error, never the correct step."""
-        last = attempts[-1] if attempts else None
-        if last is None or last.parsed is None:
+        """Name the first wrong step of the last attempt and its error, never the correct step."""
+        last = last_parsed(attempts)
+        if last is None:
             return "Your answer could not be read. Give the steps with the letters U, D, L and R."
-        if last.parsed == INFEASIBLE:
+        if last == INFEASIBLE:
             return "G can be reached."
-        grid, letters = grid_of(task), last.parsed.replace(" ", "")
-        slip = self._slip(grid, letters)
-        return "Right." if slip is None else _fault(self.faults, slip) + self._seen(grid, letters, slip)
-
-    def _seen(self, grid: Grid, letters: str, slip: PathError) -> str:
-        """Position information that the hint appends."""
-        return ""
+        grid, letters = grid_of(task), last.replace(" ", "")
+        error = self.find_error(grid, letters)
+        return "Right." if error is None else self._describe_error(error) + self.describe_position(grid, letters)
 
     def misleading_hint(self, task: Task, attempts: Sequence[Verdict], rng: random.Random) -> str:
         """Blame a step falsely; after `infeasible`, claim that G cannot be reached."""
-        last = attempts[-1] if attempts else None
-        if last is None or last.parsed is None:
-            return _fault(self.faults, PathError(1, "wall"))
-        if last.parsed == INFEASIBLE:
+        last = last_parsed(attempts)
+        if last is None:
+            return self._describe_error(PathError(1, "wall"))
+        if last == INFEASIBLE:
             return "G cannot be reached."
-        grid, letters = grid_of(task), last.parsed.replace(" ", "")
-        true = self._slip(grid, letters)
+        grid, letters = grid_of(task), last.replace(" ", "")
+        error = self.find_error(grid, letters)
         reached = len(walked(grid, letters)) - 1
-        blamed = [PathError(k, fault) for k in range(1, min(len(letters), reached + 1) + 1) for fault in _MISLEADING]
-        candidate = [s for s in blamed if s != true and self._is_false(grid, letters, s)] or [
-            PathError(len(letters) + 1, "wall")
-        ]
-        slip = rng.choice(candidate)
-        return _fault(self.faults, slip) + self._seen(grid, letters[: slip.step], slip)
+        claims = [PathError(k, fault) for k in range(1, min(len(letters), reached + 1) + 1) for fault in _MISLEADING]
+        false = [claim for claim in claims if claim != error and self._is_false(grid, letters, claim)]
+        claim = rng.choice(false or [PathError(len(letters) + 1, "wall")])
+        return self._describe_error(claim) + self.describe_position(grid, letters[: claim.step])
 
-    def _is_false(self, grid: Grid, letters: str, candidate: PathError) -> bool:
-        """Whether a claimed error at a step that the walk reaches is false."""
-        left, cells = to_goal(grid), walked(grid, letters[: candidate.step])
-        if candidate.fault == "wall":
-            near = moved(cells[-1], letters[candidate.step - 1]) if len(cells) == candidate.step else None
+    def _describe_error(self, error: PathError) -> str:
+        texts: dict[Fault, str] = {
+            "wall": "Step {k} hits a wall.",
+            "edge": "Step {k} leaves the grid.",
+            "wasted": self.wasted_hint,
+            "short": "After step {k} you are not at G yet.",
+        }
+        return texts[error.fault].format(k=error.step)
+
+    def _is_false(self, grid: Grid, letters: str, claim: PathError) -> bool:
+        """Return whether a claimed error at a step that the walk reaches is false."""
+        left, cells = to_goal(grid), walked(grid, letters[: claim.step])
+        if claim.fault == "wall":
+            near = moved(cells[-1], letters[claim.step - 1]) if len(cells) == claim.step else None
             return near is None or not grid.inside(near)
-        if len(cells) <= candidate.step or cells[-2] not in left:
-            return len(cells) <= candidate.step
+        if len(cells) <= claim.step or cells[-2] not in left:
+            return len(cells) <= claim.step
         return left[cells[-1]] < left[cells[-2]]
 
     # -- simulated student -------------------------------------------------------------------------------------
     def simulate_attempt(
         self, task: Task, attempts: Sequence[Verdict], rng: random.Random, *, follow_hint: bool, correct: bool
     ) -> str:
-        """A walk that mostly moves toward G.
+        """Draw a walk that mostly moves toward G.
 
         With `follow_hint`, keep the steps before the first error and draw the rest with another step there; it may be
         correct. Otherwise draw a new wrong walk, or sometimes answer `infeasible`.
         """
-        gold = self.gold_answer(task)
+        gold, grid, last = self.gold_answer(task), grid_of(task), last_parsed(attempts)
         if correct:
-            return wrap_answer(gold if gold == INFEASIBLE else " ".join(self._any_way(grid_of(task), rng)))
-        grid, last = grid_of(task), attempts[-1] if attempts else None
-        if follow_hint and last is not None and last.parts:
-            letters = last.parsed.replace(" ", "") if last.parsed else ""
-            slip = self._slip(grid, letters) or PathError(len(letters), "short")
-            kept = letters[: slip.step - (slip.fault != "short")]
-            wrong = letters[slip.step - 1] if slip.fault != "short" else ""
-            return wrap_answer(" ".join(_stroll(grid, kept, wrong, rng)))
-        if (
-            self.infeasible
-            and gold != INFEASIBLE
-            and rng.random() < 0.15
-            and (last is None or last.parsed != INFEASIBLE)
-        ):
+            picks = [rng.randrange(12) for _ in range(length_of(grid) or 0)]
+            return wrap_answer(" ".join(find_path(grid, picks) or ()) or INFEASIBLE)
+        if follow_hint and last is not None and last != INFEASIBLE:
+            letters = last.replace(" ", "")
+            error = self.find_error(grid, letters) or PathError(len(letters), "short")
+            wrong = letters[error.correct_steps : error.step]
+            return wrap_answer(" ".join(_sample_walk(grid, letters[: error.correct_steps], wrong, rng)))
+        if self.infeasible and gold != INFEASIBLE and rng.random() < 0.15 and last != INFEASIBLE:
             return wrap_answer(INFEASIBLE)
         for _ in range(20):
-            candidate = _stroll(grid, "", "", rng)
-            if self._slip(grid, candidate) is not None and (last is None or last.parsed != " ".join(candidate)):
+            candidate = _sample_walk(grid, "", "", rng)
+            if self.find_error(grid, candidate) is not None and last != " ".join(candidate):
                 return wrap_answer(" ".join(candidate))
         candidate = find_path(grid) or "".join(rng.choice("UDLR") for _ in range(3))
         return wrap_answer(" ".join(candidate if gold == INFEASIBLE else candidate + _OPPOSITE[candidate[-1]]))
 
-    def _any_way(self, grid: Grid, rng: random.Random) -> str:
-        return find_path(grid, [rng.randrange(12) for _ in range(length_of(grid) or 0)]) or ""
-
     def worked_solution(self, task: Task) -> str:
-        """The cells of a shortest way one after the other, or all that can be reached; then the answer."""
+        """The cells of a shortest path one after the other, or all reachable cells; then the answer."""
         grid, gold = grid_of(task), self.gold_answer(task)
         head = f"S {_place(grid.find(START))}, G {_place(grid.find(GOAL))}."
         if gold == INFEASIBLE:
@@ -236,7 +230,7 @@ class PathEnvironment(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
 
     # -- reference lines ---------------------------------------------------------------------------------------
     def constant_baseline(self) -> ConstantBaseline:
-        """The constant answer that solves most of 200 test tasks, and the share of 200 others it solves."""
+        """The constant answer that solves most of 200 test tasks, and the fraction of 200 others that it solves."""
         return _measure_baseline(type(self), self.config)
 
     # -- leak detection ----------------------------------------------------------------------------------------
@@ -251,15 +245,16 @@ class PathEnvironment(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
         """
         if parsed == INFEASIBLE:
             return {}
-        letters, gold, grid = parsed.replace(" ", ""), self.gold_answer(task).split(), grid_of(task)
-        slip = first_path_error(grid, letters)
-        good = len(letters) if slip is None else slip.step - (slip.fault != "short")
-        candidate = [gold[k] if k < good and k < len(gold) else letter for k, letter in enumerate(letters)]
-        return {str(k): letter for k, letter in enumerate(candidate, 1)}
+        letters, gold = parsed.replace(" ", ""), self.gold_answer(task).split()
+        error = first_path_error(grid_of(task), letters)
+        steps = (gold if error is None else gold[: error.correct_steps])[: len(letters)]
+        return {str(k): letter for k, letter in enumerate([*steps, *letters[len(steps) :]], 1)}
 
     def stated_parts(self, task: Task, text: str) -> list[tuple[int, int, str, str]]:
-        """Steps that a text gives by their number or as the beginning or the end of the way. A step of any shortest
-        way counts as the gold answer's step at its place."""
+        """Steps that a text gives by number or as the beginning or the end of the path.
+
+        A step of any shortest path counts as the gold answer's step at its position.
+        """
         gold = self.gold_answer(task).split()
         if gold == [INFEASIBLE]:
             return []
@@ -281,20 +276,13 @@ class PathEnvironment(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
         return super().student_parts(task, parsed[-1:])
 
 
-_MISLEADING: tuple[Fault, ...] = ("wall", "wasted")
-
-
-def _fault(faults: dict[Fault, str], slip: PathError) -> str:
-    return faults[slip.fault].format(k=slip.step)
-
-
 def _place(cell: Cell) -> str:
     return f"({cell[0] + 1},{cell[1] + 1})"
 
 
 @lru_cache(4096)
 def _layers(grid: Grid) -> list[set[str]]:
-    """For each step, the directions that some shortest way takes there."""
+    """For each step, the directions of that step in any shortest path."""
     left, cells = to_goal(grid), {grid.find(START)}
     layers: list[set[str]] = []
     for _ in range(length_of(grid) or 0):
@@ -304,25 +292,28 @@ def _layers(grid: Grid) -> list[set[str]]:
     return layers
 
 
-def _stroll(grid: Grid, kept: str, wrong: str, rng: random.Random) -> str:
-    """Extend `kept` by steps mostly toward the goal, the first of them not `wrong`.
+def _sample_walk(grid: Grid, prefix: str, wrong: str, rng: random.Random) -> str:
+    """Extend `prefix` by steps mostly toward the goal, the first of them not `wrong`.
 
     75 % of the steps reduce the distance (Manhattan if there is no path); the others are uniform. Walls are ignored.
     """
     left, goal = to_goal(grid), grid.find(GOAL)
-    candidate, cell = kept, walked(grid, kept)[-1]
-    limit = max(len(kept) + 1, (length_of(grid) or sum(abs(a - b) for a, b in zip(cell, goal, strict=True))) + 2)
-    while len(candidate) < limit and (cell != goal or len(candidate) == len(kept)):
+    walk, cell = prefix, walked(grid, prefix)[-1]
+
+    def manhattan(cell: Cell) -> int:
+        return abs(cell[0] - goal[0]) + abs(cell[1] - goal[1])
+
+    limit = max(len(prefix) + 1, (length_of(grid) or manhattan(cell)) + 2)
+    while len(walk) < limit and (cell != goal or len(walk) == len(prefix)):
         near = left.get(cell)
-        letters = [x for x in STEPS if len(candidate) > len(kept) or x != wrong]
+        letters = [x for x in STEPS if len(walk) > len(prefix) or x != wrong]
         if near is not None:
             good = [x for x in letters if left.get(moved(cell, x), near) < near]
         else:
-            far = abs(cell[0] - goal[0]) + abs(cell[1] - goal[1])
-            good = [x for x in letters if sum(abs(a - b) for a, b in zip(moved(cell, x), goal, strict=True)) < far]
-        candidate += rng.choice(good if good and rng.random() < 0.75 else letters)
-        cell = moved(cell, candidate[-1]) if near is None or grid.is_open(moved(cell, candidate[-1])) else cell
-    return candidate
+            good = [x for x in letters if manhattan(moved(cell, x)) < manhattan(cell)]
+        walk += rng.choice(good if good and rng.random() < 0.75 else letters)
+        cell = moved(cell, walk[-1]) if near is None or grid.is_open(moved(cell, walk[-1])) else cell
+    return walk
 
 
 @lru_cache(32)

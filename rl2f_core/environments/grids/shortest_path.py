@@ -1,4 +1,4 @@
-"""`shortest_path`: the shortest way from S to G around the walls of a grid, or "infeasible".
+"""`shortest_path`: a shortest path from S to G around the walls of a grid, or "infeasible".
 
 The task family is that of RLTF (arXiv 2602.02482): 5 to 6 rows and columns, each cell blocked with probability 0.4.
 In RLTF, the constant answer "infeasible" earns .385, because unparsable answers count as it. Here it earns the
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from functools import partial
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
@@ -21,7 +21,6 @@ from rl2f_core.environments.grids.grid import (
     OPEN,
     START,
     WALL,
-    Fault,
     Grid,
     PathError,
     first_path_error,
@@ -32,24 +31,19 @@ from rl2f_core.errors import DataError, FieldValueError
 from rl2f_core.registry import register
 from rl2f_core.types import Split, Task, TaskData
 
-_TRIES = 100_000
+_MAX_DRAWS = 100_000
 
 
 @register("environment")
 class ShortestPath(PathEnvironment):
-    """Any walk of the shortest length through open cells is right.
+    """Any walk of the shortest length through open cells is correct.
 
-    The grids of 3×3 alone number 9,216 (72 places of S and G, 2⁷ of the walls), those of 4×4 about 3.9 million; on few
-    cells some are too easy (`min_steps`). Splits share no grid.
+    There are 9,216 grids of 3×3 (72 positions of S and G, 2⁷ of the walls) and about 3.9 million of 4×4; `min_steps`
+    excludes easy ones. Splits share no grid.
     """
 
     infeasible = True
-    faults: ClassVar[dict[Fault, str]] = {
-        "wall": "Step {k} hits a wall.",
-        "edge": "Step {k} leaves the grid.",
-        "wasted": "Step {k} is wasted.",
-        "short": "After step {k} you are not at G yet.",
-    }
+    wasted_hint = "Step {k} is wasted."
 
     class Config(ComponentConfig):
         """Level and seed."""
@@ -57,21 +51,21 @@ class ShortestPath(PathEnvironment):
         type: Literal["shortest_path"] = "shortest_path"
         """Name of the environment."""
         smallest: int = Field(5, ge=2, le=MAX_SIDE, json_schema_extra=BASIC_FIELD)
-        """Fewest rows, and fewest columns; the two are drawn apart."""
+        """Minimum number of rows and of columns, which are drawn independently."""
         largest: int = Field(6, ge=2, le=MAX_SIDE, json_schema_extra=BASIC_FIELD)
-        """Most rows, and most columns."""
+        """Maximum number of rows and of columns."""
         p_blocked: float = Field(0.4, ge=0, le=0.9)
-        """How often a cell other than S and G is a wall."""
+        """Probability that a cell other than S and G is a wall."""
         infeasible: float | None = Field(0.2, ge=0, le=1, json_schema_extra=BASIC_FIELD)
-        """The share of tasks in which no way leads to G, and so the score of the constant answer `infeasible`. Empty
-        leaves it to chance, about a third at the default level."""
+        """Fraction of tasks without a path to G, which is the score of the constant answer `infeasible`. None leaves it
+        to chance, about a third at the default level."""
         min_steps: int = Field(2, ge=1, le=20)
-        """Steps of the shortest way, at least; does not concern tasks without a way."""
+        """Minimum length of the shortest path, in tasks that have one."""
         seed: int = 0
-        """Fixes the stream of tasks."""
+        """Seed of the task order."""
 
         @model_validator(mode="after")
-        def _is_possible(self) -> ShortestPath.Config:
+        def _check_level(self) -> ShortestPath.Config:
             if self.smallest > self.largest:
                 raise FieldValueError(f"smallest is {self.smallest} but largest only {self.largest}", "smallest")
             if self.min_steps > 2 * (self.largest - 1):
@@ -87,15 +81,14 @@ class ShortestPath(PathEnvironment):
     config: Config
 
     def task(self, split: Split, index: int) -> Task:
-        """Whether there is a way is drawn before the grid, so that every split has the same share."""
-        share, seed = self.config.infeasible, self.config.seed
-        chance = random.Random(f"{self.name}/{seed}/{split}/{index}/feasible").random()
-        return sample_task(
-            self, split, index, seed, partial(self._make, blocked=None if share is None else chance < share)
-        )
+        """Draw feasibility before the grid, so that the fraction is the same in every split."""
+        fraction, seed = self.config.infeasible, self.config.seed
+        point = random.Random(f"{self.name}/{seed}/{split}/{index}/feasible").random()
+        blocked = None if fraction is None else point < fraction
+        return sample_task(self, split, index, seed, partial(self._make, blocked=blocked))
 
     def _make(self, rng: random.Random, blocked: bool | None) -> Task:
-        for _ in range(_TRIES):
+        for _ in range(_MAX_DRAWS):
             rows, columns = (rng.randint(self.config.smallest, self.config.largest) for _ in range(2))
             cells = [WALL if rng.random() < self.config.p_blocked else OPEN for _ in range(rows * columns)]
             start, goal = rng.sample(range(rows * columns), 2)
@@ -117,10 +110,9 @@ class ShortestPath(PathEnvironment):
         grid = Grid(tuple(public["grid"]))
         return f"{grid.text}\nShortest way from S to G with U, D, L, R, not through #, or infeasible?"
 
-    def _slip(self, grid: Grid, letters: str) -> PathError | None:
+    def find_error(self, grid: Grid, letters: str) -> PathError | None:
         return first_path_error(grid, letters)
 
-    def _score(self, grid: Grid, letters: str, slip: PathError) -> float:
-        """The steps before the slip, over those of a shortest way or of the walk, whichever are more."""
-        good = slip.step - (slip.fault != "short")
-        return good / max(length_of(grid) or 1, len(letters))
+    def partial_score(self, grid: Grid, letters: str, error: PathError) -> float:
+        """Steps before the error, divided by the length of a shortest path or of the walk, whichever is greater."""
+        return error.correct_steps / max(length_of(grid) or 1, len(letters))

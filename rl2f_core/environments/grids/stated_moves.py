@@ -1,6 +1,6 @@
 """Statements in free text about a path: the whole path, single steps, or that there is none."""
 
-# ruff: noqa: E501 (a pattern or a phrasing is read in one piece)
+# ruff: noqa: E501 (long patterns stay on one line)
 from __future__ import annotations
 
 import re
@@ -49,8 +49,8 @@ _AFTER_K = re.compile(
 _OPEN_END = re.compile(
     r"[\"'”`*]* ?(?:\? ?\?|[_•□]|\.\.\.|…|,? ?and so on|,? ?and then (?:think|look|see|go on|find|continue))"
 )
-"""What follows the beginning of a way that is left open."""
-_REPORTED = re.compile(
+"""Continuation of a path that is only begun."""
+_NOT_ASSERTED = re.compile(
     r"(?:\b(?:if|whether|unless|suppose|supposing|instead of|rather than|not|n't|never|why|how|did|does|do you|is|was|you (?:went|wrote|said|have|had|gave|tried|chose|took|go|walked|moved|answered|put)|avoid|without|after|when|once|before|which|what|because|since|except|from)\b[^.!?;\n]{0,28})$"
 )
 _YOURS = re.compile(r"\byour\b[^.!?;\n]{0,24}$")
@@ -73,12 +73,12 @@ _SENTENCE = re.compile(r"[^.!?\n;]{0,200}")
 
 
 def walks_in(text: str, grid: Grid, infeasible: bool) -> list[tuple[int, int, str]]:
-    """Everything that could be a way, in the normal form of answers: `(start, end, "R R D")`, in order of start.
+    """Return everything that could be a path in the normal form of answers, `(start, end, "R R D")`, ordered by start.
 
     Args:
         text: The text.
-        grid: Where the way lies; cells are read from 0 or from 1, rows or columns first, as its start has them.
-        infeasible: Whether to read "there is no way" too, which is given as `no path`.
+        grid: The task's grid; its start decides whether cells count from 0 or 1 and name rows or columns first.
+        infeasible: Whether to return "there is no way" as well, as `no path`.
     """
     spans: list[tuple[int, int, str]] = []
     runs = runs_of(text)
@@ -101,22 +101,22 @@ def walks_in(text: str, grid: Grid, infeasible: bool) -> list[tuple[int, int, st
 
 
 def _between(cells: Sequence[Cell], start: Cell) -> list[str]:
-    """The steps that lead over cells, for each way to number them that fits the start."""
+    """Return the steps along cells, for each numbering of rows and columns that fits the start."""
+    letters = {change: letter for letter, change in STEPS.items()}
     paths = []
     for swap in (False, True):
-        for least in (0, 1):
-            read = [(b - least, a - least) if swap else (a - least, b - least) for a, b in cells]
-            read = read if read[0] == start else [start, *read]
-            moves = {change: letter for letter, change in STEPS.items()}
-            steps = [moves.get((b[0] - a[0], b[1] - a[1])) for a, b in pairwise(read)]
-            if all(steps) and steps:
-                paths.append("".join(step for step in steps if step))
+        for first in (0, 1):
+            walk = [(b - first, a - first) if swap else (a - first, b - first) for a, b in cells]
+            walk = walk if walk[0] == start else [start, *walk]
+            steps = [letters.get((b[0] - a[0], b[1] - a[1]), "") for a, b in pairwise(walk)]
+            if all(steps):
+                paths.append("".join(steps))
     return list(dict.fromkeys(paths))
 
 
 @cached(1024)
 def no_way_in(text: str) -> list[tuple[int, int]]:
-    """Spans that state that there is no path; questions, suppositions, denials and reports do not count."""
+    """Return spans that state that there is no path; questions, suppositions, denials and reports do not count."""
     if not _NO_WAY_GATE.search(text):
         return []
     low = text.lower().replace("’", "'")
@@ -135,14 +135,14 @@ def no_way_in(text: str) -> list[tuple[int, int]]:
 
 @cached_with_args(1024)
 def stated_steps(text: str, length: int) -> list[tuple[int, int, int, str]]:
-    """Steps that a text gives: `(start, end, number, letter)`.
+    """Return the steps that a text states: `(start, end, number, letter)`.
 
-    Read are `step 3 should be down`, `at step 3 go down`, `start with right, right`, `the last step is up`,
-    `R R ? ?`, and a command that is only the beginning of a way. `step 3 is right` says that the step is good.
+    Examples: `step 3 should be down`, `at step 3 go down`, `start with right, right`, `the last step is up`,
+    `R R ? ?`, and a command that is only the beginning of a path. `step 3 is right` means that the step is correct.
 
     Args:
         text: The text.
-        length: Steps of the way, from which the last ones are counted.
+        length: Number of steps of the path, from which the last ones are counted.
     """
     if not may_hold_moves(text):
         return []
@@ -158,43 +158,43 @@ def stated_steps(text: str, length: int) -> list[tuple[int, int, int, str]]:
 
 
 def _number(low: str, run: Run, length: int) -> int:
-    """The number of the run's first step, or 0 if the run is not stated as part of the path."""
+    """Return the number of the run's first step, or 0 if the run is not stated as part of the path."""
     before, after = low[max(0, run.start - 90) : run.start], low[run.end : run.end + 40]
     sentence = low[run.end : run.end + 200]
     ending = _SENTENCE.match(sentence)
     is_question = ending is not None and sentence[ending.end() : ending.end() + 1] == "?"
-    if _OPEN_END.match(after) and not _said_not(before, False) and (not run.worded or len(run.letters) > 1):
+    if _OPEN_END.match(after) and not _is_not_asserted(before, False) and (not run.worded or len(run.letters) > 1):
         return 1 if len(run.letters) < length else 0
     if _GOES_WRONG.match(after) or is_question:
         return 0
     for pattern, at in ((_FIRST, 1), (_LAST, length - len(run.letters) + 1)):
         match = pattern.search(before)
-        if match and not _said_not(before[: match.start()], True):
+        if match and not _is_not_asserted(before[: match.start()], True):
             return max(0, at)
     for pattern in _FROM_K:
         match = pattern.search(before)
         if match:
             modal = re.search(rf"{_SHOULD}|\b(?:change|correct|set|replace|switch|make|at|in|on|take)\b", match[0])
-            if _said_not(before[: match.start()], bool(modal)) or (
+            if _is_not_asserted(before[: match.start()], bool(modal)) or (
                 run.worded and run.letters == "R" and re.search(r" (?:is|are) ?$", match[0])
             ):
                 return 0
-            return _place(match["k"], length, len(run.letters))
+            return _step_number(match["k"], length, len(run.letters))
     match = _AFTER_K.match(after)
-    if match and not _said_not(before, True):
+    if match and not _is_not_asserted(before, True):
         word = match["nth"] or match["k"] or "first"
-        return _place("first" if match["first"] else word, length, len(run.letters))
+        return _step_number("first" if match["first"] else word, length, len(run.letters))
     if len(run.letters) < length:
         return 1 if len(run.letters) > 1 and _COMMAND.search(before) else 0
     return 0
 
 
-def _said_not(before: str, modal: bool) -> bool:
-    """Whether the following text is only supposed, asked, denied or reported of the student."""
-    return _REPORTED.search(before) is not None or (not modal and _YOURS.search(before) is not None)
+def _is_not_asserted(before: str, modal: bool) -> bool:
+    """Return whether the following text is only supposed, asked, denied or reported of the student."""
+    return _NOT_ASSERTED.search(before) is not None or (not modal and _YOURS.search(before) is not None)
 
 
-def _place(word: str, length: int, count: int) -> int:
+def _step_number(word: str, length: int, count: int) -> int:
     if word in ("last", "final"):
         return max(0, length - count + 1)
     return int(word) if word.isdigit() else _ORDINALS.get(word, 0)

@@ -1,7 +1,7 @@
 """`arithmetic`: a + b, a − b and a x b on numbers with a given count of digits.
 
-The hint says on which side the attempt is, whether it is far off, and which digit (counted from the right) is the
-first wrong one.  A hint helps here but is not needed: a student that can add improves by trying again.
+A hint states whether the attempt is too low or too high, whether it is far off, and its first wrong digit from the
+right.  Hints help but are not necessary: a student that can add improves by trying again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from rl2f_core.text.integers import parse_integer
 from rl2f_core.types import ConstantBaseline, Split, Task, TaskData, Verdict
 
 REPEAT = 0.25
-"""How often an imperfect student that ignores the hint gives the very same answer again."""
+"""Probability that a simulated student that ignores the hint repeats its last answer."""
 PLACES = ("last", "tens", "hundreds", "thousands")
 _PROBLEM = re.compile(r"(?:what is )?([0-9]{1,40}) ?([+\-−x×*]) ?([0-9]{1,40}) ?=? ?\??", re.IGNORECASE)
 _SIGNS = {"+": "+", "-": "-", "−": "-", "x": "x", "X": "x", "×": "x", "*": "x"}
@@ -40,8 +40,7 @@ _BASELINE_PRODUCTS = 2_000
 
 @register("environment")
 class Arithmetic(IntegerAnswers, MisleadingHints, Demonstrator, Baselines, Levels):
-    """Two operands with `digits` digits each (no leading zero, never 0), both drawn evenly; a difference may be
-    negative."""
+    """Two operands with `digits` digits each, without leading zeros, drawn uniformly; a difference may be negative."""
 
     level_field = "digits"
     level_values = (1, 2, 3, 4)
@@ -52,15 +51,15 @@ class Arithmetic(IntegerAnswers, MisleadingHints, Demonstrator, Baselines, Level
         type: Literal["arithmetic"] = "arithmetic"
         """Name of the environment."""
         operations: tuple[Literal["+", "-", "x"], ...] = Field(("+",), json_schema_extra=BASIC_FIELD)
-        """Operations, drawn evenly."""
+        """Operations, drawn uniformly."""
         digits: int = Field(2, ge=1, le=9, json_schema_extra=BASIC_FIELD)
-        """Digits of each operand."""
+        """Number of digits of each operand."""
         seed: int = 0
-        """Fixes the streams of tasks."""
+        """Seed of the task order."""
 
         @field_validator("operations")
         @classmethod
-        def _some_and_distinct(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        def _check_operations(cls, value: tuple[str, ...]) -> tuple[str, ...]:
             if not value or len(set(value)) != len(value):
                 raise ValueError("names at least one operation, each once; known: +, -, x")
             return value
@@ -76,12 +75,11 @@ class Arithmetic(IntegerAnswers, MisleadingHints, Demonstrator, Baselines, Level
         operation = rng.choice(self.config.operations)
         a, b = rng.randint(low, high), rng.randint(low, high)
         public: TaskData = {"a": a, "operation": operation, "b": b}
-        return new_task(
-            self, f"{self.config.digits}-digit {operation}", public, {"answer": str(compute(a, operation, b))}
-        )
+        level = f"{self.config.digits}-digit {operation}"
+        return new_task(self, level, public, {"answer": str(compute(a, operation, b))})
 
     def canonical(self, task: Task) -> str:
-        """The problem with the operands of + and x in order of size; or the text of a word problem."""
+        """The problem with sorted operands of + and x; or the text of a word problem."""
         public = task.public
         if "problem" in public:
             return f"words:{' '.join(public['problem'].split())}"
@@ -91,9 +89,9 @@ class Arithmetic(IntegerAnswers, MisleadingHints, Demonstrator, Baselines, Level
         return f"{a}{public['operation']}{b}"
 
     def task_from_gold(self, problem: str, answer: str) -> Task:
-        """Reads `What is 47 + 85?` or `47+85`; any other problem is kept as words, since the answer judges alone.
+        """Parse `What is 47 + 85?` or `47+85`; any other problem remains text.
 
-        Raises `DataError` where the answer is no whole number or is not the value of the problem that was read.
+        Raises `DataError` if the answer is not a whole number or not the value of the parsed problem.
         """
         gold = parse_integer(answer)
         if gold is None:
@@ -115,12 +113,11 @@ class Arithmetic(IntegerAnswers, MisleadingHints, Demonstrator, Baselines, Level
 
     # -- verifier ----------------------------------------------------------------------------------------------
     def score_parsed(self, task: Task, parsed: str) -> Verdict:
-        """Score 1 or 0. The distance is min(1, |attempt − gold| / scale), see `scale`."""
+        """Score 1 or 0, with a distance relative to `scale`."""
         return self.score_distance(task, parsed, scale(task), "answer")
 
     def worked_solution(self, task: Task) -> str | None:
-        """The number taken apart by its places, e.g. `47 + 85 = 47 + 80 + 5 = 127 + 5 = 132.`; a problem in words has
-        none."""
+        """Work place by place, e.g. `47 + 85 = 47 + 80 + 5 = 127 + 5 = 132.`; None for a problem in words."""
         public = task.public
         if "problem" in public:
             return None
@@ -128,9 +125,9 @@ class Arithmetic(IntegerAnswers, MisleadingHints, Demonstrator, Baselines, Level
 
     # -- scripted teacher --------------------------------------------------------------------------------------
     def hint(self, task: Task, attempts: Sequence[Verdict], rng: random.Random) -> str:
-        """E.g. `Too low, by a little. The tens digit is wrong.` Far means at least a tenth of the scale and 5.
+        """E.g. `Too low, by a little. The tens digit is wrong.` A lot is at least a tenth of the scale and at least 5.
 
-        The digit named is the first wrong one from the right, and no digit is ever written.
+        The hint names the place of the first wrong digit from the right and contains no digits.
         """
         value = last_number(attempts)
         if value is None:
@@ -139,7 +136,7 @@ class Arithmetic(IntegerAnswers, MisleadingHints, Demonstrator, Baselines, Level
         return f"{_side(task, value, value < gold)} {_first_wrong(value, gold)}"
 
     def misleading_hint(self, task: Task, attempts: Sequence[Verdict], rng: random.Random) -> str:
-        """The other side, and a false word on the digits: one that is right is called wrong, or the other way."""
+        """State the opposite side, and call a correct digit wrong or a wrong one right."""
         value = last_number(attempts)
         if value is None:
             return f"Too {rng.choice(('low', 'high'))}, by a lot. The last digit is wrong."
@@ -150,22 +147,22 @@ class Arithmetic(IntegerAnswers, MisleadingHints, Demonstrator, Baselines, Level
     def simulate_attempt(
         self, task: Task, attempts: Sequence[Verdict], rng: random.Random, *, follow_hint: bool, correct: bool
     ) -> str:
-        """Wrong attempts are slips: a carry lost or added, off by one, one digit changed, the wrong operation.
+        """Make one error: a carry lost or added, off by one, one digit changed, or the wrong operation.
 
-        With `follow_hint`, the attempt is on the hinted side and new. Otherwise it is an unrelated slip or the last
-        attempt again. It is wrong unless `correct`.
+        With `follow_hint`, the attempt is new and on the hinted side. Otherwise it is an unrelated error or the last
+        attempt again.
         """
         gold = _gold(task)
         if correct:
             return wrap_answer(str(gold))
         last = last_number(attempts)
-        tried = {gold} | {int(v.parsed) for v in attempts if v.parsed is not None}
         if not follow_hint:
             again = last is not None and last != gold and rng.random() < REPEAT
-            return wrap_answer(str(last if again else _slip(task, rng)))
+            return wrap_answer(str(last if again else _sample_error(task, rng)))
+        tried = {gold} | {int(v.parsed) for v in attempts if v.parsed is not None}
         step = 0 if last is None else 1 if last < gold else -1
         for _ in range(20):
-            value = _slip(task, rng)
+            value = _sample_error(task, rng)
             if value not in tried and (last is None or (value - last) * step > 0):
                 return wrap_answer(str(value))
         start = gold if last is None else last
@@ -177,17 +174,17 @@ class Arithmetic(IntegerAnswers, MisleadingHints, Demonstrator, Baselines, Level
 
     # -- reference lines ---------------------------------------------------------------------------------------
     def constant_baseline(self) -> ConstantBaseline:
-        """The most frequent answer over all tasks of the level (all splits); see `best_constant`."""
+        """The most frequent answer over all tasks of the level in all splits; see `best_constant`."""
         return best_constant(self.config.operations, self.config.digits)
 
 
 def compute(a: int, operation: str, b: int) -> int:
-    """a + b, a − b or a · b."""
+    """Return a + b, a − b or a · b."""
     return a + b if operation == "+" else a - b if operation == "-" else a * b
 
 
 def chain(a: int, operation: str, b: int) -> str:
-    """a ∘ b worked place by place of b, e.g. `47 - 25 = 47 - 20 - 5 = 27 - 5 = 22`, `12 x 34 = 360 + 48 = 408`."""
+    """Work out a ∘ b by the places of b, e.g. `47 - 25 = 47 - 20 - 5 = 27 - 5 = 22`, `12 x 34 = 360 + 48 = 408`."""
     text = str(abs(b))
     places = [int(digit) * 10 ** (len(text) - 1 - i) for i, digit in enumerate(text) if digit != "0"] or [0]
     problem = f"{a} {operation} {b}"
@@ -206,8 +203,10 @@ def chain(a: int, operation: str, b: int) -> str:
 
 
 def scale(task: Task) -> int:
-    """The distance that counts as 1: the power of ten above the operands (for x above the product, for a problem in
-    words above the answer)."""
+    """Return the distance that counts as 1.
+
+    It is the power of ten above the operands; for x above the product, for a problem in words above the answer.
+    """
     public = task.public
     if "problem" in public:
         return 10 ** len(str(abs(_gold(task))))
@@ -229,7 +228,7 @@ def _side(task: Task, value: int, low: bool) -> str:
 
 
 def _wrong_places(value: int, gold: int) -> list[bool]:
-    """For each decimal place from the right, whether the digits of the two absolute values differ."""
+    """Return for each decimal place from the right whether the digits of the two absolute values differ."""
     a, b = str(abs(value)), str(abs(gold))
     width = max(len(a), len(b))
     pairs = zip(reversed(a.zfill(width)), reversed(b.zfill(width)), strict=True)
@@ -239,12 +238,8 @@ def _wrong_places(value: int, gold: int) -> list[bool]:
 def _first_wrong(value: int, gold: int) -> str:
     if (value < 0) != (gold < 0):
         return "The sign is wrong."
-    position = _wrong_places(value, gold).index(True)
-    return (
-        f"The {PLACES[position]} digit is wrong."
-        if position < len(PLACES)
-        else "A digit before the last four is wrong."
-    )
+    place = _wrong_places(value, gold).index(True)
+    return f"The {PLACES[place]} digit is wrong." if place < len(PLACES) else "A digit before the last four is wrong."
 
 
 def _false_digit(value: int, gold: int) -> str:
@@ -254,8 +249,8 @@ def _false_digit(value: int, gold: int) -> str:
     return f"The {PLACES[wrong.index(False)]} digit is wrong." if False in wrong else "The last digit is right."
 
 
-def _slip(task: Task, rng: random.Random) -> int:
-    """One draw from the error model; never the gold answer."""
+def _sample_error(task: Task, rng: random.Random) -> int:
+    """Draw a wrong answer from the error model."""
     gold, public = _gold(task), task.public
     digits = list(str(abs(gold)))
     kind = rng.choice(("carry", "one", "digit", "operation"))
@@ -274,13 +269,13 @@ def _slip(task: Task, rng: random.Random) -> int:
 
 @lru_cache
 def best_constant(operations: tuple[str, ...], digits: int) -> ConstantBaseline:
-    """The constant answer that solves the largest share of evenly drawn tasks, and that share.
+    """Return the constant answer that solves the largest fraction of uniformly drawn tasks, and that fraction.
 
     With n = 9·10^(digits−1) operands of each kind, a sum v has n − |v − (low + high)| pairs and a difference v has
-    n − |v|, so their modes are `low + high` and 0, each with share 1/n. Up to three digits all pairs are counted.
-    Above that, products are larger than any sum and each has fewer pairs than n (it has too few divisors), so one of
-    those two modes is best where + or − is played. Where only x is, the best of 2,000 products drawn with a fixed seed
-    is taken and its pairs are counted exactly: the share is true, and the answer is close to the best.
+    n − |v|, so their modes are `low + high` and 0, each with fraction 1/n. Up to three digits all pairs are counted.
+    Above that, products are larger than any sum and each has fewer pairs than n, so one of those two modes is best if
+    + or − is configured. With x alone, the answer is the best of 2,000 products drawn with a fixed seed, and its
+    fraction is exact.
     """
     low, high = _operands(digits)
     n = high - low + 1
@@ -300,7 +295,7 @@ def best_constant(operations: tuple[str, ...], digits: int) -> ConstantBaseline:
 
 
 def product_pairs(a: int, b: int, low: int, high: int) -> int:
-    """How many ordered pairs (c, d) with low ≤ c, d ≤ high have c · d = a · b."""
+    """Count the ordered pairs (c, d) with low ≤ c, d ≤ high and c · d = a · b."""
     divisors = {1}
     for prime, power in (_factors(a) + _factors(b)).items():
         divisors = {d * prime**k for d in divisors for k in range(power + 1)}

@@ -1,7 +1,7 @@
-"""`guess_number`: find a hidden number in a range of N; the hint says whether the last guess is too low or too high.
+"""`guess_number`: find a hidden number in a range of N; the hint states whether the last guess is too low or too high.
 
 A minimal test of hint use by comparing numbers: binary search is optimal, and without hints only elimination remains.
-All reference lines are exact.
+Baseline and bounds are exact.
 """
 
 from __future__ import annotations
@@ -35,9 +35,7 @@ _RANGE = re.compile(r"(?<![0-9])([+-]?[0-9]{1,40}) ?(?:to|and|-|–|\.\.|…) ?(
 
 @register("environment")
 class GuessNumber(IntegerAnswers, MisleadingHints, Demonstrator, Baselines, Levels):
-    """The number is drawn evenly from the range `low` … `low + size − 1`."""
-
-    needs_hint = True
+    """The number is drawn uniformly from the range `low` … `low + size − 1`."""
 
     level_field = "size"
     level_values = (4, 8, 16, 32, 64)
@@ -48,14 +46,14 @@ class GuessNumber(IntegerAnswers, MisleadingHints, Demonstrator, Baselines, Leve
         type: Literal["guess_number"] = "guess_number"
         """Name of the environment."""
         size: int = Field(16, ge=2, le=10_000, json_schema_extra=BASIC_FIELD)
-        """Numbers in the range, N."""
+        """Size of the range, N."""
         low: int | None = Field(None, ge=-(10**9), le=10**9)
-        """Lower end of the range; None draws one for each task. A fixed one has only N tasks, which the splits share
-        out, so a small range lets a student remember which numbers occur."""
+        """Lower end of the range; None draws one for each task. A fixed one has only N tasks for all splits, so a
+        student can memorize which numbers of a small range occur."""
         max_low: int = Field(900, ge=0, le=10**9)
         """Lower ends are drawn from 0 … max_low if `low` is None."""
         seed: int = 0
-        """Fixes the stream of tasks."""
+        """Seed of the task order."""
 
     config: Config
 
@@ -77,9 +75,9 @@ class GuessNumber(IntegerAnswers, MisleadingHints, Demonstrator, Baselines, Leve
         return f"{task.public['low']}..{task.public['high']}:{task.privileged['number']}"
 
     def task_from_gold(self, problem: str, answer: str) -> Task:
-        """Reads the range from `from 38 to 53`, `38-53` or `38..53`; where there is none, a configured fixed one holds.
+        """Parse the range `from 38 to 53`, `38-53` or `38..53`; the default is a configured fixed one.
 
-        Raises `DataError` where the answer is no whole number, where there is no range, or where it lies outside.
+        Raises `DataError` if there is no range, or if the answer is not a whole number in it.
         """
         number = parse_integer(answer)
         if number is None:
@@ -104,7 +102,7 @@ class GuessNumber(IntegerAnswers, MisleadingHints, Demonstrator, Baselines, Leve
         return task.privileged["number"]
 
     def score_parsed(self, task: Task, parsed: str) -> Verdict:
-        """Score 1 or 0. The distance is |guess − number| / (N − 1), at most 1."""
+        """Score 1 or 0, with the distance |guess − number| / (N − 1), at most 1."""
         return self.score_distance(task, parsed, max(1, task.public["high"] - task.public["low"]), "number")
 
     # -- scripted teacher --------------------------------------------------------------------------------------
@@ -122,8 +120,10 @@ class GuessNumber(IntegerAnswers, MisleadingHints, Demonstrator, Baselines, Leve
     def simulate_attempt(
         self, task: Task, attempts: Sequence[Verdict], rng: random.Random, *, follow_hint: bool, correct: bool
     ) -> str:
-        """With `follow_hint`, uniform over the numbers that all hints leave open. Otherwise uniform over the range
-        without earlier guesses (if any are left). Either may be right by luck."""
+        """Draw uniformly from the numbers that all hints leave open, with `follow_hint`, or from those not yet guessed.
+
+        Either may be correct by chance.
+        """
         if correct:
             return wrap_answer(self.gold_answer(task))
         low, high, number = task.public["low"], task.public["high"], _number(task)
@@ -137,10 +137,10 @@ class GuessNumber(IntegerAnswers, MisleadingHints, Demonstrator, Baselines, Leve
 
     # -- reference lines ---------------------------------------------------------------------------------------
     def constant_baseline(self) -> ConstantBaseline:
-        """A number in the range is right with probability 1/N.
+        """A number in the range is correct with probability 1/N.
 
-        With drawn ranges, a constant c lies in the range for the lower ends c − N + 1 … c, of which at most
-        min(N, max_low + 1) of max_low + 1 are drawn. Over all numbers; a split of a small fixed range holds fewer.
+        With drawn ranges, a constant c is in the range for the lower ends c − N + 1 … c, at most min(N, max_low + 1)
+        of max_low + 1. Over all numbers; a split of a small fixed range has fewer.
         """
         size, low, lows = self.config.size, self.config.low, self.config.max_low + 1
         if low is not None:
@@ -148,11 +148,10 @@ class GuessNumber(IntegerAnswers, MisleadingHints, Demonstrator, Baselines, Leve
         return ConstantBaseline(str(min(size, lows) - 1), min(size, lows) / lows / size)
 
     def bounds(self, turns: int) -> SolveBounds:
-        """Solve probabilities within T turns, over numbers drawn evenly from N.
+        """Solve probabilities within T turns, over numbers drawn uniformly from N.
 
-        with_hints: a player's T guesses form a binary tree of depth T, whose nodes are at most 2^T − 1 numbers; the
-        search by halves fills it: min(1, (2^T − 1) / N). without_hints: min(1, T / N). copying: a player who draws
-        evenly among the numbers that the hints leave open, see `open_interval_player`.
+        with_hints: a player's T guesses form a binary tree of depth T with at most 2^T − 1 numbers, which binary search
+        fills: min(1, (2^T − 1) / N). without_hints: min(1, T / N). copying: see `open_interval_player`.
         """
         size = self.config.size
         return SolveBounds(
@@ -164,10 +163,11 @@ class GuessNumber(IntegerAnswers, MisleadingHints, Demonstrator, Baselines, Leve
 
 @lru_cache
 def open_interval_player(size: int, turns: int) -> float:
-    """P(solved within `turns`) of a player who guesses evenly among the `size` numbers that are still open.
+    """Return P(solved within `turns`) of a player who guesses uniformly among the `size` numbers that are open.
 
-    The guess is right with probability 1/n; else the open interval below it (g − 1 numbers) or above (n − g) holds
-    the number, each with probability its size over n. So p(n, t) = 1/n + 2/n² · Σ_{m<n} m · p(m, t − 1), p(n, 0) = 0.
+    The guess g is correct with probability 1/n; otherwise the number is in the open interval below it (g − 1 numbers)
+    or above (n − g), each with probability its size over n. So p(n, t) = 1/n + 2/n² · Σ_{m<n} m · p(m, t − 1) and
+    p(n, 0) = 0.
     """
     chance = [0.0] * (size + 1)
     for _ in range(turns):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rl2f_core.environments.capabilities import LeakVocabulary
+from rl2f_core.environments.capabilities import LeakVocabulary, last_parsed
 from rl2f_core.environments.numbers.stated_digits import digit_parts, stated_digits
 from rl2f_core.text.integers import find_integers, parse_integer
 from rl2f_core.types import Task, Verdict
@@ -22,9 +22,6 @@ class IntegerAnswers(LeakVocabulary):
         """A whole number in the strict form of `parse_integer`; `12.0` and `12 apples` are unparsable."""
         value = parse_integer(text)
         return None if value is None else str(value)
-
-    def is_correct_answer(self, task: Task, answer: str) -> bool:
-        return parse_integer(answer) == int(self.gold_answer(task))
 
     def score_distance(self, task: Task, parsed: str, scale: int, gold_name: str) -> Verdict:
         """Score 1 or 0. The distance is min(1, |attempt − gold| / scale)."""
@@ -44,14 +41,14 @@ class IntegerAnswers(LeakVocabulary):
         return find_integers(text)
 
     def answer_parts(self, task: Task, parsed: str) -> dict[str, str]:
-        """The digits by place; the sign is no part."""
+        """The digits by place, without the sign."""
         return digit_parts(parsed)
 
     def stated_parts(self, task: Task, text: str) -> list[tuple[int, int, str, str]]:
-        """Statements about single digits."""
         return stated_digits(text, self.gold_answer(task))
 
 
 def last_number(attempts: Sequence[Verdict]) -> int | None:
-    """The last attempt; None if it could not be parsed."""
-    return int(attempts[-1].parsed) if attempts and attempts[-1].parsed is not None else None
+    """Return the last attempt; None if it could not be parsed."""
+    parsed = last_parsed(attempts)
+    return None if parsed is None else int(parsed)

@@ -1,10 +1,10 @@
 """The digits of a whole number as answer parts, and statements about them in free text."""
 
-# ruff: noqa: E501 (a pattern or a phrasing is read in one piece)
+# ruff: noqa: E501 (long patterns stay on one line)
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from functools import lru_cache
 
 from rl2f_core.text.tokens import by_word, cached_with_args, digit_runs, find_index, split_words
@@ -27,7 +27,7 @@ _ENDS = (
 )
 _RUN = r"(?P<run>\d(?:(?:, and |, | and |-| )?\d){0,7})"
 _HALF = r"(?:half|part|piece|bit|chunk|portion|section)"
-_SAYS = [
+_STATEMENTS = [
     re.compile(pattern)
     for pattern in (
         rf"(?P<yours>\byour )?(?:\b|(?<= ))(?P<place>{_PLACE}) (?:digit|figure|numeral|place|column|position|one|1)(?: in (?:it|the answer))?{_OF} ?{_IS} ?{_ONE}(?P<digit>\d)[\"'”’*`]*{_ENDS}",
@@ -45,7 +45,7 @@ _GATE = re.compile(
 _NOUN_IS_DIGIT = re.compile(
     rf"(?:digit|figure|numeral|place|column|position|one|1)(?: in (?:it|the answer))?{_OF} ?{_IS} ?{_ONE}\d"
 )
-"""What the first of the patterns ends with."""
+"""End of the first pattern."""
 _GATES = tuple(
     frozenset(gate.split())
     for gate in (
@@ -58,16 +58,16 @@ _GATES = tuple(
         "rest remain tail beginning start front end",
     )
 )
+"""For each pattern, word stems of which it needs at least one."""
 _STEMS = frozenset().union(*_GATES)
-"""For each of the patterns beginnings of words of which it needs one."""
-_OTHERS = re.compile(
+_NOT_ASSERTED = re.compile(
     r"(?:\b(?:in|of|for|at|from|when|if|whether|unless|suppose|you (?:wrote|said|have|had|put|gave)|given|operand|problem)\b[^.!?;]{0,40}|\b(?:number|operand|addend|problem|factor)(?:'s)? )$"
 )
 _FRONT = ("first", "leading", "opening", "start", "begin", "open", "the beginning", "the start", "the front")
 
 
 def digit_parts(parsed: str) -> dict[str, str]:
-    """The digits of a whole number by their places, `ones`, `tens`, …, `10^4`, …; the sign is no part."""
+    """Return the digits of a whole number by place, `ones`, `tens`, …, `10^4`, …, without the sign."""
     return {_place_name(k): digit for k, digit in enumerate(reversed(parsed.lstrip("+-")))}
 
 
@@ -76,12 +76,12 @@ def _place_name(k: int) -> str:
 
 
 def stated_digits(text: str, answer: str) -> list[tuple[int, int, str, str]]:
-    """Digits that a text puts at a place of the answer: `(start, end, place, digit)`.
+    """Return the digits that a text states for a place of the answer: `(start, end, place, digit)`.
 
-    Read are `the last digit is 4`, `a 4 in the tens place`, `it starts with 13`, `the last two digits are 3 and 2`,
-    `the second half is 2`. Places are counted from the ends of `answer`, whose length alone is used.
+    Examples: `the last digit is 4`, `a 4 in the tens place`, `it starts with 13`, `the last two digits are 3 and 2`,
+    `the second half is 2`. Only the length of `answer` is used, to count places from both ends.
     """
-    return list(_told(text, len(answer.lstrip("+-"))))
+    return list(_stated(text, len(answer.lstrip("+-"))))
 
 
 @lru_cache(1024)
@@ -89,19 +89,14 @@ def _stem(word: str) -> frozenset[str]:
     return frozenset(stem for stem in _STEMS if stem in word)
 
 
-def _stems(words: Set[str]) -> frozenset[str]:
-    """What of `_STEMS` stands in the words."""
-    return frozenset().union(*map(_stem, words))
-
-
 @cached_with_args(1024)
-def _told(text: str, width: int) -> Sequence[tuple[int, int, str, str]]:
+def _stated(text: str, width: int) -> Sequence[tuple[int, int, str, str]]:
     lower = text.lower()
     runs = digit_runs(text)
     if len(lower) != len(text) or not runs:
         return []
     lone = [a for a, b in runs if b == a + 1 and (not a or text[a - 1] not in ".,")]
-    stems = _stems(split_words(text))
+    stems = frozenset().union(*map(_stem, split_words(text)))
     possible = [number for number, gate in enumerate(_GATES) if (lone or number > 2) and not gate.isdisjoint(stems)]
     if possible[:1] == [0] and not _NOUN_IS_DIGIT.search(lower):
         del possible[0]
@@ -109,15 +104,15 @@ def _told(text: str, width: int) -> Sequence[tuple[int, int, str, str]]:
         return []
     stated = []
     for number in possible:
-        pattern = _SAYS[number]
+        pattern = _STATEMENTS[number]
         for match in find_index(pattern, lower, lone) if number in (1, 2) else pattern.finditer(lower):
             groups = match.groupdict()
-            if (groups.get("yours") and not re.search(_SHOULD, match[0])) or _OTHERS.search(
+            if (groups.get("yours") and not re.search(_SHOULD, match[0])) or _NOT_ASSERTED.search(
                 lower[max(0, match.start() - 60) : match.start()]
             ):
                 continue
             if groups.get("place"):
-                stated += [(*match.span(), name, match["digit"]) for name in _named(match["place"], width)]
+                stated += [(*match.span(), name, match["digit"]) for name in _place_names(match["place"], width)]
                 continue
             digits = re.sub(r"\D", "", match["run"])
             if len(digits) > width:
@@ -127,7 +122,7 @@ def _told(text: str, width: int) -> Sequence[tuple[int, int, str, str]]:
     return sorted(stated)
 
 
-def _named(place: str, width: int) -> list[str]:
+def _place_names(place: str, width: int) -> list[str]:
     if place in _FROM_RIGHT:
         k = _FROM_RIGHT[place]
     elif place in _FROM_LEFT:

@@ -1,17 +1,17 @@
-"""`secret_code`: find L letters of an alphabet of A; the hint shows which places of the last attempt are right.
+"""`secret_code`: find L letters of an alphabet of A; the hint shows the correct places of the last attempt.
 
 A minimal test of hint use: `Correct so far: K ? Z` contains only letters that the student wrote, and using it requires
-copying from the context.  Without hints the student can only guess.  All three reference lines have closed forms.
+copying from the context.  Without hints the student can only guess.  Baseline and bounds have closed forms.
 """
 
 from __future__ import annotations
 
 import random
 import re
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from functools import lru_cache
 from string import ascii_uppercase
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -24,27 +24,25 @@ from rl2f_core.environments.capabilities import (
     Levels,
     MisleadingHints,
     SolveBounds,
+    last_parsed,
 )
-from rl2f_core.environments.secret_code.stated_letters import is_sound, stated_letters
+from rl2f_core.environments.secret_code.stated_letters import is_interjection, stated_letters
 from rl2f_core.errors import DataError, FieldValueError
 from rl2f_core.registry import register
-from rl2f_core.text.tokens import split_tokens
 from rl2f_core.types import ConstantBaseline, Split, Task, TaskData, Verdict
 
 FRAME = "Correct so far:"
-"""What every hint starts with."""
+"""Prefix of every hint."""
 _NO_FRAME = "?" * len(FRAME)
 _SEPARATORS = ("", " +", ", ?", "-")
 """Between the letters of an answer, the same throughout."""
 _BETWEEN = re.compile(r"[\"'`*]{0,2}\s{0,2}(?:[,;/|\-–—>→]{0,2})\s{0,2}(?:then )?[\"'`*]{0,2}")
-"""Between the letters of a code in a hint; a question mark, a dot or an underscore between them is a blank."""
+"""Between the letters of a code in free text; a question mark, dot or underscore is a blank instead."""
 
 
 @register("environment")
 class SecretCode(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, Levels):
-    """The code is drawn evenly from all A^L sequences; letters may repeat."""
-
-    needs_hint = True
+    """The code is drawn uniformly from all A^L sequences; letters may repeat."""
 
     level_field = "length"
     level_values = (2, 3, 4, 5)
@@ -55,38 +53,38 @@ class SecretCode(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, Level
         type: Literal["secret_code"] = "secret_code"
         """Name of the environment."""
         length: int = Field(3, ge=1, le=8, json_schema_extra=BASIC_FIELD)
-        """Letters of the code, L."""
+        """Number of letters of the code, L."""
         letters: int = Field(3, ge=2, le=26, json_schema_extra=BASIC_FIELD)
-        """Letters of the alphabet, A."""
+        """Size of the alphabet, A."""
         alphabet: str = ""
         """A fixed alphabet such as `ABCD`; empty draws one from A to Z for each task. A fixed one has only A^L
-        tasks, which the splits share out, so a small one lets a student remember which codes occur."""
+        tasks for all splits, so a student can memorize which codes of a small one occur."""
         pool: int = Field(26, ge=2, le=26)
-        """Drawn alphabets come from the first so many capital letters. With few the student meets every alphabet in
-        training, and only the pairs of alphabet and code are new at test time."""
+        """Number of first capital letters that alphabets are drawn from. With few, every alphabet occurs in training,
+        and only the pairs of alphabet and code are new at test time."""
         avoid: float = Field(0.5, ge=0, le=1)
-        """Probability that the simulated student avoids a letter that the hint just showed wrong at a position."""
+        """Probability that the simulated student avoids a letter that the hint just showed to be wrong there."""
         seed: int = 0
-        """Fixes the stream of tasks."""
+        """Seed of the task order."""
 
         @model_validator(mode="before")
         @classmethod
-        def _count_letters(cls, data: Any) -> Any:
+        def _set_letters(cls, data: object) -> object:
             if isinstance(data, dict) and isinstance(data.get("alphabet"), str) and data["alphabet"]:
                 return {"letters": len(data["alphabet"]), **data}
             return data
 
         @field_validator("alphabet")
         @classmethod
-        def _distinct_capitals(cls, value: str) -> str:
+        def _check_alphabet(cls, value: str) -> str:
             if len(set(value)) != len(value) or not set(value) <= set(ascii_uppercase):
                 raise ValueError("an alphabet is distinct capital letters A to Z, e.g. ABCD")
             return value
 
         @model_validator(mode="after")
-        def _letters_fit(self) -> SecretCode.Config:
+        def _check_letters(self) -> SecretCode.Config:
             if self.letters > self.pool:
-                raise FieldValueError(f"letters is {self.letters} but pool holds only {self.pool}", "letters")
+                raise FieldValueError(f"letters is {self.letters} but pool only {self.pool}", "letters")
             if self.alphabet and self.letters != len(self.alphabet):
                 raise FieldValueError(
                     f"letters is {self.letters} but alphabet {self.alphabet!r} has {len(self.alphabet)}", "letters"
@@ -97,7 +95,6 @@ class SecretCode(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, Level
 
     # -- tasks -------------------------------------------------------------------------------------------------
     def task(self, split: Split, index: int) -> Task:
-        """Raises `DataError` if a fixed alphabet has too few codes to fill the split."""
         return sample_task(self, split, index, self.config.seed, self._make)
 
     def _make(self, rng: random.Random) -> Task:
@@ -109,21 +106,21 @@ class SecretCode(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, Level
         return new_task(self, f"{len(code)} of {len(letters)} letters", public, {"code": " ".join(code)})
 
     def canonical(self, task: Task) -> str:
-        """The sorted alphabet and the code. Other letters are another task: copying them is the skill."""
+        """The sorted alphabet and the code. Other letters are another task, because copying them is the skill."""
         return f"{''.join(sorted(task.public['letters']))}:{task.privileged['code'].replace(' ', '')}"
 
     def task_from_gold(self, problem: str, answer: str) -> Task:
-        """Reads the alphabet from a list of capital letters in the problem (`each K, Q or Z`, `A B C`, `ABC`).
+        """Parse the alphabet from a list of capital letters in the problem (`each K, Q or Z`, `A B C`, `ABC`).
 
-        Where the problem has none, the configured alphabet holds. Raises `DataError` where there is no alphabet
-        either, or where the answer is no code over it.
+        The default is the configured alphabet. Raises `DataError` without an alphabet, or if the answer is not a code
+        over it.
         """
         letters = _listed_letters(problem) or list(self.config.alphabet)
         if len(letters) < 2:
             raise DataError(
                 "The problem lists no alphabet.", value=problem, fix="Write the letters, e.g. `each K, Q or Z`."
             )
-        code = next((matches for n in range(1, 9) if (matches := _read(answer, letters, n))), None)
+        code = next(filter(None, (_parse_code(answer, letters, n) for n in range(1, 9))), None)
         if code is None:
             raise DataError("The gold answer is no code over the alphabet.", value=answer, known=letters)
         written = re.search(r"(?<![0-9])([0-9]{1,3}) letters?\b", problem)
@@ -145,27 +142,23 @@ class SecretCode(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, Level
         return task.privileged["code"]
 
     def parse(self, task: Task, text: str) -> str | None:
-        """`KQZ`, `K Q Z`, `K, Q, Z` or `K-Q-Z`, in capitals or not; other letters or another count are unparsable."""
-        return _read(text, task.public["letters"], task.public["length"])
+        """Parse `KQZ`, `K Q Z`, `K, Q, Z` or `K-Q-Z` in any case, with the right number of letters of the alphabet."""
+        return _parse_code(text, task.public["letters"], task.public["length"])
 
     def score_parsed(self, task: Task, parsed: str) -> Verdict:
-        """Score: the share of right places. Distance: the share of wrong ones."""
-        code, written = task.privileged["code"].split(), parsed.split()
-        right = tuple(str(k) for k, (a, b) in enumerate(zip(code, written, strict=True), 1) if a == b)
-        share = len(right) / len(code)
+        """Score: the fraction of correct places. Distance: the fraction of the others."""
+        code, parts = task.privileged["code"].split(), self.answer_parts(task, parsed)
+        correct = tuple(place for place, letter in zip(parts, code, strict=True) if parts[place] == letter)
         return Verdict(
-            correct=len(right) == len(code),
-            score=share,
+            correct=len(correct) == len(code),
+            score=len(correct) / len(code),
             parsed=parsed,
-            detail=f"{len(right)} of {len(code)} places are right; the code is {task.privileged['code']}",
+            detail=f"{len(correct)} of {len(code)} places are right; the code is {task.privileged['code']}",
             well_formed=True,
-            distance=(len(code) - len(right)) / len(code),
-            parts={str(k): letter for k, letter in enumerate(written, 1)},
-            correct_parts=right,
+            distance=(len(code) - len(correct)) / len(code),
+            parts=parts,
+            correct_parts=correct,
         )
-
-    def is_correct_answer(self, task: Task, answer: str) -> bool:
-        return self.parse(task, answer) == task.privileged["code"]
 
     # -- scripted teacher --------------------------------------------------------------------------------------
     def hint(self, task: Task, attempts: Sequence[Verdict], rng: random.Random) -> str:
@@ -173,13 +166,13 @@ class SecretCode(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, Level
         return _show(_confirmed(task, attempts))
 
     def misleading_hint(self, task: Task, attempts: Sequence[Verdict], rng: random.Random) -> str:
-        """Blank out correct positions and confirm wrong letters; if all are wrong, some of them.
+        """Blank out correct places and confirm wrong letters; if all are wrong, some of them.
 
-        After an attempt that could not be parsed, one wrong letter is confirmed that nobody wrote.
+        After an attempt that could not be parsed, confirm one wrong letter that the student did not write.
         """
         code = task.privileged["code"].split()
         shown: list[str | None] = [None] * len(code)
-        if not attempts or attempts[-1].parsed is None:
+        if last_parsed(attempts) is None:
             position = rng.randrange(len(code))
             shown[position] = rng.choice([letter for letter in task.public["letters"] if letter != code[position]])
             return _show(shown)
@@ -195,10 +188,11 @@ class SecretCode(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, Level
     def simulate_attempt(
         self, task: Task, attempts: Sequence[Verdict], rng: random.Random, *, follow_hint: bool, correct: bool
     ) -> str:
-        """With `follow_hint`, keep confirmed positions and draw the others; otherwise draw a new code.
+        """With `follow_hint`, keep confirmed places and draw the others; otherwise draw a new code.
 
-        A drawn place avoids the letter that was just shown wrong there with probability `avoid`, else it is even over
-        the alphabet. A fresh code repeats no earlier one as long as there are others. Either may be right by luck.
+        With probability `avoid`, a drawn place avoids the letter that was just shown to be wrong there; otherwise it is
+        uniform over the alphabet. A new code repeats no earlier one unless all were tried. Either may be correct by
+        chance.
         """
         if correct:
             return wrap_answer(self.gold_answer(task))
@@ -218,10 +212,10 @@ class SecretCode(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, Level
 
     # -- reference lines ---------------------------------------------------------------------------------------
     def constant_baseline(self) -> ConstantBaseline:
-        """One letter L times: right with probability A^−L where the task's alphabet holds it.
+        """One letter L times: correct with probability A^−L if the task's alphabet contains it.
 
-        A drawn alphabet of a pool of P holds k given letters with probability C(P−k, A−k) / C(P, A), which falls in k,
-        so k = 1 and the share is A/P · A^−L. Over all codes; a split of a small fixed alphabet holds fewer.
+        An alphabet drawn from a pool of P contains k given letters with probability C(P−k, A−k) / C(P, A), which
+        decreases in k, so k = 1 and the fraction is A/P · A^−L. Over all codes; a split of a small alphabet has fewer.
         """
         a, length = self.config.letters, self.config.length
         letter = (self.config.alphabet or ascii_uppercase)[0]
@@ -229,18 +223,17 @@ class SecretCode(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, Level
         return ConstantBaseline(" ".join(letter * length), probability * a**-length)
 
     def bounds(self, turns: int) -> SolveBounds:
-        """Solve probabilities within T turns, over codes drawn evenly (A letters, L places).
+        """Solve probabilities within T turns, over codes drawn uniformly (A letters, L places).
 
-        with_hints: whatever the others show, place i is learnt only by trying letters there, and its letter is one of
-        A with equal chance, so at most T of A are tried: P ≤ min(1, T/A) for each place, independently. The player
-        who keeps what is confirmed and never tries a refuted letter again reaches it: by turn T each place whose
-        letter comes among the first T is right, and all at once at the turn of the last. So min(1, T/A)^L.
+        with_hints: a place is learned only by trying letters there, and its letter is uniform over A, so T tries find
+        it with probability at most min(1, T/A), independently for each place. A player who keeps confirmed letters and
+        tries no refuted one again reaches this bound: min(1, T/A)^L.
 
         without_hints: each turn rules out one code of A^L: min(1, T / A^L).
 
         copying: confirmed places stay, the others are drawn with replacement. A place is open after T turns with
-        probability (1 − 1/A)^T, independently: (1 − (1 − 1/A)^T)^L. This is
-        `simulate_attempt` with `follow_hint` and `avoid` 0.
+        probability (1 − 1/A)^T, independently: (1 − (1 − 1/A)^T)^L. This is `simulate_attempt` with `follow_hint` and
+        `avoid` 0.
         """
         a, length = self.config.letters, self.config.length
         return SolveBounds(
@@ -250,12 +243,11 @@ class SecretCode(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, Level
         )
 
     def find_answers(self, task: Task, text: str) -> list[tuple[int, int, str]]:
-        """Words of L alphabet letters, and L single letters in a row with only spaces, commas, dashes or quotes (or
-        the word `then`) between them. A blank such as `?` parts them; the hint's own frame is no code, and "Hmm, look
-        again" has none. Takes time linear in the text."""
+        """Words of L alphabet letters, and L single letters with only spaces, commas, dashes, quotes or `then` between.
+
+        A blank such as `?` separates them. The hint's prefix and interjections ("Hmm, look again") are not codes.
+        """
         letters, length = frozenset(task.public["letters"]), task.public["length"]
-        if text.isascii() and not _may_hold_code(text, letters, length):
-            return []
         matches: list[tuple[int, int, str]] = []
         row: list[tuple[int, int, str]] = []
         for word in _words_of(length).finditer(text.replace(FRAME, _NO_FRAME)):
@@ -263,7 +255,7 @@ class SecretCode(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, Level
             if not letters.issuperset(written):
                 continue
             start, end = word.span()
-            if end - start == length and not (length > 1 and is_sound(text, start, end)):
+            if end - start == length and not (length > 1 and is_interjection(text, start, end)):
                 matches.append((start, end, " ".join(written)))
             if end - start != 1:
                 row = []
@@ -276,26 +268,15 @@ class SecretCode(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, Level
         return sorted(matches)
 
     def answer_parts(self, task: Task, parsed: str) -> dict[str, str]:
-        """The letters by their places."""
         return {str(k): letter for k, letter in enumerate(parsed.split(), 1)}
 
     def stated_parts(self, task: Task, text: str) -> list[tuple[int, int, str, str]]:
-        """Letters that a text puts at their places, in words or in a frame such as the hint's own."""
         return stated_letters(text, task.public["letters"], task.public["length"])
-
-
-def _may_hold_code(text: str, letters: Set[str], length: int) -> bool:
-    """Cheap test whether an ASCII text may contain a code; False is certain."""
-    small = "".join(letters).lower()
-    tokens = split_tokens(text)
-    if sum([tokens.count(letter) for letter in small]) >= length:
-        return True
-    return any(len(token) == length and not token.strip(small) for token in tokens)
 
 
 @lru_cache(maxsize=16)
 def _words_of(length: int) -> re.Pattern[str]:
-    """Words of one letter or of `length` of them; others part the letters around them, as `_BETWEEN` knows."""
+    """Words of one letter or of `length` letters."""
     return re.compile(rf"[A-Za-z](?<!\w.)(?:[A-Za-z]{{{length - 1}}})?(?!\w)")
 
 
@@ -305,8 +286,8 @@ def _codes_of(length: int) -> list[re.Pattern[str]]:
     return [re.compile(f"[A-Za-z](?:{separator}[A-Za-z]){{{length - 1}}}") for separator in _SEPARATORS]
 
 
-def _read(text: str, letters: Sequence[str], length: int) -> str | None:
-    """The code in normal form, `K Q Z`, or None."""
+def _parse_code(text: str, letters: Sequence[str], length: int) -> str | None:
+    """Return the code in normal form, `K Q Z`, or None."""
     text = text.strip(" \t\r\n")
     for pattern in _codes_of(length):
         if pattern.fullmatch(text):
@@ -316,7 +297,7 @@ def _read(text: str, letters: Sequence[str], length: int) -> str | None:
 
 
 def _confirmed(task: Task, attempts: Sequence[Verdict]) -> list[str | None]:
-    """The last attempt's letters, None at wrong places."""
+    """Return the last attempt's letters, None at wrong places."""
     last = attempts[-1] if attempts else None
     places = [str(k + 1) for k in range(task.public["length"])]
     return [last.parts[k] if last is not None and k in last.correct_parts else None for k in places]
@@ -327,8 +308,7 @@ def _show(places: Sequence[str | None]) -> str:
 
 
 def _listed_letters(problem: str) -> list[str]:
-    """The longest list of distinct single capitals in the text, `or` and `and` between them allowed, else the first
-    word of distinct capitals."""
+    """Return the longest list of distinct single capitals, with `or` and `and` between, or else the first such word."""
     runs: list[list[str]] = [[]]
     candidates = re.findall(r"[A-Za-z]+", problem)
     for word in candidates:

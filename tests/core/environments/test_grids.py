@@ -170,7 +170,7 @@ def test_who_follows_keeps_the_steps_before_the_bad_one_and_changes_that_one():
         first = env.verify(task, env.simulate_attempt(task, [], rng, follow_hint=False, correct=False))
         if first.correct or not first.parts:
             continue
-        slip = env._slip(Grid(tuple(task.public["grid"])), "".join(first.parts.values()))
+        slip = env.find_error(Grid(tuple(task.public["grid"])), "".join(first.parts.values()))
         after = env.verify(task, env.simulate_attempt(task, [first], rng, follow_hint=True, correct=False))
         assert slip is not None and all(after.parts[name] == first.parts[name] for name in first.correct_parts)
         if slip.fault != "short":
