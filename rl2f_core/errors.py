@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 
 class RL2FError(Exception):
@@ -28,8 +29,8 @@ class RL2FError(Exception):
         self.fix = fix
         super().__init__(what)
 
-    def __reduce__(self):  # pickle keeps keyword arguments
-        return _rebuild, (type(self), self.what, self.value, self.known, self.fix)
+    def __reduce__(self) -> tuple[partial[RL2FError], tuple[()]]:  # pickle keeps keyword arguments
+        return partial(type(self), self.what, value=self.value, known=self.known, fix=self.fix), ()
 
     def __str__(self) -> str:
         parts = [self.what]
@@ -42,10 +43,6 @@ class RL2FError(Exception):
         return " ".join(parts)
 
 
-def _rebuild(cls, what, value, known, fix):
-    return cls(what, value=value, known=known, fix=fix)
-
-
 def shorten(text: str, limit: int = 200) -> str:
     """Truncate `text` to `limit` characters and append the number of omitted ones."""
     return text if len(text) <= limit else f"{text[:limit]}… ({len(text) - limit} more characters)"
@@ -56,7 +53,7 @@ class ConfigError(RL2FError, ValueError):
 
 
 class FieldValueError(ValueError):
-    """Invalid value of one field, found by a validator of several fields.
+    """Invalid value of one field, raised by a validator of several fields.
 
     Args:
         message: What is wrong and how to fix it.

@@ -34,14 +34,14 @@ class Component:
             name = value["type"]
         else:
             raise ValueError(f"needs a `type`; known: {', '.join(self.names())}")
-        is_registered = name in registry.names(self.category)
-        if is_registered and (reason := self._unavailable_reason(name)):
-            raise ValueError(reason)
-        if isinstance(value, BaseModel):
-            return value
-        if not is_registered:
+        if isinstance(name, str) and name in registry.names(self.category):
+            if reason := self._unavailable_reason(name):
+                raise ValueError(reason)
+            if not isinstance(value, BaseModel):
+                value = registry.get(self.category, name).Config.model_validate(value)
+        if not isinstance(value, BaseModel):
             raise ValueError(f"unknown {self.category} {name!r}; known: {', '.join(self.names())}")
-        return registry.get(self.category, name).Config.model_validate(value)
+        return value
 
     def names(self) -> list[str]:
         """List the registered names that a configuration may use."""

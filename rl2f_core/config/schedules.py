@@ -63,7 +63,7 @@ class Schedule(BaseConfig, Generic[T]):
         return point.value + (end.value - point.value) * (step - point.step) / (end.step - point.step)
 
 
-def resolve_float(value: float | Schedule[float], step: int) -> float:
+def resolve_float(value: float | Schedule[int] | Schedule[float], step: int) -> float:
     """Return a number or the value of a schedule at a 0-based step."""
     return value.at(step) if isinstance(value, Schedule) else value
 

@@ -10,7 +10,7 @@ import io
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rl2f_core.evaluation.chart_data import Chart, accuracy_chart, effect_chart, training_chart
 from rl2f_core.evaluation.plotting import GREY, PALETTE, Plot, figure, resolve_colors
@@ -36,10 +36,10 @@ def to_png(chart: Chart, dpi: int = 160) -> bytes:
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    gray = dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color",
-                          "legend.labelcolor"), GREY)  # fmt: skip
-    sizes = {"font.size": 9, "legend.fontsize": 8}
-    with matplotlib.rc_context({**gray, **sizes, "text.parse_math": False, "legend.frameon": False}):
+    gray = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color", "legend.labelcolor")
+    settings: dict[Any, object] = dict.fromkeys(gray, GREY) | {"font.size": 9, "legend.fontsize": 8}
+    settings |= {"text.parse_math": False, "legend.frameon": False}
+    with matplotlib.rc_context(settings):
         heights = [0.24 * len(p.lines) + 0.1 if p.kind == "intervals" else 1.6 for p in chart.plots]
         title, subtitle = textwrap.wrap(chart.title, 60), textwrap.wrap(chart.subtitle, 84)
         top = 0.2 + 0.18 * len(title) + 0.15 * len(subtitle)
@@ -72,11 +72,12 @@ def _draw_lines(axes: Axes, plot: Plot) -> None:
     for position, line in enumerate(plot.lines):
         color = PALETTE[line.color]
         marked = line.width > 1.5 and len(line.y) <= 15
-        axes.plot(line.x, _numbers(line.y), color=color, linestyle=_DASHES[line.dash], linewidth=line.width * 0.75,
+        x = _numbers(line.x)
+        axes.plot(x, _numbers(line.y), color=color, linestyle=_DASHES[line.dash], linewidth=line.width * 0.75,
                   marker=_MARKERS[position % len(_MARKERS)] if marked else None, markersize=4,
                   label=line.name)  # fmt: skip
         if len(line.low):
-            axes.fill_between(line.x, _numbers(line.low), _numbers(line.high), color=color, alpha=0.18, linewidth=0)
+            axes.fill_between(x, _numbers(line.low), _numbers(line.high), color=color, alpha=0.18, linewidth=0)
     if len(plot.x_ticks):
         axes.set_xticks(plot.x_ticks)
     if plot.range is not None:
@@ -94,7 +95,7 @@ def _draw_intervals(axes: Axes, plot: Plot) -> None:
         color, low, high = PALETTE[line.color], line.low[0], line.high[0]
         if low is not None and high is not None:
             axes.plot([low, high], [row, row], color=color, linewidth=2, solid_capstyle="butt")
-        axes.plot(line.y, [row], color=color, marker=_MARKERS[row % len(_MARKERS)], markersize=7)
+        axes.plot(_numbers(line.y), [row], color=color, marker=_MARKERS[row % len(_MARKERS)], markersize=7)
     axes.axvline(0, color=GREY, linewidth=1.3, zorder=1)
     axes.set_yticks(range(len(plot.lines)), [line.name for line in plot.lines])
     axes.set_ylim(len(plot.lines) - 0.4, -0.6)
@@ -158,12 +159,9 @@ def _list(sentences: Sequence[str]) -> str:
 def write_figures(
     report: EvaluationReport, folder: Path, training: Mapping[str, Sequence[Mapping[str, float]]] | None = None
 ) -> list[Path]:
-    """Write `report.html` and one PNG per chart, and return the paths.
+    """Write `report.html` and one PNG per chart to a folder, and return the paths.
 
-    Args:
-        report: The evaluation.
-        folder: Target directory.
-        training: Metric rows by stage.
+    `training` are the metric rows of each stage.
     """
     charts = [accuracy_chart(report), effect_chart(report)]
     charts += [training_chart(rows, f"Training: stage {stage}", f"training_{stage}")

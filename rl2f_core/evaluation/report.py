@@ -174,7 +174,7 @@ def build_report(
 ) -> EvaluationReport:
     """Compute a report from dialogues by checkpoint (oldest first) and condition."""
     rows, all_effects, differences = [], [], []
-    settings = {"resamples": bootstrap.resamples, "seed": bootstrap.seed}
+    settings = asdict(bootstrap)
     for checkpoint, by_condition in dialogues.items():
         for condition, group in by_condition.items():
             metrics = compute_metrics(group, turns, **settings)

@@ -22,10 +22,10 @@ def execute(
 
     Args:
         config: Configuration of any run kind.
-        run_dir: Run directory.
+        run_dir: Directory of the run.
         events: Destination of events, usually `JsonlSink(run_dir.events_path)`.
         stop: Called between steps; True in any process ends the run after a commit, with status `stopped`.
-        progress: Receives the progress.
+        progress: Receives phase, count and messages.
 
     Raises `ConfigError` if the run kind does not support a multi-process launch.
     """
@@ -54,10 +54,6 @@ def execute(
         run_dir.heartbeat(status=value, detail=detail)
         return event
 
-    def record_end(value: Status, detail: str) -> None:
-        with contextlib.suppress(RL2FError, OSError):  # raise the error that ended the run instead
-            status(value, detail)
-
     with run_dir.lock():
         journal.resume()
         if journal.resume_state is not None and journal.resume_state.get("done"):
@@ -67,10 +63,11 @@ def execute(
         status("running", "resumed" if journal.resume_state else "")
         try:
             finished = kind.execute(config, RunContext(journal, stop, progress or Progress()))
-        except KeyboardInterrupt:
-            record_end("interrupted", "ended by a second Ctrl-C")
-            raise
         except BaseException as error:
-            record_end("failed", f"{type(error).__name__}: {error}"[:2000])
+            with contextlib.suppress(RL2FError, OSError):  # raise the error that ended the run instead
+                if isinstance(error, KeyboardInterrupt):
+                    status("interrupted", "ended by a second Ctrl-C")
+                else:
+                    status("failed", f"{type(error).__name__}: {error}"[:2000])
             raise
         return status("succeeded" if finished else "stopped")

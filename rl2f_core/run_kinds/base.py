@@ -25,9 +25,4 @@ class Kind(ABC, Generic[RunSettings]):
 
     @abstractmethod
     def execute(self, config: RunSettings, context: RunContext) -> bool:
-        """Execute a run from its last commit; False if `context.stop` ended it early.
-
-        Args:
-            config: Instance of `config_class`.
-            context: Run directory, journal, stop request and progress.
-        """
+        """Execute a run from its last commit; False if `context.stop` ended it early."""

@@ -88,12 +88,9 @@ def _limit_sizes(node: Any) -> Any:
 
 
 def dry_run(config: BaseRun, run_path: Path, progress: Progress | None = None) -> str:
-    """Train the small version, run the base model under each condition, and return a summary.
+    """Train the small version in a new run directory, run the base model under each condition, and return a summary.
 
-    Args:
-        config: Must be that of a training run.
-        run_path: New run directory.
-        progress: Receives the progress.
+    Raises `ConfigError` if the config is not that of a training run.
     """
     if not isinstance(config, RunConfig):
         raise ConfigError("A dry run needs a training run.", value=getattr(config, "kind", None))

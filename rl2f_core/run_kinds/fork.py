@@ -58,7 +58,7 @@ def fork_config(
         source: The run with the dialogue.
         name: The source in the configuration: its run directory, or the name of a sibling directory.
         event: Event id of the dialogue.
-        turn: 0-based.
+        turn: 0-based turn of the hint that changes.
         checkpoints: Adapter directory by name; None is the base model.
         arms: `Arm`s or their data; empty for the default arms.
         changes: Further fields.

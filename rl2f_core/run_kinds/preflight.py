@@ -94,4 +94,4 @@ def _time_update(config: RunConfig, stage: StageConfig, backend: Backend, sample
 
     if not hasattr(backend, "folder"):
         return 0.0
-    return build_learner(config, stage, backend, seed=0).seconds_of_update(samples, stage.resolve(0))
+    return build_learner(config, stage, backend).seconds_of_update(samples, stage.resolve(0))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from statistics import fmean
 
 from rl2f_core.evaluation.chart_data import CONSTANT, Chart
@@ -218,8 +219,7 @@ def _cells(
         elif turns > 1:
             valid = [d for d in dialogues if d.stop_reason is not StopReason.FAILED]
             more = {"solved": accuracy({(d.group, d.index): solved_within(d, turns) for d in valid})}
-        settings = {"resamples": bootstrap.resamples, "seed": bootstrap.seed}
-        metrics = None if level == ALL_LEVELS else compute_metrics(dialogues, limit, **settings)
+        metrics = None if level == ALL_LEVELS else compute_metrics(dialogues, limit, **asdict(bootstrap))
         tasks = len({task for task, _ in correct})
         cells.append(LevelCell(checkpoint=checkpoint, level=level, variant=name, accuracy=accuracy(correct),
                                tasks=tasks, metrics=metrics, **more))  # fmt: skip
@@ -345,8 +345,6 @@ def level_plots(report: LevelsReport) -> list[Plot]:
 
 def levels_chart(report: LevelsReport) -> Chart:
     """Return the accuracy by level, one plot per checkpoint."""
-    title, subtitle = (
-        "Correct at the first attempt, by level and variant",
-        f"{report.title}; bands are 95\u00a0% intervals",
-    )
+    title = "Correct at the first attempt, by level and variant"
+    subtitle = f"{report.title}; bands are 95\u00a0% intervals"
     return Chart("accuracy_by_level", title, tuple(level_plots(report)), subtitle)
