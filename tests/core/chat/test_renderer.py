@@ -56,7 +56,7 @@ def text_of(tokenizer: ChatTokenizer, token_ids: Sequence[int]) -> str:
 
 @pytest.mark.parametrize("system", [SYSTEM, ""])
 @pytest.mark.parametrize(("attempt", "hint"), DIALOGUES)
-def test_opening_attempt_and_suffix_are_the_templates_own_rendering(
+def test_initial_prompt_attempt_and_suffix_equal_the_templates_rendering(
     tokenizer: ChatTokenizer, attempt: str, hint: str, system: str
 ) -> None:
     renderer = ChatRenderer(tokenizer, system)
@@ -68,7 +68,7 @@ def test_opening_attempt_and_suffix_are_the_templates_own_rendering(
         assert tokens == tokenizer.encode(wanted)
 
 
-def test_the_opening_alone_is_the_templates_opening(tokenizer: ChatTokenizer) -> None:
+def test_the_initial_prompt_equals_the_templates_rendering(tokenizer: ChatTokenizer) -> None:
     renderer = ChatRenderer(tokenizer, SYSTEM)
     wanted = tokenizer.apply_chat_template(whole("", "")[:2], add_generation_prompt=True)
     assert list(renderer.initial_prompt(PROBLEM)) == tokenizer.encode(wanted)
@@ -76,7 +76,7 @@ def test_the_opening_alone_is_the_templates_opening(tokenizer: ChatTokenizer) ->
     assert renderer.initial_prompt(PROBLEM)[-1] != tokenizer.eos_token_id
 
 
-def test_an_attempt_that_was_cut_off_gets_its_end_from_the_suffix(tokenizer: ChatTokenizer) -> None:
+def test_the_suffix_ends_a_truncated_attempt(tokenizer: ChatTokenizer) -> None:
     renderer = ChatRenderer(tokenizer, SYSTEM)
     ended, cut = renderer.hint_suffix(HINT, ended=True), renderer.hint_suffix(HINT, ended=False)
     assert cut == (tokenizer.eos_token_id, *ended)
@@ -87,7 +87,7 @@ def test_an_attempt_that_was_cut_off_gets_its_end_from_the_suffix(tokenizer: Cha
     )
 
 
-def test_a_second_hint_goes_on_where_the_first_left_off(tokenizer: ChatTokenizer) -> None:
+def test_a_second_hint_continues_the_tokens(tokenizer: ChatTokenizer) -> None:
     renderer = ChatRenderer(tokenizer, SYSTEM)
     tokens = [*renderer.initial_prompt(PROBLEM)]
     messages = whole("a", "b")
@@ -109,7 +109,7 @@ FORGED = [
 
 
 @pytest.mark.parametrize("forged", FORGED)
-def test_chat_markers_in_problem_system_and_hint_are_neutralised(tokenizer: ChatTokenizer, forged: str) -> None:
+def test_special_tokens_in_problem_system_and_hint_are_escaped(tokenizer: ChatTokenizer, forged: str) -> None:
     plain, hostile = ChatRenderer(tokenizer, "s"), ChatRenderer(tokenizer, f"s{forged}")
     special = {t for m in MARKERS for t in tokenizer.encode(m)}
     assert len(special) == 2
@@ -123,35 +123,35 @@ def test_chat_markers_in_problem_system_and_hint_are_neutralised(tokenizer: Chat
 
 
 @pytest.mark.parametrize("forged", FORGED)
-def test_neutralised_text_holds_no_marker_and_is_stable(forged: str) -> None:
+def test_escaped_text_has_no_special_token_and_is_stable(forged: str) -> None:
     clean = escape_special_tokens(forged, MARKERS)
     assert not any(marker in clean for marker in MARKERS)
     assert escape_special_tokens(clean, MARKERS) == clean
 
 
-def test_a_broken_marker_can_still_be_read() -> None:
+def test_an_escaped_token_is_still_readable() -> None:
     assert escape_special_tokens("say <|im_end|> now", MARKERS) == "say < |im_end|> now"
     assert escape_special_tokens("<|im_<|im_start|>start|>", MARKERS) == "<|im_< |im_start|>start|>"
 
 
-def test_a_marker_that_no_space_can_break_is_taken_out() -> None:
+def test_a_token_that_no_space_can_break_is_removed() -> None:
     assert escape_special_tokens("a§b", ("§",)) == "ab"
     assert escape_special_tokens("a  b", ("  ", "")) == "ab"
 
 
-def test_control_characters_go_and_letters_and_white_space_stay() -> None:
+def test_control_characters_are_removed_and_white_space_is_kept() -> None:
     assert escape_special_tokens("a\x00b\x07c\x1b[31md\x7f\x85\r\x1c\u2028e", ()) == "abc[31mde"
     assert escape_special_tokens("a\n\tb\u00a0c 你好 🙂 é", ()) == "a\n\tb\u00a0c 你好 🙂 é"
     assert escape_special_tokens("\u202eabc\ufeff\ud800", ()) == "abc"
 
 
-def test_a_student_may_write_a_markers_letters_without_making_one(tokenizer: ChatTokenizer) -> None:
+def test_the_letters_of_a_special_token_may_be_sampled(tokenizer: ChatTokenizer) -> None:
     letters = [t for c in "<|im_end|>" for t in tokenizer.encode(c)]
     assert tokenizer.eos_token_id not in letters
     assert tokenizer.decode(letters) == "<|im_end|>"  # data in the transcript, plain letters to the model
 
 
-def test_every_special_token_but_the_end_of_a_message_is_banned(tokenizer: ChatTokenizer) -> None:
+def test_all_special_tokens_except_the_end_of_turn_are_banned(tokenizer: ChatTokenizer) -> None:
     assert tokenizer.encode("<|im_end|>") == [tokenizer.eos_token_id]
     assert tokenizer.eos_token_id not in tokenizer.banned_token_ids
     assert set(tokenizer.encode("<|im_start|>")) <= set(tokenizer.banned_token_ids)
@@ -169,7 +169,7 @@ def test_ids_beyond_the_vocabulary_are_banned(hf_tokenizer: Any) -> None:
     assert set(HFChatTokenizer(hf_tokenizer).banned_token_ids) == set(hf_tokenizer.encode("<|endoftext|><|im_start|>"))
 
 
-def test_decoding_leaves_special_tokens_out(tokenizer: ChatTokenizer) -> None:
+def test_decoding_omits_special_tokens(tokenizer: ChatTokenizer) -> None:
     tokens = [*tokenizer.encode("<answer>46</answer>"), tokenizer.eos_token_id]
     assert tokenizer.decode(tokens) == "<answer>46</answer>"
     assert tokenizer.decode([tokenizer.eos_token_id]) == ""
@@ -222,7 +222,7 @@ def test_a_tokenizer_without_a_template_is_refused(hf_tokenizer: Any) -> None:
         HFChatTokenizer(with_template(hf_tokenizer, None))
 
 
-def test_a_template_that_refuses_a_role_says_so(hf_tokenizer: Any) -> None:
+def test_a_template_that_refuses_a_role_is_an_error(hf_tokenizer: Any) -> None:
     template = (
         "{% for m in messages %}{% if m['role'] == 'system' %}{{ raise_exception('System role not supported') }}"
         "{% endif %}" + CHATML + "{% endfor %}" + OPEN

@@ -59,7 +59,7 @@ def check_llm(held: ChatModel) -> None:
 
 
 @pytest.mark.parametrize("name", registry.names("llm"))
-def test_every_language_model_keeps_the_contract(name: str) -> None:
+def test_every_language_model_fulfills_the_contract(name: str) -> None:
     held: Any = registry.get("llm", name)
     if name != "openai_api":
         check_llm(held(held.Config(), ModelPool(FakeBackend())))
@@ -68,7 +68,7 @@ def test_every_language_model_keeps_the_contract(name: str) -> None:
         check_llm(model(endpoint))
 
 
-def test_a_local_model_needs_one_and_tells_a_conversation_that_is_too_long_from_the_others() -> None:
+def test_a_local_model_returns_an_error_only_for_conversations_that_are_too_long() -> None:
     with pytest.raises(ConfigError, match="No local model is loaded"):
         LocalModel(LocalModel.Config())
     backend = FakeBackend(FakeBackend.Config(replies=("Look again.",), max_model_len=200))
@@ -80,7 +80,7 @@ def test_a_local_model_needs_one_and_tells_a_conversation_that_is_too_long_from_
 
 
 # -- what is sent and what comes back ------------------------------------------------------------------------------
-def test_a_request_says_what_is_wanted_and_the_answer_is_counted_and_priced() -> None:
+def test_request_body_usage_and_cost() -> None:
     with serving(in_turn(Say(" Look at the tens. \n", usage=(1000, 50)))) as endpoint:
         held = model(endpoint, usd_per_million_prompt=2.0, usd_per_million_completion=8.0, extra={"top_p": 0.9})
         (said,) = ask(held, request(seed=2**40 + 5))
@@ -95,7 +95,7 @@ def test_a_request_says_what_is_wanted_and_the_answer_is_counted_and_priced() ->
         assert ask(model(endpoint, usd_per_million_prompt=2.0))[0].usage.cost is None, "a price of nobody knows what"
 
 
-def test_a_message_that_was_had_before_comes_from_the_disk_for_the_same_request_alone() -> None:
+def test_only_equal_requests_are_answered_from_the_cache() -> None:
     with serving(lambda n, body: Say(f"Number {n}.")) as endpoint:
         first = ask(model(endpoint, usd_per_million_prompt=1.0))[0]
         again = ask(model(endpoint, usd_per_million_prompt=1.0))[0]
@@ -120,7 +120,7 @@ def test_failures_are_not_cached() -> None:
         assert [ask(held)[0].error is None, ask(held)[0].text] == [False, "Now."]
 
 
-def test_a_cache_that_cannot_be_read_or_written_is_no_cache(tmp_path: Path) -> None:
+def test_an_unusable_cache_stores_nothing(tmp_path: Path) -> None:
     broken, file = tmp_path / "broken", tmp_path / "file"
     broken.mkdir()
     (broken / "cache.db").write_bytes(b"no database" * 100)
@@ -137,13 +137,13 @@ def test_a_cache_that_cannot_be_read_or_written_is_no_cache(tmp_path: Path) -> N
     assert key_of(a=1, b="\ud83d") == key_of(b="\ud83d", a=1) != key_of(a=1, b="x")
 
 
-def test_half_a_surrogate_pair_in_a_conversation_is_sent_as_a_question_mark() -> None:
+def test_a_lone_surrogate_is_sent_as_a_question_mark() -> None:
     with serving(in_turn(Say("Hm."))) as endpoint:
         assert ask(model(endpoint), request("half a pair \ud83d"))[0].text == "Hm."
         assert endpoint.requests[0]["messages"][0]["content"] == "half a pair ?"
 
 
-def test_what_the_environment_holds_for_the_sdk_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sdk_settings_in_the_environment_are_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OPENAI_API_KEY", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID"):
         monkeypatch.setenv(name, KEY)
     monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", f"X-Mine: {KEY}")
@@ -154,7 +154,7 @@ def test_what_the_environment_holds_for_the_sdk_is_not_sent(monkeypatch: pytest.
                             "accept-encoding"} and KEY not in str(headers)  # fmt: skip
 
 
-def test_a_caller_that_is_not_needed_any_more_does_not_wait_for_its_message() -> None:
+def test_a_cancelled_caller_does_not_wait_for_its_message() -> None:
     asked, released = threading.Event(), threading.Event()
 
     def script(number: int, body: dict[str, Any]) -> Say:
@@ -187,7 +187,7 @@ def test_a_caller_that_is_not_needed_any_more_does_not_wait_for_its_message() ->
      Say(raw=b'{"error": {"message": "busy"}}'), Say(reset=True), Say("late", delay=1.5)],
     ids=lambda s: f"{s.status}{'-cut' * s.cut}{'-reset' * s.reset}{'-slow' * bool(s.delay)}-{s.raw!r:.16}",
 )  # fmt: skip
-def test_what_may_pass_is_tried_again(bad: Say) -> None:
+def test_transient_failures_are_retried(bad: Say) -> None:
     patience = 0.7 if bad.delay else 60.0
     with serving(in_turn(bad, bad, Say("At last."))) as endpoint:
         (said,) = ask(model(endpoint, read_timeout=patience))
@@ -214,7 +214,7 @@ def test_what_may_pass_is_tried_again(bad: Say) -> None:
         (Say(raw=b'"' + b"x" * 3000 + b'"'), "longer than 2000 bytes"),
     ],
 )  # fmt: skip
-def test_what_stays_wrong_is_told_at_once(bad: Say, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_permanent_failures_are_not_retried(bad: Say, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TEST_API_KEY", KEY)
     with serving(in_turn(bad, Say("never asked"))) as endpoint:
         (said,) = ask(model(endpoint, api_key_env="TEST_API_KEY", max_response_bytes=2000))
@@ -223,7 +223,7 @@ def test_what_stays_wrong_is_told_at_once(bad: Say, why: str, monkeypatch: pytes
         assert (said.error or "").isprintable()
 
 
-def test_content_in_parts_and_reasoning_beside_it_are_read() -> None:
+def test_content_parts_are_joined_and_reasoning_is_ignored() -> None:
     parts = [{"type": "text", "text": "Look "}, {"type": "image"}, {"type": "text", "text": "again."}]
     held = {
         "choices": [{"message": {"content": parts, "reasoning_content": "the answer is 42"}, "finish_reason": None}]
@@ -238,7 +238,7 @@ def test_content_in_parts_and_reasoning_beside_it_are_read() -> None:
         read_reply(b"[" * 100_000)
 
 
-def test_a_wait_that_is_asked_for_is_kept_and_one_beyond_the_time_out_is_not() -> None:
+def test_retry_after_is_respected_up_to_a_limit() -> None:
     with serving(in_turn(Say(status=429, headers=(("retry-after", "0.3"),)), Say("Now."))) as endpoint:
         began = time.monotonic()
         assert ask(model(endpoint))[0].text == "Now." and time.monotonic() - began >= 0.3
@@ -248,13 +248,13 @@ def test_a_wait_that_is_asked_for_is_kept_and_one_beyond_the_time_out_is_not() -
         assert "too many requests" in (said.error or "") and time.monotonic() - began < 10
 
 
-def test_an_answer_that_outlasts_the_time_for_all_tries_is_given_up() -> None:
+def test_the_total_timeout_ends_a_call() -> None:
     with serving(in_turn(Say("late", delay=2.0))) as endpoint:
         (said,) = ask(model(endpoint, total_timeout=0.2))
     assert said.error == "The total timeout expired: the reply was too slow." and said.usage.requests == 1
 
 
-def test_a_dead_endpoint_is_left_alone_after_a_few_messages_and_asked_again_later() -> None:
+def test_the_breaker_blocks_a_failing_endpoint_and_retries_later() -> None:
     back = threading.Event()
     with serving(lambda n, body: Say("Here again.") if back.is_set() else Say(status=500)) as endpoint:
         held = model(endpoint, retries=1, concurrency=1, breaker_failures=2, cache=False)
@@ -273,7 +273,7 @@ def test_a_dead_endpoint_is_left_alone_after_a_few_messages_and_asked_again_late
         assert [c.text for c in ask(held, request(), request())] == ["Here again."] * 2
 
 
-def test_the_breaker_and_the_pace_follow_the_clock() -> None:
+def test_the_breaker_and_the_rate_limiter_follow_the_clock() -> None:
     now = [100.0]
     breaker = CircuitBreaker(2, 30, lambda: now[0])
     breaker.record_failure("a")
@@ -295,7 +295,7 @@ def test_the_breaker_and_the_pace_follow_the_clock() -> None:
     assert [free.reserve(10_000) for _ in range(3)] == [0.0, 0.0, 0.0]
 
 
-def test_answers_come_in_order_with_no_more_at_once_than_allowed() -> None:
+def test_replies_are_in_order_and_concurrency_is_limited() -> None:
     busy, most = [0], [0]
     lock = threading.Lock()
 
@@ -313,7 +313,7 @@ def test_answers_come_in_order_with_no_more_at_once_than_allowed() -> None:
     assert [c.text for c in said] == [f"text {n}" for n in range(12)] and 2 <= most[0] <= 3
 
 
-def test_a_key_that_is_missing_or_odd_is_told_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_about_a_missing_or_invalid_key_do_not_contain_it(monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(in_turn(Say("x"))) as endpoint:
         held = model(endpoint, api_key_env="TEST_API_KEY")
         assert "TEST_API_KEY holds no key" in (ask(held)[0].error or "")
@@ -322,7 +322,7 @@ def test_a_key_that_is_missing_or_odd_is_told_without_it(monkeypatch: pytest.Mon
         assert "characters no key has" in (odd.error or "") and not endpoint.requests and odd.usage.requests == 0
 
 
-def test_an_endpoint_that_repeats_the_key_does_not_bring_it_into_the_message(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_in_a_reply_is_redacted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TEST_API_KEY", KEY)
     with serving(in_turn(Say(f"You sent {KEY}."))) as endpoint:
         assert ask(model(endpoint, api_key_env="TEST_API_KEY"))[0].text == "You sent [key]."
@@ -342,6 +342,6 @@ def test_an_endpoint_that_repeats_the_key_does_not_bring_it_into_the_message(mon
      ("base_url", "http://x/v1?key=1"), ("base_url", "http://x/ y"), ("base_url", "http://x:port/v1"),
      ("api_key_env", "AWS_SECRET_ACCESS_KEY"), ("extra", {"messages": []}), ("extra", {"stream": True})],
 )  # fmt: skip
-def test_what_is_no_endpoint_or_no_name_of_a_key_is_refused(field: str, value: Any) -> None:
+def test_invalid_endpoints_and_key_names_are_refused(field: str, value: Any) -> None:
     with pytest.raises(ValidationError):
         OpenAICompatible.Config(**{field: value})

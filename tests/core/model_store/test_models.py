@@ -51,7 +51,7 @@ def leftovers(home: Path) -> list[str]:
 
 
 # -- the tiny model --------------------------------------------------------------------------------------------------
-def test_the_tiny_model_is_the_same_to_the_byte_for_the_same_seed(tiny: Path, tmp_path: Path) -> None:
+def test_equal_seeds_give_byte_identical_tiny_models(tiny: Path, tmp_path: Path) -> None:
     again, other = tmp_path / "again", tmp_path / "other"
     build_tiny(again)
     build_tiny(other, seed=1)
@@ -62,7 +62,7 @@ def test_the_tiny_model_is_the_same_to_the_byte_for_the_same_seed(tiny: Path, tm
     assert (tiny / "model.safetensors").read_bytes() != (other / "model.safetensors").read_bytes()
 
 
-def test_the_tiny_tokenizer_is_lossless_and_knows_the_chat_markers(tiny: Path) -> None:
+def test_the_tiny_tokenizer_is_lossless_and_has_the_chat_tokens(tiny: Path) -> None:
     from transformers import AutoTokenizer
 
     tokenizer: Any = AutoTokenizer.from_pretrained(str(tiny))
@@ -100,7 +100,7 @@ def test_tiny_random_is_a_built_in_name_with_the_checksum_of_the_local_copy(tiny
 
 
 # -- the cache -------------------------------------------------------------------------------------------------------
-def test_a_model_is_built_once_and_then_found(tiny: Path, home: Path) -> None:
+def test_a_model_is_built_only_once(tiny: Path, home: Path) -> None:
     calls = []
 
     def build(folder: Path, say: Callable[[str], None]) -> dict[str, Any]:
@@ -130,7 +130,7 @@ def test_a_cache_below_a_hidden_folder_is_hashed_like_any_other(
         store.get_model("tiny-random")
 
 
-def test_the_checksum_covers_weights_and_tokenizer_but_not_the_licence() -> None:
+def test_the_checksum_covers_weights_and_tokenizer_but_not_the_license() -> None:
     hashes = {"model.safetensors": "a", "tokenizer.json": "b", "LICENSE": "c"}
     assert identity(hashes) == identity(hashes | {"LICENSE": "x", "README.md": "y"})
     assert identity(hashes) != identity(hashes | {"model.safetensors": "x"})
@@ -138,7 +138,7 @@ def test_the_checksum_covers_weights_and_tokenizer_but_not_the_licence() -> None
 
 
 @pytest.mark.parametrize("error", [RuntimeError("torn"), KeyboardInterrupt(), ModelError("no such wheel")])
-def test_an_interrupted_fetch_leaves_nothing_behind(tiny: Path, home: Path, error: BaseException) -> None:
+def test_an_interrupted_build_leaves_no_files(tiny: Path, home: Path, error: BaseException) -> None:
     def build(folder: Path, say: Callable[[str], None]) -> dict[str, Any]:
         shutil.copytree(tiny, folder, dirs_exist_ok=True)
         raise error
@@ -148,7 +148,7 @@ def test_an_interrupted_fetch_leaves_nothing_behind(tiny: Path, home: Path, erro
     assert leftovers(home) == []
 
 
-def test_a_killed_fetch_is_never_seen_and_its_remains_are_cleared_by_the_next(tiny: Path, home: Path) -> None:
+def test_files_of_a_killed_build_are_ignored_and_removed_by_the_next(tiny: Path, home: Path) -> None:
     code = (
         "import os, shutil, sys; from rl2f_core.model_store import store\n"
         "def build(folder, on_message):\n"
@@ -168,7 +168,7 @@ def test_a_killed_fetch_is_never_seen_and_its_remains_are_cleared_by_the_next(ti
     assert leftovers(home) == ["made"]
 
 
-def test_two_at_once_build_one_model(tiny: Path, home: Path) -> None:
+def test_concurrent_calls_build_one_model(tiny: Path, home: Path) -> None:
     calls = []
     inside = threading.Event()
 
@@ -197,7 +197,7 @@ def test_a_build_that_yields_no_loadable_model_is_refused_and_removed(home: Path
     assert leftovers(home) == []
 
 
-def test_too_little_disk_is_said_before_anything_is_fetched(home: Path) -> None:
+def test_too_little_disk_space_is_an_error_before_the_build(home: Path) -> None:
     def build(folder: Path, say: Callable[[str], None]) -> dict[str, Any]:
         raise AssertionError("must not be reached")
 
@@ -205,7 +205,7 @@ def test_too_little_disk_is_said_before_anything_is_fetched(home: Path) -> None:
         store.ensure_model(built_in(build, needed=10**18))
 
 
-def test_a_disk_that_fills_up_on_the_way_leaves_nothing(tiny: Path, home: Path) -> None:
+def test_a_full_disk_during_the_build_leaves_no_files(tiny: Path, home: Path) -> None:
     def build(folder: Path, say: Callable[[str], None]) -> dict[str, Any]:
         shutil.copytree(tiny, folder, dirs_exist_ok=True)
         raise OSError(28, "No space left on device")
@@ -230,7 +230,7 @@ def test_a_changed_file_is_detected_on_use_and_force_repairs_it(home: Path) -> N
     assert store.get_model("tiny-random", force=True) == found
 
 
-def test_a_change_that_hides_behind_size_and_time_is_detected_by_verify(home: Path) -> None:
+def test_verify_detects_a_change_with_equal_size_and_time(home: Path) -> None:
     found = store.get_model("tiny-random")
     weights = found.path / "model.safetensors"
     before = weights.stat()
@@ -248,7 +248,7 @@ def test_a_missing_file_is_detected(home: Path) -> None:
         store.get_model("tiny-random")
 
 
-def test_a_cache_that_was_copied_with_new_times_still_passes(home: Path) -> None:
+def test_a_copied_cache_with_new_times_is_valid(home: Path) -> None:
     found = store.get_model("tiny-random")
     for path in found.path.iterdir():
         os.utime(path, ns=(1, 1))
@@ -264,7 +264,7 @@ def test_an_edited_local_folder_has_another_checksum(copy: Path, home: Path) -> 
 
 # -- what is refused -------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", ["no-such-model", "./nowhere", "/nowhere/at/all", "~/nowhere-at-all", "", "a/b/c"])
-def test_a_missing_model_is_named_with_what_is_known(name: str, home: Path) -> None:
+def test_the_error_for_a_missing_model_lists_the_known_ones(name: str, home: Path) -> None:
     with pytest.raises(ModelError, match="no such model") as caught:
         store.get_model(name)
     assert "smollm2-135m" in str(caught.value)
@@ -281,7 +281,7 @@ class Bomb:
 
 
 @pytest.mark.parametrize("file", ["pytorch_model.bin", "model.pt", "consolidated.00.pth"])
-def test_a_pickle_only_folder_is_refused_unread(copy: Path, home: Path, tmp_path: Path, file: str) -> None:
+def test_a_pickle_only_folder_is_refused_without_reading_it(copy: Path, home: Path, tmp_path: Path, file: str) -> None:
     (copy / "model.safetensors").unlink()
     (copy / file).write_bytes(pickle.dumps(Bomb(tmp_path / "exploded")))
     with pytest.raises(ModelError, match="only as pickle"):
@@ -311,7 +311,7 @@ def test_a_model_without_chat_template_is_refused(copy: Path, home: Path) -> Non
         store.get_model(str(copy))
 
 
-def test_a_folder_without_config_and_a_lora_adapter_are_told_apart(tmp_path: Path, home: Path) -> None:
+def test_a_folder_without_config_and_an_adapter_have_different_errors(tmp_path: Path, home: Path) -> None:
     with pytest.raises(ModelError, match=r"no readable config\.json"):
         store.get_model(str(tmp_path))
     (tmp_path / "adapter_config.json").write_text("{}")
@@ -320,10 +320,10 @@ def test_a_folder_without_config_and_a_lora_adapter_are_told_apart(tmp_path: Pat
 
 
 @pytest.mark.parametrize("keep", [0, 4, 100, -1, -1000])
-def test_a_torn_safetensors_file_is_refused(copy: Path, home: Path, keep: int) -> None:
+def test_an_incomplete_safetensors_file_is_refused(copy: Path, home: Path, keep: int) -> None:
     weights = copy / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:keep])
-    with pytest.raises(ModelError, match="torn"):
+    with pytest.raises(ModelError, match="incomplete or invalid"):
         store.get_model(str(copy))
 
 

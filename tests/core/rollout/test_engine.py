@@ -117,7 +117,7 @@ def hints(dialogue: Dialogue) -> list[str | None]:
 
 
 # -- how dialogues end -------------------------------------------------------------------------------------------
-def test_a_right_answer_ends_the_dialogue_as_solved() -> None:
+def test_a_correct_attempt_ends_the_dialogue_as_solved() -> None:
     dialogue = play_one(make_engine(answers(4, 9, 1))).dialogue
     assert (dialogue.stop_reason, dialogue.solved_at, dialogue.error) == (StopReason.SOLVED, 2, None)
     assert hints(dialogue) == ["Too low.", None]
@@ -130,17 +130,17 @@ def test_using_all_turns_ends_it_as_exhausted_without_a_last_hint() -> None:
     assert hints(dialogue) == ["Too low.", "Too high.", None]
 
 
-def test_a_right_answer_at_the_last_turn_is_solved() -> None:
+def test_a_correct_last_attempt_is_solved() -> None:
     assert play_one(make_engine(answers(4, 12, 9))).dialogue.solved_at == 3
 
 
-def test_fewer_turns_may_be_asked_for() -> None:
+def test_a_request_may_limit_its_turns() -> None:
     dialogue = play_one(make_engine(answers(4, 9)), max_turns=1).dialogue
     assert (dialogue.stop_reason, hints(dialogue)) == (StopReason.EXHAUSTED, [None])
 
 
 @pytest.mark.parametrize("limit", ["config", "backend"])
-def test_the_context_ends_a_dialogue_as_truncated_exactly_where_a_turn_would_not_fit(limit: str) -> None:
+def test_a_dialogue_ends_as_context_full_if_the_next_turn_does_not_fit(limit: str) -> None:
     whole = play_one(make_engine(answers(4, 12, 3), max_new_tokens=20))
     third = whole.sequences[0].turn_ids.index(2)  # tokens before the third turn
     for spare, stop, turns in ((0, StopReason.EXHAUSTED, 3), (-1, StopReason.CONTEXT_FULL, 2)):
@@ -151,7 +151,7 @@ def test_the_context_ends_a_dialogue_as_truncated_exactly_where_a_turn_would_not
         assert len(rollout.sequences[0].token_ids) <= room
 
 
-def test_a_prompt_that_does_not_fit_at_all_is_truncated_without_a_turn() -> None:
+def test_a_prompt_that_does_not_fit_is_context_full_without_a_turn() -> None:
     engine = make_engine(max_seq_len=65)
     rollout = play_one(engine)
     assert (rollout.dialogue.stop_reason, rollout.dialogue.turns) == (StopReason.CONTEXT_FULL, ())
@@ -159,7 +159,7 @@ def test_a_prompt_that_does_not_fit_at_all_is_truncated_without_a_turn() -> None
     assert engine.backend.seen == []  # type: ignore[attr-defined]
 
 
-def test_a_verifier_that_raises_fails_its_dialogue_alone() -> None:
+def test_an_error_of_the_verifier_fails_only_its_dialogue() -> None:
     environment = Breaking(GuessNumber.Config(size=SIZE, low=1))
     engine = make_engine(lambda text, rng: "boom" if rng.random() < 0.5 else "<answer>1</answer>")
     engine = replace(engine, environment=environment)
@@ -172,7 +172,7 @@ def test_a_verifier_that_raises_fails_its_dialogue_alone() -> None:
     assert all(r.dialogue.stop_reason is StopReason.EXHAUSTED for r in rollouts if r.dialogue not in failed)
 
 
-def test_a_teacher_that_raises_fails_the_dialogue_it_breaks_on_and_no_other() -> None:
+def test_an_error_of_the_teacher_fails_only_its_dialogue() -> None:
     engine = make_engine(answers(4, 12, 3))
     teacher = Saying(Saying.Config(breaks_on=("n7",)), engine.environment)
     engine = replace(engine, teacher=teacher)
@@ -195,7 +195,7 @@ def prompt_of(engine: RolloutEngine, turn: int) -> str:
     return engine.backend.seen[turn]  # type: ignore[attr-defined]
 
 
-def test_flag_lets_a_leak_through_and_reports_it() -> None:
+def test_flag_keeps_a_leaking_hint_and_reports_it() -> None:
     engine = make_engine(answers(4, 12, 3), teacher="The answer is 9.")
     dialogue = play_one(engine).dialogue
     report = dialogue.turns[0].hint.leak  # type: ignore[union-attr]
@@ -204,7 +204,7 @@ def test_flag_lets_a_leak_through_and_reports_it() -> None:
 
 
 @pytest.mark.parametrize("action", ["redact", "resample"])
-def test_the_student_sees_exactly_the_guarded_text(action: str) -> None:
+def test_the_student_reads_exactly_the_screened_text(action: str) -> None:
     engine = make_engine(answers(4, 12, 3), teacher="The answer is 9.", leaks={"action": action})
     dialogue = play_one(engine).dialogue
     for turn in range(2):
@@ -215,7 +215,7 @@ def test_the_student_sees_exactly_the_guarded_text(action: str) -> None:
     assert hint.text == (CONTENTLESS if action == "resample" else "The answer is […].")
 
 
-def test_drop_ends_the_dialogue_and_nothing_of_the_hint_reaches_the_tokens() -> None:
+def test_drop_ends_the_dialogue_without_tokens_of_the_hint() -> None:
     engine = make_engine(answers(4, 12, 3), teacher="The answer is 9.", leaks={"action": "drop"})
     rollout = play_one(engine)
     dialogue = rollout.dialogue
@@ -232,7 +232,7 @@ def test_a_hint_is_recorded_as_the_student_reads_it() -> None:
     assert prompt_of(engine, 1).count("<|im_start|>assistant") == 2
 
 
-def test_the_guard_reads_what_the_student_reads_not_what_hides_it() -> None:
+def test_the_guard_screens_the_escaped_text() -> None:
     engine = make_engine(answers(4, 12, 3), teacher="The answer is 1\x002.", leaks={"action": "drop"})
     assert play_one(engine, 12).dialogue.stop_reason is StopReason.DROPPED
 
@@ -248,7 +248,7 @@ def test_rewards_are_stored_by_name() -> None:
     assert [turn.reward for turn in dialogue.turns] == pytest.approx([-0.1, 0.4, 1.1])
 
 
-def test_the_turn_after_a_leak_pays_the_penalty() -> None:
+def test_the_turn_after_a_leak_has_the_penalty() -> None:
     engine = make_engine(answers(4, 12, 9), teacher="The answer is 9.", reward={"leak_penalty": 0.25})
     assert [turn.reward for turn in play_one(engine).dialogue.turns] == [0.0, -0.25, 0.75]
 
@@ -273,7 +273,7 @@ def test_policy_temperature_and_adapter_reach_dialogue_and_backend() -> None:
     assert second.temperature == 1.3
 
 
-def test_the_stream_holds_what_was_given_and_sampled() -> None:
+def test_the_token_sequence_contains_prompts_and_sampled_tokens() -> None:
     engine = make_engine(answers(4, 12, 9), max_new_tokens=19)
     rollout = play_one(engine)
     stream, tokenizer = rollout.sequences[0], engine.backend.tokenizer
@@ -306,7 +306,7 @@ def chatty(text: str, rng: random.Random) -> str:
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 7, 128])
-def test_results_do_not_depend_on_the_batch_size_or_on_company(batch_size: int) -> None:
+def test_results_do_not_depend_on_the_batch(batch_size: int) -> None:
     engine = make_engine(chatty, max_concurrent=128)
     requests = [ask(number_task(engine, 1 + i % SIZE), i, seed=100 + i) for i in range(20)]
     wanted = engine.run(requests)
@@ -317,14 +317,14 @@ def test_results_do_not_depend_on_the_batch_size_or_on_company(batch_size: int) 
     assert other.run(requests[13:14]) == wanted[13:14]
 
 
-def test_progress_is_told_after_every_turn_and_ends_complete() -> None:
+def test_progress_is_reported_after_every_turn_and_ends_complete() -> None:
     engine = make_engine(chatty, max_concurrent=4)
     told: list[tuple[int, int]] = []
     engine.run([ask(number_task(engine, 3), i, i) for i in range(10)], on_progress=lambda *x: told.append(x))
     assert told == sorted(told) and told[-1] == (10, 10) and len(told) > 3
 
 
-def test_nothing_to_play_is_nothing_played() -> None:
+def test_no_requests_give_no_rollouts() -> None:
     assert make_engine().run([]) == []
 
 
@@ -347,7 +347,7 @@ BAD = {
 
 @pytest.mark.parametrize("reply", BAD.values(), ids=BAD.keys())
 @pytest.mark.parametrize("limit", [40, 20_000])
-def test_a_bad_student_makes_a_bad_dialogue_and_no_crash(reply: str, limit: int) -> None:
+def test_unusual_attempts_raise_no_error(reply: str, limit: int) -> None:
     engine = make_engine([reply], max_new_tokens=limit, max_seq_len=200_000, max_model_len=200_000)
     rollout = play_one(engine)
     dialogue = rollout.dialogue
@@ -357,7 +357,7 @@ def test_a_bad_student_makes_a_bad_dialogue_and_no_crash(reply: str, limit: int)
     assert Dialogue.model_validate_json(dialogue.model_dump_json()) == dialogue
 
 
-def test_a_student_cannot_write_a_turn_for_the_teacher() -> None:
+def test_an_attempt_cannot_forge_a_turn_of_the_teacher() -> None:
     engine = make_engine([FORGED])
     rollout = play_one(engine)
     starts = rollout.sequences[0].token_ids.count(engine.backend.tokenizer.start_id)  # type: ignore[attr-defined]
@@ -368,7 +368,7 @@ def test_a_student_cannot_write_a_turn_for_the_teacher() -> None:
     )
 
 
-def test_a_hint_that_quotes_the_student_stays_data() -> None:
+def test_a_hint_that_quotes_the_student_is_escaped() -> None:
     environment = SecretCode(SecretCode.Config(alphabet="AB", length=2))
     engine = make_engine(["<answer>A <|im_start|>B</answer>", "<answer>A A</answer>"], environment=environment)
     dialogue = play_one_of(engine, environment)
@@ -379,7 +379,7 @@ def play_one_of(engine: RolloutEngine, environment: Any) -> Dialogue:
     return engine.run([ask(environment.task("train", 0))])[0].dialogue
 
 
-def test_an_attempt_that_was_cut_off_is_recorded_and_closed_for_the_next_turn() -> None:
+def test_a_truncated_attempt_is_recorded_and_ended_by_the_suffix() -> None:
     engine = make_engine(["x" * 100], max_new_tokens=10)
     rollout = play_one(engine)
     assert [turn.finish_reason for turn in rollout.dialogue.turns] == [FinishReason.LENGTH] * 3

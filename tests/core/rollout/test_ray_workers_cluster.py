@@ -66,7 +66,7 @@ def an_adapter(folder: Path, config: Any, seed: int) -> Path:
     return folder
 
 
-def test_dialogues_spread_over_actors_are_those_of_one_process(cluster: RayCluster, tiny: Path, tmp_path: Path) -> None:
+def test_dialogues_of_rollout_workers_are_those_of_one_process(cluster: RayCluster, tiny: Path, tmp_path: Path) -> None:
     config: Any = parse_config(
         {
             "model": {"name": str(tiny), "device": "cpu", "dtype": "float32"},

@@ -52,13 +52,13 @@ def at(distance: float | None) -> Verdict:
         (WRONG_AND_ILL_FORMED, 0, 0 + 0.1 * -1, -1 - 2),
     ],
 )
-def test_the_presets_total(verdict: Verdict, binary: float, format_: float, logic_rl: float):
+def test_totals_of_the_presets(verdict: Verdict, binary: float, format_: float, logic_rl: float):
     assert total("binary", verdict) == binary
     assert total("format", verdict) == pytest.approx(format_, abs=1e-12)
     assert total("logic_rl", verdict) == logic_rl
 
 
-def test_logic_rl_pays_minus_one_for_a_good_format_without_an_answer():
+def test_logic_rl_is_minus_one_for_a_good_format_without_an_answer():
     empty = Verdict(correct=False, score=0, parsed=None, well_formed=True)
     assert total("logic_rl", empty) == 1 - 2
 
@@ -105,7 +105,7 @@ def test_an_empty_think_block_costs_the_format_and_the_answer_of_logic_rl(
     assert total("format", verdict) == pytest.approx(format_, abs=1e-12)
 
 
-def test_progress_of_a_real_code_is_the_share_of_places_won():
+def test_progress_of_secret_code_is_the_fraction_of_new_correct_positions():
     environment, problem = SecretCode(SecretCode.Config()), "Find the code: 3 letters, each K, Q or Z."
     said = ["Z Z Q", "K Z Q", "no idea", "K Q Q", "K Q Z"]
     verdicts = [judged(environment, problem, "K Q Z", wrap_answer(text)) for text in said]
@@ -117,7 +117,7 @@ def test_progress_of_a_real_code_is_the_share_of_places_won():
 
 
 # -- progress --------------------------------------------------------------------------------------------------
-def test_progress_telescopes_so_that_detours_do_not_pay():
+def test_progress_telescopes_over_detours():
     config = RewardConfig(progress_weight=0.5)
     path = [at(d) for d in (0.8, 0.2, None, 0.6, 0.1, 0.1, 0.0)]
     gained = [terms(config, now, before)["progress"] for before, now in pairwise(path)]
@@ -126,17 +126,17 @@ def test_progress_telescopes_so_that_detours_do_not_pay():
     assert sum(gained) == pytest.approx(0.5 * (0.8 - 0.0))
 
 
-def test_the_first_attempt_makes_no_progress():
+def test_the_first_attempt_has_no_progress_term():
     assert terms(RewardConfig(progress_weight=1), at(0.2)) == {"correct": 0}
 
 
-def test_an_unparsable_attempt_counts_as_the_farthest():
+def test_an_unparsable_attempt_has_distance_one():
     config = RewardConfig(progress_weight=1)
     assert terms(config, at(0.25), at(None))["progress"] == 0.75
     assert terms(config, at(None), at(0.25))["progress"] == -0.75
 
 
-def test_where_neither_attempt_has_a_distance_there_is_no_progress_term():
+def test_without_distances_there_is_no_progress_term():
     assert "progress" not in terms(RewardConfig(progress_weight=1), at(None), at(None))
 
 
@@ -145,28 +145,28 @@ def test_without_a_weight_there_is_no_progress_term():
 
 
 # -- leak penalty ----------------------------------------------------------------------------------------------
-def test_a_turn_after_a_leaking_hint_pays_the_penalty():
+def test_a_turn_after_a_leaking_hint_has_the_leak_penalty():
     config = RewardConfig(preset="format", leak_penalty=0.25)
     assert terms(config, RIGHT, WRONG, hint(True)) == {"correct": 1, "format": 0, "leak_penalty": -0.25}
     assert turn_rewards(config, RIGHT, WRONG, hint(True))[-1] == RewardTerm(name="leak_penalty", score=-1, weight=0.25)
 
 
 @pytest.mark.parametrize("before", [None, hint(None), hint(False)])
-def test_no_hint_an_unread_one_and_a_clean_one_cost_nothing(before: Hint | None):
+def test_turns_without_a_leaking_hint_have_no_penalty(before: Hint | None):
     assert "leak_penalty" not in terms(RewardConfig(leak_penalty=0.25), RIGHT, WRONG, before)
 
 
-def test_without_a_weight_a_leak_costs_nothing():
+def test_without_a_weight_there_is_no_leak_penalty():
     assert terms(RewardConfig(), RIGHT, WRONG, hint(True)) == {"correct": 1}
 
 
-def test_all_terms_add_up():
+def test_the_reward_is_the_sum_of_all_terms():
     config = RewardConfig(preset="logic_rl", progress_weight=0.4, leak_penalty=0.5)
     # −0.5 for a wrong answer in good form, 0.4·(1 − 0.5) of progress, −0.5 for the leak
     assert sum(terms(config, WRONG, UNPARSABLE, hint(True)).values()) == pytest.approx(-0.5 + 0.2 - 0.5)
 
 
-def test_a_wrong_answer_given_twice_in_a_row_costs_the_repeat_penalty():
+def test_repeating_an_incorrect_answer_has_the_repeat_penalty():
     config = RewardConfig(repeat_answer_penalty=0.2)
     before = Verdict(correct=False, score=0.0, parsed="7", well_formed=True)
 

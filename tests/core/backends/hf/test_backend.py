@@ -90,7 +90,7 @@ def assert_same(one: Sequence[Sequence[Generation]], two: Sequence[Sequence[Gene
 
 
 # -- the same tokens -----------------------------------------------------------------------------------------------
-def test_the_same_seed_gives_the_same_tokens_to_the_last_bit(backend: HFBackend) -> None:
+def test_equal_seeds_give_bit_identical_results(backend: HFBackend) -> None:
     first, second = play(backend, 7), play(backend, 7)
     assert first == second
     other = backend.generate(
@@ -99,7 +99,7 @@ def test_the_same_seed_gives_the_same_tokens_to_the_last_bit(backend: HFBackend)
     assert ids(other) != ids([row[0] for row in first])
 
 
-def test_near_zero_temperature_takes_the_likeliest_token_whatever_the_seed(backend: HFBackend) -> None:
+def test_a_temperature_near_zero_is_greedy_for_any_seed(backend: HFBackend) -> None:
     cold = SamplingParams(max_new_tokens=8, temperature=1e-4)
     start = opening(backend)
     said = backend.generate([GenerationRequest(start, seed) for seed in range(4)], cold)
@@ -124,7 +124,7 @@ def likeliest(backend: HFBackend, tokens: Sequence[int]) -> int:
     return int(logits(backend, tokens).argmax())
 
 
-def test_the_same_tokens_with_and_without_the_cache_between_turns(backend: HFBackend, make: Any) -> None:
+def test_tokens_do_not_depend_on_the_cache_between_turns(backend: HFBackend, make: Any) -> None:
     fresh = make(reuse_kv_cache=False)
     before = backend._decoder.num_forward_tokens
     assert_same(play(backend, 7), play(fresh, 7), 1e-4)
@@ -134,15 +134,15 @@ def test_the_same_tokens_with_and_without_the_cache_between_turns(backend: HFBac
 
 
 @pytest.mark.parametrize("batch", [1, 3, 7])
-def test_the_same_tokens_in_any_company(backend: HFBackend, batch: int) -> None:
+def test_tokens_do_not_depend_on_the_batch(backend: HFBackend, batch: int) -> None:
     assert_same(play(backend, 7), play(backend, 7, batch=batch), 1e-4)
 
 
-def test_the_same_tokens_when_long_prompts_are_read_in_pieces(backend: HFBackend, make: Any) -> None:
+def test_tokens_do_not_depend_on_chunked_prefill(backend: HFBackend, make: Any) -> None:
     assert_same(play(backend, 4, turns=2), play(make(max_prefill_tokens=16), 4, turns=2), 1e-4)
 
 
-def test_rows_may_leave_and_change_places_between_turns(backend: HFBackend) -> None:
+def test_slots_may_be_released_and_compacted_between_turns(backend: HFBackend) -> None:
     everyone = prompts(backend, 5)
     first = backend.generate(everyone, SAMPLING)
     after = [
@@ -157,7 +157,7 @@ def test_rows_may_leave_and_change_places_between_turns(backend: HFBackend) -> N
     assert_same([kept], [backend.generate(chosen, SAMPLING)], 1e-4)
 
 
-def test_a_model_with_windows_says_what_the_library_has_it_say(tmp_path: Path, tiny: Path) -> None:
+def test_sliding_windows_give_the_tokens_of_transformers(tmp_path: Path, tiny: Path) -> None:
     """Every second layer of this model looks 8 tokens back; the library computes the same without our cache."""
     import shutil
 
@@ -196,7 +196,7 @@ def test_a_model_with_windows_says_what_the_library_has_it_say(tmp_path: Path, t
 
 
 # -- log-probabilities ---------------------------------------------------------------------------------------------
-def test_log_probabilities_are_those_of_score_over_the_allowed_tokens(backend: HFBackend) -> None:
+def test_logprobs_are_those_of_score_over_the_allowed_tokens(backend: HFBackend) -> None:
     import math
 
     start = opening(backend)
@@ -212,7 +212,7 @@ def test_log_probabilities_are_those_of_score_over_the_allowed_tokens(backend: H
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 1.7])
-def test_log_probabilities_are_those_that_the_learner_computes(backend: HFBackend, temperature: float) -> None:
+def test_logprobs_are_those_of_the_learner(backend: HFBackend, temperature: float) -> None:
     import torch
 
     from rl2f_core.modeling.logprobs import right_padded, selected_logprobs
@@ -244,7 +244,7 @@ def test_scores_do_not_depend_on_how_they_are_batched(make: Any, backend: HFBack
 
 
 # -- what may be drawn ---------------------------------------------------------------------------------------------
-def test_banned_tokens_are_never_drawn_however_likely(backend: HFBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_banned_tokens_are_never_sampled(backend: HFBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     from rl2f_core.modeling import logprobs
 
     plain, banned = logprobs.compute_logits, list(backend.tokenizer.banned_token_ids)
@@ -282,13 +282,13 @@ def test_a_turn_ends_at_its_end_token_or_at_its_length(backend: HFBackend, monke
     assert len({len(g.token_ids) for g in said}) > 3
 
 
-def test_one_token_is_one_token(backend: HFBackend) -> None:
+def test_max_new_tokens_may_be_one(backend: HFBackend) -> None:
     said = backend.generate(prompts(backend, 3), SamplingParams(1))
     assert [len(g.token_ids) for g in said] == [1, 1, 1]
     assert backend.generate([], SAMPLING) == []
 
 
-def test_a_small_nucleus_is_greedy_in_a_whole_turn(backend: HFBackend) -> None:
+def test_a_small_nucleus_is_greedy(backend: HFBackend) -> None:
     said = backend.generate(
         [GenerationRequest(opening(backend), seed) for seed in range(3)], SamplingParams(5, top_p=1e-6)
     )
@@ -296,7 +296,7 @@ def test_a_small_nucleus_is_greedy_in_a_whole_turn(backend: HFBackend) -> None:
     assert set(ids(said)) == set(ids(cold))
 
 
-def test_dialogues_that_go_on_take_no_further_rows(make: Any) -> None:
+def test_continued_dialogues_need_no_new_slots(make: Any) -> None:
     backend = make()
     starts = prompts(backend, 8)
     said = backend.generate(starts, SamplingParams(4))
@@ -311,7 +311,7 @@ def test_dialogues_that_go_on_take_no_further_rows(make: Any) -> None:
 
 
 # -- limits --------------------------------------------------------------------------------------------------------
-def test_a_prompt_beyond_the_context_is_refused_and_the_longest_possible_is_not(backend: HFBackend) -> None:
+def test_only_prompts_beyond_the_context_are_refused(backend: HFBackend) -> None:
     word = backend.tokenizer.encode("x")[0]
     fits = (word,) * (backend.max_model_len - 2)
     with pytest.raises(RunError, match="do not fit the model's context"):
@@ -339,7 +339,7 @@ def reads(backend: HFBackend, *asked: GenerationRequest, adapter: str | None = N
     return backend._decoder.num_forward_tokens - before
 
 
-def test_only_what_no_row_holds_is_read(backend: HFBackend, adapters: dict[str, Path]) -> None:
+def test_only_uncached_tokens_are_computed(backend: HFBackend, adapters: dict[str, Path]) -> None:
     first = prompts(backend, 2)
     said = backend.generate(first, SAMPLING)
     longer = [grown(backend, p, g) for p, g in zip(first, said, strict=True)]
@@ -360,7 +360,7 @@ def alike(asked: Sequence[GenerationRequest]) -> int:
     return next(i for i, (a, b) in enumerate(zip(*(p.token_ids for p in asked), strict=False)) if a != b)
 
 
-def test_a_groups_opening_is_read_once(backend: HFBackend) -> None:
+def test_the_initial_prompt_of_a_group_is_computed_once(backend: HFBackend) -> None:
     one, other = opening(backend), opening(backend, "What is 5 + 5?")
     group = [GenerationRequest(one, seed, f"d{seed}") for seed in range(8)]
     assert reads(backend, *group) == len(one) + 7  # and by each of the others its last token
@@ -370,7 +370,7 @@ def test_a_groups_opening_is_read_once(backend: HFBackend) -> None:
     assert reads(backend, *again) == len(other) - alike(again) + 1
 
 
-def test_a_question_to_a_teacher_between_two_turns_leaves_the_students_cache_as_it_is(backend: HFBackend) -> None:
+def test_prompts_without_cache_key_leave_the_students_cache_unchanged(backend: HFBackend) -> None:
     first = prompts(backend, 3)
     said = backend.generate(first, SAMPLING)
     held = [cached_tokens(backend, p) for p in first]
@@ -385,7 +385,7 @@ def test_a_question_to_a_teacher_between_two_turns_leaves_the_students_cache_as_
     assert ids(backend.generate([asked, asked], SAMPLING)) == ids(alone) and not any(backend._decoder.keys)
 
 
-def test_a_prompt_under_a_known_name_with_other_tokens_gets_its_own_answer(backend: HFBackend) -> None:
+def test_a_cache_key_with_other_tokens_does_not_continue_the_cached_prompt(backend: HFBackend) -> None:
     (first,) = prompts(backend, 1)
     backend.generate([first], SAMPLING)
     other = GenerationRequest(
@@ -396,7 +396,7 @@ def test_a_prompt_under_a_known_name_with_other_tokens_gets_its_own_answer(backe
     assert_same([got], [backend.generate([other], SAMPLING)], 1e-5)
 
 
-def test_after_an_error_the_cache_holds_what_it_says(backend: HFBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_is_consistent_after_an_error(backend: HFBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     first = prompts(backend, 2)
     said = backend.generate(first, SAMPLING)
     longer = [grown(backend, p, g) for p, g in zip(first, said, strict=True)]
@@ -438,7 +438,7 @@ def adapters(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> dict[str, 
     return folders
 
 
-def test_an_adapter_speaks_as_peft_has_it_and_the_base_comes_back_exactly(
+def test_a_merged_adapter_equals_peft_and_the_base_is_restored_exactly(
     backend: HFBackend, adapters: dict[str, Path]
 ) -> None:
     row = tuple(range(10, 40))
@@ -457,7 +457,7 @@ def test_an_adapter_speaks_as_peft_has_it_and_the_base_comes_back_exactly(
     assert all(bool((m.weight == weights[n]).all()) for n, m in backend._merger.modules.items())
 
 
-def test_new_weights_under_an_old_name_are_used_at_once(backend: HFBackend, adapters: dict[str, Path]) -> None:
+def test_a_reloaded_adapter_is_used_at_once(backend: HFBackend, adapters: dict[str, Path]) -> None:
     row = tuple(range(10, 40))
     said = []
     for folder in (adapters["wide"], adapters["narrow"]):
@@ -479,13 +479,13 @@ def test_the_cache_of_one_adapter_is_not_used_by_another(backend: HFBackend, ada
     assert_same([got], [backend.generate(longer, SAMPLING, adapter="wide")], 1e-5)
 
 
-def test_an_unknown_adapter_is_refused_with_those_there_are(backend: HFBackend, adapters: dict[str, Path]) -> None:
+def test_the_error_for_an_unknown_adapter_lists_the_loaded_ones(backend: HFBackend, adapters: dict[str, Path]) -> None:
     backend.load_adapter("wide", adapters["wide"])
     with pytest.raises(AdapterError, match="Known: wide"):
         backend.score([(5, 6)], adapter="other")
 
 
-def test_an_adapter_that_cannot_be_read_leaves_the_one_before(
+def test_an_unreadable_adapter_leaves_the_previous_one_loaded(
     backend: HFBackend, adapters: dict[str, Path], tmp_path: Path
 ) -> None:
     backend.load_adapter("policy", adapters["wide"])

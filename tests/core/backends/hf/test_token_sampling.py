@@ -8,7 +8,7 @@ import torch
 from rl2f_core.backends.hf.decoder import sample_tokens
 
 
-def test_draws_follow_the_uniform_number_by_hand() -> None:
+def test_tokens_follow_the_uniform_number() -> None:
     p = torch.tensor([[0.5, 0.2, 0.0, 0.3]]).repeat(6, 1)
     uniform = torch.tensor([0.0, 0.49, 0.51, 0.69, 0.71, 0.999])
     token, logp = sample_tokens(p.log(), uniform)
@@ -16,7 +16,7 @@ def test_draws_follow_the_uniform_number_by_hand() -> None:
     assert logp.exp().tolist() == pytest.approx([0.5, 0.5, 0.2, 0.2, 0.3, 0.3])
 
 
-def test_a_draw_over_blocks_of_the_vocabulary_is_that_of_one_cumulative_sum_and_never_of_a_banned_word() -> None:
+def test_block_sampling_equals_one_cumulative_sum_and_skips_banned_tokens() -> None:
     drawn = torch.Generator().manual_seed(0)
     for words in (300, 512, 700):  # the last block is a part of one, whole, and a part
         logits = torch.randn(200, words, generator=drawn) * 4
@@ -32,7 +32,7 @@ def test_a_draw_over_blocks_of_the_vocabulary_is_that_of_one_cumulative_sum_and_
         assert torch.allclose(logp.double(), mass.log(), atol=1e-4)
 
 
-def test_the_nucleus_is_the_least_set_of_likeliest_tokens_by_hand() -> None:
+def test_the_nucleus_is_the_smallest_set_of_likeliest_tokens() -> None:
     p = torch.tensor([[0.5, 0.2, 0.0, 0.3]]).repeat(5, 1)
     uniform = torch.tensor([0.0, 0.6, 0.63, 0.99, 0.3])
     token, logp = sample_tokens(p.log(), uniform, 0.7)  # 0 and 3 are left, with 5/8 and 3/8

@@ -82,7 +82,7 @@ def pid(backend: VLLMBackend) -> int:
     return int(engine.server.process.pid)
 
 
-def test_it_keeps_the_contract_of_a_backend_and_ends_at_its_own_end_token(make: Any) -> None:
+def test_the_backend_contract_and_the_end_of_turn_token(make: Any) -> None:
     backend = make()
     check_backend(backend)
     end = backend.tokenizer.eos_token_id
@@ -97,7 +97,7 @@ def test_it_keeps_the_contract_of_a_backend_and_ends_at_its_own_end_token(make: 
         backend.score([(5,) * 512])
 
 
-def test_each_load_of_an_adapter_is_a_new_version_and_the_old_one_is_dropped(make: Any, tmp_path: Path) -> None:
+def test_each_load_of_an_adapter_is_a_new_version_and_the_old_one_is_unloaded(make: Any, tmp_path: Path) -> None:
     backend = make()
     folder = adapter(tmp_path / "a")
     backend.load_adapter("policy", folder)
@@ -131,7 +131,7 @@ def test_adapter_names_on_a_running_server_are_unique_to_this_process(tiny: Path
         assert {body["lora_name"] for body in served.of("/v1/unload_lora_adapter")} == set(loaded)
 
 
-def test_the_engine_starts_anew_with_more_room_where_an_adapter_needs_it(make: Any, tmp_path: Path) -> None:
+def test_the_engine_restarts_for_adapters_of_higher_rank(make: Any, tmp_path: Path) -> None:
     backend = make()
     backend.generate(prompts(1), SAMPLING)
     without = pid(backend)
@@ -145,7 +145,7 @@ def test_the_engine_starts_anew_with_more_room_where_an_adapter_needs_it(make: A
         backend.load_adapter("huge", adapter(tmp_path / "huge", 600))
 
 
-def test_after_an_error_in_the_middle_nothing_is_mixed_up(make: Any) -> None:
+def test_requests_after_an_error_get_their_own_outputs(make: Any) -> None:
     backend = make()
     with pytest.raises(RunError, match="refused a request: HTTP 400"):
         backend.generate([*prompts(2), GenerationRequest((5, fake_vllm.REFUSED), 0)], SAMPLING)
@@ -158,7 +158,7 @@ def test_after_an_error_in_the_middle_nothing_is_mixed_up(make: Any) -> None:
     assert not folder.exists()
 
 
-def test_turns_join_a_session_as_they_come_and_no_answer_to_it_is_lost(make: Any) -> None:
+def test_prompts_join_a_session_at_any_time_and_no_output_is_lost(make: Any) -> None:
     backend = make()
     end = backend.tokenizer.eos_token_id
     with backend.session() as session:
@@ -178,16 +178,14 @@ def test_turns_join_a_session_as_they_come_and_no_answer_to_it_is_lost(make: Any
     assert [g.token_ids[1] for g in backend.generate(prompts(3), SAMPLING)] == [40, 41, 42]
 
 
-def test_a_device_that_vllm_does_not_know_is_refused(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unsupported_device_is_refused(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rl2f_core.device.resolve_device", lambda *names: (torch.device("mps"), torch.float32))
     with pytest.raises(ConfigError, match="does not run on this device"):
         make()
 
 
 # -- a run -----------------------------------------------------------------------------------------------------------
-def test_a_run_trains_its_own_copy_and_resumes_after_the_engine_was_killed(
-    make: Any, tiny: Path, tmp_path: Path
-) -> None:
+def test_a_run_resumes_after_the_engine_was_killed(make: Any, tiny: Path, tmp_path: Path) -> None:
     """The sampler's log-probabilities are not the learner's: what is logged of it, and corrected, is seen as well."""
     stage = {
         "name": "rl",

@@ -153,7 +153,7 @@ def gone(pid: int) -> bool:
     return not psutil.pid_exists(pid)
 
 
-def test_a_killed_server_is_noticed_at_once_and_leaves_nothing(env: dict[str, str]) -> None:
+def test_a_killed_server_is_detected_at_once_and_leaves_no_files(env: dict[str, str]) -> None:
     engine = start_engine(env)
     folder, pid = process_of(engine).folder, process_of(engine).process.pid
     began = time.monotonic()
@@ -213,7 +213,7 @@ def test_the_cause_in_a_log_comes_before_its_end() -> None:
     assert summarize_log("ready") == "The end of its log:\nready" and summarize_log("") == ""
 
 
-def test_the_server_ends_with_the_process_that_started_it_however_that_ends(env: dict[str, str]) -> None:
+def test_the_server_ends_with_its_parent_even_after_sigkill(env: dict[str, str]) -> None:
     code = (
         "import os, time\n"
         "from rl2f_core.backends.vllm.server_process import ServerProcess\n"
@@ -252,7 +252,7 @@ def test_arguments_become_flags_and_the_socket_is_private(shared: HttpEngine) ->
     assert server.folder.stat().st_mode & 0o077 == 0 and server.socket.parent == server.folder
 
 
-def test_the_servers_environment_has_no_launcher_and_contacts_nobody() -> None:
+def test_the_servers_environment_has_no_launcher_variables_and_is_offline() -> None:
     outer = {"PATH": "/bin", "RANK": "1", "WORLD_SIZE": "2", "MASTER_PORT": "1", "ACCELERATE_USE_FSDP": "1",
              "PYTHONPATH": "/plugins", "VLLM_LOGGING_LEVEL": "DEBUG", "VLLM_API_KEY": "key"}  # fmt: skip
     env = server_environment(outer, 1024)

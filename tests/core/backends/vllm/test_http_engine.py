@@ -126,7 +126,7 @@ def client(served: Served, model: str | None = None, **changes: Any) -> HttpEngi
 
 
 # -- what is sent and read -----------------------------------------------------------------------------------------
-def test_token_ids_go_out_and_come_back() -> None:
+def test_requests_and_responses_contain_token_ids() -> None:
     asked = EngineRequest((5, 6), PARAMS, POLICY)
     body = request_body(asked, "base")
     assert body == {"model": "policy@3", "prompt": [5, 6], "return_token_ids": True, "add_special_tokens": False,
@@ -146,7 +146,7 @@ def test_token_ids_go_out_and_come_back() -> None:
     )
 
 
-def test_all_requests_are_under_way_together_and_each_gets_its_own_answer(served: Served) -> None:
+def test_requests_run_concurrently_and_each_gets_its_own_output(served: Served) -> None:
     server = client(served)
     assert (server.model, server.max_model_len) == ("base", 77)
     together = threading.Barrier(3, timeout=10)
@@ -161,7 +161,7 @@ def test_all_requests_are_under_way_together_and_each_gets_its_own_answer(served
     server.close()
 
 
-def test_an_adapter_is_loaded_asked_by_its_version_and_dropped(served: Served) -> None:
+def test_adapters_are_loaded_requested_by_version_and_unloaded(served: Served) -> None:
     server = client(served)
     server.add_lora(POLICY)
     outputs(server, EngineRequest((5,), PARAMS, POLICY))
@@ -176,7 +176,7 @@ def test_an_adapter_is_loaded_asked_by_its_version_and_dropped(served: Served) -
     assert served.of("/v1/unload_lora_adapter")[1:] == [{"lora_name": "teacher@4"}]  # nothing of ours is left there
 
 
-def test_the_server_sleeps_once_and_wakes_once(served: Served) -> None:
+def test_sleep_and_wake_up_are_sent_only_once(served: Served) -> None:
     server = client(served)
     for call in (server.wake_up, server.sleep, server.sleep, server.wake_up, server.wake_up):
         call()
@@ -195,12 +195,12 @@ def refused(served: Served, act: Callable[[HttpEngine], Any], path: str, status:
     return error.value
 
 
-def test_a_server_that_loads_no_adapters_while_it_runs(served: Served) -> None:
+def test_a_server_without_adapter_loading_is_an_error(served: Served) -> None:
     error = refused(served, lambda s: s.add_lora(POLICY), "/v1/load_lora_adapter", 404, {"detail": "Not Found"})
     assert isinstance(error, ConfigError) and "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True" in str(error)
 
 
-def test_an_adapter_that_the_server_does_not_see_or_has_no_room_for(served: Served) -> None:
+def test_a_missing_or_too_large_adapter_is_an_error(served: Served) -> None:
     missing = {"error": {"message": "No adapter found for policy@3, /shared/3", "code": 404}}
     error = refused(served, lambda s: s.add_lora(POLICY), "/v1/load_lora_adapter", 404, missing)
     assert isinstance(error, AdapterError) and "backend.adapter_folder" in str(error)
@@ -210,7 +210,7 @@ def test_an_adapter_that_the_server_does_not_see_or_has_no_room_for(served: Serv
     assert isinstance(error, AdapterError) and "--max-lora-rank 16" in str(error) and "HTTP 500, rank 16" in str(error)
 
 
-def test_a_server_with_raw_log_probabilities_is_refused_before_the_first_request(served: Served) -> None:
+def test_a_server_with_raw_logprobs_is_refused_before_the_first_request(served: Served) -> None:
     def raw(body: dict[str, Any]) -> Reply:
         return 200, {"choices": [{"token_ids": [2], "logprobs": {"token_logprobs": [-9.2]}}]}
 
@@ -219,7 +219,7 @@ def test_a_server_with_raw_log_probabilities_is_refused_before_the_first_request
         client(served)
 
 
-def test_another_model_or_no_vllm_at_all(served: Served) -> None:
+def test_an_unknown_model_or_another_server_is_an_error(served: Served) -> None:
     with pytest.raises(ConfigError, match=r"does not serve this model.*Known: base.*served_model_name"):
         client(served, "other")
     served.replies["/v1/models"] = lambda body: (200, b"<html>")
@@ -230,7 +230,7 @@ def test_another_model_or_no_vllm_at_all(served: Served) -> None:
         client(served)
 
 
-def test_a_server_that_is_too_old_and_one_that_cannot_sleep(served: Served) -> None:
+def test_a_server_that_is_too_old_or_has_no_sleep_mode_is_an_error(served: Served) -> None:
     old = {"choices": [{"text": "x", "logprobs": {"token_logprobs": [0.0]}}]}
     ask = EngineRequest((5,), PARAMS)
     with pytest.raises(ConfigError, match=r"no token ids.*0\.32"):
@@ -244,7 +244,7 @@ def test_a_server_that_is_too_old_and_one_that_cannot_sleep(served: Served) -> N
     assert "VLLM_SERVER_DEV_MODE=1" in str(error) and "backend.enable_sleep_mode: false" in str(error)
 
 
-def test_what_may_pass_is_tried_again_and_what_will_not_is_not(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_transient_failures_are_retried(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_engine, "BACKOFF_SECONDS", 0.001)
     server = client(served)
     replies = iter([(503, {"error": "busy"}), (429, {})])
@@ -259,7 +259,7 @@ def test_what_may_pass_is_tried_again_and_what_will_not_is_not(served: Served, m
     server.close()
 
 
-def test_a_server_that_is_gone_ends_the_run_with_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_server_is_an_error_with_a_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_engine, "BACKOFF_SECONDS", 0.001)
     with serving() as served:
         server = client(served)

@@ -32,7 +32,7 @@ NEUTRAL = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0, "presence_penalt
 
 
 # -- requests ------------------------------------------------------------------------------------------------------
-def test_a_turn_is_asked_for_with_every_parameter_that_a_server_could_have_its_own_idea_of() -> None:
+def test_requests_set_every_parameter_that_may_have_another_default() -> None:
     assert generation_params(SamplingParams(7, 0.8, 0.9), seed=2**64 + 5, eos_token_id=2, banned=(0, 300)) == {
         "temperature": 0.8, "top_p": 0.9, "seed": 5, "max_tokens": 7, "stop_token_ids": [2], "logprobs": 0,
         "logit_bias": {"0": -100.0, "300": -100.0}, **NEUTRAL,
@@ -40,7 +40,7 @@ def test_a_turn_is_asked_for_with_every_parameter_that_a_server_could_have_its_o
     assert scoring_params() == {"temperature": 0.0, "top_p": 1.0, "max_tokens": 1, "prompt_logprobs": 0, **NEUTRAL}
 
 
-def test_below_vllms_lowest_temperature_the_likeliest_token_is_taken_with_certainty() -> None:
+def test_sampling_is_greedy_below_vllms_lowest_temperature() -> None:
     cold = SamplingParams(7, 0.009, 0.5)
     params = generation_params(cold, 1, 2, ())
     assert (params["temperature"], params["top_p"]) == (0.0, 1.0)
@@ -58,7 +58,7 @@ def test_a_turn_ends_with_its_end_token_or_at_its_length() -> None:
         to_generation(EngineOutput((5,), (math.nan,)), SamplingParams(2), 2)
 
 
-def test_numbers_that_are_missing_or_infinite_are_read_as_a_server_writes_them() -> None:
+def test_missing_and_infinite_logprobs_become_finite() -> None:
     assert finite_logprobs([None, -1.5, -math.inf]) == (0.0, -1.5, -9999.0)
 
 
@@ -74,7 +74,7 @@ def engine_arguments(device: str, *targets: str, rank: int = 0, **config: Any) -
     return backend._engine_arguments(rank, targets)
 
 
-def test_the_engine_is_started_as_the_configuration_says() -> None:
+def test_engine_arguments_follow_the_configuration() -> None:
     held = engine_arguments("cpu", kv_cache_gib=0.5)
     assert (held["model"], held["dtype"], held["max_model_len"]) == ("m", "bfloat16", 512)
     assert (held["kv_cache_memory_bytes"], held["enforce_eager"]) == (2**29, True)
@@ -90,7 +90,7 @@ def test_the_engine_is_started_as_the_configuration_says() -> None:
     assert held["lora_target_modules"] == ["q_proj", "v_proj"] and "kv_cache_memory_bytes" not in held
 
 
-def test_a_cpu_has_no_memory_to_give_back(tiny: Path) -> None:
+def test_sleep_mode_needs_a_gpu(tiny: Path) -> None:
     config = VLLMBackend.Config(enable_sleep_mode=True, url=None)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("rl2f_core.backends.vllm.backend.require_vllm", lambda: None)
@@ -99,13 +99,13 @@ def test_a_cpu_has_no_memory_to_give_back(tiny: Path) -> None:
 
 
 @pytest.mark.parametrize("url", ["ftp://host", "http://", "http://user:key@host", "http://host?key=1", "host:8000"])
-def test_an_address_that_is_none_or_holds_a_key_is_refused(url: str) -> None:
+def test_an_invalid_address_or_one_with_a_key_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match="http or https address"):
         VLLMBackend.Config(url=url)
 
 
 # -- which backend -------------------------------------------------------------------------------------------------
-def test_a_machine_with_cuda_and_vllm_gets_vllm_and_every_other_one_transformers() -> None:
+def test_auto_selects_vllm_only_with_cuda_and_vllm() -> None:
     assert (
         choose_backend("cuda", "0.32.0")[0] == VLLMBackend.Config()
         and "vLLM 0.32.0" in choose_backend("cuda", "0.32.0").reason
@@ -115,7 +115,7 @@ def test_a_machine_with_cuda_and_vllm_gets_vllm_and_every_other_one_transformers
         assert choice.config == HFBackend.Config() and why in choice.reason
 
 
-def test_a_backend_that_is_named_is_kept_and_auto_is_the_default() -> None:
+def test_auto_is_the_default_and_a_named_backend_is_kept() -> None:
     stage = {"name": "s", "method": "sft", "steps": 1}
     plain = RunConfig.model_validate({"environment": "arithmetic", "stages": [stage]})
     assert plain.backend.type == "auto"

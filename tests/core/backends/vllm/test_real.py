@@ -114,7 +114,7 @@ def test_greedy_tokens_are_those_of_transformers(pair: Pair, name: str | None) -
         assert [g.token_ids for g in base] != [g.token_ids for g in its]  # the adapter is really in use
 
 
-def test_log_probabilities_are_those_of_the_learner_at_the_temperature_and_over_the_allowed_tokens(pair: Pair) -> None:
+def test_logprobs_are_those_of_the_learner(pair: Pair) -> None:
     asked = prompts(pair.hf)
     said = pair.vllm.generate(asked, WARM, "two")
     pair.hf._merger.activate("two", pair.hf.adapters)
@@ -128,14 +128,14 @@ def test_log_probabilities_are_those_of_the_learner_at_the_temperature_and_over_
     assert [g.token_ids for g in again] == [g.token_ids for g in said]  # by each prompt's own seed
 
 
-def test_scores_of_whole_texts_are_those_of_transformers(pair: Pair) -> None:
+def test_scores_are_those_of_transformers(pair: Pair) -> None:
     rows = [p.token_ids for p in prompts(pair.hf)]
     for name in (None, "one"):
         for mine, its in zip(pair.hf.score(rows, name), pair.vllm.score(rows, name), strict=True):
             assert its == pytest.approx(mine, abs=2e-3)
 
 
-def test_a_run_swaps_its_adapter_and_goes_on_after_the_engine_was_killed(smollm2: Path, tmp_path: Path) -> None:
+def test_a_run_replaces_its_adapter_and_resumes_after_the_engine_was_killed(smollm2: Path, tmp_path: Path) -> None:
     """sft moves the adapter, then rl samples with it: the sampler is near the learner and far from the base."""
     shared = {"tasks_per_step": 4, "group_size": 8, "steps": 1}
     rl = {"method": {"type": "rlvr", "kl_coef": 0.1}, "reference": "base", **shared}
