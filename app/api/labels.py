@@ -12,8 +12,8 @@ from app.api._views import finding_json, label_json
 from app.api.dialogues import BIG, Number, Text
 from jobs.db.errors import NotFoundError
 from jobs.db.queries import dialogues, runs
-from jobs.labels import label_queries
-from jobs.labels.label_queries import HintKey, QueueFilter
+from jobs.labels import annotation_queue, label_queries
+from jobs.labels.annotation_queue import HintKey, QueueFilter
 
 if TYPE_CHECKING:
     from app.common.context import Context
@@ -100,7 +100,7 @@ def router(context: Context) -> APIRouter:
         """The next hints, with how many the labeller has answered."""
         at = None if query.at_run is None else HintKey(query.at_run, query.at_event, query.at_turn)
         place = {query.way: at} if at else {}
-        items = label_queries.queue(db, _name(query.labeller), query.filter(), query.limit, **place)
+        items = annotation_queue.queue(db, _name(query.labeller), query.filter(), query.limit, **place)
         return {"items": [{**i.key._asdict(), "label": i.label, "level": i.level} for i in items], **_progress(query)}
 
     @api.get("/progress")
@@ -108,8 +108,8 @@ def router(context: Context) -> APIRouter:
         return _progress(query)
 
     def _progress(query: Queued) -> dict[str, Any]:
-        done, total = label_queries.progress(db, _name(query.labeller), query.filter())
-        return {"done": done, "total": total, "capped": total > label_queries.COUNT_LIMIT}
+        done, total = annotation_queue.progress(db, _name(query.labeller), query.filter())
+        return {"done": done, "total": total, "capped": total > annotation_queue.COUNT_LIMIT}
 
     @api.get("/hint")
     def hint(

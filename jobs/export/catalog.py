@@ -1,4 +1,4 @@
-"""Finished exports below the workspace's `exports/`: what there is, and which files of it may be handed out."""
+"""Finished exports below the workspace's `exports/`, and their downloadable files."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ import json
 import re
 import shutil
 from pathlib import Path
-from typing import Any
 
 from jobs.db.errors import NotFoundError
 from jobs.workspace import Workspace
+from rl2f_core.types import JsonObject
 
 MANIFEST, CARD = "manifest.json", "README.md"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,150}")
 
 
 class UnknownExportError(NotFoundError):
-    """There is no such export, or no such file in it."""
+    """The export or its file does not exist."""
 
 
-def listed(workspace: Workspace, limit: int = 100) -> list[dict[str, Any]]:
-    """The newest finished exports, each its manifest with `folder`, `path`, `bytes` and all `files` (name → bytes)."""
-    found = []
+def listed(workspace: Workspace, limit: int = 100) -> list[JsonObject]:
+    """Return the newest finished exports: manifests with `folder`, `path`, `bytes` and all `files` (name → bytes)."""
+    exports = []
     for path in workspace.exports.iterdir() if workspace.exports.is_dir() else ():
         if _NAME.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
             manifest = read(path)
             if manifest is not None:
-                found.append(_described(path, manifest))
-    return sorted(found, key=lambda each: -each["created"])[:limit]
+                exports.append(_describe(path, manifest))
+    return sorted(exports, key=lambda each: -each["created"])[:limit]
 
 
-def read(folder: Path) -> dict[str, Any] | None:
-    """The manifest of an export, or None where the folder holds none that can be read."""
+def read(folder: Path) -> JsonObject | None:
+    """Return the manifest of an export; None if it is missing or invalid."""
     try:
         data = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         return data if isinstance(data["formats"], dict) and float(data["created"]) else None
@@ -39,7 +39,7 @@ def read(folder: Path) -> dict[str, Any] | None:
         return None
 
 
-def _described(path: Path, manifest: dict[str, Any]) -> dict[str, Any]:
+def _describe(path: Path, manifest: JsonObject) -> JsonObject:
     files = {name: facts["bytes"] for entry in manifest["formats"].values() for name, facts in entry["files"].items()}
     for name in (MANIFEST, CARD):
         if (path / name).is_file():
@@ -48,14 +48,14 @@ def _described(path: Path, manifest: dict[str, Any]) -> dict[str, Any]:
 
 
 def file(workspace: Workspace, folder: str, name: str) -> Path:
-    """A file of a finished export that its manifest names, or manifest and card themselves.
+    """Return the path of a finished export's dataset file, manifest or card.
 
-    Raises `UnknownExportError` for anything else, links and names with a path in them included.
+    Raises `UnknownExportError` for all other names, including links and names with a path.
     """
-    place = _place(workspace, folder)
-    manifest = read(place) or {"formats": {}}
+    export_dir = _find(workspace, folder)
+    manifest = read(export_dir) or {"formats": {}}
     known = [MANIFEST, CARD, *(each for entry in manifest["formats"].values() for each in entry["files"])]
-    path = place / name
+    path = export_dir / name
     if name not in known or not _NAME.fullmatch(name) or path.is_symlink() or not path.is_file():
         raise UnknownExportError("The export has no such file.", value=name, known=known)
     return path
@@ -63,18 +63,18 @@ def file(workspace: Workspace, folder: str, name: str) -> Path:
 
 def remove(workspace: Workspace, folder: str) -> None:
     """Delete a finished export."""
-    place = _place(workspace, folder)
-    doomed = place.with_name(f".{place.name}.removed.tmp")
-    shutil.rmtree(doomed, ignore_errors=True)
-    place.rename(doomed)
-    shutil.rmtree(doomed, ignore_errors=True)
+    export_dir = _find(workspace, folder)
+    removed = export_dir.with_name(f".{export_dir.name}.removed.tmp")
+    shutil.rmtree(removed, ignore_errors=True)
+    export_dir.rename(removed)
+    shutil.rmtree(removed, ignore_errors=True)
 
 
-def _place(workspace: Workspace, folder: str) -> Path:
-    """The folder of a finished export."""
-    place = workspace.exports / folder
-    if not _NAME.fullmatch(folder) or place.is_symlink() or not (place / MANIFEST).is_file():
+def _find(workspace: Workspace, folder: str) -> Path:
+    """Return the directory of a finished export."""
+    export_dir = workspace.exports / folder
+    if not _NAME.fullmatch(folder) or export_dir.is_symlink() or not (export_dir / MANIFEST).is_file():
         raise UnknownExportError(
             "There is no such export.", value=folder, fix="It may have been deleted; open the list of exports."
         )
-    return place
+    return export_dir

@@ -1,9 +1,9 @@
-"""A finished run made small enough to ship: all its metrics, and a choice of whole groups of its dialogues.
+"""Shrink a finished run to an example small enough to ship: all metrics, and some groups of dialogues.
 
-Kept are the configuration, where it came from, every status, metric, checkpoint and log event, the evaluation's report,
-and as many dialogues as fit: of each stage the first, middle and last step, some groups of the preflight, evaluation
-tasks under *all* controls and checkpoints, then more steps. Left out are weights, the state for a resume, figures (the
-app draws its own), and the tokens of evaluation dialogues. No path of the machine that made the run remains.
+Included are the configuration, provenance, all status, metric, checkpoint and log events, the evaluation report, and
+as many dialogues as fit: the first, middle and last step of each stage, some preflight groups, evaluation tasks under
+*all* conditions and checkpoints, then more steps. Excluded are weights, training state, figures, and the tokens of
+evaluation dialogues. No path of the machine remains.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import yaml
 
@@ -27,43 +26,38 @@ from rl2f_core.file_io import write_atomically
 from rl2f_core.paths import ROOT
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, encode, read_events
+from rl2f_core.types import JsonObject
 
 MAX_BYTES = 1_950_000
-"""Two megabytes with the folders themselves and a word to spare."""
+"""Below two megabytes together with the directories."""
 PREFLIGHT_GROUPS = 2
+"""Number of preflight groups that precede the evaluation tasks."""
 COPIED = ("evaluation/report.json", "evaluation/report.md", "preflight.json", "preflight.txt")
 RECORDS = ("heartbeat.json", "exit.json", "progress.json")
-"""What a worker left; who it was on its machine is taken out."""
+"""A worker's status files; process ids are removed."""
 NOTE = "example.json"
-"""Says of the folder that it is an example, what was left out, and that its weights are not shipped."""
+"""Marks the directory as an example, and lists what is excluded."""
 NO_WEIGHTS = "The weights of this example are not shipped. Train it yourself to chat with it or to evaluate it again."
-
-
-@dataclass
-class _Unit:
-    """Dialogues that are kept or left out together."""
-
-    lines: dict[int, bytes] = field(default_factory=dict)
-    """Place among the events → line."""
-
-    @property
-    def size(self) -> int:
-        return sum(map(len, self.lines.values()))
+T = TypeVar("T")
+Lines = dict[int, bytes]
+"""Position among the events → line."""
+Key = tuple[str, ...]
+"""Identifies dialogues that are included or excluded together."""
 
 
 def create_example(
     run_dir: str | Path, out: str | Path, max_bytes: int = MAX_BYTES, model: str = "smollm2-135m"
-) -> dict[str, Any]:
-    """Write a small copy of a finished training run into the new folder `out`; returns what `example.json` says.
+) -> JsonObject:
+    """Write a small copy of a finished training run to the new directory `out`; return the content of `example.json`.
 
     Args:
-        run_dir: The run's folder.
-        out: A folder that does not exist.
-        max_bytes: The files of the copy have at most this size together.
-        model: Stands for the base model where the run names it by a path.
+        run_dir: The run directory.
+        out: A directory that does not exist.
+        max_bytes: Maximum total size of the files.
+        model: Name of the base model, if the run refers to it by a path.
 
-    Raises `RunError` where the run has not ended well or `out` exists, and `DataError` where even its metrics are too
-    large, or where a path of this machine would remain.
+    Raises `RunError` if the run has not succeeded or `out` exists, and `DataError` if its metrics alone are too large,
+    or if a path of this machine would remain.
     """
     source, target = RunDir.open(run_dir), Path(out)
     if target.exists():
@@ -71,44 +65,52 @@ def create_example(
     if source.last_status() != "succeeded":
         raise RunError("Only a finished run can be an example.", value=str(run_dir), fix="Let it run to its end.")
     private = machine_paths(source.path)
-    files = _files(source, model)
-    kept, units = _read(source, private)
-    note = _note(units, {})
-    room = max_bytes - sum(map(len, files.values())) - sum(map(len, kept.values())) - 2 * len(_json(note))
-    if room < 0:
-        raise DataError("The run's metrics alone are too large for an example.", value=max_bytes - room,
+    files = _small_files(source, model)
+    lines, units = _read(source, private)
+    note_bytes = len(_json(_note(units, {})))
+    available = max_bytes - sum(map(len, files.values())) - _size(lines) - 2 * note_bytes
+    if available < 0:
+        raise DataError("The run's metrics alone are too large for an example.", value=max_bytes - available,
                         fix=f"Allow more than {max_bytes} bytes.")  # fmt: skip
-    chosen: dict[tuple[str, ...], _Unit] = {}
+    chosen: dict[Key, Lines] = {}
     for key in _order(list(units)):
-        if units[key].size <= room:
+        size = _size(units[key])
+        if size <= available:
             chosen[key] = units[key]
-            room -= units[key].size
-    lines = dict(kept)
-    for unit in chosen.values():
-        lines |= unit.lines
-    files["events.jsonl"] = b"".join(lines[place] for place in sorted(lines))
+            lines |= units[key]
+            available -= size
     note = _note(units, chosen)
+    files["events.jsonl"] = b"".join(lines[position] for position in sorted(lines))
     files[NOTE] = _json(note)
     for name, data in files.items():
-        found = private.search(data)
-        if found is not None:
-            raise DataError(
-                "A path of this machine would remain.", value=f"{name}: {found[0].decode(errors='replace')}"
-            )
+        if match := private.search(data):
+            path = match[0].decode(errors="replace")
+            raise DataError("A path of this machine would remain.", value=f"{name}: {path}")
     _write(target, files)
     return note
 
 
 def machine_paths(run: Path) -> re.Pattern[bytes]:
-    """Finds paths that mean something on this machine alone: of the run, the user, and the folders we work in."""
-    places = {run.absolute(), run.resolve(), Path.home(), Path.cwd(), Path(tempfile.gettempdir()), Path(sys.prefix)}
-    places.add(ROOT)
-    texts = sorted((str(p) for p in places if len(p.parts) > 1), key=len, reverse=True)
+    """Return a pattern for paths of this machine: of the run, the user, and the working directories."""
+    paths = {
+        run.absolute(),
+        run.resolve(),
+        Path.home(),
+        Path.cwd(),
+        Path(tempfile.gettempdir()),
+        Path(sys.prefix),
+        ROOT,
+    }
+    texts = sorted((str(path) for path in paths if len(path.parts) > 1), key=len, reverse=True)
     return re.compile(rb"(?<![\w.])(?:" + b"|".join(re.escape(t.encode()) for t in texts) + rb")(?![\w-])")
 
 
-def _files(source: RunDir, model: str) -> dict[str, bytes]:
-    """The small files, cleaned: name → content."""
+def _size(lines: Lines) -> int:
+    return sum(map(len, lines.values()))
+
+
+def _small_files(source: RunDir, model: str) -> dict[str, bytes]:
+    """Return the content of all files but the events, without private data."""
     try:
         data = yaml.safe_load(source.config_path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
@@ -122,22 +124,19 @@ def _files(source: RunDir, model: str) -> dict[str, bytes]:
     if not isinstance(config, RunConfig):
         raise DataError("Only a training run can be an example.", value=data.get("kind"))
     files = {"config.yaml": dump_yaml(config).encode()}
-    meta = json.loads(source.meta_path.read_text(encoding="utf-8"))
-    files["meta.json"] = _json(meta)
+    files["meta.json"] = _json(json.loads(source.meta_path.read_text(encoding="utf-8")))
     for name in COPIED:
-        path = source.path / name
-        if path.is_file():
-            files[name] = path.read_bytes()
+        if (source.path / name).is_file():
+            files[name] = (source.path / name).read_bytes()
     for name in RECORDS:
-        path = source.path / name
-        if path.is_file():
-            held = json.loads(path.read_text(encoding="utf-8"))
-            files[name] = _json({k: v for k, v in held.items() if not k.startswith("pid")})
+        if (source.path / name).is_file():
+            record = json.loads((source.path / name).read_text(encoding="utf-8"))
+            files[name] = _json({k: v for k, v in record.items() if not k.startswith("pid")})
     return files
 
 
-def _leaves(node: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """Every text in a configuration with its dotted place."""
+def _leaves(node: object, path: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the dotted key and the value of every string in a configuration."""
     if isinstance(node, dict):
         for key, value in node.items():
             yield from _leaves(value, f"{path}.{key}" if path else str(key))
@@ -148,25 +147,20 @@ def _leaves(node: Any, path: str = "") -> Iterator[tuple[str, str]]:
         yield path, node
 
 
-def _read(source: RunDir, private: re.Pattern[bytes]) -> tuple[dict[int, bytes], dict[tuple[str, ...], _Unit]]:
-    """Events that all stay (place → line), and dialogues by unit; a unit that names a path of this machine is none."""
-    kept: dict[int, bytes] = {}
-    units: dict[tuple[str, ...], _Unit] = {}
-    bad: set[tuple[str, ...]] = set()
-    for place, event in enumerate(read_events(source.events_path)):
-        if not isinstance(event, DialogueEvent):
-            kept[place] = encode(event)
-            continue
-        key = _key(event)
-        line = _compact(event)
-        units.setdefault(key, _Unit()).lines[place] = line
-        if private.search(line):
-            bad.add(key)
-    return kept, {key: unit for key, unit in units.items() if key not in bad}
+def _read(source: RunDir, private: re.Pattern[bytes]) -> tuple[Lines, dict[Key, Lines]]:
+    """Return the lines that are always included, and those of dialogues by unit, without units with private paths."""
+    lines: Lines = {}
+    units: dict[Key, Lines] = {}
+    for position, event in enumerate(read_events(source.events_path)):
+        if isinstance(event, DialogueEvent):
+            units.setdefault(_key(event), {})[position] = _compact(event)
+        else:
+            lines[position] = encode(event)
+    return lines, {key: unit for key, unit in units.items() if not any(map(private.search, unit.values()))}
 
 
-def _key(event: DialogueEvent) -> tuple[str, ...]:
-    """What a dialogue stays together with: its step, its preflight group, or its task under every control."""
+def _key(event: DialogueEvent) -> Key:
+    """Return the unit of a dialogue: its step, its preflight group, or its evaluation task under all conditions."""
     if event.phase == "evaluation":
         return "evaluation", event.task.id
     if event.phase == "preflight":
@@ -175,7 +169,7 @@ def _key(event: DialogueEvent) -> tuple[str, ...]:
 
 
 def _compact(event: DialogueEvent) -> bytes:
-    """The event's line without what is default, and without an evaluation's tokens."""
+    """Encode an event without default values, and without the tokens of an evaluation."""
     if event.phase == "evaluation":
         turns = [turn.model_copy(update={"token_ids": (), "logprobs": ()}) for turn in event.dialogue.turns]
         event = event.model_copy(update={"dialogue": event.dialogue.model_copy(update={"turns": tuple(turns)})})
@@ -184,25 +178,23 @@ def _compact(event: DialogueEvent) -> bytes:
     return json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
 
 
-def _order(keys: list[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
-    """Units by importance: three steps of each stage, some of the preflight, the evaluation's tasks, then the rest."""
-    steps: dict[str, list[tuple[str, ...]]] = {}
+def _order(keys: list[Key]) -> Iterator[Key]:
+    """Yield units by importance: three steps per stage, some preflight groups, evaluation tasks, then the rest."""
+    steps: dict[str, list[Key]] = {}
     for key in keys:
         if key[0] == "train":
             steps.setdefault(key[1], []).append(key)
-    spread = {stage: list(_spread(held)) for stage, held in steps.items()}
-    yield from (key for held in spread.values() for key in held[:3])
+    spread = [list(_spread(stage)) for stage in steps.values()]
     preflight = [key for key in keys if key[0] == "preflight"]
+    yield from (key for stage in spread for key in stage[:3])
     yield from preflight[:PREFLIGHT_GROUPS]
     yield from (key for key in keys if key[0] == "evaluation")
-    yield from (key for held in spread.values() for key in held[3:])
+    yield from (key for stage in spread for key in stage[3:])
     yield from preflight[PREFLIGHT_GROUPS:]
 
 
-def _spread(items: list[Any]) -> Iterator[Any]:
-    """First, last, middle, then the middles between, so that any beginning of the order is spread evenly."""
-    if not items:
-        return
+def _spread(items: list[T]) -> Iterator[T]:
+    """Yield the first, last and middle item, then the middles of the gaps, so that any prefix is evenly spread."""
     yield items[0]
     if len(items) > 1:
         yield items[-1]
@@ -215,29 +207,26 @@ def _spread(items: list[Any]) -> Iterator[Any]:
             gaps += [(low, middle), (middle, high)]
 
 
-def _note(units: dict[tuple[str, ...], _Unit], chosen: dict[tuple[str, ...], _Unit]) -> dict[str, Any]:
-    def count(held: Iterable[_Unit]) -> int:
-        return sum(len(unit.lines) for unit in held)
+def _note(units: dict[Key, Lines], chosen: dict[Key, Lines]) -> JsonObject:
+    def count_tasks(keys: Iterable[Key]) -> int:
+        return sum(key[0] == "evaluation" for key in keys)
 
     return {
         "example": True,
         "weights": NO_WEIGHTS,
-        "dialogues": {"shipped": count(chosen.values()), "played": count(units.values())},
-        "evaluation_tasks": {
-            "shipped": sum(key[0] == "evaluation" for key in chosen),
-            "played": sum(key[0] == "evaluation" for key in units),
-        },
+        "dialogues": {"shipped": sum(map(len, chosen.values())), "played": sum(map(len, units.values()))},
+        "evaluation_tasks": {"shipped": count_tasks(chosen), "played": count_tasks(units)},
         "steps": sorted(f"{key[1]}@{key[2]}" for key in chosen if key[0] == "train"),
         "left_out": "weights, the state for a resume, figures, and the tokens of evaluation dialogues",
     }
 
 
-def _json(value: Any) -> bytes:
+def _json(value: object) -> bytes:
     return json.dumps(value, indent=2, ensure_ascii=False).encode() + b"\n"
 
 
 def _write(target: Path, files: dict[str, bytes]) -> None:
-    """All files or none."""
+    """Write all files or none."""
     scratch = target.with_name(f".{target.name}.tmp")
     shutil.rmtree(scratch, ignore_errors=True)
     try:
@@ -249,12 +238,12 @@ def _write(target: Path, files: dict[str, bytes]) -> None:
 
 
 def is_example(folder: Path) -> bool:
-    """Whether a run's folder is a shipped example, whose weights are not there."""
+    """Whether a run directory is a shipped example without weights."""
     return (folder / NOTE).is_file()
 
 
 def main(arguments: list[str]) -> int:
-    """`python -m jobs.export.example_run RUN OUT`: shrink a run's folder and say what was kept."""
+    """Run `python -m jobs.export.example_run RUN OUT`: write the example and print its note."""
     if len(arguments) != 2:
         print("Usage: python -m jobs.export.example_run RUN OUT", file=sys.stderr)
         return 2

@@ -1,9 +1,9 @@
-"""The data set types: their columns for Parquet and for the card."""
+"""The dataset types, with their columns for Parquet and for the card."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,25 +25,25 @@ _PAIR = {k: _ORIGIN[k] for k in ("task", "task_key", "split", "environment", "le
 
 @dataclass(frozen=True)
 class Format:
-    """One data set type."""
+    """One dataset type."""
 
     name: FormatName
     title: str
     short: str
-    """For a form: plain text."""
+    """Description on the form; plain text."""
     about: str
-    """For the card: Markdown."""
+    """Description in the card; Markdown."""
     columns: dict[str, tuple[str, str]]
-    """Column → (type in the words of `_arrow`, meaning)."""
+    """Column → (type of `_arrow`, meaning)."""
 
     def schema(self) -> pa.Schema:
-        """The Arrow schema of its rows."""
+        """Return the Arrow schema of its rows."""
         import pyarrow as pa
 
         return pa.schema([(name, _arrow(kind)) for name, (kind, _) in self.columns.items()])
 
 
-def _arrow(kind: str) -> Any:
+def _arrow(kind: str) -> pa.DataType:
     import pyarrow as pa
 
     plain = {"string": pa.string(), "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}

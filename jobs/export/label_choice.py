@@ -1,4 +1,4 @@
-"""Which label counts: people's, the detectors', or the detectors' where no person decided."""
+"""Choose the label of a hint: human labels, detector findings, or findings where no annotator decided."""
 
 from __future__ import annotations
 
@@ -15,44 +15,44 @@ LEAK, NO_LEAK, UNSURE = "leak", "no_leak", "unsure"
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a hint counts as."""
+    """The label of a hint."""
 
     leaks: bool | None
-    """None where nobody decided; such a hint is in no row that needs a label."""
+    """None if undecided; such a hint is in no row that needs a label."""
     source: str
-    """human or detector; where nobody decided, the reason: unsure, disputed or unlabeled."""
+    """human or detector; if undecided, the reason: unsure, disputed or unlabeled."""
 
     @property
     def word(self) -> str:
-        """leak, no_leak, or empty where nobody decided."""
+        """leak, no_leak, or empty if undecided."""
         return "" if self.leaks is None else LEAK if self.leaks else NO_LEAK
 
 
 def decide(step: ExportTurn, source: Source, annotator: str = "") -> Decision:
-    """The label of a turn's hint.
+    """Return the label of a turn's hint.
 
-    People decide by majority; *unsure* is no vote. Where they are equally divided the hint is *disputed* and no
-    detector can settle it. With `both` the detectors' finding counts where no person voted.
+    The majority of human labels decides without *unsure*. On a tie the hint is *disputed*, whatever a detector found.
+    With `both`, the detector finding decides if no annotator chose leak or no_leak.
 
     Args:
-        step: The turn; its hint must not be None.
-        source: Whose word counts.
-        annotator: Only this person's labels count; empty for everybody's.
+        step: The turn; it has a hint.
+        source: Whose labels count.
+        annotator: Only this annotator's labels count; empty for all.
     """
     if source != "detector":
-        voted = _vote([p for p in step.human_labels if not annotator or p.annotator == annotator])
-        if voted is not None and (voted.source != UNSURE or source == "human"):
-            return voted
-    if source != "human" and step.leak is not None:
-        return Decision(step.leak.leaked, "detector")
+        vote = _vote([label for label in step.human_labels if not annotator or label.annotator == annotator])
+        if vote is not None and (vote.source != UNSURE or source == "human"):
+            return vote
+    leak = None if step.turn.hint is None else step.turn.hint.leak
+    if source != "human" and leak is not None:
+        return Decision(leak.leaked, "detector")
     return Decision(None, "unlabeled")
 
 
-def _vote(people: Sequence[HumanLabel]) -> Decision | None:
-    if not people:
+def _vote(labels: Sequence[HumanLabel]) -> Decision | None:
+    if not labels:
         return None
-    votes = Counter(p.label for p in people)
-    yes, no = votes[LEAK], votes[NO_LEAK]
-    if yes == no:
-        return Decision(None, "disputed" if yes else UNSURE)
-    return Decision(yes > no, "human")
+    votes = Counter(label.label for label in labels)
+    if votes[LEAK] == votes[NO_LEAK]:
+        return Decision(None, "disputed" if votes[LEAK] else UNSURE)
+    return Decision(votes[LEAK] > votes[NO_LEAK], "human")

@@ -1,8 +1,8 @@
-"""Preference pairs: a leak-free hint against a leaking one of the same task.
+"""Preference pairs: a leak-free hint and a leaking one on the same task.
 
-Hints are gathered in a scratch SQLite file while dialogues stream by, so that memory does not grow with their number.
-A leaking hint is paired with leak-free ones that answer the same *history* (the same attempts and hints), else the
-same *attempt*, else only the same *task*; the prompt shows just what the two have in common.
+Hints are stored in a scratch SQLite file, so memory does not grow with their number. A leaking hint is paired with
+leak-free ones on the same *history* (attempts and hints), then on the same *attempt*, then on the same *task*. The
+prompt contains what the two have in common.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ import random
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from jobs.export.export_records import ExportRecord, ExportTurn
+from jobs.export.export_records import ExportRecord
 from jobs.export.row_builders import Decisions, bare_prompt, origin, reply, teacher_prompt
+from rl2f_core.types import JsonObject
 
 Match = Literal["history", "attempt", "task"]
 MATCHES: tuple[Match, ...] = ("history", "attempt", "task")
@@ -31,14 +32,14 @@ CREATE TABLE leaking (id INTEGER PRIMARY KEY, task TEXT, history BLOB, attempt B
 
 
 class PairFinder:
-    """Gathers hints, then pairs them.
+    """Collect hints, then pair them.
 
     Args:
-        path: A scratch file, made here; delete it afterwards.
-        seed: Chooses among equally close partners.
-        per_leak: Most pairs for one leaking hint.
-        loosest: The least that the two hints must share.
-        privileged: The prompts show the answer.
+        path: Scratch file to create; the caller deletes it.
+        seed: Chooses among equally close hints.
+        per_leak: Maximum number of pairs per leaking hint.
+        loosest: The minimum that the two hints must share.
+        privileged: The prompts contain the answer.
     """
 
     def __init__(self, path: Path, seed: int, per_leak: int, loosest: Match, privileged: bool = False) -> None:
@@ -50,69 +51,49 @@ class PairFinder:
         self._levels = MATCHES[: MATCHES.index(loosest) + 1]
 
     def add(self, record: ExportRecord, decisions: Decisions) -> None:
-        """Gather the decided hints of a dialogue. The same hint on the same history counts once."""
+        """Add the decided hints of a dialogue. The same hint on the same history counts once."""
         for step, decision in zip(record.steps, decisions, strict=True):
             if decision is None or decision.leaks is None:
                 continue
-            where = {**origin(record), "turn": step.index, "source": decision.source}
-            row = (
-                record.task_key,
-                self._history(record, step),
-                _digest(step.attempt),
-                step.written or "",
-                json.dumps(where, ensure_ascii=False),
-            )
+            turn, written = step.turn.index, step.written or ""
+            history = _digest(json.dumps(teacher_prompt(record, turn), ensure_ascii=False))
+            source = json.dumps({**origin(record), "turn": turn, "source": decision.source}, ensure_ascii=False)
+            row = (record.task_key, history, _digest(step.turn.attempt), written, source)
             if not decision.leaks:
-                self._db.execute(
-                    "INSERT OR IGNORE INTO clean (task, history, attempt, text, origin) VALUES (?, ?, ?, ?, ?)", row
-                )
+                self._db.execute("INSERT OR IGNORE INTO clean VALUES (NULL, ?, ?, ?, ?, ?)", row)
                 continue
             prompts = {
-                "history": teacher_prompt(record, step.index, self._privileged),
+                "history": teacher_prompt(record, turn, self._privileged),
                 "attempt": bare_prompt(record, step, self._privileged),
                 "task": bare_prompt(record, None, self._privileged),
             }
-            self._db.execute(
-                "INSERT OR IGNORE INTO leaking (task, history, attempt, text, origin, prompts)"
-                " VALUES (?, ?, ?, ?, ?, ?)",
-                (*row, json.dumps(prompts, ensure_ascii=False)),
-            )
+            prompts_json = json.dumps(prompts, ensure_ascii=False)
+            self._db.execute("INSERT OR IGNORE INTO leaking VALUES (NULL, ?, ?, ?, ?, ?, ?)", (*row, prompts_json))
 
-    def _history(self, record: ExportRecord, step: ExportTurn) -> bytes:
-        return _digest(json.dumps(teacher_prompt(record, step.index), ensure_ascii=False))
-
-    def rows(self) -> Iterator[dict[str, Any]]:
-        """`prompt, chosen, rejected`, in the order in which the leaking hints came."""
+    def rows(self) -> Iterator[JsonObject]:
+        """Yield `prompt, chosen, rejected` in the order of the leaking hints."""
         self._db.execute("COMMIT")
         self._db.execute("CREATE INDEX near ON clean (task, attempt)")
-        last = 0
-        while True:
-            batch = self._db.execute(
-                "SELECT id, task, history, attempt, text, origin, prompts FROM leaking"
-                " WHERE id > ? ORDER BY id LIMIT 500",
-                (last,),
-            ).fetchall()
-            if not batch:
-                return
-            for number, task, history, attempt, text, said, prompts in batch:
-                last = number
-                where, shown = json.loads(said), json.loads(prompts)
-                for level, chosen, chosen_said in self._partners(number, task, history, attempt, text):
-                    other = json.loads(chosen_said)
-                    yield {
-                        "prompt": shown[level],
-                        "chosen": reply(chosen),
-                        "rejected": reply(text),
-                        **{k: where[k] for k in ("task", "task_key", "split", "environment", "level")},
-                        "match": level,
-                        **{f"chosen_{k}": other[k] for k in ("run", "dialogue", "turn", "source")},
-                        **{f"rejected_{k}": where[k] for k in ("run", "dialogue", "turn", "source")},
-                    }
+        for number, task, history, attempt, text, source, prompts in self._db.execute(
+            "SELECT id, task, history, attempt, text, origin, prompts FROM leaking ORDER BY id"
+        ):
+            rejected, prompt = json.loads(source), json.loads(prompts)
+            for level, chosen_text, chosen_source in self._partners(number, task, history, attempt, text):
+                chosen = json.loads(chosen_source)
+                yield {
+                    "prompt": prompt[level],
+                    "chosen": reply(chosen_text),
+                    "rejected": reply(text),
+                    **{k: rejected[k] for k in ("task", "task_key", "split", "environment", "level")},
+                    "match": level,
+                    **{f"chosen_{k}": chosen[k] for k in ("run", "dialogue", "turn", "source")},
+                    **{f"rejected_{k}": rejected[k] for k in ("run", "dialogue", "turn", "source")},
+                }
 
     def _partners(
         self, number: int, task: str, history: bytes, attempt: bytes, text: str
     ) -> Iterator[tuple[Match, str, str]]:
-        """Up to `per_leak` leak-free hints with other words, the closest first."""
+        """Yield level, text and source of up to `per_leak` leak-free hints with different texts, closest first."""
         rng = random.Random(f"{self._seed}/{number}")
         where = {
             "history": ("history = ?", (history,)),
@@ -123,24 +104,24 @@ class PairFinder:
         for level in self._levels:
             clause, values = where[level]
             query = f"FROM clean WHERE task = ? AND {clause} AND text != ?"
-            (held,) = self._db.execute(f"SELECT count(*) {query}", (task, *values, text)).fetchone()
-            for offset in rng.sample(range(held), min(held, 2 * self._per_leak)):
-                chosen, said = self._db.execute(
+            (count,) = self._db.execute(f"SELECT count(*) {query}", (task, *values, text)).fetchone()
+            for offset in rng.sample(range(count), min(count, 2 * self._per_leak)):
+                chosen, source = self._db.execute(
                     f"SELECT text, origin {query} ORDER BY id LIMIT 1 OFFSET ?", (task, *values, text, offset)
                 ).fetchone()
                 if chosen not in used:
                     used.add(chosen)
-                    yield level, chosen, said
+                    yield level, chosen, source
                     if len(used) > self._per_leak:
                         return
 
     def close(self) -> None:
-        """Let go of the scratch file."""
+        """Close the scratch file."""
         self._db.close()
 
 
 def scratch_is_full(error: BaseException) -> bool:
-    """Whether SQLite had no room for the scratch file."""
+    """Whether the disk is too full for the scratch file."""
     code = getattr(error, "sqlite_errorcode", 0)
     return code & 0xFF == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR_WRITE
 

@@ -1,7 +1,8 @@
-"""Sources by the names that people give them: numbers of the workspace's runs, or folders."""
+"""Open a workspace, and the sources of its runs."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,12 +18,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def open_workspace(root: str | Path | None = None, *, read_only: bool = True) -> Iterator[tuple[Workspace, Database]]:
-    """The workspace in a folder with its database, opened for reading alone unless it is to be written.
-
-    Raises `RunError` where there is no workspace.
-    """
-    import os
-
+    """Open the workspace of a directory and its database; raises `RunError` if it does not exist."""
     from jobs.db.engine import Database
     from jobs.workspace import Workspace
 
@@ -41,7 +37,7 @@ def open_workspace(root: str | Path | None = None, *, read_only: bool = True) ->
 
 
 def workspace_sources(db: Database, workspace: Workspace, runs: Sequence[int]) -> list[Source]:
-    """One source a run, each run once; raises `RunError` for a run that does not exist."""
-    from jobs.db.queries import runs as store
+    """Return one source per distinct run; raises `UnknownRunError`."""
+    from jobs.db.queries.runs import get
 
-    return [WorkspaceSource(db, workspace, store.get(db, number)) for number in dict.fromkeys(runs)]
+    return [WorkspaceSource(db, workspace, get(db, number)) for number in dict.fromkeys(runs)]

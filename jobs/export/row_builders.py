@@ -1,173 +1,172 @@
-"""Pure functions from a record to the rows of each data set type.
+"""Pure functions from a record to the rows of each dataset type.
 
-Two views: *messages* is what the student read and wrote; every other type trains or judges a **teacher**, so its
-prompt is the teacher's view, the student speaks as `user` and the hint is the completion. `label` true means a good
-hint: no leak. The privileged half of a task is in no prompt unless `privileged` is asked for.
+*messages* and *prompt_completion* contain what the student reads and writes. The other types train or judge a
+**teacher**: the prompt is the teacher's view, the student has the role `user`, and the hint is the completion. `label`
+is true for a good hint, without a leak. Prompts contain privileged data only with `privileged`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from operator import attrgetter
 
 from jobs.export.export_records import ExportRecord, ExportTurn, labels_json
 from jobs.export.label_choice import Decision
-from rl2f_core.types import Message
+from rl2f_core.types import JsonObject, Message
 
 TEACHER = (
     "You are a teacher. A student is trying to solve a problem. Read the attempt and answer with a short hint that "
     "helps the student to find the mistake. Do not give the answer away."
 )
 Decisions = Sequence[Decision | None]
-"""One for each turn of a record; None where the turn has no hint."""
+"""One per turn of a record; None if the turn has no hint."""
 
 
-def origin(record: ExportRecord) -> dict[str, Any]:
-    """The columns that say where a row comes from, the same in every type."""
+def origin(record: ExportRecord) -> JsonObject:
+    """Return the columns that identify the source of a row, the same in every type."""
+    task = record.event.task
     return {
         "run": record.run,
-        "dialogue": record.dialogue,
-        "task": record.task,
+        "dialogue": record.event.id,
+        "task": task.id,
         "task_key": record.task_key,
-        "split": record.split,
-        "environment": record.environment,
-        "level": record.level,
+        "split": task.split,
+        "environment": task.environment,
+        "level": task.level,
     }
 
 
-def conversation(record: ExportRecord, turn: int) -> tuple[ExportTurn, ...]:
-    """The turns of the conversation that `turn` belongs to, up to and with it."""
-    for segment in record.segments():
-        if any(step.index == turn for step in segment):
-            return tuple(step for step in segment if step.index <= turn)
-    raise KeyError(turn)
+def _conversation(record: ExportRecord, turn: int) -> list[ExportTurn]:
+    """Return the turns of `turn`'s conversation up to and including it."""
+    segment = next(s for s in record.segments() if any(step.turn.index == turn for step in s))
+    return [step for step in segment if step.turn.index <= turn]
 
 
 def teacher_prompt(record: ExportRecord, turn: int, privileged: bool = False) -> list[Message]:
-    """What a teacher reads before it hints on attempt `turn`: problem, attempts, its hints as the student read them."""
+    """Return what a teacher reads before its hint on attempt `turn`: problem, attempts, hints as the student reads."""
     messages = [Message(role="system", content=TEACHER)]
-    head = problem_text(record, privileged)
-    for step in conversation(record, turn):
-        text = f"Attempt:\n{step.attempt}"
-        messages.append(Message(role="user", content=f"{head}\n\n{text}" if head else text))
+    head = problem_text(record, privileged) + "\n\n"
+    for step in _conversation(record, turn):
+        messages.append(Message(role="user", content=f"{head}Attempt:\n{step.turn.attempt}"))
         head = ""
-        if step.index < turn:
+        if step.turn.index < turn:
             messages.append(Message(role="assistant", content=step.hint or ""))
     return messages
 
 
 def bare_prompt(record: ExportRecord, step: ExportTurn | None, privileged: bool = False) -> list[Message]:
-    """The problem alone, or with one attempt."""
+    """Return a teacher's prompt with the problem, and one attempt if given."""
     text = problem_text(record, privileged)
     if step is not None:
-        text += f"\n\nAttempt:\n{step.attempt}"
+        text += f"\n\nAttempt:\n{step.turn.attempt}"
     return [Message(role="system", content=TEACHER), Message(role="user", content=text)]
 
 
 def problem_text(record: ExportRecord, privileged: bool = False) -> str:
-    """The problem; with `privileged` the answer below it."""
+    """Return the problem, with the answer if `privileged`."""
     text = f"Problem:\n{record.problem}"
     return f"{text}\n\nAnswer, for the teacher alone:\n{record.answer}" if privileged else text
 
 
+def _student_prompt(record: ExportRecord, privileged: bool) -> list[Message]:
+    system = [Message(role="system", content=record.system)] if record.system else []
+    problem = problem_text(record, True) if privileged else record.problem
+    return [*system, Message(role="user", content=problem)]
+
+
 def reply(text: str) -> list[Message]:
-    """A hint as a completion."""
+    """Return a hint as a completion."""
     return [Message(role="assistant", content=text)]
 
 
-def unpaired(record: ExportRecord, decisions: Decisions, privileged: bool = False) -> Iterator[dict[str, Any]]:
-    """`prompt, completion, label`: one row for each decided hint."""
+def unpaired(record: ExportRecord, decisions: Decisions, privileged: bool = False) -> Iterator[JsonObject]:
+    """Yield `prompt, completion, label` for each decided hint."""
     for step, decision in zip(record.steps, decisions, strict=True):
         if decision is None or decision.leaks is None:
             continue
         yield {
-            "prompt": teacher_prompt(record, step.index, privileged),
+            "prompt": teacher_prompt(record, step.turn.index, privileged),
             "completion": reply(step.written or ""),
             "label": not decision.leaks,
             **origin(record),
-            "turn": step.index,
+            "turn": step.turn.index,
             "source": decision.source,
-            "teacher": step.teacher,
-            "teacher_prompt": step.prompt_template,
+            "teacher": _hint_text(step, "teacher"),
+            "teacher_prompt": _hint_text(step, "prompt_template"),
         }
 
 
-def stepwise(record: ExportRecord, decisions: Decisions, privileged: bool = False) -> Iterator[dict[str, Any]]:
-    """`prompt, completions, labels`: one row for each conversation with a decided hint.
+def stepwise(record: ExportRecord, decisions: Decisions, privileged: bool = False) -> Iterator[JsonObject]:
+    """Yield `prompt, completions, labels` for each conversation with a decided hint.
 
-    A step is an attempt with the hint after it, and its label is the hint's. A turn whose hint nobody decided joins
-    the next step, so that a later hint is read in its context; what comes after the last decided hint is left out.
+    A step is an attempt with its hint, and has the hint's label. A turn with an undecided hint joins the next step, so
+    that a later hint has its context; turns after the last decided hint are omitted.
     """
     for segment in record.segments():
         completions: list[str] = []
-        labels: list[bool] = []
-        turns: list[int] = []
-        sources: list[str] = []
+        decided: list[tuple[int, Decision]] = []
         pending: list[str] = []
         for step in segment:
-            decision = decisions[step.index]
-            decided = decision is not None and decision.leaks is not None
-            text = step.written if decided else step.hint
-            pending.append(f"Student: {step.attempt}" + (f"\nTeacher: {text}" if text else ""))
-            if decision is not None and decision.leaks is not None:
+            decision = decisions[step.turn.index]
+            is_decided = decision is not None and decision.leaks is not None
+            text = step.written if is_decided else step.hint
+            pending.append(f"Student: {step.turn.attempt}" + (f"\nTeacher: {text}" if text else ""))
+            if decision is not None and is_decided:
                 completions.append("\n".join(pending))
-                labels.append(not decision.leaks)
-                turns.append(step.index)
-                sources.append(decision.source)
+                decided.append((step.turn.index, decision))
                 pending = []
         if completions:
             yield {
                 "prompt": problem_text(record, True) if privileged else record.problem,
                 "completions": completions,
-                "labels": labels,
+                "labels": [not decision.leaks for _, decision in decided],
                 **origin(record),
-                "turns": turns,
-                "sources": sources,
+                "turns": [turn for turn, _ in decided],
+                "sources": [decision.source for _, decision in decided],
             }
 
 
-def messages(record: ExportRecord, decisions: Decisions, privileged: bool = False) -> Iterator[dict[str, Any]]:
-    """`messages` as the student read and wrote them, with what is known of every turn beside it.
+def messages(record: ExportRecord, decisions: Decisions, privileged: bool = False) -> Iterator[JsonObject]:
+    """Yield `messages` as the student reads and writes them, with the data of every turn, for each conversation.
 
-    One row for each conversation. A last hint that no attempt followed is not among the messages, but in `hints`.
+    A final hint without a following attempt is in `hints` but not in `messages`.
     """
+    event, dialogue = record.event, record.event.dialogue
     for number, segment in enumerate(record.segments()):
-        said = [Message(role="system", content=record.system)] if record.system else []
-        problem = problem_text(record, True) if privileged else record.problem
-        said.append(Message(role="user", content=problem))
+        conversation = _student_prompt(record, privileged)
         for step in segment:
-            said.append(Message(role="assistant", content=step.attempt))
+            conversation.append(Message(role="assistant", content=step.turn.attempt))
             if step.hint and step is not segment[-1]:
-                said.append(Message(role="user", content=step.hint))
-        chosen = [decisions[step.index] for step in segment]
+                conversation.append(Message(role="user", content=step.hint))
+        chosen = [decisions[step.turn.index] for step in segment]
         yield {
-            "messages": said,
+            "messages": conversation,
             **origin(record),
             "run_name": record.run_name,
-            "phase": record.phase,
-            "stage": record.stage,
-            "step": record.step,
-            "checkpoint": record.checkpoint,
-            "condition": record.condition,
-            "group": record.group,
-            "index": record.index,
-            "policy": record.policy,
-            "seed": record.seed,
-            "stop_reason": record.stop_reason,
+            "phase": event.phase,
+            "stage": event.stage,
+            "step": event.step,
+            "checkpoint": event.checkpoint or "",
+            "condition": event.setting or "",
+            "group": dialogue.group,
+            "index": dialogue.index,
+            "policy": dialogue.policy,
+            "seed": dialogue.seed,
+            "stop_reason": dialogue.stop_reason.value,
             "solved_at": record.solved_at,
             "segment": number,
-            "turns": [step.index for step in segment],
+            "turns": [step.turn.index for step in segment],
             "verdicts": [_verdict(step) for step in segment],
             "rewards": [float(step.reward) for step in segment],
             "reward_terms": [
-                {"turn": step.index, "name": t.name, "score": float(t.score), "weight": float(t.weight)}
+                {"turn": step.turn.index, "name": t.name, "score": float(t.score), "weight": float(t.weight)}
                 for step in segment
-                for t in step.terms
+                for t in sorted(step.turn.rewards, key=attrgetter("name"))
             ],
             "hints": [step.written or "" for step in segment],
-            "teachers": [step.teacher for step in segment],
-            "teacher_prompts": [step.prompt_template for step in segment],
-            "hint_errors": [step.error for step in segment],
+            "teachers": [_hint_text(step, "teacher") for step in segment],
+            "teacher_prompts": [_hint_text(step, "prompt_template") for step in segment],
+            "hint_errors": [_hint_text(step, "error") for step in segment],
             "leaks": [_leak(step) for step in segment],
             "hint_labels": ["" if d is None else d.word for d in chosen],
             "label_sources": ["" if d is None else d.source for d in chosen],
@@ -175,47 +174,54 @@ def messages(record: ExportRecord, decisions: Decisions, privileged: bool = Fals
         }
 
 
-def prompt_completion(record: ExportRecord, decisions: Decisions, privileged: bool = False) -> Iterator[dict[str, Any]]:
-    """`prompt, completion` from the student's side: one row for each right attempt, labels or not."""
+def prompt_completion(record: ExportRecord, decisions: Decisions, privileged: bool = False) -> Iterator[JsonObject]:
+    """Yield the student's `prompt, completion` for each correct attempt, whatever the labels."""
+    event = record.event
     for segment in record.segments():
-        said = [Message(role="system", content=record.system)] if record.system else []
-        said.append(Message(role="user", content=problem_text(record, True) if privileged else record.problem))
+        prompt = _student_prompt(record, privileged)
         for step in segment:
-            answer = Message(role="assistant", content=step.attempt)
-            if step.verdict.correct:
+            answer = Message(role="assistant", content=step.turn.attempt)
+            if step.turn.verdict.correct:
                 yield {
-                    "prompt": list(said),
+                    "prompt": list(prompt),
                     "completion": [answer],
                     **origin(record),
-                    "turn": step.index,
-                    "policy": record.policy,
-                    "phase": record.phase,
-                    "stage": record.stage,
+                    "turn": step.turn.index,
+                    "policy": event.dialogue.policy,
+                    "phase": event.phase,
+                    "stage": event.stage,
                 }
-            said += [answer, Message(role="user", content=step.hint or "")]
+            prompt += [answer, Message(role="user", content=step.hint or "")]
 
 
-def _verdict(step: ExportTurn) -> dict[str, Any]:
-    v = step.verdict
+def _hint_text(step: ExportTurn, field: str) -> str:
+    """Return an optional text field of the hint; empty without a hint."""
+    return getattr(step.turn.hint, field, None) or ""
+
+
+def _verdict(step: ExportTurn) -> JsonObject:
+    verdict = step.turn.verdict
     return {
-        "correct": v.correct,
-        "score": float(v.score),
-        "parsed": v.parsed or "",
-        "parsable": v.parsed is not None,
-        "well_formed": v.well_formed,
+        "correct": verdict.correct,
+        "score": float(verdict.score),
+        "parsed": verdict.parsed or "",
+        "parsable": verdict.parsed is not None,
+        "well_formed": verdict.well_formed,
     }
 
 
-def _leak(step: ExportTurn) -> dict[str, Any]:
-    """The detectors' finding; a hint that none read has state `unchecked`, a turn without a hint an empty state."""
-    leak = step.leak
-    state = "" if step.written is None else "unchecked" if leak is None else "leak" if leak.leaked else "clean"
-    start, end = leak.span if leak is not None and leak.span is not None else (-1, -1)
+def _leak(step: ExportTurn) -> JsonObject:
+    """Return the detector finding: state `unchecked` without a detector, empty without a hint."""
+    leak = step.turn.hint.leak if step.turn.hint else None
+    if leak is None:
+        state = "" if step.written is None else "unchecked"
+        return {"state": state, "detector": "", "start": -1, "end": -1, "answer_fraction": 0.0, "action": ""}
+    start, end = leak.span or (-1, -1)
     return {
-        "state": state,
-        "detector": (leak.detector or "") if leak is not None else "",
+        "state": "" if step.written is None else "leak" if leak.leaked else "clean",
+        "detector": leak.detector or "",
         "start": start,
         "end": end,
-        "answer_fraction": float(leak.answer_fraction) if leak is not None else 0.0,
-        "action": (leak.action or "") if leak is not None else "",
+        "answer_fraction": float(leak.answer_fraction),
+        "action": leak.action or "",
     }

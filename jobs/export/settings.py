@@ -1,4 +1,4 @@
-"""What an export takes and makes, the same for the run kind `export` and for the command line."""
+"""Settings of an export, for the run kind `export` and the command line."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ if TYPE_CHECKING:
 
 
 class ExportFilter(BaseConfig):
-    """Which dialogues are taken; an empty field takes all."""
+    """Conditions on dialogues; an empty field matches all."""
 
     phase: Literal["", "train", "preflight", "evaluation", "chat", "fork", "distill"] = ""
     """Only dialogues of this phase."""
     stage: str = ""
     """Only this stage."""
     step_from: int | None = Field(None, ge=0)
-    """From this training step."""
+    """First training step."""
     step_to: int | None = Field(None, ge=0)
-    """Up to and with this training step."""
+    """Last training step."""
     checkpoint: str = ""
     """Only this checkpoint of an evaluation, e.g. `rl2f@20`."""
     condition: str = ""
-    """Only this control of an evaluation, e.g. `hints`; of a distillation `kept`, what its data set holds."""
+    """Only this condition of an evaluation, e.g. `hints`; in a distillation, `kept` are the dataset's samples."""
     without_controls: bool = False
-    """Leave out controls other than `hints`: their hints are contentless, foreign or misleading, though leak-free."""
+    """Exclude controls: their hints are contentless, foreign or misleading, although leak-free."""
     labeled_only: bool = False
-    """Only dialogues in which a person labeled a hint."""
+    """Only dialogues with a human label."""
 
     def matches(self, event: DialogueEvent) -> bool:
-        """Whether a dialogue of an event file is taken. No event file holds people's labels."""
+        """Whether a dialogue event matches. Event files contain no human labels."""
         return not self.labeled_only and (
             (not self.phase or event.phase == self.phase)
             and (not self.stage or event.stage == self.stage)
@@ -54,47 +54,45 @@ class ExportFilter(BaseConfig):
 
         return DialogueFilter(run=run, labeled=self.labeled_only or None, **self.model_dump(exclude={"labeled_only"}))
 
-    def words(self) -> dict[str, object]:
-        """The fields that narrow anything."""
+    def conditions(self) -> dict[str, object]:
+        """Return the fields that are not empty."""
         return {k: v for k, v in self.model_dump().items() if v not in ("", None, False)}
 
 
 class ExportSettings(BaseConfig):
-    """What is made of the dialogues."""
+    """Dialogues and dataset types of an export."""
 
     seed: int = Field(0, ge=0, lt=2**31)
-    """Chooses among equally good preference pairs; the same seed gives the same files."""
+    """Chooses among equally good preference pairs; equal seeds give equal files."""
     formats: tuple[FormatName, ...] = ("stepwise_supervision", "unpaired_preference", "preference", "messages")
-    """Data set types, in TRL's words."""
+    """Dataset types of TRL."""
     files: tuple[FileType, ...] = ("jsonl", "parquet")
-    """Each type as JSONL, as Parquet, or both."""
+    """File types: JSONL, Parquet, or both."""
     labels: Literal["both", "human", "detector"] = "both"
-    """Whose label counts: people's, the detectors', or (both) people's and the detectors' where no person decided."""
+    """Label source: human labels, detector findings, or findings only where no annotator decided (both)."""
     annotator: str = ""
-    """Only this person's labels; empty for the majority of all."""
+    """Only this annotator's labels; empty for the majority of all."""
     filter: ExportFilter = Field(default_factory=ExportFilter)
-    """Which dialogues."""
+    """The dialogues to export."""
     pairs_per_leak: int = Field(1, ge=1, le=64)
-    """Preference pairs made for one leaking hint, at most."""
+    """Maximum number of preference pairs per leaking hint."""
     match: Match = "task"
     """What the two hints of a pair must share at least: history, attempt or task."""
     privileged: bool = False
-    """Show the answer in the prompts. Only for teachers and judges: a student trained on it learns to read answers."""
+    """Include the answer in prompts, for teachers and judges: a student trained on it learns to read answers."""
 
     @field_validator("formats", "files")
     @classmethod
-    def _each_once(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+    def _check_names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         if not names:
             raise ValueError("needs at least one")
         return tuple(dict.fromkeys(names))
 
     @model_validator(mode="after")
-    def _makes_sense(self) -> ExportSettings:
+    def _check_combination(self) -> ExportSettings:
         if self.labels == "detector" and self.annotator:
             raise FieldValueError("annotator has no meaning with labels: detector; choose human or both", "annotator")
-        steps = self.filter.step_from, self.filter.step_to
-        if None not in steps and steps[0] > steps[1]:  # type: ignore[operator]
-            raise FieldValueError(
-                f"filter.step_from {steps[0]} is after filter.step_to {steps[1]}", "filter", "step_from"
-            )
+        first, last = self.filter.step_from, self.filter.step_to
+        if first is not None and last is not None and first > last:
+            raise FieldValueError(f"filter.step_from {first} is after filter.step_to {last}", "filter", "step_from")
         return self

@@ -1,4 +1,4 @@
-"""JSONL and Parquet, batch by batch, flushed to disk, with checksums."""
+"""Write JSONL and Parquet files in batches, flushed to disk, with checksums."""
 
 from __future__ import annotations
 
@@ -8,121 +8,102 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import BinaryIO, Protocol
 
 from jobs.export.formats import FileType, Format
 from rl2f_core.run.directory import sha256
+from rl2f_core.types import JsonObject
 
 ROW_GROUP = 2000
-"""Rows held in memory before they are written as one Parquet row group."""
+"""Number of buffered rows that become one Parquet row group."""
 
 
-class RowWriter(Protocol):
-    """Takes rows of one file."""
-
-    path: Path
-
-    def write(self, rows: Sequence[dict[str, Any]]) -> None:
+class _RowWriter(Protocol):
+    def write(self, rows: Sequence[JsonObject]) -> None:
         """Append rows."""
-        ...
 
-    def close(self) -> None:
-        """End the file and flush it to disk; may be called twice."""
-        ...
+    def finish(self) -> None:
+        """Write what is buffered."""
 
 
-class JsonlWriter:
-    """One JSON object a line, UTF-8."""
+class _JsonlWriter:
+    """One JSON object per line."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._file = open(path, "w", encoding="utf-8", newline="\n")
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
 
-    def write(self, rows: Sequence[dict[str, Any]]) -> None:
-        """Append rows."""
-        self._file.writelines(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
+    def write(self, rows: Sequence[JsonObject]) -> None:
+        for row in rows:
+            self._file.write(json.dumps(row, ensure_ascii=False, allow_nan=False).encode() + b"\n")
 
-    def close(self) -> None:
-        """End the file and flush it to disk."""
-        if not self._file.closed:
-            self._file.flush()
-            os.fsync(self._file.fileno())
-            self._file.close()
+    def finish(self) -> None:
+        """All rows are written already."""
 
 
-class ParquetWriter:
-    """Apache Parquet, zstd, row groups of `ROW_GROUP` rows."""
+class _ParquetWriter:
+    """Apache Parquet with zstd compression."""
 
-    def __init__(self, path: Path, format: Format) -> None:
+    def __init__(self, file: BinaryIO, format: Format) -> None:
         import pyarrow.parquet as pq
 
-        self.path = path
         self._schema = format.schema()
-        self._file = open(path, "wb")
-        self._writer = pq.ParquetWriter(self._file, self._schema, compression="zstd")
-        self._held: list[dict[str, Any]] = []
+        self._writer = pq.ParquetWriter(file, self._schema, compression="zstd")
+        self._buffer: list[JsonObject] = []
 
-    def write(self, rows: Sequence[dict[str, Any]]) -> None:
-        """Append rows."""
-        self._held += rows
-        while len(self._held) >= ROW_GROUP:
-            self._flush(self._held[:ROW_GROUP])
-            self._held = self._held[ROW_GROUP:]
+    def write(self, rows: Sequence[JsonObject]) -> None:
+        self._buffer += rows
+        while len(self._buffer) >= ROW_GROUP:
+            self._write_row_group(self._buffer[:ROW_GROUP])
+            self._buffer = self._buffer[ROW_GROUP:]
 
-    def _flush(self, rows: list[dict[str, Any]]) -> None:
+    def _write_row_group(self, rows: list[JsonObject]) -> None:
         import pyarrow as pa
 
         self._writer.write_table(pa.Table.from_pylist(rows, schema=self._schema))
 
-    def close(self) -> None:
-        """End the file and flush it to disk."""
-        if not self._file.closed:
-            if self._held:
-                self._flush(self._held)
-                self._held = []
-            self._writer.close()
-            self._file.flush()
-            os.fsync(self._file.fileno())
-            self._file.close()
+    def finish(self) -> None:
+        if self._buffer:
+            self._write_row_group(self._buffer)
+        self._writer.close()
 
 
 class FormatWriter:
-    """All files of one data set type in a folder; files begin with the first row, so an empty type leaves none."""
+    """All files of one dataset type; they are created with the first row, so an empty type has none."""
 
     def __init__(self, folder: Path, format: Format, files: Sequence[FileType]) -> None:
-        self.format = format
         self.rows = 0
-        self._folder, self._types = folder, tuple(files)
-        self._writers: list[RowWriter] = []
+        self._format = format
+        self._paths = [folder / f"{format.name}.{type}" for type in files]
+        self._files: list[BinaryIO] = []
+        self._writers: list[_RowWriter] = []
 
-    def write(self, rows: Sequence[dict[str, Any]]) -> None:
+    def write(self, rows: Sequence[JsonObject]) -> None:
         """Append rows to every file."""
         if not rows:
             return
         if not self._writers:
-            for kind in self._types:
-                path = self._folder / f"{self.format.name}.{kind}"
-                self._writers.append(JsonlWriter(path) if kind == "jsonl" else ParquetWriter(path, self.format))
+            for path in self._paths:
+                file = open(path, "wb")
+                self._files.append(file)
+                is_jsonl = path.suffix == ".jsonl"
+                self._writers.append(_JsonlWriter(file) if is_jsonl else _ParquetWriter(file, self._format))
         for writer in self._writers:
             writer.write(rows)
         self.rows += len(rows)
 
-    def close(self) -> None:
-        """End all files."""
-        for writer in self._writers:
-            writer.close()
-
-    def files(self) -> dict[str, dict[str, Any]]:
-        """Name → size in bytes and SHA-256 of each closed file."""
-        return {w.path.name: {"bytes": w.path.stat().st_size, "sha256": sha256(w.path)} for w in self._writers}
+    def files(self) -> JsonObject:
+        """Return size in bytes and SHA-256 of each closed file, by name."""
+        paths = self._paths if self.rows else []
+        return {path.name: {"bytes": path.stat().st_size, "sha256": sha256(path)} for path in paths}
 
     def __enter__(self) -> FormatWriter:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
-        if kind is None:
-            self.close()
-            return
-        for writer in self._writers:  # what went wrong matters more than that the files cannot be ended
-            with contextlib.suppress(Exception):
-                writer.close()
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for writer, file in zip(self._writers, self._files, strict=False):
+            with contextlib.nullcontext() if kind is None else contextlib.suppress(Exception), file:
+                writer.finish()
+                file.flush()
+                os.fsync(file.fileno())

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import JSON, Table, func, insert, select, text
+from sqlalchemy import JSON, func, insert, select, text
 from sqlmodel import Session, SQLModel, col
 
 from jobs.db.models import (
@@ -24,6 +24,7 @@ from jobs.db.models import (
     Stage,
     TaskRow,
     Turn,
+    table_of,
 )
 from jobs.db.queries import hint_values, rescores, runs
 from jobs.db.queries.dialogues import pack
@@ -43,7 +44,6 @@ from rl2f_core.run.events import (
 from rl2f_core.types import Turn as CoreTurn
 
 _INT32, _INT64 = 2**31, 2**63
-_CHUNK = 500
 _encode = json.JSONEncoder(ensure_ascii=False).encode
 Row = dict[str, Any]
 
@@ -234,7 +234,8 @@ def _insert_dialogues(session: Session, run: Run, items: list[DialogueRows]) -> 
     new: dict[str, DialogueRows] = {}
     for item in items:
         new.setdefault(item.dialogue["event_id"], item)
-    for event_id in _stored_events(session, run, list(new)):
+    stored = (col(Dialogue.run_id) == run.id, col(Dialogue.event_id).in_(new))
+    for event_id in session.scalars(select(col(Dialogue.event_id)).where(*stored)):
         del new[event_id]
     if not new:
         return
@@ -259,14 +260,14 @@ def _insert_dialogues(session: Session, run: Run, items: list[DialogueRows]) -> 
         into = f"INSERT INTO {FULL_TEXT} (rowid, task, attempts, hints) VALUES (:id, :task, :attempts, :hints)"
         session.connection().exec_driver_sql(into, texts)
     hint_values.apply_to_new(session, run, list(new))
-    rescores.attach(session, run, {row["event_id"]: row["id"] for row in dialogues})
+    rescores.attach(session, run, list(new))
 
 
 def _insert_rows(session: Session, model: type[SQLModel], rows: list[Row]) -> None:
     """Insert rows with equal keys and JSON as text. On SQLite, bypass SQLAlchemy, which halves the time."""
     if not rows:
         return
-    table, names = _table(model), list(rows[0])
+    table, names = table_of(model), list(rows[0])
     if session.get_bind().dialect.name != "sqlite":
         for name in (name for name in names if isinstance(table.c[name].type, JSON)):
             for row in rows:
@@ -278,31 +279,12 @@ def _insert_rows(session: Session, model: type[SQLModel], rows: list[Row]) -> No
     session.connection().exec_driver_sql(into, [tuple(row.values()) for row in rows])
 
 
-def _table(model: type[SQLModel]) -> Table:
-    return model.__table__  # type: ignore[attr-defined, no-any-return]
-
-
-def _stored_events(session: Session, run: Run, events: Sequence[str]) -> list[str]:
-    """Return the events whose dialogues are stored already."""
-    column = col(Dialogue.event_id)
-    stored: list[str] = []
-    for i in range(0, len(events), _CHUNK):
-        query = select(column).where(col(Dialogue.run_id) == run.id, column.in_(events[i : i + _CHUNK]))
-        stored += session.execute(query).scalars()
-    return stored
-
-
 def _task_ids(session: Session, run: Run, rows: list[Row]) -> dict[str, int]:
     """Return the row id of each task; insert the tasks that the run does not have yet."""
     new = {row["task"]: row for row in reversed(rows)}
-    ids: dict[str, int] = {}
-    tasks = list(new)
-    for i in range(0, len(tasks), _CHUNK):
-        query = select(col(TaskRow.task), col(TaskRow.id)).where(
-            col(TaskRow.run_id) == run.id, col(TaskRow.task).in_(tasks[i : i + _CHUNK])
-        )
-        ids.update({task: row_id for task, row_id in session.execute(query) if row_id is not None})
-    missing = [task for task in tasks if task not in ids]
+    query = select(col(TaskRow.task), col(TaskRow.id)).where(col(TaskRow.run_id) == run.id, col(TaskRow.task).in_(new))
+    ids = {task: row_id for task, row_id in session.execute(query) if row_id is not None}
+    missing = [task for task in new if task not in ids]
     new_ids = dict(zip(missing, _new_ids(session, TaskRow, len(missing)), strict=True))
     _insert_rows(session, TaskRow, [{**new[task], "id": i, "run_id": run.id} for task, i in new_ids.items()])
     return ids | new_ids
@@ -312,32 +294,34 @@ def _label_counts(session: Session, run: Run) -> dict[str, int]:
     """Return the number of labeled hints per event: labels may be older than a rebuilt dialogue."""
     count = func.count(func.distinct(LeakLabel.turn))
     query = select(col(LeakLabel.event_id), count).where(col(LeakLabel.run_id) == run.id)
-    return dict(session.execute(query.group_by(col(LeakLabel.event_id))).tuples().all())
+    return {row[0]: row[1] for row in session.execute(query.group_by(col(LeakLabel.event_id)))}
 
 
 def _new_ids(session: Session, model: type[SQLModel], count: int) -> list[int]:
     """Return ids for new rows; the transaction's write lock keeps other writers from using them."""
     if count == 0:
         return []
-    table = _table(model)
+    table = table_of(model)
     if session.get_bind().dialect.name == "postgresql":
         query = text("SELECT nextval(pg_get_serial_sequence(:name, 'id')) FROM generate_series(1, :count)")
-        return list(session.execute(query, {"name": f'"{table.name}"', "count": count}).scalars())
-    last = session.execute(select(func.max(table.c.id))).scalar() or 0
+        return list(session.scalars(query, {"name": f'"{table.name}"', "count": count}))
+    last = session.scalar(select(func.max(table.c.id))) or 0
     return list(range(last + 1, last + 1 + count))
 
 
 def _insert_metrics(session: Session, run: Run, events: list[MetricEvent]) -> None:
     if not events:
         return
-    stages = {s.name: s for s in session.execute(select(Stage).where(col(Stage.run_id) == run.id)).scalars()}
+    stages = {s.name: s for s in session.scalars(select(Stage).where(col(Stage.run_id) == run.id))}
     if not stages:
         stages = {stage.name: stage for stage in runs.planned_stages(run)}
         session.add_all(stages.values())
     newest = select(col(Metric.number), col(Metric.tokens)).where(col(Metric.run_id) == run.id)
     last = session.execute(newest.order_by(col(Metric.number).desc()).limit(1)).one_or_none()
-    number, tokens = (last[0], last[1]) if last else (-1, 0.0)
-    stored = _stored_steps(session, run, {event.stage for event in events})
+    number, tokens = last or (-1, 0.0)
+    in_stages = col(Metric.stage).in_({event.stage for event in events})
+    steps = select(col(Metric.stage), col(Metric.step)).where(col(Metric.run_id) == run.id, in_stages)
+    stored = {(stage, step) for stage, step in session.execute(steps)}
     rows = []
     for event in events:
         if (event.stage, event.step) in stored:
@@ -357,12 +341,6 @@ def _insert_metrics(session: Session, run: Run, events: list[MetricEvent]) -> No
     if stages:
         run.done = float(sum(stage.done for stage in stages.values()))
         run.total = float(sum(stage.steps for stage in stages.values()))
-
-
-def _stored_steps(session: Session, run: Run, stages: set[str]) -> set[tuple[str, int]]:
-    query = select(col(Metric.stage), col(Metric.step))
-    query = query.where(col(Metric.run_id) == run.id, col(Metric.stage).in_(stages))
-    return {(stage, step) for stage, step in session.execute(query)}
 
 
 def _record_step(

@@ -6,7 +6,6 @@ and logged; an incomplete last line is read the next time. The status of a run i
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import time
@@ -19,14 +18,14 @@ from sqlmodel import Session
 
 from jobs import run_kinds
 from jobs.db.engine import Database
-from jobs.db.errors import StoreError, unknown_run
+from jobs.db.errors import StoreError
 from jobs.db.models import Run
-from jobs.db.queries import runs
+from jobs.db.queries import run_queue, runs
 from jobs.ingest import event_rows
 from jobs.workspace import Workspace
 from rl2f_core.errors import DataError, RL2FError, RunError
 from rl2f_core.run.directory import RunDir
-from rl2f_core.run.events import Event, StatusEvent
+from rl2f_core.run.events import Event, StatusEvent, read_events
 
 _EVENT: TypeAdapter[Event] = TypeAdapter(Event)
 MAX_LOGGED_ERRORS = 20
@@ -65,19 +64,12 @@ def ingest(db: Database, workspace: Workspace, run: Run, limit_bytes: int = 4_00
     if batch is None:
         return 0
     with db.write() as session:
-        row = _get_for_update(session, run)
+        row = run_queue.get_for_update(session, run.id)
         if row.events_offset == offset:  # otherwise, another process has ingested these lines
             _log_errors(session, row, batch)
             event_rows.insert_batch(session, row, batch.items)
             row.events_offset = batch.end
     return batch.lines
-
-
-def _get_for_update(session: Session, run: Run) -> Run:
-    row = session.get(Run, run.id)
-    if row is None:
-        raise unknown_run(run.id)
-    return row
 
 
 def _read(path: Path, offset: int, limit: int) -> _Batch | None:
@@ -199,9 +191,10 @@ def run_folders(workspace: Workspace) -> list[str]:
 
 
 def _rebuild(db: Database, workspace: Workspace, run: Run) -> None:
+    run_id = run.id or 0
     with db.write() as session:
-        row = _get_for_update(session, run)
-        runs.forget_events(session, row.id or 0)
+        row = run_queue.get_for_update(session, run_id)
+        runs.forget_events(session, run_id)
         row.events_offset, row.invalid_lines, row.done, row.reward, row.tokens_per_second = 0, 0, 0.0, None, None
         session.add_all(runs.planned_stages(row))
     while ingest(db, workspace, run):
@@ -220,7 +213,8 @@ def import_run(db: Database, workspace: Workspace, folder: str, origin: str = "i
             pass
     except RunError:
         return None
-    statuses = _statuses(run_dir.events_path)
+    events = read_events(run_dir.events_path, having=b'"status"') if run_dir.events_path.is_file() else ()
+    statuses = [event for event in events if isinstance(event, StatusEvent)]
     row = runs.of_config(
         run_dir.config(),
         run_dir.config_path.read_text(encoding="utf-8"),
@@ -240,16 +234,3 @@ def import_run(db: Database, workspace: Workspace, folder: str, origin: str = "i
     while ingest(db, workspace, run):
         pass
     return runs.get(db, run.id or 0)
-
-
-def _statuses(path: Path) -> list[StatusEvent]:
-    """Return the status events of a file."""
-    if not path.is_file():
-        return []
-    events: list[Event] = []
-    with open(path, "rb") as file:
-        for line in file:
-            if b'"type":"status"' in line.replace(b" ", b"")[:400]:
-                with contextlib.suppress(ValueError):
-                    events.append(_parse(line))
-    return [event for event in events if isinstance(event, StatusEvent)]

@@ -11,14 +11,14 @@ import random
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
-from sqlalchemy import exists, func, select
+from sqlalchemy import ColumnElement, Select, exists, func, select
 from sqlmodel import Session
 
 from jobs.db.errors import NotFoundError
-from jobs.db.models import Dialogue, LeakFinding, LeakLabel, RescoredRun, Run, Turn
+from jobs.db.models import Dialogue, LeakFinding, LeakLabel, RescoredRun, Run, Turn, table_of
 from jobs.labels.hint_counts import RUN, in_scope, is_teacher_hint
 from jobs.labels.sampling import SamplingFrame
 from rl2f_core.errors import ConfigError
@@ -26,6 +26,7 @@ from rl2f_core.errors import ConfigError
 if TYPE_CHECKING:
     from jobs.db.engine import Database
 
+T = TypeVar("T")
 SAMPLES = ("stratified", "random_unflagged")
 SELECTIONS = ("all", "flagged", *SAMPLES)
 COUNT_LIMIT = 10_000
@@ -36,13 +37,13 @@ _PRIME = 2**31 - 1
 _ID_BITS = 32
 """A rank below 2³¹ and a row id below 2³² fit into 63 bits."""
 _CHUNK = 500
-_dialogue: Any = Dialogue.__table__  # type: ignore[attr-defined]
-_turn: Any = Turn.__table__  # type: ignore[attr-defined]
-_label: Any = LeakLabel.__table__  # type: ignore[attr-defined]
-_finding: Any = LeakFinding.__table__  # type: ignore[attr-defined]
-_rescored: Any = RescoredRun.__table__  # type: ignore[attr-defined]
+_dialogue = table_of(Dialogue)
+_turn = table_of(Turn)
+_label = table_of(LeakLabel)
+_finding = table_of(LeakFinding)
+_rescored = table_of(RescoredRun)
 _rescored_count = select(func.count()).select_from(_rescored)
-_run_count = select(func.count()).select_from(Run.__table__)  # type: ignore[attr-defined]
+_run_count = select(func.count()).select_from(table_of(Run))
 _samples: dict[tuple[object, ...], tuple[int, ...]] = {}
 _lock = threading.Lock()
 
@@ -129,9 +130,9 @@ def progress(db: Database, annotator: str, filter: QueueFilter = QueueFilter()) 
             turns = sample(session, filter)
             return len(turns) - len(_unlabeled(session, turns, annotator)), len(turns)
         hints = _hints(filter)
-        total = session.execute(select(func.count()).select_from(hints.limit(COUNT_LIMIT + 1).subquery())).scalar_one()
-        labeled = hints.join(_label, _is_label_of(annotator)).with_only_columns(func.count())
-        return (done := session.execute(labeled).scalar_one()), max(total, done)
+        total = session.scalars(select(func.count()).select_from(hints.limit(COUNT_LIMIT + 1).subquery())).one()
+        done = session.scalars(hints.join(_label, _is_label_of(annotator)).with_only_columns(func.count())).one()
+        return done, max(total, done)
 
 
 def sample(session: Session, filter: QueueFilter) -> list[int]:
@@ -186,7 +187,7 @@ def _flagged_sample(session: Session, filter: QueueFilter, size: int) -> list[in
         flagged = flagged.where(_dialogue.c.leak_state == 2, _turn.c.leak_found)
     else:
         flagged = flagged.join(_finding, (_finding.c.turn_id == _turn.c.id) & (_finding.c.source == filter.source))
-    ids = np.fromiter(session.execute(flagged).scalars(), dtype=np.int64)
+    ids = np.fromiter(session.scalars(flagged), dtype=np.int64)
     return _sorted_ids(_ranked(ids, filter.seed))[:size]
 
 
@@ -217,18 +218,18 @@ def _unflagged_sample(session: Session, filter: QueueFilter, size: int) -> list[
         candidates = _sorted_ids(rest[:batch])
         eligible: set[int] = set()
         for chunk in _chunks(candidates):
-            eligible.update(session.execute(unflagged.where(_turn.c.id.in_(chunk))).scalars())
+            eligible.update(session.scalars(unflagged.where(_turn.c.id.in_(chunk))))
         turns += [turn for turn in candidates if turn in eligible]
         rest, batch = rest[batch:], min(4 * batch, 50_000)
     return turns[:size]
 
 
-def _with_dialogue(statement: Any) -> Any:
+def _with_dialogue(statement: Select[T]) -> Select[T]:
     """Join turns with their dialogues."""
     return statement.join(_dialogue, _dialogue.c.id == _turn.c.dialogue_id)
 
 
-def _within(filter: QueueFilter, statement: Any) -> Any:
+def _within(filter: QueueFilter, statement: Select[T]) -> Select[T]:
     """Restrict a statement to the filter's run and environment."""
     statement = statement.where(in_scope(_dialogue.c.run_id, filter.run))
     if filter.environment:
@@ -236,7 +237,7 @@ def _within(filter: QueueFilter, statement: Any) -> Any:
     return statement
 
 
-def _hints(filter: QueueFilter) -> Any:
+def _hints(filter: QueueFilter) -> Select[int]:
     """Select the row ids of all hints of a filter, joined with their dialogues, unordered."""
     statement = _within(filter, _with_dialogue(select(_turn.c.id)))
     if filter.selection == "flagged":
@@ -244,7 +245,7 @@ def _hints(filter: QueueFilter) -> Any:
     return statement.where(is_teacher_hint())
 
 
-def _is_label_of(annotator: str) -> Any:
+def _is_label_of(annotator: str) -> ColumnElement[bool]:
     """Return the condition for the annotator's label of the turn of a joined dialogue."""
     return (
         (_label.c.run_id == _dialogue.c.run_id)
@@ -308,7 +309,12 @@ def _ordered_page(
 
 
 def _turns(
-    session: Session, annotator: str, filter: QueueFilter, dialogues: Sequence[int], back: bool, *conditions: Any
+    session: Session,
+    annotator: str,
+    filter: QueueFilter,
+    dialogues: Sequence[int],
+    back: bool,
+    *conditions: ColumnElement[bool],
 ) -> list[int]:
     statement = select(_turn.c.id).where(is_teacher_hint(), _turn.c.dialogue_id.in_(dialogues), *conditions)
     if filter.selection == "flagged":

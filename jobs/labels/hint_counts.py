@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import ColumnElement, func, select, text
 from sqlmodel import Session
 
-from jobs.db.models import Dialogue, HintCount, LeakFinding, Run, TaskRow, Turn
+from jobs.db.models import Dialogue, HintCount, LeakFinding, Run, TaskRow, Turn, table_of
 from jobs.labels import holdout
 
 if TYPE_CHECKING:
@@ -27,12 +27,12 @@ RUN = "run"
 COUNTERFACTUAL = ("fork", "hint_value")
 """Run kinds whose dialogues continue those of other runs."""
 STEPS_PER_BUCKET = 10
-_count: Any = HintCount.__table__  # type: ignore[attr-defined]
-_dialogue: Any = Dialogue.__table__  # type: ignore[attr-defined]
-_run: Any = Run.__table__  # type: ignore[attr-defined]
-_turn: Any = Turn.__table__  # type: ignore[attr-defined]
-_task: Any = TaskRow.__table__  # type: ignore[attr-defined]
-_finding: Any = LeakFinding.__table__  # type: ignore[attr-defined]
+_count = table_of(HintCount)
+_dialogue = table_of(Dialogue)
+_run = table_of(Run)
+_turn = table_of(Turn)
+_task = table_of(TaskRow)
+_finding = table_of(LeakFinding)
 _GROUP = ("run_id", "environment", "teacher", "stage", "bucket", "checkpoint", "condition", "test")
 _KEY = (*_GROUP, "checked", "flagged", "detector")
 _NAMES = ", ".join(_KEY)
@@ -75,11 +75,11 @@ def is_teacher_hint() -> ColumnElement[bool]:
     return _turn.c.hint.is_not(None) & (func.coalesce(_turn.c.teacher, "") != CONTENTLESS) & written
 
 
-def in_scope(column: Any, run: int | None) -> ColumnElement[bool]:
+def in_scope(column: ColumnElement[Any], run: int | None) -> ColumnElement[bool]:
     """Return the condition that the run id in `column` is `run`; for None, that it is not counterfactual."""
     if run is not None:
-        return column == run  # type: ignore[no-any-return]
-    return column.not_in(select(_run.c.id).where(_run.c.kind.in_(COUNTERFACTUAL)))  # type: ignore[no-any-return]
+        return column == run
+    return column.not_in(select(_run.c.id).where(_run.c.kind.in_(COUNTERFACTUAL)))
 
 
 def bucket(step: int) -> int:
@@ -125,7 +125,7 @@ def count_rescored(
 ) -> dict[tuple[HintGroup, DetectorVerdict, DetectorVerdict], int]:
     """Count the hints of `runs` that a rescore flagged, by group, run-time verdict and rescore verdict."""
     first, last = _finding.alias("first"), _finding.alias("last")
-    columns = [
+    columns = (
         _dialogue.c.run_id,
         _dialogue.c.environment,
         func.coalesce(_turn.c.teacher, ""),
@@ -137,8 +137,7 @@ def count_rescored(
         _turn.c.leak_found,
         func.coalesce(first.c.detector, ""),
         func.coalesce(last.c.detector, ""),
-    ]
-    first_digit = func.substr(_task.c.task_hash, 1, 1)
+    )
     statement = (
         select(*columns)
         .select_from(last)
@@ -148,7 +147,7 @@ def count_rescored(
         .outerjoin(first, (first.c.turn_id == _turn.c.id) & (first.c.source == RUN))
         .where(last.c.source == source, _dialogue.c.run_id.in_(runs))
         .where(is_teacher_hint(), in_scope(_dialogue.c.run_id, run))
-        .where((first_digit < holdout.FIRST_OF_DEV) == test)
+        .where((func.substr(_task.c.task_hash, 1, 1) < holdout.FIRST_OF_DEV) == test)
     )
     if environment:
         statement = statement.where(_dialogue.c.environment == environment)

@@ -10,7 +10,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-DEV, TEST = "dev", "test"
 FIRST_OF_DEV = "8"
 """Tasks whose hash begins with this hexadecimal digit or a later one are in the dev set."""
 

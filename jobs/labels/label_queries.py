@@ -15,33 +15,19 @@ from sqlalchemy import func, select, update
 from sqlmodel import Session
 
 from jobs.db.errors import NotFoundError
-from jobs.db.models import Dialogue, LeakLabel, Setting, Turn
+from jobs.db.models import Dialogue, LeakLabel, Setting, Turn, table_of
 from jobs.labels.agreement import LABELS
-from jobs.labels.annotation_queue import COUNT_LIMIT, HintItem, HintKey, QueueFilter, progress, queue, sample
+from jobs.labels.annotation_queue import QueueFilter, sample
 from rl2f_core.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from jobs.db.engine import Database
 
-__all__ = [
-    "COUNT_LIMIT",
-    "HintItem",
-    "HintKey",
-    "LabelAnswer",
-    "QueueFilter",
-    "annotator_name",
-    "annotators",
-    "of_hint",
-    "progress",
-    "put",
-    "queue",
-    "undo",
-]  # fmt: skip
 MAX_NAME, MAX_NOTE, MAX_UNDO = 60, 4_000, 100
 _CONTENT = ("label", "start", "end", "note", "blind", "sampling_frame", "time")
-_dialogue: Any = Dialogue.__table__  # type: ignore[attr-defined]
-_turn: Any = Turn.__table__  # type: ignore[attr-defined]
-_label: Any = LeakLabel.__table__  # type: ignore[attr-defined]
+_dialogue = table_of(Dialogue)
+_turn = table_of(Turn)
+_label = table_of(LeakLabel)
 
 
 def annotator_name(name: str) -> str:
@@ -152,14 +138,12 @@ def undo(db: Database, annotator: str) -> LeakLabel | None:
 def of_hint(db: Database, run_id: int, event: str, turn: int) -> list[LeakLabel]:
     """Return all labels of a hint, by annotator."""
     where = (_label.c.run_id == run_id, _label.c.event_id == event, _label.c.turn == turn)
-    with db.read() as session:
-        return list(session.scalars(select(LeakLabel).where(*where).order_by(_label.c.annotator)))
+    return db.fetch_all(select(LeakLabel).where(*where).order_by(_label.c.annotator))
 
 
 def annotators(db: Database) -> list[str]:
     """Return the names of all annotators, sorted."""
-    with db.read() as session:
-        return list(session.scalars(select(_label.c.annotator).distinct().order_by(_label.c.annotator)))
+    return db.fetch_all(select(_label.c.annotator).distinct().order_by(_label.c.annotator))
 
 
 def _hint(session: Session, run_id: int, event: str, turn: int) -> tuple[int, str]:

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import select
+from sqlalchemy import Row, select
 
 from jobs.db.errors import NotFoundError
-from jobs.db.models import Dialogue, LeakFinding, LeakLabel, RescoredRun, TaskRow, TestSetAccess, Turn
+from jobs.db.models import Dialogue, LeakFinding, LeakLabel, RescoredRun, TaskRow, TestSetAccess, Turn, table_of
 from jobs.db.queries.runs import get_in_session
 from jobs.labels import detector_report, hint_counts, holdout
 from jobs.labels.detector_report import AnnotatorLabel, DetectorReport, LabeledHint, Population, StratumVerdict
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 UNNAMED = "unnamed"
 """Detector of a finding without detector name."""
-_dialogue: Any = Dialogue.__table__  # type: ignore[attr-defined]
-_turn: Any = Turn.__table__  # type: ignore[attr-defined]
-_label: Any = LeakLabel.__table__  # type: ignore[attr-defined]
-_finding: Any = LeakFinding.__table__  # type: ignore[attr-defined]
-_task: Any = TaskRow.__table__  # type: ignore[attr-defined]
-_rescored: Any = RescoredRun.__table__  # type: ignore[attr-defined]
+_dialogue = table_of(Dialogue)
+_turn = table_of(Turn)
+_label = table_of(LeakLabel)
+_finding = table_of(LeakFinding)
+_task = table_of(TaskRow)
+_rescored = table_of(RescoredRun)
 
 
 @dataclass(frozen=True)
@@ -128,9 +128,8 @@ def population(db: Database, scope: Scope, scored: Source, frame_source: str = R
     return sizes
 
 
-def labeled_hints(db: Database, scope: Scope, scored: Source | None = None) -> list[LabeledHint]:
+def labeled_hints(db: Database, scope: Scope, scored: Source) -> list[LabeledHint]:
     """Return all labeled hints of the scope, the latest label last."""
-    scored = scored or source(db, scope.source)
     first, last = _finding.alias("first"), _finding.alias("last")
     statement = (
         select(
@@ -150,17 +149,18 @@ def labeled_hints(db: Database, scope: Scope, scored: Source | None = None) -> l
     )  # fmt: skip
     if scope.environment:
         statement = statement.where(_dialogue.c.environment == scope.environment)
-    hints: dict[tuple[int, str, int], Any] = {}
-    labels: dict[tuple[int, str, int], list[AnnotatorLabel]] = defaultdict(list)
+    hints: dict[tuple[int, str, int], list[Row[Any]]] = defaultdict(list)
     with db.read() as session:
         for row in session.execute(statement):
             if holdout.is_test(row.task_hash) == scope.test:
-                hints[row[:3]] = row
-                labels[row[:3]].append(AnnotatorLabel(row.annotator, row.label, row.blind, row.sampling_frame))
-    return [_labeled_hint(row, tuple(labels[key]), scored) for key, row in hints.items()]
+                hints[row.run_id, row.event_id, row.turn].append(row)
+    return [_labeled_hint(rows, scored) for rows in hints.values()]
 
 
-def _labeled_hint(row: Any, labels: tuple[AnnotatorLabel, ...], scored: Source) -> LabeledHint:
+def _labeled_hint(rows: Sequence[Row[Any]], scored: Source) -> LabeledHint:
+    """Build a hint from its rows, one per label."""
+    row = rows[-1]
+    labels = tuple(AnnotatorLabel(row.annotator, row.label, row.blind, row.sampling_frame) for row in rows)
     group = HintGroup(
         row.run_id, row.environment, row.teacher or "", row.stage, bucket(row.step), row.checkpoint or "",
         row.condition or "", holdout.is_test(row.task_hash),
@@ -200,6 +200,5 @@ def unlock_test_set(db: Database, scope: Scope, annotator: str) -> TestSetAccess
 
 def list_accesses(db: Database) -> list[TestSetAccess]:
     """Return all accesses to the test set, the newest first."""
-    accesses: Any = TestSetAccess.__table__  # type: ignore[attr-defined]
-    with db.read() as session:
-        return list(session.scalars(select(TestSetAccess).order_by(accesses.c.time.desc(), accesses.c.id.desc())))
+    access = table_of(TestSetAccess).c
+    return db.fetch_all(select(TestSetAccess).order_by(access.time.desc(), access.id.desc()))

@@ -112,7 +112,7 @@ def build(db: Database, workspace: Workspace, args: argparse.Namespace, say: Cal
 def label(db: Database, number: int) -> None:
     """Two people label some hints of all runs, and disagree about a few."""
     random_ = random.Random(0)
-    draw = QueueFilter(selection="mixed", size=min(number, annotation_queue.MAX_SAMPLE))
+    draw = QueueFilter(selection="stratified", size=min(number, annotation_queue.MAX_SAMPLE))
     chosen = annotation_queue.queue(db, "ann", draw, limit=number)
     for item in chosen:
         answers = random_.choices([("leak", "leak"), ("no_leak", "no_leak"), ("leak", "unsure")], [2, 7, 1])[0]
@@ -163,14 +163,14 @@ def questions(db: Database) -> list[tuple[str, float, Callable[[], int]]]:
             "solved at turn 3": {"solved": "3"},
             "never solved": {"solved": "never"},
             "reward from 0.5": {"reward_from": 0.5},
-            "leaked": {"leak": 2},
-            "unlabelled": {"labelled": False},
-            "labelled": {"labelled": True},
+            "leaked": {"leak_state": 2},
+            "unlabelled": {"labeled": False},
+            "labelled": {"labeled": True},
             "with error": {"error": True},
             "stage and phase": {"stage": "rl2f", "phase": "train"},
             "one task": {"task": "arithmetic/train/12"},
             "one group": {"group": "rl2f/3/1"},
-            "four at once": {"stage": "rl2f", "solved": "any", "leak": 2, "reward_from": 0.1},
+            "four at once": {"stage": "rl2f", "solved": "any", "leak_state": 2, "reward_from": 0.1},
         }
         for name, values in filters.items():
             listed(f"{where}: {name}", dataclasses.replace(base, **values))
@@ -180,7 +180,9 @@ def questions(db: Database) -> list[tuple[str, float, Callable[[], int]]]:
             f"{where}: rare phrase", dataclasses.replace(base, search=f'"{data.WORDS[90]} {data.WORDS[120]}"'), SEARCH
         )
         listed(
-            f"{where}: word and filters", dataclasses.replace(base, search=data.WORDS[5], leak=2, solved="2"), SEARCH
+            f"{where}: word and filters",
+            dataclasses.replace(base, search=data.WORDS[5], leak_state=2, solved="2"),
+            SEARCH,
         )
         listed(f"{where}: begun word", dataclasses.replace(base, search="bio"), SEARCH)
         listed(f"{where}: no such word", dataclasses.replace(base, search="xylophone"), SEARCH)
@@ -207,13 +209,13 @@ def questions(db: Database) -> list[tuple[str, float, Callable[[], int]]]:
             )
         )  # type: ignore[misc]
     for where, run in (("all runs", None), ("largest run", large)):
-        for by in ("tier", "checkpoint", "run"):
+        for by in ("detector", "checkpoint", "run"):
             scope = Scope(run)
             made.append(
                 (
                     f"board: {where} by {by}",
                     BOARD,
-                    lambda scope=scope, by=by: report_queries.read(db, scope, by).used.hints,
+                    lambda scope=scope, by=by: report_queries.read(db, scope, by).usage.hints,
                 )
             )  # type: ignore[misc]
     return made
@@ -237,7 +239,7 @@ def _deep(db: Database, run: int) -> str:
     with db.read() as session:
         count = session.connection().exec_driver_sql("SELECT count(*) FROM dialogue WHERE run_id = ?", (run,))
         middle = int(count.scalar_one()) // 2
-        asked = "SELECT event FROM dialogue WHERE run_id = ? ORDER BY id LIMIT 1 OFFSET ?"
+        asked = "SELECT event_id FROM dialogue WHERE run_id = ? ORDER BY id LIMIT 1 OFFSET ?"
         return str(session.connection().exec_driver_sql(asked, (run, middle)).scalar_one())
 
 

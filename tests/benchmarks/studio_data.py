@@ -92,15 +92,15 @@ def dialogue(
         tokens = [random_.randrange(49152) for _ in range(24)]
         right = last and solved
         hint = text(random_, 6, 16)
-        report = {"leaked": leaked, "tier": "exact" if leaked else None, "span": [0, 4] if leaked else None,
-                  "evidence": hint[:4] if leaked else "", "share": 1.0 if leaked else 0.0, "action": None}  # fmt: skip
+        report = {"leaked": leaked, "detector": "exact" if leaked else None, "span": [0, 4] if leaked else None,
+                  "evidence": hint[:4] if leaked else "", "answer_fraction": 1.0 if leaked else 0.0, "action": None}  # fmt: skip
         played.append(
             {
                 "index": k,
                 "attempt": f"{text(random_, 8, 24)} <answer>{random_.randrange(1000)}</answer>",
                 "token_ids": tokens,
                 "logprobs": [round(-random_.random(), 5) for _ in tokens],
-                "stop": "eos",
+                "finish_reason": "eos",
                 "verdict": {
                     "correct": right, "score": float(right), "parsed": str(random_.randrange(1000)),
                     "detail": text(random_, 3, 8), "well_formed": True, "distance": 0.0 if right else 0.5,
@@ -122,7 +122,7 @@ def dialogue(
         "task": {"id": task, "environment": run.environment, "split": "train", "level": level,
                  "public": {"text": text(random_, 10, 30)}, "privileged": {"answer": random_.randrange(1000)}},
         "dialogue": {"id": key, "task_id": task, "group": f"{stage}/{step}/{group}", "index": index, "turns": played,
-                     "stop": "solved" if solved else "exhausted",
+                     "stop_reason": "solved" if solved else "exhausted",
                      "error": "the model's answer was empty" if random_.random() < 0.002 else None,
                      "policy": f"{stage}@{step}", "seed": random_.randrange(2**31)},
     }  # fmt: skip

@@ -10,8 +10,8 @@ from replay_data import add_run, event, hint, turn
 
 from jobs.db.engine import Database
 from jobs.db.models import LeakFinding, LeakLabel, RescoredRun, Run, Turn
-from jobs.labels import holdout, label_queries
-from jobs.labels.label_queries import HintKey, QueueFilter
+from jobs.labels import annotation_queue, holdout
+from jobs.labels.annotation_queue import HintKey, QueueFilter
 from jobs.workspace import Workspace
 from rl2f_core.run.events import Event
 
@@ -70,7 +70,7 @@ def add_truth(db: Database, workspace: Workspace, name: str = "truth", hints: in
 
 def label_draw(db: Database, truth: Truth, filter: QueueFilter, who: str = "anna", limit: int = 5_000) -> int:
     """Label a whole random draw truly, in one transaction; how many hints that were."""
-    items = label_queries.queue(db, who, filter, limit)
+    items = annotation_queue.queue(db, who, filter, limit)
     assert filter.frame is not None
     with db.write() as session:
         for item in items:

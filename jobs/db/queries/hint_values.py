@@ -16,7 +16,6 @@ from jobs.db.engine import Database
 from jobs.db.models import Dialogue, HintValue, Run
 from rl2f_core.run.events import HintValueEvent
 
-_CHUNK = 500
 _FIELDS = {"turn", "checkpoint", "source", "value", "low", "high", "n", "turns", "arms", "time"}
 
 
@@ -65,19 +64,17 @@ def _update_best(session: Session, source: str, events: Sequence[str]) -> None:
     run = session.scalars(select(Run).where(col(Run.folder) == source)).one_or_none()
     if run is None or not events:
         return
-    for i in range(0, len(events), _CHUNK):
-        chunk = events[i : i + _CHUNK]
-        rows = of_dialogues(session, run, chunk)
-        query = select(col(Dialogue.event_id), col(Dialogue.policy), col(Dialogue.checkpoint))
-        query = query.where(col(Dialogue.run_id) == run.id, col(Dialogue.event_id).in_(chunk))
-        for event_id, policy, checkpoint in session.execute(query).all():
-            by_turn: dict[int, list[HintValue]] = defaultdict(list)
-            for row in rows.get(event_id, []):
-                by_turn[row.turn].append(row)
-            picked = [pick_measurement(measured, policy, checkpoint) for measured in by_turn.values()]
-            best = max((row.value for row in picked if row is not None), default=None)
-            where = (col(Dialogue.run_id) == run.id, col(Dialogue.event_id) == event_id)
-            session.execute(update(Dialogue).where(*where).values(best_hint_value=best))
+    rows = of_dialogues(session, run, events)
+    query = select(col(Dialogue.event_id), col(Dialogue.policy), col(Dialogue.checkpoint))
+    query = query.where(col(Dialogue.run_id) == run.id, col(Dialogue.event_id).in_(events))
+    for event_id, policy, checkpoint in session.execute(query).all():
+        by_turn: dict[int, list[HintValue]] = defaultdict(list)
+        for row in rows.get(event_id, []):
+            by_turn[row.turn].append(row)
+        picked = [pick_measurement(measured, policy, checkpoint) for measured in by_turn.values()]
+        best = max((row.value for row in picked if row is not None), default=None)
+        where = (col(Dialogue.run_id) == run.id, col(Dialogue.event_id) == event_id)
+        session.execute(update(Dialogue).where(*where).values(best_hint_value=best))
     run.version += 1  # refreshes the run's pages
     session.add(run)
 

@@ -7,7 +7,7 @@ until the dialogue is ingested; a rebuilt dialogue gets its findings back.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from sqlalchemy import delete, select
 from sqlmodel import Session, col
@@ -15,8 +15,6 @@ from sqlmodel import Session, col
 from jobs.db.models import Dialogue, LeakFinding, RescoredRun, RescoreFinding, RescoreSummary, Run, Turn, table_of
 from jobs.db.search import clean
 from rl2f_core.run.events import LeakEvent, LeakRescoreEvent
-
-_CHUNK = 500
 
 
 def insert(session: Session, run: Run, events: Sequence[LeakEvent | LeakRescoreEvent]) -> None:
@@ -64,22 +62,14 @@ def insert(session: Session, run: Run, events: Sequence[LeakEvent | LeakRescoreE
             _attach_findings(session, target, [row for row in new if row.target == folder])
 
 
-def attach(session: Session, run: Run, dialogues: Mapping[str, int]) -> None:
-    """Attach findings of later runs to newly ingested dialogues.
-
-    Args:
-        session: A write transaction.
-        run: The run of the dialogues.
-        dialogues: Row ids by event id.
-    """
+def attach(session: Session, run: Run, dialogues: Sequence[str]) -> None:
+    """Attach findings of later runs to newly ingested dialogues, given by their event ids."""
     _mark_rescored(session, run)
     targets_run = col(RescoreFinding.target) == run.folder
     if session.execute(select(col(RescoreFinding.run_id)).where(targets_run).limit(1)).first() is None:
         return
-    events = list(dialogues)
-    for i in range(0, len(events), _CHUNK):
-        query = select(RescoreFinding).where(targets_run, col(RescoreFinding.event_id).in_(events[i : i + _CHUNK]))
-        _attach_findings(session, run, list(session.scalars(query)))
+    query = select(RescoreFinding).where(targets_run, col(RescoreFinding.event_id).in_(dialogues))
+    _attach_findings(session, run, list(session.scalars(query)))
 
 
 def delete_run(session: Session, run_id: int) -> None:
@@ -105,18 +95,16 @@ def _mark_rescored(session: Session, target: Run) -> None:
 
 def _attach_findings(session: Session, target: Run, findings: Sequence[RescoreFinding]) -> None:
     """Insert a `LeakFinding` for each finding whose hint is ingested."""
-    for i in range(0, len(findings), _CHUNK):
-        chunk = findings[i : i + _CHUNK]
-        query = (
-            select(col(Dialogue.event_id), col(Turn.index), col(Turn.id))
-            .join(Dialogue, col(Dialogue.id) == Turn.dialogue_id)
-            .where(col(Dialogue.run_id) == target.id, col(Dialogue.event_id).in_([row.event_id for row in chunk]))
-        )
-        turns = {(event_id, index): turn_id for event_id, index, turn_id in session.execute(query)}
-        for row in chunk:
-            turn_id = turns.get((row.event_id, row.turn))
-            if turn_id is None or session.get(LeakFinding, (turn_id, str(row.run_id))) is not None:
-                continue
-            values = row.model_dump(include={"detector", "start", "end", "answer_fraction", "evidence"})
-            session.add(LeakFinding(turn_id=turn_id, source=str(row.run_id), **values))
+    query = (
+        select(col(Dialogue.event_id), col(Turn.index), col(Turn.id))
+        .join(Dialogue, col(Dialogue.id) == Turn.dialogue_id)
+        .where(col(Dialogue.run_id) == target.id, col(Dialogue.event_id).in_([row.event_id for row in findings]))
+    )
+    turns = {(event_id, index): turn_id for event_id, index, turn_id in session.execute(query)}
+    for row in findings:
+        turn_id = turns.get((row.event_id, row.turn))
+        if turn_id is None or session.get(LeakFinding, (turn_id, str(row.run_id))) is not None:
+            continue
+        values = row.model_dump(include={"detector", "start", "end", "answer_fraction", "evidence"})
+        session.add(LeakFinding(turn_id=turn_id, source=str(row.run_id), **values))
     session.flush()

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from app.cli import app as cli
 from app.common.context import Context
 from jobs.labels import label_queries, report_queries
-from jobs.labels.label_queries import QueueFilter
+from jobs.labels.annotation_queue import QueueFilter
 from jobs.labels.report_queries import Scope
 
 

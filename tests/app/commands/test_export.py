@@ -103,7 +103,7 @@ def test_numbers_and_folders_go_together_each_once(tmp_path: Path, workspace: Wo
         (["7"], "There is no workspace in this folder"),
         (["RUN", "--format", "csv"], "formats.0"),
         (["RUN", "--file", "xml"], "files.0"),
-        (["RUN", "--labels", "human"], "holds no labels of people"),
+        (["RUN", "--labels", "human"], "contains no human labels"),
         (["RUN", "--steps", "x"], "Steps have the form 10-20"),
         (["RUN", "--steps", "9-2"], "step_from 9 is after"),
         (["RUN", "--steps", "-"], "Steps have the form 10-20"),

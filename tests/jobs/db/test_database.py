@@ -51,7 +51,7 @@ def test_every_connection_writes_ahead_waits_and_checks_foreign_keys(db: Databas
     assert pragma(db, "busy_timeout") == 300
 
 
-def test_a_writer_waits_thirty_seconds_unless_told_otherwise(tmp_path: Path) -> None:
+def test_default_write_timeout_is_thirty_seconds(tmp_path: Path) -> None:
     with_default = Database(f"sqlite:///{tmp_path}/other.sqlite")
     with_default.migrate()
     assert pragma(with_default, "busy_timeout") == 30_000
@@ -178,7 +178,7 @@ def test_reading_where_there_is_no_database_says_so(tmp_path: Path) -> None:
         ("sybase://host/name", "address is invalid"),
     ],
 )
-def test_an_address_that_names_no_usable_database_is_refused(url: str, said: str) -> None:
+def test_an_invalid_database_url_raises(url: str, said: str) -> None:
     with pytest.raises(StoreError, match=said):
         Database(url)
 

@@ -126,7 +126,7 @@ EVALUATED = ["arithmetic/test/5/0", "arithmetic/test/5/1"]
     ],
     ids=str,
 )  # fmt: skip
-def test_each_filter_finds_what_it_says(filter: dict[str, Any], wanted: list[str], filled: Database) -> None:
+def test_each_filter_selects_matching_dialogues(filter: dict[str, Any], wanted: list[str], filled: Database) -> None:
     assert keys(filled, **filter) == wanted
 
 

@@ -67,7 +67,7 @@ def ids(page: Page[Run]) -> list[int]:
     ],
     ids=str,
 )
-def test_each_filter_and_order_gives_what_it_says(filter: dict[str, Any], wanted: list[int], db: Database) -> None:
+def test_filters_and_orders_of_runs(filter: dict[str, Any], wanted: list[int], db: Database) -> None:
     some(db)
     runs.set_tags(db, 1, ["good", "seen"])
     runs.set_tags(db, 2, ["good"])

@@ -138,7 +138,7 @@ def test_a_job_that_fails_every_second_is_logged_once_in_ten_minutes(db: Databas
     assert job_log.recent(db, job="reap") == []
 
 
-def test_a_job_log_that_cannot_be_written_stops_nobody(db: Database, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unwritable_job_log_does_not_stop_jobs(db: Database, caplog: pytest.LogCaptureFixture) -> None:
     JobLogger(Database(str(db.url), read_only=True)).record("reap", "failed", "why")
     assert "job log could not be written" in caplog.text
 

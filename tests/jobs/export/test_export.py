@@ -18,7 +18,7 @@ from jobs.export.row_builders import messages, stepwise, teacher_prompt, unpaire
 from jobs.export.settings import ExportSettings
 from jobs.export.sources import FolderSource
 from rl2f_core.run.events import DialogueEvent
-from rl2f_core.types import LeakReport, StopReason, Verdict
+from rl2f_core.types import Hint, LeakReport, StopReason, Turn, Verdict
 
 TASK = ENVIRONMENT.task("train", 0)
 VOICE = TaskRenderer(ENVIRONMENT)
@@ -35,13 +35,10 @@ def decisions(made: ExportRecord, source: Any = "detector") -> list[Any]:
 
 def step(*labels: tuple[str, str], leaked: bool | None = None) -> ExportTurn:
     """A turn with people's labels, and the detectors' finding."""
+    hint = Hint(text="h", teacher="scripted", leak=None if leaked is None else LeakReport(leaked=leaked))
     return ExportTurn(
-        index=0,
-        attempt="a",
-        verdict=Verdict(correct=False, score=0.0),
+        Turn(index=0, attempt="a", verdict=Verdict(correct=False, score=0.0), hint=hint),
         reward=0.0,
-        hint="h",
-        leak=None if leaked is None else LeakReport(leaked=leaked),
         human_labels=tuple(HumanLabel(who, what) for who, what in labels),
     )
 

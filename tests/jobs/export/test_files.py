@@ -112,7 +112,7 @@ def test_a_type_without_rows_is_left_out_with_its_reason(tmp_path: Path) -> None
     assert not list((tmp_path / "out").glob("preference.*"))
 
 
-def test_the_filter_takes_what_it_says(tmp_path: Path) -> None:
+def test_export_filter_selects_matching_dialogues(tmp_path: Path) -> None:
     task = ENVIRONMENT.task("test", 0)
     turns = [turn(task, 0, wrong(task), "hint"), turn(task, 1, wrong(task), None)]
     events = [
@@ -124,7 +124,7 @@ def test_the_filter_takes_what_it_says(tmp_path: Path) -> None:
     source = FolderSource(write_run(tmp_path / "run", events))
 
     def taken(**filter: Any) -> set[str]:
-        found = [r.dialogue for batch in source.batches(ExportFilter(**filter)) for r in batch]
+        found = [r.event.id for batch in source.batches(ExportFilter(**filter)) for r in batch]
         assert len(found) == source.count(ExportFilter(**filter))
         return {name.rpartition(":")[2] for name in found}
 
@@ -136,7 +136,7 @@ def test_the_filter_takes_what_it_says(tmp_path: Path) -> None:
     assert taken(labeled_only=True) == set()
 
 
-def test_an_event_that_stands_twice_counts_once_and_a_torn_line_not_at_all(tmp_path: Path) -> None:
+def test_duplicate_events_and_incomplete_lines_are_skipped(tmp_path: Path) -> None:
     events = leaky_events(tasks=1)
     run = write_run(tmp_path / "run", [*events, *events])
     with open(run / "events.jsonl", "a") as file:
@@ -178,7 +178,7 @@ def test_a_filter_that_takes_nothing_names_itself_and_how_many_there_are(tmp_pat
         export([source], ExportSettings(filter={"condition": "shuffled"}), tmp_path / "out")
 
 
-def test_hints_that_nobody_read_are_no_labelled_data_but_messages(tmp_path: Path) -> None:
+def test_unchecked_hints_have_no_label_but_are_in_messages(tmp_path: Path) -> None:
     source = clean_run(tmp_path, leaked=None)
     with pytest.raises(DataError, match=r"None of the 1 hints in 1 dialogues has a label.*`messages` needs no labels"):
         export([source], ExportSettings(formats=["unpaired_preference", "preference"]), tmp_path / "out")
@@ -191,8 +191,8 @@ def test_pairs_alone_without_a_leak_say_what_is_missing(tmp_path: Path) -> None:
         export([clean_run(tmp_path)], ExportSettings(formats=["preference"]), tmp_path / "out")
 
 
-def test_peoples_labels_are_not_sought_in_a_folder(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="holds no labels of people"):
+def test_a_run_directory_has_no_human_labels(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="contains no human labels"):
         export([clean_run(tmp_path)], ExportSettings(labels="human"), tmp_path / "out")
 
 
@@ -313,7 +313,7 @@ FULL = textwrap.dedent(
 
 
 @pytest.mark.parametrize(("kind", "format"), [("jsonl", "messages"), ("parquet", "messages"), ("jsonl", "preference")])
-def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path, kind: str, format: str) -> None:
+def test_a_full_disk_raises_and_leaves_no_files(tmp_path: Path, kind: str, format: str) -> None:
     run = write_run(tmp_path / "run", leaky_events(tasks=1200 if kind == "parquet" else 50, siblings=2))
     command = [sys.executable, "-c", FULL, run, tmp_path / "exports" / "out", kind, format]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)

@@ -96,11 +96,11 @@ def test_the_filter_means_the_same_for_database_and_folder(db: Database, workspa
         {"without_controls": True},
     ):
         filter = ExportFilter(**wanted)
-        found = [[r.dialogue for batch in made.batches(filter, 2) for r in batch] for made in (database, folder)]
+        found = [[r.event.id for batch in made.batches(filter, 2) for r in batch] for made in (database, folder)]
         assert found[0] == found[1] and len(found[0]) == database.count(filter) == folder.count(filter), wanted
 
 
-def test_peoples_labels_come_with_their_source_and_narrow_the_export(
+def test_human_labels_are_exported_with_their_source_and_filter(
     db: Database, workspace: Workspace, tmp_path: Path
 ) -> None:
     number = add(db, workspace)

@@ -344,7 +344,7 @@ def test_a_run_without_an_event_file_has_nothing_to_read(db: Database, workspace
     assert ingest(db, workspace, run) == 0
 
 
-def test_reindex_rebuilds_the_same_and_keeps_what_people_added(db: Database, workspace: Workspace) -> None:
+def test_reindex_rebuilds_equal_rows_and_keeps_labels_and_notes(db: Database, workspace: Workspace) -> None:
     run = stored_run(db, workspace, small_run())
     other = stored_run(db, workspace, small_run(), "2-other")
     assert run.id and other.id
@@ -430,7 +430,7 @@ def test_a_run_whose_folder_is_gone_stays_as_it_is(db: Database, workspace: Work
     assert counts(db) == before
 
 
-def test_checkpoints_and_log_are_kept_as_the_run_said_them(db: Database, workspace: Workspace) -> None:
+def test_checkpoints_and_log_messages_are_ingested(db: Database, workspace: Workspace) -> None:
     run = stored_run(db, workspace, small_run())
     found = runs.checkpoints(db, run.id or 0)
     assert [(c.name, c.path, c.sha256) for c in found] == [

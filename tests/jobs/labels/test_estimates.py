@@ -14,7 +14,7 @@ def cell(size: int, flagged: bool, leaks: int, labelled: int, first: int = 0) ->
     return Stratum(size, flagged, [(first + i, i < leaks) for i in range(labelled)])
 
 
-def test_recall_weighs_each_label_by_the_hints_it_stands_for_by_hand() -> None:
+def test_recall_weights_labels_by_stratum_size() -> None:
     # 100 flagged, 30 of 40 leak: 75 leaks found; 900 others, 2 of 100 leak: 18 missed
     found = estimate([cell(100, True, 30, 40), cell(900, False, 2, 100, 1000)])
     assert (

@@ -10,7 +10,8 @@ from jobs.db.models import Run
 from jobs.db.queries import dialogues, runs
 from jobs.ingest.ingester import reindex
 from jobs.labels import annotation_queue, label_queries
-from jobs.labels.label_queries import HintKey, LabelAnswer, QueueFilter
+from jobs.labels.annotation_queue import HintKey, QueueFilter
+from jobs.labels.label_queries import LabelAnswer
 from jobs.workspace import Workspace
 from rl2f_core.errors import RL2FError
 
@@ -28,7 +29,7 @@ def count(db: Database, run: Run, event: str) -> int:
 
 
 def keys(db: Database, who: str, filter: QueueFilter, **place: object) -> list[tuple[str, int]]:
-    return [(item.key.event, item.key.turn) for item in label_queries.queue(db, who, filter, 50, **place)]
+    return [(item.key.event, item.key.turn) for item in annotation_queue.queue(db, who, filter, 50, **place)]
 
 
 # -- put -------------------------------------------------------------------------------------------------------------
@@ -168,15 +169,15 @@ def test_the_queue_of_a_run_holds_every_hint_in_order(db: Database, run: Run) ->
     assert found[:4] == [(LATER, 0), (NEVER, 0), (NEVER, 1), (LEAKS, 0)]
 
 
-def test_the_queue_goes_on_after_and_before_a_hint(db: Database, run: Run) -> None:
+def test_queue_pages_after_and_before_a_hint(db: Database, run: Run) -> None:
     every = keys(db, "anna", QueueFilter(run=run.id))
     at = HintKey(run.id, *every[2])
     assert keys(db, "anna", QueueFilter(run=run.id), after=at) == every[3:]
     assert keys(db, "anna", QueueFilter(run=run.id), before=at) == every[:2]
-    near = label_queries.queue(db, "anna", QueueFilter(run=run.id), 3, before=HintKey(run.id, *every[10]))
+    near = annotation_queue.queue(db, "anna", QueueFilter(run=run.id), 3, before=HintKey(run.id, *every[10]))
     assert [(i.key.event, i.key.turn) for i in near] == every[7:10], "those just before it, not the first ones"
     with pytest.raises(RL2FError, match="Hint not found"):
-        label_queries.queue(db, "anna", after=HintKey(run.id, "nowhere", 0))
+        annotation_queue.queue(db, "anna", after=HintKey(run.id, "nowhere", 0))
 
 
 def test_flagged_hints_are_those_a_detector_convicted(db: Database, run: Run) -> None:
@@ -205,12 +206,12 @@ def test_the_audit_is_a_seeded_sample_of_unflagged_hints_spread_over_the_run(db:
 
 def test_the_audit_follows_runs_that_come_and_go(db: Database, workspace: Workspace, run: Run) -> None:
     audit = QueueFilter("random_unflagged", size=30)
-    assert label_queries.progress(db, "anna", audit) == (0, 18)
+    assert annotation_queue.progress(db, "anna", audit) == (0, 18)
     other = add_run(db, workspace, "other", training_events())
-    assert label_queries.progress(db, "anna", audit) == (0, 30)
+    assert annotation_queue.progress(db, "anna", audit) == (0, 30)
     runs.remove(db, other.id)
-    assert label_queries.progress(db, "anna", audit) == (0, 18)
-    assert {item.key.run for item in label_queries.queue(db, "anna", audit, 50)} == {run.id}
+    assert annotation_queue.progress(db, "anna", audit) == (0, 18)
+    assert {item.key.run for item in annotation_queue.queue(db, "anna", audit, 50)} == {run.id}
 
 
 def test_only_what_the_labeller_has_not_answered(db: Database, run: Run) -> None:
@@ -220,7 +221,7 @@ def test_only_what_the_labeller_has_not_answered(db: Database, run: Run) -> None
     todo = QueueFilter(run=run.id, unlabeled_only=True)
     assert keys(db, "anna", todo) == every[1:]
     assert keys(db, "bob", todo) == [every[0], *every[2:]]
-    assert [item.label for item in label_queries.queue(db, "anna", QueueFilter(run=run.id), 2)] == ["no_leak", None]
+    assert [item.label for item in annotation_queue.queue(db, "anna", QueueFilter(run=run.id), 2)] == ["no_leak", None]
     audit = QueueFilter("random_unflagged", run.id, size=5)
     sample = keys(db, "anna", audit)
     label_queries.put(db, run.id, *sample[2], "anna", LabelAnswer("leak"))
@@ -239,18 +240,18 @@ def test_progress_counts_the_labellers_own_answers(db: Database, workspace: Work
     label_queries.put(db, run.id, LEAKS, 0, "anna", LabelAnswer("leak"))
     label_queries.put(db, run.id, LATER, 0, "anna", LabelAnswer("no_leak"))
     label_queries.put(db, run.id, LATER, 0, "bob", LabelAnswer("no_leak"))
-    assert label_queries.progress(db, "anna", QueueFilter(run=run.id)) == (2, 24)
-    assert label_queries.progress(db, "anna", QueueFilter(run=run.id, unlabeled_only=True)) == (2, 24)
-    assert label_queries.progress(db, "anna", QueueFilter("flagged", run.id)) == (1, 6)
-    assert label_queries.progress(db, "anna", QueueFilter("random_unflagged", run.id, size=18)) == (1, 18)
-    assert label_queries.progress(db, "anna") == (2, 48)
-    assert label_queries.progress(db, "nobody", QueueFilter(environment="secret_code")) == (0, 48)
-    assert label_queries.progress(db, "nobody", QueueFilter(environment="nowhere")) == (0, 0)
+    assert annotation_queue.progress(db, "anna", QueueFilter(run=run.id)) == (2, 24)
+    assert annotation_queue.progress(db, "anna", QueueFilter(run=run.id, unlabeled_only=True)) == (2, 24)
+    assert annotation_queue.progress(db, "anna", QueueFilter("flagged", run.id)) == (1, 6)
+    assert annotation_queue.progress(db, "anna", QueueFilter("random_unflagged", run.id, size=18)) == (1, 18)
+    assert annotation_queue.progress(db, "anna") == (2, 48)
+    assert annotation_queue.progress(db, "nobody", QueueFilter(environment="secret_code")) == (0, 48)
+    assert annotation_queue.progress(db, "nobody", QueueFilter(environment="nowhere")) == (0, 0)
 
 
 def test_counting_stops_at_a_limit(db: Database, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(annotation_queue, "COUNT_LIMIT", 10)
-    assert label_queries.progress(db, "anna") == (0, 11)
+    assert annotation_queue.progress(db, "anna") == (0, 11)
 
 
 @pytest.mark.parametrize("wrong", [{"selection": "some"}, {"size": 0}, {"size": 10**6}, {"seed": -1}])

@@ -12,8 +12,9 @@ from jobs.db.models import LeakLabel, Run
 from jobs.db.queries import runs
 from jobs.ingest.ingester import reindex
 from jobs.labels import annotation_queue, hint_counts, label_queries, report_queries
+from jobs.labels.annotation_queue import QueueFilter
 from jobs.labels.estimation import Estimates
-from jobs.labels.label_queries import LabelAnswer, QueueFilter
+from jobs.labels.label_queries import LabelAnswer
 from jobs.labels.report_queries import Scope
 from jobs.labels.sampling import SamplingFrame
 from jobs.workspace import Workspace
@@ -32,7 +33,7 @@ def total(db: Database, scope: Scope = Scope()) -> Estimates:
 
 def half(db: Database, truth: Truth, *, test: bool) -> dict[tuple[str, int], tuple[bool, bool]]:
     """Of every hint of a half: is it flagged, does it leak."""
-    flagged = {tuple(i.key[1:]) for i in label_queries.queue(db, "", QueueFilter("flagged"), 5000)}
+    flagged = {tuple(i.key[1:]) for i in annotation_queue.queue(db, "", QueueFilter("flagged"), 5000)}
     codes = {key: CODES[int(key[0].rsplit("/", 1)[1]) % len(CODES)] for key in truth.leaks}
     return {key: (key in flagged, leak) for key, leak in truth.leaks.items() if in_test(codes[key]) == test}
 
@@ -63,21 +64,21 @@ def test_hints_are_counted_by_what_divides_them_as_they_come_and_when_they_are_r
 def test_a_mixed_draw_holds_flagged_and_unflagged_hints_in_random_order_and_says_not_which(
     db: Database, truth: Truth
 ) -> None:
-    flagged = {item.key for item in label_queries.queue(db, "", QueueFilter("flagged"), 5000)}
-    drawn = [item.key for item in label_queries.queue(db, "", QueueFilter("stratified", size=60), 5000)]
+    flagged = {item.key for item in annotation_queue.queue(db, "", QueueFilter("flagged"), 5000)}
+    drawn = [item.key for item in annotation_queue.queue(db, "", QueueFilter("stratified", size=60), 5000)]
     assert len(drawn) == len(set(drawn)) == 60 and sum(key in flagged for key in drawn) == 30
     assert 5 <= sum(key in flagged for key in drawn[:30]) <= 25, "mixed, not one after the other"
-    assert [i.key for i in label_queries.queue(db, "", QueueFilter("stratified", size=60), 5000)] == drawn
-    every = label_queries.queue(db, "", QueueFilter("stratified", size=5000), 5000)
+    assert [i.key for i in annotation_queue.queue(db, "", QueueFilter("stratified", size=60), 5000)] == drawn
+    every = annotation_queue.queue(db, "", QueueFilter("stratified", size=5000), 5000)
     assert len(every) == 400, "where few are flagged, the rest is not"
 
 
 def test_a_label_says_that_it_was_drawn_only_where_the_sample_holds_its_hint(db: Database, truth: Truth) -> None:
     audit = QueueFilter("random_unflagged", run=truth.run.id, size=20)
-    sample = [item.key for item in label_queries.queue(db, "", audit, 50)]
+    sample = [item.key for item in annotation_queue.queue(db, "", audit, 50)]
     other = next(
         i.key
-        for i in label_queries.queue(db, "", QueueFilter("random_unflagged", size=400), 500)
+        for i in annotation_queue.queue(db, "", QueueFilter("random_unflagged", size=400), 500)
         if i.key not in sample
     )
     run = truth.run.id
@@ -113,7 +114,7 @@ def test_a_draw_is_kept_as_text_and_covers_what_it_could_have_drawn() -> None:
 def test_a_labelled_draw_estimates_recall_for_all_hints_of_the_half(db: Database, truth: Truth) -> None:
     label_draw(db, truth, QueueFilter("stratified", size=120))
     mine = half(db, truth, test=False)
-    drawn = {a.key[1:] for a in label_queries.queue(db, "", QueueFilter("stratified", size=120), 500)} & set(mine)
+    drawn = {a.key[1:] for a in annotation_queue.queue(db, "", QueueFilter("stratified", size=120), 500)} & set(mine)
     found = total(db)
     assert (found.size, found.flagged) == (len(mine), sum(flag for flag, _ in mine.values()))
     by_hand = {s: [mine[k][1] for k in drawn if mine[k][0] is s] for s in (True, False)}  # type: ignore[index]
@@ -127,11 +128,11 @@ def test_a_labelled_draw_estimates_recall_for_all_hints_of_the_half(db: Database
     assert found.recall.low is not None and found.recall.low <= true <= found.recall.high  # type: ignore[operator]
 
 
-def test_labels_that_do_not_count_are_told_apart(db: Database, truth: Truth) -> None:
+def test_uncounted_labels_are_reported_by_reason(db: Database, truth: Truth) -> None:
     run = truth.run.id or 0
     mine = set(half(db, truth, test=False))
     audit = QueueFilter("random_unflagged", size=400)
-    keys = [i.key for i in label_queries.queue(db, "", audit, 500) if i.key[1:] in mine][:6]
+    keys = [i.key for i in annotation_queue.queue(db, "", audit, 500) if i.key[1:] in mine][:6]
     label_queries.put(db, *keys[0], "anna", LabelAnswer("no_leak"), queue_filter=audit)
     label_queries.put(db, *keys[1], "anna", LabelAnswer("no_leak"))  # picked by hand
     label_queries.put(db, *keys[2], "anna", LabelAnswer("no_leak", blind=False), queue_filter=audit)
@@ -215,9 +216,9 @@ def test_hints_of_forks_and_words_that_stand_in_for_none_count_nowhere_but_where
         rescore(db, read, later, set())
     written = [(run.id, told[1].id, 0)]
     for which in ("all", "flagged", "stratified", "random_unflagged"):
-        kept = [tuple(item.key) for item in label_queries.queue(db, "anna", QueueFilter(which), 50)]
+        kept = [tuple(item.key) for item in annotation_queue.queue(db, "anna", QueueFilter(which), 50)]
         assert kept == ([] if which == "random_unflagged" else written)
-        named = label_queries.queue(db, "anna", QueueFilter(which, run=fork.run.id), 50)
+        named = annotation_queue.queue(db, "anna", QueueFilter(which, run=fork.run.id), 50)
         assert named and {item.key.run for item in named} == {fork.run.id}
     label_queries.put(db, run.id or 0, told[0].id, 0, "anna", LabelAnswer("leak"))
     label_draw(db, fork, QueueFilter("stratified", run=fork.run.id))
@@ -253,7 +254,7 @@ def test_a_draw_can_be_made_by_a_later_sources_flags(db: Database, workspace: Wo
     flags = set(list(truth.leaks)[:40])
     rescore(db, truth, later, flags)
     mixed = QueueFilter("stratified", size=60, source=str(later))
-    drawn = [item.key for item in label_queries.queue(db, "", mixed, 100)]
+    drawn = [item.key for item in annotation_queue.queue(db, "", mixed, 100)]
     assert sum((key.event, key.turn) in flags for key in drawn) == 30
     assert {key.run for key in drawn} == {truth.run.id} and unread.run.id != truth.run.id
     label_draw(db, truth, mixed)
@@ -289,7 +290,7 @@ def test_the_halves_share_no_hint_and_the_openings_of_one_are_kept(db: Database,
         report_queries.unlock_test_set(db, Scope(), " ")
 
 
-def test_what_is_not_there_is_said(db: Database, truth: Truth) -> None:
+def test_unknown_source_run_or_grouping_raises(db: Database, truth: Truth) -> None:
     with pytest.raises(NotFoundError, match="Unknown source of findings"):
         report_queries.read(db, Scope(source="99"))
     with pytest.raises(RL2FError, match="no run 99"):
