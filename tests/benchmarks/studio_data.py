@@ -93,7 +93,7 @@ def dialogue(
         right = last and solved
         hint = text(random_, 6, 16)
         report = {"leaked": leaked, "detector": "exact" if leaked else None, "span": [0, 4] if leaked else None,
-                  "evidence": hint[:4] if leaked else "", "answer_fraction": 1.0 if leaked else 0.0, "action": None}  # fmt: skip
+                  "evidence": hint[:4] if leaked else "", "answer_fraction": float(leaked), "action": None}  # fmt: skip
         played.append(
             {
                 "index": k,
