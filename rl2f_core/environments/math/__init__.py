@@ -1,5 +1,5 @@
-"""Mathematical problems from data sets."""
+"""Math problems of data sets and files."""
 
-from rl2f_core.environments.math import environment, gsm_symbolic
+from rl2f_core.environments.math import environment
 
-__all__ = ["environment", "gsm_symbolic"]
+__all__ = ["environment"]

@@ -1,6 +1,6 @@
 """Mathematical answers as text: extraction, normal form, and exact numbers.
 
-Nothing is evaluated: a number is parsed by its form, as a fraction, and everything else stays text.
+Nothing is evaluated: a number is parsed by its form, as a fraction, and everything else remains text.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from fractions import Fraction
 from rl2f_core.text.tokens import cached
 
 MAX_ANSWER = 400
-"""Characters of an answer; longer ones are unparsable."""
+"""Maximum number of characters; longer answers are unparsable."""
 MAX_DIGITS = 60
 _MAX_DEPTH = 12
 _MAX_EXPONENT_DIGITS = 3
@@ -45,9 +45,9 @@ _FACTORIAL = re.compile(r"(\d+)\s*\)*!|!!")
 
 
 def last_boxed(text: str) -> tuple[str | None, str]:
-    r"""What the last `\boxed{…}` holds, by matching braces, or None and the reason.
+    r"""Return the content of the last `\boxed{…}`, by matching braces, or None and the reason.
 
-    Nothing but closing signs may stand after it, so that an answer cannot be taken back.
+    Only closing signs may follow, so that an answer cannot be retracted.
     """
     boxes = deque(_BOX.finditer(text), maxlen=1)
     if not boxes:
@@ -71,16 +71,16 @@ def last_boxed(text: str) -> tuple[str | None, str]:
 
 
 def normal(text: str) -> str | None:
-    r"""An answer in normal form, or None if it is empty, too long, prose, or has unbalanced braces.
+    r"""Return an answer in normal form, or None if it is empty, too long, prose, or has unbalanced braces.
 
-    Dollar signs, spacing commands, `\left`, `\dfrac` and a full stop at the end are dropped; a number is written
-    plainly (`1,024` and `1024.0` as `1024`, `2/4` as `1/2`); `x = 5` is its right side.
+    Dollar signs, spacing commands, `\left`, `\dfrac` and a final full stop are removed; numbers have one form (`1,024`
+    and `1024.0` become `1024`, `2/4` becomes `1/2`); `x = 5` becomes its right side.
     """
-    if len(text) > 2 * MAX_ANSWER or _CONTROL.search(text) or not _encodable(text):
+    if len(text) > 2 * MAX_ANSWER or _CONTROL.search(text):
         return None
     answer = unicodedata.normalize("NFC", text).strip()
-    if any(unicodedata.category(char) in ("Cf", "Co", "Cn", "Nd") and not char.isascii() for char in answer):
-        return None  # invisible signs and foreign digits
+    if any(unicodedata.category(char) in ("Cf", "Co", "Cn", "Cs", "Nd") and not char.isascii() for char in answer):
+        return None  # invisible characters, surrogates and foreign digits
     answer = _bare(answer)
     for sign, plain in _SIGN.items():
         answer = answer.replace(sign, plain)
@@ -107,16 +107,8 @@ def _bare(answer: str) -> str:
     return answer
 
 
-def _encodable(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def balanced(text: str) -> bool:
-    """Whether all braces match and nest at most twelve deep."""
+    """Return whether all braces match and nest at most `_MAX_DEPTH` deep."""
     depth = 0
     for char in _ANY_COMMAND.sub("", text):
         depth += (char == "{") - (char == "}")
@@ -127,10 +119,10 @@ def balanced(text: str) -> bool:
 
 @cached(4096)
 def read_number(text: str) -> Fraction | None:
-    r"""The number that `text` is, exactly, or None.
+    r"""Return the exact value of a number, or None.
 
-    Read are whole and decimal numbers with a sign and thousands commas, `a/b`, `\frac{a}{b}`, and `a \times 10^{n}`,
-    with at most 60 digits.  A percentage, a root or a sum is no number here.
+    Accepted are whole and decimal numbers with a sign and thousands commas, `a/b`, `\frac{a}{b}` and
+    `a \times 10^{n}`, with at most 60 digits.  A percentage, a root or a sum is not a number.
     """
     answer = text if re.search(r"[\d.,] +[\d.,]", text) else text.replace(" ", "")
     if len(answer) > 2 * MAX_DIGITS:
@@ -164,7 +156,7 @@ def _decimal(text: str) -> Fraction | None:
 
 
 def number_text(value: Fraction) -> str:
-    """A number written plainly: as a whole number, a terminating decimal, or a fraction in lowest terms."""
+    """Format a number as a whole number, a terminating decimal, or a fraction in lowest terms."""
     below = value.denominator
     if below == 1:
         return str(value.numerator)
@@ -181,18 +173,18 @@ def number_text(value: Fraction) -> str:
 
 
 def plain_words(text: str) -> list[str]:
-    r"""The plain words of an answer, those in `\text{…}` included and the names of commands not."""
+    r"""Return the plain words of an answer, including those in `\text{…}` but no names of commands."""
     return _WORD.findall(_COMMAND.sub(" ", _TEXT.sub(r" \1 ", text)))
 
 
 def is_words(text: str) -> bool:
-    r"""Whether an answer is words alone (a name, `\text{even}`), which no algebra may reorder."""
+    r"""Return whether an answer consists of words (a name, `\text{even}`), which algebra must not reorder."""
     inner = _TEXT.sub(r"\1", text)
     return bool(_WORD.search(inner)) and not re.search(r"[\d\\^_=+*/{}()]", inner)
 
 
 def unsafe_power(text: str) -> bool:
-    """Whether working an expression out could take for ever: towers of powers, huge exponents and factorials."""
+    """Return whether evaluation may not terminate: towers of powers, huge exponents and factorials."""
     exponents = [a or b for a, b in _EXPONENT.findall(text)]
     if any(len(digits) > _MAX_EXPONENT_DIGITS for digits in exponents):
         return True
@@ -200,17 +192,17 @@ def unsafe_power(text: str) -> bool:
 
 
 def relation(text: str) -> bool:
-    """Whether an answer contains an equation, inequality or membership."""
+    """Return whether an answer contains an equation, inequality or membership."""
     return bool(_RELATION.search(text))
 
 
 def worked_out(text: str) -> bool:
-    """Whether an answer is no sum, difference, product or quotient that is still to be computed."""
+    """Return whether an answer is not a sum, difference, product or quotient that remains to be computed."""
     return not _SUM.search(text.lstrip("+-"))
 
 
 def canonical(problem: str) -> str:
-    """A problem's text with case, spacing, punctuation and LaTeX dress dropped: what decides that two are the same."""
+    """Return a problem's key: its text without case, spacing, punctuation and LaTeX spacing commands."""
     folded = unicodedata.normalize("NFKC", problem).casefold()
     folded = _SPACING.sub(" ", folded)
     return " ".join(re.findall(r"[^\W_]+|[+\-*/^=<>]", folded))

@@ -10,23 +10,26 @@ import random
 import re
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Literal
 
+from rl2f_core.config.fields import ComponentConfig
 from rl2f_core.environments.base import MAX_ATTEMPT_CHARS, extract_answer, new_task, wrap_answer
 from rl2f_core.environments.capabilities import (
     Baselines,
     Demonstrator,
     LeakVocabulary,
     MisleadingHints,
+    last_parsed,
     most_common_answer,
 )
 from rl2f_core.environments.math.answer_text import canonical, last_boxed, normal, number_text, read_number
-from rl2f_core.environments.math.equivalence import Equivalence, Judge, Pair, too_wordy
+from rl2f_core.environments.math.equivalence import Pair, compare_answers, too_wordy
 from rl2f_core.errors import DataError, shorten
 from rl2f_core.text.integers import find_integers
 from rl2f_core.text.tokens import cached
 from rl2f_core.types import ConstantBaseline, Task, TaskData, Verdict
 
+AnswerForm = Literal["tags", "boxed", "either"]
 NO_NUMBER = "The answer is a number, and no number was found."
 NO_HINT = "That is not the answer. Check each step again."
 FALSE_HINT = "The steps are right; only the way the answer is written is not."
@@ -42,22 +45,21 @@ _SPELLED = re.compile(r"(?<![\w\\])[A-Za-z0-9(\[\\+\-][\w\\^{}()\[\]+\-*/=.,]{1,
 class MathEnvironment(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
     """Problems in words whose answers are numbers or expressions."""
 
-    config: Any
-    """With `time_limit` and `answer_form`; each subclass has its own."""
+    def __init__(self, config: ComponentConfig, form: AnswerForm, time_limit: float) -> None:
+        """Create the environment.
 
-    def __init__(self, config: Any) -> None:
+        Args:
+            config: The configuration of the subclass.
+            form: How an answer is marked.
+            time_limit: Seconds for the comparison of two answers.
+        """
         super().__init__(config)
-        self._judge = Judge(config.time_limit)
+        self.form = form
+        self.time_limit = time_limit
         self._baseline: ConstantBaseline | None = None
-
-    @property
-    def form(self) -> str:
-        """How an answer is marked: tags, boxed, or either."""
-        return str(self.config.answer_form)
 
     # -- tasks -------------------------------------------------------------------------------------------------
     def canonical(self, task: Task) -> str:
-        """The problem's words and signs, without case, spacing and punctuation."""
         return canonical(task.public["problem"])
 
     def task_from_gold(self, problem: str, answer: str) -> Task:
@@ -82,11 +84,11 @@ class MathEnvironment(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
 
     def worked_solution(self, task: Task) -> str | None:
         """The solution of the data set, followed by the marked answer; None if it has none."""
-        worked = self.solution(task)
-        return None if worked is None else f"{worked.strip()}\n{self.marked(self.gold_answer(task))}"
+        solution = self.solution(task)
+        return None if solution is None else f"{solution.strip()}\n{self.marked(self.gold_answer(task))}"
 
     def marked(self, answer: str) -> str:
-        """An answer as a student writes it."""
+        """Mark an answer as a student does."""
         return rf"\boxed{{{answer}}}" if self.form == "boxed" else wrap_answer(answer)
 
     # -- verifier ----------------------------------------------------------------------------------------------
@@ -108,38 +110,34 @@ class MathEnvironment(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
         return last_boxed(attempt)
 
     def prefetch_verdicts(self, attempts: Sequence[tuple[Task, str]]) -> None:
-        """Compare the answers of a batch in one go, so that `verify` finds them known."""
+        """Compare the answers of a batch together; `verify` then uses the cached results."""
         pairs = []
         for task, attempt in attempts:
             inner, _ = self.extract(attempt)
             parsed = None if inner is None else self.parse(task, inner)
             if parsed is not None:
                 pairs.append(self._pair(task, parsed))
-        self._judge.find(pairs)
+        compare_answers(pairs, self.time_limit)
 
     def _pair(self, task: Task, parsed: str) -> Pair:
         return Pair(self.gold_answer(task), parsed, task.public["problem"])
 
     def score_parsed(self, task: Task, parsed: str) -> Verdict:
         """Score 1 or 0. For two numbers the distance is min(1, |answer − gold| / scale), see `scale`."""
-        result: Equivalence = self._judge.find([self._pair(task, parsed)])[0]
-        detail = (
-            "right"
-            if result.right
-            else f"{shorten(parsed, 80)} is wrong ({result.why}): the answer is {self.gold_answer(task)}"
-        )
+        correct, reason = compare_answers([self._pair(task, parsed)], self.time_limit)[0]
+        wrong = f"{shorten(parsed, 80)} is wrong ({reason}): the answer is {self.gold_answer(task)}"
         return Verdict(
-            correct=result.right,
-            score=float(result.right),
+            correct=correct,
+            score=float(correct),
             parsed=parsed,
             well_formed=True,
-            distance=0.0 if result.right else self._distance(task, parsed),
-            detail=detail,
+            distance=0.0 if correct else self._distance(task, parsed),
+            detail="right" if correct else wrong,
         )
 
     def is_correct_answer(self, task: Task, answer: str) -> bool:
         parsed = self.parse(task, answer)
-        return parsed is not None and self._judge.find([self._pair(task, parsed)])[0].right
+        return parsed is not None and compare_answers([self._pair(task, parsed)], self.time_limit)[0].correct
 
     def _distance(self, task: Task, parsed: str) -> float | None:
         gold, candidate = read_number(self.gold_answer(task)), read_number(parsed)
@@ -149,7 +147,7 @@ class MathEnvironment(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
 
     # -- scripted teacher --------------------------------------------------------------------------------------
     def hint(self, task: Task, attempts: Sequence[Verdict], rng: random.Random) -> str:
-        """`Too low, by a little.`: far means at least a tenth of the scale. Without a number: nothing of the answer."""
+        """`Too low, by a little.`; a lot is at least a tenth of the scale. Other answers get a hint without content."""
         gold = read_number(self.gold_answer(task))
         if gold is None:
             return NO_HINT
@@ -157,7 +155,7 @@ class MathEnvironment(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
         return NO_NUMBER if candidate is None else _side(candidate < gold, abs(candidate - gold) * 10 >= scale(gold))
 
     def misleading_hint(self, task: Task, attempts: Sequence[Verdict], rng: random.Random) -> str:
-        """The other side and the other distance; for no number, that only the form is wrong."""
+        """State the opposite side and distance; if the answer is no number, that only its form is wrong."""
         gold = read_number(self.gold_answer(task))
         if gold is None:
             return FALSE_HINT
@@ -170,15 +168,15 @@ class MathEnvironment(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
     def simulate_attempt(
         self, task: Task, attempts: Sequence[Verdict], rng: random.Random, *, follow_hint: bool, correct: bool
     ) -> str:
-        """Wrong numbers are close to the answer, on the hinted side if the hint is followed.
+        """Draw a number close to the answer, on the hinted side if the hint is followed.
 
-        Other wrong answers are the answer with one change.
+        If the answer is no number, change one digit or add something.
         """
         if correct:
             return self.marked(self.gold_answer(task))
         gold = read_number(self.gold_answer(task))
         if gold is None:
-            return self.marked(self._other(task, attempts, rng))
+            return self.marked(self._wrong_expression(task, rng))
         last = _last(attempts)
         if not follow_hint and last is not None and last != gold and rng.random() < 0.25:
             return self.marked(number_text(last))
@@ -195,25 +193,19 @@ class MathEnvironment(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
             start += step * (side or 1)
         return self.marked(number_text(start))
 
-    def _other(self, task: Task, attempts: Sequence[Verdict], rng: random.Random) -> str:
-        """A wrong expression: the answer with one digit changed, or with something added."""
+    def _wrong_expression(self, task: Task, rng: random.Random) -> str:
+        """Return a wrong expression: the answer with one digit changed, or with something added."""
         gold = self.gold_answer(task)
-        places = [m.start() for m in re.finditer(r"[0-9]", gold)]
-        forms = [gold[:i] + rng.choice([d for d in "123456789" if d != gold[i]]) + gold[i + 1 :] for i in places]
+        digits = [m.start() for m in re.finditer(r"[0-9]", gold)]
+        forms = [gold[:i] + rng.choice([d for d in "123456789" if d != gold[i]]) + gold[i + 1 :] for i in digits]
         forms += [f"-({gold})", f"2({gold})", "0", "1", "x"]
         rng.shuffle(forms)
-        return next(
-            (
-                candidate
-                for candidate in forms
-                if not self.is_correct_answer(task, candidate) and self.parse(task, candidate)
-            ),
-            "y",
-        )
+        wrong = (form for form in forms if not self.is_correct_answer(task, form) and self.parse(task, form))
+        return next(wrong, "y")
 
     # -- reference lines ---------------------------------------------------------------------------------------
     def constant_baseline(self) -> ConstantBaseline:
-        """The most frequent gold answer and its share, over the first 200 different test tasks."""
+        """The most frequent gold answer and its fraction, over the distinct ones of the first 200 test tasks."""
         if self._baseline is None:
             tasks = {self.canonical(t): t for t in (self.task("test", i) for i in range(_BASELINE_TASKS))}
             best, count = most_common_answer([self.gold_answer(task) for task in tasks.values()])
@@ -222,7 +214,7 @@ class MathEnvironment(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
 
     # -- leak detection ----------------------------------------------------------------------------------------
     def find_answers(self, task: Task, text: str) -> list[tuple[int, int, str]]:
-        """Whole numbers and small expressions, decimals, ratios, and LaTeX that reads as an answer."""
+        """Whole numbers and small expressions, decimals, ratios, and LaTeX that can be parsed as an answer."""
         number = read_number(self.gold_answer(task)) is not None
         result = {*number_candidates(text)} if number else set()
         latex = (_LATEX,) if "$" in text or "\\" in text else ()
@@ -240,14 +232,14 @@ class MathEnvironment(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
 
 
 def normalize_gold(answer: str) -> str | None:
-    """A gold answer in normal form, or None if it cannot be parsed or is a sentence."""
+    """Return a gold answer in normal form, or None if it cannot be parsed or is a sentence."""
     gold = normal(answer)
     return None if gold is None or too_wordy("", gold) else gold
 
 
 @cached(1024)
 def number_candidates(text: str) -> frozenset[tuple[int, int, str]]:
-    """Whole numbers and small expressions of them, decimals and ratios, with their places and normal forms."""
+    """Return the spans and normal forms of whole numbers, small expressions of them, decimals and ratios."""
     result = {*find_integers(text)}
     for mark, pattern in ((".", _DECIMAL), ("/", _RATIO)):
         for match in pattern.finditer(text) if mark in text else ():
@@ -258,7 +250,7 @@ def number_candidates(text: str) -> frozenset[tuple[int, int, str]]:
 
 
 def scale(gold: Fraction) -> int:
-    """The distance that counts as 1: the power of ten above the answer, at least 10."""
+    """Return the distance that counts as 1: the power of ten above the answer, at least 10."""
     return int(10 ** max(1, len(str(abs(int(gold))))))
 
 
@@ -267,4 +259,5 @@ def _side(low: bool, far: bool) -> str:
 
 
 def _last(attempts: Sequence[Verdict]) -> Fraction | None:
-    return read_number(attempts[-1].parsed) if attempts and attempts[-1].parsed is not None else None
+    parsed = last_parsed(attempts)
+    return None if parsed is None else read_number(parsed)

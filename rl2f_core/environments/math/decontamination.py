@@ -1,4 +1,4 @@
-"""Which training problems are too close to a test problem: the same normalized text, or a run of words in common.
+"""Training problems that are too close to a test problem: the same normalized text, or a common run of words.
 
 The n-gram rule is that of GPT-3's appendix C (arXiv 2005.14165), which took n = 13.
 """
@@ -12,27 +12,27 @@ from rl2f_core.environments.math.answer_text import canonical
 
 
 class Contamination(NamedTuple):
-    """What a training problem shares with the test problems."""
+    """Positions of contaminated training problems."""
 
     same: frozenset[int]
-    """Positions of training problems that are a test problem, up to case, spacing and punctuation."""
+    """Problems equal to a test problem, up to case, spacing and punctuation."""
     overlapping: frozenset[int]
-    """Positions of others that share a run of n words with one."""
+    """Other problems that share a run of n words with a test problem."""
 
 
 def ngrams(text: str, n: int) -> set[tuple[str, ...]]:
-    """The runs of n words of a problem's normalized text; a shorter text has none."""
+    """Return the runs of n words of a problem's normalized text."""
     tokens = canonical(text).split()
     return {tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1)}
 
 
 def contaminated(train: Sequence[str], test: Iterable[str], n: int = 13) -> Contamination:
-    """The training problems that a test problem gives away.
+    """Find contaminated training problems.
 
     Args:
         train: Training problems.
         test: Test problems.
-        n: Words in a run; 0 compares whole texts alone.
+        n: Words in a run; 0 compares only whole texts.
     """
     test = list(test)
     whole = {canonical(text) for text in test}
@@ -43,8 +43,8 @@ def contaminated(train: Sequence[str], test: Iterable[str], n: int = 13) -> Cont
 
 
 def distinct(problems: Sequence[str]) -> list[int]:
-    """Positions of the first of each problem, in order."""
-    seen: dict[str, int] = {}
+    """Return the position of the first occurrence of each problem, in ascending order."""
+    first: dict[str, int] = {}
     for i, text in enumerate(problems):
-        seen.setdefault(canonical(text), i)
-    return sorted(seen.values())
+        first.setdefault(canonical(text), i)
+    return list(first.values())

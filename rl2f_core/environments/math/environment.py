@@ -1,6 +1,6 @@
-"""`math`: problems of a data set, by name or from a file, with answers judged by form and by math-verify.
+"""`math`: problems of a data set, by name or from a file; answers are verified by form and by math-verify.
 
-Duplicates are dropped, splits share no problem, and what comes too close to a test problem is not trained on.
+Duplicates are removed, splits share no problem, and training problems too close to a test problem are left out.
 """
 
 from __future__ import annotations
@@ -8,44 +8,47 @@ from __future__ import annotations
 import functools
 import random
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
 from rl2f_core.config.fields import BASIC_FIELD, PROBLEMS_REF, ComponentConfig
 from rl2f_core.environments.base import assign_split
-from rl2f_core.environments.math import sources as sources
+from rl2f_core.environments.math import sources
 from rl2f_core.environments.math.answer_text import canonical, read_number
-from rl2f_core.environments.math.base import MathEnvironment, normalize_gold
+from rl2f_core.environments.math.base import AnswerForm, MathEnvironment, normalize_gold
 from rl2f_core.environments.math.decontamination import contaminated, distinct
 from rl2f_core.errors import DataError, FieldValueError
 from rl2f_core.registry import register
-from rl2f_core.types import SPLITS, Split, Task
+from rl2f_core.types import Split, Task
+
+if TYPE_CHECKING:
+    from rl2f_core.config.run import RunConfig
 
 NEEDS_NUMBERS = ("scripted", "misleading", "shuffled")
-"""Teachers and controls that speak with the environment's own hints."""
+"""Teachers that use the environment's hints, which need numeric answers."""
 
 
 class Problem(NamedTuple):
-    """A problem that can be posed."""
+    """A problem with a parsed answer."""
 
     text: str
     answer: str
-    """In normal form."""
+    """The gold answer in normal form."""
     solution: str | None
     level: str
 
 
 class Counts(NamedTuple):
-    """What became of the rows that were read."""
+    """Numbers of rows of the source, of those left out, and of problems per split."""
 
     rows: int
     unreadable: int
     """Gold answers that are sentences or cannot be parsed."""
     no_number: int
-    """Gold answers that are no numbers, if only numbers are allowed."""
+    """Gold answers that are not numbers, if only numbers are allowed."""
     duplicates: int
-    """The same problem again, in its own split or, in training, in another."""
+    """Repeated problems."""
     same_as_test: int
     """Training problems that are test problems."""
     overlapping_test: int
@@ -55,11 +58,11 @@ class Counts(NamedTuple):
     test: int
 
     def text(self, source: str) -> str:
-        """In a sentence, what was left out and why."""
+        """Describe the counts in a sentence."""
         left_out = {
             "without a gold answer that can be read": self.unreadable,
             "whose answer is no number": self.no_number,
-            "told twice": self.duplicates,
+            "that repeat a problem": self.duplicates,
             "for training that are test problems": self.same_as_test,
             "for training that share a run of words with a test problem": self.overlapping_test,
         }
@@ -69,46 +72,46 @@ class Counts(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    """A data set that is ready."""
+    """A data set, cleaned and split."""
 
-    problems: dict[Split, tuple[Problem, ...]]
+    problems: dict[Split, list[Problem]]
     counts: Counts
 
 
 @register("environment")
 class Math(MathEnvironment):
-    """A stream walks through its split in a seeded order, and then again in another one."""
+    """The task order is a seeded permutation of the split, then another one, and so on."""
 
     class Config(ComponentConfig):
-        """Where the problems come from, and how answers are written and judged."""
+        """Source of the problems, and how answers are marked and verified."""
 
         type: Literal["math"] = "math"
         """Name of the environment."""
         source: str = Field("sample", min_length=1, json_schema_extra={**BASIC_FIELD, **PROBLEMS_REF})
-        """omni_math, deepmath, dapo, math500, aime, aime_2024, gsm8k, the small sample that comes along, or the path
-        of a .jsonl or .parquet file."""
+        """omni_math, deepmath, dapo, math500, aime, aime_2024, gsm8k, the shipped sample, or the path of a .jsonl or
+        .parquet file."""
         test_source: str | None = Field(None, json_schema_extra=PROBLEMS_REF)
         """Source of the test problems; None is the source's own test split, or a fifth of its problems."""
         columns: dict[str, str] | None = None
-        """Which columns of the files are problem, answer, solution and level; None finds them out."""
+        """Columns of the files for problem, answer, solution and level; None detects them."""
         answers: Literal["numbers", "all"] = Field("numbers", json_schema_extra=BASIC_FIELD)
-        """Which problems are kept: those whose answer is a number, which the scripted teacher has hints for, or all."""
-        answer_form: Literal["tags", "boxed", "either"] = "tags"
+        """Problems to use: those with numeric answers, which the scripted teacher supports, or all."""
+        answer_form: AnswerForm = "tags"
         """How an answer is marked: in answer tags, in the last \\boxed{…}, or either way."""
         ngram: int = Field(13, ge=0, le=100)
-        """Words in a run that a training problem may not share with a test problem; 0 compares whole texts alone."""
+        """Length of word runs that training and test problems must not share; 0 compares only whole texts."""
         time_limit: float = Field(2.0, gt=0, le=60)
-        """Seconds that comparing two answers may take."""
+        """Time limit in seconds of the comparison of two answers."""
         seed: int = 0
-        """Fixes the order of the problems."""
+        """Seed of the task order."""
 
         @model_validator(mode="after")
-        def _columns_are_of_a_file(self) -> Math.Config:
+        def _check_columns(self) -> Math.Config:
             if self.columns and self.source in sources.HUB:
                 raise FieldValueError(f"columns are those of a file; the columns of {self.source} are known", "columns")
             return self
 
-        def check_run(self, run: Any) -> None:
+        def check_run(self, run: RunConfig) -> None:
             """Refuse teachers whose hints need numeric answers. Raises `ValueError`."""
             if self.answers == "numbers":
                 return
@@ -130,6 +133,9 @@ class Math(MathEnvironment):
 
     config: Config
 
+    def __init__(self, config: Config) -> None:
+        super().__init__(config, config.answer_form, config.time_limit)
+
     @property
     def loaded(self) -> Loaded:
         """The data set. Raises `DataError` if it cannot be loaded."""
@@ -150,14 +156,14 @@ class Math(MathEnvironment):
                 value=self.config.source,
                 fix="Give a larger file, or a test_source.",
             )
-        turn, offset = divmod(index, len(problems))
-        chosen = problems[order(len(problems), f"{self.config.seed}/{split}/{turn}")[offset]]
-        task = self._task(chosen.text, chosen.answer, chosen.solution, chosen.level)
+        epoch, offset = divmod(index, len(problems))
+        problem = problems[order(len(problems), f"{self.config.seed}/{split}/{epoch}")[offset]]
+        task = self._task(problem.text, problem.answer, problem.solution, problem.level)
         return task.model_copy(update={"split": split, "id": f"{self.name}/{split}/{index}"})
 
 
 def stamp(source: str) -> tuple[str, int, int]:
-    """A file's path, modification time and size, to reload a changed file."""
+    """Return a file's path, modification time and size, to reload a changed file."""
     path = Path(source).expanduser()
     if source in sources.known() or not path.is_file():
         return source, 0, 0
@@ -167,10 +173,10 @@ def stamp(source: str) -> tuple[str, int, int]:
 
 @functools.lru_cache(64)
 def order(count: int, seed: str) -> tuple[int, ...]:
-    """A permutation of `count` places."""
-    places = list(range(count))
-    random.Random(seed).shuffle(places)
-    return tuple(places)
+    """Return a permutation of `count` positions."""
+    positions = list(range(count))
+    random.Random(seed).shuffle(positions)
+    return tuple(positions)
 
 
 @functools.lru_cache(8)
@@ -182,11 +188,11 @@ def load(
     ngram: int,
     stamps: tuple[tuple[str, int, int], ...],
 ) -> Loaded:
-    """Read, clean, split and decontaminate.
+    """Read, clean, split and decontaminate a data set.
 
-    A test split is the test source, else the source's own, else the problems whose key falls into the last fifth. The
-    rest is split by key into train and validation, 4 : 1 beside a test source and 3 : 1 else. Each problem stands in
-    one split once.
+    The test split is the test source, or the source's own, or the fifth of the problems that `assign_split` selects.
+    The rest is split by key into train and validation, 4 : 1 or (without a separate test split) 3 : 1. Each problem
+    occurs once.
     """
     given = dict(columns)
     if test_source is not None:
@@ -204,26 +210,19 @@ def load(
         test = [p for p in learned if assign_split(canonical(p.text)) == "test"]
         learned = [p for p in learned if assign_split(canonical(p.text)) != "test"]
     close = contaminated([p.text for p in learned], [p.text for p in test], ngram)
-    learned = [p for i, p in enumerate(learned) if i not in close.same and i not in close.overlapping]
-    shares = (0.8, 0.2, 0.0) if held_out else (0.6, 0.4, 0.0)
-    train = [p for p in learned if assign_split(canonical(p.text), shares) == "train"]
-    validation = [p for p in learned if assign_split(canonical(p.text), shares) != "train"]
-    problems: dict[Split, tuple[Problem, ...]] = dict(
-        zip(SPLITS, (tuple(train), tuple(validation), tuple(test)), strict=True)
-    )
-    counts = Counts(
-        **counted,
-        same_as_test=len(close.same),
-        overlapping_test=len(close.overlapping),
-        train=len(train),
-        validation=len(validation),
-        test=len(test),
-    )
+    fractions = (0.8, 0.2, 0.0) if held_out else (0.6, 0.4, 0.0)
+    problems: dict[Split, list[Problem]] = {"train": [], "validation": [], "test": test}
+    for i, problem in enumerate(learned):
+        if i not in close.same | close.overlapping:
+            split = assign_split(canonical(problem.text), fractions)
+            problems["train" if split == "train" else "validation"].append(problem)
+    sizes = {split: len(members) for split, members in problems.items()}
+    counts = Counts(**counted, same_as_test=len(close.same), overlapping_test=len(close.overlapping), **sizes)
     return Loaded(problems, counts)
 
 
 def _problems(rows: list[sources.Row], answers: str, counted: dict[str, int]) -> list[Problem]:
-    """The rows that can be posed, each problem once."""
+    """Return the usable rows, each problem once, and count the others."""
     usable = []
     for row in rows:
         gold = normalize_gold(row.answer)

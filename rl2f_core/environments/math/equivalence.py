@@ -1,12 +1,11 @@
 """Equivalence of two mathematical answers: by form if that decides, otherwise by math-verify in a worker.
 
-What form refuses is what a checker of values would fall for: a sum that is only restated, an equation whose right side
-happens to fit, several answers at once, an expression copied out of the problem, a power that nobody can work out.
+The form check refuses answers that a comparison of values would accept or hang on: a restated sum, an equation, several
+answers at once, an expression copied from the problem, a huge power.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -20,16 +19,17 @@ from rl2f_core.environments.math.answer_text import (
 )
 from rl2f_core.environments.sandbox import pool
 
-_KEPT = 20_000
 MORE_WORDS = 2
-"""Plain words that an answer may have beyond those of the gold answer: a unit, not a sentence."""
+"""Plain words that an answer may have in addition to those of the gold answer, e.g. a unit."""
+_replies: dict[tuple[str, str], pool.Reply] = {}
+"""Replies of workers, for every environment of this process."""
 
 
 class Equivalence(NamedTuple):
-    """Whether an answer is right, and why in words."""
+    """Whether an answer is correct, and the reason if it is not."""
 
-    right: bool
-    why: str = ""
+    correct: bool
+    reason: str = ""
 
 
 class Pair(NamedTuple):
@@ -41,7 +41,7 @@ class Pair(NamedTuple):
 
 
 def compare_normalized(pair: Pair) -> Equivalence | None:
-    """Compare by form; None if the values must be compared."""
+    """Compare by form; return None if the values must be compared."""
     gold, answer = pair.gold, pair.answer
     if answer == gold:
         return Equivalence(True)
@@ -65,7 +65,7 @@ def compare_normalized(pair: Pair) -> Equivalence | None:
 
 
 def too_wordy(gold: str, answer: str) -> bool:
-    """Whether an answer is prose, measured by the gold answer."""
+    """Return whether an answer is prose, judged by the gold answer."""
     return len(plain_words(answer)) > len(plain_words(gold)) + MORE_WORDS
 
 
@@ -77,35 +77,20 @@ def _tight(text: str) -> str:
     return "".join(text.split())
 
 
-_known: OrderedDict[tuple[str, str], Equivalence] = OrderedDict()
-"""What workers found, for every environment of this process."""
+def compare_answers(pairs: Sequence[Pair], time_limit: float) -> list[Equivalence]:
+    """Compare all pairs; workers compare those undecided by form in one batch, `time_limit` seconds each."""
+    by_form = [compare_normalized(pair) for pair in pairs]
+    jobs = {
+        (pair.gold, pair.answer): pool.Job("math", {"gold": pair.gold, "answer": pair.answer})
+        for pair, result in zip(pairs, by_form, strict=True)
+        if result is None
+    }
+    replies = pool.pool().run_cached(jobs, time_limit, _replies) if jobs else {}
+    by_value = {key: _from_reply(reply) for key, reply in replies.items()}
+    return [by_value[p.gold, p.answer] if result is None else result for p, result in zip(pairs, by_form, strict=True)]
 
 
-class Judge:
-    """Compares by value in worker processes, and remembers what it found.
-
-    Args:
-        limit: Seconds for one comparison.
-    """
-
-    def __init__(self, limit: float) -> None:
-        self.limit = limit
-
-    def find(self, pairs: Sequence[Pair]) -> list[Equivalence]:
-        """The findings on all pairs, in order; what workers must compare is sent to them in one batch."""
-        results = [compare_normalized(pair) for pair in pairs]
-        unknown = {(p.gold, p.answer): None for p, f in zip(pairs, results, strict=True) if f is None}
-        new = [key for key in unknown if key not in _known]
-        if new:
-            jobs = [pool.Job("math", {"gold": gold, "answer": answer}) for gold, answer in new]
-            for key, reply in zip(new, pool.pool().run(jobs, self.limit), strict=True):
-                _known[key] = _finding(reply)
-            while len(_known) > _KEPT + len(new):
-                _known.popitem(last=False)
-        return [f if f is not None else _known[p.gold, p.answer] for p, f in zip(pairs, results, strict=True)]
-
-
-def _finding(reply: pool.Reply) -> Equivalence:
+def _from_reply(reply: pool.Reply) -> Equivalence:
     if reply.error:
         return Equivalence(False, f"no verdict: {reply.error}")
     return Equivalence(reply.value is True, "" if reply.value is True else "another value")

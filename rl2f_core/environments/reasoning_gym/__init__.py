@@ -1,5 +1,5 @@
 """Tasks of the reasoning-gym package."""
 
-from rl2f_core.environments.reasoning_gym import environment
+from rl2f_core.environments.reasoning_gym import environment, gsm_symbolic
 
-__all__ = ["environment"]
+__all__ = ["environment", "gsm_symbolic"]

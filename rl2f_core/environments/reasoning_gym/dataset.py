@@ -1,7 +1,6 @@
-"""Data sets of the package reasoning-gym, created and scored in worker processes.
+"""Data sets of the package reasoning-gym, generated and scored in worker processes.
 
-The package's generators and scorers can raise, hang, and (five of them) evaluate the answer as Python: none of it runs
-in this process.
+The package's generators and scorers can raise or hang, and five of them evaluate the answer as Python.
 """
 
 from __future__ import annotations
@@ -17,12 +16,11 @@ from rl2f_core.environments.sandbox import pool
 from rl2f_core.errors import DataError
 
 SIZES = {"acre": 1_000, "word_ladder": 500}
-"""Data sets that make all their entries at once, or have few."""
+"""Sizes of data sets that generate all entries at once, or have few."""
 SIZE = 1_000_000
-MAKING_SECONDS = 60.0
-"""Allowed for one entry: some puzzles are searched for."""
-_TRIES = 20
-_KEPT = 20_000
+GENERATION_SECONDS = 60.0
+"""Time limit of one entry, long enough for a search."""
+_MAX_DRAWS = 20
 
 
 class Entry(NamedTuple):
@@ -35,7 +33,7 @@ class Entry(NamedTuple):
 
 
 class ScoringJob(NamedTuple):
-    """An answer to score: to the entry at a position, or to a problem given in words."""
+    """An answer to the entry at a position, or to a problem given as text."""
 
     text: str
     position: int | None
@@ -47,10 +45,10 @@ class GymDataset:
     """One data set with its settings.
 
     Args:
-        name: Of the data set.
-        settings: Its own, and `level` for those of a level of its curriculum.
-        seed: Fixes its entries.
-        limit: Seconds for scoring one answer.
+        name: Name of the data set.
+        settings: Its settings, and optionally the `level` of its curriculum.
+        seed: Seed of its entries.
+        limit: Time limit in seconds for scoring one answer.
     """
 
     def __init__(self, name: str, settings: dict[str, Any], seed: int, limit: float) -> None:
@@ -58,16 +56,16 @@ class GymDataset:
         self.size = SIZES.get(name, SIZE)
         self._spec: dict[str, Any] = {"name": name, "settings": settings, "seed": seed, "size": self.size}
         self._entry = functools.lru_cache(4096)(self._create)
-        self._scores: dict[ScoringJob, tuple[float, str]] = {}
-        self._making = 0.0
+        self._scores: dict[ScoringJob, pool.Reply] = {}
+        self._generation_seconds = 0.0
 
     def entry(self, rng: random.Random) -> Entry:
-        """An entry at a random position, skipping positions where the generator fails.
+        """Draw an entry, skipping positions where the generator fails.
 
         Raises `DataError` with the last error if it fails repeatedly.
         """
         error = ""
-        for _ in range(_TRIES):
+        for _ in range(_MAX_DRAWS):
             position = rng.randrange(self.size)
             result = self._entry(position)
             if isinstance(result, Entry):
@@ -81,8 +79,8 @@ class GymDataset:
 
     def _create(self, position: int) -> Entry | str:
         start = time.monotonic()
-        reply = pool.pool().ask("gym", MAKING_SECONDS, **self._spec, indices=[position])
-        self._making = min(MAKING_SECONDS, max(self._making, time.monotonic() - start))
+        reply = pool.pool().ask("gym", GENERATION_SECONDS, **self._spec, indices=[position])
+        self._generation_seconds = min(GENERATION_SECONDS, max(self._generation_seconds, time.monotonic() - start))
         if reply.error:
             return reply.error
         item = reply.value[0]
@@ -91,27 +89,26 @@ class GymDataset:
         return Entry(position, item["question"].strip(), item["answer"], item["solution"])
 
     def scores(self, answers: Sequence[ScoringJob]) -> list[tuple[float, str]]:
-        """The score of each answer by the data set's scorer, 0…1, and the error if there is none."""
-        new = [each for each in dict.fromkeys(answers) if each not in self._scores]
-        if len(self._scores) > _KEPT:
-            self._scores.clear()
-            new = list(dict.fromkeys(answers))
-        if new:
-            limit = self.limit + self._making  # a worker without the entry in its cache creates it first
-            jobs = [
-                pool.Job(
-                    "score",
-                    self._spec
-                    | {"answer": job.text, "index": job.position, "question": job.question, "gold": job.answer},
-                )
-                for job in new
-            ]
-            for each, reply in zip(new, pool.pool().run(jobs, limit), strict=True):
-                self._scores[each] = (0.0, reply.error) if reply.error else (float(reply.value), "")
-        return [self._scores[each] for each in answers]
+        """Return the score of each answer by the data set's scorer, 0…1, and the error if there is none."""
+        jobs = {
+            answer: pool.Job(
+                "score",
+                self._spec
+                | {
+                    "answer": answer.text,
+                    "index": answer.position,
+                    "question": answer.question,
+                    "gold": answer.answer,
+                },
+            )
+            for answer in answers
+        }
+        limit = self.limit + self._generation_seconds  # a worker without the entry in its cache generates it first
+        replies = pool.pool().run_cached(jobs, limit, self._scores)
+        return [(0.0 if replies[a].error else float(replies[a].value), replies[a].error) for a in answers]
 
 
 @functools.lru_cache(64)
 def open_dataset(name: str, settings: str, seed: int, limit: float) -> GymDataset:
-    """The data set with these settings (a JSON object), shared by all environments that use it."""
+    """Return the data set with these settings (a JSON object), shared by all environments that use it."""
     return GymDataset(name, json.loads(settings), seed, limit)

@@ -1,4 +1,4 @@
-"""The data sets of the package reasoning-gym 0.1.25 by name, written out so that naming one does not import them."""
+"""Names of the data sets of reasoning-gym 0.1.25, listed here to validate one without importing the package."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""`reasoning_gym:<name>`: a data set of the package reasoning-gym with its own scorer.
+"""`reasoning_gym:<name>`: a data set of the package reasoning-gym with its scorer.
 
-The scorer decides, but only on answers in a form that cannot exploit it. If the gold answer is a number, the answer
-must be one. It must not contain the gold answer and more.
+Two checks protect the scorer from exploits: if the gold answer is a number, the answer must be one, and an answer must
+not contain the gold answer and more.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, JsonValue, field_validator
 
 from rl2f_core.config.fields import BASIC_FIELD, ComponentConfig
-from rl2f_core.environments.base import extract_answer, new_task, sample_task, wrap_answer
+from rl2f_core.environments.base import new_task, sample_task, wrap_answer
 from rl2f_core.environments.capabilities import (
     Baselines,
     Demonstrator,
     LeakVocabulary,
     MisleadingHints,
+    last_parsed,
     most_common_answer,
 )
 from rl2f_core.environments.math.answer_text import number_text, read_number
@@ -36,11 +37,9 @@ from rl2f_core.types import ConstantBaseline, Split, Task, TaskData, Verdict
 UNREAD = "No answer of the right form was found."
 MAX_ANSWER = 8_000
 _BASELINE_TASKS = 60
-_PROBED = 6
+_PROBED_ENTRIES = 6
 _TOKEN = re.compile(r"\w+|[^\w\s]")
-_SLIPS = 30
-
-
+_MAX_ERROR_DRAWS = 30
 ONE_NUMBER = frozenset(("basic_arithmetic", "chain_sum", "count_bits", "gcd", "lcm", "leg_counting"))
 """Data sets whose scorer accepts exactly the numbers equal to the answer."""
 
@@ -52,31 +51,31 @@ class ReasoningGym(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
     member_field: ClassVar[str] = "name"
 
     class Config(ComponentConfig):
-        """Which data set, how hard, and its own settings."""
+        """Data set, level and settings."""
 
         type: Literal["reasoning_gym"] = "reasoning_gym"
         """Name of the environment; `reasoning_gym:gcd` is short for this type and the name gcd."""
         name: Name = Field("chain_sum", json_schema_extra=BASIC_FIELD)
         """Name of the data set."""
         level: int | None = Field(None, ge=0, json_schema_extra=BASIC_FIELD)
-        """Level of the data set's curriculum, from 0; None takes its default settings."""
+        """Level of the data set's curriculum, from 0; None uses its default settings."""
         settings: dict[str, JsonValue] = Field(default_factory=dict)
-        """The data set's own settings, e.g. min_terms and max_terms of chain_sum."""
+        """Settings of the data set, e.g. min_terms and max_terms of chain_sum."""
         time_limit: float = Field(5.0, gt=0, le=60)
-        """Seconds that scoring an answer may take."""
+        """Time limit in seconds for scoring an answer."""
         seed: int = Field(0, ge=0, lt=2**31)
-        """Fixes the stream of problems."""
+        """Seed of the task order."""
 
         @field_validator("name", mode="before")
         @classmethod
-        def _usable(cls, value: Any) -> Any:
+        def _check_name(cls, value: object) -> object:
             if isinstance(value, str) and value in UNUSABLE:
                 raise ValueError(f"data set {value!r} cannot be an environment: {UNUSABLE[value]}")
             return value
 
         @field_validator("settings")
         @classmethod
-        def _own(cls, value: dict[str, Any]) -> dict[str, Any]:
+        def _check_settings(cls, value: dict[str, JsonValue]) -> dict[str, JsonValue]:
             if taken := sorted(set(value) & {"seed", "size", "level"}):
                 raise ValueError(f"{', '.join(taken)} cannot be set here; seed and level are fields of the environment")
             return value
@@ -97,11 +96,8 @@ class ReasoningGym(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
 
     def _make(self, rng: random.Random) -> Task:
         entry = self.source.entry(rng)
-        return self._task(
-            entry.question,
-            {"answer": entry.answer, "position": entry.position}
-            | ({"solution": entry.solution} if entry.solution else {}),
-        )
+        privileged: TaskData = {"answer": entry.answer, "position": entry.position}
+        return self._task(entry.question, privileged | ({"solution": entry.solution} if entry.solution else {}))
 
     def _task(self, question: str, privileged: TaskData) -> Task:
         level = "" if self.config.level is None else f" level {self.config.level}"
@@ -109,7 +105,7 @@ class ReasoningGym(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
         return task.model_copy(update={"id": f"{self.name}/{self.config.name}/gold"})
 
     def canonical(self, task: Task) -> str:
-        """The question without case and spacing; signs stay, as grids and codes are made of them."""
+        """The question without case and spacing, but with signs, because grids and codes consist of them."""
         return " ".join(unicodedata.normalize("NFKC", task.public["problem"]).casefold().split())
 
     def task_from_gold(self, problem: str, answer: str) -> Task:
@@ -118,7 +114,7 @@ class ReasoningGym(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
         if candidate is None or (self.numbers and read_number(candidate) is None):
             raise DataError("The gold answer cannot be read.", value=answer)
         task = self._task(problem, {"answer": candidate})
-        score, why = self.source.scores([self._said(task, candidate)])[0]
+        score, why = self.source.scores([self._scoring_job(task, candidate)])[0]
         if score < 1:
             reason = f"its scorer needs more than problem and answer ({why})" if why else "its scorer refuses it"
             raise DataError(
@@ -130,10 +126,10 @@ class ReasoningGym(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
 
     @property
     def numbers(self) -> bool:
-        """Whether the data set's answers are numbers, judged by the first few."""
+        """Whether the data set's answers are numbers, judged by a few entries."""
         if self._numbers is None:
             rng = random.Random("numbers")
-            self._numbers = all(read_number(self.source.entry(rng).answer) is not None for _ in range(_PROBED))
+            self._numbers = all(read_number(self.source.entry(rng).answer) is not None for _ in range(_PROBED_ENTRIES))
         return self._numbers
 
     # -- student -----------------------------------------------------------------------------------------------
@@ -144,16 +140,13 @@ class ReasoningGym(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
         return str(public["problem"])
 
     def worked_solution(self, task: Task) -> str | None:
-        """The way to the answer, for the one data set that has it."""
-        worked = self.solution(task)
-        return (
-            None if worked is None else f"{worked.partition('####')[0].strip()}\n{wrap_answer(self.gold_answer(task))}"
-        )
+        """The solution of the data set, followed by the answer; None if it has none."""
+        steps = self.solution(task)
+        return None if steps is None else f"{steps.partition('####')[0].strip()}\n{wrap_answer(self.gold_answer(task))}"
 
     # -- verifier ----------------------------------------------------------------------------------------------
     def parse(self, task: Task, text: str) -> str | None:
-        """The answer without white space around it; None where it is no number though the gold answer is one, where
-        it says the gold answer and more, or where it holds invisible characters."""
+        """Strip an answer; None if it breaks a rule of this module or contains invisible characters."""
         candidate, gold = clean(text), self.gold_answer(task)
         if candidate is None or candidate == gold:
             return candidate
@@ -163,53 +156,54 @@ class ReasoningGym(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
         return None if says_more(candidate, gold) else candidate
 
     def is_correct_answer(self, task: Task, answer: str) -> bool:
-        """As the scorer decides; skip it if it is known to accept only equal numbers."""
+        """Use the scorer, unless it is known to accept only equal numbers."""
         if self.config.name in ONE_NUMBER:
             return self.parse(task, answer) == self.gold_answer(task)
         return super().is_correct_answer(task, answer)
 
     def prefetch_verdicts(self, attempts: Sequence[tuple[Task, str]]) -> None:
-        """Score the answers of a batch in one go."""
-        candidate = []
+        """Score the answers of a batch together."""
+        answers = []
         for task, attempt in attempts:
-            inner, _ = extract_answer(attempt)
+            inner, _ = self.extract(attempt)
             parsed = None if inner is None else self.parse(task, inner)
             if parsed is not None and parsed != self.gold_answer(task):
-                candidate.append(self._said(task, parsed))
-        self.source.scores(candidate)
+                answers.append(self._scoring_job(task, parsed))
+        self.source.scores(answers)
 
-    def _said(self, task: Task, text: str) -> ScoringJob:
+    def _scoring_job(self, task: Task, text: str) -> ScoringJob:
         position = task.privileged.get("position")
-        return ScoringJob(
-            text, position, *(("", "") if position is not None else (task.public["problem"], self.gold_answer(task)))
-        )
+        if position is not None:
+            return ScoringJob(text, position, "", "")
+        return ScoringJob(text, None, task.public["problem"], self.gold_answer(task))
 
     def score_parsed(self, task: Task, parsed: str) -> Verdict:
-        """The scorer's mark; right is full marks alone."""
+        """The scorer's score; only the full score is correct."""
         gold = self.gold_answer(task)
-        score, why = (1.0, "") if parsed == gold else self.source.scores([self._said(task, parsed)])[0]
-        right = score > 1 - 1e-9
-        reason = f"no verdict: {why}" if why else f"scores {score:.2f}"
+        score, error = (1.0, "") if parsed == gold else self.source.scores([self._scoring_job(task, parsed)])[0]
+        correct = score > 1 - 1e-9
+        reason = f"no verdict: {error}" if error else f"scores {score:.2f}"
+        wrong = f"{shorten(parsed, 80)} is wrong ({reason}): the answer is {shorten(gold, 200)}"
         return Verdict(
-            correct=right,
-            score=1.0 if right else score,
+            correct=correct,
+            score=1.0 if correct else score,
             parsed=parsed,
             well_formed=True,
-            detail="right"
-            if right
-            else f"{shorten(parsed, 80)} is wrong ({reason}): the answer is {shorten(gold, 200)}",
+            detail="right" if correct else wrong,
         )
 
     # -- scripted teacher --------------------------------------------------------------------------------------
     def hint(self, task: Task, attempts: Sequence[Verdict], rng: random.Random) -> str:
-        """Score and form, nothing of the answer."""
-        if not attempts or attempts[-1].parsed is None:
+        """State form and score, without content of the answer."""
+        if last_parsed(attempts) is None:
             return UNREAD
-        return f"The form is right, the answer is not. {_mark(attempts[-1].score)}"
+        score = attempts[-1].score
+        text = "It scores nothing." if score < 0.005 else f"It scores {score:.2f} of 1."
+        return f"The form is right, the answer is not. {text}"
 
     def misleading_hint(self, task: Task, attempts: Sequence[Verdict], rng: random.Random) -> str:
-        """That the answer is nearly right and only its form is not, or the other way round."""
-        if not attempts or attempts[-1].parsed is None:
+        """Claim that the answer is nearly right and its form is not, or the reverse."""
+        if last_parsed(attempts) is None:
             return "The form is right, the answer is not. It scores nearly full marks."
         return "The answer is nearly right, its form is not. It scores nearly full marks."
 
@@ -217,20 +211,19 @@ class ReasoningGym(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
     def simulate_attempt(
         self, task: Task, attempts: Sequence[Verdict], rng: random.Random, *, follow_hint: bool, correct: bool
     ) -> str:
-        """Wrong attempts are a number near by, or the answer to another problem of the data set. A hint on score and
-        form points nowhere; with `follow_hint` no earlier attempt is repeated."""
+        """Draw a nearby number, or the answer to another problem; with `follow_hint`, repeat no earlier attempt."""
         gold = self.gold_answer(task)
         if correct:
             return wrap_answer(gold)
         tried = {v.parsed for v in attempts if follow_hint}
-        for _ in range(_SLIPS):
-            candidate = self._slip(gold, rng)
+        for _ in range(_MAX_ERROR_DRAWS):
+            candidate = self._sample_error(gold, rng)
             parsed = self.parse(task, candidate)
             if parsed is not None and parsed not in tried and not self.score_parsed(task, parsed).correct:
                 return wrap_answer(candidate)
         return wrap_answer("0" if read_number(gold) is not None else "none")
 
-    def _slip(self, gold: str, rng: random.Random) -> str:
+    def _sample_error(self, gold: str, rng: random.Random) -> str:
         number = read_number(gold)
         if number is None:
             return self.source.entry(rng).answer
@@ -239,7 +232,7 @@ class ReasoningGym(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
 
     # -- reference lines ---------------------------------------------------------------------------------------
     def constant_baseline(self) -> ConstantBaseline:
-        """The most frequent gold answer and its share, over the first 60 test tasks."""
+        """The most frequent gold answer and its fraction, over the first 60 test tasks."""
         best, count = most_common_answer([self.gold_answer(self.task("test", i)) for i in range(_BASELINE_TASKS)])
         return ConstantBaseline(best, count / _BASELINE_TASKS)
 
@@ -271,12 +264,8 @@ def clean(text: str) -> str | None:
 
 
 def says_more(candidate: str, gold: str) -> bool:
-    """Whether an answer contains the gold answer and more."""
+    """Return whether an answer contains the gold answer and more."""
     tokens, expected = (_TOKEN.findall(text.casefold()) for text in (candidate, gold))
     if len(tokens) <= len(expected):
         return False
     return any(tokens[i : i + len(expected)] == expected for i in range(len(tokens) - len(expected) + 1))
-
-
-def _mark(score: float) -> str:
-    return "It scores nothing." if score < 0.005 else f"It scores {score:.2f} of 1."

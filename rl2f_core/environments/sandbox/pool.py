@@ -19,10 +19,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 START_SECONDS = 120.0
 """Time limit of a worker's imports, long enough for a busy machine."""
@@ -30,6 +30,9 @@ WORKER_PROGRAM = Path(__file__).with_name("worker.py")
 _IMPORTS = {"math": "math", "gym": "gym", "score": "gym"}
 JOBS_PER_WORKER = 8
 """Jobs in a batch that justify one more worker."""
+MAX_CACHED = 20_000
+"""Replies in a cache of `run_cached`, which is cleared beyond."""
+K = TypeVar("K")
 _INHERITED = ("PATH", "LANG", "LC_ALL", "SYSTEMROOT", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
 
 
@@ -136,6 +139,14 @@ class WorkerPool:
             return [self._run_one(job, limit) for job in jobs]
         with ThreadPoolExecutor(num_workers) as threads:
             return list(threads.map(lambda job: self._run_one(job, limit), jobs))
+
+    def run_cached(self, jobs: Mapping[K, Job], limit: float, cache: dict[K, Reply]) -> dict[K, Reply]:
+        """Run the jobs without a reply in `cache` and return the replies to all."""
+        if len(cache) > MAX_CACHED:
+            cache.clear()
+        new = [key for key in jobs if key not in cache]
+        cache.update(zip(new, self.run([jobs[key] for key in new], limit), strict=True))
+        return {key: cache[key] for key in jobs}
 
     def ask(self, job: str, limit: float, /, **args: Any) -> Reply:
         """Run one job."""

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 from rl2f_core.config.loading import dump_yaml, parse_config
 from rl2f_core.environments.base import wrap_answer
-from rl2f_core.environments.math.gsm_symbolic import GsmSymbolic
 from rl2f_core.environments.reasoning_gym.dataset_names import NAMES, UNUSABLE
 from rl2f_core.environments.reasoning_gym.environment import ONE_NUMBER, ReasoningGym, says_more
+from rl2f_core.environments.reasoning_gym.gsm_symbolic import GsmSymbolic
 from rl2f_core.environments.sandbox.worker import is_safe_expression
 from rl2f_core.errors import ConfigError, DataError
 from rl2f_core.types import SPLITS
@@ -90,7 +90,7 @@ def check_data_set(name: str, count: int) -> None:
         for index, task in enumerate(tasks):
             rng, gold = random.Random(index), environment.gold_answer(task)
             assert json.loads(task.model_dump_json()) and environment.verify(task, wrap_answer(gold)).correct, gold
-            score, why = environment.source.scores([environment._said(task, gold)])[0]
+            score, why = environment.source.scores([environment._scoring_job(task, gold)])[0]
             assert (score, why) == (1.0, ""), (gold, score, why)
             wrong = environment.verify(
                 task, environment.simulate_attempt(task, [], rng, follow_hint=False, correct=False)
@@ -140,7 +140,7 @@ def test_no_scorer_runs_the_answer_as_code(name: str, tmp_path: Path) -> None:
     task = environment.task("test", 0)
     for said in (f"[open('{mark}','w')]", f"[__import__('os').system('touch {mark}')]",
                  f"x+__import__('os').system('touch {mark}')", f"Symbol('x').func(open('{mark}','w'))"):  # fmt: skip
-        assert environment.source.scores([environment._said(task, said)])[0][0] < 1
+        assert environment.source.scores([environment._scoring_job(task, said)])[0][0] < 1
         assert not environment.verify(task, wrap_answer(said)).correct
     assert not mark.exists()
 
