@@ -46,7 +46,7 @@ def resolve_backend(config: ComponentConfig, model: ModelConfig) -> BackendChoic
 
 
 def choose_backend(device: str, vllm: str | None) -> BackendChoice:
-    """Choose a backend for a device (cuda, mps or cpu) and the installed version of vLLM, if any."""
+    """Choose a backend for cuda, mps or cpu, and vLLM's version if it is installed."""
     if device == "cuda" and vllm is not None:
         name, reason = "vllm", f"there is CUDA, and vLLM {vllm} is installed"
     elif device == "cuda":

@@ -224,11 +224,11 @@ class Backend(ABC):
         """Drop the KV cache of earlier prompts."""
 
     def release_memory(self) -> None:  # noqa: B027
-        """Release GPU memory for the update; the next call reacquires it. Does nothing by default."""
+        """Release GPU memory, if supported; the next call reacquires it."""
 
 
 def check_adapter(name: str | None, loaded: Iterable[str]) -> None:
-    """Raise `AdapterError` if no adapter of this name is loaded; None is the base model."""
+    """Raise `AdapterError` unless the adapter is loaded; None is the base model."""
     loaded = set(loaded)
     if name is not None and name not in loaded:
         raise AdapterError("No adapter of this name is loaded.", value=name, known=sorted(loaded))

@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from typing import Any
 
 
 class ThreadCancelled(BaseException):
@@ -41,7 +40,7 @@ class CooperativeLock:
                 event.set()
         self._release()
 
-    def spawn(self, work: Callable[..., None], *args: Any) -> None:
+    def spawn(self, work: Callable[..., None], *args: object) -> None:
         """Start a thread that runs `work` once it acquires the lock."""
         threading.Thread(target=self._run, args=(work, args), daemon=True).start()
 
@@ -53,7 +52,7 @@ class CooperativeLock:
             self._released.wait()
         self._acquire()
 
-    def _run(self, work: Callable[..., None], args: tuple[Any, ...]) -> None:
+    def _run(self, work: Callable[..., None], args: tuple[object, ...]) -> None:
         _current.set((self, True))
         with suppress(ThreadCancelled):
             try:

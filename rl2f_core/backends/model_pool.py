@@ -42,7 +42,7 @@ class ModelPool:
         return self._backends[model]
 
     def adapter(self, folder: str | None, model: ModelConfig | None = None) -> str | None:
-        """Load an adapter once and return the backend's name for it; None is the base model.
+        """Load an adapter once and return its name in the backend; None is the base.
 
         Raises `AdapterError` if it does not fit.
         """

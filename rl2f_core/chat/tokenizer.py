@@ -125,7 +125,7 @@ def encode_chat(tokenizer: ChatTokenizer, messages: Sequence[Message]) -> tuple[
 
 
 def escape_special_tokens(text: str, special_tokens: Sequence[str]) -> str:
-    """Break each special token with a space and remove invisible characters other than white space.
+    """Break special tokens with a space and remove invisible characters.
 
     Invisible characters are removed first, because their removal may create a special token.
     """

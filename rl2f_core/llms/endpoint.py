@@ -138,7 +138,7 @@ class _Client(httpx2.AsyncClient):
         self._max_response_bytes = max_response_bytes
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
-        """Send a request within the rate limits and read the reply; the SDK retries transient failures."""
+        """Send a request within the rate limits; the SDK retries transient failures."""
         call = _call.get()
         await self._wait_for_rate_limit(call)
         call.tries += 1

@@ -39,6 +39,7 @@ class LocalModel(ChatModel):
         """Folder of a LoRA adapter; None is the base model."""
 
     config: Config
+    models: ModelPool
 
     def __init__(self, config: Config, models: ModelPool | None = None) -> None:
         super().__init__(config, models)
@@ -48,13 +49,11 @@ class LocalModel(ChatModel):
 
     @property
     def name(self) -> str:
-        assert self.models is not None
         base = (self.config.model or self.models.student.model_config).name
         return base if self.config.adapter is None else f"{base} + {self.config.adapter}"
 
     def complete(self, requests: Sequence[ChatRequest], *, max_new_tokens: int, temperature: float) -> list[Completion]:
         """Generate messages; a conversation that exceeds the context returns an error."""
-        assert self.models is not None
         backend = self.models.backend(self.config.model)
         adapter = self.models.adapter(self.config.adapter, self.config.model)
         return complete_local(
@@ -65,7 +64,7 @@ class LocalModel(ChatModel):
 def complete_local(
     backend: Backend, adapter: str | None, requests: Sequence[ChatRequest], sampling: SamplingParams
 ) -> list[Completion]:
-    """Generate the next message of each conversation; one that exceeds the context returns an error.
+    """Generate the next messages; a conversation beyond the context gets an error.
 
     Chat markers in messages are escaped. The prompts have no cache key, so they evict no dialogue from the KV cache.
     """

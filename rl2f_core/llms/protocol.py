@@ -71,7 +71,7 @@ def _error_detail(data: bytes) -> str:
 
 
 def read_reply(data: bytes) -> Reply:
-    """Parse the body of a reply with status 200; raises `RequestError` without a message."""
+    """Parse a reply with status 200; raises `RequestError` without a message."""
     try:
         value = json.loads(data)
     except (ValueError, RecursionError) as error:

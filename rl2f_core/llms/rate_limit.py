@@ -20,7 +20,7 @@ class RateLimiter:
         self._next_request = self._next_token = 0.0
 
     def reserve(self, tokens: int) -> float:
-        """Reserve the next start time and return the seconds until then; `tokens` is an estimate."""
+        """Return the seconds until the next start; `tokens` is an estimate."""
         now = self._clock()
         at = max(now, self._next_request, self._next_token)
         self._next_request = at + self._seconds_per_request

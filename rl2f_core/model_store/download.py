@@ -147,7 +147,7 @@ def _versions() -> dict[str, str]:
 
 # -- the hub ---------------------------------------------------------------------------------------------------------
 def build_hub(repository: str, folder: Path, on_message: OnMessage) -> JsonObject:
-    """Download only safetensors, configuration and tokenizer of a repository's newest revision."""
+    """Download the weights, configuration and tokenizer of a repository."""
     import json
 
     from httpx2 import HTTPError

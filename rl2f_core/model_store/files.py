@@ -149,7 +149,7 @@ def refuse_pickle(files: list[str], name: str) -> None:
 
 
 def check_architecture(config: JsonObject, name: str) -> None:
-    """Raise `ModelError` unless the config names a causal language model that transformers itself knows."""
+    """Raise `ModelError` unless the config names a causal language model."""
     architectures = config.get("architectures") or []
     if not any(str(a).endswith(("ForCausalLM", "LMHeadModel")) for a in architectures):
         raise ModelError(

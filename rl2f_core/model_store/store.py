@@ -77,7 +77,7 @@ class BuiltIn:
 
 
 def cache_dir() -> Path:
-    """Return the cache folder: `RL2F_HOME`, otherwise `rl2f` in the user's cache folder."""
+    """Return `RL2F_HOME`, otherwise `rl2f` in the user's cache folder."""
     if named := os.environ.get("RL2F_HOME"):
         return Path(named).expanduser()
     base = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA") or "~/.cache"
@@ -157,7 +157,7 @@ def get_model(
 def ensure_model(
     entry: BuiltIn, *, verify: bool = False, force: bool = False, on_message: OnMessage = lambda text: None
 ) -> ModelFolder:
-    """Return the cached folder of `entry`; build it if missing, in only one process at a time."""
+    """Return the cached folder of `entry`; build it if missing, under a lock."""
     folder = _cached(entry.name)
     if force or read_manifest(folder) is None:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -201,7 +201,7 @@ def _build(entry: BuiltIn, folder: Path, on_message: OnMessage) -> None:
 
 
 def _local(folder: Path, name: str, verify: bool) -> ModelFolder:
-    """Check a local folder; its hashes are cached elsewhere, because it may be read-only."""
+    """Check a local folder; hashes are cached elsewhere, as it may be read-only."""
     check_folder(folder, name)
     if read_manifest(folder) is not None:
         return ModelFolder(folder, name, check_manifest(folder, name, full=verify)["checksum"])

@@ -28,7 +28,7 @@ TEXT = (
 
 
 def build(folder: Path, seed: int = 0) -> JsonObject:
-    """Write model and tokenizer to `folder`, equal for equal seeds; return the source entries of the manifest."""
+    """Write a model and tokenizer; return the source entries of the manifest."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
     from transformers.utils import logging

@@ -29,7 +29,7 @@ def build_environment(config: Any) -> Environment:
 
 
 def build_backend(config: BaseRun, run_dir: RunDir | None = None, progress: Progress | None = None) -> Backend:
-    """Build the backend of a run: load the base model and start the rollout workers, if any.
+    """Build the backend of a run and its rollout workers, if any.
 
     The `meta.json` of `run_dir` and a message to `progress` record the choice of the backend and its reason.
     """

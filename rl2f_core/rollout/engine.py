@@ -56,7 +56,7 @@ class RolloutEngine:
         temperature: float | None = None,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> list[Rollout]:
-        """Run all requests, at most `config.max_concurrent` at a time; return the rollouts in order.
+        """Run all requests, at most `config.max_concurrent` at a time, in order.
 
         Each process of a distributed run works on a contiguous shard, so that the dialogues of a group, which share
         their prompt, mostly run in one process.
@@ -86,13 +86,13 @@ class RolloutEngine:
         return self.teacher.runs_async or any(detector.runs_async for detector in self.guard.detectors)
 
     def request_feedback(self, requests: Sequence[FeedbackRequest]) -> list[Feedback]:
-        """Request feedback and escape special tokens, so that the guard screens the text that the student reads."""
+        """Request feedback; escape it before the guard screens what the student reads."""
         return [
             replace(feedback, text=self.renderer.escape(feedback.text)) for feedback in self.teacher.feedback(requests)
         ]
 
     def get_hints(self, requests: Sequence[FeedbackRequest]) -> list[ScreenedHint | Exception]:
-        """Request and screen hints in one batch; if it fails, one by one, with an exception for each failed request."""
+        """Request and screen hints in a batch, or one by one to isolate errors."""
         try:
             return [
                 *self.guard.screen(requests, self.request_feedback(requests), self.teacher.name, self.request_feedback)

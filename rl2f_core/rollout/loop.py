@@ -106,7 +106,7 @@ class RolloutLoop:
         return dialogue
 
     def _stored_tokens(self, turn: Turn) -> tuple[tuple[int, ...], tuple[float, ...]]:
-        """Return a turn's tokens and logprobs as sampled, or encode a written text, with logprobs of 0.
+        """Return a turn's sampled tokens and logprobs, or encode a written text.
 
         Raises `DataError` if the tokens are those of another tokenizer.
         """
@@ -156,7 +156,7 @@ class RolloutLoop:
 
     # -- the student -------------------------------------------------------------------------------------------
     def _step_generation(self) -> list[ActiveDialogue]:
-        """Step the generation; return the dialogues with a new attempt that need no asynchronous hint."""
+        """Step the generation; return the dialogues that need no asynchronous hint."""
         while self.session.has_unfinished:
             self.session.step()
             if not (self.static and any(pending.generation is None for pending in self.generating)):
@@ -194,7 +194,7 @@ class RolloutLoop:
 
     # -- the teacher -------------------------------------------------------------------------------------------
     def _request_hints(self, dialogues: Sequence[ActiveDialogue]) -> list[ActiveDialogue]:
-        """Request hints on the last attempts; return the dialogues that have theirs already."""
+        """Request hints on the last attempts; return the dialogues that have theirs."""
         requests = [
             FeedbackRequest(d.request.task, tuple(d.turns), d.request.seed, adapter=d.student.adapter,
                             reveals_verdict=self.engine.stop_on_correct) for d in dialogues

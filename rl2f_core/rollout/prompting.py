@@ -61,7 +61,7 @@ class PromptBuilder:
         return self.renderer.initial_prompt(self.environment.prompt(task.public))
 
     def continuation(self, task: Task, turn: Turn, *, ended: bool) -> tuple[int, ...]:
-        """Return the tokens after a turn and its hint: the hint suffix, or the whole reprompt.
+        """Return the tokens after a turn: the hint suffix, or the whole reprompt.
 
         A missing hint counts as an empty one. `ended`: whether the student sampled the end-of-turn token.
         """

@@ -43,7 +43,7 @@ OnProgress = Callable[[int, int], None]
 
 
 def shard_requests(requests: Sequence[RolloutRequest], count: int) -> list[range]:
-    """Split requests into at most `count` contiguous, non-empty ranges of nearly equal length.
+    """Split requests into at most `count` ranges of nearly equal length.
 
     If there are at least `count` groups, no group is split, since its dialogues share their prompt.
     """
@@ -209,7 +209,7 @@ class RolloutWorkerGroup:
         on_progress: OnProgress | None = None,
         **options: Any,
     ) -> list[Rollout]:
-        """Run all requests with the options of `RolloutEngine.run`; call `on_progress` after each shard.
+        """Run all requests as `RolloutEngine.run`, with progress after each shard.
 
         Raises `RunError` if no worker is left, and the errors of an engine.
         """
@@ -295,7 +295,7 @@ def connect() -> Any:
 
 @contextlib.contextmanager
 def _keep_sigterm_handler(block: bool) -> Iterator[None]:
-    """Restore the SIGTERM handler, which requests a stop; Ray's handler would end the process.
+    """Restore the SIGTERM handler, because Ray's would end the process.
 
     With `block`, a SIGTERM meanwhile is delivered afterwards. Processes started meanwhile would inherit the block.
     """
@@ -341,7 +341,7 @@ class RayRolloutEngine(RolloutEngine):
         temperature: float | None = None,
         on_progress: OnProgress | None = None,
     ) -> list[Rollout]:
-        """Run requests as `RolloutEngine.run`, one student after another; `on_progress` is called after each shard."""
+        """Run requests as `RolloutEngine.run`, one student after another."""
         workers = cast(RayBackend, self.backend).workers
         by_student: dict[StudentPolicy, list[int]] = defaultdict(list)
         for i, request in enumerate(requests):
@@ -368,5 +368,5 @@ def _offset_progress(on_progress: OnProgress | None, before: int, total: int) ->
 
 
 def with_ray_workers(backend: Backend, config: BaseRun) -> Backend:
-    """Return a backend with rollout workers, for which `build_engine` builds a `RayRolloutEngine`."""
+    """Return a backend with rollout workers (see `RayRolloutEngine`)."""
     return cast(Backend, RayBackend(backend, RolloutWorkerGroup(config)))

@@ -28,7 +28,7 @@ class RolloutRequest:
     index: int
     seed: int
     turns: tuple[Turn, ...] = ()
-    """Earlier turns, whose tokens stay as sampled. If the last has no hint, the teacher is asked for one."""
+    """Earlier turns, whose tokens stay as sampled. If the last has no hint, one is requested."""
     max_turns: int | None = None
     """Maximum number of turns, earlier ones included; None is the limit of the call."""
     student: StudentPolicy | None = None
@@ -41,5 +41,5 @@ def turn_seed(seed: int, turn: int) -> int:
 
 
 def derive_seed(*parts: object) -> int:
-    """Derive a 31-bit seed from names and numbers, e.g. (run seed, stage, step, task, sample)."""
+    """Derive a 31-bit seed from names and numbers, e.g. (run seed, stage, step)."""
     return int.from_bytes(hashlib.sha256("/".join(map(str, parts)).encode()).digest()[:4], "big") >> 1

@@ -20,7 +20,7 @@ def rollout_from_text(
     *,
     policy: str = DEMONSTRATION,
 ) -> Rollout:
-    """Build a rollout from texts, with the verdicts and rewards of a sampled one. Nothing is generated.
+    """Build a rollout from texts, with verdicts and rewards, without generation.
 
     Without attempts, the dialogue is a failed one. There is a hint after each attempt but the last.
     """

@@ -59,7 +59,7 @@ class BatchedLora:
     def active(
         self, adapters: Mapping[str, LoraWeights]
     ) -> Iterator[Callable[[Sequence[tuple[str | None, int]]], None]]:
-        """Apply adapters in the block; call the result before each forward with its (adapter, tokens) blocks."""
+        """Apply adapters; call the result with (adapter, tokens) blocks before a forward."""
 
         def before_forward(blocks: Sequence[tuple[str | None, int]]) -> None:
             names = sorted({name for name, _ in blocks if name is not None})

@@ -21,7 +21,7 @@ MAX_CACHED = 2
 
 
 def prepack(weight_OI: torch.Tensor) -> torch.Tensor:
-    """Reorder a weight for the CPU's matrix units; only `prepacked_linear` can read it."""
+    """Reorder a weight for the CPU's matrix units, for `prepacked_linear`."""
     return torch.ops.mkldnn._reorder_linear_weight(weight_OI)
 
 
@@ -71,7 +71,7 @@ class Prepacked:
 
 
 def prepack_model(model: torch.nn.Module, device: torch.device, dtype: torch.dtype) -> Prepacked | None:
-    """Prepack a model; None if device, dtype or torch build do not support it, or the model is too large."""
+    """Prepack a model; None if it is too large or the device lacks support."""
     supported = all(hasattr(torch.ops.mkldnn, name) for name in ("_linear_pointwise", "_reorder_linear_weight"))
     size = sum(p.nbytes for p in model.parameters())
     if device.type != "cpu" or dtype != torch.bfloat16 or not supported or size > MAX_BYTES:

@@ -88,7 +88,7 @@ class ContinuousBatchingDecoder:
         self._adapter_ids.pop(adapter, None)
 
     def release_cache(self, keys: Iterable[str]) -> None:
-        """Free the slots of finished dialogues; their prefixes stay until they are overwritten."""
+        """Free the slots of finished dialogues; prefixes stay until overwritten."""
         released = set(keys)
         self.keys = ["" if key in released else key for key in self.keys]
 
@@ -118,7 +118,7 @@ class ContinuousBatchingDecoder:
     def step(
         self, adapters: set[str | None], before_forward: Callable[[list[tuple[str | None, int]]], None] | None = None
     ) -> list[RunningSequence]:
-        """Run one forward for the sequences of these adapters; return those that got a token.
+        """Run one forward for these adapters; return the sequences that got a token.
 
         `before_forward` is called with (adapter, number of tokens) of each block of the forward, in order.
         """
@@ -154,7 +154,7 @@ class ContinuousBatchingDecoder:
         self.waiting = [sequence for sequence in self.waiting if sequence not in admitted]
 
     def _assign_slot(self, sequence: RunningSequence) -> bool:
-        """Assign a slot; False to wait until another sequence has prefilled the shared prefix."""
+        """Assign a slot; False to wait for another sequence's prefill of the prefix."""
         tokens, adapter_id = sequence.prompt.token_ids, self._adapter_ids[sequence.adapter]
         common = np.minimum(self.kv.common_prefix_lengths(tokens, adapter_id), len(tokens) - 1)
         computed = np.minimum(common, self.kv.num_computed)
@@ -228,7 +228,7 @@ class ContinuousBatchingDecoder:
                     self._append_token(sequences[i], token, logp)
 
     def _append_token(self, sequence: RunningSequence, token: int, logp: float) -> None:
-        """Append a token; end the sequence at the end-of-turn token or at `max_new_tokens`."""
+        """Append a token; it may end the sequence."""
         sequence.token_ids.append(token)
         sequence.logprobs.append(logp)
         ended = token == self.eos_token_id
@@ -269,7 +269,7 @@ def sample_tokens(
 
 
 def _first_above(cdf_BN: torch.Tensor, target_B1: torch.Tensor) -> torch.Tensor:
-    """Return where a cumulative sum first exceeds the target or reaches its end; never an entry without mass."""
+    """Return the first entry, with mass, whose cumulative sum exceeds the target."""
     return torch.minimum(
         torch.searchsorted(cdf_BN, target_B1, right=True), torch.searchsorted(cdf_BN, cdf_BN[:, -1:].contiguous())
     )

@@ -67,7 +67,7 @@ class KVCache:
         return key, value
 
     def common_prefix_lengths(self, tokens: Sequence[int], adapter_id: int) -> np.ndarray:
-        """Return the length of the prefix that each slot shares with `tokens`; 0 for other adapter versions."""
+        """Return the prefix length that each slot of this adapter shares with `tokens`."""
         width = min(len(tokens), self.capacity)
         differs = self.tokens[:, :width] != np.asarray(tokens[:width], dtype=np.int64)
         first = (
@@ -76,7 +76,7 @@ class KVCache:
         return np.where(self.adapter_ids == adapter_id, np.minimum(first, self.num_tokens), 0)
 
     def start_sequence(self, slot: int, tokens: Sequence[int], adapter_id: int, source: int, shared: int) -> None:
-        """Assign a slot to a prompt; copy its first `shared` keys and values from the slot `source`."""
+        """Assign a slot to a prompt; copy `shared` positions from the slot `source`."""
         if source != slot and shared:
             for pair in self._buffers.values():
                 for buffer in pair:

@@ -123,7 +123,7 @@ def _attend(
     shared: int,
     scale: float,
 ) -> torch.Tensor:
-    """Compute softmax(q kᵀ · scale) v; as two products if they are faster than the fused kernel."""
+    """Compute softmax(q kᵀ · scale) v by the faster of two kernels."""
     if prefers_matmul_attention(q.device, q.dtype):
         blocked = batch.mask(window, shared, torch.bool)
         scores = torch.matmul(q, k.transpose(2, 3)).mul_(scale).masked_fill_(blocked, MASK_VALUE)
@@ -133,7 +133,7 @@ def _attend(
 
 
 def pack_tokens(kv: KVCache, blocks: Sequence[tuple[int, int]]) -> PackedBatch:
-    """Pack the next uncomputed tokens of (slot, number of tokens) blocks, in slot order."""
+    """Pack the next tokens of (slot, number of tokens) blocks, in slot order."""
     slots, counts = np.array(blocks).T
     starts = np.concatenate([[0], counts.cumsum()[:-1]])
     slot_N = slots.repeat(counts)

@@ -151,7 +151,7 @@ class VLLMBackend(Backend):
 
     # -- the engine --------------------------------------------------------------------------------------------
     def _ensure_engine(self, new: Adapter | None = None) -> HttpEngine:
-        """Return an engine that supports the loaded adapters and a new one; (re)start a local server if needed."""
+        """Return an engine for all adapters; (re)start a local server if needed."""
         adapters = [*self.adapters.values(), *([] if new is None else [new])]
         rank = max((adapter.rank for adapter in adapters), default=0)
         targets = {target for adapter in adapters for target in adapter.targets}
@@ -221,7 +221,7 @@ class VLLMBackend(Backend):
         return arguments
 
     def release_memory(self) -> None:
-        """Release GPU memory for the update if `enable_sleep_mode` is set; the next call reacquires it."""
+        """Release GPU memory if `enable_sleep_mode` is set."""
         if self.config.enable_sleep_mode and self._engine is not None:
             self._engine.sleep()
 

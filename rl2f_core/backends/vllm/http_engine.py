@@ -112,7 +112,7 @@ class HttpEngine:
         return finished
 
     async def _complete(self, request: EngineRequest) -> EngineOutput:
-        """Request a completion; transient failures are retried. A stalled server is detected by `wait`."""
+        """Request a completion, with retries; `wait` detects a stalled server."""
         path, body = "/v1/completions", request_body(request, self.model)
         async with self._concurrency:
             for attempt in itertools.count(1):
@@ -136,7 +136,7 @@ class HttpEngine:
             self.server.check()
 
     async def _read_counters(self) -> str:
-        """Return vLLM's metrics, which change with every engine step; empty if there are none."""
+        """Return vLLM's metrics, which change with every engine step, or nothing."""
         with contextlib.suppress(RunError):
             response = await self._send("GET", "/metrics", timeout=_CONTROL_SECONDS)
             return "\n".join(line for line in response.text.splitlines() if line.startswith("vllm:"))
@@ -169,7 +169,7 @@ class HttpEngine:
         self._control("/v1/unload_lora_adapter", lora_name=adapter.name)
 
     def reset_prefix_cache(self) -> None:
-        """Clear the prefix cache of a local server. Other servers keep theirs: adapter versions keep it valid."""
+        """Clear a local server's prefix cache; adapter versions keep others valid."""
         if self.server is not None and not self._asleep:  # sleep mode clears it as well
             self._control("/reset_prefix_cache")
 
@@ -246,7 +246,7 @@ class HttpEngine:
             return False
 
     async def _unreachable(self, reason: str, path: str) -> RunError:
-        """Return the error for a request without a response; this stops an own server that no longer works."""
+        """Return the error for a missing response; stop a local server that is broken."""
         if self.server is None:
             return RunError(f"The vLLM server does not answer: {reason}.", value=self.url + path,
                             fix="Check that `vllm serve` runs there, then resume the run: it continues from its last "
@@ -269,7 +269,7 @@ def _close(
     url: str,
     loaded: set[str],
 ) -> None:
-    """Stop the event loop and a local server, or unload `loaded` from another. A fork of the owner does nothing."""
+    """Stop the loop and a local server, or unload `loaded`; do nothing in a fork."""
     if os.getpid() != owner:
         return
 
@@ -304,7 +304,7 @@ def _json(response: httpx2.Response, path: str) -> JsonObject:
 
 
 def _message(response: httpx2.Response) -> str:
-    """The error message in a response, as one short line."""
+    """Return the error message in a response, as one short line."""
     try:
         body: Any = response.json()
         body = body.get("error", body) if isinstance(body, dict) else body

@@ -88,12 +88,12 @@ def generation_params(sampling: SamplingParams, seed: int, eos_token_id: int, ba
 
 
 def scoring_params() -> JsonObject:
-    """Return vLLM's parameters for prompt logprobs; vLLM must generate one token, which is discarded."""
+    """Return vLLM's parameters for prompt logprobs; the one new token is discarded."""
     return {"temperature": 0.0, "top_p": 1.0, **_NEUTRAL, "max_tokens": 1, "prompt_logprobs": 0}
 
 
 def request_body(request: EngineRequest, base: str) -> JsonObject:
-    """Return the body of `/v1/completions`; `base` is the server's name for the base model."""
+    """Return the body of `/v1/completions`; `base` names the base model."""
     name = base if request.adapter is None else request.adapter.name
     return {"model": name, "prompt": list(request.tokens), "add_special_tokens": False, "return_token_ids": True,
             "return_tokens_as_token_ids": True, **request.params}  # fmt: skip
@@ -140,10 +140,10 @@ def to_generation(output: EngineOutput, sampling: SamplingParams, eos_token_id: 
 
 
 def lora_rank_bucket(rank: int) -> int | None:
-    """Return the smallest `max_lora_rank` that fits `rank`; 0 without adapters, None if `rank` is too large."""
+    """Return the smallest `max_lora_rank` for `rank`; 0 for 0, None if too large."""
     return 0 if rank == 0 else next((size for size in LORA_RANKS if size >= rank), None)
 
 
 def finite_logprobs(logprobs: Sequence[float | None]) -> tuple[float, ...]:
-    """Replace None (the first prompt token) by 0 and −∞ by −9999, as in vLLM's responses."""
+    """Replace None (first prompt token) by 0 and −∞ by −9999, like vLLM."""
     return tuple(0.0 if p is None else -9999.0 if p == -math.inf else float(p) for p in logprobs)

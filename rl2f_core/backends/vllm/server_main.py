@@ -16,7 +16,7 @@ POLL_SECONDS = 1.0
 
 
 def end_with_parent(parent: int) -> None:
-    """Kill this process group, which contains vLLM's own processes, as soon as the parent is gone."""
+    """Kill this process group, with vLLM's processes, when the parent is gone."""
     while os.getppid() == parent:
         time.sleep(POLL_SECONDS)
     os.killpg(0, signal.SIGKILL)

@@ -50,7 +50,7 @@ def require_vllm() -> None:
 
 
 def server_environment(outer: Mapping[str, str], num_banned: int) -> dict[str, str]:
-    """Return the server's environment: `outer` without launcher variables, offline, without usage statistics.
+    """Return `outer` without launcher variables, offline, without usage statistics.
 
     vLLM's second model runner supports at most `MAX_LOGIT_BIAS_TOKENS` banned tokens.
     """
