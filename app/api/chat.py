@@ -17,7 +17,7 @@ from app.common.context import Context
 from jobs.chat import interactive_task, tree
 from jobs.chat.chat_export import lines
 from jobs.chat.checkpoints import ChatSettings, known_models, run_choices
-from jobs.chat.model_process.protocol import MAX_SPEAKERS, MAX_TEXT, ChatSampling
+from jobs.chat.model_process.protocol import MAX_CHECKPOINTS, MAX_TEXT, ChatSampling
 from jobs.chat.service import ChatService
 from jobs.db.errors import StoreReadOnlyError
 from jobs.db.models import Chat, ChatMessage
@@ -55,7 +55,7 @@ class Said(_Body):
 
 
 class Hinted(_Body):
-    """Hints on the last attempts of some speakers; none starts the task."""
+    """Hints on the last attempts of some checkpoints; none starts the task."""
 
     after: dict[str, int] = {}
     by: str = "scripted"
@@ -78,7 +78,7 @@ class Judged(_Body):
 
 def router(context: Context) -> APIRouter:
     """The routes below `/api/chat`."""
-    service = ChatService(context.db, context.workspace, context.chat_idle_seconds)
+    service = ChatService(context.db, context.workspace, context.chat_limits)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -98,11 +98,11 @@ def _add_reading(routes: APIRouter, context: Context, service: ChatService) -> N
         return {
             "models": known_models(context.db),
             "runs": [vars(choice) for choice in run_choices(context.db, context.workspace)],
-            "presets": interactive_task.presets(),
+            "presets": interactive_task.preset_names(),
             "sampling": {name: {**field, "title": None} for name, field in fields.items()},
             "turns": ChatSettings.model_json_schema()["properties"]["max_turns"],
             "max_text": MAX_TEXT,
-            "max_speakers": MAX_SPEAKERS,
+            "max_checkpoints": MAX_CHECKPOINTS,
             "model": service.process.state(),
         }
 
@@ -115,7 +115,7 @@ def _add_reading(routes: APIRouter, context: Context, service: ChatService) -> N
     @routes.get("/chats/{chat}")
     def read(chat: int) -> dict[str, Any]:
         row, messages = service.read(chat)
-        shown = [tree.shown(message) for message in messages]
+        shown = [tree.to_json(message) for message in messages]
         return {"chat": _shown(row), "messages": shown, "live": service.live(chat) is not None}
 
     @routes.get("/chats/{chat}/answer")
@@ -186,18 +186,18 @@ def _add_changing(routes: APIRouter, context: Context, service: ChatService) -> 
     def edit(chat: int, message: int, body: Edited) -> dict[str, Any]:
         writable()
         made = service.edit(chat, message, body.text)
-        return {"message": tree.shown(made)} if isinstance(made, ChatMessage) else {"turn": made.id}
+        return {"message": tree.to_json(made)} if isinstance(made, ChatMessage) else {"turn": made.id}
 
     @routes.post("/chats/{chat}/messages/{message}/finish")
     def finish(chat: int, message: int) -> dict[str, Any]:
         writable()
-        return {"message": tree.shown(service.finish(chat, message))}
+        return {"message": tree.to_json(service.finish(chat, message))}
 
     @routes.post("/chats/{chat}/prefer")
     def prefer(chat: int, body: Judged) -> dict[str, Any]:
         writable()
         pair = chats.prefer(context.db, chat, body.one, body.other, body.choice)  # type: ignore[arg-type]
-        return {"messages": [tree.shown(message) for message in pair]}
+        return {"messages": [tree.to_json(message) for message in pair]}
 
     @routes.post("/model/unload")
     def unload() -> dict[str, Any]:

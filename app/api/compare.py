@@ -38,7 +38,7 @@ Words = Annotated[str, Query(max_length=400)]
 def router(context: Context) -> APIRouter:
     """Routes below `/api/compare`."""
     api = APIRouter(prefix="/api/compare")
-    db, data, paired = context.db, RunData(context), VersionedCache(2000)
+    db, data, paired = context.db, RunData(context), VersionedCache[dict[str, Any]](2000)
 
     def members(chosen: Sequence[Run], names: Sequence[str]) -> list[ComparedRun]:
         everything = any(name.startswith(OF_TRAINING) for name in names)
@@ -51,7 +51,7 @@ def router(context: Context) -> APIRouter:
     @api.get("")
     def whole(ids: Ids = "") -> dict[str, Any]:
         """The runs, the metrics that any of them has, and the keys in which their configurations differ."""
-        chosen, gone = data.found(_ids(ids))
+        chosen, gone = data.existing(_ids(ids))
         names = sorted({name for run in chosen for name in metrics.names(db, run.id or 0)})
         configs = [data.config(run) for run in chosen]
         groups = comparison.seed_groups(members(chosen, []))
@@ -80,7 +80,7 @@ def router(context: Context) -> APIRouter:
         ids: Ids = "", metric: Words = "reward", x: XKind = "step", smooth: Smooth = 0.0, seeds: bool = False
     ) -> Response:
         """One plot a metric; `metric` holds names with commas between them."""
-        chosen, _ = data.found(_ids(ids))
+        chosen, _ = data.existing(_ids(ids))
         names = [name for name in metric.split(",") if name][:12]
         found = []
         for name in names:
@@ -92,9 +92,9 @@ def router(context: Context) -> APIRouter:
     @api.get("/evaluations")
     def evaluations(ids: Ids = "", base: Words = "", seeds: bool = False) -> dict[str, Any]:
         """Tables of each run, and every checkpoint against `base` (`RUN:CHECKPOINT`), paired over tasks."""
-        chosen, _ = data.found(_ids(ids))
+        chosen, _ = data.existing(_ids(ids))
         tables: list[dict[str, Any]] = []
-        speakers: list[CheckpointOutcomes] = []
+        checkpoints: list[CheckpointOutcomes] = []
         for run in chosen:
             found = data.evaluation(run)
             if found is None:
@@ -102,15 +102,15 @@ def router(context: Context) -> APIRouter:
                 continue
             tables.append({"run": run.id, "evaluation": {**evaluation.as_json(found), "charts": [], "parts": []}})
             held = data.outcomes(run)
-            speakers += [
+            checkpoints += [
                 CheckpointOutcomes(run.id or 0, name, held, data.config(run), data.turns(run))
                 for name in dict.fromkeys(checkpoint for checkpoint, _ in held)
             ]
-        against = _base(speakers, base)
-        rows, pending = _differences(chosen, speakers, against)
+        against = _base(checkpoints, base)
+        rows, pending = _differences(chosen, checkpoints, against)
         return {
             "tables": tables,
-            "speakers": [speaker.name for speaker in speakers],
+            "checkpoints": [checkpoint.name for checkpoint in checkpoints],
             "base": None if against is None else against.name,
             "differences": rows,
             "pending": pending,
@@ -118,21 +118,21 @@ def router(context: Context) -> APIRouter:
         }
 
     def _differences(
-        chosen: Sequence[Run], speakers: Sequence[CheckpointOutcomes], base: CheckpointOutcomes | None
+        chosen: Sequence[Run], checkpoints: Sequence[CheckpointOutcomes], base: CheckpointOutcomes | None
     ) -> tuple[list[dict[str, Any]], int]:
         """Rows as far as they can be had at once, and how many are left for the next request."""
         if base is None:
             return [], 0
         by_id = {run.id: run for run in chosen}
         drawn = data.bootstrap(by_id[base.run])
-        others = [speaker for speaker in speakers if speaker.name != base.name]
+        others = [checkpoint for checkpoint in checkpoints if checkpoint.name != base.name]
         ends = time.monotonic() + PATIENCE
         rows: list[dict[str, Any]] = []
-        for speaker in others:
+        for checkpoint in others:
             state = tuple(
-                (by_id[s.run].created, by_id[s.run].events_offset, by_id[s.run].config) for s in (speaker, base)
+                (by_id[s.run].created, by_id[s.run].events_offset, by_id[s.run].config) for s in (checkpoint, base)
             )
-            rows.append(paired.get((speaker.name, base.name), state, partial(_difference, speaker, base, drawn)))
+            rows.append(paired.get((checkpoint.name, base.name), state, partial(_difference, checkpoint, base, drawn)))
             if time.monotonic() > ends:
                 break
         return rows, len(others) - len(rows)
@@ -160,9 +160,9 @@ def router(context: Context) -> APIRouter:
 
 
 def _difference(
-    speaker: CheckpointOutcomes, base: CheckpointOutcomes, drawn: tuple[int, int], _: object
+    checkpoint: CheckpointOutcomes, base: CheckpointOutcomes, drawn: tuple[int, int], _: object
 ) -> dict[str, Any]:
-    return comparison.checkpoint_difference(speaker, base, *drawn)
+    return comparison.checkpoint_difference(checkpoint, base, *drawn)
 
 
 def _ids(text: str) -> list[int]:
@@ -172,10 +172,10 @@ def _ids(text: str) -> list[int]:
     return found
 
 
-def _base(speakers: Sequence[CheckpointOutcomes], wanted: str) -> CheckpointOutcomes | None:
+def _base(checkpoints: Sequence[CheckpointOutcomes], wanted: str) -> CheckpointOutcomes | None:
     """The one asked for, else the last checkpoint of the first run."""
-    named = next((speaker for speaker in speakers if speaker.name == wanted), None)
-    first = [speaker for speaker in speakers if speaker.run == speakers[0].run]
+    named = next((checkpoint for checkpoint in checkpoints if checkpoint.name == wanted), None)
+    first = [checkpoint for checkpoint in checkpoints if checkpoint.run == checkpoints[0].run]
     return named or (first[-1] if first else None)
 
 

@@ -10,7 +10,7 @@ from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.common.urls import page_url, run_url
+from app.common.urls import page_url
 from app.forms import preflight, run_form
 from app.forms import schedule as form_schedule
 from app.forms.allowlist import (
@@ -143,7 +143,7 @@ def router(context: Context) -> APIRouter:
         assert made.config is not None
         run = context.queue.add(made.config, origin="app", parent=draft.parent)
         assert run.id is not None
-        return JSONResponse({"run": run.id, "url": run_url(run.id)})
+        return JSONResponse({"run": run.id, "url": page_url("run", run=run.id)})
 
     @api.post("/preflight")
     def start_preflight(draft: Draft) -> JSONResponse:

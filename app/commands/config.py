@@ -1,24 +1,27 @@
-"""`rl2f config`: what can be set, what a file amounts to, and whether it is right."""
+"""`rl2f config`: schema, defaults and validation of configurations."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
+import yaml
+
+from app.commands.train import Sets
+from rl2f_core import registry
+from rl2f_core.config import matrix
+from rl2f_core.config.loading import dump_yaml, load_config
+from rl2f_core.errors import ConfigError
 
 app = typer.Typer(no_args_is_help=True, help="Inspect run configurations.", rich_markup_mode=None)
 Config = Annotated[Path, typer.Argument(help="YAML file.")]
-Sets = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override one value; may be repeated.")]
 
 
 @app.command()
 def schema(kind: Annotated[str, typer.Option(help="Kind of run.")] = "train") -> None:
     """Print the JSON schema of a run's configuration, with every registered component."""
-    import json
-
-    from rl2f_core import registry
-
     run_config = registry.get("run_kind", kind).config_class
     typer.echo(json.dumps(run_config.model_json_schema(), indent=2))
 
@@ -26,19 +29,12 @@ def schema(kind: Annotated[str, typer.Option(help="Kind of run.")] = "train") ->
 @app.command()
 def show(config: Config, sets: Sets = None) -> None:
     """Print the configuration as YAML with every default written out."""
-    from rl2f_core.config.loading import dump_yaml, load_config
-
     typer.echo(dump_yaml(load_config(config, sets or [])), nl=False)
 
 
 @app.command()
 def cells(config: Config) -> None:
     """List the configurations of a file with a matrix, one a line, as the other commands take them."""
-    import yaml
-
-    from rl2f_core.config import matrix
-    from rl2f_core.errors import ConfigError
-
     try:
         data = yaml.safe_load(config.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
@@ -49,8 +45,6 @@ def cells(config: Config) -> None:
 
 @app.command()
 def validate(config: Config, sets: Sets = None) -> None:
-    """Say whether the configuration is right; each error is named by its field."""
-    from rl2f_core.config.loading import load_config
-
+    """Validate the configuration; each error is named by its field."""
     load_config(config, sets or [])
     typer.echo(f"{config}: ok")

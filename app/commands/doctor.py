@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated
 
 import typer
@@ -14,14 +15,12 @@ def doctor(
 
     The exit code is 1 where something is missing that an experiment needs.
     """
-    from app.common import doctor as examination
+    from app.common.doctor import Doctor, show
 
-    report = examination.examine()
+    report = Doctor().examine()
     if as_json:
-        import json
-
         typer.echo(json.dumps(report, indent=2))
     else:
-        examination.show(report)
+        show(report)
     if any(finding["needed"] for finding in report["findings"]):
         raise typer.Exit(1)

@@ -1,4 +1,4 @@
-"""`rl2f export`: leak-labelled dialogues as data sets, from the workspace's runs or from bare run folders."""
+"""`rl2f export`: dialogues with leak labels as datasets, from the workspace's runs or from run folders."""
 
 from __future__ import annotations
 
@@ -8,8 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from pydantic import ValidationError
+
+from app.common import console
+from app.common.terminal_progress import TerminalProgress
+from rl2f_core.config.loading import format_validation_error
+from rl2f_core.errors import ConfigError
+from rl2f_core.run.signals import InterruptHandler
 
 if TYPE_CHECKING:
+    from jobs.export.settings import ExportSettings
     from jobs.export.sources import Source
 
 
@@ -50,18 +58,14 @@ def export(
 ) -> None:
     """Export dialogues with leak labels as JSONL and Parquet in TRL's data set types, with manifest and card.
 
-    A number is a run of the workspace, with the labels of people; a folder needs no database, and its labels are the
-    findings of its own detectors.
+    A number is a run of the workspace, with human labels; a folder needs no database, and its labels are the reports of
+    the run's detectors.
     """
-    from app.common.console import err
-    from app.common.console import out as stdout
-    from app.common.terminal_progress import TerminalProgress
-    from jobs.export.exporter import export as write
-    from jobs.export.exporter import summary
-    from rl2f_core.run.signals import InterruptHandler
+    from jobs.export import exporter
 
-    first, last = _steps(steps)
-    settings = _settings(
+    err = console.err()
+    first, last = _parse_steps(steps)
+    settings = _export_settings(
         seed=seed,
         formats=formats,
         files=files,
@@ -85,24 +89,20 @@ def export(
     with ExitStack() as stack:
         sources = _sources(runs, workspace, stack)
         if settings.labels == "both" and not any(source.has_human_labels for source in sources):
-            err().print("A run's folder holds no labels of people: the detectors' findings count.", markup=False)
+            err.print("A run's folder has no human labels, so the detectors' reports are used.", markup=False)
         with stop, TerminalProgress() as progress:
-            manifest = write(sources, settings, out, name=name or out.name, progress=progress, stop=stop)
+            manifest = exporter.export(sources, settings, out, name=name or out.name, progress=progress, stop=stop)
     if manifest is None:
-        err().print("Stopped; nothing was written. Start the export again.", markup=False)
+        err.print("Stopped; nothing was written. Start the export again.", markup=False)
         raise typer.Exit(130)
-    stdout().print(summary(manifest), markup=False)
-    err().print(f"Data sets, manifest and card: {out}", markup=False)
+    console.out().print(exporter.summary(manifest), markup=False)
+    err.print(f"Data sets, manifest and card: {out}", markup=False)
     config = next(iter(manifest["formats"]))
-    err().print(f'Load it: datasets.load_dataset("{out}", "{config}", split="train")', markup=False)
+    err.print(f'Load it: datasets.load_dataset("{out}", "{config}", split="train")', markup=False)
 
 
-def _settings(**values: object):  # type: ignore[no-untyped-def]  # the type would load pydantic models for --help
-    from pydantic import ValidationError
-
+def _export_settings(**values: object) -> ExportSettings:
     from jobs.export.settings import ExportSettings
-    from rl2f_core.config.loading import format_validation_error
-    from rl2f_core.errors import ConfigError
 
     try:
         return ExportSettings.model_validate({k: v for k, v in values.items() if v is not None})
@@ -112,33 +112,29 @@ def _settings(**values: object):  # type: ignore[no-untyped-def]  # the type wou
         ) from error
 
 
-def _steps(text: str) -> tuple[int | None, int | None]:
-    """`10-20`, `10-`, `-20` or `10`."""
-    from rl2f_core.errors import ConfigError
-
+def _parse_steps(text: str) -> tuple[int | None, int | None]:
+    """Parse `10-20`, `10-`, `-20` or `10`."""
     if not text:
         return None, None
-    found = re.fullmatch(r"(\d{0,9})(-?)(\d{0,9})", text)
-    if found is None or not (found[1] or found[3]):
+    match = re.fullmatch(r"(\d{0,9})(-?)(\d{0,9})", text)
+    if match is None or not (match[1] or match[3]):
         raise ConfigError("Steps have the form 10-20, 10-, -20 or 10.", value=text)
-    first = int(found[1]) if found[1] else None
-    return first, (first if not found[2] else int(found[3]) if found[3] else None)
+    first = int(match[1]) if match[1] else None
+    return first, (first if not match[2] else int(match[3]) if match[3] else None)
 
 
 def _sources(runs: list[str], workspace: Path | None, stack: ExitStack) -> list[Source]:
-    """Numbers from the workspace, the rest as folders, each once."""
+    """Return one source per distinct run: numbers are runs of the workspace, the rest folders."""
     from jobs.export.resolve_sources import open_workspace, workspace_sources
     from jobs.export.sources import FolderSource
 
-    numbers = {int(run) for run in runs if run.isascii() and run.isdigit()}
-    by_number: dict[int, Source] = {}
+    keys = {run: int(run) if run.isascii() and run.isdigit() else Path(run).resolve() for run in runs}
+    numbers = sorted({key for key in keys.values() if isinstance(key, int)})
+    sources: dict[int | Path, Source] = {}
+    by_number: dict[int | Path, Source] = {}
     if numbers:
         place, db = stack.enter_context(open_workspace(workspace))
-        by_number = dict(zip(sorted(numbers), workspace_sources(db, place, sorted(numbers)), strict=True))
-    sources: dict[object, Source] = {}
-    for run in runs:
-        if run.isascii() and run.isdigit():
-            sources[int(run)] = by_number[int(run)]
-        else:
-            sources[Path(run).resolve()] = FolderSource(run)
+        by_number = dict(zip(numbers, workspace_sources(db, place, numbers), strict=True))
+    for run, key in keys.items():
+        sources[key] = by_number[key] if key in by_number else FolderSource(run)
     return list(sources.values())

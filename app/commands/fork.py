@@ -1,17 +1,18 @@
-"""`rl2f fork` and `rl2f hint-value`: what if the hint had been different?"""
+"""`rl2f fork` and `rl2f hint-value`: effects of other hints on stored dialogues."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
-from app.commands.train import Out, Sets
-
-if TYPE_CHECKING:
-    from rl2f_core.run.directory import RunDir
-    from rl2f_core.run.events import DialogueEvent
+from app.commands.replay import dialogues
+from app.commands.train import Out, Sets, create, execute_in, folder_for, with_overrides
+from rl2f_core.config.run import BaseRun
+from rl2f_core.errors import ConfigError, DataError
+from rl2f_core.run.directory import RunDir
+from rl2f_core.run.events import DialogueEvent
 
 Run = Annotated[Path | None, typer.Argument(help="The run's folder; not needed with --resume.")]
 Arms = Annotated[
@@ -28,10 +29,10 @@ Checkpoints = Annotated[
 ]
 LaterHints = Annotated[
     Literal["run", "arm", "contentless"],
-    typer.Option(help="Who hints later on: the run's teacher in every arm, the arm's own, or nobody."),
+    typer.Option(help="Later hints: of the run's teacher in every arm, of the arm's own teacher, or contentless."),
 ]
 Seed = Annotated[int, typer.Option(help="Seed of the samples.", min=0)]
-Resume = Annotated[Path | None, typer.Option(help="Go on with the one in this folder.")]
+Resume = Annotated[Path | None, typer.Option(help="Resume the run in this folder.")]
 
 
 def fork(
@@ -52,17 +53,14 @@ def fork(
     out: Out = None,
     resume: Resume = None,
 ) -> None:
-    """Take up a stored dialogue again after one of its attempts, under other hints; the original stays as it is.
+    """Continue a stored dialogue after one of its attempts under other hints; the original stays unchanged.
 
     Every arm and checkpoint plays the same number of samples with the same seeds; the report gives each arm's solve
-    rate and its paired difference to contentless. Without --checkpoint the one that played the dialogue speaks, or the
+    rate and its paired difference to contentless. Without --checkpoint the checkpoint of the dialogue is used, or the
     nearest that was saved.
     """
-    from app.commands.train import execute_in
     from rl2f_core.counterfactual.arms import parse_arm
     from rl2f_core.counterfactual.config import choose_checkpoints
-    from rl2f_core.errors import ConfigError
-    from rl2f_core.run.directory import RunDir
     from rl2f_core.run_kinds.fork import fork_config
 
     if resume is not None:
@@ -72,13 +70,12 @@ def fork(
         raise ConfigError(
             "A run and a dialogue are needed.", fix="rl2f fork RUN DIALOGUE; `rl2f replay RUN` lists them."
         )
-    source = RunDir.open(run)
-    found = _dialogue(run, dialogue)
-    chosen = choose_checkpoints(source, checkpoint or [], found.checkpoint or found.dialogue.policy)
+    source, event = RunDir.open(run), _find_dialogue(run, dialogue)
+    checkpoints = choose_checkpoints(source, checkpoint or [], event.checkpoint or event.dialogue.policy)
     arms = [parse_arm(text) for text in arm or []]
     values: dict[str, Any] = {"samples": samples, "turns": attempts, "later_hints": later_hints, "seed": seed}
-    made = fork_config(source, str(run.resolve()), found.id, turn - 1, chosen, arms, **values)
-    _start(made, source, sets, out)
+    config = fork_config(source, str(run.resolve()), event.id, turn - 1, checkpoints, arms, **values)
+    _start(config, source, sets, out)
 
 
 def hint_value(
@@ -97,16 +94,13 @@ def hint_value(
     out: Out = None,
     resume: Resume = None,
 ) -> None:
-    """Estimate what the hints of a run were worth: p(solve | hint) − p(solve | contentless), each with an interval.
+    """Estimate the value of a run's hints: p(solve | hint) − p(solve | contentless), each with an interval.
 
-    A seeded sample of the run's hints is drawn; each is played again as it was, contentless, shuffled and misleading.
-    In the workspace the replay then shows each value beside its hint. Without --checkpoint it is the run's last one.
+    A seeded sample of the run's hints is drawn; each is replayed as original, contentless, shuffled and misleading. In
+    the workspace the replay then shows each value beside its hint. Without --checkpoint it is the run's last one.
     """
-    from app.commands.train import execute_in
     from rl2f_core.counterfactual.arms import parse_arm
     from rl2f_core.counterfactual.config import choose_checkpoints
-    from rl2f_core.errors import ConfigError
-    from rl2f_core.run.directory import RunDir
     from rl2f_core.run_kinds.hint_value import hint_value_config
 
     if resume is not None:
@@ -115,7 +109,7 @@ def hint_value(
     if run is None:
         raise ConfigError("A run is needed.", fix="rl2f hint-value RUN.")
     source = RunDir.open(run)
-    chosen = choose_checkpoints(source, checkpoint or [])
+    checkpoints = choose_checkpoints(source, checkpoint or [])
     values: dict[str, Any] = {
         "hints": num_hints,
         "samples": samples,
@@ -125,32 +119,24 @@ def hint_value(
     }
     if arm:
         values["arms"] = [parse_arm(text) for text in arm]
-    _start(hint_value_config(source, str(run.resolve()), chosen, of=phase, **values), source, sets, out)
+    _start(hint_value_config(source, str(run.resolve()), checkpoints, of=phase, **values), source, sets, out)
 
 
-def _start(config: Any, source: RunDir, sets: list[str] | None, out: Path | None) -> None:
-    """Make the folder and execute; a source that lies beside it is named without its path."""
-    from app.commands.train import create, execute_in, folder_for
-    from rl2f_core.config.loading import apply_override, parse_config
-
-    data = config.model_dump(mode="json")
-    for override in sets or []:
-        data = apply_override(data, override)
-    folder = out or folder_for(data["name"])
+def _start(config: BaseRun, source: RunDir, sets: list[str] | None, out: Path | None) -> None:
+    """Create the folder and execute; a source in the same directory is stored without its path."""
+    config = with_overrides(config, sets)
+    folder = out or folder_for(config.name)
     if folder.resolve().parent == source.path.resolve().parent:
-        data["source"] = source.path.resolve().name
-    execute_in(create(parse_config(data), folder))
+        config = config.model_copy(update={"source": source.path.resolve().name})
+    execute_in(create(config, folder))
 
 
-def _dialogue(run: Path, wanted: str) -> DialogueEvent:
-    """The one dialogue that is meant. Raises `DataError` where there is none, or several."""
-    from app.commands.replay import dialogues
-    from rl2f_core.errors import DataError
-
-    found = [e for n, e in enumerate(dialogues(run), 1) if wanted in (e.id, e.dialogue.id, str(n))]
-    by_id = {event.id: event for event in found}
-    if not by_id:
-        raise DataError("The run has no such dialogue.", value=wanted, fix=f"`rl2f replay {run}` lists them.")
-    if len(by_id) > 1:
-        raise DataError("Several dialogues have this id.", value=wanted, known=by_id, fix="Name the event's id.")
-    return found[0]
+def _find_dialogue(run: Path, name: str) -> DialogueEvent:
+    """Return the dialogue with an id or number; raises `DataError` if there is none, or several."""
+    matches = [e for n, e in enumerate(dialogues(run), 1) if name in (e.id, e.dialogue.id, str(n))]
+    if not matches:
+        raise DataError("The run has no such dialogue.", value=name, fix=f"`rl2f replay {run}` lists them.")
+    ids = list(dict.fromkeys(event.id for event in matches))
+    if len(ids) > 1:
+        raise DataError("Several dialogues have this id.", value=name, known=ids, fix="Name the event's id.")
+    return matches[0]

@@ -1,4 +1,4 @@
-"""`rl2f levels`: checkpoints on several levels of an environment, and on perturbed copies of its tasks."""
+"""`rl2f levels`: evaluation of checkpoints by level, and on perturbed copies of the tasks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from app.commands.train import Out, Sets
+from app.commands.train import Out, Sets, as_target, create, execute_in, with_overrides
+from rl2f_core.run.directory import RunDir
 
 
 def levels(
@@ -45,9 +46,6 @@ def levels(
     changed, which changes the solution. The same text is also answered again with another seed: what is inconsistent
     there is chance. The base model is always compared too.
     """
-    from app.commands.train import as_target, create, execute_in
-    from rl2f_core.config.loading import apply_override, parse_config
-    from rl2f_core.run.directory import RunDir
     from rl2f_core.run_kinds.levels import levels_config
 
     if resume is not None:
@@ -57,8 +55,5 @@ def levels(
     changes |= {"values": level} if level else {}
     changes |= {"field": level_field} if level_field else {}
     changes |= {"perturbations": [name for name in perturbation if name != "none"]} if perturbation else {}
-    made = levels_config([as_target(target) for target in targets or []], environment, model, **changes)
-    data = made.model_dump(mode="json")
-    for override in sets or []:
-        data = apply_override(data, override)
-    execute_in(create(parse_config(data), out))
+    config = levels_config([as_target(target) for target in targets or []], environment, model, **changes)
+    execute_in(create(with_overrides(config, sets), out))

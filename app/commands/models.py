@@ -1,4 +1,4 @@
-"""`rl2f models`: what can be trained, and fetching it."""
+"""`rl2f models`: list and fetch base models."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from typing import Annotated
 
 import typer
 
+from app.common.console import err, human_bytes, out, table
+
 app = typer.Typer(no_args_is_help=True, help="List and fetch base models.", rich_markup_mode=None)
 
 
 @app.command("list")
 def list_() -> None:
     """Show the models known by name and those in the cache."""
-    from app.common.console import human_bytes, out, table
     from rl2f_core.model_store.store import cache_dir, list_models
 
     rows = []
@@ -31,9 +32,8 @@ def get(
     force: Annotated[bool, typer.Option("--force", help="Fetch again, replacing what is in the cache.")] = False,
 ) -> None:
     """Fetch a model once, or check that it is there and whole; prints its folder."""
-    from app.common.console import err, out
     from rl2f_core.model_store.store import get_model
 
-    found = get_model(name, verify=verify, force=force, on_message=lambda text: err().print(text, markup=False))
-    err().print(f"{found.name} {'verified' if verify else 'ready'}, checksum {found.checksum[:16]}…", markup=False)
-    out().print(str(found.path), markup=False)
+    model = get_model(name, verify=verify, force=force, on_message=lambda text: err().print(text, markup=False))
+    err().print(f"{model.name} {'verified' if verify else 'ready'}, checksum {model.checksum[:16]}…", markup=False)
+    out().print(str(model.path), markup=False)

@@ -1,11 +1,16 @@
-"""`rl2f reindex`: rebuild what events carry from the runs' folders; what people added stays."""
+"""`rl2f reindex`: rebuild what events contain from the runs' folders; labels and notes remain."""
 
 from __future__ import annotations
 
+import time
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from app.common.console import err, fail, out
+from rl2f_core.errors import RL2FError
 
 
 def reindex(
@@ -16,45 +21,38 @@ def reindex(
         Path | None, typer.Option(help="The workspace's folder; else RL2F_WORKSPACE, else ./workspace.")
     ] = None,
 ) -> None:
-    """Read all events of the workspace's runs anew into its database, and add run folders that it does not know.
+    """Ingest all events of the workspace's runs into its database again, and add unknown run folders.
 
     Labels, notes, tags, chats and schedules are kept. May be used while the studio runs.
     """
-    import time
-
-    from app.common.console import err, fail, out
     from jobs.db.engine import Database
     from jobs.db.errors import StoreError
     from jobs.db.queries import runs
     from jobs.ingest import ingester
     from jobs.workspace import Workspace
-    from rl2f_core.errors import RL2FError
 
     place = Workspace(workspace).create()
-    db = Database(place.database_url())
-    try:
+    with closing(Database(place.database_url())) as db:
         db.migrate()
-        begun, count, wrong = time.monotonic(), 0, 0
+        start, num_done, num_failed = time.monotonic(), 0, 0
         for name in folders or ingester.run_folders(place):
-            before = runs.find(db, folder=name)
+            is_known = runs.find(db, folder=name) is not None
             try:
-                done = ingester.reindex(db, place, [name])
+                ids = ingester.reindex(db, place, [name])
             except StoreError:
                 raise
             except RL2FError as error:
-                wrong += 1
+                num_failed += 1
                 fail(f"{name}: {error}")
                 continue
-            if not done:
-                err().print(f"{name}: another process runs it just now; it was not added", markup=False)
+            if not ids:
+                err().print(f"{name}: another process is executing it; it was not added", markup=False)
                 continue
-            run = runs.get(db, done[0])
-            count += 1
-            what = "rebuilt" if before is not None else f"added as run {run.id}"
-            bad = f", {run.invalid_lines} lines left out" if run.invalid_lines else ""
-            out().print(f"{name}: {what}, {run.events_offset:,} bytes of events{bad}", markup=False)
-        err().print(f"{count} runs in {time.monotonic() - begun:.1f} s", markup=False)
-        if wrong:
-            raise typer.Exit(2)
-    finally:
-        db.close()
+            run = runs.get(db, ids[0])
+            num_done += 1
+            action = "rebuilt" if is_known else f"added as run {run.id}"
+            skipped = f", {run.invalid_lines} lines left out" if run.invalid_lines else ""
+            out().print(f"{name}: {action}, {run.events_offset:,} bytes of events{skipped}", markup=False)
+        err().print(f"{num_done} runs in {time.monotonic() - start:.1f} s", markup=False)
+    if num_failed:
+        raise typer.Exit(2)

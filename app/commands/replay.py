@@ -1,18 +1,27 @@
-"""`rl2f replay`: the dialogues of a run, turn by turn, in the terminal."""
+"""`rl2f replay`: dialogues of a run in the terminal, turn by turn."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from rl2f_core.run.events import DialogueEvent
-    from rl2f_core.types import Hint, Task, Turn
+from app.common.console import model_text, out, table
+from rl2f_core import registry
+from rl2f_core.errors import DataError, RL2FError
+from rl2f_core.run.directory import RunDir
+from rl2f_core.run.events import DialogueEvent, read_events
+from rl2f_core.types import Hint, Task, Turn
 
-RIGHT, WRONG, UNPARSABLE = "✓", "✗", "?"
+if TYPE_CHECKING:
+    from rl2f_core.environments.base import Environment
+
+CORRECT, INCORRECT, UNPARSABLE = "✓", "✗", "?"
+STYLES = {CORRECT: ("right", "green"), INCORRECT: ("wrong", "red"), UNPARSABLE: ("unparsable", "yellow")}
+"""Word and color of each mark."""
 
 
 def replay(
@@ -24,9 +33,7 @@ def replay(
     limit: Annotated[int, typer.Option(help="Lines of the list; the newest are shown.", min=1)] = 50,
 ) -> None:
     """List a run's dialogues, or show one turn by turn: attempt, verdict, reward, hint, leak."""
-    from rl2f_core.errors import DataError
-
-    wanted = [
+    selected = [
         (number, event)
         for number, event in enumerate(dialogues(run), 1)
         if (step is None or event.step == step)
@@ -35,46 +42,33 @@ def replay(
         and (dialogue is None or dialogue in (event.dialogue.id, str(number)))
     ]
     if dialogue is None:
-        show_list(wanted, limit)
+        show_list(selected, limit)
         return
-    if not wanted:
+    if not selected:
         raise DataError("The run has no such dialogue.", value=dialogue, fix=f"`rl2f replay {run}` lists them.")
     environment = _environment(run)
-    for _, event in wanted:
+    for _, event in selected:
         show_dialogue(event, environment)
 
 
 def dialogues(run: Path) -> Iterator[DialogueEvent]:
-    """The dialogue events of a run's folder or of one file, in order; broken lines are left out."""
-    from rl2f_core.run.directory import RunDir
-    from rl2f_core.run.events import DialogueEvent, read_events
-
+    """Yield the dialogue events of a run's folder or of one file, in order, without invalid lines."""
     path = run if run.is_file() else RunDir.open(run).events_path
-    for event in read_events(path):
-        if isinstance(event, DialogueEvent):
-            yield event
+    return (event for event in read_events(path) if isinstance(event, DialogueEvent))
 
 
-def _environment(run: Path) -> Any | None:
-    """The run's environment, to show problems as the student read them; None where it cannot be had."""
-    from rl2f_core import registry
-    from rl2f_core.errors import RL2FError
-    from rl2f_core.run.directory import RunDir
-
-    folder = run if run.is_dir() else run.parent
+def _environment(run: Path) -> Environment | None:
+    """Return the run's environment, which formats prompts; None if it is not available."""
     try:
-        config = RunDir.open(folder).config().environment
-        component = registry.get("environment", config.type)
-        return component(config)
+        config = RunDir.open(run if run.is_dir() else run.parent).config().environment
+        return registry.get("environment", config.type)(config)
     except RL2FError:
         return None
 
 
 # -- the list --------------------------------------------------------------------------------------------------------
 def show_list(numbered: list[tuple[int, DialogueEvent]], limit: int) -> None:
-    """One line for each dialogue, the newest last."""
-    from app.common.console import out, table
-
+    """Print one line per dialogue, the newest last."""
     console = out()
     if not numbered:
         console.print("No dialogues.")
@@ -83,16 +77,15 @@ def show_list(numbered: list[tuple[int, DialogueEvent]], limit: int) -> None:
     for number, event in numbered[-limit:]:
         turns = event.dialogue.turns
         leaks = sum(bool(turn.hint and turn.hint.leak and turn.hint.leak.leaked) for turn in turns)
-        where = f"{event.checkpoint or event.stage}{'' if event.checkpoint else f' {event.step}'}"
         rows.append(
             (
                 str(number),
                 event.dialogue.id,
                 event.phase,
-                where,
+                event.checkpoint or f"{event.stage} {event.step}",
                 event.setting or "",
                 event.task.level,
-                "".join(map(sign, turns)),
+                "".join(map(mark, turns)),
                 event.dialogue.stop_reason.value,
                 f"{sum(turn.reward for turn in turns):.2f}",
                 str(leaks) if leaks else "",
@@ -102,94 +95,92 @@ def show_list(numbered: list[tuple[int, DialogueEvent]], limit: int) -> None:
     console.print(table(*columns, rows=rows))
     if len(numbered) > limit:
         console.print(f"{len(numbered) - limit} earlier ones are left out; --limit shows more.")
-    console.print(f"\n{RIGHT} right, {WRONG} wrong, {UNPARSABLE} unparsable. Show one with --dialogue NUMBER or ID.")
+    legend = ", ".join(f"{symbol} {word}" for symbol, (word, _) in STYLES.items())
+    console.print(f"\n{legend}. Show one with --dialogue NUMBER or ID.")
 
 
-def sign(turn: Turn) -> str:
-    """One character for a verdict."""
+def mark(turn: Turn) -> str:
+    """Return one character for a verdict."""
     if turn.verdict.correct:
-        return RIGHT
-    return UNPARSABLE if turn.verdict.parsed is None else WRONG
+        return CORRECT
+    return UNPARSABLE if turn.verdict.parsed is None else INCORRECT
 
 
 # -- one dialogue ----------------------------------------------------------------------------------------------------
-def show_dialogue(event: DialogueEvent, environment: Any | None = None) -> None:
-    """Problem, then attempt, verdict, reward and hint of each turn. All text of models and tasks is shown as it is."""
-    from app.common.console import model_text, out
-
-    console = out()
+def show_dialogue(event: DialogueEvent, environment: Environment | None = None) -> None:
+    """Print the problem, then attempt, verdict, reward and hint of each turn, with control characters escaped."""
     dialogue, task = event.dialogue, event.task
-    console.print("─" * 72, style="dim")
+    out().print("─" * 72, style="dim")
     head = [dialogue.id, task.id, task.level, event.phase, f"{event.stage} step {event.step}", dialogue.policy]
     if event.setting:
         head.append(f"condition {event.setting}")
-    console.print(model_text(" · ".join(filter(None, head)), "bold"))
-    problem, answer = _texts(task, environment)
-    _block(console, "problem", problem)
-    _block(console, "answer", answer, "dim")
+    _print(" · ".join(filter(None, head)), "bold")
+    problem, answer = _problem_and_answer(task, environment)
+    _print_block("problem", problem)
+    _print_block("answer", answer, "dim")
     for turn in dialogue.turns:
-        console.print()
-        mark = sign(turn)
-        word = {RIGHT: "right", WRONG: "wrong", UNPARSABLE: "unparsable"}[mark]
-        colour = {RIGHT: "green", WRONG: "red", UNPARSABLE: "yellow"}[mark]
-        facts = [f"turn {turn.index + 1}", f"{mark} {word}", f"reward {turn.reward:.2f}{_terms(turn)}"]
-        if turn.verdict.parsed is not None:
-            facts.insert(2, f"parsed {turn.verdict.parsed}")
-        if turn.advantage is not None:
-            facts.append(f"advantage {turn.advantage:+.2f}")
-        if turn.finish_reason.value == "length":
-            facts.append("cut off by the token limit")
-        console.print(model_text("  ".join(facts), colour))
-        _block(console, "student", turn.attempt)
-        if turn.verdict.detail:
-            _block(console, "verifier", turn.verdict.detail, "dim")
-        if turn.hint is not None:
-            _show_hint(console, turn.hint)
-    console.print()
+        _show_turn(turn)
+    out().print()
     ending = f"{dialogue.stop_reason.value} after {len(dialogue.turns)} turn(s)"
-    console.print(model_text(f"{ending}: {dialogue.error}" if dialogue.error else ending, "bold"))
+    _print(f"{ending}: {dialogue.error}" if dialogue.error else ending, "bold")
 
 
-def _texts(task: Task, environment: Any | None) -> tuple[str, str]:
-    import json
-
+def _problem_and_answer(task: Task, environment: Environment | None) -> tuple[str, str]:
     if environment is not None:
         return environment.prompt(task.public), environment.gold_answer(task)
     return json.dumps(task.public, ensure_ascii=False), json.dumps(task.privileged, ensure_ascii=False)
 
 
-def _terms(turn: Turn) -> str:
+def _show_turn(turn: Turn) -> None:
+    symbol = mark(turn)
+    word, color = STYLES[symbol]
+    facts = [f"turn {turn.index + 1}", f"{symbol} {word}"]
+    if turn.verdict.parsed is not None:
+        facts.append(f"parsed {turn.verdict.parsed}")
+    facts.append(f"reward {turn.reward:.2f}{_format_terms(turn)}")
+    if turn.advantage is not None:
+        facts.append(f"advantage {turn.advantage:+.2f}")
+    if turn.finish_reason.value == "length":
+        facts.append("cut off by the token limit")
+    out().print()
+    _print("  ".join(facts), color)
+    _print_block("student", turn.attempt)
+    if turn.verdict.detail:
+        _print_block("verifier", turn.verdict.detail, "dim")
+    if turn.hint is not None:
+        _show_hint(turn.hint)
+
+
+def _format_terms(turn: Turn) -> str:
     if len(turn.rewards) < 2:
         return ""
     return " = " + " + ".join(f"{term.name} {term.score:g}×{term.weight:g}" for term in turn.rewards)
 
 
-def _show_hint(console: Any, hint: Hint) -> None:
+def _show_hint(hint: Hint) -> None:
     label = "hint" if hint.source_task is None else f"hint for {hint.source_task}"
-    _block(console, f"{label} ({hint.teacher})", hint.text, "cyan")
+    _print_block(f"{label} ({hint.teacher})", hint.text, "cyan")
     if hint.feedback is not None and hint.feedback != hint.text:
-        _block(console, "as the teacher wrote it", hint.feedback, "dim")
+        _print_block("as the teacher wrote it", hint.feedback, "dim")
     if hint.error is not None:
-        _block(console, "no hint", hint.error, "red")
+        _print_block("no hint", hint.error, "red")
     if hint.prompt_template is not None:
         usage = hint.usage
-        spent = "" if usage is None else f" · {usage.prompt_tokens} + {usage.completion_tokens} tokens"
-        _block(console, "asked by", f"{hint.prompt_template}{spent}", "dim")
+        tokens = "" if usage is None else f" · {usage.prompt_tokens} + {usage.completion_tokens} tokens"
+        _print_block("asked by", f"{hint.prompt_template}{tokens}", "dim")
     if hint.leak is not None and hint.leak.leaked:
         leak = hint.leak
         fraction, action = f"{leak.answer_fraction:.0%} of the answer", f"action {leak.action or 'none'}"
         text = f"LEAK {leak.detector or ''} {fraction}, {action}: {leak.evidence}"
-        _block(console, "leak", text, "bold red")
+        _print_block("leak", text, "bold red")
 
 
-def _block(console: Any, label: str, text: str, style: str = "") -> None:
-    """A labelled text; every line of it is marked, so that it cannot pass for a line of ours."""
-    from app.common.console import model_text
-
-    console.print(model_text(f"  {label}", "dim"))
-    for line in _split(text):
-        console.print(model_text(f"  │ {line}", style))
+def _print(text: str, style: str = "") -> None:
+    out().print(model_text(text, style))
 
 
-def _split(text: str) -> Iterable[str]:
-    return text.split("\n") if text else ["(nothing)"]
+def _print_block(label: str, text: str, style: str = "") -> None:
+    """Print a labeled text; every line is marked, so that it cannot imitate other output."""
+    _print(f"  {label}", "dim")
+    for line in text.split("\n") if text else ["(nothing)"]:
+        _print(f"  │ {line}", style)

@@ -1,4 +1,4 @@
-"""`rl2f serve`: the studio in a browser. Runs are processes of their own; they outlive this one."""
+"""`rl2f serve`: the studio in a browser. Runs are separate processes that outlive the server."""
 
 from __future__ import annotations
 
@@ -9,18 +9,21 @@ import signal
 import socket
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from jobs.chat.model_process.protocol import DEFAULT_IDLE_SECONDS
+from app.common.console import err
+from jobs.chat.limits import ChatLimits
 from rl2f_core.paths import EXAMPLE_RUNS
 
 if TYPE_CHECKING:
+    from fastapi import FastAPI
+
     from app.common.context import Context
 
-ENDING = 2
-"""Seconds that open pages get when the server ends; then their connections are cut."""
+SHUTDOWN_SECONDS = 2
+"""Time after which open connections are closed when the server ends."""
 
 
 def serve(
@@ -43,66 +46,74 @@ def serve(
     chat_idle_seconds: Annotated[
         float,
         typer.Option(envvar="RL2F_CHAT_IDLE_SECONDS", min=1, max=1e9, help="Unload the chat's model if idle so long."),
-    ] = DEFAULT_IDLE_SECONDS,
+    ] = ChatLimits.idle_seconds,
+    chat_memory_gb: Annotated[
+        float,
+        typer.Option(envvar="RL2F_CHAT_MEMORY_GB", min=0, max=1e9, help="Memory of the chat's model; 0 is no limit."),
+    ] = ChatLimits.memory_gb,
+    chat_reserve_gb: Annotated[
+        float,
+        typer.Option(
+            envvar="RL2F_CHAT_RESERVE_GB", min=0, max=1e9, help="Memory that stays free when the chat loads a model."
+        ),
+    ] = ChatLimits.reserve_gb,
 ) -> None:
-    """Open the studio in a browser: launch, watch, replay, label, chat, compare. Ctrl-C ends it; runs go on."""
-    from app.common.console import err
+    """Open the studio in a browser: launch, watch, replay, label, chat, compare. Ctrl-C ends it; runs continue."""
     from app.web.security import check_binding
 
     password = _password(password_env)
     check_binding(host, password)
     listener = _listen(host, port)
-    console = err()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # so that what is open is closed, as with Ctrl-C
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # release resources, as with Ctrl-C
     with contextlib.ExitStack() as stack:
         stack.enter_context(listener)
         port = listener.getsockname()[1]
-        context = open_workspace(workspace, f"http://{_shown(host)}:{port}", executor)
-        context.chat_idle_seconds = chat_idle_seconds
+        url = f"http://{_display_name(host)}:{port}"
+        context = open_workspace(workspace, url, executor)
+        context.chat_limits = ChatLimits(chat_idle_seconds, chat_memory_gb, chat_reserve_gb)
         stack.callback(_close, context)
         if context.read_only:
-            console.print(f"{context.holder} This one is read-only.", markup=False, soft_wrap=True)
-        elif said := context.queue.workers.executor.describe():
-            console.print(said, markup=False, soft_wrap=True)
+            err().print(f"{context.holder} This one is read-only.", markup=False, soft_wrap=True)
+        elif description := context.queue.workers.executor.describe():
+            err().print(description, markup=False, soft_wrap=True)
         from app.web.server import create_app
 
-        app = create_app(context, host, port, password, allow_host or ())
-        _run(app, listener, f"http://{_shown(host)}:{port}", context)
-    console.print("The server has ended. Runs that were under way go on.", markup=False)
+        _run(create_app(context, host, port, password, allow_host or ()), listener, url, context)
+    err().print("The server has ended. Active runs continue.", markup=False)
 
 
 def open_workspace(folder: Path | str | None, address: str = "", executor: str = "local") -> Context:
-    """The workspace with its services started, at `address`; read-only where another server holds it.
+    """Open a workspace and start its services; read-only if another server has its lock.
 
-    Raises `UnknownNameError` where there is no such executor, `RunError` where a package for it is missing.
+    Raises `UnknownNameError` for an unknown executor, `RunError` if its package is missing.
     """
     from app.common.context import Context
-    from jobs import executors
     from jobs.db.engine import Database
+    from jobs.executors.factory import create_executor
     from jobs.queue.queue import Queue
     from jobs.scheduler.scheduler import Scheduler, SchedulerLockedError
     from jobs.workspace import Workspace
 
     workspace = Workspace(folder)
-    chosen = executors.make(executor, workspace)
+    runner = create_executor(executor, workspace)
     workspace.create()
     db = Database(workspace.database_url())
     db.migrate()
-    queue = Queue(db, workspace, chosen)
+    queue = Queue(db, workspace, runner)
     scheduler = Scheduler(db, workspace, queue, address=address)
     try:
         scheduler.start()
-    except SchedulerLockedError as held:
+    except SchedulerLockedError as error:
         db.close()
         db = Database(workspace.database_url(), read_only=True)
-        return Context(workspace, db, Queue(db, workspace), read_only=True, holder=held.what)
+        return Context(workspace, db, Queue(db, workspace), read_only=True, holder=error.what)
     context = Context(workspace, db, queue, scheduler=scheduler)
     add_examples(context)
     return context
 
 
 def add_examples(context: Context, source: Path = EXAMPLE_RUNS) -> list[int]:
-    """Copy the shipped example runs into a workspace that never had them and read them in; returns their ids."""
+    """Copy the shipped example runs into a new workspace and ingest them; returns their ids."""
     from jobs.db import settings
     from jobs.db.queries import runs
     from jobs.ingest.ingester import reindex
@@ -155,26 +166,21 @@ def _listen(host: str, port: int) -> socket.socket:
         listener.listen(128)
     except OSError as error:
         listener.close()
-        taken = isinstance(error, PermissionError) is False
-        raise ServerError(
-            f"The server cannot listen there: {error.strerror or error}.",
-            value=f"{host}:{port}",
-            fix=f"Another program may use the port: rl2f serve --port {port + 1 if port < 65535 else 0}"
-            if taken
-            else "Ports below 1024 need rights: rl2f serve --port 7860",
-        ) from error
+        fix = f"Another program may use the port: rl2f serve --port {port + 1 if port < 65535 else 0}"
+        if isinstance(error, PermissionError):
+            fix = "Ports below 1024 need rights: rl2f serve --port 7860"
+        what = f"The server cannot listen there: {error.strerror or error}."
+        raise ServerError(what, value=f"{host}:{port}", fix=fix) from error
     return listener
 
 
-def _shown(host: str) -> str:
-    named = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(host, host)
-    return f"[{named}]" if ":" in named else named
+def _display_name(host: str) -> str:
+    name = socket.gethostname() if host in ("0.0.0.0", "::") else host
+    return f"[{name}]" if ":" in name else name
 
 
-def _run(app: Any, listener: socket.socket, url: str, context: Context) -> None:
+def _run(app: FastAPI, listener: socket.socket, url: str, context: Context) -> None:
     import uvicorn
-
-    from app.common.console import err
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -182,7 +188,7 @@ def _run(app: Any, listener: socket.socket, url: str, context: Context) -> None:
             if self.started:
                 console = err()
                 console.print(f"RL2F Studio is open at {url}", markup=False)
-                console.print(f"Its data lies in {context.workspace.root}", markup=False)
+                console.print(f"Its data is in {context.workspace.root}", markup=False)
                 console.print(f"Start a run: {url}/new?preset=quickstart  (Ctrl-C ends the server)", markup=False)
 
     config = uvicorn.Config(
@@ -192,9 +198,9 @@ def _run(app: Any, listener: socket.socket, url: str, context: Context) -> None:
         ws="none",
         server_header=False,
         proxy_headers=False,
-        timeout_graceful_shutdown=ENDING,
+        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
     )
-    with contextlib.suppress(KeyboardInterrupt, SystemExit):  # the server raises the signal again once it has ended
+    with contextlib.suppress(KeyboardInterrupt, SystemExit):  # the server raises the signal again after its end
         Server(config).run(sockets=[listener])
 
 

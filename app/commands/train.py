@@ -1,23 +1,39 @@
-"""`rl2f train`, `eval` and `preflight`: a configuration becomes a run's folder, and the run is executed in it."""
+"""`rl2f train`, `eval` and `preflight`: create a run's folder from a configuration and execute the run."""
 
 from __future__ import annotations
 
 import re
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from app.common.console import err, out
+from app.common.terminal_progress import TerminalProgress
+from rl2f_core.config.loading import apply_override, load_config, parse_config
+from rl2f_core.config.run import BaseRun
+from rl2f_core.distributed.process_group import (
+    ProcessGroup,
+    current_group,
+    init_distributed,
+    is_remote_error,
+    launched_world_size,
+    shutdown_distributed,
+)
+from rl2f_core.errors import ConfigError, RL2FError
+from rl2f_core.run.directory import RunDir
+from rl2f_core.run.events import DialogueEvent, JsonlSink, read_events
+from rl2f_core.run.execute import execute
+from rl2f_core.run.signals import InterruptHandler
+
 if TYPE_CHECKING:
-    from rl2f_core.config.run import BaseRun
-    from rl2f_core.run.directory import RunDir
-    from rl2f_core.run.signals import InterruptHandler
     from rl2f_core.run_kinds.eval import Target
 
 Sets = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override one value; may be repeated.")]
-RESUMED = {"eval": "eval", "fork": "fork", "hint_value": "hint-value", "levels": "levels"}
-"""The command that goes on with a kind of run; `train` with all others."""
+RESUME_COMMANDS = {"eval": "eval", "fork": "fork", "hint_value": "hint-value", "levels": "levels"}
+"""Command that resumes a kind of run; `train` resumes the others."""
 Out = Annotated[Path | None, typer.Option(help="Folder of the run; by default one below runs/.")]
 
 
@@ -25,16 +41,12 @@ def train(
     config: Annotated[Path | None, typer.Argument(help="YAML file; not needed with --resume.")] = None,
     sets: Sets = None,
     out: Out = None,
-    resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Resume the run in this folder.")] = None,
 ) -> None:
     """Run an experiment: preflight, stages, evaluation. Ctrl-C stops after the step and saves; twice ends at once."""
-    from rl2f_core.config.loading import load_config
-    from rl2f_core.errors import ConfigError
-    from rl2f_core.run.directory import RunDir
-
     if resume is not None:
         if sets or out is not None:
-            raise ConfigError("--set and --out do not go with --resume: a run goes on as it was configured.")
+            raise ConfigError("--resume excludes --set and --out: a run keeps its configuration.")
         run_dir = RunDir.open(resume)
         if config is not None and load_config(config) != run_dir.config():
             raise ConfigError(
@@ -50,87 +62,67 @@ def train(
 
 
 def create(config: BaseRun, out: Path | None) -> RunDir:
-    """A run's new folder: `out`, or one below runs/. Where `accelerate launch` started several processes, all get the
-    one that the main process makes."""
-    from rl2f_core.distributed.process_group import current_group, init_distributed, launched_world_size
-    from rl2f_core.run.directory import RunDir
+    """Create a run's folder: `out`, or one below runs/. With several processes, the main process creates it for all."""
+    path = _join_group(config).broadcast_from_main(lambda: RunDir.create(out or folder_for(config.name), config).path)
+    return RunDir(path)
 
-    ranks = (
-        init_distributed(config.model.device)
-        if launched_world_size() > 1 and hasattr(config, "model")
-        else current_group()
-    )
-    return RunDir(ranks.broadcast_from_main(lambda: RunDir.create(out or folder_for(config.name), config).path))
+
+def _join_group(config: BaseRun) -> ProcessGroup:
+    """Return the process group of `accelerate launch`, or of this process alone."""
+    if launched_world_size() > 1 and hasattr(config, "model"):
+        return init_distributed(config.model.device)
+    return current_group()
 
 
 def folder_for(name: str, parent: Path = Path("runs")) -> Path:
-    """A folder below `parent` that is not there yet, by name and time."""
-    slug = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-")
-    folder = parent / f"{slug}-{time.strftime('%Y%m%d-%H%M%S')}"
-    taken = 2
+    """Return an unused folder below `parent`, named by `name` and the time."""
+    stem = f"{re.sub(r'[^A-Za-z0-9._-]+', '-', name).strip('-')}-{time.strftime('%Y%m%d-%H%M%S')}"
+    folder, number = parent / stem, 2
     while folder.exists():
-        folder = folder.with_name(f"{slug}-{time.strftime('%Y%m%d-%H%M%S')}-{taken}")
-        taken += 1
+        folder, number = parent / f"{stem}-{number}", number + 1
     return folder
 
 
-def execute_in(run_dir: RunDir) -> None:
-    """Execute the run in its folder with bars and Ctrl-C, then print what it found and the next command."""
-    from app.common.console import err, out
-    from app.common.terminal_progress import TerminalProgress
-    from rl2f_core.distributed.process_group import (
-        current_group,
-        init_distributed,
-        is_remote_error,
-        launched_world_size,
-        shutdown_distributed,
-    )
-    from rl2f_core.errors import RL2FError
-    from rl2f_core.run.events import JsonlSink
-    from rl2f_core.run.execute import execute
-    from rl2f_core.run.signals import InterruptHandler
+def with_overrides(config: BaseRun, sets: list[str] | None) -> BaseRun:
+    """Return a configuration with the values of `--set`."""
+    data = config.model_dump(mode="json")
+    for override in sets or []:
+        data = apply_override(data, override)
+    return parse_config(data)
 
+
+def execute_in(run_dir: RunDir) -> None:
+    """Execute the run in its folder with progress and Ctrl-C, then print its reports and the next commands."""
     config = run_dir.config()
     kind = str(getattr(config, "kind", "train"))
-    again = f"rl2f {RESUMED.get(kind, 'train')} --resume {run_dir.path}"
+    resume = f"rl2f {RESUME_COMMANDS.get(kind, 'train')} --resume {run_dir.path}"
     stop = InterruptHandler()
     try:
-        ranks = (
-            init_distributed(config.model.device)
-            if launched_world_size() > 1 and hasattr(config, "model")
-            else current_group()
-        )
-        if not ranks.is_main_process:
-            _follow(config, run_dir, stop)
+        if not _join_group(config).is_main_process:
+            _execute_as_worker(config, run_dir, stop)
             return
         err().print(f"Run {run_dir.path} (seed {config.seed})", markup=False)
         with stop, TerminalProgress() as progress:
-            ended = execute(config, run_dir, JsonlSink(run_dir.events_path), stop, progress)
+            result = execute(config, run_dir, JsonlSink(run_dir.events_path), stop, progress)
         shutdown_distributed()
     except KeyboardInterrupt:
-        err().print(f"\nEnded at once. Go on with: {again}", markup=False)
+        err().print(f"\nEnded immediately. Resume with: {resume}", markup=False)
         raise typer.Exit(130) from None
     except RL2FError as error:
         if not is_remote_error(error):
             err().print(f"The run's folder is {run_dir.path}", markup=False)
         raise
-    if ended.status == "stopped":
-        err().print(f"Stopped and saved. Go on with: {again}", markup=False)
+    if result.status == "stopped":
+        err().print(f"Stopped and saved. Resume with: {resume}", markup=False)
         raise typer.Exit(130)
     for report in (run_dir.evaluation / "report.md", run_dir.path / "counterfactual" / "report.md"):
         if report.is_file():
             out().print(report.read_text(encoding="utf-8"), markup=False)
-    next_steps(run_dir, kind)
+    _print_next_steps(run_dir, kind)
 
 
-def _follow(config: BaseRun, run_dir: RunDir, stop: InterruptHandler) -> None:
-    """Work on a run that the main process speaks for; only what it does not know is told."""
-    from app.common.console import err
-    from rl2f_core.distributed.process_group import current_group, is_remote_error, shutdown_distributed
-    from rl2f_core.errors import RL2FError
-    from rl2f_core.run.events import JsonlSink
-    from rl2f_core.run.execute import execute
-
+def _execute_as_worker(config: BaseRun, run_dir: RunDir, stop: InterruptHandler) -> None:
+    """Execute a run in another process than the main one; prints only errors of this process."""
     try:
         with stop:
             execute(config, run_dir, JsonlSink(run_dir.events_path), stop)
@@ -143,28 +135,27 @@ def _follow(config: BaseRun, run_dir: RunDir, stop: InterruptHandler) -> None:
     shutdown_distributed()
 
 
-def next_steps(run_dir: RunDir, kind: str) -> None:
-    """Where the results lie and what can be done with them."""
-    from app.common.console import err
+def _print_next_steps(run_dir: RunDir, kind: str) -> None:
+    """Print the folders of the results, and commands that read them."""
     from rl2f_core.metrics.teacher_costs import add_costs, costs_text, teacher_costs
-    from rl2f_core.run.events import DialogueEvent, read_events
 
-    console = err()
     events = read_events(run_dir.events_path, having=b'"usage":{')
-    spent = add_costs(teacher_costs([e.dialogue]) for e in events if isinstance(e, DialogueEvent))
-    if spent:
-        console.print(f"Teacher: {costs_text(spent)}", markup=False)
-    folders = {"Checkpoints": run_dir.checkpoints, "Evaluation": run_dir.evaluation,
-               "Report and figure": run_dir.path / "counterfactual"}  # fmt: skip
-    for label, path in folders.items():
-        if path.is_dir() and any(path.iterdir()):
-            console.print(f"{label}: {path}", markup=False)
+    costs = add_costs(teacher_costs([e.dialogue]) for e in events if isinstance(e, DialogueEvent))
+    lines = [f"Teacher: {costs_text(costs)}"] if costs else []
+    folders = {
+        "Checkpoints": run_dir.checkpoints,
+        "Evaluation": run_dir.evaluation,
+        "Report and figure": run_dir.path / "counterfactual",
+    }
+    lines += [f"{label}: {path}" for label, path in folders.items() if path.is_dir() and any(path.iterdir())]
     if kind == "preflight":
-        console.print(f"Report: {run_dir.path / 'preflight.txt'}", markup=False)
+        lines.append(f"Report: {run_dir.path / 'preflight.txt'}")
     else:
-        console.print(f"Read the dialogues: rl2f replay {run_dir.path}", markup=False)
+        lines.append(f"Read the dialogues: rl2f replay {run_dir.path}")
     if kind == "train":
-        console.print(f"Compare checkpoints again: rl2f eval {run_dir.path}", markup=False)
+        lines.append(f"Compare checkpoints again: rl2f eval {run_dir.path}")
+    for line in lines:
+        err().print(line, markup=False)
 
 
 def evaluate(
@@ -174,32 +165,26 @@ def evaluate(
     ] = None,
     sets: Sets = None,
     out: Out = None,
-    resume: Annotated[Path | None, typer.Option(help="Go on with the evaluation in this folder.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Resume the evaluation in this folder.")] = None,
 ) -> None:
     """Compare checkpoints on the same tasks under all controls; writes JSON, a Markdown table and figures.
 
     A run stands for the last checkpoint of each stage; the base model is always compared too. The settings are those
     of the first target's run; --set evaluation.num_tasks=200 changes one.
     """
-    from rl2f_core.config.loading import apply_override, parse_config
-    from rl2f_core.errors import ConfigError
-    from rl2f_core.run.directory import RunDir
+    from rl2f_core.run_kinds.eval import eval_config
 
     if resume is not None:
         if targets or sets or out is not None:
-            raise ConfigError("Targets, --set and --out do not go with --resume: it goes on as it was configured.")
+            raise ConfigError("--resume excludes targets, --set and --out: an evaluation keeps its configuration.")
         execute_in(RunDir.open(resume))
         return
-    from rl2f_core.run_kinds.eval import eval_config
-
-    data = eval_config([as_target(target) for target in targets or []]).model_dump(mode="json")
-    for override in sets or []:
-        data = apply_override(data, override)
-    execute_in(create(parse_config(data), out))
+    config = eval_config([as_target(target) for target in targets or []])
+    execute_in(create(with_overrides(config, sets), out))
 
 
 def as_target(text: str) -> Target:
-    """A run's folder and a checkpoint's name from `RUN`, `RUN:NAME` or `RUN/checkpoints/NAME`; RUN may hold colons."""
+    """Parse `RUN`, `RUN:NAME` or `RUN/checkpoints/NAME` into folder and checkpoint; RUN may contain colons."""
     path = Path(text)
     if path.parent.name == "checkpoints" and (path / "adapter_config.json").is_file():
         return path.parent.parent, path.name
@@ -215,25 +200,19 @@ def preflight(
         bool, typer.Option("--dry", help="Only build everything and play it once on a tiny random model; seconds.")
     ] = False,
 ) -> None:
-    """Say whether a run is worth starting: parsable share, solve rate, useful groups, lengths, time and memory."""
-    from rl2f_core.config.loading import load_config, parse_config
-
+    """Report whether a run is worth starting: parse rate, solve rate, mixed groups, lengths, time and memory."""
+    loaded = load_config(config, sets or [])
     if dry:
-        _dry(load_config(config, sets or []), out)
+        _dry_run(loaded, out)
         return
-    data = load_config(config, sets or []).model_dump(mode="json")
-    name = f"preflight {data['name']}"[:100]
-    execute_in(create(parse_config({**data, "kind": "preflight", "name": name}), out))
+    name = f"preflight {loaded.name}"[:100]
+    execute_in(create(parse_config({**loaded.model_dump(mode="json"), "kind": "preflight", "name": name}), out))
 
 
-def _dry(config: BaseRun, out: Path | None) -> None:
-    """Play the small version in `out`, or in a folder that is removed again."""
-    import tempfile
-
-    from app.common.console import out as console
-    from app.common.terminal_progress import TerminalProgress
+def _dry_run(config: BaseRun, folder: Path | None) -> None:
+    """Execute the small version in `folder`, or in a temporary directory."""
     from rl2f_core.run_kinds.dry_run import dry_run
 
-    with tempfile.TemporaryDirectory() as folder, TerminalProgress() as progress:
-        said = dry_run(config, out or Path(folder) / "dry", progress)
-    console().print(said, markup=False)
+    with tempfile.TemporaryDirectory() as temporary, TerminalProgress() as progress:
+        summary = dry_run(config, folder or Path(temporary) / "dry", progress)
+    out().print(summary, markup=False)

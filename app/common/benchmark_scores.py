@@ -1,102 +1,102 @@
-"""The default leak detectors on the shipped benchmark, computed once for each state of items and code."""
+"""Scores of the default leak detectors on the shipped benchmark, cached by a hash of items and code."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-import os
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from rl2f_core.file_io import write_atomically
 from rl2f_core.paths import LEAK_BENCHMARK
+from rl2f_core.types import JsonObject
 
 if TYPE_CHECKING:
     from rl2f_core.leaks.benchmark.score import BenchmarkReport, Score
 
 CODE = ("leaks", "environments")
-"""Packages of the core whose code decides a verdict."""
+"""Packages of the core that determine verdicts."""
 MAX_WRONG = 100
+"""Maximum number of listed misclassified items."""
 _lock = threading.Lock()
 
 
-def figures() -> dict[str, Any]:
-    """Precision, recall and F1 of `exact` and `equivalent` as JSON, by split, environment, tier and kind.
+def figures() -> JsonObject:
+    """Return precision, recall and F1 of `exact` and `equivalent` by split, environment, detector and kind.
 
-    Kept in the cache folder under a hash of items and code. Items of the test split that were judged wrongly are
-    counted and not listed: who reads them tunes on them. Raises `DataError` where there are no items.
+    Misclassified items of the test split are counted but not listed, so that nobody tunes on them. Raises `DataError`
+    if there are no items.
     """
     from rl2f_core.leaks.benchmark import score
     from rl2f_core.model_store.store import cache_dir
 
     root = Path(score.__file__).resolve().parents[1]
     code = [path for name in CODE for path in (root / name).rglob("*.py")]
-    kept = cache_dir() / "leak-benchmark" / f"{state([*LEAK_BENCHMARK.glob('*.jsonl'), *code, Path(__file__)])}.json"
-    with _lock:  # several pages ask at once: one of them works
-        try:
-            return json.loads(kept.read_text(encoding="utf-8"))  # type: ignore[no-any-return]
-        except (OSError, ValueError):
-            found = _compute()
-        part = kept.with_name(f"{kept.name}.{os.getpid()}.part")
-        try:
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            part.write_text(json.dumps(found, ensure_ascii=False), encoding="utf-8")
-            os.replace(part, kept)
-        except OSError:
-            pass  # a full or closed cache folder costs a second at the next look, no more
-    return found
+    key = hash_files([*LEAK_BENCHMARK.glob("*.jsonl"), *code, Path(__file__)])
+    cached = cache_dir() / "leak-benchmark" / f"{key}.json"
+    with _lock:  # concurrent requests compute it once
+        with contextlib.suppress(OSError, ValueError):
+            return dict(json.loads(cached.read_text(encoding="utf-8")))
+        result = _compute()
+        with contextlib.suppress(OSError):  # without a writable cache it is computed again next time
+            write_atomically(cached, json.dumps(result, ensure_ascii=False))
+    return result
 
 
-def state(files: Iterable[Path]) -> str:
-    """A hash of the files' names and contents."""
+def hash_files(files: Iterable[Path]) -> str:
+    """Hash the names and contents of files."""
     digest = hashlib.sha256()
     for path in sorted(files):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:20]
 
 
-def _compute() -> dict[str, Any]:
+def _compute() -> JsonObject:
     from rl2f_core.config.leaks import LeaksConfig
     from rl2f_core.leaks.benchmark import score
 
     config, items = LeaksConfig(), score.read_items(LEAK_BENCHMARK)
-    begun = time.perf_counter()
-    found = score.score(config, items)
-    seconds = time.perf_counter() - begun
-    return {"detectors": [part.type for part in config.detectors], "seconds": seconds, **shown(found)}
+    start = time.perf_counter()
+    report = score.score(config, items)
+    seconds = time.perf_counter() - start
+    return {"detectors": [part.type for part in config.detectors], "seconds": seconds, **report_json(report)}
 
 
-def shown(found: BenchmarkReport) -> dict[str, Any]:
-    """A report as the page takes it."""
-    wrong = [each for each in found.wrong if each.item.split == "dev"]
+def report_json(report: BenchmarkReport) -> JsonObject:
+    """Return a report as JSON for the page."""
+    wrong = [w for w in report.wrong if w.item.split == "dev"]
+    fields = {"kind", "leak", "problem", "answer", "attempts", "hints", "hint"}
     return {
-        "overall": _score(found.overall),
-        "by": {
-            "split": [{"name": name, **_score(score)} for name, score in found.by_split.items()],
-            "environment": [{"name": name, **_score(score)} for name, score in found.by_environment.items()],
-        },
+        "overall": _score_json(report.overall),
+        "by": {"split": _rows(report.by_split), "environment": _rows(report.by_environment)},
         "tiers": [
             {"name": name, "found": counts.tp, "missed": counts.fn, "false": counts.fp, "clean": counts.tn}
-            for name, counts in found.by_detector.items()
+            for name, counts in report.by_detector.items()
         ],
-        "kinds": [_kind(name, score) for name, score in found.by_kind.items()],
+        "kinds": [_kind_json(name, score) for name, score in report.by_kind.items()],
         "wrong": [
             {
-                "environment": each.item.environment["type"], "kind": each.item.kind, "leak": each.item.leak,
-                "problem": each.item.problem, "answer": each.item.answer, "attempts": list(each.item.attempts),
-                "hints": list(each.item.hints), "hint": each.item.hint, "tier": each.report.detector,
-                "evidence": each.report.evidence,
+                "environment": w.item.environment["type"],
+                **w.item.model_dump(mode="json", include=fields),
+                "tier": w.report.detector,
+                "evidence": w.report.evidence,
             }
-            for each in wrong[:MAX_WRONG]
+            for w in wrong[:MAX_WRONG]
         ],
         "wrong_dev": len(wrong),
-        "wrong_test": len(found.wrong) - len(wrong),
-    }  # fmt: skip
+        "wrong_test": len(report.wrong) - len(wrong),
+    }
 
 
-def _score(score: Score) -> dict[str, Any]:
+def _rows(scores: Mapping[str, Score]) -> list[JsonObject]:
+    return [{"name": name, **_score_json(score)} for name, score in scores.items()]
+
+
+def _score_json(score: Score) -> JsonObject:
     c = score.counts
     return {
         "leaks": c.tp + c.fn,
@@ -108,8 +108,8 @@ def _score(score: Score) -> dict[str, Any]:
     }
 
 
-def _kind(name: str, score: Score) -> dict[str, Any]:
-    """A kind is of leaks or of near-misses: what counts is how many were flagged."""
+def _kind_json(name: str, score: Score) -> JsonObject:
+    """Return the flagged fraction of one kind of leaks or of near-misses."""
     from rl2f_core.stats.intervals import wilson
 
     c = score.counts

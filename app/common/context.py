@@ -1,11 +1,11 @@
-"""What every page and every route is given."""
+"""Services of one workspace for pages, routes and commands."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from jobs.chat.model_process.protocol import DEFAULT_IDLE_SECONDS
+from jobs.chat.limits import ChatLimits
 
 if TYPE_CHECKING:
     from jobs.db.engine import Database
@@ -16,16 +16,15 @@ if TYPE_CHECKING:
 
 @dataclass
 class Context:
-    """One workspace as one server sees it."""
+    """One workspace in one server."""
 
     workspace: Workspace
     db: Database
     queue: Queue
     read_only: bool = False
-    """Another server holds the workspace: this one shows, and changes nothing."""
+    """Another server has the lock of the workspace."""
     holder: str = ""
-    """Who that server is, in words."""
+    """Description of that server."""
     scheduler: Scheduler | None = None
-    """None where the server is read-only, or in tests without time."""
-    chat_idle_seconds: float = DEFAULT_IDLE_SECONDS
-    """The model process of the chat ends after so long without a request."""
+    """None in a read-only server, and in tests."""
+    chat_limits: ChatLimits = field(default_factory=ChatLimits)

@@ -1,25 +1,39 @@
-"""A run in the terminal: progress bars, or a line now and then."""
+"""Progress of a run in the terminal: bars, or occasional lines in redirected output."""
 
 from __future__ import annotations
 
 import time
 from types import TracebackType
-from typing import Any
 
-from app.common.console import err, progress
+from rich import progress as bars
+
+from app.common.console import err, model_text
 from rl2f_core.run.progress import Progress
 
-QUIET_SECONDS = 20.0
-"""Where there is no terminal, a line this often says how far the run is."""
+LINE_INTERVAL_SECONDS = 20.0
+"""Interval of progress lines if standard error is no terminal."""
 
 
 class TerminalProgress(Progress):
-    """On a terminal a bar for each stage and one for what it does at the moment; elsewhere a line now and then."""
+    """Context manager that shows a bar per stage and one for the current phase, or progress lines."""
 
     def __init__(self) -> None:
-        self._bars = progress()
-        self._tasks: dict[str, Any] = {}
-        self._said = float("-inf")
+        console = err()
+        self._bars = bars.Progress(
+            bars.SpinnerColumn(),
+            bars.TextColumn("{task.description}", markup=False),
+            bars.BarColumn(),
+            bars.MofNCompleteColumn(),
+            bars.TimeElapsedColumn(),
+            bars.TextColumn("ETA"),
+            bars.TimeRemainingColumn(),
+            bars.TextColumn("{task.fields[note]}", markup=False),
+            console=console,
+            speed_estimate_period=3600,  # a step may take longer than Rich's default of 30 s
+            disable=not console.is_terminal,
+        )
+        self._tasks: dict[str, bars.TaskID] = {}
+        self._printed = float("-inf")
 
     def __enter__(self) -> TerminalProgress:
         self._bars.start()
@@ -29,30 +43,28 @@ class TerminalProgress(Progress):
         self._bars.stop()
 
     def update(self, phase: str, done: float, total: float | None, note: str = "") -> None:
-        """Move the bar of `phase`. Bars of stages stay, any other goes when the next one comes."""
+        """Update the bar of `phase`. Bars of stages remain; the next phase replaces any other."""
         if self._bars.disable:
-            self._line(phase, done, total, note)
+            self._print_line(phase, done, total, note)
             return
         if phase not in self._tasks:
-            for old in [name for name in self._tasks if not _lasts(name)]:
+            for old in [name for name in self._tasks if not _is_stage(name)]:
                 self._bars.remove_task(self._tasks.pop(old))
             self._tasks[phase] = self._bars.add_task(phase, total=total, note=note)
         self._bars.update(self._tasks[phase], completed=done, total=total, note=note)
 
-    def _line(self, phase: str, done: float, total: float | None, note: str) -> None:
-        now, ends = time.monotonic(), _lasts(phase) and total is not None and done >= total
-        if now - self._said < QUIET_SECONDS and not ends:
+    def _print_line(self, phase: str, done: float, total: float | None, note: str) -> None:
+        now, has_ended = time.monotonic(), _is_stage(phase) and total is not None and done >= total
+        if now - self._printed < LINE_INTERVAL_SECONDS and not has_ended:
             return
-        self._said = now
+        self._printed = now
         of = f"/{total:g}" if total is not None else ""
         err().print(f"{phase} {done:g}{of} {note}".rstrip(), markup=False)
 
     def message(self, text: str) -> None:
-        """A sentence above the bars."""
-        from app.common.console import model_text
-
+        """Print a message above the bars."""
         (err() if self._bars.disable else self._bars.console).print(model_text(text))
 
 
-def _lasts(phase: str) -> bool:
+def _is_stage(phase: str) -> bool:
     return phase.startswith("stage ")

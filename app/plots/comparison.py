@@ -6,16 +6,15 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from app.plots.evaluation import Difference, Outcomes, cell, effect_difference, incompatible_keys
-from app.plots.evaluation import difference as task_difference
+from app.plots.evaluation import Outcomes, cell, difference, effect_difference, incompatible_keys
 from app.plots.run_charts import Chart, metric_info
 from app.plots.series import Look, MetricRow, XKind, axis, column, line, smooth
 from rl2f_core.evaluation.across_seeds import SeedSummary
-from rl2f_core.evaluation.plotting import DASHES, SERIES, Line, Number, Plot, figure
+from rl2f_core.evaluation.plotting import DASHES, SERIES, Line, Plot, figure
 from rl2f_core.evaluation.report import number, verdict_text
-from rl2f_core.stats.intervals import t_interval
+from rl2f_core.stats.intervals import Interval, t_interval
+from rl2f_core.types import JsonObject
 
 MISSING = "–"
 """Text for a missing configuration key."""
@@ -30,7 +29,7 @@ class ComparedRun:
     rows: Sequence[MetricRow]
     """Its training steps in order; for metrics of dialogues without the stages that learn from demonstrations."""
     began: float | None
-    config: Mapping[str, Any]
+    config: JsonObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,7 @@ class CheckpointOutcomes:
     run: int
     checkpoint: str
     outcomes: Outcomes
-    config: Mapping[str, Any]
+    config: JsonObject
     turns: int
 
     @property
@@ -59,84 +58,56 @@ def overlay(members: Sequence[ComparedRun], name: str, x: XKind, weight: float, 
 
     With `merge`, the seeds of one configuration become their mean with a t interval.
     """
-    held = [(member, [row for row in member.rows if name in row.values]) for member in members]
-    held = [(member, rows) for member, rows in held if rows]
-    if not held:
-        return None
-    single = all(len({row.stage for row in rows}) == 1 for _, rows in held)
     position = {member.id: i for i, member in enumerate(members)}
+    members = [replace(member, rows=[row for row in member.rows if name in row.values]) for member in members]
+    members = [member for member in members if member.rows]
+    if not members:
+        return None
+    groups = seed_groups(members) if merge else [[member] for member in members]
+    unit = max(map(_duration, members)) if x == "time" else None
     lines: list[Line] = []
-    title = ""
-    groups = seed_groups([member for member, _ in held]) if merge else [[member] for member, _ in held]
-    rows_of = {member.id: rows for member, rows in held}
-    unit = _time_scale([(member, rows_of[member.id]) for member, _ in held]) if x == "time" else None
     for group in groups:
-        style = line_style(position[group[0].id])
-        if len(group) == 1:
-            member, rows = group[0], rows_of[group[0].id]
-            along = axis(rows, x, member.began, unit)
-            title = along.title
-            drawn = line(f"{member.id} {member.name}", column(rows, name), along, weight=weight, raw=len(held) == 1,
-                         look=style)  # fmt: skip
-            at = [None if a is None else [member.id, *a] for a in drawn.at]
-            lines.append(replace(drawn, at=at))
-        else:
-            title = axis(rows_of[group[0].id], x, group[0].began, unit).title
-            lines.append(_seeds(group, rows_of, name, x, weight, unit, style))
+        first, style = group[0], line_style(position[group[0].id])
+        along = axis(first.rows, x, first.began, unit)
+        if len(group) > 1:
+            lines.append(_mean_line(group, name, x, weight, unit, style))
+            continue
+        label, is_only = f"{first.id} {first.name}", len(members) == 1
+        drawn = line(label, column(first.rows, name), along, weight=weight, raw=is_only, look=style)
+        lines.append(replace(drawn, at=[None if a is None else [first.id, *a] for a in drawn.at]))
+    title = along.title
     if x == "step":
-        title = "step of the stage" if single else "step"
+        has_one_stage = all(len({row.stage for row in member.rows}) == 1 for member in members)
+        title = "step of the stage" if has_one_stage else "step"
     info = metric_info(name)
     plot = Plot(lines, x_title=title, format=info.format, height=320)
-    return Chart(name, info.title, info.unit, [name], figure(plot), help=info.help,
-                 note="mean of seeds, bands: 95 % t intervals" if any(len(g) > 1 for g in groups) else "")  # fmt: skip
+    note = "mean of seeds, bands: 95 % t intervals" if any(len(group) > 1 for group in groups) else ""
+    return Chart(name, info.title, info.unit, [name], figure(plot), help=info.help, note=note)
 
 
-def _time_scale(held: Sequence[tuple[ComparedRun, Sequence[MetricRow]]]) -> float:
-    """Return the longest duration, so that all runs share a unit."""
-    longest = 0.0
-    for member, rows in held:
-        began = min([rows[0].time] + ([member.began] if member.began is not None else []))
-        longest = max(longest, rows[-1].time - began)
-    return longest
+def _duration(member: ComparedRun) -> float:
+    """Return the time of the last row in seconds since the start of the run."""
+    began = min([member.rows[0].time] + ([member.began] if member.began is not None else []))
+    return max(0.0, member.rows[-1].time - began)
 
 
-def _seeds(
-    group: Sequence[ComparedRun],
-    rows_of: Mapping[int, Sequence[MetricRow]],
-    name: str,
-    x: XKind,
-    weight: float,
-    unit: float | None,
-    style: Look,
+def _mean_line(
+    group: Sequence[ComparedRun], name: str, x: XKind, weight: float, unit: float | None, style: Look
 ) -> Line:
     """Return the mean of smoothed runs at each common step, with a t interval over runs."""
-    found: list[dict[tuple[str, int], tuple[float, float]]] = []
+    points: list[dict[tuple[str, int], tuple[float, float]]] = []
     for member in group:
-        rows = rows_of[member.id]
-        along = axis(rows, x, member.began, unit)
-        values = smooth(column(rows, name), weight, along.starts)
-        found.append(
-            {
-                (row.stage, row.step): (at, v)
-                for row, at, v in zip(rows, along.values, values, strict=True)
-                if v is not None
-            }
-        )
-    shared = [key for key in found[0] if all(key in other for other in found)]
-    xs: list[Number] = []
-    ys: list[Number] = []
-    low: list[Number] = []
-    high: list[Number] = []
+        along = axis(member.rows, x, member.began, unit)
+        values = smooth(column(member.rows, name), weight, along.starts)
+        rows = zip(member.rows, along.values, values, strict=True)
+        points.append({(row.stage, row.step): (at, v) for row, at, v in rows if v is not None})
+    shared = [key for key in points[0] if all(key in other for other in points)]
     support = (0.0, 1.0) if metric_info(name).format == "share" else None
-    for key in shared:
-        points = [other[key] for other in found]
-        interval = t_interval([value for _, value in points], support)
-        xs.append(math.fsum(at for at, _ in points) / len(points))
-        ys.append(interval.value)
-        low.append(interval.low)
-        high.append(interval.high)
+    xs = [math.fsum(run[key][0] for run in points) / len(points) for key in shared]
+    means = [t_interval([run[key][1] for run in points], support) for key in shared]
     label = f"{group[0].name} ×{len(group)}"
-    return Line(label, xs, ys, style.color, low=low, high=high, dash=style.dash,
+    return Line(label, xs, [mean.value for mean in means], style.color, low=[mean.low for mean in means],
+                high=[mean.high for mean in means], dash=style.dash,
                 at=[[group[0].id, stage, step, f"{stage} step {step}"] for stage, step in shared])  # fmt: skip
 
 
@@ -147,21 +118,19 @@ def seed_groups(members: Sequence[ComparedRun]) -> list[list[ComparedRun]]:
     for member in members:
         same = {key: value for key, value in member.config.items() if key not in ("seed", "name")}
         groups.setdefault(json.dumps(same, sort_keys=True, default=str), []).append(member)
-    found: list[list[ComparedRun]] = []
+    result: list[list[ComparedRun]] = []
     for group in groups.values():
         by_seed: dict[str, ComparedRun] = {}
-        for member in group:  # a repeated seed is not another seed
-            if str(member.config.get("seed")) in by_seed:
-                found.append([member])
-            else:
-                by_seed[str(member.config.get("seed"))] = member
-        found.append(list(by_seed.values()))
+        for member in group:
+            if by_seed.setdefault(str(member.config.get("seed")), member) is not member:
+                result.append([member])  # a repeated seed is not another seed
+        result.append(list(by_seed.values()))
     order = {member.id: i for i, member in enumerate(members)}
-    return sorted(found, key=lambda group: order[group[0].id])
+    return sorted(result, key=lambda group: order[group[0].id])
 
 
 # -- configurations ------------------------------------------------------------------------------------------------
-def flatten(config: Any, prefix: str = "") -> dict[str, Any]:
+def flatten(config: object, prefix: str = "") -> JsonObject:
     """Return all values by path, e.g. `rollout.temperature`; list items by `name` or position."""
     if isinstance(config, Mapping):
         items = [(str(key), value) for key, value in config.items()]
@@ -171,25 +140,21 @@ def flatten(config: Any, prefix: str = "") -> dict[str, Any]:
         items = [(str(names[i]) if usable else str(i), item) for i, item in enumerate(config)]
     else:
         return {prefix: config}
-    found: dict[str, Any] = {}
+    result: JsonObject = {}
     for key, value in items:
-        found |= flatten(value, f"{prefix}.{key}" if prefix else key)
-    return found if found or not prefix else {prefix: config}
+        result |= flatten(value, f"{prefix}.{key}" if prefix else key)
+    return result if result or not prefix else {prefix: config}
 
 
-def config_differences(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def config_differences(configs: Sequence[JsonObject]) -> list[JsonObject]:
     """Return the keys whose values differ, with the values as text."""
     flat = [flatten(config) for config in configs]
     keys = dict.fromkeys(key for config in flat for key in config)
-    rows = []
-    for key in keys:
-        texts = [_plain(config[key]) if key in config else MISSING for config in flat]
-        if len(set(texts)) > 1:
-            rows.append({"key": key, "values": texts})
-    return rows
+    texts = {key: [_format(config[key]) if key in config else MISSING for config in flat] for key in keys}
+    return [{"key": key, "values": values} for key, values in texts.items() if len(set(values)) > 1]
 
 
-def _plain(value: Any) -> str:
+def _format(value: object) -> str:
     if isinstance(value, str):
         return value if value else "''"
     return json.dumps(value, ensure_ascii=False, default=str)
@@ -197,36 +162,32 @@ def _plain(value: Any) -> str:
 
 # -- checkpoints ---------------------------------------------------------------------------------------------------
 def checkpoint_difference(
-    speaker: CheckpointOutcomes, base: CheckpointOutcomes, resamples: int = 2000, seed: int = 0
-) -> dict[str, Any]:
+    checkpoint: CheckpointOutcomes, base: CheckpointOutcomes, resamples: int = 2000, seed: int = 0
+) -> JsonObject:
     """Compare a checkpoint with `base`: solve rates with hints and hint effects, paired over tasks.
 
     If the dialogues cannot be paired, the row contains the differing keys.
     """
-    differing = incompatible_keys(base.config, speaker.config)
-    row: dict[str, Any] = {"speaker": speaker.name, "against": base.name, "unlike": differing, "quantities": []}
-    if row["unlike"]:
-        return row
-    found: list[Difference] = []
-    a, b = speaker.outcomes.get((speaker.checkpoint, "hints")), base.outcomes.get((base.checkpoint, "hints"))
-    if a is not None and b is not None:
-        solved = task_difference(a, b, base.turns, resamples, seed)
-        found.append(Difference("cum_acc", speaker.name, base.name, solved))
-    effect = effect_difference(speaker.outcomes, speaker.checkpoint, base.outcomes, base.checkpoint, base.turns,
-                               resamples, seed)  # fmt: skip
-    if effect is not None:
-        found.append(Difference("hint_effect", speaker.name, base.name, effect))
-    row["quantities"] = [_quantity(d) for d in found]
-    return row
+    differing = incompatible_keys(base.config, checkpoint.config)
+    differences: dict[str, Interval | None] = {}
+    if not differing:
+        a, b = checkpoint.outcomes, base.outcomes
+        a_hints, b_hints = a.get((checkpoint.checkpoint, "hints")), b.get((base.checkpoint, "hints"))
+        if a_hints is not None and b_hints is not None:
+            differences["cum_acc"] = difference(a_hints, b_hints, base.turns, resamples, seed)
+        differences["hint_effect"] = effect_difference(
+            a, checkpoint.checkpoint, b, base.checkpoint, base.turns, resamples, seed
+        )
+    quantities = [_quantity(name, interval) for name, interval in differences.items() if interval is not None]
+    return {"checkpoint": checkpoint.name, "against": base.name, "unlike": differing, "quantities": quantities}
 
 
-def _quantity(found: Difference) -> dict[str, Any]:
-    interval = found.difference
+def _quantity(name: str, interval: Interval) -> JsonObject:
     finding = "no task in common" if interval.value is None else verdict_text(interval, "higher", "lower")
-    return {"quantity": found.quantity, "cell": cell(interval, signed=True), "tasks": interval.n, "finding": finding}
+    return {"quantity": name, "cell": cell(interval, signed=True), "tasks": interval.n, "finding": finding}
 
 
-def seed_table(summary: SeedSummary) -> dict[str, Any]:
+def seed_table(summary: SeedSummary) -> JsonObject:
     """Return the values and mean of several seeds by row, with findings."""
     rows = [
         {

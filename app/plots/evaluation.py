@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from app.plots.run_charts import Chart
+from app.plots.run_charts import Chart, solved_within
 from jobs.db.queries.outcomes import solved_by_task
 from rl2f_core.errors import DataError
 from rl2f_core.evaluation.chart_data import BANDED, accuracy_plot, reference_policies
@@ -21,7 +20,7 @@ from rl2f_core.evaluation.report import EvaluationReport, count_text, findings, 
 from rl2f_core.metrics.constant_baseline import describe_comparison, is_above_baseline
 from rl2f_core.metrics.dialogues import OUTCOMES, paired_effect_difference, solve_rate_difference
 from rl2f_core.stats.intervals import Interval, wilson_clustered
-from rl2f_core.types import ConstantBaseline
+from rl2f_core.types import ConstantBaseline, JsonObject
 
 Outcomes = Mapping[tuple[str, str], Mapping[str, Mapping[int | None, int]]]
 """By (checkpoint, control) and task: how many dialogues were solved at which turn."""
@@ -63,28 +62,28 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Checkpoints under controls on the same tasks."""
+    """Metrics of checkpoints under controls on the same tasks."""
 
     title: str
     turns: int
     whole: bool
-    """The report is written; else these are the dialogues so far."""
+    """From the report; otherwise from the dialogues so far."""
     cells: Mapping[tuple[str, str], Mapping[str, Interval]]
     """By (checkpoint, control): metrics by name."""
     effects: Mapping[tuple[str, str], Interval]
     """Each control against contentless."""
     differences: Sequence[Difference] = ()
     players: Mapping[str, Sequence[tuple[int, float]]] | None = None
-    """Closed-form players by name: share solved within each turn."""
+    """Reference policies by name: fraction solved within each turn."""
     findings: Sequence[str] = ()
     constant_baseline: ConstantBaseline | None = None
-    """The best constant answer, where all cells share one."""
-    floors: Mapping[str, ConstantBaseline] = field(default_factory=dict)
-    """The same by control, where levels have each their own."""
+    """The best constant answer, if all cells share one."""
+    baselines: Mapping[str, ConstantBaseline] = field(default_factory=dict)
+    """Constant baselines by control, if each level has its own."""
     charts: Sequence[Chart] | None = None
-    """In place of the curves by turn."""
+    """Replace the curves by turn."""
     parts: Sequence[Evaluation] = ()
-    """Of a mixture: the same for the tasks of each environment alone."""
+    """Evaluations of each environment of a mixture."""
 
     @property
     def checkpoints(self) -> list[str]:
@@ -93,16 +92,16 @@ class Evaluation:
 
     @property
     def controls(self) -> list[str]:
-        """In the order in which they were played."""
+        """Controls in order of evaluation."""
         return list(dict.fromkeys(control for _, control in self.cells))
 
     def last(self) -> str | None:
-        """The newest checkpoint that was played with hints."""
+        """Return the newest checkpoint that was evaluated with hints."""
         return next((c for c in reversed(self.checkpoints) if (c, "hints") in self.cells), None)
 
 
 def read_report(folder: Path) -> EvaluationReport | None:
-    """The report in a run's folder; None where there is none. Raises `DataError` where it cannot be read."""
+    """Return the report in a run's folder, None if it is missing; raises `DataError` if it cannot be read."""
     path = folder / "evaluation" / "report.json"
     try:
         text = path.read_bytes()
@@ -117,7 +116,7 @@ def read_report(folder: Path) -> EvaluationReport | None:
 
 
 def from_report(report: EvaluationReport) -> Evaluation:
-    """All that the report holds."""
+    """Return the evaluation of a report."""
     return Evaluation(
         title=report.title,
         turns=report.turns,
@@ -133,7 +132,7 @@ def from_report(report: EvaluationReport) -> Evaluation:
 
 
 def read_levels(folder: Path) -> LevelsReport | None:
-    """The report of an evaluation by level in a run's folder; None where there is none that can be read."""
+    """Return the report of an evaluation by level in a run's folder; None if it is missing or damaged."""
     try:
         return LevelsReport.model_validate_json((folder / "evaluation" / "levels.json").read_bytes())
     except (OSError, ValueError):
@@ -141,29 +140,27 @@ def read_levels(folder: Path) -> LevelsReport | None:
 
 
 def from_levels(report: LevelsReport) -> Evaluation:
-    """An evaluation by level: each level and kind of copy is a control."""
+    """Return an evaluation by level: each level and variant is a control."""
     cells: dict[tuple[str, str], dict[str, Interval]] = {}
     for c in report.cells:
-        turns = {f"cum_acc/{report.turns}": c.solved} if c.solved is not None else {}
-        own = {"cum_acc/1": c.accuracy, **turns, "consistency": c.consistency, "memorization": c.memorization,
-               "memorization_above_resample": c.memorization_above_resample}  # fmt: skip
-        measured = {name: v for name, v in c.metrics.values.items() if name != "gain"} if c.metrics else {}
-        cells[c.checkpoint, c.condition] = {
-            **measured,
-            **{name: held for name, held in own.items() if held is not None},
-        }
-    floors = {
-        condition_name(info.name, copy): info.constant_baseline
+        scores = {"cum_acc/1": c.accuracy, "consistency": c.consistency, "memorization": c.memorization,
+                  "memorization_above_resample": c.memorization_above_resample}  # fmt: skip
+        if c.solved is not None:
+            scores[f"cum_acc/{report.turns}"] = c.solved
+        metrics = {name: v for name, v in c.metrics.values.items() if name != "gain"} if c.metrics else {}
+        cells[c.checkpoint, c.condition] = metrics | {name: v for name, v in scores.items() if v is not None}
+    baselines = {
+        condition_name(info.name, variant): info.constant_baseline
         for info in report.levels
-        for copy in (ORIGINAL, *report.variants)
+        for variant in (ORIGINAL, *report.variants)
         if info.constant_baseline is not None
     }
-    return Evaluation(report.title, report.turns, True, cells, {}, findings=level_findings(report), floors=floors,
-                      charts=level_charts(report))  # fmt: skip
+    return Evaluation(report.title, report.turns, True, cells, {}, findings=level_findings(report),
+                      baselines=baselines, charts=level_charts(report))  # fmt: skip
 
 
 def level_charts(report: LevelsReport) -> list[Chart]:
-    """Right at the first attempt by level: a plot for each checkpoint."""
+    """Return the accuracy of the first attempt by level, one plot per checkpoint."""
     return [
         Chart(f"levels:{plot.title}", plot.title, "correct at the first attempt", [], figure(plot),
               note="bands: 95 % intervals")
@@ -172,32 +169,20 @@ def level_charts(report: LevelsReport) -> list[Chart]:
 
 
 def from_outcomes(outcomes: Outcomes, turns: int, title: str = "", resamples: int = 2000, seed: int = 0) -> Evaluation:
-    """What can be said from which task was solved when: the shares by turn and the effects."""
+    """Return solve rates by turn and effects, from the turn at which each task was solved."""
     cells = {}
     for key, by_task in outcomes.items():
-        counts = [float(sum(found.values())) for found in by_task.values()]
+        counts = [float(sum(solved.values())) for solved in by_task.values()]
         cells[key] = {
-            f"cum_acc/{t}": wilson_clustered(
-                [float(sum(n for at, n in found.items() if at is not None and at <= t)) for found in by_task.values()],
-                counts,
-            )
+            f"cum_acc/{t}": wilson_clustered([solved_within(solved, t) for solved in by_task.values()], counts)
             for t in range(1, turns + 1)
         }
     effects = {
-        (checkpoint, control): paired(
-            outcomes, (checkpoint, control), (checkpoint, "contentless"), turns, resamples, seed
-        )
-        for checkpoint, control in outcomes
+        (checkpoint, control): difference(by_task, outcomes[checkpoint, "contentless"], turns, resamples, seed)
+        for (checkpoint, control), by_task in outcomes.items()
         if control != "contentless" and (checkpoint, "contentless") in outcomes
     }
     return Evaluation(title, turns, False, cells, effects)
-
-
-def paired(
-    outcomes: Outcomes, a: tuple[str, str], b: tuple[str, str], turns: int, resamples: int = 2000, seed: int = 0
-) -> Interval:
-    """Share solved within `turns` of `a` minus that of `b`, paired over the tasks that both have."""
-    return difference(outcomes[a], outcomes[b], turns, resamples, seed)
 
 
 def difference(
@@ -207,16 +192,16 @@ def difference(
     resamples: int = 2000,
     seed: int = 0,
 ) -> Interval:
-    """As `rl2f_core.metrics.dialogues.hint_effect`, from counts by task."""
+    """Return the solve rate of `a` minus that of `b`, as `rl2f_core.metrics.dialogues.hint_effect`."""
     return solve_rate_difference(solved_by_task(a, turns), solved_by_task(b, turns), resamples=resamples, seed=seed)
 
 
 def effect_difference(
     a: Outcomes, a_checkpoint: str, b: Outcomes, b_checkpoint: str, turns: int, resamples: int = 2000, seed: int = 0
 ) -> Interval | None:
-    """The hint effect of one checkpoint minus that of another, as `metrics.dialogues.effect_difference`.
+    """Return the hint effect of one checkpoint minus that of another, as `metrics.dialogues.effect_difference`.
 
-    None where one of them was not played with hints and without.
+    Returns None if one of them was not evaluated with and without hints.
     """
     keys = [(o, (c, control)) for o, c in ((a, a_checkpoint), (b, b_checkpoint)) for control in BANDED]
     if any(key not in outcomes for outcomes, key in keys):
@@ -225,13 +210,13 @@ def effect_difference(
     return paired_effect_difference(rates, resamples=resamples, seed=seed)
 
 
-def incompatible_keys(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
+def incompatible_keys(a: JsonObject, b: JsonObject) -> list[str]:
     """Return the differing keys that determine tasks and randomness, and so prevent pairing."""
     first, second = _deciding_keys(a), _deciding_keys(b)
     return [key for key in first if first[key] != second[key]]
 
 
-def _deciding_keys(config: Mapping[str, Any]) -> dict[str, Any]:
+def _deciding_keys(config: JsonObject) -> JsonObject:
     evaluation, rollout = config.get("evaluation") or {}, config.get("rollout") or {}
     return {
         "environment": config.get("environment"),
@@ -243,33 +228,35 @@ def _deciding_keys(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 # -- for the page --------------------------------------------------------------------------------------------------
-def cell(interval: Interval | None, signed: bool = False) -> dict[str, Any] | None:
-    """A value with its interval in words and numbers; None where there is none."""
+def cell(interval: Interval | None, signed: bool = False) -> JsonObject | None:
+    """Return a value with its interval as text and numbers; None without a value."""
     if interval is None or interval.value is None:
         return None
     return {"text": interval_text(interval, signed), "value": interval.value, "low": interval.low,
             "high": interval.high, "n": interval.n}  # fmt: skip
 
 
-def table(evaluation: Evaluation) -> dict[str, Any]:
-    """Rows checkpoint × control; columns that no row has are left out."""
-    rows: list[dict[str, Any]] = []
+def table(evaluation: Evaluation) -> JsonObject:
+    """Return rows checkpoint × control, without columns that no row has."""
+    rows: list[JsonObject] = []
     for (checkpoint, control), metrics in evaluation.cells.items():
-        found: dict[str, Any] = {}
+        baseline = evaluation.baselines.get(control, evaluation.constant_baseline)
+        cells: dict[str, JsonObject | None] = {}
         for name, _, _ in COLUMNS:
             if name == "effect":
-                found[name] = cell(evaluation.effects.get((checkpoint, control)), signed=True)
-            else:
-                held = metrics.get(name.replace("T", str(evaluation.turns)) if name.endswith("/T") else name)
-                found[name] = cell(held)
-                if name.startswith("cum_acc/") and held is not None and found[name] is not None:
-                    found[name] |= _baseline_mark(held, evaluation.floors.get(control, evaluation.constant_baseline))
-        rows.append({"checkpoint": checkpoint, "control": control, "cells": found})
+                cells[name] = cell(evaluation.effects.get((checkpoint, control)), signed=True)
+                continue
+            score = metrics.get(name.replace("T", str(evaluation.turns)) if name.endswith("/T") else name)
+            entry = cell(score)
+            if score is not None and entry is not None and name.startswith("cum_acc/"):
+                entry |= _baseline_mark(score, baseline)
+            cells[name] = entry
+        rows.append({"checkpoint": checkpoint, "control": control, "cells": cells})
     hidden = {"cum_acc/1"} if evaluation.turns == 1 else set()
     hidden |= {name for name, _, _ in COLUMNS if all(row["cells"][name] is None for row in rows)}
     columns = [
-        {"key": key, "title": title.format(turns=evaluation.turns), "help": words}
-        for key, title, words in COLUMNS
+        {"key": key, "title": title.format(turns=evaluation.turns), "help": text}
+        for key, title, text in COLUMNS
         if key not in hidden
     ]
     players = [
@@ -279,54 +266,53 @@ def table(evaluation: Evaluation) -> dict[str, Any]:
     return {"columns": columns, "rows": rows, "players": players}
 
 
-def _baseline_mark(score: Interval, floor: ConstantBaseline | None) -> dict[str, str]:
+def _baseline_mark(score: Interval, baseline: ConstantBaseline | None) -> dict[str, str]:
     """Return a mark if a score is not above the constant baseline."""
-    if is_above_baseline(score, floor):
+    if is_above_baseline(score, baseline):
         return {}
-    return {"constant_baseline": describe_comparison(score, floor)}
+    return {"constant_baseline": describe_comparison(score, baseline)}
 
 
-def attempts(evaluation: Evaluation) -> dict[str, Any] | None:
-    """What attempts came to, in exclusive shares, and their length and words; None where a report does not say."""
-    held = {key: metrics for key, metrics in evaluation.cells.items() if "outcome/correct" in metrics}
-    if not held:
+def attempts(evaluation: Evaluation) -> JsonObject | None:
+    """Return fractions of outcomes, lengths and reflection words of attempts; None if a report lacks them."""
+    measured = {key: metrics for key, metrics in evaluation.cells.items() if "outcome/correct" in metrics}
+    if not measured:
         return None
-    columns = [{"key": f"outcome/{name}", "title": name.replace("_", " "), "help": f"Share of attempts: {words}."}
-               for name, words in OUTCOMES.items()]  # fmt: skip
-    columns += [{"key": key, "title": title, "help": words} for key, title, words in COUNTS]
+    columns = [{"key": f"outcome/{name}", "title": name.replace("_", " "), "help": f"Share of attempts: {text}."}
+               for name, text in OUTCOMES.items()]  # fmt: skip
+    columns += [{"key": key, "title": title, "help": text} for key, title, text in COUNTS]
     rows = []
-    for (checkpoint, control), metrics in held.items():
+    for (checkpoint, control), metrics in measured.items():
         cells = {f"outcome/{name}": cell(metrics[f"outcome/{name}"]) for name in OUTCOMES}
         for key, _, _ in COUNTS:
-            found = cell(metrics[key])
-            cells[key] = found and {**found, "text": count_text(metrics[key])}
+            entry = cell(metrics[key])
+            cells[key] = entry and {**entry, "text": count_text(metrics[key])}
         rows.append({"checkpoint": checkpoint, "control": control, "cells": cells})
     return {"columns": columns, "rows": rows, "players": []}
 
 
-def difference_rows(differences: Sequence[Difference]) -> list[dict[str, Any]]:
-    """Differences with their finding in words."""
-    rows = []
-    for d in differences:
-        finding = verdict_text(d.difference, "higher", "lower")
-        rows.append({"quantity": d.quantity, "checkpoint": d.checkpoint, "against": d.against,
-                     "cell": cell(d.difference, signed=True), "finding": finding})  # fmt: skip
-    return rows
+def difference_rows(differences: Sequence[Difference]) -> list[JsonObject]:
+    """Return differences with their findings as text."""
+    return [
+        {"quantity": d.quantity, "checkpoint": d.checkpoint, "against": d.against,
+         "cell": cell(d.difference, signed=True), "finding": verdict_text(d.difference, "higher", "lower")}
+        for d in differences
+    ]  # fmt: skip
 
 
 def accuracy_charts(evaluation: Evaluation) -> list[Chart]:
-    """Solved within t turns: a plot for each checkpoint, a line for each control, closed-form players in grey."""
+    """Return cumulative accuracy, a plot per checkpoint, with a line per control and reference policies in grey."""
     charts = []
     for checkpoint in evaluation.checkpoints:
-        shares = {control: evaluation.cells.get((checkpoint, control)) for control in evaluation.controls}
-        plot = accuracy_plot(checkpoint, evaluation.turns, shares, evaluation.players or {})
+        cells = {control: evaluation.cells.get((checkpoint, control)) for control in evaluation.controls}
+        plot = accuracy_plot(checkpoint, evaluation.turns, cells, evaluation.players or {})
         charts.append(Chart(f"evaluation:{checkpoint}", checkpoint, "solve rate within t turns", [], figure(plot),
                             note="bands: 95 % intervals"))  # fmt: skip
     return charts
 
 
-def as_json(evaluation: Evaluation) -> dict[str, Any]:
-    """Everything the page shows of an evaluation."""
+def as_json(evaluation: Evaluation) -> JsonObject:
+    """Return an evaluation as JSON for the page."""
     return {
         "title": evaluation.title,
         "whole": evaluation.whole,

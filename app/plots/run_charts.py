@@ -6,13 +6,15 @@ only its loss, entropy and speed.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
-from app.plots.series import Axis, Look, MetricRow, XKind, axis, column, effective_size, line, names_of, turns_of
+from app.plots.series import Look, MetricRow, XKind, axis, column, effective_size, line, names_of, turns_of
 from rl2f_core.evaluation.plotting import SERIES, Format, Number, Plot, figure
 from rl2f_core.metrics.dialogues import OUTCOMES
+from rl2f_core.types import JsonObject
 
 Sizes = Mapping[tuple[str, int], Mapping[int, float]]
 """Effective number of independent dialogues by stage and step, then by turn."""
@@ -171,11 +173,11 @@ class Chart:
     unit: str
     names: Sequence[str]
     """Metrics in the plot."""
-    figure: dict[str, Any]
+    figure: JsonObject
     note: str = ""
     help: str = ""
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> JsonObject:
         """Return plain data, with a text description."""
         return {**asdict(self), "words": describe(self)}
 
@@ -216,10 +218,13 @@ def overview(rows: Sequence[MetricRow], options: PlotOptions) -> list[Chart]:
         options = replace(options, x="step")
     all_rows = on_policy if options.x == "tokens" else list(rows)
     makers: list[tuple[Callable[[Sequence[MetricRow], PlotOptions], Chart | None], Sequence[MetricRow]]] = [
-        (_reward, on_policy), (_solved, on_policy), (_parts, on_policy), (_revisions, on_policy), (_groups, on_policy),
-        (_outcomes, on_policy), (_level, all_rows), (_level_solved, all_rows), (_leaks, on_policy), (_yield, all_rows),
-        (_length, on_policy), (_reflection, on_policy), (_divergence, on_policy), (_masked, on_policy),
-        (_value, on_policy), (_entropy, all_rows), (_loss, all_rows), (_speed, all_rows),
+        (_single("reward"), on_policy), (_solved, on_policy), (_parts, on_policy), (_revisions, on_policy),
+        (_groups, on_policy), (_outcomes, on_policy), (_level, all_rows), (_level_solved, all_rows),
+        (_single("leak_rate", "leak_rate", "--rl-leak"), on_policy), (_yield, all_rows), (_length, on_policy),
+        (_reflection, on_policy), (_single("approx_kl"), on_policy),
+        (_single("off_context/masked_frac", "masked"), on_policy),
+        (_single("value/explained_variance", "explained variance"), on_policy), (_single("entropy"), all_rows),
+        (_loss, all_rows), (_speed, all_rows),
     ]  # fmt: skip
     charts = [make(chosen, options) for make, chosen in makers if chosen]
     return [chart for chart in charts if chart is not None]
@@ -230,18 +235,19 @@ def series(rows: Sequence[MetricRow], names: Sequence[str], options: PlotOptions
     available = names_of(rows)
     charts = []
     for name in names:
-        chosen = (
-            [n for n in available if n.startswith(name)] if name.endswith("/") else [n for n in available if n == name]
-        )
-        chart = _chart(name, rows, options, {n: n.removeprefix(name) or n for n in chosen})
+        selected = [n for n in available if (n.startswith(name) if name.endswith("/") else n == name)]
+        chart = _chart(name, rows, options, {n: n.removeprefix(name) or n for n in selected})
         if chart is not None:
             charts.append(chart)
     return charts
 
 
-# -- the curated ones ----------------------------------------------------------------------------------------------
-def _reward(rows: Sequence[MetricRow], options: PlotOptions) -> Chart | None:
-    return _chart("reward", rows, options, {"reward": "reward"}, ChartStyle(["--rl-student"]))
+# -- curated charts ------------------------------------------------------------------------------------------------
+def _single(
+    name: str, label: str = "", color: str = "--rl-student"
+) -> Callable[[Sequence[MetricRow], PlotOptions], Chart | None]:
+    """Return a function that draws one metric."""
+    return lambda rows, options: _chart(name, rows, options, {name: label or name}, ChartStyle([color]))
 
 
 def _solved(rows: Sequence[MetricRow], options: PlotOptions) -> Chart | None:
@@ -258,10 +264,10 @@ def _solved(rows: Sequence[MetricRow], options: PlotOptions) -> Chart | None:
     )  # fmt: skip
     if chart is None:
         return None
-    known = any(any(held) for held in sizes.values() if held)
-    words = "Cumulative accuracy, one line per turn, and the constant baseline."
-    note = "bands: 95 % intervals" if known else ""
-    return replace(chart, title="Solved within t turns", help=words, note=note)
+    has_bands = any(any(values) for values in sizes.values() if values)
+    help = "Cumulative accuracy, one line per turn, and the constant baseline."
+    note = "bands: 95 % intervals" if has_bands else ""
+    return replace(chart, title="Solved within t turns", help=help, note=note)
 
 
 def _parts(rows: Sequence[MetricRow], options: PlotOptions) -> Chart | None:
@@ -282,14 +288,6 @@ def _level_solved(rows: Sequence[MetricRow], options: PlotOptions) -> Chart | No
     return chart and replace(
         chart, help="Over the curriculum's window; for earlier levels, over this step's dialogues."
     )
-
-
-def _masked(rows: Sequence[MetricRow], options: PlotOptions) -> Chart | None:
-    return _chart("off_context/masked_frac", rows, options, {"off_context/masked_frac": "masked"})
-
-
-def _value(rows: Sequence[MetricRow], options: PlotOptions) -> Chart | None:
-    return _chart("value/explained_variance", rows, options, {"value/explained_variance": "explained variance"})
 
 
 def _revisions(rows: Sequence[MetricRow], options: PlotOptions) -> Chart | None:
@@ -324,55 +322,40 @@ def _groups(rows: Sequence[MetricRow], options: PlotOptions) -> Chart | None:
     )  # fmt: skip
 
 
-def _leaks(rows: Sequence[MetricRow], options: PlotOptions) -> Chart | None:
-    return _chart("leak_rate", rows, options, {"leak_rate": "leak_rate"}, ChartStyle(["--rl-leak"]))
-
-
 def _length(rows: Sequence[MetricRow], options: PlotOptions) -> Chart | None:
     limit = (float(options.max_new_tokens), f"limit {options.max_new_tokens}") if options.max_new_tokens else None
     name = "attempt_tokens"
-    shown = {name: "all", f"{name}/correct": "correct", f"{name}/incorrect": "incorrect"}
-    return _chart(name, rows, options, shown if _is_split(rows, name) else {name: name},
-                  replace(_BY_CORRECTNESS, limit=limit))  # fmt: skip
+    is_split = any(f"{name}/correct" in row.values or f"{name}/incorrect" in row.values for row in rows)
+    shown = _by_correctness(name) if is_split else {name: name}
+    return _chart(name, rows, options, shown, replace(_BY_CORRECTNESS, limit=limit))
 
 
 def _reflection(rows: Sequence[MetricRow], options: PlotOptions) -> Chart | None:
     name = "reflection_words"
     if not any(row.values.get(name) for row in rows):  # a student that never reflects has no curve
         return None
-    shown = {name: "all", f"{name}/correct": "correct", f"{name}/incorrect": "incorrect"}
-    chart = _chart(name, rows, options, shown, _BY_CORRECTNESS)
+    chart = _chart(name, rows, options, _by_correctness(name), _BY_CORRECTNESS)
     return chart and replace(chart, help="check, verify, wait, however, re-evaluate, let me …, by correctness.")
 
 
-def _is_split(rows: Sequence[MetricRow], name: str) -> bool:
-    return any(f"{name}/correct" in row.values or f"{name}/incorrect" in row.values for row in rows)
+def _by_correctness(name: str) -> dict[str, str]:
+    return {name: "all", f"{name}/correct": "correct", f"{name}/incorrect": "incorrect"}
 
 
 def _outcomes(rows: Sequence[MetricRow], options: PlotOptions) -> Chart | None:
     shown = {f"outcome/{name}": name.replace("_", " ") for name in OUTCOME_COLORS}
-    known = {name for name in shown if any(row.values.get(name) for row in rows)}
-    chart = _chart("outcome/", rows, options, {name: label for name, label in shown.items() if name in known},
-                   ChartStyle([color for name, color in OUTCOME_COLORS.items() if f"outcome/{name}" in known],
-                              kind="stack"))  # fmt: skip
-    words = "; ".join(f"{name.replace('_', ' ')}: {text}" for name, text in OUTCOMES.items())
-    return chart and replace(chart, help=f"Exclusive fractions of attempts that add up to 1. {words}.")
+    shown = {name: label for name, label in shown.items() if any(row.values.get(name) for row in rows)}
+    colors = [OUTCOME_COLORS[name.removeprefix("outcome/")] for name in shown]
+    chart = _chart("outcome/", rows, options, shown, ChartStyle(colors, kind="stack"))
+    texts = "; ".join(f"{name.replace('_', ' ')}: {text}" for name, text in OUTCOMES.items())
+    return chart and replace(chart, help=f"Exclusive fractions of attempts that add up to 1. {texts}.")
 
 
 def _yield(rows: Sequence[MetricRow], options: PlotOptions) -> Chart | None:
-    names = [name for name in names_of(rows) if name.startswith("distill/acceptance_rate/")]
-    shown = {"distill/acceptance_rate": "all"} | (
-        {n: n.removeprefix("distill/acceptance_rate/") for n in names} if len(names) > 1 else {}
-    )
-    return _chart("distill/acceptance_rate", rows, options, shown)
-
-
-def _divergence(rows: Sequence[MetricRow], options: PlotOptions) -> Chart | None:
-    return _chart("approx_kl", rows, options, {"approx_kl": "approx_kl"})
-
-
-def _entropy(rows: Sequence[MetricRow], options: PlotOptions) -> Chart | None:
-    return _chart("entropy", rows, options, {"entropy": "entropy"})
+    key = "distill/acceptance_rate"
+    names = [name for name in names_of(rows) if name.startswith(f"{key}/")]
+    parts = {name: name.removeprefix(f"{key}/") for name in names} if len(names) > 1 else {}
+    return _chart(key, rows, options, {key: "all"} | parts)
 
 
 def _loss(rows: Sequence[MetricRow], options: PlotOptions) -> Chart | None:
@@ -422,14 +405,10 @@ def _chart(
                  raw=len(present) == 1, gaps=style.kind == "lines", look=look)
         )  # fmt: skip
     info = group_info(key) if key.endswith("/") else metric_info(key if key in METRICS else present[0])
-    plot = Plot(lines, x_title=along.title, format=info.format, kind=style.kind,
-                marks=_marks(along), limit=style.limit)  # fmt: skip
-    return Chart(key, info.title, info.unit, present, figure(plot), help=info.help)
-
-
-def _marks(along: Axis) -> list[Any]:
     marks = along.marks()
-    return marks if len(marks) <= 8 else []
+    plot = Plot(lines, x_title=along.title, format=info.format, kind=style.kind, marks=marks if len(marks) <= 8 else [],
+                limit=style.limit)  # fmt: skip
+    return Chart(key, info.title, info.unit, present, figure(plot), help=info.help)
 
 
 def _sizes(rows: Sequence[MetricRow], turn: int, options: PlotOptions) -> list[Number] | None:
@@ -446,22 +425,23 @@ def _sizes(rows: Sequence[MetricRow], turn: int, options: PlotOptions) -> list[N
 def sizes_of(
     groups: Iterable[tuple[str, int, str, int | None, int]], turns: int
 ) -> dict[tuple[str, int], dict[int, float]]:
-    """`Sizes` from counts of dialogues by (stage, step, group, solved at, number)."""
-    held: dict[tuple[str, int], dict[str, dict[int | None, int]]] = {}
+    """Return `Sizes` from counts of dialogues by (stage, step, group, solved at, number)."""
+    by_step: dict[tuple[str, int], dict[str, Counter[int | None]]] = {}
     for stage, step, group, solved_at, count in groups:
-        outcomes = held.setdefault((stage, step), {}).setdefault(group, {})
-        outcomes[solved_at] = outcomes.get(solved_at, 0) + count
-    found: dict[tuple[str, int], dict[int, float]] = {}
-    for key, by_group in held.items():
-        counts = [float(sum(outcomes.values())) for outcomes in by_group.values()]
-        found[key] = {}
-        for turn in range(1, turns + 1):
-            hits = [
-                float(sum(n for at, n in outcomes.items() if at is not None and at <= turn))
-                for outcomes in by_group.values()
-            ]
-            found[key][turn] = effective_size(hits, counts)
-    return found
+        by_step.setdefault((stage, step), {}).setdefault(group, Counter())[solved_at] += count
+    sizes: dict[tuple[str, int], dict[int, float]] = {}
+    for key, by_group in by_step.items():
+        counts = [float(solved.total()) for solved in by_group.values()]
+        sizes[key] = {
+            turn: effective_size([solved_within(solved, turn) for solved in by_group.values()], counts)
+            for turn in range(1, turns + 1)
+        }
+    return sizes
+
+
+def solved_within(solved: Mapping[int | None, int], turns: int) -> float:
+    """Return how many dialogues were solved within `turns`, from their number by turn."""
+    return float(sum(n for at, n in solved.items() if at is not None and at <= turns))
 
 
 def catalogue(names: Sequence[str]) -> list[dict[str, str]]:
@@ -481,8 +461,6 @@ def describe(chart: Chart) -> str:
     parts = []
     for trace in chart.figure["data"]:
         if trace.get("meta") == "line":
-            last = next(
-                (t for t, y in zip(reversed(trace["text"]), reversed(trace["y"]), strict=True) if y is not None), "–"
-            )
-            parts.append(f"{trace['name']} {last}")
+            texts = [text for text, y in zip(trace["text"], trace["y"], strict=True) if y is not None]
+            parts.append(f"{trace['name']} {texts[-1] if texts else '–'}")
     return f"{chart.title} ({chart.unit}): newest {'; '.join(parts)}"

@@ -6,7 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import yaml
 
@@ -17,35 +17,38 @@ from jobs.db.models import Metric, Run
 from jobs.db.queries import metrics, outcomes, runs
 from rl2f_core import registry
 from rl2f_core.errors import DataError, UnknownNameError
+from rl2f_core.types import JsonObject
 
 if TYPE_CHECKING:
     from app.common.context import Context
 
 T = TypeVar("T")
+StepSizes = dict[tuple[str, int], dict[int, float]]
+"""See `app.plots.run_charts.Sizes`."""
 CACHE_SIZE = 48
 """Maximum number of cached runs."""
 
 
-class VersionedCache:
+class VersionedCache(Generic[T]):
     """Thread-safe LRU cache of values, each with the version of its source."""
 
     def __init__(self, limit: int = CACHE_SIZE) -> None:
         self.limit = limit
-        self._held: OrderedDict[Hashable, tuple[Hashable, Any]] = OrderedDict()
+        self._entries: OrderedDict[Hashable, tuple[Hashable, T]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def get(self, name: Hashable, state: Hashable, make: Callable[[Any], T]) -> T:
+    def get(self, name: Hashable, version: Hashable, make: Callable[[T | None], T]) -> T:
         """Return the cached value; if its version differs, call `make` with the previous value or None."""
         with self._lock:
-            found = self._held.get(name)
-        if found is not None and found[0] == state:
-            return found[1]
-        value = make(None if found is None else found[1])
+            entry = self._entries.get(name)
+        if entry is not None and entry[0] == version:
+            return entry[1]
+        value = make(None if entry is None else entry[1])
         with self._lock:
-            self._held[name] = (state, value)
-            self._held.move_to_end(name)
-            while len(self._held) > self.limit:
-                self._held.popitem(last=False)
+            self._entries[name] = (version, value)
+            self._entries.move_to_end(name)
+            while len(self._entries) > self.limit:
+                self._entries.popitem(last=False)
         return value
 
 
@@ -55,28 +58,32 @@ class RunData:
     def __init__(self, context: Context) -> None:
         self.db = context.db
         self.workspace = context.workspace
-        self._rows, self._sizes, self._configs, self._evaluations, self._outcomes = (VersionedCache() for _ in range(5))
+        self._rows = VersionedCache[list[Metric]]()
+        self._sizes = VersionedCache[StepSizes]()
+        self._configs = VersionedCache[JsonObject]()
+        self._evaluations = VersionedCache[Evaluation | None]()
+        self._outcomes = VersionedCache[Outcomes]()
 
     def rows(self, run: Run) -> list[Metric]:
         """Return all training steps in order."""
         return self._rows.get(_key(run), run.events_offset, lambda _: metrics.steps(self.db, _id(run)))
 
-    def config(self, run: Run) -> dict[str, Any]:
+    def config(self, run: Run) -> JsonObject:
         """Return the configuration as plain data; empty if invalid."""
         return self._configs.get(_key(run), run.config, lambda _: _read(run.config))
 
     def off_policy(self, run: Run) -> frozenset[str]:
         """Return the stages that learn from demonstrations, without those of unknown methods."""
-        found = set()
+        stages = set()
         for stage in self.config(run).get("stages") or []:
             method = stage.get("method") if isinstance(stage, dict) else None
             name = method.get("type") if isinstance(method, dict) else method
             try:
                 if not registry.get("method", str(name)).on_policy:
-                    found.add(str(stage.get("name")))
+                    stages.add(str(stage.get("name")))
             except UnknownNameError:
                 continue
-        return frozenset(found)
+        return frozenset(stages)
 
     def on_policy_rows(self, run: Run) -> list[Metric]:
         """Return the steps of on-policy stages."""
@@ -86,11 +93,10 @@ class RunData:
     def turns(self, run: Run) -> int:
         """Return the allowed turns of the evaluation."""
         config = self.config(run)
+        turns = (config.get("evaluation") or {}).get("max_turns") or (config.get("rollout") or {}).get("max_turns")
         if run.kind == "levels":
-            found = config.get("turns")
-            return found if isinstance(found, int) and found > 0 else 1
-        found = (config.get("evaluation") or {}).get("max_turns") or (config.get("rollout") or {}).get("max_turns")
-        return found if isinstance(found, int) and found > 0 else 1
+            turns = config.get("turns")
+        return turns if isinstance(turns, int) and turns > 0 else 1
 
     def view(self, run: Run, x: XKind, weight: float, sizes: bool = True) -> PlotOptions:
         """Return the plot settings of the run."""
@@ -104,24 +110,23 @@ class RunData:
             max_new_tokens=limit if isinstance(limit, int) else None,
         )
 
-    def sizes(self, run: Run) -> dict[tuple[str, int], dict[int, float]]:
+    def sizes(self, run: Run) -> StepSizes:
         """Return the effective number of dialogues of each step; only new steps are computed."""
-        return self._sizes.get(_key(run), run.events_offset, lambda before: self._counted(run, before or {}))
+        return self._sizes.get(_key(run), run.events_offset, lambda known: self._add_sizes(run, known or {}))
 
-    def _counted(
-        self, run: Run, before: dict[tuple[str, int], dict[int, float]]
-    ) -> dict[tuple[str, int], dict[int, float]]:
-        found = dict(before)
+    def _add_sizes(self, run: Run, known: StepSizes) -> StepSizes:
+        """Return the known sizes and those of new steps."""
+        sizes = dict(known)
         turns = (self.config(run).get("rollout") or {}).get("max_turns")
         missing: dict[str, list[int]] = {}
         for row in self.on_policy_rows(run):
-            if (row.stage, row.step) not in found:
+            if (row.stage, row.step) not in sizes:
                 missing.setdefault(row.stage, []).append(row.step)
         for stage, steps in missing.items():
             counts = outcomes.training(self.db, _id(run), stage, min(steps), max(steps))
             groups = [(c.stage, c.step, c.group, c.solved_at, c.count) for c in counts]
-            found |= sizes_of(groups, turns if isinstance(turns, int) else 1)
-        return found
+            sizes |= sizes_of(groups, turns if isinstance(turns, int) else 1)
+        return sizes
 
     def outcomes(self, run: Run) -> Outcomes:
         """Return the turn at which each evaluation task was solved."""
@@ -134,9 +139,9 @@ class RunData:
         """
         folder = self.workspace.folder(run.folder)
         written = max(_modified(folder / "evaluation" / name) for name in ("report.json", "levels.json"))
-        return self._evaluations.get(_key(run), (run.events_offset, written), lambda _: self._evaluated(run))
+        return self._evaluations.get(_key(run), (run.events_offset, written), lambda _: self._read_evaluation(run))
 
-    def _evaluated(self, run: Run) -> Evaluation | None:
+    def _read_evaluation(self, run: Run) -> Evaluation | None:
         try:
             report = read_report(self.workspace.folder(run.folder))
         except DataError:
@@ -146,19 +151,20 @@ class RunData:
         levels = read_levels(self.workspace.folder(run.folder))
         if levels is not None:
             return from_levels(levels)
-        held = self.outcomes(run)
-        if not held:
+        outcomes = self.outcomes(run)
+        if not outcomes:
             return None
-        settings = self.config(run).get("evaluation") or {}
-        tasks = max(len(by_task) for by_task in held.values())
+        tasks = max(len(by_task) for by_task in outcomes.values())
         title = f"{run.environment}: {tasks} tasks so far, {self.turns(run)} turns"
-        return from_outcomes(held, self.turns(run), title, *_bootstrap(settings))
+        return from_outcomes(outcomes, self.turns(run), title, *self.bootstrap(run))
 
     def bootstrap(self, run: Run) -> tuple[int, int]:
         """Return bootstrap samples and seed of the run's evaluation."""
-        return _bootstrap(self.config(run).get("evaluation") or {})
+        settings = self.config(run).get("evaluation") or {}
+        samples, seed = settings.get("bootstrap_samples", 2000), settings.get("seed", 0)
+        return (samples if isinstance(samples, int) else 2000), (seed if isinstance(seed, int) else 0)
 
-    def found(self, ids: Sequence[int]) -> tuple[list[Run], list[int]]:
+    def existing(self, ids: Sequence[int]) -> tuple[list[Run], list[int]]:
         """Return the existing runs in order, and the ids of missing runs."""
         from jobs.db.errors import UnknownRunError
 
@@ -169,11 +175,6 @@ class RunData:
             except UnknownRunError:
                 missing.append(run_id)
         return existing, missing
-
-
-def _bootstrap(settings: dict[str, Any]) -> tuple[int, int]:
-    resamples, seed = settings.get("bootstrap_samples", 2000), settings.get("seed", 0)
-    return (resamples if isinstance(resamples, int) else 2000), (seed if isinstance(seed, int) else 0)
 
 
 def _modified(path: Path) -> int:
@@ -193,9 +194,9 @@ def _id(run: Run) -> int:
     return run.id
 
 
-def _read(text: str) -> dict[str, Any]:
+def _read(text: str) -> JsonObject:
     try:
-        found = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        data = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except yaml.YAMLError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return data if isinstance(data, dict) else {}

@@ -1,23 +1,24 @@
-"""From a run's metric rows to lines: what lies along x, smoothing, intervals of shares, gaps between stages.
+"""Conversion of metric rows to lines: x axis, smoothing, intervals of fractions, gaps between stages.
 
-Smoothing is an exponentially weighted mean without the bias of a first value: after steps x₁ … x_t with weight β it is
-Σ βᵗ⁻ⁱ xᵢ / Σ βᵗ⁻ⁱ. It begins anew with each stage. The interval of a smoothed share is Wilson's with the number of
-observations that the weighted mean is worth, (Σ wᵢ)² / Σ (wᵢ² / nᵢ) with wᵢ = βᵗ⁻ⁱ (Kish 1965).
+Smoothing is a bias-corrected exponential moving average: after steps x₁ … x_t with weight β it is
+Σ βᵗ⁻ⁱ xᵢ / Σ βᵗ⁻ⁱ. It restarts at each stage. The interval of a smoothed fraction is Wilson's with the effective number
+of observations (Σ wᵢ)² / Σ (wᵢ² / nᵢ), wᵢ = βᵗ⁻ⁱ (Kish 1965).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, TypeVar
 
 from rl2f_core.evaluation.plotting import Line, Mark, Number
 from rl2f_core.stats.intervals import wilson
 
 XKind = Literal["step", "tokens", "time"]
-X_KINDS: tuple[XKind, ...] = ("step", "tokens", "time")
-POINTS = 800
-"""Points of a line at most; of more, every k-th and the last are shown."""
+T = TypeVar("T")
+MAX_POINTS = 800
+"""Maximum points of a line; of more, every k-th and the last are shown."""
 
 
 class Look(NamedTuple):
@@ -40,7 +41,7 @@ class MetricRow(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """Where each of the rows stands along x."""
+    """The x values of metric rows."""
 
     rows: Sequence[MetricRow]
     values: list[float]
@@ -49,25 +50,21 @@ class Axis:
     """The row is the first of its stage."""
 
     def name(self, i: int) -> str:
-        """What a row is called, e.g. `rl2f step 12`."""
+        """Return the name of a row, e.g. `rl2f step 12`."""
         return f"{self.rows[i].stage} step {self.rows[i].step}"
 
     def marks(self) -> list[Mark]:
-        """Where stages begin, the first one left out."""
-        return [
-            Mark(x, row.stage)
-            for i, (x, row, first) in enumerate(zip(self.values, self.rows, self.starts, strict=True))
-            if first and i
-        ]
+        """Return the starts of all stages except the first."""
+        return [Mark(self.values[i], self.rows[i].stage) for i, is_first in enumerate(self.starts) if is_first and i]
 
 
 def axis(
     rows: Sequence[MetricRow], kind: XKind = "step", began: float | None = None, longest: float | None = None
 ) -> Axis:
-    """Rows of training steps in order, along steps, sampled tokens, or time since `began` (seconds since 1970).
+    """Return the axis of training steps in order: steps, sampled tokens, or time since `began` (seconds since 1970).
 
-    Steps are those of the stage where the rows are of one stage, else counted over all stages from 1. The unit of time
-    is the one for `longest` seconds, by default for the rows' own.
+    Rows of one stage are at the steps of the stage, other rows at the steps of the run, from 1. The unit of time suits
+    `longest` seconds, by default the last row.
     """
     stages = list(dict.fromkeys(row.stage for row in rows))
     starts = [i == 0 or rows[i - 1].stage != row.stage for i, row in enumerate(rows)]
@@ -84,14 +81,14 @@ def axis(
 
 
 def time_unit(longest: float) -> tuple[str, float]:
-    """The unit for times up to `longest` seconds, and how many seconds it has."""
+    """Return the unit for times up to `longest` seconds, and its length in seconds."""
     if longest < 180:
         return "seconds", 1.0
     return ("minutes", 60.0) if longest < 3 * 3600 else ("hours", 3600.0)
 
 
 def smooth(values: Sequence[Number], weight: float, starts: Sequence[bool] | None = None) -> list[Number]:
-    """The weighted mean up to each value (see the module); 0 leaves all as it is. None stays None, without weight."""
+    """Return the weighted mean up to each value (see the module); weight 0 changes nothing, None values are skipped."""
     smoothed: list[Number] = []
     total = size = 0.0
     for i, value in enumerate(values):
@@ -108,9 +105,13 @@ def smooth(values: Sequence[Number], weight: float, starts: Sequence[bool] | Non
 def share_band(
     values: Sequence[Number], sizes: Sequence[Number], weight: float, starts: Sequence[bool] | None = None
 ) -> tuple[list[Number], list[Number]]:
-    """Ends of the 95 % intervals of smoothed shares; `sizes` are the numbers of independent observations of each.
+    """Return the ends of the 95 % intervals of smoothed fractions.
 
-    Where a size is not known (None or 0) there is no interval, and the step counts for none.
+    Args:
+        values: One fraction per step.
+        sizes: Effective number of observations of each step; steps without one (None or 0) are skipped.
+        weight: β of the smoothing.
+        starts: First step of each stage.
     """
     low: list[Number] = []
     high: list[Number] = []
@@ -123,33 +124,33 @@ def share_band(
             high.append(None)
             continue
         hits, mass, squares = hits * weight + value, mass * weight + 1.0, squares * weight * weight + 1.0 / size
-        worth = mass * mass / squares
-        found = wilson(min(worth, hits / mass * worth), worth)
-        low.append(found.low)
-        high.append(found.high)
+        effective = mass * mass / squares
+        interval = wilson(min(effective, hits / mass * effective), effective)
+        low.append(interval.low)
+        high.append(interval.high)
     return low, high
 
 
 def effective_size(hits: Sequence[float], counts: Sequence[float]) -> float:
-    """How many independent dialogues those of a step are worth; entry i is group i.
+    """Return the effective number of independent dialogues of a step; entry i is group i.
 
-    The dialogues of a group share a task, so their number is divided by Kish's design effect, as
-    `evaluation.statistics.wilson_clustered` does. Where all or none hit it cannot be estimated; each group counts once.
+    The dialogues of a group share a task, so their number is divided by Kish's design effect, as in
+    `stats.intervals.wilson_clustered`. If all or none hit, it cannot be estimated and each group counts once.
     """
-    held = [(y, m) for y, m in zip(hits, counts, strict=True) if m > 0]
-    n = sum(m for _, m in held)
-    if not held:
+    groups = [(y, m) for y, m in zip(hits, counts, strict=True) if m > 0]
+    n = sum(m for _, m in groups)
+    if not groups:
         return 0.0
-    share = sum(y for y, _ in held) / n
-    groups = len(held)
-    if groups == 1 or share in (0.0, 1.0):
-        return float(groups)
-    spread = sum((y - share * m) ** 2 for y, m in held) / (n * share * (1 - share))
-    return n / max(1.0, round(spread * groups * (n - 1) / ((groups - 1) * n), 12))
+    rate = sum(y for y, _ in groups) / n
+    k = len(groups)
+    if k == 1 or rate in (0.0, 1.0):
+        return float(k)
+    spread = sum((y - rate * m) ** 2 for y, m in groups) / (n * rate * (1 - rate))
+    return n / max(1.0, round(spread * k * (n - 1) / ((k - 1) * n), 12))
 
 
-def thin(count: int, keep: Iterable[int] = (), limit: int = POINTS) -> list[int]:
-    """Which of `count` points are shown: all, or every k-th, the last, and those to `keep`."""
+def thin(count: int, keep: Iterable[int] = (), limit: int = MAX_POINTS) -> list[int]:
+    """Return the indices of the shown points: all, or every k-th, the last, and those to `keep`."""
     if count <= limit:
         return list(range(count))
     stride = -(-count // limit)
@@ -157,7 +158,7 @@ def thin(count: int, keep: Iterable[int] = (), limit: int = POINTS) -> list[int]
 
 
 def column(rows: Sequence[MetricRow], name: str) -> list[Number]:
-    """A metric's value at each row, None where a row has none."""
+    """Return a metric's value at each row; None if a row has none."""
     return [row.values.get(name) for row in rows]
 
 
@@ -172,16 +173,16 @@ def line(
     gaps: bool = True,
     look: Look = Look(),
 ) -> Line:
-    """A metric as a line: smoothed, with the interval of a share where `sizes` are known, with gaps between stages.
+    """Return a metric as a smoothed line, with the interval of a fraction if `sizes` are known.
 
     Args:
-        name: On hover and at its end.
-        values: One a row of `along`.
-        along: Where they stand.
+        name: Label on hover and at the end of the line.
+        values: One per row of `along`.
+        along: The x axis.
         weight: β of the smoothing, 0 ≤ β < 1.
-        sizes: Independent observations behind each value.
-        raw: Draw what was smoothed, faintly.
-        gaps: Break the line where a stage begins (areas that are stacked have no gaps).
+        sizes: Effective number of observations of each value.
+        raw: Draw the unsmoothed values too.
+        gaps: Break the line at the start of a stage (not for stacked areas).
         look: Color and dash.
     """
     smoothed = smooth(values, weight, along.starts)
@@ -190,54 +191,42 @@ def line(
     shown = thin(len(values), keep=first)
     breaks = set(first) if gaps else set()
 
-    def take(source: Sequence[Number]) -> list[Number]:
-        if not len(source):
-            return []
-        taken: list[Number] = []
-        for i in shown:
-            taken += [None, source[i]] if i in breaks else [source[i]]
-        return taken
+    def take(source: Sequence[T]) -> list[T | None]:
+        pairs = ((None, source[i]) if i in breaks else (source[i],) for i in shown)
+        return list(itertools.chain.from_iterable(pairs)) if source else []
 
-    def mark(found: Callable[[int], list[object]]) -> list[list[object] | None]:
-        taken: list[list[object] | None] = []
-        for i in shown:
-            taken += [None, found(i)] if i in breaks else [found(i)]
-        return taken
-
+    has_band = any(v is not None for v in low)
+    at: list[list[object]] = [[row.stage, row.step, along.name(i)] for i, row in enumerate(along.rows)]
     return Line(
         name,
         take(along.values),
         take(smoothed),
         look.color,
-        low=take(low) if any(v is not None for v in low) else (),
-        high=take(high) if any(v is not None for v in low) else (),
+        low=take(low) if has_band else (),
+        high=take(high) if has_band else (),
         raw=take(values) if raw and weight > 0 else (),
-        at=mark(lambda i: [along.rows[i].stage, along.rows[i].step, along.name(i)]),
+        at=take(at),
         dash=look.dash,
     )
 
 
 def names_of(rows: Sequence[MetricRow]) -> list[str]:
-    """All metrics of the rows, in the order of the alphabet, turns by number."""
-    return sorted({name for row in rows for name in row.values}, key=_natural)
+    """Return all metrics of the rows in natural order."""
+    return sorted({name for row in rows for name in row.values}, key=_natural_key)
 
 
-def _natural(name: str) -> tuple[str, int, str]:
+def _natural_key(name: str) -> tuple[str, int, str]:
     head, _, tail = name.rpartition("/")
     return (head, int(tail), "") if tail.isdigit() else (name, -1, "")
 
 
 def turns_of(names: Iterable[str], series: str) -> list[int]:
-    """The turns t for which `series/t` exists."""
-    found = [name.rpartition("/")[2] for name in names if name.startswith(f"{series}/")]
-    return sorted(int(tail) for tail in found if tail.isdigit())
+    """Return the turns t for which `series/t` exists."""
+    tails = [name.rpartition("/")[2] for name in names if name.startswith(f"{series}/")]
+    return sorted(int(tail) for tail in tails if tail.isdigit())
 
 
 def newest(rows: Sequence[MetricRow], names: Sequence[str], count: int = 10) -> Mapping[str, float]:
-    """Means over the last `count` rows that have the metric."""
-    found = {}
-    for name in names:
-        held = [row.values[name] for row in rows if name in row.values][-count:]
-        if held:
-            found[name] = sum(held) / len(held)
-    return found
+    """Return the means of metrics over the last `count` rows that have them."""
+    values = {name: [row.values[name] for row in rows if name in row.values][-count:] for name in names}
+    return {name: sum(last) / len(last) for name, last in values.items() if last}

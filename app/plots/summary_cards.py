@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from app.plots.evaluation import Evaluation
 from app.plots.series import MetricRow, newest, turns_of
 from rl2f_core.evaluation.report import interval_text, number, verdict_text
-from rl2f_core.stats.intervals import Interval
+from rl2f_core.types import JsonObject
 
 NEWEST_STEPS = 10
 """Training steps over which the numbers of a running training are averaged."""
@@ -25,7 +24,7 @@ GROUPS = (
 )
 
 
-def cards(rows: Sequence[MetricRow], evaluation: Evaluation | None) -> dict[str, Any]:
+def cards(rows: Sequence[MetricRow], evaluation: Evaluation | None) -> JsonObject:
     """Return all cards; `rows` are the steps of on-policy stages in order."""
     return {
         "hints": hints(evaluation),
@@ -35,14 +34,13 @@ def cards(rows: Sequence[MetricRow], evaluation: Evaluation | None) -> dict[str,
     }
 
 
-def hints(evaluation: Evaluation | None) -> dict[str, Any] | None:
+def hints(evaluation: Evaluation | None) -> JsonObject | None:
     """Return the hint effect of the newest checkpoint, or None."""
     if evaluation is None:
         return None
-    found = [c for c in evaluation.checkpoints if (c, "hints") in evaluation.effects]
-    if not found:
+    checkpoint = next((c for c in reversed(evaluation.checkpoints) if (c, "hints") in evaluation.effects), None)
+    if checkpoint is None:
         return None
-    checkpoint = found[-1]
     effect = evaluation.effects[checkpoint, "hints"]
     under = [
         {"control": control, "text": number(metrics[f"cum_acc/{evaluation.turns}"].value)}
@@ -51,7 +49,7 @@ def hints(evaluation: Evaluation | None) -> dict[str, Any] | None:
     ]
     return {
         "value": number(effect.value, signed=True),
-        "interval": _ends(effect),
+        "interval": interval_text(effect, signed=True).partition(" ")[2],
         "verdict": verdict_text(effect, "hints help", "hints hurt"),
         "separated": effect.excludes_zero,
         "under": under,
@@ -59,24 +57,26 @@ def hints(evaluation: Evaluation | None) -> dict[str, Any] | None:
     }
 
 
-def solved(rows: Sequence[MetricRow], evaluation: Evaluation | None) -> dict[str, Any] | None:
+def solved(rows: Sequence[MetricRow], evaluation: Evaluation | None) -> JsonObject | None:
     """Return the solve rate by turn, from the evaluation with hints or the newest training steps."""
     checkpoint = evaluation.last() if evaluation else None
     if evaluation is not None and checkpoint is not None:
         metrics = evaluation.cells[checkpoint, "hints"]
-        found = [(t, metrics[f"cum_acc/{t}"]) for t in range(1, evaluation.turns + 1)]
-        bars = [{"turn": t, "value": i.value, "low": i.low, "high": i.high, "text": interval_text(i)} for t, i in found]
+        rates = [(t, metrics[f"cum_acc/{t}"]) for t in range(1, evaluation.turns + 1)]
+        bars = [{"turn": t, "value": i.value, "low": i.low, "high": i.high, "text": interval_text(i)} for t, i in rates]
         return {"bars": bars, "source": _source(checkpoint, evaluation)}
     turns = turns_of({name for row in rows for name in row.values}, "cum_acc")
     means = newest(rows, [f"cum_acc/{t}" for t in turns], NEWEST_STEPS)
     if not means:
         return None
-    newer = [(t, means[f"cum_acc/{t}"]) for t in turns if f"cum_acc/{t}" in means]
-    bars = [{"turn": t, "value": mean, "low": None, "high": None, "text": number(mean)} for t, mean in newer]
+    means_by_turn = {t: means[f"cum_acc/{t}"] for t in turns if f"cum_acc/{t}" in means}
+    bars = [
+        {"turn": t, "value": rate, "low": None, "high": None, "text": number(rate)} for t, rate in means_by_turn.items()
+    ]
     return {"bars": bars, "source": _newest(rows, "cum_acc/1")}
 
 
-def changes(rows: Sequence[MetricRow], evaluation: Evaluation | None) -> dict[str, Any] | None:
+def changes(rows: Sequence[MetricRow], evaluation: Evaluation | None) -> JsonObject | None:
     """Return the metrics of revisions."""
     checkpoint = evaluation.last() if evaluation else None
     if evaluation is not None and checkpoint is not None and evaluation.whole:
@@ -96,7 +96,7 @@ def changes(rows: Sequence[MetricRow], evaluation: Evaluation | None) -> dict[st
     return {"pairs": pairs, "source": _newest(rows, "plasticity")}
 
 
-def groups(rows: Sequence[MetricRow]) -> dict[str, Any] | None:
+def groups(rows: Sequence[MetricRow]) -> JsonObject | None:
     """Return the fractions of mixed and uniform groups."""
     means = newest(rows, [key for _, key, _ in GROUPS], NEWEST_STEPS)
     if not means:
@@ -106,11 +106,6 @@ def groups(rows: Sequence[MetricRow]) -> dict[str, Any] | None:
         for name, key, also in GROUPS
     ]
     return {"shares": shares, "source": _newest(rows, GROUPS[0][1])}
-
-
-def _ends(interval: Interval) -> str:
-    text = interval_text(interval, signed=True)
-    return text.partition(" ")[2]
 
 
 def _source(checkpoint: str, evaluation: Evaluation) -> str:

@@ -85,7 +85,7 @@
     labels: (more) => pageUrl("labels", more),
     fresh: (preset = null, clone = null, more = {}) => pageUrl("new", { preset, clone, ...more }),
     compare: (ids, more) => pageUrl("compare", { runs: ids, ...more }),
-    chat: (chat = null, speakers = [], more = {}) => pageUrl("chat", { chat, speakers, ...more }),
+    chat: (chat = null, checkpoints = [], more = {}) => pageUrl("chat", { chat, checkpoints, ...more }),
   };
 
   /* ---- Server ---- */

@@ -40,17 +40,17 @@ rl2f.widget("chat", (root) => {
   }
 
   /* ---- Names ---- */
-  const runOf = (speaker) => options.runs.find((run) => run.run === Number(speaker.split(":")[0]));
+  const runOf = (checkpoint) => options.runs.find((run) => run.run === Number(checkpoint.split(":")[0]));
   const sourceRun = (source) => options.runs.find((run) => `run:${run.run}` === source);
   /** Who plays by default: the base, and the newest checkpoint of the run that the problem is from. */
-  function playing({ source, model, speakers }) {
+  function playing({ source, model, checkpoints }) {
     const run = sourceRun(source);
-    return run?.model === model && speakers.join() === "base" ? ["base", `${run.run}:${run.checkpoints.at(-1)}`] : speakers;
+    return run?.model === model && checkpoints.join() === "base" ? ["base", `${run.run}:${run.checkpoints.at(-1)}`] : checkpoints;
   }
-  function speakerName(speaker) {
-    if (speaker === "base") return "base";
-    const run = runOf(speaker);
-    return run ? `${speaker} · ${run.name}` : speaker;
+  function checkpointName(checkpoint) {
+    if (checkpoint === "base") return "base";
+    const run = runOf(checkpoint);
+    return run ? `${checkpoint} · ${run.name}` : checkpoint;
   }
 
   /* ---- List ---- */
@@ -84,18 +84,18 @@ rl2f.widget("chat", (root) => {
     close();
     wanted++;
     tree = null; busy = false; trouble = null; status = ""; answer = null;
-    const asked = (query.speakers ?? "").split(",").filter(Boolean);
+    const asked = (query.checkpoints ?? "").split(",").filter(Boolean);
     const run = asked.map((s) => s !== "base" && runOf(s)).find(Boolean);
     const model = run?.model ?? ([query.model, sourceRun(query.source)?.model, options.runs[0]?.model].find((m) => options.models.includes(m)) ?? options.models[0]) ?? "";
-    const speakers = asked.length ? asked.filter((s) => s === "base" || runOf(s)?.model === model) : ["base"];
-    const missing = asked.filter((s) => !speakers.includes(s));
+    const checkpoints = asked.length ? asked.filter((s) => s === "base" || runOf(s)?.model === model) : ["base"];
+    const missing = asked.filter((s) => !checkpoints.includes(s));
     const source = query.source ?? (run ? `run:${run.run}` : options.runs[0] ? `run:${options.runs[0].run}` : options.presets[0] ? `preset:${options.presets[0]}` : "");
     if (missing.length) trouble = { what: `${missing.join(", ")} cannot speak here: no such checkpoint, or one of another base model.`, fix: "Choose another below." };
-    draft = { mode: query.play ? "play" : "chat", model, speakers: speakers.length ? speakers : ["base"], system: "", device: "auto",
+    draft = { mode: query.play ? "play" : "chat", model, checkpoints: checkpoints.length ? checkpoints : ["base"], system: "", device: "auto",
       sampling: Object.fromEntries(Object.entries(options.sampling).map(([name, f]) => [name, f.default])),
       source, split: "test", index: query.index ?? "" };
-    if (query.play && !asked.length) draft.speakers = playing(draft);
-    if (push) rl2f.setQuery({ chat: null, at: null, speakers: asked, play: query.play ?? null, source: query.source ?? null, index: query.index ?? null, model: null }, { push: true });
+    if (query.play && !asked.length) draft.checkpoints = playing(draft);
+    if (push) rl2f.setQuery({ chat: null, at: null, checkpoints: asked, play: query.play ?? null, source: query.source ?? null, index: query.index ?? null, model: null }, { push: true });
     draw();
     field.focus({ preventScroll: true });
   }
@@ -113,7 +113,7 @@ rl2f.widget("chat", (root) => {
     }
     if (turn !== wanted) return;
     take(data, at);
-    if (push) rl2f.setQuery({ chat: id, at: null, speakers: null, play: null, source: null, index: null, model: null }, { push: true });
+    if (push) rl2f.setQuery({ chat: id, at: null, checkpoints: null, play: null, source: null, index: null, model: null }, { push: true });
     draw();
     if (data.live) follow();
     else if (tree.chat.mode === "play" && !tree.playing().length && !readOnly) begin();
@@ -193,7 +193,7 @@ rl2f.widget("chat", (root) => {
     const body = { ...rest, ...(mode === "play" ? { source, split, index: String(index).trim() === "" ? null : Number(index), sampling: { seed: draft.sampling.seed } } : {}) };
     const data = await post("chats", { settings: body });
     if (!data) return null;
-    rl2f.setQuery({ chat: data.chat.id, at: null, speakers: null, play: null, source: null, index: null, model: null }, { push: true });
+    rl2f.setQuery({ chat: data.chat.id, at: null, checkpoints: null, play: null, source: null, index: null, model: null }, { push: true });
     return data.chat;
   }
   async function submit() {
@@ -213,14 +213,14 @@ rl2f.widget("chat", (root) => {
     }
     if (tree.chat.mode === "play") { await hint("person", text, clear); return; }
     const last = tree.turns().at(-1);
-    const after = Object.fromEntries([...(last?.answers ?? [])].filter(([speaker, m]) => usable(m) && tree.chat.settings.speakers.includes(speaker)).map(([speaker, m]) => [speaker, m.id]));
+    const after = Object.fromEntries([...(last?.answers ?? [])].filter(([checkpoint, m]) => usable(m) && tree.chat.settings.checkpoints.includes(checkpoint)).map(([checkpoint, m]) => [checkpoint, m.id]));
     if (!tree.all.size) tree.chat.title = text.trim().replace(/\s+/g, " ").slice(0, 60);
     await started(post(`chats/${tree.chat.id}/send`, { text, parent: last?.user.id ?? null, after }), () => { clear(); loadList(); });
   }
   const begin = () => started(post(`chats/${tree.chat.id}/play`, {}));
-  const waiting = () => tree.playing().map((speaker) => [speaker, tree.chain(speaker).at(-1)]).filter(([speaker, m]) => m?.role === "assistant" && m.detail.turn && !m.detail.ended && m.status !== "streaming" && !unhinted.has(speaker));
+  const waiting = () => tree.playing().map((checkpoint) => [checkpoint, tree.chain(checkpoint).at(-1)]).filter(([checkpoint, m]) => m?.role === "assistant" && m.detail.turn && !m.detail.ended && m.status !== "streaming" && !unhinted.has(checkpoint));
   async function hint(by, text = "", after = () => {}) {
-    const targets = Object.fromEntries(waiting().map(([speaker, m]) => [speaker, m.id]));
+    const targets = Object.fromEntries(waiting().map(([checkpoint, m]) => [checkpoint, m.id]));
     if (!Object.keys(targets).length) { toast("No attempt waits for a hint."); return; }
     await started(post(`chats/${tree.chat.id}/play`, { after: targets, by, text }), after);
   }
@@ -260,15 +260,15 @@ rl2f.widget("chat", (root) => {
   function put(changes) {
     if (draft) { Object.assign(draft, changes); draw(); } else patch({ settings: changes });
   }
-  function speakerPicker() {
-    const now = held(), chosen = now.speakers;
-    const chips = chosen.map((s) => el("span", { class: "rl-chip ch-chip" }, speakerName(s), chosen.length > 1 ? el("button", { type: "button", class: "rl-icon", "aria-label": `Remove ${s}`, onclick: () => put({ speakers: chosen.filter((x) => x !== s) }) }, "×") : null));
+  function checkpointPicker() {
+    const now = held(), chosen = now.checkpoints;
+    const chips = chosen.map((s) => el("span", { class: "rl-chip ch-chip" }, checkpointName(s), chosen.length > 1 ? el("button", { type: "button", class: "rl-icon", "aria-label": `Remove ${s}`, onclick: () => put({ checkpoints: chosen.filter((x) => x !== s) }) }, "×") : null));
     const runs = options.runs.filter((run) => run.model === now.model);
-    const free = chosen.length < options.max_speakers;
-    const add = el("select", { "aria-label": "Add a speaker", disabled: !free, onchange: () => { if (add.value) put({ speakers: [...chosen, add.value] }); } },
-      el("option", { value: "" }, free ? "+ Add a speaker" : `At most ${options.max_speakers}`), chosen.includes("base") ? null : el("option", { value: "base" }, "base"),
+    const free = chosen.length < options.max_checkpoints;
+    const add = el("select", { "aria-label": "Add a checkpoint", disabled: !free, onchange: () => { if (add.value) put({ checkpoints: [...chosen, add.value] }); } },
+      el("option", { value: "" }, free ? "+ Add a checkpoint" : `At most ${options.max_checkpoints}`), chosen.includes("base") ? null : el("option", { value: "base" }, "base"),
       runs.map((run) => el("optgroup", { label: `${run.run} · ${run.name} (${run.environment})` }, [...run.checkpoints].reverse().filter((c) => !chosen.includes(`${run.run}:${c}`)).map((c) => el("option", { value: `${run.run}:${c}` }, c)))));
-    return el("div", { class: "rl-row", role: "group", "aria-label": "Speakers" }, chips, add, runs.length ? null : el("span", { class: "rl-muted rl-small" }, "No run on this model has a checkpoint yet. ", el("a", { href: rl2f.links.fresh() }, "Start one")));
+    return el("div", { class: "rl-row", role: "group", "aria-label": "Checkpoints" }, chips, add, runs.length ? null : el("span", { class: "rl-muted rl-small" }, "No run on this model has a checkpoint yet. ", el("a", { href: rl2f.links.fresh() }, "Start one")));
   }
   const LABELS = { max_new_tokens: "Tokens", temperature: "Temperature", top_p: "Top p", seed: "Seed" };
   function samplingFields(names) {
@@ -288,22 +288,22 @@ rl2f.widget("chat", (root) => {
       if (!tree) return fill(setup);
       const now = tree.chat.settings, play = tree.chat.mode === "play";
       const box = el("details", { class: "ch-more", open: open.has("settings") }, el("summary", {}, "Settings"),
-        el("div", { class: "ch-grid" }, play ? null : el("div", { class: "ch-wide" }, speakerPicker()), samplingFields(Object.keys(options.sampling)), play ? null : system()));
+        el("div", { class: "ch-grid" }, play ? null : el("div", { class: "ch-wide" }, checkpointPicker()), samplingFields(Object.keys(options.sampling)), play ? null : system()));
       box.addEventListener("toggle", () => (box.open ? open.add("settings") : open.delete("settings")));
       return fill(setup, readOnly || busy ? null : box);
     }
     if (!options.models.length) return fill(setup, el("div", { class: "rl-empty" }, el("p", { class: "rl-empty-title" }, "No model is here yet"), el("p", {}, "Fetch the small one with: rl2f models get smollm2-135m"), el("a", { class: "rl-button", href: "/chat" }, "Look again")));
     const play = draft.mode === "play";
-    const tab = (mode, text) => el("button", { type: "button", role: "tab", class: "ch-tab", "aria-selected": draft.mode === mode ? "true" : "false", onclick: () => { draft.mode = mode; if (mode === "play") draft.speakers = playing(draft); rl2f.setQuery({ play: mode === "play" ? 1 : null }); draw(); } }, text);
+    const tab = (mode, text) => el("button", { type: "button", role: "tab", class: "ch-tab", "aria-selected": draft.mode === mode ? "true" : "false", onclick: () => { draft.mode = mode; if (mode === "play") draft.checkpoints = playing(draft); rl2f.setQuery({ play: mode === "play" ? 1 : null }); draw(); } }, text);
     const sources = [...options.runs.map((run) => [`run:${run.run}`, `run ${run.run} · ${run.name} (${run.environment})`]), ...options.presets.map((name) => [`preset:${name}`, `preset ${name}`])];
     fill(setup, el("div", { class: "rl-card ch-card" },
       el("div", { class: "ch-tabs", role: "tablist" }, tab("chat", "Chat"), tab("play", "Play a task")),
-      el("p", { class: "rl-muted ch-lead" }, play ? "The environment sets a problem, the speakers try, and you or the scripted teacher hint, as in training. The leak guard reads every hint, yours too. Finished dialogues are kept for replay, labels and export."
+      el("p", { class: "rl-muted ch-lead" }, play ? "The environment sets a problem, the checkpoints try, and you or the scripted teacher hint, as in training. The leak guard reads every hint, yours too. Finished dialogues are kept for replay, labels and export."
         : "The base and up to three checkpoints answer side by side, with the same seed and sampling. Judge which is better."),
       el("div", { class: "ch-grid" },
-        labelled("Base model", pick("Base model", draft.model, options.models.map((m) => [m, m]), (model) => put({ model, speakers: ["base"] }))),
-        el("div", { class: "ch-label ch-wide" }, el("span", {}, "Speakers"), speakerPicker()),
-        play ? [labelled("Problem from", pick("Problem from", draft.source, sources, (source) => { const run = sourceRun(source); const model = run?.model ?? draft.model; put({ source, model, speakers: playing({ source, model, speakers: ["base"] }) }); }), { class: "ch-label ch-two" }),
+        labelled("Base model", pick("Base model", draft.model, options.models.map((m) => [m, m]), (model) => put({ model, checkpoints: ["base"] }))),
+        el("div", { class: "ch-label ch-wide" }, el("span", {}, "Checkpoints"), checkpointPicker()),
+        play ? [labelled("Problem from", pick("Problem from", draft.source, sources, (source) => { const run = sourceRun(source); const model = run?.model ?? draft.model; put({ source, model, checkpoints: playing({ source, model, checkpoints: ["base"] }) }); }), { class: "ch-label ch-two" }),
           labelled("Split", pick("Split", draft.split, ["train", "validation", "test"].map((s) => [s, s]), (split) => put({ split }))),
           labelled("Task number", (() => { const input = el("input", { type: "number", class: "rl-field", min: 0, step: 1, placeholder: "random", value: draft.index, onchange: () => { if (input.checkValidity()) { draft.index = input.value; rl2f.setQuery({ index: input.value }); } else input.reportValidity(); } }); return input; })()),
           samplingFields(["seed"])]
@@ -325,7 +325,7 @@ rl2f.widget("chat", (root) => {
         readOnly ? null : item("Rename", rename), save("messages"), play ? null : save("preference"), item("Copy link", () => navigator.clipboard?.writeText(location.href).then(() => toast("Copied."))), readOnly ? null : item("Delete", remove, "rl-danger"))));
   }
   const page = {
-    texts, live, open, unhinted, readOnly, speakerName, go, edit, again, prefer, finish,
+    texts, live, open, unhinted, readOnly, checkpointName, go, edit, again, prefer, finish,
     drawComposer: () => drawComposer(), get tree() { return tree; }, get busy() { return busy; },
     answerLine: () => answer ? el("p", { class: "ch-line" }, el("b", {}, "Answer "), rl2f.transcript.inline(answer.answer, 400), " ", el("button", { type: "button", class: "rl-button rl-quiet rl-small", onclick: () => { answer = null; drawFlow(); } }, "Hide"))
       : el("p", { class: "ch-line" }, el("button", { type: "button", class: "rl-button rl-quiet rl-small", onclick: async () => { answer = await api(`${BASE}/chats/${tree.chat.id}/answer`).catch(() => null); drawFlow(); } }, "Show the answer (hidden from the student)")),
@@ -346,8 +346,8 @@ rl2f.widget("chat", (root) => {
     if (tree?.chat.mode === "play") {
       const open_ = busy ? [] : waiting(), any = open_.length > 0;
       const over = !busy && !any && tree.playing().length && tree.playing().every((s) => tree.chain(s).at(-1)?.detail.ended);
-      const next = el("a", { class: "rl-button rl-primary", href: `/chat?play=1&source=${encodeURIComponent(tree.chat.settings.source)}`, onclick: (event) => { if (plain(event)) { event.preventDefault(); fresh({ play: "1", source: tree.chat.settings.source, speakers: tree.chat.settings.speakers.join(",") }); } } }, "Play another");
-      field.placeholder = any ? `Your hint${open_.length > 1 ? ` for ${open_.length} speakers` : ""}; the leak guard reads it first. Enter sends` : "";
+      const next = el("a", { class: "rl-button rl-primary", href: `/chat?play=1&source=${encodeURIComponent(tree.chat.settings.source)}`, onclick: (event) => { if (plain(event)) { event.preventDefault(); fresh({ play: "1", source: tree.chat.settings.source, checkpoints: tree.chat.settings.checkpoints.join(",") }); } } }, "Play another");
+      field.placeholder = any ? `Your hint${open_.length > 1 ? ` for ${open_.length} checkpoints` : ""}; the leak guard reads it first. Enter sends` : "";
       if (!tree.playing().length && !busy) return fill(composer, button("Begin", "rl-primary", begin));
       return fill(composer, over ? el("div", { class: "rl-row ch-buttons" }, next) : [any ? field : null, el("div", { class: "rl-row ch-buttons" }, any ? [button("Send hint", "rl-primary"), button("Scripted hint", "", () => hint("scripted"), { title: "The environment's own teacher hints" })] : null, halt)]);
     }

@@ -41,44 +41,44 @@
       const picked = this.picked.get(Tree.group(list[0]));
       return list.find((m) => m.id === picked) ?? list.at(-1);
     }
-    children(parent, role, speaker = null) {
-      return [...this.all.values()].filter((m) => m.parent === parent && m.role === role && (speaker === null || m.checkpoint === speaker));
+    children(parent, role, checkpoint = null) {
+      return [...this.all.values()].filter((m) => m.parent === parent && m.role === role && (checkpoint === null || m.checkpoint === checkpoint));
     }
-    /** The speakers of the answers to a message: those of the chat first, in their order. */
-    speakers(parent) {
+    /** The checkpoints of the answers to a message: those of the chat first, in their order. */
+    checkpoints(parent) {
       const there = new Set(this.children(parent, "assistant").map((m) => m.checkpoint));
-      const order = this.chat.settings.speakers;
+      const order = this.chat.settings.checkpoints;
       return [...order.filter((s) => there.has(s)), ...[...there].filter((s) => !order.includes(s))];
     }
-    /** Chat: [{user, answers: Map(speaker → message)}] of the branch that is seen. */
+    /** Chat: [{user, answers: Map(checkpoint → message)}] of the branch that is seen. */
     turns() {
       const out = [];
       let parent = null, answers = new Map();
       for (let steps = 0; steps <= this.all.size; steps++) {
-        const next = this.children(parent, "user").filter((m) => Object.entries(m.detail.after ?? {}).every(([speaker, id]) => (answers.get(speaker)?.id ?? id) === id));
+        const next = this.children(parent, "user").filter((m) => Object.entries(m.detail.after ?? {}).every(([checkpoint, id]) => (answers.get(checkpoint)?.id ?? id) === id));
         const groups = new Map(next.map((m) => [Tree.group(m), m]));
         // two continuations that name other answers cannot both be seen; the newer group is
         const user = groups.size ? this.seen(next.filter((m) => Tree.group(m) === [...groups.keys()].at(-1))) : null;
         if (!user) break;
-        answers = new Map(this.speakers(user.id).map((s) => [s, this.seen(this.children(user.id, "assistant", s))]));
+        answers = new Map(this.checkpoints(user.id).map((s) => [s, this.seen(this.children(user.id, "assistant", s))]));
         out.push({ user, answers });
         parent = user.id;
       }
       return out;
     }
-    /** Play: the chain of one speaker below the problem, as it is seen. */
-    chain(speaker) {
+    /** Play: the chain of one checkpoint below the problem, as it is seen. */
+    chain(checkpoint) {
       const root = this.children(null, "user")[0];
       const out = [];
       let at = root;
       for (let steps = 0; at && steps <= this.all.size; steps++) {
-        at = this.seen(this.children(at.id, at.role === "assistant" ? "teacher" : "assistant", speaker));
+        at = this.seen(this.children(at.id, at.role === "assistant" ? "teacher" : "assistant", checkpoint));
         if (at) out.push(at);
       }
       return out;
     }
     get problem() { return this.children(null, "user")[0] ?? null; }
-    playing() { return this.problem ? this.speakers(this.problem.id) : []; }
+    playing() { return this.problem ? this.checkpoints(this.problem.id) : []; }
   }
   const usable = (m) => m && (m.status === "done" || m.status === "stopped");
 
@@ -136,10 +136,10 @@
       el("p", { class: "rl-muted rl-small ch-line" }, "what the student read"), block(m.content, { from: "teacher", label: "hint as read" })];
   }
 
-  /** One message. `page` gives: tree, live (id → text node), speakerName, go(id), edit(m), again(m), busy, readOnly. */
+  /** One message. `page` gives: tree, live (id → text node), checkpointName, go(id), edit(m), again(m), busy, readOnly. */
   function message(page, m) {
     const role = m.role === "assistant" ? "student" : m.role === "teacher" ? "teacher" : "task";
-    const who = m.role === "assistant" ? page.speakerName(m.checkpoint) : m.role === "teacher" ? (m.detail.by === "scripted" ? "Scripted teacher" : "You, as teacher") : page.tree.chat.mode === "play" ? "Problem" : "You";
+    const who = m.role === "assistant" ? page.checkpointName(m.checkpoint) : m.role === "teacher" ? (m.detail.by === "scripted" ? "Scripted teacher" : "You, as teacher") : page.tree.chat.mode === "play" ? "Problem" : "You";
     let body;
     if (m.status === "streaming") {
       const text = document.createTextNode(page.texts.get(m.id) ?? m.content);
@@ -168,9 +168,9 @@
     for (let i = 0; i < list.length; i++) for (let j = i + 1; j < list.length; j++) {
       const [a, b] = [list[i], list[j]], held = a.detail.preferences?.[b.id] ?? null;
       const button = (choice, text, label) => el("button", { type: "button", class: "rl-button rl-small", "aria-pressed": held === choice ? "true" : "false", "aria-label": label, onclick: () => page.prefer(a.id, b.id, held === choice ? null : choice) }, text);
-      rows.push(el("div", { class: "ch-pair", role: "group", "aria-label": "Which is better?" }, el("span", { class: "rl-cut", title: page.speakerName(a.checkpoint) }, page.speakerName(a.checkpoint)),
+      rows.push(el("div", { class: "ch-pair", role: "group", "aria-label": "Which is better?" }, el("span", { class: "rl-cut", title: page.checkpointName(a.checkpoint) }, page.checkpointName(a.checkpoint)),
         button("better", "← better", `${a.checkpoint} is better`), button("tie", "tie", "a tie"), button("worse", "better →", `${b.checkpoint} is better`),
-        el("span", { class: "rl-cut", title: page.speakerName(b.checkpoint) }, page.speakerName(b.checkpoint))));
+        el("span", { class: "rl-cut", title: page.checkpointName(b.checkpoint) }, page.checkpointName(b.checkpoint))));
     }
     if (rows.length === 1) return rows[0];
     const given = list.reduce((n, m) => n + Object.keys(m.detail.preferences ?? {}).length, 0) / 2;
@@ -190,8 +190,8 @@
   function played(page) {
     const { tree } = page;
     if (!tree.problem) return [];
-    const columns = tree.playing().map((speaker) => {
-      const chain = tree.chain(speaker), last = chain.at(-1), ended = last?.detail.ended;
+    const columns = tree.playing().map((checkpoint) => {
+      const chain = tree.chain(checkpoint), last = chain.at(-1), ended = last?.detail.ended;
       const attempts = chain.filter((m) => m.role === "assistant").length;
       const waits = last?.role === "assistant" && last.detail.turn && !ended && last.status !== "streaming";
       let state = null;
@@ -201,7 +201,7 @@
         state = el("div", { class: "ch-end" }, el("b", { class: kind }, ended === "solved" ? `${text} at attempt ${attempts}` : text),
           kept ? el("a", { href: rl2f.links.dialogue(kept.run, kept.event, 0), class: "rl-small" }, "replay and label") : last.detail.not_recorded ? el("small", { class: "rl-wrong" }, `not kept: ${last.detail.not_recorded}`) : null);
       } else if (waits && !page.readOnly) {
-        const box = el("input", { type: "checkbox", checked: !page.unhinted.has(speaker), onchange: (event) => { event.target.checked ? page.unhinted.delete(speaker) : page.unhinted.add(speaker); page.drawComposer(); } });
+        const box = el("input", { type: "checkbox", checked: !page.unhinted.has(checkpoint), onchange: (event) => { event.target.checked ? page.unhinted.delete(checkpoint) : page.unhinted.add(checkpoint); page.drawComposer(); } });
         state = el("div", { class: "ch-end" }, tree.playing().length > 1 ? el("label", { class: "ch-check" }, box, "hint this one") : el("span", { class: "rl-muted" }, "waits for a hint"),
           el("span", { class: "rl-muted rl-num" }, `attempt ${attempts} of ${tree.chat.settings.max_turns}`), page.busy ? null : act("End here", "Keep the dialogue as it is", () => page.finish(last)));
       }

@@ -154,7 +154,7 @@
         fill(box, el("h2", {}, "Evaluations"), el("div", { class: "rl-empty" }, el("p", { class: "rl-empty-title" }, "None of these runs was evaluated."), el("p", {}, "Open a run and evaluate one of its checkpoints; then they can be compared here.")));
         return;
       }
-      fill(box, el("h2", {}, "Evaluations"), this.matrix(played), found.merged.map((m) => this.seedTable(m)), found.speakers.length > 1 ? this.paired(found) : null);
+      fill(box, el("h2", {}, "Evaluations"), this.matrix(played), found.merged.map((m) => this.seedTable(m)), found.checkpoints.length > 1 ? this.paired(found) : null);
     }
     matrix(played) {
       const { number, control, range, dialoguesOf } = rl2f.evaluation;
@@ -184,10 +184,10 @@
     }
     paired(found) {
       const { number, range } = rl2f.evaluation;
-      const select = el("select", { class: "rl-field", "aria-label": "Against", onchange: () => { this.base = select.value; this.changed(); } }, found.speakers.map((name) => el("option", { value: name, selected: name === found.base }, name)));
+      const select = el("select", { class: "rl-field", "aria-label": "Against", onchange: () => { this.base = select.value; this.changed(); } }, found.checkpoints.map((name) => el("option", { value: name, selected: name === found.base }, name)));
       const [low, high] = range(found.differences.flatMap((row) => row.quantities.map((q) => q.cell)));
-      const line = (row) => (row.unlike.length ? [el("tr", {}, el("td", {}, row.speaker), el("td", { class: "rl-muted", colspan: 4 }, `not paired: other ${row.unlike.join(", ")}`))]
-        : row.quantities.map((q, i) => el("tr", { class: i ? "" : "rl-first" }, el("td", {}, i ? "" : row.speaker), el("td", {}, q.quantity), el("td", {}, number(q.cell), q.cell ? rl2f.charts.whisker(q.cell, low, high) : null), el("td", {}, q.finding), el("td", { class: "rl-muted" }, String(q.tasks)))));
+      const line = (row) => (row.unlike.length ? [el("tr", {}, el("td", {}, row.checkpoint), el("td", { class: "rl-muted", colspan: 4 }, `not paired: other ${row.unlike.join(", ")}`))]
+        : row.quantities.map((q, i) => el("tr", { class: i ? "" : "rl-first" }, el("td", {}, i ? "" : row.checkpoint), el("td", {}, q.quantity), el("td", {}, number(q.cell), q.cell ? rl2f.charts.whisker(q.cell, low, high) : null), el("td", {}, q.finding), el("td", { class: "rl-muted" }, String(q.tasks)))));
       return el("div", { class: "rl-card rl-stack" }, el("h2", {}, "Paired differences"),
         el("div", { class: "rl-row" }, el("span", { class: "rl-muted" }, "each checkpoint minus"), select, el("span", { class: "rl-muted rl-small" }, "on the same tasks with the same evaluation seed; 95 % intervals from resampling tasks, not corrected for their number")),
         el("div", { class: "rl-scroll" }, el("table", { class: "rl-table rl-eval" }, el("thead", {}, el("tr", {}, ["run:checkpoint", "quantity", "difference", "finding", "tasks"].map((t) => el("th", {}, t)))), el("tbody", {}, found.differences.map(line), found.pending ? el("tr", {}, el("td", { class: "rl-muted", colspan: 5 }, `${found.pending} more…`)) : null))));

@@ -1,4 +1,4 @@
-"""Pages and routers are found, not listed: a new one is one file."""
+"""Discovery of pages and routers: each module of `app.pages` and `app.api` is one."""
 
 from __future__ import annotations
 
@@ -31,27 +31,18 @@ def _modules(package: ModuleType) -> list[ModuleType]:
 
 
 def pages() -> list[PageInfo]:
-    """All pages in the order of the navigation."""
-    found = sorted(_modules(app.pages), key=lambda module: (getattr(module, "ORDER", 100), module.TITLE))
-    return [_page(module) for module in found]
+    """Return all pages in the order of the navigation."""
+    modules = sorted(_modules(app.pages), key=lambda module: (getattr(module, "ORDER", 100), module.TITLE))
+    return [PageInfo(m.PATH, m.TITLE, m, _files(m, "js", "SCRIPTS"), _files(m, "css", "STYLES")) for m in modules]
 
 
-def _page(module: ModuleType) -> PageInfo:
-    name = module.__name__.rpartition(".")[2]
-
-    def files(kind: str, extra: tuple[str, ...]) -> tuple[str, ...]:
-        own = (f"{name}.{kind}",) if (STATIC / f"{name}.{kind}").is_file() else ()
-        return tuple(dict.fromkeys([*extra, *own]))
-
-    return PageInfo(
-        path=module.PATH,
-        title=module.TITLE,
-        module=module,
-        scripts=files("js", tuple(getattr(module, "SCRIPTS", ()))),
-        styles=files("css", tuple(getattr(module, "STYLES", ()))),
-    )
+def _files(module: ModuleType, suffix: str, constant: str) -> tuple[str, ...]:
+    """Return the static files that a page names, and the one that is named after it."""
+    default = f"{module.__name__.rpartition('.')[2]}.{suffix}"
+    defaults = [default] if (STATIC / default).is_file() else []
+    return tuple(dict.fromkeys([*getattr(module, constant, ()), *defaults]))
 
 
 def routers() -> list[ModuleType]:
-    """All modules of `app.api` that have a `router`."""
+    """Return all modules of `app.api` that have a `router`."""
     return [module for module in _modules(app.api) if hasattr(module, "router")]

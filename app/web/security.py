@@ -1,13 +1,11 @@
-"""Who may ask what of the server: one ASGI middleware before every route, Gradio's private endpoints included.
+"""Access control: one ASGI middleware before every route, including Gradio's private endpoints.
 
-- Host must be a loopback name, the bound address, or a name given at the start: a foreign name that resolves to this
-  machine (DNS rebinding) is refused.
-- Pages of other origins may link here and do nothing else: no embedding, no framing, no requests.
-- A change needs a secret of two halves, both derived from the workspace's secret file: a cookie that comes
-  with a page (`SameSite=Strict`, unreadable for scripts) and a header that `app.js` puts on every request of ours and
-  of Gradio's. A program without a browser has neither.
-- Bodies are limited. Routes of Gradio that nothing here uses do not exist.
-- Beyond loopback every route asks for the password (HTTP Basic, compared in constant time).
+- Host must be a loopback name, the bound address, or a configured name; this prevents DNS rebinding.
+- Pages of other origins may link here, but not embed, frame or request anything.
+- A change needs a secret of two halves, both derived from the workspace's secret file: a cookie that is set with a page
+  (`SameSite=Strict`, `HttpOnly`) and a header that `app.js` adds to all requests, Gradio's included.
+- Request bodies are limited. Unused routes of Gradio return 404.
+- Beyond loopback every route requires the password (HTTP Basic, compared in constant time).
 """
 
 from __future__ import annotations
@@ -22,27 +20,23 @@ import os
 import re
 import secrets
 import socket
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Iterable
 from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote
+
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rl2f_core.errors import RL2FError
 
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
-SAFE = ("GET", "HEAD", "OPTIONS")
-BODY_LIMIT = 2_000_000
-"""Bytes of a request's body."""
-DRAIN_LIMIT = 32_000_000
-"""Bytes of a body too large that are still read, so that the browser hears the answer instead of a broken pipe."""
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+MAX_BODY_BYTES = 2_000_000
+MAX_DRAINED_BYTES = 32_000_000
+"""Bytes of a too large body that are still read, so that the browser receives the response, not a broken pipe."""
 HEADER = "x-rl2f-secret"
-CLOSED = re.compile(
+CLOSED_ROUTES = re.compile(
     r"^/(gradio_api/)?(proxy=|monitoring|login|logout|token|dev/|run-history|runs/?$|mcp|vibe-|undo-vibe-|profiling|"
     r"process_recording|startup-events|custom_component|deep_link|openapi\.json|info/?$)"
 )
@@ -50,11 +44,11 @@ CLOSED = re.compile(
 
 
 class ServerError(RL2FError, RuntimeError):
-    """The web server cannot start as asked."""
+    """The web server cannot start with these options."""
 
 
 def is_loopback(host: str) -> bool:
-    """A name or address that only this machine reaches."""
+    """Return whether only this machine can reach a name or address."""
     if host.lower() in LOOPBACK:
         return True
     try:
@@ -64,10 +58,10 @@ def is_loopback(host: str) -> bool:
 
 
 def check_binding(host: str, password: str | None) -> None:
-    """Raises `ServerError` where others could reach the server and no password was given."""
+    """Raise `ServerError` if other machines can reach the server and there is no password."""
     if not is_loopback(host) and not password:
         raise ServerError(
-            "The studio is to be reached from other machines, so it needs a password.",
+            "The studio can be reached from other machines, so it needs a password.",
             value=host,
             fix="Put one into the environment and name its variable: "
             f"RL2F_PASSWORD=… rl2f serve --host {host} --password-env RL2F_PASSWORD. "
@@ -76,26 +70,26 @@ def check_binding(host: str, password: str | None) -> None:
 
 
 def load_secret(path: Path) -> bytes:
-    """The workspace's secret, made at the first start, so that an open tab outlives a restart of the server."""
+    """Return the workspace's secret, created at the first start, so that open pages stay valid after a restart."""
     try:
-        made = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        found = path.read_bytes()
-        if len(found) < 32:
+        secret = path.read_bytes()
+        if len(secret) < 32:
             raise ServerError(
                 "The workspace's secret file is damaged.",
                 value=str(path),
                 fix="Remove it; the next start makes a new one.",
             ) from None
-        return found
-    with os.fdopen(made, "wb") as file:
+        return secret
+    with os.fdopen(descriptor, "wb") as file:
         secret = secrets.token_bytes(48)
         file.write(secret)
     return secret
 
 
 def own_names(host: str) -> set[str]:
-    """Names and addresses of a server bound to `host`: loopback's and, bound to all, this machine's."""
+    """Return the host names of a server bound to `host`: loopback, and all of this machine if bound to all."""
     names = {*LOOPBACK, host.lower()}
     if host in ("0.0.0.0", "::", ""):
         import psutil
@@ -106,7 +100,7 @@ def own_names(host: str) -> set[str]:
 
 
 def host_name(value: str) -> str:
-    """The name in a Host header or origin's authority, without port and brackets."""
+    """Return the name in a Host header, without port and brackets."""
     value = value.strip().lower()
     if value.startswith("["):
         return value[1:].partition("]")[0]
@@ -114,18 +108,18 @@ def host_name(value: str) -> str:
 
 
 class Security:
-    """The middleware. See the module's docstring."""
+    """Access control as ASGI middleware; see the module's docstring."""
 
     def __init__(
         self,
-        app: Callable[[Scope, Receive, Send], Awaitable[None]],
+        app: ASGIApp,
         *,
         secret: bytes,
         host: str,
         port: int,
         password: str | None = None,
         names: Iterable[str] = (),
-        body_limit: int = BODY_LIMIT,
+        body_limit: int = MAX_BODY_BYTES,
     ) -> None:
         check_binding(host, password)
         self.app = app
@@ -137,40 +131,37 @@ class Security:
         self.header = hmac.new(secret, b"header", hashlib.sha256).hexdigest()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuse, or hand on with headers added and the body counted."""
+        """Refuse the request, or forward it with response headers added and the body size limited."""
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
             return
-        if scope["type"] != "http":  # nothing here speaks over web sockets
+        if scope["type"] != "http":  # no route uses web sockets
             await receive()
             await send({"type": "websocket.close", "code": 1008})
             return
         headers = _headers(scope)
         refusal = self._refusal(scope, headers)
         if refusal is not None:
-            status, what, fix = refusal
-            if status == 413:
+            if refusal[0] == 413:
                 await _drain(receive)
-            await _answer(scope, send, status, what, fix)
+            await _refuse(scope, receive, send, *refusal)
             return
         scope.setdefault("state", {})["rl2f_secret"] = self.header
         nonce = secrets.token_urlsafe(16)
         scope["state"]["rl2f_nonce"] = nonce
-        await self._pass(scope, receive, send, nonce)
+        await self._forward(scope, receive, send, nonce)
 
     def _refusal(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str, str] | None:
         host = headers.get("host", "")
         if host_name(host) not in self.names:
-            return 421, f"This server does not answer to the name {host[:100]!r}.", (
-                "Open it by the address it printed at the start, or name it with rl2f serve --allow-host."
-            )  # fmt: skip
+            fix = "Open it by the address it printed at the start, or name it with rl2f serve --allow-host."
+            return 421, f"This server does not answer to the name {host[:100]!r}.", fix
         if self.password is not None and not self._knows_password(headers):
-            return 401, "This studio asks for its password.", "Any user name, and the password it was started with."
-        path = unquote(scope["path"])
-        if CLOSED.match(path):
+            return 401, "This studio requires its password.", "Any user name, and the password it was started with."
+        if CLOSED_ROUTES.match(unquote(scope["path"])):
             return 404, "There is no such address.", "Go back to /."
-        safe = scope["method"] in SAFE
-        if not self._same_site(scope, headers, safe):
+        safe = scope["method"] in SAFE_METHODS
+        if not _is_same_site(headers, safe):
             return 403, "The request came from another site.", "Open the studio itself and do it there."
         if safe:
             return None
@@ -195,38 +186,28 @@ class Security:
             given = base64.b64decode(value, validate=True).partition(b":")[2]
         except (binascii.Error, ValueError):
             return False
-        # digests of equal length: the time of the comparison tells not even how long the password is
-        wanted = (self.password or "").encode()
-        return hmac.compare_digest(hashlib.sha256(given).digest(), hashlib.sha256(wanted).digest())
+        # digests have equal lengths, so the comparison time does not reveal the length of the password
+        password = (self.password or "").encode()
+        return hmac.compare_digest(hashlib.sha256(given).digest(), hashlib.sha256(password).digest())
 
-    def _same_site(self, scope: Scope, headers: dict[str, str], safe: bool) -> bool:
-        origin = headers.get("origin")
-        if origin is not None and origin.partition("://")[2].lower() != headers.get("host", "").lower():
-            return False
-        site = headers.get("sec-fetch-site", "")
-        if site in ("", "same-origin", "none"):
-            return True
-        # a link from elsewhere may open a page, nothing more
-        return safe and headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
-
-    async def _pass(self, scope: Scope, receive: Receive, send: Send, nonce: str) -> None:
-        taken = 0
+    async def _forward(self, scope: Scope, receive: Receive, send: Send, nonce: str) -> None:
+        received = 0
         started = refused = False
 
-        async def counted() -> Message:
-            nonlocal taken, refused
+        async def limited_receive() -> Message:
+            nonlocal received, refused
             message = await receive()
-            taken += len(message.get("body", b""))
-            if taken > self.body_limit and not refused:
+            received += len(message.get("body", b""))
+            if received > self.body_limit and not refused:
                 refused = True
                 if message.get("more_body"):
                     await _drain(receive)
                 if not started:
-                    await _answer(scope, send, *self._too_large())
+                    await _refuse(scope, receive, send, *self._too_large())
                 return {"type": "http.disconnect"}
             return message
 
-        async def adding(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             nonlocal started
             if refused:
                 return
@@ -236,23 +217,33 @@ class Security:
             await send(message)
 
         try:
-            await self.app(scope, counted, adding)
+            await self.app(scope, limited_receive, send_with_headers)
         except Exception:
-            if not refused:  # the refusal was the answer; that the route below saw its client go is no fault
+            if not refused:  # after a refusal the route fails because its client disconnected
                 raise
 
     def _with_headers(self, scope: Scope, headers: list[tuple[bytes, bytes]], nonce: str) -> list[tuple[bytes, bytes]]:
         html = any(name.lower() == b"content-type" and value.startswith(b"text/html") for name, value in headers)
         drop = {b"access-control-allow-origin", b"access-control-allow-credentials"}
         headers = [(name, value) for name, value in headers if name.lower() not in drop]
-        headers += _guards(nonce)
+        headers += _security_headers(nonce)
         if html:
             cookie = f"{self.cookie_name}={self.cookie}; Path=/; SameSite=Strict; HttpOnly"
             headers.append((b"set-cookie", (cookie + ("; Secure" if scope.get("scheme") == "https" else "")).encode()))
         return headers
 
 
-def _guards(nonce: str) -> list[tuple[bytes, bytes]]:
+def _is_same_site(headers: dict[str, str], safe: bool) -> bool:
+    origin = headers.get("origin")
+    if origin is not None and origin.partition("://")[2].lower() != headers.get("host", "").lower():
+        return False
+    if headers.get("sec-fetch-site", "") in ("", "same-origin", "none"):
+        return True
+    # a link on another site may only open a page
+    return safe and headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+
+
+def _security_headers(nonce: str) -> list[tuple[bytes, bytes]]:
     policy = (
         "default-src 'self'; base-uri 'self'; form-action 'self'; frame-ancestors 'none'; object-src 'none'; "
         f"script-src 'self' 'nonce-{nonce}' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
@@ -275,37 +266,35 @@ def _headers(scope: Scope) -> dict[str, str]:
 
 def _cookie(headers: dict[str, str], name: str) -> str:
     try:
-        found = SimpleCookie(headers.get("cookie", "")).get(name)
+        cookie = SimpleCookie(headers.get("cookie", "")).get(name)
     except CookieError:
         return ""
-    return found.value if found else ""
+    return cookie.value if cookie else ""
 
 
 async def _drain(receive: Receive) -> None:
-    taken, more = 0, True
-    while more and taken < DRAIN_LIMIT:
+    received, more = 0, True
+    while more and received < MAX_DRAINED_BYTES:
         message = await receive()
         if message["type"] == "http.disconnect":
             return
-        taken += len(message.get("body", b""))
+        received += len(message.get("body", b""))
         more = message.get("more_body", False)
 
 
-async def _answer(scope: Scope, send: Send, status: int, what: str, fix: str) -> None:
+async def _refuse(scope: Scope, receive: Receive, send: Send, status: int, what: str, fix: str) -> None:
+    body: dict[str, object]
     if scope["path"].startswith("/api/"):
-        body: Any = {"error": {"what": what, "value": None, "known": None, "fix": fix}}
-    else:  # Gradio's page shows `detail` or `error` as they are
+        body = {"error": {"what": what, "value": None, "known": None, "fix": fix}}
+    else:  # Gradio's page shows `detail` or `error`
         body = {"error": f"{what} {fix}", "detail": f"{what} {fix}"}
-    raw = json.dumps(body, ensure_ascii=False).encode()
-    headers = [
-        (b"content-type", b"application/json; charset=utf-8"),
-        (b"content-length", str(len(raw)).encode()),
-        (b"cache-control", b"no-store"),
-        *_guards("none"),
-    ]
+    content = json.dumps(body, ensure_ascii=False).encode()
+    response = Response(content, status, media_type="application/json; charset=utf-8")
+    response.raw_headers += [(b"cache-control", b"no-store"), *_security_headers("none")]
     if status == 401:
-        headers.append((b"www-authenticate", b'Basic realm="RL2F Studio", charset="UTF-8"'))
+        response.headers["www-authenticate"] = 'Basic realm="RL2F Studio", charset="UTF-8"'
     if status == 413:
-        headers.append((b"connection", b"close"))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else raw})
+        response.headers["connection"] = "close"
+    if scope["method"] == "HEAD":
+        response.body = b""
+    await response(scope, receive, send)

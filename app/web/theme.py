@@ -1,8 +1,11 @@
-"""Gradio's theme, spoken in the variables of `app.css`: light and dark live there and nowhere else."""
+"""Gradio's theme in terms of the CSS variables of `app.css`, which define the light and dark colors."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import gradio as gr
 
 BACK, SURFACE, RAISED = "var(--rl-bg)", "var(--rl-surface)", "var(--rl-raised)"
 TEXT, MUTED, BORDER, ACCENT = "var(--rl-text)", "var(--rl-muted)", "var(--rl-border)", "var(--rl-accent)"
@@ -98,23 +101,17 @@ FONT = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "Noto Sans", "Libera
 MONO = ("ui-monospace", "SF Mono", "Menlo", "Consolas", "DejaVu Sans Mono", "Liberation Mono", "monospace")
 
 
-def make_theme() -> Any:
-    """The theme. It names only fonts of the system, so nothing is fetched."""
+def make_theme() -> gr.themes.Base:
+    """Return the theme. It uses only system fonts, so nothing is downloaded."""
     import gradio as gr
+    from gradio.themes.utils.fonts import Font
 
     theme = gr.themes.Base(
-        font=[_Named(name) for name in FONT],
-        font_mono=[_Named(name) for name in MONO],
+        font=[Font(name) for name in FONT],
+        font_mono=[Font(name) for name in MONO],
         text_size=gr.themes.sizes.text_sm,
         spacing_size=gr.themes.sizes.spacing_sm,
         radius_size=gr.themes.sizes.radius_sm,
     )
-    known = set(vars(theme))
-    dark = {f"{name}_dark": value for name, value in SETTINGS.items() if f"{name}_dark" in known}
+    dark = {f"{name}_dark": value for name, value in SETTINGS.items() if hasattr(theme, f"{name}_dark")}
     return theme.set(**SETTINGS, **SAME_IN_BOTH, **dark)
-
-
-def _Named(name: str) -> Any:
-    from gradio.themes.utils.fonts import Font
-
-    return Font(name)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from jobs.chat import tree
 from jobs.db.models import Chat, ChatMessage
 from rl2f_core.errors import ConfigError
-from rl2f_core.types import Message
+from rl2f_core.types import JsonObject, Message
 
 FORMATS = ("messages", "preference")
 
@@ -24,13 +23,13 @@ def lines(chat: Chat, messages: Sequence[ChatMessage], kind: str) -> Iterator[st
         yield json.dumps(row, ensure_ascii=False) + "\n"
 
 
-def _before(chat: Chat, known: tree.Messages, answer: ChatMessage) -> list[Message]:
+def _before(chat: Chat, known: tree.Messages, response: ChatMessage) -> list[Message]:
     """Return the prompt of a response with the system message."""
-    assert answer.parent is not None
-    parent = known[answer.parent]
-    past = tree.chain(known, parent) if chat.mode == "play" else tree.conversation(known, parent, answer.checkpoint)
+    assert response.parent is not None
+    parent = known[response.parent]
+    past = tree.chain(known, parent) if chat.mode == "play" else tree.conversation(known, parent, response.checkpoint)
     system = _system(chat)
-    head: list[Message] = [{"role": "system", "content": system}] if system else []
+    head = [Message(role="system", content=system)] if system else []
     return head + [Message(role="user" if m.role == "teacher" else m.role, content=m.content) for m in past]
 
 
@@ -43,19 +42,23 @@ def _system(chat: Chat) -> str:
     return build_environment(BaseRun.model_validate(chat.settings["config"]).environment).system_prompt()
 
 
-def _dialogues(chat: Chat, known: tree.Messages) -> Iterator[dict[str, Any]]:
+def _dialogues(chat: Chat, known: tree.Messages) -> Iterator[JsonObject]:
     """Yield every branch with its last response."""
     continued = {number for m in known.values() for number in m.detail.get("after", {}).values()}
     continued |= {m.parent for m in known.values() if m.role == "teacher" and m.parent is not None}
-    for answer in known.values():
-        if tree.can_continue(answer) and answer.id not in continued and answer.parent in known:
-            last: Message = {"role": "assistant", "content": answer.content}
-            verdict = answer.detail.get("turn", {}).get("verdict")
-            row = {"messages": [*_before(chat, known, answer), last], "speaker": answer.checkpoint, "chat": chat.id}
-            yield {**row, "message": answer.id, **({"correct": verdict["correct"]} if verdict else {})}
+    for response in known.values():
+        if tree.can_continue(response) and response.id not in continued and response.parent in known:
+            verdict = response.detail.get("turn", {}).get("verdict")
+            yield {
+                "messages": [*_before(chat, known, response), Message(role="assistant", content=response.content)],
+                "checkpoint": response.checkpoint,
+                "chat": chat.id,
+                "message": response.id,
+                **({"correct": verdict["correct"]} if verdict else {}),
+            }
 
 
-def _pairs(chat: Chat, known: tree.Messages) -> Iterator[dict[str, Any]]:
+def _pairs(chat: Chat, known: tree.Messages) -> Iterator[JsonObject]:
     """Yield each pair with a preferred response."""
     for chosen in known.values():
         for number, choice in chosen.detail.get("preferences", {}).items():
@@ -65,6 +68,6 @@ def _pairs(chat: Chat, known: tree.Messages) -> Iterator[dict[str, Any]]:
                     "prompt": _before(chat, known, chosen),
                     "chosen": [{"role": "assistant", "content": chosen.content}],
                     "rejected": [{"role": "assistant", "content": rejected.content}],
-                    "speakers": [chosen.checkpoint, rejected.checkpoint],
+                    "checkpoints": [chosen.checkpoint, rejected.checkpoint],
                     "chat": chat.id,
                 }

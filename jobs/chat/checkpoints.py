@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, ValidationError
 
-from jobs.chat.model_process.protocol import CHECKPOINT_REF, MAX_SPEAKERS, MAX_TEXT, ChatSampling, ModelSource, Strict
+from jobs.chat.model_process.protocol import (
+    CHECKPOINT_REF,
+    MAX_CHECKPOINTS,
+    MAX_TEXT,
+    ChatSampling,
+    ModelSource,
+    Strict,
+)
 from jobs.db.queries import runs
 from rl2f_core.errors import ConfigError, RunError, UnknownNameError
+from rl2f_core.types import JsonObject
 
 if TYPE_CHECKING:
     from jobs.db.engine import Database
@@ -26,7 +34,7 @@ class ChatSettings(Strict):
 
     model: str = Field(min_length=1, max_length=500)
     """Name of the base model in the model store or in a run."""
-    speakers: tuple[str, ...] = Field(("base",), min_length=1, max_length=MAX_SPEAKERS)
+    checkpoints: tuple[str, ...] = Field(("base",), min_length=1, max_length=MAX_CHECKPOINTS)
     """`base` and checkpoints `RUN:stage@step`."""
     sampling: ChatSampling = ChatSampling()
     system: str = Field("", max_length=MAX_TEXT)
@@ -38,24 +46,22 @@ class ChatSettings(Strict):
     index: int = Field(0, ge=0, lt=2**31)
     max_turns: int = Field(4, ge=1, le=64)
     """Maximum attempts at an interactive task."""
-    config: dict[str, Any] = Field(default_factory=dict)
+    config: JsonObject = Field(default_factory=dict)
     """Environment, leak_detection, reward and rollout of an interactive task, from `source`."""
 
 
-def settings_from(data: dict[str, Any]) -> ChatSettings:
+def parse_settings(data: JsonObject) -> ChatSettings:
     """Validate settings; raises `ConfigError` naming each wrong field."""
     try:
         settings = ChatSettings.model_validate(data)
     except ValidationError as error:
         problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
         raise ConfigError(f"The chat's settings are wrong: {problems}.") from error
-    for speaker in settings.speakers:
-        if not re.fullmatch(CHECKPOINT_REF, speaker):
-            raise ConfigError(
-                "This is no checkpoint.", value=speaker, known=["base", "RUN:stage@step, e.g. 17:rl2f@20"]
-            )
-    if len(set(settings.speakers)) != len(settings.speakers):
-        raise ConfigError("A checkpoint is named twice.", value=list(settings.speakers), fix="Name each once.")
+    for name in settings.checkpoints:
+        if not re.fullmatch(CHECKPOINT_REF, name):
+            raise ConfigError("This is no checkpoint.", value=name, known=["base", "RUN:stage@step, e.g. 17:rl2f@20"])
+    if len(set(settings.checkpoints)) != len(settings.checkpoints):
+        raise ConfigError("A checkpoint is named twice.", value=list(settings.checkpoints), fix="Name each once.")
     return settings
 
 
@@ -67,26 +73,25 @@ class RunCheckpoints:
     name: str
     model: str
     environment: str
-    checkpoints: list[str] = field(default_factory=list)
+    checkpoints: list[str]
 
 
 def run_choices(db: Database, workspace: Workspace) -> list[RunCheckpoints]:
     """Return the newest training runs with checkpoints, newest first."""
-    found = []
+    choices = []
     for run in runs.page(db, runs.RunFilter(kind="train"), limit=RUNS_SHOWN).rows:
-        if run.id is not None:
-            names = [c.name for c in runs.checkpoints(db, run.id) if _folder(workspace, run, c) is not None]
-            if names:
-                found.append(RunCheckpoints(run.id, run.name, run.model, run.environment, names))
-    return found
+        names = [c.name for c in runs.checkpoints(db, run.id or 0) if _folder(workspace, run, c) is not None]
+        if names:
+            choices.append(RunCheckpoints(run.id or 0, run.name, run.model, run.environment, names))
+    return choices
 
 
 def known_models(db: Database) -> list[str]:
     """Return the names of the downloaded models and of the models of all runs."""
     from rl2f_core.model_store.store import list_models
 
-    here = [entry.name for entry in list_models() if entry.path is not None]
-    return list(dict.fromkeys([*here, *(name for name in runs.facets(db)["models"] if name)]))
+    downloaded = [entry.name for entry in list_models() if entry.path is not None]
+    return list(dict.fromkeys([*downloaded, *(name for name in runs.facets(db)["models"] if name)]))
 
 
 ResolvedCheckpoints = dict[str, tuple[str, ModelSource]]
@@ -101,39 +106,35 @@ def resolve_checkpoints(db: Database, workspace: Workspace, settings: ChatSettin
     """
     if settings.model not in (models := known_models(db)):
         raise UnknownNameError("This model is not known to the workspace.", value=settings.model, known=models)
-    found: ResolvedCheckpoints = {}
-    for speaker in settings.speakers:
-        if speaker == "base":
-            found[speaker] = settings.model, ModelSource(base=settings.model, device=settings.device)
+    resolved: ResolvedCheckpoints = {}
+    for ref in settings.checkpoints:
+        if ref == "base":
+            resolved[ref] = settings.model, ModelSource(base=settings.model, device=settings.device)
             continue
-        number, _, name = speaker.partition(":")
+        number, _, name = ref.partition(":")
         run = runs.get(db, int(number))
         if run.model != settings.model:
             raise RunError(
                 f"Run {run.id} was trained on {run.model}, and this chat uses {settings.model}.",
-                value=speaker,
+                value=ref,
                 fix="Start a chat with that model.",
             )
-        there = {c.name: c for c in runs.checkpoints(db, int(number))}
-        if name not in there:
-            raise UnknownNameError(f"Run {run.id} has no such checkpoint.", value=name, known=sorted(there))
-        folder = _folder(workspace, run, there[name])
+        checkpoints = {c.name: c for c in runs.checkpoints(db, int(number))}
+        if name not in checkpoints:
+            raise UnknownNameError(f"Run {run.id} has no such checkpoint.", value=name, known=sorted(checkpoints))
+        folder = _folder(workspace, run, checkpoints[name])
         if folder is None:
             raise UnknownNameError(
-                "The weights of this checkpoint are not on the disk any more.", value=speaker, fix="Choose another."
+                "The weights of this checkpoint are not on the disk any more.", value=ref, fix="Choose another."
             )
-        adapter = f"{speaker}#{there[name].sha256[:12]}"  # other weights under the same name are another adapter
-        found[speaker] = adapter, ModelSource(base=settings.model, adapter=folder, device=settings.device)
-    return found
+        adapter = f"{ref}#{checkpoints[name].sha256[:12]}"  # the name changes with the weights
+        resolved[ref] = adapter, ModelSource(base=settings.model, adapter=folder, device=settings.device)
+    return resolved
 
 
 def _folder(workspace: Workspace, run: Run, checkpoint: Checkpoint) -> str | None:
     """Return the checkpoint's directory; None if it is missing or outside the run directory."""
     root = workspace.folder(run.folder).resolve()
     folder = (root / checkpoint.path).resolve()
-    inside = (
-        folder.is_relative_to(root)
-        and root.is_relative_to(workspace.runs.resolve())
-        and root != workspace.runs.resolve()
-    )
-    return str(folder) if inside and (folder / "adapter_model.safetensors").is_file() else None
+    is_inside = folder.is_relative_to(root) and workspace.runs.resolve() in root.parents
+    return str(folder) if is_inside and (folder / "adapter_model.safetensors").is_file() else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sqlalchemy.exc import IntegrityError
 
@@ -20,21 +20,25 @@ if TYPE_CHECKING:
     from jobs.workspace import Workspace
 
 FOLDER, KIND = "chat", "chat"
-_one_at_a_time = threading.Lock()
+_lock = threading.Lock()
 
 
 def chat_run(db: Database, workspace: Workspace) -> Run:
     """Return the run of the workspace's recorded dialogues; creates it with status `succeeded` if it is missing."""
     run = runs.find(db, folder=FOLDER)
     if run is None:
-        values: dict[str, Any] = dict.fromkeys(("created", "started", "ended"), time.time())
-        values |= {"name": "Chat", "kind": KIND, "detail": "Dialogues of interactive tasks.", "folder": FOLDER}
+        now = time.time()
+        run = Run(
+            name="Chat", kind=KIND, detail="Dialogues of interactive tasks.", folder=FOLDER, status="succeeded",
+            origin="app", device="none", created=now, started=now, ended=now,
+        )  # fmt: skip
         try:
-            run = runs.add(db, Run(**values, status="succeeded", origin="app", device="none"))
+            run = runs.add(db, run)
         except IntegrityError:  # another process added it meanwhile: the directory's name is unique
-            run = runs.find(db, folder=FOLDER)
-            if run is None:
+            existing = runs.find(db, folder=FOLDER)
+            if existing is None:
                 raise
+            run = existing
     folder = workspace.folder(FOLDER)
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "meta.json").exists():
@@ -42,23 +46,25 @@ def chat_run(db: Database, workspace: Workspace) -> Run:
     return run
 
 
-def keep(db: Database, workspace: Workspace, event: DialogueEvent) -> Run:
+def record(db: Database, workspace: Workspace, event: DialogueEvent) -> Run:
     """Append a dialogue to the chat's run and ingest it.
 
     Raises `DiskFullError` or `StoreError`; an appended dialogue is ingested the next time.
     """
-    with _one_at_a_time:
+    with _lock:
         run = chat_run(db, workspace)
         JsonlSink(workspace.folder(FOLDER) / "events.jsonl").emit([event])
-        while ingest(db, workspace, run):
-            pass
+        _ingest_all(db, workspace, run)
     return run
 
 
 def restore(db: Database, workspace: Workspace) -> None:
     """Ingest the recorded dialogues again if the database is new."""
     if (workspace.folder(FOLDER) / "events.jsonl").is_file() and runs.find(db, folder=FOLDER) is None:
-        with _one_at_a_time:
-            run = chat_run(db, workspace)
-            while ingest(db, workspace, run):
-                pass
+        with _lock:
+            _ingest_all(db, workspace, chat_run(db, workspace))
+
+
+def _ingest_all(db: Database, workspace: Workspace, run: Run) -> None:
+    while ingest(db, workspace, run):
+        pass

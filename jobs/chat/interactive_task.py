@@ -1,19 +1,19 @@
-"""Interactive tasks: configuration, verification of edited attempts, and the recorded dialogue."""
+"""Interactive tasks: configuration, verification of written attempts, and the recorded dialogue."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from jobs.chat.model_process.inference import judge_attempt
-from rl2f_core.config import presets as core
+from jobs.chat.model_process.inference import verify_attempt
+from rl2f_core.config.presets import presets
 from rl2f_core.config.run import BaseRun
 from rl2f_core.errors import ConfigError
 from rl2f_core.rollout.build import build_environment
 from rl2f_core.run.events import DialogueEvent
-from rl2f_core.types import SPLITS, Dialogue, StopReason, Task, Turn
+from rl2f_core.types import SPLITS, Dialogue, JsonObject, StopReason, Task, Turn
 
 if TYPE_CHECKING:
     from jobs.chat.checkpoints import ChatSettings
@@ -22,23 +22,18 @@ if TYPE_CHECKING:
 MAX_INDEX = 2**31
 
 
-def presets() -> list[str]:
+def preset_names() -> list[str]:
     """Return the names of the presets."""
-    return sorted(preset.name for preset in core.presets())
+    return sorted(preset.name for preset in presets())
 
 
-def preset(name: str) -> BaseRun:
-    """Return the configuration of a preset; raises `ConfigError` with the known names."""
-    return core.preset(name).config()
-
-
-def shared_fields(config: BaseRun) -> dict[str, Any]:
+def shared_fields(config: BaseRun) -> JsonObject:
     """Return the fields of a configuration that an interactive task needs, as JSON."""
     names = ("environment", "leak_detection", "reward", "rollout")
     return {name: value for name, value in config.model_dump(mode="json").items() if name in names}
 
 
-def make_task(config: dict[str, Any], split: str, index: int) -> tuple[Task, str]:
+def make_task(config: JsonObject, split: str, index: int) -> tuple[Task, str]:
     """Return a task of the environment and its prompt."""
     if split not in SPLITS:
         raise ConfigError("There is no such split.", value=split, known=SPLITS)
@@ -49,20 +44,15 @@ def make_task(config: dict[str, Any], split: str, index: int) -> tuple[Task, str
     return task, environment.prompt(task.public)
 
 
-def answer(config: dict[str, Any], task: dict[str, Any]) -> str:
+def gold_answer(config: JsonObject, task: JsonObject) -> str:
     """Return the gold answer of a task."""
     return build_environment(BaseRun.model_validate(config).environment).gold_answer(Task.model_validate(task))
 
 
-def written_attempt(config: dict[str, Any], task: Task, turns: Sequence[Turn], text: str) -> Turn:
+def written_attempt(config: JsonObject, task: Task, turns: Sequence[Turn], text: str) -> Turn:
     """Verify an attempt that a person wrote for the student."""
     run = BaseRun.model_validate(config)
-    return judge_attempt(run, build_environment(run.environment), task, turns, text)
-
-
-def environment_hash(config: dict[str, Any]) -> str:
-    """Return eight hex digits that distinguish environments with equal task ids."""
-    return hashlib.sha256(json.dumps(config["environment"], sort_keys=True).encode()).hexdigest()[:8]
+    return verify_attempt(run, build_environment(run.environment), task, turns, text)
 
 
 def dialogue_event(
@@ -77,6 +67,8 @@ def dialogue_event(
 ) -> DialogueEvent:
     """Return an interactive task as a dialogue event of phase `chat`.
 
+    The task id gets eight hex digits that distinguish environments with equal task ids.
+
     Args:
         leaf: The last message. Its id distinguishes the branches of a chat, whose id is the event's `step`.
         settings: Configuration and seed of the dialogue.
@@ -87,7 +79,8 @@ def dialogue_event(
         edited: Whether a person wrote an attempt.
     """
     chat, checkpoint = leaf.chat_id, leaf.checkpoint
-    unique = task.model_copy(update={"id": f"{task.id}~{environment_hash(settings.config)}"})
+    environment = json.dumps(settings.config["environment"], sort_keys=True)
+    unique = task.model_copy(update={"id": f"{task.id}~{hashlib.sha256(environment.encode()).hexdigest()[:8]}"})
     dialogue = Dialogue(
         id=f"chat-{chat}-{leaf.id}",
         task_id=unique.id,

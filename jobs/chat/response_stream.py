@@ -1,11 +1,12 @@
-"""Event log of a turn; any number of browser tabs can follow it from any position."""
+"""Event log of a turn, which any number of browser tabs can follow from any position."""
 
 from __future__ import annotations
 
 import threading
-from typing import Any
 
-Event = dict[str, Any]
+from rl2f_core.types import JsonObject
+
+Event = JsonObject
 
 
 class ResponseStream:

@@ -8,52 +8,95 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 import yaml
 
 from jobs.chat import dialogue_log, interactive_task, tree
-from jobs.chat.checkpoints import ChatSettings, ResolvedCheckpoints, resolve_checkpoints, settings_from
-from jobs.chat.model_process.client import Limits, ModelProcess
+from jobs.chat.checkpoints import ChatSettings, ResolvedCheckpoints, parse_settings, resolve_checkpoints
+from jobs.chat.limits import ChatLimits
+from jobs.chat.model_process.client import ModelProcess
+from jobs.chat.model_process.inference import stop_reason
 from jobs.chat.model_process.protocol import (
-    DEFAULT_IDLE_SECONDS,
     MAX_TEXT,
     ChatCompletionRequest,
     HintRequest,
     InputMessage,
+    ModelRequest,
     TaskTurnRequest,
 )
 from jobs.chat.response_stream import ResponseStream
 from jobs.chat.stream_writer import ResponseSlot, StreamWriter
-from jobs.db import settings
 from jobs.db.models import Chat, ChatMessage
 from jobs.db.queries import chats, runs
 from rl2f_core.config.loading import parse_config
+from rl2f_core.config.presets import preset
 from rl2f_core.config.run import BaseRun
 from rl2f_core.errors import ConfigError, DataError, RL2FError, RunError, shorten
 from rl2f_core.rollout.engine import derive_seed, turn_seed
-from rl2f_core.types import StopReason, Task
+from rl2f_core.types import JsonObject, StopReason, Task
 
 if TYPE_CHECKING:
     from jobs.db.engine import Database
     from jobs.workspace import Workspace
 
+CHANGEABLE = ("model", "checkpoints", "sampling", "system", "device")
+"""Settings of a chat that can be changed later."""
+
+
+@dataclass
+class _OpenChat:
+    """A chat with its settings and messages."""
+
+    row: Chat
+    messages: dict[int, ChatMessage]
+    settings: ChatSettings
+
+    @property
+    def id(self) -> int:
+        assert self.row.id is not None
+        return self.row.id
+
+    def seed(self, alternative: int) -> int:
+        """Return the chat's seed, or a derived one for the n-th alternative of a response."""
+        seed = self.settings.sampling.seed
+        return seed if alternative == 0 else derive_seed(seed, "again", alternative)
+
+    def message(self, number: int, role: str | None = None) -> ChatMessage:
+        """Return a message; raises `DataError` if there is none with this role."""
+        message = self.messages.get(number)
+        if message is None or role not in (None, message.role):
+            what = "response" if role == "assistant" else "message"
+            raise DataError(f"There is no such {what}.", value=number, fix="Reload the page.")
+        return message
+
+    def open_attempt(self, number: int, checkpoint: str | None = None) -> ChatMessage:
+        """Return an attempt whose dialogue continues; raises `DataError` or `RunError`."""
+        message = self.messages.get(number)
+        if message is None or "turn" not in message.detail or checkpoint not in (None, message.checkpoint):
+            raise DataError("There is no such attempt.", value=number, fix="Reload the page.")
+        if message.detail.get("ended"):
+            raise RunError(
+                f"This dialogue has ended already ({message.detail['ended']}).", fix="Branch at an earlier message."
+            )
+        return message
+
 
 class ChatService:
-    """All chats of a workspace, and their model process, which ends after `idle_seconds` without a request."""
+    """All chats of a workspace and their model process."""
 
-    def __init__(self, db: Database, workspace: Workspace, idle_seconds: float = DEFAULT_IDLE_SECONDS) -> None:
+    def __init__(self, db: Database, workspace: Workspace, limits: ChatLimits | None = None) -> None:
         self.db = db
         self.workspace = workspace
-        self.idle_seconds = idle_seconds
-        self.process = ModelProcess(workspace.root / "chat.log")
+        self.process = ModelProcess(workspace.root / "chat.log", limits)
         self._live: dict[int, ResponseStream] = {}
         self._lock = threading.Lock()
-        self._checked = False
+        self._is_recovered = False
 
     # -- chats -------------------------------------------------------------------------------------------------
-    def create(self, data: dict[str, Any]) -> Chat:
+    def create(self, data: JsonObject) -> Chat:
         """Create a chat. With `source` it is an interactive task; `index` None samples one.
 
         Raises `ConfigError` for a wrong setting, and the errors of `resolve_checkpoints`.
@@ -62,43 +105,44 @@ class ChatService:
             raise ConfigError(
                 "The configuration of a task comes from its source.", fix="Name a run or a preset as source."
             )
-        data = dict(data)
         if not data.get("source"):
-            held = settings_from(data)
-            resolve_checkpoints(self.db, self.workspace, held)
-            return chats.create(self.db, "New chat", "chat", held.model_dump(mode="json"))
-        config = self._source(str(data["source"]))
-        if data.get("index") is None:
-            data["index"] = random.randrange(10_000)
+            settings = parse_settings(data)
+            self._resolve(settings)
+            return chats.create(self.db, "New chat", "chat", settings.model_dump(mode="json"))
+        config = self._source_config(str(data["source"]))
         rollout = config.rollout
-        sampling = {name: getattr(rollout, name) for name in ("max_new_tokens", "temperature", "top_p")}
-        sampling |= data.get("sampling") or {}
+        index = random.randrange(10_000) if data.get("index") is None else data["index"]
+        sampling = rollout.model_dump(include={"max_new_tokens", "temperature", "top_p"}) | (data.get("sampling") or {})
         shared = interactive_task.shared_fields(config)
-        held = settings_from({"max_turns": rollout.max_turns, **data, "sampling": sampling, "config": shared})
-        resolve_checkpoints(self.db, self.workspace, held)
-        task, problem = interactive_task.make_task(held.config, held.split, held.index)
-        dumped = held.model_dump(mode="json")
+        settings = parse_settings(
+            {"max_turns": rollout.max_turns, **data, "index": index, "sampling": sampling, "config": shared}
+        )
+        self._resolve(settings)
+        task, problem = interactive_task.make_task(settings.config, settings.split, settings.index)
+        dumped = settings.model_dump(mode="json")
         return chats.create(self.db, f"Play {task.id}", "play", dumped, task.model_dump(mode="json"), problem)
 
-    def _source(self, source: str) -> BaseRun:
+    def _source_config(self, source: str) -> BaseRun:
         kind, _, name = source.partition(":")
         if kind == "preset":
-            return interactive_task.preset(name)
+            return preset(name).config()
         if kind == "run" and re.fullmatch(r"[1-9][0-9]{0,11}", name):
             return parse_config(yaml.safe_load(runs.get(self.db, int(name)).config))
         raise ConfigError("Unknown source of a task.", value=source, known=["run:NUMBER", "preset:NAME"])
 
-    def change(self, chat_id: int, *, title: str | None = None, changes: dict[str, Any] | None = None) -> Chat:
+    def change(self, chat_id: int, *, title: str | None = None, changes: JsonObject | None = None) -> Chat:
         """Change the title, checkpoints, sampling or system message."""
-        held: dict[str, Any] | None = None
+        dumped: JsonObject | None = None
         if changes is not None:
-            allowed = ("model", "speakers", "sampling", "system", "device")
-            if unknown := sorted(set(changes) - set(allowed)):
-                raise ConfigError("This cannot be changed in a chat.", value=unknown[0], known=allowed)
-            merged = settings_from({**chats.get(self.db, chat_id).settings, **changes})
-            resolve_checkpoints(self.db, self.workspace, merged)
-            held = merged.model_dump(mode="json")
-        return chats.change(self.db, chat_id, title=title, settings=held)
+            if unknown := sorted(set(changes) - set(CHANGEABLE)):
+                raise ConfigError("This cannot be changed in a chat.", value=unknown[0], known=CHANGEABLE)
+            settings = parse_settings({**chats.get(self.db, chat_id).settings, **changes})
+            self._resolve(settings)
+            dumped = settings.model_dump(mode="json")
+        return chats.change(self.db, chat_id, title=title, settings=dumped)
+
+    def _resolve(self, settings: ChatSettings) -> ResolvedCheckpoints:
+        return resolve_checkpoints(self.db, self.workspace, settings)
 
     def remove(self, chat_id: int) -> None:
         """Delete a chat; cancels its current turn."""
@@ -107,32 +151,30 @@ class ChatService:
 
     def read(self, chat_id: int) -> tuple[Chat, list[ChatMessage]]:
         """Return a chat with all its messages."""
-        self._close_abandoned()
+        self._recover()
         return chats.get(self.db, chat_id), chats.messages(self.db, chat_id)
 
-    def _close_abandoned(self) -> None:
-        """Close, once per start, the responses that an earlier server left unfinished."""
+    def _recover(self) -> None:
+        """Close the responses that an earlier server left unfinished; only the first call has an effect."""
         with self._lock:
-            first, self._checked = not self._checked, True
-            alive = list(self._live)
-        if first and not self.db.read_only:
-            chats.close_abandoned(self.db, alive)
+            is_first, self._is_recovered = not self._is_recovered, True
+            live = list(self._live)
+        if is_first and not self.db.read_only:
+            chats.close_abandoned(self.db, live)
             dialogue_log.restore(self.db, self.workspace)
+
+    def answer(self, chat_id: int) -> JsonObject:
+        """Return the gold answer and the privileged data of an interactive task."""
+        chat = chats.get(self.db, chat_id)
+        if chat.task is None:
+            raise RunError("This chat is no interactive task.", fix="Reload the page.")
+        gold_answer = interactive_task.gold_answer(chat.settings["config"], chat.task)
+        return {"answer": gold_answer, "privileged": chat.task["privileged"]}
 
     # -- turns -------------------------------------------------------------------------------------------------
     def close(self) -> None:
         """End the model process."""
         self.process.close()
-
-    def answer(self, chat_id: int) -> dict[str, Any]:
-        """Return the gold answer and the privileged data of an interactive task."""
-        chat = chats.get(self.db, chat_id)
-        if chat.task is None:
-            raise RunError("This chat is no interactive task.", fix="Reload the page.")
-        return {
-            "answer": interactive_task.answer(chat.settings["config"], chat.task),
-            "privileged": chat.task["privileged"],
-        }
 
     def live(self, chat_id: int) -> ResponseStream | None:
         """Return the stream of the current turn."""
@@ -155,80 +197,52 @@ class ChatService:
             after: Checkpoint → the response that it continues; by default its newest.
         """
         check_text(text, "message")
-        chat, messages = self._open(chat_id, "chat")
-        held = settings_from(chat.settings)
-        found = resolve_checkpoints(self.db, self.workspace, held)
-        known = tree.by_id(messages)
-        history = self._history(known, parent, after, held)
-        columns = [s for s in held.speakers if parent is None or s in history or not tree.answers_to(known, parent, s)]
-        if not columns or (parent is not None and not history):
+        chat = self._open(chat_id, "chat")
+        sources = self._resolve(chat.settings)
+        history = {} if parent is None else _continued_responses(chat, parent, after or {})
+        checkpoints = [
+            c
+            for c in chat.settings.checkpoints
+            if parent is None or c in history or not tree.responses(chat.messages, parent, c)
+        ]
+        if not checkpoints or (parent is not None and not history):
             raise RunError("There is no response to continue.", fix="Regenerate a failed response first.")
         detail = {"after": history} if history else {}
         user = ChatMessage(chat_id=chat_id, parent=parent, role="user", content=text, detail=detail, time=time.time())
-        title = " ".join(text.split())[:60] if not messages else None
         with self._turn(chat_id) as turn:
             (user,) = chats.add(self.db, chat_id, [user])
-            turn.emit({"type": "message", "message": tree.shown(user)})
-            if title:
-                chats.change(self.db, chat_id, title=title)
-            known = tree.by_id([*messages, user])
-            self._answer(turn, held, found, known, user, columns)
+            turn.emit({"type": "message", "message": tree.to_json(user)})
+            if not chat.messages:
+                chats.change(self.db, chat_id, title=" ".join(text.split())[:60])
+            chat.messages |= tree.by_id([user])
+            self._respond(turn, chat, sources, user, checkpoints)
         return turn
 
-    def _history(
-        self, known: tree.Messages, parent: int | None, after: dict[str, int] | None, held: ChatSettings
-    ) -> dict[str, int]:
-        """Return checkpoint → the response to `parent` that it continues."""
-        if parent is None:
-            return {}
-        if parent not in known or known[parent].role != "user":
-            raise DataError("There is no such message to continue.", value=parent, fix="Reload the page.")
-        history = {}
-        for speaker in held.speakers:
-            response = known.get((after or {}).get(speaker, 0)) or tree.newest(known, parent, speaker)
-            if response is not None and (response.parent != parent or response.checkpoint != speaker):
-                raise DataError(
-                    "A response does not belong to this message.", value=response.id, fix="Reload the page."
-                )
-            if response is not None and tree.can_continue(response) and response.id is not None:
-                history[speaker] = response.id
-        if not history:  # none of the current checkpoints responded: they continue the first other response
-            others = [m for m in known.values() if m.parent == parent and tree.can_continue(m) and m.id is not None]
-            history = {m.checkpoint: m.id for m in others[:1] if m.id is not None}
-        return history
-
-    def _answer(
+    def _respond(
         self,
         turn: ResponseStream,
-        held: ChatSettings,
-        found: ResolvedCheckpoints,
-        known: tree.Messages,
+        chat: _OpenChat,
+        sources: ResolvedCheckpoints,
         user: ChatMessage,
-        speakers: list[str],
+        checkpoints: Sequence[str],
     ) -> None:
         """Start the responses of these checkpoints to a user message."""
-        requests, columns = [], []
-        head = [InputMessage(role="system", content=held.system)] if held.system else []
-        for speaker in speakers:
-            before = tree.conversation(known, user, speaker)
-            again = len(tree.answers_to(known, user.id or 0, speaker))
-            seed = turn_seed(_seed(held, again), len(before) // 2)
-            messages = [
-                InputMessage(
-                    role="user" if m.role == "user" else "assistant",
-                    content=m.content,
-                    token_ids=m.detail.get("token_ids", ()) if m.detail.get("model") == held.model else (),
-                )
-                for m in before
-            ]
-            shared = _shared_fields(held, found, turn.chat, speaker, seed)
-            requests.append(ChatCompletionRequest(**shared, messages=(*head, *messages)))
-            columns.append(ResponseSlot(speaker, user.id, {"seed": seed, "model": held.model}))
-        fresh = [column.new_message(turn.chat) for column in columns]
-        for column, message in zip(columns, chats.add(self.db, turn.chat, fresh), strict=True):
-            column.message = message
-            turn.emit({"type": "message", "message": tree.shown(message)})
-        self._start(turn, requests, columns)
+        settings = chat.settings
+        system = [InputMessage(role="system", content=settings.system)] if settings.system else []
+        requests, slots = [], []
+        for checkpoint in checkpoints:
+            conversation = tree.conversation(chat.messages, user, checkpoint)
+            alternative = len(tree.responses(chat.messages, user.id or 0, checkpoint))
+            seed = turn_seed(chat.seed(alternative), len(conversation) // 2)
+            messages = (*system, *(_input_message(m, settings.model) for m in conversation))
+            fields = _shared_fields(chat, sources, checkpoint, seed)
+            requests.append(ChatCompletionRequest(**fields, messages=messages))
+            slots.append(ResponseSlot(checkpoint, user.id, {"seed": seed, "model": settings.model}))
+        added = chats.add(self.db, chat.id, [slot.new_message(chat.id) for slot in slots])
+        for slot, message in zip(slots, added, strict=True):
+            slot.message = message
+            turn.emit({"type": "message", "message": tree.to_json(message)})
+        self._start(turn, requests, slots)
 
     def play_turn(self, chat_id: int, after: dict[str, int], by: str = "scripted", text: str = "") -> ResponseStream:
         """Start the next attempt of each checkpoint after a hint on its last one; without `after` the first attempts.
@@ -239,77 +253,63 @@ class ChatService:
             by: `scripted` or `person`.
             text: The person's hint.
         """
-        if after and by not in ("scripted", "person"):
-            raise ConfigError("There is no such teacher.", value=by, known=["scripted", "person"])
-        if after and by == "person":
-            check_text(text, "hint")
-        chat, messages = self._open(chat_id, "play")
-        known = tree.by_id(messages)
-        held = settings_from(chat.settings)
-        root = messages[0]
-        leaves = {s: self._attempt(known, number, s) for s, number in after.items()}
+        hint: HintRequest | None = None
+        if after:
+            if by not in ("scripted", "person"):
+                raise ConfigError("There is no such teacher.", value=by, known=["scripted", "person"])
+            if by == "person":
+                check_text(text, "hint")
+            hint = HintRequest.model_validate({"by": by, "text": text if by == "person" else ""})
+        chat = self._open(chat_id, "play")
+        leaves = {checkpoint: chat.open_attempt(number, checkpoint) for checkpoint, number in after.items()}
         if not after:
-            leaves = {s: root for s in held.speakers if not tree.answers_to(known, root.id or 0, s)}
+            problem = next(iter(chat.messages.values()))
+            checkpoints = chat.settings.checkpoints
+            leaves = {c: problem for c in checkpoints if not tree.responses(chat.messages, problem.id or 0, c)}
         if not leaves:
             raise RunError("The task has attempts already.", fix="Give a hint, or regenerate an attempt.")
-        hint = HintRequest.model_validate({"by": by, "text": text if by == "person" else ""}) if after else None
         with self._turn(chat_id) as turn:
-            self._play(turn, chat, held, known, leaves, hint)
+            self._play(turn, chat, leaves, hint)
         return turn
-
-    def _attempt(self, known: tree.Messages, number: int, speaker: str) -> ChatMessage:
-        found = known.get(number)
-        if found is None or found.role != "assistant" or found.checkpoint != speaker or "turn" not in found.detail:
-            raise DataError("There is no such attempt to hint on.", value=number, fix="Reload the page.")
-        if found.detail.get("ended"):
-            raise RunError(f"This dialogue has ended ({found.detail['ended']}).", fix="Branch at an earlier message.")
-        return found
 
     def _play(
         self,
         turn: ResponseStream,
-        chat: Chat,
-        held: ChatSettings,
-        known: tree.Messages,
-        leaves: dict[str, ChatMessage],
+        chat: _OpenChat,
+        leaves: Mapping[str, ChatMessage],
         hint: HintRequest | None,
-        again: int = 0,
+        alternative: int = 0,
     ) -> None:
-        found = resolve_checkpoints(self.db, self.workspace, held)
-        requests, columns = [], []
-        for speaker, leaf in leaves.items():
-            seed = _seed(held, again)
+        settings, sources, seed = chat.settings, self._resolve(chat.settings), chat.seed(alternative)
+        requests, slots = [], []
+        for checkpoint, leaf in leaves.items():
             request = TaskTurnRequest(
-                **_shared_fields(held, found, turn.chat, speaker, seed),
-                config=held.config,
-                task=chat.task or {},
-                turns=tuple(t.model_dump(mode="json") for t in tree.turns(tree.chain(known, leaf))),
+                **_shared_fields(chat, sources, checkpoint, seed),
+                config=settings.config,
+                task=chat.row.task or {},
+                turns=tuple(t.model_dump(mode="json") for t in tree.turns(tree.chain(chat.messages, leaf))),
                 hint=hint,
-                max_turns=held.max_turns,
+                max_turns=settings.max_turns,
             )
             requests.append(request)
-            detail = {"seed": seed, "model": held.model}
-            columns.append(ResponseSlot(speaker, leaf.id, detail, hint_by=hint.by if hint else ""))
-        self._start(turn, requests, columns)
+            detail = {"seed": seed, "model": settings.model}
+            slots.append(ResponseSlot(checkpoint, leaf.id, detail, hint_by=hint.by if hint else ""))
+        self._start(turn, requests, slots)
 
     # -- branches ----------------------------------------------------------------------------------------------
     def regenerate(self, chat_id: int, message_id: int) -> ResponseStream:
         """Sample an alternative response or attempt with another seed."""
-        chat, messages = self._open(chat_id)
-        known = tree.by_id(messages)
-        old = known.get(message_id)
-        if old is None or old.role != "assistant" or old.parent not in known:
-            raise DataError("There is no such response.", value=message_id, fix="Reload the page.")
-        held = settings_from({**chat.settings, "speakers": [old.checkpoint]})
-        parent = known[old.parent]
+        chat = self._open(chat_id)
+        old = chat.message(message_id, "assistant")
+        parent = chat.message(old.parent or 0)
+        checkpoint = old.checkpoint
+        chat.settings = parse_settings({**chat.row.settings, "checkpoints": [checkpoint]})
         with self._turn(chat_id) as turn:
-            if chat.mode == "chat":
-                self._answer(
-                    turn, held, resolve_checkpoints(self.db, self.workspace, held), known, parent, [old.checkpoint]
-                )
+            if chat.row.mode == "chat":
+                self._respond(turn, chat, self._resolve(chat.settings), parent, [checkpoint])
             else:
-                again = len(tree.answers_to(known, old.parent, old.checkpoint))
-                self._play(turn, chat, held, known, {old.checkpoint: parent}, None, again)
+                alternative = len(tree.responses(chat.messages, parent.id or 0, checkpoint))
+                self._play(turn, chat, {checkpoint: parent}, None, alternative)
         return turn
 
     def edit(self, chat_id: int, message_id: int, text: str) -> ResponseStream | ChatMessage:
@@ -319,77 +319,68 @@ class ChatService:
         being sampled.
         """
         check_text(text, "message")
-        chat, messages = self._open(chat_id)
-        known = tree.by_id(messages)
-        old = known.get(message_id)
-        if old is None:
-            raise DataError("There is no such message.", value=message_id, fix="Reload the page.")
+        chat = self._open(chat_id)
+        old = chat.message(message_id)
         if old.role == "assistant":
-            return self._edit_answer(chat, known, old, text)
-        if chat.mode == "chat":
+            return self._edit_response(chat, old, text)
+        if chat.row.mode == "chat":
             return self.send(chat_id, text, old.parent, old.detail.get("after"))
         if old.role == "teacher" and old.parent is not None:
             return self.play_turn(chat_id, {old.checkpoint: old.parent}, "person", text)
         raise RunError("The prompt of the task cannot be changed.", fix="Start another task.")
 
-    def _edit_answer(self, chat: Chat, known: tree.Messages, old: ChatMessage, text: str) -> ChatMessage:
-        detail: dict[str, Any] = {"edited": True, "of": old.id}
+    def _edit_response(self, chat: _OpenChat, old: ChatMessage, text: str) -> ChatMessage:
+        detail: JsonObject = {"edited": True, "of": old.id}
         stop = None
-        if chat.mode == "play" and old.parent is not None and chat.task is not None:
-            held = settings_from(chat.settings)
-            before = tree.turns(tree.chain(known, known[old.parent]))
-            turn = interactive_task.written_attempt(held.config, Task.model_validate(chat.task), before, text)
+        if chat.row.mode == "play" and old.parent is not None and chat.row.task is not None:
+            before = tree.turns(tree.chain(chat.messages, chat.messages[old.parent]))
+            task = Task.model_validate(chat.row.task)
+            turn = interactive_task.written_attempt(chat.settings.config, task, before, text)
             detail["turn"] = turn.model_dump(mode="json")
-            last = len(before) + 1 >= held.max_turns
-            stop = StopReason.SOLVED if turn.verdict.correct else StopReason.EXHAUSTED if last else None
-        fresh = ResponseSlot(old.checkpoint, old.parent).new_message(old.chat_id, content=text, detail=detail)
-        (fresh,) = chats.add(self.db, old.chat_id, [fresh])
-        if stop is not None and fresh.id is not None:
-            noted = {"ended": str(stop), **self._keep(fresh, stop)}
-            fresh = chats.write(self.db, fresh.id, detail=noted) or fresh
-        return fresh
+            stop = stop_reason(turn, chat.settings.max_turns)
+        message = ResponseSlot(old.checkpoint, old.parent).new_message(chat.id, content=text, detail=detail)
+        (message,) = chats.add(self.db, chat.id, [message])
+        return message if stop is None else self._end(message, stop)
 
     def finish(self, chat_id: int, message_id: int) -> ChatMessage:
         """End an unsolved interactive task at its last message, and record the dialogue."""
-        _, messages = self._open(chat_id, "play")
-        leaf = tree.by_id(messages).get(message_id)
-        if leaf is None or "turn" not in leaf.detail:
-            raise DataError("There is no such attempt.", value=message_id, fix="Reload the page.")
-        if leaf.detail.get("ended"):
-            raise RunError(f"This dialogue has ended already ({leaf.detail['ended']}).")
-        stop = StopReason.EXHAUSTED
-        return chats.write(self.db, message_id, detail={"ended": str(stop), **self._keep(leaf, stop)}) or leaf
+        return self._end(self._open(chat_id, "play").open_attempt(message_id), StopReason.EXHAUSTED)
 
-    def _keep(self, leaf: ChatMessage, stop: str) -> dict[str, Any]:
-        """Record the dialogue that ends here; returns where, or the error."""
+    def _end(self, leaf: ChatMessage, stop: StopReason) -> ChatMessage:
+        """Note the end of a dialogue in its last message."""
+        assert leaf.id is not None
+        return chats.write(self.db, leaf.id, detail={"ended": str(stop), **self._record(leaf, stop)}) or leaf
+
+    def _record(self, leaf: ChatMessage, stop: str) -> JsonObject:
+        """Record the dialogue that ends at `leaf`; returns its run and event, or the error."""
         try:
-            chat, messages = chats.get(self.db, leaf.chat_id), chats.messages(self.db, leaf.chat_id)
-            played = tree.chain(tree.by_id(messages), leaf)
+            chat = self._open(leaf.chat_id)
+            messages = tree.chain(chat.messages, leaf)
             event = interactive_task.dialogue_event(
                 leaf,
-                settings_from(chat.settings),
-                Task.model_validate(chat.task),
-                tree.turns(played),
+                chat.settings,
+                Task.model_validate(chat.row.task),
+                tree.turns(messages),
                 StopReason(stop),
-                index=sum(m.checkpoint == leaf.checkpoint and "recorded" in m.detail for m in messages),
-                edited=any(m.detail.get("edited") for m in played),
+                index=sum(m.checkpoint == leaf.checkpoint and "recorded" in m.detail for m in chat.messages.values()),
+                edited=any(m.detail.get("edited") for m in messages),
             )
-            run = dialogue_log.keep(self.db, self.workspace, event)
+            run = dialogue_log.record(self.db, self.workspace, event)
         except RL2FError as error:
             return {"not_recorded": str(error)}
         return {"recorded": {"run": run.id, "event": event.id}}
 
     # -- internals ---------------------------------------------------------------------------------------------
-    def _open(self, chat_id: int, mode: str | None = None) -> tuple[Chat, list[ChatMessage]]:
+    def _open(self, chat_id: int, mode: Literal["chat", "play"] | None = None) -> _OpenChat:
         chat, messages = self.read(chat_id)
         if mode is not None and chat.mode != mode:
             what = "an interactive task" if chat.mode == "play" else "no interactive task"
             raise RunError(f"This chat is {what}.", fix="Reload the page.")
-        return chat, messages
+        return _OpenChat(chat, tree.by_id(messages), parse_settings(chat.settings))
 
     @contextlib.contextmanager
     def _turn(self, chat_id: int) -> Iterator[ResponseStream]:
-        """Lock the chat for one turn while it starts; an error unlocks it."""
+        """Lock the chat for one turn; an error at the start of the turn unlocks it."""
         turn = ResponseStream(uuid.uuid4().hex, chat_id)
         with self._lock:
             if chat_id in self._live:
@@ -398,37 +389,24 @@ class ChatService:
         try:
             yield turn
         except BaseException:
-            self._forget(turn)
+            self._unlock(turn)
             raise
 
-    def _start(
-        self,
-        turn: ResponseStream,
-        requests: Sequence[ChatCompletionRequest | TaskTurnRequest],
-        columns: list[ResponseSlot],
-    ) -> None:
-        self.process.limits = self._limits()
-        pump = StreamWriter(self.db, turn, columns, self._keep)
+    def _start(self, turn: ResponseStream, requests: Sequence[ModelRequest], slots: list[ResponseSlot]) -> None:
+        writer = StreamWriter(self.db, turn, slots, self._record)
 
         def work() -> None:
             try:
-                pump.run(self.process.stream(requests, turn.id))
+                writer.run(self.process.stream(requests, turn.id))
             finally:
-                self._forget(turn)
+                self._unlock(turn)
 
         threading.Thread(target=work, name=f"chat-{turn.chat}", daemon=True).start()
 
-    def _forget(self, turn: ResponseStream) -> None:
+    def _unlock(self, turn: ResponseStream) -> None:
         with self._lock:
             if self._live.get(turn.chat) is turn:
                 del self._live[turn.chat]
-
-    def _limits(self) -> Limits:
-        memory, reserve = (
-            int(_number(settings.get(self.db, name), default) * 1e9)
-            for name, default in (("chat.memory_gb", 0.0), ("chat.reserve_gb", 0.5))
-        )
-        return Limits(self.idle_seconds, memory_bytes=memory, reserve_bytes=reserve)
 
 
 def check_text(text: str, what: str) -> None:
@@ -443,17 +421,37 @@ def check_text(text: str, what: str) -> None:
         )
 
 
-def _seed(held: ChatSettings, again: int) -> int:
-    """Return the chat's seed, or a derived one for the n-th alternative."""
-    return held.sampling.seed if again == 0 else derive_seed(held.sampling.seed, "again", again)
+def _continued_responses(chat: _OpenChat, parent: int, after: Mapping[str, int]) -> dict[str, int]:
+    """Return checkpoint → the response to `parent` that it continues."""
+    messages = chat.messages
+    if parent not in messages or messages[parent].role != "user":
+        raise DataError("There is no such message to continue.", value=parent, fix="Reload the page.")
+    history = {}
+    for checkpoint in chat.settings.checkpoints:
+        response = messages.get(after.get(checkpoint, 0)) or tree.newest(messages, parent, checkpoint)
+        if response is not None and (response.parent != parent or response.checkpoint != checkpoint):
+            raise DataError("A response does not belong to this message.", value=response.id, fix="Reload the page.")
+        if response is not None and tree.can_continue(response) and response.id is not None:
+            history[checkpoint] = response.id
+    if not history:  # no current checkpoint has responded: all continue the first response of another one
+        others = [m for m in messages.values() if m.parent == parent and tree.can_continue(m)]
+        history = {m.checkpoint: m.id for m in others[:1] if m.id is not None}
+    return history
 
 
-def _shared_fields(
-    held: ChatSettings, found: ResolvedCheckpoints, chat: int, speaker: str, seed: int
-) -> dict[str, Any]:
-    """Return the common fields of a checkpoint's requests."""
-    model, source = found[speaker]
-    sampling = held.sampling
+def _input_message(message: ChatMessage, model: str) -> InputMessage:
+    """Return a message for a request, with its tokens if the same model sampled it."""
+    return InputMessage(
+        role="user" if message.role == "user" else "assistant",
+        content=message.content,
+        token_ids=message.detail.get("token_ids", ()) if message.detail.get("model") == model else (),
+    )
+
+
+def _shared_fields(chat: _OpenChat, sources: ResolvedCheckpoints, checkpoint: str, seed: int) -> JsonObject:
+    """Return the fields that chat and task requests share."""
+    model, source = sources[checkpoint]
+    sampling = chat.settings.sampling
     return {
         "model": model,
         "source": source,
@@ -461,13 +459,5 @@ def _shared_fields(
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "seed": seed,
-        "prompt_cache_key": f"chat-{chat}-{speaker}",
+        "prompt_cache_key": f"chat-{chat.id}-{checkpoint}",
     }
-
-
-def _number(text: str, default: float) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        return default
-    return value if 0 <= value < 1e9 else default

@@ -8,11 +8,10 @@ task is one chain per checkpoint: prompt, attempt, hint, attempt, hint …
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from jobs.db.models import ChatMessage
 from rl2f_core.errors import DataError
-from rl2f_core.types import Hint, Turn
+from rl2f_core.types import Hint, JsonObject, Turn
 
 Messages = Mapping[int, ChatMessage]
 
@@ -22,9 +21,9 @@ def by_id(messages: Sequence[ChatMessage]) -> dict[int, ChatMessage]:
     return {m.id: m for m in messages if m.id is not None}
 
 
-def answers_to(messages: Messages, parent: int, speaker: str) -> list[ChatMessage]:
+def responses(messages: Messages, parent: int, checkpoint: str) -> list[ChatMessage]:
     """Return the responses of a checkpoint to a message, oldest first, with regenerated and edited ones."""
-    return [m for m in messages.values() if m.parent == parent and m.role == "assistant" and m.checkpoint == speaker]
+    return [m for m in messages.values() if m.parent == parent and m.role == "assistant" and m.checkpoint == checkpoint]
 
 
 def can_continue(message: ChatMessage) -> bool:
@@ -32,24 +31,24 @@ def can_continue(message: ChatMessage) -> bool:
     return message.role == "assistant" and message.status in ("done", "stopped")
 
 
-def newest(messages: Messages, parent: int, speaker: str) -> ChatMessage | None:
+def newest(messages: Messages, parent: int, checkpoint: str) -> ChatMessage | None:
     """Return the last response of a checkpoint that can be continued."""
-    return next((m for m in reversed(answers_to(messages, parent, speaker)) if can_continue(m)), None)
+    return next((m for m in reversed(responses(messages, parent, checkpoint)) if can_continue(m)), None)
 
 
-def conversation(messages: Messages, user: ChatMessage, speaker: str) -> list[ChatMessage]:
-    """Return the prompt of `speaker` for a response to `user`: user, assistant, user … with `user` last.
+def conversation(messages: Messages, user: ChatMessage, checkpoint: str) -> list[ChatMessage]:
+    """Return the prompt of `checkpoint` for a response to `user`: user, assistant, user … with `user` last.
 
     A checkpoint that was added later continues the responses of the first one before.
     """
     chain = [user]
     while chain[-1].parent is not None:
         after: dict[str, int] = chain[-1].detail.get("after", {})
-        number = after.get(speaker, next(iter(after.values()), None))
+        number = after.get(checkpoint, next(iter(after.values()), None))
         response = messages.get(number) if number is not None else None
         if response is None or response.parent is None or response.parent not in messages:
             raise DataError("The conversation is broken before this message.", value=chain[-1].id)
-        speaker = response.checkpoint
+        checkpoint = response.checkpoint
         chain += [response, messages[response.parent]]
     return chain[::-1]
 
@@ -64,10 +63,10 @@ def chain(messages: Messages, leaf: ChatMessage) -> list[ChatMessage]:
     return path[::-1]
 
 
-def turns(played: Sequence[ChatMessage]) -> list[Turn]:
+def turns(messages: Sequence[ChatMessage]) -> list[Turn]:
     """Return the turns of an interactive task from its `chain`; the last one may have no hint."""
     result: list[Turn] = []
-    for message in played:
+    for message in messages:
         if message.role == "assistant":
             result.append(Turn.model_validate(message.detail["turn"]))
         elif message.role == "teacher":
@@ -76,11 +75,10 @@ def turns(played: Sequence[ChatMessage]) -> list[Turn]:
     return result
 
 
-def shown(message: ChatMessage) -> dict[str, Any]:
+def to_json(message: ChatMessage) -> JsonObject:
     """Return a message as JSON for the browser, without tokens."""
-    heavy = ("token_ids", "logprobs")
-    detail = {k: v for k, v in message.detail.items() if k not in heavy}
+    omitted = ("token_ids", "logprobs")
+    detail = {k: v for k, v in message.detail.items() if k not in omitted}
     if isinstance(turn := detail.get("turn"), dict):
-        detail["turn"] = {k: v for k, v in turn.items() if k not in heavy}
-    data = message.model_dump(exclude={"detail"})
-    return {**data, "detail": detail}
+        detail["turn"] = {k: v for k, v in turn.items() if k not in omitted}
+    return {**message.model_dump(exclude={"detail"}), "detail": detail}

@@ -65,17 +65,14 @@ class SlotAllocation:
     def acquire(self, device: str) -> str | None:
         """Allocate a slot of a class; returns its name (`cpu`, `none`, `cuda:1`), or None if all are in use."""
         capacity = {"cpu": self.slots.cpu, "none": self.slots.light}.get(device, len(self.slots.cuda))
-        if self.used[device] >= capacity:
+        free_devices = [number for number in self.slots.cuda if number not in self.devices]
+        if self.used[device] >= capacity or (device == "cuda" and not free_devices):
             return None
-        name = device
-        if device == "cuda":
-            number = next((d for d in self.slots.cuda if d not in self.devices), None)
-            if number is None:
-                return None
-            self.devices.add(number)
-            name = f"cuda:{number}"
         self.used[device] += 1
-        return name
+        if device != "cuda":
+            return device
+        self.devices.add(free_devices[0])
+        return f"cuda:{free_devices[0]}"
 
 
 def read_slots(db: Database) -> Slots:
@@ -121,7 +118,7 @@ def free_slots(slots: Slots, active: Iterable[tuple[str, Path]]) -> SlotAllocati
     allocation = SlotAllocation(slots)
     for device, folder in active:
         name = read_slot(folder)
-        if remote(name):
+        if is_remote(name):
             continue
         allocation.used[device] += 1
         if name.startswith("cuda:"):
@@ -129,7 +126,7 @@ def free_slots(slots: Slots, active: Iterable[tuple[str, Path]]) -> SlotAllocati
     return allocation
 
 
-def remote(slot: str) -> bool:
+def is_remote(slot: str) -> bool:
     """Return whether a slot belongs to another executor."""
     return ":" in slot and not slot.startswith("cuda:")
 
@@ -149,7 +146,7 @@ def read_slot(folder: Path) -> str:
 
 def slot_env(slots: Slots, name: str) -> Mapping[str, str]:
     """Return the environment variables that restrict a worker to its slot."""
-    if remote(name):
+    if is_remote(name):
         return {}
     if name.startswith("cuda:"):
         return {"CUDA_VISIBLE_DEVICES": name.removeprefix("cuda:")}

@@ -9,7 +9,6 @@ through `transition`.
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
 
 from jobs.db.models import ENDED, Run
 from rl2f_core.errors import RunError
@@ -29,7 +28,7 @@ ABORTING = "aborting"
 """Detail of a run that is being aborted."""
 
 
-def transition(run: Run, to: str, **values: Any) -> None:
+def transition(run: Run, to: str, **values: object) -> None:
     """Change a run's status and columns in a write transaction; raises `RunError` if the change is not allowed."""
     if to not in TRANSITIONS[run.status]:
         raise RunError(

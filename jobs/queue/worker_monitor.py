@@ -9,17 +9,16 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from typing import Any
 
-from jobs import executors
 from jobs.db.engine import Database
 from jobs.db.errors import StoreError, UnknownRunError
 from jobs.db.models import ACTIVE, Run
 from jobs.db.queries import run_queue as store
 from jobs.db.queries import runs
 from jobs.executors.base import Executor, InsufficientCapacityError, LaunchSpec, WorkerHandle, executor_of
+from jobs.executors.factory import create_executor
 from jobs.ingest.ingester import ingest
-from jobs.queue.slots import Slots, remote, slot_env, write_slot
+from jobs.queue.slots import Slots, is_remote, slot_env, write_slot
 from jobs.queue.status import ABORTING, TRANSITIONS, transition
 from jobs.worker.status_files import (
     EXIT,
@@ -65,7 +64,7 @@ class WorkerMonitor:
         if name == self.executor.name:
             return self.executor
         if name not in self._others:
-            self._others[name] = executors.make(name, self.workspace)
+            self._others[name] = create_executor(name, self.workspace)
         return self._others[name]
 
     def _executor_if_available(self, handle: WorkerHandle) -> Executor | None:
@@ -108,7 +107,7 @@ class WorkerMonitor:
                 (folder / record).unlink(missing_ok=True)
             write_slot(folder, slot)
             variables = {**slot_env(slots, slot), SESSION: str(run.sessions)}
-            executor = self.executor_for(executor_of(slot) if remote(slot) else "local")
+            executor = self.executor_for(executor_of(slot) if is_remote(slot) else "local")
             handle = executor.start(LaunchSpec(folder, folder / LOG, variables, slot))
         except InsufficientCapacityError as error:
             self._requeue(run, str(error))
@@ -219,9 +218,9 @@ def _is_current(row: Run, run: Run) -> bool:
     return row.sessions == run.sessions and row.status in ACTIVE[1:]
 
 
-def _changed_columns(run: Run, progress: WorkerProgress) -> dict[str, Any]:
+def _changed_columns(run: Run, progress: WorkerProgress) -> dict[str, object]:
     """Return the columns of a run that differ from its worker's progress."""
-    new = {"phase": progress.phase, "done": progress.done, "eta": progress.eta}
+    new: dict[str, object] = {"phase": progress.phase, "done": progress.done, "eta": progress.eta}
     if run.kind == "train":  # ingested events may be newer
         new["done"] = max(progress.done, run.done)
     if progress.total is not None:

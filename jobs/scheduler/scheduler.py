@@ -138,9 +138,9 @@ class Scheduler:
             job_defaults={"misfire_grace_time": 30, "coalesce": True, "max_instances": 1},
         )
         self._time.add_listener(self._on_job_event, EVENT_JOB_ERROR | EVENT_JOB_MISSED)
-        tasks = {"dispatch": self.queue.dispatch, "sync_workers": self.queue.sync_workers, "reap": self.queue.reap}
         for id, (seconds, title) in INTERVAL_JOBS.items():
-            self._add(id, title, tasks.get(id, self.sync), trigger="interval", seconds=seconds)
+            task = self.sync if id == "sync" else getattr(self.queue, id)
+            self._add(id, title, task, trigger="interval", seconds=seconds)
         for id, ((hour, minute), title) in DAILY_JOBS.items():
             self._add(id, title, getattr(self, id), trigger="cron", hour=hour, minute=minute, misfire_grace_time=3600)
         if retention.backup_is_due(self.workspace, self.clock()):
@@ -148,7 +148,7 @@ class Scheduler:
         self.sync()
         self._time.start()
 
-    def _add(self, id: str, title: str, task: Callable[..., object], *arguments: Any, **options: Any) -> None:
+    def _add(self, id: str, title: str, task: Callable[..., object], *arguments: object, **options: Any) -> None:
         assert self._time is not None
         self._time.add_job(task, args=arguments, id=id, name=title, replace_existing=True, **options)
 
@@ -217,7 +217,7 @@ class Scheduler:
         """Add the run of a schedule to the queue; returns outcome and detail for the log."""
         origin = f"schedule:{row.id}"
         if row.trigger != "nightly":
-            return "ran", f"made run {self.queue.add(row.config, origin=origin).id}"
+            return "ran", f"added run {self.queue.add(row.config, origin=origin).id}"
         from rl2f_core.run_kinds.eval import eval_config
 
         newest = scheduled_runs.newest_checkpoint(self.db, int(row.config) if row.config.strip() else None)
@@ -232,13 +232,13 @@ class Scheduler:
             if evaluation.status in (*ACTIVE, "succeeded") and path is not None and _evaluates(evaluation, path):
                 return "skipped", f"{checkpoint.name} of run {run.id} has an evaluation: run {evaluation.id}"
         added = self.queue.add(config, origin=origin, parent=run.id)
-        return "ran", f"made run {added.id}, which evaluates {checkpoint.name} of run {run.id}"
+        return "ran", f"added run {added.id}, which evaluates {checkpoint.name} of run {run.id}"
 
     def backup(self) -> None:
         """Copy the database into the workspace's `backups/`."""
         path = retention.backup(self.db, self.workspace, self.clock())
         if path is None:
-            self.log.record("backup", "skipped", "the database is no file: use its own backup tools")
+            self.log.record("backup", "skipped", "the database is no file: use its backup tools")
         else:
             self.log.record("backup", "ran", path.name)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 import signal
 import socket
@@ -10,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +19,14 @@ from typer.testing import CliRunner
 
 from app.cli import app as cli
 from app.commands.serve import add_examples
-from app.common import urls
 from app.common.context import Context
-from app.common.errors import empty, missing, plain_errors
+from app.common.urls import page_url
 from app.web.page_registry import pages, routers
 from jobs.db.engine import Database
 from jobs.db.models import Run
 from jobs.db.queries import runs
 from jobs.queue.queue import Queue
-from rl2f_core.errors import ConfigError, RunError
+from rl2f_core.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]
 SEVEN = {"", "new", "run", "dialogues", "labels", "chat", "compare"}
@@ -107,66 +104,15 @@ def test_a_read_only_server_shows_and_does_not_change(context: Context, make_cli
     db.close()
 
 
-def fails(value: int) -> int:
-    raise RunError("It <b>failed</b>.", value=value, fix="Mend it.")
-
-
-async def fails_later(value: int) -> int:
-    raise RunError("It <b>failed</b>.", value=value, fix="Mend it.")
-
-
-def streams(value: int) -> Any:
-    yield 1
-    raise RunError("It <b>failed</b>.", value=value, fix="Mend it.")
-
-
-async def streams_later(value: int) -> Any:
-    yield 1
-    raise RunError("It <b>failed</b>.", value=value, fix="Mend it.")
-
-
-@pytest.mark.parametrize("handler", [fails, fails_later, streams, streams_later])
-def test_an_error_in_a_handler_is_one_plain_message_without_markup(handler: Callable[[int], Any]) -> None:
-    import gradio as gr
-
-    async def call() -> list[Any]:
-        wrapped = plain_errors(handler)
-        made = wrapped(3)
-        if hasattr(made, "__aiter__"):
-            return [item async for item in made]
-        return list(made) if hasattr(made, "__iter__") else [await made]
-
-    # In a thread of its own: where pages were played before, this one has a loop already.
-    with ThreadPoolExecutor(1) as thread, pytest.raises(gr.Error) as caught:
-        thread.submit(asyncio.run, call()).result()
-    assert caught.value.message == "It &lt;b&gt;failed&lt;/b&gt;. Got: 3. Fix: Mend it."
-
-
-def test_other_exceptions_of_a_handler_stay_what_they_are() -> None:
-    @plain_errors
-    def broken() -> None:
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        broken()
-
-
-def test_pieces_of_pages_are_escaped() -> None:
-    assert "<b>" not in missing("<b>", "/", "back") + empty("<b>", "<b>", ("/?a=1&b=2", "<b>"))
-    assert "&amp;b=2" in empty("x", "", ("/?a=1&b=2", "y"))
+def test_the_not_found_page_is_escaped(site: Any) -> None:
+    response = site.page.get("/<b>", headers={"accept": "text/html"})
+    assert response.status_code == 404 and "There is no page /&lt;b&gt;." in response.text
 
 
 # -- links -----------------------------------------------------------------------------------------------------------
-def test_links_hold_what_a_page_shows() -> None:
-    assert urls.run_url(17) == "/run?run=17"
-    assert urls.dialogue_url(17, "dialogue:rl:3:g:1", turn=2, step=3) == (
-        "/dialogues?run=17&step=3&dialogue=dialogue:rl:3:g:1&turn=2"
-    )
-    assert urls.dialogue_url(1, "a b&c", turn=0) == "/dialogues?run=1&dialogue=a+b%26c&turn=0"
-    assert urls.compare_url([3, 1]) == "/compare?runs=3,1"
-    assert urls.new_url(clone=4) == "/new?clone=4" and urls.new_url() == "/new"
-    assert urls.chat_url(speakers=["base", "17:rl2f@20"]) == "/chat?speakers=base,17:rl2f@20"
-    assert urls.runs_url(search="") == "/"
+def test_links_omit_empty_values() -> None:
+    assert page_url("run", run=17) == "/run?run=17"
+    assert page_url("", search="", page=None) == "/"
 
 
 # -- the list of runs ------------------------------------------------------------------------------------------------

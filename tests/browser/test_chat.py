@@ -35,7 +35,7 @@ def chat(visit: Visit, server: Any) -> Callable[..., Any]:
     """`chat("Hello.", tokens=8)`: a new conversation of the base and a checkpoint with one message sent."""
 
     def start(text: str, tokens: int = 8, temperature: float = 1.0, wait: bool = True) -> Any:
-        page = visit(f"/chat?speakers=base,{server.run}:rl@3")
+        page = visit(f"/chat?checkpoints=base,{server.run}:rl@3")
         for label, value in (("Tokens", tokens), ("Temperature", temperature)):
             page.get_by_label(label, exact=True).fill(str(value))
             page.get_by_label(label, exact=True).blur()
@@ -165,7 +165,7 @@ def test_a_task_is_played_with_the_scripted_teacher_to_its_end_and_replayed(visi
 
 
 def test_a_persons_hint_that_leaks_is_told(visit: Visit, server: Any) -> None:
-    page = visit(f"/chat?play=1&speakers=base&source=run:{server.run}&index=3")
+    page = visit(f"/chat?play=1&checkpoints=base&source=run:{server.run}&index=3")
     page.click("button:has-text('Set the problem')")
     page.wait_for_selector(".ch-verdict", timeout=SLOW)
     ended(page)
@@ -203,7 +203,7 @@ def test_an_address_that_names_nothing_says_so(visit: Visit, console: Any) -> No
     console.allow("404")
     page = visit("/chat?chat=99999")
     page.wait_for_selector("text=There is no chat 99999.")
-    page = visit("/chat?speakers=999:rl@1")
+    page = visit("/chat?checkpoints=999:rl@1")
     page.wait_for_selector(".ch-error:has-text('999:rl@1 cannot speak here')")
 
 

@@ -99,20 +99,3 @@ def test_a_wrong_address_is_a_page_with_the_way_back(server: Any, page: Any, con
     page.get_by_text("There is no page /nowhere.").wait_for()
     page.get_by_role("link", name="Go to the runs").click()
     page.wait_for_url(f"{server.url}/")
-
-
-def test_the_scripts_links_are_those_of_python(visit: Callable[..., Any]) -> None:
-    from app.common import urls
-
-    page = visit("/")
-    both = {
-        "links.run(17)": urls.run_url(17),
-        "links.dialogue(17, 'dialogue:rl:3:g:1', 2, 3)": urls.dialogue_url(17, "dialogue:rl:3:g:1", 2, 3),
-        "links.dialogue(1, 'a b&c', 0)": urls.dialogue_url(1, "a b&c", 0),
-        "links.fresh('quickstart')": urls.new_url("quickstart"),
-        "links.fresh(null, 4)": urls.new_url(clone=4),
-        "links.compare([3, 1])": urls.compare_url([3, 1]),
-        "links.chat(null, ['base', '17:rl2f@20'])": urls.chat_url(None, ["base", "17:rl2f@20"]),
-        "links.labels()": urls.labels_url(),
-    }
-    assert page.evaluate(f"[{', '.join(f'rl2f.{call}' for call in both)}]") == list(both.values())

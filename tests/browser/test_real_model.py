@@ -75,7 +75,7 @@ def test_a_real_model_is_trained_replayed_labelled_exported_and_asked(real: Any,
     rows = load_dataset(str(folder), "unpaired_preference", split="train", cache_dir=str(tmp_path / "cache"))
     assert len(rows) > 0 and set(rows["label"]) <= {True, False}
 
-    page.goto(f"{server.url}/chat?speakers=base,{run}:rl2f@1")
+    page.goto(f"{server.url}/chat?checkpoints=base,{run}:rl2f@1")
     page.get_by_label("Tokens", exact=True).fill("12")
     page.fill(".ch-field", "What is the capital of France?")
     page.press(".ch-field", "Enter")

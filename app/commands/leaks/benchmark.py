@@ -1,4 +1,4 @@
-"""`rl2f leaks benchmark`: leak detectors tried on hints whose truth is known."""
+"""`rl2f leaks benchmark`: leak detectors on hints with known labels."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from app.common.console import err, out, table
+from app.common.terminal_progress import TerminalProgress
+from rl2f_core import registry
+from rl2f_core.errors import ConfigError
 from rl2f_core.paths import LEAK_BENCHMARK
 
 if TYPE_CHECKING:
@@ -31,12 +35,8 @@ def benchmark(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Precision and recall by kind of leak, the probe's area under the ROC curve, and the cost of a hint."""
-    from app.common.console import err
-    from app.common.terminal_progress import TerminalProgress
-    from rl2f_core import registry
     from rl2f_core.backends.model_pool import ModelPool
     from rl2f_core.config.model import ModelConfig
-    from rl2f_core.errors import ConfigError
     from rl2f_core.leaks.benchmark import timing
     from rl2f_core.leaks.benchmark.score import compare, read_items
     from rl2f_core.leaks.parsing import parse_detectors
@@ -46,59 +46,51 @@ def benchmark(
     detectors = parse_detectors(detector)
     items = read_items(folder or LEAK_BENCHMARK, None if split == "all" else split)  # type: ignore[arg-type]
     items = timing.spread_out(items, limit or len(items))
-    backend = registry.get("backend", "hf")
+    models = ModelPool(ModelConfig(name=model), registry.get("backend", "hf").Config())
     with TerminalProgress() as progress:
         reports, seconds = timing.try_detectors(
-            items,
-            detectors,
-            ModelPool(ModelConfig(name=model), backend.Config()),
-            lambda done, total: progress.update("hints", done, total),
+            items, detectors, models, lambda done, total: progress.update("hints", done, total)
         )
     report, areas = compare(items, reports), timing.areas(items, reports)
-    errors = sum(found.error is not None for found in reports)
-    each = 1000 * seconds / max(len(items), 1)
+    errors = sum(each.error is not None for each in reports)
+    ms_per_hint = 1000 * seconds / max(len(items), 1)
     if as_json:
         data = {
             "detectors": [part.model_dump(mode="json") for part in detectors], "split": split, "hints": len(items),
-            "errors": errors, "ms_per_hint": round(each, 4),
-            "auc": {name: found.model_dump() for name, found in areas.items()},
+            "errors": errors, "ms_per_hint": round(ms_per_hint, 4),
+            "auc": {name: area.model_dump() for name, area in areas.items()},
             **report.model_dump(mode="json", exclude={"wrong"}),
         }  # fmt: skip
         typer.echo(json.dumps(data, indent=2))
         return
-    show(report, areas, each, errors)
+    show(report, areas, ms_per_hint, errors)
     if any(registry.get("leak_detector", part.type).requires_model for part in detectors):
         err().print(f"With {model}; loading it is not in the cost.", markup=False)
 
 
-def show(report: BenchmarkReport, areas: dict[str, Interval], each: float, errors: int) -> None:
-    """Figures and tables for people."""
-    from app.common.console import out, table
-
+def show(report: BenchmarkReport, areas: dict[str, Interval], ms_per_hint: float, errors: int) -> None:
+    """Print figures and tables."""
     console = out()
-    scores = {"all": report.overall, **report.by_environment}
-    rows = (
-        (name, *_cells(score), *([_interval(areas[name])] if name in areas else [])) for name, score in scores.items()
-    )
     columns = ("", "leaks", "near-misses", "precision", "recall", *(["area under ROC"] if areas else []))
+    rows = (
+        (name, *_cells(score), *([_format(areas[name])] if name in areas else []))
+        for name, score in {"all": report.overall, **report.by_environment}.items()
+    )
     console.print(table(*columns, rows=rows))
     console.print()
     console.print(table("kind", *columns[1:5], rows=((name, *_cells(s)) for name, s in report.by_kind.items())))
-    console.print(f"\n{each:.3f} ms a hint.")
+    console.print(f"\n{ms_per_hint:.3f} ms a hint.")
     if errors:
         console.print(f"{errors:,} hints could not be judged by every tier; they count as not flagged.")
 
 
 def _cells(score: Score) -> tuple[str, ...]:
-    counts = score.counts
-    return (
-        str(counts.tp + counts.fn), str(counts.fp + counts.tn),
-        _interval(score.precision), _interval(score.recall),
-    )  # fmt: skip
+    c = score.counts
+    return str(c.tp + c.fn), str(c.fp + c.tn), _format(score.precision), _format(score.recall)
 
 
-def _interval(found: Interval) -> str:
-    if found.value is None:
+def _format(interval: Interval) -> str:
+    if interval.value is None:
         return "–"
-    ends = "" if found.low is None or found.high is None else f" [{found.low:.3f}, {found.high:.3f}]"
-    return f"{found.value:.3f}{ends}"
+    ends = "" if interval.low is None or interval.high is None else f" [{interval.low:.3f}, {interval.high:.3f}]"
+    return f"{interval.value:.3f}{ends}"

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,9 +15,17 @@ from typer.core import TyperGroup
 
 from app.commands.leaks import benchmark, check, report
 from app.commands.train import folder_for
+from app.common.console import err, model_text, out, table
+from app.common.terminal_progress import TerminalProgress
+from rl2f_core.config.loading import parse_config
+from rl2f_core.run.directory import RunDir
+from rl2f_core.run.events import JsonlSink
+from rl2f_core.run.execute import execute
+from rl2f_core.run.signals import InterruptHandler
+from rl2f_core.types import JsonObject
 
 DEFAULT = "rescore"
-"""The command that a first argument which names none is given to."""
+"""Command for a first argument that names no command."""
 
 
 class DefaultCommand(TyperGroup):
@@ -58,53 +69,49 @@ def rescore(
         Path | None, typer.Option(help="The workspace's folder, where the run is named by number.")
     ] = None,
 ) -> None:
-    """Read a run's stored hints again, without its policy, and show which rewards and advantages change their sign.
+    """Rescore a run's stored hints, without its policy, and show which rewards and advantages change their sign.
 
-    The findings are a run of their own, in its own folder: rescore.json, changes.jsonl and one event for each finding.
-    A run that is named by its number is rescored in the workspace, where the findings are shown beside its own.
+    The result is a separate run with its own folder: rescore.json, changes.jsonl and one event per hint. A run that is
+    named by its number is rescored in the workspace, where the new reports are shown beside its own.
     """
-    from app.common.console import err
-    from app.common.terminal_progress import TerminalProgress
-    from rl2f_core.config.loading import parse_config
     from rl2f_core.leaks.parsing import parse_detectors
-    from rl2f_core.run.directory import RunDir
-    from rl2f_core.run.events import JsonlSink
-    from rl2f_core.run.execute import execute
-    from rl2f_core.run.signals import InterruptHandler
     from rl2f_core.run_kinds.rescore import CHANGES, SUMMARY
 
     detectors = parse_detectors(detector)
     number = int(run) if run.isascii() and run.isdigit() else None
-    target, place = (Path(run), None) if number is None else _in_workspace(number, workspace)
+    target, place = (Path(run), None) if number is None else _find_in_workspace(number, workspace)
     RunDir.open(target)
     folder = out or folder_for(f"rescore-{target.resolve().name}", place or Path("runs"))
-    beside = folder.resolve().parent == target.resolve().parent
+    is_sibling = folder.resolve().parent == target.resolve().parent
+    name = re.sub(r"[^A-Za-z0-9 ._-]+", "-", f"rescore {target.resolve().name}")[:100]
     config = parse_config({
-        "kind": "rescore", "name": _name(target), "run": target.resolve().name if beside else str(target.resolve()),
+        "kind": "rescore", "name": name, "run": target.resolve().name if is_sibling else str(target.resolve()),
         "detectors": [part.model_dump(mode="json") for part in detectors], "penalty": penalty, "workers": workers,
         "model": None if model is None else {"name": model},
     })  # fmt: skip
     run_dir = RunDir.create(folder, config)
     with InterruptHandler() as stop, TerminalProgress() as progress:
-        ended = execute(config, run_dir, JsonlSink(run_dir.events_path), stop, progress)
-    if ended.status == "stopped":
-        err().print(f"Stopped; nothing was kept. Start it again: rl2f leaks {run} --detector {detector}", markup=False)
+        result = execute(config, run_dir, JsonlSink(run_dir.events_path), stop, progress)
+    if result.status == "stopped":
+        err().print(
+            f"Stopped; nothing was stored. Start it again: rl2f leaks {run} --detector {detector}", markup=False
+        )
         raise typer.Exit(130)
     summary = json.loads((run_dir.path / SUMMARY).read_text(encoding="utf-8"))
-    turned = _turned(run_dir.path / CHANGES, limit)
+    changes = _sign_changes(run_dir.path / CHANGES, limit)
     if as_json:
-        typer.echo(json.dumps({**summary, "folder": str(run_dir.path), "changes": turned}, indent=2))
+        typer.echo(json.dumps({**summary, "folder": str(run_dir.path), "changes": changes}, indent=2))
     else:
-        show(summary, turned)
+        show(summary, changes)
     err().print(f"Every change: {run_dir.path / CHANGES}", markup=False)
     if place is not None and out is None:
-        _adopt(run_dir.path, workspace)
+        _import(run_dir.path, workspace)
     else:
         err().print(f"Read the dialogues: rl2f replay {target}", markup=False)
 
 
-def _in_workspace(number: int, workspace: Path | None) -> tuple[Path, Path]:
-    """The folder of a workspace's run, and where the workspace's runs lie."""
+def _find_in_workspace(number: int, workspace: Path | None) -> tuple[Path, Path]:
+    """Return the folder of a workspace's run, and the parent of all run folders."""
     from jobs.db.queries import runs
     from jobs.export.resolve_sources import open_workspace
 
@@ -112,48 +119,30 @@ def _in_workspace(number: int, workspace: Path | None) -> tuple[Path, Path]:
         return place.folder(runs.get(db, number).folder), place.runs
 
 
-def _adopt(folder: Path, workspace: Path | None) -> None:
-    """Make the rescoring a run of the workspace, so that its findings are shown."""
-    from app.common.console import err
+def _import(folder: Path, workspace: Path | None) -> None:
+    """Add the rescoring run to the workspace, so that its reports are shown."""
     from jobs.db.engine import Database
     from jobs.ingest import ingester
     from jobs.workspace import Workspace
 
     place = Workspace(workspace)
-    db = Database(place.database_url())
-    try:
+    with closing(Database(place.database_url())) as db:
         db.migrate()
-        row = ingester.import_run(db, place, folder.name, origin="cli")
-    finally:
-        db.close()
-    if row is not None:
-        err().print(f"Kept as run {row.id} of the workspace: the replay shows its findings beside the run's own.",
-                    markup=False)  # fmt: skip
+        run = ingester.import_run(db, place, folder.name, origin="cli")
+    if run is not None:
+        text = f"Stored as run {run.id} of the workspace: the replay shows its reports beside the run's own."
+        err().print(text, markup=False)
 
 
-def _name(target: Path) -> str:
-    """The name of the rescoring run."""
-    import re
-
-    return re.sub(r"[^A-Za-z0-9 ._-]+", "-", f"rescore {target.resolve().name}")[:100]
-
-
-def _turned(path: Path, limit: int) -> list[dict[str, Any]]:
-    """The first turns whose reward or advantage changes its sign."""
-    found: list[dict[str, Any]] = []
+def _sign_changes(path: Path, limit: int) -> list[JsonObject]:
+    """Return the first turns whose reward or advantage changes its sign."""
     with open(path, encoding="utf-8") as file:
-        for line in file:
-            if len(found) >= limit:
-                break
-            change = json.loads(line)
-            if change["reward_sign"] or change["advantage_sign"]:
-                found.append(change)
-    return found
+        changes = map(json.loads, file)
+        return list(islice((c for c in changes if c["reward_sign"] or c["advantage_sign"]), limit))
 
 
-def show(summary: dict[str, Any], turned: Sequence[dict[str, Any]]) -> None:
-    """What came of a rescoring, as tables."""
-    from app.common.console import model_text, out, table
+def show(summary: JsonObject, changes: Sequence[JsonObject]) -> None:
+    """Print the result of a rescoring as tables."""
     from rl2f_core.run_kinds.rescore import sentence
 
     console = out()
@@ -177,18 +166,18 @@ def show(summary: dict[str, Any], turned: Sequence[dict[str, Any]]) -> None:
     console.print(table("", "", rows=rows))
     if summary["stale"]:
         console.print(f"\nIn {summary['stale']:,} groups the stored advantages are not what the run's method gives.")
-    if turned:
+    if changes:
         console.print()
         columns = ("dialogue", "turn", "leak", "was", "reward", "", "advantage", "")
-        console.print(table(*columns, rows=map(_row, turned), title="Turns whose sign changes"))
+        console.print(table(*columns, rows=map(_row, changes), title="Turns whose sign changes"))
 
 
-def _signs(counts: dict[str, int]) -> str:
-    said = ", ".join(f"{count:,} {signs}" for signs, count in sorted(counts.items()))
-    return f"; sign: {said}" if said else ""
+def _signs(counts: Mapping[str, int]) -> str:
+    text = ", ".join(f"{count:,} {signs}" for signs, count in sorted(counts.items()))
+    return f"; sign: {text}" if text else ""
 
 
-def _row(change: dict[str, Any]) -> tuple[str, ...]:
+def _row(change: JsonObject) -> tuple[str, ...]:
     def pair(values: Sequence[float] | None) -> str:
         return "" if values is None else f"{values[0]:+.3f} → {values[1]:+.3f}"
 

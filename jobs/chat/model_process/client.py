@@ -18,40 +18,28 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import httpx2
 
+from jobs.chat.limits import ChatLimits
 from jobs.chat.model_process.protocol import (
-    DEFAULT_IDLE_SECONDS,
     TOKEN_VARIABLE,
-    ChatCompletionRequest,
     Completion,
     ErrorBody,
+    ModelRequest,
     Stats,
     TaskTurnRequest,
 )
 from rl2f_core.paths import ROOT
+from rl2f_core.types import JsonObject
 
-Frame = dict[str, Any]
+Frame = JsonObject
 MAX_LOG_BYTES = 1_000_000
 """Size above which the log is deleted when a process starts."""
 EXIT_SECONDS = 10.0
 """A process that broke a connection has to end within this time."""
 STOP_REASONS = {"stop": "eos", "length": "length"}
-"""OpenAI's `finish_reason` → `rl2f_core.types.TurnStop`."""
-
-
-@dataclass
-class Limits:
-    """Limits of the model process."""
-
-    idle_seconds: float = DEFAULT_IDLE_SECONDS
-    """Idle time after which it ends."""
-    memory_bytes: int = 0
-    """Maximum memory; 0 is no limit."""
-    reserve_bytes: int = 500_000_000
-    """Memory that must stay free when a model is loaded."""
+"""OpenAI's `finish_reason` → `rl2f_core.types.FinishReason`."""
 
 
 @dataclass
@@ -73,18 +61,18 @@ class RunningProcess:
             self.popen.kill()
             code = self.popen.wait()
         if self.is_unloaded:
-            return ErrorBody.of("process", "The model process left: it was unloaded.")
+            return ErrorBody.of("process", "The model process ended: it was unloaded.")
         if code == 0:
-            return ErrorBody.of("process", f"The model process left: idle for {self.idle_seconds:.0f} s.")
+            return ErrorBody.of("process", f"The model process ended: idle for {self.idle_seconds:.0f} s.")
         how, why = f"ended with code {code}", ""
         if code < 0:
             how = f"was killed ({signal.Signals(-code).name})"
             why = " The system does that when memory runs out." if -code == signal.SIGKILL else ""
-        what = f"The model process {how}, so there is no answer.{why} The next message starts it again."
+        what = f"The model process {how}, so there is no response.{why} The next message starts it again."
         return ErrorBody.of("process", what)
 
 
-class _Answer:
+class _ResponseReader:
     """One row of a turn: reads its stream and puts frames into the queue of the turn."""
 
     def __init__(self, row: int, turn: _Turn) -> None:
@@ -95,7 +83,7 @@ class _Answer:
         self.stats = Stats(prompt_tokens=0)
         self.is_finished = False
 
-    async def read(self, http: httpx2.AsyncClient, request: ChatCompletionRequest | TaskTurnRequest) -> None:
+    async def read(self, http: httpx2.AsyncClient, request: ModelRequest) -> None:
         """Send the request and read its stream to the end."""
         path = "/v1/tasks/turns" if isinstance(request, TaskTurnRequest) else "/v1/chat/completions"
         body = {**request.model_dump(mode="json"), "stream": True, "logprobs": True, "return_token_ids": True}
@@ -111,12 +99,12 @@ class _Answer:
                     if "error" in data:
                         self._fail(data)
                         return
-                    self._take(Completion.model_validate(data))
+                    self._process(Completion.model_validate(data))
 
-    def _put(self, **frame: Any) -> None:
+    def _put(self, **frame: object) -> None:
         self.turn.frames.put(frame)
 
-    def _fail(self, data: dict[str, Any]) -> None:
+    def _fail(self, data: JsonObject) -> None:
         body = ErrorBody.model_validate(data["error"])
         if body.code == "context":
             self.finish("failed", **error_frame(body))
@@ -124,11 +112,11 @@ class _Answer:
             self.turn.error = self.turn.error or body
             self.turn.stop()
 
-    def _take(self, chunk: Completion) -> None:
+    def _process(self, chunk: Completion) -> None:
         self.stats = chunk.stats or self.stats
         if chunk.task is not None and chunk.task.hint is not None:
             self._put(type="hint", row=self.row, hint=chunk.task.hint, error=chunk.task.hint_error)
-        result = {} if chunk.task is None else {"turn": chunk.task.turn, "ended": chunk.task.ended}
+        result: JsonObject = {} if chunk.task is None else chunk.task.model_dump(include={"turn", "ended"})
         for choice in chunk.choices:
             if choice.delta is not None and choice.delta.role is not None:
                 self._put(type="status", text="")
@@ -143,10 +131,10 @@ class _Answer:
             self.is_finished = True
             self._put(type="done", row=self.row, status="done", **result)
 
-    def finish(self, status: str, **more: Any) -> None:
+    def finish(self, status: str, **more: object) -> None:
         """Put the last frame of the row."""
         self.is_finished = True
-        answer = {
+        response: JsonObject = {
             "text": self.text,
             "token_ids": self.token_ids,
             "logprobs": self.logprobs,
@@ -155,7 +143,7 @@ class _Answer:
             "seconds": self.stats.seconds,
             "prompt_tokens": self.stats.prompt_tokens,
         }
-        self._put(**{**answer, **more, "type": "done", "row": self.row, "status": status})
+        self._put(**{**response, **more, "type": "done", "row": self.row, "status": status})
 
 
 @dataclass
@@ -178,11 +166,11 @@ class _Turn:
 
 
 class ModelProcess:
-    """Requests to the model process. Safe to use from several threads; the process starts with the first request."""
+    """Requests to the model process. Thread-safe; the process starts with the first request."""
 
-    def __init__(self, log: Path, limits: Limits | None = None) -> None:
+    def __init__(self, log: Path, limits: ChatLimits | None = None) -> None:
         self.log = log
-        self.limits = limits or Limits()
+        self.limits = limits or ChatLimits()
         self.starts = 0
         """Number of process starts."""
         self.last: Frame = {}
@@ -192,14 +180,12 @@ class ModelProcess:
         self._lock = threading.Lock()
 
     # -- requests ----------------------------------------------------------------------------------------------
-    def stream(
-        self, requests: Sequence[ChatCompletionRequest | TaskTurnRequest], name: str | None = None
-    ) -> Iterator[Frame]:
-        """Run requests side by side and yield frames; `row` is the position of a frame's request.
+    def stream(self, requests: Sequence[ModelRequest], name: str | None = None) -> Iterator[Frame]:
+        """Run requests concurrently and yield frames; `row` is the position of a frame's request.
 
         Frames: `status`, `delta` (more text of a row), `hint` (a task's screened hint), `done` (a row is finished), and
-        at last `end` or `error`. A row that exceeds the context fails alone, in its `done`; other failures end all.
-        Never raises for what the process does.
+        finally `end` or `error`. A row that exceeds the context fails alone, in its `done`; other failures end all.
+        Failures of the process are frames, not exceptions.
 
         Args:
             requests: One for each row.
@@ -215,14 +201,12 @@ class ModelProcess:
             frames = self._stream_from(process, requests, name)
             first = next(frames)
             if first["type"] == "error" and process.popen.poll() == 0 and not process.is_unloaded and not is_last_try:
-                continue  # it ended for being idle just as the request came
+                continue  # it ended for being idle just as the request was sent
             yield first
             yield from frames
             return
 
-    def _stream_from(
-        self, process: RunningProcess, requests: Sequence[ChatCompletionRequest | TaskTurnRequest], name: str
-    ) -> Iterator[Frame]:
+    def _stream_from(self, process: RunningProcess, requests: Sequence[ModelRequest], name: str) -> Iterator[Frame]:
         # The event loop runs in a thread of its own: the caller's thread can already have a running loop (Jupyter).
         turn = self._turns[name] = _Turn(asyncio.new_event_loop())
         with ThreadPoolExecutor(1, "chat-stream") as pool:
@@ -235,46 +219,42 @@ class ModelProcess:
                 self.stop(name)  # without effect at the end of the streams
                 self._turns.pop(name, None)
 
-    def _run(
-        self, process: RunningProcess, turn: _Turn, requests: Sequence[ChatCompletionRequest | TaskTurnRequest]
-    ) -> None:
+    def _run(self, process: RunningProcess, turn: _Turn, requests: Sequence[ModelRequest]) -> None:
         with asyncio.Runner(loop_factory=lambda: turn.loop) as runner:
             try:
                 runner.run(self._exchange(process, turn, requests))
             finally:
                 turn.frames.put(None)
 
-    async def _exchange(
-        self, process: RunningProcess, turn: _Turn, requests: Sequence[ChatCompletionRequest | TaskTurnRequest]
-    ) -> None:
-        answers = [_Answer(row, turn) for row in range(len(requests))]
+    async def _exchange(self, process: RunningProcess, turn: _Turn, requests: Sequence[ModelRequest]) -> None:
+        readers = [_ResponseReader(row, turn) for row in range(len(requests))]
         try:
             async with _http(process) as http:
                 async with asyncio.TaskGroup() as group:
-                    for answer, request in zip(answers, requests, strict=True):
-                        turn.tasks.append(group.create_task(answer.read(http, request)))
+                    for reader, request in zip(readers, requests, strict=True):
+                        turn.tasks.append(group.create_task(reader.read(http, request)))
                     if turn.is_stopped:
                         turn.stop()
                 if turn.error is not None:
                     turn.frames.put(error_frame(turn.error))
                     return
-                for answer in answers:
-                    if not answer.is_finished:  # its stream was closed
-                        answer.finish("stopped")
+                for reader in readers:
+                    if not reader.is_finished:  # its stream was closed
+                        reader.finish("stopped")
                 self.last = (await http.get("/health")).json()["loaded"]
                 turn.frames.put({"type": "end", **self.last})
         except* httpx2.TransportError:
             turn.frames.put(error_frame(process.failure()))
 
     def stop(self, name: str) -> None:
-        """Close the streams of a call; its rows keep what was received."""
+        """Close the streams of a call; its rows keep the received text."""
         turn = self._turns.get(name)
         if turn is not None:
             with contextlib.suppress(RuntimeError):  # it has just ended
                 turn.loop.call_soon_threadsafe(turn.stop)
 
     def unload(self) -> None:
-        """End the process, which frees the memory; requests that wait fail."""
+        """End the process, which frees its memory; pending requests fail."""
         with self._lock:
             process, self._process = self._process, None
         if process is not None and process.popen.poll() is None:
@@ -288,10 +268,10 @@ class ModelProcess:
         """Return whether it runs, its pid, the loaded models, and the number of starts."""
         with self._lock:
             process = self._process
-        is_alive = process is not None and process.popen.poll() is None
-        pid = process.popen.pid if is_alive and process is not None else None
-        about = {"running": is_alive, "busy": is_alive and bool(self._turns), "pid": pid, "starts": self.starts}
-        return {**about, **(self.last if is_alive else {})}
+        if process is None or process.popen.poll() is not None:
+            return {"running": False, "busy": False, "pid": None, "starts": self.starts}
+        busy = bool(self._turns)
+        return {"running": True, "busy": busy, "pid": process.popen.pid, "starts": self.starts, **self.last}
 
     # -- the process -------------------------------------------------------------------------------------------
     def running_process(self) -> RunningProcess:
@@ -306,12 +286,11 @@ class ModelProcess:
         if self.log.exists() and self.log.stat().st_size > MAX_LOG_BYTES:
             self.log.unlink()
         limits, token = self.limits, secrets.token_urlsafe(32)
-        root = str(ROOT)
-        paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+        paths = [str(ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
         with socket.create_server(("127.0.0.1", 0), backlog=128) as listener, open(self.log, "ab") as log:
             command = [sys.executable, "-m", "jobs.chat.model_process.server", "--fd", str(listener.fileno())]
-            command += ["--idle", str(limits.idle_seconds), "--limit", str(limits.memory_bytes)]
-            command += ["--reserve", str(limits.reserve_bytes)]
+            command += ["--idle", str(limits.idle_seconds), "--limit", str(int(limits.memory_gb * 1e9))]
+            command += ["--reserve", str(int(limits.reserve_gb * 1e9))]
             popen = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,  # the process ends when this pipe closes
@@ -329,7 +308,7 @@ class ModelProcess:
 
 
 def _http(process: RunningProcess) -> httpx2.AsyncClient:
-    """A client without proxies, certificates and timeouts: loading a model can take minutes."""
+    """Return a client without proxies, certificates and timeouts: loading a model can take minutes."""
     return httpx2.AsyncClient(
         base_url=process.url,
         headers={"Authorization": f"Bearer {process.token}"},
@@ -339,6 +318,6 @@ def _http(process: RunningProcess) -> httpx2.AsyncClient:
 
 
 def error_frame(body: ErrorBody) -> Frame:
-    """A failure as a frame."""
+    """Return a failure as a frame."""
     error = {"what": body.message, "value": body.value, "known": body.known, "fix": body.fix}
     return {"type": "error", "kind": body.code, "error": error}

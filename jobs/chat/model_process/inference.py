@@ -1,4 +1,4 @@
-"""Inference of the model process: continuous batching over one base model with adapters."""
+"""Inference of the model process: continuous batching over one base model with its adapters."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
 from jobs.chat.model_process import memory
 from jobs.chat.model_process.protocol import (
     GREEDY_TEMPERATURE,
-    MAX_SPEAKERS,
+    MAX_CHECKPOINTS,
     ChatCompletionRequest,
     Choice,
     Completion,
     ErrorBody,
     Logprobs,
+    ModelRequest,
     ModelSource,
     OutputMessage,
     Stats,
@@ -38,21 +39,25 @@ from rl2f_core.config.model import ModelConfig
 from rl2f_core.config.run import BaseRun
 from rl2f_core.environments.base import Environment
 from rl2f_core.errors import AdapterError, ModelError, RL2FError, RunError
-from rl2f_core.leaks.guard import ResampleFn
 from rl2f_core.rollout.dialogue_builder import build_turn
 from rl2f_core.rollout.engine import turn_seed
 from rl2f_core.rollout.prompting import load_reprompt_template
 from rl2f_core.teachers import human
 from rl2f_core.teachers.base import Feedback, FeedbackRequest
-from rl2f_core.types import FinishReason, StopReason, Task, Turn
+from rl2f_core.types import FinishReason, JsonObject, StopReason, Task, Turn
+
+if TYPE_CHECKING:
+    from rl2f_core.backends.hf.decoder import RunningSequence
+    from rl2f_core.backends.hf.streaming import StreamBackend
+    from rl2f_core.chat.tokenizer import ChatTokenizer
 
 FLUSH_SECONDS = 0.05
-"""Shortest time between two chunks of one answer."""
+"""Minimum interval of the chunks of one response."""
 STARTUP_SECONDS = 60.0
-"""Shortest wait for the first request."""
+"""Minimum wait for the first request."""
 MAX_ADAPTERS = 8
-"""Adapters that stay loaded."""
-MAX_CACHED_CONVERSATIONS = MAX_SPEAKERS
+"""Maximum number of loaded adapters that no running request uses."""
+MAX_CACHED_CONVERSATIONS = MAX_CHECKPOINTS
 """Conversations whose KV cache is kept for their next turn."""
 
 Event = Completion | ErrorBody | str | None
@@ -60,25 +65,25 @@ Event = Completion | ErrorBody | str | None
 
 
 class ContextOverflowError(RunError):
-    """A conversation and its answer exceed the context of the model."""
+    """A conversation and its response exceed the context of the model."""
 
 
 @dataclass(eq=False)
 class Job:
     """One request, from its arrival to its last event."""
 
-    request: ChatCompletionRequest | TaskTurnRequest
+    request: ModelRequest
     source: ModelSource
     emit: Callable[[Event], object]
     """Called from the inference thread."""
     is_cancelled: bool = False
     is_waiting: bool = False
-    """The client knows that the job waits for another base model."""
+    """The client was informed that the job waits for another base model."""
     id: str = field(default_factory=lambda: f"chatcmpl-{uuid.uuid4().hex}")
     created: int = field(default_factory=lambda: int(time.time()))
     task: InteractiveTask | None = None
-    ticket: Any = None
-    """The pending generation of the backend."""
+    pending: RunningSequence | None = None
+    """The submitted prompt."""
     started: float = 0.0
     sent_at: float = 0.0
     num_sent: int = 0
@@ -88,70 +93,70 @@ class Job:
     stats: Stats = field(default_factory=lambda: Stats(prompt_tokens=0))
 
     def cancel(self) -> None:
-        """Give up the request; its ticket is aborted before the next step."""
+        """Cancel the request before the next step."""
         self.is_cancelled = True
 
-    def emit_chunk(self, **fields: Any) -> None:
+    def emit_chunk(
+        self, choice: Choice | None = None, *, usage: Usage | None = None, task: TurnResult | None = None
+    ) -> None:
         """Emit one chunk of the response."""
-        self.emit(Completion(id=self.id, created=self.created, model=self.request.model, **fields))
+        chunk = Completion(id=self.id, created=self.created, model=self.request.model, usage=usage, task=task)
+        if choice is not None:
+            chunk.choices, chunk.stats = [choice], self.stats.model_copy()
+        self.emit(chunk)
 
-    def start(self, prompt_tokens: int) -> None:
+    def start(self, pending: RunningSequence) -> None:
         """Emit the first chunk, which has the role and no text."""
-        self.stats = Stats(prompt_tokens=prompt_tokens)
+        self.pending = pending
+        self.stats.prompt_tokens = len(pending.prompt.token_ids)
         self.started = time.perf_counter()
-        choice = Choice(delta=OutputMessage(role="assistant"))
-        self.emit_chunk(choices=[choice], stats=self.stats)
+        self.emit_chunk(Choice(delta=OutputMessage(role="assistant")))
 
-    def advance(self, tokenizer: Any, now: float) -> bool:
+    def advance(self, tokenizer: ChatTokenizer, now: float) -> bool:
         """Emit what was generated since the last chunk, if `FLUSH_SECONDS` passed; returns whether the job ended."""
-        token_ids, generation = self.ticket.token_ids, self.ticket.generation
-        if not token_ids:
+        pending = self.pending
+        if pending is None or not pending.token_ids:
             return False
-        seconds = now - self.started
+        if pending.generation is None and self.stats.first_token_seconds is not None:
+            if now - self.sent_at < FLUSH_SECONDS or len(pending.token_ids) == self.num_sent:
+                return False
+        self.stats.seconds = now - self.started
         if self.stats.first_token_seconds is None:
-            self.stats = self.stats.model_copy(update={"first_token_seconds": seconds})
-        elif generation is None and now - self.sent_at < FLUSH_SECONDS:
-            return False
-        if generation is None and len(token_ids) == self.num_sent:
-            return False
-        self.stats = self.stats.model_copy(update={"seconds": seconds})
-        self._emit_tokens(tokenizer, now)
-        return generation is not None
+            self.stats.first_token_seconds = self.stats.seconds
+        self._emit_tokens(pending, tokenizer, now)
+        return pending.generation is not None
 
-    def _emit_tokens(self, tokenizer: Any, now: float) -> None:
-        request, generation = self.request, self.ticket.generation
-        token_ids, logprobs = self.ticket.token_ids[self.num_sent :], self.ticket.logprobs[self.num_sent :]
-        whole = text = tokenizer.decode(self.ticket.token_ids)
+    def _emit_tokens(self, pending: RunningSequence, tokenizer: ChatTokenizer, now: float) -> None:
+        generation = pending.generation
+        token_ids, logprobs = pending.token_ids[self.num_sent :], pending.logprobs[self.num_sent :]
+        whole = text = tokenizer.decode(pending.token_ids)
         if generation is None:
             text = text.rstrip("\ufffd")  # the rest of the character may follow
         added = text[len(self.text) :] if text.startswith(self.text) else ""
         choice = Choice(delta=OutputMessage(content=added))
-        if request.return_token_ids:
+        if self.request.return_token_ids:
             choice.token_ids = list(token_ids)
-        if request.logprobs:
+        if self.request.logprobs:
             content = [_token_logprob(tokenizer, *pair) for pair in zip(token_ids, logprobs, strict=True)]
             choice.logprobs = Logprobs(content=content)
-        self.text, self.num_sent, self.sent_at = self.text + added, len(self.ticket.token_ids), now
+        self.text, self.num_sent, self.sent_at = self.text + added, len(pending.token_ids), now
         if generation is None:
-            self.emit_chunk(choices=[choice], stats=self.stats)
+            self.emit_chunk(choice)
             return
         choice.finish_reason = "stop" if generation.stop == FinishReason.EOS else "length"
-        usage = Usage(
-            prompt_tokens=self.stats.prompt_tokens,
-            completion_tokens=self.num_sent,
-            total_tokens=self.stats.prompt_tokens + self.num_sent,
-        )
-        result = self.task.judge(whole, generation) if self.task is not None else None
-        self.emit_chunk(choices=[choice], stats=self.stats, usage=usage, task=result)
+        prompt_tokens, sampled = self.stats.prompt_tokens, self.num_sent
+        usage = Usage(prompt_tokens=prompt_tokens, completion_tokens=sampled, total_tokens=prompt_tokens + sampled)
+        result = self.task.verify(whole, generation) if self.task is not None else None
+        self.emit_chunk(choice, usage=usage, task=result)
 
 
-def _token_logprob(tokenizer: Any, token_id: int, logprob: float) -> TokenLogprob:
+def _token_logprob(tokenizer: ChatTokenizer, token_id: int, logprob: float) -> TokenLogprob:
     text = tokenizer.decode([token_id])
     return TokenLogprob(token=text, logprob=round(logprob, 5), bytes=list(text.encode()))
 
 
 class InferenceEngine:
-    """Decodes all requests for one base model together, in the thread that calls `run`.
+    """Generates all requests for one base model together, in the thread that calls `run`.
 
     A request for another base model waits until the running requests end.
 
@@ -164,27 +169,36 @@ class InferenceEngine:
         self.arrived: queue.SimpleQueue[Job] = queue.SimpleQueue()
         self.waiting: deque[Job] = deque()
         self.running: list[Job] = []
-        self.backend: Any = None
+        self._backend: StreamBackend | None = None
         self.loads = 0
         """Number of base model loads."""
         self.adapter_loads = 0
-        self._base_key: tuple[str, str, str] | None = None
+        self._source: ModelSource | None = None
+        """The loaded base model."""
         self._adapter_folders: dict[str, str] = {}
         self._cached: list[str] = []
         self._max_threads = 0
 
-    def state(self) -> dict[str, Any]:
+    @property
+    def backend(self) -> StreamBackend:
+        """The loaded base model; only valid after `_load_base`."""
+        assert self._backend is not None
+        return self._backend
+
+    def state(self) -> JsonObject:
         """Return the loaded models."""
-        backend, key = self.backend, self._base_key
-        loaded = backend is not None and key is not None
+        backend, source = self._backend, self._source
         return {
-            "model": key[0] if loaded and key else None,
-            "device": str(backend.device) if loaded else None,
+            "model": source and source.base,
+            "device": backend and str(backend.device),
             "adapters": sorted(self._adapter_folders),
             "loads": self.loads,
             "adapter_loads": self.adapter_loads,
-            "context_limit": backend.max_model_len if loaded else None,
+            "context_limit": backend and backend.max_model_len,
         }
+
+    def _is_loaded(self, source: ModelSource) -> bool:
+        return self._source is not None and self._source.base_key == source.base_key
 
     # -- the loop ----------------------------------------------------------------------------------------------
     def run(self, idle_seconds: float) -> None:
@@ -204,17 +218,17 @@ class InferenceEngine:
         return True
 
     def _admit(self) -> None:
-        """Start the jobs that wait, in the order of their arrival."""
+        """Start waiting jobs in the order of their arrival."""
         while True:
             while self._receive():
                 pass
             if not self.waiting:
                 return
             job = self.waiting[0]
-            if not job.is_cancelled and self.running and job.source.base_key != self._base_key:
+            if not job.is_cancelled and self.running and not self._is_loaded(job.source):
                 if not job.is_waiting:
                     job.is_waiting = True
-                    job.emit("Waiting for another answer …")
+                    job.emit("Waiting for another response …")
                 return
             self.waiting.popleft()
             if not job.is_cancelled:
@@ -247,7 +261,8 @@ class InferenceEngine:
     def _end(self, job: Job) -> None:
         if job in self.running:
             self.running.remove(job)
-            self.backend.cancel([job.ticket])
+            if job.pending is not None:
+                self.backend.cancel([job.pending])
         job.emit(None)
 
     def _fail(self, jobs: Sequence[Job], error: Exception) -> None:
@@ -260,13 +275,13 @@ class InferenceEngine:
             job.emit(body)
             self._end(job)
         if body.code in ("memory", "bug"):
-            memory.trim_memory(None if self.running else self.backend)
+            memory.trim_memory(None if self.running else self._backend)
 
     # -- loading -----------------------------------------------------------------------------------------------
     def _load(self, job: Job) -> None:
         """Load the base model and the adapter of a job unless they are loaded."""
         source, name = job.source, job.request.model
-        if self.backend is None or self._base_key != source.base_key:
+        if not self._is_loaded(source):
             job.emit(f"Loading {source.base} …")
             self._load_base(source)
         if source.adapter is None:
@@ -293,13 +308,13 @@ class InferenceEngine:
         memory.ensure_memory(folder, source.base, device.type, str(dtype).removeprefix("torch."), self.reserve_bytes)
         from rl2f_core.backends.hf.streaming import StreamBackend
 
-        self.backend = StreamBackend(ModelConfig(name=source.base, dtype=source.dtype, device=source.device))
-        self._base_key = source.base_key
+        self._backend = StreamBackend(ModelConfig(name=source.base, dtype=source.dtype, device=source.device))
+        self._source = source
         self.loads += 1
 
     def unload(self) -> None:
         """Free the memory of the model."""
-        backend, self.backend, self._base_key = self.backend, None, None
+        backend, self._backend, self._source = self._backend, None, None
         self._adapter_folders, self._cached = {}, []
         if backend is not None:
             backend.adapters.clear()
@@ -308,12 +323,13 @@ class InferenceEngine:
 
     # -- starting ----------------------------------------------------------------------------------------------
     def _start(self, job: Job) -> None:
-        """Load what a job needs and submit its prompt; a task turn may end without one."""
+        """Load the models of a job and submit its prompt; a task turn may end without one."""
         self._load(job)
         request = job.request
         seed = random.getrandbits(31) if request.seed is None else request.seed
+        tokens: Sequence[int]
         if isinstance(request, ChatCompletionRequest):
-            tokens = self._conversation(request)
+            tokens = self._encode_conversation(request)
         else:
             job.task = InteractiveTask(request, seed, self.backend)
             ended = job.task.add_hint(job)
@@ -327,7 +343,7 @@ class InferenceEngine:
             seed = turn_seed(seed, len(job.task.turns))
         if len(tokens) + request.max_tokens > self.backend.max_model_len:
             raise ContextOverflowError(
-                f"The conversation has {len(tokens)} tokens; with {request.max_tokens} for the answer that is more "
+                f"The conversation has {len(tokens)} tokens; with {request.max_tokens} for the response that is more "
                 f"than the {self.backend.max_model_len} of the model's context.",
                 fix="Start a new chat, shorten a message, or allow fewer new tokens.",
             )
@@ -337,11 +353,11 @@ class InferenceEngine:
         self._keep_cache(key)
         sampling = SamplingParams(request.max_tokens, max(request.temperature, GREEDY_TEMPERATURE), request.top_p)
         adapter = request.model if job.source.adapter is not None else None
-        (job.ticket,) = self.backend.submit([GenerationRequest(tokens, seed, key)], sampling, adapter)
+        (pending,) = self.backend.submit([GenerationRequest(tuple(tokens), seed, key)], sampling, adapter)
         self.running.append(job)
-        job.start(len(tokens))
+        job.start(pending)
 
-    def _conversation(self, request: ChatCompletionRequest) -> tuple[int, ...]:
+    def _encode_conversation(self, request: ChatCompletionRequest) -> list[int]:
         """Return the prompt tokens of user, assistant, user …"""
         head, *rest = request.messages
         system, messages = (head.content, rest) if head.role == "system" else ("", list(request.messages))
@@ -350,19 +366,19 @@ class InferenceEngine:
             raise RunError("A conversation alternates between user and assistant and ends with the user.", value=roles)
         renderer = ChatRenderer(self.backend.tokenizer, system)
         tokens = list(renderer.initial_prompt(messages[0].content))
-        for answer, follow in zip(messages[1::2], messages[2::2], strict=True):
-            tokens += answer_tokens(self.backend, renderer, answer.token_ids, answer.content)
-            tokens += renderer.hint_suffix(follow.content, ended=tokens[-1] == self.backend.tokenizer.eos_token_id)
-        return tuple(tokens)
+        for response, user in zip(messages[1::2], messages[2::2], strict=True):
+            tokens += response_tokens(self.backend, renderer, response.token_ids, response.content)
+            tokens += renderer.hint_suffix(user.content, ended=tokens[-1] == self.backend.tokenizer.eos_token_id)
+        return tokens
 
     def _keep_cache(self, key: str) -> None:
-        """Keep the KV cache of this conversation, of the running ones, and of the latest others."""
+        """Keep the KV cache of this conversation, of the running ones, and of the most recent others."""
         if key:
             self._cached = [*(other for other in self._cached if other != key), key][-MAX_CACHED_CONVERSATIONS:]
         self.backend.keep_cached({*self._cached, *(job.request.prompt_cache_key for job in self.running)})
 
     def _set_threads(self) -> None:
-        """Use the CPU cores that are idle: threads that share a busy core slow each other down."""
+        """Use only the idle CPU cores, because threads on a busy core slow each other down."""
         if self.backend.device.type == "cpu":
             import psutil
             import torch
@@ -373,7 +389,7 @@ class InferenceEngine:
             torch.set_num_threads(max(1, min(self._max_threads, round(cores - busy))))
 
 
-def answer_tokens(backend: Any, renderer: ChatRenderer, token_ids: Sequence[int], text: str) -> list[int]:
+def response_tokens(backend: StreamBackend, renderer: ChatRenderer, token_ids: Sequence[int], text: str) -> list[int]:
     """Return a response's tokens as sampled, or the encoded text if a person wrote it."""
     if token_ids and all(0 <= t < backend.model.config.vocab_size for t in token_ids):
         return list(token_ids)
@@ -383,11 +399,11 @@ def answer_tokens(backend: Any, renderer: ChatRenderer, token_ids: Sequence[int]
 class InteractiveTask:
     """The next turn of a dialogue on a task, as in training, optionally with a person as the teacher."""
 
-    def __init__(self, request: TaskTurnRequest, seed: int, backend: Any) -> None:
+    def __init__(self, request: TaskTurnRequest, seed: int, backend: StreamBackend) -> None:
         from rl2f_core.rollout.build import build_engine
         from rl2f_core.teachers.scripted import ScriptedTeacher
 
-        self.request, self.seed = request, seed
+        self.request, self.seed, self.backend = request, seed, backend
         self.config = BaseRun.model_validate(request.config)
         self.task = Task.model_validate(request.task)
         self.turns = [Turn.model_validate(turn) for turn in request.turns]
@@ -395,7 +411,7 @@ class InteractiveTask:
 
     def max_prompt_tokens(self) -> int:
         """Return the maximum prompt length of an attempt."""
-        limit = min(self.config.rollout.max_seq_len, self.engine.backend.max_model_len)
+        limit = min(self.config.rollout.max_seq_len, self.backend.max_model_len)
         return limit - self.request.max_tokens
 
     def add_hint(self, job: Job) -> StopReason | None:
@@ -407,38 +423,38 @@ class InteractiveTask:
             raise RunError("There is no attempt to hint on.")
         adapter = self.request.model if job.source.adapter is not None else None
         request = FeedbackRequest(self.task, tuple(self.turns), self.seed, adapter=adapter)
-        again: ResampleFn
-        if hint.by == "scripted":
-            said, name, again = (
-                self.engine.request_feedback([request]),
-                self.engine.teacher.name,
-                self.engine.request_feedback,
-            )
-        else:  # a person's hint cannot be resampled: the guard replaces it by the contentless one
-            own = Feedback(self.engine.renderer.escape(hint.text))
-            said, name, again = [own], human.NAME, lambda requests: [own for _ in requests]
-        guarded = self.engine.guard.screen([request], said, name, again)[0]
-        self.turns[-1] = self.turns[-1].model_copy(update={"hint": guarded.hint})
-        result = TurnResult(hint=guarded.hint.model_dump(mode="json"), hint_error=guarded.error)
+        teacher, resample = self.engine.teacher.name, self.engine.request_feedback
+        if hint.by == "person":  # cannot be resampled: the guard replaces a leak by the contentless hint
+            feedback = Feedback(self.engine.renderer.escape(hint.text))
+            teacher, resample = human.NAME, lambda requests: [feedback] * len(requests)
+        screened = self.engine.guard.screen([request], resample([request]), teacher, resample)[0]
+        self.turns[-1] = self.turns[-1].model_copy(update={"hint": screened.hint})
+        result = TurnResult(hint=screened.hint.model_dump(mode="json"), hint_error=screened.error)
         job.emit_chunk(task=result)
-        return StopReason.DROPPED if guarded.drop else None
+        return StopReason.DROPPED if screened.drop else None
 
     def prompt(self) -> tuple[int, ...]:
         """Return the student's prompt for the next attempt."""
-        backend, renderer = self.engine.backend, self.engine.renderer
+        renderer = self.engine.renderer
         return self.engine.prompts.prompt(
-            self.task, self.turns, lambda turn: answer_tokens(backend, renderer, turn.token_ids, turn.attempt)
+            self.task, self.turns, lambda turn: response_tokens(self.backend, renderer, turn.token_ids, turn.attempt)
         )
 
-    def judge(self, text: str, generation: Generation) -> TurnResult:
+    def verify(self, text: str, generation: Generation) -> TurnResult:
         """Return the attempt with verdict and rewards, and the stop reason."""
-        turn = judge_attempt(self.config, self.engine.environment, self.task, self.turns, text, generation)
-        last = len(self.turns) + 1 >= self.request.max_turns
-        ended = StopReason.SOLVED if turn.verdict.correct else StopReason.EXHAUSTED if last else None
+        turn = verify_attempt(self.config, self.engine.environment, self.task, self.turns, text, generation)
+        ended = stop_reason(turn, self.request.max_turns)
         return TurnResult(turn=turn.model_dump(mode="json"), ended=ended)
 
 
-def judge_attempt(
+def stop_reason(turn: Turn, max_turns: int) -> StopReason | None:
+    """Return why a dialogue ends after a turn; None if it continues."""
+    if turn.verdict.correct:
+        return StopReason.SOLVED
+    return StopReason.EXHAUSTED if turn.index + 1 >= max_turns else None
+
+
+def verify_attempt(
     config: BaseRun,
     environment: Environment,
     task: Task,
@@ -456,8 +472,8 @@ def judge_attempt(
 def describe_failure(error: Exception) -> ErrorBody:
     """Classify a failure and describe it."""
     if memory.out_of_memory(error):
-        what = "The model ran out of memory, so there is no answer."
-        fix = "Start a shorter chat, allow fewer new tokens, use fewer speakers, or free memory."
+        what = "The model ran out of memory, so there is no response."
+        fix = "Start a shorter chat, allow fewer new tokens, use fewer checkpoints, or free memory."
         return ErrorBody.of("memory", RL2FError(what, fix=fix))
     if isinstance(error, ContextOverflowError):
         return ErrorBody.of("context", error, param="messages")

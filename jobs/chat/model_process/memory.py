@@ -7,9 +7,12 @@ import json
 import math
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rl2f_core.errors import ModelError
+
+if TYPE_CHECKING:
+    from rl2f_core.backends.base import Backend
 
 BYTES_PER_PARAM = {"float32": 4, "bfloat16": 2, "float16": 2}
 OVERHEAD_FACTOR = 1.2
@@ -76,7 +79,7 @@ def out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError | OSError) and any(phrase in text for phrase in phrases)
 
 
-def trim_memory(backend: Any) -> None:
+def trim_memory(backend: Backend | None) -> None:
     """Free the memory of an aborted response."""
     if backend is not None:
         backend.reset_prefix_cache()

@@ -4,7 +4,7 @@
 |---|---|
 | `GET /health` | what is loaded |
 | `GET /v1/models` | base models and checkpoints that a request may name |
-| `POST /v1/chat/completions` | one answer to a conversation |
+| `POST /v1/chat/completions` | one response to a conversation |
 | `POST /v1/tasks/turns` | the next turn of an interactive task: screen the hint, sample the attempt, verify it |
 
 Extensions to OpenAI's protocol: `source` (which weights a model name refers to), `token_ids` of a message,
@@ -14,23 +14,22 @@ every client of server-sent events skips. Closing the stream cancels the request
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 from rl2f_core.errors import RL2FError
+from rl2f_core.types import JsonObject
 
 MAX_TEXT = 20_000
-"""Characters of one message."""
-MAX_SPEAKERS = 4
-"""The base and three checkpoints."""
+"""Maximum characters of one message."""
+MAX_CHECKPOINTS = 4
+"""The base model and three checkpoints."""
 CHECKPOINT_REF = r"base|[1-9][0-9]{0,11}:[A-Za-z0-9][A-Za-z0-9_-]{0,63}@[0-9]{1,9}"
 """`base` or `RUN:stage@step`."""
-DEFAULT_IDLE_SECONDS = 600.0
-"""Seconds without a request after which the model process ends."""
 DEFAULT_TEMPERATURE = 0.7
 GREEDY_TEMPERATURE = 1e-5
-"""Stands in for a temperature of 0."""
+"""Replaces a temperature of 0."""
 DEFAULT_MAX_TOKENS = 256
 TOKEN_VARIABLE = "RL2F_MODEL_PROCESS_TOKEN"
 """Environment variable with the bearer token of the model process."""
@@ -44,13 +43,13 @@ TopP = Annotated[float, Field(gt=0, le=1)]
 
 
 class Strict(BaseModel):
-    """Unknown keys are errors, and so are numbers that are none."""
+    """Base of requests: unknown keys, NaN and infinity are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
 
 class ChatSampling(Strict):
-    """How every speaker's tokens are drawn."""
+    """Sampling settings of all checkpoints."""
 
     max_new_tokens: TokenLimit = DEFAULT_MAX_TOKENS
     """Tokens of one answer."""
@@ -59,7 +58,7 @@ class ChatSampling(Strict):
     top_p: TopP = 1.0
     """Nucleus sampling."""
     seed: int = Field(0, ge=0, lt=2**31)
-    """The same for all speakers."""
+    """The same for all checkpoints."""
 
 
 # -- requests ----------------------------------------------------------------------------------------------------------
@@ -116,17 +115,17 @@ class InputMessage(Strict):
     role: Literal["system", "user", "assistant"]
     content: str
     token_ids: tuple[int, ...] = ()
-    """An answer's tokens as they were sampled; empty if a person wrote or changed it."""
+    """Sampled tokens of a response; empty if a person wrote or edited it."""
 
 
 class ChatCompletionRequest(InferenceRequest):
-    """Answer a conversation: an optional system message, then user, assistant, user …"""
+    """Request a response to an optional system message, then user, assistant, user …"""
 
     messages: tuple[InputMessage, ...] = Field(min_length=1)
 
 
 class HintRequest(Strict):
-    """Who hints on the last attempt."""
+    """The hint on the last attempt."""
 
     by: Literal["scripted", "person"]
     text: str = Field("", max_length=MAX_TEXT)
@@ -135,15 +134,18 @@ class HintRequest(Strict):
 class TaskTurnRequest(InferenceRequest):
     """The next turn of one student's dialogue on a task. `seed` is that of the dialogue."""
 
-    config: dict[str, Any]
-    """What `rl2f_core.config.run.BaseRun` takes: environment, leak_detection, reward, rollout."""
-    task: dict[str, Any]
+    config: JsonObject
+    """Fields of `rl2f_core.config.run.BaseRun`: environment, leak_detection, reward, rollout."""
+    task: JsonObject
     """`rl2f_core.types.Task` as JSON."""
-    turns: tuple[dict[str, Any], ...] = ()
+    turns: tuple[JsonObject, ...] = ()
     """`rl2f_core.types.Turn` as JSON, oldest first."""
     hint: HintRequest | None = None
     """None at the first turn, and if the last turn has its hint already."""
     max_turns: int = Field(ge=1, le=64)
+
+
+ModelRequest = ChatCompletionRequest | TaskTurnRequest
 
 
 # -- responses ---------------------------------------------------------------------------------------------------------
@@ -153,7 +155,7 @@ class TokenLogprob(BaseModel):
     token: str
     logprob: float
     bytes: list[int] | None = None
-    top_logprobs: list[Any] = []
+    top_logprobs: list[JsonObject] = []
 
 
 class Logprobs(BaseModel):
@@ -170,7 +172,7 @@ class OutputMessage(BaseModel):
 
 
 class Choice(BaseModel):
-    """The answer (`message`) or the part of it that a chunk adds (`delta`)."""
+    """The response (`message`) or the part of it that a chunk adds (`delta`)."""
 
     index: int = 0
     delta: OutputMessage | None = None
@@ -189,7 +191,7 @@ class Usage(BaseModel):
 
 
 class Stats(BaseModel):
-    """Progress of an answer, counted from the start of its prefill."""
+    """Progress of a response, measured from the start of its prefill."""
 
     prompt_tokens: int
     first_token_seconds: float | None = None
@@ -197,11 +199,11 @@ class Stats(BaseModel):
 
 
 class TurnResult(BaseModel):
-    """What a task turn adds: first the screened hint, in the last chunk the judged turn."""
+    """Result of a task turn: first the screened hint, in the last chunk the verified turn."""
 
-    hint: dict[str, Any] | None = None
+    hint: JsonObject | None = None
     hint_error: str | None = None
-    turn: dict[str, Any] | None = None
+    turn: JsonObject | None = None
     ended: str | None = None
     """Why the dialogue ended; None if it continues."""
 
@@ -233,13 +235,14 @@ class ErrorBody(BaseModel):
     @classmethod
     def of(cls, kind: ErrorKind, error: RL2FError | str, param: str | None = None) -> ErrorBody:
         """Describe a failure."""
-        fault: Literal["invalid_request_error", "server_error"]
-        fault = "server_error" if HTTP_STATUS.get(kind, 400) >= 500 else "invalid_request_error"
-        if isinstance(error, str):
-            return cls(message=error, type=fault, code=kind, param=param)
-        value = error.value if error.value is None or isinstance(error.value, int | float) else str(error.value)
-        known = [str(name) for name in error.known or ()]
-        return cls(message=error.what, type=fault, code=kind, param=param, value=value, known=known, fix=error.fix)
+        body = cls(message=str(error), type="invalid_request_error", code=kind, param=param)
+        if body.status >= 500:
+            body.type = "server_error"
+        if isinstance(error, RL2FError):
+            value = error.value if error.value is None or isinstance(error.value, int | float) else str(error.value)
+            body.message, body.value, body.fix = error.what, value, error.fix
+            body.known = [str(name) for name in error.known or ()]
+        return body
 
     @property
     def status(self) -> int:

@@ -39,6 +39,7 @@ from jobs.chat.model_process.protocol import (
     ErrorBody,
     InferenceRequest,
     Logprobs,
+    ModelRequest,
     ModelSource,
     OutputMessage,
     TaskTurnRequest,
@@ -77,19 +78,17 @@ class Routes:
         """Models that earlier requests registered."""
 
     def app(self, token: str) -> Starlette:
-        """The application; `token` is required for every route."""
+        """Return the application; every route requires `token`."""
         routes = [
             Route("/health", self.health),
             Route("/v1/models", self.models),
             Route("/v1/chat/completions", self.chat_completions, methods=["POST"]),
             Route("/v1/tasks/turns", self.task_turns, methods=["POST"]),
         ]
-        handlers = {ValidationError: _failed, ModelError: _failed, HTTPException: _http_failed}
-        return Starlette(
-            routes=routes,
-            exception_handlers=handlers,  # type: ignore[arg-type]
-            middleware=[Middleware(BearerAuth, token=token)],
-        )
+        app = Starlette(routes=routes, middleware=[Middleware(BearerAuth, token=token)])
+        for error in (ValidationError, ModelError, HTTPException):
+            app.add_exception_handler(error, _failed)
+        return app
 
     async def health(self, request: Request) -> Response:
         """Return the number of requests and the loaded models."""
@@ -116,10 +115,8 @@ class Routes:
         """Return the model names with the base of each adapter."""
         from rl2f_core.model_store.store import list_models
 
-        found: dict[str, str | None] = {entry.name: None for entry in list_models() if entry.path is not None}
-        for name, source in self.sources.items():
-            found[name] = source.base if source.adapter is not None else None
-        return found
+        models: dict[str, str | None] = {entry.name: None for entry in list_models() if entry.path is not None}
+        return models | {name: s.base if s.adapter is not None else None for name, s in self.sources.items()}
 
     def _source(self, body: InferenceRequest) -> ModelSource:
         """Return the weights of the requested model. Raises `ModelError` if the name is unknown."""
@@ -133,7 +130,7 @@ class Routes:
             self.sources[body.model] = ModelSource(base=body.model)
         return self.sources[body.model]
 
-    async def _respond(self, request: Request, body: ChatCompletionRequest | TaskTurnRequest) -> Response:
+    async def _respond(self, request: Request, body: ModelRequest) -> Response:
         events: asyncio.Queue[Event] = asyncio.Queue()
         loop = asyncio.get_running_loop()
         job = Job(body, self._source(body), lambda event: loop.call_soon_threadsafe(events.put_nowait, event))
@@ -142,8 +139,7 @@ class Routes:
         if isinstance(first, ErrorBody):
             return _error_response(first)
         if body.stream:
-            # the task runs after a disconnect too
-            cancel = BackgroundTask(job.cancel)
+            cancel = BackgroundTask(job.cancel)  # runs after a disconnect too
             return StreamingResponse(_stream(first, events), media_type="text/event-stream", background=cancel)
         chunks = [first] if isinstance(first, Completion) else []
         while not await request.is_disconnected():
@@ -161,7 +157,7 @@ class Routes:
 
 
 async def _stream(first: Event, events: asyncio.Queue[Event]) -> AsyncIterator[str]:
-    """Server-sent events; progress messages are comments."""
+    """Yield server-sent events; progress messages are comments."""
     event = first
     while event is not None:
         if isinstance(event, str):
@@ -175,7 +171,7 @@ async def _stream(first: Event, events: asyncio.Queue[Event]) -> AsyncIterator[s
 
 
 def join_chunks(chunks: list[Completion]) -> Completion:
-    """One response from all chunks of a stream."""
+    """Join all chunks of a stream into one response."""
     parts = [choice for chunk in chunks for choice in chunk.choices]
     tasks = [chunk.task.model_dump(exclude_none=True) for chunk in chunks if chunk.task is not None]
     choice = Choice(
@@ -196,11 +192,8 @@ def _error_response(error: ErrorBody) -> JSONResponse:
 
 
 async def _failed(request: Request, error: Exception) -> Response:
-    return _error_response(describe_failure(error))
-
-
-async def _http_failed(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
+    if not isinstance(error, HTTPException):
+        return _error_response(describe_failure(error))
     body = ErrorBody.of("request", f"{request.method} {request.url.path}: {error.detail}.")
     return JSONResponse({"error": body.model_dump(mode="json")}, status_code=error.status_code)
 
@@ -217,7 +210,7 @@ def _serve(app: Starlette, listener: socket.socket) -> None:
 
 
 def _end_with_parent() -> None:
-    """End the process when its parent does: the pipe from it reports the end of the file."""
+    """End the process when its parent ends, which closes the pipe to standard input."""
     sys.stdin.buffer.read()
     os._exit(0)
 
@@ -241,7 +234,7 @@ def main(arguments: list[str] | None = None) -> None:
     threading.Thread(target=_serve, args=(Routes(engine).app(token), listener), name="http", daemon=True).start()
     engine.run(options.idle)
     sys.stderr.flush()
-    os._exit(0)  # nothing is left to write, and tearing the libraries down takes seconds
+    os._exit(0)  # skips the libraries' shutdown, which takes seconds
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ def test_a_report_becomes_rates_by_kind_and_lists_no_mistake_of_the_test_split()
     items = [benchmark.LeakItem.model_validate(item(i, leak, split, "roman" if leak else "quoted"))
              for i, (leak, _, split) in enumerate(made)]  # fmt: skip
     reports = [LeakReport(leaked=flagged, detector="exact" if flagged else None) for _, flagged, _ in made]
-    found = benchmark_scores.shown(benchmark.compare(items, reports))
+    found = benchmark_scores.report_json(benchmark.compare(items, reports))
     assert found["overall"]["precision"]["value"] == 0.5
     assert found["overall"]["recall"]["value"] == pytest.approx(1 / 3)
     kinds = {

@@ -55,7 +55,7 @@ def test_the_options_name_models_checkpoints_presets_and_limits(client: TestClie
 
 
 def test_a_message_is_answered_and_a_tab_follows_it_to_its_end(client: TestClient, new: Any, run: int) -> None:
-    chat = new(speakers=["base", f"{run}:rl@3"])
+    chat = new(checkpoints=["base", f"{run}:rl@3"])
     assert client.post(f"{API}/chats/{chat}/send", json={"text": "Hi."}).status_code == 200
     with client.stream("GET", f"{API}/chats/{chat}/stream") as stream:
         assert stream.headers["content-type"].startswith("text/event-stream")
@@ -70,7 +70,7 @@ def test_a_message_is_answered_and_a_tab_follows_it_to_its_end(client: TestClien
     with client.stream("GET", f"{API}/chats/{chat}/stream") as stream:
         assert [line for line in stream.iter_lines() if line] == ['data: {"type": "end"}']
     text = client.get(f"{API}/chats/{chat}/export").text
-    assert [json.loads(line)["speaker"] for line in text.splitlines()] == ["base", f"{run}:rl@3"]
+    assert [json.loads(line)["checkpoint"] for line in text.splitlines()] == ["base", f"{run}:rl@3"]
 
 
 def test_the_privileged_half_of_a_task_is_sent_only_when_asked_for(client: TestClient, new: Any, run: int) -> None:
@@ -109,10 +109,10 @@ def test_what_is_no_number_is_refused(client: TestClient, path: str) -> None:
     [
         ({"model": "/etc/passwd"}, 400),
         ({"model": "../models/x"}, 400),
-        ({"speakers": ["/tmp/adapter"]}, 400),
-        ({"speakers": ["RUN:../../x@1"]}, 400),
-        ({"speakers": ["RUN:rl@4"]}, 400),
-        ({"speakers": ["77:rl@3"]}, 404),
+        ({"checkpoints": ["/tmp/adapter"]}, 400),
+        ({"checkpoints": ["RUN:../../x@1"]}, 400),
+        ({"checkpoints": ["RUN:rl@4"]}, 400),
+        ({"checkpoints": ["77:rl@3"]}, 404),
         ({"adapters": {"x": "/tmp"}}, 400),
         ({"source": "run:77"}, 404),
         ({"source": "preset:/etc/passwd"}, 400),

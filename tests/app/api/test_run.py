@@ -272,8 +272,8 @@ def test_checkpoints_of_two_runs_are_paired_and_seeds_are_merged(api: TestClient
     )
     found = get(api, "/api/compare/evaluations?ids=1,2,3&seeds=true")
     assert found["base"] == "1:rl@6"
-    assert found["speakers"] == ["1:base", "1:rl@6", "2:base", "2:rl@6", "3:base", "3:rl@6"]
-    rows = {row["speaker"]: row for row in found["differences"]}
+    assert found["checkpoints"] == ["1:base", "1:rl@6", "2:base", "2:rl@6", "3:base", "3:rl@6"]
+    rows = {row["checkpoint"]: row for row in found["differences"]}
     assert rows["3:rl@6"]["unlike"] == ["evaluation.seed"]
     assert [q["quantity"] for q in rows["2:rl@6"]["quantities"]] == ["cum_acc", "hint_effect"]
     assert rows["2:rl@6"]["quantities"][0]["tasks"] == 10

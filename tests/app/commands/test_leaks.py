@@ -15,7 +15,7 @@ from rescore_data import pair, run_folder
 from typer.testing import CliRunner
 
 from app.cli import app
-from app.commands.leaks.check import Judge
+from app.commands.leaks.check import LeakChecker
 from jobs.db.engine import Database
 from jobs.db.queries import dialogues, runs
 from jobs.ingest import ingester
@@ -65,7 +65,7 @@ def test_a_number_is_a_run_of_the_workspace_and_so_is_its_rescoring(db: Database
     run_folder(workspace.folder("1-target"), pair())
     ingester.reindex(db, workspace)
     done = leaks("1", "--workspace", workspace.root, "--detector", "exact", cwd=workspace.root)
-    assert done.exit_code == 0 and "Kept as run 2 of the workspace" in done.stderr
+    assert done.exit_code == 0 and "Stored as run 2 of the workspace" in done.stderr
     again = runs.get(db, 2)
     assert (again.kind, again.status, again.origin) == ("rescore", "succeeded", "cli")
     (finding,) = dialogues.get(db, 1, "dialogue:train:rl2f/1/0/0").turns[0].findings
@@ -97,7 +97,7 @@ def test_ctrl_c_stops_and_keeps_nothing(tmp_path: Path, monkeypatch: pytest.Monk
     run_folder(tmp_path / "target", [event for step in range(1, 4) for event in pair(step)])
     monkeypatch.setattr(TerminalProgress, "__enter__", lambda self: (signal.raise_signal(signal.SIGINT), self)[1])
     done = leaks("target", cwd=tmp_path)
-    assert done.exit_code == 130 and "nothing was kept" in done.stderr
+    assert done.exit_code == 130 and "nothing was stored" in done.stderr
     (folder,) = (tmp_path / "runs").iterdir()
     assert not (folder / "rescore.json").exists()
 
@@ -147,7 +147,7 @@ def test_a_bad_line_is_answered_in_its_place_and_the_others_are_judged(bad: Any,
 
 
 def test_detectors_that_ask_a_model_read_lines_in_batches_over_several_environments() -> None:
-    judge = Judge(parse_detectors("likelihood:dialogue_context=none,llm_judge"), "tiny-random")
+    judge = LeakChecker(parse_detectors("likelihood:dialogue_context=none,llm_judge"), "tiny-random")
     oracle = Oracle(untold=-9.0)
     judge.models = ModelPool(oracle)
     guess = {**SUM, "environment": "guess_number", "problem": "from 1 to 9", "answer": "7", "hint": "It is 7."}
@@ -160,7 +160,7 @@ def test_detectors_that_ask_a_model_read_lines_in_batches_over_several_environme
 
 
 def test_a_hint_that_a_tier_could_not_judge_says_so_beside_the_others_verdict() -> None:
-    judge = Judge(parse_detectors("exact,llm_judge"), "tiny-random")
+    judge = LeakChecker(parse_detectors("exact,llm_judge"), "tiny-random")
     judge.models = ModelPool(Oracle(script=lambda prompt, rng: "no idea"))
     (record,) = judge.records([json.dumps(SUM).encode()])
     assert record["line"] == 1 and "not of the required form" in record["error"] and record["leaked"] is False

@@ -231,7 +231,7 @@ def test_only_evaluations_on_the_same_tasks_with_the_same_seed_are_paired() -> N
         checkpoint_difference(CheckpointOutcomes(2, "c", better, CONFIG, 2), base),
         checkpoint_difference(other, base),
     )
-    assert like["speaker"] == "2:c" and [q["quantity"] for q in like["quantities"]] == ["cum_acc", "hint_effect"]
+    assert like["checkpoint"] == "2:c" and [q["quantity"] for q in like["quantities"]] == ["cum_acc", "hint_effect"]
     assert [q["cell"]["value"] for q in like["quantities"]] == [0.5, 0.5]
     assert differs["quantities"] == [] and "evaluation.seed" in differs["unlike"]
 

@@ -98,7 +98,7 @@ def test_a_stream_adds_up_to_the_completion(http: httpx2.Client) -> None:
     assert parts[-1]["choices"][0]["finish_reason"] == choice["finish_reason"]
 
 
-def test_temperature_0_takes_the_likeliest_tokens_whatever_the_seed(http: httpx2.Client) -> None:
+def test_temperature_0_is_greedy_for_every_seed(http: httpx2.Client) -> None:
     one, other = (completion(http, "tuned", temperature=0, seed=seed)["choices"] for seed in (1, 2))
     assert one == other
 
@@ -139,7 +139,7 @@ def test_the_token_is_not_on_the_command_line(process: ModelProcess) -> None:
     assert running.token not in " ".join(psutil.Process(running.popen.pid).cmdline())
 
 
-def test_an_unknown_model_names_those_there_are(http: httpx2.Client) -> None:
+def test_an_unknown_model_error_lists_the_known_models(http: httpx2.Client) -> None:
     found = error(http.post(CHAT, json={"model": "gpt-9", "messages": HELLO}), 404)
     assert found["code"] == "model" and found["value"] == "gpt-9" and "tuned" in found["known"]
 

@@ -14,8 +14,8 @@ from chat_helpers import RUN_YAML, add_run, wait_until
 
 from jobs.chat import tree
 from jobs.chat.chat_export import lines
+from jobs.chat.limits import ChatLimits
 from jobs.chat.service import ChatService
-from jobs.db import settings
 from jobs.db.engine import Database
 from jobs.db.models import ChatMessage, Run
 from jobs.db.queries import chats, dialogues, runs
@@ -45,8 +45,8 @@ class Talk:
         return f"{self.run}:{checkpoint}"
 
     def new(self, *checkpoints: str, **more: Any) -> int:
-        speakers = ["base", *map(self.name, checkpoints)]
-        data = {"model": self.model, "speakers": speakers, "sampling": SHORT, "device": "cpu", **more}
+        checkpoints = ["base", *map(self.name, checkpoints)]
+        data = {"model": self.model, "checkpoints": checkpoints, "sampling": SHORT, "device": "cpu", **more}
         made = self.service.create(data).id
         assert made is not None
         return made
@@ -70,8 +70,8 @@ class Talk:
         self.service.send(chat, text, parent, **more)
         return self.wait(chat)
 
-    def last(self, chat: int, role: str = "assistant", speaker: str = "base") -> ChatMessage:
-        return [m for m in chats.messages(self.db, chat) if m.role == role and m.checkpoint in (speaker, "")][-1]
+    def last(self, chat: int, role: str = "assistant", checkpoint: str = "base") -> ChatMessage:
+        return [m for m in chats.messages(self.db, chat) if m.role == role and m.checkpoint in (checkpoint, "")][-1]
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +89,7 @@ def number(message: ChatMessage) -> int:
 
 # -- chatting ------------------------------------------------------------------------------------------------------
 @pytest.mark.slow
-def test_equal_checkpoints_answer_alike_and_the_base_differently(talk: Talk) -> None:
+def test_equal_checkpoints_respond_equally_and_the_base_differently(talk: Talk) -> None:
     chat = talk.new("warm@1", "warm@2", "rl@3")
     user, base, one, two, other = talk.send(chat, "What is 12 + 34?")
     assert [m.checkpoint for m in (base, one, two, other)] == ["base", *map(talk.name, ("warm@1", "warm@2", "rl@3"))]
@@ -105,7 +105,7 @@ def test_adapters_change_between_turns_while_the_base_stays(talk: Talk) -> None:
     chat = talk.new()
     user = talk.send(chat, "One.")[0]
     loads = talk.service.process.state()["loads"]
-    talk.service.change(chat, changes={"speakers": ["base", talk.name("rl@3")]})
+    talk.service.change(chat, changes={"checkpoints": ["base", talk.name("rl@3")]})
     messages = talk.send(chat, "Two.", number(user))
     assert [m.checkpoint for m in messages[-2:]] == ["base", talk.name("rl@3")]
     assert all(m.status == "done" for m in messages)
@@ -123,7 +123,7 @@ def test_a_message_is_branched_and_the_original_stays(talk: Talk) -> None:
     assert messages[1].content == first.content
 
 
-def test_an_answer_asked_for_again_is_another_one_and_can_be_gone_on_from(talk: Talk) -> None:
+def test_a_regenerated_response_differs_and_can_be_continued(talk: Talk) -> None:
     chat = talk.new()
     one, first = talk.send(chat, "One.")
     talk.service.regenerate(chat, number(first))
@@ -137,7 +137,7 @@ def test_an_answer_asked_for_again_is_another_one_and_can_be_gone_on_from(talk: 
     assert [m.id for m in tree.conversation(known, two, "base")] == [one.id, first.id, two.id]
 
 
-def test_changed_words_of_an_answer_are_what_the_model_reads_next(talk: Talk) -> None:
+def test_an_edited_response_is_part_of_the_next_prompt(talk: Talk) -> None:
     chat = talk.new()
     one, first = talk.send(chat, "One.")
     changed = talk.service.edit(chat, number(first), "I said nothing.")
@@ -149,7 +149,7 @@ def test_changed_words_of_an_answer_are_what_the_model_reads_next(talk: Talk) ->
     assert told.detail["seed"] == kept.detail["seed"] == turn_seed(3, 1)
 
 
-def test_a_stopped_answer_stays_with_its_words(talk: Talk) -> None:
+def test_a_stopped_response_keeps_its_text(talk: Talk) -> None:
     chat = talk.new(sampling=LONG)
     turn = talk.service.send(chat, "Go on.", None)
     wait_until(lambda: any(e["type"] == "delta" for e in turn.since(0)[0]))
@@ -161,7 +161,7 @@ def test_a_stopped_answer_stays_with_its_words(talk: Talk) -> None:
     assert len(chats.messages(talk.db, chat)) == 2
 
 
-def test_a_tab_that_comes_late_sees_what_the_first_saw(talk: Talk) -> None:
+def test_a_late_subscriber_receives_the_same_events(talk: Talk) -> None:
     chat = talk.new(sampling={**LONG, "max_new_tokens": 300})
     turn = talk.service.send(chat, "Go on.", None)
     wait_until(lambda: sum(e["type"] == "delta" for e in turn.since(0)[0]) > 2)
@@ -190,7 +190,7 @@ def test_a_killed_model_is_a_failed_answer_and_the_next_message_works(talk: Talk
     assert talk.wait(chat)[-1].status == "done"
 
 
-def test_one_speaker_that_fails_is_left_out_and_the_others_go_on(talk: Talk) -> None:
+def test_a_failed_checkpoint_is_skipped_and_the_others_continue(talk: Talk) -> None:
     chat = talk.new("rl@3")
     user, _, other = talk.send(chat, "One.")
     chats.write(talk.db, number(other), status="failed")
@@ -198,7 +198,7 @@ def test_one_speaker_that_fails_is_left_out_and_the_others_go_on(talk: Talk) -> 
     assert [m.checkpoint for m in messages[4:]] == ["base"]
 
 
-def test_a_deleted_chat_ends_what_is_written_in_it(talk: Talk) -> None:
+def test_deleting_a_chat_stops_its_responses(talk: Talk) -> None:
     chat = talk.new(sampling=LONG)
     turn = talk.service.send(chat, "Go on.", None)
     wait_until(lambda: any(e["type"] == "delta" for e in turn.since(0)[0]))
@@ -208,7 +208,7 @@ def test_a_deleted_chat_ends_what_is_written_in_it(talk: Talk) -> None:
 
 
 # -- what is refused -----------------------------------------------------------------------------------------------
-def test_five_megabytes_are_refused_in_plain_words_and_nothing_is_kept(talk: Talk) -> None:
+def test_a_message_of_five_megabytes_is_refused_and_not_stored(talk: Talk) -> None:
     chat = talk.new()
     with pytest.raises(DataError, match=r"has 5,000,000 characters, and at most 20,000 are taken"):
         talk.service.send(chat, "x" * 5_000_000, None)
@@ -218,7 +218,7 @@ def test_five_megabytes_are_refused_in_plain_words_and_nothing_is_kept(talk: Tal
 
 
 @pytest.mark.parametrize(
-    "speaker",
+    "checkpoint",
     [
         "../../etc",
         "base/../x",
@@ -230,21 +230,21 @@ def test_five_megabytes_are_refused_in_plain_words_and_nothing_is_kept(talk: Tal
         "RUN:warm@1\n",
     ],
 )
-def test_a_path_is_no_speaker(talk: Talk, speaker: str) -> None:
+def test_a_path_is_not_a_checkpoint(talk: Talk, checkpoint: str) -> None:
     with pytest.raises(ConfigError, match="no checkpoint"):
-        talk.service.create({"model": talk.model, "speakers": [speaker.replace("RUN", str(talk.run))]})
+        talk.service.create({"model": talk.model, "checkpoints": [checkpoint.replace("RUN", str(talk.run))]})
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"speakers": ["RUN:warm@9"]}, "no such checkpoint.*rl@3, warm@1"),
-        ({"speakers": ["999:warm@1"]}, "There is no run 999"),
+        ({"checkpoints": ["RUN:warm@9"]}, "no such checkpoint.*rl@3, warm@1"),
+        ({"checkpoints": ["999:warm@1"]}, "There is no run 999"),
         ({"model": "/etc"}, "not known to the workspace"),
         ({"model": "org/other"}, "not known to the workspace"),
-        ({"speakers": ["base", "base"]}, "named twice"),
-        ({"speakers": []}, "speakers"),
-        ({"speakers": ["base", "RUN:warm@1", "RUN:warm@2", "RUN:rl@3", "RUN:rl@4"]}, "speakers"),
+        ({"checkpoints": ["base", "base"]}, "named twice"),
+        ({"checkpoints": []}, "checkpoints"),
+        ({"checkpoints": ["base", "RUN:warm@1", "RUN:warm@2", "RUN:rl@3", "RUN:rl@4"]}, "checkpoints"),
         ({"sampling": {**SHORT, "temperature": 0}}, r"sampling\.temperature"),
         ({"sampling": {**SHORT, "temperature": float("nan")}}, r"sampling\.temperature"),
         ({"sampling": {**SHORT, "max_new_tokens": 10**9}}, r"sampling\.max_new_tokens"),
@@ -257,7 +257,9 @@ def test_a_path_is_no_speaker(talk: Talk, speaker: str) -> None:
         ({"source": "preset:quickstart", "index": -1}, "index"),
     ],
 )
-def test_wrong_settings_name_the_field_or_what_is_known(talk: Talk, change: dict[str, Any], words: str) -> None:
+def test_wrong_settings_are_errors_with_the_field_or_the_known_values(
+    talk: Talk, change: dict[str, Any], words: str
+) -> None:
     data = json.loads(json.dumps({"model": talk.model, **change}).replace("RUN", str(talk.run)))
     with pytest.raises(RL2FError) as caught:
         talk.service.create(data)
@@ -269,7 +271,7 @@ def test_wrong_settings_name_the_field_or_what_is_known(talk: Talk, change: dict
 def test_a_checkpoint_of_another_base_is_refused(talk: Talk) -> None:
     other = talk.like(folder="o", model="other")
     with pytest.raises(RunError, match="was trained on other"):
-        talk.service.create({"model": talk.model, "speakers": [f"{other.id}:warm@1"]})
+        talk.service.create({"model": talk.model, "checkpoints": [f"{other.id}:warm@1"]})
 
 
 def test_a_checkpoint_whose_row_points_out_of_the_workspace_is_not_read(talk: Talk, tmp_path: Path) -> None:
@@ -290,12 +292,12 @@ def turns_of(messages: list[ChatMessage], leaf: ChatMessage) -> list[Any]:
     return tree.turns(tree.chain(tree.by_id(messages), leaf))
 
 
-def test_a_task_is_played_with_the_scripted_teacher_to_its_end_and_kept(talk: Talk) -> None:
+def test_an_interactive_task_with_the_scripted_teacher_is_recorded(talk: Talk) -> None:
     chat = talk.play("rl@3")
     while leaf_of := [m for m in chats.messages(talk.db, chat) if m.role == "assistant" and not m.detail.get("ended")]:
         latest = {m.checkpoint: number(m) for m in leaf_of}
         over = {m.checkpoint for m in chats.messages(talk.db, chat) if m.detail.get("ended")}
-        open_ = {speaker: n for speaker, n in latest.items() if speaker not in over}
+        open_ = {checkpoint: n for checkpoint, n in latest.items() if checkpoint not in over}
         if not open_:
             break
         talk.service.play_turn(chat, open_)
@@ -320,7 +322,7 @@ def test_a_task_is_played_with_the_scripted_teacher_to_its_end_and_kept(talk: Ta
     assert hints and all(m.detail["hint"]["leak"]["leaked"] is False for m in hints)
 
 
-def test_what_the_student_is_given_is_what_training_gave_it(talk: Talk) -> None:
+def test_the_student_prompt_equals_the_one_in_training(talk: Talk) -> None:
     """The same seed, task and hints, played by the engine of training and here: the same tokens."""
     from rl2f_core.backends.hf.backend import HFBackend
     from rl2f_core.config.loading import load_config
@@ -345,7 +347,7 @@ def test_what_the_student_is_given_is_what_training_gave_it(talk: Talk) -> None:
     assert talk.last(chat).detail["ended"] == rollout.dialogue.stop_reason
 
 
-def test_a_persons_hint_is_read_by_the_guard_which_says_what_it_found(talk: Talk) -> None:
+def test_a_persons_hint_is_screened_for_leaks(talk: Talk) -> None:
     chat = talk.play()
     answer = talk.service.answer(chat)["answer"]
     first = talk.last(chat)
@@ -382,7 +384,7 @@ def test_a_leak_that_ends_dialogues_ends_this_one(talk: Talk) -> None:
         talk.service.play_turn(chat, {"base": number(hint)})
 
 
-def test_words_put_into_the_students_mouth_are_judged_and_marked(talk: Talk) -> None:
+def test_a_written_attempt_is_verified_and_marked_as_edited(talk: Talk) -> None:
     chat = talk.play()
     first = talk.last(chat)
     right = f"<answer>{talk.service.answer(chat)['answer']}</answer>"
@@ -397,7 +399,7 @@ def test_words_put_into_the_students_mouth_are_judged_and_marked(talk: Talk) -> 
     assert wrong.detail["turn"]["verdict"]["parsed"] is None and "ended" not in wrong.detail
 
 
-def test_an_open_dialogue_can_be_ended_and_is_kept_once(talk: Talk) -> None:
+def test_an_open_dialogue_can_be_ended_and_is_recorded_once(talk: Talk) -> None:
     chat = talk.play()
     first = talk.last(chat)
     kept = talk.service.finish(chat, number(first))
@@ -408,7 +410,7 @@ def test_an_open_dialogue_can_be_ended_and_is_kept_once(talk: Talk) -> None:
         talk.service.play_turn(chat, {"base": number(first)})
 
 
-def test_tasks_of_two_configurations_are_kept_apart(talk: Talk) -> None:
+def test_tasks_of_two_configurations_have_different_ids(talk: Talk) -> None:
     plain = talk.play()
     wide = runs.get(talk.db, talk.run).config.replace("size: 4", "size: 64")
     run = talk.like(folder="w", config=wide)
@@ -432,7 +434,7 @@ def test_the_problem_cannot_be_changed_and_modes_do_not_mix(talk: Talk) -> None:
         talk.service.play_turn(played, {})
 
 
-def test_kept_dialogues_come_back_when_the_database_is_made_anew(talk: Talk, tmp_path: Path) -> None:
+def test_recorded_dialogues_are_restored_into_a_new_database(talk: Talk, tmp_path: Path) -> None:
     import shutil
 
     chat = talk.play()
@@ -471,7 +473,7 @@ def test_every_branch_is_a_line_and_every_judgement_a_pair(talk: Talk) -> None:
         list(lines(row, messages, "csv"))
 
 
-def test_a_played_task_is_exported_with_hints_as_the_users_words(talk: Talk) -> None:
+def test_an_interactive_task_is_exported_with_hints_as_user_messages(talk: Talk) -> None:
     chat = talk.play()
     talk.service.play_turn(chat, {"base": number(talk.last(chat))})
     talk.wait(chat)
@@ -481,7 +483,7 @@ def test_a_played_task_is_exported_with_hints_as_the_users_words(talk: Talk) -> 
     assert found["correct"] == talk.last(chat).detail["turn"]["verdict"]["correct"]
 
 
-def test_the_limits_of_the_process_are_settings_of_the_workspace(talk: Talk) -> None:
-    settings.put(talk.db, "chat.memory_gb", "not a number")
-    found = ChatService(talk.db, talk.workspace, idle_seconds=5)._limits()
-    assert (found.idle_seconds, found.memory_bytes, found.reserve_bytes) == (5, 0, 500_000_000)
+def test_the_service_passes_its_limits_to_the_process(talk: Talk) -> None:
+    limits = ChatLimits(idle_seconds=5, memory_gb=2)
+    assert ChatService(talk.db, talk.workspace, limits).process.limits == limits
+    assert ChatService(talk.db, talk.workspace).process.limits == ChatLimits(600.0, 0.0, 0.5)

@@ -31,7 +31,7 @@ def words(messages: list[ChatMessage]) -> list[str]:
     return [m.content for m in messages]
 
 
-def test_a_branch_keeps_the_original_and_each_reads_its_own_past(db: Database) -> None:
+def test_each_branch_has_its_own_history(db: Database) -> None:
     chat = new(db)
     one = say(db, chat, "user", "one")
     base = say(db, chat, "assistant", "base one", one, checkpoint="base")
@@ -79,7 +79,7 @@ def test_a_played_dialogue_is_the_chain_of_its_branch(db: Database) -> None:
     assert words(tree.chain(known, known[leaf])) == ["problem", "1", "low", "2"]
 
 
-def test_a_loop_in_the_tree_is_found_and_not_followed(db: Database) -> None:
+def test_a_cycle_in_the_tree_is_an_error(db: Database) -> None:
     loop = {
         1: ChatMessage(id=1, chat_id=1, parent=2, role="user"),
         2: ChatMessage(id=2, chat_id=1, parent=1, role="teacher"),
@@ -125,7 +125,7 @@ def test_a_chat_is_renamed_and_deleted_with_its_messages(db: Database) -> None:
     assert chats.write(db, 1, content="late") is None
 
 
-def test_a_judgement_stands_on_both_answers_and_can_be_taken_back(db: Database) -> None:
+def test_a_preference_is_stored_on_both_responses_and_can_be_removed(db: Database) -> None:
     chat = new(db)
     one = say(db, chat, "user", "one")
     a, b = (say(db, chat, "assistant", name, one, checkpoint=name) for name in ("base", "3:a@1"))
@@ -152,7 +152,7 @@ def test_only_answers_to_the_same_message_are_compared(db: Database) -> None:
         chats.prefer(db, chat, a, later, "best")  # type: ignore[arg-type]
 
 
-def test_what_a_dead_server_left_unfinished_is_marked_and_keeps_its_words(db: Database) -> None:
+def test_unfinished_responses_of_a_dead_server_are_failed_with_their_text(db: Database) -> None:
     chat, alive = new(db), new(db)
     left = say(db, chat, "assistant", "half a sen", None, checkpoint="base", status="streaming")
     say(db, alive, "assistant", "being", None, checkpoint="base", status="streaming")

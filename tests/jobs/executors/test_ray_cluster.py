@@ -15,7 +15,7 @@ from jobs_helpers import a_queue, counting, events, log, tick, training, until, 
 from ray_helpers import RayCluster, ray_cluster
 
 from jobs.db.queries import runs
-from jobs.executors.ray import RayExecutor
+from jobs.executors.ray_executor import RayExecutor
 from jobs.queue.queue import Queue
 from jobs.workspace import Workspace
 from rl2f_core.config.model import ResourcesConfig
@@ -54,7 +54,7 @@ def has_ended(pid: int) -> bool:
     return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
-def test_a_run_is_worked_on_in_the_cluster_stopped_killed_found_again_and_resumed(
+def test_a_run_in_the_cluster_can_be_stopped_killed_recovered_and_resumed(
     queue: Queue, cluster: RayCluster, tmp_path: Path
 ) -> None:
     all_of_it = free_cpus(queue)

@@ -12,11 +12,10 @@ from typing import Any
 import httpx2
 import pytest
 
+from jobs.executors import ray_client, ray_executor
 from jobs.executors.base import LaunchSpec, WorkerHandle
-from jobs.executors.ray import client as ray_client
-from jobs.executors.ray import executor as ray_executor
-from jobs.executors.ray.client import RETRY_INTERVAL_SECONDS, RayClient, UnreachableError, auth_headers
-from jobs.executors.ray.executor import LOST_CONTACT_SECONDS, NO_RUN_DIR_CODE, RayExecutor, entrypoint, workspace_key
+from jobs.executors.ray_client import RETRY_INTERVAL_SECONDS, RayClient, UnreachableError, auth_headers
+from jobs.executors.ray_executor import LOST_CONTACT_SECONDS, NO_RUN_DIR_CODE, RayExecutor, entrypoint, workspace_key
 from jobs.worker.status_files import SESSION, read_exit, stop_requested
 from jobs.workspace import Workspace
 from rl2f_core.config.loading import parse_config
@@ -122,7 +121,7 @@ CONFIG_DATA: dict[str, Any] = {
 
 
 # -- addresses -------------------------------------------------------------------------------------------------
-def test_without_ray_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ray_the_error_names_the_package_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(RunError, match=r"ray is not installed. Fix: pip install 'rl2f\[ray\]'"):
         RayExecutor(Workspace(tmp_path))
@@ -136,7 +135,7 @@ def test_an_address_of_ray_client_is_refused_with_the_way_that_works(executor: R
         RayExecutor(executor.workspace, "ray://head:10001")
 
 
-def test_the_address_of_a_head_is_resolved_by_a_process_of_its_own_and_not_again_at_once(
+def test_the_address_of_a_head_is_resolved_in_a_separate_process_with_a_retry_interval(
     executor: RayExecutor, handle: WorkerHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found, asked = subprocess.CompletedProcess([], 0, f"some line of Ray\n{URL}\n", ""), [0]
@@ -159,7 +158,7 @@ def test_the_address_of_a_head_is_resolved_by_a_process_of_its_own_and_not_again
         assert not lost.alive(handle)
 
 
-def test_without_an_address_a_cluster_of_this_machine_is_started_once_and_found_again(
+def test_without_an_address_a_local_cluster_is_started_once_and_reused(
     executor: RayExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: dict[str, Cluster] = {}
@@ -192,7 +191,7 @@ def test_the_token_of_a_cluster_with_authentication_is_sent(tmp_path: Path, monk
 
 
 # -- capacity --------------------------------------------------------------------------------------------------
-def test_a_room_without_a_cluster_says_why_runs_wait(executor: RayExecutor, cluster: Cluster) -> None:
+def test_capacity_without_a_cluster_reports_the_reason(executor: RayExecutor, cluster: Cluster) -> None:
     for _ in range(2):
         assert executor.capacity().reserve(CONFIG) == ("ray:cpu", "")
     cluster.responds = False
@@ -257,7 +256,7 @@ def run_entrypoint(launch: LaunchSpec, submission_id: str) -> int:
     return subprocess.run(command, shell=True, check=False).returncode
 
 
-def test_the_entrypoint_becomes_the_worker_only_where_it_sees_the_run_directory(tmp_path: Path) -> None:
+def test_the_entrypoint_starts_the_worker_only_with_access_to_the_run_directory(tmp_path: Path) -> None:
     folder = tmp_path / "a run's folder"
     folder.mkdir()
     launch = LaunchSpec(folder, folder / "log.txt")
@@ -272,7 +271,7 @@ def test_the_entrypoint_becomes_the_worker_only_where_it_sees_the_run_directory(
     assert launch.log.read_text() == f"3 -c {folder}\n"
 
 
-def test_a_worker_is_asked_after_by_its_job_in_its_own_cluster(
+def test_a_worker_is_identified_by_its_job_and_cluster(
     executor: RayExecutor, cluster: Cluster, handle: WorkerHandle
 ) -> None:
     other = Cluster("http://10.0.0.2:8265")
@@ -377,6 +376,6 @@ def test_a_silent_cluster_is_asked_again_only_after_a_while(cluster: Cluster, mo
     assert asked == [2]
 
 
-def test_workspaces_have_names_of_their_own_in_a_cluster(tmp_path: Path) -> None:
+def test_workspaces_have_distinct_names_in_a_cluster(tmp_path: Path) -> None:
     one, other = workspace_key(Workspace(tmp_path / "a")), workspace_key(Workspace(tmp_path / "b"))
     assert one != other and len(one) == 8 and one == workspace_key(Workspace(tmp_path / "a"))

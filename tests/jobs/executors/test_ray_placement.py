@@ -10,12 +10,12 @@ import pytest
 import yaml
 from jobs_helpers import a_queue, counting, log, statuses, training, until, until_status
 
-from jobs import executors
 from jobs.db.models import Run
 from jobs.db.queries import runs
 from jobs.executors.base import Capacity, InsufficientCapacityError, LaunchSpec, WorkerHandle
+from jobs.executors.factory import create_executor
 from jobs.executors.local import Local
-from jobs.executors.ray.placement import ClusterCapacity, Node, first_fit, resource_bundles
+from jobs.executors.ray_placement import ClusterCapacity, Node, first_fit, resource_bundles
 from jobs.queue.slots import read_slot
 from jobs.worker.status_files import LOCATION
 from jobs.workspace import Workspace
@@ -91,7 +91,7 @@ def test_reserved_resources_are_not_free_and_what_does_not_fit_reserves_nothing(
     assert capacity.reserve(asking("cpu", num_cpus=2)) == (None, "Waiting for Ray: needs 2 CPU, free 1 CPU.")
 
 
-def test_a_cluster_that_cannot_be_asked_or_is_empty_says_so() -> None:
+def test_an_unreachable_or_empty_cluster_reports_the_reason() -> None:
     assert ClusterCapacity((), "No Ray cluster answers at x.").reserve(asking()) == (
         None,
         "No Ray cluster answers at x.",
@@ -227,6 +227,6 @@ def test_a_worker_of_an_executor_that_this_server_lacks_is_left_alone_and_others
 
 
 def test_executors_are_known_by_name(tmp_path: Path) -> None:
-    assert executors.make("local", Workspace(tmp_path)).name == "local"
+    assert create_executor("local", Workspace(tmp_path)).name == "local"
     with pytest.raises(UnknownNameError, match=r"no such executor. Got: 'slurm'. Known: local, ray"):
-        executors.make("slurm", Workspace(tmp_path))
+        create_executor("slurm", Workspace(tmp_path))

@@ -138,9 +138,7 @@ queue.add(counting())
         ("after its row", True),
     ],
 )
-def test_a_process_that_dies_while_it_adds_a_run_leaves_nothing_half_made(
-    queue: Queue, moment: str, kept: bool
-) -> None:
+def test_a_process_that_dies_while_adding_a_run_leaves_no_partial_run(queue: Queue, moment: str, kept: bool) -> None:
     dying = python(DYING, str(queue.workspace.root), moment)
     assert dying.wait(60) == 9, dying.communicate()[1]
     assert runs.page(queue.db).total == int(kept)
@@ -153,7 +151,7 @@ def test_a_process_that_dies_while_it_adds_a_run_leaves_nothing_half_made(
     assert run.folder == f"{run.id}-counting"
 
 
-def test_a_sweep_leaves_what_a_living_process_is_making(queue: Queue) -> None:
+def test_recovery_keeps_the_staged_directory_of_a_living_process(queue: Queue) -> None:
     from rl2f_core.config.loading import parse_yaml
 
     staged = run_dirs.create_staged(queue.workspace, parse_yaml(counting()))
@@ -173,7 +171,7 @@ def test_a_run_added_without_start_waits_for_a_resume(queue: Queue) -> None:
 
 # -- slots and order -------------------------------------------------------------------------------------------
 @pytest.mark.slow
-def test_as_many_run_at_once_as_there_are_slots(queue: Queue) -> None:
+def test_concurrent_runs_are_limited_by_slots(queue: Queue) -> None:
     settings.put(queue.db, "slots.cpu", "2")
     ids = [queue.add(counting(count=5, seconds=0.1)).id for _ in range(3)]
     light = queue.add(counting(kind="light-count"))
@@ -239,7 +237,7 @@ def test_a_paused_queue_starts_nothing(queue: Queue) -> None:
 
 
 # -- two tabs --------------------------------------------------------------------------------------------------
-def test_the_second_of_two_tabs_gets_a_plain_error(queue: Queue) -> None:
+def test_the_second_of_two_concurrent_requests_is_an_error(queue: Queue) -> None:
     run = queue.add(counting(count=600, seconds=0.1))
     until_status(queue, run.id, "running")
     other = open_queue(queue.workspace.root)
@@ -271,7 +269,7 @@ def test_a_run_that_a_command_line_works_on_is_not_resumed(queue: Queue) -> None
 
 
 # -- deleting --------------------------------------------------------------------------------------------------
-def test_a_deleted_run_lies_in_the_trash_and_nowhere_else(queue: Queue) -> None:
+def test_a_deleted_run_is_only_in_the_trash(queue: Queue) -> None:
     run = queue.add(counting(), start=False)
     write_events(queue, run)
     assert ingest(queue.db, queue.workspace, run) == 1 and len(events(queue, run.id)) == 1

@@ -35,7 +35,7 @@ from rl2f_core.errors import RunError
 pytestmark = pytest.mark.usefixtures("counts")
 
 
-def test_a_run_goes_from_queued_to_succeeded_in_a_process_of_its_own(queue: Queue) -> None:
+def test_a_run_goes_from_queued_to_succeeded_in_a_separate_process(queue: Queue) -> None:
     run = queue.add(counting(count=4, seconds=0.1))
     assert queue.dispatch() == [run.id]
     assert statuses(queue, run.id) == ["starting"]
@@ -56,7 +56,7 @@ def test_a_run_goes_from_queued_to_succeeded_in_a_process_of_its_own(queue: Queu
 
 
 @pytest.mark.slow
-def test_a_run_that_fails_says_why_and_goes_on_when_resumed(queue: Queue) -> None:
+def test_a_failed_run_reports_the_reason_and_can_be_resumed(queue: Queue) -> None:
     run = queue.add(counting(fail_at=1, surprise_at=2))
     failed = until_status(queue, run.id, "failed")
     assert failed.detail == "The count went wrong. Got: 1. Fix: Count again."
@@ -70,7 +70,7 @@ def test_a_run_that_fails_says_why_and_goes_on_when_resumed(queue: Queue) -> Non
 
 
 @pytest.mark.slow
-def test_a_stop_ends_after_the_step_and_a_resume_goes_on_from_there(queue: Queue) -> None:
+def test_a_run_stops_after_its_step_and_resumes_from_there(queue: Queue) -> None:
     run = queue.add(counting(count=60, seconds=0.1))
     until_dialogues(queue, run.id, 2)
     queue.stop(run.id or 0)
@@ -89,7 +89,7 @@ def test_a_stop_ends_after_the_step_and_a_resume_goes_on_from_there(queue: Queue
 
 
 @pytest.mark.slow
-def test_a_stop_that_comes_before_the_worker_can_hear_is_not_lost(queue: Queue) -> None:
+def test_a_stop_before_the_worker_handles_signals_is_not_lost(queue: Queue) -> None:
     run = queue.add(counting(count=600, seconds=0.1))
     queue.dispatch()
     queue.stop(run.id or 0)  # the interpreter has not started yet: SIGTERM would end it
@@ -98,7 +98,7 @@ def test_a_stop_that_comes_before_the_worker_can_hear_is_not_lost(queue: Queue) 
 
 
 @pytest.mark.slow
-def test_an_abort_ends_the_worker_and_its_children_at_once(queue: Queue) -> None:
+def test_an_abort_kills_the_worker_and_its_children(queue: Queue) -> None:
     run = queue.add(counting(count=600, seconds=0.1, child=True))
     until_dialogues(queue, run.id, 1)
     pid = runs.get(queue.db, run.id or 0).pid
@@ -154,7 +154,7 @@ def test_what_an_earlier_session_left_is_not_taken_for_this_one(queue: Queue) ->
     assert statuses(queue, run.id) == ["interrupted"]
 
 
-def test_all_events_are_read_before_a_run_is_said_to_have_ended(queue: Queue) -> None:
+def test_all_events_are_ingested_before_a_run_ends(queue: Queue) -> None:
     run = queue.add(counting(), start=False)
     write_events(queue, run)
     ExitRecord(queue.workspace.folder(run.folder), session=1).write("succeeded", "well", 0)
@@ -190,7 +190,7 @@ def test_a_process_that_got_the_workers_number_is_not_the_worker(queue: Queue) -
         other.wait()
 
 
-def test_a_worker_whose_number_was_never_noted_is_found_by_what_it_says(queue: Queue) -> None:
+def test_a_worker_without_a_recorded_pid_is_found_by_its_progress_file(queue: Queue) -> None:
     run = queue.add(counting(count=600, seconds=0.1))
     queue.dispatch()
     with queue.db.write() as session:  # as if the server had died between start and note
@@ -235,7 +235,7 @@ while True:
 """
 
 
-def test_a_run_goes_on_when_the_server_is_killed_and_is_found_again(tmp_path: Path) -> None:
+def test_a_run_continues_after_the_server_is_killed_and_is_recovered(tmp_path: Path) -> None:
     server = python(SERVER, str(tmp_path / "workspace"))
     assert server.stdout is not None
     run_id, pid = map(int, server.stdout.readline().split())

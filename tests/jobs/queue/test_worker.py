@@ -75,7 +75,7 @@ def test_an_exit_record_is_there_whole_or_not_at_all_and_belongs_to_its_session(
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"session": 1}', '{"session": 1, "status": "running", "detail": ""}'])
-def test_a_record_that_cannot_be_read_says_nothing(tmp_path: Path, text: str) -> None:
+def test_an_unreadable_record_is_ignored(tmp_path: Path, text: str) -> None:
     for name in ("exit.json", "progress.json"):
         (tmp_path / name).write_text(text)
     assert read_exit(tmp_path, 1) is None and read_progress(tmp_path, 1) is None
@@ -138,7 +138,7 @@ def test_every_module_among_the_kinds_is_loaded_and_the_export_needs_no_device(q
 
 
 # -- progress --------------------------------------------------------------------------------------------------
-def test_the_time_left_follows_from_this_sessions_own_pace() -> None:
+def test_the_eta_uses_only_steps_of_this_session() -> None:
     pace = EtaEstimator()
     pace.record("stage a", 40, now=1000.0)  # 40 steps of an earlier session: they took no time of this one
     assert pace.eta(60) is None
@@ -199,7 +199,7 @@ def test_a_progress_that_cannot_be_written_ends_no_run(tmp_path: Path, capfd: py
 
 
 # -- the executor ----------------------------------------------------------------------------------------------
-def test_a_worker_of_this_machine_has_its_own_session_and_a_file_for_its_words(tmp_path: Path) -> None:
+def test_a_local_worker_has_its_own_session_and_log_file(tmp_path: Path) -> None:
     code = (
         "import os, sys, signal; print(os.getsid(0) == os.getpid(), sys.stdin.read(), os.environ['RL2F_WORKSPACE'], "
         "os.environ['A'], signal.SIGTERM in signal.pthread_sigmask(0, []), sys.argv[1]); print('!', file=sys.stderr)"
@@ -213,7 +213,7 @@ def test_a_worker_of_this_machine_has_its_own_session_and_a_file_for_its_words(t
     assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, [])  # held back in the worker alone
 
 
-def test_a_worker_is_known_by_number_and_start_together(tmp_path: Path) -> None:
+def test_a_worker_is_identified_by_pid_and_start_time(tmp_path: Path) -> None:
     executor = Local(Workspace(tmp_path), (sys.executable, "-c", "import time; time.sleep(60)"))
     handle = executor.start(LaunchSpec(tmp_path, tmp_path / "log"))
     until(lambda: psutil.Process(handle.pid).cmdline())  # it has none for a moment, between its fork and its start

@@ -55,7 +55,7 @@ def test_a_run_is_made_at_its_time_worked_on_and_ended_without_anyone_asking(
     until(lambda: runs.get(queue.db, run.id or 0).status == "succeeded")
     assert events(queue, run.id) == ["dialogue:0", "dialogue:1"]
     (line,) = until(lambda: lines(queue, f"schedule:{row.id}"))
-    assert (line.outcome, line.detail) == ("ran", f"soon: made run {run.id}")
+    assert (line.outcome, line.detail) == ("ran", f"soon: added run {run.id}")
     over = scheduled_runs.get(queue.db, row.id or 0)
     assert (over.enabled, over.next_run) == (False, None) and over.last_run is not None
     until(lambda: f"schedule:{row.id}" not in [job.id for job in scheduler.jobs()])
@@ -102,7 +102,7 @@ def test_the_jobs_of_the_house_are_named_and_there_once_after_a_restart(queue: Q
     assert (by_id["apply_retention"].next_run_time or 0) > time.time()
 
 
-def test_a_job_that_fails_is_logged_and_goes_on(queue: Queue, scheduler: Scheduler) -> None:
+def test_a_failing_job_is_logged_and_repeated(queue: Queue, scheduler: Scheduler) -> None:
     settings.put(queue.db, "slots.cpu", "many")
     with queue.db.write() as session:
         session.add(Run(name="r", kind="count", folder="1-r", status="queued"))
@@ -138,7 +138,7 @@ def test_an_at_that_passed_while_no_server_ran_is_logged_as_missed_and_run_once(
     assert len(made_by(queue, row)) == 1 and len(lines(queue, f"schedule:{row.id}")) == 2
 
 
-def test_an_at_that_was_missed_is_only_logged_where_the_setting_says_so(queue: Queue, scheduler: Scheduler) -> None:
+def test_a_missed_one_time_run_is_only_logged_if_the_setting_says_so(queue: Queue, scheduler: Scheduler) -> None:
     settings.put(queue.db, RUN_MISSED, "0")
     row = overdue(queue, "date", iso(time.time() - 3600))
     scheduler.start()
@@ -166,7 +166,7 @@ def test_a_server_that_died_after_it_made_the_run_makes_no_second_one(queue: Que
     assert len(made_by(queue, row)) == 1 and scheduled_runs.get(queue.db, row.id or 0).next_run is None
 
 
-def test_a_schedule_whose_run_cannot_be_made_says_so(queue: Queue, scheduler: Scheduler) -> None:
+def test_a_schedule_whose_run_cannot_be_added_is_logged_as_failed(queue: Queue, scheduler: Scheduler) -> None:
     row = overdue(queue, "date", iso(time.time() - 10))
     with queue.db.write() as session:
         held = session.get(ScheduledRun, row.id)
@@ -210,18 +210,18 @@ def test_the_newest_checkpoint_is_evaluated_at_night_and_not_twice(
 
     assert night() == "night: there is no checkpoint yet"
     older, newer = with_checkpoint(queue, tmp_path, 2), with_checkpoint(queue, tmp_path, 3)
-    assert night() == f"night: made run 3, which evaluates warm@3 of run {newer.id}"
+    assert night() == f"night: added run 3, which evaluates warm@3 of run {newer.id}"
     made = runs.get(queue.db, 3)
     assert (made.kind, made.parent, made.status) == ("eval", newer.id, "queued")
     assert str(queue.workspace.folder(newer.folder) / "checkpoints" / "warm@3") in made.config
     assert night() == f"night: warm@3 of run {newer.id} has an evaluation: run 3"
     queue.stop(3)  # it never ran: the next night tries again
-    assert night() == f"night: made run 4, which evaluates warm@3 of run {newer.id}"
+    assert night() == f"night: added run 4, which evaluates warm@3 of run {newer.id}"
     with queue.db.write() as session:
         held = session.get(ScheduledRun, row.id)
         assert held is not None
         held.config = str(older.id)
-    assert night() == f"night: made run 5, which evaluates warm@2 of run {older.id}"
+    assert night() == f"night: added run 5, which evaluates warm@2 of run {older.id}"
     assert (scheduled_runs.get(queue.db, row.id or 0).next_run or 0) > time.time()
 
 
@@ -244,7 +244,7 @@ time.sleep(600)
 
 
 @pytest.mark.slow
-def test_a_second_server_is_told_who_schedules_and_a_killed_one_holds_nothing(tmp_path: Path) -> None:
+def test_a_second_server_gets_the_owner_of_the_lock_and_a_killed_server_releases_it(tmp_path: Path) -> None:
     server = python(SERVER, str(tmp_path / "workspace"))
     assert server.stdout is not None
     try:

@@ -1,6 +1,6 @@
 """Runs on a Ray cluster: each run is a Ray Job whose entrypoint is the same worker as on one machine.
 
-Ray Jobs holds the run's resources, ends the worker's process group if the job's supervisor dies, and reports status
+Ray Jobs allocates the run's resources, ends the worker's process group if the job's supervisor dies, and reports status
 and exit code over HTTP. The submission id is stored with the run, so a restarted server finds its runs again. The
 worker's log, events and exit status are in the run directory, which all nodes must have under the same path.
 
@@ -24,12 +24,12 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 from urllib.parse import urlsplit
 
 from jobs.executors.base import LaunchSpec, WorkerHandle
-from jobs.executors.ray.client import ACTIVE_STATES, RETRY_INTERVAL_SECONDS, RayClient, UnreachableError
-from jobs.executors.ray.placement import Bundle, ClusterCapacity, resource_bundles
+from jobs.executors.ray_client import ACTIVE_STATES, RETRY_INTERVAL_SECONDS, RayClient, Record, UnreachableError
+from jobs.executors.ray_placement import Bundle, ClusterCapacity, resource_bundles
 from jobs.worker.status_files import (
     EXIT,
     LOCATION,
@@ -79,14 +79,14 @@ class RayExecutor:
     def __init__(self, workspace: Workspace, address: str | None = None) -> None:
         if importlib.util.find_spec("ray") is None:
             raise RunError("The package ray is not installed.", fix="pip install 'rl2f[ray]'")
-        named = (os.environ.get(ADDRESS, "") if address is None else address).strip()
-        if "://" in named and not named.startswith(("http://", "https://")):
+        address = (os.environ.get(ADDRESS, "") if address is None else address).strip()
+        if "://" in address and not address.startswith(("http://", "https://")):
             raise ConfigError(
                 "This is an address of Ray Client, not of a cluster's head.",
-                value=named,
+                value=address,
                 fix=f"Set {ADDRESS}=http://HOST:8265 or HOST:6379.",
             )
-        self.workspace, self.named = workspace, named if named != "local" else ""
+        self.workspace, self.address = workspace, address if address != "local" else ""
         self._clients: dict[str, RayClient] = {}
         self._home: RayClient | None = None
         self._lock, self._home_lock = threading.Lock(), threading.Lock()
@@ -106,7 +106,7 @@ class RayExecutor:
                 if time.monotonic() < self._retry_at:
                     raise self._home_failure
                 try:
-                    self._home = self._client(dashboard_url(self.named)) if self.named else self._of_this_machine()
+                    self._home = self._client(dashboard_url(self.address)) if self.address else self._local_head()
                 except RunError as error:
                     self._retry_at, self._home_failure = time.monotonic() + RETRY_INTERVAL_SECONDS, error
                     raise
@@ -118,8 +118,8 @@ class RayExecutor:
                 self._clients[url] = RayClient(url)
             return self._clients[url]
 
-    def _of_this_machine(self) -> RayClient:
-        """Return the cluster that an earlier server started here if it responds, else a new one."""
+    def _local_head(self) -> RayClient:
+        """Return the cluster that an earlier server started on this machine if it responds, otherwise a new one."""
         note = self.workspace.root / "ray.json"
         with contextlib.suppress(OSError, ValueError, KeyError, RunError):
             client = self._client(str(json.loads(note.read_text())["address"]))
@@ -180,7 +180,7 @@ class RayExecutor:
                 }
             )
         except RunError:
-            job_file.unlink(missing_ok=True)  # a job that was submitted all the same ends at once
+            job_file.unlink(missing_ok=True)  # a job that was submitted nevertheless ends immediately
             raise
         if others:
             self._reserved[submission_id] = others
@@ -233,7 +233,7 @@ class RayExecutor:
     def _client_of(self, handle: WorkerHandle) -> RayClient:
         return self._client(handle.location.removeprefix("ray:").rpartition("/")[0])
 
-    def _job(self, handle: WorkerHandle) -> dict[str, Any] | None:
+    def _job(self, handle: WorkerHandle) -> Record | None:
         return self._client_of(handle).get_job(_submission_id(handle))
 
     def _stop_job(self, handle: WorkerHandle) -> None:
@@ -260,7 +260,7 @@ def _session(handle: WorkerHandle) -> int:
     return int(handle.location.rpartition("-")[2])
 
 
-def _explain_failed_start(handle: WorkerHandle, job: dict[str, Any]) -> None:
+def _explain_failed_start(handle: WorkerHandle, job: Record) -> None:
     """Write an exit record for a worker that Ray could not start."""
     folder, session, code = Path(handle.folder), _session(handle), job["driver_exit_code"]
     if read_progress(folder, session) is not None or read_exit(folder, session) is not None:

@@ -1,7 +1,7 @@
 """HTTP client of a Ray cluster's dashboard: the Jobs API and the State API.
 
-Ray's own `JobSubmissionClient` speaks the same API, but its requests have no timeout, so a silent head would block the
-scheduler. It also imports Ray into the server.
+Ray's own `JobSubmissionClient` uses the same API, but its requests have no timeout, so an unresponsive head would block
+the scheduler. It also imports Ray into the server.
 """
 
 from __future__ import annotations
@@ -9,16 +9,18 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import httpx2
 
-from jobs.executors.ray.placement import Bundle, Node
+from jobs.executors.ray_placement import Bundle, Node
 from rl2f_core.errors import RunError
 
+Record = dict[str, Any]
+"""A JSON object of Ray's API."""
 CONNECT_TIMEOUT_SECONDS = 5.0
 READ_TIMEOUT_SECONDS = 20.0
 RETRY_INTERVAL_SECONDS = 10.0
@@ -52,16 +54,13 @@ class RayClient:
         )
         self._lock = threading.Lock()
         self._retry_at, self._failure = 0.0, ""
+        self.close = self._http.close
 
-    def close(self) -> None:
-        """Close the connections."""
-        self._http.close()
-
-    def submit_job(self, job: dict[str, Any]) -> None:
+    def submit_job(self, job: Record) -> None:
         """Submit a job; raises `RunError` if Ray refuses it."""
         self._request("POST", "/api/jobs/", json=job)
 
-    def get_job(self, submission_id: str) -> dict[str, Any] | None:
+    def get_job(self, submission_id: str) -> Record | None:
         """Return the details of a job. Returns None if the cluster does not know it."""
         return self._request("GET", f"/api/jobs/{submission_id}")
 
@@ -69,15 +68,15 @@ class RayClient:
         """Ask Ray to end a job. Does nothing if the job is over."""
         self._request("POST", f"/api/jobs/{submission_id}/stop")
 
-    def list_jobs(self) -> list[dict[str, Any]]:
+    def list_jobs(self) -> list[Record]:
         """Return the details of all jobs that the cluster remembers."""
         return list(self._request("GET", "/api/jobs/") or [])
 
-    def list_placement_groups(self) -> list[dict[str, Any]]:
+    def list_placement_groups(self) -> list[Record]:
         """Return the placement groups that hold resources or wait for them."""
         return [group for group in self._list("placement_groups") if group["state"] != "REMOVED"]
 
-    def list_nodes(self, groups: list[dict[str, Any]]) -> tuple[list[Node], list[list[Bundle]]]:
+    def list_nodes(self, groups: list[Record]) -> tuple[list[Node], list[list[Bundle]]]:
         """Return the living nodes with their free resources, and the demand that has no node yet.
 
         Actors and placement groups are counted at once. Tasks come from the report of Ray's monitor, which is up to
@@ -86,39 +85,36 @@ class RayClient:
         Args:
             groups: From `list_placement_groups`.
         """
-        used: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+        used: dict[str, Counter[str]] = defaultdict(Counter)
         demand: list[list[Bundle]] = []
         for actor in self._list("actors"):
             if actor["state"] == "DEAD" or actor["placement_group_id"]:
                 continue
             if actor["node_id"]:
-                _add(used[actor["node_id"]], actor["required_resources"])
+                used[actor["node_id"]].update(_cpu_and_gpu(actor["required_resources"]))
             else:
-                demand.append([_counted(actor["required_resources"])])
+                demand.append([_cpu_and_gpu(actor["required_resources"])])
         for group in groups:
             if group["state"] == "CREATED":
                 for bundle in group["bundles"]:
-                    _add(used[bundle["node_id"]], bundle["unit_resources"])
+                    used[bundle["node_id"]].update(_cpu_and_gpu(bundle["unit_resources"]))
             else:
-                demand.append([_counted(bundle["unit_resources"]) for bundle in group["bundles"]])
+                demand.append([_cpu_and_gpu(bundle["unit_resources"]) for bundle in group["bundles"]])
         status = (self._request("GET", "/api/cluster_status") or {}).get("data", {}).get("clusterStatus") or {}
         reported = status.get("loadMetricsReport", {}).get("usageByNode") or {}
         nodes = []
         for row in self._list("nodes"):
             if row["state"] != "ALIVE":
                 continue
-            total, busy, report = (
-                _counted(row["resources_total"]),
-                used[row["node_id"]],
-                reported.get(row["node_id"], {}),
-            )
-            free = {name: max(0.0, total[name] - max(busy[name], report.get(name, [0.0])[0])) for name in total}
+            total = _cpu_and_gpu(row["resources_total"])
+            counted, report = used[row["node_id"]], reported.get(row["node_id"], {})
+            free = {name: max(0.0, total[name] - max(counted[name], report.get(name, [0.0])[0])) for name in total}
             nodes.append(Node(row["node_ip"], total, free))
         return nodes, demand
 
-    def _list(self, resource: str) -> list[dict[str, Any]]:
-        answer = self._request("GET", f"/api/v0/{resource}", params={"detail": "1", "limit": MAX_LISTED})
-        return list(answer["data"]["result"]["result"]) if answer else []
+    def _list(self, resource: str) -> list[Record]:
+        response = self._request("GET", f"/api/v0/{resource}", params={"detail": "1", "limit": MAX_LISTED})
+        return list(response["data"]["result"]["result"]) if response else []
 
     def _request(self, method: str, path: str, **options: Any) -> Any:
         with self._lock:
@@ -157,10 +153,5 @@ def auth_headers() -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"} if token else {}
 
 
-def _counted(resources: dict[str, float]) -> dict[str, float]:
+def _cpu_and_gpu(resources: Record) -> dict[str, float]:
     return {name: float(resources.get(name, 0.0)) for name in ("CPU", "GPU")}
-
-
-def _add(used: dict[str, float], resources: dict[str, float]) -> None:
-    for name, amount in _counted(resources).items():
-        used[name] += amount
