@@ -237,11 +237,6 @@ def _write(target: Path, files: dict[str, bytes]) -> None:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def is_example(folder: Path) -> bool:
-    """Whether a run directory is a shipped example without weights."""
-    return (folder / NOTE).is_file()
-
-
 def main(arguments: list[str]) -> int:
     """Run `python -m jobs.export.example_run RUN OUT`: write the example and print its note."""
     if len(arguments) != 2:

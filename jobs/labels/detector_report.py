@@ -265,13 +265,11 @@ def _row(
             every[key].append((hint.task, leak))
             if _is_sampled(hint, covering):
                 sampled[key].append((hint.task, leak))
-    strata = [
-        Stratum(size, key[1], every[key] if len(every[key]) >= size else sampled[key])
-        for key, size in sorted(sizes.items())
-    ]
-    estimates = estimate(
-        [item for flagged in (False, True) for item in _merge_unlabeled([s for s in strata if s.flagged == flagged])]
-    )
+    strata: dict[bool, list[Stratum]] = {False: [], True: []}
+    for key, size in sorted(sizes.items()):
+        labels = every[key] if len(every[key]) >= size else sampled[key]
+        strata[key[1]].append(Stratum(size, key[1], labels))
+    estimates = estimate([*_merge_unlabeled(strata[False]), *_merge_unlabeled(strata[True])])
     own = [h for h in hints if detector is None or (h.source.flagged and h.source.detector == detector)]
     return MetricsRow(
         name=name,

@@ -15,7 +15,7 @@ from export_builders import ENVIRONMENT, event, leaky_events, turn, write_run, w
 
 from jobs.db.engine import Database
 from jobs.db.queries import dialogues, metrics, runs
-from jobs.export.example_run import MAX_BYTES, NO_WEIGHTS, create_example, is_example, machine_paths
+from jobs.export.example_run import MAX_BYTES, NO_WEIGHTS, create_example, machine_paths
 from jobs.ingest.ingester import reindex
 from jobs.workspace import Workspace
 from rl2f_core.errors import DataError, RunError
@@ -108,7 +108,7 @@ def test_every_metric_checkpoint_and_status_stays_in_order_and_weights_do_not(tm
     assert [e for e in read_events(tmp_path / "out" / "events.jsonl") if not isinstance(e, DialogueEvent)] == rest
     names = {path.name for path in (tmp_path / "out").rglob("*") if path.is_file()}
     assert names == {"config.yaml", "meta.json", "events.jsonl", "heartbeat.json", "report.json", "example.json"}
-    assert is_example(tmp_path / "out") and not is_example(run)
+    assert not (run / "example.json").exists()
     assert json.loads((tmp_path / "out" / "example.json").read_text())["weights"] == NO_WEIGHTS
     assert "pid" not in json.loads((tmp_path / "out" / "heartbeat.json").read_text())
 
@@ -195,7 +195,7 @@ def test_a_shipped_example_is_whole_clean_and_useful(folder: Path) -> None:
             assert not machine_paths(folder).search(path.read_bytes()), path
             assert not any(sign in path.read_bytes() for sign in (b'"/tmp/', b'"/home/', b'"/root/', b": /tmp/")), path
     config = RunDir.open(folder).config()
-    assert not Path(config.model.name).is_absolute() and is_example(folder)
+    assert not Path(config.model.name).is_absolute() and (folder / "example.json").is_file()
     steps = {(e.stage, e.step) for e in events if isinstance(e, MetricEvent) and not e.stage.startswith("evaluation")}
     assert {stage.name: stage.steps for stage in config.stages} == dict(Counter(stage for stage, _ in steps))  # type: ignore[attr-defined]
     held = [e for e in events if isinstance(e, DialogueEvent)]
