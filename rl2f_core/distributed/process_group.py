@@ -93,10 +93,6 @@ class ProcessGroup:
                 result = work()
             except Exception as raised:  # exchange it before raising, because the others wait
                 error = raised
-        if self.world_size == 1:
-            if error is not None:
-                raise error
-            return [result]
         outcomes = self._exchange((result, error if error is None else _to_portable_error(error)))
         failed = next((rank for rank, (_, other) in enumerate(outcomes) if other is not None), None)
         if failed is not None:

@@ -8,15 +8,12 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from rl2f_core.methods.loss_spec import AdvantageConfig, KLEstimator
 from rl2f_core.types import TrainingSample
 
-if TYPE_CHECKING:
-    from rl2f_core.methods.loss_spec import AdvantageConfig
-
 Baseline = Literal["mean", "leave_one_out"]
-KLEstimator = Literal["k1", "k2", "k3"]
 Rewards = Sequence[Sequence[float]]
 EPSILON = 1e-6
 """Added to a standard deviation before division, as in GRPO implementations."""

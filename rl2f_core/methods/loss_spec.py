@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from rl2f_core.methods.advantages import KLEstimator
+KLEstimator = Literal["k1", "k2", "k3"]
 
 
 @dataclass(frozen=True)

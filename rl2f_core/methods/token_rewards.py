@@ -22,9 +22,9 @@ from rl2f_core.config.fields import BASIC_FIELD, BaseConfig
 from rl2f_core.config.run import RunConfig
 from rl2f_core.config.stage import ResolvedStage
 from rl2f_core.errors import FieldValueError
-from rl2f_core.methods.advantages import KLEstimator, returns_to_go
+from rl2f_core.methods.advantages import returns_to_go
 from rl2f_core.methods.base import Method
-from rl2f_core.methods.loss_spec import AdvantageConfig, LossConfig, ValueConfig
+from rl2f_core.methods.loss_spec import AdvantageConfig, KLEstimator, LossConfig, ValueConfig
 from rl2f_core.methods.samples import token_reward_sample
 from rl2f_core.registry import register
 from rl2f_core.types import Group, TrainingSample

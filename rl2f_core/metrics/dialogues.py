@@ -392,21 +392,13 @@ def paired_effect_difference(rates: Sequence[Mapping[str, float]], *, resamples:
 
 
 # -- groups --------------------------------------------------------------------------------------------------------
-def group_outcomes(
-    returns: Sequence[Sequence[float]], solved: Sequence[Sequence[bool]] | None = None
-) -> dict[str, float]:
+def group_outcomes(returns: Sequence[Sequence[float]], solved: Sequence[Sequence[bool]]) -> dict[str, float]:
     """Return the fractions of mixed, all-correct and all-incorrect groups of one step.
 
     Empty groups do not count; without any group the result is empty. A group with equal returns has no gradient.
 
-    Args:
-        returns: Returns of each group's dialogues.
-        solved: Whether each dialogue is solved; by default, whether its return is above 0.
-
     `frac_reward_zero_std` (TRL) is the fraction of groups with equal returns.
     """
-    if solved is None:
-        solved = [[value > 0 for value in group] for group in returns]
     groups = [(group, correct) for group, correct in zip(returns, solved, strict=True) if group]
     if not groups:
         return {}

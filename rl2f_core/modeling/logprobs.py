@@ -33,16 +33,6 @@ def masked_log_softmax(logits_NV: torch.Tensor, temperature: float, banned: torc
     return scaled_NV.log_softmax(1)
 
 
-def selective_log_softmax_and_entropy(
-    logits_NV: torch.Tensor, targets_N: torch.Tensor, temperature: float, banned: torch.Tensor | None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute log p of the targets [N] and the entropy [N], as `masked_log_softmax`."""
-    logp_NV = masked_log_softmax(logits_NV, temperature, banned)
-    with torch.no_grad():
-        entropy_N = -torch.einsum("nv,nv->n", logp_NV.exp(), logp_NV)
-    return logp_NV.gather(1, targets_N[:, None]).squeeze(1), entropy_N
-
-
 def select_hidden_states(
     model: CausalLM,
     input_BT: torch.Tensor,
@@ -99,8 +89,11 @@ def compute_logprobs(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Compute log p of the targets and the entropy, each [N], from the hidden states that predict them."""
 
-    def compute(hidden: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return selective_log_softmax_and_entropy(compute_logits(model, hidden), targets, temperature, banned)
+    def compute(hidden: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        logp_NV = masked_log_softmax(compute_logits(model, hidden), temperature, banned)
+        with torch.no_grad():
+            entropy = -torch.einsum("nv,nv->n", logp_NV.exp(), logp_NV)
+        return logp_NV.gather(1, targets[:, None]).squeeze(1), entropy
 
     logp_N, entropy_N = in_chunks(compute, hidden_NH, targets_N)
     return logp_N, entropy_N

@@ -7,7 +7,7 @@ sequences.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,29 +70,25 @@ class PackingLayout:
         return self._masks[dtype]
 
 
-def supports_packing(model: CausalLM) -> bool:
-    """Whether the model supports custom attention and attends to all earlier tokens."""
-    config = model.get_decoder().config
-    return (
-        bool(getattr(model.get_decoder(), "_supports_attention_backend", False))
-        and config._attn_implementation in (ATTENTION, "sdpa", VARLEN_ATTENTION)
-        and is_full_attention(config)
-    )
-
-
 def enable_varlen_attention(model: CausalLM) -> bool:
     """Set packed attention permanently; False if the model does not support it.
 
-    It also handles padded sequences, and stays for the backward pass, which may recompute layers.
+    The model must support custom attention and attend to all earlier tokens. Packed attention also handles padded
+    sequences, and stays for the backward pass, which may recompute layers.
     """
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import sdpa_mask
 
-    if not supports_packing(model):
+    decoder = model.get_decoder()
+    if (
+        not getattr(decoder, "_supports_attention_backend", False)
+        or decoder.config._attn_implementation not in (ATTENTION, "sdpa", VARLEN_ATTENTION)
+        or not is_full_attention(decoder.config)
+    ):
         return False
     AttentionInterface.register(VARLEN_ATTENTION, varlen_attention)
     AttentionMaskInterface.register(VARLEN_ATTENTION, sdpa_mask)
-    model.get_decoder().config._attn_implementation = VARLEN_ATTENTION
+    decoder.config._attn_implementation = VARLEN_ATTENTION
     return True
 
 
@@ -150,7 +146,12 @@ def varlen_attention(
     Without a layout the inputs are padded, [B, heads, T, D], and the result is [B, T, heads, D].
     """
     if layout is None:
-        return _padded_attention(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **kwargs)
+        from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+        attend: Callable[..., tuple[torch.Tensor, None]] = sdpa_attention_forward
+        if prefers_matmul_attention(query.device, query.dtype):
+            attend = grouped_attention
+        return attend(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **kwargs)
     scale = scaling or query.shape[-1] ** -0.5
     q_NHD, k_NHD, v_NHD = (x[0].transpose(0, 1) for x in (query, key, value))
     results, prefixes, first = [], layout.prefixes, 0
@@ -175,17 +176,6 @@ def hidden_states(model: CausalLM, layout: PackingLayout) -> torch.Tensor:
         use_cache=False,
         layout=layout,
     ).last_hidden_state[0]
-
-
-def _padded_attention(
-    module: torch.nn.Module, query: torch.Tensor, *others: Any, **kwargs: Any
-) -> tuple[torch.Tensor, None]:
-    """Compute the attention that `load_base_model` selected."""
-    from transformers.integrations.sdpa_attention import sdpa_attention_forward
-
-    if prefers_matmul_attention(query.device, query.dtype):
-        return grouped_attention(module, query, *others, **kwargs)
-    return sdpa_attention_forward(module, query, *others, **kwargs)
 
 
 def _attend(

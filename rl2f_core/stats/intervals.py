@@ -124,14 +124,6 @@ def ratio_bootstrap(
     return Interval(value=value, n=n, **_percentiles(draws))
 
 
-def mean_bootstrap(clusters: Sequence[Sequence[float]], resamples: int = 2000, seed: int = 0) -> Interval:
-    """Compute the mean over all values with a bootstrap interval; `clusters[i]` are task i's values.
-
-    Same rules as `ratio_bootstrap`; `n` is the number of values.
-    """
-    return ratio_bootstrap([float(sum(c)) for c in clusters], [float(len(c)) for c in clusters], resamples, seed)
-
-
 def paired_bootstrap(a: Sequence[float], b: Sequence[float], resamples: int = 2000, seed: int = 0) -> Interval:
     """Compute mean(a) − mean(b) with a bootstrap interval over tasks; entry i of both is task i's mean.
 

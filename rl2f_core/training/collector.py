@@ -19,8 +19,6 @@ SEED_STRIDE = 1_000_003
 """Distance of the task indices of two run seeds."""
 RESAMPLE_START = 500_000
 """Offset of a run's task indices for resampled groups."""
-TaskSlot = tuple[RolloutEngine, Task]
-"""A task of a step and the engine that rolls it out."""
 
 
 @dataclass
@@ -45,34 +43,7 @@ class Collector:
 
     def rollouts(self, step: int, method: Method) -> list[Group]:
         """Roll out the step's tasks; resample groups without learning signal up to `max_group_resamples`."""
-        first = step * self.stage.tasks_per_step
-        groups = self._roll_out(step, self._task_slots(step, 0, first, self.stage.tasks_per_step), 0, method)
-        self.discarded_groups = []
-        budget = self.stage.max_group_resamples
-        while budget > 0:
-            flat = [i for i, group in enumerate(groups) if not method.has_learning_signal(group)][:budget]
-            if not flat:
-                break
-            discarded = len(self.discarded_groups)
-            start = RESAMPLE_START + step * self.stage.max_group_resamples + discarded
-            fresh = self._roll_out(step, self._task_slots(step, 1 + discarded, start, len(flat)), 1 + discarded, method)
-            for i, group in zip(flat, fresh, strict=True):
-                self.discarded_groups.append(groups[i])
-                groups[i] = group
-            budget -= len(flat)
-        return groups
 
-    def demonstrations(self, step: int, config: SFT.Config) -> list[Group]:
-        """Generate the environment's demonstrations on the step's tasks."""
-        slots = self._task_slots(step, 0, step * self.stage.tasks_per_step, self.stage.tasks_per_step)
-        turns = config.max_turns or self.engine.config.max_turns
-
-        def write(engine: RolloutEngine, requests: Sequence[RolloutRequest]) -> list[Rollout]:
-            return current_group().map_sharded(requests, lambda shard: demonstrate(engine, shard, config, turns))
-
-        return self._groups(step, slots, 0, write)
-
-    def _roll_out(self, step: int, slots: Sequence[TaskSlot], resample_round: int, method: Method) -> list[Group]:
         def roll_out(engine: RolloutEngine, requests: Sequence[RolloutRequest]) -> list[Rollout]:
             return engine.run(
                 requests,
@@ -83,40 +54,66 @@ class Collector:
                 on_progress=self.on_progress,
             )
 
-        return self._groups(step, slots, resample_round, roll_out)
+        groups = self._collect(step, 0, step * self.stage.tasks_per_step, self.stage.tasks_per_step, roll_out)
+        self.discarded_groups = []
+        budget = self.stage.max_group_resamples
+        while budget > 0:
+            flat = [i for i, group in enumerate(groups) if not method.has_learning_signal(group)][:budget]
+            if not flat:
+                break
+            discarded = len(self.discarded_groups)
+            start = RESAMPLE_START + step * self.stage.max_group_resamples + discarded
+            fresh = self._collect(step, 1 + discarded, start, len(flat), roll_out)
+            for i, group in zip(flat, fresh, strict=True):
+                self.discarded_groups.append(groups[i])
+                groups[i] = group
+            budget -= len(flat)
+        return groups
 
-    def _task_slots(self, step: int, resample_round: int, start: int, count: int) -> list[TaskSlot]:
-        """Return the tasks with this run's indices from `start`."""
-        indices = range(self.seed * SEED_STRIDE + start, self.seed * SEED_STRIDE + start + count)
-        if self.course is not None:
-            return [self.course.task(step, resample_round, i, index) for i, index in enumerate(indices)]
-        return [(self.engine, self.engine.environment.task("train", index)) for index in indices]
+    def demonstrations(self, step: int, config: SFT.Config) -> list[Group]:
+        """Generate the environment's demonstrations on the step's tasks."""
+        turns = config.max_turns or self.engine.config.max_turns
 
-    def _groups(
+        def write(engine: RolloutEngine, requests: Sequence[RolloutRequest]) -> list[Rollout]:
+            return current_group().map_sharded(requests, lambda shard: demonstrate(engine, shard, config, turns))
+
+        return self._collect(step, 0, step * self.stage.tasks_per_step, self.stage.tasks_per_step, write)
+
+    def _collect(
         self,
         step: int,
-        slots: Sequence[TaskSlot],
         resample_round: int,
-        collect: Callable[[RolloutEngine, Sequence[RolloutRequest]], list[Rollout]],
+        start: int,
+        count: int,
+        generate: Callable[[RolloutEngine, Sequence[RolloutRequest]], list[Rollout]],
     ) -> list[Group]:
-        """Collect one group per task, in order; all tasks of one engine are collected together."""
-        size = self.stage.resolve(step).group_size
+        """Collect one group for each of the tasks with this run's indices from `start`, in order.
+
+        All tasks of one engine are collected together.
+        """
+        size, name = self.stage.resolve(step).group_size, self.stage.name
+        prefix = f"{name}/{step + 1}/{f'{resample_round}.' if resample_round else ''}"
+        slots = [self._task(step, resample_round, i, self.seed * SEED_STRIDE + start + i) for i in range(count)]
         groups: dict[int, Group] = {}
         for engine in {id(engine): engine for engine, _ in slots}.values():
-            indices = [i for i, (other, _) in enumerate(slots) if other is engine]
+            tasks = {i: task for i, (other, task) in enumerate(slots) if other is engine}
             requests = [
-                request for i in indices for request in self._requests(step, resample_round, i, slots[i][1], size)
+                request
+                for i, task in tasks.items()
+                for request in group_requests(task, f"{prefix}{i}", size, self.seed, name, step, resample_round, i)
             ]
-            rollouts = collect(engine, requests)
-            for k, i in enumerate(indices):
-                groups[i] = Group(slots[i][1], tuple(rollouts[k * size : (k + 1) * size]))
-        return [groups[i] for i in range(len(slots))]
+            rollouts = generate(engine, requests)
+            for k, (i, task) in enumerate(tasks.items()):
+                groups[i] = Group(task, tuple(rollouts[k * size : (k + 1) * size]))
+        return [groups[i] for i in range(count)]
 
-    def _requests(self, step: int, resample_round: int, i: int, task: Task, size: int) -> list[RolloutRequest]:
-        group = f"{self.stage.name}/{step + 1}/{f'{resample_round}.' if resample_round else ''}{i}"
-        return [
-            RolloutRequest(
-                task, f"{group}/{j}", group, j, derive_seed(self.seed, self.stage.name, step, resample_round, i, j)
-            )
-            for j in range(size)
-        ]
+    def _task(self, step: int, resample_round: int, slot: int, index: int) -> tuple[RolloutEngine, Task]:
+        """Return a task and the engine that rolls it out."""
+        if self.course is not None:
+            return self.course.task(step, resample_round, slot, index)
+        return self.engine, self.engine.environment.task("train", index)
+
+
+def group_requests(task: Task, group: str, size: int, seed: int, *keys: object) -> list[RolloutRequest]:
+    """Return the requests of a group; the seed of sample j follows from (`seed`, `keys`, j)."""
+    return [RolloutRequest(task, f"{group}/{j}", group, j, derive_seed(seed, *keys, j)) for j in range(size)]

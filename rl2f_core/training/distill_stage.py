@@ -24,12 +24,12 @@ from rl2f_core.errors import RunError
 from rl2f_core.llms.base import ChatModel, ChatRequest, Completion
 from rl2f_core.methods.base import Method
 from rl2f_core.methods.distill import Distill, Keep
-from rl2f_core.rollout.engine import RolloutEngine, RolloutRequest, derive_seed
+from rl2f_core.rollout.engine import RolloutEngine, RolloutRequest
 from rl2f_core.rollout.transcript import rollout_from_text
 from rl2f_core.run.events import DialogueEvent, Event, LogEvent, MetricEvent
 from rl2f_core.stats.intervals import wilson
 from rl2f_core.training.checkpoints import ADAPTER
-from rl2f_core.training.collector import SEED_STRIDE
+from rl2f_core.training.collector import SEED_STRIDE, group_requests
 from rl2f_core.training.step_metrics import step_metrics
 from rl2f_core.types import DEMONSTRATION, Dialogue, FinishReason, Group, JsonObject, Message, Rollout, Task, Usage
 
@@ -291,9 +291,7 @@ class DistillStage:
             seen.add(key)
             tasks.append((task, key))
             name = f"{stage.name}/{step + 1}/{i}"
-            for j in range(stage.group_size):
-                seed = derive_seed(self.seed, stage.name, step, 0, i, j)
-                requests.append(RolloutRequest(task, f"{name}/{j}", name, j, seed))
+            requests += group_requests(task, name, stage.group_size, self.seed, stage.name, step, 0, i)
         on_progress = partial(self.trainer.progress.update, f"{stage.name} step {step + 1} answers")
         rollouts, usage = self.source.answers(requests, on_progress) if requests else ([], Usage())
         size = stage.group_size

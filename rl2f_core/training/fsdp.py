@@ -6,15 +6,12 @@ ZeRO stages 1 and 2 shard only the optimizer state.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 import torch
+from accelerate import Accelerator
 
+from rl2f_core.config.stage import StageConfig
 from rl2f_core.errors import ConfigError
-
-if TYPE_CHECKING:
-    from rl2f_core.config.stage import StageConfig
-    from rl2f_core.training.losses import LossConfig
+from rl2f_core.methods.loss_spec import LossConfig
 
 
 def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
@@ -33,7 +30,7 @@ def reshard_like(parameter: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
     return distribute_tensor(moved, parameter.device_mesh, parameter.placements)
 
 
-def sharding(accelerator: Any) -> str:
+def sharding(accelerator: Accelerator) -> str:
     """Return `fsdp` or `deepspeed` if the launcher set it, else an empty string.
 
     Raises:
@@ -63,7 +60,7 @@ def sharding(accelerator: Any) -> str:
     return ""
 
 
-def check_sharding(accelerator: Any, kind: str, options: LossConfig, stage: StageConfig) -> None:
+def check_sharding(accelerator: Accelerator, kind: str, options: LossConfig, stage: StageConfig) -> None:
     """Check that a stage supports sharded weights, and set DeepSpeed's gradient clipping.
 
     Args:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from rl2f_core.training.micro_batch import weighted_positions
@@ -62,37 +62,34 @@ def truncated_ratio(logp: float, sampling_logp: float, clip_max: float | None) -
     return math.exp(difference)
 
 
-class SamplerMismatch:
-    """Difference between learner and sampler, over the rl term of corrected samples."""
+def sampler_mismatch(scored: Iterable[tuple[TrainingSample, Sequence[float]]], clip_max: float) -> dict[str, float]:
+    """Return metrics of the difference between learner and sampler, over the rl term of corrected samples.
 
-    def __init__(self, clip_max: float) -> None:
-        self.clip_max = clip_max
-        self._weight = self._kl = self._ratio = self._truncated = 0.0
+    These are `sampling/kl` (KL(μ ‖ π_old) in nats, by ρ − 1 − log ρ) and the ratio's mean and truncated fraction;
+    without a token the result is empty.
 
-    def add(self, sample: TrainingSample, logps: Sequence[float]) -> None:
-        """Add an uncorrected sample with log π of its weighted tokens before the update."""
+    Args:
+        scored: Uncorrected samples with log π of their weighted tokens before the update.
+        clip_max: C of the correction.
+    """
+    total = kl = ratio = truncated = 0.0
+    for sample, logps in scored:
         for position, logp in zip(weighted_positions(sample), logps, strict=True):
             weight = sample.rl_weights[position]
             if not weight or sample.off_context:
                 continue
             difference = logp - sample.logprobs[position]
-            self._weight += weight
-            self._kl += weight * (math.exp(min(difference, 700.0)) - 1 - difference)
-            self._ratio += weight * truncated_ratio(logp, sample.logprobs[position], self.clip_max)
-            self._truncated += weight * (difference > math.log(self.clip_max))
-
-    def metrics(self) -> dict[str, float]:
-        """Return `sampling/kl` (KL(μ ‖ π_old) in nats, by ρ − 1 − log ρ) and the ratio's mean and truncated fraction.
-
-        Without a token the result is empty.
-        """
-        if not self._weight:
-            return {}
-        return {
-            "sampling/kl": self._kl / self._weight,
-            "sampling/importance_sampling_ratio/mean": self._ratio / self._weight,
-            "sampling/importance_sampling_ratio/truncated_frac": self._truncated / self._weight,
-        }
+            total += weight
+            kl += weight * (math.exp(min(difference, 700.0)) - 1 - difference)
+            ratio += weight * truncated_ratio(logp, sample.logprobs[position], clip_max)
+            truncated += weight * (difference > math.log(clip_max))
+    if not total:
+        return {}
+    return {
+        "sampling/kl": kl / total,
+        "sampling/importance_sampling_ratio/mean": ratio / total,
+        "sampling/importance_sampling_ratio/truncated_frac": truncated / total,
+    }
 
 
 def recompute_old_logprobs(
@@ -106,16 +103,13 @@ def recompute_old_logprobs(
         scorer: Scores with the weights before the update.
     """
     stale = [sample for sample in samples if needs_old_logprobs(sample, clip_max)]
-    mismatch = None if clip_max is None else SamplerMismatch(clip_max)
-    updated: dict[int, TrainingSample] = {}
-    for sample, logps in zip(stale, scorer.score(stale, scorer.logprobs), strict=True):
-        if logps:
-            updated[id(sample)] = with_old_logprobs(sample, logps, clip_max)
-            if mismatch is not None:
-                mismatch.add(sample, logps)
+    scores = scorer.score(stale, scorer.logprobs)
+    scored = [(sample, logps) for sample, logps in zip(stale, scores, strict=True) if logps]
+    updated = {id(sample): with_old_logprobs(sample, logps, clip_max) for sample, logps in scored}
     maskable = [sample for sample in stale if needs_old_logprobs(sample)]
     before = sum(sum(map(bool, sample.rl_weights)) for sample in maskable)
     after = sum(sum(map(bool, updated[id(sample)].rl_weights)) for sample in maskable if id(sample) in updated)
     metrics = {"off_context/masked_frac": 1 - after / before} if before else {}
-    metrics |= {} if mismatch is None else mismatch.metrics()
+    if clip_max is not None:
+        metrics |= sampler_mismatch(scored, clip_max)
     return [updated.get(id(sample), sample) for sample in samples], metrics

@@ -212,7 +212,7 @@ class Learner(TrainableAdapter):
             return 0.0
         batch = micro_batch(split_by_token_budget(few, stage.micro_batch_tokens)[0], self.pad, self.device)
         start = time.perf_counter()
-        logp_N, _ = self.scoring_model(batch, 1.0)
+        logp_N, *_ = self.scoring_model(batch, 1.0)
         logp_N.sum().backward()
         seconds = time.perf_counter() - start
         self.optimizer.zero_grad()

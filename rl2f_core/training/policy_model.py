@@ -74,8 +74,10 @@ class PolicyModel(nn.Module):
         # FSDP shards the model by these modules
         self._no_split_modules = sorted(getattr(model.get_base_model(), "_no_split_modules", None) or ())
 
-    def forward(self, batch: MicroBatch, temperature: float, flags: OutputFlags | None = None) -> tuple[Any, ...]:
-        """Return logprobs and entropies at the target positions, each [N]; with `flags` also a `PolicyOutput`."""
+    def forward(
+        self, batch: MicroBatch, temperature: float, flags: OutputFlags = OutputFlags()
+    ) -> tuple[torch.Tensor, torch.Tensor, PolicyOutput]:
+        """Return logprobs and entropies at the target positions, each [N], and the outputs that `flags` requests."""
         causal_lm = self.model.get_base_model()
         sequences = [tuple(row.token_ids[:n]) for row, n in zip(batch.samples, batch.lengths, strict=True)]
         device, layout = batch.input_BT.device, None
@@ -89,8 +91,6 @@ class PolicyModel(nn.Module):
         logp_N, entropy_N = compute_logprobs(
             causal_lm, hidden_NH, targets_N, temperature=temperature, banned=self.banned
         )
-        if flags is None:
-            return logp_N, entropy_N
         values_N = divergence_N = None
         if flags.values:
             assert self.head is not None, "the stage has no value head"

@@ -11,16 +11,15 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from rl2f_core.config.run import RunConfig
 from rl2f_core.config.stage import StageConfig
 from rl2f_core.errors import shorten
 from rl2f_core.methods.base import Method, StepContext
 from rl2f_core.metrics.constant_baseline import compare_to_baseline, constant_baseline, describe_comparison
-from rl2f_core.rollout.engine import RolloutEngine, RolloutRequest, derive_seed
+from rl2f_core.rollout.engine import RolloutEngine
 from rl2f_core.stats.intervals import Interval, wilson
-from rl2f_core.training.collector import SEED_STRIDE
+from rl2f_core.training.collector import SEED_STRIDE, group_requests
 from rl2f_core.training.step_metrics import outcomes_of
 from rl2f_core.types import ConstantBaseline, FinishReason, FrozenModel, Group, StopReason, TrainingSample
 
@@ -149,19 +148,20 @@ def preflight(
     tasks = [
         engine.environment.task("train", config.seed * SEED_STRIDE + TASK_OFFSET + i) for i in range(check.num_tasks)
     ]
+    size = check.samples_per_task
     requests = [
-        RolloutRequest(task, f"{stage.name}/preflight/{i}/{j}", f"{stage.name}/preflight/{i}", j,
-                derive_seed(config.seed, stage.name, "preflight", i, j))
+        request
         for i, task in enumerate(tasks)
-        for j in range(check.samples_per_task)
-    ]  # fmt: skip
+        for request in group_requests(
+            task, f"{stage.name}/preflight/{i}", size, config.seed, stage.name, "preflight", i
+        )
+    ]
     method.begin_step(StepContext.of(engine, stage.steps - 1, stage.steps))  # the last step: all ramps at full weight
     turns = method.max_turns(config.rollout.max_turns)
     start = time.perf_counter()
     rollouts = engine.run(requests, adapter=adapter, policy=policy, max_turns=turns,
                            temperature=stage.resolve(0).temperature, on_progress=on_progress)  # fmt: skip
     seconds = time.perf_counter() - start
-    size = check.samples_per_task
     groups = [Group(task, tuple(rollouts[i * size : (i + 1) * size])) for i, task in enumerate(tasks)]
     samples = [s for g in groups for s in method.samples(g)] if method.on_policy else []
     update = time_update(samples) if time_update is not None and samples else 0.0
@@ -184,13 +184,13 @@ def _report(
     per_dialogue: float,
 ) -> PreflightReport:
     dialogues = [r.dialogue for g in groups for r in g.rollouts]
-    streams = [stream for g in groups for r in g.rollouts for stream in r.sequences]
+    sequences = [sequence for g in groups for r in g.rollouts for sequence in r.sequences]
     n = len(dialogues)
     firsts = [d.turns[0] for d in dialogues if d.turns]
     attempts = [t for d in dialogues for t in d.turns]
     outcomes = outcomes_of(groups, method)
     solved_counts = Counter(sum(r.dialogue.solved for r in g.rollouts) for g in groups)
-    hints = [sum(k >= 0 and not s for k, s in zip(x.turn_ids, x.student_mask, strict=True)) for x in streams]
+    hints = [sum(k >= 0 and not s for k, s in zip(x.turn_ids, x.student_mask, strict=True)) for x in sequences]
     context = min(config.rollout.max_seq_len, engine.backend.max_model_len)
     report = PreflightReport(
         stage=stage.name,
@@ -207,7 +207,7 @@ def _report(
         max_attempt_tokens=config.rollout.max_new_tokens,
         cut_attempts=wilson(sum(t.finish_reason is FinishReason.LENGTH for t in attempts), len(attempts)),
         hint_tokens=sum(hints) / max(1, sum(t.hint is not None for t in attempts)),
-        dialogue_tokens=max((len(x.token_ids) for x in streams), default=0),
+        dialogue_tokens=max((len(x.token_ids) for x in sequences), default=0),
         max_seq_len=context,
         truncated=wilson(sum(d.stop_reason is StopReason.CONTEXT_FULL for d in dialogues), n),
         failed=sum(d.stop_reason is StopReason.FAILED for d in dialogues),
@@ -249,22 +249,20 @@ def verdict_on(report: PreflightReport, config: RunConfig) -> tuple[str, str]:
     if mixed < config.preflight.min_mixed_rate:
         right, wrong = (report.outcomes.get(f"groups/frac_all_{k}", 0.0) for k in ("correct", "incorrect"))
         solved = round((report.solved.value or 0.0) * n)
-        said = f"{solved} of {n} dialogues are right ({parsable:.0%} of the first attempts are parsable)"
+        text = f"{solved} of {n} dialogues are right ({parsable:.0%} of the first attempts are parsable)"
         if wrong >= right:
-            return (
-                f"Only {mixed:.0%} of the groups are mixed; {said}.",
+            fix = (
                 "The task is too hard for these weights: choose an easier level, more turns, a longer warm-up, "
-                "or a progress reward (reward.progress_weight).",
+                "or a progress reward (reward.progress_weight)."
             )
-        return (
-            f"Only {mixed:.0%} of the groups are mixed; {said}.",
-            "The task is too easy for these weights: choose a harder level or fewer turns.",
-        )
+        else:
+            fix = "The task is too easy for these weights: choose a harder level or fewer turns."
+        return f"Only {mixed:.0%} of the groups are mixed; {text}.", fix
     return "", ""
 
 
 def _memory_gib(engine: RolloutEngine) -> float:
-    device: Any = getattr(engine.backend, "device", None)
+    device = getattr(engine.backend, "device", None)
     if device is not None and device.type == "cuda":
         import torch
 

@@ -57,7 +57,10 @@ class StageSteps:
 
         # rollouts
         method.begin_step(StepContext.of(trainer.engine, step, self.stage.steps))
-        self._prepare_collector(step)
+        self.collector.policy = f"{self.stage.name}@{step}"
+        self.collector.on_progress = partial(trainer.progress.update, f"{self.stage.name} step {step + 1} rollout")
+        if method.on_policy:
+            trainer.checkpoints.sync(trainer.learner, self.collector.policy)
         timer.lap("sync")
         groups = method.collect(self.collector, step)
         trainer.backend.release_memory()
@@ -76,33 +79,23 @@ class StageSteps:
 
         # metrics and events
         collected = [*groups, *self.collector.discarded_groups]
-        values = self._rollout_metrics(groups, advantage_metrics | updated)
+        turns, environments = method.max_turns(self.config.rollout.max_turns), self._environments(groups)
+        values = step_metrics(groups, turns, method) | advantage_metrics | updated
+        values |= part_metrics(groups, turns, method, environments)
         values |= teacher_costs([rollout.dialogue for group in collected for rollout in group.rollouts])
         values |= throughput(timer.seconds, collected, samples, on_policy=method.on_policy)
         values |= {"groups/resampled": float(len(self.collector.discarded_groups)), "group_size": float(now.group_size)}
         if method.on_policy:  # demonstrations do not measure the student
-            values |= {"temperature": temperature, **constant_baseline(self._environments(groups))}
+            values |= {"temperature": temperature, **constant_baseline(environments)}
         values |= self._advance_curriculum(step, collected)
-        self._emit(step + 1, collected, samples, values)
+        name, number = self.stage.name, step + 1
+        trainer.journal.emit(dialogue_events("train", name, number, collected, method, samples))
+        trainer.journal.emit([MetricEvent(id=f"metric:{name}:{number}", stage=name, step=number, values=values)])
 
         # checkpoint and commit
-        self._save(step + 1)
-        trainer.progress.update(f"stage {self.stage.name}", step + 1, self.stage.steps, progress_note(values))
-        trainer.run_dir.heartbeat(status="running", stage=self.stage.name, step=step + 1, steps=self.stage.steps)
-
-    def _prepare_collector(self, step: int) -> None:
-        """Name the step's policy, and load its weights into the sampler."""
-        name, collector = self.stage.name, self.collector
-        collector.policy = f"{name}@{step}"
-        collector.on_progress = partial(self.trainer.progress.update, f"{name} step {step + 1} rollout")
-        if self.method.on_policy:
-            self.trainer.checkpoints.sync(self.trainer.learner, collector.policy)
-
-    def _rollout_metrics(self, groups: Sequence[Group], updated: dict[str, float]) -> dict[str, float]:
-        """Return metrics of the step's dialogues, of its update, and of each sub-environment of a mixture."""
-        turns = self.method.max_turns(self.config.rollout.max_turns)
-        values = step_metrics(groups, turns, self.method) | updated
-        return values | part_metrics(groups, turns, self.method, self._environments(groups))
+        self._save(number)
+        trainer.progress.update(f"stage {name}", number, self.stage.steps, progress_note(values))
+        trainer.run_dir.heartbeat(status="running", stage=name, step=number, steps=self.stage.steps)
 
     def _environments(self, groups: Sequence[Group]) -> list[Environment]:
         """Return the environment of each group; a curriculum has one per level."""
@@ -119,13 +112,6 @@ class StageSteps:
             text = f"Stage {name}, after step {step + 1}: {text}"
             self.trainer.context.log(f"curriculum:{name}:{course.level + 1}", text)
         return values
-
-    def _emit(
-        self, step: int, collected: Sequence[Group], samples: Sequence[TrainingSample], values: dict[str, float]
-    ) -> None:
-        journal, name = self.trainer.journal, self.stage.name
-        journal.emit(dialogue_events("train", name, step, collected, self.method, samples))
-        journal.emit([MetricEvent(id=f"metric:{name}:{step}", stage=name, step=step, values=values)])
 
     def _save(self, step: int) -> None:
         """Write the checkpoint and the commit due after a 1-based step."""

@@ -9,14 +9,12 @@ compiled either: `torch.utils.checkpoint` runs them eagerly. The automatic choic
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from rl2f_core.config.stage import StageConfig
 from rl2f_core.errors import ConfigError
-
-if TYPE_CHECKING:
-    from rl2f_core.config.stage import StageConfig
 
 MIN_AUTO_COMPILE_WORK = 2e12
 """Base weights × samples of a stage above which `auto` compiles. The half minute of compilation was amortized at 5e10

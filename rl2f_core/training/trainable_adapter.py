@@ -6,9 +6,12 @@ import contextlib
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
+import peft
 import torch
+from accelerate import Accelerator
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from rl2f_core.config.model import LoraConfig
@@ -30,9 +33,9 @@ VALUE_HEAD_FILE = "value_head.safetensors"
 class TrainableAdapter:
     """One adapter in training: its parameters, its optimizer, and its state on disk."""
 
-    policy: Any
+    policy: nn.Module
     """The model in training; wrapped by Accelerate with several processes."""
-    optimizer: Any
+    optimizer: torch.optim.Optimizer
 
     def __init__(
         self,
@@ -45,8 +48,6 @@ class TrainableAdapter:
         pad: int,
         seed: int,
     ) -> None:
-        import peft
-
         base = load_base_model(str(folder), dtype, device)
         torch.manual_seed(seed)
         self.model = peft.get_peft_model(
@@ -58,15 +59,13 @@ class TrainableAdapter:
         self.device, self.dtype, self.pad = device, dtype, pad
         self.policy_model = PolicyModel(self.model, torch.tensor(list(banned), dtype=torch.long, device=device))
         self.reference: dict[str, torch.Tensor] | None = None
-        self.accelerator: Any = self.setup_accelerator(folder)
+        self.accelerator = self.setup_accelerator(folder)
         self.sharding = sharding(self.accelerator)
         self.activations = ActivationMemory(self.policy_model, device, sharded=self.sharding == "fsdp")
         self.new_optimizer(0.0)
 
-    def setup_accelerator(self, folder: Path) -> Any:
+    def setup_accelerator(self, folder: Path) -> Accelerator:
         """Return the `Accelerator` that wraps the model and runs the backward pass."""
-        from accelerate import Accelerator
-
         return Accelerator(cpu=self.device.type == "cpu")
 
     # -- weights -----------------------------------------------------------------------------------------------
@@ -99,8 +98,8 @@ class TrainableAdapter:
 
     def reset_value_head(self, enabled: bool) -> None:
         """Create or remove the value head; call `new_optimizer` afterwards."""
-        model: Any = self.model
-        width = model.get_base_model().get_output_embeddings().weight.shape[1]
+        base: CausalLM = self.model.get_base_model()
+        width = base.get_output_embeddings().weight.shape[1]
         self.policy_model.head = ValueHead(width, self.device) if enabled else None
 
     def new_optimizer(self, weight_decay: float) -> None:
@@ -114,7 +113,8 @@ class TrainableAdapter:
     def wrap(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         """Set `policy` and `optimizer`, prepared together as sharded weights require."""
         if current_group().world_size > 1:
-            self.policy = self.optimizer = None  # the previous wrapper would receive the gradients too
+            for name in ("policy", "optimizer"):  # the previous wrapper would receive the gradients too
+                vars(self).pop(name, None)
             self.accelerator.free_memory()
         self.policy, self.optimizer = self.accelerator.prepare(model, optimizer)
 
@@ -166,9 +166,6 @@ class TrainableAdapter:
 
     def load_adapter(self, folder: Path) -> None:
         """Load an adapter written by `save_adapter`; raises `AdapterError` if it is damaged or has another shape."""
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
-
         try:
             tensors = load_file(folder / "adapter_model.safetensors")
         except (OSError, SafetensorError) as error:
@@ -189,8 +186,6 @@ class TrainableAdapter:
         All processes must call it; the main one writes. DeepSpeed's optimizer state has no parameter names and is not
         saved, so a resume under DeepSpeed starts with a new optimizer.
         """
-        from safetensors.torch import save_file
-
         self.save_adapter(folder)
         tensors = {}
         for name, parameter in (self.parameters | self.head_parameters).items():
@@ -207,8 +202,6 @@ class TrainableAdapter:
 
     def load(self, folder: Path) -> None:
         """Load the files of `save`."""
-        from safetensors.torch import load_file
-
         self.load_adapter(folder)
         head = folder / VALUE_HEAD_FILE
         self.reset_value_head(head.exists())
@@ -232,7 +225,7 @@ class TrainableAdapter:
         )
 
     @property
-    def scoring_model(self) -> Any:
+    def scoring_model(self) -> nn.Module:
         """Model for forward passes of a single process; under FSDP all processes must run them together."""
         return self.policy if self.sharding == "fsdp" else self.policy_model
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rl2f_core import registry
 from rl2f_core.backends.base import Backend
@@ -25,11 +25,9 @@ from rl2f_core.run.events import LogEvent
 from rl2f_core.training.checkpoints import ADAPTER, Checkpoints
 from rl2f_core.training.collector import Collector
 from rl2f_core.training.curriculum import CurriculumTracker, tracker_for_stage
+from rl2f_core.training.learner import Learner
 from rl2f_core.training.preflight import PreflightReport, preflight
 from rl2f_core.training.step import StageSteps, dialogue_events
-
-if TYPE_CHECKING:
-    from rl2f_core.training.learner import Learner
 
 
 class Trainer:
@@ -47,7 +45,8 @@ class Trainer:
             )
         self.position = self.journal.resume_state or {"stage": 0, "step": 0}
         self.checkpoints = Checkpoints(self.run_dir, self.journal, self.backend)
-        self.learner = self._build_learner(config.stages[min(self.position["stage"], len(config.stages) - 1)])
+        stage = config.stages[min(self.position["stage"], len(config.stages) - 1)]
+        self.learner = build_learner(config, stage, self.backend)
         self.base_weights = self.learner.snapshot()
         if config.lora.init_adapter is not None:
             self.learner.load_adapter(Path(config.lora.init_adapter))
@@ -143,9 +142,6 @@ class Trainer:
         self.journal.commit({"stage": index, "step": 0, "refused": {"reason": reason, "fix": fix}}, self.learner.save)
         raise PreflightError(reason, fix=fix)
 
-    def _build_learner(self, stage: StageConfig) -> Learner:
-        return build_learner(self.config, stage, self.backend, derive_seed(self.config.seed, "adapter"))
-
     def _switch_learner(self, stage: StageConfig) -> None:
         """Move the weights to another learner if the stage needs another class."""
         if type(self.learner) is learner_class(stage.trainer):
@@ -153,7 +149,7 @@ class Trainer:
         weights = self.learner.snapshot()
         del self.learner
         gc.collect()  # two base models may not fit; TRL's trainer has reference cycles
-        self.learner = self._build_learner(stage)
+        self.learner = build_learner(self.config, stage, self.backend)
         self.learner.restore(weights)
 
 
@@ -163,12 +159,10 @@ def learner_class(trainer: str) -> type[Learner]:
         from rl2f_core.training.trl_learner import TRLLearner
 
         return TRLLearner
-    from rl2f_core.training.learner import Learner
-
     return Learner
 
 
-def build_learner(config: RunConfig, stage: StageConfig, backend: Backend, seed: int) -> Learner:
+def build_learner(config: RunConfig, stage: StageConfig, backend: Backend) -> Learner:
     """Build the learner of a stage, with a fresh adapter on the backend's base model."""
     base: Any = backend
     return learner_class(stage.trainer)(
@@ -178,5 +172,5 @@ def build_learner(config: RunConfig, stage: StageConfig, backend: Backend, seed:
         device=base.device,
         banned=base.tokenizer.banned_token_ids,
         pad=base.tokenizer.eos_token_id,
-        seed=seed,
+        seed=derive_seed(config.seed, "adapter"),
     )

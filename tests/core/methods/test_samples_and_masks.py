@@ -370,7 +370,7 @@ def test_what_the_sampler_says_of_its_tokens_the_learner_says_too(
     banned = set(backend.tokenizer.banned_token_ids)
     for batch in micro_batches(samples, 500, backend.pad_id, CPU):
         with torch.no_grad():
-            logp_N, _ = learner.policy(batch, temperature)
+            logp_N, *_ = learner.policy(batch, temperature)
         assert not banned & set(batch.input_BT[batch.target_mask_BT].tolist())
         assert logp_N.tolist() == pytest.approx(batch.tokens.old_logprobs_N.tolist(), abs=1e-4)
     metrics = learner.update(samples, LossConfig(), STAGE.model_copy(update={"learning_rate": 1e-12}), 0, temperature)

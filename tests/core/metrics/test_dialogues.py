@@ -428,7 +428,6 @@ def test_groups_are_mixed_where_returns_differ():
         "groups/frac_all_incorrect": 0.25,
         "frac_reward_zero_std": 0.5,
     }
-    assert group_outcomes(returns) == group_outcomes(returns, solved)
 
 
 def test_equal_returns_above_zero_can_be_all_wrong():
@@ -438,9 +437,9 @@ def test_equal_returns_above_zero_can_be_all_wrong():
 
 
 def test_rounding_does_not_make_a_group_mixed():
-    assert group_outcomes([[0.1 + 0.2, 0.3]])["groups/frac_mixed"] == 0.0
+    assert group_outcomes([[0.1 + 0.2, 0.3]], [[True, True]])["groups/frac_mixed"] == 0.0
 
 
 def test_empty_groups_do_not_count():
-    assert group_outcomes([]) == {}
-    assert group_outcomes([[], [1.0, 0.0]])["groups/frac_mixed"] == 1.0
+    assert group_outcomes([], []) == {}
+    assert group_outcomes([[], [1.0, 0.0]], [[], [True, False]])["groups/frac_mixed"] == 1.0

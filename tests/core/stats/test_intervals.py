@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from statistics import stdev
 
 import numpy as np
@@ -12,13 +13,17 @@ from rl2f_core.errors import DataError
 from rl2f_core.stats.intervals import (
     Interval,
     auc,
-    mean_bootstrap,
     paired_bootstrap,
     ratio_bootstrap,
     t_interval,
     wilson,
     wilson_clustered,
 )
+
+
+def mean_bootstrap(clusters: Sequence[Sequence[float]], resamples: int = 2000, seed: int = 0) -> Interval:
+    """Return the mean over all values of all clusters, as a ratio."""
+    return ratio_bootstrap([float(sum(c)) for c in clusters], [float(len(c)) for c in clusters], resamples, seed)
 
 
 @pytest.mark.parametrize(

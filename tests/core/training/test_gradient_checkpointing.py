@@ -59,7 +59,7 @@ def test_computing_again_keeps_less_and_gives_the_same_update(tiny: Path) -> Non
 
     batch = micro_batch([row(60), row(90)], 2, CPU)
     with SavedTensorMeter(again.policy_model) as saved, again.activations.forward_context(1, "always"):
-        logp_N, _ = again.policy_model(batch, 1.0)
+        logp_N, *_ = again.policy_model(batch, 1.0)
     logp_N.sum().backward()
     with kept.activations.forward_context(1, "never"):
         kept.policy_model(batch, 1.0)

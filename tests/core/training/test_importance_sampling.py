@@ -11,8 +11,8 @@ import torch
 from rl2f_core.config.model import LoraConfig
 from rl2f_core.config.stage import StageConfig
 from rl2f_core.training.importance_sampling import (
-    SamplerMismatch,
     needs_old_logprobs,
+    sampler_mismatch,
     truncated_ratio,
     with_old_logprobs,
 )
@@ -94,16 +94,15 @@ def test_foreign_rows_are_not_corrected_and_the_mask_still_holds() -> None:
 
 
 def test_what_the_correction_found_is_measured_before_it_is_applied() -> None:
-    found = SamplerMismatch(2.0)
-    found.add(row([log(0.2), log(0.4), log(0.2), 0.0], [1.0] * 4), [log(0.3), log(0.1), log(0.5)])
-    found.add(row([-1.0, -1.0], [1.0] * 2, foreign=True), [-9.0])
+    corrected = row([log(0.2), log(0.4), log(0.2), 0.0], [1.0] * 4), [log(0.3), log(0.1), log(0.5)]
+    off_context = row([-1.0, -1.0], [1.0] * 2, foreign=True), [-9.0]
     ratios = [1.5, 0.25, 2.5]
-    assert found.metrics() == pytest.approx({
+    assert sampler_mismatch([corrected, off_context], 2.0) == pytest.approx({
         "sampling/kl": sum(r - 1 - log(r) for r in ratios) / 3,
         "sampling/importance_sampling_ratio/mean": (1.5 + 0.25 + 2.0) / 3,
         "sampling/importance_sampling_ratio/truncated_frac": 1 / 3,
     })  # fmt: skip
-    assert SamplerMismatch(2.0).metrics() == {}
+    assert sampler_mismatch([], 2.0) == {}
 
 
 def test_the_learner_corrects_by_its_own_log_probabilities_and_says_how_far_they_are_apart(tiny: Path) -> None:

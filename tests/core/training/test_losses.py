@@ -280,7 +280,7 @@ def test_micro_batches_add_up_to_the_loss_and_gradient_of_one_batch(tiny: Path):
         learner.model.zero_grad()
         total = 0.0
         for batch in batches:
-            logp_N, _ = learner.policy(batch, 0.8)
+            logp_N, *_ = learner.policy(batch, 0.8)
             part, _ = loss(logp_N, batch.tokens, loss_normalizers(samples), config)
             part.backward()
             total += float(part.detach())

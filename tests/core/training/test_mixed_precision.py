@@ -29,7 +29,7 @@ def learner(tiny: Path, dtype: torch.dtype) -> Learner:
 
 
 def gradient(made: Learner) -> torch.Tensor:
-    logp_N, _ = made.policy_model(micro_batch([row(60), row(90), row(121)], 2, CPU), 1.0)
+    logp_N, *_ = made.policy_model(micro_batch([row(60), row(90), row(121)], 2, CPU), 1.0)
     assert logp_N.dtype == torch.float32  # logits and log-probabilities are never in bfloat16
     logp_N.mean().backward()
     assert {p.dtype for p in made.parameters.values()} == {p.grad.dtype for p in made.parameters.values()}  # type: ignore[union-attr]
