@@ -317,7 +317,7 @@ class TrainingSample:
     """Prompt of the reference model instead of the tokens before the first `kl_weights`; None is the same prompt."""
     token_rewards: Sequence[float] | None = None
     """Rewards of the tokens with `rl_weights`. The advantages then come from the whole batch
-    (`methods.batch_advantages`), which adds the current `advantages`, e.g. minus a baseline, to the returns."""
+    (`methods.advantages`), which adds the current `advantages`, e.g. minus a baseline, to the returns."""
     token_discounts: Sequence[float] | None = None
     """γ from each token with `rl_weights` to the next; required with `token_rewards`."""
     value_estimates: Sequence[float] | None = None
