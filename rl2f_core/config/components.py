@@ -10,6 +10,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from rl2f_core import registry
 from rl2f_core.config.fields import BaseConfig, ComponentConfig
+from rl2f_core.types import JsonObject
 
 
 @dataclass(frozen=True)
@@ -53,11 +54,11 @@ class Component:
             return self.reason
         return str(getattr(registry.get(self.category, name), "unavailable_reason", ""))
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
         config = handler.generate_schema(SerializeAsAny[BaseConfig])
         return core_schema.no_info_before_validator_function(self.validate, config)
 
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonObject:
         options = [
             _inline_definitions(registry.get(self.category, name).Config.model_json_schema()) for name in self.names()
         ]
@@ -77,7 +78,7 @@ def by_name(default: object) -> Any:
     return default
 
 
-def _inline_definitions(schema: dict[str, Any]) -> dict[str, Any]:
+def _inline_definitions(schema: JsonObject) -> JsonObject:
     """Replace all references to `$defs` in a JSON schema by the definitions."""
     known = schema.pop("$defs", {})
 
@@ -89,5 +90,5 @@ def _inline_definitions(schema: dict[str, Any]) -> dict[str, Any]:
         definition = known[node["$ref"].rpartition("/")[2]] if "$ref" in node else {}
         return {key: walk(value) for key, value in {**definition, **node}.items() if key != "$ref"}
 
-    result: dict[str, Any] = walk(schema)
+    result: JsonObject = walk(schema)
     return result

@@ -6,14 +6,14 @@ A level may change any setting of the environment (people, digits, grid size, we
 from __future__ import annotations
 
 import re
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, ValidationError, model_validator
 
 from rl2f_core.config.fields import BASIC_FIELD, BaseConfig
 from rl2f_core.config.overrides import set_nested
 from rl2f_core.errors import ConfigError, FieldValueError
-from rl2f_core.types import Task
+from rl2f_core.types import JsonObject, Task
 
 _LEVEL = re.compile(r"~([1-9][0-9]{0,8})$")
 
@@ -32,7 +32,7 @@ def level_of(task_id: str) -> int | None:
 class Level(BaseConfig):
     """One level of a curriculum."""
 
-    settings: dict[str, Any] = Field(default_factory=dict, json_schema_extra=BASIC_FIELD)
+    settings: JsonObject = Field(default_factory=dict, json_schema_extra=BASIC_FIELD)
     """Changed settings of the run's environment, e.g. `people: 3`; dotted names (`environments.0.weight`) reach nested
     ones."""
     steps: int | None = Field(None, ge=1, json_schema_extra=BASIC_FIELD)
@@ -76,7 +76,7 @@ class Curriculum(BaseConfig):
         """Return the environment's config at each level. Raises `FieldValueError` for an invalid level."""
         configs = []
         for number, level in enumerate(self.levels, start=1):
-            data: Any = environment.model_dump(mode="json")
+            data = environment.model_dump(mode="json")
             try:
                 for path, value in level.settings.items():
                     if path.partition(".")[0] == "type":

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from pydantic import BaseModel, ConfigDict
+from pydantic.config import JsonDict
 
-BASIC_FIELD: dict[str, Any] = {"basic": True}
+BASIC_FIELD: JsonDict = {"basic": True}
 """Field that a form always shows (`Field(..., json_schema_extra=BASIC_FIELD)`); others are collapsed."""
 
 # References: a form restricts these fields to known values.
-MODEL_REF: dict[str, Any] = {"known": "models"}
+MODEL_REF: JsonDict = {"known": "models"}
 """Name of a model; not a path."""
-RUN_REF: dict[str, Any] = {"known": "runs"}
+RUN_REF: JsonDict = {"known": "runs"}
 """Run directory; a form accepts the names of the workspace's runs."""
-CHECKPOINT_REF: dict[str, Any] = {"known": "checkpoints"}
+CHECKPOINT_REF: JsonDict = {"known": "checkpoints"}
 """Folder of an adapter; a form accepts checkpoints of known runs."""
-DATASET_REF: dict[str, Any] = {"known": "data"}
+DATASET_REF: JsonDict = {"known": "data"}
 """Dataset: the name of a stage, or a dataset folder in a run of the workspace."""
-ENDPOINT_REF: dict[str, Any] = {"known": "endpoints"}
+ENDPOINT_REF: JsonDict = {"known": "endpoints"}
 """Address of an endpoint; a form accepts those of this machine and of `RL2F_ENDPOINTS`."""
-FILE_REF: dict[str, Any] = {"known": "files"}
+FILE_REF: JsonDict = {"known": "files"}
 """File or folder of this machine; a form accepts none."""
-PROBLEMS_REF: dict[str, Any] = {"known": "problems"}
+PROBLEMS_REF: JsonDict = {"known": "problems"}
 """Set of math problems; a form accepts known names, but no files."""
-PROMPT_REF: dict[str, Any] = {"known": "prompts"}
+PROMPT_REF: JsonDict = {"known": "prompts"}
 """Prompt template; a form accepts the shipped ones."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -15,6 +15,7 @@ from rl2f_core.config.matrix import cells, is_matrix
 from rl2f_core.config.overrides import set_nested
 from rl2f_core.config.run import BaseRun
 from rl2f_core.errors import ConfigError, shorten
+from rl2f_core.types import JsonObject
 
 ConfigT = TypeVar("ConfigT", bound=BaseModel)
 
@@ -63,7 +64,7 @@ def format_validation_error(error: ValidationError, config_type: type[BaseModel]
     return f"The configuration has {len(lines)} error(s): " + "; ".join(lines) + "."
 
 
-def _nearest(key: str, loc: tuple[Any, ...], config_type: type[BaseModel]) -> str:
+def _nearest(key: str, loc: Sequence[int | str], config_type: type[BaseModel]) -> str:
     if loc:
         return ""
     near = difflib.get_close_matches(key, list(config_type.model_fields), 1)
@@ -99,7 +100,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> BaseRun:
     return parse_config(data)
 
 
-def apply_override(data: dict[str, Any], override: str) -> dict[str, Any]:
+def apply_override(data: JsonObject, override: str) -> JsonObject:
     """Return a copy of `data` with the override `a.b.0.c=value`; the value is parsed as YAML."""
     dotted, sign, text = override.partition("=")
     if not sign or not dotted:

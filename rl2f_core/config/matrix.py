@@ -16,21 +16,21 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from itertools import product
-from typing import Any
 
 from rl2f_core.config.overrides import set_nested
 from rl2f_core.errors import ConfigError
+from rl2f_core.types import JsonObject
 
 KEY = "matrix"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
 
 
-def is_matrix(data: Any) -> bool:
+def is_matrix(data: object) -> bool:
     """Whether a configuration file contains a matrix."""
     return isinstance(data, Mapping) and KEY in data
 
 
-def cells(data: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def cells(data: JsonObject) -> dict[str, JsonObject]:
     """Return the configurations of a matrix by cell name, the last axis fastest; each is named `<name>-<cell>`.
 
     Raises `ConfigError` if an axis is invalid or a change has an invalid path.
@@ -53,7 +53,7 @@ def cells(data: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     shared = {key: value for key, value in data.items() if key != KEY}
     configs = {}
     for chosen in product(*(options.items() for options in axes.values())):
-        config: Any = shared
+        config = shared
         for _, changes in chosen:
             for path, value in changes.items():
                 config = set_nested(config, str(path), value)

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from rl2f_core.errors import ConfigError
+from rl2f_core.types import JsonObject
 
 
-def set_nested(data: Any, path: str, value: Any, shown: str = "") -> Any:
+def set_nested(data: JsonObject, path: str, value: object, shown: str = "") -> JsonObject:
     """Return a copy of `data` in which the path (`a.b.0.c`) has this value; missing mappings are created.
 
     A bare component name becomes a mapping. Raises `ConfigError`, with `shown` as value, for an invalid path.
     """
-    return _set(data, path.split("."), value, shown or path)
+    key, *rest = path.split(".")
+    return {**data, key: _set(data.get(key), rest, value, shown or path)}
 
 
-def _set(node: Any, keys: Sequence[str], value: Any, path: str) -> Any:
+def _set(node: object, keys: Sequence[str], value: object, path: str) -> object:
     if not keys:
         return value
-    key, rest = keys[0], keys[1:]
+    key, *rest = keys
     if isinstance(node, list):
         if not key.isdigit() or int(key) >= len(node):
             raise ConfigError("The override has no valid list index.", value=path,
@@ -27,6 +28,8 @@ def _set(node: Any, keys: Sequence[str], value: Any, path: str) -> Any:
         return [_set(item, rest, value, path) if i == int(key) else item for i, item in enumerate(node)]
     if isinstance(node, str):
         node = {"type": node}  # bare component name
-    if node is not None and not isinstance(node, dict):
+    if node is None:
+        node = {}
+    if not isinstance(node, dict):
         raise ConfigError("The override sets a key of a plain value.", value=path)
-    return {**(node or {}), key: _set((node or {}).get(key), rest, value, path)}
+    return {**node, key: _set(node.get(key), rest, value, path)}

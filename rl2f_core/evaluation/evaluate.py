@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 from rl2f_core import registry
@@ -283,7 +282,9 @@ def compute_report(
         name: {c: read_dialogues(run_dir, name, c) for c in supported_conditions(config)} for name in names
     }
 
-    def build(of: Environment, tasks: Sequence[Task], name: str = "", **more: Any) -> EvaluationReport:
+    def build(
+        of: Environment, tasks: Sequence[Task], notes: Sequence[str] = (), parts: Sequence[EvaluationReport] = ()
+    ) -> EvaluationReport:
         ids = {task.id for task in tasks}
         selected = {
             checkpoint: {c: [d for d in group if d.task_id in ids] for c, group in by_condition.items()}
@@ -292,17 +293,16 @@ def compute_report(
         level = "" if of.sub_environments else describe_levels(tasks)
         evaluated = EvaluatedTasks(len(tasks), settings.samples_per_task, level, settings.split, config.seed)
         bootstrap = Bootstrap(settings.bootstrap_samples, settings.seed)
-        report = build_report(of, selected, runner.turns, evaluated, bootstrap, **more)
-        return report.model_copy(update={"environment": name}) if name else report
+        return build_report(of, selected, runner.turns, evaluated, bootstrap, notes, parts)
 
     parts = []
     for name, part in environment.sub_environments.items():
         tasks = [task for task in runner.tasks if environment.sub_environment_of(task) == name]
         if tasks:
-            parts.append(build(part, tasks, name))
+            parts.append(build(part, tasks).model_copy(update={"environment": name}))
     costs = teacher_costs([d for by_condition in dialogues.values() for group in by_condition.values() for d in group])
     notes = [*training_notes(run_dir), *([f"Teacher in this evaluation: {costs_text(costs)}."] if costs else [])]
-    return build(environment, runner.tasks, notes=notes, parts=parts)
+    return build(environment, runner.tasks, notes, parts)
 
 
 def training_notes(run_dir: RunDir) -> list[str]:

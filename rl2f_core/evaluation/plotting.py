@@ -67,7 +67,7 @@ class Line:
     """A band, e.g. a 95 % interval."""
     raw: Sequence[Number] = ()
     """Values before smoothing, drawn faintly."""
-    at: Sequence[Any] = ()
+    at: Sequence[Sequence[object] | None] = ()
     """Data of a click on a point, e.g. `["rl2f", 12]`."""
     dash: str = "solid"
     label: str | None = None

@@ -25,7 +25,6 @@ import time
 from contextlib import AbstractContextManager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -93,7 +92,7 @@ class RunDir:
         files = self.checkpoints.glob("*@*/adapter_model.safetensors")
         return [file.parent.name for file in sorted(files, key=lambda file: file.stat().st_mtime) if file.is_file()]
 
-    def lock(self) -> AbstractContextManager[Any]:
+    def lock(self) -> AbstractContextManager[object]:
         """Lock the run until the returned context ends. Raises `RunError` if another process has the lock."""
         try:
             return FileLock(self.path / "lock", timeout=0).acquire()

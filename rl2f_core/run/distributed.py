@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 from rl2f_core.distributed.process_group import ProcessGroup
 from rl2f_core.run.directory import RunDir
@@ -54,7 +54,7 @@ class DistributedRunDir(RunDir):
         super().__init__(path)
         self.ranks = ranks
 
-    def lock(self) -> Any:
+    def lock(self) -> AbstractContextManager[object]:
         """Lock the run in the main process; all processes raise its error."""
         return self.ranks.run_on_main(super().lock) or contextlib.nullcontext()
 

@@ -11,13 +11,13 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Literal, Protocol
 
 from pydantic import Field, TypeAdapter, ValidationError
 
 from rl2f_core.errors import DataError
 from rl2f_core.file_io import disk_full_error, disk_is_full
-from rl2f_core.types import Dialogue, FrozenModel, LeakReport, Task
+from rl2f_core.types import Dialogue, FrozenModel, JsonObject, LeakReport, Task
 
 Status = Literal["queued", "starting", "running", "stopping", "succeeded", "failed", "stopped", "interrupted"]
 Phase = Literal["train", "preflight", "evaluation", "chat", "fork", "distill"]
@@ -138,7 +138,7 @@ class LeakRescoreEvent(_Event):
     type: Literal["leak_rescore"] = "leak_rescore"
     run: str
     """As in `LeakEvent`."""
-    detectors: tuple[dict[str, Any], ...]
+    detectors: tuple[JsonObject, ...]
     """Configurations of the detectors in order."""
     hints: int
     """Number of rescored hints."""

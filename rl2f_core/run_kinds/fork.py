@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -49,8 +49,8 @@ def fork_config(
     event: str,
     turn: int,
     checkpoints: Mapping[str, str | None],
-    arms: Sequence[Any],
-    **changes: Any,
+    arms: Sequence[object],
+    **changes: object,
 ) -> ForkRun:
     """Return the fork of a dialogue, with the dialogue's settings.
 

@@ -8,7 +8,7 @@ first hint and hide its value.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -68,7 +68,7 @@ def sampled_fork_points(config: HintValueRun, source: RunDir, checkpoint: str) -
 
 
 def hint_value_config(
-    source: RunDir, name: str, checkpoints: Mapping[str, str | None], *, of: str = "evaluation", **changes: Any
+    source: RunDir, name: str, checkpoints: Mapping[str, str | None], *, of: str = "evaluation", **changes: object
 ) -> HintValueRun:
     """Return the estimation of hint values, with the settings of the dialogues; see `fork_config`."""
     data = {

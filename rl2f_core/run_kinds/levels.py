@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from rl2f_core.config.loading import validate_config
 from rl2f_core.errors import ConfigError
@@ -12,6 +11,7 @@ from rl2f_core.registry import register
 from rl2f_core.run.context import RunContext
 from rl2f_core.run_kinds.base import Kind
 from rl2f_core.run_kinds.eval import Target, eval_config
+from rl2f_core.types import JsonObject
 
 MAX_NEW_TOKENS = 256
 """Maximum tokens of an attempt without a training run; the roles of eight people take about 80."""
@@ -36,7 +36,7 @@ class Levels(Kind[LevelsRun]):
 
 
 def levels_config(
-    targets: Sequence[Target], environment: str | None = None, model: str | None = None, **changes: Any
+    targets: Sequence[Target], environment: str | None = None, model: str | None = None, **changes: object
 ) -> LevelsRun:
     """Return an evaluation by level of checkpoints, or of a base model without targets.
 
@@ -46,7 +46,7 @@ def levels_config(
         model: Base model; only without targets.
         changes: Fields of `LevelsRun`.
     """
-    data: dict[str, Any]
+    data: JsonObject
     if targets:
         if model is not None:
             raise ConfigError("Targets use the model of their run; `model` is not allowed.", value=model)

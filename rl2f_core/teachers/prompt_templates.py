@@ -13,11 +13,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rl2f_core.errors import ConfigError
 from rl2f_core.paths import PROMPTS
 from rl2f_core.types import Message
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 MAX_BYTES = 100_000
 _SEPARATOR = re.compile(r"^---[ \t]*\n", re.MULTILINE)
@@ -36,7 +39,7 @@ class PromptTemplate:
         """`name@` and the first eight hexadecimal digits of the file's SHA-256."""
         return f"{self.name}@{hashlib.sha256(self.text.encode()).hexdigest()[:8]}"
 
-    def render(self, values: Mapping[str, Any]) -> tuple[Message, ...]:
+    def render(self, values: Mapping[str, object]) -> tuple[Message, ...]:
         """Render the messages. Raises `ConfigError` if the template is invalid or uses an unknown value."""
         from jinja2 import TemplateError
 
@@ -81,7 +84,7 @@ def load(name: str) -> PromptTemplate:
 
 
 @functools.lru_cache(maxsize=1)
-def _environment() -> Any:
+def _environment() -> Environment:
     from jinja2 import StrictUndefined
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
