@@ -74,31 +74,31 @@ class DatasetWriter:
 
     def steps(self, upto: int) -> list[JsonObject]:
         """Return `rows` and `counts` of the steps 1…upto; raises `DataError` if one is missing or incomplete."""
-        parts = []
+        steps = []
         for step in range(1, upto + 1):
             path = self.parts / f"{step}.json"
             try:
-                part = json.loads(path.read_text(encoding="utf-8"))
-                parts.append({"rows": list(part["rows"]), "counts": dict(part["counts"])})
+                stored = json.loads(path.read_text(encoding="utf-8"))
+                steps.append({"rows": list(stored["rows"]), "counts": dict(stored["counts"])})
             except (OSError, ValueError, KeyError, TypeError) as error:
                 raise DataError(
                     f"Step {step} of the unfinished dataset cannot be read: {error}.",
                     value=str(path),
                     fix="Restore the file, or start a new run.",
                 ) from error
-        return parts
+        return steps
 
     def finish(self, rows: Iterable[Mapping[str, object]], about: Mapping[str, object]) -> JsonObject:
         """Publish the dataset and return its manifest."""
-        fresh = self.folder.with_name(f".{self.folder.name}.tmp")
-        shutil.rmtree(fresh, ignore_errors=True)
+        temporary = self.folder.with_name(f".{self.folder.name}.tmp")
+        shutil.rmtree(temporary, ignore_errors=True)
         lines = [json.dumps(row, ensure_ascii=False) for row in rows]
-        write_atomically(fresh / "rows.jsonl", "".join(f"{line}\n" for line in lines))
+        write_atomically(temporary / "rows.jsonl", "".join(f"{line}\n" for line in lines))
         header = {"schema_version": SCHEMA_VERSION, "name": self.folder.name, "rows": len(lines)}
-        manifest = {**header, **about, "sha256": sha256(fresh / "rows.jsonl")}
-        write_atomically(fresh / "dataset.json", json.dumps(manifest, indent=2, ensure_ascii=False))
+        manifest = {**header, **about, "sha256": sha256(temporary / "rows.jsonl")}
+        write_atomically(temporary / "dataset.json", json.dumps(manifest, indent=2, ensure_ascii=False))
         shutil.rmtree(self.folder, ignore_errors=True)
-        os.rename(fresh, self.folder)
+        os.rename(temporary, self.folder)
         return manifest
 
     def clear(self) -> None:

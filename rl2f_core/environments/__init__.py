@@ -1,1 +1,1 @@
-"""Environments: one file each.  `base.py` holds the contract."""
+"""Environments: tasks, prompts and verifiers."""

@@ -130,8 +130,7 @@ class BinaryMatrix(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
 
     # -- verifier ----------------------------------------------------------------------------------------------
     def parse(self, task: Task, text: str) -> str | None:
-        """Parse n rows of n digits: `010 121 212` on one or n lines, or with commas; `0 1 0` with one row per line or
-        with `;` between rows; `[[0, 1, 0], …]`."""
+        """Parse n rows of n digits: `010 121 212` on one or n lines, `0 1 0; 1 2 1; 2 1 2`, or `[[0, 1, 0], …]`."""
         text = text.strip(" \t\r\n")
         if len(text) > 200:
             return None

@@ -108,7 +108,7 @@ class _OpenRun:
     end: int
     letters: str
     counts_first: bool
-    """Counts stand before their directions, as in `two right`."""
+    """Counts precede their directions, as in `two right`."""
     counted: bool = False
     """The last direction has its count."""
 

@@ -45,7 +45,7 @@ _PHRASES = {
 }
 """English of the connectives; a `{}` is a leaf or a phrase in brackets."""
 _SHAPES = {kind: re.compile(phrase.replace("{}", r"#(\d+)")) for kind, phrase in _PHRASES.items()}
-"""The same on words of which `#k` stands for part k, which is parsed already."""
+"""Patterns of the connectives; `#k` is part k, which is already parsed."""
 _PART = re.compile(r"#\d+")
 _BRACKETS = re.compile(r"\( ([^()]*) \)")
 _MAX_STATEMENT_CHARS = 1000

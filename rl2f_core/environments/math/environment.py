@@ -122,13 +122,15 @@ class Math(MathEnvironment):
                     f"teacher {teacher.type!r} has hints on numbers alone, and environment.answers is 'all'; "
                     "set teacher to {type: llm, sees: {answer: true, solution: true}}, "
                     "or environment.answers to 'numbers'",
-                    *("environment", "answers"),
+                    "environment",
+                    "answers",
                 )
             if "misleading" in run.evaluation.conditions:
                 raise FieldValueError(
                     "evaluation.conditions has misleading, which needs hints on numbers, and environment.answers is "
                     "'all'; leave misleading out, or set environment.answers to 'numbers'",
-                    *("evaluation", "controls"),
+                    "evaluation",
+                    "conditions",
                 )
 
     config: Config
@@ -198,7 +200,7 @@ def load(
     if test_source is not None:
         mixed = sources.rows(source, given)
         held_out = sources.rows(test_source, None if test_source in sources.known() else given)
-    elif sources.own_test(source):
+    elif sources.has_test_split(source):
         splits = sources.HUB[source].splits
         mixed = [row for split in splits[:-1] for row in sources.rows(source, None, split)]
         held_out = sources.rows(source, None, splits[-1])

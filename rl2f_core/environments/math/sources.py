@@ -1,6 +1,6 @@
-"""Where mathematical problems come from: data sets of the hub by name, and local JSONL or Parquet files.
+"""Sources of math problems: data sets of the Hugging Face hub by name, and local JSONL or Parquet files.
 
-`HUB` is the one table of their columns. What is fetched is kept under `RL2F_HOME` as one file that is whole or absent.
+`HUB` lists the data sets and their columns. Downloads are cached under `RL2F_HOME`; a file is written atomically.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rl2f_core.errors import DataError
 from rl2f_core.paths import MATH_SAMPLE
@@ -27,7 +27,7 @@ _DAPO = re.compile(
 
 
 class Row(NamedTuple):
-    """One problem as a source has it."""
+    """One problem of a source."""
 
     number: int
     """1-based position in the source."""
@@ -38,7 +38,7 @@ class Row(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """Where a row has what; `a.0.b` reaches into lists and objects."""
+    """Paths of the values in a row; `a.0.b` selects from lists and objects."""
 
     problem: str
     answer: str
@@ -55,11 +55,11 @@ class Hub(NamedTuple):
     """Splits to read; the last of two is the test split."""
     config: str | None = None
     clean: Callable[[Row], Row] | None = None
-    """What takes instructions off its problems, or an answer out of its solution."""
+    """Removes instructions from problems, or separates answer and solution."""
 
 
 def _gsm8k(row: Row) -> Row:
-    """The answer after `####`, and the worked solution before it without the calculator's marks."""
+    """Split the answer after `####` from the worked solution, and remove calculator annotations."""
     match = _HASHES.search(row.answer)
     if match is None:
         return row._replace(answer="")
@@ -68,7 +68,7 @@ def _gsm8k(row: Row) -> Row:
 
 
 def _dapo(row: Row) -> Row:
-    """The problem without the instruction around it."""
+    """Remove the instruction around the problem."""
     match = _DAPO.fullmatch(row.problem)
     return row if match is None else row._replace(problem=match["problem"])
 
@@ -84,38 +84,36 @@ HUB: dict[str, Hub] = {
     "aime_2024": Hub("HuggingFaceH4/aime_2024", Columns("problem", "answer", "solution", "year")),
     "gsm8k": Hub("openai/gsm8k", Columns("question", "answer"), ("train", "test"), "main", _gsm8k),
 }
-"""Known data sets: DAPO repeats each of its problems about a hundred times, which `distinct` undoes."""
-_DETECTED = (
-    ("problem", "question", "prompt"),
-    ("answer", "final_answer", "gold"),
-    ("solution", "worked_solution", "r1_solution_1"),
-    ("level", "difficulty", "year"),
-)
+"""Known data sets. DAPO repeats each of its problems about a hundred times; the loader removes duplicates."""
+_DETECTED = {
+    "problem": ("problem", "question", "prompt"),
+    "answer": ("answer", "final_answer", "gold"),
+    "solution": ("solution", "worked_solution", "r1_solution_1"),
+    "level": ("level", "difficulty", "year"),
+}
 """Column names that are detected, in order of preference."""
 
 
 def known() -> list[str]:
-    """The names that a source can have beside the path of a file."""
+    """Return the names of sources that are not files."""
     return ["sample", *HUB]
 
 
 def rows(source: str, columns: Mapping[str, str] | None = None, split: str | None = None) -> list[Row]:
-    """All problems of a source, in its order.
+    """Return all problems of a source, in order.
 
     Args:
         source: A name of `known`, or the path of a .jsonl or .parquet file, which may have the layout of a hub data
             set.
-        columns: Which column is the problem, answer, solution and level; None finds them out.
-        split: Of a hub data set with a test split of its own; None takes all of them.
+        columns: Columns of problem, answer, solution and level; None detects them.
+        split: Split of a hub data set; None reads all.
 
-    Raises `DataError` naming the row for a missing column, a value of the wrong kind, or an empty problem or answer.
+    Raises `DataError` with the row for a missing column, a value of the wrong type, or an empty problem or answer.
     """
     if source in HUB:
         hub = HUB[source]
-        problems: list[Row] = []
-        for part in hub.splits if split is None else (split,):
-            path = _fetched(source, hub, part)
-            problems += _read(path, hub.columns, hub.clean)
+        splits = hub.splits if split is None else (split,)
+        problems = [row for part in splits for row in _read(_download(source, hub, part), hub.columns, hub.clean)]
         return [row._replace(number=i) for i, row in enumerate(problems, 1)]
     path = MATH_SAMPLE if source == "sample" else Path(source).expanduser()
     if not path.is_file():
@@ -125,15 +123,15 @@ def rows(source: str, columns: Mapping[str, str] | None = None, split: str | Non
             known=known(),
             fix="Give one of the names, or the path of a .jsonl or .parquet file.",
         )
-    return _read(path, _given(columns), None)
+    return _read(path, _check_columns(columns), None)
 
 
-def own_test(source: str) -> bool:
-    """Whether a source has a test split of its own."""
+def has_test_split(source: str) -> bool:
+    """Return whether a source has a test split."""
     return source in HUB and len(HUB[source].splits) > 1
 
 
-def _given(columns: Mapping[str, str] | None) -> Columns | None:
+def _check_columns(columns: Mapping[str, str] | None) -> Columns | None:
     if not columns:
         return None
     unknown = sorted(set(columns) - set(Columns._fields))
@@ -151,14 +149,14 @@ def _read(path: Path, columns: Columns | None, clean: Callable[[Row], Row] | Non
     problems: list[Row] = []
     for number, item in enumerate(_records(path), 1):
         if columns is None:
-            columns, clean = _detected(path, item)
+            columns, clean = _detect_columns(path, item)
         row = _row(path, number, item, columns)
         row = row if clean is None else clean(row)
         for name in ("problem", "answer"):
             if not getattr(row, name).strip():
                 raise DataError(
                     f"Row {number} of {path.name} has an empty {name}.",
-                    value=shown(item),
+                    value=json.dumps(item, ensure_ascii=False, default=str)[:160],
                     fix="Correct or delete the row.",
                 )
         problems.append(row)
@@ -167,13 +165,8 @@ def _read(path: Path, columns: Columns | None, clean: Callable[[Row], Row] | Non
     return problems
 
 
-def shown(item: Mapping[str, Any]) -> str:
-    """The start of a row."""
-    return json.dumps(item, ensure_ascii=False, default=str)[:160]
-
-
-def _records(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a file, one object each."""
+def _records(path: Path) -> Iterator[dict[str, object]]:
+    """Yield the rows of a file as objects."""
     if path.suffix == ".parquet":
         import pyarrow.parquet
 
@@ -203,28 +196,31 @@ def _records(path: Path) -> Iterator[dict[str, Any]]:
         raise DataError(f"The file cannot be read: {error.strerror}.", value=str(path)) from error
 
 
-def _detected(path: Path, item: Mapping[str, Any]) -> tuple[Columns, Callable[[Row], Row] | None]:
-    """The columns that a file's first row has: those of a hub data set, or names that speak for themselves."""
+def _detect_columns(path: Path, item: Mapping[str, object]) -> tuple[Columns, Callable[[Row], Row] | None]:
+    """Return the columns of a file by its first row: those of a hub data set, or common names."""
     for hub in HUB.values():
-        named = [name for name in hub.columns[:2] if name is not None]
-        if hub.clean is not None and all(_reach(item, name) is not None for name in named):
-            probe = hub.clean(Row(1, str(_reach(item, named[0])), str(_reach(item, named[1])), None, ""))
-            if "." in named[0] or (probe.answer and probe.solution):
+        problem, answer = (_value_at(item, path) for path in (hub.columns.problem, hub.columns.answer))
+        if hub.clean is not None and problem is not None and answer is not None:
+            probe = hub.clean(Row(1, str(problem), str(answer), None, ""))
+            if "." in hub.columns.problem or (probe.answer and probe.solution):
                 return hub.columns, hub.clean
-    problems = [next((name for name in names if item.get(name) is not None), None) for names in _DETECTED]
-    if problems[0] is None or problems[1] is None:
-        missing = "problem" if problems[0] is None else "answer"
-        raise DataError(
-            f"No column of {path.name} is known to hold the {missing}.",
-            value=sorted(item),
-            known=_DETECTED[0 if missing == "problem" else 1],
-            fix="Name it, e.g. columns: {problem: question, answer: final_answer}.",
-        )
-    return Columns(problems[0], problems[1], problems[2], problems[3]), None
+    detected: dict[str, str] = {}
+    for column, names in _DETECTED.items():
+        name = next((name for name in names if item.get(name) is not None), None)
+        if name is not None:
+            detected[column] = name
+        elif column in ("problem", "answer"):
+            raise DataError(
+                f"No column of {path.name} is known to hold the {column}.",
+                value=sorted(item),
+                known=names,
+                fix="Name it, e.g. columns: {problem: question, answer: final_answer}.",
+            )
+    return Columns(**detected), None
 
 
-def _reach(item: Any, path: str) -> Any:
-    """The value at `a.0.b`, or None."""
+def _value_at(item: object, path: str) -> object:
+    """Return the value at a path such as `a.0.b`, or None."""
     for key in path.split("."):
         if isinstance(item, Mapping):
             item = item.get(key)
@@ -235,10 +231,10 @@ def _reach(item: Any, path: str) -> Any:
     return item
 
 
-def _row(path: Path, number: int, item: Mapping[str, Any], columns: Columns) -> Row:
+def _row(path: Path, number: int, item: Mapping[str, object], columns: Columns) -> Row:
     texts: dict[str, str | None] = {}
     for name, column in columns._asdict().items():
-        value = None if column is None else _reach(item, column)
+        value = None if column is None else _value_at(item, column)
         if isinstance(value, bool) or not isinstance(value, str | int | float | None):
             raise DataError(f"Row {number} of {path.name}: {name} (column {column}) is no text or number.", value=value)
         if value is None and name in ("problem", "answer"):
@@ -252,17 +248,17 @@ def _row(path: Path, number: int, item: Mapping[str, Any], columns: Columns) -> 
     return Row(number, texts["problem"] or "", texts["answer"] or "", texts["solution"], level or "all")
 
 
-def _fetched(name: str, hub: Hub, split: str) -> Path:
-    """The cached file of a hub data set's split, downloaded if missing.
+def _download(name: str, hub: Hub, split: str) -> Path:
+    """Return the cached file of a hub data set's split; download it if it is missing.
 
     Raises `DataError` if the download fails, without leaving a partial file.
     """
     from rl2f_core.file_io import write_atomically
     from rl2f_core.model_store.store import cache_dir
 
-    kept = cache_dir() / "datasets" / f"{name}-{split}.jsonl"
-    if kept.is_file():
-        return kept
+    cached = cache_dir() / "datasets" / f"{name}-{split}.jsonl"
+    if cached.is_file():
+        return cached
     scratch = tempfile.mkdtemp(prefix="rl2f-dataset-")
     try:
         import datasets
@@ -270,21 +266,14 @@ def _fetched(name: str, hub: Hub, split: str) -> Path:
         data = datasets.load_dataset(hub.id, hub.config, split=split, cache_dir=scratch)
         needed = {path.split(".")[0] for path in hub.columns if path is not None}
         data = data.select_columns([column for column in data.column_names if column in needed])
-        lines, seen = [], set()
-        for item in data:
-            line = json.dumps(item, ensure_ascii=False)
-            if line not in seen:  # exact copies are no rows of their own: one data set has a hundred of each
-                seen.add(line)
-                lines.append(line)
-    except DataError:
-        raise
-    except Exception as error:  # the hub's client fails in many ways; each means that there is no data set
+        lines = list(dict.fromkeys(json.dumps(item, ensure_ascii=False) for item in data))  # DAPO repeats its rows
+    except Exception as error:  # the hub's client raises many types
         raise DataError(
             f"The data set {hub.id} is not on this machine and cannot be fetched: {type(error).__name__}.",
             value=name,
-            fix=f"Connect to the network, or give the path of a .jsonl or .parquet copy, or put one at {kept}.",
+            fix=f"Connect to the network, or give the path of a .jsonl or .parquet copy, or put one at {cached}.",
         ) from error
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    write_atomically(kept, "\n".join(lines) + "\n")
-    return kept
+    write_atomically(cached, "\n".join(lines) + "\n")
+    return cached

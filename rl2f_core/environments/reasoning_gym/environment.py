@@ -120,7 +120,7 @@ class ReasoningGym(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
             raise DataError(
                 f"The gold answer cannot be used with {self.config.name}: {reason}.",
                 value=answer,
-                fix="Take tasks of the environment's own streams.",
+                fix="Use tasks of the environment.",
             )
         return task
 

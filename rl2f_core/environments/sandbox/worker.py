@@ -1,7 +1,7 @@
 """The worker program: one JSON object per line in and out, on private pipes.
 
-The pool starts it as a file, so it imports nothing of this project and never torch.  Its input comes from a model
-and is never evaluated.  During a job the process cannot write a file, start a program or open a socket.  The
+The pool starts it as a file, so it imports nothing of this project.  Its input comes from a model and is never
+evaluated.  During a job the process cannot write a file, start a program or open a socket.  The
 kernel's alarm ends a job after its time limit, even if the parent process is gone.
 
 Jobs: `math` compares two answers with math-verify; `gym` creates entries of a reasoning-gym data set; `score` scores an
@@ -16,6 +16,7 @@ import importlib
 import importlib.abc
 import importlib.machinery
 import json
+import math
 import os
 import re
 import resource
@@ -53,7 +54,7 @@ _working = False
 
 # -- jobs ----------------------------------------------------------------------------------------------------------
 def equal(gold: str, answer: str) -> bool:
-    """Whether math-verify accepts two LaTeX expressions as equal."""
+    """Return whether math-verify accepts two LaTeX expressions as equal."""
     from math_verify import LatexExtractionConfig, parse, verify
 
     # LaTeX only: the package parses plain expressions with sympy's parse_expr, which evaluates its input
@@ -66,7 +67,7 @@ def equal(gold: str, answer: str) -> bool:
 
 
 def entries(name: str, settings: dict[str, Any], seed: int, size: int, indices: list[int]) -> list[dict[str, Any]]:
-    """Questions, answers and worked solutions at positions of a data set."""
+    """Return questions, answers and worked solutions at positions of a data set."""
     key = json.dumps(settings, sort_keys=True)
     return [
         {
@@ -88,24 +89,24 @@ def score(
     question: str = "",
     gold: str = "",
 ) -> float:
-    """The score of an answer by the data set's scorer, 0…1.
+    """Return the score of an answer by the data set's scorer, 0…1.
 
-    The entry is created again from its index. Without an index it is only question and gold answer, and scorers that
-    need more raise.
+    The entry is generated again from its index. Without an index it has only a question and a gold answer, and scorers
+    that need more raise.
     """
     key = json.dumps(settings, sort_keys=True)
     data = dataset(name, key, seed, size)
-    entry: Any = {"question": question, "answer": gold, "metadata": {}}
+    entry: object = {"question": question, "answer": gold, "metadata": {}}
     if index is not None:
         entry = entry_at(name, key, seed, size, index)
     if name in _SYMBOLIC and not is_safe_expression(answer):
         return 0.0
     value = float(data.score_answer(answer, entry))
-    return min(max(value, 0.0), 1.0) if value == value else 0.0
+    return 0.0 if math.isnan(value) else min(max(value, 0.0), 1.0)
 
 
 def is_safe_expression(text: str) -> bool:
-    """Whether a text has only numbers, operators and known function or one-letter names: nothing else to call."""
+    """Return whether a text has only numbers, operators and known function or one-letter names."""
     if len(text) > 1000 or not _EXPRESSION.fullmatch(text):
         return False
     names = re.findall(r"[A-Za-z]+", text)
@@ -114,13 +115,13 @@ def is_safe_expression(text: str) -> bool:
 
 @functools.lru_cache(512)
 def entry_at(name: str, settings: str, seed: int, size: int, index: int) -> Any:
-    """The entry at a position; cached because some take seconds to create."""
+    """Return the entry at a position; cached because some take seconds to generate."""
     return dataset(name, settings, seed, size)[index]
 
 
 @functools.lru_cache(32)
 def dataset(name: str, settings: str, seed: int, size: int) -> Any:
-    """A data set of the package. Raises `ValueError` if the settings do not fit."""
+    """Return a data set of the package. Raises `ValueError` if the settings do not fit."""
     from reasoning_gym.factory import CURRICULA, DATASETS, create_curriculum, create_dataset
 
     enter_sandbox()
