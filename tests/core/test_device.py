@@ -33,14 +33,14 @@ def test_a_cpu_has_native_bfloat16_only_with_its_instructions() -> None:
 
 
 @pytest.mark.parametrize(("device", "dtype"), [("tpu", "auto"), ("cpu", "int4")])
-def test_an_unknown_device_or_dtype_is_a_clear_error(device: str, dtype: str) -> None:
+def test_unknown_device_or_dtype_raises(device: str, dtype: str) -> None:
     from rl2f_core.device import resolve_device
 
     with pytest.raises(ConfigError, match="Unknown device or dtype"):
         resolve_device(device, dtype)
 
 
-def test_an_unavailable_device_is_a_clear_error() -> None:
+def test_unavailable_device_raises() -> None:
     from rl2f_core.device import DEVICES, available_devices, resolve_device
 
     absent = next(name for name in DEVICES if name not in ("auto", *available_devices()))

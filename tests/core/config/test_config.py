@@ -1,4 +1,4 @@
-"""Configuration: what is refused and in which words, overrides, YAML both ways, the schema."""
+"""Configuration: validation errors, overrides, YAML round trip, JSON schema."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def make(**changes: Any) -> RunConfig:
 
 
 # -- what is refused -----------------------------------------------------------------------------------------------
-def test_an_unknown_key_is_refused_with_the_nearest_one() -> None:
+def test_unknown_key_suggests_the_nearest_field() -> None:
     assert "rolout: unknown key, did you mean 'rollout'?" in refusal(data(rolout={}))
     assert "qqq: unknown key; known: name, seed, model" in refusal(data(qqq=1))
 
@@ -63,7 +63,7 @@ def test_an_unknown_key_is_refused_with_the_nearest_one() -> None:
         ),
     ],
 )
-def test_an_unknown_key_inside_is_named_by_its_path(change: dict[str, Any], where: str) -> None:
+def test_unknown_nested_key_is_named_by_its_path(change: dict[str, Any], where: str) -> None:
     assert where in refusal(data(**change))
 
 
@@ -92,12 +92,12 @@ def test_an_unknown_key_inside_is_named_by_its_path(change: dict[str, Any], wher
         ({"backend": "nope"}, "backend", "known: auto, fake, hf, vllm"),
     ],
 )
-def test_a_wrong_value_is_named_by_its_field(change: dict[str, Any], where: str, what: str) -> None:
+def test_invalid_value_is_named_by_its_field(change: dict[str, Any], where: str, what: str) -> None:
     message = refusal(data(**change))
     assert f"{where}: " in message and what in message
 
 
-def test_a_missing_field_is_named() -> None:
+def test_missing_field_is_named() -> None:
     config = data()
     del config["environment"]
     assert "environment: Field required" in refusal(config)
@@ -128,11 +128,11 @@ def test_all_errors_are_reported_together() -> None:
         ({"evaluation": {"checkpoints": ["rl"]}}, "which no stage saves"),
     ],
 )  # fmt: skip
-def test_an_impossible_combination_is_refused(change: dict[str, Any], what: str) -> None:
+def test_conflicting_fields_are_rejected(change: dict[str, Any], what: str) -> None:
     assert what in refusal(data(**change))
 
 
-def test_the_combinations_beside_them_are_allowed() -> None:
+def test_similar_valid_combinations_are_accepted() -> None:
     make(stages=[stage("rl", group_size=2)])
     make(stages=[stage("warm", "sft", group_size=1)])
     make(stages=[stage("one", "rlvr")], rollout={"max_turns": 1})
@@ -144,29 +144,29 @@ def test_the_combinations_beside_them_are_allowed() -> None:
 
 
 @pytest.mark.parametrize("config", [None, [], "train", 3])
-def test_what_is_no_mapping_is_refused(config: Any) -> None:
+def test_non_mapping_is_rejected(config: Any) -> None:
     assert "mapping" in refusal(config)
 
 
 @pytest.mark.parametrize("kind", ["fly", 3, None, ["train"]])
-def test_an_unknown_kind_is_refused_with_those_there_are(kind: Any) -> None:
+def test_unknown_run_kind_lists_the_known_ones(kind: Any) -> None:
     assert f"Known: {', '.join(registry.names('run_kind'))}" in refusal(data(kind=kind))
 
 
-def test_configurations_cannot_be_changed() -> None:
+def test_configurations_are_immutable() -> None:
     config = make()
     with pytest.raises(ValidationError):
         config.rollout.max_turns = 9  # type: ignore[misc]
 
 
 # -- components ----------------------------------------------------------------------------------------------------
-def test_a_bare_name_is_the_component_with_its_defaults() -> None:
+def test_bare_name_selects_the_component_with_defaults() -> None:
     assert make(environment="arithmetic") == make(environment={"type": "arithmetic"})
     assert make().teacher.type == "scripted" and make().backend.type == "auto"  # type: ignore[attr-defined]
     assert [d.type for d in make().leak_detection.detectors] == ["exact", "equivalent"]  # type: ignore[attr-defined]
 
 
-def test_a_component_is_narrowed_to_its_own_config() -> None:
+def test_component_is_validated_as_its_own_config() -> None:
     config = make(environment={"type": "secret_code", "alphabet": "ABCD"})
     assert isinstance(config.environment, registry.get("environment", "secret_code").Config)  # type: ignore[attr-defined]
     assert config.environment.letters == 4  # type: ignore[attr-defined]
@@ -190,7 +190,7 @@ def test_a_component_is_narrowed_to_its_own_config() -> None:
         ("name=a=b", ("name",), "a=b"),
     ],
 )
-def test_an_override_changes_one_value(override: str, path: tuple[Any, ...], value: Any) -> None:
+def test_override_changes_one_value(override: str, path: tuple[Any, ...], value: Any) -> None:
     base = data(name="x", evaluation={"conditions": ["hints", "contentless"]})
     if override == "name=a=b":
         assert apply_override(base, override)["name"] == value
@@ -201,7 +201,7 @@ def test_an_override_changes_one_value(override: str, path: tuple[Any, ...], val
     assert node == value
 
 
-def test_an_override_leaves_the_rest_and_the_original_alone() -> None:
+def test_override_changes_neither_other_values_nor_the_original() -> None:
     base = data()
     changed = apply_override(base, "stages.1.steps=9")
     assert base == data() and changed["stages"][0] == base["stages"][0] and changed["stages"][1]["steps"] == 9
@@ -211,20 +211,20 @@ def test_an_override_leaves_the_rest_and_the_original_alone() -> None:
     "override",
     ["seed", "=3", "stages.2.steps=1", "stages.x.steps=1", "seed.a=1", "rollout.max_turns=[", "seed=2020-99-99"],
 )
-def test_an_override_that_cannot_be_applied_is_refused(override: str) -> None:
+def test_inapplicable_override_is_rejected(override: str) -> None:
     with pytest.raises(ConfigError) as caught:
         apply_override(data(seed=1), override)
     assert override in str(caught.value)
 
 
-def test_a_wrong_override_is_refused_by_its_field(tmp_path: Path) -> None:
+def test_invalid_override_value_is_named_by_its_field(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text(json.dumps(data()))
     with pytest.raises(ConfigError, match=r"stages\.1\.method\.gamma"):
         load_config(tmp_path / "c.yaml", ["stages.1.method.gamma=two"])
 
 
 # -- YAML ----------------------------------------------------------------------------------------------------------
-def test_yaml_there_and_back_is_the_same_byte_for_byte(tmp_path: Path) -> None:
+def test_yaml_round_trip_is_byte_identical(tmp_path: Path) -> None:
     teacher = {"type": "contentless", "text": "Ну ещё раз: 'no'\n"}
     config = make(name="Two stages", evaluation={"conditions": ["hints"]}, teacher=teacher)
     first = dump_yaml(config)
@@ -234,7 +234,7 @@ def test_yaml_there_and_back_is_the_same_byte_for_byte(tmp_path: Path) -> None:
     assert "Ну ещё раз" in first and "!!python" not in first
 
 
-def test_every_default_is_written_out() -> None:
+def test_dump_contains_all_defaults() -> None:
     text = dump_yaml(make(backend="hf"))
     for name in (
         "temperature",
@@ -247,7 +247,7 @@ def test_every_default_is_written_out() -> None:
         assert f"{name}:" in text
 
 
-def test_the_shipped_configurations_are_right_and_say_their_defaults_back() -> None:
+def test_shipped_configurations_are_valid_and_round_trip() -> None:
     assert len(presets()) > 10
     for preset in presets():
         config = preset.config()
@@ -267,13 +267,13 @@ def test_the_shipped_configurations_are_right_and_say_their_defaults_back() -> N
     ],
     ids=["empty", "list", "broken", "no UTF-8", "bad date", "python object", "deep"],
 )
-def test_a_file_that_is_no_configuration_is_refused(tmp_path: Path, text: bytes) -> None:
+def test_file_without_configuration_is_rejected(tmp_path: Path, text: bytes) -> None:
     (tmp_path / "c.yaml").write_bytes(text)
     with pytest.raises(ConfigError, match=r"c\.yaml"):
         load_config(tmp_path / "c.yaml")
 
 
-def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+def test_missing_file_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="does not exist"):
         load_config(tmp_path / "none.yaml")
     with pytest.raises(ConfigError, match="cannot be read"):
@@ -288,7 +288,7 @@ ROLLING = [
 
 
 @pytest.mark.parametrize("kind", ROLLING)
-def test_the_schema_holds_every_component_and_field(kind: str) -> None:
+def test_schema_contains_all_components_and_fields(kind: str) -> None:
     schema = registry.get("run_kind", kind).config_class.model_json_schema()  # type: ignore[attr-defined]
     text = json.dumps(schema)
     components: dict[str, set[str]] = {}
@@ -329,7 +329,7 @@ class Cave(BaseConfig):
     others: tuple[Depth, ...] = ()
 
 
-def test_a_component_may_nest_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_component_can_nest_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     registry.names("environment")
     monkeypatch.setitem(registry._components["environment"], "cave", SimpleNamespace(Config=Cave))
     schema = RunConfig.model_json_schema()
@@ -341,7 +341,7 @@ def test_a_component_may_nest_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cave["properties"]["others"]["items"]["properties"].keys() == {"metres"}
 
 
-def test_an_error_can_be_described_for_any_model() -> None:
+def test_validation_error_is_formatted_for_any_model() -> None:
     config_type: Any = registry.get("environment", "arithmetic").Config  # type: ignore[attr-defined]
     with pytest.raises(ValidationError) as caught:
         config_type.model_validate({"type": "arithmetic", "digit": 2})
@@ -349,7 +349,7 @@ def test_an_error_can_be_described_for_any_model() -> None:
 
 
 # -- writing -------------------------------------------------------------------------------------------------------
-def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_is_written_atomically(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "deep" / "file.json"
     write_atomically(path, "old")
 
@@ -362,13 +362,13 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyte
     assert path.read_text() == "old" and list(path.parent.iterdir()) == [path]
 
 
-def test_what_cannot_be_written_is_a_clear_error(tmp_path: Path) -> None:
+def test_failed_write_raises_data_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match="cannot be written"):
         write_atomically(tmp_path / "file" / "below", "x")
 
 
-def test_a_full_disk_is_known_by_number_and_by_words() -> None:
+def test_full_disk_is_detected_by_errno_and_message() -> None:
     assert disk_is_full(OSError(28, "No space left on device")) and disk_is_full(OSError(122, "Quota"))
     assert disk_is_full(RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)"))
     assert not disk_is_full(OSError(13, "Permission denied")) and not disk_is_full(RuntimeError("28"))

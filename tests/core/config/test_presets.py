@@ -1,4 +1,4 @@
-"""Presets: each is valid, can run, and has a small twin for a CPU if it is of paper scale."""
+"""Presets: each is valid, can run, and has a CPU version if it is of paper scale."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OFFLINE = "sample"
 
 
 # -- a matrix ------------------------------------------------------------------------------------------------------
-def test_a_matrix_is_the_product_of_its_axes_with_the_last_one_fastest() -> None:
+def test_matrix_is_the_product_of_its_axes_with_the_last_one_fastest() -> None:
     data = {
         "name": "m",
         "a": {"x": 1, "keep": 0},
@@ -50,12 +50,12 @@ def test_a_matrix_is_the_product_of_its_axes_with_the_last_one_fastest() -> None
         ({"one": {"p": {"list.7.k": 1}}}, "has no valid list index"),
     ],
 )
-def test_a_matrix_that_cannot_be_read_is_refused(matrix: Any, words: str) -> None:
+def test_invalid_matrix_is_rejected(matrix: Any, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         cells({"list": [], "matrix": matrix})
 
 
-def test_commands_take_one_cell_of_a_matrix_and_name_those_there_are(tmp_path: Path) -> None:
+def test_command_selects_one_cell_of_a_matrix_and_lists_the_cells(tmp_path: Path) -> None:
     path = tmp_path / "grid.yaml"
     path.write_text(
         "matrix: {size: {small: {environment.size: 4}, large: {environment.size: 64}}, turns: {one: "
@@ -77,14 +77,14 @@ def test_commands_take_one_cell_of_a_matrix_and_name_those_there_are(tmp_path: P
 
 # -- what ships ----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", NAMES)
-def test_every_preset_is_right_and_says_what_it_is(name: str) -> None:
+def test_every_preset_is_valid_and_described(name: str) -> None:
     item = preset(name)
     assert isinstance(item.config(), RunConfig) and len(item.about) > 40
     _, _, cell = name.partition(":")
     assert item.config() == load_config(f"{item.path}:{cell}" if cell else item.path)
 
 
-def test_every_experiment_of_real_scale_names_its_source_and_has_a_twin_for_a_cpu() -> None:
+def test_every_paper_scale_preset_names_its_source_and_has_a_cpu_version() -> None:
     files = {path.stem: path.read_text() for path in CONFIGS.rglob("*.yaml")}
     published = [name for name, text in files.items() if "# Source: " in text]
     assert published
@@ -105,7 +105,7 @@ def small(config: BaseRun) -> BaseRun:
     return parse_config(data)
 
 
-def test_a_dry_run_keeps_what_an_experiment_is_made_of_and_shrinks_the_rest() -> None:
+def test_dry_run_keeps_components_and_shrinks_sizes() -> None:
     config = parse_config(
         {
             "environment": "guess_number",
@@ -129,7 +129,7 @@ def test_a_dry_run_keeps_what_an_experiment_is_made_of_and_shrinks_the_rest() ->
     assert small.evaluation.conditions == ("hints", "shuffled") and small.evaluation.num_tasks == 1
 
 
-def test_a_dry_run_plays_every_stage_and_every_control_once(tmp_path: Path) -> None:
+def test_dry_run_executes_every_stage_and_condition_once(tmp_path: Path) -> None:
     config: Any = preset("levels_cpu").config()
     parts = [{"environment": "guess_number"}, {"environment": "secret_code"}]
     data = {**config.model_dump(mode="json"), "environment": {"type": "mixture", "environments": parts}}
@@ -151,5 +151,5 @@ def test_a_dry_run_plays_every_stage_and_every_control_once(tmp_path: Path) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_every_preset_can_be_played(name: str, tmp_path: Path) -> None:
+def test_dry_run_of_every_preset_succeeds(name: str, tmp_path: Path) -> None:
     assert "Everything was built" in dry_run(small(preset(name).config()), tmp_path / "dry")

@@ -1,4 +1,4 @@
-"""Schedules: values at steps, worked out by hand, and how a stage carries them."""
+"""Schedules: values at steps, computed by hand, and schedules of a stage."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ POINTS = [{"step": 0, "value": 1.0}, {"step": 4, "value": 3.0}, {"step": 6, "val
         ("linear", [1, 1.5, 2, 2.5, 3, 2.5, 2, 2, 2]),
     ],
 )
-def test_values_at_steps(interpolation: str, values: list[float]) -> None:
+def test_schedule_values_at_steps(interpolation: str, values: list[float]) -> None:
     schedule = Schedule[float].model_validate({"points": POINTS, "interpolation": interpolation})
     assert [schedule.at(step) for step in range(9)] == values
 
 
-def test_counts_go_to_the_nearest_whole_number() -> None:
+def test_counts_are_rounded_to_the_nearest_integer() -> None:
     held = Schedule[int].model_validate({"points": [{"step": 0, "value": 2}, {"step": 4, "value": 4}],
                                          "interpolation": "linear"})  # fmt: skip
     assert [held.at(step) for step in range(5)] == [2, 2.5, 3, 3.5, 4]
@@ -44,7 +44,7 @@ def stage(**changes: Any) -> dict[str, Any]:
     return {"name": "rl", "method": "rl2f", "steps": 6, "tasks_per_step": 3, **changes}
 
 
-def test_a_stage_at_a_step_has_plain_numbers_and_a_stage_without_schedules_is_as_it_was() -> None:
+def test_resolved_stage_has_plain_numbers() -> None:
     plain = StageConfig.model_validate(stage(group_size=4, learning_rate=0.1))
     for step in (0, 5):
         now = plain.resolve(step)
@@ -78,12 +78,12 @@ def test_a_stage_at_a_step_has_plain_numbers_and_a_stage_without_schedules_is_as
         ({"group_size": [{"step": 0, "value": 4}, {"step": 3, "value": 1}]}, "group_size 1 has no other dialogue"),
     ],
 )
-def test_a_schedule_that_cannot_be_kept_is_refused(changes: dict[str, Any], words: str) -> None:
+def test_invalid_schedule_is_rejected(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         parse_config({"environment": "guess_number", "stages": [stage(**changes)]})
 
 
-def test_a_fork_is_sampled_at_the_temperature_of_its_dialogue_s_step(tmp_path: Path) -> None:
+def test_fork_is_sampled_at_the_temperature_of_its_dialogue(tmp_path: Path) -> None:
     held = stage(temperature=[{"step": 0, "value": 1.0}, {"step": 3, "value": 1.3}],
                  curriculum={"levels": [{"settings": {"size": 4}, "steps": 2}, {"settings": {"size": 8}}]})  # fmt: skip
     source = RunDir.create(tmp_path / "run", parse_config({"environment": "guess_number", "stages": [held]}))
@@ -95,7 +95,7 @@ def test_a_fork_is_sampled_at_the_temperature_of_its_dialogue_s_step(tmp_path: P
     assert sizes == [4, 8, 16]
 
 
-def test_a_list_of_points_is_read_from_yaml_and_can_be_overridden(tmp_path: Path) -> None:
+def test_list_of_points_is_parsed_from_yaml_and_can_be_overridden(tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
     path.write_text(
         "environment: guess_number\n"

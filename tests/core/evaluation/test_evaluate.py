@@ -1,4 +1,4 @@
-"""An evaluation with a scripted student: the same tasks, chance and budget everywhere, nothing played twice."""
+"""Evaluation of a scripted student: equal tasks, seeds and budget under all conditions, no repeated rollouts."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
 
 
 # -- the same for everyone -----------------------------------------------------------------------------------------
-def test_every_checkpoint_meets_the_same_tasks_and_seeds_under_every_control(played: Played) -> None:
+def test_tasks_and_seeds_are_equal_for_all_checkpoints_and_conditions(played: Played) -> None:
     assert played.finished
     keys = {pair: [(d.task_id, d.index, d.seed) for d in dialogues] for pair, dialogues in played.dialogues.items()}
     wanted = [
@@ -116,7 +116,7 @@ def test_every_checkpoint_meets_the_same_tasks_and_seeds_under_every_control(pla
     assert len({seed for *_, seed in wanted}) == TASKS * SAMPLES
 
 
-def test_first_attempts_are_the_same_under_every_control(played: Played) -> None:
+def test_first_attempts_are_equal_under_all_conditions(played: Played) -> None:
     firsts = {pair: [d.turns[0].attempt for d in dialogues] for pair, dialogues in played.dialogues.items()}
     assert len(set(map(tuple, firsts.values()))) == 1  # the script does not know which weights it has
     texts = firsts["base", "hints"]
@@ -125,9 +125,7 @@ def test_first_attempts_are_the_same_under_every_control(played: Played) -> None
 
 @pytest.mark.parametrize("condition", ["hints", "contentless", "shuffled", "misleading", "no_oracle"])
 @pytest.mark.parametrize("prompting", ["append", "reprompt"])
-def test_going_on_from_shared_first_attempts_gives_what_playing_from_the_start_gives(
-    condition: str, prompting: str
-) -> None:
+def test_continuation_of_shared_first_attempts_equals_a_full_rollout(condition: str, prompting: str) -> None:
     config = make_config(rollout={"max_turns": 3, "max_new_tokens": 60, "temperature": 0.8, "prompting": prompting},
                          teacher="self_critique" if condition == "no_oracle" else "scripted",
                          evaluation={"num_tasks": 4, "samples_per_task": 2, "conditions": [condition]})  # fmt: skip
@@ -141,7 +139,7 @@ def test_going_on_from_shared_first_attempts_gives_what_playing_from_the_start_g
     assert max(len(rollout.dialogue.turns) for rollout in whole) == 3
 
 
-def test_checkpoints_play_side_by_side_as_far_as_they_fill_the_backend() -> None:
+def test_checkpoints_are_batched_up_to_the_backend_batch_size() -> None:
     def size(tasks: int, wide: int, batch_size: int = 128) -> list[int]:
         evaluation = {"num_tasks": tasks, "samples_per_task": 2, "conditions": ["hints"]}
         runner = EvaluationRunner(
@@ -153,7 +151,7 @@ def test_checkpoints_play_side_by_side_as_far_as_they_fill_the_backend() -> None
     assert size(8, 64) == [4, 1] and size(8, 64, batch_size=32) == [2, 2, 1] and size(8, 8) == [1] * 5
 
 
-def test_the_budget_is_the_same_number_of_attempts_of_the_same_length(played: Played) -> None:
+def test_all_conditions_have_the_same_budget(played: Played) -> None:
     assert all(len(d.turns) <= TURNS for dialogues in played.dialogues.values() for d in dialogues)
     assert {(s.max_new_tokens, s.temperature) for _, s, _ in played.backend.asked} == {(60, 0.8)}
     for name in NAMES:
@@ -164,7 +162,7 @@ def test_the_budget_is_the_same_number_of_attempts_of_the_same_length(played: Pl
     assert played.backend.loaded == ["rl/a", "rl_a"]
 
 
-def test_each_control_has_its_own_teacher_and_hints(played: Played) -> None:
+def test_each_condition_has_its_teacher_and_hints(played: Played) -> None:
     said: dict[str, list[str]] = {}
     for condition in CONDITIONS:
         hints = [t.hint for d in played.dialogues["base", condition] for t in d.turns if t.hint is not None]
@@ -185,7 +183,7 @@ def test_each_control_has_its_own_teacher_and_hints(played: Played) -> None:
 
 
 # -- resampling ----------------------------------------------------------------------------------------------------
-def test_resampling_joins_first_answers_that_saw_nothing_of_each_other(played: Played) -> None:
+def test_resample_joins_independent_first_attempts(played: Played) -> None:
     named = [p for p, _, a in played.backend.asked if a is None and "." in p.cache_key.rsplit("/", 1)[1]]
     seen = {(p.cache_key.rsplit("/", 1)[0], played.backend._text(p.token_ids)) for p in named}
     opening = dict(seen)
@@ -212,7 +210,7 @@ def first(number: int, correct: bool, stop: StopReason | None = None, error: str
     return Dialogue(id=f"t/0.{number}", task_id="t", group="t", index=0, turns=turns, stop_reason=stop, error=error)
 
 
-def test_joined_answers_end_at_the_first_right_one() -> None:
+def test_joined_attempts_end_at_the_first_correct_one() -> None:
     joined = _join([first(0, False), first(1, True), first(2, True)])
     assert (joined.id, joined.solved_at, [t.attempt for t in joined.turns]) == ("t/0.0", 2, ["0", "1"])
     assert [t.index for t in joined.turns] == [0, 1]
@@ -221,7 +219,7 @@ def test_joined_answers_end_at_the_first_right_one() -> None:
     assert none.stop_reason is StopReason.EXHAUSTED and len(none.turns) == 2
 
 
-def test_an_answer_that_failed_fails_the_whole_and_one_after_the_right_one_does_not() -> None:
+def test_failed_attempt_fails_the_dialogue_unless_a_correct_one_precedes() -> None:
     broken = first(1, False, StopReason.FAILED, "it broke")
     joined = _join([first(0, False), broken, first(2, True)])
     assert (joined.id, joined.stop_reason, joined.error, len(joined.turns)) == (
@@ -236,7 +234,7 @@ def test_an_answer_that_failed_fails_the_whole_and_one_after_the_right_one_does_
 
 
 # -- what is left behind -------------------------------------------------------------------------------------------
-def test_events_hold_every_dialogue_and_metric_once(played: Played) -> None:
+def test_events_contain_every_dialogue_and_metric_once(played: Played) -> None:
     ids = [event.id for event in played.events]
     assert len(ids) == len(set(ids))
     held = [e for e in played.events if isinstance(e, DialogueEvent)]
@@ -254,7 +252,7 @@ def test_events_hold_every_dialogue_and_metric_once(played: Played) -> None:
     assert [e.id for e in played.events if isinstance(e, LogEvent)] == ["evaluation:report"]
 
 
-def test_the_report_is_written_in_every_form(played: Played) -> None:
+def test_report_is_written_in_all_formats(played: Played) -> None:
     folder = played.run_dir.evaluation
     report = EvaluationReport.model_validate_json((folder / "report.json").read_text())
     assert report.checkpoints == list(NAMES) and set(report.conditions) == set(CONDITIONS)
@@ -269,18 +267,18 @@ def test_the_report_is_written_in_every_form(played: Played) -> None:
     assert effect is not None and effect.value == pytest.approx(rates[0] - rates[1])
 
 
-def test_progress_counts_pairs_to_the_end(played: Played) -> None:
+def test_progress_counts_checkpoint_condition_pairs(played: Played) -> None:
     assert [(p, d, t) for p, d, t in played.told] == [("evaluation", k, 15) for k in range(0, 16, len(NAMES))]
 
 
-def test_names_that_look_alike_have_files_of_their_own(tmp_path: Path) -> None:
+def test_similar_names_have_distinct_files(tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path)
     names = ["a/b", "a_b", "a%2Fb", "a\\b", "run:rl@2", "a b"]
     paths = {_dialogues_path(run_dir, name, "hints") for name in names}
     assert len(paths) == len(names) and all(p.parent.parent == tmp_path / "evaluation" / "dialogues" for p in paths)
 
 
-def test_a_damaged_file_of_dialogues_is_a_clear_error(tmp_path: Path) -> None:
+def test_corrupted_dialogue_file_raises(tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path)
     with pytest.raises(DataError, match="Cannot read the dialogues"):
         read_dialogues(run_dir, "base", "hints")
@@ -293,7 +291,7 @@ def test_a_damaged_file_of_dialogues_is_a_clear_error(tmp_path: Path) -> None:
 
 
 # -- settings ------------------------------------------------------------------------------------------------------
-def test_settings_that_are_left_open_are_those_of_training() -> None:
+def test_unset_settings_default_to_those_of_training() -> None:
     evaluation = {"num_tasks": 2, "samples_per_task": 1, "split": "validation", "seed": 5}
     runner = EvaluationRunner(make_config(evaluation=evaluation), Recording(script=guess))
     assert runner.turns == 7 and {t.split for t in runner.tasks} == {"validation"}
@@ -315,7 +313,7 @@ def run(config: BaseRun, folder: Path, stops: Sequence[bool] = ()) -> tuple[RunD
 
 
 @pytest.mark.slow
-def test_stopped_between_controls_and_resumed_it_plays_nothing_twice(tmp_path: Path) -> None:
+def test_resumed_evaluation_repeats_no_condition(tmp_path: Path) -> None:
     environment = {"type": "guess_number", "low": 1, "size": 16}
     config = make_config(adapters={"base": None, "x": str(tmp_path)}, environment=environment)
     stopped, status = run(config, tmp_path / "a", [False, False, True])
@@ -339,9 +337,7 @@ def test_stopped_between_controls_and_resumed_it_plays_nothing_twice(tmp_path: P
     assert json.loads(whole.heartbeat_path.read_text())["status"] == "succeeded"
 
 
-def test_what_there_is_to_say_of_the_tasks_stands_in_the_log_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_task_description_is_logged_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kind: Any = registry.get("environment", "guess_number")
     monkeypatch.setattr(kind, "describe_data", lambda self: "Two problems were left out.")
     config = make_config(
@@ -358,9 +354,7 @@ def test_what_there_is_to_say_of_the_tasks_stands_in_the_log_once(
     assert said[0] == "Two problems were left out." and said.count(said[0]) == 1
 
 
-def test_an_adapter_that_cannot_be_loaded_fails_the_run_before_anything_is_played(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unloadable_adapter_fails_the_run_before_any_rollout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(self: FakeBackend, name: str, folder: Path) -> None:
         raise AdapterError("The adapter belongs to another base model.", value=str(folder))
 
@@ -373,7 +367,7 @@ def test_an_adapter_that_cannot_be_loaded_fails_the_run_before_anything_is_playe
     assert not any(isinstance(e, DialogueEvent) for e in events)
 
 
-def test_a_report_names_all_levels_that_were_played() -> None:
+def test_report_names_all_evaluated_levels() -> None:
     task = build_environment(make_config().environment).task("test", 0)
 
     def at(*levels: str) -> str:

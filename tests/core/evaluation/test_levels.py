@@ -1,4 +1,4 @@
-"""Evaluation by level and on perturbed copies: the memorization score by hand, the copies proven, the run whole."""
+"""Evaluation by level and on perturbed variants: memorization score, correct variants, whole runs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def by_task(*hits: int) -> dict[tuple[str, int], bool]:
     return {(f"t{i}", 0): bool(hit) for i, hit in enumerate(hits)}
 
 
-def test_the_memorisation_score_is_accuracy_times_one_minus_consistency() -> None:
+def test_memorization_score_is_accuracy_times_one_minus_consistency() -> None:
     """Solved as they are: 4 of 5. Of those 1 is solved as a copy: CR = 1/4, LiMem = 4/5 · 3/4 = 3/5."""
     original, copies = by_task(1, 1, 1, 1, 0), by_task(1, 0, 0, 0, 1)
     assert accuracy(original) == wilson(4, 5) and accuracy(copies).value == 2 / 5
@@ -60,12 +60,12 @@ def test_the_memorisation_score_is_accuracy_times_one_minus_consistency() -> Non
     assert consistency(by_task(0, 0), by_task(1, 1)).value is None  # nothing was solved that could be lost
 
 
-def test_a_task_without_a_copy_or_with_a_failed_one_counts_on_neither_side() -> None:
+def test_task_without_a_valid_variant_is_excluded() -> None:
     original, copies = by_task(1, 1, 0), {("t1", 0): False, ("t2", 0): True}
     assert memorization(original, copies) == wilson(1, 2) and consistency(original, copies) == wilson(0, 1)
 
 
-def test_what_is_lost_by_drawing_again_is_no_memorisation() -> None:
+def test_memorization_excludes_what_resampling_loses() -> None:
     """Lost under the copy: t0, t1; again: t1, t2. The difference is (2 − 2) / 4 = 0; without `again`'s losses 2/4."""
     original, copies, again = by_task(1, 1, 1, 1), by_task(0, 0, 1, 1), by_task(1, 0, 0, 1)
     assert memorization_above_resample(original, copies, again, Bootstrap(200)).value == 0
@@ -74,7 +74,7 @@ def test_what_is_lost_by_drawing_again_is_no_memorisation() -> None:
 
 # -- the copies ----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("people", "depth"), [(2, 2), (2, 3), (3, 2), (5, 3), (8, 2)])
-def test_every_copy_of_a_puzzle_has_one_solution_and_is_its_answer(people: int, depth: int) -> None:
+def test_every_variant_has_exactly_its_solution(people: int, depth: int) -> None:
     env = KnightsKnaves(KnightsKnaves.Config(people=people, depth=depth))
     for split in ("train", "test"):
         for index in range(6):
@@ -102,7 +102,7 @@ def test_every_copy_of_a_puzzle_has_one_solution_and_is_its_answer(people: int, 
                     assert env.canonical(copy) == key and own == split
 
 
-def test_each_copy_changes_what_its_name_says() -> None:
+def test_each_variant_changes_what_its_name_says() -> None:
     env = KnightsKnaves(KnightsKnaves.Config(people=4))
     task = env.task("test", 3)
     copies = env.perturbations(task)
@@ -133,7 +133,7 @@ def test_reordering_a_puzzle_by_hand() -> None:
     )  # fmt: skip
 
 
-def test_no_changed_puzzle_is_made_up_where_none_fits() -> None:
+def test_no_variant_without_a_valid_puzzle() -> None:
     puzzle = (("knave", 1), ("and", ("knight", 0), ("knight", 1)))
     assert changed(puzzle, 2, random.Random(0), lambda made: False, tries=50) is None
     found = changed(puzzle, 2, random.Random(0), lambda made: True)
@@ -141,7 +141,7 @@ def test_no_changed_puzzle_is_made_up_where_none_fits() -> None:
 
 
 @pytest.mark.parametrize("name", KNOWN)
-def test_every_environment_lists_levels_it_can_make_and_copies_it_can_judge(name: str) -> None:
+def test_environments_support_their_levels_and_variants(name: str) -> None:
     kind: Any = registry.get("environment", name)
     if not issubclass(kind, Levels):
         return
@@ -191,7 +191,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
     return play(tmp_path_factory.mktemp("levels") / "run", made)[0]
 
 
-def test_a_student_that_knows_texts_by_heart_is_found_out(played: RunDir) -> None:
+def test_memorizing_student_is_detected(played: RunDir) -> None:
     """Six puzzles of two people known word for word: right as they are and again, lost in each copy that the answer
     does not survive; nothing is known of three people."""
     report = LevelsReport.model_validate_json((played.evaluation / "levels.json").read_text())
@@ -216,7 +216,7 @@ def test_a_student_that_knows_texts_by_heart_is_found_out(played: RunDir) -> Non
     assert (played.evaluation / "accuracy_by_level.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_dialogues_metrics_and_warnings_of_each_level_and_copy_are_events(played: RunDir) -> None:
+def test_dialogues_metrics_and_warnings_of_levels_and_variants_are_events(played: RunDir) -> None:
     events = list(read_events(played.events_path, strict=True))
     dialogues = [e for e in events if isinstance(e, DialogueEvent)]
     assert len({e.id for e in dialogues}) == len(dialogues) == 2 * 6 * 6
@@ -233,7 +233,7 @@ def test_dialogues_metrics_and_warnings_of_each_level_and_copy_are_events(played
     assert [e.level for e in events if isinstance(e, LogEvent)] == ["warning", "info"]
 
 
-def test_a_stopped_evaluation_goes_on_where_it_was_and_comes_to_the_same(tmp_path: Path) -> None:
+def test_resumed_evaluation_gives_the_same_report(tmp_path: Path) -> None:
     made = config(adapters={"base": None}, perturbations=["renamed"], tasks=3)
     answers = iter([False, True])
     run_dir, ended = play(tmp_path / "a", made, lambda: next(answers))
@@ -243,7 +243,7 @@ def test_a_stopped_evaluation_goes_on_where_it_was_and_comes_to_the_same(tmp_pat
     assert (run_dir.evaluation / "levels.json").read_text() == (whole.evaluation / "levels.json").read_text()
 
 
-def test_more_turns_are_played_on_the_tasks_as_they_are_alone(tmp_path: Path) -> None:
+def test_later_turns_are_generated_only_on_original_tasks(tmp_path: Path) -> None:
     made = config(adapters={"base": None}, turns=3, values=[3], tasks=4, perturbations=["renamed"])
     run_dir, _ = play(tmp_path / "a", made)
     events = [e for e in read_events(run_dir.events_path) if isinstance(e, DialogueEvent)]
@@ -254,7 +254,7 @@ def test_more_turns_are_played_on_the_tasks_as_they_are_alone(tmp_path: Path) ->
     assert report.cell("base", "people=3").solved.value == 0 and "within 3 turns" in report.to_markdown()
 
 
-def test_any_environment_and_whole_number_field_can_be_swept() -> None:
+def test_any_integer_field_of_any_environment_can_be_swept() -> None:
     assert list(config(environment="guess_number", field="size", values=[4, 8]).levels()) == ["size=4", "size=8"]
     assert list(config(values=[]).levels()) == [f"people={n}" for n in range(2, 9)]
     assert config(environment="guess_number", field="size", values=[4]).variants() == ()
@@ -270,12 +270,12 @@ def test_any_environment_and_whole_number_field_can_be_swept() -> None:
         ({"perturbations": ["shouted"]}, "known: renamed, reordered, roles_flipped, statement_changed"),
     ],
 )
-def test_levels_and_copies_that_do_not_exist_are_refused_with_what_does(changes: dict[str, Any], said: str) -> None:
+def test_unknown_levels_and_variants_are_rejected_with_the_known_ones(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(said)):
         config(**changes)
 
 
-def test_one_command_plays_a_base_model_over_levels(tmp_path: Path) -> None:
+def test_command_evaluates_a_base_model_by_level(tmp_path: Path) -> None:
     fake = 'backend={type: fake, replies: ["<answer>x</answer>"]}'
     done = CliRunner().invoke(
         app, ["levels", "--environment", "knights_knaves", "--tasks", "2", "--level", "2", "--level", "8",

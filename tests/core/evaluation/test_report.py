@@ -1,4 +1,4 @@
-"""The report, its sentences, several seeds, and the figures drawn from it."""
+"""Report: values, findings, several seeds, and figures."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def with_effect(interval: Interval, condition: str = "hints") -> EvaluationRepor
 
 
 # -- the report ----------------------------------------------------------------------------------------------------
-def test_the_report_holds_metrics_effects_and_differences():
+def test_report_contains_metrics_effects_and_differences():
     """Effects of rl2f@24: hints 7/8 − 1/8 = .75, misleading 0. It beats base by 7/8 in cum_acc, by .75 in effect."""
     report = built()
     assert report.checkpoints == ["base", "rl2f@24"]
@@ -108,7 +108,7 @@ def test_the_report_holds_metrics_effects_and_differences():
     assert held == {"cum_acc": ("rl2f@24", "base", 7 / 8), "hint_effect": ("rl2f@24", "base", 0.75)}
 
 
-def test_the_report_holds_the_environments_reference_lines():
+def test_report_contains_reference_policies():
     kind = registry.get("environment", "secret_code")
     environment = kind(kind.Config())
     report = built()
@@ -151,7 +151,7 @@ def test_a_score_is_above_or_below_the_constant_baseline_only_if_its_whole_inter
     assert describe_comparison(wilson(39, 100), floor) == "indistinguishable from always answering infeasible"
 
 
-def test_seeds_are_compared_with_the_constant_baseline_too():
+def test_seeds_are_compared_with_the_constant_baseline():
     summary = merge_seeds({"0": built(seed=0), "1": built(seed=1)})
     assert summary.constant_baseline == built().constant_baseline
     text = summary.to_markdown()
@@ -160,14 +160,14 @@ def test_seeds_are_compared_with_the_constant_baseline_too():
     assert "cum_acc/3 of rl2f@24: .88 [.88, .88] is above it" in text
 
 
-def test_the_shares_of_attempts_in_a_row_of_the_report_add_up_to_one():
+def test_attempt_outcomes_in_a_row_add_up_to_one():
     title, header, rows = next(t for t in tables(built()) if t[0].startswith("Attempt outcomes"))
     assert header[2:] == [name.replace("_", " ") for name in OUTCOMES] and title.endswith("(each row adds up to 1)")
     for row in rows:
         assert sum(float(text.split()[0]) for text in row[2:]) == pytest.approx(1, abs=0.02)
 
 
-def test_the_report_survives_json():
+def test_report_round_trips_through_json():
     report = built()
     assert EvaluationReport.model_validate_json(report.model_dump_json()) == report
     assert "NaN" not in report.model_dump_json()
@@ -177,26 +177,26 @@ def test_the_same_dialogues_give_the_same_report():
     assert built(bootstrap=Bootstrap(seed=5)) == built(bootstrap=Bootstrap(seed=5))
 
 
-def test_a_missing_control_is_missing_in_the_report_only():
+def test_missing_condition_is_missing_in_the_report_only():
     report = built({"base": {"hints": tasks(1, 0)}})
     assert report.effects == () and report.differences == ()
     assert "the condition contentless is missing" in report.to_markdown()
 
 
 # -- words ---------------------------------------------------------------------------------------------------------
-def test_numbers_are_written_without_a_leading_zero():
+def test_numbers_are_formatted_without_a_leading_zero():
     assert [number(x) for x in (0.314, 1.0, 0.0, -0.02, -0.001, None)] == [".31", "1.00", ".00", "−.02", ".00", "–"]
     assert [number(x, signed=True) for x in (0.5, -0.5, 0.0)] == ["+.50", "−.50", ".00"]
 
 
-def test_intervals_are_written_in_brackets():
+def test_intervals_are_formatted_in_brackets():
     assert interval_text(made(0.2, 0.42)) == ".31 [.20, .42]"
     assert interval_text(made(-0.08, 0.04), signed=True) == "−.02 [−.08, .04]"
     assert interval_text(Interval(value=0.5, n=1)) == ".50 (no interval)"
     assert interval_text(wilson(0, 0)) == interval_text(None) == "–"
 
 
-def test_an_end_just_beside_zero_is_not_written_as_zero():
+def test_nonzero_interval_end_is_not_formatted_as_zero():
     assert interval_text(made(0.003, 0.4), signed=True) == "+.20 [.003, .40]"
     assert interval_text(made(-0.4, -0.0004), signed=True) == "−.20 [−.40, −.0004]"
 
@@ -205,7 +205,7 @@ def test_an_end_just_beside_zero_is_not_written_as_zero():
 @pytest.mark.parametrize(
     ("low", "high"), [(-0.1, 0.1), (0.0, 0.2), (-0.2, 0.0), (0.01, 0.2), (-0.3, -0.01), (0.0001, 0.5), (0.0, 0.0)]
 )
-def test_markdown_says_that_the_interval_includes_zero_exactly_when_it_does(condition, low, high):
+def test_markdown_states_whether_the_interval_includes_zero(condition, low, high):
     text = with_effect(made(low, high), condition).to_markdown()
     holds_zero = low <= 0 <= high
     shown = interval_text(made(low, high), signed=True)
@@ -224,13 +224,13 @@ def test_the_direction_of_an_effect_that_excludes_zero_is_named():
     )
 
 
-def test_one_task_proves_nothing_and_is_said_to():
+def test_single_task_gives_no_interval():
     text = with_effect(Interval(value=1.0, n=1)).to_markdown()
     assert "+1.00 (no interval): no interval, 1 task." in text
     assert "Only 1 tasks are paired" in text
 
 
-def test_few_tasks_are_warned_of():
+def test_few_tasks_give_a_warning():
     assert any("Only 5 tasks are paired" in line for line in findings(with_effect(made(0.1, 0.2, n=5))))
     assert not any("are paired" in line for line in findings(with_effect(made(0.1, 0.2, n=6))))
 
@@ -249,7 +249,7 @@ def test_markdown_contains_baseline_reference_policies_and_limits():
     assert "| rl2f@24 | contentless |" in text and "0 by definition" in text
 
 
-def test_a_checkpoint_is_placed_against_the_best_without_hints():
+def test_checkpoint_is_compared_with_the_optimal_policy_without_hints():
     """7 of 8 within [.53, .98] lies above .2, not above .6, and below .99."""
     for bound, place in ((0.2, "above"), (0.6, "indistinguishable from"), (0.99, "below")):
         reference = Reference(turn=TURNS, with_hints=1.0, without_hints=bound)
@@ -258,7 +258,7 @@ def test_a_checkpoint_is_placed_against_the_best_without_hints():
         assert sentence in report.to_markdown()
 
 
-def test_the_misled_rate_stands_beside_what_chance_does():
+def test_misled_rate_is_reported_with_the_contentless_rate():
     """Wrong answers all lie at .5: no revision moves away. Misleading: 7 dialogues of 2 revisions, 0 of 14."""
     lines = [line for line in findings(built()) if "misled_rate" in line]
     assert len(lines) == 1
@@ -271,7 +271,7 @@ def test_failed_dialogues_are_reported():
     assert "base under hints: .50 of the dialogues failed and are left out." in findings(report)
 
 
-def test_shuffled_hints_without_another_task_to_take_them_from_are_counted():
+def test_unshuffled_hints_are_counted():
     lent = [d.model_copy(update={"turns": tuple(
         t if t.hint is None else t.model_copy(update={"hint": t.hint.model_copy(update={"source_task": "t9"})})
         for t in d.turns
@@ -283,14 +283,14 @@ def test_shuffled_hints_without_another_task_to_take_them_from_are_counted():
     assert said in findings(built({"base": {**shuffled, "shuffled": half}}))
 
 
-def test_long_evaluations_show_chosen_turns():
+def test_long_evaluations_show_selected_turns():
     dialogues = {"base": {"hints": tasks(1, 0)}}
     kind = registry.get("environment", "secret_code")
     report = build_report(kind(kind.Config()), dialogues, 10, EvaluatedTasks(2, 1))
     assert "| checkpoint | condition | t = 1 | t = 2 | t = 3 | t = 5 | t = 10 |" in report.to_markdown()
 
 
-def test_one_turn_makes_a_report():
+def test_report_supports_a_single_turn():
     report = build_report(
         registry.get("environment", "secret_code")(registry.get("environment", "secret_code").Config()),
         {"base": {"hints": tasks(1, 0), "contentless": tasks(0, 0)}}, 1, EvaluatedTasks(2, 1),
@@ -298,7 +298,7 @@ def test_one_turn_makes_a_report():
     assert "| checkpoint | condition | cum_acc/1 | gain |" in report.to_markdown()
 
 
-def test_table_cells_cannot_break_the_table():
+def test_table_cells_are_escaped():
     text = markdown_table(("T", ["a", "b"], [["x|y\nz", "w"]]))
     assert text.splitlines()[-1] == "| x\\|y z | w |"
 
@@ -340,7 +340,7 @@ def test_one_seed_has_no_interval_over_seeds():
     assert "+.20 (no interval) over 1 seeds, no interval, 1 seed;" in summary.to_markdown()
 
 
-def test_shares_of_all_seeds_stay_shares():
+def test_intervals_of_fractions_over_seeds_stay_in_range():
     reports = {"0": built(), "1": built(), "2": built({**PLAYED, "rl2f@24": PLAYED["base"]})}
     row = row_of(merge_seeds(reports), "rl2f@24", "cum_acc/3")
     assert row.values == (7 / 8, 7 / 8, 0.0)
@@ -348,7 +348,7 @@ def test_shares_of_all_seeds_stay_shares():
     assert row.above_zero is None
 
 
-def test_a_checkpoint_that_one_seed_lacks_keeps_its_other_values():
+def test_missing_checkpoint_of_a_seed_gives_none():
     reports = {"0": built(), "1": built({"base": PLAYED["base"]})}
     row = row_of(merge_seeds(reports), "rl2f@24", "hint_effect")
     assert row.values == (0.75, None)
@@ -363,7 +363,7 @@ def test_reports_of_different_tasks_are_not_merged():
         merge_seeds({})
 
 
-def test_the_seed_summary_survives_json():
+def test_seed_summary_round_trips_through_json():
     summary = merge_seeds({"0": built(), "1": built()})
     assert type(summary).model_validate_json(summary.model_dump_json()) == summary
 
@@ -376,7 +376,7 @@ def drawn(plot: Plot, kind: str = "line") -> dict[str, dict[str, Any]]:
     return {trace["name"]: trace for trace in made["data"] if trace["meta"] == kind}
 
 
-def test_the_accuracy_figure_draws_the_reports_numbers():
+def test_accuracy_figure_shows_the_values_of_the_report():
     report = built()
     chart = accuracy_chart(report)
     assert [plot.title for plot in chart.plots] == ["base", "rl2f@24"]
@@ -387,7 +387,7 @@ def test_the_accuracy_figure_draws_the_reports_numbers():
     assert after["optimal without hints"]["y"] == [r.without_hints for r in report.references]
 
 
-def test_bands_hold_the_intervals():
+def test_bands_show_the_intervals():
     """There and back: the upper ends, then the lower ends in reverse."""
     report = built()
     band = drawn(accuracy_chart(report).plots[1], "band")["hints"]
@@ -395,19 +395,19 @@ def test_bands_hold_the_intervals():
     assert band["y"] == [i.high for i in found] + [i.low for i in reversed(found)]
 
 
-def test_the_effect_figure_draws_values_and_ends():
+def test_effect_figure_shows_values_and_bounds():
     report = with_effect(made(-0.25, 0.75))
     (trace,) = drawn(effect_chart(report).plots[0]).values()
     assert (trace["x"], trace["y"], trace["text"]) == ([0.25], ["hints"], ["+.25 [−.25, +.75]"])
     assert (trace["error_x"]["array"], trace["error_x"]["arrayminus"]) == ([0.5], [0.5])
 
 
-def test_an_effect_without_interval_is_drawn_as_a_point():
+def test_effect_without_interval_is_a_point():
     (trace,) = drawn(effect_chart(with_effect(Interval(value=1.0, n=1))).plots[0]).values()
     assert trace["x"] == [1.0] and "error_x" not in trace
 
 
-def test_the_files_of_a_report_name_no_color_of_the_page():
+def test_report_files_contain_no_css_variable():
     for chart in (accuracy_chart(built()), effect_chart(built()), training_chart(ROWS, "Training")):
         for plot in chart.plots:
             assert "--rl-" not in json.dumps(resolve_colors(figure(plot)))
@@ -421,7 +421,7 @@ ROWS = [
 ]  # fmt: skip
 
 
-def test_training_curves_follow_the_rows_in_order_of_steps():
+def test_training_curves_are_ordered_by_step():
     chart = training_chart(ROWS, "Training")
     series = {(p.title, s.name): (s.x, s.y) for p in chart.plots for s in p.lines}
     assert series[("Reward", "mean")] == ((1, 2), (0.1, 0.3))
@@ -439,7 +439,7 @@ def test_plots_without_data_are_left_out():
 
 
 @pytest.mark.parametrize("kind", ["accuracy", "effect", "training"])
-def test_png_is_drawn_without_a_browser(kind):
+def test_png_is_rendered_without_a_browser(kind):
     chart = {
         "accuracy": lambda: accuracy_chart(built()),
         "effect": lambda: effect_chart(built()),
@@ -452,13 +452,13 @@ def test_png_is_drawn_without_a_browser(kind):
     assert data[25] == 6  # colour type: with an alpha channel
 
 
-def test_a_report_without_hints_dialogues_draws_its_other_lines():
+def test_report_without_hints_plots_its_other_conditions():
     report = built({"base": {"contentless": tasks(1, 0)}})
     assert "contentless" in drawn(accuracy_chart(report).plots[0])
     assert to_png(accuracy_chart(report), dpi=50)
 
 
-def test_figures_are_written_with_one_script_and_no_foreign_markup(tmp_path):
+def test_html_has_one_script_and_escaped_text(tmp_path):
     report = built().model_copy(update={"level": "<script>alert(1)</script>", "notes": ("<b>bold</b>",)})
     written = write_figures(report, tmp_path / "figures", {"rl2f": ROWS})
     assert [p.name for p in written] == ["report.html", "solved_by_turn.png", "hint_effect.png", "training_rl2f.png"]
@@ -471,7 +471,7 @@ def test_figures_are_written_with_one_script_and_no_foreign_markup(tmp_path):
     assert 'src="http' not in page
 
 
-def test_the_page_says_first_whether_hints_help():
+def test_html_begins_with_the_hint_effect():
     page = to_html(built(), [])
     assert page.index("hint_effect of rl2f@24") < page.index("Findings")
 

@@ -1,4 +1,4 @@
-"""Events, the journal's commits and the run's folder: nothing torn, nothing lost, nothing twice."""
+"""Events, commits of the journal and the run directory: no event is partial, lost or duplicated."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ A, B, C, D = (log(name, f"say {name}") for name in "abcd")
 
 
 # -- reading and writing -------------------------------------------------------------------------------------------
-def test_events_come_back_as_they_went(tmp_path: Path) -> None:
+def test_events_round_trip(tmp_path: Path) -> None:
     events: list[Event] = [
         StatusEvent(id="s", time=2.0, status="running"),
         MetricEvent(id="m", time=2.5, stage="rl", step=3, values={"loss/rl": -0.25}),
@@ -57,7 +57,7 @@ def test_events_come_back_as_they_went(tmp_path: Path) -> None:
     assert sink.path.read_bytes().count(b"\n") == 3 and sink.offset() == sink.path.stat().st_size
 
 
-def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
+def test_incomplete_last_line_is_ignored(tmp_path: Path) -> None:
     whole = encode(C)
     for cut in range(1, len(whole)):
         sink = sink_with(tmp_path, A, B, torn=whole[:cut])
@@ -65,7 +65,7 @@ def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
         sink.path.unlink()
 
 
-def test_a_broken_line_elsewhere_is_left_out_or_strictly_refused(tmp_path: Path) -> None:
+def test_invalid_line_is_skipped_or_raises_if_strict(tmp_path: Path) -> None:
     sink = sink_with(tmp_path, A, torn=b'{"type":"log","id":\n\xff\xfe\n{"type":"dance","id":"x","time":1}\n')
     sink.emit([B])
     assert [event.id for event in read_events(sink.path)] == ["a", "b"]
@@ -73,14 +73,14 @@ def test_a_broken_line_elsewhere_is_left_out_or_strictly_refused(tmp_path: Path)
         list(read_events(sink.path, strict=True))
 
 
-def test_a_missing_event_file_is_an_error(tmp_path: Path) -> None:
+def test_missing_event_file_raises(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot be opened"):
         list(read_events(tmp_path / "none.jsonl"))
     assert JsonlSink(tmp_path / "none.jsonl").offset() == 0
 
 
 # -- complete ------------------------------------------------------------------------------------------------------
-def test_complete_appends_what_is_missing_wherever_the_writer_was_cut_off(tmp_path: Path) -> None:
+def test_reconcile_appends_missing_bytes_at_any_offset(tmp_path: Path) -> None:
     written = encode(B) + encode(C)
     for held in range(len(written) + 1):
         folder = tmp_path / str(held)
@@ -94,7 +94,7 @@ def test_complete_appends_what_is_missing_wherever_the_writer_was_cut_off(tmp_pa
             assert ids(sink.path) == ["a", "b", "c"], held
 
 
-def test_complete_keeps_what_came_after_and_cuts_a_torn_end(tmp_path: Path) -> None:
+def test_reconcile_keeps_later_events_and_truncates_an_incomplete_line(tmp_path: Path) -> None:
     sink = sink_with(tmp_path, A)
     start = sink.offset()
     sink.emit([B, C])
@@ -104,7 +104,7 @@ def test_complete_keeps_what_came_after_and_cuts_a_torn_end(tmp_path: Path) -> N
     assert ids(sink.path) == ["a", "b", "c"] and sink.path.read_bytes().endswith(encode(C))
 
 
-def test_complete_refuses_foreign_events_and_changes_nothing(tmp_path: Path) -> None:
+def test_reconcile_rejects_foreign_events_and_changes_nothing(tmp_path: Path) -> None:
     sink = sink_with(tmp_path, A)
     start = sink.offset()
     sink.emit([D])
@@ -115,7 +115,7 @@ def test_complete_refuses_foreign_events_and_changes_nothing(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("wanted", [[], [B]])
-def test_complete_refuses_a_file_that_lost_its_beginning(tmp_path: Path, wanted: list[Event]) -> None:
+def test_reconcile_rejects_a_file_that_is_too_short(tmp_path: Path, wanted: list[Event]) -> None:
     sink = sink_with(tmp_path, A)
     with pytest.raises(DataError, match="does not agree"):
         sink.reconcile(sink.offset() + 1, wanted)
@@ -138,7 +138,7 @@ def file_limit(size: int) -> Iterator[None]:
         signal.signal(signal.SIGXFSZ, before)
 
 
-def test_a_full_disk_leaves_no_half_of_an_event(tmp_path: Path) -> None:
+def test_full_disk_leaves_no_partial_event(tmp_path: Path) -> None:
     sink = sink_with(tmp_path, A)
     before = sink.path.read_bytes()
     with file_limit(len(before) + 20), pytest.raises(DiskFullError, match="Free space, then resume"):
@@ -174,7 +174,7 @@ def commit(journal: Journal, step: int, *events: Event, save: Any = None) -> Non
     journal.commit({"step": step}, save)
 
 
-def test_events_become_visible_with_their_commit_and_not_before(tmp_path: Path) -> None:
+def test_events_become_visible_with_their_commit(tmp_path: Path) -> None:
     run_dir = new_run(tmp_path)
     journal = journal_of(run_dir)
     journal.emit([A])
@@ -186,7 +186,7 @@ def test_events_become_visible_with_their_commit_and_not_before(tmp_path: Path) 
     assert (again.state_dir / "adapter_model.safetensors").read_text() == "one"
 
 
-def test_the_last_commit_is_the_only_one_kept_and_weights_go_on_where_none_are_given(tmp_path: Path) -> None:
+def test_only_the_last_commit_is_kept_and_weights_are_linked_if_none_are_given(tmp_path: Path) -> None:
     run_dir = new_run(tmp_path)
     journal = journal_of(run_dir)
     commit(journal, 1, A, save=weights("one"))
@@ -215,9 +215,7 @@ def stages_of_a_commit(run_dir: RunDir, journal: Journal, monkeypatch: pytest.Mo
     return copies
 
 
-def test_killed_at_any_moment_a_commit_either_happened_or_did_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commit_is_atomic_at_any_interruption(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_dir = new_run(tmp_path)
     journal = journal_of(run_dir)
     commit(journal, 1, A, B, save=weights("one"))
@@ -238,7 +236,7 @@ def test_killed_at_any_moment_a_commit_either_happened_or_did_not(
 
 
 @pytest.mark.parametrize("limit", [0, 40, 400])
-def test_a_full_disk_undoes_the_commit_and_the_run_goes_on_later(tmp_path: Path, limit: int) -> None:
+def test_full_disk_undoes_the_commit_and_the_run_can_resume(tmp_path: Path, limit: int) -> None:
     run_dir = new_run(tmp_path)
     journal = journal_of(run_dir)
     commit(journal, 1, A, save=weights("one"))
@@ -270,7 +268,7 @@ class Committing:
         return True
 
 
-def test_when_the_events_of_a_commit_find_no_room_nothing_is_written_in_their_place(
+def test_nothing_else_is_appended_if_the_events_of_a_commit_do_not_fit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_dir = new_run(tmp_path)
@@ -303,7 +301,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE.keys())
-def test_a_damaged_state_is_a_clear_error_and_changes_no_event(tmp_path: Path, damage: Any) -> None:
+def test_corrupted_state_raises_and_changes_no_event(tmp_path: Path, damage: Any) -> None:
     run_dir = new_run(tmp_path)
     commit(journal_of(run_dir), 1, A, save=weights("one"))
     damage(run_dir.state)
@@ -313,14 +311,14 @@ def test_a_damaged_state_is_a_clear_error_and_changes_no_event(tmp_path: Path, d
     assert "state" in str(caught.value) and run_dir.events_path.read_bytes() == before
 
 
-def test_a_pointer_written_by_hand_may_end_its_line(tmp_path: Path) -> None:
+def test_pointer_can_end_with_a_newline(tmp_path: Path) -> None:
     run_dir = new_run(tmp_path)
     commit(journal_of(run_dir), 1, A)
     (run_dir.state / "CURRENT").write_text("1\n")
     assert journal_of(run_dir).resume_state == {"step": 1}
 
 
-def test_a_line_torn_before_the_first_commit_is_cut(tmp_path: Path) -> None:
+def test_incomplete_line_before_the_first_commit_is_truncated(tmp_path: Path) -> None:
     run_dir = new_run(tmp_path)
     run_dir.events_path.write_bytes(encode(A) + encode(B)[:12])
     journal = journal_of(run_dir)
@@ -329,14 +327,14 @@ def test_a_line_torn_before_the_first_commit_is_cut(tmp_path: Path) -> None:
 
 
 # -- the folder ----------------------------------------------------------------------------------------------------
-def test_a_run_knows_its_configuration_and_origin(tmp_path: Path) -> None:
+def test_run_directory_stores_configuration_and_provenance(tmp_path: Path) -> None:
     run_dir = new_run(tmp_path)
     assert RunDir.open(run_dir.path).config() == parse_config(CONFIG)
     meta = json.loads(run_dir.meta_path.read_text())
     assert meta["seed"] == 0 and meta["packages"]["pydantic"] and "git" in meta and meta["python"].startswith("3.")
 
 
-def test_a_folder_is_not_taken_twice_and_not_opened_empty(tmp_path: Path) -> None:
+def test_existing_run_is_not_overwritten_and_empty_folder_is_not_opened(tmp_path: Path) -> None:
     new_run(tmp_path)
     with pytest.raises(RunError, match="The folder already contains a run"):
         new_run(tmp_path)
@@ -347,7 +345,7 @@ def test_a_folder_is_not_taken_twice_and_not_opened_empty(tmp_path: Path) -> Non
         RunDir.create(tmp_path / "file", parse_config(CONFIG))
 
 
-def test_checkpoints_are_found_by_name_and_only_inside_the_run(tmp_path: Path) -> None:
+def test_checkpoints_are_resolved_by_name_inside_the_run(tmp_path: Path) -> None:
     run_dir = new_run(tmp_path)
     for number, name in enumerate(("rl@2", "rl@10", "warm@4")):
         folder = run_dir.checkpoints / name
@@ -362,7 +360,7 @@ def test_checkpoints_are_found_by_name_and_only_inside_the_run(tmp_path: Path) -
             run_dir.checkpoint(name)
 
 
-def test_a_run_is_run_by_one_process_at_a_time(tmp_path: Path) -> None:
+def test_run_is_locked_by_one_process(tmp_path: Path) -> None:
     run_dir = new_run(tmp_path)
     code = (
         "import sys; from rl2f_core.run.directory import RunDir\n"
@@ -396,7 +394,7 @@ class Raising:
 
 
 @pytest.mark.parametrize(("name", "status"), [("error", "failed"), ("ctrl-c", "interrupted")])
-def test_how_a_run_ended_is_recorded_and_uncommitted_events_are_not(
+def test_final_status_is_recorded_without_uncommitted_events(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, status: str
 ) -> None:
     run_dir, config = new_run(tmp_path), parse_config(CONFIG).model_copy(update={"name": name})
@@ -410,7 +408,7 @@ def test_how_a_run_ended_is_recorded_and_uncommitted_events_are_not(
         pass  # it was released
 
 
-def test_a_finished_run_does_not_run_again(tmp_path: Path) -> None:
+def test_finished_run_is_not_executed_again(tmp_path: Path) -> None:
     run_dir = new_run(tmp_path)
     journal_of(run_dir).commit({"done": True})
     with pytest.raises(RunError, match="finished"):

@@ -9,7 +9,7 @@ from rl2f_core.run_kinds.preflight import _time_update
 from rl2f_core.types import TrainingSample
 
 
-def test_one_update_is_timed_with_a_temporary_learner_if_the_backend_has_weights() -> None:
+def test_update_is_timed_with_a_temporary_learner_if_the_backend_has_weights() -> None:
     stage = {"name": "rl", "method": "rlvr", "steps": 2, "group_size": [{"step": 0, "value": 2}]}
     data = {"environment": "arithmetic", "model": {"name": "tiny-random", "device": "cpu"}, "stages": [stage]}
     weights = (0.0, 1.0, 1.0)

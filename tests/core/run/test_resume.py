@@ -1,6 +1,6 @@
-"""Runs end to end on a tiny model: repeatable, and the same however often they are stopped or killed on the way.
+"""Whole runs of a tiny model: reproducible, and unchanged by stops, crashes and resumes.
 
-Compared are the final adapter, bit for bit, and every event but statuses, without what a clock decides."""
+The tests compare the final adapter, bit for bit, and all events except statuses, without times."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def whole(speaker: Path, kl: float, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 # -- the same again --------------------------------------------------------------------------------------------
-def test_a_run_learns_from_mixed_groups_and_says_so(whole: Path, kl: float):
+def test_run_learns_from_mixed_groups_and_records_metrics(whole: Path, kl: float):
     events = list(read_events(whole / "events.jsonl", strict=True))
     metrics = {(e.stage, e.step): e.values for e in events if isinstance(e, MetricEvent)}
     assert list(metrics) == [("warm", 1), ("warm", 2), ("rl", 1), ("rl", 2), ("rl", 3)]
@@ -73,20 +73,20 @@ def test_a_run_learns_from_mixed_groups_and_says_so(whole: Path, kl: float):
     assert statuses(whole) == ["running", "succeeded"]
 
 
-def test_the_same_seed_gives_the_same_run_bit_for_bit(whole: Path, speaker: Path, kl: float, tmp_path: Path):
+def test_same_seed_gives_a_bit_identical_run(whole: Path, speaker: Path, kl: float, tmp_path: Path):
     run_dir = RunDir.create(tmp_path / "again", config_of(speaker, kl=kl))
     assert go(run_dir) == "succeeded"
     assert_same_run(run_dir.path, whole)
 
 
-def test_another_seed_gives_another_run(whole: Path, speaker: Path, tmp_path: Path):
+def test_other_seed_gives_another_run(whole: Path, speaker: Path, tmp_path: Path):
     run_dir = RunDir.create(tmp_path / "other", config_of(speaker, seed=6, steps=(2, 1)))
     assert go(run_dir) == "succeeded"
     assert adapter(run_dir.path, "warm@2") != adapter(whole, "warm@2")
     assert content(run_dir.path)[0]["task"] != content(whole)[0]["task"]
 
 
-def test_a_run_that_is_stopped_after_every_step_ends_as_if_it_never_was(
+def test_run_stopped_after_every_step_equals_an_uninterrupted_run(
     whole: Path, speaker: Path, kl: float, tmp_path: Path
 ):
     run_dir = RunDir.create(tmp_path / "stopped", config_of(speaker, kl=kl))
@@ -100,7 +100,7 @@ def test_a_run_that_is_stopped_after_every_step_ends_as_if_it_never_was(
     assert len(list((run_dir.path / "state").iterdir())) == 2, "more stays than CURRENT and the last commit"
 
 
-def test_a_finished_run_does_not_start_again(whole: Path):
+def test_finished_run_does_not_start_again(whole: Path):
     before = (whole / "events.jsonl").read_bytes()
     with pytest.raises(RunError, match="finished"):
         go(RunDir.open(whole))
@@ -205,7 +205,7 @@ def assert_counted(run_dir: RunDir) -> None:
     assert json.loads((folder / "state.json").read_text())["position"] == {"step": 4}
 
 
-def test_a_journal_survives_death_at_every_call_that_changes_the_disk(tmp_path: Path, fate: Fate):
+def test_journal_survives_a_crash_at_every_write(tmp_path: Path, fate: Fate):
     first = RunDir(tmp_path / "none")
     count_to_three(first, MortalSink(first.events_path, fate))
     assert_counted(first)
@@ -222,7 +222,7 @@ def test_a_journal_survives_death_at_every_call_that_changes_the_disk(tmp_path: 
             assert_counted(run_dir)
 
 
-def test_a_journal_survives_a_write_of_events_that_is_cut_off_anywhere(tmp_path: Path, fate: Fate):
+def test_journal_survives_a_truncated_write_of_events(tmp_path: Path, fate: Fate):
     line = len(encode(log(0)))
     both = line + len(encode(log(1)))
     for cut in (0, 1, line - 1, line, line + 1, both - 1, both):
@@ -236,7 +236,7 @@ def test_a_journal_survives_a_write_of_events_that_is_cut_off_anywhere(tmp_path:
         assert_counted(run_dir)
 
 
-def test_a_run_survives_death_and_ctrl_c_at_the_worst_points(whole: Path, speaker: Path, kl: float, tmp_path: Path):
+def test_run_survives_crash_and_ctrl_c_at_critical_points(whole: Path, speaker: Path, kl: float, tmp_path: Path):
     """Each session of one run dies at another point; a KeyboardInterrupt lets the process still write its status."""
     state = tmp_path / "run" / "state"
     run_dir = RunDir.create(tmp_path / "run", config_of(speaker, kl=kl))
@@ -377,13 +377,13 @@ def kill_and_resume(launcher: Forked | Started, config: RunConfig, folder: Path,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kills", [4, 10])
-def test_kill_nine_at_random_moments_changes_nothing(speaker: Path, tmp_path: Path, kills: int):
+def test_sigkill_at_random_times_does_not_change_the_result(speaker: Path, tmp_path: Path, kills: int):
     with closing(Forked(tmp_path / "log.txt")) as launcher:
         kill_and_resume(launcher, config_of(speaker, steps=(3, 7)), tmp_path, kills=kills, seed=1)
 
 
 @pytest.mark.slow
-def test_kill_nine_of_the_command_itself_in_training_and_evaluation(speaker: Path, tmp_path: Path):
+def test_sigkill_of_the_command_in_training_and_evaluation(speaker: Path, tmp_path: Path):
     more: Any = {
         "evaluation": {"num_tasks": 3, "conditions": ["hints", "contentless"], "bootstrap_samples": 100},
         "steps": (4, 8),
@@ -393,7 +393,7 @@ def test_kill_nine_of_the_command_itself_in_training_and_evaluation(speaker: Pat
 
 
 # -- a stage that is not worth starting ------------------------------------------------------------------------
-def test_a_refused_stage_leaves_its_dialogues_to_be_read_and_is_refused_again(tiny: Path, tmp_path: Path):
+def test_refused_stage_keeps_its_dialogues_and_is_refused_again(tiny: Path, tmp_path: Path):
     strict = {"num_tasks": 2, "samples_per_task": 2}
     run_dir = RunDir.create(tmp_path / "run", config_of(tiny, steps=(1, 1), preflight=strict))
     for _ in range(2):
