@@ -185,7 +185,7 @@ def test_a_read_sees_one_state_and_cannot_write(db: Database) -> None:
         assert ask("SELECT value FROM setting WHERE name = 'a'").scalar() == "before"
         settings.put(db, "a", "after")
         assert ask("SELECT value FROM setting WHERE name = 'a'").scalar() == "before"
-    with pytest.raises(StoreError, match="only be read"), db.read() as session:
+    with pytest.raises(StoreError, match="is read-only"), db.read() as session:
         session.connection().exec_driver_sql("DELETE FROM setting")
 
 
