@@ -24,6 +24,12 @@ def already_visible(environment: LeakVocabulary, task: Task, source: str, normal
     return False
 
 
+def parse_attempt(environment: Environment, task: Task, attempt: str) -> tuple[str | None, str | None]:
+    """Return the text inside an attempt's answer tags, and its normal form; None if there is none."""
+    inner, _ = extract_answer(attempt)
+    return inner, None if inner is None else environment.parse(task, inner)
+
+
 def own_texts(environment: Environment, task: Task, normal: str, attempts: Sequence[str], hint: str) -> list[str]:
     """Return the attempts, without parsed answers that do not contain the gold answer.
 
@@ -31,8 +37,7 @@ def own_texts(environment: Environment, task: Task, normal: str, attempts: Seque
     """
     texts = []
     for attempt in attempts:
-        inner, _ = extract_answer(attempt)
-        parsed = None if inner is None else environment.parse(task, inner)
+        inner, parsed = parse_attempt(environment, task, attempt)
         contained = (
             parsed is None
             or not isinstance(environment, LeakVocabulary)

@@ -31,14 +31,13 @@ _SPACES = ("  ", "\n", "\t", "\r")
 
 
 class Reading(NamedTuple):
-    """A paraphrase in a text."""
+    """A span of a text, and its plain value."""
 
     start: int
     end: int
-    said: str
-    """Its meaning in plain form."""
+    value: str
     loose: bool = False
-    """The words are ambiguous and count only if the text asserts them."""
+    """The span is ambiguous and counts only if the text asserts it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +155,7 @@ def find(value: str, text: NormalizedText) -> list[tuple[int, int]]:
     spans = []
     position = 0
     while match is not None:
-        if whole(text.text, *match.span(), numbers):
+        if is_whole(text.text, *match.span(), numbers):
             spans.append(match.span())
             position = match.end()
         else:
@@ -190,7 +189,7 @@ def literals(text: str) -> list[tuple[int, int]]:
     return [match.span() for match in NUMBER.finditer(text)]
 
 
-def whole(text: str, start: int, end: int, numbers: list[tuple[int, int]]) -> bool:
+def is_whole(text: str, start: int, end: int, numbers: list[tuple[int, int]]) -> bool:
     """Does no word and none of `numbers`, the text's `literals`, go on beyond an edge of [start, end)?"""
     if text[start].isalnum() and start and text[start - 1].isalnum():
         return False

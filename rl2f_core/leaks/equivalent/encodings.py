@@ -18,11 +18,6 @@ _REVERSED_CUE = re.compile(
     r"\b(?:backwards?|revers\w*|right[- ]to[- ]left|from the right|mirror\w*|flip(?:ped|ping)?|back to front|turned? around|other way (?:a)?round|end to start|upside|from (?:the )?(?:end|back)|tail first|last to first|inverted|opposite order)",
     re.IGNORECASE,
 )
-_CUE_PARTS = (
-    "backward", "revers", "mirror", "flip", "upside", "inverted", "round", "to left", "to-left", "the right", "to front",
-    "to start", "from the end", "from end", "from the back", "from back", "tail first", "to first", "opposite order",
-)  # fmt: skip
-"""A text that matches the cue contains one of these; cheap prefilter."""
 _REVERSED_WORDS = frozenset(
     "eht rewsna rebmun edoc tcerroc noitulos tluser derdnuh dnasuoht ytnewt ytriht ytrof ytfif ytxis ytneves ythgie ytenin "
     "eerht ruof evif neves thgie enin evlewt neetriht neetruof neetfif neetxis neetneves neethgie neetenin thgink evank "
@@ -73,12 +68,7 @@ def _mapped_to(source: NormalizedText, start: int, end: int, plain: str) -> Norm
 
 def mentions_reversal(words: Set[str], text: str) -> bool:
     """Return whether the text mentions reading backwards."""
-    if _BACKWARDS.isdisjoint(words):
-        return False
-    low = text.lower()
-    if text.isascii() and not any(part in low for part in _CUE_PARTS):
-        return False
-    return _REVERSED_CUE.search(text) is not None
+    return not _BACKWARDS.isdisjoint(words) and _REVERSED_CUE.search(text) is not None
 
 
 def reversed_text(source: NormalizedText, words: Set[str]) -> NormalizedText | None:

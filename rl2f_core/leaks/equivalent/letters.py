@@ -24,7 +24,7 @@ SPOKEN = {
 _SPOKEN = re.compile(rf"\b(?:x-ray|{'|'.join(SPOKEN)})\b", re.IGNORECASE)
 _SPOKEN_WORDS = frozenset((*SPOKEN, "ray"))
 _ALPHABET_WORDS = frozenset("alphabet alphabetical alphabetically letter letters a".split())
-_NEIGHBOUR_WORDS = frozenset("after before following preceding follows precedes succeeding".split())
+_NEIGHBOR_WORDS = frozenset("after before following preceding follows precedes succeeding".split())
 _ORDINALS = {
     word: n
     for n, word in enumerate(
@@ -48,10 +48,7 @@ _ALPHABET = [
 _ALPHABET_CUE = re.compile(
     r"alphabet|\bletters? (?:no|num|#)|\ba ?(?:=|is|being|as) ?(?:1|one)\b|to letters|as letters", re.IGNORECASE
 )
-_ALPHABET_PARTS = ("alphabet", "letter n", "letters n", "letter #", "letters #", "to letters", "as letters")
-_A_IS_ONE = re.compile(r"a ?(?:=|is|being|as) ?(?:1|one)")
-"""A text that matches the cue matches this, or contains one of the parts; cheap prefilter."""
-_NEIGHBOUR = re.compile(
+_NEIGHBOR = re.compile(
     r"\b(?:the )?(?:letter|one) (?:that )?(?:right |just |directly |immediately |comes |coming |which )*(?:(?P<after>after|following|follows|succeeding)|(?P<before>before|preceding|precedes))"
     r" (?:the letter )?['\"“‘]?(?P<letter>[A-Za-z])\b(?!['’])"
 )
@@ -65,7 +62,7 @@ def plainer(text: str, words: Set[str]) -> list[tuple[int, int, str]]:
     pieces = []
     if not _SPOKEN_WORDS.isdisjoint(words):
         pieces = [(*match.span(), match[0][0].upper()) for match in _SPOKEN.finditer(text)]
-    if not _ALPHABET_WORDS.isdisjoint(words) and _mentions_positions(text):
+    if not _ALPHABET_WORDS.isdisjoint(words) and _ALPHABET_CUE.search(text):
         for pattern in _ALPHABET:
             for match in pattern.finditer(text):
                 places = [_place(item) for item in re.findall(_ITEM, match["list"], re.IGNORECASE)]
@@ -73,21 +70,12 @@ def plainer(text: str, words: Set[str]) -> list[tuple[int, int, str]]:
                     letters = ", ".join(ascii_uppercase[place - 1] for place in places)
                     start, end = match.span("list")
                     pieces.append((start, match.end() if pattern is _ALPHABET[0] else end, letters))
-    if not _NEIGHBOUR_WORDS.isdisjoint(words):
-        for match in _NEIGHBOUR.finditer(text):
+    if not _NEIGHBOR_WORDS.isdisjoint(words):
+        for match in _NEIGHBOR.finditer(text):
             place = ascii_uppercase.index(match["letter"].upper()) + (1 if match["after"] else -1)
             if 0 <= place < 26:
                 pieces.append((*match.span(), ascii_uppercase[place]))
     return non_overlapping(sorted(pieces))
-
-
-def _mentions_positions(text: str) -> bool:
-    if text.isascii():
-        low = text.lower()
-        one = ("1" in low or "one" in low) and _A_IS_ONE.search(low) is not None
-        if not one and not any(part in low for part in _ALPHABET_PARTS):
-            return False
-    return _ALPHABET_CUE.search(text) is not None
 
 
 def _place(item: str) -> int:
@@ -142,25 +130,11 @@ def _is_quoted(text: str, start: int, end: int) -> bool:
     return bool(start) and text[start - 1] in _QUOTED and end < len(text) and text[end] in _QUOTED + "')]"
 
 
-INITIALS_CUE = re.compile(
+_INITIALS_CUE = re.compile(
     r"\binitials?\b|\bacrostic|\b(?:first|initial|leading|starting|opening) letters?\b.{0,30}\b(?:each|every|words?|lines?|sentences?|these|following|below)\b"
     r"|\b(?:words?|lines?) (?:begin|start)", re.IGNORECASE)  # fmt: skip
-_FIRST_LETTER = ("first letter", "leading letter", "starting letter", "opening letter")
-"""A text that matches the cue contains one of these, or another keyword; cheap prefilter."""
 _BOLD = re.compile(r"(?:\*\*|__|\*|_|<b>)([A-Za-z])(?:\*\*|__|\*|_|</b>)(?=[a-z])")
 _SENTENCE = re.compile(r"[^.!?\n]+[.!?\n]*")
-
-
-def _mentions_initials(text: str) -> bool:
-    low = text.lower()
-    if text.isascii() and not (
-        "initial" in low
-        or "acrostic" in low
-        or (("begin" in low or "start" in low) and ("word" in low or "line" in low))
-        or ("letter" in low and any(part in low for part in _FIRST_LETTER))
-    ):
-        return False
-    return INITIALS_CUE.search(text) is not None
 
 
 def initials(text: str, length: int) -> Iterator[Reading]:
@@ -171,7 +145,7 @@ def initials(text: str, length: int) -> Iterator[Reading]:
     for i in range(len(bold) - length + 1):
         part = bold[i : i + length]
         yield Reading(part[0].start(), part[-1].end(), " ".join(m[1].upper() for m in part))
-    cued = _mentions_initials(text)
+    cued = _INITIALS_CUE.search(text) is not None
     if not cued and sum(map(text.count, ".!?\n")) + (text[-1:] not in ".!?\n") < length:
         return
     lines = [m for m in re.finditer(r"[^\n]+", text) if m[0].strip()]

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Set
 from functools import cache, lru_cache
 
 from rl2f_core.text.normalize import Reading
-from rl2f_core.text.tokens import split_words
 
 _ONES = {
     "en": "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
@@ -49,7 +48,7 @@ _THOUSAND = {
     "en": ("thousand",), "de": ("tausend",), "fr": ("mille",), "es": ("mil",), "it": ("mila", "mille"), "pt": ("mil",),
     "nl": ("duizend",),
 }  # fmt: skip
-_MORE = {
+_EXTRA = {
     "en": {"oh": 0, "nought": 0, "naught": 0, "zilch": 0, "fourty": 40, "eightteen": 18},
     "de": {"zwo": 2, "ein": 1},
     "fr": {"septante": 70, "nonante": 90, "une": 1},
@@ -58,7 +57,7 @@ _MORE = {
     "pt": {"duas": 2, "cento": 100},
     "nl": {},
 }
-_OTHERS = {
+_VARIANTS = {
     "fr": {80: "quatrevingts"},
     "pt": {14: "quatorze", 16: "dezasseis", 17: "dezassete", 19: "dezanove"},
 }
@@ -67,9 +66,8 @@ _AND = frozenset(("and", "und", "et", "y", "e", "en"))
 _LOOSE = frozenset(("a", "oh", "once", "due", "elf", "null", "cent", "six", "mille", "mil", "sei", "dos", "un", "une",
                     "een", "ein", "um", "uno", "dix", "sept", "nove", "otto", "tres", "tre", "vier", "acht", "onze"))  # fmt: skip
 """Words with other common meanings."""
-_COMPOUND = re.compile("tausend|duizend|mila|mille")
-_UNITS = ("hundred", "thousand", "million", "tausend", "duizend", "mil")
-"""The article "a" begins a number only in texts with one of these."""
+_COMPOUND_PARTS = ("tausend", "duizend", "mila", "mille")
+"""Parts of long words that are numbers."""
 _MAX_WORDS = 12
 _WORD = re.compile(r"[^\W\d_]+")
 _GAP = re.compile(r"\s{1,2}|\s?-\s?")
@@ -100,7 +98,7 @@ def _below_hundred(language: str) -> list[list[str]]:
             forms.append([(ten[:-1] if unit in (1, 8) else ten) + ones[unit]])
         else:
             forms.append([ten + ones[unit]])
-    for n, other in _OTHERS.get(language, {}).items():
+    for n, other in _VARIANTS.get(language, {}).items():
         forms[n].append(other)
     return forms
 
@@ -120,7 +118,7 @@ def _hundred(language: str, n: int) -> list[str]:
 def _table() -> dict[str, dict[str, int]]:
     """Return for each language the numbers below 1000 by their words without spaces, hyphens and accents."""
     tables: dict[str, dict[str, int]] = {}
-    for language, more in _MORE.items():
+    for language, more in _EXTRA.items():
         small = _below_hundred(language)
         table = {form: n for n in range(99, -1, -1) for form in small[n]} | more
         for hundreds in range(1, 10):
@@ -145,13 +143,12 @@ def _table() -> dict[str, dict[str, int]]:
 
 @cache
 def _vocabulary() -> tuple[frozenset[str], frozenset[str]]:
-    """Return words that can begin a number, and words that can occur in one."""
-    begin, inside = {"a"}, {"hundred", "million", "cents", *_AND}
-    for language in _MORE:
+    """Return words besides "a" that can begin a number, and words that can occur in one."""
+    begin, inside = set[str](), {"a", "hundred", "million", "cents", *_AND}
+    for language in _EXTRA:
         pieces = _ONES[language].split() + _TENS[language].split() + _HUNDREDS.get(language, "").split()
-        for piece in (*pieces, *_MORE[language], *_THOUSAND[language]):
+        for piece in (*pieces, *_EXTRA[language], *_THOUSAND[language]):
             begin |= {piece, piece.replace("ue", "u").replace("oe", "o"), *_SPLITS.get(piece, "").split()}
-        pieces += _OTHERS.get(language, {}).values()
         begin |= _table()[language].keys() if language in ("de", "it", "nl", "es", "pt") else set()
     begin |= {"hundred", "hundert", "honderd", "cent", "cento", "cents", "quatre", "vingt", "vingts"}
     return frozenset(begin), frozenset(begin | inside)
@@ -190,18 +187,10 @@ def _composed(key: str, language: str, table: dict[str, int]) -> int | None:
     return None
 
 
-@cache
-def _begins() -> frozenset[str]:
-    return _vocabulary()[0] - {"a"}
-
-
-def may_hold(words: Set[str], text: str) -> bool:
-    """Return False if a lower-case text with these folded words has no number words; a cheap prefilter."""
-    return not _begins().isdisjoint(words) or _may_compound(text)
-
-
-def _may_compound(text: str) -> bool:
-    return ("mil" in text and ("mila" in text or "mille" in text)) or "tausend" in text or "duizend" in text
+def has_number_words(text: str, words: Set[str]) -> bool:
+    """Return False if a text in lower case with these words has no number words; a cheap prefilter."""
+    folded_words = words if text.isascii() else {folded(word) for word in words}
+    return not _vocabulary()[0].isdisjoint(folded_words) or any(part in text for part in _COMPOUND_PARTS)
 
 
 def number_words(text: str) -> list[Reading]:
@@ -210,49 +199,27 @@ def number_words(text: str) -> list[Reading]:
     Digits in a row are one number ("one three two"), and so is "one thirty-two".
     """
     fold = str.lower if text.isascii() else folded
-    inside = _vocabulary()[1]
-    found: list[tuple[Reading, int]] = []
+    begins, inside = _vocabulary()
+    numbers: list[tuple[Reading, int]] = []
     position = 0
-    for start, word in _beginnings(text):
-        read = _longest(text, start, inside, fold) if start >= position else None
-        if read is None:
+    for match in _WORD.finditer(text):
+        word, start = fold(match[0]), match.start()
+        is_compound = len(word) > 8 and any(part in word for part in _COMPOUND_PARTS)
+        if start < position or not (word in begins or is_compound or word == "a"):
             continue
-        position, value, single = read
+        longest = _longest(text, start, inside, fold)
+        if longest is None:
+            continue
+        position, value, single = longest
         loose = single and (word in _LOOSE or (value <= 20 and word in _table()["en"]))
-        found.append((Reading(start, position, str(value), loose), value))
-    if not found:
+        numbers.append((Reading(start, position, str(value), loose), value))
+    if not numbers:
         return []
-    joined = list(_digit_sequences(text, found))
-    parts = [words for words, _ in found if not any(j.start <= words.start and words.end <= j.end for j in joined)]
+    joined = list(_digit_sequences(text, numbers))
+    parts = [
+        number for number, _ in numbers if not any(j.start <= number.start and number.end <= j.end for j in joined)
+    ]
     return sorted([*_negated(text, parts), *joined])
-
-
-def _beginnings(text: str) -> list[tuple[int, str]]:
-    """Return offsets and folded words that can begin a number, in order."""
-    begins = _vocabulary()[0]
-    if not text.isascii():
-        tokens = [(m.start(), folded(m[0])) for m in _WORD.finditer(text)]
-        return [item for item in tokens if item[1] in begins or _is_compound(item[1])]
-    low = text.lower()
-    found = []
-    words = split_words(text)
-    candidates = words & begins
-    if _may_compound(low):
-        candidates |= {word for word in words if _is_compound(word)}
-    for word in candidates:
-        if word == "a" and not any(unit in low for unit in _UNITS):
-            continue
-        at = low.find(word)
-        while at >= 0:
-            end = at + len(word)
-            if not (low[end : end + 1].isalpha() or (at and low[at - 1].isalpha())):
-                found.append((at, word))
-            at = low.find(word, end)
-    return sorted(found)
-
-
-def _is_compound(word: str) -> bool:
-    return len(word) > 8 and _COMPOUND.search(word) is not None
 
 
 def _longest(text: str, start: int, inside: frozenset[str], fold: Callable[[str], str]) -> tuple[int, int, bool] | None:
@@ -278,41 +245,41 @@ def _longest(text: str, start: int, inside: frozenset[str], fold: Callable[[str]
     return None
 
 
-def _negated(text: str, found: list[Reading]) -> Iterator[Reading]:
-    for words in found:
-        sign = _NEGATIVE.search(text, max(0, words.start - 24), words.start)
+def _negated(text: str, numbers: list[Reading]) -> Iterator[Reading]:
+    for number in numbers:
+        sign = _NEGATIVE.search(text, max(0, number.start - 24), number.start)
         if sign and not _OPERAND.search(text, 0, sign.start()):
-            yield Reading(sign.start(), words.end, f"-{words.said}")
+            yield Reading(sign.start(), number.end, f"-{number.value}")
         else:
-            yield words
+            yield number
 
 
 _NEXT = re.compile(r"(?:\s?[-,;./|·•*_…>→]{1,3}\s?|\s{1,2})(?:(?:and|then|followed by|und|et|y)\s)?(?:an?\s)?")
 
 
-def _digit_sequences(text: str, found: list[tuple[Reading, int]]) -> Iterator[Reading]:
+def _digit_sequences(text: str, numbers: list[tuple[Reading, int]]) -> Iterator[Reading]:
     """Yield runs of at least two digits in words, and one digit before a number from 10 to 99."""
     run: list[Reading] = []
-    for words, value in [*found, (Reading(len(text) + 9, 0, ""), 1000)]:
-        near = bool(run) and _NEXT.fullmatch(text, run[-1].end, words.start) is not None
+    for number, value in [*numbers, (Reading(len(text) + 9, 0, ""), 1000)]:
+        near = bool(run) and _NEXT.fullmatch(text, run[-1].end, number.start) is not None
         if near and value < 10:
-            run.append(words)
+            run.append(number)
             continue
         if len(run) > 1:
-            yield Reading(run[0].start, run[-1].end, "".join(w.said for w in run), len(run) == 2)
-        if len(run) == 1 and near and 10 <= value < 100 and text[run[0].end : words.start].isspace():
-            yield Reading(run[0].start, words.end, f"{run[0].said}{value}")
-        run = [words] if value < 10 else []
+            yield Reading(run[0].start, run[-1].end, "".join(digit.value for digit in run), len(run) == 2)
+        if len(run) == 1 and near and 10 <= value < 100 and text[run[0].end : number.start].isspace():
+            yield Reading(run[0].start, number.end, f"{run[0].value}{value}")
+        run = [number] if value < 10 else []
 
 
 def han_numbers(text: str) -> list[Reading]:
     """Read Chinese and Japanese numerals: `一百三十二`, `百三十二`, `一三二`."""
-    found = []
+    readings = []
     for match in _HAN.finditer(text):
         value = _han_value(match[0])
         if value is not None:
-            found.append(Reading(match.start(), match.end(), str(value), len(match[0]) == 1))
-    return found
+            readings.append(Reading(match.start(), match.end(), str(value), len(match[0]) == 1))
+    return readings
 
 
 def _han_value(numeral: str) -> int | None:

@@ -7,10 +7,10 @@ Each function takes a text in normal form (`text.normalize`, original case) and 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from rl2f_core.text.normalize import Reading, non_overlapping
-from rl2f_core.text.tokens import find_index
+from rl2f_core.text.tokens import digit_runs, find_index
 
 _BASES = {
     2: r"binary|base[- ](?:2|two)|bits", 8: r"octal|base[- ](?:8|eight)|oct",
@@ -83,12 +83,10 @@ def _roman_value(numeral: str) -> int:
 _MARK = r"(?:\s?[-,;./:|·•*_~…>→&]{1,3}\s?|\s{1,3})(?:(?:and|then|followed by|und|et|y|a|an)\s){0,2}"
 _APART = re.compile(rf"(?<![\w.,])(?:\d{_MARK}){{1,11}}\d(?![\w]|[.,]\d)", re.IGNORECASE)
 _PAIRS = re.compile(r"(?<![\w.,])\d{1,3}(?:\s?(?:[-|·•*_~…>→&]|\.\.\.)\s?\d{1,3}){1,4}(?![\w]|[.,]\d)")
-DIGIT_CUE = re.compile(
+_DIGIT_CUE = re.compile(
     r"\bdigits?\b|\bspell|\bfigures?\b|\bone (?:by one|at a time)\b|\bone after|\bside by side\b|\bjoin|\bglue|\bin a row\b|\bconcatenat",
     re.IGNORECASE,
 )
-_DIGIT_CUE_PARTS = ("digit", "spell", "figure", "one ", "side by", "join", "glue", "in a row", "concatenat")
-"""A text that matches the cue contains one of these; cheap prefilter."""
 _LOOKALIKE = str.maketrans(
     "OoОоΟο〇lI|іІΙⅠ\u04c0зЗƷбƻƼ\u0405\u10d5", "0000000" + "11111111" + "333" + "6" + "25" + "5" + "3"
 )
@@ -99,28 +97,19 @@ _POWER = re.compile(
 )
 
 
-def apart(text: str, runs: Sequence[tuple[int, int]]) -> Iterator[Reading]:
-    """Read separated digits (`1-3-2`, `1, then 3, then 2`), and groups of digits if the text mentions digits.
-
-    `runs` are the spans of the digit runs.
-    """
+def apart(text: str) -> Iterator[Reading]:
+    """Read separated digits (`1-3-2`, `1, then 3, then 2`), and groups of digits if the text mentions digits."""
+    runs = digit_runs(text)
     if len(runs) < 2:
         return
     starts = [start for start, _ in runs]
-    cued = _mentions_digits(text)
+    cued = _DIGIT_CUE.search(text) is not None
     for match in find_index(_APART, text, starts):
         digits = re.sub(r"\D", "", match[0])
         yield Reading(match.start(), match.end(), digits, len(digits) == 2 and not cued)
     if cued:
         for match in find_index(_PAIRS, text, starts):
             yield Reading(match.start(), match.end(), re.sub(r"\D", "", match[0]))
-
-
-def _mentions_digits(text: str) -> bool:
-    low = text.lower()
-    if text.isascii() and not any(part in low for part in _DIGIT_CUE_PARTS):
-        return False
-    return DIGIT_CUE.search(text) is not None
 
 
 def disguised(text: str) -> Iterator[Reading]:

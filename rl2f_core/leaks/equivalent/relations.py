@@ -7,11 +7,12 @@ Texts are in lower case with number words as digits. Only these fixed forms are 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Set
 from functools import lru_cache
 from typing import NamedTuple
 
 from rl2f_core.text.normalize import NormalizedText, Reading, non_overlapping, replaced
+from rl2f_core.text.tokens import digit_runs, find_index, signed_starts
 
 _N = r"(?<![\d.,/^])[+-]?\d{1,15}(?:,\d{3}){0,4}(?![\d^]|[.,/:]\d)"
 YOURS = re.compile(
@@ -58,8 +59,10 @@ _FORM_TABLE: list[tuple[str, str, Callable[[int, int], int | None]]] = [
     ("by", rf"\b(?:decreas|lower|reduc|diminish)(?:e|ing|ed)? {_NUMBER_THE}{_V} by {_K}", lambda v, k: v - k),
     ("by", rf"{_V},? (?:is |when |if )?(?:increased|raised) by {_K}", lambda v, k: v + k),
     ("by", rf"{_V},? (?:is |when |if )?(?:decreased|lowered|reduced|diminished) by {_K}", lambda v, k: v - k),
-    ("by", rf"{_V},? (?:multiplied|times) by {_K}|\bmultipl(?:y|ying) {_NUMBER_THE}(?P<v2>{_N}) by (?P<k2>{_N})", lambda v, k: v * k),
-    ("by", rf"{_V},? (?:divided|split) by {_K}|\bdivid(?:e|ing) {_NUMBER_THE}(?P<v2>{_N}) by (?P<k2>{_N})", _quotient),
+    ("by", rf"{_V},? (?:multiplied|times) by {_K}", lambda v, k: v * k),
+    ("by", rf"\bmultipl(?:y|ying) {_NUMBER_THE}{_V} by (?P<k>{_N})", lambda v, k: v * k),
+    ("by", rf"{_V},? (?:divided|split) by {_K}", _quotient),
+    ("by", rf"\bdivid(?:e|ing) {_NUMBER_THE}{_V} by (?P<k>{_N})", _quotient),
     ("divided", rf"{_V},? divided (?:into|in) {_K}", _quotient),
     ("plus", rf"{_V},? plus {_K}", lambda v, k: v + k),
     ("added top together combined", rf"{_V},? (?:with|and) (?:another )?{_K} (?:more )?(?:added|on top|together|combined)", lambda v, k: v + k),
@@ -113,9 +116,15 @@ class _Form(NamedTuple):
     pattern: re.Pattern[str]
     evaluate: Callable[[int, int], int | None]
     """Computes the value from v and k (0 if the form has no k)."""
+    numeric: bool
+    """Every match begins with a number or an article."""
 
 
-_FORMS = [_Form(frozenset(gate.split()), re.compile(pattern), evaluate) for gate, pattern, evaluate in _FORM_TABLE]
+_FORMS = [
+    _Form(frozenset(gate.split()), re.compile(pattern), evaluate, pattern.startswith((_V, _K)))
+    for gate, pattern, evaluate in _FORM_TABLE
+]
+_ARTICLE = re.compile(r"an? |(?:exactly|just|only) 1")
 _GATES = frozenset().union(*(form.gate for form in _FORMS))
 _MEANT_BY = frozenset(
     "answer guess attempt number result sum value total reply try response one figure wrote written said gave given got "
@@ -159,10 +168,14 @@ def described(
     )
     source = NormalizedText(text, range(len(text)), range(1, len(text) + 1))
     view = replaced(source, non_overlapping(references)) if references else source
-    for pattern, evaluate in _forms_of(_GATES & words):
-        for match in pattern.finditer(view.text):
+    forms = _forms_of(_GATES & words)
+    articles = (match.start() for match in _ARTICLE.finditer(view.text))
+    starts = sorted({*signed_starts(view.text, digit_runs(view.text)), *articles}) if forms else ()
+    for form in forms:
+        pattern = form.pattern
+        for match in find_index(pattern, view.text, starts) if form.numeric else pattern.finditer(view.text):
             v, k = _number(match, "v") or 0, _number(match, "k")
-            value = evaluate(v, k or 0) if k != 0 else None
+            value = form.evaluate(v, k or 0) if k != 0 else None
             if value is not None:
                 yield Reading(*view.original(*match.span()), str(value)), [v, k] if k else [v]
     if last is not None and "too" in view.text:
@@ -173,9 +186,9 @@ def described(
 
 
 @lru_cache(1024)
-def _forms_of(words: frozenset[str]) -> list[tuple[re.Pattern[str], Callable[[int, int], int | None]]]:
+def _forms_of(words: frozenset[str]) -> list[_Form]:
     """Return the forms whose gate contains one of the words, in order."""
-    return [(form.pattern, form.evaluate) for form in _FORMS if not form.gate.isdisjoint(words)]
+    return [form for form in _FORMS if not form.gate.isdisjoint(words)]
 
 
 def _number(match: re.Match[str], name: str) -> int | None:
@@ -256,9 +269,7 @@ def may_bound(words: Set[str], text: str) -> bool:
     return not _BOUND_WORDS.isdisjoint(words) or _BOUND_SIGNS.search(text) is not None
 
 
-def implied_by_bounds(
-    text: str, words: Set[str], tried: Callable[[], Sequence[int]], since: int = 0
-) -> Iterator[Reading]:
+def implied_by_bounds(text: str, words: Set[str], tried: Iterable[int], since: int = 0) -> Iterator[Reading]:
     """Yield the only number within the text's bounds, or between two excluded numbers.
 
     Bounds that are both the student's own answers do not count ("between your 41 and 43").
@@ -266,7 +277,7 @@ def implied_by_bounds(
     Args:
         text: Lower case, numbers as digits.
         words: Words of the text.
-        tried: Returns the student's answers; called if needed.
+        tried: The student's answers.
         since: At least one of the deciding bounds must be at this offset or later.
     """
     low: list[_Limit] = []
@@ -280,19 +291,16 @@ def implied_by_bounds(
         a, b = sorted((_number(match, "v") or 0, _number(match, "k") or 0))
         low.append(_Limit(a + 1, *match.span(), a))
         high.append(_Limit(b - 1, *match.span(), b))
-    if low and high:
-        below, above = max(low), min(high)
-        tried_both = below.value == above.value and {below.named, above.named} <= set(tried())
-        if below.value == above.value and max(below.start, above.start) >= since and not tried_both:
-            yield Reading(max(min(below.start, above.start), since), max(below.end, above.end), str(below.value))
-    excluded: dict[int, tuple[int, int]] = {}
+    excluded: dict[int, _Limit] = {}
     for match in _NOT.finditer(text) if not _NOT_WORDS.isdisjoint(words) or "≠" in text or "!=" in text else ():
         for name in ("v", "k"):
             number = _number(match, name)
             if number is not None:
-                excluded.setdefault(number, match.span())
-    for value, (start, end) in excluded.items():
-        if value + 2 in excluded and not {value, value + 2} <= set(tried()):
-            other_start, other_end = excluded[value + 2]
-            if max(start, other_start) >= since:
-                yield Reading(max(since, min(start, other_start)), max(end, other_end), str(value + 1))
+                excluded.setdefault(number, _Limit(number, match.start(), match.end(), number))
+    pairs = [(limit, excluded[n + 2], n + 1) for n, limit in excluded.items() if n + 2 in excluded]
+    if low and high and max(low).value == min(high).value:
+        pairs = [(max(low), min(high), max(low).value), *pairs]
+    answers = set(tried) if pairs else set()
+    for one, two, value in pairs:
+        if max(one.start, two.start) >= since and not {one.named, two.named} <= answers:
+            yield Reading(max(since, min(one.start, two.start)), max(one.end, two.end), str(value))

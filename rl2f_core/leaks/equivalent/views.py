@@ -13,11 +13,10 @@ from itertools import pairwise
 from typing import Any, TypeVar
 
 from rl2f_core.leaks.equivalent import encodings, letters, number_words, numerals, relations
-from rl2f_core.text.normalize import NormalizedText, Reading, non_overlapping, normalize, replaced
+from rl2f_core.text.normalize import NormalizedText, Reading, literals, non_overlapping, normalize, replaced
 from rl2f_core.text.tokens import digit_runs, split_words
 
 T = TypeVar("T")
-_DIGIT = re.compile(r"\d")
 _LATEX = re.compile(r"\\[a-zA-Z,;:!( \[]|\{,\}")
 _CODED = re.compile(r"[a-z][A-Z]|[A-Z][A-Z][a-z]|[A-Za-z]\d|\d[A-Za-z]|\w=|[2-7][0-9a-fA-F][ ,]{1,2}[2-7][0-9a-fA-F]\b")
 _OPERATORS = re.compile(
@@ -27,12 +26,9 @@ _SIGNS = {
     "plus": "+", "minus": "-", "times": "x", "multiplied by": "x", "divided by": "/", "to the power of": "^",
     "to the power": "^", "squared": "^ 2", "equals": "=",
 }  # fmt: skip
-_OPERATOR_WORDS = frozenset("plus minus times multiplied divided power squared equals".split())
 _BASEISH = re.compile(r"\d(?:(?<=0)[xXbBoO]|(?<=[01])[01]{5}|(?<=[01])[01]{3}[ _][01]{4}|[0-9a-fA-F]*h\b)")
 _ROMANISH = re.compile(r"\b[IVXLCDM]{2,}\b")
-_ROMAN_PAIR = re.compile(r"[IVXLCDM][IVXLCDM]")
 _LOOKALIKE = re.compile(r"\d[OolI|]|[OolI|]\d|\d[^\x00-\x7f]|[^\x00-\x7f]\d")
-_LOOK_ALIKE = frozenset("OolI|")
 _POWERS = re.compile(r"\d(?:[eE]\+?\d|(?<=1)0 ?(?:\^|\*\*))")
 _LATIN = str.maketrans("АВЕКМНОРСТУХаеорсухіѕјԁԛԝΑΒΕΖΗΙΚΜΝΟΡΤΥΧο", "ABEKMHOPCTYXaeopcyxisjdqwABEZHIKMNOPTYXo")
 """Cyrillic and Greek letters that look like Latin ones, as Latin ones."""
@@ -124,14 +120,12 @@ def _plainer(view: TextView, wanted: AnswerType) -> TextView:
     loose: list[tuple[int, int]] = []
     source, text, words = view.text, view.text.text, view.words
     if wanted.digits:
-        plain = text.isascii()
-        folded = words if plain else {number_words.folded(word) for word in words}
-        read = number_words.number_words(text) if number_words.may_hold(folded, text.lower()) else []
-        if not plain:
+        read = number_words.number_words(text) if number_words.has_number_words(text.lower(), words) else []
+        if not text.isascii():
             read = sorted([*read, *number_words.han_numbers(text)])
-        if (read or view.digits) and not _OPERATOR_WORDS.isdisjoint(words):
+        if read or view.digits:
             pieces = [(*m.span(), _SIGNS[m[0].lower()]) for m in _OPERATORS.finditer(text)]
-        pieces = non_overlapping(sorted([*pieces, *((r.start, r.end, r.said) for r in read)]))
+        pieces = non_overlapping(sorted([*pieces, *((r.start, r.end, r.value) for r in read)]))
         loose = [source.original(r.start, r.end) for r in read if r.loose]
     elif wanted.letters:
         pieces = letters.plainer(text, words)
@@ -151,46 +145,46 @@ def _numbers(view: TextView) -> Iterator[Reading]:
     named = not numerals.BASE_WORDS.isdisjoint(words)
     if named or (view.digits and _BASEISH.search(text)):
         yield from numerals.based(text, named)
-    if "roman" in words or (_ROMAN_PAIR.search(text) and _ROMANISH.search(text)):
+    if "roman" in words or _ROMANISH.search(text):
         yield from numerals.roman(text, "roman" in words)
     if view.digits:
-        runs = digit_runs(text)
-        yield from numerals.apart(text, runs)
-        if _may_disguise(text, runs):
+        yield from numerals.apart(text)
+        if _LOOKALIKE.search(text):
             yield from numerals.disguised(text)
         if _POWERS.search(text):
             yield from numerals.powers_of_ten(text)
 
 
-def _may_disguise(text: str, runs: Sequence[tuple[int, int]]) -> bool:
-    """Return whether a digit has a look-alike letter next to it."""
-    if not text.isascii():
-        return _LOOKALIKE.search(text) is not None
-    return any(text[end : end + 1] in _LOOK_ALIKE or text[max(0, start - 1)] in _LOOK_ALIKE for start, end in runs)
-
-
-def described(
-    view: TextView, last: Callable[[], int | None], earlier: Callable[[], int | None] | None
-) -> Iterator[tuple[Reading, list[int]]]:
+def described(view: TextView, last: Iterable[int], earlier: Iterable[TextView]) -> Iterator[tuple[Reading, list[int]]]:
     """Read numbers that a view describes by other numbers; yields each with those numbers.
 
     Args:
         view: The hint.
-        last: Returns the student's last answer; called if the hint refers to it.
-        earlier: Returns the last number of the earlier hints, likewise; None without earlier hints.
+        last: The student's last answer if it is a number, otherwise empty.
+        earlier: The earlier hints.
     """
     if not relations.may_describe(view.words, view.digits):
         return
-    text = lowered(view.text.text)
-    yours = relations.mentions_last_answer(text, view.words)
-    mine = earlier is not None and relations.MINE.search(text) is not None
-    if view.digits or yours or mine:
-        by = (last() if yours else None, earlier() if earlier and mine else None)
-        yield from view.cached(("described", *by), lambda: list(relations.described(text, view.words, *by)))
+    text = _lowered(view.text.text)
+    answer = next(iter(last), None) if relations.mentions_last_answer(text, view.words) else None
+    hinted = _last_number(earlier) if relations.MINE.search(text) else None
+    if view.digits or answer is not None or hinted is not None:
+        key = "described", answer, hinted
+        yield from view.cached(key, lambda: list(relations.described(text, view.words, answer, hinted)))
 
 
-def bounded(view: TextView, earlier: Iterable[TextView], tried: Callable[[], Sequence[int]]) -> Iterator[Reading]:
-    """Read the only number within the bounds of a view and the earlier hints; its span is in the view."""
+def _last_number(views: Iterable[TextView]) -> int | None:
+    text = "\n".join(view.text.text for view in views)
+    spans = literals(text)
+    digits = text[slice(*spans[-1])].replace(",", "") if spans else ""
+    return int(digits) if digits.lstrip("+-").isdecimal() else None
+
+
+def bounded(view: TextView, earlier: Iterable[TextView], tried: Iterable[int]) -> Iterator[Reading]:
+    """Read the only number within the bounds of a view and the earlier hints; its span is in the view.
+
+    Bounds that are both in `tried`, the student's answers, do not count.
+    """
     text = view.text.text
     if not view.digits or not relations.may_bound(view.words, text):
         return
@@ -202,7 +196,7 @@ def bounded(view: TextView, earlier: Iterable[TextView], tried: Callable[[], Seq
     since = len(before) + 1 if before else 0
     joined = f"{before}\n{text}" if before else text
     words = frozenset(view.words).union(*(other.words for other in earlier))
-    for reading in relations.implied_by_bounds(lowered(joined), words, tried, since):
+    for reading in relations.implied_by_bounds(_lowered(joined), words, tried, since):
         yield reading._replace(start=reading.start - since, end=reading.end - since)
 
 
@@ -218,7 +212,7 @@ def _has_close_numbers(texts: Sequence[str]) -> bool:
     return any(b - a <= 2 for a, b in pairwise(sorted(values)))
 
 
-def lowered(text: str) -> str:
+def _lowered(text: str) -> str:
     """Convert to lower case character by character, which keeps offsets."""
     low = text.lower()
     return low if len(low) == len(text) else "".join(c.lower() if len(c.lower()) == 1 else c for c in text)
@@ -244,8 +238,4 @@ def join_hints(earlier: Sequence[str], visible: NormalizedText, wanted: AnswerTy
 def _may_continue(text: str, wanted: AnswerType) -> bool:
     if wanted.letters:
         return _SINGLE.search(text) is not None
-    if _DIGIT.search(text):
-        return True
-    words = split_words(text)
-    folded = words if text.isascii() else {number_words.folded(word) for word in words}
-    return number_words.may_hold(folded, text.lower())
+    return bool(digit_runs(text)) or number_words.has_number_words(text.lower(), split_words(text))

@@ -134,10 +134,10 @@ def test_bounds_that_the_student_tried_itself_tell_nothing_new():
     ],
 )  # fmt: skip
 def test_number_words_are_read_whole(text: str, said: list[str]):
-    assert [reading.said for reading in number_words(text)] == said
+    assert [reading.value for reading in number_words(text)] == said
 
 
 def test_han_numerals_are_read_by_value_and_digit_by_digit():
-    assert [reading.said for text in ("一百三十二", "百三十二", "一三二", "二千二十四") for reading in han_numbers(text)] == [
+    assert [reading.value for text in ("一百三十二", "百三十二", "一三二", "二千二十四") for reading in han_numbers(text)] == [
         "132", "132", "132", "2024",
     ]  # fmt: skip
