@@ -313,6 +313,6 @@ def test_the_report_has_a_section_a_part_with_all_controls_and_the_part_s_own_re
         sum(s.value * part.tasks for s, part in zip(shares, report.parts, strict=True)) / 24
     )
     text = (run_dir.evaluation / "report.md").read_text()
-    assert text.count("\n## Evaluation of ") == 2 and text.count("\n### Checkpoints under all controls") == 2
+    assert text.count("\n## Evaluation of ") == 2 and text.count("\n### Checkpoints under all conditions") == 2
     assert "guess_number, 1 of 4" in (run_dir.evaluation / "report.html").read_text()
     write_report(report, run_dir)
