@@ -165,7 +165,6 @@ def compute_metrics(dialogues: Sequence[Dialogue], turns: int, *, resamples: int
         dialogues: Includes failed ones.
         turns: Allowed turns, T.
         resamples: Bootstrap samples for means; 0 computes no intervals for them, for cheap training metrics.
-        seed: Bootstrap seed.
     """
     valid = [d for d in dialogues if d.stop_reason is not StopReason.FAILED]
 

@@ -26,7 +26,6 @@ def should_advance(curriculum: Curriculum, level: int, steps: int, window: Seque
     """Return whether the next level begins.
 
     Args:
-        curriculum: Levels and threshold.
         level: Current 0-based level.
         steps: Number of steps at this level.
         window: Counts of its last steps, oldest first.
@@ -56,9 +55,7 @@ class CurriculumTracker:
     """Tracks the current level of one stage.
 
     Args:
-        stage: A stage with a curriculum.
         engines: One per level.
-        seed: Seed of the run.
         state: State of a commit; None starts at the first level.
     """
 

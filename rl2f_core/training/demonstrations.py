@@ -24,11 +24,7 @@ def demonstrate(
 ) -> list[Rollout]:
     """Return one demonstration per request, in order.
 
-    Args:
-        engine: Provides environment, teacher, guard and renderer; the policy generates nothing.
-        requests: The tasks.
-        config: `hint_follow_rate`, `first_correct_rate` and `final_correct_rate`.
-        turns: Maximum number of turns; a dialogue's number is drawn uniformly from 2…turns.
+    The policy generates nothing. A dialogue's number of turns is drawn uniformly from 2…`turns`.
     """
     writers = [_Writer(engine, request, config, turns) for request in requests]
     for _ in range(turns):
@@ -69,8 +65,8 @@ class _Writer(DialogueBuilder):
             self.request.task, verdicts, self.rng, follow_hint=follow, correct=last and self.ends_correct
         )
         ids = (*tokenizer.encode(self.engine.renderer.escape(text)), tokenizer.eos_token_id)
-        turn = build_turn(self.turns, environment.verify(self.request.task, text), self.engine.reward, text, ids, (),
-                      FinishReason.EOS, self.prompts.version(self.turn))  # fmt: skip
+        verdict, version = environment.verify(self.request.task, text), self.prompts.version(self.turn)
+        turn = build_turn(self.turns, verdict, self.engine.reward, text, ids, (), FinishReason.EOS, version)
         self.add_attempt(turn, ids, (0.0,) * len(ids))
         if self.is_correct:
             self.stop = StopReason.SOLVED

@@ -45,8 +45,6 @@ def classify_samples(rollouts: Sequence[Rollout], keep: Keep, limit: int, taken:
     """Return the status of each sample of one task.
 
     Args:
-        rollouts: The samples, with one attempt each.
-        keep: Which of the correct samples to keep.
         limit: Longest answer in tokens, including the end of the message.
         taken: Normalized answers to this problem that the dataset already contains.
     """

@@ -63,11 +63,7 @@ def sharding(accelerator: Accelerator) -> str:
 def check_sharding(accelerator: Accelerator, kind: str, options: LossConfig, stage: StageConfig) -> None:
     """Check that a stage supports sharded weights, and set DeepSpeed's gradient clipping.
 
-    Args:
-        accelerator: Accelerator of the run.
-        kind: Result of `sharding`.
-        options: Loss options of the stage.
-        stage: The stage.
+    `kind` is the result of `sharding`.
 
     Raises:
         ConfigError: A loss term needs forward passes that not all processes run together, or the stage sets gradient

@@ -26,11 +26,8 @@ Choice = Literal["auto", "always", "never"]
 class ActivationMemory:
     """Measures the activation memory of forward passes, and decides when to recompute activations.
 
-    Args:
-        policy_model: The model in training.
-        device: Its device.
-        sharded: Whether FSDP shards the weights. Shards cannot be distinguished from activations, so nothing is
-            measured or recomputed.
+    With `sharded` FSDP shards the weights. Shards cannot be distinguished from activations, so nothing is measured or
+    recomputed.
     """
 
     def __init__(self, policy_model: PolicyModel, device: torch.device, *, sharded: bool = False) -> None:

@@ -62,17 +62,9 @@ class Learner(TrainableAdapter):
     def update(
         self, samples: Sequence[TrainingSample], options: LossConfig, stage: StageConfig, step: int, temperature: float
     ) -> dict[str, float]:
-        """Train on the samples of one step, in `stage.num_iterations` times `stage.minibatches` optimizer updates.
+        """Train on the samples of one 0-based step, drawn at `temperature`; return metrics.
 
-        Args:
-            samples: The samples; none gives no update.
-            options: Coefficients of the loss.
-            stage: Rate, clipping, limits.
-            step: 0-based step of the stage.
-            temperature: At which the samples were drawn.
-
-        Returns:
-            Metrics: loss, its terms, ratio, clipped share, mismatch and reference KL, entropy, gradient norm.
+        There are `stage.num_iterations` times `stage.minibatches` optimizer updates; none without samples.
 
         Raises:
             RunError: The loss or the gradient is not finite; the weights are as before this update.
@@ -105,7 +97,7 @@ class Learner(TrainableAdapter):
         rate: float,
         temperature: float,
     ) -> dict[str, float]:
-        """One optimizer step: the gradients of all micro-batches, in all processes, add up to that of the mean loss."""
+        """Run one optimizer step on the sum of the gradients of all micro-batches in all processes."""
         ranks, norms = current_group(), loss_normalizers(samples)
         local, idle = local_micro_batches(samples, now.micro_batch_tokens, ranks.rank, ranks.world_size)
         batches = [*local, *idle]
@@ -133,7 +125,7 @@ class Learner(TrainableAdapter):
         return {"loss": total, "entropy": entropy, **clipped, **loss_means(sums, norms)}
 
     def forward_backward(self, batch: MicroBatch, of: MicroBatchContext) -> dict[str, float]:
-        """The forward and backward pass of one micro-batch; returns sums for the metrics and its part of the loss."""
+        """Run forward and backward on one micro-batch; return its part of the loss and sums for the metrics."""
         options = of.options
         critic = options.critic
         distributions = options.kl.compares_distributions and bool(of.norms.kl)

@@ -117,13 +117,8 @@ def local_micro_batches(
     """Return the samples of this process's micro-batches, and of its idle ones, whose loss has scale 0.
 
     All processes run the same number of forward passes, because each must join every collective operation. An idle
-    micro-batch contains the shortest sample.
-
-    Args:
-        samples: All samples of the update, the same in every process.
-        limit: Tokens per micro-batch.
-        rank: Rank of this process.
-        world_size: Number of processes.
+    micro-batch contains the shortest sample. `samples` are those of the whole update, the same in every process;
+    `limit` is the number of tokens per micro-batch.
     """
     shards = shard_samples(samples, world_size) if world_size > 1 else [samples]
     planned = [split_by_token_budget(shard, limit) for shard in shards]

@@ -134,14 +134,12 @@ def preflight(
 ) -> tuple[PreflightReport, list[Group]]:
     """Roll out `config.preflight` tasks × samples; return the report and the dialogues.
 
+    Temperature and group size are those of the stage's first step.
+
     Args:
-        engine: Rollout engine; that of the first level if the stage has a curriculum.
-        config: Configuration of the run.
-        stage: The stage; temperature and group size are those of its first step.
-        method: Method of the stage.
+        engine: Engine of the first level if the stage has a curriculum.
         adapter: Name of the starting weights in the backend.
         policy: Name of the starting weights in the dialogues.
-        on_progress: Progress, as in `RolloutEngine.run`.
         time_update: Estimates the seconds of one update on the given samples; None leaves the update out.
     """
     check = config.preflight

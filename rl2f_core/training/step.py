@@ -130,14 +130,10 @@ def dialogue_events(
     method: Method | None = None,
     samples: Sequence[TrainingSample] = (),
 ) -> list[Event]:
-    """Return one event per dialogue, with the advantages used for training.
+    """Return one event per dialogue, with the advantages used for training if `method` is given.
 
     Args:
-        phase: Purpose of the dialogues.
-        stage: Name of the stage.
         step: 1-based step; 0 before the first.
-        groups: The dialogues.
-        method: Method whose advantages to record; None records none.
         samples: The step's samples; those with token rewards provide advantages of the whole batch.
     """
     events: list[Event] = []

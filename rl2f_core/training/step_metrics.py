@@ -27,7 +27,7 @@ def step_metrics(groups: Sequence[Group], turns: int, method: Method) -> dict[st
 
 
 def constant_baseline(environments: Sequence[Environment]) -> dict[str, float]:
-    """`constant_baseline`, the mean score of the best constant answer over the tasks' environments.
+    """Return `constant_baseline`, the mean score of the best constant answer over all tasks.
 
     Empty if an environment has no `Baselines`.
     """
@@ -43,11 +43,7 @@ def part_metrics(
 ) -> dict[str, float]:
     """Return metrics of each sub-environment of a mixture; empty for other environments.
 
-    Args:
-        groups: Groups of the step.
-        turns: Maximum number of turns.
-        method: Method of the stage.
-        environments: Environment of each group; a curriculum has one per level.
+    `environments` has the environment of each group; a curriculum has one per level.
 
     `reward/<part>`, `solved/<part>` (within all turns), `solved_first/<part>`, `parse_failure_rate/<part>`,
     `groups/frac_mixed/<part>`, and `tasks/<part>`, the number of tasks. A sub-environment without tasks has only

@@ -54,14 +54,8 @@ def supports_compile(stage: StageConfig, processes: int) -> bool:
 def should_compile(stage: StageConfig, weights: int, device: torch.device, dtype: torch.dtype, processes: int) -> bool:
     """Return whether to compile a stage: as configured, or with `auto` if measurements show a gain.
 
-    The result depends only on configuration and machine, so a resumed run computes the same.
-
-    Args:
-        stage: The stage; one sample per dialogue is assumed.
-        weights: Number of base weights.
-        device: Training device.
-        dtype: Dtype of the base.
-        processes: Number of processes.
+    The result depends only on configuration and machine, so a resumed run computes the same. One sample per dialogue is
+    assumed; `weights` is the number of base weights, `dtype` that of the base.
     """
     if stage.torch_compile != "auto":
         return stage.torch_compile == "always"

@@ -119,7 +119,7 @@ class TrainableAdapter:
         self.policy, self.optimizer = self.accelerator.prepare(model, optimizer)
 
     def snapshot(self) -> dict[str, torch.Tensor]:
-        """A copy of the adapter's parameters."""
+        """Return a copy of the adapter's parameters."""
         return {n: p.detach().clone() for n, p in self.parameters.items()}
 
     @torch.no_grad()

@@ -110,14 +110,7 @@ class FedTrainer(GRPOTrainer):
 
 
 def build_grpo_trainer(model: CausalLM, folder: Path, device: torch.device, output: str) -> FedTrainer:
-    """Build TRL's trainer.
-
-    Args:
-        model: The base model with its adapter.
-        folder: Folder of the base model, for its tokenizer.
-        device: Device of the model.
-        output: A folder that TRL may create; nothing is written there.
-    """
+    """Build TRL's trainer; `folder` is that of the base model, `output` one that TRL may create and leaves empty."""
     tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
     # TRL requires one prompt per process; none is used
     prompts = Dataset.from_dict({"prompt": ["-"] * max(1, current_group().world_size)})
