@@ -16,7 +16,7 @@ def create_executor(name: str, workspace: Workspace) -> Executor:
 
         return Local(workspace)
     if name == "ray":
-        from jobs.executors.ray_executor import RayExecutor
+        from jobs.executors.ray.executor import RayExecutor
 
         return RayExecutor(workspace)
     raise UnknownNameError("There is no such executor.", value=name, known=NAMES)

@@ -15,7 +15,7 @@ from jobs.db.queries import runs
 from jobs.executors.base import Capacity, InsufficientCapacityError, LaunchSpec, WorkerHandle
 from jobs.executors.factory import create_executor
 from jobs.executors.local import Local
-from jobs.executors.ray_placement import ClusterCapacity, Node, first_fit, resource_bundles
+from jobs.executors.ray.placement import ClusterCapacity, Node, first_fit, resource_bundles
 from jobs.queue.slots import read_slot
 from jobs.worker.status_files import LOCATION
 from jobs.workspace import Workspace

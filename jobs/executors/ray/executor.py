@@ -28,8 +28,8 @@ from typing import ClassVar
 from urllib.parse import urlsplit
 
 from jobs.executors.base import LaunchSpec, WorkerHandle
-from jobs.executors.ray_client import ACTIVE_STATES, RETRY_INTERVAL_SECONDS, RayClient, Record, UnreachableError
-from jobs.executors.ray_placement import Bundle, ClusterCapacity, resource_bundles
+from jobs.executors.ray.client import ACTIVE_STATES, RETRY_INTERVAL_SECONDS, RayClient, Record, UnreachableError
+from jobs.executors.ray.placement import Bundle, ClusterCapacity, resource_bundles
 from jobs.worker.status_files import (
     EXIT,
     LOCATION,

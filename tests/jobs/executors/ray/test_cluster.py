@@ -15,7 +15,7 @@ from jobs_helpers import a_queue, counting, events, log, tick, training, until, 
 from ray_helpers import RayCluster, ray_cluster
 
 from jobs.db.queries import runs
-from jobs.executors.ray_executor import RayExecutor
+from jobs.executors.ray.executor import RayExecutor
 from jobs.queue.queue import Queue
 from jobs.workspace import Workspace
 from rl2f_core.config.model import ResourcesConfig

@@ -12,10 +12,11 @@ from typing import Any
 import httpx2
 import pytest
 
-from jobs.executors import ray_client, ray_executor
 from jobs.executors.base import LaunchSpec, WorkerHandle
-from jobs.executors.ray_client import RETRY_INTERVAL_SECONDS, RayClient, UnreachableError, auth_headers
-from jobs.executors.ray_executor import LOST_CONTACT_SECONDS, NO_RUN_DIR_CODE, RayExecutor, entrypoint, workspace_key
+from jobs.executors.ray import client as ray_client
+from jobs.executors.ray import executor as ray_executor
+from jobs.executors.ray.client import RETRY_INTERVAL_SECONDS, RayClient, UnreachableError, auth_headers
+from jobs.executors.ray.executor import LOST_CONTACT_SECONDS, NO_RUN_DIR_CODE, RayExecutor, entrypoint, workspace_key
 from jobs.worker.status_files import SESSION, read_exit, stop_requested
 from jobs.workspace import Workspace
 from rl2f_core.config.loading import parse_config

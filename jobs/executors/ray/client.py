@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import httpx2
 
-from jobs.executors.ray_placement import Bundle, Node
+from jobs.executors.ray.placement import Bundle, Node
 from rl2f_core.errors import RunError
 
 Record = dict[str, Any]

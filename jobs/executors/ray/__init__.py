@@ -1,0 +1,1 @@
+"""Ray Jobs as executor: each worker is a job of a cluster."""
