@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from jobs.executors.ray_executor import start_head
+from jobs.executors.ray.executor import start_head
 
 SETTINGS = {
     "RAY_prestart_worker_first_driver": "0",  # no worker before one is needed: each loads Python and Ray
