@@ -83,8 +83,3 @@ def run_cascade(detectors: Sequence[LeakDetector], queries: Sequence[LeakQuery])
             kept = {k: v for k, v in earlier.items() if v is not None and getattr(report, k) is None}
             reports[i] = report.model_copy(update=kept) if kept else report
     return reports
-
-
-def first_leak(detectors: Sequence[LeakDetector], query: LeakQuery) -> LeakReport:
-    """Run the cascade on one hint."""
-    return run_cascade(detectors, [query])[0]

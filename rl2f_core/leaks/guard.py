@@ -70,13 +70,6 @@ def make_detectors(
     ]
 
 
-def build_detectors(
-    config: LeaksConfig, environment: Environment, models: ModelPool | None = None
-) -> list[LeakDetector]:
-    """Build the detectors of a leak configuration; see `make_detectors`."""
-    return make_detectors(config.detectors, environment, models)
-
-
 def skipped_detectors(configs: Iterable[ComponentConfig], environment: ComponentConfig) -> list[str]:
     """Return one sentence per detector that the configured environment does not support."""
     missing = {
@@ -107,7 +100,9 @@ class LeakGuard:
     @classmethod
     def from_config(cls, config: LeaksConfig, environment: Environment, models: ModelPool | None = None) -> LeakGuard:
         """Build the guard of a leak configuration."""
-        return cls(build_detectors(config, environment, models), config.action, config.max_resamples, environment)
+        return cls(
+            make_detectors(config.detectors, environment, models), config.action, config.max_resamples, environment
+        )
 
     def screen(
         self, requests: Sequence[FeedbackRequest], feedbacks: Sequence[Feedback], teacher: str, resample: ResampleFn

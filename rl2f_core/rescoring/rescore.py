@@ -12,14 +12,15 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from rl2f_core import registry
 from rl2f_core.config.fields import ComponentConfig
@@ -43,7 +44,6 @@ BATCH = 32
 
 
 class _Turn(BaseModel):
-    model_config = ConfigDict(extra="ignore")
     index: int
     attempt: str
     rewards: tuple[RewardTerm, ...] = ()
@@ -51,7 +51,6 @@ class _Turn(BaseModel):
 
 
 class _Dialogue(BaseModel):
-    model_config = ConfigDict(extra="ignore")
     group: str
     turns: tuple[_Turn, ...]
 
@@ -59,7 +58,6 @@ class _Dialogue(BaseModel):
 class _Line(BaseModel):
     """The parsed part of a dialogue event, without tokens."""
 
-    model_config = ConfigDict(extra="ignore")
     id: str
     type: Literal["dialogue"]
     phase: str
@@ -73,13 +71,22 @@ class _Line(BaseModel):
     dialogue: _Dialogue
 
 
+class _GroupKey(NamedTuple):
+    phase: str
+    stage: str
+    step: int
+    checkpoint: str | None
+    condition: str | None
+    group: str
+
+
 @dataclass(frozen=True, slots=True)
 class Scored:
     """A rescored dialogue."""
 
     event: str
-    key: tuple[Any, ...]
-    """Key of the dialogue's group."""
+    key: _GroupKey
+    """The dialogue's group."""
     turns: int
     was: dict[int, bool]
     """Turn → whether the run's own detectors flagged its hint; only checked hints."""
@@ -92,6 +99,12 @@ class Scored:
     def leaked(self) -> dict[int, bool]:
         """Turn → whether its hint leaks."""
         return {turn: report.leaked for turn, report in self.reports.items()}
+
+
+_Result = tuple[list[Scored | None], int]
+"""The dialogue of each line or None, and the number of invalid lines."""
+_Chunks = Generator[tuple[list[bytes], int, Callable[[], _Result]]]
+"""Lines, their end offset, and a function that returns their result."""
 
 
 class LeakRescorer:
@@ -115,7 +128,7 @@ class LeakRescorer:
         self.environment = registry.get("environment", environment.type)(environment)
         self.detectors = make_detectors(detectors, self.environment, models)
 
-    def rescore(self, lines: Sequence[bytes]) -> tuple[list[Scored | None], int]:
+    def rescore(self, lines: Sequence[bytes]) -> _Result:
         """Return for each line its dialogue or None, and the number of invalid lines."""
         parsed: list[_Line | None] = []
         bad = 0
@@ -144,7 +157,7 @@ class LeakRescorer:
             report = reports.get(turn.index - 1)
             after = -self.penalty if report is not None and report.leaked else 0.0
             changed |= abs(before - after) > TOLERANCE
-        key = (
+        key = _GroupKey(
             line.phase,
             line.stage,
             line.step,
@@ -194,7 +207,7 @@ def _exit_with(parent: int) -> None:
     os._exit(1)
 
 
-def _rescore(lines: Sequence[bytes]) -> tuple[list[Scored | None], int]:
+def _rescore(lines: Sequence[bytes]) -> _Result:
     assert _rescorer is not None
     return _rescorer.rescore(lines)
 
@@ -262,7 +275,7 @@ class Rescore:
 
     @staticmethod
     def _trained(item: Scored, methods: dict[str, Method]) -> bool:
-        return item.key[0] == "train" and item.key[1] in methods
+        return item.key.phase == "train" and item.key.stage in methods
 
     def _group(
         self, group: list[tuple[bytes, Scored]], penalty: float, methods: dict[str, Method]
@@ -287,7 +300,7 @@ class Rescore:
             ],
             [{k: r.detector for k, r in item.reports.items() if r.leaked} for _, item in pairs],
             events[0].task,
-            methods[items[0].key[1]] if trained else None,
+            methods[items[0].key.stage] if trained else None,
         )
         self.tally.stale += stale
         self.tally.count(changes)
@@ -311,7 +324,7 @@ class Rescore:
 
     def _chunks(
         self, penalty: float, stop: Callable[[], bool], on_progress: Callable[[int, int], None]
-    ) -> Iterator[tuple[list[bytes], tuple[list[Scored | None], int]]]:
+    ) -> Iterator[tuple[list[bytes], _Result]]:
         """Yield chunks of lines with their dialogues, in order."""
         try:
             size = self.events.stat().st_size
@@ -321,36 +334,30 @@ class Rescore:
         workers = self.workers or _cores()
         if requires_model or workers == 1 or (self.workers is None and size < SINGLE_PROCESS_BYTES):
             rescorer = LeakRescorer(self.config.environment, self.detectors, penalty, self.models)
-            limits = (BATCH, CHUNK_BYTES) if requires_model else (None, CHUNK_BYTES)
-            for lines, end in _lines(self.events, *limits):
+            source = _lines(self.events, BATCH if requires_model else None)
+            results: _Chunks = ((lines, end, partial(rescorer.rescore, lines)) for lines, end in source)
+        else:
+            results = self._submit_chunks(workers, penalty)
+        with contextlib.closing(results):
+            for lines, end, result in results:
                 if stop():
                     self.stopped = True
                     return
-                yield lines, rescorer.rescore(lines)
+                yield lines, result()
                 on_progress(end, size)
-            return
-        waiting: deque[tuple[list[bytes], int, Future[Any]]] = deque()
+
+    def _submit_chunks(self, workers: int, penalty: float) -> _Chunks:
+        """Yield chunks whose results come from worker processes."""
         arguments = (os.getpid(), self.config.environment, tuple(self.detectors), penalty)
         with contextlib.ExitStack() as stack:
             pool = ProcessPoolExecutor(workers, get_context("spawn"), _start, arguments)
             stack.callback(pool.shutdown, wait=True, cancel_futures=True)
-            source = _lines(self.events, None, CHUNK_BYTES)
-            exhausted = False
-            while True:
-                while not exhausted and len(waiting) < 2 * workers + 1:
-                    chunk = next(source, None)
-                    if chunk is None:
-                        exhausted = True
-                        break
-                    waiting.append((*chunk, pool.submit(_rescore, chunk[0])))
-                if not waiting:
-                    return
-                if stop():
-                    self.stopped = True
-                    return
-                lines, end, future = waiting.popleft()
-                yield lines, future.result()
-                on_progress(end, size)
+            waiting: deque[tuple[list[bytes], int, Callable[[], _Result]]] = deque()
+            for lines, end in _lines(self.events):
+                waiting.append((lines, end, pool.submit(_rescore, lines).result))
+                if len(waiting) > 2 * workers:
+                    yield waiting.popleft()
+            yield from waiting
 
 
 def _cores() -> int:
@@ -358,8 +365,8 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _lines(path: Path, count: int | None, limit: int) -> Iterator[tuple[list[bytes], int]]:
-    """Yield complete lines, up to `count` or about `limit` bytes at a time, with their end offset."""
+def _lines(path: Path, count: int | None = None) -> Iterator[tuple[list[bytes], int]]:
+    """Yield complete lines, up to `count` or about `CHUNK_BYTES` bytes at a time, with their end offset."""
     with open(path, "rb") as file:
         lines: list[bytes] = []
         end = size = 0
@@ -369,7 +376,7 @@ def _lines(path: Path, count: int | None, limit: int) -> Iterator[tuple[list[byt
             lines.append(line)
             end += len(line)
             size += len(line)
-            if size >= limit or len(lines) == count:
+            if size >= CHUNK_BYTES or len(lines) == count:
                 yield lines, end
                 lines, size = [], 0
         if lines:

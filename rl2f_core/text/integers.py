@@ -1,6 +1,6 @@
-"""Whole numbers in text: a strict parser for answers and a lenient scanner for leaks, both without evaluation.
+"""Integers in text: a strict parser for answers and a lenient scanner for leaks.
 
-An answer counts only in an indisputable form.  A hint leaks the answer in any form that a person understands.
+An answer must have an unambiguous form; a hint leaks the answer in any form that a person understands.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from rl2f_core.text.tokens import cached, digit_runs, find_index, signed_starts
 
 MAX_DIGITS = 40
-"""Longer numbers are unparsable: no level has such answers."""
+"""Longer numbers are not parsed."""
 _MAX_TERMS = 8
 MINUS = ("-", "−")
 _SPACE = " \t\r\n"
@@ -23,15 +23,14 @@ _NUMBER = re.compile(_SIGN + r"(?P<digits>\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.(?P<
 _SPLIT_UP = re.compile(_SIGN + r"(?<!\d)(?P<digits>\d+(?:[ ,_'’\u00a0\u2009\u202f]\d+)+)")
 _OPERATOR = re.compile(r"\s{0,3}(?P<operator>[+\-−–x×*·X/÷^])\s{0,3}(?P<sign>[+\-−]?)")
 _APART = frozenset(" ,_'’\u00a0\u2009\u202f")
-_MOST_POWER, _MOST_BASE = 40, 1000
+_MAX_EXPONENT, _MAX_BASE = 40, 1000
 
 
 def parse_integer(text: str) -> int | None:
-    """The number that `text` consists of, or None.
+    """Parse a text that consists of one integer; None otherwise.
 
-    Accepted: ASCII digits, at most `MAX_DIGITS` of them, with an optional sign, thousands commas if they stand in
-    every right place, and white space around the whole. Leading zeros and `-0` are read as usual. Everything else is
-    None: `12.0`, `1e3`, `0x10`, `１２`, `1,2`, `12 apples`.
+    Accepted are at most `MAX_DIGITS` ASCII digits with an optional sign, correct thousands commas, leading zeros, and
+    surrounding white space. Rejected are `12.0`, `1e3`, `0x10`, `１２`, `1,2` and `12 apples`.
     """
     text = text.strip(_SPACE)
     if len(text) > 2 * MAX_DIGITS or not _STRICT.fullmatch(text):
@@ -40,11 +39,10 @@ def parse_integer(text: str) -> int | None:
     return int(digits) if len(digits.lstrip("+-")) <= MAX_DIGITS else None
 
 
-class _Found(NamedTuple):
+class _Literal(NamedTuple):
     start: int
-    """Where the number starts, with its sign."""
+    """Start of the sign or, without one, of the digits."""
     digits_start: int
-    """Where its digits start."""
     end: int
     negative: bool
     size: int
@@ -52,12 +50,12 @@ class _Found(NamedTuple):
 
 
 def find_integers(text: str) -> list[tuple[int, int, str]]:
-    """Everything in `text` that reads as a whole number: `(start, end, normal form)`, in order of start.
+    """Return all integers in a text as (start, end, normal form), in order of start.
 
-    Found are numbers with a sign, with thousands separators, with a fraction of zeros (`12.0`), with digits that are
-    pulled apart by single spaces, commas, underscores or apostrophes (`1,0 24`), in any script's decimal digits, and
-    sums, differences, products, whole quotients and powers of up to eight numbers (`10 + 2 x 3`, every part of it as
-    well). Takes time linear in the text.
+    These are numbers in any script's decimal digits with a sign, thousands separators, a fraction of zeros (`12.0`), or
+    digits separated by single spaces, commas, underscores or apostrophes (`1,0 24`), and the values of sums,
+    differences, products, integer quotients and powers of up to eight numbers (`10 + 2 x 3`, and each part of it).
+    Takes time linear in the text.
     """
     return list(_integers(text))
 
@@ -90,7 +88,7 @@ def _integers(text: str) -> Sequence[tuple[int, int, str]]:
 
 
 def _plain(text: str, runs: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int, str]] | None:
-    """The numbers of a text with digits only between words; None if signs or marks need the full scan."""
+    """Return the numbers of a text with digits only between words; None if signs or marks need the full scan."""
     spans: list[tuple[int, int, str]] = []
     before = -1
     for start, end in runs:
@@ -104,15 +102,15 @@ def _plain(text: str, runs: Sequence[tuple[int, int]]) -> Sequence[tuple[int, in
     return spans
 
 
-def _numbers(text: str, starts: Iterable[int]) -> Iterator[_Found]:
+def _numbers(text: str, starts: Iterable[int]) -> Iterator[_Literal]:
     for match in find_index(_NUMBER, text, starts):
         digits = match["digits"].replace(",", "")
         if len(digits) <= MAX_DIGITS and not (match["fraction"] or "").strip("0"):
-            yield _Found(match.start(), match.start("digits"), match.end(), match["sign"] in MINUS, int(digits))
+            yield _Literal(match.start(), match.start("digits"), match.end(), match["sign"] in MINUS, int(digits))
 
 
-def _chains(numbers: list[_Found], links: Iterable[re.Match[str] | None]) -> Iterator[tuple[int, int, str]]:
-    """The values of `n0 op n1`, `n0 op n1 op n2` … as far as there are operators between the numbers."""
+def _chains(numbers: list[_Literal], links: Iterable[re.Match[str] | None]) -> Iterator[tuple[int, int, str]]:
+    """Yield the values of `n0 op n1`, `n0 op n1 op n2`, … until an operator is missing."""
     total, term = 0, -numbers[0].size if numbers[0].negative else numbers[0].size
     for number, link in zip(numbers[1:], links, strict=False):
         if link is None:
@@ -125,7 +123,7 @@ def _chains(numbers: list[_Found], links: Iterable[re.Match[str] | None]) -> Ite
                 return
             term //= value
         elif link["operator"] == "^":
-            if not 0 <= value <= _MOST_POWER or abs(term) > _MOST_BASE:
+            if not 0 <= value <= _MAX_EXPONENT or abs(term) > _MAX_BASE:
                 return
             term **= value
         else:

@@ -1,7 +1,6 @@
-"""Text as detectors read it: normal form with a map back to the original, and whole-token search.
+"""Normal form of text with a map back to the original, and whole-token search.
 
-Normal form: Unicode NFKC, case folded, invisible characters left out, runs of white space as one space, one minus
-sign.  Everything here is a pure function of its arguments.
+Normal form: Unicode NFKC, case folded, without invisible characters, runs of white space as one space, one minus sign.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ NUMBER = re.compile(rf"(?:(?<![^\W_])(?<![)\]}}])[+-])?(?:{_DIGITS})(?:e[+-]?\d+
 _TOKEN = re.compile(rf"{NUMBER.pattern}|[^\W_]+|[^\w\s]|_", re.IGNORECASE)
 _TIGHT = ".'_"
 _INVISIBLE = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u20e3\u2800\u3164\uffa0")
-"""Drawn as nothing though they are no format characters; and the frame of a keycap."""
+"""Invisible characters outside the category Cf, and the frame of a keycap."""
 _PLAIN = re.compile(r"[\n\t\r -~]*")
 _SPACES = ("  ", "\n", "\t", "\r")
 
@@ -49,17 +48,17 @@ class NormalizedText:
     ends: Sequence[int]
 
     def original(self, start: int, end: int) -> tuple[int, int]:
-        """The span in the original of the non-empty span [start, end) here, whichever way the text runs."""
+        """Return the original span of the non-empty span [start, end), also if the text is reversed."""
         first, last = start, end - 1
         return min(self.starts[first], self.starts[last]), max(self.ends[first], self.ends[last])
 
     def locate(self, start: int, end: int) -> tuple[int, int]:
-        """The span here of the span [start, end) in the original."""
+        """Return the span of the original span [start, end)."""
         return bisect_left(self.starts, start), bisect_right(self.ends, end)
 
 
 def normalize(text: str, fold: bool = True, lines: bool = False) -> NormalizedText:
-    """`text` in normal form; `fold=False` keeps the case, `lines=True` keeps white space as it stands."""
+    """Normalize text; `fold=False` keeps the case, `lines=True` keeps white space."""
     return _normalize(text, fold, lines)
 
 
@@ -85,12 +84,13 @@ def _by_clusters(text: str, fold: bool, lines: bool) -> NormalizedText:
             starts.append(start)
             ends.append(end)
     if not lines and out and out[-1] == " ":
-        out.pop(), starts.pop(), ends.pop()
+        for values in (out, starts, ends):
+            values.pop()
     return NormalizedText("".join(out), tuple(starts), tuple(ends))
 
 
 def replaced(source: NormalizedText, pieces: Sequence[tuple[int, int, str]]) -> NormalizedText:
-    """`source` with each span [start, end) of `pieces` (in order, apart) put in other words; offsets stay true."""
+    """Replace the spans of `pieces` (start, end, replacement), which are in order and disjoint; offsets are mapped."""
     out: list[str] = []
     starts: list[int] = []
     ends: list[int] = []
@@ -114,7 +114,7 @@ def non_overlapping(pieces: Iterable[tuple[int, int, str]]) -> list[tuple[int, i
 
 
 def _clusters(text: str) -> Iterator[tuple[int, int]]:
-    """Spans of a character with the combining marks after it, which NFKC may join into one."""
+    """Yield spans of a character with the combining marks after it, which NFKC may join into one."""
     start = 0
     for position in range(1, len(text) + 1):
         if position == len(text) or not unicodedata.combining(text[position]):
@@ -139,9 +139,9 @@ def _normal(cluster: str, fold: bool, before: str) -> str:
 
 
 def find(value: str, text: NormalizedText) -> list[tuple[int, int]]:
-    """Every span of `text` that is the normalized `value` as a whole token or run of tokens.
+    """Return all spans that contain the normalized `value` as a whole token or run of tokens.
 
-    A word is not found inside a longer word, a number not inside a longer number (12 in 120, 1.12, 1,012 or −12).
+    A word does not match inside a longer word, nor a number inside a longer number (12 in 120, 1.12, 1,012 or −12).
     White space around punctuation may differ.
     """
     if not all(word in text.text for word in _words(value)):
@@ -171,7 +171,7 @@ def _words(value: str) -> list[str]:
 
 @lru_cache(1024)
 def _pattern(value: str) -> re.Pattern[str] | None:
-    """`value` with optional spaces around punctuation."""
+    """Return a pattern of `value` with optional spaces around punctuation."""
     pattern, end, loose = "", 0, False
     for match in _TOKEN.finditer(value):
         mark = not match[0][-1].isalnum() and match[0] not in _TIGHT
@@ -185,12 +185,12 @@ def _pattern(value: str) -> re.Pattern[str] | None:
 
 
 def literals(text: str) -> list[tuple[int, int]]:
-    """The spans of the numeric literals."""
+    """Return the spans of the numeric literals."""
     return [match.span() for match in NUMBER.finditer(text)]
 
 
 def is_whole(text: str, start: int, end: int, numbers: list[tuple[int, int]]) -> bool:
-    """Does no word and none of `numbers`, the text's `literals`, go on beyond an edge of [start, end)?"""
+    """Return whether no word, and none of the text's `literals` (`numbers`), extends beyond [start, end)."""
     if text[start].isalnum() and start and text[start - 1].isalnum():
         return False
     if text[end - 1].isalnum() and re.match(r"[^\W_]|-[^\W\d_]", text[end : end + 2]):
@@ -208,5 +208,5 @@ def is_whole(text: str, start: int, end: int, numbers: list[tuple[int, int]]) ->
 
 
 def contains_tokens(value: str, text: str) -> bool:
-    """Whether `text` contains `value` as a whole token or run of tokens."""
+    """Return whether `text` contains `value` as a whole token or run of tokens."""
     return bool(find(normalize(value).text, normalize(text)))

@@ -18,7 +18,7 @@ from rl2f_core import registry
 from rl2f_core.config.leaks import LeaksConfig
 from rl2f_core.environments.base import Environment
 from rl2f_core.leaks.base import LeakQuery, run_cascade
-from rl2f_core.leaks.guard import build_detectors
+from rl2f_core.leaks.guard import make_detectors
 from rl2f_core.types import Task
 
 WANTED = 5_000
@@ -126,7 +126,7 @@ def measure(name: str, count: int, chunks: int) -> dict[str, float]:
     """
     cls = registry.get("environment", name)
     env: Environment = cls(cls.Config())  # type: ignore[attr-defined, operator]
-    detectors = build_detectors(LeaksConfig(), env)
+    detectors = make_detectors(LeaksConfig().detectors, env)
     run_cascade(detectors, queries(name, count, seed=-1))
     rates, flagged = [], 0
     asked = queries(name, count * chunks)

@@ -10,7 +10,7 @@ from rl2f_core import registry
 from rl2f_core.config.leaks import LeaksConfig
 from rl2f_core.environments.base import Environment
 from rl2f_core.leaks.base import LeakQuery, run_cascade
-from rl2f_core.leaks.guard import build_detectors
+from rl2f_core.leaks.guard import make_detectors
 from rl2f_core.teachers.base import FeedbackRequest, Teacher
 from rl2f_core.types import Hint, LeakReport, Turn
 
@@ -50,7 +50,7 @@ def flagged(world: str, teacher: str, dialogues: int) -> Iterator[tuple[LeakQuer
     env = build(world)
     cls: Any = registry.get("teacher", teacher)
     speaker = cls(cls.Config(), env)
-    detectors = build_detectors(LeaksConfig(), env)
+    detectors = make_detectors(LeaksConfig().detectors, env)
     for start in range(0, dialogues, 100):
         asked = [q for i in range(start, min(start + 100, dialogues)) for q in dialogue(env, speaker, i)]
         yield from zip(asked, run_cascade(detectors, asked), strict=True)

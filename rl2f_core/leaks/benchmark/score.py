@@ -17,10 +17,10 @@ from rl2f_core import registry
 from rl2f_core.config.leaks import LeaksConfig
 from rl2f_core.environments.base import Environment
 from rl2f_core.errors import DataError
-from rl2f_core.leaks.base import LeakDetector, LeakQuery, run_cascade
+from rl2f_core.leaks.base import LeakQuery, run_cascade
 from rl2f_core.leaks.benchmark import letters, matrices, numbers, paths, roles
 from rl2f_core.leaks.benchmark.items import Half, Kind, LeakItem, generate
-from rl2f_core.leaks.guard import build_detectors
+from rl2f_core.leaks.guard import make_detectors
 from rl2f_core.paths import LEAK_BENCHMARK
 from rl2f_core.stats.intervals import Interval, wilson
 from rl2f_core.types import FrozenModel, LeakReport
@@ -145,28 +145,13 @@ def read_items(folder: Path = LEAK_BENCHMARK, split: Half | None = None) -> list
     return [item for item in items if split in (None, item.split)]
 
 
-Build = Callable[[Environment], Sequence[LeakDetector]]
-"""Returns the detectors for an environment, cheapest first."""
-
-
-def score(detectors: Build | LeaksConfig, items: Sequence[LeakItem]) -> BenchmarkReport:
-    """Score detectors on items.
-
-    Args:
-        detectors: A leak configuration, or a function that builds the detectors for an environment.
-        items: Items to check.
-    """
-    return compare(items, judge(detectors, items))
-
-
-def judge(detectors: Build | LeaksConfig, items: Sequence[LeakItem]) -> list[LeakReport]:
-    """Run the cascade on all items; reports are in the order of the items."""
-    build: Build = (lambda env: build_detectors(detectors, env)) if isinstance(detectors, LeaksConfig) else detectors
+def score(config: LeaksConfig, items: Sequence[LeakItem]) -> BenchmarkReport:
+    """Score the detectors of a leak configuration on items."""
     reports: dict[int, LeakReport] = {}
     for environment, indices in by_environment(items):
         queries = [query_of(environment, items[i]) for i in indices]
-        reports.update(zip(indices, run_cascade(build(environment), queries), strict=True))
-    return [reports[i] for i in range(len(items))]
+        reports.update(zip(indices, run_cascade(make_detectors(config.detectors, environment), queries), strict=True))
+    return compare(items, [reports[i] for i in range(len(items))])
 
 
 def by_environment(items: Sequence[LeakItem]) -> Iterator[tuple[Environment, list[int]]]:

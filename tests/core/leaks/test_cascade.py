@@ -15,8 +15,8 @@ from rl2f_core.config.leaks import LeaksConfig
 from rl2f_core.environments.base import Environment, wrap_answer
 from rl2f_core.environments.numbers.arithmetic import Arithmetic
 from rl2f_core.environments.numbers.guess_number import GuessNumber
-from rl2f_core.leaks.base import LeakQuery, first_leak
-from rl2f_core.leaks.guard import build_detectors
+from rl2f_core.leaks.base import LeakQuery, run_cascade
+from rl2f_core.leaks.guard import make_detectors
 from rl2f_core.text.normalize import NUMBER, contains_tokens, find, normalize
 from rl2f_core.types import LeakReport, Task
 
@@ -297,12 +297,12 @@ def test_hostile_hints_are_read_in_bounded_time(number: int):
 
 def test_the_cheaper_tier_reports_first():
     env, task = arithmetic()
-    detectors = build_detectors(LeaksConfig(), env)
+    detectors = make_detectors(LeaksConfig().detectors, env)
     assert [detector.name for detector in detectors] == ["exact", "equivalent"]
-    assert first_leak(detectors, LeakQuery(task, "1,024 is 1024")).detector == "exact"
-    assert first_leak(detectors, LeakQuery(task, "1,024")).detector == "equivalent"
-    assert build_detectors(LeaksConfig(detectors=("equivalent",)), env)[0].name == "equivalent"
-    assert build_detectors(LeaksConfig(detectors=()), env) == []
+    assert run_cascade(detectors, [LeakQuery(task, "1,024 is 1024")])[0].detector == "exact"
+    assert run_cascade(detectors, [LeakQuery(task, "1,024")])[0].detector == "equivalent"
+    assert make_detectors(LeaksConfig(detectors=("equivalent",)).detectors, env)[0].name == "equivalent"
+    assert make_detectors(LeaksConfig(detectors=()).detectors, env) == []
 
 
 @pytest.mark.parametrize(
@@ -311,7 +311,7 @@ def test_the_cheaper_tier_reports_first():
 def test_two_thousand_scripted_hints_of_an_environment_leak_nothing(world: str):
     cls: Any = registry.get("environment", world)
     env: Environment = cls(cls.Config())
-    detectors = build_detectors(LeaksConfig(), env)
+    detectors = make_detectors(LeaksConfig().detectors, env)
     read = index = 0
     while read < 2000:
         task, rng = env.task("train", index), random.Random(index)
@@ -325,7 +325,7 @@ def test_two_thousand_scripted_hints_of_an_environment_leak_nothing(world: str):
             if verdicts[-1].correct:
                 break
             hint = env.hint(task, verdicts, rng)
-            report = first_leak(detectors, LeakQuery(task, hint, tuple(attempts)))
+            report = run_cascade(detectors, [LeakQuery(task, hint, tuple(attempts))])[0]
             assert not report.leaked, (env.prompt(task.public), attempts, hint, report)
             read += 1
         index += 1

@@ -12,7 +12,7 @@ from rl2f_core.config.fields import BaseConfig
 from rl2f_core.config.leaks import LeaksConfig
 from rl2f_core.environments.base import CONTENTLESS, wrap_answer
 from rl2f_core.leaks.base import LeakDetector, LeakQuery
-from rl2f_core.leaks.guard import MAX_REDACTIONS, REDACTED, LeakGuard, build_detectors
+from rl2f_core.leaks.guard import MAX_REDACTIONS, REDACTED, LeakGuard, make_detectors
 from rl2f_core.teachers.base import Feedback, FeedbackRequest
 from rl2f_core.types import Hint, LeakReport, Turn, Usage
 
@@ -84,7 +84,7 @@ def test_redact_blanks_every_span_in_either_form():
 
 def test_redact_leaves_what_the_student_was_shown():
     env, task = arithmetic("What is 85 + 0?", "85")
-    held = LeakGuard(build_detectors(LeaksConfig(), env), "redact", 3, env)
+    held = LeakGuard(make_detectors(LeaksConfig().detectors, env), "redact", 3, env)
     turn = Turn(index=0, attempt=wrap_answer("80"), verdict=env.verify(task, wrap_answer("80")))
     (answer,) = held.screen(
         [FeedbackRequest(task, (turn,), 0)], [Feedback("Look at 85 + 0 again: the answer is 85.")], "llm", Spy()

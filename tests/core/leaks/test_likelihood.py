@@ -14,7 +14,7 @@ from rl2f_core.config.model import ModelConfig
 from rl2f_core.environments.base import CONTENTLESS
 from rl2f_core.errors import ConfigError
 from rl2f_core.leaks.base import LeakQuery, run_cascade
-from rl2f_core.leaks.guard import build_detectors
+from rl2f_core.leaks.guard import make_detectors
 from rl2f_core.leaks.likelihood import LikelihoodDetector
 
 TELLS, HIDES = "It is 1024, I think.", "Carry the one."
@@ -110,8 +110,8 @@ def test_nats_stay_in_the_report_of_a_dearer_tier_and_no_default_probes() -> Non
     env, _ = arithmetic()
     assert "likelihood" not in [part.type for part in LeaksConfig().detectors]
     with pytest.raises(ConfigError, match="Detector likelihood needs a model"):
-        build_detectors(LeaksConfig(detectors=("likelihood",)), env)
-    chain = build_detectors(LeaksConfig(detectors=("likelihood", "exact")), env, ModelPool(Oracle(told=-1.9)))
+        make_detectors(LeaksConfig(detectors=("likelihood",)).detectors, env)
+    chain = make_detectors(LeaksConfig(detectors=("likelihood", "exact")).detectors, env, ModelPool(Oracle(told=-1.9)))
     (report,) = run_cascade(chain, [query("Is it 1024? It is 1024.")])
     assert report.detector == "exact" and report.logprob_gain == pytest.approx(0.4)
 

@@ -14,7 +14,7 @@ from rl2f_core.backends.model_pool import ModelPool
 from rl2f_core.config.leaks import LeaksConfig
 from rl2f_core.errors import ConfigError
 from rl2f_core.leaks.base import LeakQuery
-from rl2f_core.leaks.guard import LeakGuard, build_detectors
+from rl2f_core.leaks.guard import LeakGuard, make_detectors
 from rl2f_core.leaks.judge_output import Judgement, locate_quote, read_judgement
 from rl2f_core.leaks.llm_judge import LLMJudgeDetector
 from rl2f_core.types import LeakReport
@@ -170,7 +170,7 @@ def test_the_judge_sees_question_answer_attempts_and_hint_and_no_text_can_close_
 def test_the_tier_is_not_a_default_and_says_when_no_model_is_at_hand() -> None:
     assert [part.type for part in LeaksConfig().detectors] == ["exact", "equivalent"]
     with pytest.raises(ConfigError, match="No local model is loaded"):
-        build_detectors(LeaksConfig(detectors=("llm_judge",)), arithmetic()[0])
+        make_detectors(LeaksConfig(detectors=("llm_judge",)).detectors, arithmetic()[0])
 
 
 def test_the_guard_asks_the_judge_only_of_what_the_cheaper_tiers_found_clean() -> None:
