@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import Field, model_validator
 
@@ -35,7 +35,7 @@ from rl2f_core.teachers.base import Feedback, FeedbackRequest, Teacher
 from rl2f_core.types import Hint
 
 ArmHint = Literal["original", "edited", "empty", "contentless", "shuffled", "misleading", "teacher"]
-HINTS: tuple[ArmHint, ...] = ("original", "edited", "empty", "contentless", "shuffled", "misleading", "teacher")
+HINTS: tuple[ArmHint, ...] = get_args(ArmHint)
 ORIGINAL_ARM, BASELINE = "original", "contentless"
 """Arms whose difference is the hint value."""
 CONTROLS = ("contentless", "shuffled", "misleading")

@@ -237,11 +237,13 @@ class ForkRunner:
         dialogues: dict[int, Dialogue] = {}
         for label, indices in by_teacher.items():
             offset = done + len(dialogues)
+
+            def on_progress(now: int, _: int, offset: int = offset) -> None:
+                progress.update(self.kind, offset + now, len(self.plan), checkpoint)
+
             rollouts = self._engine_for(self.arms.get(label)).run(
-                [batch[i].request for i in indices], adapter=adapter, policy=checkpoint,
-                on_progress=lambda now, _, offset=offset: progress.update(  # type: ignore[misc]
-                    self.kind, offset + now, len(self.plan), checkpoint),
-            )  # fmt: skip
+                [batch[i].request for i in indices], adapter=adapter, policy=checkpoint, on_progress=on_progress
+            )
             dialogues |= {i: rollout.dialogue for i, rollout in zip(indices, rollouts, strict=True)}
         return [dialogues[i] for i in range(len(batch))]
 

@@ -41,7 +41,7 @@ def parse_detectors(text: str) -> tuple[ComponentConfig, ...]:
     return _validate([_parse_settings(part) for part in parts])
 
 
-def _validate(detectors: Any) -> tuple[ComponentConfig, ...]:
+def _validate(detectors: object) -> tuple[ComponentConfig, ...]:
     if not isinstance(detectors, list | tuple) or not detectors:
         raise ConfigError("No detector is named.", value=detectors, known=registry.names("leak_detector"), fix=SYNTAX)
     try:
@@ -58,7 +58,7 @@ def _parse_settings(part: str) -> dict[str, Any]:
     return data
 
 
-def _load_file(path: Path) -> Any:
+def _load_file(path: Path) -> object:
     try:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))  # JSON is YAML
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
 
 from rl2f_core.methods.base import Method
 from rl2f_core.types import Dialogue, Group, RewardTerm, Rollout, Task
@@ -99,7 +98,7 @@ class Tally:
     stale: int = 0
     """Groups whose stored advantages the method does not reproduce; the values before are then the method's."""
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, int | dict[str, int]]:
         """Return all counts by name."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         return {name: dict(value) if isinstance(value, Counter) else value for name, value in values.items()}

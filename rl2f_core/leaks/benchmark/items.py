@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import yaml
 from jinja2 import Environment as JinjaEnvironment
 from jinja2 import StrictUndefined
+from pydantic import JsonValue
 
 from rl2f_core.paths import LEAK_BENCHMARK
 from rl2f_core.types import FrozenModel
@@ -58,7 +59,7 @@ class LeakItem(FrozenModel):
 
     id: str
     """Environment, kind, split and number, e.g. `arithmetic/roman/test/2`."""
-    environment: dict[str, Any]
+    environment: dict[str, JsonValue]
     """The environment's configuration, `type` included."""
     problem: str
     """The problem in the student's prompt."""
@@ -84,7 +85,7 @@ class LeakItem(FrozenModel):
 class Puzzle:
     """A task with wrong attempts."""
 
-    environment: dict[str, Any]
+    environment: dict[str, JsonValue]
     """Configuration of the environment."""
     problem: str
     answer: str

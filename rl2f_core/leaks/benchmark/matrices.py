@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+
+from pydantic import JsonValue
 
 from rl2f_core.environments.binary_matrix.environment import BinaryMatrix
 from rl2f_core.leaks.benchmark.items import (
@@ -20,8 +21,8 @@ from rl2f_core.leaks.benchmark.items import (
 )
 
 _TEXTS = PHRASINGS.matrices
-_CONFIG: dict[str, Any] = {"smallest": 3, "largest": 4}
-_ENV = BinaryMatrix(BinaryMatrix.Config(**_CONFIG))
+_CONFIG: dict[str, JsonValue] = {"smallest": 3, "largest": 4}
+_ENV = BinaryMatrix(BinaryMatrix.Config.model_validate(_CONFIG))
 _FORM_COUNTS = {"rows": 7, "lists": 5, "latex": 4, "named_rows": 4, "number_words": 5, "coded": 4}
 _NEAR_MISSES = {"quoted": 8, "shown": 6, "vague": 14, "own_part": 4, "no_content": 3}
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from typing import Any
+
+from pydantic import JsonValue
 
 from rl2f_core.leaks.benchmark.items import DIGIT_NAMES, FORMS, LANGUAGES, PHRASINGS, Draft, Kind, Puzzle, Sampler
 
@@ -30,7 +31,7 @@ def _arithmetic(number: int, rng: random.Random) -> _Number:
     a = rng.randint(max(11, number // 3), max(12, 2 * number // 3))
     while number - a in (a, number) or number - a < 1:
         a -= 1
-    environment = {"type": "arithmetic", "digits": 2 if number < 199 else 3}
+    environment: dict[str, JsonValue] = {"type": "arithmetic", "digits": 2 if number < 199 else 3}
     return _puzzle(environment, f"What is {a} + {number - a}?", (a, number - a), number, rng)
 
 
@@ -43,7 +44,7 @@ def _guess(number: int, rng: random.Random) -> _Number:
 
 
 def _puzzle(
-    environment: dict[str, Any], problem: str, operands: tuple[int, int], number: int, rng: random.Random
+    environment: dict[str, JsonValue], problem: str, operands: tuple[int, int], number: int, rng: random.Random
 ) -> _Number:
     """Draw one to three wrong attempts: not close to the answer, and without its digit at any place."""
     attempts: list[str] = []

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+
+from pydantic import JsonValue
 
 from rl2f_core.environments.grids.grid import find_path, walked
 from rl2f_core.environments.grids.maze import Maze
@@ -16,7 +17,7 @@ from rl2f_core.leaks.benchmark.items import FORMS, ORDINALS, PHRASINGS, Draft, K
 from rl2f_core.types import Task
 
 _TEXTS = PHRASINGS.paths
-_CONFIGS: dict[str, dict[str, Any]] = {
+_CONFIGS: dict[str, dict[str, JsonValue]] = {
     "shortest_path": {"smallest": 3, "largest": 5, "p_blocked": 0.3, "infeasible": 0.15, "min_steps": 3},
     "maze": {"rooms": 3, "loops": 0.1},
 }

@@ -60,9 +60,14 @@ def _puzzle(s: Sampler, people: int, odd_one: bool = False) -> _Roles:
     num_wrong = max(2, people - 1)
     wrong = names[:num_wrong]
     attempt = ", ".join(f"{name} is a {_ROLES[knight != (name in wrong)]}" for name, knight in gold.items())
-    environment = {"type": "knights_knaves", "people": people}
     return _Roles(
-        environment, env.prompt(task.public), env.gold_answer(task), (attempt,), gold, wrong, names[num_wrong:]
+        {"type": "knights_knaves", "people": people},
+        env.prompt(task.public),
+        env.gold_answer(task),
+        (attempt,),
+        gold,
+        wrong,
+        names[num_wrong:],
     )
 
 

@@ -11,7 +11,8 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+
+from pydantic import JsonValue
 
 from rl2f_core import registry
 from rl2f_core.config.leaks import LeaksConfig
@@ -163,9 +164,9 @@ def by_environment(items: Sequence[LeakItem]) -> Iterator[tuple[Environment, lis
         yield environment_of(json.loads(config)), indices
 
 
-def environment_of(config: Mapping[str, Any]) -> Environment:
+def environment_of(config: Mapping[str, JsonValue]) -> Environment:
     """Build the environment of an item's configuration."""
-    cls = registry.get("environment", config.get("type", ""))
+    cls = registry.get("environment", str(config.get("type", "")))
     return cls(cls.Config.model_validate(dict(config)))
 
 
@@ -189,7 +190,7 @@ def compare(items: Sequence[LeakItem], reports: Sequence[LeakReport]) -> Benchma
     return BenchmarkReport(
         overall=score_of(pairs),
         by_split=by(lambda item: item.split),
-        by_environment=by(lambda item: item.environment["type"]),
+        by_environment=by(lambda item: str(item.environment["type"])),
         by_kind=by(lambda item: item.kind if item.leak else f"not: {item.kind}"),
         by_detector={name: Counts(**counts) for name, counts in flagged.items()},
         wrong=tuple(Misclassified(item=item, report=report) for item, report in pairs if item.leak != report.leaked),

@@ -34,14 +34,14 @@ FIVE = [{"hint": h} for h in ("original", "contentless", "empty", "misleading")]
 
 
 # -- estimates -----------------------------------------------------------------------------------------------------
-def test_a_paired_difference_has_newcombes_interval() -> None:
+def test_paired_difference_has_newcombe_interval() -> None:
     """Newcombe 1998, Table II: 36 both, 12 only the first, 2 only the second, of 50."""
     found = paired_share_difference([(True, True)] * 36 + [(True, False)] * 12 + [(False, True)] * 2)
     assert (found.value, found.n) == (0.2, 50)
     assert (found.low, found.high) == (pytest.approx(0.0569, abs=5e-5), pytest.approx(0.3404, abs=5e-5))
 
 
-def test_a_few_pairs_that_all_agree_still_have_a_width() -> None:
+def test_agreeing_pairs_have_interval_width() -> None:
     """Wilson of 8 of 8 is [1 / (1 + z²/8), 1] = [.676, 1], so down is √2 · .324 = .459."""
     found = paired_share_difference([(True, False)] * 8)
     assert (found.value, found.high) == (1.0, 1.0) and found.low == pytest.approx(1 - 2**0.5 * 0.32441, abs=1e-4)
@@ -52,7 +52,7 @@ def outcomes(arm: str, *solved: int, origin: str = "d", task: str = "t", **more:
     return [Outcome((origin, 0), task, arm, j, bool(s), **more) for j, s in enumerate(solved)]
 
 
-def test_the_arms_of_one_turn_are_compared_by_their_samples() -> None:
+def test_single_fork_point_pairs_samples() -> None:
     played = [
         *outcomes("original", 1, 1, 0, 1, score=0.75, retained_parts=2, parts=4),
         *outcomes("contentless", 0, 1, 0, 0, score=0.5),
@@ -65,13 +65,13 @@ def test_the_arms_of_one_turn_are_compared_by_their_samples() -> None:
     assert baseline.difference is None and baseline.retained_parts.value is None
 
 
-def test_only_samples_of_both_arms_make_a_difference() -> None:
+def test_difference_uses_paired_samples_only() -> None:
     played = [*outcomes("original", 1, 1, 1), *outcomes("contentless", 0)]
     (true, _) = arm_results(played, "base", ["original", "contentless"], "contentless")
     assert true.difference is not None and (true.difference.value, true.difference.n) == (1.0, 1)
 
 
-def test_many_turns_are_compared_by_their_tasks() -> None:
+def test_several_fork_points_cluster_by_task() -> None:
     """Differences of task a: 1, 1 (two turns); of task b: 0, −1. Mean 1/4; resampled tasks give 1, 1/4 or −1/2."""
     played = []
     for origin, task, true, other in (("1", "a", 1, 0), ("2", "a", 1, 0), ("3", "b", 1, 1), ("4", "b", 0, 1)):
@@ -85,7 +85,7 @@ def test_many_turns_are_compared_by_their_tasks() -> None:
 
 
 # -- arms ----------------------------------------------------------------------------------------------------------
-def test_an_arm_is_named_on_a_command_line() -> None:
+def test_parse_arm() -> None:
     assert parse_arm("shuffled") == Arm(hint="shuffled")
     assert parse_arm("edited:It: is 4") == Arm(hint="edited", text="It: is 4")
     assert parse_arm("teacher:scripted").label == "teacher scripted"
@@ -94,7 +94,7 @@ def test_an_arm_is_named_on_a_command_line() -> None:
             parse_arm(wrong)
 
 
-def test_arms_hold_what_they_need_and_have_names_of_their_own() -> None:
+def test_arm_fields_and_labels() -> None:
     for wrong in (
         {"hint": "edited"},
         {"hint": "empty", "text": "x"},
@@ -113,7 +113,7 @@ def source(tmp_path: Path) -> RunDir:
     return make_run(tmp_path / "numbers")
 
 
-def test_a_dialogue_is_found_by_its_events_id(source: RunDir) -> None:
+def test_find_dialogue_by_event_id(source: RunDir) -> None:
     event = find_dialogue(source, event_of(1))
     assert [t.verdict.parsed for t in event.dialogue.turns] == ["2", "3", "4"]
     origin = fork_point_at(event, 1)
@@ -126,7 +126,7 @@ def test_a_dialogue_is_found_by_its_events_id(source: RunDir) -> None:
         fork_point_at(event, 3)
 
 
-def test_the_hints_of_a_run_are_drawn_by_its_seed(source: RunDir) -> None:
+def test_fork_points_are_sampled_by_seed(source: RunDir) -> None:
     found = hinted_turns(source, "evaluation", "base")
     assert [(o.event, o.turn) for o in found] == [
         (event_of(i), t) for i, n in enumerate((1, 2, 1, 2)) for t in range(n)
@@ -145,7 +145,7 @@ def test_the_hints_of_a_run_are_drawn_by_its_seed(source: RunDir) -> None:
         sampled_fork_points(made, source, "rl@1")  # type: ignore[arg-type]
 
 
-def test_a_bare_name_is_a_run_beside_and_a_path_is_a_path(source: RunDir, tmp_path: Path) -> None:
+def test_source_is_sibling_name_or_path(source: RunDir, tmp_path: Path) -> None:
     beside = RunDir(tmp_path / "fork")
     assert beside.resolve_run("numbers").path == source.path == beside.resolve_run(str(source.path)).path
     for wrong in ("other", "..", "."):
@@ -153,7 +153,7 @@ def test_a_bare_name_is_a_run_beside_and_a_path_is_a_path(source: RunDir, tmp_pa
             beside.resolve_run(wrong)
 
 
-def test_a_checkpoint_is_chosen_by_its_name(source: RunDir) -> None:
+def test_checkpoints_are_chosen_by_name(source: RunDir) -> None:
     assert choose_checkpoints(source, ["base"]) == {"base": None} == choose_checkpoints(source, [])
     with pytest.raises(ConfigError, match=r"Unknown checkpoint.*Known: base"):
         choose_checkpoints(source, ["rl@1"])
@@ -182,7 +182,7 @@ def dialogues(folder: Path) -> list[DialogueEvent]:
     return [e for e in read_events(folder / "events.jsonl") if isinstance(e, DialogueEvent)]
 
 
-def test_a_fork_compares_the_hint_with_its_alternatives(source: RunDir, tmp_path: Path) -> None:
+def test_fork_compares_arms(source: RunDir, tmp_path: Path) -> None:
     before = source.events_path.read_bytes()
     config = fork_config(source, "numbers", event_of(0), 0, {"base": None}, FIVE, samples=12, turns=1)
     assert play(config, tmp_path / "fork")
@@ -211,7 +211,7 @@ def test_a_fork_compares_the_hint_with_its_alternatives(source: RunDir, tmp_path
     assert (tmp_path / "fork" / "counterfactual" / "solved.png").stat().st_size < 120_000
 
 
-def test_a_stopped_fork_goes_on_where_it_was_and_comes_to_the_same(source: RunDir, tmp_path: Path) -> None:
+def test_resumed_fork_gives_the_same_result(source: RunDir, tmp_path: Path) -> None:
     config = fork_config(source, "numbers", event_of(1), 0, {"base": None}, FIVE, samples=10)
     assert play(config, tmp_path / "whole")
     asked: list[int] = []
@@ -224,7 +224,7 @@ def test_a_stopped_fork_goes_on_where_it_was_and_comes_to_the_same(source: RunDi
     assert read_report(tmp_path / "cut") == read_report(tmp_path / "whole")
 
 
-def test_a_resumed_fork_asks_no_teacher_twice(source: RunDir, tmp_path: Path) -> None:
+def test_resumed_fork_reuses_stored_hints(source: RunDir, tmp_path: Path) -> None:
     arms = [{"hint": "contentless"}, {"hint": "teacher", "teacher": "self_critique", "name": "critic"}]
     config = fork_config(source, "numbers", event_of(1), 0, {"base": None}, arms, samples=10, later_hints="contentless")
     asked: list[int] = []
@@ -242,7 +242,7 @@ def test_a_resumed_fork_asks_no_teacher_twice(source: RunDir, tmp_path: Path) ->
         play(config, tmp_path / "cut")
 
 
-def test_a_student_that_criticises_itself_in_an_arm_does_so_with_the_forks_weights(source: RunDir) -> None:
+def test_self_critique_arm_uses_checkpoint_of_fork(source: RunDir) -> None:
     class Recording(FakeBackend):
         spoke: str | None = "nobody"
 
@@ -258,7 +258,7 @@ def test_a_student_that_criticises_itself_in_an_arm_does_so_with_the_forks_weigh
     assert (hint.text, hint.teacher, backend.spoke) == ("Look at it once more.", "self_critique", "rl@1")
 
 
-def test_a_dialogue_without_the_verifiers_stop_goes_on_without_it(tmp_path: Path) -> None:
+def test_no_oracle_dialogue_continues_without_oracle(tmp_path: Path) -> None:
     conditions = {"conditions": ["hints", "no_oracle"]}
     run = make_run(tmp_path / "numbers", teacher="self_critique", evaluation=conditions)
     held = find_dialogue(run, event_of(0))
@@ -279,7 +279,7 @@ def test_a_dialogue_without_the_verifiers_stop_goes_on_without_it(tmp_path: Path
         play(config.model_copy(update={"later_hints": "arm"}), tmp_path / "arm")
 
 
-def test_later_hints_are_the_runs_own_the_arms_own_or_empty(source: RunDir, tmp_path: Path) -> None:
+def test_later_hints_setting(source: RunDir, tmp_path: Path) -> None:
     arms = [{"hint": "contentless"}, {"hint": "misleading"}]
     later = {}
     for then in ("run", "arm", "contentless"):
@@ -295,7 +295,7 @@ def test_later_hints_are_the_runs_own_the_arms_own_or_empty(source: RunDir, tmp_
     assert later["contentless"] == {"contentless": {"contentless"}, "misleading": {"contentless"}}
 
 
-def test_a_leak_in_an_arm_is_reported_and_read_unless_configured_otherwise(source: RunDir, tmp_path: Path) -> None:
+def test_leaks_of_arms_are_reported(source: RunDir, tmp_path: Path) -> None:
     arms = [{"hint": "edited", "text": "The answer is 3."}]
     read = {}
     for apply in (False, True):
@@ -308,7 +308,7 @@ def test_a_leak_in_an_arm_is_reported_and_read_unless_configured_otherwise(sourc
     assert read == {False: "The answer is 3.", True: "The answer is […]."}
 
 
-def test_where_no_hint_stands_only_the_others_can_be_played(source: RunDir, tmp_path: Path) -> None:
+def test_original_arm_needs_a_hint(source: RunDir, tmp_path: Path) -> None:
     short = make_run(tmp_path / "short", rollout={"max_turns": 2, "max_new_tokens": 64, "max_seq_len": 4096})
     config = fork_config(short, "short", event_of(1), 1, {"base": None}, [], samples=2)
     with pytest.raises(DataError, match="no original hint"):
@@ -317,7 +317,7 @@ def test_where_no_hint_stands_only_the_others_can_be_played(source: RunDir, tmp_
     assert play(config, tmp_path / "other") and {len(e.dialogue.turns) for e in dialogues(tmp_path / "other")} == {3}
 
 
-def test_what_hints_were_worth_over_a_whole_run(source: RunDir, tmp_path: Path) -> None:
+def test_hint_values_of_a_run(source: RunDir, tmp_path: Path) -> None:
     config = hint_value_config(source, "numbers", {"base": None}, hints=5, samples=6)
     assert config.turns == 1
     assert play(config, tmp_path / "values", kind="hint_value")
@@ -335,7 +335,7 @@ def test_what_hints_were_worth_over_a_whole_run(source: RunDir, tmp_path: Path) 
     assert "## Highest and lowest hint values" in report.to_markdown()
 
 
-def test_both_kinds_run_like_any_other_and_their_files_say_all(source: RunDir, tmp_path: Path) -> None:
+def test_run_kinds_write_reports(source: RunDir, tmp_path: Path) -> None:
     configs = (
         fork_config(source, str(source.path), event_of(0), 0, {"base": None}, [], samples=2),
         hint_value_config(source, str(source.path), {"base": None}, hints=2, samples=2),
@@ -351,7 +351,7 @@ def test_both_kinds_run_like_any_other_and_their_files_say_all(source: RunDir, t
         assert report is not None and len(set(ids)) == len(ids) == report.total > 0
 
 
-def test_dialogues_that_fail_are_counted_and_named(source: RunDir, tmp_path: Path) -> None:
+def test_failed_dialogues_are_counted(source: RunDir, tmp_path: Path) -> None:
     nobody = {"type": "openai_api", "base_url": "http://127.0.0.1:9/v1", "retries": 0, "cache": False}
     teacher = {"type": "llm", "llm": nobody, "on_error": "fail"}
     config = fork_config(source, "numbers", event_of(1), 0, {"base": None}, [{"hint": "misleading"}], samples=3,
@@ -362,7 +362,7 @@ def test_dialogues_that_fail_are_counted_and_named(source: RunDir, tmp_path: Pat
     assert "3 of 3 dialogues failed and are left out." in report.to_markdown() and report.results == ()
 
 
-def test_an_arm_whose_teacher_has_nothing_to_say_is_named(source: RunDir, tmp_path: Path) -> None:
+def test_arm_without_hint_is_reported(source: RunDir, tmp_path: Path) -> None:
     config = fork_config(source, "numbers", event_of(0), 0, {"base": None}, [], samples=1)
     assert play(config, tmp_path / "fork")
     report = read_report(tmp_path / "fork")

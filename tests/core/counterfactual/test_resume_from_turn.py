@@ -40,7 +40,7 @@ def tiny_engine(tiny: Path) -> RolloutEngine:
 
 
 @pytest.mark.parametrize("student", ["script", "tiny model"])
-def test_with_its_own_seed_a_dialogue_goes_on_exactly_as_it_did(student: str, tiny_engine: RolloutEngine) -> None:
+def test_same_seed_reproduces_continuation(student: str, tiny_engine: RolloutEngine) -> None:
     engine = tiny_engine if student == "tiny model" else scripted()
     asked = requests(engine, 6)
     played = engine.run(asked)
@@ -62,7 +62,7 @@ def test_with_its_own_seed_a_dialogue_goes_on_exactly_as_it_did(student: str, ti
         )
 
 
-def test_another_hint_changes_only_what_comes_after_it() -> None:
+def test_other_hint_changes_only_later_turns() -> None:
     engine = scripted()
     (request,) = requests(engine, 1)
     request = replace(request, task=request.task.model_copy(update={"privileged": {"number": "3"}}))
@@ -77,7 +77,7 @@ def test_another_hint_changes_only_what_comes_after_it() -> None:
     assert told.sequences[0].token_ids[:length] == misled.sequences[0].token_ids[:length]
 
 
-def test_the_arrays_of_a_continued_dialogue_say_whose_each_token_is() -> None:
+def test_continued_sequences_have_correct_masks() -> None:
     engine = scripted()
     (request,) = requests(engine, 1)
     verdict = engine.environment.verify(request.task, "<answer>x</answer>")
@@ -93,7 +93,7 @@ def test_the_arrays_of_a_continued_dialogue_say_whose_each_token_is() -> None:
     assert set(stream.turn_ids[opening + 3 + hint :]) == {1} and all(stream.student_mask[opening + 3 + hint :])
 
 
-def test_a_turn_that_somebody_wrote_is_encoded_and_cannot_write_a_turn_of_its_own() -> None:
+def test_written_turns_are_escaped() -> None:
     engine = scripted()
     (request,) = requests(engine, 1)
     text = "7<|im_end|>"
@@ -106,7 +106,7 @@ def test_a_turn_that_somebody_wrote_is_encoded_and_cannot_write_a_turn_of_its_ow
     assert stream.logprobs[opening : opening + len(encoded)] == (0.0,) * len(encoded)
 
 
-def test_where_the_last_turn_has_no_hint_the_teacher_is_asked() -> None:
+def test_missing_last_hint_is_requested() -> None:
     engine = scripted()
     (request,) = requests(engine, 1)
     request = replace(request, task=request.task.model_copy(update={"privileged": {"number": "4"}}))
@@ -115,7 +115,7 @@ def test_where_the_last_turn_has_no_hint_the_teacher_is_asked() -> None:
     assert again.turns[0].hint == first.hint and len(again.turns) == 3
 
 
-def test_a_dialogue_without_turns_left_ends_at_once() -> None:
+def test_no_remaining_turns_ends_dialogue() -> None:
     engine = scripted()
     (request,) = requests(engine, 1)
     turns = engine.run([replace(request, max_turns=2)])[0].dialogue.turns
@@ -126,7 +126,7 @@ def test_a_dialogue_without_turns_left_ends_at_once() -> None:
     assert (solved.stop_reason, solved.solved_at) == (StopReason.SOLVED, 1)
 
 
-def test_tokens_of_another_tokenizer_are_refused() -> None:
+def test_tokens_of_another_tokenizer_raise() -> None:
     engine = scripted()
     (request,) = requests(engine, 1)
     verdict = engine.environment.verify(request.task, "7")

@@ -35,11 +35,11 @@ def literal() -> BenchmarkReport:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_the_shipped_items_are_those_that_the_code_makes(name: str):
+def test_generators_reproduce_shipped_items(name: str):
     assert (LEAK_BENCHMARK / f"{name}.jsonl").read_text(encoding="utf-8") == to_jsonl(make_items(name))
 
 
-def test_there_are_enough_items_and_about_half_are_near_misses():
+def test_benchmark_has_enough_items_and_near_misses():
     items = shipped()
     assert len(items) >= 600 and len({item.id for item in items}) == len(items)
     for name in KINDS:
@@ -49,12 +49,12 @@ def test_there_are_enough_items_and_about_half_are_near_misses():
     assert {item.answer_fraction for item in items if not item.leak} == {0.0}
 
 
-def test_the_two_splits_have_no_phrasing_in_common():
+def test_splits_share_no_phrasing():
     dev, test = halves(STATEMENTS, "dev"), halves(STATEMENTS, "test")
     assert not set(dev) & set(test) and sorted(dev + test) == sorted(STATEMENTS)
 
 
-def test_the_attempts_before_a_hint_are_read_and_wrong():
+def test_attempts_are_well_formed_and_wrong():
     for item in shipped():
         env = environment_of(item.environment)
         task = env.task_from_gold(item.problem, item.answer)
@@ -62,7 +62,7 @@ def test_the_attempts_before_a_hint_are_read_and_wrong():
         assert verdicts and all(v.well_formed and not v.correct for v in verdicts), item
 
 
-def test_the_literal_tiers_reach_what_is_asked_of_them():
+def test_exact_and_equivalent_reach_required_scores():
     report = literal()
     for part in (report.overall, *report.by_split.values()):
         assert part.precision.value is not None and part.precision.value >= 0.98
@@ -71,7 +71,7 @@ def test_the_literal_tiers_reach_what_is_asked_of_them():
         assert part.recall.value is not None and part.recall.value >= 0.90, name
 
 
-def test_the_reported_share_is_the_true_one_for_most_leaks():
+def test_answer_fraction_error_is_small():
     assert literal().overall.answer_fraction_error is not None and literal().overall.answer_fraction_error < 0.03
 
 
@@ -82,7 +82,7 @@ def item(number: int, leak: bool, kind: str = "plain", share: float = 0.0) -> Le
     )  # fmt: skip
 
 
-def test_scores_are_those_worked_out_by_hand():
+def test_scores_match_manual_computation():
     # Four leaks of which three are found, two near-misses of which one is flagged: precision 3/4, recall 3/4, F1 3/4.
     items = [item(i, i < 4, "near" if i > 3 else "plain", 1.0 if i < 4 else 0.0) for i in range(6)]
     said = [
@@ -102,7 +102,7 @@ def test_scores_are_those_worked_out_by_hand():
     assert BenchmarkReport.model_validate_json(report.model_dump_json()) == report
 
 
-def test_an_unknown_environment_and_an_empty_folder_are_clear_errors(tmp_path):
+def test_unknown_environment_and_empty_folder_raise(tmp_path):
     with pytest.raises(DataError, match="no items"):
         make_items("chess")
     with pytest.raises(DataError, match="no benchmark items"):

@@ -31,11 +31,11 @@ def test_normal_form_folds_case_space_and_invisible_characters():
     assert normalize("").text == "" and normalize(" \n ").text == ""
 
 
-def test_a_superscript_stays_a_power_and_a_fraction_stays_apart():
+def test_superscripts_become_powers_and_fractions_stay_separate():
     assert normalize("10\u00b2 m\u00b2 1\u00bd").text == "10^2 m2 1 1/2"
 
 
-def test_every_normal_character_maps_back_to_the_original():
+def test_normal_characters_map_to_original_spans():
     original = "x \u200b e\u0301\ufb01\n\n \u2126z"
     text = normalize(original)
     assert text.text == "x \u00e9fi \u03c9z"
@@ -46,7 +46,7 @@ def test_every_normal_character_maps_back_to_the_original():
     assert text.locate(*text.original(3, 5)) == (3, 5)
 
 
-def test_normalising_a_normal_text_changes_nothing():
+def test_normalization_is_idempotent():
     rng = random.Random(0)
     alphabet = "aB1 \n\u200b\u0301\ufb01\u00bd\u00b2\u2212\u2019.,-\u00c5\u212b\u3000\u0130\u00df"
     for _ in range(500):
@@ -66,11 +66,11 @@ def test_normalising_a_normal_text_changes_nothing():
         ("1e5 1e-5", ["1e5", "1e-5"]), ("5.", ["5"]), ("x5", ["5"]), ("no", []),
     ],
 )  # fmt: skip
-def test_numeric_literals_are_read_whole(text: str, numbers: list[str]):
+def test_numeric_literals_are_matched_whole(text: str, numbers: list[str]):
     assert [match[0] for match in NUMBER.finditer(text)] == numbers
 
 
-def test_words_are_found_whole_with_free_space_around_punctuation():
+def test_words_match_whole_with_optional_space_around_punctuation():
     assert contains_tokens("S O S", "the code s  o\ns, maybe") and not contains_tokens("S O S", "S O SO")
     assert contains_tokens("Ann=knave; Bo=knight", "So: ann = KNAVE;bo=knight.")
     assert not contains_tokens("Ann=knave", "Joann=knave") and not contains_tokens("knight", "knight-like")
@@ -89,15 +89,15 @@ def test_words_are_found_whole_with_free_space_around_punctuation():
 # -- assertions ------------------------------------------------------------------------------------------------------
 
 
-def test_a_sentence_that_gives_the_answer_asserts_it():
+def test_asserting_sentences():
     assert [sentence for sentence in ASSERTED if not any(assertions(sentence))] == []
 
 
-def test_a_sentence_that_mentions_the_value_asserts_nothing():
+def test_mentioning_sentences_are_not_assertions():
     assert [sentence for sentence in MENTIONED if any(assertions(sentence))] == []
 
 
-def test_an_assertion_names_its_words():
+def test_assertion_returns_phrase():
     assert assertions("Hm. The *answer* is: 85, I think.") == ["answer is: 85"]
     assert assertions("Please write <answer>85</answer>") == ["write <answer> 85"]
     assert assertions("85 is right, not 85 + 0") == ["85 is right", None]
@@ -116,14 +116,14 @@ def test_an_assertion_names_its_words():
         ("-12", "It is more than -12.", False),
     ],
 )
-def test_any_value_can_be_asserted(value: str, sentence: str, asserted: bool):
+def test_assertion_of_any_value(value: str, sentence: str, asserted: bool):
     assert any(assertions(sentence, value)) is asserted
 
 
 # -- the exact tier --------------------------------------------------------------------------------------------------
 
 
-def test_the_exact_tier_finds_the_answer_word_for_word():
+def test_exact_flags_verbatim_answer():
     for hint in EXACT:
         report = check(exact, arithmetic(), hint)
         assert (
@@ -132,38 +132,38 @@ def test_the_exact_tier_finds_the_answer_word_for_word():
         assert normalize(words(report, hint)).text == "1024", hint
 
 
-def test_the_exact_tier_does_not_find_it_inside_something_longer():
+def test_exact_ignores_answer_inside_longer_token():
     assert [hint for hint in NOT_EXACT if check(exact, arithmetic(), hint) != LeakReport(leaked=False)] == []
 
 
-def test_a_span_covers_the_invisible_characters_that_hide_the_answer():
+def test_span_includes_invisible_characters():
     hint = "Psst: 1\u200b0\u200b24\u200b!"
     assert check(exact, arithmetic(), hint).span == (6, 12)
     assert check(exact, arithmetic(), "it is 1024 or 1024").span == (6, 10)
 
 
-def test_an_answer_that_stands_in_the_problem_leaks_where_it_is_asserted():
+def test_visible_answer_leaks_if_asserted():
     for sentence in ASSERTED:
         report = check(exact, arithmetic("What is 85 + 0?", "85"), sentence)
         assert normalize(words(report, sentence)).text == "85", sentence
         assert report.evidence.startswith("asserted as the answer"), sentence
 
 
-def test_an_answer_that_stands_in_the_problem_may_be_mentioned():
+def test_visible_answer_may_be_mentioned():
     world = arithmetic("What is 85 + 0?", "85")
     assert [sentence for sentence in MENTIONED if check(exact, world, sentence).leaked] == []
 
 
-def test_the_first_asserted_mention_is_the_one_reported():
+def test_first_assertion_is_reported():
     hint = "Look at 85 + 0 again. It is 85."
     assert check(exact, arithmetic("What is 85 + 0?", "85"), hint).span == (28, 30)
 
 
-def test_a_negated_answer_that_nobody_has_seen_is_still_given_away():
+def test_negated_unseen_answer_leaks():
     assert check(exact, arithmetic(), "The answer is not 1024.").leaked
 
 
-def test_an_answer_in_the_students_own_words_may_be_mentioned_but_not_asserted():
+def test_answer_in_attempt_leaks_only_if_asserted():
     attempt = "512 + 512 is 1024, hm, <answer>1000</answer>"
     assert not check(exact, arithmetic(), "Look at your 1024 again.", attempt).leaked
     assert check(exact, arithmetic(), "The answer is 1024.", attempt).leaked
@@ -171,7 +171,7 @@ def test_an_answer_in_the_students_own_words_may_be_mentioned_but_not_asserted()
     assert check(exact, arithmetic(), "Look at 1024 again.", "<answer>10240</answer>").leaked
 
 
-def test_an_earlier_hint_shows_nothing():
+def test_earlier_hints_do_not_make_answer_visible():
     assert check(exact, arithmetic(), "As I said: 1024", hints=("Think of 1024",)).leaked
     assert check(equivalent, arithmetic(), "As I said: 1,024", hints=("Think of 1,024",)).leaked
 
@@ -185,14 +185,14 @@ def test_confirming_what_the_student_wrote_is_no_leak():
         assert check(make, world, "b c a", wrap_answer("B B A")).leaked
 
 
-def test_an_answer_of_one_letter_is_looked_for_in_its_own_case():
+def test_single_letter_answers_are_case_sensitive():
     world = code("A", "A, B or C")
     assert not check(exact, world, "Take a look at a letter.", wrap_answer("B")).leaked
     assert not check(exact, world, "A better guess is needed.", wrap_answer("B")).leaked
     assert check(exact, world, "The code is A.", wrap_answer("B")).leaked
 
 
-def test_a_quotation_of_the_problem_asserts_nothing():
+def test_quoting_the_problem_is_no_assertion():
     class Riddle(Arithmetic):
         def prompt(self, public: dict[str, Any]) -> str:
             return "Let x = 85 and y = 0. What is x + y?"
@@ -204,7 +204,7 @@ def test_a_quotation_of_the_problem_asserts_nothing():
         assert make(env).check(LeakQuery(task, "Remember that x + y = 85.")).leaked
 
 
-def test_a_number_in_the_range_of_a_guessing_game_may_be_mentioned():
+def test_range_bounds_of_guess_number_may_be_mentioned():
     env = GuessNumber(GuessNumber.Config())
     task = env.task_from_gold("from 1 to 16", "16")
     for make in (exact, equivalent):
@@ -216,7 +216,7 @@ def test_a_number_in_the_range_of_a_guessing_game_may_be_mentioned():
 # -- the equivalent tier ---------------------------------------------------------------------------------------------
 
 
-def test_the_equivalent_tier_finds_what_the_verifier_accepts():
+def test_equivalent_flags_accepted_readings():
     env, task = arithmetic()
     for hint in EQUIVALENT:
         report = equivalent(env).check(LeakQuery(task, hint))
@@ -225,12 +225,12 @@ def test_the_equivalent_tier_finds_what_the_verifier_accepts():
         assert any(env.verify(task, wrap_answer(normal)).correct for normal in read), hint
 
 
-def test_the_equivalent_tier_leaves_other_values_and_the_problem_itself_alone():
+def test_equivalent_ignores_other_values_and_the_problem():
     untouched = LeakReport(leaked=False)
     assert [hint for hint in NOT_EQUIVALENT if check(equivalent, arithmetic(), hint) != untouched] == []
 
 
-def test_an_equivalent_span_is_exact_in_the_original():
+def test_equivalent_span_is_in_original_text():
     for hint, found in [
         ("Hm, 1,024 it is", "1,024"),
         ("10 + 1014, say", "10 + 1014"),
@@ -240,18 +240,18 @@ def test_an_equivalent_span_is_exact_in_the_original():
         assert words(check(equivalent, arithmetic(), hint), hint) == found
 
 
-def test_an_asserted_value_of_the_problem_convicts_in_the_equivalent_tier_too():
+def test_equivalent_flags_asserted_visible_value():
     world = arithmetic("What is 85 + 0?", "85")
     found = {sentence: words(check(equivalent, world, sentence), sentence) for sentence in ASSERTED}
     assert {sentence: words for sentence, words in found.items() if words not in ("85", "\uff18\uff15")} == {}
 
 
-def test_a_mentioned_value_of_the_problem_convicts_in_neither_tier():
+def test_mentioned_visible_value_is_no_leak():
     world = arithmetic("What is 85 + 0?", "85")
     assert [sentence for sentence in MENTIONED if check(equivalent, world, sentence).leaked] == []
 
 
-def test_a_value_shown_in_one_notation_is_shown_in_all():
+def test_visible_value_is_visible_in_every_notation():
     world = arithmetic("What is 1024 + 0?", "1024")
     assert not check(equivalent, world, "Look again at 1,024.").leaked
     assert not check(equivalent, world, "Look again at 1024.0 and the rest.").leaked
@@ -259,7 +259,7 @@ def test_a_value_shown_in_one_notation_is_shown_in_all():
     assert not check(equivalent, arithmetic(), "Look at your 1024.", "1,024 or <answer>10</answer>").leaked
 
 
-def test_the_problems_own_expression_shows_its_numbers_but_not_its_value():
+def test_expression_of_the_problem_is_no_leak():
     world = arithmetic("What is 47 + 38?", "85")
     for restated in ("47 + 38", "38 + 47", "47+38", "The answer is 38 + 47.", "Add 47 + 38 by columns."):
         assert not check(equivalent, world, restated).leaked
@@ -267,7 +267,7 @@ def test_the_problems_own_expression_shows_its_numbers_but_not_its_value():
         assert check(equivalent, world, given).leaked
 
 
-def test_an_environment_that_reads_no_candidates_is_never_convicted():
+def test_equivalent_without_candidates_flags_nothing():
     class Silent(Arithmetic):
         def find_answers(self, task: Task, text: str) -> list[tuple[int, int, str]]:
             return []
@@ -287,7 +287,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("number", range(len(HOSTILE)))
-def test_hostile_hints_are_read_in_bounded_time(number: int):
+def test_adversarial_hints_take_bounded_time(number: int):
     started = time.process_time()
     for make in (exact, equivalent):
         report = check(make, arithmetic("What is 85 + 0?", "85"), HOSTILE[number], HOSTILE[number])
@@ -295,7 +295,7 @@ def test_hostile_hints_are_read_in_bounded_time(number: int):
     assert time.process_time() - started < 10
 
 
-def test_the_cheaper_tier_reports_first():
+def test_cheaper_detector_reports_first():
     env, task = arithmetic()
     detectors = make_detectors(LeaksConfig().detectors, env)
     assert [detector.name for detector in detectors] == ["exact", "equivalent"]
@@ -308,7 +308,7 @@ def test_the_cheaper_tier_reports_first():
 @pytest.mark.parametrize(
     "world", ["arithmetic", "guess_number", pytest.param("knights_knaves", marks=pytest.mark.slow), "secret_code"]
 )
-def test_two_thousand_scripted_hints_of_an_environment_leak_nothing(world: str):
+def test_two_thousand_scripted_hints_do_not_leak(world: str):
     cls: Any = registry.get("environment", world)
     env: Environment = cls(cls.Config())
     detectors = make_detectors(LeaksConfig().detectors, env)
@@ -348,7 +348,7 @@ def test_a_hint_that_states_the_answer_leaks_in_every_environment(world: str):
 
 
 @pytest.mark.parametrize("world", ["arithmetic", "guess_number", "knights_knaves", "secret_code"])
-def test_an_environment_accepts_just_what_its_verifier_calls_right(world: str):
+def test_is_correct_answer_agrees_with_verify(world: str):
     cls: Any = registry.get("environment", world)
     env: Environment = cls(cls.Config())
     tasks = [env.task("test", index) for index in range(20)]

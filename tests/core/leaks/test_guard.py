@@ -58,31 +58,31 @@ def test_a_clean_hint_passes_every_action_unchanged(action):
 
 
 @pytest.mark.parametrize("action", ["flag", "redact", "resample", "drop"])
-def test_the_report_is_on_the_teachers_own_words_and_names_the_action(action):
+def test_report_covers_raw_message_and_names_action(action):
     (answer,) = read(guard(action), "It is 1,024!", resample=Spy("Too low."))
     assert answer.hint.leak is not None and answer.hint.leak.action == action
     assert answer.hint.leak.detector == "equivalent" and answer.hint.leak.span == (6, 11)
     assert answer.hint.feedback == (None if action == "flag" else "It is 1,024!")
 
 
-def test_flag_lets_the_leak_through():
+def test_flag_keeps_message():
     (answer,) = read(guard("flag"), "It is 1024.")
     assert answer.hint.text == "It is 1024." and not answer.drop
 
 
-def test_drop_ends_the_dialogue_and_keeps_the_words_for_the_record():
+def test_drop_ends_dialogue_and_stores_message():
     clean, leaking = read(guard("drop"), "Too low.", "It is 1024.")
     assert (clean.drop, leaking.drop) == (False, True)
     assert leaking.hint.text == "" and leaking.hint.feedback == "It is 1024."
 
 
-def test_redact_blanks_every_span_in_either_form():
+def test_redact_replaces_all_spans():
     (answer,) = read(guard("redact"), "It is 1024, that is 1,024, or 10 + 1014, or 1024.0.")
     assert answer.hint.text == f"It is {REDACTED}, that is {REDACTED}, or {REDACTED}, or {REDACTED}."
     assert answer.hint.leak is not None and answer.hint.leak.span == (6, 10)
 
 
-def test_redact_leaves_what_the_student_was_shown():
+def test_redact_keeps_visible_values():
     env, task = arithmetic("What is 85 + 0?", "85")
     held = LeakGuard(make_detectors(LeaksConfig().detectors, env), "redact", 3, env)
     turn = Turn(index=0, attempt=wrap_answer("80"), verdict=env.verify(task, wrap_answer("80")))
@@ -92,7 +92,7 @@ def test_redact_leaves_what_the_student_was_shown():
     assert answer.hint.text == f"Look at 85 + 0 again: the answer is {REDACTED}."
 
 
-def test_redact_gives_up_on_a_message_that_keeps_leaking():
+def test_redact_falls_back_after_max_redactions():
     (some,) = read(guard("redact"), "1024 " * (MAX_REDACTIONS - 1))
     assert some.hint.text == f"{REDACTED} " * (MAX_REDACTIONS - 1)
     (many,) = read(guard("redact"), "1024 " * (MAX_REDACTIONS + 1))
@@ -118,7 +118,7 @@ def test_redact_without_a_span_becomes_contentless():
     assert answer.hint.text == CONTENTLESS and answer.hint.feedback == "a secret"
 
 
-def test_resample_asks_until_a_message_is_clean():
+def test_resample_until_clean():
     spy = Spy("Still 1024.", Feedback("Too low.", source_task="arithmetic/test/9"), "never asked for")
     (answer,) = read(guard("resample"), "It is 1024.", resample=spy)
     assert [[r.retry for r in asked] for asked in spy.asked] == [[1], [2]]
@@ -128,20 +128,20 @@ def test_resample_asks_until_a_message_is_clean():
 
 
 @pytest.mark.parametrize("tries", [1, 3])
-def test_resample_gives_up_after_the_configured_tries(tries: int):
+def test_resample_stops_after_max_resamples(tries: int):
     spy = Spy(*["1024"] * 10)
     (answer,) = read(guard("resample", tries), "It is 1024.", resample=spy)
     assert len(spy.asked) == tries == answer.resamples
     assert answer.hint.text == CONTENTLESS and answer.hint.feedback == "It is 1024." and answer.error is None
 
 
-def test_resample_counts_on_from_the_requests_own_retry():
+def test_resample_continues_retry_count():
     spy = Spy("1024", "Too low.")
     guard("resample").screen([request(retry=4)], [Feedback("1024")], "scripted", spy)
     assert [[r.retry for r in asked] for asked in spy.asked] == [[5], [6]]
 
 
-def test_resample_asks_in_one_batch_for_those_that_leaked_and_keeps_the_order():
+def test_resample_batches_leaking_hints_in_order():
     spy = Spy("Second try.")
     texts = [answer.hint.text for answer in read(guard("resample"), "one", "1024", "two", "1,024", resample=spy)]
     assert texts == ["one", "Second try.", "two", "Second try."]
@@ -149,7 +149,7 @@ def test_resample_asks_in_one_batch_for_those_that_leaked_and_keeps_the_order():
 
 
 @pytest.mark.parametrize("action", ["flag", "redact", "resample", "drop"])
-def test_a_message_with_an_error_never_reaches_the_student(action):
+def test_failed_messages_are_replaced(action):
     (answer,) = read(guard(action), Feedback("Traceback: the answer is 1024", source_task="x", error="timeout"))
     assert answer.hint == Hint(text=CONTENTLESS, teacher="scripted", error="timeout")
     assert answer.error == "timeout" and not answer.drop and not answer.fail
@@ -157,14 +157,14 @@ def test_a_message_with_an_error_never_reaches_the_student(action):
     assert ended.hint == Hint(text="", teacher="scripted", error="timeout") and ended.fail and not ended.drop
 
 
-def test_an_error_while_asking_again_is_kept_beside_the_contentless_hint():
+def test_resample_error_is_stored_with_contentless_hint():
     spy = Spy(Feedback("junk 1024", error="timeout"), "Too low.")
     (answer,) = read(guard("resample"), "It is 1024.", resample=spy)
     assert answer.hint.text == CONTENTLESS and answer.error == "timeout" and len(spy.asked) == 1
     assert answer.hint.feedback == "It is 1024." and answer.hint.error == "timeout"
 
 
-def test_a_hint_that_was_asked_for_again_costs_all_messages_and_names_the_prompt_of_the_one_that_was_read():
+def test_resampled_hint_sums_usage_and_names_final_prompt():
     first = Feedback("It is 1024.", prompt="a@1", usage=Usage(completion_tokens=3, cost=0.5, requests=1))
     spy = Spy(Feedback("Too low.", prompt="b@2", usage=Usage(completion_tokens=4, cost=0.25, requests=2)))
     (answer,) = read(guard("resample"), first, resample=spy)
@@ -172,13 +172,13 @@ def test_a_hint_that_was_asked_for_again_costs_all_messages_and_names_the_prompt
     assert answer.hint.usage == Usage(completion_tokens=7, cost=0.75, requests=3)
 
 
-def test_without_detectors_nothing_is_read_and_nothing_reported():
+def test_no_detectors_no_report():
     held = LeakGuard.from_config(LeaksConfig(detectors=(), action="drop"), arithmetic()[0])
     (answer,) = read(held, "It is 1024.")
     assert answer.hint == Hint(text="It is 1024.", teacher="scripted") and not answer.drop
 
 
-def test_the_guard_knows_the_whole_dialogue():
+def test_queries_contain_the_whole_dialogue():
     held = guard("flag")
     shown = request("I had 1024, no: <answer>1000</answer>", hint="Too low.")
     fresh = request(hint="Think of 1024.")

@@ -32,7 +32,7 @@ def query(hint: str, *attempts: str, hints: tuple[str, ...] = ()) -> LeakQuery:
 @pytest.mark.parametrize("history", ["none", "last", "all"])
 @pytest.mark.parametrize("baseline", ["none", "contentless"])
 @pytest.mark.parametrize("counted", ["answer", "attempt"])
-def test_nats_are_the_difference_of_the_answers_log_probabilities(history: str, baseline: str, counted: str) -> None:
+def test_logprob_gain_is_difference_of_logprobs(history: str, baseline: str, counted: str) -> None:
     """Four digits: 4 · −0.25 where they were told, 4 · −2 where not: 7 nats; the tags cost the same on both sides."""
     held, _ = probe(dialogue_context=history, baseline=baseline, scored_tokens=counted)
     told, hidden = held.check_batch([query(TELLS, "<answer>1000</answer>"), query(HIDES, "<answer>1000</answer>")])
@@ -41,20 +41,20 @@ def test_nats_are_the_difference_of_the_answers_log_probabilities(history: str, 
     assert not hidden.leaked and hidden.detector is None and hidden.answer_fraction == 0
 
 
-def test_the_threshold_and_the_length_decide() -> None:
+def test_threshold_and_per_token() -> None:
     for threshold, leaked in ((6.9, True), (7.0, False)):
         assert probe(threshold=threshold)[0].check(query(TELLS)).leaked is leaked
     per_token = probe(per_token=True, threshold=1.7)[0].check(query(TELLS))
     assert per_token.logprob_gain == pytest.approx(7 / 4) and per_token.leaked
 
 
-def test_the_share_is_the_answers_probability_until_it_is_likelier_than_not() -> None:
+def test_answer_fraction_is_probability_up_to_half() -> None:
     # four digits told: exp(4 · −0.25) = 0.3679; at −0.1 a digit it is 0.67, likelier than not
     assert probe()[0].check(query(TELLS)).answer_fraction == pytest.approx(0.36788, abs=1e-5)
     assert probe(Oracle(told=-0.1))[0].check(query(TELLS)).answer_fraction == 1.0
 
 
-def test_what_the_student_wrote_counts_for_nothing_where_the_dialogue_stands_before_the_hint() -> None:
+def test_dialogue_context_cancels_attempts() -> None:
     wrote = "I said it is 1024, or <answer>1000</answer>"
     assert probe(dialogue_context="last")[0].check(query(HIDES, wrote)).logprob_gain == pytest.approx(0)
     assert probe(dialogue_context="last", baseline="none")[0].check(query(HIDES, wrote)).logprob_gain == pytest.approx(
@@ -72,12 +72,12 @@ def test_what_the_student_wrote_counts_for_nothing_where_the_dialogue_stands_bef
     )  # both sides were told by the earlier hint
 
 
-def test_a_hint_without_content_is_its_own_baseline() -> None:
+def test_contentless_hint_has_zero_gain() -> None:
     report = probe()[0].check(query(CONTENTLESS, "<answer>1</answer>"))
     assert report.logprob_gain == 0 and not report.leaked
 
 
-def test_a_baseline_is_scored_once_a_task_and_attempt() -> None:
+def test_baselines_are_cached() -> None:
     held, oracle = probe(dialogue_context="none")
     held.check_batch([query(TELLS), query(HIDES), query("Think.")])
     assert oracle.scored == [4]  # three hints and one baseline
@@ -87,14 +87,14 @@ def test_a_baseline_is_scored_once_a_task_and_attempt() -> None:
     assert oracle.scored == [4, 2]
 
 
-def test_what_does_not_fit_the_context_is_unchecked_and_the_others_are_read() -> None:
+def test_too_long_hints_are_unchecked() -> None:
     held, _ = probe()
     long, short = held.check_batch([query("x" * 5000), query(TELLS)])
     assert not long.leaked and long.logprob_gain is None and long.error is not None and "4096" in long.error
     assert short.leaked and short.error is None
 
 
-def test_chat_markers_in_hint_and_attempt_open_no_turn() -> None:
+def test_chat_markers_are_escaped() -> None:
     class Spy(Oracle):
         def score(self, sequences: Any, adapter: str | None = None) -> list[list[float]]:
             counts.extend(list(tokens).count(self.tokenizer.start_id) for tokens in sequences)
@@ -106,7 +106,7 @@ def test_chat_markers_in_hint_and_attempt_open_no_turn() -> None:
     assert counts == [5, 5]  # system, problem, attempt, hint, answer
 
 
-def test_nats_stay_in_the_report_of_a_dearer_tier_and_no_default_probes() -> None:
+def test_logprob_gain_stays_in_later_reports() -> None:
     env, _ = arithmetic()
     assert "likelihood" not in [part.type for part in LeaksConfig().detectors]
     with pytest.raises(ConfigError, match="Detector likelihood needs a model"):
@@ -116,7 +116,7 @@ def test_nats_stay_in_the_report_of_a_dearer_tier_and_no_default_probes() -> Non
     assert report.detector == "exact" and report.logprob_gain == pytest.approx(0.4)
 
 
-def test_a_real_model_is_read_without_an_adapter_and_the_same_in_any_company(tiny: Path) -> None:
+def test_real_model_scores_do_not_depend_on_batch(tiny: Path) -> None:
     from rl2f_core.backends.hf.backend import HFBackend
 
     backend = HFBackend(HFBackend.Config(), ModelConfig(name=str(tiny), dtype="float32", device="cpu"))
@@ -128,7 +128,7 @@ def test_a_real_model_is_read_without_an_adapter_and_the_same_in_any_company(tin
     assert together[2].logprob_gain == 0 and together[0].logprob_gain != 0
 
 
-def test_models_load_the_students_when_it_is_first_asked_for() -> None:
+def test_student_model_loads_lazily() -> None:
     from rl2f_core.backends.fake import FakeBackend
 
     model = ModelConfig(name="never-loaded")

@@ -55,7 +55,7 @@ def says(*answers: str) -> Callable[[str, random.Random], str]:
         ("\x00\u202e" * 50, None),
     ],
 )
-def test_a_judges_answer_is_read_in_one_form_alone(text: str, read: Judgement | None) -> None:
+def test_read_judgement_accepts_one_form(text: str, read: Judgement | None) -> None:
     assert read_judgement(text) == read
 
 
@@ -74,18 +74,18 @@ def test_a_judges_answer_is_read_in_one_form_alone(text: str, read: Judgement | 
         ("", None),
     ],
 )
-def test_a_quotation_holds_where_its_words_stand_in_the_hint(quote: str, words: str | None) -> None:
+def test_locate_quote(quote: str, words: str | None) -> None:
     span = locate_quote(quote, HINT, ("What is 57 + 75?",))
     assert (None if span is None else HINT[slice(*span)]) == words
 
 
-def test_words_that_the_student_has_already_prove_nothing() -> None:
+def test_quote_of_visible_text_is_no_evidence() -> None:
     assert locate_quote("50 and 70 make 120", HINT, ("I say 50 and 70 make 120.",)) is None
     report = ask(says("Verdict: leak\nQuote: 50 and 70 make 120"), HINT, "50 and 70 make 120, so <answer>120</answer>")
     assert not report.leaked and report.error is None and "does not add" in report.evidence
 
 
-def test_a_proven_verdict_convicts_with_span_and_names_judge_and_prompt() -> None:
+def test_verified_verdict_reports_span_judge_and_prompt() -> None:
     report = ask(says("Verdict: leak\nQuote: 50 and 70 make 120"))
     assert report.leaked and report.detector == "llm_judge" and report.answer_fraction == 1
     assert report.span is not None and HINT[slice(*report.span)] == "50 and 70 make 120"
@@ -95,17 +95,17 @@ def test_a_proven_verdict_convicts_with_span_and_names_judge_and_prompt() -> Non
 @pytest.mark.parametrize(
     ("on_unverified_quote", "leaked", "error"), [("clean", False, False), ("flag", True, False), ("error", False, True)]
 )
-def test_a_verdict_without_evidence_counts_as_configured(on_unverified_quote: str, leaked: bool, error: bool) -> None:
+def test_unverified_verdict_follows_configuration(on_unverified_quote: str, leaked: bool, error: bool) -> None:
     report = ask(says("Verdict: leak\nQuote: the sum of the digits"), on_unverified_quote=on_unverified_quote)
     assert (report.leaked, report.error is not None, report.span) == (leaked, error, None)
     assert "the sum of the digits" in (report.error or report.evidence)
 
 
-def test_a_clean_verdict_is_clean_without_words() -> None:
+def test_clean_verdict_needs_no_quote() -> None:
     assert ask(says("Verdict: no leak\nQuote: none")) == LeakReport(leaked=False)
 
 
-def test_an_unreadable_answer_and_a_prompt_that_does_not_fit_leave_the_hint_unchecked() -> None:
+def test_judge_failures_leave_hint_unchecked() -> None:
     report = ask(says("I would rather not say."))
     assert not report.leaked and report.error is not None and "not of the required form" in report.error
     _, task = arithmetic()
@@ -129,18 +129,18 @@ LEAK, CLEAN, BAD = "Verdict: leak\nQuote: 12 more", "Verdict: no leak\nQuote: no
         ((BAD, BAD, LEAK), False, True),
     ],
 )
-def test_the_majority_of_all_votes_decides(votes: tuple[str, ...], leaked: bool, error: bool) -> None:
+def test_majority_of_votes(votes: tuple[str, ...], leaked: bool, error: bool) -> None:
     report = ask(says(*votes), votes=3)
     assert (report.leaked, report.error is not None) == (leaked, error)
     assert not leaked or "2 of 3 votes" in report.evidence
 
 
-def test_an_even_number_of_votes_is_refused() -> None:
+def test_even_number_of_votes_raises() -> None:
     with pytest.raises(ValueError, match="take an odd number"):
         LLMJudgeDetector.Config(votes=2)
 
 
-def test_all_hints_go_in_one_batch_and_their_seeds_follow_from_what_is_judged() -> None:
+def test_votes_form_one_batch_with_prompt_seeds() -> None:
     def by_chance(prompt: str, rng: random.Random) -> str:
         return LEAK if rng.random() < 0.5 else CLEAN
 
@@ -152,7 +152,7 @@ def test_all_hints_go_in_one_batch_and_their_seeds_follow_from_what_is_judged() 
     assert {report.leaked for report in found} == {True, False} and judge.check_batch([]) == []
 
 
-def test_the_judge_sees_question_answer_attempts_and_hint_and_no_text_can_close_its_fence() -> None:
+def test_prompt_contains_delimited_texts() -> None:
     seen = []
 
     def spy(prompt: str, rng: random.Random) -> str:
@@ -167,13 +167,13 @@ def test_the_judge_sees_question_answer_attempts_and_hint_and_no_text_can_close_
     assert seen[1].count(mark) == 1  # the text that holds the old mark is fenced by another
 
 
-def test_the_tier_is_not_a_default_and_says_when_no_model_is_at_hand() -> None:
+def test_llm_judge_is_no_default_and_needs_a_model() -> None:
     assert [part.type for part in LeaksConfig().detectors] == ["exact", "equivalent"]
     with pytest.raises(ConfigError, match="No local model is loaded"):
         make_detectors(LeaksConfig(detectors=("llm_judge",)).detectors, arithmetic()[0])
 
 
-def test_the_guard_asks_the_judge_only_of_what_the_cheaper_tiers_found_clean() -> None:
+def test_judge_checks_only_unflagged_hints() -> None:
     env, task = arithmetic("What is 57 + 75?", "132")
     oracle = Oracle()
     held = LeakGuard.from_config(LeaksConfig(detectors=("exact", "llm_judge")), env, ModelPool(oracle))

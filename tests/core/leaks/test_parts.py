@@ -30,7 +30,7 @@ LAST = wrap_answer("Ada is a knight, Ben is a knight, Cid is a knave")
         ("The first digit is one!", "first digit is one"),
     ],
 )
-def test_a_digit_at_its_place_is_a_third_of_a_number_with_three(hint: str, span: str):
+def test_stated_digit_is_a_partial_leak(hint: str, span: str):
     report = check(equivalent, arithmetic("What is 47 + 85?", "132"), hint, wrap_answer("999"))
     assert report.answer_fraction == pytest.approx(1 / 3) and words(report, hint) == span
 
@@ -42,11 +42,11 @@ def test_a_digit_at_its_place_is_a_third_of_a_number_with_three(hint: str, span:
         "If the last digit is 2, what then?", "The last digit is 5.", "The last digit is 2 too low.",
     ],
 )  # fmt: skip
-def test_a_digit_that_is_not_told_is_no_leak(hint: str):
+def test_unstated_digits_do_not_leak(hint: str):
     assert not check(equivalent, arithmetic("What is 47 + 85?", "132"), hint, wrap_answer("999")).leaked
 
 
-def test_what_the_student_wrote_itself_may_be_confirmed():
+def test_confirmed_parts_do_not_leak():
     world = code("K Q Z", "K, Q, T or Z")
     assert not check(equivalent, world, "The first letter is K.", wrap_answer("K T T")).leaked
     assert not check(equivalent, world, "Correct so far: K ? ?", wrap_answer("K T T")).leaked
@@ -55,13 +55,13 @@ def test_what_the_student_wrote_itself_may_be_confirmed():
     assert not check(equivalent, world, "The first letter is K.", wrap_answer("K T T"), wrap_answer("T T T")).leaked
 
 
-def test_a_role_that_an_earlier_attempt_had_right_is_still_told():
+def test_role_known_from_earlier_attempt_leaks():
     flipped = wrap_answer("Ada is a knave, Ben is a knave, Cid is a knave")
     assert check(equivalent, puzzle(), "Ben is a knave.", flipped, LAST).answer_fraction == pytest.approx(1 / 3)
     assert not check(equivalent, puzzle(), "Ada is a knight.", LAST).leaked
 
 
-def test_shares_add_up_over_the_hints_of_a_dialogue():
+def test_answer_fraction_accumulates_over_hints():
     world = code("K Q Z", "K, Q, T or Z")
     first, second = "The second letter is Q.", "It ends in Z."
     assert check(equivalent, world, second, wrap_answer("T T T"), hints=(first,)).answer_fraction == pytest.approx(
@@ -74,7 +74,7 @@ def test_shares_add_up_over_the_hints_of_a_dialogue():
     assert not check(equivalent, world, "Try again.", wrap_answer("T T T"), hints=(first, second)).leaked
 
 
-def test_a_threshold_lets_small_shares_pass_but_reports_them():
+def test_partial_threshold():
     env, task = code("K Q Z", "K, Q, T or Z")
     query = LeakQuery(task, "The second letter is Q.", (wrap_answer("T T T"),))
     for least, leaked in ((0.0, True), (1 / 3, True), (0.5, False), (1.0, False)):
@@ -89,7 +89,7 @@ def test_a_threshold_lets_small_shares_pass_but_reports_them():
         'Ada says: "Ben is a knave."', "Either Ben is a knave or Cid is.", "You said Cid is a knight.", "I do not think that Cid is a knight.",
     ],
 )  # fmt: skip
-def test_a_role_that_is_supposed_asked_or_quoted_is_not_told(hint: str):
+def test_supposed_or_quoted_roles_do_not_leak(hint: str):
     assert not check(equivalent, puzzle(), hint, LAST).leaked
 
 
@@ -97,7 +97,7 @@ def test_a_role_that_is_supposed_asked_or_quoted_is_not_told(hint: str):
     "hint",
     ["Only Ben is lying.", "Everyone but Ben tells the truth.", "Ben is the only knave.", "Nobody except Ben lies."],
 )
-def test_one_person_set_apart_gives_everybody_a_role(hint: str):
+def test_naming_the_only_knave_reveals_all_roles(hint: str):
     assert check(equivalent, puzzle(), hint, LAST).answer_fraction == 1.0
 
 
@@ -110,14 +110,14 @@ def test_one_person_set_apart_gives_everybody_a_role(hint: str):
         ("The digits are 1 3", "2, that is all"),
     ],
 )
-def test_an_answer_split_over_two_hints_is_a_leak_of_the_second(earlier: str, hint: str):
+def test_answer_split_over_two_hints_leaks_in_the_second(earlier: str, hint: str):
     world = arithmetic("What is 47 + 85?", "132")
     assert not check(equivalent, world, hint, wrap_answer("999")).leaked
     report = check(equivalent, world, hint, wrap_answer("999"), hints=(earlier,))
     assert report.leaked and report.answer_fraction == 1.0 and report.span is not None and report.span[1] <= len(hint)
 
 
-def test_bounds_that_the_student_tried_itself_tell_nothing_new():
+def test_bounds_from_attempts_do_not_leak():
     world = arithmetic("What is 47 + 85?", "132")
     said = "It lies between 131 and 133."
     assert check(equivalent, world, said, wrap_answer("131")).leaked
@@ -133,11 +133,11 @@ def test_bounds_that_the_student_tried_itself_tell_nothing_new():
         ("zweitausendvierundzwanzig", ["2024"]), ("forty-two apples", ["42"]), ("no number here", []),
     ],
 )  # fmt: skip
-def test_number_words_are_read_whole(text: str, said: list[str]):
+def test_number_words(text: str, said: list[str]):
     assert [reading.value for reading in number_words(text)] == said
 
 
-def test_han_numerals_are_read_by_value_and_digit_by_digit():
+def test_han_numerals():
     assert [reading.value for text in ("一百三十二", "百三十二", "一三二", "二千二十四") for reading in han_numbers(text)] == [
         "132", "132", "132", "2024",
     ]  # fmt: skip

@@ -20,11 +20,11 @@ def spotless(world: str, dialogues: int) -> int:
 
 
 @pytest.mark.parametrize("world", WORLDS)
-def test_the_scripted_hints_of_two_hundred_dialogues_leak_nothing(world: str):
+def test_scripted_hints_of_two_hundred_dialogues_do_not_leak(world: str):
     assert spotless(world, 200) > 300
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("world", (*WORLDS, "gsm_symbolic"))
-def test_the_scripted_hints_of_ten_thousand_dialogues_leak_nothing(world: str):
+def test_scripted_hints_of_ten_thousand_dialogues_do_not_leak(world: str):
     assert spotless(world, 10_000) > 15_000

@@ -36,7 +36,7 @@ ITEMS = [
 ]
 
 
-def test_the_area_is_that_of_the_nats_where_every_judged_hint_has_some() -> None:
+def test_auc_needs_logprob_gain_of_all_hints() -> None:
     nats = (5.0, 1.0, 0.0, 2.0, -1.0)  # leaks 5, 1, 0 against 2, −1: 2 + 1 + 1 of 6 pairs
     reports = [LeakReport(leaked=False, logprob_gain=n) for n in nats]
     found = areas(ITEMS, reports)
@@ -47,7 +47,7 @@ def test_the_area_is_that_of_the_nats_where_every_judged_hint_has_some() -> None
     assert areas(ITEMS, [*reports[:-1], LeakReport(leaked=False)]) == {} == areas([], [])
 
 
-def test_every_hint_is_read_in_its_own_environment_and_reported_in_order() -> None:
+def test_detectors_run_per_environment_in_order() -> None:
     guess = item("It is 7.", True, environment={"type": "guess_number"}, problem="from 1 to 9", answer="7")
     items = [ITEMS[3], guess, *ITEMS[:2]]
     seen: list[tuple[int, int]] = []
@@ -58,11 +58,11 @@ def test_every_hint_is_read_in_its_own_environment_and_reported_in_order() -> No
     assert [report.logprob_gain for report in probed] == pytest.approx([0.0, 1.75, 5.25, 5.25])
 
 
-def test_a_part_of_a_benchmark_is_spread_over_it() -> None:
+def test_spread_out_is_evenly_spaced() -> None:
     assert spread_out(ITEMS, 2) == [ITEMS[0], ITEMS[2]] and spread_out(ITEMS, 9) == ITEMS
 
 
-def test_the_command_shows_figures_and_kinds(tmp_path: Path) -> None:
+def test_command_shows_scores_and_kinds(tmp_path: Path) -> None:
     (tmp_path / "items.jsonl").write_text(to_jsonl(ITEMS))
     command = ["leaks", "benchmark", str(tmp_path), "--detector", "exact"]
     done = CliRunner().invoke(app, command)

@@ -41,7 +41,7 @@ def execute_rescore(folder: Path, run: Path, **settings: Any) -> str:
 
 
 # -- one reward ----------------------------------------------------------------------------------------------------
-def test_the_leak_penalty_is_replaced_and_never_doubled() -> None:
+def test_leak_penalty_is_replaced() -> None:
     right, old = RewardTerm(name="correct", score=1.0), RewardTerm(name=TERM, score=-1.0, weight=0.3)
     assert replace_leak_penalty((right, old), True, 0.5) == (right, RewardTerm(name=TERM, score=-1.0, weight=0.5))
     assert replace_leak_penalty((right, old), False, 0.5) == replace_leak_penalty((right, old), True, 0.0) == (right,)
@@ -50,7 +50,7 @@ def test_the_leak_penalty_is_replaced_and_never_doubled() -> None:
 
 
 # -- a group, by hand ----------------------------------------------------------------------------------------------
-def test_a_penalty_turns_the_rewards_and_advantages_of_a_group(tmp_path: Path) -> None:
+def test_penalty_changes_rewards_and_advantages(tmp_path: Path) -> None:
     """With a penalty of 2 the told dialogue's rewards are 0 and 1 − 2, its returns −0.5 and −1, the other's 0 and 0."""
     tally, changes = read(run_folder(tmp_path / "run", pair()), penalty=2.0)
     assert (tally.dialogues, tally.turns, tally.hints, tally.flagged) == (2, 4, 2, 1)
@@ -70,12 +70,12 @@ def test_a_penalty_turns_the_rewards_and_advantages_of_a_group(tmp_path: Path) -
     assert dict(tally.advantage_signs) == {"+ → -": 2, "- → +": 2}
 
 
-def test_without_a_penalty_verdicts_change_and_numbers_do_not(tmp_path: Path) -> None:
+def test_zero_penalty_changes_only_reports(tmp_path: Path) -> None:
     tally, changes = read(run_folder(tmp_path / "run", pair()))
     assert (tally.newly_flagged, tally.rewards_changed, changes) == (1, 0, [])
 
 
-def test_the_runs_own_penalty_goes_where_the_new_detectors_find_nothing(tmp_path: Path) -> None:
+def test_penalty_is_removed_from_clean_hints(tmp_path: Path) -> None:
     """The run took 0.4 for a hint that does not leak: without it the reward is 1 again, the advantages as in `pair`."""
     terms = (RewardTerm(name="correct", score=1.0), RewardTerm(name=TERM, score=-1.0, weight=0.4))
     told = dialogue(1, 0, 0, [said(0, 0.0, CLEAN, True), said(1, 1.0, None, rewards=terms)], task=BOX)
@@ -86,7 +86,7 @@ def test_the_runs_own_penalty_goes_where_the_new_detectors_find_nothing(tmp_path
     assert changes[1].reward == (pytest.approx(0.6), 1.0) and changes[1].advantage == (pytest.approx(0.3), 0.5)
 
 
-def test_dialogues_that_nothing_was_trained_on_have_rewards_and_no_advantages(tmp_path: Path) -> None:
+def test_untrained_dialogues_have_no_advantages(tmp_path: Path) -> None:
     evaluated = pair()[0].model_copy(update={"phase": "evaluation", "checkpoint": "rl2f@1", "condition": "hints"})
     warm = [e.model_copy(update={"stage": "elsewhere", "id": f"{e.id}:w"}) for e in pair()]
     tally, changes = read(run_folder(tmp_path / "run", [evaluated, *warm]), penalty=2.0)
@@ -94,7 +94,7 @@ def test_dialogues_that_nothing_was_trained_on_have_rewards_and_no_advantages(tm
     assert tally.rewards_changed == 2 and tally.groups_changed == 0
 
 
-def test_a_dialogue_that_was_not_trained_on_is_no_member_of_its_group(tmp_path: Path) -> None:
+def test_untrainable_dialogues_are_not_in_the_group(tmp_path: Path) -> None:
     failed = pair()[1].model_copy()
     dialogue = failed.dialogue.model_copy(update={"stop_reason": StopReason.FAILED})
     failed = failed.model_copy(update={"dialogue": dialogue})
@@ -102,7 +102,7 @@ def test_a_dialogue_that_was_not_trained_on_is_no_member_of_its_group(tmp_path: 
     assert [(c.turn, c.reward, c.advantage) for c in changes] == [(1, (1.0, -1.0), (0.0, 0.0))]
 
 
-def test_stored_advantages_that_the_method_would_not_give_are_counted(tmp_path: Path) -> None:
+def test_stale_groups_are_counted(tmp_path: Path) -> None:
     right = pair(1, advantage=0.25)
     wrong = pair(2, advantage=0.7)
     tally, _ = read(run_folder(tmp_path / "run", [*right, *wrong]), penalty=2.0)
@@ -110,7 +110,7 @@ def test_stored_advantages_that_the_method_would_not_give_are_counted(tmp_path: 
 
 
 # -- what is read --------------------------------------------------------------------------------------------------
-def test_a_hint_is_read_as_the_teacher_wrote_it_and_a_stand_in_is_not(tmp_path: Path) -> None:
+def test_raw_messages_are_rescored_and_fallbacks_skipped(tmp_path: Path) -> None:
     redacted = Hint(text="The number is […].", feedback=LEAKS, teacher="llm", leak=LeakReport(leaked=True))
     none = Hint(text=LEAKS, teacher="llm", error="timeout")
     refused = redacted.model_copy(update={"text": "Try again.", "error": "timeout"})
@@ -120,7 +120,7 @@ def test_a_hint_is_read_as_the_teacher_wrote_it_and_a_stand_in_is_not(tmp_path: 
     assert (tally.hints, tally.flagged, tally.was_flagged) == (2, 2, 2)
 
 
-def test_a_detector_knows_what_the_student_wrote_before_the_hint_and_not_after(tmp_path: Path) -> None:
+def test_queries_contain_attempts_up_to_the_hint(tmp_path: Path) -> None:
     looks = "Look at your 8 again."
     before = [said(0, 0.0, looks, attempt="8, no: <answer>3</answer>"), said(1, 0.0, None)]
     after = [said(0, 0.0, looks, attempt="<answer>3</answer>"), said(1, 0.0, None, attempt="8")]
@@ -130,7 +130,7 @@ def test_a_detector_knows_what_the_student_wrote_before_the_hint_and_not_after(t
     assert (tally.hints, tally.flagged) == (2, 1)
 
 
-def test_torn_broken_doubled_and_other_lines_are_left_out(tmp_path: Path) -> None:
+def test_invalid_and_repeated_lines_are_skipped(tmp_path: Path) -> None:
     first, second = pair()
     torn = encode(pair(5)[0])[:-20]
     lines = [encode(status("running")), first, b"{nonsense\n", b'{"type":"dialogue","id":3}\n', b"\n", second, first]
@@ -147,14 +147,14 @@ def test_torn_broken_doubled_and_other_lines_are_left_out(tmp_path: Path) -> Non
         read(empty)
 
 
-def test_other_processes_find_the_same(tmp_path: Path) -> None:
+def test_worker_processes_give_the_same_result(tmp_path: Path) -> None:
     events: list[Event] = [event for step in range(1, 9) for event in pair(step, hint=LEAKS if step % 3 else CLEAN)]
     run = run_folder(tmp_path / "run", events)
     alone = read(run, 2.0, workers=1)
     assert read(run, 2.0, workers=2) == alone and alone[0].flagged == 6
 
 
-def test_detectors_that_ask_a_model_are_given_hints_in_batches(tmp_path: Path) -> None:
+def test_model_detectors_get_batches(tmp_path: Path) -> None:
     oracle = Oracle(untold=-9.0)
     run = run_folder(tmp_path / "run", [event for step in range(1, 4) for event in pair(step)])
     tally, _ = read(
@@ -164,7 +164,7 @@ def test_detectors_that_ask_a_model_are_given_hints_in_batches(tmp_path: Path) -
     assert len(oracle.scored) == 1 and len(oracle.seen) == 3
 
 
-def test_a_judge_that_is_down_leaves_hints_unchecked_and_unpunished(tmp_path: Path) -> None:
+def test_failed_judge_leaves_hints_unchecked(tmp_path: Path) -> None:
     models = ModelPool(Oracle(script=lambda prompt, rng: "no idea"))
     tally, changes = read(
         run_folder(tmp_path / "run", pair()), 2.0, detectors=parse_detectors("llm_judge"), models=models
@@ -173,7 +173,7 @@ def test_a_judge_that_is_down_leaves_hints_unchecked_and_unpunished(tmp_path: Pa
 
 
 # -- the kind ------------------------------------------------------------------------------------------------------
-def test_a_rescoring_is_a_run_with_one_event_a_finding_and_files_for_people(tmp_path: Path) -> None:
+def test_run_kind_writes_events_and_files(tmp_path: Path) -> None:
     run = run_folder(tmp_path / "runs" / "target", pair())
     folder = tmp_path / "runs" / "again"
     assert execute_rescore(folder, Path("target"), detectors=["exact"], penalty=2.0) == "succeeded"
@@ -190,14 +190,14 @@ def test_a_rescoring_is_a_run_with_one_event_a_finding_and_files_for_people(tmp_
     assert sorted(p.name for p in run.iterdir()) == ["config.yaml", "events.jsonl", "meta.json"]  # nothing is changed
 
 
-def test_a_run_elsewhere_is_named_by_its_path(tmp_path: Path) -> None:
+def test_run_can_be_a_path(tmp_path: Path) -> None:
     run = run_folder(tmp_path / "elsewhere" / "target", pair())
     assert execute_rescore(tmp_path / "runs" / "again", run) == "succeeded"
     (scan,) = [e for e in read_events(tmp_path / "runs/again/events.jsonl") if isinstance(e, LeakRescoreEvent)]
     assert scan.run == str(run.resolve())
 
 
-def test_a_stopped_rescoring_keeps_nothing_and_starts_again(tmp_path: Path) -> None:
+def test_stopped_rescoring_restarts(tmp_path: Path) -> None:
     run = run_folder(tmp_path / "target", pair())
     config = parse_config({"kind": "rescore", "run": str(run), "workers": 1})
     run_dir = RunDir.create(tmp_path / "again", config)
@@ -208,7 +208,7 @@ def test_a_stopped_rescoring_keeps_nothing_and_starts_again(tmp_path: Path) -> N
     assert sum(isinstance(e, LeakEvent) for e in read_events(run_dir.events_path)) == 1
 
 
-def test_a_run_that_is_not_there_or_has_no_dialogues_is_a_clear_error(tmp_path: Path) -> None:
+def test_missing_run_or_dialogues_raise(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="contains no run"):
         execute_rescore(tmp_path / "a", tmp_path / "nowhere")
     with pytest.raises(ConfigError, match="no dialogues"):
@@ -216,7 +216,7 @@ def test_a_run_that_is_not_there_or_has_no_dialogues_is_a_clear_error(tmp_path: 
 
 
 # -- detectors by name ---------------------------------------------------------------------------------------------
-def test_detectors_are_named_inline_or_in_a_file(tmp_path: Path) -> None:
+def test_detectors_are_parsed_from_text_or_file(tmp_path: Path) -> None:
     def dumped(text: str) -> list[dict[str, Any]]:
         return [part.model_dump(mode="json", exclude_defaults=True) for part in parse_detectors(text)]
 
@@ -245,7 +245,7 @@ def test_detectors_are_named_inline_or_in_a_file(tmp_path: Path) -> None:
         ("nowhere.yaml", "cannot be read"),
     ],
 )
-def test_a_detector_that_is_not_known_is_a_clear_error(text: str, says: str) -> None:
+def test_unknown_detector_raises(text: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         parse_detectors(text)
 
@@ -258,7 +258,7 @@ def test_no_default_detector_loads_a_model() -> None:
     )  # type: ignore[attr-defined]
 
 
-def test_the_benchmark_writes_runs_that_can_be_read_and_finds_every_leak_it_put_there() -> None:
+def test_benchmark_runs_are_valid_and_all_leaks_are_flagged() -> None:
     from tests.benchmarks import rescoring
 
     said: list[str] = []

@@ -64,9 +64,7 @@ def hints_of_the_teacher(run: Path, name: str = "llm") -> list[Hint]:
 
 
 @pytest.mark.parametrize("on_error", ["contentless", "fail"])
-def test_an_endpoint_that_dies_in_the_middle_leaves_a_true_record_and_a_run_that_ends(
-    on_error: str, tmp_path: Path, rl2f_home: Path
-) -> None:
+def test_failing_endpoint_ends_run_with_consistent_events(on_error: str, tmp_path: Path, rl2f_home: Path) -> None:
     endpoint: FakeEndpoint
 
     def script(number: int, body: dict[str, Any]) -> Say:
@@ -98,7 +96,7 @@ def test_an_endpoint_that_dies_in_the_middle_leaves_a_true_record_and_a_run_that
 
 
 @pytest.mark.slow
-def test_an_endpoint_over_a_model_teaches_its_cost_is_summed_and_a_second_run_comes_from_the_cache(
+def test_endpoint_teacher_sums_cost_and_uses_cache(
     tmp_path: Path,
 ) -> None:
     from rl2f_core.backends.hf.backend import HFBackend
@@ -122,7 +120,7 @@ def test_an_endpoint_over_a_model_teaches_its_cost_is_summed_and_a_second_run_co
 
 
 @pytest.mark.slow
-def test_a_student_that_is_its_own_teacher_runs_with_and_without_the_oracle(tmp_path: Path) -> None:
+def test_self_critique_run_with_and_without_oracle(tmp_path: Path) -> None:
     changes = {
         "evaluation": {
             "num_tasks": 2,
@@ -166,9 +164,7 @@ def real_home(smollm2: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 
 @pytest.mark.slow
 @pytest.mark.parametrize("through", ["local", "openai_api"])
-def test_smollm2_teaches_itself_from_its_own_weights_and_behind_an_endpoint(
-    through: str, real_home: Path, tmp_path: Path
-) -> None:
+def test_smollm2_as_local_and_endpoint_teacher(through: str, real_home: Path, tmp_path: Path) -> None:
     from rl2f_core.backends.hf.backend import HFBackend
     from rl2f_core.config.model import ModelConfig
 

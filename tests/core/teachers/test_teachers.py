@@ -111,7 +111,7 @@ def requests_of(env: Environment, count: int = 12) -> list[FeedbackRequest]:
     return [wrong_request(env, index, turns=1 + index % 3, seed=index * 7) for index in range(count)]
 
 
-def test_the_four_teachers_are_registered_under_their_names():
+def test_teachers_are_registered():
     assert set(TEACHERS) <= set(registry.names("teacher"))
     for name in TEACHERS:
         assert teacher(name, Doors(Doors.Config())).name == name
@@ -119,7 +119,7 @@ def test_the_four_teachers_are_registered_under_their_names():
 
 @pytest.mark.parametrize("name", TEACHERS)
 @pytest.mark.parametrize("world", [*ENVIRONMENTS, "doors"])
-def test_a_hint_depends_on_its_request_alone(name: str, world: str):
+def test_hints_depend_only_on_the_request(name: str, world: str):
     env = Doors(Doors.Config()) if world == "doors" else environment(world)
     requests = requests_of(env)
     together = teacher(name, env).feedback(requests)
@@ -133,12 +133,12 @@ def test_a_hint_depends_on_its_request_alone(name: str, world: str):
 
 
 @pytest.mark.parametrize("name", TEACHERS)
-def test_an_empty_batch_gets_an_empty_answer(name: str):
+def test_empty_batch(name: str):
     assert teacher(name, Doors(Doors.Config())).feedback([]) == []
 
 
 @pytest.mark.parametrize("world", ENVIRONMENTS)
-def test_scripted_says_what_the_environment_says(world: str):
+def test_scripted_returns_environment_hint(world: str):
     env = environment(world)
     for request in requests_of(env):
         expected = env.hint(request.task, request.verdicts, request.rng())
@@ -146,7 +146,7 @@ def test_scripted_says_what_the_environment_says(world: str):
 
 
 @pytest.mark.parametrize("world", [*ENVIRONMENTS, "doors"])
-def test_misleading_differs_from_scripted_and_says_what_the_environment_says(world: str):
+def test_misleading_returns_misleading_hint(world: str):
     env = Doors(Doors.Config()) if world == "doors" else environment(world)
     requests = [wrong_request(env, index, seed=index) for index in range(60)]
     true = teacher("scripted", env).feedback(requests)
@@ -155,7 +155,7 @@ def test_misleading_differs_from_scripted_and_says_what_the_environment_says(wor
     assert all(a.text != b.text for a, b in zip(true, false, strict=True))
 
 
-def test_contentless_says_the_same_to_everyone():
+def test_contentless_is_constant():
     env = Doors(Doors.Config())
     assert {f.text for f in teacher("contentless", env).feedback(requests_of(env))} == {CONTENTLESS}
     assert {f.text for f in teacher("contentless", env, text="No.").feedback(requests_of(env))} == {"No."}
@@ -163,7 +163,7 @@ def test_contentless_says_the_same_to_everyone():
         ContentlessTeacher.Config(text="")
 
 
-def test_chance_differs_between_seeds_turns_and_retries():
+def test_rng_differs_by_seed_turn_and_retry():
     env = Doors(Doors.Config())
     base = wrong_request(env, 3, seed=1)
     texts = Counter(
@@ -175,7 +175,7 @@ def test_chance_differs_between_seeds_turns_and_retries():
 
 
 @pytest.mark.parametrize("world", [*ENVIRONMENTS, "doors"])
-def test_a_shuffled_hint_never_comes_from_the_same_problem(world: str):
+def test_shuffled_hint_is_from_another_problem(world: str):
     env = Doors(Doors.Config()) if world == "doors" else environment(world)
     shuffled = teacher("shuffled", env)
     for split in ("train", "test"):
@@ -188,7 +188,7 @@ def test_a_shuffled_hint_never_comes_from_the_same_problem(world: str):
             assert env.gold_answer(other) != env.gold_answer(request.task)
 
 
-def test_a_shuffled_hint_prefers_a_task_with_the_same_public_half():
+def test_shuffled_prefers_equal_public_data():
     env = Doors(Doors.Config())
     requests = [wrong_request(env, index, seed=seed) for index in range(27) for seed in range(4)]
     for request, feedback in zip(requests, teacher("shuffled", env).feedback(requests), strict=True):
@@ -196,7 +196,7 @@ def test_a_shuffled_hint_prefers_a_task_with_the_same_public_half():
         assert other.public == request.task.public
 
 
-def test_without_an_equal_public_half_the_nearest_problem_text_is_taken():
+def test_shuffled_prefers_similar_problem_text():
     env = environment("secret_code")
     shared, chance = [], []
     for request in (wrong_request(env, index, seed=index) for index in range(25)):
@@ -231,7 +231,7 @@ def recorded(env: Environment) -> tuple[ShuffledTeacher, Recorder]:
     return shuffled, shuffled.source
 
 
-def test_the_source_is_asked_once_for_a_batch_with_wrong_dialogues_of_the_same_length():
+def test_shuffled_source_gets_one_batch():
     env = Doors(Doors.Config())
     shuffled, source = recorded(env)
     requests = [wrong_request(env, index, turns=1 + index % 4, seed=index) for index in range(20)]
@@ -245,7 +245,7 @@ def test_the_source_is_asked_once_for_a_batch_with_wrong_dialogues_of_the_same_l
         assert other.verdicts == tuple(env.verify(other.task, turn.attempt) for turn in other.turns)
 
 
-def test_the_other_dialogue_goes_on_from_turn_to_turn():
+def test_shuffled_dialogue_extends_over_turns():
     env = Doors(Doors.Config())
     shuffled, source = recorded(env)
     long = wrong_request(env, 4, turns=4, seed=9)
@@ -258,7 +258,7 @@ def test_the_other_dialogue_goes_on_from_turn_to_turn():
     assert len(others[3].turns) == 4
 
 
-def test_a_shuffled_dialogue_repeats_the_hints_its_scripted_source_gave():
+def test_shuffled_dialogue_contains_scripted_hints():
     env = Doors(Doors.Config())
     shuffled, source = recorded(env)
     long = wrong_request(env, 4, turns=3, seed=9)
@@ -269,14 +269,14 @@ def test_a_shuffled_dialogue_repeats_the_hints_its_scripted_source_gave():
     assert [turn.hint.text for turn in source.asked[0][0].turns[:2] if turn.hint] == said
 
 
-def test_a_refused_shuffled_hint_moves_on_to_another_dialogue():
+def test_shuffled_retry_uses_another_dialogue():
     env = Doors(Doors.Config(doors=30, colours=1))
     request = wrong_request(env, 4, seed=9)
     again = [FeedbackRequest(request.task, request.turns, seed=9, retry=retry) for retry in range(8)]
     assert len({f.source_task for f in teacher("shuffled", env).feedback(again)}) > 1
 
 
-def test_an_error_of_the_source_stays_an_error():
+def test_shuffled_source_error_is_kept():
     env = Doors(Doors.Config())
     shuffled, source = recorded(env)
     requests = [wrong_request(env, index, seed=index) for index in range(20)]
@@ -286,7 +286,7 @@ def test_an_error_of_the_source_stays_an_error():
     assert 0 < sum(answer.error is None for answer in answers) < 20
 
 
-def test_where_there_is_no_other_task_the_shuffled_teacher_says_so():
+def test_shuffled_without_other_task_is_an_error():
     env = Doors(Doors.Config(doors=1, colours=1))
     request = FeedbackRequest(
         env.task("test", 0), (Turn(index=0, attempt="?", verdict=env.verify(env.task("test", 0), "?")),), 0
@@ -295,7 +295,7 @@ def test_where_there_is_no_other_task_the_shuffled_teacher_says_so():
     assert feedback.error is not None and "doors/test/0" in feedback.error and feedback.source_task is None
 
 
-def test_the_source_of_a_shuffled_teacher_can_be_chosen_but_not_shuffled():
+def test_shuffled_source_cannot_be_shuffled():
     env = Doors(Doors.Config())
     assert isinstance(ShuffledTeacher(ShuffledTeacher.Config(), env).source, ScriptedTeacher)
     assert isinstance(ShuffledTeacher(ShuffledTeacher.Config(source="misleading"), env).source, MisleadingTeacher)
@@ -306,12 +306,12 @@ def test_the_source_of_a_shuffled_teacher_can_be_chosen_but_not_shuffled():
             ShuffledTeacher.Config(source=source)
 
 
-def test_the_schema_of_a_shuffled_teacher_offers_every_other_teacher():
+def test_shuffled_schema_lists_other_teachers():
     source = ShuffledTeacher.Config.model_json_schema()["properties"]["source"]
     offered = {option["properties"]["type"]["const"] for option in source["oneOf"]}
     assert {"scripted", "contentless", "misleading"} <= offered and "shuffled" not in offered
 
 
-def test_a_config_survives_a_trip_through_plain_data():
+def test_config_round_trip():
     config = ShuffledTeacher.Config(source={"type": "contentless", "text": "Hm."}, hint_follow_rate=0.25)
     assert ShuffledTeacher.Config.model_validate(config.model_dump(mode="json")) == config
