@@ -63,7 +63,7 @@ class _TaskContext:
         self.task = task
         self.answer = environment.gold_answer(task)
         self.type = _answer_type(self.answer)
-        self.accepts = cached(_MAX_CACHED_ANSWERS)(partial(environment.is_correct_answer, task))
+        self.is_accepted = cached(_MAX_CACHED_ANSWERS)(partial(environment.is_correct_answer, task))
         """Returns whether the verifier accepts an answer."""
         self.parse = cached(_MAX_CACHED_ATTEMPTS)(partial(parse_attempt, environment, task))
 
@@ -78,7 +78,7 @@ class _TaskContext:
         """Numbers of each expression in the problem that equals the answer."""
         problem = self.environment.prompt(self.task.public)
         found = self.environment.find_answers(self.task, problem)
-        return [numerals(problem[start:end]) for start, end, normal in found if self.accepts(normal)]
+        return [numerals(problem[start:end]) for start, end, normal in found if self.is_accepted(normal)]
 
     def parse_all(self, attempts: Sequence[str]) -> list[str]:
         """Return the attempts that can be parsed, in normal form."""
@@ -156,7 +156,7 @@ class EquivalentDetector(LeakDetector):
             *views.described(view, context.integers(query.attempts[-1:]), earlier()),
             *((reading, []) for reading in views.bounded(view, earlier(), context.integers(query.attempts))),
         ):
-            if reading.start < reading.end and context.accepts(reading.value):
+            if reading.start < reading.end and context.is_accepted(reading.value):
                 span = text.original(reading.start, reading.end)
                 names = sorted(str(abs(n)) for n in operands)
                 source = text.text[reading.start : reading.end]
@@ -174,8 +174,8 @@ class EquivalentDetector(LeakDetector):
             if start >= end:
                 continue
             mirrored = _reversed(normal) if backwards else normal
-            correct = context.accepts(normal)
-            if not correct and not (backwards and context.accepts(mirrored)):
+            correct = context.is_accepted(normal)
+            if not correct and not (backwards and context.is_accepted(mirrored)):
                 continue
             numbers = literals(text) if numbers is None else numbers
             if is_whole(text, start, end, numbers):
@@ -192,7 +192,7 @@ class EquivalentDetector(LeakDetector):
         if initials:
             readings = readings + view.cached(("initials", length), lambda: list(letters.initials(text, length)))
         for reading in readings:
-            if context.accepts(reading.value):
+            if context.is_accepted(reading.value):
                 source = text[reading.start : reading.end]
                 yield _Match(*view.text.original(*reading[:2]), reading.value, reading.loose, [], source)
 
