@@ -5,6 +5,7 @@ The revisions are in `migrations/versions/`. Alembic stores a database's revisio
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +42,19 @@ def _config() -> Config:
     return config
 
 
+def _scripts() -> ScriptDirectory:
+    return _load_scripts(tuple(sorted(VERSIONS.glob("*.py"))))
+
+
+@functools.cache
+def _load_scripts(_: tuple[Path, ...]) -> ScriptDirectory:
+    """Return the revisions, which Alembic reads from these files."""
+    return ScriptDirectory.from_config(_config())
+
+
 def head_revision() -> str:
     """Return the newest revision that this program knows."""
-    return str(ScriptDirectory.from_config(_config()).get_current_head())
+    return str(_scripts().get_current_head())
 
 
 def current_revision(connection: sa.Connection) -> str | None:
@@ -92,7 +103,7 @@ def check_readable(connection: sa.Connection, name: str) -> None:
 def _known_revision(connection: sa.Connection, name: str) -> str | None:
     """Return the revision of the database. Raise `StoreVersionError` if this program does not know it."""
     revision = current_revision(connection)
-    known = [script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()]
+    known = [script.revision for script in _scripts().walk_revisions()]
     if revision is not None and revision not in known:
         raise StoreVersionError(
             f"A newer version of RL2F Studio created the database (schema {revision}, this program knows {known[0]}).",

@@ -16,6 +16,7 @@ events; after it, a resume appends missing events. So no event is lost, duplicat
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -113,13 +114,16 @@ class RunDir:
 
 def provenance(config: BaseRun) -> JsonObject:
     """Return seed, git revision, package versions and machine."""
+    return {"created": time.time(), "seed": config.seed, **_installation()}
+
+
+@functools.cache
+def _installation() -> JsonObject:
     versions = {}
     for name in PACKAGES:
         with contextlib.suppress(PackageNotFoundError):
             versions[name] = version(name)
     return {
-        "created": time.time(),
-        "seed": config.seed,
         "git": _git_revision(),
         "python": platform.python_version(),
         "machine": f"{platform.system()} {platform.machine()}",
