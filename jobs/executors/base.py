@@ -12,12 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Protocol
 
-from rl2f_core.errors import RunError
-
-
-class InsufficientCapacityError(RunError):
-    """The capacity was taken meanwhile; the run keeps waiting."""
-
 
 @dataclass(frozen=True, slots=True)
 class LaunchSpec:
@@ -86,7 +80,7 @@ class Executor(Protocol):
         ...
 
     def start(self, launch: LaunchSpec) -> WorkerHandle:
-        """Start a worker; raises `RunError`, or `InsufficientCapacityError` if the run has to wait."""
+        """Start a worker; raises `RunError` if it cannot be started."""
         ...
 
     def alive(self, handle: WorkerHandle) -> bool:

@@ -2,8 +2,7 @@
 
     queued → starting → running → stopping → succeeded | failed | stopped | interrupted
 
-A start returns to queued if the cluster lacks the capacity after all. Only `jobs.queue` changes a status, always
-through `transition`.
+Only `jobs.queue` changes a status, always through `transition`.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from rl2f_core.errors import RunError
 
 TRANSITIONS: dict[str, frozenset[str]] = {
     "queued": frozenset({"starting", "stopped"}),
-    "starting": frozenset({"running", "stopping", "failed", "interrupted", "queued"}),
+    "starting": frozenset({"running", "stopping", "failed", "interrupted"}),
     "running": frozenset({"stopping", *ENDED}),
     "stopping": frozenset(ENDED),
     "failed": frozenset({"queued"}),

@@ -15,7 +15,7 @@ from jobs.db.errors import StoreError, UnknownRunError
 from jobs.db.models import ACTIVE, Run
 from jobs.db.queries import run_queue as store
 from jobs.db.queries import runs
-from jobs.executors.base import Executor, InsufficientCapacityError, LaunchSpec, WorkerHandle, executor_of
+from jobs.executors.base import Executor, LaunchSpec, WorkerHandle, executor_of
 from jobs.executors.factory import create_executor
 from jobs.ingest.ingester import ingest
 from jobs.queue.slots import Slots, is_remote, slot_env, write_slot
@@ -109,9 +109,6 @@ class WorkerMonitor:
             variables = {**slot_env(slots, slot), SESSION: str(run.sessions)}
             executor = self.executor_for(executor_of(slot) if is_remote(slot) else "local")
             handle = executor.start(LaunchSpec(folder, folder / LOG, variables, slot))
-        except InsufficientCapacityError as error:
-            self._requeue(run, str(error))
-            return False
         except (RL2FError, OSError) as error:
             with self.db.write() as session:
                 row = store.get_for_update(session, run.id or 0)
@@ -119,17 +116,6 @@ class WorkerMonitor:
             return False
         self._record_handle(run, handle)
         return True
-
-    def _requeue(self, run: Run, reason: str) -> None:
-        """Return a run to the queue whose capacity was taken meanwhile."""
-        with self.db.write() as session:
-            row = store.get_for_update(session, run.id or 0)
-            if row.sessions != run.sessions:
-                return
-            if row.status == "starting":
-                transition(row, "queued", detail=reason)
-            elif row.status == "stopping":
-                transition(row, "stopped", detail="stopped before it started", ended=self.clock())
 
     def _record_handle(self, run: Run, handle: WorkerHandle) -> Run:
         """Store the worker's process id, and forward a stop that was requested before it was known."""

@@ -20,7 +20,7 @@ from rl2f_core.paths import PROMPTS
 from rl2f_core.types import Message
 
 if TYPE_CHECKING:
-    from jinja2 import Environment
+    from jinja2 import Environment, Template
 
 MAX_BYTES = 100_000
 _SEPARATOR = re.compile(r"^---[ \t]*\n", re.MULTILINE)
@@ -46,7 +46,7 @@ class PromptTemplate:
         *system, user = _SEPARATOR.split(self.text, maxsplit=1)
         parts = (("system", system[0] if system else ""), ("user", user))
         try:
-            texts = [(role, _environment().from_string(part).render(values).strip()) for role, part in parts]
+            texts = [(role, _compile(part).render(values).strip()) for role, part in parts]
         except (TemplateError, TypeError, ValueError, ArithmeticError, RecursionError, LookupError) as error:
             raise ConfigError(f"The prompt template {self.name} cannot be filled: {error}.", known=sorted(values),
                               fix="Correct the template; `known` lists its values.") from error  # fmt: skip
@@ -89,3 +89,8 @@ def _environment() -> Environment:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     return ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
+
+
+@functools.lru_cache(maxsize=64)
+def _compile(text: str) -> Template:
+    return _environment().from_string(text)

@@ -12,7 +12,7 @@ from jobs_helpers import a_queue, counting, log, statuses, training, until, unti
 
 from jobs.db.models import Run
 from jobs.db.queries import runs
-from jobs.executors.base import Capacity, InsufficientCapacityError, LaunchSpec, WorkerHandle
+from jobs.executors.base import Capacity, LaunchSpec, WorkerHandle
 from jobs.executors.factory import create_executor
 from jobs.executors.local import Local
 from jobs.executors.ray.placement import ClusterCapacity, Node, first_fit, resource_bundles
@@ -20,7 +20,7 @@ from jobs.queue.slots import read_slot
 from jobs.worker.status_files import LOCATION
 from jobs.workspace import Workspace
 from rl2f_core.config.loading import parse_yaml
-from rl2f_core.errors import UnknownNameError
+from rl2f_core.errors import RunError, UnknownNameError
 
 pytestmark = pytest.mark.usefixtures("counts")
 
@@ -107,14 +107,11 @@ class Elsewhere(Local):
 
     name: ClassVar[str] = "elsewhere"
     places = 0
-    refuses = False
 
     def capacity(self) -> Capacity:  # type: ignore[override]
         return Counted(self.places)
 
     def start(self, launch: LaunchSpec) -> WorkerHandle:
-        if self.refuses:
-            raise InsufficientCapacityError("It was taken meanwhile.")
         assert launch.slot == "elsewhere:cuda" and "CUDA_VISIBLE_DEVICES" not in launch.environment
         place = f"elsewhere:{launch.folder.name}"
         held = super().start(
@@ -148,12 +145,7 @@ def test_a_run_waits_with_its_reason_until_there_is_room_elsewhere_and_light_run
         queue.dispatch()
         assert runs.get(queue.db, run.id or 0).version == version  # nothing moved, so no page has to look again
 
-        there.places, there.refuses = 1, True
-        assert queue.dispatch() == []
-        row = runs.get(queue.db, run.id or 0)
-        assert (row.status, row.detail, row.pid) == ("queued", "It was taken meanwhile.", None)
-
-        there.refuses = False
+        there.places = 1
         assert queue.dispatch() == [run.id]
         row = runs.get(queue.db, run.id or 0)
         assert (row.device, row.detail, row.worker_location) == ("cuda", "", f"elsewhere:{row.folder}")
@@ -172,18 +164,18 @@ def test_a_run_waits_with_its_reason_until_there_is_room_elsewhere_and_light_run
         assert (done.worker_location, done.pid) == ("", None) and f"elsewhere:{row.folder}" in log(queue, done)
 
 
-def test_a_stop_asked_for_while_a_run_is_refused_elsewhere_is_not_lost(tmp_path: Path) -> None:
+def test_a_run_that_is_stopped_while_its_start_fails_ends_as_failed(tmp_path: Path) -> None:
     there = Elsewhere(Workspace(tmp_path / "workspace"))
     there.places = 1
     with a_queue(tmp_path / "workspace", executor=there) as queue:
         run = queue.add(counting(count=2))
 
-        def refused(launch: LaunchSpec) -> WorkerHandle:
+        def fail(launch: LaunchSpec) -> WorkerHandle:
             queue.stop(run.id or 0)
-            raise InsufficientCapacityError("It was taken meanwhile.")
+            raise RunError("The cluster refused the job.")
 
-        there.start = refused  # type: ignore[method-assign]
-        assert queue.dispatch() == [] and statuses(queue, run.id) == ["stopped"]
+        there.start = fail  # type: ignore[method-assign]
+        assert queue.dispatch() == [] and statuses(queue, run.id) == ["failed"]
 
 
 def test_a_run_that_another_executor_started_is_still_looked_after_by_it(tmp_path: Path) -> None:
