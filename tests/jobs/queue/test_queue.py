@@ -39,7 +39,7 @@ pytestmark = pytest.mark.usefixtures("counts")
 # -- the state machine -----------------------------------------------------------------------------------------
 ALLOWED = """
 queued → starting | stopped
-starting → running | stopping | failed | interrupted | queued
+starting → running | stopping | failed | interrupted
 running → stopping | succeeded | failed | stopped | interrupted
 stopping → succeeded | failed | stopped | interrupted
 failed → queued
