@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
-from app.plots.series import Look, MetricRow, XKind, axis, column, effective_size, line, names_of, turns_of
+from app.plots.series import Look, MetricRow, XKind, axis, column, line, names_of, turns_of
 from rl2f_core.evaluation.plotting import SERIES, Format, Number, Plot, figure
 from rl2f_core.metrics.dialogues import OUTCOMES
+from rl2f_core.stats.intervals import effective_number
 from rl2f_core.types import JsonObject
 
 Sizes = Mapping[tuple[str, int], Mapping[int, float]]
@@ -433,7 +434,7 @@ def sizes_of(
     for key, by_group in by_step.items():
         counts = [float(solved.total()) for solved in by_group.values()]
         sizes[key] = {
-            turn: effective_size([solved_within(solved, turn) for solved in by_group.values()], counts)
+            turn: effective_number([solved_within(solved, turn) for solved in by_group.values()], counts)[1]
             for turn in range(1, turns + 1)
         }
     return sizes

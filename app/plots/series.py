@@ -131,24 +131,6 @@ def share_band(
     return low, high
 
 
-def effective_size(hits: Sequence[float], counts: Sequence[float]) -> float:
-    """Return the effective number of independent dialogues of a step; entry i is group i.
-
-    The dialogues of a group share a task, so their number is divided by Kish's design effect, as in
-    `stats.intervals.wilson_clustered`. If all or none hit, it cannot be estimated and each group counts once.
-    """
-    groups = [(y, m) for y, m in zip(hits, counts, strict=True) if m > 0]
-    n = sum(m for _, m in groups)
-    if not groups:
-        return 0.0
-    rate = sum(y for y, _ in groups) / n
-    k = len(groups)
-    if k == 1 or rate in (0.0, 1.0):
-        return float(k)
-    spread = sum((y - rate * m) ** 2 for y, m in groups) / (n * rate * (1 - rate))
-    return n / max(1.0, round(spread * k * (n - 1) / ((k - 1) * n), 12))
-
-
 def thin(count: int, keep: Iterable[int] = (), limit: int = MAX_POINTS) -> list[int]:
     """Return the indices of the shown points: all, or every k-th, the last, and those to `keep`."""
     if count <= limit:

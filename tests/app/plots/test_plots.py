@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from app.plots.run_charts import PlotOptions, catalogue, metric_info, overview, series, sizes_of
-from app.plots.series import axis, effective_size, line, share_band, smooth, thin
+from app.plots.series import axis, line, share_band, smooth, thin
 from app.web.page_registry import STATIC
 from jobs.db.models import Metric
 from rl2f_core.evaluation.plotting import Line, Mark, Plot, figure, place_labels, value_text
-from rl2f_core.stats.intervals import wilson, wilson_clustered
+from rl2f_core.stats.intervals import effective_number, wilson, wilson_clustered
 
 T0 = 1_000_000.0
 
@@ -84,12 +84,12 @@ def test_a_share_whose_count_is_not_known_has_no_band() -> None:
 
 def test_dialogues_of_one_task_count_as_the_clustered_interval_counts_them() -> None:
     hits, counts = [8.0, 0.0, 4.0, 0.0], [8.0, 8.0, 8.0, 8.0]
-    size = effective_size(hits, counts)
+    size = effective_number(hits, counts)[1]
     clustered, own = wilson_clustered(hits, counts), wilson(12 / 32 * size, size)
     assert size < 32
     assert (own.low, own.high) == pytest.approx((clustered.low, clustered.high))
-    assert effective_size([1.0, 1.0], [1.0, 1.0]) == 2.0  # all hit: each group counts once
-    assert effective_size([], []) == 0.0
+    assert effective_number([1.0, 1.0], [1.0, 1.0])[1] == 2.0  # all hit: each group counts once
+    assert effective_number([], [])[1] == 0.0
 
 
 # -- x -------------------------------------------------------------------------------------------------------------
