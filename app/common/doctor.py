@@ -11,7 +11,15 @@ from pathlib import Path
 
 from rl2f_core.types import JsonObject
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "msedge")
+BROWSERS = (
+    "chromium-headless-shell",
+    "chromium",
+    "chromium-browser",
+    "google-chrome",
+    "google-chrome-stable",
+    "chrome",
+    "msedge",
+)
 CORE = ("torch", "transformers", "trl", "peft", "accelerate", "safetensors", "tokenizers", "gguf", "pydantic", "plotly")
 MIN_MEMORY_BYTES = 4e9
 """Memory for training the quickstart model."""
@@ -139,7 +147,9 @@ class Doctor:
         """Return the path of a browser; only the browser tests need one."""
         path = next(filter(None, map(shutil.which, BROWSERS)), None)
         if path is None:
-            self._add("No browser was found; browser tests need one.", "apt-get install chromium", needed=False)
+            self._add(
+                "No browser was found; browser tests need one.", "apt-get install chromium-headless-shell", needed=False
+            )
         return path
 
 

@@ -22,7 +22,7 @@ from filelock import FileLock
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, "-c", "from app.cli import main; main()"]
-CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+CHROMIUM = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = (
     "--no-sandbox",
     "--disable-gpu",
@@ -269,7 +269,7 @@ def browser() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
     path = next((found for name in CHROMIUM if (found := shutil.which(name))), None)
-    assert path, "Browser tests need Chromium. Fix: apt-get install chromium, or make test without it."
+    assert path, "Browser tests need Chromium. Fix: apt-get install chromium-headless-shell, or make test without it."
     with sync_playwright() as playwright:
         made = playwright.chromium.launch(executable_path=path, args=list(FLAGS))
         yield made
