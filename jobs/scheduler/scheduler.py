@@ -1,13 +1,12 @@
 """The scheduler: dispatches the queue, triggers scheduled runs, and performs daily maintenance.
 
-One server per workspace schedules; it holds a file lock. The jobs are built from code and from the table of scheduled
-runs, so nothing is pickled. The next due time is stored in the row, so that a time that passed without a server is
-detected and logged as missed.
+One server per workspace schedules; it holds a file lock. The jobs are built from code, so nothing is pickled. The next
+due time of a scheduled run is stored in its row, so that a time that passed without a server is detected and logged as
+missed.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import os
@@ -15,12 +14,10 @@ import socket
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
 
 import yaml
 from apscheduler.events import EVENT_JOB_ERROR, EVENT_JOB_MISSED, JobExecutionEvent
 from apscheduler.executors.pool import ThreadPoolExecutor
-from apscheduler.jobstores.base import JobLookupError
 from apscheduler.schedulers.background import BackgroundScheduler
 from filelock import FileLock, Timeout
 
@@ -39,28 +36,12 @@ MISFIRE_GRACE_SECONDS = 60.0
 """Delay after which a scheduled run counts as missed."""
 RUN_MISSED = "schedules.run_missed"
 """Setting: `1` (default) executes a missed one-time run at the next start, `0` only logs it."""
-INTERVAL_JOBS = {
-    "dispatch": (1, "Start queued runs"),
-    "sync_workers": (1, "Sync the progress of workers"),
-    "reap": (1, "Finalize ended runs"),
-    "sync": (2, "Sync the schedules"),
-}
-"""Interval in seconds and title."""
-DAILY_JOBS = {"backup": ((3, 30), "Copy the database"), "apply_retention": ((4, 10), "Remove old data")}
-"""Hour and minute (UTC) and title."""
+DAILY_JOBS = {"backup": (3, 30), "apply_retention": (4, 10)}
+"""Hour and minute (UTC)."""
 
 
 class SchedulerLockedError(RL2FError):
     """Another server schedules the workspace."""
-
-
-class Job(NamedTuple):
-    """A job of the scheduler."""
-
-    id: str
-    name: str
-    next_run_time: float | None
-    """Seconds since 1970."""
 
 
 class Scheduler:
@@ -85,7 +66,6 @@ class Scheduler:
         self.db, self.workspace, self.queue, self.clock, self.address = db, workspace, queue, clock, address
         self.log = JobLogger(db, clock)
         self._lock: FileLock | None = None
-        self._known: dict[str, tuple[object, ...]] = {}
         self._time: BackgroundScheduler | None = None
 
     def start(self) -> None:
@@ -108,11 +88,6 @@ class Scheduler:
             self._lock.release()
             self._lock = None
 
-    def jobs(self) -> list[Job]:
-        """Return all jobs by their next time."""
-        jobs = self._time.get_jobs() if self._time is not None else []
-        return [Job(job.id, job.name, job.next_run_time and job.next_run_time.timestamp()) for job in jobs]
-
     def _acquire_lock(self) -> FileLock:
         self.workspace.root.mkdir(parents=True, exist_ok=True)
         lock = FileLock(self.workspace.lock, timeout=0, thread_local=False)
@@ -131,26 +106,21 @@ class Scheduler:
     # -- jobs --------------------------------------------------------------------------------------------------
     def _start_jobs(self) -> None:
         logging.getLogger("apscheduler").setLevel(logging.CRITICAL)  # the job log has these, without repetitions
-        self._known = {}
         self._time = BackgroundScheduler(
             timezone=UTC,
             executors={"default": ThreadPoolExecutor(8)},
             job_defaults={"misfire_grace_time": 30, "coalesce": True, "max_instances": 1},
         )
         self._time.add_listener(self._on_job_event, EVENT_JOB_ERROR | EVENT_JOB_MISSED)
-        for id, (seconds, title) in INTERVAL_JOBS.items():
-            task = self.sync if id == "sync" else getattr(self.queue, id)
-            self._add(id, title, task, trigger="interval", seconds=seconds)
-        for id, ((hour, minute), title) in DAILY_JOBS.items():
-            self._add(id, title, getattr(self, id), trigger="cron", hour=hour, minute=minute, misfire_grace_time=3600)
+        tasks = (self.queue.dispatch, self.queue.sync_workers, self.queue.reap, self.trigger_schedules)
+        for task in tasks:
+            self._time.add_job(task, "interval", id=task.__name__, seconds=1)
+        for id, (hour, minute) in DAILY_JOBS.items():
+            task = getattr(self, id)
+            self._time.add_job(task, "cron", id=id, hour=hour, minute=minute, misfire_grace_time=3600)
         if retention.backup_is_due(self.workspace, self.clock()):
-            self._add("backup:missed", "Copy the database, which is overdue", self.backup, trigger="date")
-        self.sync()
+            self._time.add_job(self.backup, "date", id="backup:missed")
         self._time.start()
-
-    def _add(self, id: str, title: str, task: Callable[..., object], *arguments: object, **options: Any) -> None:
-        assert self._time is not None
-        self._time.add_job(task, args=arguments, id=id, name=title, replace_existing=True, **options)
 
     def _on_job_event(self, event: JobExecutionEvent) -> None:
         if event.code == EVENT_JOB_MISSED:
@@ -158,31 +128,19 @@ class Scheduler:
         else:
             self.log.record(event.job_id, "failed", f"{type(event.exception).__name__}: {event.exception}")
 
-    def sync(self) -> None:
-        """Update the jobs from the table of scheduled runs."""
-        if self._time is None:
-            return
-        current: dict[str, tuple[object, ...]] = {}
-        for row in scheduled_runs.all_schedules(self.db):
-            if not row.enabled or row.next_run is None:
-                continue
-            id, version = f"schedule:{row.id}", (row.name, row.trigger, row.when, row.timezone, row.next_run)
-            current[id] = version
-            if self._known.get(id) == version and row.next_run > self.clock():  # overdue ones are retried
+    def trigger_schedules(self) -> None:
+        """Trigger the schedules that are due; an error of one is logged, and the others are triggered nevertheless."""
+        for row in scheduled_runs.due_schedules(self.db, self.clock()):
+            job = f"schedule:{row.id}"
+            try:
+                scheduled_runs.trigger_of(row)
+            except RL2FError as error:
+                self.log.record(job, "failed", str(error))
                 continue
             try:
-                trigger = scheduled_runs.trigger_of(row)
-            except RL2FError as error:
-                self.log.record(id, "failed", str(error))
-                continue
-            due = datetime.fromtimestamp(row.next_run, UTC)
-            # No grace time: `trigger_schedule` itself handles and logs a delay.
-            options = {"trigger": trigger, "next_run_time": due, "misfire_grace_time": None}
-            self._add(id, row.name, self.trigger_schedule, row.id, **options)
-        for id in self._known.keys() - current.keys():
-            with contextlib.suppress(JobLookupError):
-                self._time.remove_job(id)
-        self._known = current
+                self.trigger_schedule(row.id or 0)
+            except Exception as error:
+                self.log.record(job, "failed", f"{type(error).__name__}: {error}")
 
     def trigger_schedule(self, schedule_id: int) -> None:
         """Add the run of a schedule that is due: once per time, even if a server died meanwhile."""

@@ -1,4 +1,4 @@
-"""Scheduled runs. The scheduler builds its jobs from these rows alone, so schedules survive restarts."""
+"""Scheduled runs. The scheduler triggers them from these rows alone, so schedules survive restarts."""
 
 from __future__ import annotations
 
@@ -171,6 +171,13 @@ def all_schedules(db: Database) -> list[ScheduledRun]:
     """Return all schedules by due time; those without one come last."""
     due = col(ScheduledRun.next_run)
     return db.fetch_all(select(ScheduledRun).order_by(due.is_(None), due, col(ScheduledRun.id)))
+
+
+def due_schedules(db: Database, now: float) -> list[ScheduledRun]:
+    """Return the enabled schedules that are due, by due time."""
+    due = col(ScheduledRun.next_run)
+    query = select(ScheduledRun).where(col(ScheduledRun.enabled), due <= now)
+    return db.fetch_all(query.order_by(due, col(ScheduledRun.id)))
 
 
 def enable(db: Database, schedule_id: int, enabled: bool, now: float | None = None) -> ScheduledRun:

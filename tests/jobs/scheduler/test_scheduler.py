@@ -14,11 +14,12 @@ import pytest
 from jobs_helpers import a_queue, counting, events, open_queue, python, training, until
 
 from jobs.db import settings
+from jobs.db.errors import StoreError
 from jobs.db.models import JobLog, Run, ScheduledRun
 from jobs.db.queries import job_log, runs, scheduled_runs
 from jobs.ingest.ingester import ingest
 from jobs.queue.queue import Queue
-from jobs.scheduler.scheduler import RUN_MISSED, Scheduler, SchedulerLockedError
+from jobs.scheduler.scheduler import DAILY_JOBS, RUN_MISSED, Scheduler, SchedulerLockedError
 from rl2f_core.run.events import CheckpointEvent, JsonlSink
 
 pytestmark = pytest.mark.usefixtures("counts")
@@ -58,7 +59,6 @@ def test_a_run_is_made_at_its_time_worked_on_and_ended_without_anyone_asking(
     assert (line.outcome, line.detail) == ("ran", f"soon: added run {run.id}")
     over = scheduled_runs.get(queue.db, row.id or 0)
     assert (over.enabled, over.next_run) == (False, None) and over.last_run is not None
-    until(lambda: f"schedule:{row.id}" not in [job.id for job in scheduler.jobs()])
     assert until(lambda: lines(queue, "backup"))[0].outcome == "ran"  # there was none yet
     assert len(list(queue.workspace.backups.glob("*.sqlite"))) == 1
 
@@ -70,10 +70,6 @@ def test_a_cron_schedule_makes_a_run_each_time_and_shows_when_it_is_due_next(
     queue.pause()
     row = scheduled_runs.add(queue.db, name="often", trigger="cron", when="* * * * *", config=counting())
     scheduler.start()
-    assert scheduler._time is not None
-    job = scheduler._time.get_job(f"schedule:{row.id}")
-    assert job is not None and job.next_run_time.timestamp() == row.next_run
-    assert (f"schedule:{row.id}", "often", row.next_run) in scheduler.jobs()
     for number in (1, 2):  # its minute is over
         with queue.db.write() as session:
             held = session.get(ScheduledRun, row.id)
@@ -83,23 +79,31 @@ def test_a_cron_schedule_makes_a_run_each_time_and_shows_when_it_is_due_next(
         until(lambda: (scheduled_runs.get(queue.db, row.id or 0).next_run or 0) > time.time())
     due = scheduled_runs.get(queue.db, row.id or 0).next_run
     assert due is not None and due % 60 == 0 and due - time.time() <= 60
-    until(lambda: scheduler._time.get_job(f"schedule:{row.id}").next_run_time.timestamp() == due)  # type: ignore[union-attr]
     scheduled_runs.remove(queue.db, row.id or 0)
-    until(lambda: f"schedule:{row.id}" not in [job.id for job in scheduler.jobs()])
+    time.sleep(2.5)
     assert len(made_by(queue, row)) == 2
 
 
-def test_the_jobs_of_the_house_are_named_and_there_once_after_a_restart(queue: Queue, scheduler: Scheduler) -> None:
+def test_a_restarted_scheduler_triggers_a_schedule_once(queue: Queue, scheduler: Scheduler) -> None:
+    queue.pause()
     scheduler.start()
-    first = {(job.id, job.name) for job in scheduler.jobs()}
-    assert {"dispatch", "sync_workers", "reap", "sync", "backup", "apply_retention"} <= {id for id, _ in first}
-    assert all(name[0].isupper() for _, name in first)
+    until(lambda: lines(queue, "backup"))
     scheduler.stop()
-    assert scheduler.jobs() == []
+    row = scheduled_runs.add(queue.db, name="soon", trigger="date", when=iso(time.time() + 2), config=counting())
+    time.sleep(3.5)
+    assert made_by(queue, row) == []  # stopped
     scheduler.start()
-    assert {job.id for job in scheduler.jobs()} - {"backup:missed"} == {id for id, _ in first} - {"backup:missed"}
-    by_id = {job.id: job for job in scheduler.jobs()}
-    assert (by_id["apply_retention"].next_run_time or 0) > time.time()
+    until(lambda: made_by(queue, row))
+    time.sleep(2.5)
+    assert len(made_by(queue, row)) == 1
+
+
+def test_daily_jobs_are_scheduled_at_their_time(queue: Queue, scheduler: Scheduler) -> None:
+    scheduler.start()
+    assert scheduler._time is not None
+    for id, time_of_day in DAILY_JOBS.items():
+        due = scheduler._time.get_job(id).next_run_time
+        assert due > datetime.now(UTC) and (due.hour, due.minute) == time_of_day
 
 
 def test_a_failing_job_is_logged_and_repeated(queue: Queue, scheduler: Scheduler) -> None:
@@ -133,7 +137,7 @@ def test_an_at_that_passed_while_no_server_ran_is_logged_as_missed_and_run_once(
     assert [line.outcome for line in lines(queue, f"schedule:{row.id}")] == ["ran", "missed"]
     scheduler.stop()
     scheduler.start()
-    scheduler.sync()
+    scheduler.trigger_schedules()
     time.sleep(2.5)
     assert len(made_by(queue, row)) == 1 and len(lines(queue, f"schedule:{row.id}")) == 2
 
@@ -149,7 +153,8 @@ def test_a_missed_one_time_run_is_only_logged_if_the_setting_says_so(queue: Queu
 
 
 def test_a_cron_time_that_was_missed_is_logged_and_the_next_one_is_due(queue: Queue, scheduler: Scheduler) -> None:
-    row = overdue(queue, "cron", "*/5 * * * *")
+    cron = f"0 {(time.gmtime().tm_hour - 1) % 24} * * *"  # not due during the test
+    row = overdue(queue, "cron", cron)
     scheduler.start()
     (line,) = until(lambda: lines(queue, f"schedule:{row.id}"))
     assert line.outcome == "missed"
@@ -176,6 +181,44 @@ def test_a_schedule_whose_run_cannot_be_added_is_logged_as_failed(queue: Queue, 
     (line,) = lines(queue, f"schedule:{row.id}")
     assert line.outcome == "failed" and "count" in line.detail
     assert not scheduled_runs.get(queue.db, row.id or 0).enabled
+
+
+def test_a_disabled_or_future_schedule_is_not_triggered(queue: Queue, scheduler: Scheduler) -> None:
+    disabled = overdue(queue, "date", iso(time.time() - 10))
+    scheduled_runs.enable(queue.db, disabled.id or 0, False)
+    future = scheduled_runs.add(queue.db, name="later", trigger="date", when=iso(time.time() + 60), config=counting())
+    scheduler.trigger_schedules()
+    assert made_by(queue, disabled) == [] and made_by(queue, future) == []
+
+
+@pytest.mark.parametrize("kind", ["invalid_time", "error"])
+def test_a_schedule_that_fails_is_logged_and_others_are_triggered(
+    queue: Queue, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    queue.pause()
+    invalid, valid = overdue(queue, "date", iso(time.time() - 20)), overdue(queue, "date", iso(time.time() - 10))
+    if kind == "invalid_time":
+        with queue.db.write() as session:
+            row = session.get(ScheduledRun, invalid.id)
+            assert row is not None
+            row.when = "tomorrow"
+    else:
+        add_run = Scheduler._add_run
+
+        def fail(self: Scheduler, row: ScheduledRun) -> tuple[str, str]:
+            if row.id == invalid.id:
+                raise StoreError("The database is locked.")
+            return add_run(self, row)
+
+        monkeypatch.setattr(Scheduler, "_add_run", fail)
+    for _ in range(2):  # it is retried, and logged once
+        scheduler.trigger_schedules()
+    (line,) = lines(queue, f"schedule:{invalid.id}")
+    assert line.outcome == "failed"
+    reason = "when: not a time." if kind == "invalid_time" else "StoreError: The database is locked."
+    assert line.detail.startswith(reason)
+    assert scheduled_runs.get(queue.db, invalid.id or 0).next_run == invalid.next_run
+    assert len(made_by(queue, valid)) == 1 and made_by(queue, invalid) == []
 
 
 # -- nightly ---------------------------------------------------------------------------------------------------
@@ -253,7 +296,6 @@ def test_a_second_server_gets_the_owner_of_the_lock_and_a_killed_server_releases
             second = Scheduler(queue.db, queue.workspace, queue)
             with pytest.raises(SchedulerLockedError, match=f"process {server.pid} on .*http://127.0.0.1:7860"):
                 second.start()
-            assert second.jobs() == []
             second.stop()  # does no harm
             os.kill(server.pid, signal.SIGKILL)
             server.communicate()
@@ -276,7 +318,9 @@ def test_two_schedulers_of_one_process_do_not_share_a_workspace(queue: Queue, sc
     other = open_queue(queue.workspace.root)
     with pytest.raises(SchedulerLockedError, match=f"process {os.getpid()} "):
         Scheduler(other.db, other.workspace, other).start()
-    assert scheduler.jobs()  # the first is not disturbed
+    settings.put(queue.db, RUN_MISSED, "0")
+    row = overdue(queue, "date", iso(time.time() - 3600))
+    until(lambda: lines(queue, f"schedule:{row.id}"))  # the first is not disturbed
     scheduler.stop()
     third = Scheduler(other.db, other.workspace, other)
     third.start()
