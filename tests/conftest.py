@@ -19,7 +19,7 @@ BROWSER = TESTS / "browser"
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Run each file in one process, which shares its fixtures; all browser tests in one, with one browser and server."""
+    """Run each file in one process, which shares its fixtures; all browser tests in one, with one server."""
     group = str(item.path.relative_to(TESTS)) if item.path.is_relative_to(TESTS) else item.path.name
     item.add_marker(pytest.mark.xdist_group("browser" if BROWSER in item.path.parents else group))
 
