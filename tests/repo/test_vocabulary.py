@@ -19,26 +19,43 @@ GUIDES = [
 
 IDENTIFIERS = set(
     """
-    Ranks SharedJournal SharedDir StopSignal Baton give_way aside native_bfloat16 give_back owing long_form
-    StageAt Between value_at number_at whole_at in_words KVRows Packed read_blocks openings seen_BRS lays_out
-    attend_by_rows rows_attention lay_out two_products plain_attention logits_of log_softmax_all selected_hidden
-    wanted_BT valid_BT read_lora RowAdapters forget_speaker  speaking read_tokens open_turn end_id
-    banned_ids neutralise oracle_stop LiveDialogue go_on  under_way Crew SpreadBackend SpreadEngine
-    after_right not_configurable BLIND sight COLDEST Pacer Scene teaches histories TermConfig LearnsCritiques
-    turn_credit dialogue_credit centred whitened credited BatchCredit Pull method_misfit row_misfit policy_rows
-    imitation_rows told_row distilled_row answer_row reward_row attempt_row turn_means by_opening free_length
-    needed_length norms_of unsettled  pass_over optimiser new_head pulled likeliest end_to_end reckoned
-    own_passes read_as_they_come moves_on fates DataStage normalised transcribe learner_kind fed_trainer
-    BestConstant right_within first_right usual_answer play_from  accepts imitate part_of speaks_of
-    copies_in unsolved_in held_parts told_parts parts_of split_of told_roles told_letters told_digits told_cells
-    told_steps told_counts slip_of NO_WAY GymSource harmless disarm first_leaks check_all asks_model Guarded
-    AskAgain stands_shown stands_in reprice TokenStream Weighting WEIGHTINGS right_parts nats TurnStop
-    LeakScanEvent context_length fresh_prompt repeat_penalty resample_tries min_parsable min_mixed start_from
-    importance_cap save_every commit_every coef_schedule value_shared right_first right_last keep_cache
-    read_batch_tokens score_batch_tokens clip_low clip_high teacher_rate context_tokens ratio_clip unproven
-    as_was lockstep labeller HintWorth Rescan LeakScan TestOpening open_test more_labels labels_for how_it_went
-    unpause must_be to_trash from_trash in_trash leashed NoRoomError Cast RunChoice PlayRequest LiveTurn
-    farewell PersonLabel open_studio
+    _alone _ask_aside _average _begun _behaviour _blamed _close_up _Ground _hear _heard _judge _judge_end
+    _listen_to_students _listen_to_teachers _mix _never _not_now _pass_on _plain_errors _put_back _ray_actor
+    _ray_agent _ray_link _ray_room _schema_1 _seat _sit_down _stand_up _Starting _tail _take _Tape _try_out _weights
+    _without_gaps _write_ahead accepts Activations after_right AGAIN Answer answer_row ANSWER_SECONDS any_of as_was
+    aside AskAgain Asked asks_model at_hand attempt_row attend_by_rows bad_lines banned_ids BASIC BatchCredit Baton
+    BEAT behaviour_N BestConstant Between BLANK BLIND board_data Bounds Breaker BY by_opening Cast centred Change
+    check_all check_room Checked CLEAN cli_runs clip_high clip_low ClusterRoom coef_schedule COLD COLDEST commit_every
+    context_length context_limit context_tokens copies_in copy_name Course credited Crew Critic DAILY DataStage
+    Decoder dialogue_credit disarm Dispute distilled_row draw_hint Drawn DRAWS during_runs end_id end_to_end Ended
+    EngineServer EVERY Exit export_cli Failure farewell Fate fates fed_trainer Finding first_leaks first_right Floor
+    FLUSH forget_speaker form_schedule form_sources form_yaml Found FOUR free_length fresh_prompt fresh_turns
+    from_main from_trash gave_up generation_of give_back give_way go_on gradio_start Guarded GymSource hack_suite HALF
+    harmless HEARD heard held_parts HintWorth histories History Host how_it_went imitate Imitates imitation_rows
+    importance_cap in_trash in_words insert_all joblog keep_cache KEPT Kept kept_one KNOWN KNOWN_X KVRows Labelled
+    labeller labels_for LAST_WORDS lay_out Layout lays_out leak_benchmark leak_derivation leak_probe leak_trial
+    leaks_board LeakScan LeakScanEvent learner_kind LearnsCritiques LEASH leashed likeliest LiveDialogue LiveTurn
+    load_base lockstep log_softmax_all log_softmax_at LOGGED LOGIT_ROWS logits_of long_form low_precision made_since
+    MAPPED MARK Member Merger method_misfit min_mixed min_parsable Mismatch MISUSED model_sources Models more_labels
+    MOST MOST_BIASED moves_on MUCH must_be native_bfloat16 nats needed_length NEUTRAL neutralise NEVER new_head NO_WAY
+    Normalised normalised Norms norms_of NoRoomError not_configurable number_at open_studio open_test open_turn
+    opening_rows openings optimiser options_misfit oracle_stop Origin owing OWN own_passes Pacer Packed part_of
+    parts_of Pass pass_over PATIENCE_HOURS PAUSE Pending PERIOD PersonLabel Piece PLACE Place plain_attention Plan
+    Play play_from Played played_turns Player PlayRequest plot_cards plot_compare plot_data plot_evaluation plot_run
+    plot_series Point policy_rows Prompt Pull pulled QUIET Ranks ratio_clip ray_room read_as_they_come
+    read_batch_tokens read_blocks read_lora read_tokens Reader reckoned reindex_command Renderer repeat_penalty
+    reprice resample_tries Rescan rescans Reward reward_row right_first right_last right_parts right_within ROOM_
+    room_for row_adapters row_misfit RowAdapters ROWS rows_and_masks rows_attention RunChoice Said Sample Sampling
+    save_every Saved Scene SchedulerHeld schedules score_batch_tokens seconds_in_all seen_BRS Sees selected_hidden
+    set_rates settings_of SHARE SharedDir SharedEngine SharedJournal SHORTEST_BEGINNING sight SILENT Slip slip_of
+    SMALL SMALLER SPEAKER Speaker speaking speaks_of split_of spread_ray SpreadBackend SpreadEngine Stack StageAt
+    standing stands_in stands_shown start_from STILL Stop StopSignal store_board store_labels store_load store_worth
+    Student teacher_rate teaches TermConfig TestOpening TICK Ticket TIMEOUT to_trash token_credit TokenStream
+    told_cells told_counts told_digits told_letters told_parts told_roles told_row told_steps transcribe TRIES
+    trl_adapter TRUE TRUNCATED turn_credit turn_means TurnStop two_products under_way Undone unpause unproven
+    unsettled unsolved_in Used useful_groups usual_answer valid_BT Value value_at value_shared Versions View
+    vllm_process vllm_server vllm_standin vllm_wire Wanted wanted_BT Wants WARM Weighting WEIGHTINGS whitened whole_at
+    WIDTH worker_pool WORTH
     """.split()
 )
 """Names of classes, functions, fields and parameters that must not come back."""
