@@ -28,12 +28,13 @@ _OF = (
 _STATEMENTS = [
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
-        rf"(?P<yours>\byour )?\b(?:(?P<ordinal>{_ORDINAL}|{_END}|middle) {_THING}|(?:letter|place|position|spot|slot|character)(?: number| no\.?|) #?(?P<cardinal>{_CARDINAL})){_OF}{_IS}{_FILL}{_LETTER}",
+        rf"\b(?=[1-8cefilmoprsty])(?P<yours>your )?(?:(?P<ordinal>{_ORDINAL}|{_END}|middle) {_THING}|(?:letter|place|position|spot|slot|character)(?: number| no\.?|) #?(?P<cardinal>{_CARDINAL})){_OF}{_IS}{_FILL}{_LETTER}",
         rf"(?<![\w'’]){_LETTER.removeprefix(' ?')}[\"'”’*`)]{{0,3}}(?: (?:{_SHOULD} )?(?:is|be|goes?|belongs?|comes?|stands?|sits?|fits?|appears?))?(?: (?:in|at|into|on|as))?(?: the)? (?:(?P<ordinal>{_ORDINAL}|{_END}|middle)(?: {_THING})?|(?:letter|place|position|spot|slot)(?: number| no\.?|) #?(?P<cardinal>{_CARDINAL}))\b",
-        rf"\b(?:code|answer|it|solution|sequence|combination|that|and|which) (?:also |{_SHOULD} )?(?P<side>starts?|begins?|opens?|ends?|finish(?:es)?|closes?) (?:with|in|on|by){_FILL}{_LETTER}(?P<more>(?:(?:,? and|,? then|,)? ?[A-Z](?!\w)){{0,7}})",
-        rf"(?:^|[.,;:!\n] ?)(?:and )?(?P<ordinal>{_ORDINAL}|{_END}|finally|lastly)(?: comes?| is| the letter|:|,)+{_FILL}{_LETTER}",
+        rf"\b(?=[acistw])(?:code|answer|it|solution|sequence|combination|that|and|which) (?:also |{_SHOULD} )?(?P<side>starts?|begins?|opens?|ends?|finish(?:es)?|closes?) (?:with|in|on|by){_FILL}{_LETTER}(?P<more>(?:(?:,? and|,? then|,)? ?[A-Z](?!\w)){{0,7}})",
+        rf"(?:^|[.,;:!\n] ?)(?=[1-8acefilorst])(?:and )?(?P<ordinal>{_ORDINAL}|{_END}|finally|lastly)(?: comes?| is| the letter|:|,)+{_FILL}{_LETTER}",
     )
 ]
+"""Each list of first characters makes the search several times faster."""
 _NOT_ASSERTED = re.compile(
     r"(?:\b(?:if|whether|unless|suppose|is|was|isn't|when|you (?:wrote|said|have|had|put|gave|tried|chose)|your|not|n't|never|alphabet(?:'s)?)\b[^.!?;\n]{0,24}|\balphabet[^.!?;\n]{0,40})$",
     re.IGNORECASE,
