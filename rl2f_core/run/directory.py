@@ -31,6 +31,7 @@ from filelock import FileLock, Timeout
 
 from rl2f_core.config.loading import dump_yaml, load_config
 from rl2f_core.config.run import BaseRun
+from rl2f_core.distributed.process_group import ProcessGroup
 from rl2f_core.errors import ConfigError, RunError
 from rl2f_core.file_io import write_atomically
 from rl2f_core.paths import ROOT
@@ -41,10 +42,11 @@ PACKAGES = ("rl2f", "torch", "transformers", "peft", "accelerate", "trl", "vllm"
 
 
 class RunDir:
-    """A run directory."""
+    """A run directory; of the processes in `ranks`, only the main one reads and writes its status."""
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, ranks: ProcessGroup | None = None) -> None:
         self.path = Path(path)
+        self.ranks = ranks or ProcessGroup()
         self.config_path = self.path / "config.yaml"
         self.events_path = self.path / "events.jsonl"
         self.meta_path = self.path / "meta.json"
@@ -95,6 +97,9 @@ class RunDir:
 
     def lock(self) -> AbstractContextManager[object]:
         """Lock the run until the returned context ends. Raises `RunError` if another process has the lock."""
+        return self.ranks.run_on_main(self._lock) or contextlib.nullcontext()
+
+    def _lock(self) -> AbstractContextManager[object]:
         try:
             return FileLock(self.path / "lock", timeout=0).acquire()
         except Timeout as error:
@@ -102,14 +107,18 @@ class RunDir:
 
     def last_status(self) -> str | None:
         """Return the status in the heartbeat, or None."""
+        return self.ranks.broadcast_from_main(self._last_status)
+
+    def _last_status(self) -> str | None:
         try:
             return json.loads(self.heartbeat_path.read_text())["status"]
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
     def heartbeat(self, **values: object) -> None:
-        """Write the heartbeat of this process with these values."""
-        write_atomically(self.heartbeat_path, json.dumps({"pid": os.getpid(), "time": time.time(), **values}))
+        """Write the heartbeat of the main process with these values."""
+        if self.ranks.is_main_process:
+            write_atomically(self.heartbeat_path, json.dumps({"pid": os.getpid(), "time": time.time(), **values}))
 
 
 def provenance(config: BaseRun) -> JsonObject:

@@ -30,7 +30,6 @@ def execute(
     Raises `ConfigError` if the run kind does not support a multi-process launch.
     """
     from rl2f_core import registry
-    from rl2f_core.run.distributed import DistributedJournal, DistributedRunDir
 
     kind = registry.get("run_kind", config.kind)()
     if launched_world_size() > 1 and not kind.supports_distributed:
@@ -40,11 +39,9 @@ def execute(
             fix="Start it without `accelerate launch`.",
         )
     ranks = init_distributed(config.model.device) if launched_world_size() > 1 else current_group()
+    run_dir = RunDir(run_dir.path, ranks)
     journal = Journal(run_dir, events)
-    if ranks.world_size > 1:
-        run_dir, stop = DistributedRunDir(run_dir.path, ranks), ranks.any_rank(stop)
-        journal = DistributedJournal(run_dir, events, ranks)
-        progress = progress if ranks.is_main_process else None
+    progress = progress if ranks.is_main_process else None
     session = f"{time.time_ns():x}"
 
     def status(value: Status, detail: str = "") -> StatusEvent:
@@ -62,7 +59,7 @@ def execute(
             raise RunError("The run is finished.", value=str(run_dir.path), fix="Evaluate it, or start a new one.")
         status("running", "resumed" if journal.resume_state else "")
         try:
-            finished = kind.execute(config, RunContext(journal, stop, progress or Progress()))
+            finished = kind.execute(config, RunContext(journal, ranks.any_rank(stop), progress or Progress()))
         except BaseException as error:
             with contextlib.suppress(RL2FError, OSError):  # raise the error that ended the run instead
                 if isinstance(error, KeyboardInterrupt):

@@ -16,10 +16,14 @@ from rl2f_core.types import JsonObject
 
 
 class Journal:
-    """Commits training state and events together; see `directory`."""
+    """Commits training state and events together; see `directory`.
+
+    Only the main process of `run_dir.ranks` writes. All processes must commit and resume together.
+    """
 
     def __init__(self, run_dir: RunDir, events: EventSink) -> None:
         self.run_dir = run_dir
+        self.ranks = run_dir.ranks
         self.events = events
         self.pending: list[Event] = []
         self.resume_state: JsonObject | None = None
@@ -30,16 +34,23 @@ class Journal:
         """Events of the last commit may be missing in the event file and must be appended first."""
 
     def emit(self, events: Iterable[Event]) -> None:
-        """Add events to the next commit."""
-        self.pending += events
+        """Add events to the next commit, in the main process."""
+        if self.ranks.is_main_process:
+            self.pending += events
 
     def commit(self, position: JsonObject, save: Callable[[Path], None] | None = None) -> None:
-        """Commit the pending events and the training state.
+        """Commit the pending events and the training state; afterwards all processes can read the files.
 
         Args:
             position: Resume state.
-            save: Writes weights and optimizer state to a folder; None keeps those of the last commit.
+            save: Writes weights and optimizer state to a folder; None keeps those of the last commit. Called in all
+                processes, which sharded weights need; only the main process may write.
         """
+        if save is not None and not self.ranks.is_main_process:
+            save(self.run_dir.state)
+        self.ranks.run_on_main(lambda: self._commit(position, save))
+
+    def _commit(self, position: JsonObject, save: Callable[[Path], None] | None) -> None:
         root = self.run_dir.state
         current = self.current()
         number = int(current.name) + 1 if current else 1
@@ -102,10 +113,13 @@ class Journal:
 
         Raises `DataError` if a file of the commit is corrupted.
         """
+        self.resume_state, self.state_dir = self.ranks.broadcast_from_main(self._resume)
+
+    def _resume(self) -> tuple[JsonObject | None, Path | None]:
         folder = self.current()
         if folder is None:
             self.events.reconcile(0, [])
-            return
+            return None, None
         try:
             state = json.loads((folder / "state.json").read_text())
             position, events_from, files = dict(state["position"]), int(state["events_from"]), dict(state["files"])
@@ -119,4 +133,4 @@ class Journal:
                 fix="Start a new run from the last checkpoint, or restore the file.",
             )
         self.events.reconcile(events_from, list(read_events(folder / "events.jsonl", strict=True)))
-        self.resume_state, self.state_dir = position, folder
+        return position, folder

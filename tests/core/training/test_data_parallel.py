@@ -17,9 +17,9 @@ from rl2f_core.config.model import LoraConfig
 from rl2f_core.distributed.process_group import ProcessGroup, is_remote_error, shard_bounds
 from rl2f_core.errors import ConfigError, RunError
 from rl2f_core.run.directory import RunDir
-from rl2f_core.run.distributed import DistributedJournal, DistributedRunDir
 from rl2f_core.run.events import JsonlSink, LogEvent, read_events
 from rl2f_core.run.execute import execute
+from rl2f_core.run.journal import Journal
 from rl2f_core.training.learner import Learner, MicroBatchContext
 from rl2f_core.training.losses import LossConfig
 from rl2f_core.training.micro_batch import (
@@ -177,7 +177,7 @@ def test_only_the_main_process_writes_and_all_hold_the_same_commit(tmp_path: Pat
     saved: list[tuple[int, bool]] = []
 
     def work(ranks: ProcessGroup) -> Any:
-        journal = DistributedJournal(DistributedRunDir(run_dir, ranks), JsonlSink(run_dir / "events.jsonl"), ranks)
+        journal = Journal(RunDir(run_dir, ranks), JsonlSink(run_dir / "events.jsonl"))
 
         def save(folder: Path) -> None:
             saved.append((ranks.rank, folder.name.endswith(".tmp")))
@@ -189,7 +189,7 @@ def test_only_the_main_process_writes_and_all_hold_the_same_commit(tmp_path: Pat
             journal.emit([LogEvent(id="one", text=str(ranks.rank))])
             journal.commit({"step": 1}, save)
             journal.run_dir.heartbeat(status="running")
-            again = DistributedJournal(DistributedRunDir(run_dir, ranks), JsonlSink(run_dir / "events.jsonl"), ranks)
+            again = Journal(RunDir(run_dir, ranks), JsonlSink(run_dir / "events.jsonl"))
             again.resume()
             return again.resume_state, again.state_dir, journal.run_dir.last_status()
 
@@ -200,7 +200,7 @@ def test_only_the_main_process_writes_and_all_hold_the_same_commit(tmp_path: Pat
 
 def test_a_commit_that_fails_fails_everywhere(tmp_path: Path):
     def work(ranks: ProcessGroup) -> None:
-        journal = DistributedJournal(DistributedRunDir(tmp_path, ranks), JsonlSink(tmp_path / "events.jsonl"), ranks)
+        journal = Journal(RunDir(tmp_path, ranks), JsonlSink(tmp_path / "events.jsonl"))
 
         def save(folder: Path) -> None:
             if ranks.is_main_process:
