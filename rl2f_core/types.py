@@ -311,8 +311,6 @@ class TrainingSample:
     rl_weights: Sequence[float]
     ce_weights: Sequence[float]
     kl_weights: Sequence[float]
-    ref_logprobs: Sequence[float] | None = None
-    """log π_ref; if None, the learner scores the tokens with `kl_weights`."""
     reference_prompt_ids: Sequence[int] | None = None
     """Prompt of the reference model instead of the tokens before the first `kl_weights`; None is the same prompt."""
     token_rewards: Sequence[float] | None = None
@@ -337,7 +335,7 @@ class TrainingSample:
 
     def __post_init__(self) -> None:
         n = len(self.token_ids)
-        optional = ("ref_logprobs", "token_rewards", "token_discounts", "value_estimates", "value_targets")
+        optional = ("token_rewards", "token_discounts", "value_estimates", "value_targets")
         for name in ("policy_mask", "logprobs", "advantages", "rl_weights", "ce_weights", "kl_weights", *optional):
             values = getattr(self, name)
             if values is not None and len(values) != n:

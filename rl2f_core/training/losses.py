@@ -22,7 +22,7 @@ CLIPPED = [POLICY_LOSSES.index("ppo"), POLICY_LOSSES.index("cispo")]
 
 @dataclass(frozen=True)
 class TokenBatch:
-    """Per-token arrays of the weighted tokens of some samples, each [N]; NaN if a reference or value is unknown."""
+    """Per-token arrays of the weighted tokens of some samples, each [N]; NaN if a value is unknown."""
 
     old_logprobs_N: torch.Tensor
     advantages_N: torch.Tensor

@@ -169,7 +169,6 @@ def micro_batch(samples: Sequence[TrainingSample], pad: int, device: torch.devic
         rl_N=column("rl_weights"),
         ce_N=column("ce_weights"),
         kl_N=column("kl_weights"),
-        reference_N=optional("ref_logprobs"),
         policy_loss_N=losses.repeat_interleave(counts) if bool(losses.any()) else None,
         off_context_N=off_context.repeat_interleave(counts) if bool(off_context.any()) else None,
         values_N=optional("value_estimates"),

@@ -9,7 +9,6 @@ from itertools import compress
 import torch
 
 from rl2f_core.distributed.process_group import current_group
-from rl2f_core.errors import RunError
 from rl2f_core.methods.loss_spec import KLConfig
 from rl2f_core.methods.samples import unweighted_sample
 from rl2f_core.training.micro_batch import (
@@ -93,30 +92,21 @@ class Scorer:
         return out
 
     def with_reference(self, batch: MicroBatch, kl: KLConfig, ref_model: str) -> MicroBatch:
-        """Return the batch with the reference of its tokens with kl weight, unless the samples provide it.
+        """Return the batch with the reference of its tokens with kl weight.
 
         The reference is one logprob per token, or a hidden state if whole distributions are compared.
-
-        Raises:
-            RunError: Whole distributions are compared, but a sample has `ref_logprobs`.
         """
         kl_mask_N = batch.tokens.kl_N != 0
-        known_N = batch.tokens.reference_N
-        if kl.compares_distributions and known_N is not None and bool((kl_mask_N & ~known_N.isnan()).any()):
-            raise RunError(
-                "A sample has ref_logprobs of its sampled tokens, but whole distributions are compared.",
-                fix="Use the divergence sampled_token or k3.",
-            )
-        needed_N = kl_mask_N if known_N is None else kl_mask_N & known_N.isnan()
-        if not bool(needed_N.any()):
+        if not bool(kl_mask_N.any()):
             return batch
-        scores = self._score_reference(batch, needed_N, kl, ref_model)
+        scores = self._score_reference(batch, kl_mask_N, kl, ref_model)
         if kl.compares_distributions:
             return dataclasses.replace(batch, reference_NH=scores)
-        logp_N = scores if known_N is None else torch.where(known_N.isnan(), scores, known_N)
-        return dataclasses.replace(batch, tokens=dataclasses.replace(batch.tokens, reference_N=logp_N))
+        return dataclasses.replace(batch, tokens=dataclasses.replace(batch.tokens, reference_N=scores))
 
-    def _score_reference(self, batch: MicroBatch, needed_N: torch.Tensor, kl: KLConfig, ref_model: str) -> torch.Tensor:
+    def _score_reference(
+        self, batch: MicroBatch, kl_mask_N: torch.Tensor, kl: KLConfig, ref_model: str
+    ) -> torch.Tensor:
         """Score a batch with the reference's weights; samples with a reference prompt are scored under it."""
         score_batch = self.hidden if kl.compares_distributions else self.logprobs
         kind = {"base": ref_model, "live": "live", "ema": "stage_start"}[kl.reference]
@@ -125,14 +115,14 @@ class Scorer:
         reprompted_N = torch.tensor(reprompted, device=self.adapter.device)[row_N]
         scores: torch.Tensor | None = None
         with self.adapter.reference_weights(kind):
-            if bool((needed_N & ~reprompted_N).any()):
+            if bool((kl_mask_N & ~reprompted_N).any()):
                 scores = score_batch(batch)
             if any(reprompted):
                 samples = [with_reference_prompt(sample) for sample in compress(batch.samples, reprompted)]
                 reprompted_scores = torch.cat(self._score_local(samples, score_batch))
                 if scores is None:
                     scores = reprompted_scores.new_zeros(len(row_N), *reprompted_scores.shape[1:])
-                indices_M = ((batch.tokens.kl_N != 0) & reprompted_N).nonzero(as_tuple=True)[0]
+                indices_M = (kl_mask_N & reprompted_N).nonzero(as_tuple=True)[0]
                 scores = scores.index_put((indices_M,), reprompted_scores)
         assert scores is not None
         return scores

@@ -81,7 +81,7 @@ def test_a_policy_row_weighs_exactly_the_students_tokens_each_with_its_turns_adv
     assert list(row.policy_mask) == [bool(s) for s in STUDENT]
     assert list(row.logprobs) == [0, 0, 0, -0.1, -0.2, -0.3, 0, 0, 0, -0.4, -0.5, -0.6]
     assert list(row.ce_weights) == ZEROS and list(row.kl_weights) == ZEROS
-    assert row.ref_logprobs is None and row.dialogue == "g/0" and row.num_weighted_tokens == 6
+    assert row.dialogue == "g/0" and row.num_weighted_tokens == 6
 
 
 def test_a_policy_row_with_kl_weighs_the_same_tokens_there():
@@ -145,9 +145,7 @@ def sample(**changes: object) -> TrainingSample:
     return TrainingSample(**{**fields, **changes})  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    "name", ["policy_mask", "logprobs", "advantages", "rl_weights", "ce_weights", "kl_weights", "ref_logprobs"]
-)
+@pytest.mark.parametrize("name", ["policy_mask", "logprobs", "advantages", "rl_weights", "ce_weights", "kl_weights"])
 def test_an_array_of_another_length_is_refused(name: str):
     with pytest.raises(ValueError, match=rf"Sample\.{name} has 2 entries for 3 tokens"):
         sample(**{name: [0.0, 0.0]})
@@ -251,14 +249,6 @@ def test_the_wanted_positions_hold_the_right_values_row_by_row():
         assert getattr(tokens, name).tolist() == pytest.approx(values), name
     assert tokens.reference_N is None
     assert vars(loss_normalizers([shown, policy])) == {"rl": 6, "ce": 3, "kl": 6}
-
-
-def test_a_row_keeps_its_own_reference_beside_one_that_has_none():
-    own = sample(rl_weights=[0.0, 1.0, 1.0], kl_weights=[0.0, 1.0, 1.0], ref_logprobs=[0.0, -3.0, -4.0])
-    none = sample(rl_weights=[0.0, 1.0, 1.0], kl_weights=[0.0, 1.0, 1.0])
-    (batch,) = micro_batches([own, none], 100, 0, CPU)
-    reference = batch.tokens.reference_N
-    assert reference[:2].tolist() == [-3, -4] and bool(reference[2:].isnan().all())
 
 
 # -- logits only where wanted ----------------------------------------------------------------------------------

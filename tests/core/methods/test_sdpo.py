@@ -289,12 +289,6 @@ def test_a_moving_teacher_follows_the_policy_by_its_rate_and_a_held_one_stays(ti
     assert learner(tiny)[0].reference is None
 
 
-def test_whole_distributions_of_a_row_that_brings_log_probabilities_are_refused(tiny: Path):
-    made, config, stage = learner(tiny, divergence="full_logits")
-    with pytest.raises(RunError, match="whole distributions"):
-        made.update([replace(ROWS[0], reference_prompt_ids=None, ref_logprobs=[-1.0] * 9)], config, stage, 0, 1.0)
-
-
 # -- beside TRL ------------------------------------------------------------------------------------------------
 def padded(rows: Sequence[Sequence[int]], left: bool) -> tuple[torch.Tensor, torch.Tensor]:
     width = max(map(len, rows))

@@ -412,15 +412,3 @@ def test_scoring_the_reference_neither_moves_the_weights_nor_loses_gradients(tin
     b = other.update(rows, LossConfig(kl_coef=0.5), stage(ref_model=reference, micro_batch_tokens=16), 0, 1.0)
     assert a["grad_norm"] == pytest.approx(b["grad_norm"], rel=1e-4) and a["loss"] == pytest.approx(b["loss"], rel=1e-4)
     assert all(p.requires_grad for p in trained.parameters.values())
-
-
-def test_a_row_with_its_own_reference_is_not_scored_again(tiny: Path):
-    own = TrainingSample(**{**{f: getattr(SEEN, f) for f in SEEN.__slots__}, "ref_logprobs": [0.0, -2.0, -2.0, -2.0]})
-    trained = learner(tiny)
-    found = trained.update([own], LossConfig(kl_coef=0.5), stage(learning_rate=1e-12), 0, 1.0)["kl"]
-    # d = −2 − log π with log π ≈ −ln 382: e^d − 1 − d ≈ 47, where the weights at the start would give 0
-    d = -2 + math.log(382)
-    assert found == pytest.approx(math.exp(d) - 1 - d, rel=0.5)
-    trained.reference = trained.snapshot()
-    mixed = trained.update([own, SEEN], LossConfig(kl_coef=0.5), stage(learning_rate=1e-12), 0, 1.0)["kl"]
-    assert mixed == pytest.approx(found / 2, rel=1e-4)

@@ -15,6 +15,7 @@ from rl2f_core.methods.rl2f import RL2F, RLVR
 from rl2f_core.training.learner import Learner
 from rl2f_core.training.losses import LossConfig, LossNormalizers, TokenBatch, clipped_surrogate, k3, loss
 from rl2f_core.training.micro_batch import loss_normalizers, micro_batches
+from rl2f_core.training.scoring import Scorer
 from rl2f_core.types import (
     Dialogue,
     Group,
@@ -263,7 +264,6 @@ def rows(count: int = 7) -> list[TrainingSample]:
                 rl_weights=rl,
                 ce_weights=[float(p in (2, 3)) * (1 + i) for p in range(n)],
                 kl_weights=[0.5 * float(p > 4) for p in range(n)],
-                ref_logprobs=[-5.8] * n,
             )
         )
     return made
@@ -279,7 +279,8 @@ def test_micro_batches_add_up_to_the_loss_and_gradient_of_one_batch(tiny: Path):
         batches = micro_batches(samples, limit, 2, CPU)
         learner.model.zero_grad()
         total = 0.0
-        for batch in batches:
+        for bare in batches:
+            batch = Scorer(learner, limit, 0.8).with_reference(bare, config.kl, "base")
             logp_N, *_ = learner.policy(batch, 0.8)
             part, _ = loss(logp_N, batch.tokens, loss_normalizers(samples), config)
             part.backward()
