@@ -7,11 +7,9 @@ import random
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from pydantic import ValidationError
-
 from rl2f_core.errors import DataError
 from rl2f_core.run.directory import RunDir
-from rl2f_core.run.events import DialogueEvent
+from rl2f_core.run.events import DialogueEvent, read_events
 from rl2f_core.types import DEMONSTRATION, Dialogue, Hint, Task, Turn
 
 
@@ -99,17 +97,7 @@ def sample_fork_points(origins: Iterable[ForkPoint], count: int, seed: int) -> l
     return [listed[i] for i in sorted(chosen)]
 
 
-def _dialogues(run_dir: RunDir, needle: bytes) -> Iterator[DialogueEvent]:
-    """Yield the dialogue events whose line contains `needle`; other lines are not parsed, invalid ones skipped."""
-    try:
-        file = open(run_dir.events_path, "rb")
-    except OSError as error:
-        raise DataError("The run has no event file.", value=str(run_dir.events_path)) from error
-    with file:
-        for line in file:
-            if needle not in line or not line.endswith(b"\n"):
-                continue
-            try:
-                yield DialogueEvent.model_validate_json(line)
-            except ValidationError:
-                continue
+def _dialogues(run_dir: RunDir, having: bytes) -> Iterator[DialogueEvent]:
+    """Yield the dialogue events whose line contains `having`."""
+    events = read_events(run_dir.events_path, having=having)
+    return (event for event in events if isinstance(event, DialogueEvent))
