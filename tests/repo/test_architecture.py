@@ -28,6 +28,7 @@ app.api: common forms jobs.chat jobs.db jobs.export jobs.labels jobs.queue jobs.
     rl2f_core.metrics rl2f_core.model_store rl2f_core.registry rl2f_core.run rl2f_core.run_kinds
     rl2f_core.teachers rl2f_core.types
 app.cli: commands common rl2f_core.distributed rl2f_core.errors
+app.components: common endpoints
 app.commands: common jobs.chat jobs.db jobs.executors jobs.export jobs.ingest jobs.labels jobs.queue
     jobs.scheduler jobs.workspace rl2f_core.backends rl2f_core.config rl2f_core.counterfactual
     rl2f_core.distributed rl2f_core.environments rl2f_core.errors rl2f_core.evaluation rl2f_core.file_io
@@ -37,13 +38,17 @@ app.commands: common jobs.chat jobs.db jobs.executors jobs.export jobs.ingest jo
 app.common: jobs.chat jobs.db jobs.queue jobs.scheduler jobs.workspace rl2f_core.config rl2f_core.device
     rl2f_core.errors rl2f_core.file_io rl2f_core.leaks rl2f_core.model_store rl2f_core.paths rl2f_core.registry
     rl2f_core.run rl2f_core.stats rl2f_core.types
+app.endpoints: common forms jobs.chat jobs.db jobs.export jobs.labels jobs.queue jobs.run_kinds jobs.worker plots
+    rl2f_core.config rl2f_core.counterfactual rl2f_core.environments rl2f_core.errors rl2f_core.evaluation
+    rl2f_core.metrics rl2f_core.model_store rl2f_core.registry rl2f_core.run rl2f_core.run_kinds
+    rl2f_core.teachers rl2f_core.types
 app.forms: jobs.db jobs.workspace rl2f_core.config rl2f_core.environments rl2f_core.errors rl2f_core.llms
     rl2f_core.metrics rl2f_core.model_store rl2f_core.paths rl2f_core.registry rl2f_core.stats
     rl2f_core.teachers rl2f_core.training
-app.pages: api common forms
+app.pages: api common components endpoints forms plots rl2f_core.errors
 app.plots: common jobs.db rl2f_core.errors rl2f_core.evaluation rl2f_core.metrics rl2f_core.registry
     rl2f_core.stats rl2f_core.types
-app.web: api common pages rl2f_core.errors rl2f_core.model_store rl2f_core.paths
+app.web: api common components endpoints pages rl2f_core.errors rl2f_core.model_store rl2f_core.paths
 jobs.chat: db ingest rl2f_core.backends rl2f_core.chat rl2f_core.config rl2f_core.device rl2f_core.environments
     rl2f_core.errors rl2f_core.file_io rl2f_core.model_store rl2f_core.paths rl2f_core.rollout
     rl2f_core.run rl2f_core.teachers rl2f_core.types workspace

@@ -1,0 +1,73 @@
+"""The decorator of endpoints: it validates arguments and declares the token scope that a program needs."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from functools import wraps
+from typing import Any, Literal, TypeVar, cast, get_args
+
+from pydantic import ConfigDict, ValidationError, validate_call
+
+from rl2f_core.errors import ConfigError, shorten
+
+Scope = Literal["read", "run", "label"]
+"""What a token permits: read everything; start and change runs, exports and chats; write labels and notes."""
+SCOPES: tuple[Scope, ...] = get_args(Scope)
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class ArgumentError(ConfigError):
+    """An argument of an endpoint has a wrong type or value."""
+
+
+def endpoint(scope: Scope) -> Callable[[F], F]:
+    """Return a decorator that makes a method an endpoint.
+
+    The endpoint raises `ArgumentError` if an argument does not match its annotation. Its name is the method's name.
+
+    Args:
+        scope: Scope that a token needs for this endpoint. Every token may call endpoints of the scope `read`.
+    """
+
+    def decorate(function: F) -> F:
+        checked = validate_call(config=ConfigDict(arbitrary_types_allowed=True))(function)
+
+        @wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return checked(*args, **kwargs)
+            except ValidationError as error:
+                if error.title != function.__qualname__:  # raised inside of the function
+                    raise
+                raise _argument_error(function, error) from None
+
+        @wraps(function)
+        def stream(*args: Any, **kwargs: Any) -> Iterator[Any]:
+            yield from call(*args, **kwargs)
+
+        made: Any = stream if inspect.isgeneratorfunction(function) else call
+        made.endpoint_scope = scope
+        return cast(F, made)
+
+    return decorate
+
+
+def endpoints_of(group: object) -> Iterator[tuple[str, Scope, Callable[..., Any]]]:
+    """Yield name, scope and bound method of each endpoint of an object."""
+    for name, method in inspect.getmembers(group, inspect.ismethod):
+        scope = getattr(method, "endpoint_scope", None)
+        if scope is not None:
+            yield name, scope, method
+
+
+def _argument_error(function: Callable[..., Any], error: ValidationError) -> ArgumentError:
+    names = list(inspect.signature(function).parameters)
+    first = error.errors(include_url=False)[0]
+    loc = [names[part] if i == 0 and isinstance(part, int) else str(part) for i, part in enumerate(first["loc"])]
+    what = f"{function.__name__}: argument {'.'.join(loc)}: {first['msg']}."
+    known = names[1:] if first["type"] == "unexpected_keyword_argument" else None
+    return ArgumentError(
+        what, value=shorten(repr(first["input"]), 100), known=known, fix="Correct the argument and call it again."
+    )

@@ -1,0 +1,262 @@
+"""Exports: what can be exported, start an export, finished exports and their files."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypedDict
+
+from app.common.urls import page_url
+from app.endpoints.endpoint import endpoint
+from app.endpoints.types import FileRef, QueuedRun, RunIds, ShortText, file_ref, validated
+from jobs.db.models import ACTIVE, Run
+from jobs.db.queries import dialogues, runs
+from jobs.db.queries.runs import RunFilter
+from jobs.export import catalog
+from jobs.export.formats import FORMATS
+from jobs.export.resolve_sources import workspace_sources
+from jobs.export.settings import ExportFilter, ExportSettings
+from jobs.labels import label_queries
+from jobs.run_kinds.export import ExportRun
+from rl2f_core.types import JsonObject
+
+if TYPE_CHECKING:
+    from app.common.context import Context
+
+MAX_LISTED_RUNS = 200
+MAX_FAILED = 3
+"""Failed exports that are listed."""
+
+
+class ExportFile(TypedDict):
+    """A file of a finished export."""
+
+    name: str
+    bytes: int
+
+
+class ExportFormat(TypedDict):
+    """A dataset of a finished export."""
+
+    name: str
+    rows: int
+    files: list[str]
+
+
+class ExportedRun(TypedDict):
+    """A run whose dialogues an export contains."""
+
+    run: str
+    name: str
+
+
+class FinishedExport(TypedDict):
+    """A finished export."""
+
+    folder: str
+    path: str
+    name: str
+    created: float
+    bytes: int
+    run: int | None
+    """Run that wrote the export; None if it was deleted."""
+    dialogues: int | None
+    labels: JsonObject
+    privileged: bool
+    """Prompts contain the answer."""
+    label_source: str
+    runs: list[ExportedRun]
+    formats: list[ExportFormat]
+    left_out: dict[str, str]
+    files: list[ExportFile]
+
+
+class ExportJob(TypedDict):
+    """An export that waits, runs or failed."""
+
+    run: int
+    name: str
+    status: str
+    detail: str | None
+    phase: str | None
+    done: float
+    total: float | None
+    eta: float | None
+    created: float
+    ended: float | None
+
+
+class ExportList(TypedDict):
+    """All exports of the workspace."""
+
+    finished: list[FinishedExport]
+    active: list[ExportJob]
+    failed: list[ExportJob]
+
+
+class RunChoice(TypedDict):
+    """A run that can be exported."""
+
+    id: int
+    name: str
+    kind: str
+
+
+class FormatChoice(TypedDict):
+    """A dataset type."""
+
+    name: str
+    title: str
+    description: str
+
+
+class ExportChoices(TypedDict):
+    """What the form of an export offers."""
+
+    runs: list[RunChoice]
+    formats: list[FormatChoice]
+    annotators: list[str]
+    phases: list[str]
+    stages: list[str]
+    checkpoints: list[str]
+    conditions: list[str]
+    steps: int
+
+
+class ExportCount(TypedDict):
+    """Dialogues that an export would contain."""
+
+    dialogues: int
+    labeled: int
+
+
+class ExportEndpoints:
+    """Endpoints of the page *Exports*.
+
+    Args:
+        context: The workspace and its services.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    @endpoint("read")
+    def list_exports(self) -> ExportList:
+        """List finished exports, those that wait or run, and the newest ones that failed."""
+        workspace, db = self._context.workspace, self._context.db
+        failed = RunFilter(kind="export", status=("failed", "stopped", "interrupted"))
+        succeeded = runs.page(db, RunFilter(kind="export", status=("succeeded",)), limit=200).rows
+        run_of = {row.folder: row.id for row in succeeded}
+        return {
+            "finished": [_finished(each, run_of.get(each["folder"])) for each in catalog.listed(workspace)],
+            "active": [_job(row) for row in runs.page(db, RunFilter(kind="export", status=ACTIVE), limit=50).rows],
+            "failed": [_job(row) for row in runs.page(db, failed, limit=MAX_FAILED).rows],
+        }
+
+    @endpoint("read")
+    def export_choices(self, run_ids: RunIds | None = None) -> ExportChoices:
+        """List what an export can contain: runs, dataset types, annotators, and the filter values of the given runs.
+
+        Args:
+            run_ids: Runs whose stages, checkpoints and conditions are listed.
+        """
+        db = self._context.db
+        listed = [row for row in runs.page(db, limit=MAX_LISTED_RUNS).rows if row.kind != "export"]
+        chosen = [runs.get(db, number) for number in run_ids or []]
+        facets = [dialogues.facets(db, row.id) for row in chosen]
+        rows = {row.id: row for row in [*chosen, *listed]}
+
+        def values(name: str) -> list[str]:
+            return sorted({value for facet in facets for value in facet[name]})
+
+        return {
+            "runs": [{"id": row.id or 0, "name": row.name, "kind": row.kind} for row in rows.values()],
+            "formats": [{"name": f.name, "title": f.title, "description": f.short} for f in FORMATS.values()],
+            "annotators": label_queries.annotators(db),
+            "phases": values("phases"),
+            "stages": values("stages"),
+            "checkpoints": values("checkpoints"),
+            "conditions": values("conditions"),
+            "steps": max((facet["steps"][1] for facet in facets), default=0),
+        }
+
+    @endpoint("read")
+    def count_export(self, run_ids: RunIds, filter: JsonObject | None = None) -> ExportCount:
+        """Count the dialogues that an export would contain, and those with a human label.
+
+        Args:
+            run_ids: Runs to export.
+            filter: Fields of `jobs.export.settings.ExportFilter`, e.g. `{"phase": "evaluation"}`.
+        """
+        db, chosen = self._context.db, validated(ExportFilter, filter or {})
+        filters = [chosen.dialogue_filter(runs.get(db, number).id or 0) for number in run_ids]
+        return {
+            "dialogues": sum(dialogues.count(db, each) for each in filters),
+            "labeled": sum(dialogues.count(db, replace(each, labeled=True)) for each in filters),
+        }
+
+    @endpoint("run")
+    def start_export(self, run_ids: RunIds, settings: JsonObject | None = None) -> QueuedRun:
+        """Queue an export of runs.
+
+        Args:
+            run_ids: Runs to export.
+            settings: Further fields of `jobs.run_kinds.export.ExportRun`: name, formats, files, labels, filter, …
+        """
+        config = validated(ExportRun, {**(settings or {}), "runs": run_ids, "kind": "export"})
+        sources = workspace_sources(self._context.db, self._context.workspace, config.runs)
+        parent = config.runs[0] if len(sources) == 1 else None
+        run = self._context.queue.add(config, parent=parent)  # type: ignore[arg-type]  # a run kind without a model
+        return {"run": run.id or 0, "name": run.name, "url": page_url("run", run=run.id)}
+
+    @endpoint("run")
+    def delete_export(self, folder: ShortText) -> None:
+        """Delete the files of a finished export; the exported runs remain."""
+        catalog.remove(self._context.workspace, folder)
+
+    @endpoint("read")
+    def download_export(self, folder: ShortText, name: ShortText) -> FileRef:
+        """Return a file of a finished export; `gradio_client` downloads it.
+
+        Args:
+            folder: Folder of the export, see `list_exports`.
+            name: File name, e.g. `messages.jsonl`.
+        """
+        return file_ref(catalog.file(self._context.workspace, folder, name))
+
+
+def _job(row: Run) -> ExportJob:
+    return {
+        "run": row.id or 0,
+        "name": row.name,
+        "status": row.status,
+        "detail": row.detail,
+        "phase": row.phase,
+        "done": row.done,
+        "total": row.total,
+        "eta": row.eta,
+        "created": row.created,
+        "ended": row.ended,
+    }
+
+
+def _finished(export: JsonObject, run: int | None) -> FinishedExport:
+    settings = export.get("settings") or ExportSettings().model_dump(mode="json")
+    return {
+        "folder": export["folder"],
+        "path": export["path"],
+        "name": export["name"],
+        "created": export["created"],
+        "bytes": export["bytes"],
+        "run": run,
+        "dialogues": export.get("dialogues"),
+        "labels": export.get("labels") or {},
+        "privileged": settings.get("privileged", False),
+        "label_source": str(settings.get("labels")),
+        "runs": [{"run": str(run.get("run")), "name": str(run.get("name"))} for run in export.get("runs", [])],
+        "formats": [
+            {"name": name, "rows": entry["rows"], "files": sorted(entry["files"])}
+            for name, entry in export["formats"].items()
+        ],
+        "left_out": export.get("left_out", {}),
+        "files": [{"name": name, "bytes": size} for name, size in sorted(export["files"].items())],
+    }
