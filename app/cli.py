@@ -9,7 +9,21 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from app.commands import config, doctor, export, fork, levels, models, reindex, replay, report, serve, train, verify
+from app.commands import (
+    config,
+    doctor,
+    export,
+    fork,
+    levels,
+    models,
+    reindex,
+    replay,
+    report,
+    serve,
+    token,
+    train,
+    verify,
+)
 from app.commands.leaks import rescore as leaks
 
 
@@ -87,6 +101,7 @@ app.command("doctor")(doctor.doctor)
 app.add_typer(leaks.app, name="leaks")
 app.add_typer(models.app, name="models")
 app.add_typer(config.app, name="config")
+app.add_typer(token.app, name="token")
 
 
 def main() -> None:

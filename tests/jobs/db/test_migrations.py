@@ -19,6 +19,7 @@ from jobs.db.models import Run
 from jobs.db.queries import notes, runs
 
 ROOT = Path(__file__).resolve().parents[3]
+HEAD = int(schema.head_revision())
 ADD_COLOR = """
     with op.batch_alter_table("run", recreate="always") as table:
         table.add_column(sa.Column("color", sa.String(), nullable=True))
@@ -28,7 +29,7 @@ ADD_COLOR = """
 
 @pytest.fixture
 def db(tmp_path: Path) -> Iterator[Database]:
-    """A database at the initial revision with a run, a tag and a note."""
+    """A database at the newest revision with a run, a tag and a note."""
     made = Database(f"sqlite:///{tmp_path}/workspace.sqlite")
     made.migrate()
     run = runs.add(
@@ -74,9 +75,9 @@ def test_an_empty_database_gets_the_schema_of_the_models(tmp_path: Path) -> None
     db = Database(f"sqlite:///{tmp_path}/workspace.sqlite")
     assert revision(db) is None
     db.migrate()
-    assert revision(db) == schema.head_revision() == "1" and drift(db) == []
+    assert revision(db) == schema.head_revision() == str(HEAD) and drift(db) == []
     db.migrate()
-    assert revision(db) == "1"
+    assert revision(db) == str(HEAD)
 
 
 def test_a_difference_between_schema_and_models_is_found(db: Database) -> None:
@@ -92,10 +93,10 @@ def test_the_alembic_command_compares_a_database_with_the_models(db: Database, m
 
 
 def test_an_upgrade_keeps_all_rows_even_of_tables_that_refer_to_a_rebuilt_one(db: Database, versions: Path) -> None:
-    add_revision(versions, 2, ADD_COLOR)
-    add_revision(versions, 3, "op.add_column('note', sa.Column('rank', sa.Integer(), server_default='4'))")
+    add_revision(versions, HEAD + 1, ADD_COLOR)
+    add_revision(versions, HEAD + 2, "op.add_column('note', sa.Column('rank', sa.Integer(), server_default='4'))")
     db.migrate()
-    assert revision(db) == schema.head_revision() == "3"
+    assert revision(db) == schema.head_revision() == str(HEAD + 2)
     run = runs.get(db, 1)
     assert (run.name, run.config, run.events_offset) == ("old", "kind: train", 5_000_000_000)
     assert (value(db, "SELECT tag FROM tag"), value(db, "SELECT color FROM run")) == ("kept", "blue")
@@ -106,25 +107,25 @@ def test_an_upgrade_keeps_all_rows_even_of_tables_that_refer_to_a_rebuilt_one(db
 
 @pytest.mark.parametrize("failing", ["raise ZeroDivisionError", "op.execute('DELETE FROM run')"])
 def test_an_upgrade_that_fails_is_undone_with_all_its_revisions(db: Database, versions: Path, failing: str) -> None:
-    add_revision(versions, 2, ADD_COLOR + "    op.drop_index('ix_note_run_event')")
-    add_revision(versions, 3, failing)
+    add_revision(versions, HEAD + 1, ADD_COLOR + "    op.drop_index('ix_note_run_event')")
+    add_revision(versions, HEAD + 2, failing)
     with pytest.raises((ZeroDivisionError, StoreError)):
         db.migrate()
-    assert drift(db) == [] and revision(db) == "1" and runs.get(db, 1).name == "old"
+    assert drift(db) == [] and revision(db) == str(HEAD) and runs.get(db, 1).name == "old"
     assert value(db, "PRAGMA foreign_keys") == 1
-    add_revision(versions, 3, "op.drop_table('note')")
+    add_revision(versions, HEAD + 2, "op.drop_table('note')")
     db.migrate()
-    assert revision(db) == "3"
+    assert revision(db) == str(HEAD + 2)
 
 
 def test_a_process_killed_in_an_upgrade_leaves_the_older_revision(db: Database, versions: Path) -> None:
-    add_revision(versions, 2, ADD_COLOR + "    import os; os._exit(9)")
+    add_revision(versions, HEAD + 1, ADD_COLOR + "    import os; os._exit(9)")
     code = (
         "import pathlib\nfrom jobs.db.engine import Database\nfrom jobs.db import schema\n"
         f"schema.VERSIONS = pathlib.Path({str(versions)!r})\nDatabase({str(db.url)!r}).migrate()"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 9
-    assert drift(db) == [] and revision(db) == "1" and runs.get(db, 1).name == "old"
+    assert drift(db) == [] and revision(db) == str(HEAD) and runs.get(db, 1).name == "old"
 
 
 @pytest.mark.parametrize("read_only", [False, True])
@@ -132,17 +133,17 @@ def test_a_newer_database_is_refused_and_left_alone(db: Database, read_only: boo
     with db.write() as session:
         session.connection().exec_driver_sql("UPDATE alembic_version SET version_num = '99'")
     again = Database(str(db.url), read_only=read_only)
-    with pytest.raises(StoreVersionError, match=r"newer version .*\(schema 99.*knows 1.*Install the newer"):
+    with pytest.raises(StoreVersionError, match=rf"newer version .*\(schema 99.*knows {HEAD}.*Install the newer"):
         again.migrate()
     assert revision(db) == "99"
 
 
 def test_a_reader_does_not_upgrade_an_older_database(db: Database, versions: Path) -> None:
-    add_revision(versions, 2, ADD_COLOR)
+    add_revision(versions, HEAD + 1, ADD_COLOR)
     reader = Database(str(db.url), read_only=True)
-    with pytest.raises(StoreVersionError, match="has version 1, and this program reads version 2"):
+    with pytest.raises(StoreVersionError, match=f"has version {HEAD}, and this program reads version {HEAD + 1}"):
         reader.migrate()
-    assert revision(reader) == "1"
+    assert revision(reader) == str(HEAD)
 
 
 def test_tables_of_something_else_are_not_written_over(tmp_path: Path) -> None:
@@ -160,4 +161,4 @@ def test_processes_that_start_together_bring_it_up_to_date_once(tmp_path: Path) 
     errors = [process.communicate(timeout=120)[1].decode() for process in started]
     assert [process.returncode for process in started] == [0] * 4, errors
     db = Database(f"sqlite:///{tmp_path}/workspace.sqlite")
-    assert drift(db) == [] and revision(db) == "1"
+    assert drift(db) == [] and revision(db) == str(HEAD)
