@@ -1,0 +1,395 @@
+"""Dialogues as JSON: task prompt, turns, hints, findings, labels and tokens, without privileged data.
+
+Keys are the names of database columns. Nothing here loads a model: the environment is built from the run's
+configuration, and the `tokenizer.json` beside the weights decodes tokens.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, cast
+
+from pydantic import ValidationError
+
+from app.common.diff import Piece, changes
+from jobs.db.queries import dialogues
+from rl2f_core.environments.base import Environment
+from rl2f_core.errors import RL2FError
+from rl2f_core.types import JsonObject, Task
+
+if TYPE_CHECKING:
+    from jobs.db.models import Dialogue, Note, Run, TaskRow, Turn
+    from jobs.db.queries.dialogues import DialogueView, TurnView
+
+T = TypeVar("T")
+MAX_BYTES_PER_CHARACTER = 4
+_TASK_ERRORS = (RL2FError, ValidationError, LookupError, TypeError, ValueError, AttributeError)
+"""Errors of an environment on a task of another version of it, or on an edited one."""
+
+
+class DialogueRow(TypedDict):
+    """A dialogue as a list row; see `jobs.db.models.Dialogue`."""
+
+    run: int
+    event_id: str
+    dialogue_id: str
+    phase: str
+    stage: str
+    step: int
+    checkpoint: str | None
+    condition: str | None
+    environment: str
+    level: str
+    group: str
+    index: int
+    stop_reason: str
+    error: str | None
+    policy: str
+    seed: int
+    solved_at: int | None
+    length: int
+    outcomes: str
+    reward: float
+    advantage: float | None
+    leak_state: int
+    label_count: int
+    best_hint_value: float | None
+    time: float
+
+
+class TaskPrompt(TypedDict):
+    """The text of a task."""
+
+    text: str
+    """As in the student's prompt, or the public data as JSON if the environment is not available."""
+    system: str
+    rendered: bool
+    """`text` is the student's prompt."""
+
+
+class TermRow(TypedDict):
+    """A term of a turn's reward."""
+
+    name: str
+    score: float
+    weight: float
+
+
+class FindingRow(TypedDict):
+    """A leak that a detector found."""
+
+    source: str
+    detector: str | None
+    start: int | None
+    end: int | None
+    answer_fraction: float
+    evidence: str
+    action: str | None
+
+
+class Findings(TypedDict):
+    """The detector findings of a hint."""
+
+    leak_checked: bool
+    leak_found: bool
+    findings: list[FindingRow]
+
+
+class LabelRow(TypedDict):
+    """An annotator's label of a hint."""
+
+    run: int
+    event_id: str
+    turn: int
+    annotator: str
+    label: str
+    start: int | None
+    end: int | None
+    note: str
+    blind: bool
+    time: float
+
+
+class HintValueRow(TypedDict):
+    """A measured hint value."""
+
+    run: int
+    """The run that measured it."""
+    checkpoint: str
+    value: float
+    low: float
+    high: float
+    n: int
+    turns: int | None
+    arms: dict[str, float]
+    time: float
+
+
+class NoteRow(TypedDict):
+    """A note on a dialogue or a turn."""
+
+    id: int
+    event_id: str | None
+    turn: int | None
+    author: str
+    text: str
+    time: float
+
+
+class HintDetail(Findings):
+    """A hint."""
+
+    feedback: str
+    """The teacher's message."""
+    hint: str
+    """The message in the student's prompt; a leak action may have changed it."""
+    teacher: str | None
+    source_task: str | None
+    hint_prompt_template: str | None
+    usage: JsonObject | None
+    hint_error: str | None
+    labels: list[LabelRow]
+    hint_values: list[HintValueRow]
+
+
+class Reprompt(TypedDict):
+    """The prompt of a turn that does not continue the dialogue."""
+
+    prompt_template: str
+    text: str | None
+    """None if the template is unknown or has another version."""
+
+
+class TurnDetail(TypedDict):
+    """An attempt and the hint after it."""
+
+    index: int
+    attempt: str
+    reprompt: Reprompt | None
+    changes: list[Piece] | None
+    """Word diff to the previous attempt."""
+    finish_reason: str
+    correct: bool
+    parsed: str | None
+    outcome: str
+    """`1` correct, `0` incorrect, `?` unparsable."""
+    score: float | None
+    distance: float | None
+    reward: float
+    terms: list[TermRow]
+    advantage: float | None
+    token_count: int
+    hint: HintDetail | None
+
+
+class DialogueDetail(DialogueRow):
+    """A whole dialogue."""
+
+    run_name: str
+    task: str
+    split: str
+    prompt: TaskPrompt
+    turns: list[TurnDetail]
+    notes: list[NoteRow]
+
+
+def columns(row: object, kind: type[T]) -> T:
+    """Return a database row as the TypedDict `kind`; its key `run` is the column `run_id`."""
+    return cast(T, {name: getattr(row, "run_id" if name == "run" else name) for name in kind.__annotations__})
+
+
+def dialogue_row(row: Dialogue) -> DialogueRow:
+    """Return a dialogue as a list row."""
+    return columns(row, DialogueRow)
+
+
+def dialogue_detail(run: Run, view: DialogueView) -> DialogueDetail:
+    """Return a whole dialogue."""
+    prompt = task_prompt(run, view.task)
+    previous = [None, *(turn.row for turn in view.turns)]
+    return {
+        **dialogue_row(view.row),
+        "run_name": run.name,
+        "task": view.task.task,
+        "split": view.task.split,
+        "prompt": prompt,
+        "turns": [_turn(turn, last, prompt) for turn, last in zip(view.turns, previous, strict=False)],
+        "notes": [note_row(note) for note in view.notes],
+    }
+
+
+def _turn(turn: TurnView, last: Turn | None, prompt: TaskPrompt) -> TurnDetail:
+    row = turn.row
+    return {
+        "index": row.index,
+        "attempt": row.attempt,
+        "reprompt": _reprompt(row, last, prompt),
+        "changes": None if last is None else changes(last.attempt, row.attempt),
+        "finish_reason": row.finish_reason,
+        "correct": row.correct,
+        "parsed": row.parsed,
+        "outcome": outcome(row),
+        "score": row.verdict.get("score"),
+        "distance": row.verdict.get("distance"),
+        "reward": row.reward,
+        "terms": [columns(term, TermRow) for term in turn.terms],
+        "advantage": row.advantage,
+        "token_count": len(dialogues.tokens(row.tokens)[0]),
+        "hint": _hint(turn),
+    }
+
+
+def outcome(turn: Turn) -> Literal["1", "0", "?"]:
+    """Return the outcome of an attempt: `1` correct, `0` incorrect, `?` unparsable."""
+    return "1" if turn.correct else "?" if turn.parsed is None else "0"
+
+
+def _reprompt(row: Turn, last: Turn | None, prompt: TaskPrompt) -> Reprompt | None:
+    if row.prompt_template is None or last is None:
+        return None
+    text = _reprompt_text(row.prompt_template, prompt, last.attempt, last.hint or "")
+    return {"prompt_template": row.prompt_template, "text": text}
+
+
+def _hint(turn: TurnView) -> HintDetail | None:
+    row = turn.row
+    if row.hint is None:
+        return None
+    return {
+        "feedback": feedback(row),
+        "hint": row.hint,
+        "teacher": row.teacher,
+        "source_task": row.source_task,
+        "hint_prompt_template": row.hint_prompt_template,
+        "usage": row.usage,
+        "hint_error": row.hint_error,
+        **findings(turn),
+        "labels": [columns(label, LabelRow) for label in turn.labels],
+        "hint_values": [columns(value, HintValueRow) for value in turn.hint_values],
+    }
+
+
+def feedback(turn: Turn) -> str:
+    """Return the teacher's message after an attempt; empty without a hint."""
+    return (turn.hint or "") if turn.feedback is None else turn.feedback
+
+
+def findings(turn: TurnView) -> Findings:
+    """Return the detector findings of a hint."""
+    return {
+        "leak_checked": turn.row.leak_checked,
+        "leak_found": turn.row.leak_found,
+        "findings": [columns(finding, FindingRow) for finding in turn.findings],
+    }
+
+
+def note_row(note: Note) -> NoteRow:
+    """Return a note."""
+    return columns(note, NoteRow)
+
+
+# -- task ------------------------------------------------------------------------------------------------------------
+@lru_cache(64)
+def _environment(yaml_text: str) -> Environment | None:
+    """Return the environment of a configuration; None if it is not registered or its settings are invalid."""
+    import yaml
+
+    from rl2f_core import registry
+
+    try:
+        part = yaml.safe_load(yaml_text)["environment"]
+        part = {"type": part} if isinstance(part, str) else part
+        component = registry.get("environment", part["type"])
+        return component(component.Config.model_validate(part))
+    except (*_TASK_ERRORS, yaml.YAMLError):
+        return None
+
+
+def task_prompt(run: Run, task: TaskRow) -> TaskPrompt:
+    """Return the text and the system message of a task."""
+    environment = _environment(run.config)
+    try:
+        if environment is not None and environment.owns_environment(task.environment):
+            text = environment.prompt(task.public)
+            return {"text": text, "system": environment.system_prompt(), "rendered": True}
+    except _TASK_ERRORS:
+        pass
+    return {"text": json.dumps(task.public, ensure_ascii=False, indent=2), "system": "", "rendered": False}
+
+
+def gold_answer(run: Run, task: TaskRow) -> str | None:
+    """Return the gold answer in the environment's format; None if the environment is not available."""
+    environment = _environment(run.config)
+    try:
+        if environment is None or not environment.owns_environment(task.environment):
+            return None
+        return environment.gold_answer(
+            Task(
+                id=task.task,
+                environment=task.environment,
+                split=cast(Any, task.split),
+                level=task.level,
+                public=task.public,
+                privileged=task.privileged,
+            )
+        )
+    except _TASK_ERRORS:
+        return None
+
+
+def _reprompt_text(template: str, prompt: TaskPrompt, attempt: str, hint: str) -> str | None:
+    """Render a reprompt as `rollout.prompting` does; None without the task's text or this template version."""
+    from rl2f_core.teachers import prompt_templates
+
+    name = template.partition("@")[0]
+    if not prompt["rendered"] or name not in prompt_templates.names():
+        return None
+    loaded = prompt_templates.load(name)
+    if loaded.version != template:
+        return None
+    return loaded.render({"problem": prompt["text"], "attempt": attempt.strip(), "hint": hint})[-1]["content"]
+
+
+# -- tokens ----------------------------------------------------------------------------------------------------------
+def token_texts(model: str, token_ids: Sequence[int]) -> list[str] | None:
+    """Return the text that each token adds, with special tokens; None without a tokenizer on this machine.
+
+    If several tokens form one character, the last of them has it and the others are empty.
+    """
+    path = _tokenizer_file(model)
+    if path is None:
+        return None
+    try:
+        tokenizer = _tokenizer(str(path), path.stat().st_mtime_ns)
+    except Exception:  # the library raises plain Exception for an invalid file
+        return None
+    texts, start, decoded = [], 0, 0
+    for end in range(1, len(token_ids) + 1):
+        known = tokenizer.decode(list(token_ids[start:decoded]), skip_special_tokens=False)
+        text = tokenizer.decode(list(token_ids[start:end]), skip_special_tokens=False)
+        if text.endswith("\ufffd") and end < len(token_ids) and end - decoded < MAX_BYTES_PER_CHARACTER:
+            texts.append("")
+        else:
+            texts.append(text[len(known) :])
+            start, decoded = decoded, end
+    return texts
+
+
+def _tokenizer_file(model: str) -> Path | None:
+    from rl2f_core.model_store.store import cache_dir
+
+    for folder in (Path(model).expanduser(), cache_dir() / "models" / model.replace("/", "--")):
+        if model and (folder / "tokenizer.json").is_file():
+            return folder / "tokenizer.json"
+    return None
+
+
+@lru_cache(4)
+def _tokenizer(path: str, modified: int) -> Any:
+    """Load a tokenizer; `modified` (the file's time) keeps an older version of the file out of the cache."""
+    from tokenizers import Tokenizer
+
+    return Tokenizer.from_file(path)
