@@ -1,0 +1,326 @@
+"""Comparison of runs: overlaid metrics, evaluations, paired differences, configuration differences."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from copy import deepcopy
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypedDict, cast
+
+from pydantic import Field, ValidationError
+
+from app.endpoints.endpoint import endpoint
+from app.endpoints.run import Smoothing
+from app.endpoints.runs import RunSummary, run_summary
+from app.endpoints.types import RunId, ShortText
+from app.plots import comparison, evaluation, run_charts
+from app.plots.comparison import CheckpointOutcomes, ComparedRun
+from app.plots.run_data import RunData, VersionedCache
+from app.plots.series import XKind
+from jobs.db.models import Run
+from jobs.db.queries import metrics, runs
+from rl2f_core.config.loading import parse_config
+from rl2f_core.errors import DataError, RL2FError
+from rl2f_core.types import JsonObject
+
+if TYPE_CHECKING:
+    from app.common.context import Context
+
+MAX_RUNS = 20
+"""Runs that are compared at once."""
+COMPUTE_BUDGET_SECONDS = 0.4
+"""Time that one call spends on paired differences; the next call continues."""
+DIFFERENCE_CACHE_SIZE = 2000
+ALL_STAGE_METRICS = ("loss", "time/", "tokens", "entropy", "learning_rate", "grad_norm", "updates")
+"""Prefixes of metrics that are comparable in stages that learn from demonstrations."""
+ComparedIds = Annotated[list[RunId], Field(max_length=MAX_RUNS)]
+ComparedMetrics = Annotated[list[ShortText], Field(max_length=12)]
+
+
+class ComparedRunRow(RunSummary):
+    """A run with the style of its lines."""
+
+    color: str
+    dash: str
+
+
+class ConfigDifference(TypedDict):
+    """A configuration key whose values differ."""
+
+    key: str
+    """Path, e.g. `rollout.temperature`."""
+    values: list[str]
+    """Value of each run as text; `–` if the run has no such key."""
+
+
+class ConfigGroup(TypedDict):
+    """Differing keys of one section of the configuration."""
+
+    section: str
+    """E.g. `rollout` or `stage rl`; `run` for keys without a section."""
+    differences: list[ConfigDifference]
+
+
+class RunComparison(TypedDict):
+    """Several runs, their metrics and configuration differences."""
+
+    runs: list[ComparedRunRow]
+    missing: list[int]
+    """Ids of runs that do not exist."""
+    metrics: list[dict[str, str]]
+    """Name, title, unit and help of every metric of any run."""
+    config: list[ConfigGroup]
+    has_seeds: bool
+    """Several runs differ only in their seed."""
+    version: int
+
+
+class RunTables(TypedDict):
+    """The evaluation of one run."""
+
+    run: int
+    evaluation: JsonObject | None
+    """As `run_evaluation`, without charts; None without an evaluation."""
+
+
+class EvaluationComparison(TypedDict):
+    """Evaluations of several runs."""
+
+    tables: list[RunTables]
+    checkpoints: list[str]
+    """Evaluated checkpoints, e.g. `17:rl2f@24`."""
+    base: str | None
+    """Checkpoint that the others are compared with."""
+    differences: list[JsonObject]
+    """See `app.plots.comparison.checkpoint_difference`."""
+    pending: int
+    """Number of differences that a further call computes."""
+    merged: list[JsonObject]
+    """See `app.plots.comparison.seed_table`."""
+
+
+class ResolvedConfig(NamedTuple):
+    """A configuration with all defaults, by path."""
+
+    values: JsonObject
+    unknown: frozenset[str]
+    """Keys that this version of the software does not know."""
+    is_complete: bool
+    """False if this version cannot read the configuration, so that defaults are missing."""
+
+
+class CompareEndpoints:
+    """Endpoints of the page *Compare*.
+
+    Args:
+        context: The workspace and its services.
+        data: Cached data of runs, to share it with other endpoints.
+    """
+
+    def __init__(self, context: Context, data: RunData | None = None) -> None:
+        self._context = context
+        self._data = data or RunData(context)
+        self._differences = VersionedCache[JsonObject](DIFFERENCE_CACHE_SIZE)
+        self._resolved = VersionedCache[ResolvedConfig]()
+
+    @endpoint("read")
+    def compare_runs(self, run_ids: ComparedIds) -> RunComparison:
+        """Return runs with all their metrics, and the differences of their resolved configurations by section."""
+        db = self._context.db
+        version = runs.version(db)
+        chosen, missing = self._data.existing(run_ids)
+        names = sorted({name for run in chosen for name in metrics.names(db, run.id or 0)})
+        groups = comparison.seed_groups(self._members(chosen, []))
+        return {
+            "runs": [_row(run, i) for i, run in enumerate(chosen)],
+            "missing": missing,
+            "metrics": [entry for entry in run_charts.catalogue(names) if not entry["name"].endswith("/")],
+            "config": config_differences([self._resolve(run) for run in chosen]),
+            "has_seeds": any(len(group) > 1 for group in groups),
+            "version": version,
+        }
+
+    @endpoint("read")
+    def compare_charts(
+        self,
+        run_ids: ComparedIds,
+        names: ComparedMetrics,
+        x: XKind = "step",
+        smoothing: Smoothing = 0.0,
+        merge_seeds: bool = False,
+    ) -> list[JsonObject]:
+        """Return one chart per metric with a line per run, as `app.plots.run_charts.Chart`.
+
+        Args:
+            run_ids: Runs in the order of their colors.
+            names: Metrics; those that no run has are skipped.
+            x: Quantity on the x axis.
+            smoothing: Weight of the moving average; 0 disables it.
+            merge_seeds: Draw the mean of runs that differ only in their seed.
+        """
+        chosen, _ = self._data.existing(run_ids)
+        charts = [comparison.overlay(self._members(chosen, [n]), n, x, smoothing, merge_seeds) for n in names]
+        return [chart.as_json() for chart in charts if chart is not None]
+
+    @endpoint("read")
+    def compare_evaluations(
+        self, run_ids: ComparedIds, base: ShortText = "", merge_seeds: bool = False
+    ) -> EvaluationComparison:
+        """Return evaluation tables, and the difference of every checkpoint to one of them, paired over tasks.
+
+        Args:
+            run_ids: The runs.
+            base: Checkpoint as `RUN:CHECKPOINT`; empty for the last one of the first run.
+            merge_seeds: Merge the reports of runs that differ only in their seed.
+        """
+        chosen, _ = self._data.existing(run_ids)
+        tables: list[RunTables] = []
+        checkpoints: list[CheckpointOutcomes] = []
+        for run in chosen:
+            found = self._data.evaluation(run)
+            table = {**evaluation.as_json(found), "charts": [], "parts": []} if found else None
+            tables.append({"run": run.id or 0, "evaluation": table})
+            checkpoints += self._checkpoints(run) if found else []
+        against = _base(checkpoints, base)
+        rows, pending = self._paired(chosen, checkpoints, against)
+        return {
+            "tables": tables,
+            "checkpoints": [checkpoint.name for checkpoint in checkpoints],
+            "base": against.name if against else None,
+            "differences": rows,
+            "pending": pending,
+            "merged": self._merged(chosen) if merge_seeds else [],
+        }
+
+    def _members(self, chosen: Sequence[Run], names: Sequence[str]) -> list[ComparedRun]:
+        data, all_stages = self._data, any(name.startswith(ALL_STAGE_METRICS) for name in names)
+        return [
+            ComparedRun(
+                run.id or 0,
+                run.name,
+                data.rows(run) if all_stages else data.on_policy_rows(run),
+                run.started,
+                data.config(run),
+            )
+            for run in chosen
+        ]
+
+    def _checkpoints(self, run: Run) -> list[CheckpointOutcomes]:
+        outcomes, config, turns = self._data.outcomes(run), self._data.config(run), self._data.turns(run)
+        names = dict.fromkeys(checkpoint for checkpoint, _ in outcomes)
+        return [CheckpointOutcomes(run.id or 0, name, outcomes, config, turns) for name in names]
+
+    def _paired(
+        self, chosen: Sequence[Run], checkpoints: Sequence[CheckpointOutcomes], base: CheckpointOutcomes | None
+    ) -> tuple[list[JsonObject], int]:
+        """Return the differences within the compute budget, and the number of remaining ones."""
+        if base is None:
+            return [], 0
+        run_of = {run.id: run for run in chosen}
+        bootstrap = self._data.bootstrap(run_of[base.run])
+        others = [checkpoint for checkpoint in checkpoints if checkpoint.name != base.name]
+        end = time.monotonic() + COMPUTE_BUDGET_SECONDS
+        rows: list[JsonObject] = []
+        for checkpoint in others:
+            sources = [run_of[each.run] for each in (checkpoint, base)]
+            version = tuple((run.created, run.events_offset, run.config) for run in sources)
+            make = partial(_difference, checkpoint, base, bootstrap)
+            rows.append(self._differences.get((checkpoint.name, base.name), version, make))
+            if time.monotonic() > end:
+                break
+        return rows, len(others) - len(rows)
+
+    def _merged(self, chosen: Sequence[Run]) -> list[JsonObject]:
+        """Return one table per configuration with several seeds, from their reports."""
+        from rl2f_core.evaluation.across_seeds import merge_seeds
+
+        folder_of = {run.id: self._context.workspace.folder(run.folder) for run in chosen}
+        tables = []
+        for group in comparison.seed_groups(self._members(chosen, [])):
+            reports = {}
+            for member in group:
+                try:
+                    report = evaluation.read_report(folder_of[member.id])
+                except DataError:
+                    continue
+                if report is not None:
+                    reports[f"{member.config.get('seed', '?')} (run {member.id})"] = report
+            if len(reports) > 1:
+                tables.append(comparison.seed_table(merge_seeds(reports)))
+        return tables
+
+    def _resolve(self, run: Run) -> ResolvedConfig:
+        config = self._data.config(run)
+        return self._resolved.get((run.id, run.created), run.config, lambda _: resolve_config(config))
+
+
+def resolve_config(data: JsonObject) -> ResolvedConfig:
+    """Return a configuration with this version's defaults, and its unknown keys with their values."""
+    known = deepcopy(data)
+    for _ in range(2):
+        try:
+            values, is_complete = parse_config(known).model_dump(mode="json"), True
+            break
+        except RL2FError as error:
+            values, is_complete = known, False
+            _remove_unknown_keys(known, error.__cause__)
+    written = comparison.flatten(data)
+    unknown = written.keys() - comparison.flatten(known).keys()
+    resolved = comparison.flatten(values) | {key: written[key] for key in unknown}
+    return ResolvedConfig(resolved, frozenset(unknown), is_complete)
+
+
+def config_differences(configs: Sequence[ResolvedConfig]) -> list[ConfigGroup]:
+    """Return the keys whose values differ, by section.
+
+    Keys that this version does not know, and keys that a configuration of an unreadable version lacks, are excluded
+    unless every configuration has them.
+    """
+    unknown = frozenset[str]().union(*(config.unknown for config in configs))
+    comparable = [
+        key
+        for key in dict.fromkeys(key for config in configs for key in config.values)
+        if all(key in config.values or (config.is_complete and key not in unknown) for config in configs)
+    ]
+    flat = [{key: config.values[key] for key in comparable if key in config.values} for config in configs]
+    groups: dict[str, list[ConfigDifference]] = {}
+    for row in comparison.config_differences(flat):
+        groups.setdefault(_section(row["key"]), []).append(cast(ConfigDifference, row))
+    return [{"section": section, "differences": rows} for section, rows in groups.items()]
+
+
+def _section(key: str) -> str:
+    head, *rest = key.split(".")
+    return f"stage {rest[0]}" if head == "stages" and rest else head if rest else "run"
+
+
+def _remove_unknown_keys(data: JsonObject, error: BaseException | None) -> None:
+    """Remove the keys of nested mappings that a validation error calls unknown."""
+    for item in error.errors() if isinstance(error, ValidationError) else []:
+        if item["type"] == "extra_forbidden":
+            *parents, key = item["loc"]
+            parent: Any = data
+            with suppress(KeyError, IndexError, TypeError):  # the location of a union includes names of types
+                for part in parents:
+                    parent = parent[part]
+                del parent[key]
+
+
+def _difference(
+    checkpoint: CheckpointOutcomes, base: CheckpointOutcomes, bootstrap: tuple[int, int], _: object
+) -> JsonObject:
+    return comparison.checkpoint_difference(checkpoint, base, *bootstrap)
+
+
+def _base(checkpoints: Sequence[CheckpointOutcomes], name: str) -> CheckpointOutcomes | None:
+    """Return the checkpoint with this name, else the last one of the first run."""
+    named = next((checkpoint for checkpoint in checkpoints if checkpoint.name == name), None)
+    first = [checkpoint for checkpoint in checkpoints if checkpoint.run == checkpoints[0].run]
+    return named or (first[-1] if first else None)
+
+
+def _row(run: Run, position: int) -> ComparedRunRow:
+    style = comparison.line_style(position)
+    return {**run_summary(run), "color": style.color, "dash": style.dash}
