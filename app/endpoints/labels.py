@@ -1,0 +1,334 @@
+"""Labels of hints: the annotation queue, hints without their findings, answers, undo.
+
+The findings of a hint and the labels of others are returned only after the annotator's answer, or if `blind` is False.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal, TypedDict
+
+from pydantic import Field, with_config
+from typing_extensions import TypedDict as CheckedDict
+
+from app.endpoints.dialogues import EventId, Text, TurnIndex
+from app.endpoints.endpoint import endpoint
+from app.endpoints.transcript import Findings, LabelRow, TaskPrompt, columns, feedback, findings, outcome, task_prompt
+from app.endpoints.types import RunId
+from jobs.db.errors import NotFoundError
+from jobs.db.queries import dialogues, runs
+from jobs.labels import annotation_queue, label_queries
+from jobs.labels.annotation_queue import HintKey, QueueFilter
+from jobs.labels.label_queries import LabelAnswer
+from rl2f_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from app.common.context import Context
+    from jobs.db.models import LeakLabel
+
+Annotator = Annotated[str, Field(max_length=200)]
+Source = Annotated[str, Field(max_length=20)]
+"""Source of findings: `run`, or the id of a rescore run."""
+Position = Annotated[int, Field(ge=0, le=2**31 - 1)]
+MAX_LISTED_RUNS = 200
+
+
+@with_config(extra="forbid")
+class HintQueue(CheckedDict, total=False):
+    """The hints to label, all fields optional; see `jobs.labels.annotation_queue.QueueFilter`."""
+
+    selection: Literal["all", "flagged", "stratified", "random_unflagged"]
+    """All or flagged hints in dialogue order, or a random sample."""
+    run: RunId | None
+    environment: Text
+    unlabeled_only: bool
+    """Only hints without a label of the annotator."""
+    size: Annotated[int, Field(ge=1, le=annotation_queue.MAX_SAMPLE)]
+    """Sample size."""
+    seed: Position
+    """Seed of the sample."""
+    source: Source
+
+
+@with_config(extra="forbid")
+class HintRef(CheckedDict):
+    """A hint."""
+
+    run: RunId
+    event_id: EventId
+    turn: TurnIndex
+    """0-based."""
+
+
+class QueuedHint(TypedDict):
+    """A hint of a queue, without its findings."""
+
+    run: int
+    event_id: str
+    turn: int
+    level: str
+    label: str | None
+    """The annotator's own label."""
+
+
+class LabelingProgress(TypedDict):
+    """Labeled hints of a queue."""
+
+    labeled: int
+    total: int
+    is_capped: bool
+    """There are more hints than `total`."""
+
+
+class QueuePage(LabelingProgress):
+    """Consecutive hints of a queue."""
+
+    hints: list[QueuedHint]
+
+
+class EarlierTurn(TypedDict):
+    """A turn up to a hint."""
+
+    index: int
+    attempt: str
+    outcome: str
+    """`1` correct, `0` incorrect, `?` unparsable."""
+    hint: str | None
+    """None in the turn of the hint to label."""
+
+
+class HintToLabel(TypedDict):
+    """A hint with its dialogue up to it."""
+
+    run: int
+    event_id: str
+    turn: int
+    dialogue_id: str
+    environment: str
+    level: str
+    length: int
+    prompt: TaskPrompt
+    turns: list[EarlierTurn]
+    feedback: str
+    """The teacher's message."""
+    teacher: str | None
+    own_label: LabelRow | None
+    is_open: bool
+    """The next three fields are known; None otherwise."""
+    findings: Findings | None
+    hint: str | None
+    """The message in the student's prompt; a leak action may have changed it."""
+    other_labels: list[LabelRow] | None
+
+
+class UndoneLabel(TypedDict):
+    """A removed label."""
+
+    removed: LabelRow | None
+    """None if no change was left."""
+    labels: list[LabelRow]
+    """The labels that the hint has now."""
+
+
+class LabelRun(TypedDict):
+    """A run in the filter of labels."""
+
+    id: int
+    name: str
+    environment: str
+
+
+class LabelChoices(TypedDict):
+    """Filter values of the queue."""
+
+    runs: list[LabelRun]
+    environments: list[str]
+    annotators: list[str]
+
+
+class LabelEndpoints:
+    """Endpoints of the page *Labels*.
+
+    Args:
+        context: The workspace and its services.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    @endpoint("read")
+    def next_hints_to_label(
+        self,
+        annotator: Annotator = "",
+        queue: HintQueue | None = None,
+        after: HintRef | None = None,
+        before: HintRef | None = None,
+        limit: Annotated[int, Field(ge=1, le=50)] = 20,
+    ) -> QueuePage:
+        """Return hints to label and the annotator's progress.
+
+        Args:
+            annotator: The annotator's name; without one, all hints are unlabeled.
+            queue: The hints to label.
+            after: Return the hints directly after this one; by default the first ones.
+            before: Return the hints directly before this one instead.
+            limit: Maximum number of hints.
+        """
+        if after is not None and before is not None:
+            raise ConfigError("`after` and `before` exclude each other.", fix="Pass only one of them.")
+        name, chosen = _name(annotator), _queue_filter(queue)
+        place = {"after": _key(after), "before": _key(before)}
+        items = annotation_queue.queue(self._context.db, name, chosen, limit, **place)
+        hints: list[QueuedHint] = [
+            {
+                "run": item.key.run,
+                "event_id": item.key.event,
+                "turn": item.key.turn,
+                "level": item.level,
+                "label": item.label,
+            }
+            for item in items
+        ]
+        return {"hints": hints, **self._progress(name, chosen)}
+
+    @endpoint("read")
+    def labeling_progress(self, annotator: Annotator = "", queue: HintQueue | None = None) -> LabelingProgress:
+        """Return how many hints of a queue the annotator has labeled."""
+        return self._progress(_name(annotator), _queue_filter(queue))
+
+    def _progress(self, annotator: str, filter: QueueFilter) -> LabelingProgress:
+        labeled, total = annotation_queue.progress(self._context.db, annotator, filter)
+        return {"labeled": labeled, "total": total, "is_capped": total > annotation_queue.COUNT_LIMIT}
+
+    @endpoint("read")
+    def hint_to_label(
+        self, run: RunId, event_id: EventId, turn: TurnIndex, annotator: Annotator = "", blind: bool = True
+    ) -> HintToLabel:
+        """Return a hint with its dialogue up to it.
+
+        Args:
+            run: The run.
+            event_id: The dialogue.
+            turn: 0-based turn of the hint.
+            annotator: The annotator's name.
+            blind: Leave out findings and labels of others until the annotator has labeled the hint.
+        """
+        return self._hint(HintKey(run, event_id, turn), annotator, blind)
+
+    @endpoint("label")
+    def label_hint(
+        self,
+        run: RunId,
+        event_id: EventId,
+        turn: TurnIndex,
+        annotator: Annotator,
+        label: Literal["leak", "no_leak", "unsure"],
+        start: Position | None = None,
+        end: Position | None = None,
+        note: Annotated[str, Field(max_length=label_queries.MAX_NOTE)] = "",
+        blind: bool = True,
+        queue: HintQueue | None = None,
+    ) -> HintToLabel:
+        """Label a hint; return it with its findings and the labels of others.
+
+        Args:
+            run: The run.
+            event_id: The dialogue.
+            turn: 0-based turn of the hint.
+            annotator: The annotator's name; an earlier label of the annotator is replaced.
+            label: The label.
+            start: Start of the leaking span in the teacher's message.
+            end: End of the span, exclusive.
+            note: A note.
+            blind: The annotator has not seen the findings.
+            queue: The queue of the hint. A label counts in the detector report's estimates if the queue is a random
+                sample.
+        """
+        answer = LabelAnswer(label, start, end, note, blind)
+        chosen = None if queue is None else _queue_filter(queue)
+        label_queries.put(self._context.db, run, event_id, turn, annotator, answer, chosen)
+        return self._hint(HintKey(run, event_id, turn), annotator, blind=True)
+
+    @endpoint("label")
+    def undo_label(self, annotator: Annotator) -> UndoneLabel:
+        """Undo the annotator's last change of a label; an earlier label of the hint is restored."""
+        removed = label_queries.undo(self._context.db, annotator)
+        if removed is None:
+            return {"removed": None, "labels": []}
+        labels = self._labels(HintKey(removed.run_id, removed.event_id, removed.turn))
+        return {"removed": _label(removed), "labels": labels}
+
+    @endpoint("read")
+    def list_labels(self, run: RunId, event_id: EventId, turn: TurnIndex) -> list[LabelRow]:
+        """List all labels of a hint by annotator."""
+        return self._labels(HintKey(run, event_id, turn))
+
+    @endpoint("read")
+    def list_annotators(self) -> list[str]:
+        """List the names of all annotators."""
+        return label_queries.annotators(self._context.db)
+
+    @endpoint("read")
+    def label_choices(self) -> LabelChoices:
+        """List the runs, environments and annotators that a queue can be filtered by."""
+        db = self._context.db
+        listed = runs.page(db, limit=MAX_LISTED_RUNS).rows
+        return {
+            "runs": [{"id": row.id or 0, "name": row.name, "environment": row.environment} for row in listed],
+            "environments": runs.facets(db)["environments"],
+            "annotators": label_queries.annotators(db),
+        }
+
+    def _labels(self, key: HintKey) -> list[LabelRow]:
+        return [_label(row) for row in label_queries.of_hint(self._context.db, *key)]
+
+    def _hint(self, key: HintKey, annotator: str, blind: bool) -> HintToLabel:
+        db, name = self._context.db, _name(annotator)
+        view = dialogues.get(db, key.run, key.event)
+        if key.turn >= len(view.turns) or view.turns[key.turn].row.hint is None:
+            raise NotFoundError("Hint not found.", value=tuple(key), fix="Reload the queue.")
+        turn = view.turns[key.turn]
+        own = next((_label(label) for label in turn.labels if label.annotator == name), None)
+        is_open = own is not None or not blind
+        return {
+            "run": key.run,
+            "event_id": key.event,
+            "turn": key.turn,
+            "dialogue_id": view.row.dialogue_id,
+            "environment": view.row.environment,
+            "level": view.row.level,
+            "length": view.row.length,
+            "prompt": task_prompt(runs.get(db, key.run), view.task),
+            "turns": [
+                {
+                    "index": each.row.index,
+                    "attempt": each.row.attempt,
+                    "outcome": outcome(each.row),
+                    "hint": each.row.hint if each.row.index < key.turn else None,
+                }
+                for each in view.turns[: key.turn + 1]
+            ],
+            "feedback": feedback(turn.row),
+            "teacher": turn.row.teacher,
+            "own_label": own,
+            "is_open": is_open,
+            "findings": findings(turn) if is_open else None,
+            "hint": turn.row.hint if is_open else None,
+            "other_labels": [_label(label) for label in turn.labels if label.annotator != name] if is_open else None,
+        }
+
+
+def _name(annotator: str) -> str:
+    """Return the normalized name; empty if it is blank."""
+    return label_queries.annotator_name(annotator) if annotator.strip() else ""
+
+
+def _key(hint: HintRef | None) -> HintKey | None:
+    return None if hint is None else HintKey(hint["run"], hint["event_id"], hint["turn"])
+
+
+def _queue_filter(queue: HintQueue | None) -> QueueFilter:
+    return QueueFilter(**(queue or {}))
+
+
+def _label(label: LeakLabel) -> LabelRow:
+    return columns(label, LabelRow)
