@@ -1,0 +1,472 @@
+"""Chats with base models and checkpoints, and interactive tasks: a person solves a task with the model."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Literal, TypedDict, cast
+
+from pydantic import Field
+
+from app.endpoints.endpoint import endpoint
+from app.endpoints.types import ShortText
+from jobs.chat import tree
+from jobs.chat.chat_export import lines
+from jobs.chat.checkpoints import ChatSettings, known_models, run_choices
+from jobs.chat.model_process.protocol import MAX_CHECKPOINTS, MAX_TEXT, ChatSampling
+from jobs.chat.response_stream import ResponseStream
+from jobs.chat.service import ChatService
+from jobs.db.errors import StoreReadOnlyError
+from jobs.db.models import Chat, ChatMessage
+from jobs.db.queries import chats
+from rl2f_core.types import JsonObject
+
+if TYPE_CHECKING:
+    from app.common.context import Context
+
+STREAM_INTERVAL_SECONDS = 0.04
+"""Minimum interval of two updates of a growing reply."""
+
+ChatId = Annotated[int, Field(ge=1, le=2**31 - 1)]
+MessageId = Annotated[int, Field(ge=1, le=2**31 - 1)]
+Device = Literal["auto", "cpu", "cuda", "mps"]
+Split = Literal["train", "validation", "test"]
+
+
+class ChatRun(TypedDict):
+    """A run with the checkpoints that can chat."""
+
+    run: int
+    name: str
+    model: str
+    """Base model of its checkpoints."""
+    environment: str
+    checkpoints: list[str]
+    """Names for `RUN:CHECKPOINT`, e.g. `17:rl2f@20`."""
+
+
+class ChatModels(TypedDict):
+    """Base models and checkpoints that can chat."""
+
+    models: list[str]
+    runs: list[ChatRun]
+
+
+class ChatLimits(TypedDict):
+    """Limits of the settings of a chat."""
+
+    sampling: dict[str, JsonObject]
+    """Sampling parameter → JSON schema with default, limits and description."""
+    max_turns: JsonObject
+    """JSON schema of the attempts at an interactive task."""
+    max_text: int
+    """Maximum characters of a message."""
+    max_checkpoints: int
+
+
+class ChatSummary(TypedDict):
+    """A chat in the list."""
+
+    id: int
+    title: str
+    mode: str
+    created: float
+    changed: float
+
+
+class ChatPage(TypedDict):
+    """A page of chats, last changed first; `before` and `after` are cursors of the neighboring pages."""
+
+    chats: list[ChatSummary]
+    total: int | None
+    before: str | None
+    after: str | None
+
+
+class ChatInfo(ChatSummary):
+    """A chat with its settings."""
+
+    settings: JsonObject
+    """Fields of `jobs.chat.checkpoints.ChatSettings` except `config`."""
+    environment: JsonObject | None
+    """Configuration of the environment of an interactive task."""
+    task: JsonObject | None
+    """The interactive task without privileged data."""
+
+
+class ChatMessageInfo(TypedDict):
+    """A message of a chat; messages form a tree (see `jobs.chat.tree`)."""
+
+    id: int
+    chat_id: int
+    parent: int | None
+    role: str
+    """user, assistant, or teacher (a hint)."""
+    checkpoint: str
+    content: str
+    status: str
+    """done, streaming, stopped or failed."""
+    detail: JsonObject
+    """Verdict, hint, leak report, token count, seconds, error."""
+    time: float
+
+
+class ChatState(TypedDict):
+    """A chat with all its messages."""
+
+    chat: ChatInfo
+    messages: list[ChatMessageInfo]
+    streaming: bool
+    """Replies are being sampled."""
+
+
+class ReplyUpdate(TypedDict):
+    """State of a turn of a chat. Each update contains the whole text so far."""
+
+    status: str
+    """Progress before the first token, e.g. `Loading tiny …`."""
+    messages: list[ChatMessageInfo]
+    """Messages that the turn has added, one reply per checkpoint."""
+    error: JsonObject | None
+    """what, value, known, fix; replies that had not ended are `failed`."""
+    ended: bool
+    """This is the last update."""
+
+
+class TaskAnswer(TypedDict):
+    """Data that the student does not see."""
+
+    answer: str
+    privileged: JsonObject
+
+
+class ChatMemory(TypedDict):
+    """State of the model process."""
+
+    running: bool
+    busy: bool
+    """Replies are being sampled."""
+    pid: int | None
+    model: str | None
+    """Base model in memory."""
+    starts: int
+    """Number of process starts."""
+
+
+class ChatEndpoints:
+    """Endpoints of the page *Chat*.
+
+    A chat samples one turn at a time. The replies of a turn continue if nobody follows them; `follow_chat` attaches
+    to them from any position.
+
+    Args:
+        context: The workspace and its services.
+        service: Chats of this workspace; by default a new service with its own model process.
+    """
+
+    def __init__(self, context: Context, service: ChatService | None = None) -> None:
+        self._context = context
+        self._service = service or ChatService(context.db, context.workspace, context.chat_limits)
+
+    def close(self) -> None:
+        """End the model process."""
+        self._service.close()
+
+    # -- chats -----------------------------------------------------------------------------------------------------
+    @endpoint("read")
+    def list_chat_models(self) -> ChatModels:
+        """List the base models and the checkpoints that can chat."""
+        choices = run_choices(self._context.db, self._context.workspace)
+        return {
+            "models": known_models(self._context.db),
+            "runs": [
+                {
+                    "run": choice.run,
+                    "name": choice.name,
+                    "model": choice.model,
+                    "environment": choice.environment,
+                    "checkpoints": choice.checkpoints,
+                }
+                for choice in choices
+            ],
+        }
+
+    @endpoint("read")
+    def chat_limits(self) -> ChatLimits:
+        """Return the limits of sampling parameters, turns, messages and checkpoints."""
+        fields = ChatSampling.model_json_schema()["properties"]
+        return {
+            "sampling": {name: {**field, "title": None} for name, field in fields.items()},
+            "max_turns": ChatSettings.model_json_schema()["properties"]["max_turns"],
+            "max_text": MAX_TEXT,
+            "max_checkpoints": MAX_CHECKPOINTS,
+        }
+
+    @endpoint("read")
+    def list_chats(
+        self, search: ShortText = "", cursor: ShortText | None = None, limit: Annotated[int, Field(ge=1, le=100)] = 40
+    ) -> ChatPage:
+        """List chats, last changed first.
+
+        Args:
+            search: Words of a title or a message.
+            cursor: `before` or `after` of another page.
+            limit: Chats per page.
+        """
+        page = chats.page(self._context.db, search, cursor, limit)
+        rows = [_summary(row) for row in page.rows]
+        return {"chats": rows, "total": page.total, "before": page.before, "after": page.after}
+
+    @endpoint("read")
+    def get_chat(self, chat: ChatId) -> ChatState:
+        """Return a chat with all its messages."""
+        row, messages = self._service.read(chat)
+        return {
+            "chat": _info(row),
+            "messages": [_message(message) for message in messages],
+            "streaming": self._service.live(chat) is not None,
+        }
+
+    @endpoint("run")
+    def start_chat(
+        self,
+        model: str,
+        checkpoints: list[str] | None = None,
+        sampling: JsonObject | None = None,
+        system: str = "",
+        device: Device = "auto",
+    ) -> ChatInfo:
+        """Start a chat; `send_message` sends its first message.
+
+        Args:
+            model: Base model, see `list_chat_models`.
+            checkpoints: `base` and checkpoints such as `17:rl2f@20`; by default `["base"]`. All reply side by side.
+            sampling: max_new_tokens, temperature, top_p and seed, see `chat_limits`.
+            system: System message.
+            device: Where the model runs.
+        """
+        self._require_writable()
+        settings = {"model": model, "checkpoints": checkpoints or ["base"], "sampling": sampling or {}}
+        return _info(self._service.create({**settings, "system": system, "device": device}))
+
+    @endpoint("run")
+    def start_task_chat(
+        self,
+        source: Annotated[str, Field(min_length=1, max_length=300)],
+        model: str,
+        checkpoints: list[str] | None = None,
+        split: Split = "test",
+        index: Annotated[int, Field(ge=0)] | None = None,
+        sampling: JsonObject | None = None,
+        max_turns: int | None = None,
+        device: Device = "auto",
+    ) -> ChatInfo:
+        """Start an interactive task; `continue_task_chat` samples the first attempts.
+
+        Args:
+            source: Run or preset whose environment sets the task: `run:17` or `preset:quickstart`.
+            model: Base model, see `list_chat_models`.
+            checkpoints: `base` and checkpoints such as `17:rl2f@20`; by default `["base"]`.
+            split: Split of the task.
+            index: Position of the task in the split; by default random.
+            sampling: max_new_tokens, temperature, top_p and seed; by default those of the source's rollout.
+            max_turns: Maximum attempts; by default that of the source's rollout.
+            device: Where the model runs.
+        """
+        self._require_writable()
+        settings: JsonObject = {"model": model, "checkpoints": checkpoints or ["base"], "device": device}
+        settings |= {"source": source, "split": split, "index": index, "sampling": sampling}
+        return _info(self._service.create(settings if max_turns is None else {**settings, "max_turns": max_turns}))
+
+    @endpoint("run")
+    def change_chat(self, chat: ChatId, title: str | None = None, settings: JsonObject | None = None) -> ChatInfo:
+        """Rename a chat, or change its settings.
+
+        Args:
+            chat: The chat.
+            title: New title.
+            settings: New model, checkpoints, sampling, system or device.
+        """
+        self._require_writable()
+        return _info(self._service.change(chat, title=title, changes=settings))
+
+    @endpoint("run")
+    def delete_chat(self, chat: ChatId) -> None:
+        """Delete a chat with its messages; recorded dialogues of interactive tasks remain."""
+        self._require_writable()
+        self._service.remove(chat)
+
+    @endpoint("read")
+    def export_chat(self, chat: ChatId, format: Literal["messages", "preference"] = "messages") -> str:
+        """Return a chat as JSON lines: one per branch (`messages`), or one per rated pair (`preference`)."""
+        row, messages = self._service.read(chat)
+        return "".join(lines(row, messages, format))
+
+    # -- turns -----------------------------------------------------------------------------------------------------
+    @endpoint("run")
+    def send_message(
+        self, chat: ChatId, text: str, parent: MessageId | None = None, after: dict[str, int] | None = None
+    ) -> Iterator[ReplyUpdate]:
+        """Send a message, and stream the replies of all checkpoints.
+
+        Args:
+            chat: A chat that is no interactive task.
+            text: The message.
+            parent: The previous user message; None at the start of a chat.
+            after: Checkpoint → the reply that it continues; by default its newest.
+        """
+        self._require_writable()
+        yield from _updates(self._service.send(chat, text, parent, after))
+
+    @endpoint("run")
+    def continue_task_chat(
+        self,
+        chat: ChatId,
+        after: dict[str, int] | None = None,
+        hint_by: Literal["scripted", "person"] = "scripted",
+        hint: str = "",
+    ) -> Iterator[ReplyUpdate]:
+        """Give a hint on the last attempts of an interactive task, and stream the next attempts.
+
+        Args:
+            chat: An interactive task.
+            after: Checkpoint → its incorrect attempt that receives the hint; None samples the first attempts.
+            hint_by: The scripted teacher of the environment, or a person.
+            hint: The person's hint; the leak detectors check it.
+        """
+        self._require_writable()
+        yield from _updates(self._service.play_turn(chat, after or {}, hint_by, hint))
+
+    @endpoint("run")
+    def retry_reply(self, chat: ChatId, reply: MessageId) -> Iterator[ReplyUpdate]:
+        """Sample an alternative to a reply or attempt with another seed, and stream it."""
+        self._require_writable()
+        yield from _updates(self._service.regenerate(chat, reply))
+
+    @endpoint("run")
+    def edit_message(self, chat: ChatId, message: MessageId, text: str) -> Iterator[ReplyUpdate]:
+        """Add an edited copy of a message, and stream the replies to it.
+
+        An edited attempt of an interactive task is verified. An edited reply or attempt has no further replies.
+        """
+        self._require_writable()
+        made = self._service.edit(chat, message, text)
+        if isinstance(made, ChatMessage):
+            yield {"status": "", "messages": [_message(made)], "error": None, "ended": True}
+        else:
+            yield from _updates(made)
+
+    @endpoint("read")
+    def follow_chat(self, chat: ChatId) -> Iterator[ReplyUpdate]:
+        """Stream the replies that are being sampled; without any, yield one update that has `ended`."""
+        stream = self._service.live(chat)
+        if stream is None:
+            yield {"status": "", "messages": [], "error": None, "ended": True}
+        else:
+            yield from _updates(stream)
+
+    @endpoint("run")
+    def stop_reply(self, chat: ChatId) -> None:
+        """Stop the replies of a chat after their current token; their text is kept."""
+        self._service.stop(chat)
+
+    @endpoint("run")
+    def rate_reply(
+        self, chat: ChatId, reply: MessageId, other: MessageId, choice: Literal["better", "worse", "tie"] | None = None
+    ) -> list[ChatMessageInfo]:
+        """Rate a reply against another one to the same message, and return both.
+
+        Args:
+            chat: The chat.
+            reply: The rated reply.
+            other: The reply that it is compared with.
+            choice: Whether `reply` is better; None removes the rating.
+        """
+        self._require_writable()
+        return [_message(message) for message in chats.prefer(self._context.db, chat, reply, other, choice)]
+
+    # -- interactive tasks -----------------------------------------------------------------------------------------
+    @endpoint("run")
+    def end_task_chat(self, chat: ChatId, attempt: MessageId) -> ChatMessageInfo:
+        """End an unsolved interactive task at its last attempt, and record the dialogue."""
+        self._require_writable()
+        return _message(self._service.finish(chat, attempt))
+
+    @endpoint("read")
+    def get_task_answer(self, chat: ChatId) -> TaskAnswer:
+        """Return the gold answer and the privileged data of an interactive task."""
+        return cast(TaskAnswer, self._service.answer(chat))
+
+    # -- the model process -----------------------------------------------------------------------------------------
+    @endpoint("read")
+    def chat_memory(self) -> ChatMemory:
+        """Return which model is in memory for chats."""
+        state = self._service.process.state()
+        return {
+            "running": state["running"],
+            "busy": state["busy"],
+            "pid": state["pid"],
+            "model": state.get("model"),
+            "starts": state["starts"],
+        }
+
+    @endpoint("run")
+    def unload_chat_model(self) -> ChatMemory:
+        """End the model process, which frees its memory; the next message starts it again."""
+        self._service.process.unload()
+        return self.chat_memory()
+
+    def _require_writable(self) -> None:
+        if self._context.read_only or self._context.db.read_only:
+            holder = self._context.holder or "another server"
+            what = f"Read-only server: {holder} has locked the workspace."
+            raise StoreReadOnlyError(what, fix="Use that server, or stop it.")
+
+
+def _updates(stream: ResponseStream) -> Iterator[ReplyUpdate]:
+    """Yield the state of a turn after each change, until it ends."""
+    position, error, ended = 0, None, False
+    while not ended:
+        ended = stream.ended
+        events, position = stream.since(position)
+        error = next((event["error"] for event in events if event["type"] == "error"), error)
+        if events or ended:
+            yield _update(stream, error, ended)
+        if not ended:
+            time.sleep(STREAM_INTERVAL_SECONDS)
+
+
+def _update(stream: ResponseStream, error: JsonObject | None, ended: bool) -> ReplyUpdate:
+    state, _ = stream.follow()
+    texts = {event["message"]: event["text"] for event in state if event["type"] == "text"}
+    rows = [event["message"] for event in state if event["type"] == "message"]
+    return {
+        "status": next(event["text"] for event in state if event["type"] == "status"),
+        "messages": [cast(ChatMessageInfo, {**row, "content": texts.get(row["id"], row["content"])}) for row in rows],
+        "error": error,
+        "ended": ended,
+    }
+
+
+def _message(message: ChatMessage) -> ChatMessageInfo:
+    return cast(ChatMessageInfo, tree.to_json(message))
+
+
+def _summary(chat: Chat) -> ChatSummary:
+    return {
+        "id": chat.id or 0,
+        "title": chat.title,
+        "mode": chat.mode,
+        "created": chat.created,
+        "changed": chat.changed,
+    }
+
+
+def _info(chat: Chat) -> ChatInfo:
+    """Return a chat without the privileged data of its task."""
+    return {
+        **_summary(chat),
+        "settings": {name: value for name, value in chat.settings.items() if name != "config"},
+        "environment": chat.settings.get("config", {}).get("environment"),
+        "task": None if chat.task is None else {k: v for k, v in chat.task.items() if k != "privileged"},
+    }

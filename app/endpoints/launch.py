@@ -1,0 +1,461 @@
+"""New runs: presets, the form and its YAML, preflight, start, schedule, clone."""
+
+from __future__ import annotations
+
+import zoneinfo
+from typing import TYPE_CHECKING, Annotated, Literal, TypedDict, cast
+
+from pydantic import Field
+
+from app.common.urls import page_url
+from app.endpoints.endpoint import endpoint
+from app.endpoints.types import QueuedRun, RunId, ShortText
+from app.forms import allowlist, preflight, run_form, yaml_text
+from app.forms.run_form import Checked
+from app.forms.schedule import next_times
+from app.forms.yaml_text import MAX_CHARACTERS, for_browser
+from jobs.db.errors import NotFoundError
+from jobs.db.models import Run
+from jobs.db.queries import runs, scheduled_runs
+from rl2f_core.config.loading import dump_yaml, parse_config
+from rl2f_core.config.overrides import set_nested
+from rl2f_core.config.run import BaseRun
+from rl2f_core.errors import ConfigError, RunError
+from rl2f_core.types import JsonObject
+
+if TYPE_CHECKING:
+    from app.common.context import Context
+
+ConfigText = Annotated[str, Field(max_length=2 * MAX_CHARACTERS)]
+"""YAML; texts above `MAX_CHARACTERS` are reported by the check."""
+Overrides = dict[ShortText, object]
+"""Dotted path → value, e.g. `{"stages.0.steps": 5}`."""
+Trigger = Literal["date", "cron"]
+
+
+class PresetInfo(TypedDict):
+    """A shipped configuration."""
+
+    name: str
+    description: str
+    runs_on_cpu: bool
+    """It trains a built-in model."""
+
+
+class FormChoice(TypedDict):
+    """A value that a field of the form accepts."""
+
+    value: str
+    label: str
+    note: str
+
+
+class FormChoices(TypedDict):
+    """Accepted values of the fields whose `known` in the form names a list."""
+
+    models: list[FormChoice]
+    checkpoints: list[FormChoice]
+    endpoints: list[FormChoice]
+    prompts: list[FormChoice]
+    runs: list[FormChoice]
+    data: list[FormChoice]
+    problems: list[FormChoice]
+
+
+class RunForm(TypedDict):
+    """The form of a run kind; `app.forms.schema` describes its nodes."""
+
+    kind: str
+    kinds: list[str]
+    root: JsonObject
+    components: dict[str, JsonObject]
+    """Component → type → section of its fields."""
+    max_characters: int
+    """Maximum length of a YAML text."""
+
+
+class ConfigFieldError(TypedDict):
+    """An invalid field."""
+
+    path: list[str | int]
+    """Keys and positions from the top; empty if no single field is invalid."""
+    field: str
+    """The path with dots, e.g. `stages.1.steps`."""
+    message: str
+    line: int | None
+    """1-based line of the YAML."""
+
+
+class YamlError(TypedDict):
+    """A text that is not the YAML of a mapping; line and column are 1-based."""
+
+    message: str
+    line: int | None
+    column: int | None
+
+
+class ConfigCheck(TypedDict):
+    """Result of the validation of a configuration."""
+
+    ok: bool
+    kind: str
+    errors: list[ConfigFieldError]
+    yaml_error: YamlError | None
+    """If it is not None, there are no field errors."""
+    resolved: str | None
+    """YAML with all defaults; None if the configuration is invalid."""
+
+
+class ConfigCommand(TypedDict):
+    """The command that starts a configuration on the command line."""
+
+    file: str
+    """Name of the file that contains `yaml`."""
+    yaml: str
+    command: str
+
+
+class FormState(ConfigCheck, ConfigCommand):
+    """Values of the form and the same configuration as YAML."""
+
+    data: JsonObject | None
+    """Values with all defaults; None if the text is not the YAML of a mapping."""
+
+
+class PreflightVerdict(TypedDict):
+    """Whether a training run is worth starting."""
+
+    ok: bool
+    text: str
+    fix: str
+    note: str
+
+
+class PreflightFact(TypedDict):
+    """A measured value of a preflight."""
+
+    label: str
+    value: str
+    note: str
+
+
+class PreflightState(TypedDict):
+    """Progress or result of a preflight."""
+
+    run: int
+    status: str
+    ended: bool
+    detail: str | None
+    yaml: str
+    """Its configuration."""
+    phase: str | None
+    done: float
+    total: float | None
+    verdict: PreflightVerdict | None
+    """None until the report exists."""
+    facts: list[PreflightFact]
+    figure: JsonObject | None
+    """Plotly figure of the group outcomes; its colors are names of CSS variables."""
+    text: str
+
+
+class SchedulePreview(TypedDict):
+    """The next times of a schedule, or the error."""
+
+    times: list[str]
+    """ISO times with the offset of the time zone."""
+    error: str | None
+    fix: str | None
+
+
+class NewSchedule(TypedDict):
+    """A stored schedule."""
+
+    schedule: int
+    name: str
+    times: list[str]
+    url: str
+    """Address of the list of runs and schedules."""
+
+
+class LaunchEndpoints:
+    """Endpoints of the page *New run*.
+
+    Most take a configuration as `yaml` or as the name of a `preset`, with `overrides`. It may name only the models,
+    files and URLs that `app.forms.allowlist` permits.
+
+    Args:
+        context: The workspace and its services.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    # -- the form --------------------------------------------------------------------------------------------------
+    @endpoint("read")
+    def list_presets(self) -> list[PresetInfo]:
+        """List the shipped configurations, the default first."""
+        return [
+            {"name": preset.name, "description": preset.about, "runs_on_cpu": run_form.at_hand(preset)}
+            for preset in run_form.presets()
+        ]
+
+    @endpoint("read")
+    def get_preset(self, name: ShortText = run_form.DEFAULT_PRESET) -> str:
+        """Return the YAML of a preset with its comments."""
+        return run_form.preset_yaml(name)
+
+    @endpoint("read")
+    def clone_run(self, run: RunId) -> str:
+        """Return the configuration of a run as YAML for a new one; pass `run` as `parent` to `launch_run`."""
+        return self._context.queue.clone_yaml(run)
+
+    @endpoint("read")
+    def run_form(self, kind: ShortText = "train") -> RunForm:
+        """Describe the form of a run kind: sections and fields with type, limits, default, help and choices."""
+        kinds = run_form.kinds()
+        if kind not in kinds:
+            raise NotFoundError("There is no such run kind.", value=kind, known=kinds, fix="Choose a known kind.")
+        spec = for_browser(run_form.spec(kind))
+        return {
+            "kind": kind,
+            "kinds": kinds,
+            "root": spec["root"],
+            "components": spec["components"],
+            "max_characters": MAX_CHARACTERS,
+        }
+
+    @endpoint("read")
+    def form_choices(self) -> FormChoices:
+        """List the models, checkpoints, datasets and other values that the form offers."""
+        db, workspace = self._context.db, self._context.workspace
+        return {
+            "models": _choices(allowlist.known_models()),
+            "checkpoints": _choices(allowlist.known_checkpoints(db, workspace)),
+            "endpoints": _choices(allowlist.known_endpoints()),
+            "prompts": _choices(allowlist.known_prompts()),
+            "runs": _choices(allowlist.known_runs(db)),
+            "data": _choices(allowlist.known_data(db, workspace)),
+            "problems": _choices(allowlist.known_problems()),
+        }
+
+    @endpoint("read")
+    def form_of_yaml(self, yaml: ConfigText) -> FormState:
+        """Convert YAML to values of the form, and validate them."""
+        return _form_state(run_form.check_yaml(yaml, self._context.workspace))
+
+    @endpoint("read")
+    def yaml_of_form(
+        self, data: JsonObject, yaml: ConfigText | None = None, kind: ShortText | None = None
+    ) -> FormState:
+        """Convert values of the form to YAML, and validate them.
+
+        Args:
+            data: Values of the form.
+            yaml: Earlier YAML; its comments and order are kept.
+            kind: Run kind to change to; fields that both kinds have are kept.
+        """
+        if kind is not None and kind != data.get("kind", "train"):
+            data = run_form.change_kind(data, kind)
+        return _form_state(self._check_data(data, yaml))
+
+    @endpoint("read")
+    def check_config(
+        self, yaml: ConfigText | None = None, preset: ShortText | None = None, overrides: Overrides | None = None
+    ) -> ConfigCheck:
+        """Validate a configuration, and return its invalid fields or its YAML with all defaults."""
+        return _config_check(self._check(yaml, preset, overrides))
+
+    @endpoint("read")
+    def command_of_config(
+        self, yaml: ConfigText | None = None, preset: ShortText | None = None, overrides: Overrides | None = None
+    ) -> ConfigCommand:
+        """Return the command that starts a configuration on the command line, and the file that it reads."""
+        config, text = self._valid(yaml, preset, overrides)
+        return {"file": run_form.file_name(config.name), "yaml": text, "command": run_form.command(config.name)}
+
+    # -- start -----------------------------------------------------------------------------------------------------
+    @endpoint("run")
+    def launch_run(
+        self,
+        yaml: ConfigText | None = None,
+        preset: ShortText | None = None,
+        overrides: Overrides | None = None,
+        parent: RunId | None = None,
+    ) -> QueuedRun:
+        """Queue a run.
+
+        Args:
+            yaml: Configuration as YAML.
+            preset: Name of a preset, instead of `yaml`.
+            overrides: Dotted paths and their values, e.g. `{"stages.0.steps": 5}`.
+            parent: The cloned run.
+        """
+        self._require_writable()
+        config, _ = self._valid(yaml, preset, overrides)
+        return self._add(config, parent)
+
+    @endpoint("run")
+    def preflight_config(
+        self,
+        yaml: ConfigText | None = None,
+        preset: ShortText | None = None,
+        overrides: Overrides | None = None,
+        parent: RunId | None = None,
+    ) -> QueuedRun:
+        """Queue the preflight of a training run: it samples a few groups and judges whether training can succeed.
+
+        `get_preflight` returns its progress and verdict.
+        """
+        self._require_writable()
+        config, _ = self._valid(yaml, preset, overrides)
+        if config.kind not in ("train", "preflight"):
+            raise ConfigError("Only a training run has a preflight.", value=config.kind, fix="Start the run itself.")
+        return self._add(parse_config(preflight.preflight_data(config.model_dump(mode="json"))), parent)
+
+    @endpoint("read")
+    def get_preflight(self, run: RunId) -> PreflightState:
+        """Return the progress of a preflight, or its verdict."""
+        row = self._preflight(run)
+        view = preflight.view(row, self._context.workspace.folder(row.folder))
+        return cast(PreflightState, for_browser({"facts": [], "figure": None, "text": "", **view}))
+
+    @endpoint("run")
+    def abort_preflight(self, run: RunId) -> None:
+        """Abort a preflight."""
+        self._require_writable()
+        self._preflight(run)
+        self._context.queue.abort(run)
+
+    # -- schedules -------------------------------------------------------------------------------------------------
+    @endpoint("read")
+    def list_timezones(self) -> list[str]:
+        """List the names of all time zones."""
+        return sorted(zoneinfo.available_timezones())
+
+    @endpoint("read")
+    def preview_schedule(self, trigger: Trigger, when: ShortText, timezone: ShortText = "UTC") -> SchedulePreview:
+        """Return the next three times of a schedule, or what is wrong with it.
+
+        Args:
+            trigger: `date` (once) or `cron` (repeated).
+            when: ISO time such as `2030-01-31T22:30`, or five cron fields such as `30 2 * * *`.
+            timezone: Time zone of `when` and of the result, e.g. `Europe/Berlin`.
+        """
+        try:
+            return {"times": next_times(trigger, when, timezone), "error": None, "fix": None}
+        except ConfigError as error:
+            return {"times": [], "error": error.what, "fix": error.fix}
+
+    @endpoint("run")
+    def schedule_run(
+        self,
+        trigger: Trigger,
+        when: ShortText,
+        yaml: ConfigText | None = None,
+        preset: ShortText | None = None,
+        overrides: Overrides | None = None,
+        timezone: ShortText = "UTC",
+        name: Annotated[str, Field(max_length=100)] = "",
+    ) -> NewSchedule:
+        """Schedule a run once or repeatedly.
+
+        Args:
+            trigger: `date` (once) or `cron` (repeated).
+            when: ISO time such as `2030-01-31T22:30`, or five cron fields such as `30 2 * * *`.
+            yaml: Configuration as YAML.
+            preset: Name of a preset, instead of `yaml`.
+            overrides: Dotted paths and their values, e.g. `{"stages.0.steps": 5}`.
+            timezone: Time zone of `when`, e.g. `Europe/Berlin`.
+            name: Name of the schedule; by default that of the run.
+        """
+        self._require_writable()
+        config, text = self._valid(yaml, preset, overrides)
+        times = next_times(trigger, when, timezone)
+        name = name.strip() or config.name
+        row = scheduled_runs.add(
+            self._context.db, name=name, trigger=trigger, when=when, timezone=timezone, config=text
+        )
+        return {"schedule": row.id or 0, "name": row.name, "times": times, "url": page_url("")}
+
+    # -- internals -------------------------------------------------------------------------------------------------
+    def _check(self, yaml: str | None, preset: str | None, overrides: Overrides | None) -> Checked:
+        if (yaml is None) == (preset is None):
+            raise ConfigError(
+                "A configuration is given by exactly one of `yaml` and `preset`.",
+                value="both" if preset is not None else "neither",
+                fix="Pass one of them; `list_presets` lists the presets.",
+            )
+        text = run_form.preset_yaml(preset) if preset is not None else yaml or ""
+        checked = run_form.check_yaml(text, self._context.workspace)
+        if not overrides or checked.problem is not None:
+            return checked
+        data = yaml_text.read(text).value
+        for path, value in overrides.items():
+            data = set_nested(data, path, value)
+        return self._check_data(data, text)
+
+    def _check_data(self, data: JsonObject, text: str | None) -> Checked:
+        try:
+            return run_form.check_data(data, self._context.workspace, text)
+        except RecursionError as error:
+            raise ConfigError("The configuration is nested too deeply.", fix="Remove levels of nesting.") from error
+
+    def _valid(self, yaml: str | None, preset: str | None, overrides: Overrides | None) -> tuple[BaseRun, str]:
+        """Return a configuration and its YAML; raises `ConfigError` naming each invalid field."""
+        checked = self._check(yaml, preset, overrides)
+        if checked.problem is not None:
+            line = checked.problem.line
+            raise ConfigError(checked.problem.message, value=f"line {line}" if line else None, fix="Fix the YAML.")
+        if checked.config is None:
+            fields = "; ".join(f"{e.dotted or 'configuration'}: {e.message}" for e in checked.errors)
+            what = f"The configuration has {len(checked.errors)} error(s)."
+            raise ConfigError(what, value=fields, fix="Correct these fields.")
+        return checked.config, checked.yaml
+
+    def _add(self, config: BaseRun, parent: int | None) -> QueuedRun:
+        if parent is not None:
+            runs.get(self._context.db, parent)
+        run = self._context.queue.add(config, origin="app", parent=parent)
+        return {"run": run.id or 0, "name": run.name, "url": page_url("run", run=run.id)}
+
+    def _preflight(self, run: int) -> Run:
+        row = runs.get(self._context.db, run)
+        if row.kind != "preflight":
+            raise NotFoundError("This run is not a preflight.", value=run, fix="Start one with `preflight_config`.")
+        return row
+
+    def _require_writable(self) -> None:
+        if self._context.read_only or self._context.db.read_only:
+            holder = self._context.holder or "another server"
+            raise RunError(f"Read-only server: {holder} has locked the workspace.", fix="Use that server, or stop it.")
+
+
+def _choices(choices: list[allowlist.Choice]) -> list[FormChoice]:
+    return [{"value": choice.value, "label": choice.label, "note": choice.note} for choice in choices]
+
+
+def _config_check(checked: Checked) -> ConfigCheck:
+    problem, config = checked.problem, checked.config
+    return {
+        "ok": checked.ok,
+        "kind": checked.kind,
+        "errors": [
+            {"path": list(e.path), "field": e.dotted, "message": e.message, "line": e.line} for e in checked.errors
+        ],
+        "yaml_error": None
+        if problem is None
+        else {"message": problem.message, "line": problem.line, "column": problem.column},
+        "resolved": None if config is None else dump_yaml(config),
+    }
+
+
+def _form_state(checked: Checked) -> FormState:
+    name = checked.data.get("name") if checked.data else None
+    return {
+        **_config_check(checked),
+        "data": for_browser(checked.data),
+        "yaml": checked.yaml,
+        "file": run_form.file_name(name),
+        "command": run_form.command(name),
+    }

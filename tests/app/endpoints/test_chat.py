@@ -1,0 +1,332 @@
+"""Endpoints of chats: streamed replies, branches, interactive tasks, refused settings, and hidden task data."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chat_helpers import RUN_YAML, SAMPLING, add_run, wait_until
+
+from app.common.context import Context
+from app.endpoints.chat import ChatEndpoints, ReplyUpdate
+from app.endpoints.endpoint import ArgumentError
+from jobs.chat.checkpoints import ChatSettings
+from jobs.db.engine import Database
+from jobs.db.errors import StoreReadOnlyError
+from jobs.db.queries import chats
+from jobs.queue.queue import Queue
+from jobs.workspace import Workspace
+from rl2f_core.errors import ConfigError, DataError, RL2FError, RunError
+
+SHORT = {**SAMPLING, "max_new_tokens": 6}
+LONG = {**SAMPLING, "max_new_tokens": 1500, "temperature": 5.0}
+Start = Callable[..., int]
+
+
+@pytest.fixture(scope="module")
+def context(tmp_path_factory: pytest.TempPathFactory, empty_database: bytes) -> Iterator[Context]:
+    """A workspace for all tests of this module, which share one model process."""
+    workspace = Workspace(tmp_path_factory.mktemp("chat") / "workspace").create()
+    workspace.database.write_bytes(empty_database)
+    db = Database(workspace.database_url())
+    db.migrate()
+    yield Context(workspace, db, Queue(db, workspace))
+    db.close()
+
+
+@pytest.fixture(scope="module")
+def endpoints(context: Context) -> Iterator[ChatEndpoints]:
+    made = ChatEndpoints(context)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def run(context: Context, tiny: Path) -> int:
+    return add_run(context.db, context.workspace, tiny, {"rl@3": 1}, RUN_YAML.replace("MODEL", str(tiny)))
+
+
+@pytest.fixture
+def start(endpoints: ChatEndpoints, tiny: Path, run: int) -> Start:
+    """`start("base")`: the id of a new chat; the default checkpoints are the base and one of the run."""
+
+    def make(*checkpoints: str, **more: Any) -> int:
+        settings = {"model": str(tiny), "device": "cpu", "sampling": SHORT, **more}
+        return endpoints.start_chat(checkpoints=list(checkpoints) or ["base", f"{run}:rl@3"], **settings)["id"]
+
+    return make
+
+
+@pytest.fixture
+def start_task(endpoints: ChatEndpoints, tiny: Path, run: int) -> Start:
+    """`start_task(index=3)`: the id of a new interactive task of the base model."""
+
+    def make(**more: Any) -> int:
+        settings = {"index": 0, "sampling": {"seed": 3}, "device": "cpu", **more}
+        return endpoints.start_task_chat(f"run:{run}", str(tiny), **settings)["id"]
+
+    return make
+
+
+def last(updates: Iterator[ReplyUpdate]) -> ReplyUpdate:
+    """Return the last update of a turn."""
+    *earlier, update = updates
+    assert update["ended"] and not any(each["ended"] for each in earlier)
+    return update
+
+
+# -- replies -----------------------------------------------------------------------------------------------------------
+def test_models_checkpoints_and_limits_are_listed(endpoints: ChatEndpoints, run: int, tiny: Path) -> None:
+    found = endpoints.list_chat_models()
+    assert str(tiny) in found["models"]
+    assert [(r["run"], r["model"], r["checkpoints"]) for r in found["runs"]] == [(run, str(tiny), ["rl@3"])]
+    limits = endpoints.chat_limits()
+    assert limits["sampling"]["temperature"]["maximum"] == 10 and limits["max_text"] == 20_000
+    assert limits["max_turns"]["maximum"] == 64 and limits["max_checkpoints"] == 4
+
+
+def test_all_checkpoints_reply_and_each_update_has_the_text_so_far(
+    endpoints: ChatEndpoints, start: Start, run: int
+) -> None:
+    chat = start(sampling={**SAMPLING, "max_new_tokens": 60, "temperature": 3.0})
+    updates = list(endpoints.send_message(chat, "Hi."))
+    state = endpoints.get_chat(chat)
+    assert updates[-1]["messages"] == state["messages"] and updates[-1]["error"] is None
+    user, base, tuned = state["messages"]
+    assert (user["content"], base["checkpoint"], tuned["checkpoint"]) == ("Hi.", "base", f"{run}:rl@3")
+    assert [m["status"] for m in state["messages"]] == ["done"] * 3 and not state["streaming"]
+    for reply in (base, tuned):
+        texts = [m["content"] for update in updates for m in update["messages"] if m["id"] == reply["id"]]
+        assert texts[0] == "" and texts[-1] == reply["content"] and len(set(texts)) > 2
+        assert all(reply["content"].startswith(text) for text in texts)
+        assert reply["detail"]["tokens"] > 0 and not {"token_ids", "logprobs"} & set(reply["detail"])
+    (idle,) = endpoints.follow_chat(chat)
+    assert idle == {"status": "", "messages": [], "error": None, "ended": True}
+    exported = [json.loads(line) for line in endpoints.export_chat(chat).splitlines()]
+    assert [row["checkpoint"] for row in exported] == ["base", f"{run}:rl@3"]
+
+
+def test_a_chat_continues_the_chosen_reply_after_a_retry(endpoints: ChatEndpoints, start: Start) -> None:
+    chat = start("base")
+    user, reply = last(endpoints.send_message(chat, "One."))["messages"]
+    (again,) = last(endpoints.retry_reply(chat, reply["id"]))["messages"]
+    assert again["parent"] == reply["parent"] == user["id"] and again["detail"]["seed"] != reply["detail"]["seed"]
+    sent, _ = last(endpoints.send_message(chat, "Two.", user["id"], {"base": reply["id"]}))["messages"]
+    assert sent["parent"] == user["id"] and sent["detail"]["after"] == {"base": reply["id"]}
+
+
+def test_an_edited_message_is_a_branch_and_an_edited_reply_is_stored(endpoints: ChatEndpoints, start: Start) -> None:
+    chat = start("base")
+    user, reply = last(endpoints.send_message(chat, "First words."))["messages"]
+    branch, answer = last(endpoints.edit_message(chat, user["id"], "Other words."))["messages"]
+    assert branch["parent"] is None and branch["content"] == "Other words." and answer["parent"] == branch["id"]
+    (edited,) = last(endpoints.edit_message(chat, reply["id"], "Better."))["messages"]
+    assert edited["content"] == "Better." and edited["detail"] == {"edited": True, "of": reply["id"]}
+    assert len(endpoints.get_chat(chat)["messages"]) == 5
+
+
+def test_stop_ends_the_replies_and_keeps_their_text(endpoints: ChatEndpoints, start: Start) -> None:
+    chat = start("base", sampling=LONG)
+    updates = endpoints.send_message(chat, "Go on.")
+    next(update for update in updates if update["messages"][-1]["content"])
+    with pytest.raises(RunError, match="being written"):
+        next(endpoints.send_message(chat, "Too early."))
+    assert endpoints.get_chat(chat)["streaming"] and endpoints.chat_memory()["busy"]
+    endpoints.stop_reply(chat)
+    reply = last(updates)["messages"][-1]
+    assert reply["status"] == "stopped" and reply["content"] and reply["detail"]["tokens"] < 1500
+
+
+def test_replies_continue_without_a_follower_and_can_be_followed_later(endpoints: ChatEndpoints, start: Start) -> None:
+    chat = start("base", sampling={**LONG, "max_new_tokens": 300})
+    next(endpoints.send_message(chat, "Go on."))  # closes the generator
+    found: list[ReplyUpdate] = []
+    followers = [threading.Thread(target=lambda: found.append(last(endpoints.follow_chat(chat)))) for _ in range(2)]
+    for follower in followers:
+        follower.start()
+    for follower in followers:
+        follower.join(120)
+    messages = endpoints.get_chat(chat)["messages"]
+    assert [update["messages"] for update in found] == [messages, messages] and messages[-1]["status"] == "done"
+
+
+def test_an_unloaded_model_is_an_error_and_the_next_message_works(endpoints: ChatEndpoints, start: Start) -> None:
+    chat = start("base", sampling=LONG)
+    updates = endpoints.send_message(chat, "Go on.")
+    next(update for update in updates if update["messages"][-1]["content"])
+    memory = endpoints.chat_memory()
+    assert memory["running"] and memory["pid"]
+    assert endpoints.unload_chat_model() == {**memory, "running": False, "busy": False, "pid": None, "model": None}
+    update = last(updates)
+    assert update["error"] and "unloaded" in update["error"]["what"] and update["messages"][-1]["status"] == "failed"
+    endpoints.change_chat(chat, settings={"sampling": SHORT})
+    (reply,) = last(endpoints.retry_reply(chat, update["messages"][-1]["id"]))["messages"]
+    assert reply["status"] == "done" and endpoints.chat_memory()["starts"] == memory["starts"] + 1
+
+
+# -- interactive tasks -------------------------------------------------------------------------------------------------
+def test_privileged_data_of_a_task_are_returned_only_as_its_answer(
+    endpoints: ChatEndpoints, start: Start, start_task: Start
+) -> None:
+    chat = start_task(index=5)
+    state = endpoints.get_chat(chat)
+    answer = endpoints.get_task_answer(chat)
+    assert answer["answer"] and answer["privileged"]
+    assert "privileged" not in json.dumps(state) and "config" not in state["chat"]["settings"]
+    environment, task = state["chat"]["environment"], state["chat"]["task"]
+    assert environment and environment["type"] == "guess_number" and task and task["public"]
+    assert state["chat"]["mode"] == "play" and state["messages"][0]["content"]
+    with pytest.raises(RunError, match="no interactive task"):
+        endpoints.get_task_answer(start())
+
+
+def test_a_task_is_solved_or_ended_with_hints_and_recorded(endpoints: ChatEndpoints, start_task: Start) -> None:
+    chat = start_task()
+    (attempt,) = last(endpoints.continue_task_chat(chat))["messages"]
+    assert "verdict" in attempt["detail"]["turn"]
+    while not attempt["detail"].get("ended"):
+        update = last(endpoints.continue_task_chat(chat, {"base": attempt["id"]}))
+        hint, attempt = update["messages"]
+        assert hint["role"] == "teacher" and hint["detail"]["by"] == "scripted" and attempt["parent"] == hint["id"]
+    assert attempt["detail"]["recorded"]["run"]
+    with pytest.raises(RunError, match="ended already"):
+        endpoints.end_task_chat(chat, attempt["id"])
+
+
+def test_a_leak_in_a_persons_hint_is_found(endpoints: ChatEndpoints, start_task: Start) -> None:
+    chat = start_task()
+    answer = endpoints.get_task_answer(chat)["answer"]
+    (attempt,) = last(endpoints.continue_task_chat(chat))["messages"]
+    hint, second = last(endpoints.continue_task_chat(chat, {"base": attempt["id"]}, "person", f"It is {answer}."))[
+        "messages"
+    ]
+    leak = hint["detail"]["hint"]["leak"]
+    assert hint["detail"]["by"] == "person" and leak["leaked"] and answer in hint["content"][slice(*leak["span"])]
+    assert endpoints.end_task_chat(chat, second["id"])["detail"]["recorded"]["run"]
+    with pytest.raises(DataError, match="hint is empty"):
+        next(endpoints.continue_task_chat(chat, {"base": attempt["id"]}, "person"))
+    with pytest.raises(ArgumentError, match="argument hint_by"):
+        next(endpoints.continue_task_chat(chat, {"base": attempt["id"]}, "oracle"))  # type: ignore[arg-type]
+
+
+# -- refused requests --------------------------------------------------------------------------------------------------
+def test_a_long_message_is_refused_and_not_stored(endpoints: ChatEndpoints, start: Start) -> None:
+    chat = start()
+    for length in ("30,000", "5,000,000"):
+        with pytest.raises(DataError, match=f"{length} characters, and at most 20,000 are taken"):
+            next(endpoints.send_message(chat, "x" * int(length.replace(",", ""))))
+    assert endpoints.get_chat(chat)["messages"] == []
+
+
+def test_an_unknown_chat_is_an_error(endpoints: ChatEndpoints) -> None:
+    calls: list[Callable[[int], object]] = [
+        endpoints.get_chat, endpoints.export_chat, endpoints.get_task_answer, endpoints.delete_chat,
+        lambda chat: next(endpoints.send_message(chat, "Hi.")),
+    ]  # fmt: skip
+    for call in calls:
+        with pytest.raises(RL2FError, match=r"There is no chat 99\."):
+            call(99)
+        for number in (-1, 99999999999999999999, "../etc", "1\0"):
+            with pytest.raises(ArgumentError, match="argument chat"):
+                call(number)  # type: ignore[arg-type]
+    assert next(endpoints.follow_chat(99))["ended"]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"model": "/etc/passwd"},
+        {"model": "../models/x"},
+        {"checkpoints": ["/tmp/adapter"]},
+        {"checkpoints": ["RUN:../../x@1"]},
+        {"checkpoints": ["RUN:rl@4"]},
+        {"checkpoints": ["77:rl@3"]},
+        {"adapters": {"x": "/tmp"}},
+        {"source": "run:77"},
+        {"source": "preset:/etc/passwd"},
+        {"source": ""},
+        {"config": {"environment": {"type": "guess_number"}}},
+        {"sampling": {"temperature": -1}},
+        {"sampling": {"adapter": "/tmp"}},
+    ],
+)
+def test_no_setting_is_a_path_or_out_of_bounds(
+    endpoints: ChatEndpoints, tiny: Path, run: int, settings: dict[str, Any]
+) -> None:
+    before = endpoints.list_chats()["total"]
+    arguments = json.loads(json.dumps({"model": str(tiny), **settings}).replace("RUN", str(run)))
+    with pytest.raises(RL2FError):
+        endpoints.start_chat(**arguments)
+    with pytest.raises(RL2FError):
+        endpoints.start_task_chat(**{"source": f"run:{run}", **arguments})
+    assert endpoints.list_chats()["total"] == before
+
+
+def test_a_read_only_server_shows_chats_and_continues_none(workspace: Workspace, db: Database, tiny: Path) -> None:
+    kept = chats.create(db, "mine", "chat", ChatSettings(model=str(tiny)).model_dump(mode="json")).id or 0
+    reader = Database(workspace.database_url(), read_only=True)
+    endpoints = ChatEndpoints(Context(workspace, reader, Queue(db, workspace), read_only=True))
+    assert endpoints.get_chat(kept)["chat"]["title"] == "mine"
+    writes: list[Callable[[], object]] = [
+        lambda: endpoints.start_chat(str(tiny)),
+        lambda: endpoints.start_task_chat("preset:quickstart", str(tiny)),
+        lambda: next(endpoints.send_message(kept, "Hi.")),
+        lambda: next(endpoints.continue_task_chat(kept)),
+        lambda: next(endpoints.retry_reply(kept, 1)),
+        lambda: next(endpoints.edit_message(kept, 1, "x")),
+        lambda: endpoints.end_task_chat(kept, 1),
+        lambda: endpoints.rate_reply(kept, 1, 2, "tie"),
+        lambda: endpoints.change_chat(kept, "x"),
+        lambda: endpoints.delete_chat(kept),
+    ]
+    for write in writes:
+        with pytest.raises(StoreReadOnlyError, match="Read-only server"):
+            write()
+    reader.close()
+
+
+# -- the list ----------------------------------------------------------------------------------------------------------
+def test_a_chat_is_renamed_found_and_deleted(endpoints: ChatEndpoints, start: Start) -> None:
+    chat, other = start(), start()
+    assert endpoints.change_chat(chat, "A needle in the hay")["title"] == "A needle in the hay"
+    with pytest.raises(DataError, match="cannot be empty"):
+        endpoints.change_chat(chat, " ")
+    with pytest.raises(ConfigError, match="cannot be changed"):
+        endpoints.change_chat(chat, settings={"max_turns": 9})
+    assert [row["id"] for row in endpoints.list_chats("needle in the")["chats"]] == [chat]
+    first = endpoints.list_chats(limit=1)
+    assert first["after"] and [row["id"] for row in first["chats"]] != [
+        row["id"] for row in endpoints.list_chats(cursor=first["after"], limit=1)["chats"]
+    ]
+    endpoints.delete_chat(chat)
+    listed = [row["id"] for row in endpoints.list_chats(limit=100)["chats"]]
+    assert other in listed and chat not in listed
+    with pytest.raises(RL2FError, match="There is no chat"):
+        endpoints.delete_chat(chat)
+
+
+def test_a_deleted_chat_stops_its_replies(endpoints: ChatEndpoints, start: Start) -> None:
+    chat = start("base", sampling=LONG)
+    updates = endpoints.send_message(chat, "Go on.")
+    next(update for update in updates if update["messages"][-1]["content"])
+    endpoints.delete_chat(chat)
+    last(updates)
+    wait_until(lambda: not endpoints.chat_memory()["busy"], 60)
+
+
+def test_two_replies_to_one_message_are_rated(endpoints: ChatEndpoints, start: Start) -> None:
+    chat = start()
+    user, base, tuned = last(endpoints.send_message(chat, "Judge this."))["messages"]
+    rated = endpoints.rate_reply(chat, base["id"], tuned["id"], "better")
+    assert [m["detail"]["preferences"] for m in rated] == [{str(tuned["id"]): "better"}, {str(base["id"]): "worse"}]
+    (pair,) = endpoints.export_chat(chat, "preference").splitlines()
+    assert json.loads(pair)["chosen"][0]["content"] == base["content"]
+    assert [m["detail"]["preferences"] for m in endpoints.rate_reply(chat, base["id"], tuned["id"])] == [{}, {}]
+    with pytest.raises(DataError, match="Only two answers"):
+        endpoints.rate_reply(chat, user["id"], base["id"], "better")
+    with pytest.raises(ArgumentError, match="argument choice"):
+        endpoints.rate_reply(chat, base["id"], tuned["id"], "best")  # type: ignore[arg-type]
