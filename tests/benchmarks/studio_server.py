@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import subprocess
 import sys
@@ -14,6 +15,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 import psutil
+
+from rl2f_core.paths import ROOT
 
 SERVE = (sys.executable, "-c", "from app.cli import main; main()", "serve")
 OPEN_SECONDS = 300.0
@@ -44,12 +47,17 @@ class Server:
 
 
 @contextlib.contextmanager
-def serving(workspace: Path) -> Iterator[Server]:
-    """A server over a workspace that is there."""
+def serving(workspace: Path, checkout: Path = ROOT) -> Iterator[Server]:
+    """Start a server over an existing workspace, with the code of a checkout."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
-    process = subprocess.Popen([*SERVE, "--port", str(port), "--workspace", str(workspace)], stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [*SERVE, "--port", str(port), "--workspace", str(workspace)],
+        cwd=checkout,
+        env={**os.environ, "PYTHONPATH": str(checkout)},
+        stdout=subprocess.DEVNULL,
+    )
     try:
         server = Server(f"http://127.0.0.1:{port}", psutil.Process(process.pid))
         end = time.monotonic() + OPEN_SECONDS

@@ -1,0 +1,111 @@
+"""The workspace that `pages` opens in both versions; also a script, so that the old checkout's code can build it.
+
+A newer server migrates a workspace of an older version, but not the other way round. `pages` therefore runs this file
+with the packages of the old checkout: `PYTHONPATH=OLD python page_workspace.py FOLDER --size small`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jobs.db.engine import Database
+
+SIZES = {"small": (60, 3_000), "large": (1_000, 200_000)}
+"""Runs and dialogues; a dialogue has five turns on average."""
+CHATS = 40
+EXPORTS = 3
+LARGEST = 1
+"""Id of the run with a tenth of all dialogues."""
+DONE = "pages.json"
+"""Written last; holds the size."""
+
+
+def build(root: Path, size: str) -> None:
+    """Create runs, dialogues, labels, chats, finished exports and the log of the largest run."""
+    from jobs.db.engine import Database
+    from jobs.db.queries import runs
+    from jobs.workspace import Workspace
+    from tests.benchmarks import studio
+
+    number, dialogues = SIZES[size]
+    workspace = Workspace(root).create()
+    db = Database(workspace.database_url())
+    db.migrate()
+    args = studio.arguments(["--runs", str(number), "--dialogues", str(dialogues)])
+    studio.build(db, workspace, args, lambda line: print(line, flush=True))
+    add_chats(db)
+    largest = runs.get(db, LARGEST)
+    lines = (f"step {i}: reward {i / 4000:.3f}\n" for i in range(4000))
+    (workspace.folder(largest.folder) / "log.txt").write_text("".join(lines))
+    for i in range(EXPORTS):
+        add_export(workspace.exports / f"{900 + i}-bench", i)
+    db.close()
+    (root / DONE).write_text(json.dumps({"size": size}))
+
+
+def add_chats(db: Database) -> None:
+    """Create chats of a question and an answer each."""
+    from jobs.db.models import ChatMessage
+    from jobs.db.queries import chats
+
+    sampling = {"temperature": 1.0, "top_p": 1.0, "max_tokens": 64, "seed": 0}
+    for i in range(CHATS):
+        settings = {"model": "tiny", "checkpoints": ["base"], "system": "", "device": "cpu", "sampling": sampling}
+        chat = chats.create(db, f"Question {i}", "chat", settings, opening=f"What is {i} + {i}?")
+        first = chats.messages(db, chat.id)[0]
+        reply = {"parent": first.id, "role": "assistant", "checkpoint": "base", "content": f"The sum is {2 * i}."}
+        chats.add(db, chat.id, [ChatMessage(**reply, time=time.time())])
+
+
+def add_export(folder: Path, number: int) -> None:
+    """Write the manifest and the file of a finished export."""
+    folder.mkdir(parents=True)
+    (folder / "messages.jsonl").write_text('{"messages": []}\n')
+    manifest = {
+        "name": f"export {number}",
+        "created": 1.0 + number,
+        "dialogues": 1,
+        "labels": {"hints": 1, "people": {}, "human": {}, "detector": {}, "without": {}},
+        "runs": [{"run": str(LARGEST), "name": "largest"}],
+        "formats": {"messages": {"rows": 1, "files": {"messages.jsonl": {"bytes": 17}}}},
+        "left_out": {},
+        "settings": {"labels": "both", "privileged": False},
+    }
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+def add_note(root: Path, run: int, text: str) -> float:
+    """Add a note to a run as another process would; return the time after the commit."""
+    from jobs.db.engine import Database
+    from jobs.db.queries import notes
+    from jobs.workspace import Workspace
+
+    db = Database(Workspace(root).database_url())
+    notes.add(db, run, text)
+    end = time.time()
+    db.close()
+    return end
+
+
+def main() -> None:
+    """Build the workspace, or add a note to one."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--size", choices=SIZES)
+    parser.add_argument("--note", nargs=2, metavar=("RUN", "TEXT"))
+    args = parser.parse_args()
+    if args.size:
+        build(args.folder, args.size)
+    if args.note:
+        print(add_note(args.folder, int(args.note[0]), args.note[1]))
+
+
+if __name__ == "__main__":
+    sys.path.pop(0)  # the folder of this file; `tests.benchmarks` comes from PYTHONPATH
+    main()
