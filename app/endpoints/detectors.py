@@ -1,0 +1,251 @@
+"""Leak detectors: the report against human labels, and scores on the synthetic benchmark.
+
+Results on the test set are returned only by `unlock_test_set`, which logs the access.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, TypedDict, get_args
+
+from app.common import benchmark_scores
+from app.endpoints.dialogues import Text
+from app.endpoints.endpoint import endpoint
+from app.endpoints.labels import Annotator, Source
+from app.endpoints.types import RunId
+from jobs.db.queries import runs
+from jobs.labels import detector_report, report_queries
+from jobs.labels.detector_report import DetectorReport
+from jobs.labels.estimation import labels_needed, sample_size_for
+from jobs.labels.hint_counts import RUN, HintGroup
+from jobs.labels.report_queries import Scope
+from jobs.labels.sampling import SamplingFrame
+from rl2f_core.types import JsonObject
+
+if TYPE_CHECKING:
+    from app.common.context import Context
+
+GroupBy = Literal["detector", "teacher", "environment", "checkpoint", "condition", "run"]
+GROUPINGS: tuple[GroupBy, ...] = get_args(GroupBy)
+MAX_DISAGREEMENTS = 200
+MAX_ACCESSES = 5
+OWN_CONDITIONS = ("", "hints", "kept")
+"""Conditions that are no controls, as in `jobs.db.queries.dialogues`."""
+_BENCHMARK_KEYS = {
+    "tiers": "by_detector",
+    "tier": "detector",
+    "share": "flagged_fraction",
+    "share_error": "answer_fraction_error",
+}
+"""Key of `benchmark_scores.figures` → key of `detector_benchmark`, if they differ."""
+
+
+class DisagreementRow(TypedDict):
+    """A hint on which annotators differ, or their majority and the detector."""
+
+    run: int
+    event_id: str
+    turn: int
+    labels: dict[str, str]
+    """Label by annotator."""
+    flagged: bool | None
+    """None if the source did not check the hint."""
+    detector: str | None
+    among_annotators: bool
+    with_detector: bool
+
+
+class LabelsNeeded(TypedDict):
+    """Number of further labels for intervals of ± .05."""
+
+    precision: int | None
+    recall: int | None
+    without_labels: int
+    """Flagged hints to label if there are no labels yet."""
+
+
+class AccessRow(TypedDict):
+    """A logged access to the test set."""
+
+    annotator: str
+    time: float
+    source: str
+    run: int | None
+    environment: str
+
+
+class Accesses(TypedDict):
+    """The accesses to the test set."""
+
+    count: int
+    newest: list[AccessRow]
+
+
+class ReportResult(TypedDict):
+    """A detector report."""
+
+    is_test_set: bool
+    report: JsonObject
+    """Fields of `jobs.labels.detector_report.DetectorReport` except `disagreements`."""
+    disagreements: list[DisagreementRow]
+    """The newest ones."""
+    disagreement_count: int
+    labels_needed: LabelsNeeded
+    accesses: Accesses
+
+
+class UnlockedReport(ReportResult):
+    """A detector report on the test set."""
+
+    groupings: dict[GroupBy, JsonObject]
+    """`rows` and `hidden` of the report under every grouping."""
+
+
+class FindingSource(TypedDict):
+    """A source of findings."""
+
+    name: str
+    """`run`, or the id of a rescore run."""
+    detectors: str
+    time: float | None
+
+
+class DetectorEndpoints:
+    """Endpoints of the detector report and the leak benchmark.
+
+    Args:
+        context: The workspace and its services.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    @endpoint("read")
+    def detector_report(
+        self,
+        run: RunId | None = None,
+        environment: Text = "",
+        source: Source = RUN,
+        group_by: GroupBy = "detector",
+        include_controls: bool = False,
+    ) -> ReportResult:
+        """Compare detector findings with human labels, on the dev set.
+
+        Args:
+            run: Only hints of this run.
+            environment: Only hints of this environment.
+            source: Findings made during the runs (`run`), or by the rescore run with this id.
+            group_by: Grouping of the rows.
+            include_controls: Count the hints of control conditions too, e.g. shuffled ones.
+        """
+        scope = Scope(run, environment, source)
+        report = self._reports(scope, (group_by,), include_controls)[group_by]
+        return self._result(report, is_test_set=False)
+
+    @endpoint("label")
+    def unlock_test_set(
+        self,
+        annotator: Annotator,
+        run: RunId | None = None,
+        environment: Text = "",
+        source: Source = RUN,
+        group_by: GroupBy = "detector",
+        include_controls: bool = False,
+    ) -> UnlockedReport:
+        """Log an access to the test set and return the report on it.
+
+        Args:
+            annotator: Name of the person who looks at the test set.
+            run: Only hints of this run.
+            environment: Only hints of this environment.
+            source: See `detector_report`.
+            group_by: Grouping of the rows of `report`.
+            include_controls: Count the hints of control conditions too.
+        """
+        scope = Scope(run, environment, source, test=True)
+        reports = self._reports(scope, GROUPINGS, include_controls)
+        report_queries.unlock_test_set(self._context.db, scope, annotator)
+        groupings = {name: each.model_dump(mode="json", include={"rows", "hidden"}) for name, each in reports.items()}
+        return {**self._result(reports[group_by], is_test_set=True), "groupings": groupings}
+
+    @endpoint("read")
+    def list_finding_sources(self) -> list[FindingSource]:
+        """List the sources of findings: the runs' own detectors and every rescore, newest first."""
+        return [
+            {"name": each.name, "detectors": each.detectors, "time": each.time}
+            for each in report_queries.sources(self._context.db)
+        ]
+
+    @endpoint("read")
+    def detector_benchmark(self) -> JsonObject:
+        """Return precision, recall and F1 of the default detectors on the synthetic benchmark."""
+        scores = _renamed(benchmark_scores.figures())
+        assert isinstance(scores, dict)
+        return scores
+
+    def _reports(
+        self, scope: Scope, groupings: Sequence[GroupBy], include_controls: bool
+    ) -> dict[GroupBy, DetectorReport]:
+        """Return the report under several groupings, like `report_queries.read_all`, by default without controls."""
+        db = self._context.db
+        scored = report_queries.source(db, scope.source)
+        if scope.run is not None:
+            runs.get(db, scope.run)
+
+        def counts(group: HintGroup) -> bool:
+            return include_controls or group.condition in OWN_CONDITIONS
+
+        hints = [hint for hint in report_queries.labeled_hints(db, scope, scored) if counts(hint.group)]
+        frames = {label.sampling_frame for hint in hints for label in hint.labels if label.sampling_frame is not None}
+        frame_sources = {SamplingFrame.parse(frame).source for frame in frames}
+        frame_source = scored.name if scored.name in frame_sources else RUN
+        population = report_queries.population(db, scope, scored, frame_source)
+        counted = {key: n for key, n in population.items() if counts(key[0])}
+        return {name: detector_report.build_report(hints, counted, frame_source, name) for name in groupings}
+
+    def _result(self, report: DetectorReport, *, is_test_set: bool) -> ReportResult:
+        total = report.total.estimates
+        accesses = report_queries.list_accesses(self._context.db)
+        return {
+            "is_test_set": is_test_set,
+            "report": report.model_dump(mode="json", exclude={"disagreements"}),
+            "disagreements": [
+                {
+                    "run": each.run,
+                    "event_id": each.event,
+                    "turn": each.turn,
+                    "labels": each.labels,
+                    "flagged": each.flagged,
+                    "detector": each.detector,
+                    "among_annotators": each.among_annotators,
+                    "with_detector": each.with_detector,
+                }
+                for each in report.disagreements[-MAX_DISAGREEMENTS:][::-1]
+            ],
+            "disagreement_count": len(report.disagreements),
+            "labels_needed": {
+                "precision": labels_needed(total.precision, total.n_flagged),
+                "recall": labels_needed(total.recall, total.n_flagged + total.n_unflagged),
+                "without_labels": sample_size_for(),
+            },
+            "accesses": {
+                "count": len(accesses),
+                "newest": [
+                    {
+                        "annotator": each.annotator,
+                        "time": each.time,
+                        "source": each.source,
+                        "run": each.run_id,
+                        "environment": each.environment,
+                    }
+                    for each in accesses[:MAX_ACCESSES]
+                ],
+            },
+        }
+
+
+def _renamed(data: object) -> object:
+    """Rename the keys of nested JSON data by `_BENCHMARK_KEYS`."""
+    if isinstance(data, dict):
+        return {_BENCHMARK_KEYS.get(key, key): _renamed(value) for key, value in data.items()}
+    return [_renamed(item) for item in data] if isinstance(data, list) else data

@@ -1,0 +1,213 @@
+"""Endpoints of detectors: report, test set, controls, benchmark scores, and invalid arguments."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from detector_report_data import Truth, add_truth, label_draw
+from replay_data import add_run, event, hint, training_events, turn
+
+from app.common import benchmark_scores
+from app.common.context import Context
+from app.endpoints.detectors import DetectorEndpoints
+from app.endpoints.endpoint import ArgumentError, endpoints_of
+from app.endpoints.labels import LabelEndpoints
+from jobs.db.errors import NotFoundError
+from jobs.labels import label_queries, report_queries
+from jobs.labels.annotation_queue import QueueFilter
+from jobs.labels.label_queries import LabelAnswer
+from rl2f_core.errors import ConfigError, RL2FError
+
+LATER, NEVER = (f"dialogue:train:rl2f/1/0/{i}" for i in (1, 2))
+
+
+@pytest.fixture
+def endpoints(context: Context) -> DetectorEndpoints:
+    return DetectorEndpoints(context)
+
+
+@pytest.fixture
+def truth(context: Context) -> Truth:
+    made = add_truth(context.db, context.workspace, hints=160)
+    label_draw(context.db, made, QueueFilter("stratified", size=100))
+    return made
+
+
+# -- report ----------------------------------------------------------------------------------------------------------
+def test_the_report_has_estimates_with_intervals_by_group(endpoints: DetectorEndpoints, truth: Truth) -> None:
+    found = endpoints.detector_report(group_by="teacher")
+    report, total = found["report"], found["report"]["total"]["estimates"]
+    assert not found["is_test_set"] and {row["name"] for row in report["rows"]} == {"llm", "scripted"}
+    for name in ("precision", "recall", "f1", "kappa", "prevalence"):
+        assert total[name]["low"] <= total[name]["value"] <= total[name]["high"]
+    assert total["n_flagged"] + total["n_unflagged"] == report["usage"]["counted"]
+    needed = found["labels_needed"]
+    assert needed["recall"] is not None and needed["recall"] > 0 and needed["without_labels"] == 381
+    assert found["disagreement_count"] == len(found["disagreements"])
+    assert all(each["with_detector"] for each in found["disagreements"])
+    assert endpoints.detector_report(truth.run.id)["report"]["total"] == report["total"]
+    assert endpoints.detector_report(environment="nowhere")["report"]["total"]["estimates"]["size"] == 0
+    assert [source["name"] for source in endpoints.list_finding_sources()] == ["run"]
+    json.dumps(found)
+
+
+def test_the_report_lists_annotators_agreement_and_disagreements(
+    endpoints: DetectorEndpoints, context: Context
+) -> None:
+    run = add_run(context.db, context.workspace, "small", training_events()).id or 0
+
+    def label(event_id: str, annotator: str, answer: str, blind: bool = True) -> None:
+        label_queries.put(context.db, run, event_id, 0, annotator, LabelAnswer(answer, blind=blind))
+
+    flagged = [f"dialogue:train:rl2f/{step}/{task}/3" for step in (1, 2) for task in (0, 1)]
+    answers = ["leak"] * 3 + ["no_leak"], ["leak", "leak", "no_leak", "no_leak"]
+    for event_id, anna, bob in zip(flagged, *answers, strict=True):
+        label(event_id, "anna", anna)
+        label(event_id, "bob", bob)
+    label(LATER, "anna", "leak")
+    label(NEVER, "anna", "no_leak", blind=False)
+    found = endpoints.detector_report(run)
+    report, usage = found["report"], found["report"]["usage"]
+    assert (usage["hints"], usage["counted"], usage["undecided"], usage["not_blind"], usage["not_sampled"]) == (
+        6, 0, 1, 1, 4
+    )  # fmt: skip
+    assert report["annotators"][0] == {"name": "anna", "leak": 4, "no_leak": 2, "unsure": 0, "blind": 5, "n": 6}
+    # four common hints, equal on three; anna 3 leaks of 4, bob 2 of 4: p_e = (3·2 + 1·2)/16 = 1/2, so κ = 1/2
+    assert report["pairs"][0]["n"] == 4 and report["pairs"][0]["observed"]["value"] == 0.75
+    assert report["pairs"][0]["kappa"]["value"] == pytest.approx(0.5)
+    assert {(d["event_id"], d["among_annotators"], d["with_detector"]) for d in found["disagreements"]} == {
+        (flagged[2], True, False), (flagged[3], False, True), (LATER, False, True)
+    }  # fmt: skip
+
+
+def test_the_report_without_labels_has_no_estimates(endpoints: DetectorEndpoints) -> None:
+    found = endpoints.detector_report()
+    report = found["report"]
+    assert (report["usage"]["hints"], report["annotators"], report["pairs"]) == (0, [], [])
+    assert found["disagreements"] == [] and report["total"]["estimates"]["precision"]["value"] is None
+
+
+def test_a_label_counts_if_it_comes_from_a_random_sample(endpoints: DetectorEndpoints, context: Context) -> None:
+    made, labels = add_truth(context.db, context.workspace, "fresh", 24), LabelEndpoints(context)
+    queue: Any = {"selection": "stratified", "run": made.run.id, "size": 24}
+    hints = labels.next_hints_to_label(queue=queue, limit=50)["hints"]
+    for each in hints:
+        key = (each["run"], each["event_id"], each["turn"])
+        labels.label_hint(*key, "anna", "no_leak", queue=queue)
+        labels.label_hint(*key, "ben", "no_leak")
+    stored = label_queries.of_hint(context.db, hints[0]["run"], hints[0]["event_id"], 0)
+    assert [label.sampling_frame for label in stored] == [f"run/{made.run.id}/", None]
+    report = endpoints.detector_report(made.run.id)["report"]
+    assert report["usage"]["counted"] == report["usage"]["hints"] > 5
+    assert report["pairs"][0]["observed"]["value"] == 1.0
+
+
+def test_hints_of_controls_count_only_on_request(endpoints: DetectorEndpoints, context: Context) -> None:
+    def evaluated(index: int, condition: str) -> Any:
+        key, attempt = f"{condition}/{index}", turn(0, "x", None, hint(f"Look {index}.", teacher="scripted"))
+        return event(key, [attempt], 0, key, phase="evaluation", checkpoint="base", condition=condition)
+
+    made = [evaluated(index, condition) for index in range(40) for condition in ("hints", "shuffled", "misleading")]
+    run = add_run(context.db, context.workspace, "evaluated", made).id or 0
+    for each in made:
+        label_queries.put(context.db, run, each.id, 0, "anna", LabelAnswer("leak"))
+    own = endpoints.detector_report(run, group_by="condition")
+    everything = endpoints.detector_report(run, group_by="condition", include_controls=True)
+    assert {row["name"] for row in own["report"]["rows"]} == {"hints"}
+    assert {row["name"] for row in everything["report"]["rows"]} == {"hints", "shuffled", "misleading"}
+    assert own["disagreement_count"] * 3 == everything["disagreement_count"] > 0
+    assert own["report"]["usage"]["hints"] * 3 == everything["report"]["usage"]["hints"] > 0
+
+
+# -- test set --------------------------------------------------------------------------------------------------------
+def test_the_test_set_is_returned_only_with_a_logged_access(
+    endpoints: DetectorEndpoints, context: Context, truth: Truth
+) -> None:
+    dev = endpoints.detector_report(group_by="run")
+    assert not dev["is_test_set"] and dev["accesses"]["count"] == 0
+    unlocked = endpoints.unlock_test_set("anna", group_by="teacher")
+    assert unlocked["is_test_set"] and set(unlocked["groupings"]) == {
+        "detector", "teacher", "environment", "checkpoint", "condition", "run"
+    }  # fmt: skip
+    assert unlocked["groupings"]["teacher"]["rows"] == unlocked["report"]["rows"]
+    inside = {each["event_id"] for each in unlocked["disagreements"]}
+    assert inside and not inside & {each["event_id"] for each in dev["disagreements"]}
+    assert [access.annotator for access in report_queries.list_accesses(context.db)] == ["anna"]
+    endpoints.unlock_test_set("ben", run=truth.run.id)
+    accesses = endpoints.detector_report()["accesses"]
+    assert accesses["count"] == 2
+    assert (accesses["newest"][0]["annotator"], accesses["newest"][0]["run"]) == ("ben", truth.run.id)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"annotator": " "},
+        {"annotator": "a\nb\0"},
+        {"annotator": "anna", "group_by": "moon"},
+        {"annotator": "anna", "surprise": 1},
+    ],
+)
+def test_an_invalid_access_is_refused_and_not_logged(
+    endpoints: DetectorEndpoints, context: Context, arguments: dict[str, Any]
+) -> None:
+    with pytest.raises(ConfigError):
+        endpoints.unlock_test_set(**arguments)
+    assert report_queries.list_accesses(context.db) == []
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (lambda e: e.detector_report(group_by="moon"), ArgumentError),
+        (lambda e: e.detector_report(source="99"), NotFoundError),
+        (lambda e: e.detector_report(source="'; DROP"), NotFoundError),
+        (lambda e: e.detector_report(99), NotFoundError),
+        (lambda e: e.detector_report("x"), ArgumentError),
+        (lambda e: e.unlock_test_set("anna", run=99), NotFoundError),
+    ],
+)
+def test_an_invalid_report_raises_an_error_with_a_reason(
+    endpoints: DetectorEndpoints, context: Context, call: Callable[[Any], object], error: type[RL2FError]
+) -> None:
+    with pytest.raises(error) as caught:
+        call(endpoints)
+    assert isinstance(caught.value, RL2FError) and caught.value.what
+    assert report_queries.list_accesses(context.db) == []
+
+
+def test_only_unlocking_the_test_set_needs_the_scope_label(endpoints: DetectorEndpoints) -> None:
+    scopes = {name: scope for name, scope, _ in endpoints_of(endpoints)}
+    assert {name for name, scope in scopes.items() if scope != "read"} == {"unlock_test_set"}
+    assert scopes["unlock_test_set"] == "label"
+
+
+# -- benchmark -------------------------------------------------------------------------------------------------------
+def test_benchmark_scores_list_detectors_and_mistakes_of_the_dev_set(
+    endpoints: DetectorEndpoints, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RL2F_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(benchmark_scores, "LEAK_BENCHMARK", tmp_path)
+    lines = [
+        json.dumps(
+            {
+                "id": f"arithmetic/{split}/{index}", "environment": {"type": "arithmetic"},
+                "problem": "What is 20 + 21?", "answer": "41", "attempts": ["<answer>40</answer>"],
+                "hint": "The answer is 41." if index % 2 else "Look again.", "leak": True, "kind": "plain",
+                "answer_fraction": 1.0, "split": split,
+            }
+        )
+        for index in range(4) for split in ("dev", "test")
+    ]  # fmt: skip
+    (tmp_path / "arithmetic.jsonl").write_text("\n".join(lines) + "\n")
+    scores = endpoints.detector_benchmark()
+    assert scores["overall"]["leaks"] == 8 and scores["overall"]["recall"]["value"] == 0.5
+    assert sum(each["found"] for each in scores["by_detector"]) == 4
+    assert "exact" in scores["detectors"] and scores["kinds"][0]["flagged_fraction"]["value"] == 0.5
+    assert (scores["wrong_dev"], scores["wrong_test"], len(scores["wrong"])) == (2, 2, 2)
+    assert {item["detector"] for item in scores["wrong"]} == {None}
