@@ -1,0 +1,334 @@
+"""Forks: what a dialogue can continue with, start a fork, its progress and report.
+
+Runs, dialogues and checkpoints are identified by their names in the workspace, never by paths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Required, TypedDict
+
+from pydantic import Field, ValidationError, with_config
+from typing_extensions import TypedDict as CheckedDict
+
+from app.common.urls import page_url
+from app.endpoints.dialogues import EventId, Text, TurnIndex
+from app.endpoints.endpoint import endpoint
+from app.endpoints.transcript import columns
+from app.endpoints.types import QueuedRun, RunId
+from app.forms.allowlist import adapter_refusal, known_checkpoints
+from jobs.db.errors import NotFoundError
+from jobs.db.models import Run
+from jobs.db.queries import dialogues, hint_values, runs
+from rl2f_core import registry
+from rl2f_core.config.loading import dump_yaml
+from rl2f_core.counterfactual.arms import HINTS, Arm, ArmHint
+from rl2f_core.counterfactual.config import known_checkpoints as checkpoints_of
+from rl2f_core.counterfactual.config import nearest_checkpoint
+from rl2f_core.errors import ConfigError, RL2FError, RunError
+from rl2f_core.run.directory import RunDir
+from rl2f_core.types import JsonObject
+
+if TYPE_CHECKING:
+    from app.common.context import Context
+    from jobs.db.models import Dialogue
+    from rl2f_core.run_kinds.fork import ForkRun
+
+
+@with_config(extra="forbid")
+class ArmSettings(CheckedDict, total=False):
+    """An alternative hint; see `rl2f_core.counterfactual.arms.Arm`."""
+
+    hint: Required[ArmHint]
+    text: Annotated[str, Field(max_length=4000)]
+    """Message of an `edited` arm."""
+    teacher: Text
+    """Registered name of the teacher of a `teacher` arm."""
+    name: Annotated[str, Field(max_length=64)]
+    """Name in tables."""
+
+
+Checkpoints = Annotated[list[Text], Field(min_length=1, max_length=8)]
+"""`base`, or labels such as `17:rl2f@24`."""
+Arms = Annotated[list[ArmSettings], Field(min_length=1, max_length=12)]
+Samples = Annotated[int, Field(ge=1, le=500)]
+Attempts = Annotated[int, Field(ge=1, le=64)]
+LaterHints = Literal["run", "arm", "contentless"]
+Seed = Annotated[int, Field(ge=0, lt=2**31)]
+
+
+class CheckpointChoice(TypedDict):
+    """A checkpoint that can continue a dialogue."""
+
+    label: str
+    note: str
+    """The model, or the run of the checkpoint."""
+
+
+class EarlierFork(TypedDict):
+    """A fork of the dialogue."""
+
+    run: int
+    status: str
+    created: float
+    turn: int
+    checkpoints: list[str]
+    arms: list[str]
+    samples: int
+
+
+class ForkChoices(TypedDict):
+    """What a dialogue can continue with."""
+
+    checkpoints: list[CheckpointChoice]
+    default_checkpoint: str
+    """The checkpoint that sampled the dialogue, or the closest one."""
+    hints: list[str]
+    """Values of `ArmSettings.hint`."""
+    teachers: list[str]
+    forks: list[EarlierFork]
+    """Earlier forks of the dialogue, newest first."""
+
+
+class ForkPreview(TypedDict):
+    """A fork that was not started."""
+
+    arms: list[str]
+    checkpoints: list[str]
+    dialogues: int
+    """Number of dialogues that it samples."""
+    config: str
+    """YAML of the run."""
+
+
+class ForkJob(TypedDict):
+    """Progress of a fork."""
+
+    id: int
+    name: str
+    status: str
+    detail: str
+    phase: str
+    done: float
+    total: float | None
+    eta: float | None
+    created: float
+    ended: float | None
+    version: int
+
+
+class ForkResult(TypedDict):
+    """A fork and its report."""
+
+    job: ForkJob
+    run: int | None
+    """Run of the dialogue; None if it was deleted."""
+    event_id: str
+    turn: int
+    samples: int
+    report: JsonObject | None
+    """Fields of `rl2f_core.counterfactual.report.CounterfactualReport`; None before the first result."""
+
+
+class _Checkpoint(TypedDict):
+    name: str
+    """Name in the report."""
+    folder: str | None
+    note: str
+
+
+class ForkEndpoints:
+    """Endpoints of the page *Fork*.
+
+    Args:
+        context: The workspace and its services.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    @endpoint("read")
+    def fork_choices(self, run: RunId, event_id: EventId) -> ForkChoices:
+        """List what a dialogue can continue with, and its earlier forks."""
+        db = self._context.db
+        row, owner = dialogues.get(db, run, event_id).row, runs.get(db, run)
+        known = self._checkpoints(owner)
+        return {
+            "checkpoints": [{"label": label, "note": each["note"]} for label, each in known.items()],
+            "default_checkpoint": self._default_checkpoint(owner, row, known),
+            "hints": list(HINTS),
+            "teachers": _teachers(),
+            "forks": self._forks(owner, event_id),
+        }
+
+    @endpoint("read")
+    def preview_fork(
+        self,
+        run: RunId,
+        event_id: EventId,
+        turn: TurnIndex,
+        checkpoints: Checkpoints,
+        arms: Arms,
+        samples: Samples = 16,
+        attempts: Attempts | None = None,
+        later_hints: LaterHints = "run",
+        seed: Seed = 0,
+    ) -> ForkPreview:
+        """Check a fork and return its configuration without starting it; arguments as in `start_fork`."""
+        changes = {"samples": samples, "turns": attempts, "later_hints": later_hints, "seed": seed}
+        config = self._config(runs.get(self._context.db, run), event_id, turn, checkpoints, arms, changes)
+        labels = list(config.labeled_arms())
+        return {
+            "arms": labels,
+            "checkpoints": list(config.checkpoints),
+            "dialogues": len(labels) * len(config.checkpoints) * config.samples,
+            "config": dump_yaml(config),
+        }
+
+    @endpoint("run")
+    def start_fork(
+        self,
+        run: RunId,
+        event_id: EventId,
+        turn: TurnIndex,
+        checkpoints: Checkpoints,
+        arms: Arms,
+        samples: Samples = 16,
+        attempts: Attempts | None = None,
+        later_hints: LaterHints = "run",
+        seed: Seed = 0,
+    ) -> QueuedRun:
+        """Queue a fork: continue a dialogue from one turn under other hints.
+
+        Args:
+            run: Run of the dialogue.
+            event_id: The dialogue.
+            turn: 0-based attempt after which the hint changes.
+            checkpoints: Labels of `fork_choices`.
+            arms: The hints, e.g. `[{"hint": "original"}, {"hint": "edited", "text": "Look again."}]`.
+            samples: Dialogues per arm and checkpoint.
+            attempts: Attempts after the fork; None for the dialogue's remaining turns.
+            later_hints: Teacher of later turns: that of the run, that of the arm, or contentless.
+            seed: Seed of the samples.
+        """
+        if self._context.read_only:
+            raise RunError("This server is read-only: another one holds the workspace.", fix="Use the other server.")
+        owner = runs.get(self._context.db, run)
+        changes = {"samples": samples, "turns": attempts, "later_hints": later_hints, "seed": seed}
+        config = self._config(owner, event_id, turn, checkpoints, arms, changes)
+        queued = self._context.queue.add(config, origin="app", parent=owner.id)
+        return {"run": queued.id or 0, "name": queued.name, "url": page_url("run", run=queued.id)}
+
+    @endpoint("read")
+    def fork_result(self, run: RunId) -> ForkResult:
+        """Return the progress and the report of a fork.
+
+        Args:
+            run: The fork's run.
+        """
+        from rl2f_core.counterfactual.runner import read_report
+
+        row = runs.get(self._context.db, run)
+        if row.kind != "fork":
+            raise NotFoundError("The run is not a fork.", value=run, fix="Open a dialogue and fork it.")
+        config = self._stored_config(row)
+        report = read_report(self._context.workspace.folder(row.folder))
+        source = runs.find(self._context.db, folder=config.source)
+        return {
+            "job": columns(row, ForkJob),
+            "run": None if source is None else source.id,
+            "event_id": config.dialogue,
+            "turn": config.turn,
+            "samples": config.samples,
+            "report": None if report is None else report.model_dump(mode="json"),
+        }
+
+    def _config(
+        self,
+        owner: Run,
+        event_id: str,
+        turn: int,
+        checkpoints: list[str],
+        arms: list[ArmSettings],
+        changes: Mapping[str, object],
+    ) -> ForkRun:
+        from rl2f_core.run_kinds.fork import fork_config
+
+        known = self._checkpoints(owner)
+        unknown = [label for label in checkpoints if label not in known]
+        if unknown:
+            raise NotFoundError("Unknown checkpoint.", value=unknown[0], known=known)
+        chosen = {known[label]["name"]: known[label]["folder"] for label in checkpoints}
+        source = RunDir.open(self._context.workspace.folder(owner.folder))
+        return fork_config(source, owner.folder, event_id, turn, chosen, [_arm(each) for each in arms], **changes)
+
+    def _stored_config(self, run: Run) -> Any:
+        return RunDir.open(self._context.workspace.folder(run.folder)).config()
+
+    def _forks(self, owner: Run, event_id: str) -> list[EarlierFork]:
+        """Return the forks of a dialogue, newest first."""
+        found: list[EarlierFork] = []
+        for child in hint_values.forks(self._context.db, owner):
+            try:
+                config = self._stored_config(child)
+            except RL2FError:  # it names a component that is not installed
+                continue
+            if config.dialogue == event_id:
+                found.append(
+                    {
+                        "run": child.id or 0,
+                        "status": child.status,
+                        "created": child.created,
+                        "turn": config.turn,
+                        "checkpoints": list(config.checkpoints),
+                        "arms": list(config.labeled_arms()),
+                        "samples": config.samples,
+                    }
+                )
+        return found
+
+    def _checkpoints(self, owner: Run) -> dict[str, _Checkpoint]:
+        """Return the checkpoints of a run's base model by label, the run's own ones first."""
+        db, workspace = self._context.db, self._context.workspace
+        assert owner.id is not None
+        found: dict[str, _Checkpoint] = {"base": {"name": "base", "folder": None, "note": owner.model}}
+        for row in reversed(runs.checkpoints(db, owner.id)):
+            folder = str((workspace.folder(owner.folder) / row.path).resolve())
+            if adapter_refusal(folder, workspace) is None:
+                found[f"{owner.id}:{row.name}"] = {"name": row.name, "folder": folder, "note": owner.name}
+        for choice in known_checkpoints(db, workspace):
+            run_id = int(choice.label.partition(":")[0])
+            if choice.label not in found and runs.get(db, run_id).model == owner.model:
+                found[choice.label] = {"name": choice.label, "folder": choice.value, "note": choice.note}
+        return found
+
+    def _default_checkpoint(self, owner: Run, row: Dialogue, known: dict[str, _Checkpoint]) -> str:
+        """Return the label of the checkpoint that sampled a dialogue, or of the closest one."""
+        try:
+            saved = checkpoints_of(RunDir.open(self._context.workspace.folder(owner.folder)))
+        except RL2FError:
+            return "base"
+        folder = saved[nearest_checkpoint(list(saved), row.checkpoint or row.policy)]
+        return next((label for label, each in known.items() if each["folder"] == folder), "base")
+
+
+def _teachers() -> list[str]:
+    """Return the registered teachers that need neither settings nor a person."""
+    found = []
+    for name in registry.names("teacher"):
+        try:
+            registry.get("teacher", name).Config()
+        except ValidationError:
+            continue
+        if name != "human":
+            found.append(name)
+    return found
+
+
+def _arm(settings: ArmSettings) -> Arm:
+    try:
+        return Arm.model_validate(settings)
+    except ValidationError as error:
+        reason = error.errors(include_url=False, include_input=False)[0]["msg"].removeprefix("Value error, ")
+        known = _teachers() if "teacher" in settings else HINTS
+        raise ConfigError(f"Invalid arm: {reason}.", value=settings["hint"], known=known) from error
