@@ -1,15 +1,7 @@
 """How `pages` operates each page in a browser: one class per version with the same methods.
 
 `OldPages` operates the pages of `app/static`. `NewPages` is its subclass. When a native page lands, override in
-`NewPages` the methods of that page, here for example of Exports:
-
-    def load_exports(self) -> float:
-        return self.visit("/exports", "document.querySelector('#export-runs input')")
-
-    def exports_count(self) -> float:
-        self.tab.click("#export-runs input")
-        option = self.tab.locator("[role=option]").first
-        return self.act(option.click, "/\\d/.test(document.querySelector('#export-count')?.textContent)")
+`NewPages` the methods of that page that find their elements in another way; its methods for Exports are an example.
 
 A method returns milliseconds. Its condition is a JavaScript expression that is false before the action and true as soon
 as the result is on the page. The clock is the browser's: it starts at the last key, pointer or input event before the
@@ -19,6 +11,7 @@ result. The steps of `STEPS` run in their order on one tab, so a method finds th
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -67,7 +60,7 @@ STEPS: dict[str, tuple[Step, ...]] = {
     "exports": (
         Step("warm load", "load_exports", "load"),
         Step("choose a run → count", "exports_count"),
-        Step("open a finished export", "exports_open"),
+        Step("open a file of a finished export", "exports_open"),
     ),
     "runs": (
         Step("warm load", "load_runs", "load"),
@@ -106,6 +99,7 @@ STEPS: dict[str, tuple[Step, ...]] = {
         Step("key n → next dialogue", "dialogues_next", "next"),
         Step("click → replay", "dialogues_click"),
         Step("filter → rows", "dialogues_filter", "list"),
+        Step("filter over all runs → rows", "dialogues_filter_all", "list"),
     ),
     "new": (
         Step("warm load", "load_new", "load"),
@@ -150,9 +144,9 @@ class OldPages:
             "exports": "/exports", "runs": "/", "compare": f"/compare?runs={facts.run},{facts.run + 1}",
             "run": f"/run?run={facts.run}", "chat": "/chat", "fork": f"/fork?{one}&turn=0",
             "labels": f"/labels?run={facts.run}&labeller=bench", "dialogues": f"/dialogues?run={facts.run}",
-            "new": "/new?preset=quickstart",
+            "new": "/new?preset=quickstart", "all_dialogues": "/dialogues",
         }  # fmt: skip
-        """Address of each page."""
+        """Address of each page, and of the dialogues of all runs."""
 
     # Tools
 
@@ -207,11 +201,13 @@ class OldPages:
         )
 
     def exports_open(self) -> float:
-        """Open the details of a finished export."""
-        return self.act(
-            lambda: self.tab.click(".ex-done .ex-command summary >> nth=0"),
-            "document.querySelector('.ex-done .ex-command code')?.checkVisibility()",
-        )
+        """Download the manifest of a finished export."""
+        self.tab.wait_for_timeout(PAUSE_MS)
+        link = self.tab.get_by_role("link", name="manifest").first
+        begin = time.perf_counter()
+        with self.tab.expect_download():
+            link.click()
+        return 1000 * (time.perf_counter() - begin)
 
     # Runs
 
@@ -373,8 +369,11 @@ class OldPages:
     # Dialogues
 
     def load_dialogues(self) -> float:
-        """Wait for the list and the first dialogue."""
-        return self.visit("dialogues", "document.querySelector('.dl-row') && document.querySelector('.dv-turn')")
+        """Wait for the list and the first dialogue of the largest run."""
+        return self._open_dialogues("dialogues")
+
+    def _open_dialogues(self, page: str) -> float:
+        return self.visit(page, "document.querySelector('.dl-row') && document.querySelector('.dv-turn')")
 
     def dialogues_turn(self) -> float:
         """Go to the next turn, in a dialogue that has one."""
@@ -400,6 +399,11 @@ class OldPages:
             lambda: self.tab.select_option("select[name=leak]", "2"),
             f"{rows}.length && {rows}.every((n) => n.querySelector('.rl-leak'))",
         )
+
+    def dialogues_filter_all(self) -> float:
+        """Show dialogues with leaks of all runs only."""
+        self._open_dialogues("all_dialogues")
+        return self.dialogues_filter()
 
     # New run
 
@@ -438,3 +442,18 @@ class OldPages:
 
 class NewPages(OldPages):
     """The native pages; a page without overrides here is still the old one."""
+
+    # Exports
+
+    def load_exports(self) -> float:
+        """Wait for the form, the count and the finished exports."""
+        return self.visit(
+            "exports", "document.querySelector('.export-done') && document.querySelector('#export-count p')"
+        )
+
+    def exports_count(self) -> float:
+        """Choose the first run offered; the clock starts at the click on its name."""
+        self.tab.get_by_label("Runs").click()
+        option = self.tab.get_by_role("option").first
+        option.wait_for()
+        return self.act(option.click, "/^\\d/.test(document.querySelector('#export-count p').textContent)")
