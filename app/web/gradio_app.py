@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.machinery
+import inspect
+import logging
 import os
 import sys
-from collections.abc import Sequence
+import typing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.abc import MetaPathFinder
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 from unittest import mock
 
+from app.endpoints.studio import Studio
 from app.web.page_registry import PageInfo
+from app.web.program_access import PublishedEndpoint
+from rl2f_core.errors import RL2FError
 
 if TYPE_CHECKING:
     import gradio as gr
 
     from app.common.context import Context
 
+_log = logging.getLogger(__name__)
+ENDPOINTS_PAGE = "_endpoints"
+"""Gradio's page of the published endpoints, so that no other page loads their definitions; it is never served."""
 COMPONENT_META = "gradio.component_meta"
 
 
@@ -37,8 +48,8 @@ def configure_gradio(cache: Path) -> None:
         sys.meta_path.insert(0, _NoStubs())
 
 
-def build(context: Context, pages: list[PageInfo]) -> gr.Blocks:
-    """Build all pages, each with its own route."""
+def build(context: Context, pages: list[PageInfo]) -> tuple[gr.Blocks, list[PublishedEndpoint]]:
+    """Build all pages, each with its own route, and publish the endpoints for programs."""
     import gradio as gr
     from gradio.routes import App
 
@@ -46,11 +57,85 @@ def build(context: Context, pages: list[PageInfo]) -> gr.Blocks:
     blocks.pages[0] = ("", "Runs", False)  # hides Gradio's navigation bar; the shell has its own
     # Gradio creates a web app after each page and uses only the last one, so none is created here
     with mock.patch.object(App, "create_app", staticmethod(_do_nothing)):
+        published = _publish(blocks, Studio(context))
         for page in sorted(pages, key=lambda page: page.path != ""):  # routes must follow the root page
             with blocks if page.path == "" else blocks.route(page.title, page.path, show_in_navbar=False):
                 page.module.build(context)
+                _hide_events(blocks, published)
         blocks.queue(default_concurrency_limit=8, api_open=False)
-    return blocks
+    return blocks, published
+
+
+def _publish(blocks: gr.Blocks, studio: Studio) -> list[PublishedEndpoint]:
+    """Publish the endpoints, before the events of pages so that these cannot take their names."""
+    import gradio as gr
+
+    published = []
+    with blocks.route("Endpoints", ENDPOINTS_PAGE, show_in_navbar=False):
+        for name, scope, function in studio.endpoints():
+            is_stream = inspect.isgeneratorfunction(function)
+            event = gr.api(_for_programs(function), api_name=name, queue=is_stream)
+            published.append(PublishedEndpoint(event["id"], name, scope))
+    blocks.current_page = ""
+    return published
+
+
+def _hide_events(blocks: gr.Blocks, published: list[PublishedEndpoint]) -> None:
+    """Exclude the events of pages from the documentation of the endpoints."""
+    numbers = {endpoint.index for endpoint in published}
+    for number, event in blocks.fns.items():
+        if number not in numbers:
+            event.api_visibility = "private"
+
+
+def _for_programs(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return an endpoint whose errors are messages, and whose signature has types instead of their names."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with _errors_as_messages(function.__name__):
+            return _without_false_files(function(*args, **kwargs))
+
+    @functools.wraps(function)
+    def stream(*args: Any, **kwargs: Any) -> Iterator[Any]:
+        with _errors_as_messages(function.__name__):
+            yield from map(_without_false_files, function(*args, **kwargs))
+
+    is_stream = inspect.isgeneratorfunction(function)
+    made: Any = stream if is_stream else call
+    hints = typing.get_type_hints(function)
+    result = hints.pop("return")
+    # a stream is documented by the type of its items, and None as a value: Gradio omits the output of type None
+    returned = typing.get_args(result)[0] if is_stream else typing.Literal[None] if result is type(None) else result
+    signature = inspect.signature(function)
+    parameters = [each.replace(annotation=hints[name]) for name, each in signature.parameters.items()]
+    made.__annotations__ = hints
+    made.__signature__ = signature.replace(parameters=parameters, return_annotation=returned)
+    return cast("Callable[..., Any]", made)
+
+
+def _without_false_files(value: Any) -> Any:
+    """Rename the key `path` to `_path` except in file references: `gradio_client` downloads what has a `path`."""
+    if isinstance(value, list | tuple):
+        return [_without_false_files(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    renamed = {} if "meta" in value else {"path": "_path"}
+    return {renamed.get(key, key): _without_false_files(item) for key, item in value.items()}
+
+
+@contextmanager
+def _errors_as_messages(name: str) -> Iterator[None]:
+    import gradio as gr
+
+    try:
+        yield
+    except RL2FError as error:
+        raise gr.Error(str(error), print_exception=False) from error
+    except Exception as error:
+        _log.exception("The endpoint %s failed", name)
+        message = "Something went wrong in the server. Its log has the details; please report it."
+        raise gr.Error(message, print_exception=False) from error
 
 
 class _NoStubs(MetaPathFinder):

@@ -2,10 +2,12 @@
 
 - Host must be a loopback name, the bound address, or a configured name; this prevents DNS rebinding.
 - Pages of other origins may link here, but not embed, frame or request anything.
-- A change needs a secret of two halves, both derived from the workspace's secret file: a cookie that is set with a page
-  (`SameSite=Strict`, `HttpOnly`) and a header that `app.js` adds to all requests, Gradio's included.
+- A browser needs the cookie that is set with a page (`SameSite=Strict`, `HttpOnly`, derived from the workspace's secret
+  file) for every change and for Gradio's own routes. A change also needs an `Origin` equal to the Host, or
+  `Sec-Fetch-Site: same-origin`: browsers share cookies between the ports of a host, but not these headers.
+- A program needs an API token (`Authorization: Bearer`), which permits only calls of endpoints; see `program_access`.
 - Request bodies are limited. Unused routes of Gradio return 404.
-- Beyond loopback every route requires the password (HTTP Basic, compared in constant time).
+- Beyond loopback every route requires the password (HTTP Basic, compared in constant time) or a token.
 """
 
 from __future__ import annotations
@@ -25,22 +27,28 @@ from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
 from urllib.parse import unquote
 
+from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.web.program_access import ProgramAccess, Refusal
+from jobs.db.errors import StoreError
+from jobs.db.models import ApiToken
 from rl2f_core.errors import RL2FError
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+LENGTH_HEADERS = (b"content-length", b"transfer-encoding")
 MAX_BODY_BYTES = 2_000_000
 MAX_DRAINED_BYTES = 32_000_000
 """Bytes of a too large body that are still read, so that the browser receives the response, not a broken pipe."""
-HEADER = "x-rl2f-secret"
 CLOSED_ROUTES = re.compile(
     r"^/(gradio_api/)?(proxy=|monitoring|login|logout|token|dev/|run-history|runs/?$|mcp|vibe-|undo-vibe-|profiling|"
-    r"process_recording|startup-events|custom_component|deep_link|openapi\.json|info/?$)"
+    r"process_recording|startup-events|custom_component|deep_link|openapi\.json|info/?$|_endpoints)"
 )
 """Gradio's routes that the studio does not use."""
+COOKIE_ROUTES = re.compile(r"^/(config|gradio_api|exports/[^/]+)(/|$)")
+"""Routes that need the cookie also for reading. A page itself does not: it sets the cookie."""
 
 
 class ServerError(RL2FError, RuntimeError):
@@ -119,16 +127,17 @@ class Security:
         port: int,
         password: str | None = None,
         names: Iterable[str] = (),
+        programs: ProgramAccess | None = None,
         body_limit: int = MAX_BODY_BYTES,
     ) -> None:
         check_binding(host, password)
         self.app = app
         self.names = own_names(host) | {name.lower() for name in names}
         self.password = password
+        self.programs = programs
         self.body_limit = body_limit
         self.cookie_name = f"rl2f_{port}"
         self.cookie = hmac.new(secret, b"cookie", hashlib.sha256).hexdigest()
-        self.header = hmac.new(secret, b"header", hashlib.sha256).hexdigest()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse the request, or forward it with response headers added and the body size limited."""
@@ -140,41 +149,83 @@ class Security:
             await send({"type": "websocket.close", "code": 1008})
             return
         headers = _headers(scope)
-        refusal = self._refusal(scope, headers)
-        if refusal is not None:
-            if refusal[0] == 413:
+        token = None
+        refusal = self._refuse_origin(scope, headers)
+        if refusal is None:
+            bearer = _bearer_token(headers)
+            if bearer is None:
+                refusal = self._refuse_browser(scope, headers)
+            else:
+                token = await self._find_token(bearer)
+                refusal = token if not isinstance(token, ApiToken) else self._refuse_program(scope)
+        if refusal is None and scope["method"] not in SAFE_METHODS:
+            refusal = self._refuse_length(headers)
+            if refusal is not None:
                 await _drain(receive)
-            await _refuse(scope, receive, send, *refusal)
+        if refusal is None and isinstance(token, ApiToken) and scope["method"] == "POST":
+            scope, receive, refusal = await self._check_call(token, scope, receive)
+        if refusal is not None:
+            await self._refuse(scope, receive, send, *refusal)
             return
-        scope.setdefault("state", {})["rl2f_secret"] = self.header
         nonce = secrets.token_urlsafe(16)
-        scope["state"]["rl2f_nonce"] = nonce
+        scope.setdefault("state", {})["rl2f_nonce"] = nonce
         await self._forward(scope, receive, send, nonce)
 
-    def _refusal(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str, str] | None:
+    def _refuse_origin(self, scope: Scope, headers: dict[str, str]) -> Refusal | None:
         host = headers.get("host", "")
         if host_name(host) not in self.names:
             fix = "Open it by the address it printed at the start, or name it with rl2f serve --allow-host."
             return 421, f"This server does not answer to the name {host[:100]!r}.", fix
-        if self.password is not None and not self._knows_password(headers):
-            return 401, "This studio requires its password.", "Any user name, and the password it was started with."
-        if CLOSED_ROUTES.match(unquote(scope["path"])):
-            return 404, "There is no such address.", "Go back to /."
-        safe = scope["method"] in SAFE_METHODS
-        if not _is_same_site(headers, safe):
+        if not _is_same_site(headers, scope["method"] in SAFE_METHODS):
             return 403, "The request came from another site.", "Open the studio itself and do it there."
-        if safe:
-            return None
-        cookie_ok = hmac.compare_digest(_cookie(headers, self.cookie_name).encode(), self.cookie.encode())
-        header_ok = hmac.compare_digest(headers.get(HEADER, "").encode(), self.header.encode())
-        if not (cookie_ok and header_ok):
-            return 403, "The request does not carry this workspace's secret.", "Reload the page, then try again."
-        length = headers.get("content-length", "")
-        if length.isdigit() and int(length) > self.body_limit:
-            return self._too_large()
         return None
 
-    def _too_large(self) -> tuple[int, str, str]:
+    def _refuse_browser(self, scope: Scope, headers: dict[str, str]) -> Refusal | None:
+        if self.password is not None and not self._knows_password(headers):
+            return 401, "This studio requires its password.", "Any user name, and the password it was started with."
+        path, safe = unquote(scope["path"]), scope["method"] in SAFE_METHODS
+        cookie_ok = hmac.compare_digest(_cookie(headers, self.cookie_name).encode(), self.cookie.encode())
+        if not cookie_ok and (not safe or COOKIE_ROUTES.match(path)):
+            fix = "In a browser, reload the page. In a program, send a token: rl2f token new --help."
+            return 403, "The request has neither the cookie of this studio nor an API token.", fix
+        if not safe and "origin" not in headers and headers.get("sec-fetch-site") != "same-origin":
+            fix = "Use a current browser. In a program, send a token: rl2f token new --help."
+            return 403, "The request does not name its origin.", fix
+        if CLOSED_ROUTES.match(path):
+            return 404, "There is no such address.", "Go back to /."
+        return None
+
+    def _refuse_program(self, scope: Scope) -> Refusal | None:
+        assert self.programs is not None
+        return self.programs.refuse_route(scope["method"], scope["path"])
+
+    async def _find_token(self, bearer: str) -> ApiToken | Refusal:
+        try:
+            token = await run_in_threadpool(self.programs.find, bearer) if self.programs else None
+        except StoreError as error:
+            return 503, error.what, error.fix or "Try again."
+        return token or (401, "The API token is unknown or was revoked.", "Create one: rl2f token new --scope read")
+
+    async def _check_call(
+        self, token: ApiToken, scope: Scope, receive: Receive
+    ) -> tuple[Scope, Receive, Refusal | None]:
+        """Return the scope and the message to forward, and why the call is refused."""
+        body = await _read_body(receive, self.body_limit)
+        if body is None:
+            return scope, receive, self._too_large()
+        assert self.programs is not None
+        checked = self.programs.check_call(token, scope["path"], body)
+        if not isinstance(checked, bytes):
+            return scope, receive, checked
+        kept = [(name, value) for name, value in scope["headers"] if name.lower() not in LENGTH_HEADERS]
+        scope = {**scope, "headers": [*kept, (b"content-length", str(len(checked)).encode())]}
+        return scope, _replay(checked, receive), None
+
+    def _refuse_length(self, headers: dict[str, str]) -> Refusal | None:
+        length = headers.get("content-length", "")
+        return self._too_large() if length.isdigit() and int(length) > self.body_limit else None
+
+    def _too_large(self) -> Refusal:
         limit = f"{self.body_limit / 1e6:g} MB"
         return 413, f"The message is too large: at most {limit} are taken.", "Send less at once."
 
@@ -203,7 +254,7 @@ class Security:
                 if message.get("more_body"):
                     await _drain(receive)
                 if not started:
-                    await _refuse(scope, receive, send, *self._too_large())
+                    await self._refuse(scope, receive, send, *self._too_large())
                 return {"type": "http.disconnect"}
             return message
 
@@ -221,6 +272,24 @@ class Security:
         except Exception:
             if not refused:  # after a refusal the route fails because its client disconnected
                 raise
+
+    async def _refuse(self, scope: Scope, receive: Receive, send: Send, status: int, what: str, fix: str) -> None:
+        body: dict[str, object]
+        if scope["path"].startswith("/api/"):
+            body = {"error": {"what": what, "value": None, "known": None, "fix": fix}}
+        else:  # Gradio's page shows `detail` or `error`
+            body = {"error": f"{what} {fix}", "detail": f"{what} {fix}"}
+        content = json.dumps(body, ensure_ascii=False).encode()
+        response = Response(content, status, media_type="application/json; charset=utf-8")
+        response.raw_headers += [(b"cache-control", b"no-store"), *_security_headers("none")]
+        if status == 401:
+            basic = 'Basic realm="RL2F Studio", charset="UTF-8"'
+            response.headers["www-authenticate"] = 'Bearer realm="RL2F Studio"' if self.password is None else basic
+        if status == 413:
+            response.headers["connection"] = "close"
+        if scope["method"] == "HEAD":
+            response.body = b""
+        await response(scope, receive, send)
 
     def _with_headers(self, scope: Scope, headers: list[tuple[bytes, bytes]], nonce: str) -> list[tuple[bytes, bytes]]:
         html = any(name.lower() == b"content-type" and value.startswith(b"text/html") for name, value in headers)
@@ -272,6 +341,39 @@ def _cookie(headers: dict[str, str], name: str) -> str:
     return cookie.value if cookie else ""
 
 
+def _bearer_token(headers: dict[str, str]) -> str | None:
+    scheme, _, value = headers.get("authorization", "").partition(" ")
+    return value.strip() if scheme.lower() == "bearer" else None
+
+
+async def _read_body(receive: Receive, limit: int) -> bytes | None:
+    """Return the body of a request; None if it is longer than `limit`."""
+    body, more = bytearray(), True
+    while more and len(body) <= limit:
+        message = await receive()
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
+    if len(body) <= limit:
+        return bytes(body)
+    if more:
+        await _drain(receive)
+    return None
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """Return a `receive` that yields `body`, then the messages of the original one."""
+    sent = False
+
+    async def replayed() -> Message:
+        nonlocal sent
+        if sent:
+            return await receive()
+        sent = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return replayed
+
+
 async def _drain(receive: Receive) -> None:
     received, more = 0, True
     while more and received < MAX_DRAINED_BYTES:
@@ -280,21 +382,3 @@ async def _drain(receive: Receive) -> None:
             return
         received += len(message.get("body", b""))
         more = message.get("more_body", False)
-
-
-async def _refuse(scope: Scope, receive: Receive, send: Send, status: int, what: str, fix: str) -> None:
-    body: dict[str, object]
-    if scope["path"].startswith("/api/"):
-        body = {"error": {"what": what, "value": None, "known": None, "fix": fix}}
-    else:  # Gradio's page shows `detail` or `error`
-        body = {"error": f"{what} {fix}", "detail": f"{what} {fix}"}
-    content = json.dumps(body, ensure_ascii=False).encode()
-    response = Response(content, status, media_type="application/json; charset=utf-8")
-    response.raw_headers += [(b"cache-control", b"no-store"), *_security_headers("none")]
-    if status == 401:
-        response.headers["www-authenticate"] = 'Basic realm="RL2F Studio", charset="UTF-8"'
-    if status == 413:
-        response.headers["connection"] = "close"
-    if scope["method"] == "HEAD":
-        response.body = b""
-    await response(scope, receive, send)

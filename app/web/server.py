@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from fastapi.responses import JSONResponse
 
     from app.common.context import Context
+    from app.web.program_access import PublishedEndpoint
 
 UPLOAD_LIMIT = "1mb"
 """Maximum size of an uploaded file."""
@@ -45,6 +46,7 @@ def create_app(
     """
     from fastapi import FastAPI
 
+    from app.web.program_access import ProgramAccess
     from app.web.security import Security, check_binding, load_secret
     from app.web.shell import Shell
 
@@ -56,8 +58,7 @@ def create_app(
     for module in routers() if route_modules is None else route_modules:
         app.include_router(module.router(context))
     _add_static(app)
-    if site_pages:
-        _add_pages(app, context, site_pages, host, port)
+    published = _add_pages(app, context, site_pages, host, port) if site_pages else []
     app.add_middleware(Shell, pages=site_pages, read_only=context.read_only, holder=context.holder)
     app.add_middleware(
         Security,
@@ -66,6 +67,7 @@ def create_app(
         port=port,
         password=password,
         names=tuple(names),
+        programs=ProgramAccess(context.db, published),
     )
     return app
 
@@ -77,7 +79,9 @@ def _add_static(app: FastAPI) -> None:
     app.mount("/static", StaticFiles(directory=STATIC, packages=[("gradio", "templates/frontend/static")]))
 
 
-def _add_pages(app: FastAPI, context: Context, site_pages: list[PageInfo], host: str, port: int) -> None:
+def _add_pages(
+    app: FastAPI, context: Context, site_pages: list[PageInfo], host: str, port: int
+) -> list[PublishedEndpoint]:
     from app.web.gradio_app import build, configure_gradio
     from app.web.theme import make_theme
 
@@ -85,7 +89,7 @@ def _add_pages(app: FastAPI, context: Context, site_pages: list[PageInfo], host:
     warnings.filterwarnings("ignore", message="SSR mode is not supported")
     import gradio as gr
 
-    blocks = build(context, site_pages)
+    blocks, published = build(context, site_pages)
     gr.mount_gradio_app(
         app,
         blocks,
@@ -108,6 +112,7 @@ def _add_pages(app: FastAPI, context: Context, site_pages: list[PageInfo], host:
     # the queue must run events on the mounted app, not on the one that Gradio created before
     mounted = (getattr(route, "app", None) for route in app.routes)
     blocks.app = next(each for each in mounted if isinstance(each, gr.routes.App))
+    return published
 
 
 def _blocked_paths(context: Context) -> list[str]:

@@ -28,12 +28,12 @@ def context(workspace: Workspace, db: Database) -> Context:
 def make_client() -> Callable[..., TestClient]:
     """`make_client(context, secret=True, whole=False, routes=(), password=None, names=())`: the app, asked like a page.
 
-    With `secret` the client carries both halves of the secret; without, it is a stranger's program. `whole` builds
-    Gradio's pages too, which takes seconds; the JSON routes and static files are there without. `routes` names the
-    modules of `app.api` that are wanted, where it is not all.
+    With `secret` the client sends the cookie and headers of a page; without, it is a program without a token. `whole`
+    builds Gradio's pages too, which takes seconds; the JSON routes and static files are there without. `routes` names
+    the modules of `app.api` that are wanted, where it is not all.
     """
     from app.web.page_registry import pages, routers
-    from app.web.security import HEADER, Security, load_secret
+    from app.web.security import Security, load_secret
     from app.web.server import create_app
 
     def make(
@@ -44,7 +44,7 @@ def make_client() -> Callable[..., TestClient]:
         client = TestClient(app, base_url=BASE, raise_server_exceptions=False)
         if secret:
             guard = Security(app, secret=load_secret(context.workspace.root / "secret"), host=HOST, port=PORT)
-            client.headers[HEADER] = guard.header
+            client.headers["Sec-Fetch-Site"] = "same-origin"
             client.cookies.set(guard.cookie_name, guard.cookie)
         return client
 

@@ -14,7 +14,6 @@ from starlette.websockets import WebSocketDisconnect
 
 from app.common.context import Context
 from app.web.security import (
-    HEADER,
     Security,
     ServerError,
     check_binding,
@@ -25,7 +24,7 @@ from app.web.security import (
 )
 from app.web.server import create_app
 from jobs.db.models import Run
-from jobs.db.queries import runs
+from jobs.db.queries import runs, tokens
 from jobs.workspace import Workspace
 
 Maker = Callable[..., TestClient]
@@ -37,6 +36,7 @@ CHANGES = (
     "/gradio_api/reset",
 )
 PAUSE = {"on": False}
+OWN_ORIGIN = {"Origin": "http://127.0.0.1:7860"}
 
 
 @pytest.fixture
@@ -67,30 +67,50 @@ def paused(context: Context) -> bool:
     return context.queue.paused
 
 
-# -- the secret ------------------------------------------------------------------------------------------------------
+# -- the cookie ------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("path", CHANGES)
-def test_nothing_is_changed_without_the_secret(stranger: TestClient, context: Context, path: str) -> None:
-    answer = stranger.post(path, json=PAUSE)
+def test_nothing_is_changed_without_the_cookie(stranger: TestClient, context: Context, path: str) -> None:
+    answer = stranger.post(path, json=PAUSE, headers=OWN_ORIGIN)
     assert answer.status_code == 403
-    assert "secret" in answer.text and not paused(context)
+    assert "cookie" in answer.text and "rl2f token new" in answer.text and not paused(context)
 
 
-def test_a_page_brings_both_halves_of_the_secret_and_they_open_the_door(stranger: TestClient, context: Context) -> None:
-    page = stranger.get("/")
-    cookie = page.headers["set-cookie"]
+def test_a_page_sets_the_cookie_that_permits_its_changes(stranger: TestClient, context: Context) -> None:
+    cookie = stranger.get("/").headers["set-cookie"]
     assert "SameSite=Strict" in cookie and "HttpOnly" in cookie
-    (header,) = re.findall(r'name="rl2f-secret" content="([0-9a-f]+)"', page.text)
-    assert header not in cookie  # who reads the cookie at another port does not know the header
-    assert stranger.post("/api/runs/queue", json=PAUSE, headers={HEADER: header}).json() == {"paused": True}
+    assert stranger.post("/api/runs/queue", json=PAUSE, headers=OWN_ORIGIN).json() == {"paused": True}
     assert paused(context)
 
 
-def test_one_half_of_the_secret_is_not_enough(client: TestClient, context: Context) -> None:
-    header = client.headers.pop(HEADER)
-    assert client.post("/api/runs/queue", json=PAUSE).status_code == 403
+def test_a_wrong_cookie_permits_nothing(client: TestClient, context: Context) -> None:
+    name = next(iter(client.cookies))
     client.cookies.clear()
-    assert client.post("/api/runs/queue", json=PAUSE, headers={HEADER: header}).status_code == 403
-    assert not paused(context)
+    client.cookies.set(name, "0" * 64)
+    assert client.post("/api/runs/queue", json=PAUSE).status_code == 403
+    assert client.get("/config").status_code == 403 and not paused(context)
+
+
+def test_a_change_names_its_origin(client: TestClient, context: Context) -> None:
+    del client.headers["Sec-Fetch-Site"]
+    answer = client.post("/api/runs/queue", json=PAUSE)
+    assert answer.status_code == 403 and "origin" in answer.text and not paused(context)
+    assert client.post("/api/runs/queue", json=PAUSE, headers={"Sec-Fetch-Site": "none"}).status_code == 403
+    assert client.post("/api/runs/queue", json=PAUSE, headers=OWN_ORIGIN).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/config",
+        "/gradio_api/heartbeat/x",
+        "/gradio_api/queue/data?session_hash=x",
+        "/gradio_api/file=x",
+        "/exports/a/b",
+    ],
+)
+def test_data_is_not_read_without_the_cookie(stranger: TestClient, path: str) -> None:
+    assert stranger.get(path).status_code == 403
+    assert stranger.get(path.replace("/c", "/%63").replace("_", "%5F").replace("/e", "/%65")).status_code == 403
 
 
 def test_the_secret_outlives_a_restart_and_nobody_else_may_read_its_file(tmp_path: Path) -> None:
@@ -116,7 +136,7 @@ def test_the_secret_outlives_a_restart_and_nobody_else_may_read_its_file(tmp_pat
     ],
 )
 @pytest.mark.parametrize("path", CHANGES)
-def test_a_request_of_another_site_changes_nothing_even_with_the_secret(
+def test_a_request_of_another_site_changes_nothing_even_with_the_cookie(
     client: TestClient, context: Context, headers: dict[str, str], path: str
 ) -> None:
     answer = client.post(path, json=PAUSE, headers=headers)
@@ -321,9 +341,17 @@ def test_every_route_asks_for_the_password(context: Context, make_client: Maker,
     assert client.get(path, headers=basic("köse:1")).status_code != 401
 
 
-def test_the_password_does_not_replace_the_secret(context: Context, make_client: Maker) -> None:
+def test_the_password_does_not_replace_the_cookie(context: Context, make_client: Maker) -> None:
     client = make_client(context, secret=False, password="p")
-    assert client.post("/api/runs/queue", json=PAUSE, headers=basic("p")).status_code == 403
+    assert client.post("/api/runs/queue", json=PAUSE, headers=basic("p") | OWN_ORIGIN).status_code == 403
+
+
+def test_a_token_replaces_the_password_for_calls_only(context: Context, make_client: Maker) -> None:
+    client = make_client(context, secret=False, password="p")
+    bearer = {"Authorization": f"Bearer {tokens.create(context.db, ['read'])[1]}"}
+    assert client.get("/gradio_api/info", headers=bearer).status_code == 404  # permitted; there are no pages here
+    assert client.get("/api/runs", headers=bearer).status_code == 403
+    assert client.post("/api/runs/queue", json=PAUSE, headers=bearer | OWN_ORIGIN).status_code == 403
 
 
 def test_a_web_socket_is_closed() -> None:

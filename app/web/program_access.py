@@ -1,0 +1,111 @@
+"""What a program with an API token may request: the routes of `gradio_client`, and endpoints of the token's scopes.
+
+Everything else is refused: pages and their events, uploads, and endpoints of other scopes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from jobs.db.engine import Database
+from jobs.db.models import ApiToken
+from jobs.db.queries import tokens
+
+Refusal = tuple[int, str, str]
+"""HTTP status, what was refused, and the fix."""
+READ_ROUTES = re.compile(
+    r"/config|/gradio_api/(info/?|heartbeat/[\w-]+|queue/data|call/(v2/)?[\w-]+/[\w-]+|file=.+)", re.ASCII
+)
+CALL_ROUTES = re.compile(
+    r"/gradio_api/(?P<kind>queue/join|cancel|reset|run(?=/)|call/v2(?=/)|call(?=/))(/(?P<name>[\w-]+))?", re.ASCII
+)
+FIELDS = {
+    "queue/join": ("data", "fn_index", "session_hash"),
+    "run": ("data", "fn_index", "session_hash"),
+    "call": ("data", "session_hash"),
+    "cancel": ("fn_index", "session_hash", "event_id"),
+    "reset": ("event_id",),
+}
+"""Fields of a request body that are forwarded to Gradio."""
+
+
+@dataclass(frozen=True)
+class PublishedEndpoint:
+    """An endpoint that programs can call."""
+
+    index: int
+    """Gradio's number of the function (`fn_index`)."""
+    name: str
+    scope: str
+
+
+class ProgramAccess:
+    """The tokens of a workspace and the published endpoints.
+
+    Args:
+        db: Database with the tokens.
+        endpoints: Endpoints that programs can call.
+    """
+
+    def __init__(self, db: Database, endpoints: Iterable[PublishedEndpoint] = ()) -> None:
+        self._db = db
+        self._by_name = {endpoint.name: endpoint for endpoint in endpoints}
+        self._by_index = {endpoint.index: endpoint for endpoint in self._by_name.values()}
+
+    def find(self, token: str) -> ApiToken | None:
+        """Return the row of a token; None if it is unknown or was revoked."""
+        return tokens.find(self._db, token)
+
+    def refuse_route(self, method: str, path: str) -> Refusal | None:
+        """Return why programs may not request a route; None if they may."""
+        allowed = READ_ROUTES if method in ("GET", "HEAD") else CALL_ROUTES if method == "POST" else None
+        if allowed is not None and allowed.fullmatch(path):
+            return None
+        return (
+            403,
+            f"A token does not permit {method} {path[:100]}.",
+            "Use gradio_client; view_api() lists the endpoints.",
+        )
+
+    def check_call(self, token: ApiToken, path: str, body: bytes) -> bytes | Refusal:
+        """Return the body to forward to a route that `refuse_route` permits, or why the call is refused.
+
+        The body is written anew with the number of the endpoint that was checked, so Gradio calls no other function.
+        """
+        route = CALL_ROUTES.fullmatch(path)
+        assert route is not None
+        kind, name = route["kind"], route["name"]
+        try:
+            fields = json.loads(body)
+        except (ValueError, RecursionError):
+            fields = None
+        if not isinstance(fields, dict):
+            return 400, "The body of the call is not a JSON object.", 'Send e.g. {"data": []}.'
+        if kind != "reset":
+            endpoint = self._endpoint(name, None if kind.startswith("call") else fields.get("fn_index"))
+            if endpoint is None:
+                given = f"function {fields.get('fn_index')!r:.50}" if name is None else f"function {name[:100]!r}"
+                return 403, f"There is no endpoint for {given}.", "Client.view_api() lists the endpoints."
+            if endpoint.scope not in token.scopes.split():
+                return (
+                    403,
+                    f"The endpoint {endpoint.name} needs the scope {endpoint.scope}; "
+                    f"the token {token.name!r} permits: {token.scopes}.",
+                    f"Create another token: rl2f token new --scope {endpoint.scope}",
+                )
+            fields["fn_index"] = endpoint.index
+        forwarded = {key: fields[key] for key in FIELDS.get(kind, fields) if key in fields}
+        if kind == "call/v2":  # its body has the arguments of the endpoint
+            del forwarded["fn_index"]
+        return json.dumps(forwarded).encode()
+
+    def _endpoint(self, name: str | None, index: Any) -> PublishedEndpoint | None:
+        """Return the endpoint of a name or a number; None if both are given and differ."""
+        if name is None:
+            return self._by_index.get(index) if type(index) is int else None
+        endpoint = self._by_name.get(name)
+        return endpoint if endpoint is not None and index in (None, endpoint.index) else None
