@@ -1,19 +1,406 @@
-"""Page Exports: leak-labelled data sets, made by a job, taken as files. The widget `app/static/exports.js` draws it."""
+"""Page Exports: datasets of leak-labeled dialogues, made by a job, and their files."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from app.pages._place import place
+import gradio as gr
+
+from app.common.urls import page_url
+from app.components.address import Address
+from app.components.nodes import Element, Node, action, badge, el, empty, progress, time_ago
+from app.components.view import View
+from app.endpoints.studio import Studio
+from app.pages._events import FAST, QUEUED, handler
+from app.pages._query import QueryFields
+from rl2f_core.errors import ConfigError, RL2FError
+from rl2f_core.types import JsonObject
 
 if TYPE_CHECKING:
     from app.common.context import Context
+    from app.endpoints.exports import ExportCount, ExportJob, FinishedExport
 
 PATH = "exports"
 TITLE = "Exports"
 ORDER = 80
+ANY = ("any", "")
+EVERYBODY = ("everybody, by majority", "")
+DEFAULT_FORMATS = ["stepwise_supervision", "unpaired_preference", "preference", "messages"]
+FILE_TYPES = [("JSON lines", "jsonl"), ("Parquet", "parquet")]
+PHASES = ("train", "preflight", "evaluation", "chat", "fork", "distill")
+MATCHES = [("the task", "task"), ("the attempt", "attempt"), ("the whole history", "history")]
+LABEL_SOURCES = [("Human, else detectors", "both"), ("Human only", "human"), ("Detectors only", "detector")]
+STEPS = re.compile(r"\s*(\d{1,9})?\s*(?:(–|-|\.\.)\s*(\d{1,9})?)?\s*")
+PRIVILEGED = "⚑ Every prompt contains the answer. A student trained on it learns to read answers that it will not have."
+REQUIRED = {
+    "formats": "Choose at least one dataset type.",
+    "files": "Choose at least one file type.",
+    "runs": "Choose a run.",
+}
+COMMAND_OPTIONS = (
+    ("formats", "--format", DEFAULT_FORMATS),
+    ("files", "--file", ["jsonl", "parquet"]),
+    ("labels", "--labels", "both"),
+    ("annotator", "--annotator", ""),
+    ("phase", "--phase", ""),
+    ("stage", "--stage", ""),
+    ("steps", "--steps", ""),
+    ("checkpoint", "--checkpoint", ""),
+    ("condition", "--condition", ""),
+    ("match", "--match", "task"),
+    ("pairs", "--pairs", 1),
+    ("seed", "--seed", 0),
+    ("without_controls", "--without-controls", False),
+    ("labeled_only", "--labeled-only", False),
+    ("privileged", "--privileged", False),
+)
+"""Field, option of `rl2f export`, default."""
+REFRESH_SECONDS = 2.0
 
 
 def build(context: Context) -> None:
-    """The place of the widget."""
-    place("exports", 320, "ex")
+    """Build the form on the left and the list of exports on the right."""
+    exports = Studio(context).exports
+    writable = not context.read_only
+
+    address = Address(TITLE)
+    with gr.Row(equal_height=False):
+        with gr.Column(scale=4, min_width=320):
+            gr.Markdown("# Exports\nLeak-labeled dialogues as datasets in TRL's types.")
+            runs = gr.Dropdown([], label="Runs", multiselect=True)
+            formats = gr.CheckboxGroup(
+                [(each["title"], each["name"]) for each in exports.export_choices()["formats"]], label="Dataset types"
+            )
+            labels = gr.Radio(LABEL_SOURCES, label="Labels that count")
+            annotator = gr.Dropdown([EVERYBODY], label="Annotator")
+            with gr.Accordion("Which dialogues", open=False), gr.Row():
+                phase = gr.Dropdown([ANY], label="Phase", min_width=140)
+                stage = gr.Dropdown([ANY], label="Stage", min_width=140)
+                steps = gr.Textbox(label="Steps", placeholder="10-20", max_lines=1, min_width=140)
+                checkpoint = gr.Dropdown([ANY], label="Checkpoint", min_width=140)
+                condition = gr.Dropdown([ANY], label="Condition", min_width=140)
+                controls = gr.Checkbox(label="Exclude controls", info="Their hints are leak-free, but of no use.")
+                labeled = gr.Checkbox(label="Only dialogues with a human label")
+            with gr.Accordion("More", open=False):
+                name = gr.Textbox(label="Name", info="Title of the dataset card.", max_length=100)
+                files = gr.CheckboxGroup(FILE_TYPES, label="Files")
+                with gr.Row():
+                    match = gr.Dropdown(MATCHES, label="Both hints of a pair share", min_width=140)
+                    pairs = gr.Number(label="Pairs per leaking hint", precision=0, minimum=1, min_width=140)
+                    seed = gr.Number(label="Seed", precision=0, minimum=0, min_width=140)
+                privileged = gr.Checkbox(
+                    label="Include the answer in the prompts", info="For teachers and judges only."
+                )
+            notice = View(elem_id="export-count")
+            start = gr.Button("Export", variant="primary", interactive=False, elem_id="export-start")
+            with gr.Accordion("Command", open=False):
+                command = gr.Code(language="shell", show_label=False, interactive=False, elem_id="export-command")
+        with gr.Column(scale=6, min_width=320):
+            jobs = View(elem_id="export-jobs")
+            finished = View(elem_id="export-list")
+    timer = gr.Timer(REFRESH_SECONDS)
+
+    fields = QueryFields(
+        {
+            "runs": (runs, []),
+            "formats": (formats, DEFAULT_FORMATS),
+            "labels": (labels, "both"),
+            "annotator": (annotator, ""),
+            "phase": (phase, ""),
+            "stage": (stage, ""),
+            "steps": (steps, ""),
+            "checkpoint": (checkpoint, ""),
+            "condition": (condition, ""),
+            "without_controls": (controls, False),
+            "labeled_only": (labeled, False),
+            "name": (name, ""),
+            "files": (files, ["jsonl", "parquet"]),
+            "match": (match, "task"),
+            "pairs": (pairs, 1),
+            "seed": (seed, 0),
+            "privileged": (privileged, False),
+        }
+    )
+    choice_lists = [runs, annotator, phase, stage, checkpoint, condition]
+
+    def choices(run_ids: list[int]) -> list[Any]:
+        found = exports.export_choices(run_ids)
+        phases = [phase for phase in PHASES if phase in found["phases"]]
+        lists = (phases, found["stages"], found["checkpoints"], found["conditions"])
+        return [
+            gr.update(choices=[(f"{run['id']} · {run['name']}", run["id"]) for run in found["runs"]]),
+            gr.update(choices=[EVERYBODY, *found["annotators"]]),
+            *(gr.update(choices=[ANY, *values]) for values in lists),
+        ]
+
+    def form_state(values: Sequence[Any]) -> list[Any]:
+        """Return notice, state of the button, and command."""
+        form = dict(zip(fields.fields, values, strict=True))
+        try:
+            settings = export_settings(form)
+            found = exports.count_export(form["runs"], settings["filter"]) if form["runs"] else None
+        except RL2FError as error:
+            return [el("p", str(error), class_="rl-wrong", role="alert"), gr.update(interactive=False), ""]
+        ready = found is not None and found["dialogues"] > 0 and bool(form["formats"]) and bool(form["files"])
+        return [count_text(form, found), gr.update(interactive=ready and writable), command_line(form)]
+
+    def lists() -> list[Any]:
+        found = exports.list_exports()
+        return [job_cards([*found["active"], *found["failed"]], writable), export_cards(found["finished"], writable)]
+
+    @handler
+    def open_page(query: dict[str, str]) -> list[Any]:
+        if "run" in query:
+            query = {**query, "runs": query["run"]}
+        values = fields.values(query)
+        try:
+            offered = choices(values["runs"])
+        except RL2FError as error:  # a link to a run that was deleted
+            gr.Warning(str(error))
+            values["runs"] = []
+            offered = choices([])
+        merged = [gr.update(value=value) for value in values.values()]
+        for update, component in zip(offered, choice_lists, strict=True):
+            merged[fields.components.index(component)] |= update
+        return [fields.query(list(values.values())), *merged, *form_state(list(values.values())), *lists()]
+
+    @handler
+    def edit(*values: Any) -> list[Any]:
+        return [fields.query(values), *form_state(values)]
+
+    @handler
+    def choose_runs(run_ids: list[int]) -> list[Any]:
+        return choices(run_ids)[1:]
+
+    @handler
+    def start_export(*values: Any) -> list[Any]:
+        form = dict(zip(fields.fields, values, strict=True))
+        queued = exports.start_export(form["runs"], export_settings(form))
+        gr.Info(f"Export {queued['run']} is in the queue.")
+        return lists()
+
+    @handler
+    def act(event: gr.EventData) -> list[Any]:
+        data = event._data
+        if data["action"] == "delete":
+            exports.delete_export(data["folder"])
+        else:
+            run = int(data["run"])
+            {"stop": queue.stop, "resume": queue.resume, "dismiss": queue.delete}[data["action"]](run)
+        return lists()
+
+    queue = context.queue
+    form_outputs = [notice, start, command]
+    inputs = fields.components
+    address.input(open_page, address, [address, *inputs, *form_outputs, jobs, finished], **QUEUED)
+    gr.on(fields.edits, edit, inputs, [address, *form_outputs], trigger_mode="always_last", **FAST)
+    runs.input(choose_runs, runs, choice_lists[1:], **FAST)
+    labels.change(lambda source: gr.update(visible=source != "detector"), labels, annotator, **FAST)
+    start.click(start_export, inputs, [jobs, finished], **QUEUED)
+    gr.on([jobs.click, finished.click], act, None, [jobs, finished], **FAST)
+    timer.tick(handler(lists), None, [jobs, finished], **FAST)
+
+
+def export_settings(form: Mapping[str, Any]) -> JsonObject:
+    """Return the fields of `ExportRun` except the runs; raise `ConfigError` if the steps cannot be read."""
+    step_from, step_to = parse_steps(form["steps"])
+    names = ("phase", "stage", "checkpoint", "condition", "without_controls", "labeled_only")
+    same = ("formats", "files", "labels", "annotator", "match", "privileged")
+    return {
+        **{name: form[name] for name in same},
+        "annotator": "" if form["labels"] == "detector" else form["annotator"],
+        "filter": {**{name: form[name] for name in names}, "step_from": step_from, "step_to": step_to},
+        "name": form["name"].strip() or default_name(form["runs"]),
+        "pairs_per_leak": form["pairs"] or 1,
+        "seed": form["seed"] or 0,
+    }
+
+
+def default_name(run_ids: list[int]) -> str:
+    """Return the name of an export without a name."""
+    return f"hints of {'run' if len(run_ids) == 1 else 'runs'} {' '.join(map(str, run_ids))}"[:100].strip()
+
+
+def parse_steps(text: str) -> tuple[int | None, int | None]:
+    """Return first and last step of `12`, `10-20`, `10-` or `-20`; raise `ConfigError` otherwise."""
+    found = STEPS.fullmatch(text)
+    if found is None:
+        raise ConfigError("The steps cannot be read.", value=text, fix="Write one step, 12, or a range, 10-20.")
+    first, dash, last = found.groups()
+    low, high = (int(each) if each else None for each in (first, last))
+    return low, high if dash else low
+
+
+def command_line(form: Mapping[str, Any]) -> str:
+    """Return the command `rl2f export` that makes the same files."""
+    settings = export_settings(form)
+    folder = re.sub(r"[^A-Za-z0-9._-]+", "-", settings["name"])
+    words = ["rl2f", "export", *map(str, form["runs"]), "--out", folder]
+    for name, option, default in COMMAND_OPTIONS:
+        value = form[name]
+        if value == default:
+            continue
+        for each in value if isinstance(value, list) else [value]:
+            words += [option] if each is True else [option, str(each)]
+    return " ".join(shlex.quote(word) for word in words)
+
+
+def count_text(form: Mapping[str, Any], found: ExportCount | None) -> Element:
+    """Return how many dialogues the export would contain, or what is missing."""
+    missing = next((text for name, text in REQUIRED.items() if not form[name]), None)
+    if missing or found is None:
+        return el("p", missing, class_="rl-muted")
+    text = f"{found['dialogues']:,} dialogues, {found['labeled']:,} of them labeled by people"
+    link = None
+    if form["labels"] == "human" and not found["labeled"]:
+        link = el("a", "Label some first", href=page_url("labels", run=form["runs"][0]))
+    warning = el("p", PRIVILEGED, class_="rl-warning", role="alert") if form["privileged"] else None
+    return el("div", warning, el("p", text, ". " if link else None, link, aria_live="polite"))
+
+
+def job_cards(jobs: list[ExportJob], writable: bool) -> Element:
+    """Return the exports that wait, run or failed."""
+    return el(
+        "section",
+        el("h2", "Running and failed") if jobs else None,
+        [_job(job, writable) for job in jobs],
+        class_="rl-stack",
+        aria_label="running and failed exports",
+    )
+
+
+def _job(job: ExportJob, writable: bool) -> Element:
+    active = job["status"] in ("queued", "starting", "running")
+    steps = "leaking hints paired" if job["phase"] == "pairs" else "dialogues"
+    text = f"{job['done']:,.0f} of {job['total']:,.0f} {steps}" if job["total"] else job["phase"] or job["status"]
+    buttons = [
+        action("Stop", "stop", style="rl-small", run=job["run"]) if active else None,
+        None if active else action("Try again", "resume", style="rl-small", run=job["run"]),
+        None if active else action("Dismiss", "dismiss", style="rl-small rl-quiet", run=job["run"]),
+    ]
+    return el(
+        "article",
+        el(
+            "div",
+            badge(job["status"]),
+            el("a", job["name"], href=page_url("run", run=job["run"]), class_="rl-grow rl-cut"),
+            time_ago(job["ended"] or job["created"]),
+            class_="rl-row",
+        ),
+        progress(job["done"], job["total"]) if active else None,
+        el("span", text, class_="rl-muted rl-small rl-num") if active else None,
+        el("p", job["detail"], class_="rl-wrong") if job["status"] == "failed" and job["detail"] else None,
+        el("div", buttons, class_="rl-row") if writable and job["status"] != "stopping" else None,
+        class_="rl-card rl-stack export-job",
+        data_key=f"job{job['run']}",
+    )
+
+
+def export_cards(exports: list[FinishedExport], writable: bool) -> Element:
+    """Return the finished exports with their files."""
+    nothing = empty(
+        "No export yet",
+        "Choose a run and press Export. Its dialogues become JSON lines and Parquet files with a dataset card.",
+    )
+    return el(
+        "section",
+        el("h2", "Finished"),
+        [_export(each, writable) for each in exports] or nothing,
+        class_="rl-stack",
+        aria_label="finished exports",
+    )
+
+
+def _export(export: FinishedExport, writable: bool) -> Element:
+    sizes = {file["name"]: file["bytes"] for file in export["files"]}
+    folder = export["folder"]
+
+    def link(name: str, text: str) -> Element | None:
+        if name not in sizes:
+            return None
+        size = el("span", f" {file_size(sizes[name])}", class_="rl-muted rl-num")
+        return el("a", text, size, href=f"/exports/{folder}/{name}", download=True, title=name)
+
+    sources: list[Node] = [", "] * (2 * len(export["runs"]) - 1)
+    sources[::2] = [_source(run["run"], run["name"]) for run in export["runs"]]
+    rows = [
+        el(
+            "tr",
+            el("td", form["name"]),
+            el("td", f"{form['rows']:,}", class_="rl-num"),
+            *(el("td", link(f"{form['name']}.{suffix}", "download") or "–") for suffix in ("jsonl", "parquet")),
+        )
+        for form in export["formats"]
+    ]
+    header = el("tr", *(el("th", text, scope="col") for text in ("type", "rows", "JSON lines", "Parquet")))
+    remove = action(
+        "Delete",
+        "delete",
+        style="rl-small rl-quiet",
+        folder=folder,
+        confirm=f"Delete the export {export['name']}, {file_size(export['bytes'])}? The exported runs remain.",
+    )
+    return el(
+        "article",
+        el(
+            "div",
+            el("b", export["name"], title=folder, class_="rl-grow rl-cut"),
+            el("span", "⚑ contains answers", class_="rl-chip rl-leak", title=PRIVILEGED)
+            if export["privileged"]
+            else None,
+            el("span", file_size(export["bytes"]), class_="rl-muted rl-num"),
+            el("span", time_ago(export["created"]), class_="rl-muted"),
+            class_="rl-row",
+        ),
+        el("div", "from ", sources, f" · {label_text(export)}", class_="rl-muted rl-small"),
+        el("div", el("table", el("thead", header), el("tbody", rows), class_="rl-table"), class_="rl-scroll"),
+        [el("p", f"No {name}: {why}", class_="rl-muted rl-small") for name, why in export["left_out"].items()],
+        el(
+            "div",
+            link("README.md", "card"),
+            link("manifest.json", "manifest"),
+            el("span", class_="rl-grow"),
+            action("Copy Python", "copy", style="rl-small", text=load_code(export)) if rows else None,
+            remove if writable else None,
+            class_="rl-row rl-small",
+        ),
+        class_="rl-card rl-stack export-done",
+        data_key=folder,
+        data_folder=folder,
+    )
+
+
+def _source(run: str, name: str) -> Node:
+    return el("a", f"{run} · {name}", href=page_url("run", run=run)) if run.isdigit() else name
+
+
+def label_text(export: FinishedExport) -> str:
+    """Return how many dialogues, hints and labels an export contains."""
+    labels = export["labels"]
+    parts = [f"{export['dialogues']:,} dialogues"] if export["dialogues"] is not None else []
+    if labels:
+        parts.append(f"{labels['hints']:,} hints")
+        for source, title in (("human", "people"), ("detector", "detectors")):
+            counts = labels.get(source) or {}
+            if counts.get("leak") or counts.get("no_leak"):
+                parts.append(f"{title}: {counts.get('leak', 0):,} leak, {counts.get('no_leak', 0):,} no leak")
+        parts += [f"{count:,} {why}" for why, count in labels.get("without", {}).items()]
+    return " · ".join(parts)
+
+
+def load_code(export: FinishedExport) -> str:
+    """Return Python code that loads an export."""
+    arguments = f'{export["path"]!r}, "{export["formats"][0]["name"]}", split="train"'
+    return f"from datasets import load_dataset\nrows = load_dataset({arguments})"
+
+
+def file_size(size: float) -> str:
+    """Return a number of bytes such as `1.3 MB`."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"

@@ -373,9 +373,10 @@ def visit(server: Server, page: Any) -> Callable[[str], Any]:
 
 
 def settle(page: Any) -> None:
-    """Until Gradio has put our places on the page, their widgets stand, and no skeleton is left."""
+    """Wait until the page shows its content: a widget of the old pages, or the first view of a native page."""
     page.wait_for_function(
-        "document.querySelector('gradio-app [data-rl-widget][data-made]') && !document.querySelector('.rl-skeleton')"
+        "document.querySelector('gradio-app :is([data-rl-widget][data-made], .rl-view > *)')"
+        " && !document.querySelector('.rl-skeleton')"
         " && !document.querySelector('gradio-app > .loading, .wrap.full.generating')"
     )
 

@@ -16,17 +16,17 @@ SLOW = 120_000
 
 
 def finished(tab: Any) -> Any:
-    return tab.locator(".ex-done")
+    return tab.locator(".export-done")
 
 
 def test_an_export_is_started_watched_taken_and_loaded(
     server: Any, visit: Callable[..., Any], no_overflow: Callable[[Any], None], tmp_path: Path
 ) -> None:
     tab = visit(f"/exports?runs={server.run}&phase=evaluation")
-    tab.get_by_text("dialogues, 0 of them labelled by people").wait_for()
+    tab.get_by_text("dialogues, 0 of them labeled by people").wait_for()
     before = finished(tab).count()
     tab.get_by_role("button", name="Export", exact=True).click()
-    tab.locator(".ex-done").nth(before).wait_for(timeout=SLOW)
+    tab.locator(".export-done").nth(before).wait_for(timeout=SLOW)
     newest = finished(tab).first
     assert f"{server.run} · recorded" in newest.inner_text()
     with tab.expect_download() as taking:
@@ -52,53 +52,54 @@ def test_an_export_is_started_watched_taken_and_loaded(
 
     newest.get_by_role("button", name="Delete").click()
     tab.get_by_role("dialog").get_by_role("button", name="Delete").click()
-    tab.wait_for_function("n => document.querySelectorAll('.ex-done').length === n", arg=before)
+    tab.wait_for_function("n => document.querySelectorAll('.export-done').length === n", arg=before)
     assert not folder.exists()
 
 
 @pytest.mark.slow
-def test_the_form_stands_in_the_address_and_comes_back(server: Any, visit: Callable[..., Any]) -> None:
+def test_the_form_is_in_the_address_and_survives_a_reload(server: Any, visit: Callable[..., Any]) -> None:
     tab = visit(f"/exports?run={server.run}")
-    tab.locator(".ex-run", has_text="recorded").wait_for()
+    tab.get_by_text(f"{server.run} · recorded").first.wait_for()
     tab.get_by_role("checkbox", name="Messages").uncheck()
     tab.get_by_role("checkbox", name="Prompt and completion").check()
-    tab.get_by_role("radio", name="Detectors alone").check()
-    expect(tab.get_by_label("labeller")).to_have_count(0)
+    tab.get_by_role("radio", name="Detectors only").check()
+    expect(tab.get_by_label("Annotator")).to_have_count(0)
     tab.get_by_text("Which dialogues").click()
-    tab.get_by_label("steps").fill("2-")
-    tab.get_by_label("steps").fill("two")
-    tab.get_by_role("alert").get_by_text("One step, or a range").wait_for()
-    tab.get_by_label("steps").fill("2-3")
-    tab.get_by_role("alert").get_by_text("One step, or a range").wait_for(state="hidden")
+    tab.get_by_label("Steps").fill("2-")
+    tab.get_by_label("Steps").fill("two")
+    tab.get_by_role("alert").get_by_text("The steps cannot be read").wait_for()
+    tab.get_by_label("Steps").fill("2-3")
+    tab.get_by_role("alert").get_by_text("The steps cannot be read").wait_for(state="hidden")
     tab.get_by_text("More", exact=True).click()  # ends the typing, and is not lost
-    tab.get_by_role("checkbox", name="Show the answer in the prompts").check()
-    tab.get_by_role("alert").get_by_text("Every prompt will hold the answer").wait_for()
+    tab.get_by_role("checkbox", name="Include the answer in the prompts").check()
+    tab.get_by_role("alert").get_by_text("Every prompt contains the answer").wait_for()
     address = tab.url.partition("?")[2]
     for part in (f"runs={server.run}", "labels=detector", "steps=2-3", "privileged=1"):
         assert part in address.split("&")
     tab.reload()
-    tab.get_by_label("steps").wait_for()
+    tab.get_by_label("Steps").wait_for()
     assert tab.url.partition("?")[2] == address
-    assert tab.get_by_label("steps").input_value() == "2-3"
+    assert tab.get_by_label("Steps").input_value() == "2-3"
     assert not tab.get_by_role("checkbox", name="Messages").is_checked()
-    assert tab.get_by_role("radio", name="Detectors alone").is_checked()
+    assert tab.get_by_role("radio", name="Detectors only").is_checked()
     tab.get_by_text("Command", exact=True).click()
-    told = tab.locator(".ex-form .ex-code code").inner_text()
-    assert told.startswith(f"rl2f export {server.run} --out") and "--steps 2-3" in told and "--privileged" in told
+    command = tab.locator("#export-command .cm-content").inner_text()
+    assert command.startswith(f"rl2f export {server.run} --out") and "--steps 2-3" in command
+    assert "--privileged" in command
 
 
 @pytest.mark.slow
-def test_what_cannot_be_exported_is_told_before_and_after(server: Any, visit: Callable[..., Any]) -> None:
-    tab = visit(f"/exports?runs={server.run}&labels=people&formats=unpaired_preference&name=nobody")
+def test_an_export_without_labels_is_explained_before_and_after(server: Any, visit: Callable[..., Any]) -> None:
+    tab = visit(f"/exports?runs={server.run}&labels=human&formats=unpaired_preference&name=nobody")
     tab.get_by_role("link", name="Label some first").wait_for()
     tab.get_by_role("button", name="Export", exact=True).click()
-    job = tab.locator(".ex-job", has_text="nobody")
+    job = tab.locator(".export-job", has_text="nobody")
     job.get_by_text("Label hints on the page Labels").wait_for(timeout=SLOW)
     assert job.locator('.rl-badge[data-status="failed"]').count() == 1
     job.get_by_role("button", name="Dismiss").click()
     job.wait_for(state="detached")
     tab.get_by_text("Which dialogues").click()
-    tab.get_by_label("steps").fill("99-99")
+    tab.get_by_label("Steps").fill("99-99")
     tab.get_by_text("0 dialogues, 0 of them").wait_for()
     assert tab.get_by_role("button", name="Export", exact=True).is_disabled()
 
@@ -112,7 +113,7 @@ def test_a_link_to_a_run_that_is_gone_says_so(visit: Callable[..., Any], console
     assert "runs=" not in tab.url
 
 
-def test_names_of_strangers_are_text(server: Any, visit: Callable[..., Any], tmp_path: Path) -> None:
+def test_names_in_a_manifest_are_text(server: Any, visit: Callable[..., Any], tmp_path: Path) -> None:
     folder = server.workspace / "exports" / "900-strange"
     folder.mkdir(parents=True)
     evil = "<img src=x onerror=\"document.title='owned'\">"
@@ -120,7 +121,7 @@ def test_names_of_strangers_are_text(server: Any, visit: Callable[..., Any], tmp
         "name": evil,
         "created": 1.0,
         "dialogues": 1,
-        "labels": {"hints": 1, "people": {}, "detector": {}, "without": {evil: 1}},
+        "labels": {"hints": 1, "human": {}, "detector": {}, "without": {evil: 1}},
         "runs": [{"run": evil, "name": evil}],
         "formats": {"messages": {"rows": 1, "files": {"messages.jsonl": {"bytes": 1}}}},
         "left_out": {evil: evil},
@@ -128,8 +129,8 @@ def test_names_of_strangers_are_text(server: Any, visit: Callable[..., Any], tmp
     }
     (folder / "manifest.json").write_text(json.dumps(manifest))
     tab = visit("/exports")
-    tab.locator(".ex-done", has_text="onerror").wait_for()
-    assert tab.locator(".ex-done img").count() == 0 and tab.title() != "owned"
+    tab.locator(".export-done", has_text="onerror").wait_for()
+    assert tab.locator(".export-done img").count() == 0 and tab.title() != "owned"
     (folder / "manifest.json").unlink()
     folder.rmdir()
 

@@ -1,0 +1,62 @@
+/* Keyboard shortcuts: a key clicks or focuses an element of the page. Off while typing and while a dialog is open. */
+const NAMES = { ArrowDown: "↓", ArrowUp: "↑", ArrowLeft: "←", ArrowRight: "→", " ": "Space", Escape: "Esc" };
+const typing = (node) => node instanceof Element && (node.isContentEditable || node.matches("input:not([type=checkbox]):not([type=radio]):not([type=button]), textarea, select"));
+const visible = (selector) => [...document.querySelectorAll(selector)].filter((node) => node.getClientRects().length && !node.disabled);
+
+function run({ act, target }) {
+  const nodes = visible(target);
+  if (!nodes.length) return false;
+  if (act === "click") nodes[0].click();
+  else if (act === "focus") { nodes[0].focus(); nodes[0].select?.(); }
+  else {
+    const at = nodes.findIndex((node) => node.contains(document.activeElement));
+    const to = at < 0 ? 0 : Math.max(0, Math.min(nodes.length - 1, at + (act === "next" ? 1 : -1)));
+    nodes[to].focus();
+    nodes[to].scrollIntoView({ block: "nearest" });
+  }
+  return true;
+}
+
+function node(tag, text, ...children) {
+  const made = document.createElement(tag);
+  if (text) made.textContent = text;
+  made.append(...children);
+  return made;
+}
+
+function help(groups) {
+  if (document.querySelector("dialog[open]")) return;
+  const list = node("dl", "");
+  list.className = "rl-keys";
+  for (const [name, keys] of groups) {
+    const usable = keys.filter((key) => document.querySelector(key.target));
+    if (usable.length) list.append(node("h3", name));
+    for (const { keys: names, text } of usable) list.append(node("dt", "", ...names.split(" ").map((key) => node("kbd", NAMES[key] ?? key))), node("dd", text));
+  }
+  const close = node("button", "Close");
+  close.className = "rl-button";
+  const box = node("dialog", "", node("h2", "Keys"), list, close);
+  box.className = "rl-dialog";
+  box.setAttribute("aria-label", "Keys");
+  close.onclick = () => box.close();
+  box.onclose = () => box.remove();
+  document.body.append(box);
+  box.showModal();
+}
+
+export default function mount({ props }) {
+  document.addEventListener("keydown", (event) => {
+    if (event.defaultPrevented || event.isComposing || document.querySelector("dialog[open]")) return;
+    const name = `${event.ctrlKey || event.metaKey ? "Ctrl+" : ""}${event.altKey ? "Alt+" : ""}${event.key}`;
+    const inField = typing(event.target);
+    if (name === "Escape" && inField) { event.target.blur(); return; }
+    if (name === "?" && !inField) { event.preventDefault(); help(props.groups); return; }
+    for (const [, keys] of props.groups) {
+      for (const key of keys) {
+        if (!key.keys.split(" ").includes(name) || (inField && !key.typing)) continue;
+        if (run(key)) event.preventDefault();
+        return;
+      }
+    }
+  }, true);
+}

@@ -1,0 +1,73 @@
+"""Elements of a `View` as plain data: text stays text, so a model's output is never parsed as markup."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeAlias
+
+Attribute: TypeAlias = str | float | bool | None
+Node: TypeAlias = "str | Element | None"
+Element: TypeAlias = "list[object]"
+"""`[tag, attributes, *children]`."""
+
+
+def el(tag: str, *children: Node | Iterable[Node], **attributes: Attribute) -> Element:
+    """Return an element.
+
+    Args:
+        tag: Name of an HTML element, such as `div`, or of an SVG element, such as `svg:path`.
+        children: Texts and elements; None is omitted, lists are flattened.
+        attributes: `class_` becomes `class`, other underscores become hyphens (`data_id` → `data-id`). None and False
+            omit the attribute, True sets it without a value.
+    """
+    content: list[object] = []
+    for child in children:
+        if isinstance(child, str) or _is_element(child):
+            content.append(child)
+        elif child is not None:
+            content.extend(each for each in child if each is not None)
+    named = {name.rstrip("_").replace("_", "-"): value for name, value in attributes.items()}
+    return [tag, {k: v for k, v in named.items() if v is not None and v is not False}, *content]
+
+
+def _is_element(child: object) -> bool:
+    return isinstance(child, list) and len(child) >= 2 and isinstance(child[0], str) and isinstance(child[1], dict)
+
+
+def action(label: str, name: str, *, style: str = "", **data: Attribute) -> Element:
+    """Return a button that triggers the `View`'s event `click` with `{"action": name, **data}`."""
+    values = {f"data_{key}": value for key, value in data.items()}
+    return el("button", label, type="button", class_=f"rl-button {style}".strip(), data_action=name, **values)
+
+
+def badge(status: str, detail: str | None = None) -> Element:
+    """Return the status of a run as a colored badge."""
+    return el("span", status, class_="rl-badge", data_status=status, title=detail or None)
+
+
+def time_ago(seconds: float | None) -> Element:
+    """Return a time as `3 min ago`, kept current by the `View`, with the exact time as its title."""
+    return el("span", "–", class_="rl-muted") if seconds is None else el("time", data_t=seconds)
+
+
+def progress(done: float, total: float | None) -> Element:
+    """Return a progress bar; without a total it moves back and forth."""
+    fraction = min(1.0, done / total) if total else None
+    width = None if fraction is None else f"width: {100 * fraction:.1f}%"
+    now = None if fraction is None else round(100 * fraction)
+    return el(
+        "div",
+        el("i", style=width),
+        class_="rl-progress",
+        role="progressbar",
+        aria_label="progress",
+        aria_valuenow=now,
+        data_unknown=fraction is None,
+    )
+
+
+def empty(title: str, *children: Node) -> Element:
+    """Return the content of a list without rows: what is missing, and the next step."""
+    return el(
+        "div", el("p", title, class_="rl-empty-title"), *(el("p", child) for child in children), class_="rl-empty"
+    )

@@ -1,0 +1,106 @@
+/* Builds and patches the elements of a View. Texts become text nodes; only safe attributes are set. */
+const SVG = "http://www.w3.org/2000/svg";
+const SAFE = /^(class|title|role|href|download|type|name|value|style|open|checked|disabled|colspan|rowspan|tabindex|hidden|id|for|alt|src|width|height|viewBox|d|points|fill|stroke|stroke-width|x1?|x2|y1?|y2|cx|cy|r|min|max|scope|lang|target|rel|(aria|data)-[a-z-]+)$/;
+const LOCAL = /^(\/(?!\/)|#|https?:\/\/|$)/;
+const UNITS = [[60, 1, "s"], [3600, 60, "min"], [86400, 3600, "h"], [Infinity, 86400, "d"]];
+
+const isElement = (node) => Array.isArray(node) && typeof node[0] === "string" && node[1] && !Array.isArray(node[1]) && typeof node[1] === "object";
+const keyOf = (node) => (isElement(node) ? node[1]["data-key"] ?? node[1].id : undefined);
+
+function create(node) {
+  if (!isElement(node)) return document.createTextNode(String(node));
+  const svg = node[0].startsWith("svg:");
+  const made = svg ? document.createElementNS(SVG, node[0].slice(4)) : document.createElement(node[0].match(/^(script|style|iframe|object|embed|link|meta|base)$/i) ? "div" : node[0]);
+  return patch(made, node);
+}
+
+function patch(dom, node) {
+  const was = dom.rlAttributes ?? {};
+  const now = node[1];
+  for (const name of Object.keys(was)) if (!(name in now) && name !== "open") dom.removeAttribute(name);
+  for (const [name, value] of Object.entries(now)) {
+    if (was[name] === value || !SAFE.test(name)) continue;
+    if ((name === "href" || name === "src") && !LOCAL.test(String(value))) continue;
+    if (name === "value" || name === "checked") dom[name] = value;
+    dom.setAttribute(name, value === true ? "" : String(value));
+  }
+  dom.rlAttributes = now;
+  children(dom, node.slice(2));
+  if (dom.localName === "time") freshen(dom);
+  return dom;
+}
+
+/** Make the children of `dom` those of the list; elements with a data-key keep their DOM node. */
+function children(dom, list) {
+  const keyed = new Map();
+  for (const child of dom.childNodes) if (child.rlKey !== undefined) keyed.set(child.rlKey, child);
+  list.forEach((node, i) => {
+    const here = dom.childNodes[i] ?? null;
+    const key = keyOf(node);
+    let found = key === undefined ? here : keyed.get(key) ?? null;
+    if (found && key === undefined && found.rlKey !== undefined) found = null;
+    if (found && isElement(node) && found.localName === node[0].replace("svg:", "")) patch(found, node);
+    else if (found && !isElement(node) && found.nodeType === Node.TEXT_NODE) { if (found.data !== String(node)) found.data = String(node); }
+    else {
+      const made = create(node);
+      if (found === here && found !== null && key === undefined) { dom.replaceChild(made, found); return; }
+      found = made;
+    }
+    found.rlKey = key;
+    if (found !== dom.childNodes[i]) dom.insertBefore(found, dom.childNodes[i] ?? null);
+  });
+  while (dom.childNodes.length > list.length) dom.lastChild.remove();
+}
+
+function freshen(node) {
+  const t = Number(node.dataset.t);
+  if (!isFinite(t)) return;
+  const delta = Date.now() / 1000 - t;
+  const [, unit, name] = UNITS.find(([limit]) => Math.abs(delta) < limit);
+  const count = `${Math.floor(Math.abs(delta) / unit)} ${name}`;
+  node.textContent = Math.abs(delta) < 10 ? (delta >= 0 ? "just now" : "in a moment") : delta >= 0 ? `${count} ago` : `in ${count}`;
+  node.title = new Date(t * 1000).toLocaleString();
+}
+setInterval(() => document.querySelectorAll("time[data-t]").forEach(freshen), 10000);
+
+/** Ask before an action that cannot be undone. Resolves to whether the user agreed. */
+function agreed({ confirm, confirmLabel }) {
+  return new Promise((resolve) => {
+    const box = create(["dialog", { class: "rl-dialog", "aria-label": confirm }, ["p", {}, confirm], ["div", { class: "rl-actions" },
+      ["button", { type: "button", class: "rl-button", value: "" }, "Cancel"], ["button", { type: "button", class: "rl-button rl-danger", value: "1" }, confirmLabel ?? "Delete"]]]);
+    box.addEventListener("click", (event) => { const button = event.target.closest("button"); if (button) box.close(button.getAttribute("value")); });
+    box.addEventListener("close", () => { box.remove(); resolve(box.returnValue === "1"); });
+    document.body.append(box);
+    box.showModal();
+  });
+}
+
+function copy(button) {
+  const text = button.textContent;
+  navigator.clipboard.writeText(button.dataset.text).then(() => { button.textContent = "Copied"; }, () => { button.textContent = "Not permitted"; });
+  setTimeout(() => { button.textContent = text; }, 1500);
+}
+
+export default function mount({ element, props, trigger, watch }) {
+  const root = document.createElement("div");
+  root.className = "rl-view";
+  element.replaceChildren(root);
+  const draw = () => {
+    const value = props.value ? JSON.parse(props.value) : [];
+    children(root, isElement(value) ? [value] : value.filter((node) => node !== null));
+  };
+  root.addEventListener("click", async (event) => {
+    const source = event.target.closest("[data-action]");
+    if (!source || source.disabled) return;
+    if (source.dataset.action === "copy") { copy(source); return; }
+    if (source.localName === "a") event.preventDefault();
+    const data = { ...source.dataset };
+    if (!data.confirm || await agreed(data)) trigger("click", data);
+  });
+  root.addEventListener("change", (event) => {
+    const source = event.target.closest("[data-change]");
+    if (source) trigger("input", { ...source.dataset, value: source.type === "checkbox" ? source.checked : source.value });
+  });
+  watch("value", draw);
+  draw();
+}

@@ -1,0 +1,30 @@
+"""`View`: elements made in Python, patched in the browser; clicks on its actions are Python events."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import gradio as gr
+
+from app.components.module import load_module
+from app.components.nodes import Element, Node
+
+
+class View(gr.HTML):
+    """Shows elements of `app.components.nodes`.
+
+    A new value changes only the elements that differ, so that focus, scroll position and open `<details>` remain. A
+    click on an element with `data-action` triggers `click`; `gr.EventData` has `action` and the other `data-` values.
+
+    Args:
+        value: One element, a list of elements, or None.
+        options: Further arguments of `gr.HTML`.
+    """
+
+    def __init__(self, value: Element | list[Node] | None = None, **options: Any) -> None:
+        super().__init__(value, html_template="", js_on_load=load_module("view.js"), apply_default_css=False, **options)
+
+    def postprocess(self, value: Any) -> str | None:
+        """Return the elements as JSON text, which the browser compares with the last one as a whole."""
+        return None if value is None else json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -1,0 +1,73 @@
+"""Form fields whose values are in the address of the page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import gradio as gr
+
+if TYPE_CHECKING:
+    from gradio.components import Component
+
+
+@dataclass(frozen=True)
+class QueryFields:
+    """Fields of a page by their parameter in the address; a parameter is omitted while its field has the default value.
+
+    Lists are written with commas, True as `1`.
+
+    Args:
+        fields: Parameter → component and default value.
+    """
+
+    fields: dict[str, tuple[Component, Any]]
+
+    @property
+    def components(self) -> list[Component]:
+        """The components in the order of their values."""
+        return [component for component, _ in self.fields.values()]
+
+    @property
+    def edits(self) -> list[Any]:
+        """The events that a user's edit of a field triggers.
+
+        Texts and numbers have `change`: a field in a closed accordion loses its first `input`.
+        """
+        typed = (gr.Textbox, gr.Number)
+        return [each.change if isinstance(each, typed) else each.input for each in self.components]  # type: ignore[attr-defined]
+
+    def values(self, query: dict[str, str]) -> dict[str, Any]:
+        """Return the value of every field; an unreadable parameter gives the default."""
+        return {
+            name: _parse(query[name], default) if name in query else default
+            for name, (_, default) in self.fields.items()
+        }
+
+    def query(self, values: Sequence[Any]) -> dict[str, str]:
+        """Return the parameters of the fields that differ from their default."""
+        pairs = zip(self.fields.items(), values, strict=True)
+        return {name: _text(value) for (name, (_, default)), value in pairs if _text(value) != _text(default)}
+
+
+def _parse(text: str, default: Any) -> Any:
+    if isinstance(default, bool):
+        return text == "1"
+    if isinstance(default, list):
+        words = [word for word in text.split(",") if word]
+        return [int(word) if word.isdigit() else word for word in words]
+    if isinstance(default, int | float):
+        try:
+            return type(default)(text)
+        except ValueError:
+            return default
+    return text
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "1" if value else ""
+    if isinstance(value, list | tuple):
+        return ",".join(str(each) for each in value)
+    return "" if value is None else str(value)
