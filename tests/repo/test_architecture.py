@@ -29,7 +29,7 @@ app.api: common forms jobs.chat jobs.db jobs.export jobs.labels jobs.queue jobs.
     rl2f_core.teachers rl2f_core.types
 app.cli: commands common rl2f_core.distributed rl2f_core.errors
 app.components: common endpoints
-app.commands: common jobs.chat jobs.db jobs.executors jobs.export jobs.ingest jobs.labels jobs.queue
+app.commands: common endpoints jobs.chat jobs.db jobs.executors jobs.export jobs.ingest jobs.labels jobs.queue
     jobs.scheduler jobs.workspace rl2f_core.backends rl2f_core.config rl2f_core.counterfactual
     rl2f_core.distributed rl2f_core.environments rl2f_core.errors rl2f_core.evaluation rl2f_core.file_io
     rl2f_core.leaks
@@ -48,7 +48,7 @@ app.forms: jobs.db jobs.workspace rl2f_core.config rl2f_core.environments rl2f_c
 app.pages: api common components endpoints forms plots rl2f_core.errors
 app.plots: common jobs.db rl2f_core.errors rl2f_core.evaluation rl2f_core.metrics rl2f_core.registry
     rl2f_core.stats rl2f_core.types
-app.web: api common components endpoints pages rl2f_core.errors rl2f_core.model_store rl2f_core.paths
+app.web: api common components endpoints jobs.db pages rl2f_core.errors rl2f_core.model_store rl2f_core.paths
 jobs.chat: db ingest rl2f_core.backends rl2f_core.chat rl2f_core.config rl2f_core.device rl2f_core.environments
     rl2f_core.errors rl2f_core.file_io rl2f_core.model_store rl2f_core.paths rl2f_core.rollout
     rl2f_core.run rl2f_core.teachers rl2f_core.types workspace
