@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from app.web import files
 from app.web.page_registry import STATIC, PageInfo, pages, routers
 
 if TYPE_CHECKING:
@@ -46,17 +47,21 @@ def create_app(
     """
     from fastapi import FastAPI
 
+    from app.web.gradio_app import configure_gradio
     from app.web.program_access import ProgramAccess
     from app.web.security import Security, check_binding, load_secret
     from app.web.shell import Shell
 
     check_binding(host, password)
 
-    site_pages = pages() if site_pages is None else site_pages
+    if site_pages is None:
+        configure_gradio(context.workspace.root / "cache")  # before the pages import Gradio
+        site_pages = pages()
     app = FastAPI(title="RL2F Studio", docs_url=None, redoc_url=None, openapi_url=None)
     _handle_errors(app)
     for module in routers() if route_modules is None else route_modules:
         app.include_router(module.router(context))
+    app.include_router(files.router(context))
     _add_static(app)
     published = _add_pages(app, context, site_pages, host, port) if site_pages else []
     app.add_middleware(Shell, pages=site_pages, read_only=context.read_only, holder=context.holder)
@@ -82,10 +87,9 @@ def _add_static(app: FastAPI) -> None:
 def _add_pages(
     app: FastAPI, context: Context, site_pages: list[PageInfo], host: str, port: int
 ) -> list[PublishedEndpoint]:
-    from app.web.gradio_app import build, configure_gradio
+    from app.web.gradio_app import build
     from app.web.theme import make_theme
 
-    configure_gradio(context.workspace.root / "cache")
     warnings.filterwarnings("ignore", message="SSR mode is not supported")
     import gradio as gr
 

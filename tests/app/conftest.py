@@ -32,7 +32,7 @@ def make_client() -> Callable[..., TestClient]:
     builds Gradio's pages too, which takes seconds; the JSON routes and static files are there without. `routes` names
     the modules of `app.api` that are wanted, where it is not all.
     """
-    from app.web.page_registry import pages, routers
+    from app.web.page_registry import routers
     from app.web.security import Security, load_secret
     from app.web.server import create_app
 
@@ -40,7 +40,7 @@ def make_client() -> Callable[..., TestClient]:
         context: Context, *, secret: bool = True, whole: bool = False, routes: tuple[str, ...] = (), **options: Any
     ) -> TestClient:
         routed = [module for module in routers() if not routes or module.__name__.rpartition(".")[2] in routes]
-        app = create_app(context, HOST, PORT, site_pages=pages() if whole else [], route_modules=routed, **options)
+        app = create_app(context, HOST, PORT, site_pages=None if whole else [], route_modules=routed, **options)
         client = TestClient(app, base_url=BASE, raise_server_exceptions=False)
         if secret:
             guard = Security(app, secret=load_secret(context.workspace.root / "secret"), host=HOST, port=PORT)
