@@ -78,7 +78,7 @@ class Judged(_Body):
 
 def router(context: Context) -> APIRouter:
     """The routes below `/api/chat`."""
-    service = ChatService(context.db, context.workspace, context.chat_limits)
+    service = context.chat_service
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from jobs.chat.limits import ChatLimits
 
 if TYPE_CHECKING:
+    from jobs.chat.service import ChatService
     from jobs.db.engine import Database
     from jobs.queue.queue import Queue
     from jobs.scheduler.scheduler import Scheduler
@@ -28,3 +30,10 @@ class Context:
     scheduler: Scheduler | None = None
     """None in a read-only server, and in tests."""
     chat_limits: ChatLimits = field(default_factory=ChatLimits)
+
+    @cached_property
+    def chat_service(self) -> ChatService:
+        """The chat, with one model process for all of its users."""
+        from jobs.chat.service import ChatService
+
+        return ChatService(self.db, self.workspace, self.chat_limits)

@@ -5,8 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from app.endpoints.chat import ChatEndpoints
+from app.endpoints.compare import CompareEndpoints
+from app.endpoints.detectors import DetectorEndpoints
+from app.endpoints.dialogues import DialogueEndpoints
 from app.endpoints.endpoint import Scope, endpoints_of
 from app.endpoints.exports import ExportEndpoints
+from app.endpoints.fork import ForkEndpoints
+from app.endpoints.labels import LabelEndpoints
+from app.endpoints.launch import LaunchEndpoints
+from app.endpoints.run import RunEndpoints
+from app.endpoints.runs import RunListEndpoints
+from app.plots.run_data import RunData
 
 if TYPE_CHECKING:
     from app.common.context import Context
@@ -21,9 +31,20 @@ class Studio:
 
     def __init__(self, context: Context) -> None:
         self.context = context
+        data = RunData(context)
+        self.runs = RunListEndpoints(context)
+        self.run = RunEndpoints(context, data)
+        self.compare = CompareEndpoints(context, data)
+        self.dialogues = DialogueEndpoints(context)
+        self.labels = LabelEndpoints(context)
+        self.detectors = DetectorEndpoints(context)
+        self.fork = ForkEndpoints(context)
+        self.chat = ChatEndpoints(context, context.chat_service)
+        self.launch = LaunchEndpoints(context)
         self.exports = ExportEndpoints(context)
 
     def endpoints(self) -> Iterator[tuple[str, Scope, Callable[..., Any]]]:
         """Yield name, scope and function of every endpoint; names are unique."""
-        for group in (self.exports,):
-            yield from endpoints_of(group)
+        for group in vars(self).values():
+            if group is not self.context:
+                yield from endpoints_of(group)

@@ -1,11 +1,10 @@
-"""The pages. A page is one file here; the shell finds it by itself.
+"""Pages of the studio, one module each; `app.web.page_registry` finds them.
 
-    PATH: str                  "" for the first page, else the word after the slash
-    TITLE: str                 its name in the navigation
-    ORDER: int = 100           its place there
-    SCRIPTS, STYLES: tuple     further files of app/static; NAME.js and NAME.css of a module NAME load by themselves
-    build(context) -> None     called once, inside the Blocks route of the page
+    PATH: str                       "" for the first page, else the word after the slash
+    TITLE: str                      name in the navigation
+    ORDER: int = 100                position in the navigation
+    IN_NAVIGATION: bool = True      False for pages that are opened from another page
+    build(studio) -> None           called once inside of the page's Gradio route
 
-A page's script finds its place with `rl2f.widget(NAME, node => …)`, called for each `<div data-rl-widget="NAME">` that
-`gr.HTML` puts on the page. Modules whose name begins with an underscore are parts, not pages.
+Modules whose name begins with an underscore are parts of pages.
 """

@@ -20,7 +20,6 @@ from rl2f_core.errors import ConfigError, RL2FError
 from rl2f_core.types import JsonObject
 
 if TYPE_CHECKING:
-    from app.common.context import Context
     from app.endpoints.exports import ExportCount, ExportJob, FinishedExport
 
 PATH = "exports"
@@ -61,9 +60,9 @@ COMMAND_OPTIONS = (
 REFRESH_SECONDS = 2.0
 
 
-def build(context: Context) -> None:
+def build(studio: Studio) -> None:
     """Build the form on the left and the list of exports on the right."""
-    exports = Studio(context).exports
+    context, exports = studio.context, studio.exports
     writable = not context.read_only
 
     address = Address(TITLE)
@@ -189,10 +188,12 @@ def build(context: Context) -> None:
             exports.delete_export(data["folder"])
         else:
             run = int(data["run"])
-            {"stop": queue.stop, "resume": queue.resume, "dismiss": queue.delete}[data["action"]](run)
+            {"stop": studio.run.stop_run, "resume": studio.run.resume_run, "dismiss": dismiss}[data["action"]](run)
         return lists()
 
-    queue = context.queue
+    def dismiss(run: int) -> None:
+        studio.runs.delete_runs([run])
+
     form_outputs = [notice, start, command]
     inputs = fields.components
     address.input(open_page, address, [address, *inputs, *form_outputs, jobs, finished], **QUEUED)

@@ -57,10 +57,11 @@ def build(context: Context, pages: list[PageInfo]) -> tuple[gr.Blocks, list[Publ
     blocks.pages[0] = ("", "Runs", False)  # hides Gradio's navigation bar; the shell has its own
     # Gradio creates a web app after each page and uses only the last one, so none is created here
     with mock.patch.object(App, "create_app", staticmethod(_do_nothing)):
-        published = _publish(blocks, Studio(context))
+        studio = Studio(context)
+        published = _publish(blocks, studio)
         for page in sorted(pages, key=lambda page: page.path != ""):  # routes must follow the root page
             with blocks if page.path == "" else blocks.route(page.title, page.path, show_in_navbar=False):
-                page.module.build(context)
+                page.module.build(studio)
                 _hide_events(blocks, published)
         blocks.queue(default_concurrency_limit=8, api_open=False)
     return blocks, published

@@ -23,6 +23,7 @@ class PageInfo:
     module: ModuleType
     scripts: tuple[str, ...]
     styles: tuple[str, ...]
+    in_navigation: bool = True
 
 
 def _modules(package: ModuleType) -> list[ModuleType]:
@@ -33,7 +34,17 @@ def _modules(package: ModuleType) -> list[ModuleType]:
 def pages() -> list[PageInfo]:
     """Return all pages in the order of the navigation."""
     modules = sorted(_modules(app.pages), key=lambda module: (getattr(module, "ORDER", 100), module.TITLE))
-    return [PageInfo(m.PATH, m.TITLE, m, _files(m, "js", "SCRIPTS"), _files(m, "css", "STYLES")) for m in modules]
+    return [
+        PageInfo(
+            m.PATH,
+            m.TITLE,
+            m,
+            _files(m, "js", "SCRIPTS"),
+            _files(m, "css", "STYLES"),
+            getattr(m, "IN_NAVIGATION", True),
+        )
+        for m in modules
+    ]
 
 
 def _files(module: ModuleType, suffix: str, constant: str) -> tuple[str, ...]:

@@ -128,6 +128,7 @@ class Shell:
         links = "".join(
             f'<a href="{escape(path)}"{" aria-current=page" if page is current else ""}>{escape(page.title)}</a>'
             for path, page in self.pages.items()
+            if page.in_navigation or page is current
         )
         notice = escape(f"{self.holder} {READ_ONLY}")
         banner = f'<div class="rl-banner" role="status">{notice}</div>' if self.read_only else ""
