@@ -17,7 +17,7 @@ from jobs.db.queries import runs
 from jobs.labels import detector_report, report_queries
 from jobs.labels.detector_report import DetectorReport
 from jobs.labels.estimation import labels_needed, sample_size_for
-from jobs.labels.hint_counts import RUN, HintGroup
+from jobs.labels.hint_counts import OWN_CONDITIONS, RUN, HintGroup
 from jobs.labels.report_queries import Scope
 from jobs.labels.sampling import SamplingFrame
 from rl2f_core.types import JsonObject
@@ -29,8 +29,6 @@ GroupBy = Literal["detector", "teacher", "environment", "checkpoint", "condition
 GROUPINGS: tuple[GroupBy, ...] = get_args(GroupBy)
 MAX_DISAGREEMENTS = 200
 MAX_ACCESSES = 5
-OWN_CONDITIONS = ("", "hints", "kept")
-"""Conditions that are no controls, as in `jobs.db.queries.dialogues`."""
 _BENCHMARK_KEYS = {
     "tiers": "by_detector",
     "tier": "detector",

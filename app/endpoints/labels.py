@@ -5,7 +5,7 @@ The findings of a hint and the labels of others are returned only after the anno
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, cast
 
 from pydantic import Field, with_config
 from typing_extensions import TypedDict as CheckedDict
@@ -47,6 +47,8 @@ class HintQueue(CheckedDict, total=False):
     seed: Position
     """Seed of the sample."""
     source: Source
+    include_controls: bool
+    """Include the hints of control conditions, e.g. shuffled ones; default False."""
 
 
 @with_config(extra="forbid")
@@ -327,7 +329,9 @@ def _key(hint: HintRef | None) -> HintKey | None:
 
 
 def _queue_filter(queue: HintQueue | None) -> QueueFilter:
-    return QueueFilter(**(queue or {}))
+    include_controls = bool(queue and queue.get("include_controls"))
+    fields = {name: value for name, value in (queue or {}).items() if name != "include_controls"}
+    return QueueFilter(**cast(Any, fields), without_controls=not include_controls)
 
 
 def _label(label: LeakLabel) -> LabelRow:

@@ -19,7 +19,7 @@ from sqlmodel import Session
 
 from jobs.db.errors import NotFoundError
 from jobs.db.models import Dialogue, LeakFinding, LeakLabel, RescoredRun, Run, Turn, table_of
-from jobs.labels.hint_counts import RUN, in_scope, is_teacher_hint
+from jobs.labels.hint_counts import RUN, in_scope, is_own, is_teacher_hint
 from jobs.labels.sampling import SamplingFrame
 from rl2f_core.errors import ConfigError
 
@@ -64,6 +64,8 @@ class QueueFilter:
     """Seed of the sample; new dialogues replace few of its hints."""
     source: str = RUN
     """Source of the findings that stratify a sample: run, or the id of a rescore run."""
+    without_controls: bool = False
+    """Exclude hints of control conditions."""
 
     def __post_init__(self) -> None:
         if self.selection not in SELECTIONS:
@@ -78,7 +80,9 @@ class QueueFilter:
     @property
     def frame(self) -> SamplingFrame | None:
         """The sampling frame; None if the selection is not random."""
-        return SamplingFrame(self.source, self.run, self.environment) if self.selection in SAMPLES else None
+        if self.selection not in SAMPLES:
+            return None
+        return SamplingFrame(self.source, self.run, self.environment, self.without_controls)
 
 
 class HintKey(NamedTuple):
@@ -207,6 +211,8 @@ def _unflagged_sample(session: Session, filter: QueueFilter, size: int) -> list[
         ends = [_with_dialogue(end).where(_dialogue.c.run_id == filter.run) for end in ends]
     if filter.environment:
         unflagged = unflagged.where(func.coalesce(_dialogue.c.environment, "") == filter.environment)
+    if filter.without_controls:
+        unflagged = unflagged.where(is_own(_dialogue.c.condition))
     first, last = (session.execute(end).scalar() for end in ends)
     # the id range has few gaps: ranking all of it is faster than reading the row ids
     rest = _ranked(np.arange(first or 1, (last or 0) + 1, dtype=np.int64), filter.seed)
@@ -230,10 +236,12 @@ def _with_dialogue(statement: Select[T]) -> Select[T]:
 
 
 def _within(filter: QueueFilter, statement: Select[T]) -> Select[T]:
-    """Restrict a statement to the filter's run and environment."""
+    """Restrict a statement to the filter's run, environment and conditions."""
     statement = statement.where(in_scope(_dialogue.c.run_id, filter.run))
     if filter.environment:
         statement = statement.where(_dialogue.c.environment == filter.environment)
+    if filter.without_controls:
+        statement = statement.where(is_own(_dialogue.c.condition))
     return statement
 
 

@@ -14,7 +14,7 @@ from itertools import combinations
 
 from jobs.labels.agreement import LABELS, LEAK, agreement, majority_vote
 from jobs.labels.estimation import Estimates, Stratum, estimate
-from jobs.labels.hint_counts import STEPS_PER_BUCKET, DetectorVerdict, HintGroup
+from jobs.labels.hint_counts import OWN_CONDITIONS, STEPS_PER_BUCKET, DetectorVerdict, HintGroup
 from jobs.labels.sampling import SamplingFrame
 from rl2f_core.stats.intervals import Interval
 from rl2f_core.types import FrozenModel
@@ -296,10 +296,13 @@ def _stratum_verdict(hint: LabeledHint, frame_source: str) -> StratumVerdict:
 
 def _covering_frames(hints: Iterable[LabeledHint], frame_source: str, population: Population) -> set[str]:
     """Return the stored sampling frames that cover the whole population."""
-    groups = {(group.run_id, group.environment) for (group, _), n in population.items() if n > 0}
+    groups = [group for (group, _), n in population.items() if n > 0]
+    pairs = {(group.run_id, group.environment) for group in groups}
+    all_own = all(group.condition in OWN_CONDITIONS for group in groups)
     texts = {label.sampling_frame for hint in hints for label in hint.labels if label.sampling_frame is not None}
     frames = {text: SamplingFrame.parse(text) for text in texts}
-    return {text for text, frame in frames.items() if frame.source == frame_source and frame.covers(groups)}
+    covering = {text: frame for text, frame in frames.items() if frame.source == frame_source and frame.covers(pairs)}
+    return {text for text, frame in covering.items() if all_own or not frame.without_controls}
 
 
 def _is_sampled(hint: LabeledHint, covering: Collection[str]) -> bool:

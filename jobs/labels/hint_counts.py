@@ -24,6 +24,8 @@ CONTENTLESS = "contentless"
 """Teacher whose hints cannot leak."""
 RUN = "run"
 """Source of the findings made during a run."""
+OWN_CONDITIONS = ("", "hints", "kept")
+"""Conditions whose hints are the teacher's own; all others are controls."""
 COUNTERFACTUAL = ("fork", "hint_value")
 """Run kinds whose dialogues continue those of other runs."""
 STEPS_PER_BUCKET = 10
@@ -73,6 +75,11 @@ def is_teacher_hint() -> ColumnElement[bool]:
     """Return the condition for turns with a hint that is neither contentless nor a fallback after a teacher error."""
     written = _turn.c.hint_error.is_(None) | _turn.c.feedback.is_not(None)
     return _turn.c.hint.is_not(None) & (func.coalesce(_turn.c.teacher, "") != CONTENTLESS) & written
+
+
+def is_own(column: ColumnElement[Any]) -> ColumnElement[bool]:
+    """Return the condition that the dialogue condition in `column` is not a control."""
+    return func.coalesce(column, "").in_(OWN_CONDITIONS)
 
 
 def in_scope(column: ColumnElement[Any], run: int | None) -> ColumnElement[bool]:

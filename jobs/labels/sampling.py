@@ -11,6 +11,9 @@ from dataclasses import dataclass
 
 from rl2f_core.errors import DataError
 
+_OWN = "#own"
+"""End of the stored form of a frame without controls."""
+
 
 @dataclass(frozen=True)
 class SamplingFrame:
@@ -22,10 +25,13 @@ class SamplingFrame:
     """The run; None for all runs (see `jobs.labels.hint_counts.in_scope`)."""
     environment: str = ""
     """The environment; empty for all."""
+    without_controls: bool = False
+    """Only hints of conditions that are no controls (see `jobs.labels.hint_counts.OWN_CONDITIONS`)."""
 
     def text(self) -> str:
-        """Return `source/run/environment`, the form stored with a label."""
-        return f"{self.source}/{'' if self.run is None else self.run}/{self.environment}"
+        """Return `source/run/environment`, with `#own` without controls: the form stored with a label."""
+        run, end = "" if self.run is None else self.run, _OWN if self.without_controls else ""
+        return f"{self.source}/{run}/{self.environment}{end}"
 
     @classmethod
     def parse(cls, text: str) -> SamplingFrame:
@@ -34,7 +40,7 @@ class SamplingFrame:
         run, slash, environment = rest.partition("/")
         if not source or not slash or not (run == "" or run.isdigit()):
             raise DataError("Invalid sampling frame.", value=text, known=["run/12/", "run//arithmetic"])
-        return cls(source, int(run) if run else None, environment)
+        return cls(source, int(run) if run else None, environment.removesuffix(_OWN), environment.endswith(_OWN))
 
     def covers(self, groups: Collection[tuple[int, str]]) -> bool:
         """Whether the frame contains all hints of these pairs of run and environment."""

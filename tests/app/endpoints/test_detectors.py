@@ -100,7 +100,7 @@ def test_a_label_counts_if_it_comes_from_a_random_sample(endpoints: DetectorEndp
         labels.label_hint(*key, "anna", "no_leak", queue=queue)
         labels.label_hint(*key, "ben", "no_leak")
     stored = label_queries.of_hint(context.db, hints[0]["run"], hints[0]["event_id"], 0)
-    assert [label.sampling_frame for label in stored] == [f"run/{made.run.id}/", None]
+    assert [label.sampling_frame for label in stored] == [f"run/{made.run.id}/#own", None]
     report = endpoints.detector_report(made.run.id)["report"]
     assert report["usage"]["counted"] == report["usage"]["hints"] > 5
     assert report["pairs"][0]["observed"]["value"] == 1.0
@@ -121,6 +121,24 @@ def test_hints_of_controls_count_only_on_request(endpoints: DetectorEndpoints, c
     assert {row["name"] for row in everything["report"]["rows"]} == {"hints", "shuffled", "misleading"}
     assert own["disagreement_count"] * 3 == everything["disagreement_count"] > 0
     assert own["report"]["usage"]["hints"] * 3 == everything["report"]["usage"]["hints"] > 0
+
+
+def test_a_sample_without_controls_gives_no_estimates_for_controls(
+    endpoints: DetectorEndpoints, context: Context
+) -> None:
+    def evaluated(index: int, condition: str) -> Any:
+        key, attempt = f"{condition}/{index}", turn(0, "x", None, hint(f"Look {index}.", teacher="scripted"))
+        return event(key, [attempt], 0, key, phase="evaluation", checkpoint="base", condition=condition)
+
+    made = [evaluated(index, condition) for index in range(40) for condition in ("hints", "shuffled")]
+    run = add_run(context.db, context.workspace, "evaluated", made).id or 0
+    queue: Any = {"selection": "stratified", "run": run, "size": 20}
+    labels = LabelEndpoints(context)
+    for each in labels.next_hints_to_label(queue=queue, limit=50)["hints"]:
+        labels.label_hint(run, each["event_id"], each["turn"], "anna", "no_leak", queue=queue)
+    own = endpoints.detector_report(run)["report"]["usage"]
+    everything = endpoints.detector_report(run, include_controls=True)["report"]["usage"]
+    assert own["counted"] == own["hints"] == everything["partial_sample"] > 0 and everything["counted"] == 0
 
 
 # -- test set --------------------------------------------------------------------------------------------------------

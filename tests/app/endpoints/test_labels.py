@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from replay_data import add_run, odd_events, training_events
+from replay_data import add_run, event, hint, odd_events, training_events, turn
 
 from app.common.context import Context
 from app.endpoints.endpoint import ArgumentError, endpoints_of
@@ -125,6 +125,21 @@ def test_the_queue_selects_flagged_sampled_or_unlabeled_hints(endpoints: LabelEn
     rest = endpoints.next_hints_to_label("anna", {"run": run, "unlabeled_only": True}, limit=1)
     assert rest["hints"][0]["event_id"] == NEVER
     assert endpoints.next_hints_to_label(queue={"run": run}, limit=1)["hints"][0]["label"] is None, "without a name"
+
+
+def test_the_queue_has_hints_of_controls_only_on_request(endpoints: LabelEndpoints, context: Context) -> None:
+    def evaluated(index: int, condition: str) -> Any:
+        key, attempt = f"{condition}/{index}", turn(0, "x", None, hint(f"Look {index}.", teacher="scripted"))
+        return event(key, [attempt], 0, key, phase="evaluation", checkpoint="base", condition=condition)
+
+    made = [evaluated(index, condition) for index in range(6) for condition in ("hints", "shuffled")]
+    add_run(context.db, context.workspace, "evaluated", made)
+    for selection in ("all", "stratified", "random_unflagged"):
+        queue: Any = {"selection": selection}
+        own = endpoints.next_hints_to_label(queue=queue, limit=50)
+        everything = endpoints.next_hints_to_label(queue={**queue, "include_controls": True}, limit=50)
+        assert own["total"] == len(own["hints"]) == 6 and everything["total"] == len(everything["hints"]) == 12
+        assert all("shuffled" not in each["event_id"] for each in own["hints"])
 
 
 def test_choices_list_runs_environments_and_annotators(endpoints: LabelEndpoints, run: int) -> None:
