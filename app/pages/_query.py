@@ -31,12 +31,13 @@ class QueryFields:
 
     @property
     def edits(self) -> list[Any]:
-        """The events that a user's edit of a field triggers.
+        """The events that a user's edit of a field triggers, and no update by Python.
 
-        Texts and numbers have `change`: a field in a closed accordion loses its first `input`.
+        Texts and numbers also have `blur`: a field in an accordion that was closed loses its first `input`.
         """
-        typed = (gr.Textbox, gr.Number)
-        return [each.change if isinstance(each, typed) else each.input for each in self.components]  # type: ignore[attr-defined]
+        fields: list[Any] = self.components
+        left = [each.blur for each in fields if isinstance(each, gr.Textbox | gr.Number)]
+        return [*(each.input for each in fields), *left]
 
     def values(self, query: dict[str, str]) -> dict[str, Any]:
         """Return the value of every field; an unreadable parameter gives the default."""

@@ -57,6 +57,10 @@ COMMAND_OPTIONS = (
     ("privileged", "--privileged", False),
 )
 """Field, option of `rl2f export`, default."""
+NARROWED = {"phase", "stage", "steps", "checkpoint", "condition", "without_controls", "labeled_only"}
+"""Fields of the part *Which dialogues*."""
+FURTHER = {"name", "files", "match", "pairs", "seed", "privileged"}
+"""Fields of the part *More*."""
 REFRESH_SECONDS = 2.0
 
 
@@ -75,15 +79,16 @@ def build(studio: Studio) -> None:
             )
             labels = gr.Radio(LABEL_SOURCES, label="Labels that count")
             annotator = gr.Dropdown([EVERYBODY], label="Annotator")
-            with gr.Accordion("Which dialogues", open=False), gr.Row():
-                phase = gr.Dropdown([ANY], label="Phase", min_width=140)
-                stage = gr.Dropdown([ANY], label="Stage", min_width=140)
-                steps = gr.Textbox(label="Steps", placeholder="10-20", max_lines=1, min_width=140)
-                checkpoint = gr.Dropdown([ANY], label="Checkpoint", min_width=140)
-                condition = gr.Dropdown([ANY], label="Condition", min_width=140)
+            with gr.Accordion("Which dialogues", open=False) as narrowed:
+                with gr.Row():
+                    phase = gr.Dropdown([ANY], label="Phase", min_width=140)
+                    stage = gr.Dropdown([ANY], label="Stage", min_width=140)
+                    steps = gr.Textbox(label="Steps", placeholder="10-20", max_lines=1, min_width=140)
+                    checkpoint = gr.Dropdown([ANY], label="Checkpoint", min_width=140)
+                    condition = gr.Dropdown([ANY], label="Condition", min_width=140)
                 controls = gr.Checkbox(label="Exclude controls", info="Their hints are leak-free, but of no use.")
                 labeled = gr.Checkbox(label="Only dialogues with a human label")
-            with gr.Accordion("More", open=False):
+            with gr.Accordion("More", open=False) as further:
                 name = gr.Textbox(label="Name", info="Title of the dataset card.", max_length=100)
                 files = gr.CheckboxGroup(FILE_TYPES, label="Files")
                 with gr.Row():
@@ -154,17 +159,21 @@ def build(studio: Studio) -> None:
     def open_page(query: dict[str, str]) -> list[Any]:
         if "run" in query:
             query = {**query, "runs": query["run"]}
-        values = fields.values(query)
+        values, missing = fields.values(query), None
         try:
             offered = choices(values["runs"])
         except RL2FError as error:  # a link to a run that was deleted
-            gr.Warning(str(error))
+            missing = el("p", str(error), class_="rl-warning", role="alert")
             values["runs"] = []
             offered = choices([])
         merged = [gr.update(value=value) for value in values.values()]
         for update, component in zip(offered, choice_lists, strict=True):
             merged[fields.components.index(component)] |= update
-        return [fields.query(list(values.values())), *merged, *form_state(list(values.values())), *lists()]
+        query = fields.query(list(values.values()))
+        folds = [gr.update(open=not names.isdisjoint(query)) for names in (NARROWED, FURTHER)]
+        state = form_state(list(values.values()))
+        state[0] = missing or state[0]
+        return [query, *merged, *folds, *state, *lists()]
 
     @handler
     def edit(*values: Any) -> list[Any]:
@@ -196,7 +205,7 @@ def build(studio: Studio) -> None:
 
     form_outputs = [notice, start, command]
     inputs = fields.components
-    address.input(open_page, address, [address, *inputs, *form_outputs, jobs, finished], **QUEUED)
+    address.input(open_page, address, [address, *inputs, narrowed, further, *form_outputs, jobs, finished], **FAST)
     gr.on(fields.edits, edit, inputs, [address, *form_outputs], trigger_mode="always_last", **FAST)
     runs.input(choose_runs, runs, choice_lists[1:], **FAST)
     labels.change(lambda source: gr.update(visible=source != "detector"), labels, annotator, **FAST)
@@ -207,14 +216,14 @@ def build(studio: Studio) -> None:
 
 def export_settings(form: Mapping[str, Any]) -> JsonObject:
     """Return the fields of `ExportRun` except the runs; raise `ConfigError` if the steps cannot be read."""
-    step_from, step_to = parse_steps(form["steps"])
+    step_from, step_to = parse_steps(form["steps"] or "")
     names = ("phase", "stage", "checkpoint", "condition", "without_controls", "labeled_only")
     same = ("formats", "files", "labels", "annotator", "match", "privileged")
     return {
         **{name: form[name] for name in same},
         "annotator": "" if form["labels"] == "detector" else form["annotator"],
         "filter": {**{name: form[name] for name in names}, "step_from": step_from, "step_to": step_to},
-        "name": form["name"].strip() or default_name(form["runs"]),
+        "name": (form["name"] or "").strip() or default_name(form["runs"]),
         "pairs_per_leak": form["pairs"] or 1,
         "seed": form["seed"] or 0,
     }

@@ -77,6 +77,7 @@ SAME_IN_BOTH = {
     "block_radius": "var(--rl-radius)",
     "container_radius": "var(--rl-radius)",
     "input_radius": "6px",
+    "input_border_width": "1px",
     "button_large_radius": "6px",
     "button_medium_radius": "6px",
     "button_small_radius": "6px",

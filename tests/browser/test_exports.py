@@ -67,6 +67,7 @@ def test_the_form_is_in_the_address_and_survives_a_reload(server: Any, visit: Ca
     tab.get_by_text("Which dialogues").click()
     tab.get_by_label("Steps").fill("2-")
     tab.get_by_label("Steps").fill("two")
+    tab.get_by_label("Steps").blur()
     tab.get_by_role("alert").get_by_text("The steps cannot be read").wait_for()
     tab.get_by_label("Steps").fill("2-3")
     tab.get_by_role("alert").get_by_text("The steps cannot be read").wait_for(state="hidden")
@@ -100,6 +101,7 @@ def test_an_export_without_labels_is_explained_before_and_after(server: Any, vis
     job.wait_for(state="detached")
     tab.get_by_text("Which dialogues").click()
     tab.get_by_label("Steps").fill("99-99")
+    tab.get_by_label("Steps").blur()
     tab.get_by_text("0 dialogues, 0 of them").wait_for()
     assert tab.get_by_role("button", name="Export", exact=True).is_disabled()
 
