@@ -1,6 +1,6 @@
 /* Builds and patches the elements of a View. Texts become text nodes; only safe attributes are set. */
 const SVG = "http://www.w3.org/2000/svg";
-const SAFE = /^(class|title|role|href|download|type|name|value|style|open|checked|disabled|colspan|rowspan|tabindex|hidden|id|for|alt|src|width|height|viewBox|d|points|fill|stroke|stroke-width|x1?|x2|y1?|y2|cx|cy|r|min|max|scope|lang|target|rel|(aria|data)-[a-z-]+)$/;
+const SAFE = /^(class|title|role|href|download|type|name|value|style|open|checked|disabled|colspan|rowspan|tabindex|hidden|id|for|alt|placeholder|maxlength|src|width|height|viewBox|d|points|fill|stroke|stroke-width|x1?|x2|y1?|y2|cx|cy|r|min|max|scope|lang|target|rel|(aria|data)-[a-z-]+)$/;
 const LOCAL = /^(\/(?!\/)|#|https?:\/\/|$)/;
 const UNITS = [[60, 1, "s"], [3600, 60, "min"], [86400, 3600, "h"], [Infinity, 86400, "d"]];
 
@@ -23,6 +23,7 @@ function patch(dom, node) {
     if ((name === "href" || name === "src") && !LOCAL.test(String(value))) continue;
     if (name === "value" || name === "checked") dom[name] = value;
     dom.setAttribute(name, value === true ? "" : String(value));
+    if (name === "data-show") requestAnimationFrame(() => dom.scrollIntoView({ block: "nearest" }));
   }
   dom.rlAttributes = now;
   children(dom, node.slice(2));
@@ -77,7 +78,7 @@ function agreed({ confirm, confirmLabel }) {
 
 function copy(button) {
   const text = button.textContent;
-  navigator.clipboard.writeText(button.dataset.text).then(() => { button.textContent = "Copied"; }, () => { button.textContent = "Not permitted"; });
+  navigator.clipboard.writeText(button.dataset.text ?? location.href).then(() => { button.textContent = "Copied"; }, () => { button.textContent = "Not permitted"; });
   setTimeout(() => { button.textContent = text; }, 1500);
 }
 

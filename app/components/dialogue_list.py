@@ -1,0 +1,79 @@
+"""`DialogueList`: dialogues as rows with outcomes, reward, advantage, leaks, labels and hint value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from app.components.nodes import Element, Node, el
+from app.components.transcript import fixed, inline, signed, signs
+from app.components.view import View
+
+if TYPE_CHECKING:
+    from app.endpoints.transcript import DialogueRow
+
+LEAKED = 2
+"""`leak_state` of a dialogue with a leaking hint."""
+VALUE_HELP = "largest value of its hints: p(solve | hint) − p(solve | contentless)"
+
+
+def dialogue_list(
+    rows: Sequence[DialogueRow], selected: tuple[int, str] | None = None, *, with_run: bool = True
+) -> Element:
+    """Return the rows; a click on one triggers the action `open` with `run` and `event`.
+
+    Args:
+        rows: The dialogues.
+        selected: Run and event id of the selected dialogue.
+        with_run: Show the run of each dialogue.
+    """
+    items = [_row(row, (row["run"], row["event_id"]) == selected, with_run) for row in rows]
+    return el("div", items, class_="dl-list", role="list", aria_label="dialogues")
+
+
+def _row(row: DialogueRow, current: bool, with_run: bool) -> Element:
+    labels, value, advantage = row["label_count"], row["best_hint_value"], row["advantage"]
+    top: list[Node] = [
+        signs(row["outcomes"]),
+        el("span", class_="rl-grow"),
+        None if row["error"] is None else el("span", "!", class_="rl-wrong", title="ended with an error"),
+        el("span", "⚑", class_="rl-leak", title="a hint leaked") if row["leak_state"] == LEAKED else None,
+        el("span", f"●{labels if labels > 1 else ''}", class_="dl-labeled", title=f"{labels} labeled hints")
+        if labels
+        else None,
+        None if value is None else el("span", f"w {signed(value)}", class_="rl-num rl-teacher", title=VALUE_HELP),
+        el("span", f"r {fixed(row['reward'])}", class_="rl-num", title="reward"),
+        el("span", "" if advantage is None else f"A {signed(advantage)}", class_="rl-num dl-adv", title="advantage"),
+    ]
+    sub: list[Node] = [
+        el("span", f"run {row['run']}") if with_run else None,
+        inline(dialogue_place(row), 40),
+        el("span", inline(row["dialogue_id"], 60), class_="rl-cut"),
+    ]
+    button = el(
+        "button",
+        el("span", [each for each in top if each], class_="dl-row-top"),
+        el("span", [each for each in sub if each], class_="dl-row-sub rl-muted"),
+        type="button",
+        class_="dl-row",
+        aria_current="true" if current else None,
+        data_current=current,
+        data_show=f"{row['run']} {row['event_id']}" if current else None,
+        data_action="open",
+        data_run=row["run"],
+        data_event=row["event_id"],
+    )
+    return el("div", button, role="listitem", data_key=f"{row['run']} {row['event_id']}")
+
+
+def dialogue_place(row: DialogueRow) -> str:
+    """Return where a dialogue was sampled: checkpoint and condition, or stage and step."""
+    if row["checkpoint"]:
+        return f"{row['checkpoint']} · {row['condition']}" if row["condition"] else row["checkpoint"]
+    step = str(row["step"]) if row["phase"] in ("train", "distill") else row["phase"]
+    parts = [row["stage"], step, (row["condition"] or "").replace("_", " ")]
+    return " ".join(part for part in parts if part)
+
+
+class DialogueList(View):
+    """Rows of dialogues; see `dialogue_list`. A click triggers `click` with the action `open`."""

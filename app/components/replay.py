@@ -1,0 +1,554 @@
+"""`Replay`: one dialogue turn by turn, or the dialogues of a group side by side."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from app.common.urls import page_url
+from app.components.nodes import Element, Node, action, el, time_ago
+from app.components.transcript import (
+    DEFAULT_FOLDING,
+    LABEL_TEXTS,
+    Folding,
+    chip,
+    fact,
+    finding_lines,
+    fixed,
+    hint_marks,
+    hint_origin,
+    hint_value_chip,
+    inline,
+    label_chip,
+    separated,
+    sign,
+    signed,
+    signs,
+    text_block,
+    token_view,
+    word_diff,
+)
+from app.components.view import View
+
+if TYPE_CHECKING:
+    from app.endpoints.dialogues import DialogueWithSiblings, PrivilegedData, Sibling, TurnTokens
+    from app.endpoints.transcript import DialogueDetail, DialogueRow, HintDetail, NoteRow, Reprompt, TurnDetail
+
+STOP_REASONS = {
+    "solved": "solved",
+    "exhausted": "all turns used",
+    "truncated": "context full",
+    "dropped": "dropped for a leak",
+    "failed": "failed",
+}
+LABEL_KEYS = {"leak": "1", "no_leak": "2", "unsure": "3"}
+LEAKED = 2
+MAX_COPIED_CHARS = 50_000
+NO_REPROMPT = (
+    "The text of this prompt is not available: its template is not installed, or has changed since. It shows the task, "
+    "the attempt and the hint above, and nothing before them."
+)
+
+
+@dataclass(frozen=True)
+class ReplayState:
+    """What is shown of a dialogue."""
+
+    turn: int = 0
+    """The current turn."""
+    tokens: TurnTokens | None = None
+    """Tokens of the current turn."""
+    privileged: PrivilegedData | None = None
+    """The gold answer, if it is shown."""
+    folding: Folding = DEFAULT_FOLDING
+    annotator: str = ""
+    """Whose label the buttons show."""
+    note: str = ""
+    """Note on the label that is given next."""
+    labels: bool = True
+    """Show buttons that label the current turn's hint."""
+    notes: bool = True
+    """Notes can be deleted."""
+    follow: bool = False
+    """Scroll to the current turn."""
+
+
+class Replay(View):
+    """A dialogue; see `replay` and `group_view`.
+
+    Actions of `click`: `turn`, `tokens` (both with `turn`), `reveal`, `group`, `label` (with `label`), `name-missing`,
+    `delete-note` (with `note`); in a group `open` (with `run` and `event`). Fields of `input` (`data["change"]`):
+    `annotator` and `note`.
+    """
+
+
+# -- one dialogue ----------------------------------------------------------------------------------------------------
+def replay(dialogue: DialogueWithSiblings, state: ReplayState = ReplayState()) -> Element:
+    """Return a dialogue with its turns."""
+    turns, privileged = dialogue["turns"], state.privileged
+    details = privileged["details"] if privileged else [""] * len(turns)
+    cards = [_turn(dialogue, turn, state, detail) for turn, detail in zip(turns, details, strict=False)]
+    nothing = el("p", "The dialogue ended before the first attempt.", class_="rl-muted")
+    error = dialogue["error"]
+    return el(
+        "div",
+        _heading(dialogue),
+        task_section(dialogue, state),
+        el("div", cards or nothing, class_="dv-turns"),
+        el(
+            "div",
+            el("span", el("span", "✗ ", class_="rl-wrong"), "Error", class_="dv-who"),
+            text_block(error, label="error"),
+            class_="dv-end",
+        )
+        if error is not None
+        else None,
+        _notes(dialogue["notes"], state.notes),
+        class_="dv",
+        data_key=f"{dialogue['run']} {dialogue['event_id']}",
+    )
+
+
+def _heading(dialogue: DialogueWithSiblings) -> Element:
+    phase, condition = dialogue["phase"], dialogue["condition"]
+    place = dialogue["checkpoint"] or f"{dialogue['stage']} step {dialogue['step']}"
+    shown = (condition or "").replace("_", " ") if phase == "distill" else condition
+    text = transcript_text(dialogue)
+    return el(
+        "header",
+        el(
+            "div",
+            signs(dialogue["outcomes"]),
+            el("h2", inline(dialogue["dialogue_id"], 90), class_="rl-title rl-grow"),
+            el(
+                "button",
+                "Copy link",
+                type="button",
+                class_="rl-button rl-small dv-copy",
+                data_action="copy",
+                title="copy a link to this turn (c)",
+            ),
+            action("Copy text", "copy", style="rl-small rl-quiet", text=text)
+            if len(text) <= MAX_COPIED_CHARS
+            else None,
+            class_="rl-row dv-title",
+        ),
+        el(
+            "div",
+            el("a", f"run {dialogue['run']} · ", inline(dialogue["run_name"], 40), **_link(dialogue["run"])),
+            chip(phase, " · ", inline(place, 60)),
+            chip("condition ", inline(shown, 40)) if shown else None,
+            chip(inline(dialogue["environment"], 40), " · ", inline(dialogue["level"], 40)),
+            chip(inline(dialogue["task"], 60), title="task"),
+            chip(inline(dialogue["policy"], 40), title="sampling checkpoint"),
+            class_="rl-row",
+        ),
+        el(
+            "div",
+            fact("reward", fixed(dialogue["reward"]), "return: sum of the turns' rewards"),
+            fact("advantage", signed(dialogue["advantage"]), "mean over the turns that have one"),
+            fact("ended", STOP_REASONS.get(dialogue["stop_reason"], dialogue["stop_reason"])),
+            fact("seed", str(dialogue["seed"])),
+            _group_button(dialogue["siblings"]),
+            class_="rl-row",
+        ),
+        class_="dv-head",
+        data_show=f"{dialogue['run']} {dialogue['event_id']}",
+    )
+
+
+def _link(run: int) -> dict[str, str]:
+    return {"class_": "rl-chip", "href": page_url("run", run=run)}
+
+
+def _group_button(siblings: Sequence[Sibling]) -> Element | None:
+    if len(siblings) < 2:
+        return None
+    text = f"group of {len(siblings)} ({group_kind([each['solved_at'] for each in siblings])})"
+    return action(text, "group", style="rl-small rl-quiet dv-group")
+
+
+def group_kind(solved: Sequence[int | None]) -> str:
+    """Return `all correct`, `all incorrect` or `mixed: 3 correct`."""
+    correct = sum(each is not None for each in solved)
+    if correct in (0, len(solved)):
+        return "all correct" if correct else "all incorrect"
+    return f"mixed: {correct} correct"
+
+
+def task_section(dialogue: DialogueDetail, state: ReplayState) -> Element:
+    """Return the prompt of a dialogue's task, and its gold answer if it is shown."""
+    prompt, privileged = dialogue["prompt"], state.privileged
+    missing = el("span", "as data: environment not available here", class_="rl-muted rl-small")
+    hidden = action("▸ Show gold answer (a)", "reveal", style="rl-small rl-quiet dv-reveal")
+    return el(
+        "section",
+        el("div", el("h3", "Task", class_="dv-who"), None if prompt["rendered"] else missing, class_="rl-row"),
+        text_block(prompt["text"], label="task", folding=state.folding),
+        state.folding.details("system", "System message", text_block(prompt["system"], label="system message"))
+        if prompt["system"]
+        else None,
+        _answer(privileged, state.folding) if privileged else hidden,
+        class_="dv-task",
+        aria_label="task",
+    )
+
+
+def _answer(privileged: PrivilegedData, folding: Folding) -> Element:
+    gold = privileged["gold_answer"]
+    data = json.dumps(privileged["privileged"], ensure_ascii=False, indent=2)
+    return el(
+        "div",
+        el(
+            "div",
+            el("span", "Gold answer", class_="dv-who"),
+            action("Hide (a)", "reveal", style="rl-small rl-quiet dv-reveal"),
+            class_="rl-row",
+        ),
+        el("span", "environment not available here", class_="rl-muted")
+        if gold is None
+        else text_block(gold, label="gold answer"),
+        folding.details(
+            "privileged", "All data that the student never sees", text_block(data, label="privileged data")
+        ),
+        class_="dv-answer",
+    )
+
+
+# -- turn ------------------------------------------------------------------------------------------------------------
+def _turn(dialogue: DialogueDetail, turn: TurnDetail, state: ReplayState, detail: str) -> Element:
+    index, current = turn["index"], turn["index"] == state.turn
+    previous = dialogue["turns"][index - 1] if index else None
+    hint = turn["hint"]
+    return el(
+        "article",
+        _turn_line(dialogue, turn, previous),
+        _reprompt(turn["reprompt"], index, state.folding) if turn["reprompt"] else None,
+        text_block(turn["attempt"], "student", f"attempt {index + 1}", folding=state.folding),
+        el(
+            "div",
+            word_diff(turn["changes"]),
+            _terms(turn) if turn["terms"] else None,
+            chip("cut off at the token limit") if turn["finish_reason"] == "length" else None,
+            class_="dv-under",
+        ),
+        el("p", "verifier: ", inline(detail, 400), class_="rl-small rl-muted dv-detail") if detail else None,
+        token_view(state.tokens) if current and state.tokens else None,
+        _hint(hint, turn, state) if hint else None,
+        class_="dv-turn",
+        aria_label=f"turn {index + 1}",
+        aria_current="true" if current else None,
+        data_current=current,
+        data_turn=index,
+        data_action=None if current else "turn",
+        data_show=f"{dialogue['event_id']} {index}" if current and state.follow else None,
+    )
+
+
+def _turn_line(dialogue: DialogueDetail, turn: TurnDetail, previous: TurnDetail | None) -> Element:
+    index, parsed = turn["index"], turn["parsed"]
+    before = previous["parsed"] if previous else None
+    moved: Element | None = None
+    if before is not None and before == parsed:
+        moved = chip("repeats", title="same answer as before")
+    elif before is not None and parsed is not None:
+        title = "the answer changed"
+        moved = chip(inline(before, 24), " → ", inline(parsed, 24), title=title, class_="dv-moved")
+    fork = page_url("fork", run=dialogue["run"], dialogue=dialogue["event_id"], turn=index)
+    return el(
+        "div",
+        el("span", str(index + 1), class_="dv-number"),
+        el("span", "Source" if dialogue["phase"] == "distill" else "Student", class_="dv-who rl-student"),
+        verdict(turn),
+        moved,
+        el("span", class_="rl-grow"),
+        fact("r", fixed(turn["reward"]), f"reward = {_terms_text(turn)}"),
+        fact("A", signed(turn["advantage"]), "advantage"),
+        None
+        if turn["correct"]
+        else el(
+            "a", "fork", href=fork, class_="rl-button rl-small rl-quiet dv-fork", title="try another hint here (f)"
+        ),
+        el(
+            "button",
+            f"{turn['token_count']} tok",
+            type="button",
+            class_="rl-button rl-small rl-quiet rl-num dv-tok",
+            title="tokens and their log-probabilities (t)",
+            data_action="tokens",
+            data_turn=index,
+        ),
+        class_="dv-line",
+    )
+
+
+def verdict(turn: TurnDetail) -> Element:
+    """Return the sign of an attempt and its parsed answer."""
+    parsed = turn["parsed"]
+    answer: list[Node] = [el("span", "no answer found", class_="rl-muted")]
+    if parsed is not None:
+        answer = [el("span", "parsed ", class_="rl-muted"), inline(parsed)]
+    return el("span", sign(turn["outcome"]), answer, class_="dv-verdict")
+
+
+def _terms_text(turn: TurnDetail) -> str:
+    return " + ".join(f"{term['name']} {term['score']}×{term['weight']}" for term in turn["terms"]) or "no terms"
+
+
+def _terms(turn: TurnDetail) -> Element:
+    shown: list[Node] = []
+    for term in turn["terms"]:
+        weight = None if term["weight"] == 1 else el("span", f" × {fixed(term['weight'], 1)}", class_="rl-muted")
+        shown.append(el("span", inline(term["name"], 30), f" {fixed(term['score'])}", weight, class_="dv-term"))
+    return el("span", shown, class_="dv-terms", title="terms of the reward: score × weight")
+
+
+def _reprompt(reprompt: Reprompt, index: int, folding: Folding) -> Element:
+    text = reprompt["text"]
+    content = [el("p", NO_REPROMPT, class_="rl-muted rl-small")]
+    if text is not None:
+        content = [
+            el("p", "The student read only this before the attempt.", class_="rl-muted rl-small"),
+            text_block(text, label=f"reprompt {index + 1}"),
+        ]
+    summary = el("span", "reprompted with ", el("span", reprompt["prompt_template"], class_="rl-mono"))
+    return folding.details("reprompt", summary, *content)
+
+
+def _hint(hint: HintDetail, turn: TurnDetail, state: ReplayState) -> Element:
+    index, feedback, read = turn["index"], hint["feedback"], hint["hint"]
+    current, changed = index == state.turn, hint["hint"] != hint["feedback"]
+    source, values = hint["source_task"], hint["hint_values"]
+    return el(
+        "div",
+        el(
+            "div",
+            el("span", "Teacher", class_="dv-who rl-teacher"),
+            el("span", inline(hint["teacher"], 40), class_="rl-muted rl-small"),
+            chip("for ", inline(source, 40), title="written for another task") if source else None,
+            chip("original") if changed else None,
+            el("span", class_="rl-grow"),
+            hint_value_chip(values, page_url("run", run=values[0]["run"])) if values else None,
+            [label_chip(label) for label in hint["labels"]],
+            class_="dv-line",
+        ),
+        text_block(
+            feedback,
+            "teacher",
+            f"hint {index + 1}",
+            hint_marks(hint["findings"], hint["labels"]),
+            folding=state.folding,
+            select=str(index) if current else None,
+        ),
+        hint_origin(hint),
+        finding_lines(hint),
+        _as_read(read) if changed else None,
+        label_bar(hint, state) if current and state.labels else None,
+        class_="dv-hint",
+    )
+
+
+def _as_read(read: str) -> list[Node]:
+    text = "what the student read" if read else "the student read nothing"
+    title = el("span", text, class_="rl-muted rl-small")
+    return [title, text_block(read, "teacher", text) if read else None]
+
+
+def label_bar(hint: HintDetail, state: ReplayState) -> Element:
+    """Return the buttons and fields that label a hint. Without an annotator the buttons focus the field of the name."""
+    mine = next((each for each in hint["labels"] if each["annotator"] == state.annotator), None)
+    given = mine["label"] if mine else None
+    return el(
+        "div",
+        [_label_button(label, key, label == given, bool(state.annotator)) for label, key in LABEL_KEYS.items()],
+        el(
+            "input",
+            type="text",
+            class_="rl-field dv-note",
+            placeholder="why (optional)",
+            aria_label="note on the label",
+            maxlength=4000,
+            value=state.note or (mine["note"] if mine else ""),
+            data_change="note",
+        ),
+        el(
+            "input",
+            id="dv-annotator",
+            type="text",
+            class_="rl-field dv-name",
+            placeholder="your name",
+            aria_label="annotator",
+            maxlength=60,
+            value=state.annotator,
+            data_change="annotator",
+        ),
+        el("span", "select words in the hint to mark them", class_="rl-muted rl-small dv-tip"),
+        class_="dv-labels",
+        role="group",
+        aria_label="label of the hint",
+    )
+
+
+def _label_button(label: str, key: str, given: bool, named: bool) -> Element:
+    style = f"rl-button rl-small dv-label {'rl-primary' if given else ''}".strip()
+    text: list[Node] = [el("kbd", key), LABEL_TEXTS[label]]
+    if not named:
+        focus = {"for_": "dv-annotator", "data_action": "name-missing"}
+        return el("label", text, class_=style, data_label=label, data_key=f"{label} unnamed", **focus)
+    return el(
+        "button",
+        text,
+        type="button",
+        class_=style,
+        aria_pressed="true" if given else "false",
+        data_action="label",
+        data_label=label,
+        data_key=label,
+    )
+
+
+# -- notes -----------------------------------------------------------------------------------------------------------
+def _notes(notes: Sequence[NoteRow], deletable: bool) -> Element | None:
+    if not notes:
+        return None
+    return el(
+        "section", el("h3", "Notes", class_="dv-who"), [_note(note, deletable) for note in notes], class_="dv-notes"
+    )
+
+
+def _note(note: NoteRow, deletable: bool) -> Element:
+    place = "dialogue" if note["turn"] is None else f"turn {note['turn'] + 1}"
+    parts: list[Node] = [place, inline(note["author"], 40), time_ago(note["time"])]
+    delete = el(
+        "button",
+        "×",
+        type="button",
+        class_="rl-icon",
+        aria_label="delete the note",
+        data_action="delete-note",
+        data_note=note["id"],
+        data_confirm=f"Delete this note? {note['text'][:200]}",
+    )
+    shown = [part for part in parts if part != parts[1] or note["author"]]
+    return el(
+        "div",
+        el(
+            "div",
+            separated(shown, " · "),
+            el("span", class_="rl-grow"),
+            delete if deletable else None,
+            class_="rl-row rl-small rl-muted",
+        ),
+        text_block(note["text"], label="note"),
+        class_="dv-note-row",
+        data_key=f"note{note['id']}",
+    )
+
+
+# -- group -----------------------------------------------------------------------------------------------------------
+def group_view(dialogues: Sequence[DialogueDetail], selected: str) -> Element:
+    """Return the dialogues of a group side by side: one column each, turns in line.
+
+    Args:
+        dialogues: The dialogues of the group.
+        selected: Event id of the selected dialogue.
+    """
+    rewards = [each["reward"] for each in dialogues]
+    solved = [each["solved_at"] for each in dialogues]
+    correct = sum(each is not None for each in solved)
+    longest = max((len(each["turns"]) for each in dialogues), default=0)
+    first = dialogues[0]
+    return el(
+        "div",
+        el(
+            "div",
+            el("h2", f"Group of {len(dialogues)}", class_="rl-title"),
+            el("span", inline(first["task"], 80), class_="rl-muted"),
+            el("span", class_="rl-grow"),
+            fact("mean reward", fixed(sum(rewards) / len(rewards))),
+            fact("correct", f"{correct} of {len(dialogues)}"),
+            action("Back to the dialogue (v)", "group", style="rl-small dv-group"),
+            class_="rl-row dv-title",
+        ),
+        el("details", el("summary", "Task"), text_block(first["prompt"]["text"], label="task"), class_="dv-more"),
+        el(
+            "div",
+            el(
+                "div",
+                [_group_head(each, each["event_id"] == selected) for each in dialogues],
+                [_group_cell(each, index) for index in range(longest) for each in dialogues],
+                class_="gv-grid",
+                style=f"--columns: {len(dialogues)}",
+            ),
+            class_="rl-scroll gv-scroll",
+            tabindex=0,
+            role="region",
+            aria_label="group side by side",
+        ),
+        class_="dv gv",
+        data_key=f"group {selected}",
+    )
+
+
+def _group_head(dialogue: DialogueRow, current: bool) -> Element:
+    leak = el("span", "⚑", class_="rl-leak", title="a hint leaked") if dialogue["leak_state"] == LEAKED else None
+    return el(
+        "button",
+        el(
+            "span",
+            el("b", f"#{dialogue['index'] + 1}", class_="rl-num"),
+            signs(dialogue["outcomes"]),
+            leak,
+            class_="rl-row",
+        ),
+        el(
+            "span",
+            fact("reward", fixed(dialogue["reward"])),
+            fact("A", signed(dialogue["advantage"])),
+            class_="rl-row rl-num",
+        ),
+        type="button",
+        class_="gv-head",
+        aria_current="true" if current else None,
+        data_show=dialogue["event_id"] if current else None,
+        data_action="open",
+        data_run=dialogue["run"],
+        data_event=dialogue["event_id"],
+    )
+
+
+def _group_cell(dialogue: DialogueDetail, index: int) -> Element:
+    if index >= len(dialogue["turns"]):
+        return el("div", class_="gv-cell gv-none")
+    turn, column = dialogue["turns"][index], dialogue["index"] + 1
+    hint, parsed = turn["hint"], turn["parsed"]
+    answer = el("span", "no answer", class_="rl-muted") if parsed is None else inline(parsed, 30)
+    return el(
+        "div",
+        el(
+            "div",
+            sign(turn["outcome"]),
+            answer,
+            el("span", class_="rl-grow"),
+            fact("r", fixed(turn["reward"])),
+            fact("A", signed(turn["advantage"])),
+            class_="rl-row rl-small",
+        ),
+        text_block(turn["attempt"], "student", f"attempt {index + 1} of {column}"),
+        text_block(hint["hint"], "teacher", f"hint {index + 1} of {column}") if hint else None,
+        el("span", "⚑ leak", class_="rl-leak rl-small") if hint and hint["leak_found"] else None,
+        class_="gv-cell",
+    )
+
+
+# -- text ------------------------------------------------------------------------------------------------------------
+def transcript_text(dialogue: DialogueDetail) -> str:
+    """Return a dialogue as plain text."""
+    parts = [f"Task\n{dialogue['prompt']['text']}"]
+    for turn in dialogue["turns"]:
+        parts.append(f"Student, attempt {turn['index'] + 1}\n{turn['attempt']}")
+        if turn["hint"] and turn["hint"]["hint"]:
+            parts.append(f"Teacher\n{turn['hint']['hint']}")
+    return "\n\n".join(parts)

@@ -1,0 +1,343 @@
+"""Parts of a dialogue as elements: model text with marked spans, outcomes, labels, findings, diffs and tokens."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Literal
+
+from app.components.nodes import Element, Node, el
+
+if TYPE_CHECKING:
+    from app.common.diff import Piece
+    from app.endpoints.dialogues import TurnTokens
+    from app.endpoints.transcript import FindingRow, HintDetail, HintValueRow, LabelRow
+
+Source = Literal["student", "teacher", "task"]
+
+FOLD_CHARS = 4000
+"""Number of characters of a long text that are shown before the rest is unfolded."""
+LABEL_TEXTS = {"leak": "leak", "no_leak": "no leak", "unsure": "unsure"}
+LABEL_SIGNS = {"leak": "⚑", "no_leak": "✓", "unsure": "?"}
+OUTCOMES = {
+    "1": ("✓", "correct", "rl-right"),
+    "0": ("✗", "incorrect", "rl-wrong"),
+    "?": ("?", "unparsable", "rl-muted"),
+}
+LEAK_ACTIONS = {"flag": "flagged", "redact": "redacted", "resample": "resampled"}
+INVISIBLE = re.compile(
+    "[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f"
+    "\u2028-\u202e\u2060-\u206f\u3164\ud800-\udfff\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U000e0000-\U000e0fff]"
+)
+INVISIBLE_NAMES = {
+    **{0x00: "NUL", 0x0D: "CR", 0x1B: "ESC", 0xAD: "SHY", 0x34F: "CGJ", 0x61C: "ALM", 0x200B: "ZWSP", 0x200C: "ZWNJ"},
+    **{0x200D: "ZWJ", 0x200E: "LRM", 0x200F: "RLM", 0x2028: "LSEP", 0x2029: "PSEP", 0x202A: "LRE", 0x202B: "RLE"},
+    **{0x202C: "PDF", 0x202D: "LRO", 0x202E: "RLO", 0x2060: "WJ", 0x2066: "LRI", 0x2067: "RLI", 0x2068: "FSI"},
+    **{0x2069: "PDI", 0xFEFF: "BOM"},
+}
+MAX_TINT_NATS = 6
+"""Negative log-probability of the strongest tint of a token."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A marked span of a text, in code points."""
+
+    start: int
+    end: int
+    kind: Literal["found", "labeled", "pending"]
+    """Found by a detector, marked in a label, or selected for a label that is not given yet."""
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class Folding:
+    """Whether the foldable parts of a dialogue are expanded or collapsed; the user may then toggle each."""
+
+    expanded: bool = False
+    version: int = 0
+    """Changes when all parts are expanded or collapsed again."""
+
+    def details(self, name: str, summary: Node, *content: Node, class_: str = "dv-more") -> Element:
+        """Return a foldable part."""
+        key = f"{name} {self.version}"
+        top = el("summary", summary)
+        return el("details", top, *content, class_=class_, open=self.expanded, data_fold=name, data_key=key)
+
+
+DEFAULT_FOLDING = Folding()
+
+
+# -- text ------------------------------------------------------------------------------------------------------------
+def text_block(
+    text: str,
+    source: Source = "task",
+    label: str = "",
+    marks: Sequence[Mark] = (),
+    *,
+    select: str | None = None,
+    folding: Folding = DEFAULT_FOLDING,
+) -> Element:
+    """Return a bordered block with a text as it is; a long text is folded.
+
+    Args:
+        text: The text.
+        source: Who wrote it.
+        label: Name for screen readers.
+        marks: Marked spans, which may overlap.
+        select: Key under which `Selection` reports a selected span of this text.
+        folding: Whether a long text is expanded.
+    """
+    shown = max([FOLD_CHARS, *(min(mark.end + 200, 4 * FOLD_CHARS) for mark in marks)])
+    folded = len(text) > max(FOLD_CHARS * 1.25, shown)
+    end = shown if folded else len(text)
+    more = el("span", f"Show all {len(text):,} characters", class_="rl-button rl-small tx-more")
+    rest = folding.details("text", more, *_pieces(text, end, len(text), marks), class_="tx-rest")
+    return el(
+        "div",
+        _pieces(text, 0, end, marks) if text else el("span", "(nothing)", class_="rl-muted tx-nothing"),
+        rest if folded else None,
+        class_="rl-model-text tx-block",
+        role="group",
+        aria_label=label or None,
+        data_from=source,
+        data_select=select,
+    )
+
+
+def inline(text: str | None, limit: int = 80) -> Element:
+    """Return a text in a line, cut after `limit` characters."""
+    text = text or ""
+    cut = len(text) > limit
+    return el(
+        "span",
+        _plain(text, 0, min(len(text), limit)),
+        "…" if cut else None,
+        class_="tx-inline",
+        title=INVISIBLE.sub("·", text[:2000]) if cut else None,
+    )
+
+
+def _pieces(text: str, start: int, end: int, marks: Sequence[Mark]) -> list[Node]:
+    """Return `text[start:end]`, divided where a mark starts or ends."""
+    inside = [mark for mark in marks if mark.start < end and mark.end > start]
+    edges = sorted({start, end, *(max(start, mark.start) for mark in inside), *(min(end, mark.end) for mark in inside)})
+    out: list[Node] = []
+    for low, high in pairwise(edges):
+        over = [mark for mark in inside if mark.start <= low and mark.end >= high]
+        nodes = _plain(text, low, high)
+        if over:
+            kinds = " ".join(dict.fromkeys(f"tx-{mark.kind}" for mark in over))
+            titles = "\n".join(mark.title for mark in over if mark.title)
+            out.append(el("mark", nodes, class_=f"tx-mark {kinds}", title=titles or None))
+        else:
+            out += nodes
+    return out
+
+
+def _plain(text: str, start: int, end: int) -> list[Node]:
+    """Return `text[start:end]` with its invisible characters by name; `data-o` is the position of each piece."""
+    out: list[Node] = []
+    for found in INVISIBLE.finditer(text, start, end):
+        if found.start() > start:
+            out.append(el("span", text[start : found.start()], data_o=start))
+        out.append(_invisible(found[0], found.start()))
+        start = found.end()
+    if start < end:
+        out.append(el("span", text[start:end], data_o=start))
+    return out
+
+
+def _invisible(char: str, position: int) -> Element:
+    code = f"U+{ord(char):04X}"
+    name = INVISIBLE_NAMES.get(ord(char), code)
+    return el("span", name, class_="tx-invisible", title=f"invisible character {code}", data_o=position, data_one="1")
+
+
+# -- numbers and outcomes --------------------------------------------------------------------------------------------
+def signed(value: float | None, digits: int = 2) -> str:
+    """Return e.g. `+0.31`, `−0.31` or `–` if the value is None."""
+    return _number(value, digits, "+")
+
+
+def fixed(value: float | None, digits: int = 2) -> str:
+    """Return e.g. `0.31`, `−0.31` or `–` if the value is None."""
+    return _number(value, digits, "")
+
+
+def _number(value: float | None, digits: int, plus: str) -> str:
+    if value is None:
+        return "–"
+    text = f"{abs(value):.{digits}f}"
+    return text if float(text) == 0 else f"{'−' if value < 0 else plus}{text}"
+
+
+def fact(name: str, value: str, title: str | None = None) -> Element:
+    """Return a named number."""
+    named = el("span", f"{name} ", class_="rl-muted")
+    return el("span", named, el("span", value, class_="rl-num"), class_="dv-fact", title=title)
+
+
+def chip(*children: Node, title: str | None = None, class_: str = "") -> Element:
+    """Return a small rounded text."""
+    return el("span", *children, class_=f"rl-chip {class_}".strip(), title=title)
+
+
+def sign(outcome: str) -> Element:
+    """Return the sign of an attempt: `1` correct, `0` incorrect, `?` unparsable."""
+    text, word, color = OUTCOMES[outcome]
+    return el("span", text, class_=f"tx-sign {color}", title=word)
+
+
+def signs(outcomes: str) -> Element:
+    """Return the signs of a dialogue's attempts."""
+    words = ", ".join(OUTCOMES[each][1] for each in outcomes)
+    return el("span", [sign(each) for each in outcomes], class_="tx-signs", role="img", aria_label=words or "no turns")
+
+
+# -- hints -----------------------------------------------------------------------------------------------------------
+def label_chip(label: LabelRow) -> Element:
+    """Return an annotator's label."""
+    title = "\n".join(part for part in ("blind" if label["blind"] else "not blind", label["note"]) if part)
+    text = f"{LABEL_SIGNS[label['label']]} {LABEL_TEXTS[label['label']]}"
+    by = el("span", " · ", inline(label["annotator"], 30), class_="rl-muted")
+    return el("span", text, by, class_="tx-label", data_label=label["label"], title=title)
+
+
+def hint_marks(findings: Iterable[FindingRow], labels: Iterable[LabelRow] = ()) -> list[Mark]:
+    """Return the spans that detectors and annotators marked in a hint."""
+    marks: list[Mark] = []
+    for found in findings:
+        if found["start"] is not None and found["end"] is not None:
+            title = f"{found['detector'] or 'detector'}: {found['evidence']}"
+            marks.append(Mark(found["start"], found["end"], "found", title))
+    for label in labels:
+        if label["start"] is not None and label["end"] is not None:
+            title = f"{label['annotator']}: {LABEL_TEXTS[label['label']]}"
+            marks.append(Mark(label["start"], label["end"], "labeled", title))
+    return marks
+
+
+def finding_lines(hint: HintDetail) -> list[Node]:
+    """Return one sentence per finding of a hint, or that none was found."""
+    if hint["findings"]:
+        return [_finding(found) for found in hint["findings"]]
+    if hint["leak_found"]:
+        return [el("p", "⚑ leak", class_="tx-finding rl-leak")]
+    if hint["hint_error"]:
+        return []
+    text = "no leak found" if hint["leak_checked"] else "not checked for leaks"
+    return [el("p", text, class_="tx-finding rl-muted")]
+
+
+def _finding(found: FindingRow) -> Element:
+    fraction, action = found["answer_fraction"], found["action"]
+    rescored = found["source"] and found["source"] != "run"
+    return el(
+        "p",
+        f"⚑ {found['detector']} leak" if found["detector"] else "⚑ leak",
+        f" (rescored in run {found['source']})" if rescored else None,
+        el("span", ": ", inline(found["evidence"], 160)) if found["evidence"] else None,
+        f" · {fraction:.0%} of the answer" if fraction else None,
+        f" · {LEAK_ACTIONS.get(action, 'dialogue dropped')}" if action else None,
+        class_="tx-finding rl-leak",
+    )
+
+
+def hint_origin(hint: HintDetail) -> list[Node]:
+    """Return the prompt template and the cost of a model teacher's hint, and the error without a hint."""
+    usage, template, error = hint["usage"], hint["hint_prompt_template"], hint["hint_error"]
+    parts: list[Node] = []
+    if template:
+        parts.append(el("span", inline(template, 60), class_="rl-num", title="prompt template and hash of its file"))
+    if usage:
+        parts.append(f"{usage['prompt_tokens']:,} + {usage['completion_tokens']:,} tokens")
+        parts += [f"${usage['cost']:.2g}"] if usage["cost"] is not None else []
+        parts += ["from the cache"] if usage["cached"] else []
+        parts += [f"{usage['requests']} tries"] if usage["requests"] > 1 else []
+    lines: list[Node] = []
+    if error:
+        lines.append(el("p", "Teacher error: ", inline(error, 240), class_="tx-finding rl-wrong tx-failed"))
+    if parts:
+        title = f"{usage['seconds']:.2f} s; prompt + completion tokens" if usage else None
+        lines.append(el("p", separated(parts, " · "), class_="tx-finding rl-muted tx-origin", title=title))
+    return lines
+
+
+def separated(parts: Sequence[Node], separator: str) -> list[Node]:
+    """Return the parts with a separator between each two."""
+    out: list[Node] = [separator] * (2 * len(parts) - 1)
+    out[::2] = parts
+    return out
+
+
+def hint_value_chip(values: Sequence[HintValueRow], url: str) -> Element | None:
+    """Return the first measured hint value; its title lists all of them."""
+    if not values:
+        return None
+    lines = ["p(solve | this hint) − p(solve | contentless), 95 % CI"]
+    for each in values:
+        turns = "" if each["turns"] is None else f", {each['turns']} attempts after it"
+        arms = ", ".join(f"{arm} {fixed(rate)}" for arm, rate in each["arms"].items())
+        run = f"{each['checkpoint']}, {each['n']} samples{turns} (run {each['run']})"
+        lines.append(f"{run}: {_interval(each)}; solve rates: {arms}")
+    text = f"hint value {_interval(values[0])}"
+    return el("a", text, class_="rl-chip rl-num dv-value", href=url, title="\n".join(lines))
+
+
+def _interval(value: HintValueRow) -> str:
+    return f"{signed(value['value'])} [{signed(value['low'])}, {signed(value['high'])}]"
+
+
+# -- attempts --------------------------------------------------------------------------------------------------------
+def word_diff(changes: Sequence[Piece] | None) -> Element | None:
+    """Return the removed and added words of an attempt with some of the words around them."""
+    if changes is None:
+        return None
+    if all(kind == "=" for kind, _ in changes):
+        return el("p", "same text as before", class_="dv-diff rl-muted")
+    shown: list[Node] = []
+    for i, (kind, text) in enumerate(changes):
+        if kind == "=":
+            kept = _cut(text, first=i == 0, last=i == len(changes) - 1)
+            shown.append(el("span", inline(kept, 400), class_="rl-muted"))
+        else:
+            shown.append(el("del" if kind == "-" else "ins", inline(text, 400)))
+    changed = el("span", "changed ", class_="rl-muted")
+    return el("p", changed, shown, class_="dv-diff", role="group", aria_label="changes to the previous attempt")
+
+
+def _cut(text: str, first: bool, last: bool) -> str:
+    if len(text) <= 60:
+        return text
+    return f"{'' if first else text[:25]}…{'' if last else text[-25:]}"
+
+
+def token_view(found: TurnTokens) -> Element:
+    """Return the tokens of an attempt, shaded by their log-probability."""
+    tokens = found["tokens"]
+    if not tokens:
+        return el("p", "No tokens are stored for this attempt.", class_="rl-muted rl-small")
+    sampled = any(token["logprob"] is not None for token in tokens)
+    has_text = any(token["text"] is not None for token in tokens)
+    shown: list[Node] = []
+    for token in tokens:
+        text, logprob = token["text"], token["logprob"]
+        word = str(token["id"]) if text is None else text.replace("\n", "↵\n") or "·"
+        value = "no log-probability"
+        if logprob is not None:
+            value = f"log p {logprob:.4f} · p {math.exp(min(logprob, 0)):.3g}"
+        tint = 0 if logprob is None else round(75 * max(0, min(1, -logprob / MAX_TINT_NATS)))
+        title = f"{value} · id {token['id']}"
+        shown.append(el("span", inline(word, 200), class_="dv-token", style=f"--tint: {tint}%", title=title))
+    note = (
+        "Darker tokens were less probable (nats, at the sampling temperature). Hover for the value."
+        if sampled
+        else "These tokens were not sampled, so they have no log-probability."
+    )
+    ids = "" if has_text else f" The tokenizer of {found['model']} is not on this machine, so ids are shown."
+    box = el("div", shown, class_="rl-model-text tx-block dv-tokens", data_from="student")
+    return el("div", box, el("p", note, ids, class_="rl-muted rl-small"), class_="rl-stack dv-token-view")
