@@ -1,15 +1,20 @@
-/* The query of the URL: read when the page opens and on Back and Forward, written when Python returns another one. */
+/* The query of the URL: read when the page opens and on Back and Forward, written when Python returns another one.
+   A value that begins with a slash is another page, which is opened. */
 export default function mount({ element, props, trigger, watch }) {
   const read = () => location.search.slice(1);
   const go = () => { props.value = read(); trigger("input"); };
-  document.title = `${props.title} · RL2F Studio`;
-  new MutationObserver(() => {
-    const title = `${element.dataset.title ?? props.title} · RL2F Studio`;
+  const retitle = () => {
+    const title = `${props.title} · RL2F Studio`;
+    if (window.rl2f) window.rl2f.title = title; // the script of the old pages restores its title
     if (document.title !== title) document.title = title;
-  }).observe(document.querySelector("title"), { childList: true });
+  };
+  retitle();
+  new MutationObserver(retitle).observe(document.querySelector("title"), { childList: true });
+  watch("title", retitle);
   watch("value", () => {
     const now = props.value ?? "";
-    if (new URLSearchParams(now).toString() !== new URLSearchParams(read()).toString()) history.pushState(null, "", `${location.pathname}${now ? "?" : ""}${now}`);
+    if (now.startsWith("/")) { props.value = read(); location.href = now; }
+    else if (new URLSearchParams(now).toString() !== new URLSearchParams(read()).toString()) history.pushState(null, "", `${location.pathname}${now ? "?" : ""}${now}`);
   });
   addEventListener("popstate", go);
   setTimeout(go, 0); // props that are set while the component mounts are overwritten

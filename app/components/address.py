@@ -14,7 +14,8 @@ class Address(gr.HTML):
     """The query of the URL as a dictionary of texts.
 
     The event `input` is triggered when the page opens, and when the user presses Back or Forward. As an output, the
-    component adds an entry to the browser's history if the query changes; empty values are omitted.
+    component adds an entry to the browser's history if the query changes; empty values are omitted. The output of an
+    address such as `/exports?run=1` opens that page, and `gr.update(title=…)` changes the title.
 
     Args:
         title: Title of the browser window.

@@ -123,7 +123,13 @@ export default function mount({ element, props, trigger, watch }) {
     const made = { card, title: text("b"), unit: text("span", "rl-muted"), note: text("p", "rl-chart-note rl-muted") };
     made.plot = new Plot(props.library, (point) => trigger("select", { key, point }));
     const caption = text("figcaption");
-    caption.append(made.title, made.unit);
+    Object.assign(made, { help: text("details", "rl-help"), sign: text("summary"), about: text("p"), formula: text("p", "rl-formula") });
+    const box = text("div");
+    box.append(made.about, made.formula);
+    made.help.append(made.sign, box);
+    made.help.setAttribute("name", "rl-help");
+    made.sign.textContent = "?";
+    caption.append(made.title, made.help, made.unit);
     if (props.closable) {
       const close = text("button", "rl-icon");
       close.textContent = "×";
@@ -143,7 +149,11 @@ export default function mount({ element, props, trigger, watch }) {
       if (!cards.has(chart.key)) cards.set(chart.key, make(chart.key));
       const made = cards.get(chart.key);
       made.title.textContent = chart.title;
-      made.title.title = chart.help || (chart.names ?? []).join(", ");
+      made.title.title = (chart.names ?? []).join(", ");
+      made.about.textContent = chart.help ?? "";
+      made.formula.textContent = chart.formula ?? "";
+      made.help.hidden = !chart.help && !chart.formula;
+      made.sign.setAttribute("aria-label", `Explain ${chart.title}`);
       made.unit.textContent = chart.unit ?? "";
       made.note.textContent = chart.note ?? "";
       made.note.hidden = !chart.note;

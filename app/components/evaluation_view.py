@@ -45,7 +45,8 @@ def number(cell: JsonObject | None) -> Element:
     return el(
         "span",
         value,
-        [space, el("small", interval)] if interval else None,
+        space or None,
+        el("small", interval) if interval else None,
         el("small", " ≈ const", class_="rl-floor", title=baseline) if baseline else None,
         title=f"n = {cell['n']}",
     )

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from app.plots.run_charts import Chart, solved_within
+from app.plots.run_charts import Chart, metric_info, solved_within
 from jobs.db.queries.outcomes import solved_by_task
 from rl2f_core.errors import DataError
 from rl2f_core.evaluation.chart_data import BANDED, accuracy_plot, reference_policies
@@ -255,7 +255,12 @@ def table(evaluation: Evaluation) -> JsonObject:
     hidden = {"cum_acc/1"} if evaluation.turns == 1 else set()
     hidden |= {name for name, _, _ in COLUMNS if all(row["cells"][name] is None for row in rows)}
     columns = [
-        {"key": key, "title": title.format(turns=evaluation.turns), "help": text}
+        {
+            "key": key,
+            "title": title.format(turns=evaluation.turns),
+            "help": text,
+            "formula": metric_info(key).formula,
+        }
         for key, title, text in COLUMNS
         if key not in hidden
     ]
@@ -278,9 +283,11 @@ def attempts(evaluation: Evaluation) -> JsonObject | None:
     measured = {key: metrics for key, metrics in evaluation.cells.items() if "outcome/correct" in metrics}
     if not measured:
         return None
-    columns = [{"key": f"outcome/{name}", "title": name.replace("_", " "), "help": f"Share of attempts: {text}."}
-               for name, text in OUTCOMES.items()]  # fmt: skip
-    columns += [{"key": key, "title": title, "help": text} for key, title, text in COUNTS]
+    texts = [(f"outcome/{name}", name.replace("_", " "), f"Fraction of attempts: {t}.") for name, t in OUTCOMES.items()]
+    columns = [
+        {"key": key, "title": title, "help": text, "formula": metric_info(key).formula}
+        for key, title, text in (*texts, *COUNTS)
+    ]
     rows = []
     for (checkpoint, control), metrics in measured.items():
         cells = {f"outcome/{name}": cell(metrics[f"outcome/{name}"]) for name in OUTCOMES}

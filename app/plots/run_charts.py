@@ -29,6 +29,8 @@ class MetricInfo:
     unit: str
     format: Format = "number"
     help: str = ""
+    """One sentence."""
+    formula: str = ""
 
 
 OUTCOME_COLORS = {
@@ -42,104 +44,291 @@ OUTCOME_COLORS = {
 """Colors in the order of the stack, from the bottom."""
 
 
-def _fraction(title: str, text: str = "", of: str = "fraction") -> MetricInfo:
-    return MetricInfo(title, of, "share", text)
+def _fraction(title: str, text: str = "", of: str = "fraction", formula: str = "") -> MetricInfo:
+    return MetricInfo(title, of, "share", text, formula)
 
 
 METRICS: dict[str, MetricInfo] = {
-    "reward": MetricInfo("Reward", "mean per dialogue", "number", "Sum of all reward terms over a dialogue's turns."),
-    "reward_std": MetricInfo("Reward std", "standard deviation"),
-    "gain": _fraction("Multi-turn gain", "Solved after the first turn.", "fraction of dialogues"),
-    "correction_rate": _fraction("Correction success rate", "Solved later, of those not solved at the first turn."),
-    "conditional_solve_rate": _fraction("Conditional solve rate", "Correct at this turn, if no earlier attempt is."),
-    "plasticity": _fraction("Plasticity", "The answer changed after feedback.", "fraction of revisions"),
+    "reward": MetricInfo(
+        "Reward", "mean per dialogue", "number", "Sum of all reward terms over a dialogue's turns.", "mean of Σₜ rₜ"
+    ),
+    "reward_std": MetricInfo(
+        "Reward std",
+        "standard deviation",
+        "number",
+        "Standard deviation of the dialogues' rewards.",
+        "√(Σ (R − mean R)² / (n − 1))",
+    ),
+    "gain": _fraction(
+        "Multi-turn gain", "Solved after the first turn.", "fraction of dialogues", "cum_acc/T − cum_acc/1"
+    ),
+    "correction_rate": _fraction(
+        "Correction success rate",
+        "Solved later, of those not solved at the first turn.",
+        formula="P(correct at the end | incorrect at first)",
+    ),
+    "conditional_solve_rate": _fraction(
+        "Conditional solve rate",
+        "Correct at this turn, if no earlier attempt is.",
+        formula="P(first correct at t | attempt t exists, none before is correct)",
+    ),
+    "plasticity": _fraction(
+        "Plasticity", "The answer changed after feedback.", "fraction of revisions", "changed answers / revisions"
+    ),
     "repeated_answer_rate": _fraction(
-        "Repeated answers", "The dialogue already contained the answer.", "fraction of revisions"
+        "Repeated answers",
+        "The dialogue already contained the answer.",
+        "fraction of revisions",
+        "answers given before / revisions",
     ),
     "improving_change_rate": _fraction(
-        "Improving changes", "Of the changed answers, those correct or closer.", "fraction of changes"
+        "Improving changes",
+        "Of the changed answers, those correct or closer.",
+        "fraction of changes",
+        "P(correct or closer | changed)",
     ),
     "retention": _fraction(
-        "Retention", "Correct answer parts that the next attempt retains.", "fraction of correct parts"
+        "Retention",
+        "Correct answer parts that the next attempt retains.",
+        "fraction of correct parts",
+        "retained correct parts / correct parts",
     ),
     "regression_rate": _fraction(
-        "Regressions", "The answer moved away or lost a correct part.", "fraction of revisions"
+        "Regressions",
+        "The answer moved away or lost a correct part.",
+        "fraction of revisions",
+        "P(distance grew or a correct part was lost)",
     ),
-    "misled_rate": _fraction("Misled", "Regressions after a misleading hint.", "fraction of revisions"),
-    "leak_rate": _fraction("Leaks", "Hints that leak the answer, by the detectors.", "fraction of checked hints"),
+    "misled_rate": _fraction(
+        "Misled",
+        "Regressions after a misleading hint.",
+        "fraction of revisions",
+        "regression_rate after misleading hints",
+    ),
+    "leak_rate": _fraction(
+        "Leaks",
+        "Hints that leak the answer, by the detectors.",
+        "fraction of checked hints",
+        "leaking hints / checked hints",
+    ),
     "correct_abandoned_rate": _fraction(
-        "Abandoned correct answers", "Incorrect after a correct attempt.", "fraction of attempts"
+        "Abandoned correct answers",
+        "Incorrect after a correct attempt.",
+        "fraction of attempts",
+        "P(incorrect at t + 1 | correct at t)",
     ),
-    "attempt_tokens": MetricInfo("Attempt length", "tokens per attempt"),
+    "attempt_tokens": MetricInfo(
+        "Attempt length",
+        "tokens per attempt",
+        "number",
+        "Sampled tokens of an attempt.",
+        "tokens of attempts / attempts",
+    ),
     "constant_baseline": _fraction(
-        "Constant baseline", "Solve rate of the best constant answer.", "fraction of dialogues"
+        "Constant baseline",
+        "Solve rate of the best constant answer.",
+        "fraction of dialogues",
+        "max over answers a of P(a is correct)",
     ),
-    "truncated_rate": _fraction("Truncated", "Attempts truncated by the token limit.", "fraction of attempts"),
-    "parse_failure_rate": _fraction("Parse failures", "Attempts without a parsable answer.", "fraction of attempts"),
-    "format_error_rate": _fraction("Format errors", "Attempts with a format error.", "fraction of attempts"),
-    "reflection_words": MetricInfo("Reflection words", "per 1,000 tokens"),
-    "entropy": MetricInfo("Entropy", "nats per token", "number", "Entropy of the student's next-token distribution."),
-    "sampling/kl": MetricInfo("KL of sampler and learner", "nats per token", "number", "sampling/kl: 0 if both agree."),
-    "approx_kl": MetricInfo("KL of old and new policy", "nats per token", "number", "approx_kl: 0 if both agree."),
-    "kl": MetricInfo("KL to the reference", "nats per token"),
-    "ratio/mean": MetricInfo("Importance ratio", "mean"),
-    "clip_ratio": _fraction("Clipped", "Tokens whose ratio was clipped.", "fraction of tokens"),
-    "loss": MetricInfo("Loss", "mean per token"),
-    "grad_norm": MetricInfo("Gradient norm", "before clipping"),
-    "learning_rate": MetricInfo("Learning rate", ""),
-    "temperature": MetricInfo("Temperature", "of sampling"),
-    "group_size": MetricInfo("Group size", "dialogues per task", "count"),
-    "curriculum/level": MetricInfo("Level", "of the curriculum", "count"),
+    "truncated_rate": _fraction(
+        "Truncated",
+        "Attempts truncated by the token limit.",
+        "fraction of attempts",
+        "attempts at max_new_tokens / attempts",
+    ),
+    "parse_failure_rate": _fraction(
+        "Parse failures",
+        "Attempts without a parsable answer.",
+        "fraction of attempts",
+        "outcome/unparsable + outcome/truncated",
+    ),
+    "format_error_rate": _fraction(
+        "Format errors", "Attempts with a format error.", "fraction of attempts", "malformed attempts / attempts"
+    ),
+    "reflection_words": MetricInfo(
+        "Reflection words",
+        "per 1,000 tokens",
+        "number",
+        "check, verify, wait, however, re-evaluate, let me …",
+        "1000 · words / tokens of attempts",
+    ),
+    "entropy": MetricInfo(
+        "Entropy",
+        "nats per token",
+        "number",
+        "Entropy of the student's next-token distribution.",
+        "mean of −Σᵥ π(v) log π(v)",
+    ),
+    "sampling/kl": MetricInfo(
+        "KL of sampler and learner",
+        "nats per token",
+        "number",
+        "sampling/kl: 0 if both agree.",
+        "mean of ρ − 1 − log ρ, ρ = π_old / μ",
+    ),
+    "approx_kl": MetricInfo(
+        "KL of old and new policy",
+        "nats per token",
+        "number",
+        "approx_kl: 0 if both agree.",
+        "mean of ρ − 1 − log ρ, ρ = π / π_old",
+    ),
+    "kl": MetricInfo(
+        "KL to the reference", "nats per token", "number", "Distance to the reference policy.", "KL(π ‖ π_ref)"
+    ),
+    "ratio/mean": MetricInfo(
+        "Importance ratio", "mean", "number", "Probability under the new and the old policy.", "mean of π / π_old"
+    ),
+    "clip_ratio": _fraction(
+        "Clipped", "Tokens whose ratio was clipped.", "fraction of tokens", "clipped tokens / tokens"
+    ),
+    "loss": MetricInfo("Loss", "mean per token", "number", "Weighted sum of the loss terms."),
+    "grad_norm": MetricInfo(
+        "Gradient norm", "before clipping", "number", "Length of the gradient of all trained weights.", "‖∇loss‖₂"
+    ),
+    "learning_rate": MetricInfo("Learning rate", "", "number", "Step size of the optimizer, by its schedule."),
+    "temperature": MetricInfo("Temperature", "of sampling", "number", "Temperature of the sampled attempts."),
+    "group_size": MetricInfo("Group size", "dialogues per task", "count", "Dialogues of one task in a step."),
+    "curriculum/level": MetricInfo("Level", "of the curriculum", "count", "Difficulty of the newest tasks."),
     "curriculum/solve_rate": _fraction(
-        "Solve rate on the level", "Over the curriculum's window.", "fraction of dialogues"
+        "Solve rate on the level",
+        "Over the curriculum's window.",
+        "fraction of dialogues",
+        "solved dialogues / dialogues",
     ),
-    "curriculum/replay_solve_rate": _fraction("Solve rate on earlier levels", "", "fraction of dialogues"),
+    "curriculum/replay_solve_rate": _fraction(
+        "Solve rate on earlier levels",
+        "Over this step's dialogues.",
+        "fraction of dialogues",
+        "solved dialogues / dialogues",
+    ),
     "off_context/masked_frac": _fraction(
-        "Masked off context", "Tokens with a too low probability without the critique.", "fraction of tokens"
+        "Masked off context",
+        "Tokens with a too low probability without the critique.",
+        "fraction of tokens",
+        "1 − tokens after masking / tokens before",
     ),
     "value/explained_variance": MetricInfo(
         "Value head",
         "explained variance",
         "number",
         "1: exact returns; 0: no better than their mean; below 0: worse.",
+        "1 − Var(G − V) / Var(G)",
     ),
-    "value/loss": MetricInfo("Loss of the value head", "mean per token"),
-    "value/return": MetricInfo("Return", "mean per token"),
-    "optimizer_updates": MetricInfo("Optimizer updates", "per step", "count"),
-    "frac_reward_zero_std": _fraction("Groups with equal reward", "TRL's frac_reward_zero_std.", "fraction of groups"),
-    "groups/frac_mixed": _fraction("Mixed groups", "Tinker's frac_mixed.", "fraction of groups"),
-    "groups/frac_all_correct": _fraction("All-correct groups", "Tinker's frac_all_good.", "fraction of groups"),
-    "groups/frac_all_incorrect": _fraction("All-incorrect groups", "Tinker's frac_all_bad.", "fraction of groups"),
-    "groups/resampled": MetricInfo("Resampled groups", "per step", "count"),
+    "value/loss": MetricInfo("Loss of the value head", "mean per token", "number", "Error of the predicted returns."),
+    "value/return": MetricInfo("Return", "mean per token", "number", "Target of the value head."),
+    "optimizer_updates": MetricInfo("Optimizer updates", "per step", "count", "Steps of the optimizer."),
+    "frac_reward_zero_std": _fraction(
+        "Groups with equal reward",
+        "TRL's frac_reward_zero_std.",
+        "fraction of groups",
+        "groups with equal returns / groups",
+    ),
+    "groups/frac_mixed": _fraction(
+        "Mixed groups",
+        "Tinker's frac_mixed: their dialogues have different returns.",
+        "fraction of groups",
+        "1 − frac_reward_zero_std",
+    ),
+    "groups/frac_all_correct": _fraction(
+        "All-correct groups",
+        "Tinker's frac_all_good: equal returns, all dialogues solved.",
+        "fraction of groups",
+        "all-correct groups / groups",
+    ),
+    "groups/frac_all_incorrect": _fraction(
+        "All-incorrect groups",
+        "Tinker's frac_all_bad: equal returns, no dialogue solved.",
+        "fraction of groups",
+        "all-incorrect groups / groups",
+    ),
+    "groups/resampled": MetricInfo(
+        "Resampled groups", "per step", "count", "Groups that were discarded and sampled again."
+    ),
     "distill/acceptance_rate": _fraction(
-        "Acceptance rate", "Tasks with an accepted answer, so far.", "fraction of tasks"
+        "Acceptance rate", "Tasks with an accepted answer, so far.", "fraction of tasks", "accepted tasks / tasks"
     ),
-    "distill/frac_incorrect": _fraction("Incorrect answers of the source", "", "fraction of samples"),
-    "distill/frac_unparsable": _fraction("Unparsable answers of the source", "", "fraction of samples"),
-    "distill/frac_duplicate": _fraction("Duplicate answers of the source", "", "fraction of samples"),
-    "distill/frac_too_long": _fraction("Answers longer than allowed", "Too long.", "fraction of samples"),
-    "distill/frac_failed": _fraction("Failed answers of the source", "", "fraction of samples"),
-    "source/cost": MetricInfo("Cost of the source", "US dollars so far", "number", "By the configured prices."),
-    "teacher/error_rate": _fraction("Failed hints", "The teacher returned no message.", "fraction of hints"),
-    "teacher/cost": MetricInfo("Cost of the teacher", "US dollars per step", "number", "By the configured prices."),
+    "distill/frac_incorrect": _fraction(
+        "Incorrect answers of the source", "", "fraction of samples", "incorrect samples / samples"
+    ),
+    "distill/frac_unparsable": _fraction(
+        "Unparsable answers of the source", "", "fraction of samples", "unparsable samples / samples"
+    ),
+    "distill/frac_duplicate": _fraction(
+        "Duplicate answers of the source", "", "fraction of samples", "duplicates / samples"
+    ),
+    "distill/frac_too_long": _fraction(
+        "Answers longer than allowed", "Too long.", "fraction of samples", "too long samples / samples"
+    ),
+    "distill/frac_failed": _fraction(
+        "Failed answers of the source", "", "fraction of samples", "failed samples / samples"
+    ),
+    "source/cost": MetricInfo(
+        "Cost of the source", "US dollars so far", "number", "By the configured prices.", "Σ tokens · price"
+    ),
+    "teacher/error_rate": _fraction(
+        "Failed hints", "The teacher returned no message.", "fraction of hints", "failed hints / hints"
+    ),
+    "teacher/cost": MetricInfo(
+        "Cost of the teacher", "US dollars per step", "number", "By the configured prices.", "Σ tokens · price"
+    ),
+    "effect": MetricInfo(
+        "Hint effect",
+        "difference of fractions",
+        "number",
+        "Solve rate minus that under contentless feedback, paired over tasks.",
+        "cum_acc/T(condition) − cum_acc/T(contentless)",
+    ),
+    "consistency": _fraction(
+        "Consistency",
+        "Solved originals that are solved as variants too.",
+        formula="P(variant solved | original solved)",
+    ),
+    "memorization": _fraction("LiMem", "Tasks solved in the original, but not as variants.", formula="Acc · (1 − CR)"),
+    "memorization_above_resample": MetricInfo(
+        "LiMem beyond chance",
+        "difference of fractions",
+        "number",
+        "LiMem minus that of the same text sampled again.",
+        "LiMem(variant) − LiMem(resample)",
+    ),
 }
 METRIC_GROUPS: dict[str, MetricInfo] = {
-    "cum_acc": _fraction("Solved within t turns", "Cumulative accuracy.", "fraction of dialogues"),
-    "stop": _fraction("Stop reasons", "", "fraction of dialogues"),
-    "outcome": _fraction("Attempt outcomes", "Exclusive fractions that add up to 1.", "fraction of attempts"),
-    "groups": _fraction("Groups", "", "fraction of groups"),
-    "time": MetricInfo("Time", "seconds per step"),
-    "tokens": MetricInfo("Tokens", "per step", "count"),
-    "tokens_per_second": MetricInfo("Speed", "tokens per second"),
-    "tasks": MetricInfo("Tasks", "per step", "count"),
-    "solved": _fraction("Solved within all turns", "", "fraction of dialogues"),
-    "solved_first": _fraction("Solved at the first turn", "", "fraction of dialogues"),
+    "cum_acc": _fraction(
+        "Solved within t turns",
+        "Cumulative accuracy: the last answer within t turns is correct.",
+        "fraction of dialogues",
+        "cum_acc/t = dialogues solved within t turns / dialogues",
+    ),
+    "stop": _fraction(
+        "Stop reasons", "Why dialogues ended.", "fraction of dialogues", "dialogues by reason / dialogues"
+    ),
+    "outcome": _fraction(
+        "Attempt outcomes",
+        "Exclusive fractions that add up to 1.",
+        "fraction of attempts",
+        "attempts by outcome / attempts",
+    ),
+    "groups": _fraction(
+        "Groups",
+        "Only mixed groups give a gradient: equal returns have zero advantage.",
+        "fraction of groups",
+        "groups by outcome / groups",
+    ),
+    "time": MetricInfo("Time", "seconds per step", "number", "Wall time of each phase."),
+    "tokens": MetricInfo("Tokens", "per step", "count", "Tokens of each kind."),
+    "tokens_per_second": MetricInfo("Speed", "tokens per second", "number", "Throughput.", "tokens / seconds"),
+    "tasks": MetricInfo("Tasks", "per step", "count", "Tasks of each kind."),
+    "solved": _fraction("Solved within all turns", "", "fraction of dialogues", "cum_acc/T"),
+    "solved_first": _fraction("Solved at the first turn", "", "fraction of dialogues", "cum_acc/1"),
     "distill": MetricInfo("Distillation", "so far", "count"),
     "source": MetricInfo("Source", "so far", "count", "Messages of a model source."),
     "teacher": MetricInfo("Teacher", "per step", "count", "Messages of a model teacher."),
-    "loss": MetricInfo("Loss term", "mean per token"),
+    "loss": MetricInfo("Loss term", "mean per token", "number", "One term of the loss."),
     "kl": MetricInfo("KL", "nats per token"),
-    "advantage": MetricInfo("Advantage", "per token"),
+    "advantage": MetricInfo(
+        "Advantage", "per token", "number", "Return minus the baseline of its group or value head."
+    ),
     "value": MetricInfo("Value head", ""),
     "off_context": MetricInfo("Off-context samples", "", "number", "Training samples without the critique."),
 }
@@ -177,6 +366,7 @@ class Chart:
     figure: JsonObject
     note: str = ""
     help: str = ""
+    formula: str = ""
 
     def as_json(self) -> JsonObject:
         """Return plain data, with a text description."""
@@ -305,6 +495,8 @@ def _revisions(rows: Sequence[MetricRow], options: PlotOptions) -> Chart | None:
         chart, title="Revisions after feedback", unit="fraction",
         help="changed: plasticity, the answer differs; improving: of those, correct or closer; retained: retention of "
         "correct parts; repeated: repeated_answer_rate, the dialogue already contained the answer.",
+        formula="changed = changed answers / revisions; improving = correct or closer / changed; "
+        "retained = retained / correct parts; repeated = answers given before / revisions",
     )  # fmt: skip
 
 
@@ -320,6 +512,7 @@ def _groups(rows: Sequence[MetricRow], options: PlotOptions) -> Chart | None:
         chart, title="Groups", unit="fraction of groups", names=[*chart.names, "frac_reward_zero_std"],
         note="frac_mixed | all_good | all_bad; frac_reward_zero_std = 1 − mixed",
         help="Only mixed groups give a gradient: equal returns have zero advantage.",
+        formula="frac_mixed = groups with different returns / groups = 1 − frac_reward_zero_std",
     )  # fmt: skip
 
 
@@ -363,7 +556,11 @@ def _loss(rows: Sequence[MetricRow], options: PlotOptions) -> Chart | None:
     chosen = [row for row in rows if row.stage in options.off_policy]
     chart = _chart("loss/ce", chosen, options, {"loss/ce": "loss/ce"})
     return chart and replace(
-        chart, title="Loss on demonstrations", unit="cross-entropy, nats per token", help="loss/ce"
+        chart,
+        title="Loss on demonstrations",
+        unit="cross-entropy, nats per token",
+        help="loss/ce: negative log-probability of the demonstrations.",
+        formula="mean of −log π(token)",
     )
 
 
@@ -409,7 +606,7 @@ def _chart(
     marks = along.marks()
     plot = Plot(lines, x_title=along.title, format=info.format, kind=style.kind, marks=marks if len(marks) <= 8 else [],
                 limit=style.limit)  # fmt: skip
-    return Chart(key, info.title, info.unit, present, figure(plot), help=info.help)
+    return Chart(key, info.title, info.unit, present, figure(plot), help=info.help, formula=info.formula)
 
 
 def _sizes(rows: Sequence[MetricRow], turn: int, options: PlotOptions) -> list[Number] | None:
