@@ -61,6 +61,7 @@ check-types:
 check-rest:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/oxlint --deny-warnings app/components
 	$(BIN)/python .ci/docs.py --check
 	$(TEST) -q tests/repo/test_architecture.py
 	$(TEST) -q --collect-only tests > /dev/null

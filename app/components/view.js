@@ -1,17 +1,22 @@
 /* Builds and patches the elements of a View. Texts become text nodes; only safe attributes are set. */
 const SVG = "http://www.w3.org/2000/svg";
-const SAFE = /^(class|title|role|href|download|type|name|value|style|open|checked|disabled|colspan|rowspan|tabindex|hidden|id|for|alt|placeholder|maxlength|src|width|height|viewBox|d|points|fill|stroke|stroke-width|x1?|x2|y1?|y2|cx|cy|r|min|max|scope|lang|target|rel|(aria|data)-[a-z-]+)$/;
+const ATTRIBUTES = new Set(("class title role href download type name value style open checked disabled colspan rowspan "
+  + "tabindex hidden id for alt placeholder maxlength src width height viewBox d points fill stroke stroke-width x x1 x2 y y1 y2 cx cy r min "
+  + "max scope lang target rel").split(" "));
+const isSafe = (name) => ATTRIBUTES.has(name) || /^(aria|data)-[a-z-]+$/.test(name);
+const ACTIVE = /^(script|style|iframe|object|embed|link|meta|base)$/i;
 const LOCAL = /^(\/(?!\/)|#|https?:\/\/|$)/;
 const UNITS = [[60, 1, "s"], [3600, 60, "min"], [86400, 3600, "h"], [Infinity, 86400, "d"]];
 
-const isElement = (node) => Array.isArray(node) && typeof node[0] === "string" && node[1] && !Array.isArray(node[1]) && typeof node[1] === "object";
+const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
+const isElement = (node) => Array.isArray(node) && typeof node[0] === "string" && isObject(node[1]);
 const keyOf = (node) => (isElement(node) ? node[1]["data-key"] ?? node[1].id : undefined);
 
 function create(node) {
   if (!isElement(node)) return document.createTextNode(String(node));
-  const svg = node[0].startsWith("svg:");
-  const made = svg ? document.createElementNS(SVG, node[0].slice(4)) : document.createElement(node[0].match(/^(script|style|iframe|object|embed|link|meta|base)$/i) ? "div" : node[0]);
-  return patch(made, node);
+  const [tag] = node;
+  if (tag.startsWith("svg:")) return patch(document.createElementNS(SVG, tag.slice(4)), node);
+  return patch(document.createElement(ACTIVE.test(tag) ? "div" : tag), node);
 }
 
 function patch(dom, node) {
@@ -19,7 +24,7 @@ function patch(dom, node) {
   const now = node[1];
   for (const name of Object.keys(was)) if (!(name in now) && name !== "open") dom.removeAttribute(name);
   for (const [name, value] of Object.entries(now)) {
-    if (was[name] === value || !SAFE.test(name)) continue;
+    if (was[name] === value || !isSafe(name)) continue;
     if ((name === "href" || name === "src") && !LOCAL.test(String(value))) continue;
     if (name === "value" || name === "checked") dom[name] = value;
     dom.setAttribute(name, value === true ? "" : String(value));
@@ -41,8 +46,9 @@ function children(dom, list) {
     let found = key === undefined ? here : keyed.get(key) ?? null;
     if (found && key === undefined && found.rlKey !== undefined) found = null;
     if (found && isElement(node) && found.localName === node[0].replace("svg:", "")) patch(found, node);
-    else if (found && !isElement(node) && found.nodeType === Node.TEXT_NODE) { if (found.data !== String(node)) found.data = String(node); }
-    else {
+    else if (found && !isElement(node) && found.nodeType === Node.TEXT_NODE) {
+      if (found.data !== String(node)) found.data = String(node);
+    } else {
       const made = create(node);
       if (found === here && found !== null && key === undefined) { dom.replaceChild(made, found); return; }
       found = made;
@@ -59,7 +65,8 @@ function freshen(node) {
   const delta = Date.now() / 1000 - t;
   const [, unit, name] = UNITS.find(([limit]) => Math.abs(delta) < limit);
   const count = `${Math.floor(Math.abs(delta) / unit)} ${name}`;
-  node.textContent = Math.abs(delta) < 10 ? (delta >= 0 ? "just now" : "in a moment") : delta >= 0 ? `${count} ago` : `in ${count}`;
+  if (Math.abs(delta) < 10) node.textContent = delta >= 0 ? "just now" : "in a moment";
+  else node.textContent = delta >= 0 ? `${count} ago` : `in ${count}`;
   node.title = new Date(t * 1000).toLocaleString();
 }
 setInterval(() => document.querySelectorAll("time[data-t]").forEach(freshen), 10000);
@@ -67,10 +74,17 @@ setInterval(() => document.querySelectorAll("time[data-t]").forEach(freshen), 10
 /** Ask before an action that cannot be undone. Resolves to whether the user agreed. */
 function agreed({ confirm, confirmLabel }) {
   return new Promise((resolve) => {
-    const box = create(["dialog", { class: "rl-dialog", "aria-label": confirm }, ["p", {}, confirm], ["div", { class: "rl-actions" },
-      ["button", { type: "button", class: "rl-button", value: "" }, "Cancel"], ["button", { type: "button", class: "rl-button rl-danger", value: "1" }, confirmLabel ?? "Delete"]]]);
-    box.addEventListener("click", (event) => { const button = event.target.closest("button"); if (button) box.close(button.getAttribute("value")); });
-    box.addEventListener("close", () => { box.remove(); resolve(box.returnValue === "1"); });
+    const button = (label, value, style) => ["button", { type: "button", class: `rl-button ${style}`, value }, label];
+    const buttons = ["div", { class: "rl-actions" }, button("Cancel", "", ""), button(confirmLabel ?? "Delete", "1", "rl-danger")];
+    const box = create(["dialog", { class: "rl-dialog", "aria-label": confirm }, ["p", {}, confirm], buttons]);
+    box.addEventListener("click", (event) => {
+      const pressed = event.target.closest("button");
+      if (pressed) box.close(pressed.getAttribute("value"));
+    });
+    box.addEventListener("close", () => {
+      box.remove();
+      resolve(box.returnValue === "1");
+    });
     document.body.append(box);
     box.showModal();
   });
@@ -78,8 +92,10 @@ function agreed({ confirm, confirmLabel }) {
 
 function copy(button) {
   const text = button.textContent;
-  navigator.clipboard.writeText(button.dataset.text ?? location.href).then(() => { button.textContent = "Copied"; }, () => { button.textContent = "Not permitted"; });
-  setTimeout(() => { button.textContent = text; }, 1500);
+  const show = (result) => { button.textContent = result; };
+  const done = navigator.clipboard.writeText(button.dataset.text ?? location.href);
+  done.then(() => show("Copied"), () => show("Not permitted"));
+  setTimeout(() => show(text), 1500);
 }
 
 export default function mount({ element, props, trigger, watch }) {
@@ -100,7 +116,8 @@ export default function mount({ element, props, trigger, watch }) {
   });
   root.addEventListener("change", (event) => {
     const source = event.target.closest("[data-change]");
-    if (source) trigger("input", { ...source.dataset, value: source.type === "checkbox" ? source.checked : source.value });
+    if (!source) return;
+    trigger("input", { ...source.dataset, value: source.type === "checkbox" ? source.checked : source.value });
   });
   watch("value", draw);
   draw();
