@@ -1,6 +1,6 @@
 /* The query of the URL: read when the page opens and on Back and Forward, written when Python returns another one.
    A value that begins with a slash is another page, which is opened. */
-export default function mount({ element, props, trigger, watch }) {
+export default function mount({ props, trigger, watch }) {
   const read = () => location.search.slice(1);
   const go = () => { props.value = read(); trigger("input"); };
   const retitle = () => {
@@ -13,8 +13,12 @@ export default function mount({ element, props, trigger, watch }) {
   watch("title", retitle);
   watch("value", () => {
     const now = props.value ?? "";
-    if (now.startsWith("/")) { props.value = read(); location.href = now; }
-    else if (new URLSearchParams(now).toString() !== new URLSearchParams(read()).toString()) history.pushState(null, "", `${location.pathname}${now ? "?" : ""}${now}`);
+    if (now.startsWith("/")) {
+      props.value = read();
+      location.href = now;
+    } else if (new URLSearchParams(now).toString() !== new URLSearchParams(read()).toString()) {
+      history.pushState(null, "", `${location.pathname}${now ? "?" : ""}${now}`);
+    }
   });
   addEventListener("popstate", go);
   setTimeout(go, 0); // props that are set while the component mounts are overwritten

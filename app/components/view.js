@@ -1,8 +1,11 @@
 /* Builds and patches the elements of a View. Texts become text nodes; only safe attributes are set. */
 const SVG = "http://www.w3.org/2000/svg";
-const ATTRIBUTES = new Set(("class title role href download type name value style open checked disabled colspan rowspan "
-  + "tabindex hidden id for alt placeholder maxlength src width height viewBox d points fill stroke stroke-width x x1 x2 y y1 y2 cx cy r min "
-  + "max scope lang target rel").split(" "));
+const ATTRIBUTES = new Set([
+  "class", "title", "role", "href", "download", "type", "name", "value", "style", "open", "checked", "disabled", "id",
+  "colspan", "rowspan", "tabindex", "hidden", "for", "alt", "placeholder", "maxlength", "src", "width", "height",
+  "viewBox", "d", "points", "fill", "stroke", "stroke-width", "x", "x1", "x2", "y", "y1", "y2", "cx", "cy", "r", "min",
+  "max", "scope", "lang", "target", "rel",
+]);
 const isSafe = (name) => ATTRIBUTES.has(name) || /^(aria|data)-[a-z-]+$/.test(name);
 const ACTIVE = /^(script|style|iframe|object|embed|link|meta|base)$/i;
 const LOCAL = /^(\/(?!\/)|#|https?:\/\/|$)/;
@@ -26,10 +29,11 @@ function patch(dom, node) {
   for (const [name, value] of Object.entries(now)) {
     if (was[name] === value || !isSafe(name)) continue;
     if ((name === "href" || name === "src") && !LOCAL.test(String(value))) continue;
-    if (name === "value" || name === "checked") dom[name] = value;
+    if (name === "value") dom.value = value;
     dom.setAttribute(name, value === true ? "" : String(value));
     if (name === "data-show") requestAnimationFrame(() => dom.scrollIntoView({ block: "nearest" }));
   }
+  if ("checked" in was || "checked" in now) dom.checked = Boolean(now.checked);
   dom.rlAttributes = now;
   children(dom, node.slice(2));
   if (dom.localName === "time") freshen(dom);
@@ -70,13 +74,17 @@ function freshen(node) {
   node.title = new Date(t * 1000).toLocaleString();
 }
 setInterval(() => document.querySelectorAll("time[data-t]").forEach(freshen), 10000);
+document.addEventListener("click", ({ target }) => {
+  for (const menu of document.querySelectorAll("details.rl-menu[open]")) if (!menu.contains(target) || target.closest("a, button")) menu.open = false;
+});
 
 /** Ask before an action that cannot be undone. Resolves to whether the user agreed. */
 function agreed({ confirm, confirmLabel }) {
   return new Promise((resolve) => {
     const button = (label, value, style) => ["button", { type: "button", class: `rl-button ${style}`, value }, label];
-    const buttons = ["div", { class: "rl-actions" }, button("Cancel", "", ""), button(confirmLabel ?? "Delete", "1", "rl-danger")];
-    const box = create(["dialog", { class: "rl-dialog", "aria-label": confirm }, ["p", {}, confirm], buttons]);
+    const buttons = [button("Cancel", "", ""), button(confirmLabel ?? "Delete", "1", "rl-danger")];
+    const actions = ["div", { class: "rl-actions" }, ...buttons];
+    const box = create(["dialog", { class: "rl-dialog", "aria-label": confirm }, ["p", {}, confirm], actions]);
     box.addEventListener("click", (event) => {
       const pressed = event.target.closest("button");
       if (pressed) box.close(pressed.getAttribute("value"));
