@@ -75,7 +75,9 @@ function freshen(node) {
 }
 setInterval(() => document.querySelectorAll("time[data-t]").forEach(freshen), 10000);
 document.addEventListener("click", ({ target }) => {
-  for (const menu of document.querySelectorAll("details.rl-menu[open]")) if (!menu.contains(target) || target.closest("a, button")) menu.open = false;
+  for (const menu of document.querySelectorAll("details.rl-menu[open]")) {
+    if (!menu.contains(target) || target.closest("a, button")) menu.open = false;
+  }
 });
 
 /** Ask before an action that cannot be undone. Resolves to whether the user agreed. */
@@ -125,7 +127,8 @@ export default function mount({ element, props, trigger, watch }) {
   root.addEventListener("change", (event) => {
     const source = event.target.closest("[data-change]");
     if (!source) return;
-    trigger("input", { ...source.dataset, value: source.type === "checkbox" ? source.checked : source.value });
+    const checked = [...root.querySelectorAll("[data-change]:checked")].map((box) => box.value);
+    trigger("input", { ...source.dataset, value: source.type === "checkbox" ? source.checked : source.value, checked });
   });
   watch("value", draw);
   draw();

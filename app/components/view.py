@@ -17,7 +17,8 @@ class View(gr.HTML):
     A new value changes only the elements that differ, so that focus, scroll position and open `<details>` remain. A
     click on an element with `data-action` triggers `click`; `gr.EventData` has `action` and the other `data-` values.
     The action `copy` copies `data-text`, or the address of the page, without an event. An element is scrolled into view
-    when its `data-show` changes.
+    when its `data-show` changes. A change of an input with `data-change` triggers `input` with its `value`, the other
+    `data-` values, and `checked`: the values of all checked boxes of the View.
 
     Args:
         value: One element, a list of elements, or None.

@@ -1,0 +1,35 @@
+"""Numbers and durations as short texts."""
+
+from __future__ import annotations
+
+import math
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """Return a number with few significant digits, such as `0.237` or `12,804`; `–` for None."""
+    if value is None or not math.isfinite(value):
+        return "–"
+    size = abs(value)
+    if size >= 1000:
+        return f"{value:,.0f}"
+    if float(value).is_integer():
+        return f"{value:.0f}"
+    return f"{value:.0f}" if size >= 100 else f"{value:.1f}" if size >= 10 else f"{value:.{digits}f}"
+
+
+def duration(seconds: float | None) -> str:
+    """Return seconds as `3 min` or `2 h 10 min`; `–` for None."""
+    if seconds is None or not math.isfinite(seconds):
+        return "–"
+    rest = max(0, round(seconds))
+    if rest < 60:
+        return f"{rest} s"
+    if rest < 600 and rest % 60:
+        return f"{rest // 60} min {rest % 60} s"
+    minutes = round(rest / 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 24:
+        return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+    return f"{hours // 24} d {hours % 24} h"
