@@ -21,6 +21,7 @@ from app.plots.run_data import RunData, VersionedCache
 from app.plots.series import XKind
 from jobs.db.models import Run
 from jobs.db.queries import metrics, runs
+from jobs.db.queries.runs import RunFilter
 from rl2f_core.config.loading import parse_config
 from rl2f_core.errors import DataError, RL2FError
 from rl2f_core.types import JsonObject
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 MAX_RUNS = 20
 """Runs that are compared at once."""
+MAX_FOUND_RUNS = 200
+"""Runs that a search returns."""
 COMPUTE_BUDGET_SECONDS = 0.4
 """Time that one call spends on paired differences; the next call continues."""
 DIFFERENCE_CACHE_SIZE = 2000
@@ -75,6 +78,15 @@ class RunComparison(TypedDict):
     has_seeds: bool
     """Several runs differ only in their seed."""
     version: int
+
+
+class FoundRuns(TypedDict):
+    """Runs that match a search."""
+
+    runs: list[RunSummary]
+    """The newest ones."""
+    total: int
+    """Number of all runs that match."""
 
 
 class RunTables(TypedDict):
@@ -124,6 +136,16 @@ class CompareEndpoints:
         self._data = data or RunData(context)
         self._differences = VersionedCache[JsonObject](DIFFERENCE_CACHE_SIZE)
         self._resolved = VersionedCache[ResolvedConfig]()
+
+    @endpoint("read")
+    def search_runs(self, search: ShortText = "") -> FoundRuns:
+        """Return the newest runs that match, without previews of their metrics.
+
+        Args:
+            search: Words that must all occur in name, environment, method, model, tags or notes; empty for all runs.
+        """
+        page = runs.page(self._context.db, RunFilter(search=search), limit=MAX_FOUND_RUNS)
+        return {"runs": [run_summary(run) for run in page.rows], "total": page.total or 0}
 
     @endpoint("read")
     def compare_runs(self, run_ids: ComparedIds) -> RunComparison:

@@ -102,8 +102,6 @@ def routes(run: int, event: str, words: str) -> dict[str, tuple[str, str]]:
         "Labels: progress": ("list", "/api/labels/progress?labeller=ann"),
         "Labels: mixed draw": ("list", "/api/labels/queue?labeller=ann&which=mixed"),
         "Labels: board": ("board", "/api/labels/board"),
-        "Compare": ("list", f"/api/compare?ids={run},{run + 1},{run + 2}"),
-        "Compare: plots": ("list", f"/api/compare/charts?ids={run},{run + 1},{run + 2}&metric=reward"),
         "Exports": ("list", "/api/exports"),
         "Exports: choices": ("list", "/api/exports/choices"),
         "Exports: count": ("list", f"/api/exports/count?runs={run}"),

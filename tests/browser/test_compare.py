@@ -45,9 +45,7 @@ def compare(pair: Any, new_page: Callable[..., Any]) -> Callable[..., Any]:
         page = new_page(width, 900, theme)
         page.set_default_timeout(60_000)  # the machine may be busy with runs
         page.goto(f"{pair.url}/compare{query}")
-        page.wait_for_function(
-            "document.querySelector('[data-rl-widget=compare] h1') && !document.querySelector('.rl-skeleton')"
-        )
+        page.wait_for_selector("#compare-chips .rl-stack")
         return page
 
     return go
@@ -67,15 +65,15 @@ def query(page: Any) -> dict[str, str]:
 
 def test_runs_are_picked_and_overlaid_and_the_address_brings_them_back(pair: Any, compare: Callable[..., Any]) -> None:
     page = compare()
-    page.wait_for_selector(".rl-empty >> text=Pick the runs to compare.")
+    page.wait_for_selector(".rl-empty >> text=Select runs to compare.")
     for number in (pair.run, pair.second):
-        page.get_by_placeholder("add a run…").click()
+        page.get_by_label("Runs").click()
         page.get_by_role("option", name=re.compile(rf"^{number} ")).click()
         page.wait_for_selector(f".rl-picked [data-run='{number}']")
     page.wait_for_function("document.querySelectorAll('.rl-picked [data-run]').length === 2")
     lines(page, "reward", 2)
     assert set(query(page)["runs"].split(",")) == {str(pair.run), str(pair.second)}
-    page.get_by_placeholder("add a metric…").fill("cum_acc/3")
+    page.get_by_label("Metrics").fill("cum_acc/3")
     page.get_by_role("option", name=re.compile("^cum_acc.3 ")).first.click()
     lines(page, "cum_acc/3", 2)
     page.reload()
@@ -87,18 +85,21 @@ def test_evaluations_stand_side_by_side_and_checkpoints_are_paired(pair: Any, co
     page = compare(f"?runs={pair.run},{pair.second}")
     page.get_by_role("heading", name="Paired differences").wait_for()
     head = page.locator(".rl-eval").first.locator("th").all_inner_texts()
-    assert len(head) == 4 and head[:2] == ["checkpoint", "control"]
+    assert len(head) == 4 and head[:2] == ["checkpoint", "condition"]
     assert {"hints", "contentless"} <= set(page.locator(".rl-eval").first.locator("td:nth-child(2)").all_inner_texts())
-    last = page.get_by_label("Against").locator("option").last.get_attribute("value")
-    page.get_by_label("Against").select_option(last)
-    page.wait_for_function("last => rl2f.query().base === last", arg=last)
-    page.wait_for_function("last => document.querySelector('select[aria-label=Against]').value === last", arg=last)
+    page.get_by_label("Against").click()
+    option = page.get_by_role("option").last
+    last = option.get_attribute("aria-label")
+    option.click()
+    page.wait_for_function("last => new URLSearchParams(location.search).get('base') === last", arg=last)
+    page.wait_for_function("last => document.querySelector('input[aria-label=Against]').value === last", arg=last)
+    page.locator(f"#compare-differences [data-base='{last}']").wait_for()
     twin = (
         last.replace(f"{pair.second}:", f"{pair.run}:")
         if last.startswith(f"{pair.second}:")
         else last.replace(f"{pair.run}:", f"{pair.second}:")
     )
-    row = page.locator(".rl-eval tr", has_text=twin).first
+    row = page.locator("#compare-differences tr", has_text=twin).first
     assert ".00 [.00, .00]" in row.inner_text() and "95 % CI includes 0" in row.inner_text()
 
 
@@ -106,13 +107,14 @@ def test_evaluations_stand_side_by_side_and_checkpoints_are_paired(pair: Any, co
 def test_only_what_differs_in_the_configurations_is_shown(pair: Any, compare: Callable[..., Any]) -> None:
     page = compare(f"?runs={pair.run},{pair.second}")
     page.wait_for_selector(".rl-diff tbody tr")
-    assert [text.split() for text in page.locator(".rl-diff tbody tr").all_inner_texts()] == [["seed", "0", "1"]]
+    rows = page.locator(".rl-diff tbody tr:has(td)").all_inner_texts()
+    assert [text.split() for text in rows] == [["seed", "0", "1"]]
 
 
 def test_seeds_become_one_line_when_ticked(pair: Any, compare: Callable[..., Any]) -> None:
     page = compare(f"?runs={pair.run},{pair.second}")
     lines(page, "reward", 2)
-    page.get_by_label("merge seeds").check()
+    page.get_by_label("Merge seeds").check()
     page.wait_for_function(
         "document.querySelector('[data-key=reward] .rl-plot').data.filter(t => t.meta === 'line').length === 1"
     )
@@ -123,7 +125,7 @@ def test_seeds_become_one_line_when_ticked(pair: Any, compare: Callable[..., Any
 def test_a_run_that_is_gone_is_named_and_can_be_taken_away(pair: Any, compare: Callable[..., Any]) -> None:
     page = compare(f"?runs={pair.run},998")
     page.wait_for_selector(".rl-alert >> text=There is no run 998")
-    page.get_by_role("button", name="Take away").click()
+    page.get_by_role("button", name="Remove", exact=True).click()
     page.wait_for_selector(".rl-alert", state="detached")
     assert query(page)["runs"] == str(pair.run)
 

@@ -101,6 +101,13 @@ def test_no_runs_are_compared_to_nothing_and_more_than_twenty_are_refused(compar
 
 
 # -- configurations ------------------------------------------------------------------------------------------------
+def test_runs_are_found_by_their_words(compare: CompareEndpoints, context: Context, run: Run) -> None:
+    add_run(context.db, context.workspace, "2-small", seed=1, name="other")
+    assert [found["id"] for found in compare.search_runs()["runs"]] == [2, 1]
+    found = compare.search_runs("other")
+    assert [row["name"] for row in found["runs"]] == ["other"] and found["total"] == 1
+
+
 def test_differences_are_grouped_by_section_and_stage() -> None:
     a, b = resolved(), resolved(seed=3, rollout={"max_turns": 2, "max_new_tokens": 12})
     b["stages"][1]["steps"] = 9
