@@ -12,12 +12,13 @@ export default function mount({ props, trigger, watch }) {
   new MutationObserver(retitle).observe(document.querySelector("title"), { childList: true });
   watch("title", retitle);
   watch("value", () => {
-    const now = props.value ?? "";
+    const replaces = props.value?.startsWith("~");
+    const now = (props.value ?? "").slice(replaces ? 1 : 0);
     if (now.startsWith("/")) {
       props.value = read();
       location.href = now;
     } else if (new URLSearchParams(now).toString() !== new URLSearchParams(read()).toString()) {
-      history.pushState(null, "", `${location.pathname}${now ? "?" : ""}${now}`);
+      history[replaces ? "replaceState" : "pushState"](null, "", `${location.pathname}${now ? "?" : ""}${now}`);
     }
   });
   addEventListener("popstate", go);

@@ -10,18 +10,24 @@ import gradio as gr
 from app.components.module import load_module
 
 
+class Replacement(dict[str, Any]):
+    """Parameters that replace the current entry of the browser's history instead of adding one."""
+
+
 class Address(gr.HTML):
     """The query of the URL as a dictionary of texts.
 
     The event `input` is triggered when the page opens, and when the user presses Back or Forward. As an output, the
-    component adds an entry to the browser's history if the query changes; empty values are omitted. The output of an
+    component adds an entry to the browser's history if the query changes (a `Replacement` does not); empty values are
+    omitted. The output of an
     address such as `/exports?run=1` opens that page, and `gr.update(title=…)` changes the title.
 
     Args:
         title: Title of the browser window.
+        options: Further arguments of `gr.HTML`; Gradio passes some when the title is updated.
     """
 
-    def __init__(self, title: str) -> None:
+    def __init__(self, title: str, **options: Any) -> None:
         super().__init__(
             "",
             html_template="",
@@ -29,16 +35,16 @@ class Address(gr.HTML):
             apply_default_css=False,
             visible="hidden",
             title=title,
+            **options,
         )
 
     def preprocess(self, payload: str | None) -> dict[str, str]:  # type: ignore[override]
         """Return the parameters of the query."""
-        return dict(parse_qsl(payload or ""))
+        return dict(parse_qsl((payload or "").removeprefix("~")))
 
     def postprocess(self, value: dict[str, Any] | str | None) -> str:
         """Return the query of parameters."""
         if isinstance(value, str) or value is None:
             return value or ""
-        return urlencode(
-            {name: str(each) for name, each in value.items() if each not in (None, "", False)}, safe=",@:/"
-        )
+        given = {name: str(each) for name, each in value.items() if each not in (None, "", False)}
+        return f"{'~' if isinstance(value, Replacement) else ''}{urlencode(given, safe=',@:/')}"

@@ -24,14 +24,34 @@ def run_tabs(run: RunSummary, current: RunTab) -> Element:
         badge(run["status"], run["detail"]),
         class_="rl-head",
     )
-    links = [
-        el("a", tab, href=run_tab_url(run["id"], tab), aria_current="page" if tab == current else None) for tab in TABS
-    ]
-    return el("div", heading, el("nav", links, class_="rl-tabs", aria_label="run"), class_="rl-stack rl-run-head")
+    return el("div", heading, tab_links(run["id"], current), class_="rl-stack rl-run-head")
+
+
+def tab_links(run: int, current: RunTab, switch: bool = False) -> Element:
+    """Return links to the tabs of a run.
+
+    Args:
+        run: The run.
+        current: The open tab.
+        switch: The tabs of the page Run are actions `tab`, which the `View` triggers instead of opening a page.
+    """
+    return el("nav", (_tab_link(run, tab, current, switch) for tab in TABS), class_="rl-tabs", aria_label="run")
+
+
+def _tab_link(run: int, tab: RunTab, current: RunTab, switch: bool) -> Element:
+    is_action = switch and tab != "Dialogues"
+    return el(
+        "a",
+        tab,
+        href=run_tab_url(run, tab),
+        aria_current="page" if tab == current else None,
+        data_action="tab" if is_action else None,
+        data_tab=tab.lower(),
+    )
 
 
 def run_tab_url(run: int, tab: RunTab) -> str:
     """Return the address of a tab of a run."""
     if tab == "Dialogues":
         return page_url("dialogues", run=run)
-    return page_url("run", run=run, tab=tab.lower() if tab != "Overview" else None)
+    return page_url("run", run=run, tab=tab.lower())

@@ -16,6 +16,12 @@ WAIT = 60_000
 DRAWN = "[...document.querySelectorAll('.rl-charts [data-key] .rl-plot')].filter(n => n.dataset.drawn).length"
 
 
+def open_tab(page: Any, name: str) -> None:
+    """Open a tab of the run."""
+    page.get_by_role("navigation", name="run").get_by_role("link", name=name, exact=True).click()
+    page.locator(f"#run-{name.lower()} .rl-view > *").first.wait_for()
+
+
 @pytest.fixture
 def patient(new_page: Callable[..., Any]) -> Callable[..., Any]:
     """`new_page` with more patience."""
@@ -66,17 +72,18 @@ def query(page: Any) -> dict[str, str]:
 def test_a_finished_run_answers_four_questions_and_shows_its_curves(server: Any, visit: Callable[..., Any]) -> None:
     page = visit(f"/run?run={server.run}")
     page.wait_for_selector(".rl-badge[data-status=succeeded]")
-    for title in ("Used the hints?", "Solved by turn", "Changes after feedback", "Groups"):
+    for title in ("Did the hints help?", "Solved by turn", "Revisions after feedback", "Groups"):
         assert page.get_by_role("heading", name=title).first.is_visible()
     assert "contentless" in page.locator(".rl-glance").inner_text()
     plot(page, "reward")
     keys = page.eval_on_selector_all(".rl-charts .rl-chart", "nodes => nodes.map(n => n.dataset.key)")
     assert keys[:4] == ["reward", "cum_acc/", "revisions", "groups"]
     assert "frac_reward_zero_std" in page.locator('[data-key="groups"]').inner_text()
-    assert page.locator(".rl-eval").first.locator("tbody tr").count() >= 4
-    assert "hint_effect of" in page.locator(".rl-findings").inner_text()
     stages = page.locator(".rl-stages li").all_inner_texts()
     assert "warm sft, demonstrations" in stages[0] and "2/2" in stages[0] and "rl rl2f" in stages[1]
+    open_tab(page, "Evaluation")
+    assert page.locator(".rl-eval").first.locator("tbody tr").count() >= 4
+    assert "hint_effect of" in page.locator(".rl-findings").inner_text()
 
 
 def test_plots_off_the_screen_are_drawn_when_they_get_there(
@@ -102,10 +109,12 @@ def test_a_click_on_a_point_opens_the_dialogues_of_that_step(server: Any, visit:
 
 def test_any_series_is_found_by_its_words_and_stays_with_the_address(server: Any, visit: Callable[..., Any]) -> None:
     page = visit(f"/run?run={server.run}")
-    field = page.get_by_placeholder("search more series…")
+    plot(page, "reward")
+    field = page.get_by_label("Search more series")
     field.fill("gradient")
-    page.wait_for_selector("#rl-series button >> text=grad_norm")
-    expect(page.locator("#rl-series button")).to_have_count(1)
+    options = page.locator("#run-series [role=option]")
+    expect(options).to_have_count(1)
+    assert "grad_norm" in options.inner_text()
     field.press("Enter")
     plot(page, "grad_norm")
     assert query(page)["more"] == "grad_norm"
@@ -115,7 +124,7 @@ def test_any_series_is_found_by_its_words_and_stays_with_the_address(server: Any
     page.wait_for_selector('[data-key="grad_norm"]', state="detached")
     assert "more" not in query(page)
     field.fill("no such words anywhere")
-    page.wait_for_selector("#rl-series >> text=No series has these words.")
+    expect(options).to_have_count(0)
 
 
 def test_x_and_smoothing_are_chosen_and_stand_in_the_address(server: Any, visit: Callable[..., Any]) -> None:
@@ -123,11 +132,12 @@ def test_x_and_smoothing_are_chosen_and_stand_in_the_address(server: Any, visit:
     node = plot(page, "reward")
     plain = node.evaluate("n => n.data.find(t => t.meta === 'line').y")
     assert not node.evaluate("n => n.data.some(t => t.meta === 'raw')")
-    page.get_by_label("Along x").select_option("time")
+    page.get_by_label("Along x").click()
+    page.get_by_role("option", name="time", exact=True).click()
     page.wait_for_function(
         "document.querySelector('[data-key=reward] .rl-plot').layout.xaxis.title.text.includes('since the start')"
     )
-    page.get_by_label("Smoothing").fill("0.9")
+    page.get_by_label("number input for Smoothing").fill("0.9")
     page.wait_for_function("document.querySelector('[data-key=reward] .rl-plot').data.some(t => t.meta === 'raw')")
     smoothed = node.evaluate("n => n.data.find(t => t.meta === 'line').y")
     assert smoothed[1] == pytest.approx((0.9 * plain[0] + plain[1]) / 1.9)
@@ -151,22 +161,20 @@ def test_plots_take_the_colours_of_the_theme_at_once(server: Any, visit: Callabl
 
 
 def test_a_run_is_watched_from_the_queue_to_its_end_without_a_reload(
-    server: Any, visit: Callable[..., Any], tiny_config: dict[str, Any]
+    queue: Any, visit: Callable[..., Any], tiny_config: dict[str, Any]
 ) -> None:
     config = {**tiny_config, "name": "watched", "evaluation": {**tiny_config["evaluation"], "num_tasks": 2}}
-    page = visit("/compare")
-    run = page.evaluate(
-        "async (yaml) => (await rl2f.api('/api/form/launch', { body: { yaml } })).run", yaml.safe_dump(config)
-    )
-    visit(f"/run?run={run}")
+    run = queue.add(yaml.safe_dump(config)).id
+    page = visit(f"/run?run={run}")
     page.evaluate("window.here = true")
     page.wait_for_selector(".rl-badge[data-status=succeeded]", timeout=400_000)
     plot(page, "reward")
+    open_tab(page, "Evaluation")
     page.wait_for_selector(".rl-eval")
     assert page.evaluate("window.here") is True
-    page.locator("summary", has_text="Log").click()
-    page.wait_for_selector(".rl-fold[data-fold=log] pre:visible")
-    assert page.locator("button[data-act]").all_inner_texts() == ["Delete"]
+    open_tab(page, "Log")
+    page.wait_for_selector("#run-log pre:visible")
+    assert page.locator("#run-head button[data-action]").all_inner_texts() == ["Delete"]
 
 
 def test_notes_are_text_whatever_they_hold(server: Any, visit: Callable[..., Any]) -> None:
@@ -191,8 +199,8 @@ def test_a_run_deleted_in_another_tab_and_an_unknown_one_are_one_plain_message(
     first, second = patient(), patient()
     for tab in (first, second):
         tab.goto(f"{server.url}/run?run={run}")
-        tab.wait_for_selector("button[data-act=delete]")
-    first.locator("button[data-act=delete]").click()
+        tab.wait_for_selector("button[data-action=delete]")
+    first.locator("button[data-action=delete]").click()
     first.get_by_role("dialog").get_by_role("button", name="Delete").click()
     first.wait_for_url(re.compile(rf"{server.url}/$"))
     second.wait_for_selector(f".rl-empty >> text=Run {run} was deleted.", timeout=30_000)
@@ -213,10 +221,42 @@ def test_the_page_fits(
 ) -> None:
     page = visit(f"/run?run={server.run}", patient(width, 900, theme))
     plot(page, "reward")
-    for name in ("config", "environment", "log"):
-        page.locator(f"[data-fold={name}] > summary").click()
-    page.wait_for_selector("[data-fold=config] pre")
     no_overflow(page)
     beyond = "n => n.querySelector('.main-svg').getBoundingClientRect().width - n.clientWidth"
     inside = page.eval_on_selector_all(".rl-plot", f"nodes => nodes.filter(n => n.dataset.drawn).map({beyond})")
     assert inside and max(inside) <= 1
+    for name in ("Evaluation", "Checkpoints", "Config", "Log"):
+        open_tab(page, name)
+        no_overflow(page)
+
+
+def test_tabs_are_links_with_an_address_of_their_own(server: Any, visit: Callable[..., Any]) -> None:
+    page = visit(f"/run?run={server.run}&tab=config")
+    page.locator("#run-yaml .cm-content").get_by_text("guess_number").first.wait_for()
+    page.locator("#run-environment").get_by_text("torch").wait_for()
+    assert not page.locator("#run-charts").is_visible()
+    open_tab(page, "Checkpoints")
+    assert query(page)["tab"] == "checkpoints"
+    page.locator("#run-checkpoints").get_by_text("rl@3").wait_for()
+    page.go_back()
+    page.locator("#run-yaml .cm-content").wait_for()
+    assert query(page)["tab"] == "config" and not page.locator("#run-checkpoints").is_visible()
+    open_tab(page, "Evaluation")
+    link = page.locator("#run-tables a").first.get_attribute("href")
+    assert link.startswith(f"/dialogues?run={server.run}&phase=evaluation&checkpoint=")
+    dialogues = page.get_by_role("navigation", name="run").get_by_role("link", name="Dialogues")
+    assert dialogues.get_attribute("href") == f"/dialogues?run={server.run}"
+
+
+def test_a_question_mark_explains_a_metric_with_its_formula(server: Any, visit: Callable[..., Any]) -> None:
+    page = visit(f"/run?run={server.run}")
+    plot(page, "reward")
+    tips = page.locator("#run-overview .rl-help:visible")
+    assert tips.count() >= page.locator("#run-charts .rl-chart").count() + 4
+    summary = page.locator("#run-cards").get_by_label("Explain Did the hints help?")
+    summary.focus()
+    page.keyboard.press("Enter")
+    page.locator("#run-cards").get_by_text("cum_acc/T(condition) − cum_acc/T(contentless)").wait_for()
+    page.locator("#run-charts").get_by_label("Explain Reward").click()
+    page.locator("#run-charts").get_by_text("mean of Σₜ rₜ").wait_for()
+    expect(page.locator(".rl-help[open]")).to_have_count(1)

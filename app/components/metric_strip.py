@@ -1,0 +1,130 @@
+"""`MetricStrip`: four cards that summarize a run."""
+
+from __future__ import annotations
+
+from typing import Any, TypedDict, cast
+
+from app.components.help_tip import help_tip
+from app.components.nodes import Element, Node, el
+from app.components.view import View
+from app.plots.run_charts import MetricInfo, group_info, metric_info
+from rl2f_core.types import JsonObject
+
+GROUP_COLORS = ("var(--rl-student)", "var(--rl-right)", "var(--rl-wrong)")
+"""Colors of mixed, all-correct and all-incorrect groups."""
+FEEDBACK = MetricInfo(
+    "Revisions after feedback",
+    "",
+    help="Behavior of the next attempt after an incorrect one.",
+    formula="revision = an incorrect attempt and the next attempt",
+)
+
+
+class Summary(TypedDict):
+    """What the cards show."""
+
+    cards: JsonObject
+    """See `app.plots.summary_cards`."""
+    kind: str
+    """Kind of the run."""
+    active: bool
+    """The run has not ended."""
+
+
+class MetricStrip(View):
+    """The cards of a `Summary`: hint effect, solve rate by turn, revisions, groups."""
+
+    def postprocess(self, value: Any) -> str | None:
+        """Return the cards as JSON text."""
+        return super().postprocess(metric_cards(cast(Summary, value)) if isinstance(value, dict) else value)
+
+
+def metric_cards(summary: Summary) -> Element | None:
+    """Return the cards; None for a kind of run without metrics."""
+    cards, kind = summary["cards"], summary["kind"]
+    if kind not in ("train", "eval") and not any(cards.values()):
+        return None
+    pending = (
+        "Available after the final evaluation."
+        if summary["active"]
+        else "Not evaluated with and without hints. Evaluate a checkpoint."
+    )
+    no_group = "An evaluation trains nothing." if kind == "eval" else "No group was trained on yet."
+    hints, solved, changes, groups = (cards[name] for name in ("hints", "solved", "changes", "groups"))
+    return el(
+        "div",
+        _card("Did the hints help?", metric_info("effect"), _hints(hints) if hints else pending, hints),
+        _card("Solved by turn", group_info("cum_acc/"), _solved(solved) if solved else "No dialogue yet.", solved),
+        _card(FEEDBACK.title, FEEDBACK, _changes(changes) if changes else "No attempt after feedback yet.", changes),
+        _card("Groups", group_info("groups/"), _groups(groups) if groups else no_group, groups),
+        class_="rl-glance",
+    )
+
+
+def _card(title: str, info: MetricInfo, content: list[Node] | str, card: JsonObject | None) -> Element:
+    return el(
+        "section",
+        el(
+            "h2",
+            el(
+                "span",
+                title,
+                class_="rl-with-help",
+            ),
+            help_tip(title, info.help, info.formula),
+        ),
+        el("span", content, class_="rl-muted") if isinstance(content, str) else content,
+        el("span", card["source"], class_="rl-source") if card else None,
+        class_="rl-card",
+    )
+
+
+def _hints(card: JsonObject) -> list[Node]:
+    verdict: Node = el("b", card["verdict"]) if card["separated"] else card["verdict"]
+    return [
+        el("div", el("b", card["value"]), el("span", card["interval"], class_="rl-muted"), class_="rl-big"),
+        el("div", verdict),
+        el(
+            "div",
+            (el("span", f"{each['control']} ", el("b", each["text"])) for each in card["under"]),
+            class_="rl-under",
+        ),
+    ]
+
+
+def _solved(card: JsonObject) -> list[Node]:
+    rows: list[Node] = []
+    for bar in card["bars"]:
+        low, high = bar["low"], bar["high"]
+        interval = None if low is None else el("u", style=f"left: {100 * low:.1f}%; width: {100 * (high - low):.1f}%")
+        rows += [
+            el("span", str(bar["turn"]), class_="rl-muted"),
+            el(
+                "span",
+                el("i", style=f"width: {100 * (bar['value'] or 0):.1f}%"),
+                interval,
+                class_="rl-bar",
+                title=bar["text"],
+            ),
+            el("b", bar["text"].split(" ")[0], title=bar["text"]),
+        ]
+    return [el("div", rows, class_="rl-turns")]
+
+
+def _changes(card: JsonObject) -> list[Node]:
+    def stat(pair: JsonObject) -> Element:
+        info = metric_info(pair["metric"])
+        label = el("span", pair["name"], help_tip(pair["name"], info.help, info.formula), class_="rl-with-help")
+        return el("div", el("b", pair["text"]), label, class_="rl-stat", title=f"{pair['metric']} {pair['title']}")
+
+    return [el("div", map(stat, card["pairs"]), class_="rl-quad")]
+
+
+def _groups(card: JsonObject) -> list[Node]:
+    shares = list(zip(card["shares"], GROUP_COLORS, strict=True))
+    bars = [el("i", style=f"width: {100 * share['value']:.1f}%; background: {color}") for share, color in shares]
+    rows = [
+        el("div", el("i", style=f"background: {color}"), share["name"], el("b", share["text"]), title=share["metric"])
+        for share, color in shares
+    ]
+    return [el("div", bars, class_="rl-split"), el("div", rows, class_="rl-shares")]

@@ -1,0 +1,429 @@
+"""Elements of the page Run, made from the endpoints' data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from app.common.quantities import duration
+from app.common.urls import page_url
+from app.components.evaluation_view import dialogues_link, evaluation_sheet
+from app.components.nodes import Attribute, Element, Node, action, badge, el, empty, progress, time_ago
+from app.pages._run_tabs import RunTab, tab_links
+from rl2f_core.types import JsonObject
+
+if TYPE_CHECKING:
+    from app.endpoints.run import (
+        RelatedRun,
+        RunCheckpoint,
+        RunColumns,
+        RunDetails,
+        RunLog,
+        RunNote,
+        RunStage,
+    )
+    from app.endpoints.runs import RunRow
+
+ACTIVE = ("queued", "starting", "running", "stopping")
+MAX_LISTED_CHECKPOINTS = 5
+"""Newest checkpoints on the tab Overview."""
+ABORT = "Stops immediately. Progress since the last saved state is lost."
+
+
+# -- pages without a run -------------------------------------------------------------------------------------------
+def not_found(text: str, fix: str = "It may have been deleted, or the link is wrong.") -> Element:
+    """Return the page of a run that does not exist."""
+    link = el("a", "All runs", href="/", class_="rl-button rl-primary")
+    message = empty(text, fix, link)
+    message[1]["role"] = "alert"  # type: ignore[index, call-overload]
+    return message
+
+
+def run_choice(rows: Sequence[RunRow]) -> Element:
+    """Return a list of runs to choose from."""
+    if not rows:
+        start = el("a", "New run", href="/new", class_="rl-button rl-primary")
+        return empty("There is no run yet.", "Start one, then watch it here.", start)
+    body = [
+        el(
+            "tr",
+            el("td", str(row["id"]), class_="rl-num"),
+            el("td", el("a", row["name"], href=page_url("run", run=row["id"]))),
+            el("td", badge(row["status"])),
+            el("td", " · ".join(filter(None, [row["environment"], row["method"]])), class_="rl-muted"),
+            el("td", time_ago(row["created"]), class_="rl-muted"),
+        )
+        for row in rows
+    ]
+    return el(
+        "div",
+        el("h1", "Which run?", class_="rl-title"),
+        el("div", el("table", el("tbody", body), class_="rl-table"), class_="rl-card rl-scroll"),
+        class_="rl-section",
+    )
+
+
+# -- heading -------------------------------------------------------------------------------------------------------
+def heading(details: RunDetails, tab: RunTab, read_only: bool) -> Element:
+    """Return name, facts, status, actions, notices and tabs of a run."""
+    run = details["run"]
+    active = run["status"] in ACTIVE
+    return el(
+        "div",
+        el(
+            "div",
+            el("h1", run["name"], title=run["folder"]),
+            el("div", _facts(details, active), class_="rl-run-facts"),
+            el(
+                "div",
+                el("span", _state(run, active), class_="rl-row"),
+                _buttons(details, read_only),
+                class_="rl-run-state",
+            ),
+            class_="rl-head",
+        ),
+        _notices(run, active),
+        tab_links(run["id"], tab, switch=True),
+        class_="rl-stack rl-run-head",
+    )
+
+
+def _facts(details: RunDetails, active: bool) -> Iterable[Node]:
+    run = details["run"]
+    kind = None if run["kind"] == "train" else run["kind"]
+    for text in (f"run {run['id']}", kind, run["environment"], run["method"]):
+        if text:
+            yield el("span", text)
+    model = run["model"].rstrip("/").rpartition("/")[2]
+    if model:
+        yield el("span", model, title=run["model"])
+    if active and run["tokens_per_second"]:
+        yield el("span", f"{run['tokens_per_second']:,.0f} tokens/s", class_="rl-num")
+    yield el("span", f"seed {run['seed']}")
+    if details["teacher_costs"]:
+        title = "model teacher, training and evaluation together"
+        yield el("span", f"teacher: {details['teacher_costs']}", class_="rl-num", title=title)
+    if run["parent"]:
+        yield el("span", el("a", f"from run {run['parent']}", href=page_url("run", run=run["parent"])))
+
+
+def _state(run: RunColumns, active: bool) -> Iterable[Node]:
+    yield badge(run["status"], run["detail"])
+    total = run["total"]
+    position = f"step {run['done']:,.0f}/{total:,.0f}" if total else run["phase"]
+    if position:
+        yield el("span", position, class_="rl-num")
+    if active and run["phase"] and total:
+        yield el("span", run["phase"], class_="rl-muted")
+    if active and run["eta"] is not None:
+        yield el("span", f"ETA {duration(run['eta'])}", class_="rl-num")
+    if not active and run["started"] and run["ended"]:
+        took = f", took {duration(run['ended'] - run['started'])}"
+        yield el("span", "ended ", time_ago(run["ended"]), took, class_="rl-muted rl-num")
+
+
+def _buttons(details: RunDetails, read_only: bool) -> Element:
+    run, run_id = details["run"], details["run"]["id"]
+
+    def act(name: str, label: str, title: str, style: str = "", **data: Attribute) -> Element | None:
+        if name not in details["actions"]:
+            return None
+        button = action(label, name, style=f"rl-small {style}", **data)
+        button[1] |= {"title": title, **({"disabled": True} if read_only else {})}  # type: ignore[operator]
+        return button
+
+    def link(label: str, url: str, title: str = "", style: str = "") -> Element:
+        return el("a", label, href=url, title=title or None, class_=f"rl-button rl-small {style}".strip())
+
+    fork = link(
+        "View fork results", page_url("fork", fork=run_id), "Continuations of the forked dialogue", "rl-primary"
+    )
+    by_value = link(
+        "Sort by hint value",
+        page_url("dialogues", run=run["parent"], order="-worth"),
+        "Dialogues by the value of their hints",
+        "rl-primary",
+    )
+    delete = f"Delete run {run_id}, {run['name']}? Its dialogues, labels, notes, checkpoints and files are deleted."
+    return el(
+        "span",
+        act(
+            "stop",
+            "Remove from queue" if run["status"] == "queued" else "Stop",
+            "Stops after this step and saves",
+        ),
+        act("abort", "Abort", ABORT, "rl-danger", confirm=f"Abort run {run_id}? {ABORT}", confirm_label="Abort"),
+        act("resume", "Resume" if run["sessions"] else "Start", "Resumes from the last saved state", "rl-primary"),
+        fork if run["kind"] == "fork" else None,
+        by_value if run["kind"] == "hint_value" and run["parent"] else None,
+        link("Clone", page_url("new", clone=run_id), "A new run with this configuration"),
+        link("Compare", page_url("compare", runs=run_id)),
+        link("Export", page_url("exports", run=run_id), "Its dialogues as datasets"),
+        act("delete", "Delete", "Deletes the run and its files", "rl-danger", confirm=delete),
+        class_="rl-row",
+    )
+
+
+def _notices(run: RunColumns, active: bool) -> Iterable[Node]:
+    status, detail = run["status"], run["detail"]
+    if active and status != "queued":
+        yield progress(run["done"], run["total"])
+    if status == "queued":
+        text = f"Queued. Starts automatically. {detail} " if detail else "Queued. Starts automatically. "
+        yield el("div", text, el("a", "See the queue", href="/"), class_="rl-alert")
+    if detail and status in ("failed", "interrupted", "stopped"):
+        yield el("div", detail, class_="rl-alert", data_kind="error" if status == "failed" else None)
+    if run["invalid_lines"]:
+        count = run["invalid_lines"]
+        text = (
+            "line of the run's events is invalid and was"
+            if count == 1
+            else "lines of the run's events are invalid and were"
+        )
+        yield el("div", f"{count} {text} omitted.", class_="rl-alert")
+
+
+# -- overview and checkpoints --------------------------------------------------------------------------------------
+def overview_sides(details: RunDetails, now: float, read_only: bool) -> Element:
+    """Return stages, newest checkpoints and child runs."""
+    run = details["run"]
+    stages = [_stage(stage, run["status"], now) for stage in details["stages"]]
+    return el(
+        "div",
+        el("section", el("h2", "Stages"), el("ol", stages, class_="rl-stages"), class_="rl-card rl-stack")
+        if stages
+        else None,
+        checkpoint_table(details, read_only, MAX_LISTED_CHECKPOINTS) if run["kind"] == "train" else None,
+        child_table(details["children"]),
+        class_="rl-two",
+    )
+
+
+def _stage(stage: RunStage, status: str, now: float) -> Element:
+    ended, started = stage["done"] >= stage["steps"], stage["started"]
+    seconds = stage["seconds"]
+    if seconds is None and started and status == "running":
+        seconds = now - started
+    name = "done" if ended else "running" if started else "not started"
+    return el(
+        "li",
+        el(
+            "span",
+            "✓" if ended else "●" if started else "○",
+            class_="rl-right" if ended else "rl-muted",
+            title=name,
+            role="img",
+            aria_label=name,
+        ),
+        el(
+            "span",
+            el("b", stage["name"]),
+            f" {stage['method']}",
+            el("span", ", demonstrations", class_="rl-muted") if stage["off_policy"] else None,
+        ),
+        el(
+            "span",
+            f"{stage['done']}/{stage['steps']}",
+            f" · {duration(seconds)}" if seconds is not None else None,
+            class_="rl-num rl-muted",
+        ),
+    )
+
+
+def checkpoint_table(details: RunDetails, read_only: bool, limit: int | None = None) -> Element:
+    """Return the checkpoints, newest first, with their actions.
+
+    Args:
+        details: The run.
+        read_only: Disable actions that change something.
+        limit: Maximum number of rows; None shows all, with step and hash.
+    """
+    run, checkpoints = details["run"], details["checkpoints"][::-1]
+    rows = [_checkpoint(run["id"], row, read_only, limit is None) for row in checkpoints[:limit]]
+    more = len(checkpoints) - len(rows)
+    titles = ("name", "step", "saved", "SHA-256", "")
+    header = el("thead", el("tr", *(el("th", title, scope="col") for title in titles))) if limit is None else None
+    table = el("table", header, el("tbody", rows), class_="rl-table rl-checkpoints")
+    url = page_url("run", run=run["id"], tab="checkpoints")
+    return el(
+        "section",
+        el("h2", "Checkpoints"),
+        el("div", table, class_="rl-scroll") if rows else el("span", "No checkpoint yet.", class_="rl-muted"),
+        el("a", f"{more} more", href=url, data_action="tab", data_tab="checkpoints") if more else None,
+        class_="rl-card rl-stack",
+    )
+
+
+def _checkpoint(run: int, row: RunCheckpoint, read_only: bool, complete: bool) -> Element:
+    evaluate = action("Evaluate", "evaluate", style="rl-small", checkpoint=row["name"])
+    evaluate[1] |= {"title": "Queue an evaluation", **({"disabled": True} if read_only else {})}  # type: ignore[operator]
+    checkpoint = f"{run}:{row['name']}"
+    buttons = [
+        evaluate,
+        el("a", "Chat", href=page_url("chat", checkpoints=checkpoint), class_="rl-button rl-small"),
+        el(
+            "a",
+            "Export",
+            href=page_url("exports", run=run, stage=row["stage"]),
+            class_="rl-button rl-small",
+            title=f"Dialogues of {row['stage']} as datasets",
+        ),
+        action("Copy hash", "copy", style="rl-small", text=row["sha256"]) if complete else None,
+    ]
+    details = [
+        el("td", f"{row['stage']} {row['step']}", class_="rl-muted"),
+        el("td", time_ago(row["time"]), class_="rl-muted"),
+        el("td", row["sha256"][:12], class_="rl-mono", title=row["sha256"]),
+    ]
+    return el(
+        "tr",
+        el("td", el("b", row["name"]), title=f"SHA-256 {row['sha256']}"),
+        details if complete else details[1],
+        el("td", el("span", buttons, class_="rl-row")),
+        data_key=row["name"],
+    )
+
+
+def child_table(children: Sequence[RelatedRun]) -> Element | None:
+    """Return the runs that were started from this one."""
+    if not children:
+        return None
+    rows = [
+        el(
+            "tr",
+            el("td", el("a", f"{child['id']} {child['name']}", href=page_url("run", run=child["id"]))),
+            el("td", child["kind"]),
+            el("td", badge(child["status"])),
+            el("td", time_ago(child["created"]), class_="rl-muted"),
+        )
+        for child in children
+    ]
+    table = el("table", el("tbody", rows), class_="rl-table")
+    return el(
+        "section",
+        el("h2", "Runs from this one"),
+        el("div", table, class_="rl-scroll"),
+        class_="rl-card rl-stack",
+    )
+
+
+def charts_note(count: int, off_policy: Sequence[str], active: bool) -> Element:
+    """Return what a click does and which stages are excluded, or why there is no chart."""
+    if not count and active:
+        return empty("Waiting for the first step…", "The charts appear automatically.")
+    if not count:
+        return empty("This run has no training step.", "Its log says why. Resume it to start again.")
+    note = "Click a point to open the dialogues of that step."
+    if off_policy:
+        stages = ", ".join(off_policy)
+        note += f" {stages}: demonstrations, whose rewards are not the student's and are excluded."
+    return el("p", note, class_="rl-muted rl-small")
+
+
+def tags_and_notes(details: RunDetails, read_only: bool) -> Element:
+    """Return tags and notes, each with a button that removes it."""
+    tags = [
+        el("span", tag, None if read_only else _remove("untag", f"Remove {tag}", tag=tag), class_="rl-chip")
+        for tag in details["tags"]
+    ]
+    count = details["dialogue_notes"]
+    others = el(
+        "a",
+        f"{count} note{'' if count == 1 else 's'} on its dialogues",
+        href=page_url("dialogues", run=details["run"]["id"]),
+    )
+    return el(
+        "div",
+        el("h2", "Tags and notes"),
+        el("div", tags, class_="rl-tags") if tags else None,
+        el("div", [_note(note, read_only) for note in details["notes"]], class_="rl-notes"),
+        others if count else None,
+        class_="rl-stack",
+    )
+
+
+def _note(note: RunNote, read_only: bool) -> Element:
+    return el(
+        "div",
+        el("p", note["text"]),
+        el("span", time_ago(note["time"]), class_="rl-muted rl-small"),
+        None if read_only else _remove("delete_note", "Delete this note", note=note["id"]),
+        class_="rl-note",
+        data_key=f"note{note['id']}",
+    )
+
+
+def _remove(name: str, label: str, **data: Attribute) -> Element:
+    values = {f"data_{key}": value for key, value in data.items()}
+    return el("button", "×", type="button", class_="rl-icon", aria_label=label, data_action=name, **values)
+
+
+# -- evaluation, configuration, log --------------------------------------------------------------------------------
+def evaluation_title(evaluation: JsonObject | None, active: bool) -> Element:
+    """Return the title of an evaluation, or how to make one."""
+    if evaluation is None and active:
+        return empty("No evaluation yet.", "Available after the final evaluation.")
+    if evaluation is None:
+        return empty("This run has no evaluation.", "Evaluate one of its checkpoints on the tab Checkpoints.")
+    chip = None if evaluation["whole"] else el("span", "in progress", class_="rl-chip")
+    return el("h2", "Evaluation ", el("span", evaluation["title"], class_="rl-muted rl-small"), chip, class_="rl-h2")
+
+
+def evaluation_tables(evaluation: JsonObject | None, run: int) -> Element | None:
+    """Return the tables of an evaluation."""
+    return evaluation_sheet(evaluation, dialogues_link(run)) if evaluation else None
+
+
+def environment_table(meta: Mapping[str, object] | None) -> Element:
+    """Return seed, revision, machine and package versions of a run."""
+    if meta is None:
+        return el("p", "The run directory has no record of its environment.", class_="rl-muted")
+    packages = meta.get("packages")
+    created = meta.get("created")
+    pairs: list[tuple[str, Node]] = []
+    if isinstance(created, int | float):
+        pairs.append(("created", time_ago(created)))
+    pairs += [(name, "–" if v is None else str(v)) for name, v in meta.items() if name not in ("packages", "created")]
+    pairs += [(name, str(version)) for name, version in packages.items()] if isinstance(packages, dict) else []
+    rows = (cell for name, value in pairs for cell in (el("dt", name), el("dd", value)))
+    return el("dl", rows, class_="rl-pairs")
+
+
+def log_view(log: RunLog) -> Element:
+    """Return the log messages of a run and the end of its worker's output, which stays scrolled to the end."""
+    size = log["size"]
+    cut = "; the last 64 kB are shown" if size > len(log["text"].encode()) + 1000 else ""
+    output = el(
+        "div",
+        el("pre", log["text"]),
+        class_="rl-code rl-wrap rl-follow",
+        tabindex=0,
+        role="log",
+        aria_label="Output of the worker",
+    )
+    return el(
+        "div",
+        el("div", [_log_message(message) for message in log["messages"]], class_="rl-notes"),
+        el(
+            "p",
+            f"{size / 1000:,.1f} kB{cut}" if size else "The worker has printed nothing.",
+            class_="rl-muted rl-small",
+        ),
+        output if size else None,
+        class_="rl-card rl-stack",
+    )
+
+
+def _log_message(message: Mapping[str, object]) -> Element:
+    first, _, rest = str(message["text"]).partition("\n")
+    seconds = message["time"]
+    assert isinstance(seconds, int | float)
+    line = [
+        time_ago(seconds),
+        " ",
+        None if message["level"] == "info" else el("b", str(message["level"]), class_="rl-leak"),
+        el("span", first.lstrip("# ")),
+    ]
+    if not rest:
+        return el("div", line, class_="rl-row")
+    return el("details", el("summary", line, class_="rl-row"), el("pre", rest, class_="rl-code"))
