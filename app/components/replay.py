@@ -65,14 +65,16 @@ class ReplayState:
     folding: Folding = DEFAULT_FOLDING
     annotator: str = ""
     """Whose label the buttons show."""
-    note: str = ""
-    """Note on the label that is given next."""
+    note: str | None = None
+    """Note on the label that is given next; by default that of the annotator's label."""
     labels: bool = True
     """Show buttons that label the current turn's hint."""
     notes: bool = True
     """Notes can be deleted."""
     follow: bool = False
     """Scroll to the current turn."""
+    reading: bool = False
+    """Texts are set in a serif font."""
 
 
 class Replay(View):
@@ -107,6 +109,7 @@ def replay(dialogue: DialogueWithSiblings, state: ReplayState = ReplayState()) -
         else None,
         _notes(dialogue["notes"], state.notes),
         class_="dv",
+        data_font="reading" if state.reading else "mono",
         data_key=f"{dialogue['run']} {dialogue['event_id']}",
     )
 
@@ -370,7 +373,7 @@ def label_bar(hint: HintDetail, state: ReplayState) -> Element:
             placeholder="why (optional)",
             aria_label="note on the label",
             maxlength=4000,
-            value=state.note or (mine["note"] if mine else ""),
+            value=state.note if state.note is not None else mine["note"] if mine else "",
             data_change="note",
         ),
         el(

@@ -23,15 +23,18 @@ class Selection(gr.HTML):
     """The last selected span in a `text_block` with `select`, as an input of handlers; None without one.
 
     As an output, None clears the selection. It triggers no event.
+
+    Args:
+        options: Further arguments of `gr.HTML`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, **options: Any) -> None:
         super().__init__(
             "",
             html_template="",
             js_on_load=load_module("selection.js"),
             apply_default_css=False,
-            visible="hidden",
+            **{"visible": "hidden", **options},
         )
 
     def preprocess(self, payload: str | None) -> SelectedSpan | None:  # type: ignore[override]
