@@ -54,7 +54,8 @@ export default function mount({ props }) {
     for (const [, keys] of props.groups) {
       for (const key of keys) {
         if (!key.keys.split(" ").includes(name) || (inField && !key.typing)) continue;
-        if (run(key)) event.preventDefault();
+        if (!run(key)) continue;
+        event.preventDefault();
         return;
       }
     }

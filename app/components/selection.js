@@ -14,7 +14,7 @@ function position(block, place, at) {
   return last ? Number(last.dataset.o) + length(last) : null;
 }
 
-function selected() {
+export function selected() {
   const selection = document.getSelection();
   if (!selection.rangeCount) return undefined;
   const range = selection.getRangeAt(0);

@@ -1,4 +1,4 @@
-"""Labelling and the detector board by keyboard alone: from a random draw to a disagreement's replay and back."""
+"""Labels and the detector report by keyboard alone: from a random sample to a disagreement's replay and back."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jobs.labels import label_queries, report_queries
 from jobs.labels.report_queries import Scope
 from jobs.workspace import Workspace
 
-DRAW = 12
+SAMPLE = 12
 
 
 @pytest.fixture
@@ -27,37 +27,36 @@ def truth(replay: Any) -> Truth:
     return made
 
 
-def test_a_draw_is_labelled_and_judged_and_a_disagreement_replayed_by_keyboard_alone(
+def test_a_sample_is_labeled_and_reported_and_a_disagreement_replayed_by_keyboard_alone(
     replay: Any, page: Any, truth: Truth, no_overflow: Callable[[Any], None]
 ) -> None:
     def press(*keys: str) -> None:
         for key in keys:
             page.keyboard.press(key)
 
-    ready = ".lb-stage[aria-busy=false]"
-    page.goto(f"{replay.url}/labels?run={truth.run.id}&which=mixed&size={DRAW}&labeller=anna")
-    for i in range(DRAW):
-        page.wait_for_selector(f"{ready} .lb-state:has-text('not labelled')")
+    page.goto(f"{replay.url}/labels?run={truth.run.id}&selection=stratified&size={SAMPLE}&annotator=anna")
+    for i in range(SAMPLE):
+        page.wait_for_selector(".lb-state:has-text('not labeled')")
         assert page.locator(".lb-found, mark.tx-found").count() == 0, "blind, though half of them are flagged"
         press("1" if "A B" in page.inner_text(".lb-hint") else "2")
-        page.wait_for_selector(f".lb-meter:has-text('{i + 1} of {DRAW} labelled')")
+        page.wait_for_selector(f".lb-meter:has-text('{i + 1} of {SAMPLE} labeled')")
         press("Control+Enter")
-    page.wait_for_selector(".rl-empty-title:has-text('Everything here is labelled')")
+    page.wait_for_selector(".rl-empty-title:has-text('Everything here is labeled')")
 
     press("b")
-    page.wait_for_selector(f"{ready} .lb-board")
+    page.wait_for_selector(".lb-board")
     db = Database(Workspace(replay.workspace).database_url(), read_only=True)
     kept = report_queries.read(db, Scope(truth.run.id))
     e = kept.total.estimates
     assert kept.usage.counted == kept.usage.hints > 3 and e.precision.value is not None and e.recall.value is not None
     said = page.inner_text(".bd-sentence")
-    assert f"on {e.n_flagged} labelled flag" in said and f"for all {e.size} hints." in said
+    assert f"on {e.n_flagged} labeled flag" in said and f"for all {e.size} hints." in said
     assert f"{e.recall.value:.2f}".lstrip("0") in said
     assert page.locator(".bd-meter").count() == 4 and page.locator(".bd-band").count() >= 4
     assert page.locator("[data-row=exact]").count() == 1 and "few labels" in page.inner_text("[data-row=all]")
     press("ArrowRight")
     page.wait_for_selector("[data-row=llm]")
-    assert "by=teacher" in page.url and "view=board" in page.url
+    assert "group_by=teacher" in page.url and "view=report" in page.url
     page.set_viewport_size({"width": 390, "height": 844})
     no_overflow(page)
     page.set_viewport_size({"width": 1440, "height": 900})
@@ -72,35 +71,35 @@ def test_a_draw_is_labelled_and_judged_and_a_disagreement_replayed_by_keyboard_a
     page.wait_for_selector(".dv-turn[data-current]")
     assert "/dialogues?" in page.url and str(event) in page.url.replace("%2F", "/").replace("%3A", ":")
     page.go_back()  # the browser's own key
-    page.wait_for_selector(f"{ready} .lb-board")
+    page.wait_for_selector(".lb-board")
     page.wait_for_selector("[data-row=llm]")
     expect(page.locator(f".lb-dispute[data-event='{event}']")).to_be_focused()
 
     press("o")
-    page.wait_for_selector("dialog[open]:has-text('anna opened it')")
+    page.wait_for_selector("dialog[open]:has-text('Access is logged under anna')")
     press("Enter")  # the first choice is to leave it shut
     page.wait_for_selector("dialog[open]", state="detached")
-    assert page.locator("[data-half=dev]").count() == 1 and report_queries.list_accesses(db) == []
+    assert page.locator("[data-set=dev]").count() == 1 and report_queries.list_accesses(db) == []
     press("o")
     page.wait_for_selector("dialog[open]")
     press("Tab", "Enter")
-    page.wait_for_selector("[data-half=test] .bd-open")
-    assert "of the test half" in page.inner_text(".bd-sentence") and "Opened once" in page.inner_text(".bd-column")
+    page.wait_for_selector("[data-set=test] .bd-open")
+    assert "of the test set" in page.inner_text(".bd-sentence") and "Unlocked once" in page.inner_text(".bd-column")
     press("ArrowRight", "ArrowRight")
     page.wait_for_selector(".bd-by [data-by=checkpoint][aria-pressed=true]")
-    assert page.locator("[data-half=test]").count() == 1
+    assert page.locator("[data-set=test]").count() == 1
     assert [(o.annotator, o.run_id) for o in report_queries.list_accesses(db)] == [("anna", truth.run.id)]
     press("b")
-    page.wait_for_selector(f"{ready} .rl-empty, {ready} .lb-card")
+    page.wait_for_selector(".rl-empty, .lb-card")
     press("u")
-    page.wait_for_selector(f"{ready} .lb-state:has-text('not labelled')")
-    assert sum(len(label_queries.of_hint(db, truth.run.id or 0, key, 0)) for key, _ in truth.leaks) == DRAW - 1
+    page.wait_for_selector(".lb-state:has-text('not labeled')")
+    assert sum(len(label_queries.of_hint(db, truth.run.id or 0, key, 0)) for key, _ in truth.leaks) == SAMPLE - 1
     press("B")
-    page.wait_for_selector(f"{ready} .bd-bench")
+    page.wait_for_selector(".bd-bench")
     figures = {name: page.locator(f"[data-row={name}] b").all_inner_texts() for name in ("test", "dev")}
     head = page.locator(".bd-head > p")
     assert head.nth(0).locator("b").all_inner_texts() == figures["test"], "the headline is of phrasings held out"
     assert head.nth(1).locator("b").all_inner_texts() == figures["dev"] and "On dev" in head.nth(1).inner_text()
     press("?")
-    assert "detector board" in page.inner_text("dialog[open]")
+    assert "detector report" in page.inner_text("dialog[open]")
     db.close()

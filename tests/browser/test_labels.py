@@ -1,4 +1,4 @@
-"""Page Labels in a real browser: by keyboard alone, blind, with marks and undo, the board, hostile words, 390 px."""
+"""Page Labels in a real browser: by keyboard, blind, with marks and undo, the report, hostile text, 390 px."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ LATER, NEVER, LEAKS = (f"dialogue:train:rl2f/1/0/{i}" for i in (1, 2, 3))
 
 @pytest.fixture
 def show(replay: Any, page: Any) -> Callable[..., Any]:
-    """`show(run=1, labeller="anna")`: open the page of labels there and wait until something stands."""
+    """`show(run=1, annotator="anna")`: open the page and wait for its first content."""
 
     def go(tab: Any = None, **query: Any) -> Any:
         tab = tab or page
         tab.goto(f"{replay.url}/labels?{urlencode(query)}", timeout=60_000)
-        tab.wait_for_selector(".lb-stage[aria-busy=false]", timeout=60_000)
+        tab.wait_for_selector("#label-stage :is(.lb-card, .lb-board, .rl-empty)", timeout=60_000)
         return tab
 
     return go
@@ -40,22 +40,22 @@ def stored(replay: Any, event: str, turn: int = 0, run: int = SMALL) -> list[tup
 
 
 def at(page: Any, event: str, turn: int = 0) -> None:
-    """Until this hint stands in the address and on the page."""
+    """Wait until the address and the page show this hint."""
     page.wait_for_function(
         "([event, turn]) => { const q = new URLSearchParams(location.search);"
         " return q.get('dialogue') === event && q.get('turn') === turn"
-        " && document.querySelector('.lb-stage[aria-busy=false] .lb-card'); }",
+        " && document.querySelector(`.lb-card[data-event='${event}'][data-turn='${turn}']`); }",
         arg=[event, str(turn)],
     )
 
 
 @pytest.mark.slow
-def test_hints_are_labelled_blind_and_by_keyboard_alone(show: Callable[..., Any], replay: Any) -> None:
+def test_hints_are_labeled_blind_and_by_keyboard_alone(show: Callable[..., Any], replay: Any) -> None:
     page = show(run=SMALL)
     page.keyboard.press("1")
     page.keyboard.type("anna")
     page.keyboard.press("Enter")
-    page.wait_for_function("new URLSearchParams(location.search).get('labeller') === 'anna'")
+    page.wait_for_function("new URLSearchParams(location.search).get('annotator') === 'anna'")
     at(page, LATER)
     expect(page.locator(".lb-found")).to_have_count(0)  # blind
     page.keyboard.press("2")
@@ -68,10 +68,10 @@ def test_hints_are_labelled_blind_and_by_keyboard_alone(show: Callable[..., Any]
     at(page, NEVER, 1)
     page.keyboard.press("n")
     at(page, LEAKS)
-    assert page.locator("mark.tx-found").count() == 0 and "exact" not in page.inner_text(".lb-stage")
+    assert page.locator("mark.tx-found").count() == 0 and "exact" not in page.inner_text("#label-stage")
     for key in ("]", "]", "]", "]", "}", "}", "}"):
         page.keyboard.press(key)
-    assert page.inner_text("mark.tx-pending") == "A B A B,"
+    assert page.inner_text(".lb-span") == "A B A B,"
     page.keyboard.press("{")
     page.keyboard.press("w")
     page.keyboard.type("1 2 3 names it")
@@ -99,12 +99,12 @@ def test_hints_are_labelled_blind_and_by_keyboard_alone(show: Callable[..., Any]
     page.reload()
     at(page, NEVER, 1)
     page.keyboard.press("Control+Enter")
-    assert "Choose first" in page.inner_text(".rl-toasts")
+    page.wait_for_selector(".lb-message:has-text('Choose first')")
 
 
 def test_words_are_marked_by_dragging(show: Callable[..., Any], replay: Any) -> None:
-    page = show(run=SMALL, labeller="drag", which="flagged")
-    assert "not blind" in page.inner_text(".lb-bar")
+    page = show(run=SMALL, annotator="drag", selection="flagged")
+    assert "not blind" in page.inner_text(".lb-meter")
     page.wait_for_selector(".lb-hint")
     box = page.evaluate("""() => {
       const text = document.querySelector('.lb-hint [data-o]').firstChild, range = document.createRange();
@@ -116,21 +116,21 @@ def test_words_are_marked_by_dragging(show: Callable[..., Any], replay: Any) -> 
     page.mouse.down()
     page.mouse.move(box[1] - 1, box[2], steps=4)
     page.mouse.up()
-    page.wait_for_selector("mark.tx-pending")
-    assert page.inner_text("mark.tx-pending") == "code"
+    page.wait_for_selector(".lb-marked")
+    assert page.inner_text(".lb-span") == "code"
     page.click(".lb-answer[data-label=leak]")
     page.wait_for_selector(".lb-state:has-text('saved')")
     assert stored(replay, LEAKS) == [("drag", "leak", 4, 8, "", False)]
     page.keyboard.press("Escape")
-    page.wait_for_selector("mark.tx-pending", state="detached")
-    assert "not saved" in page.inner_text(".lb-state")
+    page.wait_for_selector(".lb-marked", state="hidden")
+    page.wait_for_selector(".lb-changed:has-text('not saved')")
     page.keyboard.press("n")
     at(page, "dialogue:train:rl2f/1/1/3")
     assert stored(replay, LEAKS) == [("drag", "leak", None, None, "", False)]
 
 
 def test_an_emoji_counts_as_one_character(show: Callable[..., Any], replay: Any) -> None:
-    page = show(run=ODD, labeller="emoji")
+    page = show(run=ODD, annotator="emoji")
     at(page, "dialogue:train:odd/hostile")
     hint = page.evaluate("""() => {
       const piece = [...document.querySelectorAll('.lb-hint [data-o]')].at(-1), at = piece.textContent.indexOf('emoji');
@@ -138,17 +138,17 @@ def test_an_emoji_counts_as_one_character(show: Callable[..., Any], replay: Any)
       range.setStart(piece.firstChild, at); range.setEnd(piece.firstChild, at + 5);
       getSelection().removeAllRanges(); getSelection().addRange(range);
       document.querySelector('.lb-hint').dispatchEvent(new MouseEvent('mouseup', {bubbles: true}));
-      return document.querySelector('.lb-hint').dataset.length;
+      return Number(piece.dataset.o) + Array.from(piece.textContent).length;
     }""")
     page.keyboard.press("1")
     page.wait_for_selector(".lb-found")
     [(_, _, start, end, _, _)] = stored(replay, "dialogue:train:odd/hostile", run=ODD)
-    assert (start, end) == (int(hint) - 5, int(hint)), "characters as Python counts them"
+    assert (start, end) == (hint - 5, hint), "characters as Python counts them"
     assert page.evaluate("window.pwned") is None
-    expect(page.locator(".lb script, .lb img, .lb iframe")).to_have_count(0)
+    expect(page.locator(".lb-card :is(script, img, iframe)")).to_have_count(0)
 
 
-def test_the_board_compares_and_leads_to_the_disagreements(show: Callable[..., Any], replay: Any) -> None:
+def test_the_report_compares_and_leads_to_the_disagreements(show: Callable[..., Any], replay: Any) -> None:
     from jobs.db.engine import Database
     from jobs.labels import label_queries
     from jobs.workspace import Workspace
@@ -159,7 +159,7 @@ def test_the_board_compares_and_leads_to_the_disagreements(show: Callable[..., A
         label_queries.put(db, SMALL, event, 0, "ann <b>", label_queries.LabelAnswer(ann))
         label_queries.put(db, SMALL, event, 0, "ben", label_queries.LabelAnswer(ben))
     db.close()
-    page = show(run=SMALL, view="board")
+    page = show(run=SMALL, view="report")
     page.wait_for_selector(".lb-board")
     text = page.inner_text(".lb-board")
     assert "ann <b> and ben" in text and "67 %" in text
@@ -169,28 +169,28 @@ def test_the_board_compares_and_leads_to_the_disagreements(show: Callable[..., A
     assert "/dialogues?" in page.url
     page.go_back()
     page.wait_for_selector(".lb-board")
-    page.click(".lb-tabs button >> nth=0")
+    page.get_by_role("radio", name="Label").check()
     page.wait_for_selector(".lb-card")
 
 
 @pytest.mark.slow
 def test_an_end_and_an_empty_queue_say_what_to_do(show: Callable[..., Any]) -> None:
-    page = show(run=SMALL, labeller="skipper", which="audit", size=2, seed=1)
+    page = show(run=SMALL, annotator="skipper", selection="random_unflagged", size=2, seed=1)
+    first = page.evaluate("location.search")
     page.keyboard.press("s")
-    page.wait_for_function("document.querySelector('.lb-card')")
+    page.wait_for_function("q => location.search !== q && document.querySelector('.lb-card')", arg=first)
     page.keyboard.press("s")
     page.wait_for_selector(".rl-empty")
     assert "2 hints skipped" in page.inner_text(".rl-empty")
     page.keyboard.press("p")
     page.wait_for_selector(".lb-card")
-    page = show(run=ODD, labeller="skipper", which="flagged", environment="nowhere")
+    page = show(run=ODD, annotator="skipper", selection="flagged", environment="nowhere")
     page.wait_for_selector(".rl-empty")
     assert "No hints here" in page.inner_text(".rl-empty")
 
 
-def test_an_unknown_hint_is_said_plainly(show: Callable[..., Any], console: Any) -> None:
-    console.allow(r"status of 404")
-    page = show(run=SMALL, labeller="anna", dialogue="dialogue:nowhere", turn=0)
+def test_an_unknown_hint_is_reported_plainly(show: Callable[..., Any]) -> None:
+    page = show(run=SMALL, annotator="anna", dialogue="dialogue:nowhere", turn=0)
     page.wait_for_selector(".rl-empty[role=alert]")
     assert "Hint not found" in page.inner_text(".rl-empty")
 
@@ -203,12 +203,12 @@ def test_every_view_fits_the_window(
     width: int,
     theme: str,
 ) -> None:
-    page = show(new_page(width, 844, theme), run=ODD, labeller="narrow")
+    page = show(new_page(width, 844, theme), run=ODD, annotator="narrow")
     page.wait_for_selector(".lb-hint")
     no_overflow(page)
     page.click(".lb-answer[data-label=unsure]")
     page.wait_for_selector(".lb-found")
     no_overflow(page)
-    show(page, run=SMALL, view="board")
+    show(page, run=SMALL, view="report")
     page.wait_for_selector(".lb-board, .rl-empty")
     no_overflow(page)

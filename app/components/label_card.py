@@ -1,0 +1,262 @@
+"""`LabelCard`: one hint to label, large, with its dialogue folded above."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import gradio as gr
+
+from app.common.urls import page_url
+from app.components.module import load_module, module_url
+from app.components.nodes import Attribute, Element, Node, el
+from app.components.transcript import LABEL_TEXTS, chip, finding_lines, hint_marks, inline, label_chip, sign, text_block
+from app.components.view import View
+
+if TYPE_CHECKING:
+    from app.endpoints.dialogues import PrivilegedData
+    from app.endpoints.labels import EarlierTurn, HintToLabel
+    from app.endpoints.transcript import HintDetail
+
+LABEL_KEYS = {"leak": "1", "no_leak": "2", "unsure": "3"}
+MARK_BUTTONS = (
+    ("previous", "← word", "mark the previous word ([)"),
+    ("next", "word →", "mark the next word (])"),
+    ("previous-extend", "− word", "mark one word less ({)"),
+    ("next-extend", "+ word", "mark one word more (})"),
+)
+
+
+class LabelCard(View):
+    """A `View` with a hint whose words can be marked.
+
+    Every `click` also reports `start` and `end` of the marked span, None without one, and the `note`. An action with
+    `data-focus` focuses the field with this CSS selector instead. After Back, a link with `data-return` that had the
+    focus gets it again.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        gr.HTML.__init__(
+            self,
+            None,
+            html_template="",
+            js_on_load=load_module("label_card.js"),
+            apply_default_css=False,
+            view=module_url("view.js"),
+            selection=module_url("selection.js"),
+            **options,
+        )
+
+
+@dataclass(frozen=True)
+class CardState:
+    """What is shown with a hint."""
+
+    annotator: str = ""
+    name_field: str = ""
+    """CSS selector of the field of the annotator's name, which the buttons focus without a name."""
+    message: str = ""
+    revealed: PrivilegedData | None = None
+    writable: bool = True
+
+
+def label_card(hint: HintToLabel, state: CardState) -> Element:
+    """Return a hint with the buttons that label it."""
+    own = hint["own_label"]
+    start, end = (own["start"], own["end"]) if own else (None, None)
+    key = f"{hint['run']} {hint['event_id']} {hint['turn']} {state.annotator}"
+    return el(
+        "article",
+        _heading(hint),
+        _context(hint),
+        _last_attempt(hint["turns"][-1]),
+        _answer(state),
+        _hint(hint),
+        _buttons(hint, state),
+        move_buttons(state.writable, state.message or ("" if state.annotator else "Enter your name first.")),
+        _found(hint) if hint["is_open"] else None,
+        class_="rl-card lb-card",
+        aria_label="hint",
+        data_version=f"{key} {own['time'] if own else 0}",
+        data_annotator=state.annotator,
+        data_start="" if start is None else start,
+        data_end="" if end is None else end,
+        data_event=hint["event_id"],
+        data_turn=hint["turn"],
+    )
+
+
+def _heading(hint: HintToLabel) -> Element:
+    own = hint["own_label"]
+    saved = f"✓ saved, {'blind' if own['blind'] else 'not blind'}" if own else "not labeled"
+    return el(
+        "div",
+        el(
+            "a",
+            f"run {hint['run']} · ",
+            inline(hint["dialogue_id"], 60),
+            class_="rl-chip",
+            href=page_url("dialogues", run=hint["run"], dialogue=hint["event_id"], turn=hint["turn"]),
+        ),
+        chip(inline(hint["environment"], 40), " · ", inline(hint["level"], 40)),
+        chip(f"hint {hint['turn'] + 1}"),
+        el("span", inline(hint["teacher"], 40), class_="rl-muted"),
+        el("span", class_="rl-grow"),
+        el("span", saved, class_="lb-state rl-muted"),
+        el("span", "changed, not saved", class_="lb-changed rl-leak") if own else None,
+        class_="rl-row rl-small",
+    )
+
+
+def _context(hint: HintToLabel) -> Element:
+    earlier = hint["turns"][:-1]
+    turns = f" and {len(earlier)} earlier turn{'s' * (len(earlier) > 1)}" if earlier else ""
+    return el(
+        "details",
+        el("summary", f"Task{turns} (e)", class_="lb-fold"),
+        el(
+            "div",
+            el("span", "Task", class_="dv-who"),
+            text_block(hint["prompt"]["text"], label="task"),
+            [node for turn in earlier for node in _earlier(turn)],
+            class_="lb-before",
+        ),
+        class_="lb-context",
+    )
+
+
+def _earlier(turn: EarlierTurn) -> list[Node]:
+    number = turn["index"] + 1
+    nodes: list[Node] = [
+        el("span", sign(turn["outcome"]), f" Student {number}", class_="dv-who rl-student"),
+        text_block(turn["attempt"], "student", f"attempt {number}"),
+    ]
+    if turn["hint"] is not None:
+        nodes.append(el("span", f"Teacher {number}", class_="dv-who rl-teacher"))
+        nodes.append(text_block(turn["hint"], "teacher", f"hint {number}"))
+    return nodes
+
+
+def _last_attempt(turn: EarlierTurn) -> Element:
+    return el(
+        "div",
+        el("span", sign(turn["outcome"]), " Student", class_="dv-who rl-student"),
+        text_block(turn["attempt"], "student", "the attempt before the hint"),
+        class_="lb-last",
+    )
+
+
+def _answer(state: CardState) -> Element:
+    found = state.revealed
+    if found is None:
+        button = _button("▸ Show gold answer (a)", "reveal", "rl-small rl-quiet lb-reveal")
+        return el("div", button, class_="lb-privileged")
+    answer = found["gold_answer"]
+    text = json.dumps(found["privileged"], ensure_ascii=False) if answer is None else answer
+    return el(
+        "div", el("span", "Gold answer", class_="dv-who"), text_block(text, label="gold answer"), class_="lb-privileged"
+    )
+
+
+def _hint(hint: HintToLabel) -> Element:
+    findings, others = hint["findings"], hint["other_labels"]
+    marks = hint_marks(findings["findings"] if findings else [], others or [])
+    block = text_block(hint["feedback"], "teacher", "the hint", marks, select="label")
+    marking = [
+        el("button", text, type="button", class_="rl-button rl-small rl-quiet", title=title, data_mark=name)
+        for name, text, title in MARK_BUTTONS
+    ]
+    clear = el(
+        "button", "clear highlight (Esc)", type="button", class_="rl-button rl-small rl-quiet", data_mark="clear"
+    )
+    return el(
+        "div",
+        el("span", "Teacher", class_="dv-who rl-teacher"),
+        el("div", block, class_="lb-hint"),
+        el(
+            "div",
+            el("span", "Does this hint give the answer away? Select the words that do.", class_="lb-tip"),
+            el(
+                "span",
+                "marked: “",
+                el("span", class_="lb-span"),
+                "”,",
+                el("span", class_="lb-range"),
+                class_="lb-marked",
+                aria_live="polite",
+            ),
+            clear,
+            el("span", class_="rl-grow"),
+            el("span", marking, class_="lb-marking", role="group", aria_label="mark words"),
+            class_="rl-row rl-muted rl-small",
+        ),
+        class_="lb-ask",
+    )
+
+
+def _buttons(hint: HintToLabel, state: CardState) -> Element:
+    own = hint["own_label"]
+    given = own["label"] if own else None
+    key = f"{hint['run']} {hint['event_id']} {hint['turn']}"
+    needs_name = None if state.annotator else state.name_field
+    disabled = not state.writable
+    answers = [
+        _button(
+            [el("kbd", number), LABEL_TEXTS[label]],
+            "label",
+            f"lb-answer {'rl-primary' if label == given else ''}",
+            data_label=label,
+            data_focus=needs_name,
+            aria_pressed="true" if label == given else "false",
+            disabled=disabled,
+        )
+        for label, number in LABEL_KEYS.items()
+    ]
+    note = el(
+        "input",
+        type="text",
+        class_="rl-field lb-note",
+        placeholder="why (optional)",
+        aria_label="note on the label",
+        maxlength=4000,
+        value=own["note"] if own else "",
+        data_note="1",
+        data_key=f"note {key}",
+    )
+    group = el("div", answers, class_="lb-answers", role="group", aria_label="label of the hint")
+    return el("div", group, note, _button("Save and next", "save_next", "lb-save", disabled=disabled), class_="lb-bar")
+
+
+def move_buttons(writable: bool, message: str) -> Element:
+    """Return a message and the buttons that move through the queue."""
+    return el(
+        "div",
+        el("p", message, class_="lb-message", role="status"),
+        _button("← Previous (p)", "previous", "rl-small rl-quiet lb-previous"),
+        _button("Undo (u)", "undo", "rl-small rl-quiet lb-undo", disabled=not writable),
+        _button("Skip → (n)", "next", "rl-small rl-quiet lb-next"),
+        class_="lb-moves",
+    )
+
+
+def _found(hint: HintToLabel) -> Element | None:
+    findings, read, others = hint["findings"], hint["hint"], hint["other_labels"] or []
+    if findings is None:
+        return None
+    changed = read != hint["feedback"]
+    text = "what the student read" if read else "the student read nothing"
+    return el(
+        "section",
+        el("span", "Detector", class_="dv-who"),
+        finding_lines(cast("HintDetail", {**findings, "hint_error": None})),
+        el("span", text, class_="rl-muted rl-small") if changed else None,
+        text_block(read, "teacher", text) if changed and read else None,
+        el("div", [label_chip(label) for label in others], class_="rl-row") if others else None,
+        class_="lb-found",
+        aria_label="findings and labels of others",
+    )
+
+
+def _button(label: str | list[Node], name: str, style: str = "", **attributes: Attribute) -> Element:
+    return el("button", label, type="button", class_=f"rl-button {style}".strip(), data_action=name, **attributes)

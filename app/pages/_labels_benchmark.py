@@ -1,0 +1,169 @@
+"""Scores of the default detectors on synthetic hints, whose leaks are known, for the page Labels."""
+
+from __future__ import annotations
+
+from app.components.nodes import Element, Node, el
+from app.components.transcript import inline, text_block
+from app.pages._labels_report import estimate, fraction, interval_cell, number_cell, table
+from rl2f_core.types import JsonObject
+
+HELD_OUT = (
+    "Detectors are tuned on dev and reported on test, which have no phrasing in common. "
+    "The other tables are of both together."
+)
+
+
+def benchmark_view(scores: JsonObject) -> Element:
+    """Return the scores by split, environment, detector and kind, and the misclassified hints of the dev split."""
+    kinds = scores["kinds"]
+    leaks = sorted((kind for kind in kinds if kind["leak"]), key=lambda kind: kind["flagged_fraction"]["value"])
+    near = sorted((kind for kind in kinds if not kind["leak"]), key=lambda kind: -kind["flagged_fraction"]["value"])
+    return el(
+        "div",
+        _summary(scores),
+        el(
+            "div",
+            _by_environment(scores),
+            _kinds("Near-misses by kind", "near-miss", near),
+            class_="bd-column",
+        ),
+        _kinds("Leaks by obfuscation", "obfuscation", leaks),
+        _mistakes(scores),
+        class_="lb-board bd-bench",
+    )
+
+
+def _summary(scores: JsonObject) -> Element:
+    splits: dict[str, JsonObject] = {split["name"]: split for split in scores["by"]["split"]}
+    test, dev = splits.get("test") or scores["overall"], splits.get("dev")
+    count = scores["overall"]["leaks"] + scores["overall"]["near"]
+    each = 1000 * scores["seconds"] / count
+    phrasings = " in phrasings that no detector was tuned on" if "test" in splits else ""
+    speed = f"{each:.3f}" if each < 0.1 else f"{each:.2f}"
+    return el(
+        "section",
+        el(
+            "p",
+            _figures("Precision", test),
+            f"{phrasings}, {test['near']:,} of them near-misses.",
+            class_="bd-sentence",
+        ),
+        el("p", "On dev, which detectors are tuned on: ", _figures("precision", dev), ".") if dev else None,
+        el(
+            "p",
+            f"{' and '.join(scores['detectors'])} as configured by default, {speed} ms per hint. Code wrote the hints, "
+            "so their leaks are known; the detector report is about the hints of real teachers.",
+            class_="rl-muted",
+        ),
+        class_="rl-card bd-head",
+        aria_label="summary",
+    )
+
+
+def _figures(first: str, score: JsonObject) -> list[Node]:
+    count = score["leaks"] + score["near"]
+    end = f", F1 {fraction(score['f1'])} on {count:,} synthetic hints"
+    return [f"{first} ", *estimate(score["precision"]), ", recall ", *estimate(score["recall"]), end]
+
+
+def _by_environment(scores: JsonObject) -> Element:
+    detectors = [
+        el("tr", _name(each["name"]), number_cell(each["found"]), number_cell(each["false"]))
+        for each in scores["by_detector"]
+    ]
+    return el(
+        "section",
+        el("h2", "By environment"),
+        _scores("environment", scores["by"]["environment"]),
+        el("h2", "By split"),
+        _scores("split", scores["by"]["split"]),
+        el("p", HELD_OUT, class_="rl-muted rl-small"),
+        el("h2", "By detector"),
+        table(["detector", "leaks found", "false alarms"], detectors, "by detector"),
+        class_="rl-card rl-stack",
+        aria_label="by environment",
+    )
+
+
+def _scores(head: str, rows: list[JsonObject]) -> Element:
+    shown = [
+        el(
+            "tr",
+            _name(row["name"]),
+            interval_cell(row["precision"]),
+            interval_cell(row["recall"]),
+            number_cell(fraction(row["f1"])),
+            number_cell(row["leaks"]),
+            number_cell(row["near"]),
+            data_row=row["name"],
+        )
+        for row in rows
+    ]
+    return table([head, "precision", "recall", "F1", "leaks", "near-misses"], shown, f"scores by {head}")
+
+
+def _kinds(title: str, head: str, kinds: list[JsonObject]) -> Element:
+    rows = [
+        el("tr", _name(kind["name"]), interval_cell(kind["flagged_fraction"]), number_cell(kind["n"])) for kind in kinds
+    ]
+    return el(
+        "section",
+        el("h2", title),
+        table([head, "flagged", "of"], rows, title.lower()),
+        class_="rl-card rl-stack",
+        aria_label=title.lower(),
+    )
+
+
+def _name(name: str) -> Element:
+    return el("th", name.replace("_", " "), scope="row")
+
+
+def _mistakes(scores: JsonObject) -> Element:
+    wrong = scores["wrong"]
+    hidden = f"{scores['wrong_test']:,} more on test are not listed, so that nobody tunes on them."
+    return el(
+        "section",
+        el("h2", f"Mistakes on dev ({scores['wrong_dev']})"),
+        el("div", [_mistake(each) for each in wrong], class_="bd-wrongs")
+        if wrong
+        else el("p", "None.", class_="rl-muted"),
+        el("p", hidden, class_="rl-muted rl-small"),
+        class_="rl-card rl-stack bd-wide",
+        aria_label="mistakes",
+    )
+
+
+def _mistake(wrong: JsonObject) -> Element:
+    kind = f" {wrong['environment']} · {wrong['kind']} ".replace("_", " ")
+    turns: list[Node] = []
+    for i, attempt in enumerate(wrong["attempts"]):
+        turns.append(text_block(attempt, "student", f"attempt {i + 1}"))
+        if i < len(wrong["hints"]):
+            turns.append(text_block(wrong["hints"][i], "teacher", f"hint {i + 1}"))
+    detector = wrong["detector"]
+    return el(
+        "details",
+        el(
+            "summary",
+            el("span", "missed" if wrong["leak"] else "false alarm", class_="tx-label", data_label="leak"),
+            el("span", kind, class_="rl-muted rl-small"),
+            inline(wrong["hint"], 120),
+        ),
+        el(
+            "div",
+            text_block(wrong["problem"], label="task"),
+            turns,
+            text_block(wrong["hint"], "teacher", "the hint"),
+            el(
+                "p",
+                "gold answer: ",
+                inline(wrong["answer"], 200),
+                f" · {detector}: " if detector else None,
+                inline(wrong["evidence"], 200) if detector else None,
+                class_="rl-muted rl-small",
+            ),
+            class_="rl-stack",
+        ),
+        class_="bd-wrong",
+    )

@@ -1,0 +1,472 @@
+"""The detector report of the page Labels: metrics with intervals, agreement, disagreements and the test set."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+from app.common.urls import page_url
+from app.components.help_tip import help_tip
+from app.components.nodes import Element, Node, action, el, time_ago
+from app.components.transcript import LABEL_TEXTS, inline
+from app.endpoints.detectors import GROUPINGS, DisagreementRow, ReportResult
+from rl2f_core.types import JsonObject
+
+if TYPE_CHECKING:
+    from app.endpoints.detectors import GroupBy
+
+Interval: TypeAlias = JsonObject
+"""`value`, `low`, `high` and `n` of `rl2f_core.stats.intervals.Interval`."""
+
+METRICS = (
+    ("precision", "precision", "Leaks among the flagged hints.", "TP / (TP + FP)", 0),
+    ("recall", "recall", "Flagged hints among all leaks; each label is weighted by the hints that it represents.",
+     "TP / (TP + FN)", 0),
+    ("F1", "f1", "Harmonic mean of precision and recall.", "2 · precision · recall / (precision + recall)", 0),
+    ("κ detector–human", "kappa", "Agreement of the detector with the labels on all hints beyond chance.",
+     "(observed − chance) / (1 − chance)", -1),
+)  # fmt: skip
+"""Name, field of the estimates, meaning, formula, lower end of the scale."""
+UNUSED_LABELS = (
+    ("undecided", "undecided or only unsure"),
+    ("not_blind", "not blind"),
+    ("not_sampled", "chosen by hand, not sampled"),
+    ("partial_sample", "sampled from only a part of these runs"),
+    ("unchecked", "on hints that this source did not check"),
+)
+FIRST_RECALL = "Label 100 unflagged hints of a random sample for a first recall."
+
+
+# -- numbers ---------------------------------------------------------------------------------------------------------
+def plural(count: int, noun: str) -> str:
+    """Return e.g. `1 hint` or `1,200 hints`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def fraction(value: float | None) -> str:
+    """Return e.g. `.94`, `1.00`, `.003` or `–`."""
+    if value is None:
+        return "–"
+    text = f"{abs(value):.3f}" if 0 < abs(value) < 0.005 else f"{abs(value):.2f}"
+    return f"{'−' if value < 0 and float(text) else ''}{text.removeprefix('0')}"
+
+
+def ends(interval: Interval) -> str:
+    """Return e.g. `[.90, .98]`; empty if the interval is unknown."""
+    if interval["value"] is None or interval["low"] is None:
+        return ""
+    return f"[{fraction(interval['low'])}, {fraction(interval['high'])}]"
+
+
+def estimate(interval: Interval) -> list[Node]:
+    """Return an estimate with its interval."""
+    shown = el("b", fraction(interval["value"]), class_="rl-num")
+    return [shown, el("span", f" {ends(interval)}", class_="rl-num bd-ends") if ends(interval) else None]
+
+
+def interval_line(interval: Interval, low: float = 0) -> Element:
+    """Return the interval on a line from `low` to 1, with the estimate as a point."""
+
+    def position(value: float) -> float:
+        return 100 * max(0.0, min(1.0, (value - low) / (1 - low)))
+
+    value, known = interval["value"], bool(ends(interval))
+    text = "unknown" if value is None else f"{fraction(value)} {ends(interval)}".strip()
+    band = None
+    if known:
+        left, right = position(interval["low"]), 100 - position(interval["high"])
+        band = el("i", class_="bd-band", style=f"left: {left:.2f}%; right: {right:.2f}%")
+    return el(
+        "span",
+        el("i", class_="bd-zero", style=f"left: {position(0):.2f}%") if low < 0 else None,
+        band,
+        None if value is None else el("i", class_="bd-point", style=f"left: {position(value):.2f}%"),
+        class_="bd-line",
+        role="img",
+        aria_label=text,
+    )
+
+
+def interval_cell(interval: Interval) -> Element:
+    """Return a table cell with an estimate and its interval."""
+    if interval["value"] is None:
+        return el("td", el("span", "–", class_="rl-muted"), class_="rl-num")
+    line = interval_line(interval) if ends(interval) else None
+    return el("td", el("span", el("span", estimate(interval)), line, class_="bd-cell"), class_="rl-num")
+
+
+def number_cell(value: str | int) -> Element:
+    """Return a table cell with a number."""
+    return el("td", value if isinstance(value, str) else f"{value:,}", class_="rl-num")
+
+
+def table(heads: Sequence[Node], rows: list[Element], name: str) -> Element:
+    """Return a table whose first column has names and whose others have numbers."""
+    cells = [el("th", head, class_="rl-num" if i else None, scope="col") for i, head in enumerate(heads)]
+    content = el("table", el("thead", el("tr", cells)), el("tbody", rows), class_="rl-table bd-table")
+    return el("div", content, class_="rl-scroll", tabindex=0, role="region", aria_label=name)
+
+
+# -- report ----------------------------------------------------------------------------------------------------------
+def report_view(
+    result: ReportResult, group_by: GroupBy, annotator: str, name_field: str, *, writable: bool = True
+) -> Element:
+    """Return the detector report.
+
+    Args:
+        result: The report.
+        group_by: Grouping of its rows.
+        annotator: Who looks at it.
+        name_field: CSS selector of the field of the annotator's name.
+        writable: The test set may be unlocked.
+    """
+    report = result["report"]
+    has_hints = bool(report["total"]["estimates"]["size"])
+    return el(
+        "div",
+        _summary(result),
+        _breakdown(report, group_by) if has_hints else None,
+        el(
+            "div",
+            _labels(report),
+            _test_set(result, annotator, name_field, writable),
+            class_="bd-column",
+        ),
+        _disagreements(result),
+        class_="lb-board",
+        data_set="test" if result["is_test_set"] else "dev",
+    )
+
+
+def _summary(result: ReportResult) -> Element:
+    estimates = result["report"]["total"]["estimates"]
+    to_label = None if result["is_test_set"] else labels_to_add(result)
+    locked = el(
+        "p",
+        "Test set, unlocked. Do not tune on these results. ",
+        action("Lock test set", "lock", style="rl-small"),
+        class_="bd-open",
+    )
+    return el(
+        "section",
+        locked if result["is_test_set"] else None,
+        el("p", _sentence(result), class_="bd-sentence"),
+        el("p", _prevalence(estimates), class_="rl-muted"),
+        el("div", [_meter(estimates[key], *rest) for rest, key in _metrics()], class_="bd-meters"),
+        el(
+            "p",
+            el("span", to_label),
+            action("Label a stratified sample", "sample", style="rl-primary"),
+            class_="bd-task",
+        )
+        if to_label
+        else None,
+        class_="rl-card bd-head",
+        aria_label="summary",
+    )
+
+
+def _metrics() -> list[tuple[tuple[str, str, str, float], str]]:
+    return [((name, text, formula, low), key) for name, key, text, formula, low in METRICS]
+
+
+def _sentence(result: ReportResult) -> list[Node]:
+    e = result["report"]["total"]["estimates"]
+    hints = f"all {plural(e['size'], 'hint')}{' of the test set' if result['is_test_set'] else ''}"
+    if not e["size"]:
+        return ["No hint of these runs was checked by a detector."]
+    if not e["n_flagged"] and not e["n_unflagged"]:
+        return [f"No estimate for {hints} yet: there is no blind label on a random sample."]
+    out: list[Node] = []
+    if e["precision"]["value"] is not None:
+        out += ["Precision ", *estimate(e["precision"]), f" on {plural(e['n_flagged'], 'labeled flag')}"]
+    elif not e["flagged"]:
+        out.append("The detector flagged none of them")
+    else:
+        out.append("Precision is unknown: no flagged hint of a random sample is labeled")
+    recall = e["recall"]
+    if recall["value"] == 1 and not e["false_negatives"]:
+        low = el("b", fraction(recall["low"]), class_="rl-num")
+        unflagged = plural(e["n_unflagged"], "unflagged hint")
+        out += [f"; no leak among {unflagged}, so recall is at least ", low, f" for {hints}."]
+    elif recall["value"] is not None:
+        out += ["; recall ", *estimate(recall), f" estimated for {hints}."]
+    elif not e["n_unflagged"] and e["size"] > e["flagged"]:
+        out.append("; recall is unknown: no unflagged hint of a random sample is labeled.")
+    else:
+        out.append("; recall is unknown: the labels contain no leak.")
+    return out
+
+
+def _prevalence(estimates: JsonObject) -> list[Node]:
+    missed = estimates["missed_leaks"]
+    if estimates["prevalence"]["value"] is None:
+        return []
+    interval = f" [{missed['low']:,.0f}, {missed['high']:,.0f}]"
+    return [
+        "Leaking hints: ",
+        *estimate(estimates["prevalence"]),
+        ". Unflagged leaks: about ",
+        el("b", f"{missed['value']:,.0f}", class_="rl-num"),
+        el("span", interval, class_="rl-num bd-ends"),
+        ".",
+    ]
+
+
+def labels_to_add(result: ReportResult) -> str | None:
+    """Return what to label next; None if both intervals are narrow enough."""
+    e, needed = result["report"]["total"]["estimates"], result["labels_needed"]
+    first = needed["without_labels"]
+    if not e["size"]:
+        return None
+    if not e["n_flagged"] and not e["n_unflagged"]:
+        precision = f"{first} labels on flagged hints give precision to ± .05 at worst"
+        return f"Label a stratified sample blind. {precision}; 100 on unflagged ones give a first recall."
+    if not e["n_unflagged"] and e["size"] > e["flagged"]:
+        return FIRST_RECALL
+    if not e["n_flagged"] and e["flagged"]:
+        return f"Label {min(first, e['flagged'])} flagged hints of a random sample: they give precision to ± .05."
+    unlabeled = e["size"] - e["n_flagged"] - e["n_unflagged"]
+    counts = (
+        ("precision", min(needed["precision"] or 0, e["flagged"] - e["n_flagged"]), "flagged hints"),
+        ("recall", min(needed["recall"] or 0, unlabeled), "hints of the sample"),
+    )
+    parts = [f"{name} to ± .05: about {count:,} more {what}" for name, count, what in counts if count]
+    return f"Label more for {'; '.join(parts)}." if parts else None
+
+
+def _meter(interval: Interval, name: str, text: str, formula: str, low: float) -> Element:
+    known = interval["value"] is not None
+    labels = f"{ends(interval)} · {plural(interval['n'], 'label')}" if known else "unknown"
+    return el(
+        "div",
+        el("span", name, help_tip(name, text, formula), class_="bd-name"),
+        el("b", fraction(interval["value"]), class_="rl-num"),
+        interval_line(interval, low),
+        el("span", labels, class_="rl-muted rl-small rl-num"),
+        class_="bd-meter",
+        data_measure=name,
+    )
+
+
+def _breakdown(report: JsonObject, group_by: GroupBy) -> Element:
+    buttons = [
+        el(
+            "button",
+            name,
+            type="button",
+            class_="rl-button rl-small",
+            data_action="group",
+            data_by=name,
+            aria_pressed="true" if name == group_by else "false",
+        )
+        for name in GROUPINGS
+    ]
+    steps = [
+        el(
+            "button",
+            arrow,
+            type="button",
+            class_=f"rl-button rl-small rl-quiet bd-{name}",
+            title=f"{name} grouping",
+            aria_label=f"{name} grouping",
+            data_action="step_group",
+            data_step=step,
+        )
+        for arrow, name, step in (("←", "previous", -1), ("→", "next", 1))
+    ]
+    recall = (
+        help_tip("recall", "Fraction of all leaks that this detector alone finds.") if group_by == "detector" else None
+    )
+    between = help_tip("κ between annotators", "Agreement beyond chance over all pairs of annotators.", "Cohen's κ")
+    labels = help_tip("labels", "Labeled hints that count: flagged + unflagged.")
+    heads: list[Node] = [
+        group_by,
+        "precision",
+        el("span", "recall", recall),
+        "F1",
+        "κ detector–human",
+        el("span", "κ between annotators", between),
+        el("span", "labels", labels),
+        "flagged",
+        "hints",
+    ]
+    rows = [_row({**report["total"], "name": "all"}, group_by), *(_row(row, group_by) for row in report["rows"])]
+    hidden = report["hidden"]
+    return el(
+        "section",
+        el("div", el("h2", "By"), buttons, steps, class_="rl-row bd-by", role="group", aria_label="group by"),
+        table(heads, rows, f"metrics by {group_by}"),
+        el("p", f"{plural(hidden, 'row')} without labels {'is' if hidden == 1 else 'are'} omitted.", class_="rl-muted")
+        if hidden
+        else None,
+        class_="rl-card rl-stack bd-wide",
+        aria_label="breakdown",
+    )
+
+
+def _row(row: JsonObject, group_by: GroupBy) -> Element:
+    e, name, few = row["estimates"], row["name"], None
+    count = e["n_flagged"] + e["n_unflagged"]
+    if row["too_few_labels"]:
+        few = "few labels" if count else "no labels"
+    is_run = group_by == "run" and name != "all"
+    title = el("a", f"run {name}", href=page_url("run", run=name)) if is_run else inline(name, 40)
+    classes = f"{'bd-all' if name == 'all' else ''} {'bd-small' if few else ''}".strip()
+    return el(
+        "tr",
+        el(
+            "th",
+            title,
+            el("span", f" {few}", class_="rl-muted rl-small") if few else None,
+            scope="row",
+            title=f"{plural(count, 'label')} here; fewer than 20 are uncertain" if few else None,
+        ),
+        [interval_cell(e[key]) for key in ("precision", "recall", "f1", "kappa")],
+        interval_cell(row["annotator_kappa"]),
+        [number_cell(text) for text in (f"{e['n_flagged']} + {e['n_unflagged']}", e["flagged"], e["size"])],
+        class_=classes or None,
+        data_row=name,
+        data_key=f"row {name}",
+    )
+
+
+def _labels(report: JsonObject) -> Element:
+    usage, annotators, pairs = report["usage"], report["annotators"], report["pairs"]
+    unused = [
+        el("li", el("b", str(usage[key]), class_="rl-num"), f" {text}") for key, text in UNUSED_LABELS if usage[key]
+    ]
+    people = [
+        el(
+            "tr",
+            el("th", inline(each["name"], 40), scope="row"),
+            [number_cell(each[label]) for label in ("leak", "no_leak", "unsure")],
+            number_cell(f"{each['blind']} of {each['n']}"),
+        )
+        for each in annotators
+    ]
+    both = [
+        el(
+            "tr",
+            el("th", inline(each["a"], 30), " and ", inline(each["b"], 30), scope="row"),
+            number_cell(each["n"]),
+            el("td", _percent(each["observed"]), class_="rl-num"),
+            el("td", estimate(each["kappa"]), class_="rl-num"),
+        )
+        for each in pairs
+    ]
+    nobody = (
+        "κ needs two annotators on the same hints, blind: let a second person label a sample of the same seed and size."
+    )
+    return el(
+        "section",
+        el("h2", f"Labels on {plural(usage['hints'], 'hint')}"),
+        el(
+            "p",
+            el("b", f"{usage['counted']:,}", class_="rl-num"),
+            f" count{'s' if usage['counted'] == 1 else ''}: blind, on a random sample.",
+        ),
+        el("ul", unused, class_="bd-reasons rl-muted") if unused else None,
+        table(["annotator", "leak", "no leak", "unsure", "blind"], people, "annotators") if people else None,
+        el("h2", "Between annotators"),
+        table(["pair", "hints", "equal labels", "Cohen’s κ"], both, "pairs of annotators")
+        if both
+        else el("p", nobody, class_="rl-muted"),
+        class_="rl-card rl-stack",
+        aria_label="labels",
+    )
+
+
+def _percent(interval: Interval) -> list[Node]:
+    if interval["value"] is None:
+        return ["–"]
+    text = f" [{interval['low']:.0%}, {interval['high']:.0%}]" if interval["low"] is not None else ""
+    return [f"{interval['value']:.0%}".replace("%", " %"), el("span", text.replace("%", " %"), class_="bd-ends")]
+
+
+def _disagreements(result: ReportResult) -> Element:
+    count, rows = result["disagreement_count"], result["disagreements"]
+    newest = f" The newest {len(rows)} are listed." if count > len(rows) else ""
+    keys: list[Node] = [
+        el("kbd", "j"),
+        " ",
+        el("kbd", "k"),
+        " choose, ",
+        el("kbd", "Enter"),
+        " opens the dialogue.",
+        newest,
+    ]
+    labeled = result["report"]["usage"]["hints"]
+    nothing = "None: annotators agree with each other and with the detector." if labeled else "None yet."
+    return el(
+        "section",
+        el("h2", f"Disagreements ({count})"),
+        el("p", keys, class_="rl-muted rl-small") if count else None,
+        el("div", [_disagreement(row) for row in rows], class_="lb-disputes")
+        if rows
+        else el("p", nothing, class_="rl-muted"),
+        class_="rl-card rl-stack",
+        aria_label="disagreements",
+    )
+
+
+def _disagreement(row: DisagreementRow) -> Element:
+    run, event_id, turn, flagged = row["run"], row["event_id"], row["turn"], row["flagged"]
+    name = event_id.split(":", 2)[-1]
+    detector = None
+    if flagged is not None:
+        text = f"⚑ {row['detector'] or 'leak'}" if flagged else "no leak"
+        detector = el("span", f"detector: {text}", class_="tx-label", data_label="leak" if flagged else "")
+    labels = [
+        el("span", inline(annotator, 20), f": {LABEL_TEXTS[label]}", class_="tx-label", data_label=label)
+        for annotator, label in row["labels"].items()
+    ]
+    return el(
+        "a",
+        el("span", f"run {run} · ", inline(name, 60), f" · hint {turn + 1}", class_="rl-cut"),
+        el("span", labels, detector, class_="rl-row"),
+        class_="lb-dispute",
+        href=page_url("dialogues", run=run, dialogue=event_id, turn=turn),
+        data_event=event_id,
+        data_return=f"{run} {event_id} {turn}",
+        data_key=f"{run} {event_id} {turn}",
+    )
+
+
+def _test_set(result: ReportResult, annotator: str, name_field: str, writable: bool) -> Element:
+    accesses = result["accesses"]
+    text: list[Node] = ["Never unlocked."]
+    if accesses["count"]:
+        last, times = accesses["newest"][0], accesses["count"]
+        count = "once" if times == 1 else f"{times} times"
+        text = [f"Unlocked {count}, last by ", inline(last["annotator"], 40), " ", time_ago(last["time"]), "."]
+    unlock = el(
+        "button",
+        "Unlock test set…",
+        type="button",
+        class_="rl-button bd-unlock",
+        disabled=not writable,
+        data_action="unlock",
+        data_focus=None if annotator else name_field,
+        data_confirm=f"Access is logged under {annotator}. Do not tune on these results." if annotator else None,
+        data_confirm_label="Unlock test set" if annotator else None,
+    )
+    return el(
+        "section",
+        el("h2", "Test set"),
+        el(
+            "p",
+            "Half of all tasks (by hash, so the same in every run) are held out: tune on the dev set, then unlock the "
+            "test set. Its disagreements stay hidden too. Every access is logged.",
+            class_="rl-muted",
+        ),
+        el(
+            "div",
+            el("span", text),
+            el("span", class_="rl-grow"),
+            action("Lock test set", "lock") if result["is_test_set"] else unlock,
+            class_="rl-row",
+        ),
+        class_="rl-card rl-stack",
+        aria_label="test set",
+    )

@@ -1,0 +1,92 @@
+"""The hint to label with the progress above it, or the end of the queue, for the page Labels."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from app.common.urls import page_url
+from app.components.label_card import CardState, label_card, move_buttons
+from app.components.nodes import Element, Node, action, el
+from app.pages._labels_report import plural
+from rl2f_core.errors import RL2FError
+
+if TYPE_CHECKING:
+    from app.endpoints.labels import LabelingProgress
+    from app.pages._labels_desk import Desk, QueueForm
+
+NAME_FIELD = "#label-annotator :is(input, textarea)"
+NO_HINTS = (
+    "Hints come from dialogues. Contentless hints cannot leak and are left out. So are hints of controls, unless you "
+    "include them, and hints of forks, unless you choose their run."
+)
+NONE_FLAGGED = "No detector flagged a hint of these dialogues. Label a random unflagged sample."
+
+
+def queue_view(desk: Desk, form: QueueForm, *, writable: bool = True) -> list[Node]:
+    """Return the current hint, or the end of the queue."""
+    if desk.error is not None:
+        return [error_view(desk.error)]
+    meter = _meter(desk.progress, form)
+    if desk.hint is None:
+        return [meter, _end(desk, form, writable)]
+    state = CardState(form.annotator, NAME_FIELD, desk.message, desk.revealed, writable)
+    return [meter, label_card(desk.hint, state)]
+
+
+def _meter(progress: LabelingProgress, form: QueueForm) -> Element | None:
+    labeled, total = progress["labeled"], progress["total"]
+    if not total:
+        return None
+    of = "more than 10,000" if progress["is_capped"] else f"{total:,}"
+    bar = el(
+        "div",
+        el("i", style=f"width: {min(100, 100 * labeled / total):.1f}%"),
+        class_="rl-progress",
+        role="progressbar",
+        aria_label="labeled",
+        aria_valuenow=labeled,
+        aria_valuemin=0,
+        aria_valuemax=total,
+    )
+    flagged = form.selection == "flagged"
+    not_blind = "not blind: every hint here was flagged" if flagged else "not blind"
+    return el(
+        "div",
+        bar,
+        el("span", f"{labeled:,} of {of} labeled", class_="rl-num rl-small rl-muted"),
+        None if form.is_blind else el("span", not_blind, class_="rl-small rl-muted"),
+        class_="lb-meter",
+    )
+
+
+def _end(desk: Desk, form: QueueForm, writable: bool) -> Element:
+    total, left = desk.progress["total"], desk.progress["total"] - desk.progress["labeled"]
+    if not total:
+        title, text = "No hints here", NONE_FLAGGED if form.selection == "flagged" else NO_HINTS
+        url = page_url("dialogues", run=form.run or None)
+        button = el("a", "Browse dialogues", class_="rl-button rl-primary", href=url)
+    elif left > 0:
+        title, text = "End of the queue", f"{plural(left, 'hint')} skipped."
+        button = action("Review skipped", "review", style="rl-primary")
+    else:
+        title, text = "Everything here is labeled", "Choose other hints, or open the detector report."
+        button = action("Detector report", "show_report", style="rl-primary")
+    return el(
+        "div",
+        el("p", title, class_="rl-empty-title"),
+        el("p", text),
+        el("p", button, class_="rl-actions"),
+        move_buttons(writable, desk.message) if total else None,
+        class_="rl-empty",
+    )
+
+
+def error_view(error: RL2FError) -> Element:
+    """Return an error in place of the hint or the report."""
+    return el(
+        "div",
+        el("p", str(error), class_="rl-empty-title"),
+        el("p", el("a", "All hints", class_="rl-button", href=page_url("labels")), class_="rl-actions"),
+        class_="rl-empty",
+        role="alert",
+    )
