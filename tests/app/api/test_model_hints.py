@@ -11,7 +11,7 @@ from export_builders import ENVIRONMENT, answer, event, rows_of, write_run, wron
 from export_builders import turn as exported
 
 from app.api._views import dialogue_json
-from app.api.run import _teacher
+from app.endpoints.run import _teacher_costs
 from jobs.db.engine import Database
 from jobs.db.queries import dialogues, metrics, runs
 from jobs.export.exporter import export
@@ -51,8 +51,9 @@ def test_a_hint_of_a_model_is_kept_with_prompt_cost_and_error(db: Database, work
         db, "ann", annotation_queue.QueueFilter(run=run.id, selection="random_unflagged"), limit=10
     )
     assert [item.key.turn for item in drawn] == [0]  # what stands in for no hint is nobody's hint
-    assert _teacher(metrics.steps(db, run.id)) == "3 hints, 2 failed (66.7%), 0 prompt tokens, 0 completion tokens"
-    assert _teacher([]) is None and runs.get(db, run.id).invalid_lines == 0
+    costs = _teacher_costs(metrics.steps(db, run.id))
+    assert costs == "3 hints, 2 failed (66.7%), 0 prompt tokens, 0 completion tokens"
+    assert _teacher_costs([]) is None and runs.get(db, run.id).invalid_lines == 0
 
 
 def test_exports_carry_the_prompt_and_take_no_stand_in_for_the_teachers_words(tmp_path: Path) -> None:
