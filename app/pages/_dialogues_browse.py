@@ -84,8 +84,8 @@ class Place:
     """The window shows either the list or the dialogue."""
     in_list: bool = False
     """A narrow window shows the list."""
-    with_rewards: bool = False
-    """The histogram of the step's rewards is open."""
+    rewards: list[Any] | None = None
+    """Chart of the step's rewards; None while it is closed."""
     message: str = ""
     """Message to show once, as HTML."""
 

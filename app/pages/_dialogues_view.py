@@ -41,7 +41,7 @@ def shortcuts() -> list[Key]:
     keys = []
     for *entries, _ in FOOT:
         for key, name, text in entries:
-            targets = [f"#dl-foot [data-action={name}]"]
+            targets = [f".dl-foot [data-action={name}]"]
             targets += [f"{FALLBACKS[name]} [data-action={name}]"] if name in FALLBACKS else []
             keys.append(Key(ALIASES.get(key, key), text, ", ".join(targets)))
     labels = (("1", "leak"), ("2", "no_leak"), ("3", "unsure"))

@@ -82,6 +82,7 @@ def build(studio: Studio) -> None:
             group = _text("group", placeholder="its id")
             error = _dropdown("error", [ANY, ("ended with an error", "true")])
         clear = gr.Button("Clear", size="sm", min_width=60, elem_id="dl-clear")
+    notice = View(elem_id="dl-notice")
     with gr.Row(elem_id="dl-main", equal_height=True):
         with gr.Column(scale=1, min_width=280, elem_id="dl-side"):
             with gr.Row(elem_id="dl-top"):
@@ -151,8 +152,9 @@ def build(studio: Studio) -> None:
         if before is None or turns != (len(was.dialogue["turns"]) if was.dialogue else 0):
             of_turns = [(f"turn {index + 1}", str(index)) for index in range(turns)]
             out[place_of_note] = gr.update(choices=[("dialogue", ""), *of_turns], value="")
-        if place.with_rewards and step_of(place) != step_of(was):
-            out[histogram] = rewards_chart(place)
+        if place.rewards is not None and step_of(place) != step_of(was):
+            out[state] = place = replace(out[state], rewards=rewards_chart(place))
+        out[histogram] = place.rewards or []  # an update without a value would lose the properties of a closed chart
         return out
 
     def offer(values: dict[str, Any]) -> dict[Any, Any]:
@@ -188,10 +190,14 @@ def build(studio: Studio) -> None:
     def start(values: dict[str, Any], place: Place, query: dict[str, str]) -> Place:
         """Return the place with a new filter."""
         parameters = fields.query(list(values.values()))
-        if query.get("all"):
-            parameters["all"] = "1"
+        shown_all = {"all": "1"} if query.get("all") else {}
         return replace(
-            place, filter=parse_filter(parameters), query=parameters, current=None, dialogue=None, group=None
+            place,
+            filter=parse_filter(parameters),
+            query=parameters | shown_all,
+            current=None,
+            dialogue=None,
+            group=None,
         )
 
     def default_values(run_id: str) -> dict[str, str]:
@@ -244,8 +250,11 @@ def build(studio: Studio) -> None:
 
     def filtered(place: Place, values: dict[str, Any], *, offered: bool = True) -> dict[Any, Any]:
         bare = not set(fields.query(list(values.values()))) - {"run", "order"}
-        place = browser.load(start(values, place, {"all": "1"} if bare else {}))
-        return {**show(place), **(offer(values) if offered else {})}
+        try:
+            place = browser.load(start(values, place, {"all": "1"} if bare else {}))
+        except RL2FError as error:
+            return {state: place, notice: el("p", str(error), class_="rl-wrong", role="alert")}
+        return {**show(place), notice: [], **(offer(values) if offered else {})}
 
     @handler
     def clear_filters(place: Place) -> dict[Any, Any]:
@@ -295,11 +304,12 @@ def build(studio: Studio) -> None:
 
     @handler
     def show_rewards(place: Place) -> list[Any]:
-        return [replace(place, with_rewards=True), rewards_chart(place)]
+        place = replace(place, rewards=rewards_chart(place))
+        return [place, place.rewards]
 
     @handler
     def hide_rewards(place: Place) -> Place:
-        return replace(place, with_rewards=False)
+        return replace(place, rewards=None)
 
     @handler
     def open_bin(place: Place, event: gr.EventData) -> dict[Any, Any]:
@@ -314,7 +324,7 @@ def build(studio: Studio) -> None:
         }
         return filtered(place, fields.values(chosen))
 
-    everything = [*shown, *fields.components, header, version]
+    everything = [*shown, *fields.components, header, version, notice]
     address.input(open_page, [address, preferences, narrow], [*everything, filters_box], js=READ_BROWSER, **QUEUED)
     typed = (step, reward, task, group)
     picked = [each.input for each in fields.components if isinstance(each, gr.Dropdown)]

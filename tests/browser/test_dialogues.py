@@ -22,11 +22,16 @@ def show(replay: Any, page: Any) -> Callable[..., Any]:
     def go(tab: Any = None, **query: Any) -> Any:
         tab = tab or page
         tab.goto(f"{replay.url}/dialogues?{urlencode(query)}", timeout=60_000)
-        tab.wait_for_selector(".dl-row, .rl-empty", timeout=60_000)
-        tab.wait_for_function("!document.querySelector('.rl-skeleton')")
+        tab.wait_for_selector(".dl-row, .rl-empty", state="attached", timeout=60_000)
         return tab
 
     return go
+
+
+def choose(page: Any, label: str, option: str) -> None:
+    """Choose an option of a filter."""
+    page.get_by_label(label, exact=True).click()
+    page.get_by_role("option", name=option, exact=True).click()
 
 
 def query(page: Any) -> dict[str, str]:
@@ -61,10 +66,12 @@ def test_a_run_is_replayed_by_keyboard_alone(show: Callable[..., Any]) -> None:
     for key in ("n", "n", "n", "j"):
         page.keyboard.press(key)
     wait_for(page, dialogue=STEP.format(1, 0, 3), turn="1")
+    expect(page.locator(".dv-turn[data-current][data-turn='1'] .dv-moved")).to_have_count(1)
     assert page.inner_text(".dv-turn[data-current] .dv-moved").split("\n") == ["A A A A", "→", "A B A B"]
     assert page.inner_text(".dv-turn[data-current] .dv-diff ins >> nth=0") == "B"
     page.keyboard.press("k")
     assert page.inner_text(".dv-turn[data-turn='0'] mark.tx-found") == "A B A B"
+    wait_for(page, turn="0")
     page.keyboard.press("t")
     page.wait_for_selector(".dv-token")
     assert "log p -2.5000" in page.get_attribute(".dv-token >> nth=1", "title")
@@ -73,14 +80,14 @@ def test_a_run_is_replayed_by_keyboard_alone(show: Callable[..., Any]) -> None:
     page.keyboard.press("t")
     page.wait_for_selector(".dv-token", state="detached")
 
-    assert "A B A B" not in page.inner_text(".dl-body"), "the answer is hidden"
+    assert "A B A B" not in page.inner_text(".dv"), "the answer is hidden"
     page.keyboard.press("a")
     page.wait_for_selector(".dv-answer")
     assert page.inner_text(".dv-answer .tx-block") == "A B A B"
     page.keyboard.press("N")
     wait_for(page, dialogue=STEP.format(2, 0, 0))
     page.wait_for_selector(".dv-answer", state="detached")
-    page.wait_for_selector("[data-act=privileged]")
+    page.get_by_role("button", name="Show gold answer").wait_for()
     page.keyboard.press("P")
     wait_for(page, dialogue=STEP.format(1, 0, 0))
     page.keyboard.press("G")
@@ -88,11 +95,11 @@ def test_a_run_is_replayed_by_keyboard_alone(show: Callable[..., Any]) -> None:
     page.keyboard.press("g")
     wait_for(page, dialogue=STEP.format(1, 0, 0))
     page.keyboard.press("m")
-    assert page.get_attribute(".dl", "data-font") == "reading"
+    page.wait_for_selector(".dv[data-font=reading]")
     page.keyboard.press("e")
-    assert page.get_attribute("details[data-fold=system]", "open") is not None
+    page.wait_for_selector("details[data-fold=system][open]")
     page.keyboard.press("x")
-    assert page.get_attribute("details[data-fold=system]", "open") is None
+    page.wait_for_selector("details[data-fold=system]:not([open])")
     page.keyboard.press("?")
     assert "next turn" in page.inner_text("dialog")
     page.keyboard.press("Escape")
@@ -100,7 +107,7 @@ def test_a_run_is_replayed_by_keyboard_alone(show: Callable[..., Any]) -> None:
     page.keyboard.press("/")
     page.keyboard.type("no idea n")
     page.wait_for_function("document.querySelectorAll('.dl-row').length === 0 || location.search.includes('search')")
-    assert page.input_value("[name=search]") == "no idea n", "keys are letters while typing"
+    assert page.get_by_label("search").input_value() == "no idea n", "keys are letters while typing"
 
 
 def test_a_link_opens_exactly_this_turn_with_its_filters(show: Callable[..., Any]) -> None:
@@ -115,6 +122,7 @@ def test_a_link_opens_exactly_this_turn_with_its_filters(show: Callable[..., Any
     page = show(**wanted)
     for _ in range(2):
         page.wait_for_selector(".dv-token")
+        page.wait_for_selector(".dl-row[data-current]")
         assert page.get_attribute(".dl-row[data-current]", "data-event") == STEP.format(3, 0, 3)
         assert page.get_attribute(".dv-turn[data-current]", "data-turn") == "1"
         assert page.locator(".dl-row").count() == 4 and "1–4 of 4" in page.inner_text(".dl-pager")
@@ -125,24 +133,49 @@ def test_a_link_opens_exactly_this_turn_with_its_filters(show: Callable[..., Any
 
 def test_filters_are_in_the_address_and_can_be_cleared(show: Callable[..., Any]) -> None:
     page = show(run=SMALL)
-    page.wait_for_function("document.querySelectorAll('.dl-row').length === 24")
-    page.select_option("[name=leak]", "2")
-    page.wait_for_function("document.querySelectorAll('.dl-row').length === 6")
+    expect(page.locator(".dl-row")).to_have_count(24)
+    choose(page, "leak", "⚑ leaked")
+    expect(page.locator(".dl-row")).to_have_count(6)
     wait_for(page, leak="2", dialogue=STEP.format(1, 0, 3))
-    page.fill("[name=step]", "2")
-    page.press("[name=step]", "Enter")
-    page.wait_for_function("document.querySelectorAll('.dl-row').length === 2")
-    page.fill("[name=step]", "two")
-    page.press("[name=step]", "Enter")
-    assert "is a number, or a range" in page.inner_text(".rl-toasts")
-    page.select_option("[name=solved]", "1")
+    page.get_by_label("step", exact=True).fill("2")
+    page.get_by_label("step", exact=True).press("Enter")
+    expect(page.locator(".dl-row")).to_have_count(2)
+    page.get_by_label("step", exact=True).fill("two")
+    page.get_by_label("step", exact=True).press("Enter")
+    page.get_by_text("is a number, or a range").first.wait_for()
+    page.get_by_label("step", exact=True).fill("2")
+    choose(page, "solved", "at turn 1")
     page.wait_for_selector(".rl-empty")
-    assert "No dialogue fits" in page.inner_text(".rl-empty")
+    assert "No dialogue matches" in page.inner_text(".rl-empty")
     page.click("text=Clear filters")
-    page.wait_for_function("document.querySelectorAll('.dl-row').length === 24")
-    page.fill("[name=search]", "write that")
-    page.wait_for_function("document.querySelectorAll('.dl-row').length === 6")
+    expect(page.locator(".dl-row")).to_have_count(24)
+    page.get_by_label("search").fill("write that")
+    expect(page.locator(".dl-row")).to_have_count(6)
     wait_for(page, search="write that", leak=None, run="1")
+
+
+def test_the_page_opens_on_the_students_own_attempts(show: Callable[..., Any]) -> None:
+    page = show(run=SMALL)
+    wait_for(page, phase="train", stage="rl2f")
+    assert page.get_by_label("phase", exact=True).input_value() == "train"
+    page.get_by_role("button", name="Clear", exact=True).click()
+    wait_for(page, phase=None, stage=None, all="1")
+    page.reload()
+    expect(page.locator(".dl-row")).to_have_count(24)
+    wait_for(page, phase=None)
+    expect(page.get_by_role("link", name="Dialogues").and_(page.locator("[aria-current=page]"))).to_have_count(2)
+
+
+def test_a_bar_of_the_rewards_opens_its_dialogues(show: Callable[..., Any]) -> None:
+    page = show(run=SMALL, dialogue=STEP.format(2, 0, 0))
+    page.wait_for_selector(".dv-turn")
+    page.get_by_text("Rewards of this step").click()
+    bars = page.locator("#dl-histogram .point path")
+    bars.first.wait_for()
+    bars.first.click(force=True)
+    wait_for(page, step="2", stage="rl2f", phase="train")
+    page.wait_for_function("new URLSearchParams(location.search).get('reward')")
+    page.wait_for_function("(n => n > 0 && n < 8)(document.querySelectorAll('.dl-row').length)")
 
 
 def test_the_group_stands_side_by_side(show: Callable[..., Any], no_overflow: Callable[[Any], None]) -> None:
@@ -152,8 +185,8 @@ def test_the_group_stands_side_by_side(show: Callable[..., Any], no_overflow: Ca
     page.wait_for_selector(".gv-grid")
     heads = page.locator(".gv-head")
     expect(heads).to_have_count(4)
-    assert "return −0.30" in heads.nth(2).inner_text() and heads.nth(2).get_attribute("aria-current") == "true"
-    assert "3 of 4" in page.inner_text(".dl-body") and "0.55" in page.inner_text(".dl-body")
+    assert "reward −0.30" in heads.nth(2).inner_text() and heads.nth(2).get_attribute("aria-current") == "true"
+    assert "3 of 4" in page.inner_text(".dv") and "0.55" in page.inner_text(".dv")
     wait_for(page, view="group")
     no_overflow(page)
     page.reload()
@@ -166,12 +199,13 @@ def test_the_group_stands_side_by_side(show: Callable[..., Any], no_overflow: Ca
 def test_a_hint_is_flagged_with_span_and_note_and_the_flag_taken_back(show: Callable[..., Any], replay: Any) -> None:
     event = STEP.format(2, 0, 3)
     page = show(run=SMALL, dialogue=event)
-    page.wait_for_selector(".dv-labels button")
+    page.wait_for_selector(".dv-labels .dv-label")
     page.keyboard.press("1")
-    assert page.evaluate("document.activeElement.classList.contains('dv-name')"), "it asks who labels"
+    expect(page.locator(".dv-name")).to_be_focused()  # it asks who labels
     page.keyboard.type("anna")
     page.fill(".dv-note", "names <b>all</b>")
     page.keyboard.press("Escape")
+    page.wait_for_selector(".dv-labels button")
     page.evaluate("""() => {
       const [before, mark] = document.querySelectorAll('.dv-hint .tx-block [data-o]');
       const range = document.createRange();
@@ -183,8 +217,8 @@ def test_a_hint_is_flagged_with_span_and_note_and_the_flag_taken_back(show: Call
     page.keyboard.press("1")
     page.wait_for_selector(".tx-label")
     assert labels_of(replay, event) == [("anna", "leak", 4, 15, "names <b>all</b>")]
-    assert "".join(page.locator(".tx-said").all_inner_texts()) == "code is A B"
-    expect(page.locator(".dl-row[data-current] .dl-labelled")).to_have_count(1)
+    assert "".join(page.locator(".tx-labeled").all_inner_texts()) == "code is A B"
+    expect(page.locator(".dl-row[data-current] .dl-labeled")).to_have_count(1)
     page.keyboard.press("2")
     page.wait_for_selector(".tx-label[data-label=no_leak]")
     page.keyboard.press("u")
@@ -196,9 +230,9 @@ def test_a_hint_is_flagged_with_span_and_note_and_the_flag_taken_back(show: Call
 
 def test_notes_are_kept_and_shown_as_they_are(show: Callable[..., Any]) -> None:
     page = show(run=SMALL, dialogue=STEP.format(1, 1, 1))
-    page.wait_for_selector("textarea[data-act=note]")
-    page.fill("textarea[data-act=note]", "see <img src=x onerror=alert(1)>")
-    page.press("textarea[data-act=note]", "Control+Enter")
+    page.get_by_label("note", exact=True).wait_for()
+    page.get_by_label("note", exact=True).fill("see <img src=x onerror=alert(1)>")
+    page.get_by_label("note", exact=True).press("Control+Enter")
     page.wait_for_selector(".dv-note-row")
     assert "see <img src=x onerror=alert(1)>" in page.inner_text(".dv-note-row")
     page.click(".dv-note-row [aria-label='delete the note']")
@@ -215,12 +249,13 @@ def test_hostile_words_do_nothing_and_hidden_characters_are_seen(
     assert '<script>window.pwned = "script"</script>' in shown and "![logo](http://example.invalid/a.png)" in shown
     named = page.locator(".dv-turn[data-turn='0'] .tx-block >> nth=0").locator(".tx-invisible").all_inner_texts()
     assert named == ["RLO", "PDF", "ZWSP"]
-    assert "\u202e" not in page.inner_text(".dl") and "\u200b" not in page.inner_text(".dl") and "😀" in HOSTILE
-    assert page.locator(".dl script, .dl img, .dl iframe, .dl a[href^=javascript]").count() == 0
+    assert "\u202e" not in page.inner_text("main") and "\u200b" not in page.inner_text("main") and "😀" in HOSTILE
+    assert page.locator(".rl-view :is(script, img, iframe, a[href^=javascript])").count() == 0
     page.keyboard.press("v")
     page.wait_for_selector(".gv-grid")
     assert page.evaluate("window.pwned") is None
     page.keyboard.press("v")
+    page.wait_for_selector(".dv-turn")
 
     page = show(run=ODD, dialogue="dialogue:train:odd/long")
     page.wait_for_selector(".tx-more")
@@ -236,19 +271,19 @@ def test_hostile_words_do_nothing_and_hidden_characters_are_seen(
 def test_what_is_not_there_is_said_plainly(show: Callable[..., Any], console: Any) -> None:
     console.allow(r"status of 404")
     page = show(run=SMALL, dialogue="dialogue:nowhere")
-    page.wait_for_selector(".dl-body [role=alert]")
-    assert "no such dialogue" in page.inner_text(".dl-body [role=alert]")
+    page.wait_for_selector("#dl-replay [role=alert]")
+    assert "no such dialogue" in page.inner_text("#dl-replay [role=alert]")
     expect(page.locator(".dl-row")).to_have_count(24)  # the list is there to go on with
     page = show(run=999)
-    page.wait_for_selector(".dl-body [role=alert]")
-    assert "There is no run 999" in page.inner_text(".dl-body")
+    page.wait_for_selector("#dl-replay [role=alert]")
+    assert "There is no run 999" in page.inner_text("#dl-replay")
 
 
 def test_in_a_narrow_window_list_and_dialogue_are_two_views(
     show: Callable[..., Any], new_page: Callable[..., Any], no_overflow: Callable[[Any], None]
 ) -> None:
     page = show(new_page(390, 844, "dark"), run=SMALL)
-    assert page.locator(".dl-row").first.is_visible() and not page.locator(".dl-pane").is_visible()
+    assert page.locator(".dl-row").first.is_visible() and not page.locator("#dl-pane").is_visible()
     no_overflow(page)
     page.click(".dl-row >> nth=3")
     page.wait_for_selector(".dv-turn")
@@ -257,7 +292,8 @@ def test_in_a_narrow_window_list_and_dialogue_are_two_views(
     page.click("[aria-label='next dialogue']")
     wait_for(page, dialogue=STEP.format(1, 1, 0))
     page.click("text=← List")
-    assert page.locator(".dl-row").first.is_visible() and "dialogue" not in query(page)
+    expect(page.locator(".dl-row").first).to_be_visible()
+    wait_for(page, dialogue=None)
     page.click(".dl-row >> nth=2")
     page.wait_for_selector(".dv-turn")
     page.keyboard.press("v")
@@ -273,6 +309,6 @@ def test_the_copied_link_is_the_address(show: Callable[..., Any], new_page: Call
     show(page, run=SMALL, dialogue=STEP.format(1, 0, 2), turn=2)
     page.wait_for_selector(".dv-turn")
     page.keyboard.press("c")
-    page.wait_for_selector(".rl-toast")
+    page.get_by_text("Copied").wait_for()
     assert page.evaluate("navigator.clipboard.readText()") == page.url
     assert query(page)["turn"] == "2"
