@@ -207,4 +207,5 @@ def _run(app: FastAPI, listener: socket.socket, url: str, context: Context) -> N
 def _close(context: Context) -> None:
     if context.scheduler is not None:
         context.scheduler.stop()
+    context.chat_service.close()
     context.db.close()

@@ -1,16 +1,17 @@
-"""Routes of files: the JavaScript modules of the components, and the files of finished exports."""
+"""Routes of files: the JavaScript modules of the components, the files of finished exports, and chats."""
 
 from __future__ import annotations
 
 import gzip
 import re
 from functools import cache
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from fastapi import APIRouter, Header, HTTPException, Response
 from fastapi.responses import FileResponse
 
 from app.components.module import FOLDER, URL
+from jobs.chat.chat_export import lines
 from jobs.export import catalog
 
 if TYPE_CHECKING:
@@ -64,5 +65,12 @@ def router(context: Context) -> APIRouter:
             filename=f"{folder}-{name}",
             headers={"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "sandbox; default-src 'none'"},
         )
+
+    @api.get("/chats/{chat}/{format}.jsonl")
+    def chat_file(chat: int, format: Literal["messages", "preference"]) -> Response:
+        """Return a chat as JSON lines for download."""
+        text = "".join(lines(*context.chat_service.read(chat), format))
+        headers = {"Content-Disposition": f'attachment; filename="chat-{chat}-{format}.jsonl"'}
+        return Response(text, media_type="application/jsonl", headers=headers)
 
     return api

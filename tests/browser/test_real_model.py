@@ -77,10 +77,10 @@ def test_a_real_model_is_trained_replayed_labelled_exported_and_asked(real: Any,
 
     page.goto(f"{server.url}/chat?checkpoints=base,{run}:rl2f@1")
     page.get_by_label("Tokens", exact=True).fill("12")
-    page.fill(".ch-field", "What is the capital of France?")
-    page.press(".ch-field", "Enter")
+    page.fill("#chat-field textarea", "What is the capital of France?")
+    page.press("#chat-field textarea", "Enter")
     page.wait_for_selector(".ch-message[data-role=assistant]")
-    page.wait_for_selector(".ch-buttons button:has-text('Stop')", state="detached")
+    page.wait_for_selector("#chat-stop", state="detached")
     page.wait_for_selector(".ch-streaming", state="detached")
     answers = page.locator(".ch-message[data-role=assistant] .tx-block").all_inner_texts()
     assert len(answers) == 2 and "Paris" in answers[0]

@@ -330,3 +330,14 @@ def test_two_replies_to_one_message_are_rated(endpoints: ChatEndpoints, start: S
         endpoints.rate_reply(chat, user["id"], base["id"], "better")
     with pytest.raises(ArgumentError, match="argument choice"):
         endpoints.rate_reply(chat, base["id"], tuned["id"], "best")  # type: ignore[arg-type]
+
+
+def test_the_idle_time_is_an_option_of_the_server() -> None:
+    from typer.testing import CliRunner
+
+    from app.cli import app
+
+    shown = CliRunner().invoke(app, ["serve", "--help"], env={"COLUMNS": "200", "TERM": "dumb"}).output
+    assert "--chat-idle-seconds" in shown and "RL2F_CHAT_IDLE_SECONDS" in shown and "600" in shown
+    refused = CliRunner().invoke(app, ["serve", "--chat-idle-seconds", "0"], env={"COLUMNS": "200"})
+    assert refused.exit_code == 2

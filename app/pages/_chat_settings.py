@@ -1,0 +1,94 @@
+"""Settings of a new chat: from the address, and what each mode shows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict
+
+from app.endpoints.chat import ChatRun
+from rl2f_core.errors import ConfigError
+from rl2f_core.types import JsonObject
+
+SPLITS = ("train", "validation", "test")
+SAMPLING = ("max_new_tokens", "temperature", "top_p", "seed")
+
+
+class Draft(TypedDict):
+    """Settings of a new chat that the address may name."""
+
+    model: str
+    checkpoints: list[str]
+    source: str
+    index: str
+
+
+def offered_checkpoints(runs: Sequence[ChatRun], model: str) -> list[tuple[str, str]]:
+    """Return name and reference of the checkpoints of a base model, newest first."""
+    found = [
+        (f"{run['run']}:{name} · {run['name']}", f"{run['run']}:{name}")
+        for run in runs
+        if run["model"] == model
+        for name in reversed(run["checkpoints"])
+    ]
+    return [("base", "base"), *found]
+
+
+def offered_sources(runs: Sequence[ChatRun], presets: Sequence[str]) -> list[tuple[str, str]]:
+    """Return name and reference of the runs and presets whose environment can set a task."""
+    named = [(f"run {run['run']} · {run['name']} ({run['environment']})", f"run:{run['run']}") for run in runs]
+    return [*named, *((f"preset {name}", f"preset:{name}") for name in presets)]
+
+
+def default_checkpoints(runs: Sequence[ChatRun], source: str, model: str) -> list[str]:
+    """Return base and newest checkpoint of the run that sets the task, if they fit the base model."""
+    run = _source_run(runs, source)
+    if run is None or run["model"] != model or not run["checkpoints"]:
+        return ["base"]
+    return ["base", f"{run['run']}:{run['checkpoints'][-1]}"]
+
+
+def source_model(runs: Sequence[ChatRun], source: str) -> str | None:
+    """Return the base model of the run that sets the task."""
+    run = _source_run(runs, source)
+    return None if run is None else run["model"]
+
+
+def draft(
+    query: Mapping[str, str], models: Sequence[str], runs: Sequence[ChatRun], presets: Sequence[str]
+) -> tuple[Draft, JsonObject | None]:
+    """Return the settings that an address names, and an error about checkpoints that cannot be used."""
+    wanted = [name for name in query.get("checkpoints", "").split(",") if name]
+    numbers = {str(run["run"]): run for run in runs}
+    run = next((numbers[each] for name in wanted if (each := name.partition(":")[0]) in numbers), None)
+    source = query.get("source") or (f"run:{run['run']}" if run else "")
+    source = source or next((value for _, value in offered_sources(runs, presets)), "")
+    named = [query.get("model"), source_model(runs, query.get("source", "")), runs[0]["model"] if runs else None]
+    model = run["model"] if run else next((each for each in [*named, *models] if each in models), "")
+    offered = {reference for _, reference in offered_checkpoints(runs, model or "")}
+    usable = [name for name in dict.fromkeys(wanted) if name in offered][:4]
+    missing = [name for name in wanted if name not in offered]
+    if not usable:
+        usable = default_checkpoints(runs, source, model or "") if "play" in query and not wanted else ["base"]
+    error: JsonObject | None = None
+    if missing:
+        what = f"{', '.join(missing)} does not fit this base model: no such checkpoint, or one of another base model."
+        error = {"what": what, "value": None, "known": None, "fix": "Choose another checkpoint below."}
+    index = query.get("index", "")
+    return {"model": model or "", "checkpoints": usable, "source": source, "index": index}, error
+
+
+def parse_index(text: str) -> int | None:
+    """Return the number of a task, None for a random one; raise `ConfigError` if it is no number."""
+    text = (text or "").strip()
+    if text and not text.isdigit():
+        raise ConfigError("The task number is not a whole number.", value=text, fix="Write one, or leave it empty.")
+    return int(text) if text else None
+
+
+def chosen_sampling(form: Mapping[str, Any], names: Sequence[str] = SAMPLING) -> JsonObject:
+    """Return the sampling parameters of the form."""
+    return {name: form[name] for name in names}
+
+
+def _source_run(runs: Sequence[ChatRun], source: str) -> ChatRun | None:
+    return next((run for run in runs if f"run:{run['run']}" == source), None)

@@ -1,0 +1,460 @@
+"""The page Chat as elements: list of chats, head, messages with their verdicts and leak reports, ratings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import combinations
+
+from app.common.urls import page_url
+from app.components.nodes import Element, Node, action, el, empty, time_ago
+from app.components.transcript import Mark, Source, inline, text_block
+from app.endpoints.chat import ChatMessageInfo
+from app.pages._chat_tab import ChatTab
+from app.pages._chat_tree import ChatTurn, can_continue, waits_for_hint
+from rl2f_core.types import JsonObject
+
+STOPS = {
+    "solved": ("✓ solved", "rl-right"),
+    "exhausted": ("✗ not solved: no attempts left", "rl-wrong"),
+    "truncated": ("✗ ended: the context is full", "rl-wrong"),
+    "dropped": ("⚑ ended: the hint leaked", "rl-leak"),
+    "failed": ("✗ failed", "rl-wrong"),
+}
+LEAK_ACTIONS = {"flag": "flagged", "redact": "redacted", "resample": "resampled", "drop": "dialogue dropped"}
+SOURCES: dict[str, Source] = {"assistant": "student", "teacher": "teacher", "user": "task"}
+SMALL = "rl-small rl-quiet"
+
+
+# -- list and head -----------------------------------------------------------------------------------------------------
+def chat_list(tab: ChatTab) -> Element:
+    """Return the page of the list of chats."""
+    page = tab.chats
+    here = tab.chat["id"] if tab.chat else None
+    rows = [
+        el(
+            "a",
+            el("span", chat["title"], class_="rl-cut"),
+            el("small", "interactive task · " if chat["mode"] == "play" else None, time_ago(chat["changed"])),
+            class_="ch-item",
+            href=page_url("chat", chat=chat["id"]),
+            aria_current="page" if chat["id"] == here else None,
+            data_key=f"chat{chat['id']}",
+            data_action="open",
+            data_chat=chat["id"],
+        )
+        for chat in page["chats"]
+    ]
+    nothing = el("p", "Nothing found." if tab.search else "No chats yet.", class_="rl-muted rl-small")
+    pager = None
+    if page["before"] or page["after"]:
+        total = el("span", f"{page['total']:,}" if page["total"] is not None else "", class_="rl-muted rl-num")
+        pager = el(
+            "div", _step("◄", "newer", page["before"]), _step("►", "older", page["after"]), total, class_="rl-row"
+        )
+    return el("div", rows or nothing, pager, class_="ch-list", role="navigation", aria_label="Chats")
+
+
+def fold(tab: ChatTab) -> Element:
+    """Return the heading that folds the list of chats on a narrow screen."""
+    return el("details", el("summary", "Chats"), class_="ch-fold", data_key=f"fold{tab.turn}")
+
+
+def _step(sign: str, label: str, cursor: str | None) -> Element:
+    data = {"data_action": "page", "data_cursor": cursor}
+    return el("button", sign, type="button", class_="rl-button rl-small", disabled=not cursor, aria_label=label, **data)
+
+
+def head(tab: ChatTab, writable: bool) -> Element:
+    """Return title, facts and menu of the chat, and the state of the model process."""
+    memory = _memory(tab, writable)
+    if tab.is_missing:
+        return el("header", class_="ch-head")
+    if tab.chat is None:
+        title = "Interactive task" if tab.mode == "play" else "New chat"
+        return el("header", el("h1", title), el("span", class_="rl-grow"), memory, class_="ch-head")
+    settings = tab.chat["settings"]
+    sampling = settings["sampling"]
+    play = tab.mode == "play"
+    facts = [
+        settings["model"],
+        f"seed {sampling['seed']}",
+        f"T {sampling['temperature']:g}",
+        f"top p {sampling['top_p']:g}" if sampling["top_p"] < 1 else None,
+        f"{sampling['max_new_tokens']} tokens",
+        f"{settings['max_turns']} attempts" if play else None,
+        f"{settings['source']} · {settings['split']} {settings['index']}" if play else None,
+    ]
+    files = {"messages": "Export messages (JSONL)", "preference": "Export ratings (JSONL)"}
+    save = [
+        el("a", text, href=f"/chats/{tab.id}/{name}.jsonl", download=True)
+        for name, text in files.items()
+        if not (play and name == "preference")
+    ]
+    delete = el(
+        "button",
+        "Delete",
+        type="button",
+        class_="rl-danger",
+        data_action="delete",
+        data_confirm=f"Delete “{tab.chat['title']}” and all its branches? Recorded dialogues remain.",
+    )
+    menu = el(
+        "details",
+        el("summary", "⋯", class_="rl-button rl-small", aria_label="More"),
+        el(
+            "div",
+            el("button", "Rename", type="button", data_action="rename") if writable else None,
+            save,
+            el("button", "Copy link", type="button", data_action="copy"),
+            delete if writable else None,
+            class_="rl-menu-items",
+        ),
+        class_="rl-menu",
+    )
+    return el(
+        "header",
+        el("h1", tab.chat["title"]),
+        el("span", " · ".join(fact for fact in facts if fact), class_="rl-muted rl-small"),
+        el("span", class_="rl-grow"),
+        memory,
+        menu,
+        class_="ch-head",
+    )
+
+
+def _memory(tab: ChatTab, writable: bool) -> Element:
+    memory = tab.memory
+    if not memory["running"]:
+        title = "It is loaded with the next message, and unloaded when idle."
+        return el("span", "○ model unloaded", class_="rl-chip", title=title)
+    unload = el(
+        "button",
+        "⏏",
+        type="button",
+        class_="rl-icon",
+        title="Unload the model",
+        aria_label="Unload the model",
+        data_action="unload",
+    )
+    text = f"● {memory['model']} in memory" if memory["model"] else "● model process"
+    return el("span", text, unload if writable else None, class_="rl-chip", title=f"process {memory['pid']}")
+
+
+def note(tab: ChatTab) -> list[Node]:
+    """Return the progress of the turn, and the last error."""
+    status = el("span", tab.status, class_="rl-muted") if tab.status else None
+    error = None if tab.error is None or tab.is_missing else _error(tab.error)
+    return [el("div", status, error, class_="ch-note", role="status", aria_live="polite")] if status or error else []
+
+
+def _error(error: JsonObject) -> Element:
+    known = f"Known: {', '.join(map(str, error['known']))}." if error.get("known") else ""
+    fix = " ".join(part for part in (known, error.get("fix")) if part)
+    return el(
+        "div", el("b", "✗ "), error["what"], el("small", f" {fix}") if fix else None, class_="ch-error", role="alert"
+    )
+
+
+# -- messages ----------------------------------------------------------------------------------------------------------
+def settled(tab: ChatTab, writable: bool) -> list[Node]:
+    """Return all turns of a chat except the last one."""
+    if tab.mode == "play":
+        return []
+    return [_turn(tab, turn, writable) for turn in tab.tree.turns()[:-1]]
+
+
+def current(tab: ChatTab, writable: bool) -> list[Node]:
+    """Return the last turn of a chat, or an interactive task."""
+    if tab.is_missing and tab.error is not None:
+        new = el("a", "New chat", href="/chat", class_="rl-button")
+        box = el("div", empty(tab.error["what"], tab.error.get("fix")), new, role="alert", class_="rl-stack")
+        return [box]
+    if tab.mode == "play":
+        return [_task(tab, writable)] if tab.tree.prompt else []
+    return [_turn(tab, turn, writable) for turn in tab.tree.turns()[-1:]]
+
+
+def _turn(tab: ChatTab, turn: ChatTurn, writable: bool) -> Element:
+    return el(
+        "section",
+        _message(tab, turn.user, writable),
+        _columns([_message(tab, each, writable) for each in turn.responses.values()]),
+        _ratings(tab, turn.responses.values()) if writable else None,
+        class_="ch-turn",
+        data_key=f"turn{turn.user['id']}",
+    )
+
+
+def _columns(columns: list[Element]) -> Element:
+    return el("div", columns, class_="ch-columns", style=f"--columns: {len(columns) or 1}")
+
+
+def _message(tab: ChatTab, message: ChatMessageInfo, writable: bool) -> Element:
+    role, detail = message["role"], message["detail"]
+    source = SOURCES.get(role, "task")
+    author = _author(tab, message)
+    streaming = message["status"] == "streaming"
+    is_prompt = role == "user" and tab.mode == "play"
+    body: list[Node] = []
+    if streaming:
+        text = el("div", message["content"], class_="rl-model-text tx-block ch-streaming", data_from="student")
+        body = [el("div", text, aria_busy="true")]
+    elif role == "teacher":
+        body = [*_hint(message), *_leak_report(message)]
+    elif message["content"] or message["status"] != "failed":
+        body = [text_block(message["content"], source, author)]
+    error = detail.get("error") if role == "assistant" else None
+    who = el("b", author, class_={"student": "rl-student", "teacher": "rl-teacher"}.get(source))
+    foot = [
+        _numbers(message),
+        _answer(tab) if is_prompt else None,
+        el("span", class_="rl-grow"),
+        el("span", _tools(tab, message, is_prompt, writable), class_="ch-tools"),
+    ]
+    return el(
+        "article",
+        el("header", who, _verdict(message), _switch(tab, message), class_="ch-who"),
+        body,
+        _error(error) if error else None,
+        el("div", foot, class_="ch-foot"),
+        class_="ch-message",
+        data_key=f"m{message['id']}",
+        data_role=role,
+        data_status=message["status"],
+        data_id=message["id"],
+    )
+
+
+def _author(tab: ChatTab, message: ChatMessageInfo) -> str:
+    if message["role"] == "assistant":
+        return tab.checkpoint_name(message["checkpoint"])
+    if message["role"] == "teacher":
+        return "Scripted teacher" if message["detail"].get("by") == "scripted" else "You, as teacher"
+    return "Task" if tab.mode == "play" else "You"
+
+
+def _verdict(message: ChatMessageInfo) -> Element | None:
+    found = (message["detail"].get("turn") or {}).get("verdict")
+    if not found:
+        return None
+    if found["correct"]:
+        text, color = "✓ correct", "rl-right"
+    elif found["parsed"] is None:
+        text, color = "? unparsable", "rl-muted"
+    else:
+        text, color = "✗ incorrect", "rl-wrong"
+    parsed = (
+        None if found["parsed"] is None else [el("span", " parsed ", class_="rl-muted"), inline(found["parsed"], 40)]
+    )
+    return el("span", text, parsed, class_=f"ch-verdict {color}")
+
+
+def _switch(tab: ChatTab, message: ChatMessageInfo) -> Element | None:
+    """Return the position among the alternatives, such as ‹ 2/3 ›."""
+    siblings = [each["id"] for each in tab.tree.siblings(message)]
+    if len(siblings) < 2:
+        return None
+    position = siblings.index(message["id"])
+
+    def step(offset: int, sign: str, label: str) -> Element:
+        there = position + offset in range(len(siblings))
+        target = siblings[position + offset] if there else None
+        return el(
+            "button",
+            sign,
+            type="button",
+            class_="rl-icon ch-step",
+            disabled=not there,
+            aria_label=label,
+            data_action="select",
+            data_message=target,
+        )
+
+    return el(
+        "span",
+        step(-1, "‹", "previous branch"),
+        f"{position + 1}/{len(siblings)}",
+        step(1, "›", "next branch"),
+        class_="ch-switch rl-num",
+        role="group",
+        aria_label="branches",
+    )
+
+
+def _numbers(message: ChatMessageInfo) -> Element | None:
+    detail = message["detail"]
+    tokens, first = detail.get("tokens"), detail.get("first")
+    parts = ["edited"] if detail.get("edited") else []
+    if tokens:
+        parts.append(f"{tokens} tok")
+    if tokens and first is not None and tokens > 1 and detail["seconds"] > first:
+        parts.append(f"{(tokens - 1) / (detail['seconds'] - first):.1f} tok/s")
+    if first is not None:
+        parts.append(f"first {first:.2f} s")
+    if message["status"] == "stopped":
+        parts.append("stopped")
+    elif detail.get("stop") == "length":
+        parts.append("cut at the limit")
+    if not parts:
+        return None
+    title = f"seed {detail['seed']}, {detail.get('prompt_tokens')} prompt tokens" if "seed" in detail else None
+    return el("span", " · ".join(parts), class_="rl-muted rl-num ch-numbers", title=title)
+
+
+def _tools(tab: ChatTab, message: ChatMessageInfo, is_prompt: bool, writable: bool) -> list[Node]:
+    if is_prompt or message["status"] == "streaming":
+        return []
+    number = message["id"]
+    tools: list[Node] = []
+    if message["content"]:
+        tools.append(action("Copy", "copy", style=SMALL, text=message["content"]))
+    if tab.is_busy or not writable:
+        return tools
+    tools.append(_tool("Edit", "edit", "Edit in a branch; the original remains", number))
+    if message["role"] == "assistant":
+        tools.append(_tool("Regenerate", "retry", "Sample an alternative with another seed", number))
+    return tools
+
+
+def _tool(label: str, name: str, title: str, message: int) -> Element:
+    return el(
+        "button", label, type="button", class_=f"rl-button {SMALL}", title=title, data_action=name, data_message=message
+    )
+
+
+def _answer(tab: ChatTab) -> Element:
+    if tab.answer is None:
+        return action("Show gold answer (hidden from the student)", "answer", style=SMALL)
+    hide = action("Hide", "hide", style=SMALL)
+    return el("p", el("b", "Gold answer "), inline(tab.answer["answer"], 400), " ", hide, class_="ch-line")
+
+
+def _hint(message: ChatMessageInfo) -> list[Node]:
+    """Return the text of a hint; if the guard changed it, both texts."""
+    hint = message["detail"].get("hint") or {}
+    leak = hint.get("leak") or {}
+    span = leak.get("span")
+    marks = [Mark(span[0], span[1], "found", leak.get("evidence") or "")] if span else []
+    feedback = hint.get("feedback")
+    if feedback is None:
+        return [text_block(message["content"], "teacher", "hint", marks)]
+    return [
+        el("p", "feedback", class_="rl-muted rl-small ch-line"),
+        text_block(feedback, "teacher", "feedback", marks),
+        el("p", "hint that the student reads", class_="rl-muted rl-small ch-line"),
+        text_block(message["content"], "teacher", "hint"),
+    ]
+
+
+def _leak_report(message: ChatMessageInfo) -> list[Node]:
+    """Return what the leak detectors found in a hint."""
+    detail = message["detail"]
+    leak = (detail.get("hint") or {}).get("leak")
+    lines: list[Node] = []
+    if detail.get("error"):
+        lines.append(el("p", "Teacher error: ", inline(str(detail["error"]), 200), class_="tx-finding rl-muted"))
+    if not leak or not leak["leaked"]:
+        lines.append(el("p", "✓ no leak found" if leak else "not checked for leaks", class_="tx-finding rl-muted"))
+        return lines
+    parts: list[Node] = [f"⚑ {leak['detector']} leak" if leak.get("detector") else "⚑ leak"]
+    if leak.get("evidence"):
+        parts += [": ", inline(leak["evidence"], 160)]
+    if leak.get("answer_fraction"):
+        parts.append(f" · {leak['answer_fraction']:.0%} of the answer")
+    if leak.get("action") in LEAK_ACTIONS:
+        parts.append(f" · {LEAK_ACTIONS[leak['action']]}")
+    lines.append(el("p", parts, class_="tx-finding rl-leak"))
+    return lines
+
+
+def _ratings(tab: ChatTab, responses: Iterable[ChatMessageInfo]) -> Element | None:
+    """Return which of two responses is better, for every pair: ← better, tie, better →."""
+    usable = [each for each in responses if can_continue(each)]
+    pairs = [_pair(tab, a, b) for a, b in combinations(usable, 2)]
+    if len(pairs) < 2:
+        return pairs[0] if pairs else None
+    shown = {str(each["id"]) for each in usable}
+    given = sum(len(shown & set(each["detail"].get("preferences") or {})) for each in usable) // 2
+    summary = el("summary", f"Rate the responses ({given} of {len(pairs)} pairs rated)")
+    return el("details", summary, pairs, class_="ch-pairs", data_key=f"pairs{usable[0]['parent']}")
+
+
+def _pair(tab: ChatTab, a: ChatMessageInfo, b: ChatMessageInfo) -> Element:
+    rating = (a["detail"].get("preferences") or {}).get(str(b["id"]))
+
+    def button(choice: str, text: str, label: str) -> Element:
+        return el(
+            "button",
+            text,
+            type="button",
+            class_="rl-button rl-small",
+            aria_label=label,
+            aria_pressed="true" if rating == choice else "false",
+            data_action="rate",
+            data_reply=a["id"],
+            data_other=b["id"],
+            data_choice="" if rating == choice else choice,
+        )
+
+    def name(message: ChatMessageInfo) -> Element:
+        text = tab.checkpoint_name(message["checkpoint"])
+        return el("span", text, class_="rl-cut", title=text)
+
+    return el(
+        "div",
+        name(a),
+        button("better", "← better", f"{a['checkpoint']} is better"),
+        button("tie", "tie", "a tie"),
+        button("worse", "better →", f"{b['checkpoint']} is better"),
+        name(b),
+        class_="ch-pair",
+        role="group",
+        aria_label="Which response is better?",
+    )
+
+
+# -- interactive tasks -------------------------------------------------------------------------------------------------
+def _task(tab: ChatTab, writable: bool) -> Element:
+    prompt = tab.tree.prompt
+    assert prompt is not None
+    columns = []
+    for checkpoint in tab.tree.players():
+        chain = tab.tree.chain(checkpoint)
+        messages = [_message(tab, each, writable) for each in chain]
+        columns.append(el("div", messages, _progress(tab, chain, writable), class_="ch-column", data_key=checkpoint))
+    return el("section", _message(tab, prompt, writable), _columns(columns), class_="ch-turn", data_key="task")
+
+
+def _progress(tab: ChatTab, chain: list[ChatMessageInfo], writable: bool) -> Element | None:
+    """Return how a dialogue ended, or that its last attempt waits for a hint."""
+    last = chain[-1]
+    detail = last["detail"]
+    attempts = sum(message["role"] == "assistant" for message in chain)
+    if ended := detail.get("ended"):
+        text, color = STOPS.get(ended, (ended, "rl-muted"))
+        text = f"{text} at attempt {attempts}" if ended == "solved" else text
+        recorded, missing = detail.get("recorded"), detail.get("not_recorded")
+        link = None
+        if recorded:
+            url = page_url("dialogues", run=recorded["run"], dialogue=recorded["event"], turn=0)
+            link = el("a", "replay and label", href=url, class_="rl-small")
+        why = el("small", f"not recorded: {missing}", class_="rl-wrong") if missing else None
+        return el("div", el("b", text, class_=color), link, why, class_="ch-end")
+    if not waits_for_hint(last) or not writable:
+        return None
+    checkpoint = last["checkpoint"]
+    state = el("span", "waits for a hint", class_="rl-muted")
+    if len(tab.tree.players()) > 1:
+        box = el(
+            "input",
+            type="checkbox",
+            checked=checkpoint not in tab.without_hint,
+            data_change="target",
+            data_checkpoint=checkpoint,
+        )
+        state = el("label", box, "receives the hint", class_="ch-check")
+    count = el(
+        "span", f"attempt {attempts} of {tab.chat['settings']['max_turns']}" if tab.chat else "", class_="rl-muted"
+    )
+    end = _tool("End here", "end", "Record the dialogue as it is", last["id"])
+    return el("div", state, count, None if tab.is_busy else end, class_="ch-end")

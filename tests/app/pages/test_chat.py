@@ -1,0 +1,188 @@
+"""The page Chat without a browser: branches, settings from an address, and messages as elements."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from app.endpoints.chat import ChatInfo, ChatMessageInfo, ChatRun
+from app.pages import _chat_view as view
+from app.pages._chat_settings import draft, offered_checkpoints, parse_index
+from app.pages._chat_tab import ChatTab
+from app.pages._chat_tree import MessageTree
+from app.pages.chat import check_message
+from rl2f_core.errors import ConfigError, DataError
+
+RUNS: list[ChatRun] = [
+    {"run": 7, "name": "seven", "model": "small", "environment": "guess", "checkpoints": ["warm@2", "rl@3"]},
+    {"run": 5, "name": "five", "model": "other", "environment": "maze", "checkpoints": ["rl@9"]},
+]
+MODELS = ["other", "small"]
+BOTH = ["base", "7:rl@3"]
+
+
+def message(number: int, role: str, parent: int | None = None, checkpoint: str = "", **more: Any) -> ChatMessageInfo:
+    detail = more.pop("detail", {})
+    base: Any = {"id": number, "chat_id": 1, "role": role, "parent": parent, "checkpoint": checkpoint, "time": 0.0}
+    return {**base, "content": f"text {number}", "status": "done", "detail": detail, **more}
+
+
+def conversation() -> list[ChatMessageInfo]:
+    """Return a question with two responses of the base and one of a checkpoint, and a second question."""
+    return [
+        message(1, "user"),
+        message(2, "assistant", 1, "base"),
+        message(3, "assistant", 1, "7:rl@3"),
+        message(4, "assistant", 1, "base"),
+        message(5, "user", 1, detail={"after": {"base": 2, "7:rl@3": 3}}),
+        message(6, "assistant", 5, "base"),
+    ]
+
+
+def task(*, ended: str | None = None) -> list[ChatMessageInfo]:
+    """Return a task with an incorrect attempt, a leaking hint and a second attempt."""
+    leak = {"leaked": True, "detector": "exact", "evidence": "it names 3", "answer_fraction": 1.0, "action": "flag"}
+    hint = {"text": "text 3", "leak": {**leak, "span": [0, 4]}}
+    wrong = {"turn": {"verdict": {"correct": False, "parsed": "2"}}}
+    last = {"turn": {"verdict": {"correct": False, "parsed": None}}, "tokens": 8, "first": 0.1, "seconds": 0.8}
+    return [
+        message(1, "user"),
+        message(2, "assistant", 1, "base", detail=wrong),
+        message(3, "teacher", 2, "base", detail={"hint": hint, "by": "person"}),
+        message(4, "assistant", 3, "base", detail={**last, **({"ended": ended} if ended else {})}),
+    ]
+
+
+def tab(messages: list[ChatMessageInfo], mode: str = "chat", **settings: Any) -> ChatTab:
+    chat: ChatInfo = {
+        **{
+            "id": 1,
+            "title": "A title",
+            "mode": mode,
+            "created": 0.0,
+            "changed": 0.0,
+            "environment": None,
+            "task": None,
+        },
+        "settings": {"model": "small", "checkpoints": BOTH, "max_turns": 3, "source": "run:7", **settings},
+    }  # type: ignore[typeddict-item]
+    made = ChatTab(runs=RUNS)
+    made.open({"chat": chat, "messages": messages, "streaming": False})
+    return made
+
+
+def text(node: object) -> str:
+    return json.dumps(node, ensure_ascii=False)
+
+
+# -- branches ----------------------------------------------------------------------------------------------------------
+def test_the_newest_branch_is_shown_and_continued() -> None:
+    tree = MessageTree(conversation(), BOTH)
+    tree.select(6)
+    assert [turn.user["id"] for turn in tree.turns()] == [1, 5]
+    assert {name: each["id"] for name, each in tree.turns()[0].responses.items()} == {"base": 2, "7:rl@3": 3}
+    assert tree.continued() == (5, {"base": 6})
+
+
+def test_another_alternative_hides_the_turns_that_continue_the_first_one() -> None:
+    tree = MessageTree(conversation(), BOTH)
+    tree.select(4)
+    assert [turn.user["id"] for turn in tree.turns()] == [1]
+    assert tree.continued() == (1, {"base": 4, "7:rl@3": 3})
+    assert [each["id"] for each in tree.siblings(tree.messages[4])] == [2, 4]
+
+
+def test_a_new_message_is_shown_and_a_changed_one_stays_where_it_is() -> None:
+    tree = MessageTree(conversation(), BOTH)
+    tree.select(2)
+    tree.put(message(7, "assistant", 1, "base", status="streaming", content=""))
+    assert tree.turns()[0].responses["base"]["id"] == 7
+    tree.select(2)
+    tree.put(message(7, "assistant", 1, "base"))
+    assert tree.turns()[0].responses["base"]["id"] == 2
+
+
+def test_a_failed_response_is_not_continued() -> None:
+    tree = MessageTree([message(1, "user"), message(2, "assistant", 1, "base", status="failed")], BOTH)
+    assert tree.continued() == (1, {})
+
+
+def test_an_attempt_waits_for_a_hint_until_its_dialogue_ends() -> None:
+    assert list(MessageTree(task(), BOTH).waiting()) == ["base"]
+    assert MessageTree(task(ended="solved"), BOTH).waiting() == {}
+    open_tab = tab(task(), "play")
+    assert open_tab.targets() == {"base": 4} and not open_tab.is_over
+    open_tab.without_hint.add("base")
+    assert open_tab.targets() == {}
+    assert tab(task(ended="exhausted"), "play").is_over
+
+
+# -- settings ----------------------------------------------------------------------------------------------------------
+def test_checkpoints_in_the_address_choose_the_base_model() -> None:
+    found, error = draft({"checkpoints": "base,5:rl@9"}, MODELS, RUNS, [])
+    assert error is None
+    assert found["model"] == "other" and found["checkpoints"] == ["base", "5:rl@9"] and found["source"] == "run:5"
+
+
+def test_a_checkpoint_that_does_not_fit_is_named() -> None:
+    found, error = draft({"checkpoints": "7:rl@3,5:rl@9,999:rl@1"}, MODELS, RUNS, [])
+    assert found["checkpoints"] == ["7:rl@3"]
+    assert error is not None and error["what"].startswith("5:rl@9, 999:rl@1 does not fit this base model")
+
+
+def test_a_task_is_attempted_by_base_and_newest_checkpoint_of_its_run() -> None:
+    found, _ = draft({"play": "1", "source": "run:7", "index": "4"}, MODELS, RUNS, ["quickstart"])
+    assert found == {"model": "small", "checkpoints": BOTH, "source": "run:7", "index": "4"}
+    empty, _ = draft({}, [], [], ["quickstart"])
+    assert empty == {"model": "", "checkpoints": ["base"], "source": "preset:quickstart", "index": ""}
+
+
+def test_only_checkpoints_of_the_base_model_are_offered() -> None:
+    assert [value for _, value in offered_checkpoints(RUNS, "small")] == ["base", "7:rl@3", "7:warm@2"]
+
+
+def test_a_task_number_is_a_whole_number_or_random() -> None:
+    assert (parse_index(" 12 "), parse_index("")) == (12, None)
+    with pytest.raises(ConfigError, match="not a whole number"):
+        parse_index("-1")
+
+
+@pytest.mark.parametrize(("words", "error"), [(" \n", "empty"), ("x" * 11, "more than 10 characters")])
+def test_an_empty_or_long_message_is_refused(words: str, error: str) -> None:
+    with pytest.raises(DataError, match=error):
+        check_message(words, 10)
+
+
+# -- elements ----------------------------------------------------------------------------------------------------------
+def test_alternatives_and_ratings_are_offered_for_shown_responses() -> None:
+    shown = text(view.current(tab(conversation()[:4]), writable=True))
+    assert "2/2" in shown and "base is better" in shown and "7:rl@3 · seven" in shown
+    assert "Regenerate" not in text(view.current(tab(conversation()[:4]), writable=False))
+
+
+def test_a_rating_is_pressed_and_pressing_it_again_removes_it() -> None:
+    rated = [message(1, "user"), message(2, "assistant", 1, "base", detail={"preferences": {"3": "better"}})]
+    shown = text(view.current(tab([*rated, message(3, "assistant", 1, "7:rl@3")]), writable=True))
+    assert shown.count('"aria-pressed": "true"') == 1 and '"data-choice": ""' in shown
+
+
+def test_a_leaking_hint_is_marked_and_explained() -> None:
+    shown = text(view.current(tab(task(), "play"), writable=True))
+    assert "⚑ exact leak" in shown and "it names 3" in shown and "100% of the answer" in shown and "tx-found" in shown
+    assert "✗ incorrect" in shown and "? unparsable" in shown and "attempt 2 of 3" in shown
+    assert "Gold answer" not in shown
+
+
+def test_an_ended_dialogue_links_to_its_recording() -> None:
+    messages = task(ended="exhausted")
+    messages[-1]["detail"]["recorded"] = {"run": 3, "event": "e1"}
+    shown = text(view.current(tab(messages, "play"), writable=True))
+    assert "no attempts left" in shown and "/dialogues?run=3&dialogue=e1&turn=0" in shown and "End here" not in shown
+
+
+def test_a_streaming_response_has_no_buttons() -> None:
+    streaming = [message(1, "user"), message(2, "assistant", 1, "base", status="streaming", content="so far")]
+    shown = text(view.current(tab(streaming), writable=True)[0][-2:])  # type: ignore[index]
+    assert "ch-streaming" in shown and "so far" in shown and "Regenerate" not in shown
