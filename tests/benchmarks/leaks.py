@@ -17,6 +17,7 @@ from pathlib import Path
 from rl2f_core import registry
 from rl2f_core.config.leaks import LeaksConfig
 from rl2f_core.environments.base import Environment
+from rl2f_core.environments.capabilities import Demonstrator, ScriptedHints
 from rl2f_core.leaks.base import LeakQuery, run_cascade
 from rl2f_core.leaks.guard import make_detectors
 from rl2f_core.types import Task
@@ -83,11 +84,15 @@ CLOSINGS = (
 def queries(name: str, count: int, seed: int = 0) -> list[LeakQuery]:
     """So many hints of an environment in dialogues of up to four turns; half are scripted."""
     cls = registry.get("environment", name)
-    env: Environment = cls(cls.Config())  # type: ignore[attr-defined, operator]
-    rng, found = random.Random(f"{name}/{seed}"), []
+    env = cls(cls.Config())
+    assert isinstance(env, Demonstrator) and isinstance(env, ScriptedHints)
+    rng = random.Random(f"{name}/{seed}")
+    found: list[LeakQuery] = []
     index = 0
     while len(found) < count:
-        task, attempts, hints = env.task("train", index), [], []
+        task = env.task("train", index)
+        attempts: list[str] = []
+        hints: list[str] = []
         index += 1
         for _ in range(rng.randint(1, 4)):
             verdicts = [env.verify(task, attempt) for attempt in attempts]
@@ -125,7 +130,7 @@ def measure(name: str, count: int, chunks: int) -> dict[str, float]:
     fast chunks (as in Python's `timeit`); the median says how the machine was.
     """
     cls = registry.get("environment", name)
-    env: Environment = cls(cls.Config())  # type: ignore[attr-defined, operator]
+    env = cls(cls.Config())
     detectors = make_detectors(LeaksConfig().detectors, env)
     run_cascade(detectors, queries(name, count, seed=-1))
     rates, flagged = [], 0

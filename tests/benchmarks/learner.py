@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rl2f_core.types import TrainingSample
 
 from .worker import Channel, Memory, Settings, Stopwatch
+
+if TYPE_CHECKING:
+    from rl2f_core.training.learner import Learner
 
 RATE = 2e-4
 SEED = 0
@@ -37,7 +40,7 @@ def serve(settings: Settings, channel: Channel) -> None:
         step += 1
 
 
-def made_learner(settings: Settings) -> Any:
+def made_learner(settings: Settings) -> Learner:
     """Our learner with the adapter of the settings."""
     from transformers import AutoTokenizer
 
@@ -59,7 +62,7 @@ def made_learner(settings: Settings) -> Any:
     )
 
 
-def learned(learner: Any) -> int:
+def learned(learner: Learner) -> int:
     """Weights that are trained."""
     return sum(parameter.numel() for parameter in learner.parameters.values())
 

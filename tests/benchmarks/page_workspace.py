@@ -58,9 +58,13 @@ def add_chats(db: Database) -> None:
     for i in range(CHATS):
         settings = {"model": "tiny", "checkpoints": ["base"], "system": "", "device": "cpu", "sampling": sampling}
         chat = chats.create(db, f"Question {i}", "chat", settings, opening=f"What is {i} + {i}?")
+        assert chat.id is not None
         first = chats.messages(db, chat.id)[0]
-        reply = {"parent": first.id, "role": "assistant", "checkpoint": "base", "content": f"The sum is {2 * i}."}
-        chats.add(db, chat.id, [ChatMessage(**reply, time=time.time())])
+        text = f"The sum is {2 * i}."
+        reply = ChatMessage(
+            chat_id=chat.id, parent=first.id, role="assistant", checkpoint="base", content=text, time=time.time()
+        )
+        chats.add(db, chat.id, [reply])
 
 
 def add_export(folder: Path, number: int) -> None:

@@ -20,12 +20,15 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rl2f_core.paths import ROOT
 
 from . import page_workspace, studio_server
 from .page_drivers import CLOCK, STEPS, Facts, Kind, NewPages, OldPages, StepError
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page, ViewportSize
 
 FLOOR = 100.0
 """Milliseconds that every interaction may take."""
@@ -40,7 +43,8 @@ LIVE = 2500.0
 IDLE, IDLE_SECONDS = 3.0, 10.0
 """Most percent of a core of an idle server, and the measured seconds."""
 SIDES = ("old", "new")
-NARROW, WIDE = {"width": 390, "height": 844}, {"width": 1440, "height": 900}
+NARROW: ViewportSize = {"width": 390, "height": 844}
+WIDE: ViewportSize = {"width": 1440, "height": 900}
 
 
 @dataclasses.dataclass
@@ -277,7 +281,7 @@ def browser(
         chromium.close()
 
 
-def _listen(tab: Any, messages: list[str]) -> None:
+def _listen(tab: Page, messages: list[str]) -> None:
     tab.on("console", lambda message: messages.append(message.text) if message.type == "error" else None)
     tab.on("pageerror", lambda error: messages.append(f"exception: {error}"))
 

@@ -21,9 +21,11 @@ from typing import Any
 from rl2f_core import registry
 from rl2f_core.backends.fake import FakeBackend
 from rl2f_core.config.loading import dump_yaml, parse_config
+from rl2f_core.config.run import BaseRun
+from rl2f_core.environments.capabilities import Demonstrator
 from rl2f_core.leaks.parsing import parse_detectors
 from rl2f_core.rescoring.rescore import Rescore
-from rl2f_core.rollout.build import build_engine
+from rl2f_core.rollout.build import build_engine, build_environment
 from rl2f_core.rollout.engine import RolloutRequest
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, encode
@@ -49,7 +51,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def run_config(environment: str) -> Any:
+def run_config(environment: str) -> BaseRun:
     """A run of one stage on an environment's default level."""
     method = {"type": "rl2f", "gamma": 0.7}
     stage = {"name": "rl2f", "method": method, "steps": 1_000_000, "tasks_per_step": 1, "group_size": GROUP}
@@ -57,16 +59,16 @@ def run_config(environment: str) -> Any:
     return parse_config({"name": "large", "environment": environment, "stages": [stage], "rollout": rollout})
 
 
-def played(config: Any) -> list[DialogueEvent]:
+def played(config: BaseRun) -> list[DialogueEvent]:
     """A few groups, as the engine plays them."""
-    made: Any = registry.get("environment", config.environment.type)
-    environment = made(config.environment)
+    environment = build_environment(config.environment)
+    assert isinstance(environment, Demonstrator)
     tasks = [environment.task("train", i) for i in range(TASKS)]
     by_prompt = {environment.prompt(task.public): task for task in tasks}
 
     def student(prompt: str, rng: random.Random) -> str:
         task = next(task for text, task in by_prompt.items() if text in prompt)
-        return environment.simulate_attempt(task, [], rng, follow_hint=False, correct=rng.random() < 0.15)  # type: ignore[no-any-return]
+        return environment.simulate_attempt(task, [], rng, follow_hint=False, correct=rng.random() < 0.15)
 
     backend = FakeBackend(FakeBackend.Config(max_model_len=10**6), script=student)
     engine = build_engine(config, backend)
@@ -78,12 +80,11 @@ def played(config: Any) -> list[DialogueEvent]:
     ]
 
 
-def write(folder: Path, config: Any, turns: int, leaks: float) -> int:
+def write(folder: Path, config: BaseRun, turns: int, leaks: float) -> int:
     """A run's folder with at least so many turns; returns how many."""
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(dump_yaml(config))
-    made: Any = registry.get("environment", config.environment.type)
-    environment, rng = made(config.environment), random.Random(0)
+    environment, rng = build_environment(config.environment), random.Random(0)
     events = [json.loads(encode(event)) for event in played(config)]
     answers = [environment.gold_answer(environment.task("train", i)) for i in range(TASKS) for _ in range(GROUP)]
     written = copy = 0
@@ -108,7 +109,7 @@ def measure(folder: Path, detector: str, penalty: float, workers: int) -> dict[s
     run_dir = RunDir.open(folder)
     before = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     began = time.perf_counter()
-    work = Rescore(run_dir.events_path, run_dir.config(), parse_detectors(detector), penalty, workers=workers)  # type: ignore[arg-type]
+    work = Rescore(run_dir.events_path, run_dir.config(), parse_detectors(detector), penalty, workers=workers)
     changes = sum(len(found) for _, found in work.run())
     seconds = time.perf_counter() - began
     after = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]

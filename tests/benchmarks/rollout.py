@@ -7,14 +7,18 @@ import json
 import random
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from rl2f_core.backends.hf.backend import HFBackend
 from rl2f_core.environments.secret_code.environment import SecretCode
 from rl2f_core.rollout.engine import RolloutEngine, RolloutRequest, derive_seed
 from rl2f_core.teachers.base import FeedbackRequest
 from rl2f_core.types import Rollout, Task, Turn, Verdict
 
 from .worker import Channel, Memory, Settings, Stopwatch
+
+if TYPE_CHECKING:
+    from rl2f_core.modeling.attention import CausalLM
 
 PLAIN = ("sdpa", "eager")
 """Attention implementations of the plain loop."""
@@ -33,7 +37,7 @@ def serve(settings: Settings, channel: Channel) -> None:
     from rl2f_core.device import matmul_ceiling
 
     engine = build(settings)
-    backend: Any = engine.backend
+    backend = hf_backend(engine)
     adapter = "policy" if settings.adapter else None
     memory = Memory(backend.device)
     channel.send(
@@ -94,6 +98,14 @@ def build(settings: Settings) -> RolloutEngine:
     return dataclasses.replace(engine, environment=UnsolvedCode(config.environment))
 
 
+def hf_backend(engine: RolloutEngine) -> HFBackend:
+    """The engine's backend, which shares its model and tokenizer with the plain sides."""
+    assert isinstance(engine.backend, HFBackend), (
+        f"The benchmarks need the backend hf, not {type(engine.backend).__name__}."
+    )
+    return engine.backend
+
+
 def requests_of(settings: Settings, engine: RolloutEngine, repeat: int) -> list[RolloutRequest]:
     """The dialogues of one repeat; the tasks are always the same, the chance is not."""
     requests = []
@@ -136,7 +148,7 @@ def plain_loop(
     import torch
     from transformers import GenerationConfig
 
-    backend: Any = engine.backend
+    backend = hf_backend(engine)
     tokenizer, environment = backend.tokenizer, engine.environment
     torch.manual_seed(seed)
     sampling = GenerationConfig(
@@ -188,7 +200,7 @@ def rows_of(rollout: Rollout) -> dict[str, Any]:
     return dataclasses.asdict(row)
 
 
-def parameters(model: Any) -> dict[str, int]:
+def parameters(model: CausalLM) -> dict[str, int]:
     """Weights that every token is multiplied with (`body`), and those of the output layer (`head`)."""
     head = model.get_output_embeddings().weight
     inputs = model.get_input_embeddings().weight

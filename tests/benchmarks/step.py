@@ -6,15 +6,15 @@ import dataclasses
 import hashlib
 import tempfile
 from pathlib import Path
-from typing import Any
 
+from rl2f_core.config.rollout import RewardConfig
 from rl2f_core.methods.base import StepContext
 from rl2f_core.methods.rl2f import RL2F
 from rl2f_core.rollout.engine import RolloutEngine
 from rl2f_core.types import Group, Task, Verdict
 
 from .learner import RATE, learned, made_learner
-from .rollout import UnsolvedCode, build, parameters, requests_of, tokens_read
+from .rollout import UnsolvedCode, build, hf_backend, parameters, requests_of, tokens_read
 from .worker import Channel, Memory, Settings, Stopwatch
 
 WIDTH = 512
@@ -32,7 +32,7 @@ class ScoredCode(UnsolvedCode):
 def scored(settings: Settings) -> RolloutEngine:
     """The engine on tasks that are never solved and always scored."""
     engine = build(settings)
-    reward = engine.reward.model_copy(update={"progress_weight": 1.0})
+    reward = RewardConfig.model_validate({**engine.reward.model_dump(), "progress_weight": 1.0})
     return dataclasses.replace(engine, environment=ScoredCode(engine.environment.config), reward=reward)
 
 
@@ -41,7 +41,7 @@ def serve(settings: Settings, channel: Channel) -> None:
     from rl2f_core.config.stage import StageConfig
 
     engine = scored(settings)
-    backend: Any = engine.backend
+    backend = hf_backend(engine)
     learner = made_learner(settings)
     method = RL2F(RL2F.Config())
     stage = StageConfig(

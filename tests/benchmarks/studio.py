@@ -146,6 +146,17 @@ def questions(db: Database) -> list[tuple[str, float, Callable[[], int]]]:
     def run_list(name: str, **filter: Any) -> None:
         made.append((f"runs: {name}", LIST, lambda: runs.page(db, RunFilter(**filter)).total or 0))
 
+    def facets(where: str, run: int | None) -> None:
+        made.append((f"{where}: what there is to filter by", LIST, lambda: len(dialogues.facets(db, run))))
+
+    def labels(which: str) -> None:
+        chosen = QueueFilter(selection=which, unlabeled_only=True)
+        made.append((f"labels: next of {which}", NEXT, lambda: len(annotation_queue.queue(db, "ann", chosen, 20))))
+        made.append((f"labels: progress in {which}", LIST, lambda: annotation_queue.progress(db, "ann", chosen)[1]))
+
+    def board(where: str, run: int | None, by: str) -> None:
+        made.append((f"board: {where} by {by}", BOARD, lambda: report_queries.read(db, Scope(run), by).usage.hints))
+
     run_list("newest first")
     run_list("by reward", sort="-reward")
     run_list("failed, by name", status=("failed",), sort="name")
@@ -186,7 +197,7 @@ def questions(db: Database) -> list[tuple[str, float, Callable[[], int]]]:
         )
         listed(f"{where}: begun word", dataclasses.replace(base, search="bio"), SEARCH)
         listed(f"{where}: no such word", dataclasses.replace(base, search="xylophone"), SEARCH)
-        made.append((f"{where}: what there is to filter by", LIST, lambda run=run: len(dialogues.facets(db, run))))  # type: ignore[misc]
+        facets(where, run)
     deep = _deep(db, large)
     listed("all runs: page 1,000", DialogueFilter(), cursor=_cursor(db, DialogueFilter(), 50_000))
     made.append(("largest run: the page of a linked dialogue", LIST,
@@ -197,27 +208,10 @@ def questions(db: Database) -> list[tuple[str, float, Callable[[], int]]]:
     made.append(("largest run: metrics of all steps", LIST, lambda: len(metrics.steps(db, large))))
     made.append(("version", 20.0, lambda: runs.version(db) > 0))
     for which in ("all", "flagged", "stratified", "random_unflagged"):
-        chosen = QueueFilter(selection=which, unlabeled_only=True)
-        made.append(
-            (f"labels: next of {which}", NEXT, lambda chosen=chosen: len(annotation_queue.queue(db, "ann", chosen, 20)))
-        )  # type: ignore[misc]
-        made.append(
-            (
-                f"labels: progress in {which}",
-                LIST,
-                lambda chosen=chosen: annotation_queue.progress(db, "ann", chosen)[1],
-            )
-        )  # type: ignore[misc]
+        labels(which)
     for where, run in (("all runs", None), ("largest run", large)):
         for by in ("detector", "checkpoint", "run"):
-            scope = Scope(run)
-            made.append(
-                (
-                    f"board: {where} by {by}",
-                    BOARD,
-                    lambda scope=scope, by=by: report_queries.read(db, scope, by).usage.hints,
-                )
-            )  # type: ignore[misc]
+            board(where, run, by)
     return made
 
 

@@ -8,11 +8,12 @@ at each place; generation, the loop, scoring, masks, loss, backward pass, clippi
 from __future__ import annotations
 
 import tempfile
-from typing import Any, ClassVar
+from typing import Any
 
 from rl2f_core.teachers.base import FeedbackRequest
 from rl2f_core.types import Turn
 
+from .rollout import hf_backend
 from .step import WIDTH, scored
 from .trl_grpo import grpo_config, peft_config
 from .worker import Channel, Memory, Settings, Stopwatch
@@ -38,17 +39,17 @@ def build(settings: Settings, channel: Channel, folder: str) -> Any:
     from trl.trainer import grpo_trainer
 
     engine = scored(settings)
-    backend: Any = engine.backend
-    device, tokens = backend.device, engine.backend.tokenizer
+    backend = hf_backend(engine)
+    device, tokens = backend.device, backend.tokenizer
     tokenizer = AutoTokenizer.from_pretrained(settings.folder)
     tokenizer.chat_template, tokenizer.response_template = TEMPLATE, {}
 
     class Player:
         """One dialogue's other side."""
 
-        def reset(self, task: int, **row: Any) -> None:
+        def reset(self, **row: Any) -> None:
             """Begin a dialogue."""
-            self._task, self._turns = engine.environment.task("train", task), list[Turn]()
+            self._task, self._turns = engine.environment.task("train", row["task"]), list[Turn]()
 
         def hint(self, attempt: str, ended: bool) -> str:
             """Judge an attempt and answer it; the first letter of the answer says whether the attempt was ended.
@@ -67,7 +68,7 @@ def build(settings: Settings, channel: Channel, folder: str) -> Any:
             first, last = self._turns[0].verdict.distance, self._turns[-1].verdict.distance
             return float(first or 0.0) - float(last or 0.0)
 
-    def parsed(_: Any, ids: list[int], **options: Any) -> dict[str, Any]:
+    def parsed(tokenizer: Any, ids: list[int], prefix: Any = None, tools: Any = None) -> dict[str, Any]:
         """An attempt as a call of the teacher."""
         said = {"attempt": tokens.decode(ids), "ended": ids[-1] == tokens.eos_token_id}
         call = {"type": "function", "function": {"name": "hint", "arguments": said}}
@@ -79,7 +80,7 @@ def build(settings: Settings, channel: Channel, folder: str) -> Any:
         """GRPO whose prompts and hints are our tokens."""
 
         student = read = 0
-        rollout: ClassVar[dict[str, float]] = {}
+        rollout: dict[str, float]
 
         def _tokenize_prompts(self, prompts: Any) -> Any:
             tasks = [engine.environment.task("train", int(prompt[-1]["content"])) for prompt in prompts]
@@ -117,7 +118,7 @@ def build(settings: Settings, channel: Channel, folder: str) -> Any:
     model = AutoModelForCausalLM.from_pretrained(
         settings.folder, dtype=backend.dtype, attn_implementation=settings.attention or "sdpa", use_safetensors=True
     )
-    backend.model = None  # the engine's own weights are not needed here
+    del backend.model  # the engine's own weights are not needed here
     count = settings.dialogues // settings.group
     trainer = Talking(
         model=model,
