@@ -16,11 +16,18 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from rl2f_core.backends.hf.backend import HFBackend
+from rl2f_core.config.rollout import RolloutConfig
+from rl2f_core.rollout.engine import RolloutEngine
 
 from .report import busy, of_ceiling, parser, ratio, rollout_work, spread, table
-from .rollout import build, parameters, requests_of
+from .rollout import build, hf_backend, parameters, requests_of
 from .worker import Settings, Stopwatch
+
+if TYPE_CHECKING:
+    from rl2f_core.backends.hf.decoder import RunningSequence
 
 SCHEDULES = ("continuous", "static")
 FLAT = 0.1
@@ -50,16 +57,16 @@ def ending(end: int, mean: float) -> Iterator[None]:
 class Counter:
     """The rows of every step of a backend's model."""
 
-    def __init__(self, backend: Any) -> None:
+    def __init__(self, backend: HFBackend) -> None:
         self.rows: list[int] = []
         plain = backend._decoder.step
 
-        def step(*args: Any) -> Any:
+        def step(*args: Any) -> list[RunningSequence]:
             drew = plain(*args)
             self.rows.append(len(drew))
             return drew
 
-        backend._decoder.step = step
+        vars(backend._decoder)["step"] = step
 
     def read(self) -> tuple[int, float]:
         """Steps since it was last read, and the mean number of rows that got a token."""
@@ -67,11 +74,15 @@ class Counter:
         return len(rows), sum(rows) / max(1, len(rows))
 
 
-def play(engine: Any, settings: Settings, schedule: str, repeat: int, batch: int) -> tuple[dict[str, Any], list[Any]]:
+def play(
+    engine: RolloutEngine, settings: Settings, schedule: str, repeat: int, batch: int
+) -> tuple[dict[str, Any], list[Any]]:
     """One rollout: times, student tokens, operations, and what was said."""
-    config = engine.config.model_copy(update={"schedule": schedule, "batch_size": batch})
-    decoder, sizes = engine.backend._decoder, parameters(engine.backend.model)
-    before, watch = decoder.num_forward_tokens, Stopwatch(engine.backend.device)
+    changed = {"batching": schedule, "max_concurrent": batch}
+    config = RolloutConfig.model_validate({**engine.config.model_dump(), **changed})  # model_copy takes unknown keys
+    backend = hf_backend(engine)
+    decoder, sizes = backend._decoder, parameters(backend.model)
+    before, watch = decoder.num_forward_tokens, Stopwatch(backend.device)
     rollouts = replace(engine, config=config).run(requests_of(settings, engine, repeat), max_turns=settings.turns)
     timed = watch.read()
     student = sum(rollout.student_tokens for rollout in rollouts)
@@ -79,7 +90,9 @@ def play(engine: Any, settings: Settings, schedule: str, repeat: int, batch: int
     return {**timed, "student": student, "work": work}, [r.sequences[-1].token_ids for r in rollouts]
 
 
-def against_lockstep(engine: Any, settings: Settings, counter: Counter, repeats: int, batch: int) -> dict[str, Any]:
+def against_lockstep(
+    engine: RolloutEngine, settings: Settings, counter: Counter, repeats: int, batch: int
+) -> dict[str, Any]:
     """Both schedules in turns, on the same dialogues."""
     sides: dict[str, list[dict[str, Any]]] = {schedule: [] for schedule in SCHEDULES}
     same = []
@@ -100,7 +113,9 @@ def against_lockstep(engine: Any, settings: Settings, counter: Counter, repeats:
     }  # fmt: skip
 
 
-def by_number(engine: Any, settings: Settings, counts: Sequence[int], repeats: int, batch: int) -> dict[int, list[Any]]:
+def by_number(
+    engine: RolloutEngine, settings: Settings, counts: Sequence[int], repeats: int, batch: int
+) -> dict[int, list[Any]]:
     """Seconds and operations a dialogue, for rollouts of different size, taken in turns."""
     found: dict[int, list[Any]] = {count: [] for count in counts}
     for repeat in range(1, repeats + 1):
@@ -132,9 +147,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     folder = str(get_model(args.model, on_message=print).path.resolve())
     settings = Settings(folder, device=args.device, dtype=args.dtype, dialogues=args.dialogues or 1,
                         turns=args.turns, max_new_tokens=args.max_new_tokens)  # fmt: skip
-    engine: Any = build(settings)
-    counter = Counter(engine.backend)
-    gflops = matmul_ceiling(str(engine.backend.dtype).removeprefix("torch."), engine.backend.device.type)
+    engine = build(settings)
+    backend = hf_backend(engine)
+    counter = Counter(backend)
+    gflops = matmul_ceiling(str(backend.dtype).removeprefix("torch."), backend.device.type)
     load = os.getloadavg()[0]
     print(busy(load, os.cpu_count() or 1), flush=True)
     with ending(engine.backend.tokenizer.eos_token_id, args.mean):
