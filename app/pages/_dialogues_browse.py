@@ -28,13 +28,10 @@ if TYPE_CHECKING:
 
 Ref = tuple[int, str]
 """Run and event id of a dialogue."""
+_NUMBER = r"(-?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)?"
 RANGES: dict[str, tuple[re.Pattern[str], type[int] | type[float], str]] = {
     "step": (re.compile(r"\s*(\d{1,9})?\s*(?:(–|-|\.\.)\s*(\d{1,9})?)?\s*"), int, "18–22"),
-    "reward": (
-        re.compile(r"\s*(-?[\d.]+(?:e-?\d+)?)?\s*(?:(–|\.\.)\s*(-?[\d.]+(?:e-?\d+)?)?)?\s*"),
-        float,
-        "0.5..1",
-    ),
+    "reward": (re.compile(rf"\s*{_NUMBER}\s*(?:(–|\.\.)\s*{_NUMBER})?\s*"), float, "0.5..1"),
 }
 """Fields with one value or a range, of which either end may be missing."""
 FLAGS: dict[str, dict[str, int]] = {
@@ -148,15 +145,11 @@ def parse_filter(values: Mapping[str, str]) -> DialogueFilters:
 def _range(name: str, text: str) -> dict[str, float]:
     pattern, kind, example = RANGES[name]
     found = pattern.fullmatch(text)
-    try:
-        low, dash, high = found.groups() if found else (None, "", None)
-        ends = {"from": low, "to": high if dash else low}
-        parsed = {f"{name}_{end}": kind(each) for end, each in ends.items() if each}
-    except ValueError:
-        found = None
     if found is None:
         raise ConfigError(f"The {name} is a number, or a range such as {example}.", value=text)
-    return parsed
+    low, dash, high = found.groups()
+    ends = {"from": low, "to": high if dash else low}
+    return {f"{name}_{end}": kind(each) for end, each in ends.items() if each}
 
 
 def merged_ranges(query: Mapping[str, str]) -> dict[str, str]:

@@ -1,0 +1,192 @@
+"""Page Dialogues without a browser: filters of the address, moves in the list, labels, and what is shown."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from replay_data import add_run, odd_events, training_events
+
+from app.common.context import Context
+from app.components.dialogue_list import dialogue_list
+from app.components.replay import group_kind, transcript_text
+from app.components.transcript import Folding
+from app.endpoints.studio import Studio
+from app.pages._dialogues_browse import DialogueBrowser, Place, merged_ranges, parse_filter
+from app.pages._dialogues_view import content, error_view, histogram_chart, pager, shortcuts, step_of
+from rl2f_core.errors import ConfigError
+
+PREFIX = "dialogue:train:rl2f/"
+
+
+@pytest.fixture
+def browser(context: Context) -> DialogueBrowser:
+    """A browser of two runs: 1 has 24 training dialogues, 2 has odd ones."""
+    add_run(context.db, context.workspace, "small", training_events())
+    add_run(context.db, context.workspace, "odd", odd_events())
+    return DialogueBrowser(Studio(context))
+
+
+@pytest.fixture
+def place(browser: DialogueBrowser) -> Place:
+    """The first dialogue of run 1."""
+    return browser.load(Place(filter={"run": 1}, query={"run": "1"}, annotator="anna"))
+
+
+def shown(node: Any) -> str:
+    """Return the text of an element."""
+    return node if isinstance(node, str) else "".join(shown(child) for child in node[2:])
+
+
+def do(browser: DialogueBrowser, place: Place, *names: str, **data: Any) -> Place:
+    for name in names:
+        place = browser.act(place, {"action": name, **data})
+    return place
+
+
+def test_the_fields_are_parsed_to_a_filter() -> None:
+    fields = {
+        "run": "3",
+        "step": "18–22",
+        "reward": "-0.5..1",
+        "leak": "2",
+        "labeled": "false",
+        "error": "",
+        "solved": "2",
+    }
+    assert parse_filter(fields) == {
+        "run": 3,
+        "step_from": 18,
+        "step_to": 22,
+        "reward_from": -0.5,
+        "reward_to": 1.0,
+        "leak_state": 2,
+        "labeled": False,
+        "solved": "2",
+    }
+    assert parse_filter({"step": "7"}) == {"step_from": 7, "step_to": 7}
+    assert parse_filter({"reward": "0.5.."}) == {"reward_from": 0.5}
+
+
+@pytest.mark.parametrize("fields", [{"step": "two"}, {"step": "1–2–3"}, {"reward": "1.2.3"}])
+def test_an_unreadable_range_is_an_error(fields: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match="is a number, or a range"):
+        parse_filter(fields)
+
+
+def test_ends_of_a_range_in_the_address_are_one_field() -> None:
+    assert merged_ranges({"step_from": "2", "step_to": "3", "reward_from": "0.5"}) == {"step": "2–3", "reward": "0.5.."}
+
+
+def test_keys_move_through_dialogues_and_turns(browser: DialogueBrowser, place: Place) -> None:
+    assert place.current == (1, PREFIX + "1/0/0")
+    place = do(browser, place, "next", "next", "next", "next_turn")
+    assert place.current == (1, PREFIX + "1/0/3") and place.turn == 1
+    assert do(browser, place, "next_turn").turn == 1
+    assert do(browser, place, "previous").turn == 0
+    assert do(browser, place, "next_step").current == (1, PREFIX + "2/0/0")
+    last = do(browser, place, "last")
+    assert last.current == (1, PREFIX + "3/1/3")
+    assert do(browser, last, "next").message == "This is the last dialogue of the list."
+    assert do(browser, last, "next_step").message == "This is the last step of the list."
+    assert do(browser, last, "first").position == 0
+
+
+def test_another_dialogue_hides_the_answer_and_keeps_tokens_shown(browser: DialogueBrowser, place: Place) -> None:
+    place = do(browser, place, "reveal", "tokens")
+    assert place.privileged and place.privileged["gold_answer"] == "A B A B"
+    place = do(browser, place, "next")
+    assert place.privileged is None and place.tokens is not None
+    assert do(browser, place, "tokens").tokens is None
+
+
+def test_the_address_names_what_is_shown(browser: DialogueBrowser, place: Place) -> None:
+    place = do(browser, place, "tokens", "group")
+    expected = {"run": "1", "dialogue": PREFIX + "1/0/0", "turn": "0", "tokens": "1", "view": "group"}
+    assert {name: value for name, value in place.address().items() if value} == expected
+    everywhere = replace(place, query={})
+    assert everywhere.address()["of"] == "1"
+
+
+def test_a_label_uses_the_selected_words_and_is_undone(browser: DialogueBrowser, place: Place) -> None:
+    place = browser.open(place, 1, PREFIX + "1/0/3")
+    place = browser.act(place, {"action": "label", "label": "leak"}, {"key": "0", "start": 4, "end": 15})
+    assert place.message == "Turn 1: leak, with the marked words."
+    place = do(browser, place, "label", label="unsure")
+    (label,) = place.dialogue["turns"][0]["hint"]["labels"]  # type: ignore[index]
+    assert (label["label"], label["start"], label["end"], label["blind"]) == ("unsure", 4, 15, False)
+    assert place.page and place.page["rows"][place.position]["label_count"] == 1
+    place = do(browser, place, "undo", "undo")
+    assert place.dialogue and place.dialogue["turns"][0]["hint"]["labels"] == []  # type: ignore[index]
+    assert do(browser, place, "undo").message == "Nothing to undo."
+    assert do(browser, replace(place, annotator=""), "label", label="leak").message == "Enter your name first."
+    assert do(browser, replace(place, turn=1), "label", label="leak").message == "This attempt has no hint."
+
+
+def test_expanding_and_collapsing_renews_the_foldable_parts(browser: DialogueBrowser, place: Place) -> None:
+    place = do(browser, place, "expand")
+    assert place.folding == Folding(True, 1)
+    assert do(browser, place, "collapse").folding == Folding(False, 2)
+
+
+def test_a_narrow_window_shows_the_list_first(browser: DialogueBrowser) -> None:
+    place = browser.load(Place(filter={"run": 1}, narrow=True, in_list=True))
+    assert place.current is None and place.page and len(place.page["rows"]) == 24
+    place = browser.act(place, {"action": "open", "run": "1", "event": PREFIX + "1/0/2"})
+    assert not place.in_list
+    assert do(browser, place, "list").in_list
+
+
+def test_a_missing_dialogue_is_explained_beside_the_list(browser: DialogueBrowser, place: Place) -> None:
+    place = browser.open(place, 1, "dialogue:nowhere")
+    assert place.error and content(place, False)[1] == error_view(place.error)[1]  # type: ignore[comparison-overlap]
+    assert len(place.refs) == 24
+
+
+def test_a_hostile_dialogue_is_text(browser: DialogueBrowser, place: Place) -> None:
+    place = browser.open(place, 2, "dialogue:train:odd/hostile")
+    assert '<script>window.pwned = "script"</script>' in shown(content(place, read_only=False))
+    group = do(browser, place, "group")
+    assert "<script>" in shown(content(group, read_only=False))
+
+
+def test_a_reader_cannot_label(browser: DialogueBrowser, place: Place) -> None:
+    place = browser.open(place, 1, PREFIX + "1/0/3")
+    assert "select words" in shown(content(place, read_only=False))
+    assert "select words" not in shown(content(place, read_only=True))
+
+
+def test_the_rewards_of_a_step_are_bars(browser: DialogueBrowser, place: Place, context: Context) -> None:
+    found = step_of(place)
+    assert found == (1, "rl2f", 1)
+    chart = histogram_chart(Studio(context).run.run_histogram(1, "rl2f", 1), "rl2f", 1)
+    (bars,) = chart["figure"]["data"]
+    assert bars["x"] == ["−0.30", "0.80", "0.90"] and bars["y"] == [2, 4, 2]
+    assert bars["customdata"][1] == {"low": 0.8, "high": 0.8, "stage": "rl2f", "step": 1}
+
+
+def test_rows_and_pager_of_a_list(place: Place) -> None:
+    assert place.page
+    rows = dialogue_list(place.page["rows"], place.current, with_run=False)
+    assert len(rows[2:]) == 24 and "run 1" not in shown(rows)
+    assert [row[2][1].get("aria-current") for row in rows[2:4]] == ["true", None]  # type: ignore[index]
+    assert "1–24 of 24" in shown(pager(place))
+
+
+def test_every_key_is_unique() -> None:
+    keys = [name for key in shortcuts() for name in key.keys.split()]
+    assert len(keys) == len(set(keys))
+    assert set("jknpNPgGuvtaexmfc123") <= set(keys)
+
+
+def test_the_text_of_a_dialogue_contains_what_the_student_read(place: Place, browser: DialogueBrowser) -> None:
+    place = browser.open(place, 1, PREFIX + "1/0/1")
+    assert place.dialogue
+    text = transcript_text(place.dialogue)
+    assert text.index("Task") < text.index("B B A A") < text.index("Correct so far") < text.index("attempt 2")
+
+
+def test_a_group_is_described_by_its_outcomes() -> None:
+    kinds = [group_kind([1, None]), group_kind([None]), group_kind([2, 1])]
+    assert kinds == ["mixed: 1 correct", "all incorrect", "all correct"]
