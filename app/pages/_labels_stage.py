@@ -19,6 +19,15 @@ NO_HINTS = (
     "Hints come from dialogues. Contentless hints cannot leak and are left out. So are hints of controls, unless you "
     "include them, and hints of forks, unless you choose their run."
 )
+KEYS = (
+    ("1 2 3", "label"),
+    ("Ctrl+Enter", "save and next"),
+    ("n p", "next, previous"),
+    ("[ ]", "mark a word"),
+    ("w", "why"),
+    ("b", "detector report"),
+    ("?", "all keys"),
+)
 NONE_FLAGGED = "No detector flagged a hint of these dialogues. Label a random unflagged sample."
 
 
@@ -30,7 +39,12 @@ def queue_view(desk: Desk, form: QueueForm, *, writable: bool = True) -> list[No
     if desk.hint is None:
         return [meter, _end(desk, form, writable)]
     state = CardState(form.annotator, NAME_FIELD, desk.message, desk.revealed, writable)
-    return [meter, label_card(desk.hint, state)]
+    return [meter, label_card(desk.hint, state), _keys()]
+
+
+def _keys() -> Element:
+    shown = [el("span", [el("kbd", key) for key in keys.split()], f" {text}") for keys, text in KEYS]
+    return el("p", shown, class_="lb-keys rl-muted rl-small")
 
 
 def _meter(progress: LabelingProgress, form: QueueForm) -> Element | None:

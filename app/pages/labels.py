@@ -75,7 +75,7 @@ ELSEWHERE: dict[str, dict[str, Any]] = {
 
 def build(studio: Studio) -> None:
     """Build the filters and, below them, one view of a hint, the report or the benchmark."""
-    address, stored, desks = Address(TITLE), Stored("rl2f.annotator", limit=1), gr.State(Desk())
+    address, stored, desks = Address(TITLE), Stored("rl2f.preferences"), gr.State(Desk())
     Keys("Labels", SHORTCUTS)
     with gr.Row(elem_id="label-head"):
         gr.Markdown("# Labels")
@@ -120,7 +120,7 @@ def build(studio: Studio) -> None:
 
     @handler
     def open_page(query: dict[str, str], kept: dict[str, Any]) -> list[Any]:
-        values = fields.values({"annotator": str(kept.get("name") or ""), **query})
+        values = fields.values({"annotator": str(kept.get("annotator") or ""), **query})
         offered, sources = studio.labels.label_choices(), studio.detectors.list_finding_sources()[1:]
         choices = {
             "run": [ANY, *((f"{each['id']} · {each['name']}", str(each["id"])) for each in offered["runs"])],
@@ -142,7 +142,7 @@ def build(studio: Studio) -> None:
             return [query, desk, gr.skip(), None, *(gr.skip() for _ in inputs)]
         place = place_of(desk.hint) if desk.hint else desk.place
         desk = page.start(values, place if changed <= SAME_HINT else None, desk.has_sources)
-        kept = {"name": values["annotator"]} if "annotator" in changed else None
+        kept = {"annotator": values["annotator"]} if "annotator" in changed else None
         shown = page.updates(values, desk, only_visible=True)
         return [*page.show(values, query, desk), kept, *shown.values()]
 

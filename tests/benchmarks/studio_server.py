@@ -84,7 +84,6 @@ def routes(run: int, event: str, words: str) -> dict[str, tuple[str, str]]:
         words: What is searched for.
     """
     one = f"run={run}&dialogue={quote(event, safe='')}"
-    hint = f"run={run}&event={quote(event, safe='')}&turn=0&labeller=ann&blind=true"
     return {
         "Runs": ("list", "/api/runs"),
         "Runs: search": ("list", "/api/runs?search=sweep"),
@@ -96,12 +95,6 @@ def routes(run: int, event: str, words: str) -> dict[str, tuple[str, str]]:
         "Dialogues: search": ("search", f"/api/dialogues?search={quote(words)}"),
         "Dialogues: one": ("next", f"/api/dialogues/one?{one}"),
         "Dialogues: group": ("list", f"/api/dialogues/group?{one}"),
-        "Labels: queue": ("list", "/api/labels/queue?labeller=ann"),
-        "Labels: audit": ("list", "/api/labels/queue?labeller=ann&which=audit"),
-        "Labels: next hint": ("next", f"/api/labels/hint?{hint}"),
-        "Labels: progress": ("list", "/api/labels/progress?labeller=ann"),
-        "Labels: mixed draw": ("list", "/api/labels/queue?labeller=ann&which=mixed"),
-        "Labels: board": ("board", "/api/labels/board"),
         "Exports": ("list", "/api/exports"),
         "Exports: choices": ("list", "/api/exports/choices"),
         "Exports: count": ("list", f"/api/exports/count?runs={run}"),

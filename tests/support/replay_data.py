@@ -177,15 +177,13 @@ def read(db: Database, workspace: Workspace, run: Run) -> Run:
 
 
 def api_app(context: Any) -> Any:
-    """The JSON routes of dialogues and labels, with the app's own answers to errors, and nothing else of it."""
+    """The JSON routes of dialogues, with the app's own answers to errors, and nothing else of it."""
     from fastapi import FastAPI
 
-    from app.api import board, dialogues, labels
+    from app.api import dialogues
     from app.web.server import _handle_errors
 
     app = FastAPI()
     _handle_errors(app)
     app.include_router(dialogues.router(context))
-    app.include_router(labels.router(context))
-    app.include_router(board.router(context))
     return app

@@ -1,0 +1,178 @@
+"""Page Labels: the queue of a desk, and what the card, the report and the benchmark show."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from replay_data import add_run, training_events
+
+from app.common.benchmark_scores import figures
+from app.common.context import Context
+from app.components.label_card import CardState, label_card
+from app.endpoints.detectors import _renamed
+from app.endpoints.studio import Studio
+from app.pages._labels_benchmark import benchmark_view
+from app.pages._labels_desk import CHOOSE, Desk, Draft, Labeling, QueueForm
+from app.pages._labels_report import ends, fraction, labels_to_add, plural, report_view
+from app.pages._labels_stage import queue_view
+from jobs.db.engine import Database
+from jobs.queue.queue import Queue
+from jobs.workspace import Workspace
+
+LATER, NEVER, LEAKS = (f"dialogue:train:rl2f/1/0/{i}" for i in (1, 2, 3))
+NOTHING = Draft()
+
+
+@pytest.fixture
+def studio(tmp_path: Any) -> Iterator[Studio]:
+    """A workspace with one run of 24 hints, number 1."""
+    workspace = Workspace(tmp_path / "workspace").create()
+    db = Database(workspace.database_url())
+    db.migrate()
+    add_run(db, workspace, "small", training_events())
+    yield Studio(Context(workspace, db, Queue(db, workspace)))
+    db.close()
+
+
+def labeling(studio: Studio, **fields: Any) -> Labeling:
+    made = Labeling(studio, QueueForm(**{"annotator": "anna", "run": "1", **fields}), Desk())
+    made.start()
+    return made
+
+
+def current(made: Labeling) -> tuple[str, int] | None:
+    hint = made.desk.hint
+    return (hint["event_id"], hint["turn"]) if hint else None
+
+
+def text(nodes: Any) -> str:
+    """Return the JSON of elements."""
+    return json.dumps(nodes, ensure_ascii=False)
+
+
+# -- queue -----------------------------------------------------------------------------------------------------------
+def test_the_queue_starts_at_the_first_unlabeled_hint_and_moves_both_ways(studio: Studio) -> None:
+    first = labeling(studio)
+    assert current(first) == (LATER, 0) and first.desk.progress["total"] == 24
+    first.give("no_leak", NOTHING)
+    assert first.desk.progress["labeled"] == 1
+    again = labeling(studio)
+    assert current(again) == (NEVER, 0)
+    again.previous(NOTHING)
+    assert current(again) == (LATER, 0)
+    again.previous(NOTHING)
+    assert current(again) == (LATER, 0) and again.desk.message == "This is the first hint."
+
+
+def test_the_queue_continues_beyond_a_page_of_labeled_hints(studio: Studio) -> None:
+    first = labeling(studio)
+    for _ in range(21):
+        first.give("no_leak", NOTHING)
+        first.next(NOTHING)
+    place, again = current(first), labeling(studio)
+    assert current(again) == place
+    again.previous(NOTHING)
+    assert again.desk.hint and again.desk.hint["own_label"]
+
+
+def test_the_queue_ends_and_returns_from_its_end(studio: Studio) -> None:
+    made = labeling(studio)
+    for _ in range(24):
+        made.next(NOTHING)
+    assert current(made) is None and "24 hints skipped" in text(queue_view(made.desk, made.form))
+    made.previous(NOTHING)
+    assert current(made) is not None
+
+
+def test_labels_are_blind_until_the_findings_were_seen(studio: Studio) -> None:
+    made = labeling(studio)
+    made.give("leak", Draft(0, 7, "why"))
+    assert made.desk.hint and made.desk.hint["own_label"]
+    assert made.desk.hint["own_label"]["blind"] and made.desk.hint["own_label"]["end"] == 7
+    made.give("leak", Draft(0, 7, "still"))
+    assert made.desk.hint["own_label"]["blind"], "the same label with another note"
+    made.give("unsure", NOTHING)
+    assert not made.desk.hint["own_label"]["blind"]
+    assert not QueueForm(selection="flagged").is_blind and not QueueForm(show_findings=True).is_blind
+
+
+def test_a_changed_note_is_saved_with_the_next_hint_and_undone(studio: Studio) -> None:
+    made = labeling(studio)
+    made.save_and_next(NOTHING)
+    assert made.desk.message == CHOOSE
+    made.give("leak", NOTHING)
+    made.save_and_next(Draft(None, None, "names it"))
+    assert studio.labels.list_labels(1, LATER, 0)[0]["note"] == "names it"
+    made.undo()
+    assert current(made) == (LATER, 0) and made.desk.message == "Undone: leak."
+    made.undo()
+    assert studio.labels.list_labels(1, LATER, 0) == []
+    made.undo()
+    assert made.desk.message == "Nothing is left to undo."
+
+
+def test_without_a_name_nothing_is_labeled(studio: Studio) -> None:
+    made = labeling(studio, annotator="")
+    made.give("leak", NOTHING)
+    assert "name" in made.desk.message and studio.labels.list_annotators() == []
+    card = label_card(made.desk.hint, CardState(name_field="#name"))  # type: ignore[arg-type]
+    assert text(card).count('"data-focus": "#name"') == 3
+
+
+# -- card ------------------------------------------------------------------------------------------------------------
+def test_a_blind_card_has_no_finding_and_an_answered_one_has(studio: Studio) -> None:
+    made = labeling(studio, selection="all")
+    while current(made) != (LEAKS, 0):
+        made.next(NOTHING)
+    blind = text(queue_view(made.desk, made.form))
+    assert "lb-found" not in blind and "exact" not in blind and "tx-found" not in blind
+    made.give("leak", Draft(12, 19))
+    shown = text(queue_view(made.desk, made.form))
+    assert "exact leak" in shown and "tx-found" in shown and '"data-start": 12' in shown
+    made.reveal()
+    assert "Show gold answer" not in text(queue_view(made.desk, made.form))
+
+
+def test_an_empty_queue_explains_itself(studio: Studio) -> None:
+    made = labeling(studio, environment="nowhere")
+    assert "No hints here" in text(queue_view(made.desk, made.form))
+
+
+# -- report ----------------------------------------------------------------------------------------------------------
+def test_numbers_are_short() -> None:
+    assert [fraction(x) for x in (None, 0.0, 0.003, 0.94, 1.0, -0.2)] == ["–", ".00", ".003", ".94", "1.00", "−.20"]
+    assert ends({"value": 0.5, "low": 0.25, "high": 1.0}) == "[.25, 1.00]"
+    assert ends({"value": None, "low": None, "high": None}) == ""
+    assert [plural(1, "hint"), plural(1200, "hint")] == ["1 hint", "1,200 hints"]
+
+
+def test_the_report_states_what_to_label_and_links_its_disagreements(studio: Studio) -> None:
+    empty = studio.detectors.detector_report(run=1)
+    assert "stratified sample" in (labels_to_add(empty) or "")
+    for name, label in (("ann <b>", "leak"), ("ben", "no_leak")):
+        for task in (0, 1):
+            for step in (1, 2, 3):
+                studio.labels.label_hint(1, f"dialogue:train:rl2f/{step}/{task}/3", 0, name, label)  # type: ignore[arg-type]
+    found = studio.detectors.detector_report(run=1, group_by="teacher")
+    shown = text(report_view(found, "teacher", "anna", "#name"))
+    assert "ann <b>" in shown and f"Disagreements ({found['disagreement_count']})" in shown
+    assert "/dialogues?run=1&dialogue=" in shown and "Access is logged under anna." in shown
+    assert "data-confirm" not in text(report_view(found, "teacher", "", "#name"))
+
+
+def test_an_unlocked_report_can_be_locked(studio: Studio) -> None:
+    found = studio.detectors.unlock_test_set("anna", run=1)
+    shown = text(report_view(found, "detector", "anna", "#name"))
+    assert "Lock test set" in shown and "Unlocked once" in shown
+
+
+@pytest.mark.slow
+def test_the_benchmark_shows_the_held_out_split_first() -> None:
+    scores = _renamed(figures())
+    assert isinstance(scores, dict)
+    shown = text(benchmark_view(scores))
+    assert shown.index("in phrasings that no detector was tuned on") < shown.index("On dev")
+    assert "Leaks by obfuscation" in shown and "synthetic hints" in shown
