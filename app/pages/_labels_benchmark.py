@@ -109,7 +109,7 @@ def _kinds(title: str, head: str, kinds: list[JsonObject]) -> Element:
     return el(
         "section",
         el("h2", title),
-        table([head, "flagged", "of"], rows, title.lower()),
+        table([head, "flagged", "of"], rows, f"flagged by {head}"),
         class_="rl-card rl-stack",
         aria_label=title.lower(),
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import gradio as gr
 
-from app.components.address import Address
+from app.components.address import Address, Replacement
 from app.components.keys import Key, Keys
 from app.components.label_card import LABEL_KEYS, LabelCard
 from app.components.nodes import Node, el
@@ -139,7 +139,7 @@ def build(studio: Studio) -> None:
         now, before = fields.query(list(values.values())), {name: query.get(name, "") for name in names}
         changed = {name for name in names if now.get(name, "") != before[name]}
         if not changed:
-            return [query, desk, gr.skip(), None, *(gr.skip() for _ in inputs)]
+            return [Replacement(query), desk, gr.skip(), None, *(gr.skip() for _ in inputs)]
         place = place_of(desk.hint) if desk.hint else desk.place
         desk = page.start(values, place if changed <= SAME_HINT else None, desk.has_sources)
         kept = {"annotator": values["annotator"]} if "annotator" in changed else None
@@ -223,7 +223,7 @@ class _Page:
         desk.test = self._studio.detectors.unlock_test_set(values["annotator"], **_scope(values))
 
     def show(self, values: Mapping[str, Any], query: Mapping[str, str], desk: Desk) -> list[Any]:
-        """Return the values of address, desk and stage."""
+        """Return the values of address, desk and stage; Back returns to the previous view, not to each hint."""
         shown = self._fields.query(list(values.values()))
         group_by = _group_by(query)
         if group_by != GROUPINGS[0]:
@@ -233,7 +233,8 @@ class _Page:
             run = str(place["run"])
             shown |= {"dialogue": place["event_id"], "turn": str(place["turn"])}
             shown |= {"of": run} if run != values["run"] else {}
-        return [shown, desk, self._stage(values, group_by, desk)]
+        is_same_view = values["view"] == query.get("view", "queue")
+        return [Replacement(shown) if is_same_view else shown, desk, self._stage(values, group_by, desk)]
 
     def _stage(self, values: Mapping[str, Any], group_by: GroupBy, desk: Desk) -> list[Node]:
         if values["view"] == "queue":
