@@ -25,6 +25,7 @@ from rl2f_core.config.loading import dump_yaml
 from rl2f_core.counterfactual.arms import HINTS, Arm, ArmHint
 from rl2f_core.counterfactual.config import known_checkpoints as checkpoints_of
 from rl2f_core.counterfactual.config import nearest_checkpoint
+from rl2f_core.counterfactual.fork_points import find_dialogue, fork_point_at
 from rl2f_core.errors import ConfigError, RL2FError, RunError
 from rl2f_core.run.directory import RunDir
 from rl2f_core.types import JsonObject
@@ -35,12 +36,15 @@ if TYPE_CHECKING:
     from rl2f_core.run_kinds.fork import ForkRun
 
 
+HintText = Annotated[str, Field(max_length=4000)]
+
+
 @with_config(extra="forbid")
 class ArmSettings(CheckedDict, total=False):
     """An alternative hint; see `rl2f_core.counterfactual.arms.Arm`."""
 
     hint: Required[ArmHint]
-    text: Annotated[str, Field(max_length=4000)]
+    text: HintText
     """Message of an `edited` arm."""
     teacher: Text
     """Registered name of the teacher of a `teacher` arm."""
@@ -99,6 +103,22 @@ class ForkPreview(TypedDict):
     """Number of dialogues that it samples."""
     config: str
     """YAML of the run."""
+
+
+class HintScreening(TypedDict):
+    """Leak report on a hint that no student read."""
+
+    detectors: list[str]
+    """Detectors that checked it; those that need a model are omitted."""
+    leaked: bool
+    detector: str | None
+    """The detector that flagged it."""
+    start: int | None
+    """First character of the flagged span."""
+    end: int | None
+    evidence: str
+    answer_fraction: float
+    """Fraction of the answer that the hint reveals."""
 
 
 class ForkJob(TypedDict):
@@ -183,6 +203,44 @@ class ForkEndpoints:
             "checkpoints": list(config.checkpoints),
             "dialogues": len(labels) * len(config.checkpoints) * config.samples,
             "config": dump_yaml(config),
+        }
+
+    @endpoint("read")
+    def screen_hint(self, run: RunId, event_id: EventId, turn: TurnIndex, text: HintText) -> HintScreening:
+        """Check a hint for leaks with the run's detectors that need no model; nothing is stored.
+
+        Args:
+            run: Run of the dialogue.
+            event_id: The dialogue.
+            turn: 0-based attempt that the hint follows.
+            text: The hint.
+        """
+        from rl2f_core.leaks.base import LeakQuery, run_cascade
+        from rl2f_core.leaks.guard import make_detectors
+        from rl2f_core.rollout.build import build_environment
+
+        owner = runs.get(self._context.db, run)
+        source = RunDir.open(self._context.workspace.folder(owner.folder))
+        config = self._config(owner, event_id, turn, ["base"], [{"hint": "empty"}], {})
+        origin = fork_point_at(find_dialogue(source, event_id), turn)
+        usable = [
+            each
+            for each in config.leak_detection.detectors
+            if not registry.get("leak_detector", each.type).requires_model
+        ]
+        detectors = make_detectors(usable, build_environment(config.environment))
+        turns = origin.prefix(None)
+        hints = tuple(each.hint.text for each in turns if each.hint is not None)
+        report = run_cascade(detectors, [LeakQuery(origin.task, text, tuple(each.attempt for each in turns), hints)])[0]
+        start, end = report.span or (None, None)
+        return {
+            "detectors": [each.name for each in detectors],
+            "leaked": report.leaked,
+            "detector": report.detector,
+            "start": start,
+            "end": end,
+            "evidence": report.evidence,
+            "answer_fraction": report.answer_fraction,
         }
 
     @endpoint("run")

@@ -32,9 +32,9 @@ def numbers(queue: Any) -> Iterator[int]:
 
 
 def settle(page: Any) -> None:
-    """Until the page's widget stands."""
-    page.locator("[data-rl-widget][data-made]").wait_for()
-    expect(page.locator(".rl-skeleton")).to_have_count(0)
+    """Until the page shows the fork."""
+    page.locator("#fork-top .rl-head").wait_for()
+    expect(page.locator("#fork-start")).to_be_enabled()
 
 
 def query(page: Any) -> dict[str, str]:
@@ -53,35 +53,37 @@ def test_a_turn_goes_on_under_other_hints_by_keyboard_alone(
     page.wait_for_function("id => new URLSearchParams(location.search).get('dialogue') === id", arg=event_of(1))
     page.locator(".dv-turn[data-turn='1']").wait_for()
     page.keyboard.press("j")
+    page.locator(".dv-turn[data-turn='1'][data-current]").wait_for()
     page.keyboard.press("f")
     page.wait_for_url(re.compile(r"/fork\?"))
     settle(page)
     assert (query(page)["dialogue"], query(page)["turn"]) == (event_of(1), "1")
     page.keyboard.press("?")
-    page.get_by_text("switch a hint on or off").wait_for()
+    page.get_by_text("switch a hint on or off").first.wait_for()
     page.keyboard.press("Escape")
     page.locator("dialog").wait_for(state="detached")
 
     page.keyboard.press("5")
     page.keyboard.press("3")
     page.keyboard.press("w")
-    expect(page.locator("textarea[name=text]")).to_be_focused()
-    assert page.locator("textarea[name=text]").input_value() == "Too low.", "it begins with the hint as it was"
+    expect(page.locator("#fork-text textarea")).to_be_focused()
+    assert page.locator("#fork-text textarea").input_value() == "Too low.", "it begins with the hint as it was"
     page.keyboard.press("Control+A")
     page.keyboard.type(HOSTILE)
     page.keyboard.press("Escape")
     page.keyboard.press("-")
     page.keyboard.press("-")
-    expect(page.locator("input[name=samples]")).to_have_value("4")
+    expect(page.get_by_label("Samples per hint")).to_have_value("4")
+    page.wait_for_function("new URLSearchParams(location.search).get('samples') === '4'")
     assert query(page)["arms"] == "original,edited,empty,contentless,misleading"
     page.keyboard.press("r")
     page.locator(".fk-status .rl-badge[data-status=succeeded]").wait_for(timeout=SLOW)
     rows = page.locator(".fk-table tbody tr")
     expect(rows).to_have_count(5)
     assert [row.split("\t")[0] for row in rows.all_inner_texts()] == [
-        "as it was", "edited", "no words", "contentless", "misleading"]  # fmt: skip
+        "original hint", "edited", "empty", "contentless", "misleading"]  # fmt: skip
     assert rows.nth(0).inner_text().split("\t")[1:3] == ["0.00 [0.00, 0.49]", "· 0.00 [−0.49, +0.49]"]
-    assert "as it was 0.00 [0.00, 0.49]" in (page.locator(".fk-plot").get_attribute("aria-label") or "")
+    assert "original hint 0.00 [0.00, 0.49]" in (page.locator(".fk-plot").get_attribute("aria-label") or "")
     fork = query(page)["fork"]
     expect(page.locator(f".fk-past[aria-current] b:text('{fork}')")).to_have_count(1)
 
@@ -109,8 +111,40 @@ def test_a_turn_goes_on_under_other_hints_by_keyboard_alone(
     assert query(page)["fork"] == fork, "the address brings back result and open branches"
     page.keyboard.press("b")
     page.wait_for_url(re.compile(r"/dialogues\?"))
-    page.locator(".dv-turn[data-turn='1'] .dv-worth").wait_for()
-    assert page.locator(".dv-worth").all_inner_texts() == ["worth 0.00 [−0.49, +0.49]"]
-    page.goto(f"{page.url}&order=-worth")
+    page.locator(".dv-turn[data-turn='1'] .dv-value").wait_for()
+    assert page.locator(".dv-value").all_inner_texts() == ["hint value 0.00 [−0.49, +0.49]"]
+    page.goto(f"{page.url}&order=-hint_value")
     expect(page.locator(".dl-row")).to_have_count(1)
     assert original.read_bytes() == before, "the original is never changed"
+
+
+def test_without_a_dialogue_the_page_says_how_to_open_one(visit: Callable[..., Any]) -> None:
+    page = visit("/fork")
+    page.get_by_text("What if the hint had been different?").wait_for()
+    assert page.get_by_role("link", name="Dialogues", exact=True).last.get_attribute("href") == "/dialogues"
+    expect(page.locator("#fork-start")).to_be_hidden()
+
+
+def test_a_preview_screens_the_hint_and_starts_nothing(numbers: int, visit: Callable[..., Any], queue: Any) -> None:
+    from jobs.db.queries import outcomes
+
+    page = visit(f"/fork?run={numbers}&dialogue={event_of(1)}&turn=1")
+    settle(page)
+    page.get_by_label("Edited hint").fill("The number is 4.")
+    page.get_by_label("Edited hint").blur()
+    page.wait_for_function("new URLSearchParams(location.search).get('arms')?.includes('edited')")
+    page.get_by_role("button", name="Preview").click()
+    page.get_by_role("alert").get_by_text("Edited hint: exact leak").wait_for()
+    page.get_by_text("80 dialogues: 5 hints × 1 checkpoint × 16 samples").wait_for()
+    assert page.locator(".cm-content").inner_text().startswith("name: fork numbers")
+    assert outcomes.child_runs(queue.db, numbers) == []
+
+
+@pytest.mark.slow
+def test_a_correct_attempt_cannot_be_forked(numbers: int, visit: Callable[..., Any]) -> None:
+    page = visit(f"/fork?run={numbers}&dialogue={event_of(1)}&turn=2")
+    page.get_by_role("alert").get_by_text("This attempt is correct").wait_for()
+    expect(page.locator("#fork-start")).to_be_disabled()
+    page.get_by_role("link", name="Previous turn").click()
+    page.wait_for_url(re.compile("turn=1"))
+    settle(page)

@@ -1,0 +1,334 @@
+"""Elements of the page Fork: status, plot, table and tree of a result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from app.common.quantities import duration
+from app.common.urls import page_url
+from app.components.help_tip import help_tip
+from app.components.nodes import Element, Node, action, badge, el, empty, progress
+from app.components.transcript import fixed, inline, sign, signed, signs, text_block
+from app.pages._fork_view import arm_name
+from rl2f_core.types import JsonObject
+
+if TYPE_CHECKING:
+    from app.endpoints.dialogues import DialoguePage, DialogueWithSiblings
+    from app.endpoints.fork import ForkResult
+    from app.endpoints.transcript import DialogueDetail
+
+ACTIVE = {"queued", "starting", "running", "stopping"}
+COLORS = {
+    "original": "--rl-teacher",
+    "contentless": "--rl-plot-2",
+    "empty": "--rl-plot-5",
+    "shuffled": "--rl-plot-3",
+    "misleading": "--rl-plot-4",
+    "edited": "--rl-accent",
+    "teacher": "--rl-plot-6",
+}
+LATER_HINTS = {
+    "run": "Later hints are the run's teacher's in every branch.",
+    "arm": "Later hints are the branch's own teacher's.",
+    "contentless": "Later hints are contentless.",
+}
+VALUE_HELP = "How much the original hint changes the solve rate compared with a contentless one; 95 % interval."
+VALUE_FORMULA = "p(solve | original hint) − p(solve | contentless)"
+TICKS = (0, 0.25, 0.5, 0.75, 1)
+Interval = Mapping[str, Any]
+"""Fields of `rl2f_core.stats.intervals.Interval`."""
+
+
+def dot(arm: str) -> Element:
+    """Return the color of an arm."""
+    return el("i", class_="fk-dot", style=f"background: var({COLORS.get(arm.split(' ')[0], '--rl-plot-8')})")
+
+
+def interval_text(cell: Interval | None, plus: bool = False) -> str:
+    """Return e.g. `0.31 [0.20, 0.42]`."""
+    if cell is None or cell["value"] is None:
+        return "–"
+    text = signed if plus else fixed
+    limits = "" if cell["low"] is None else f" [{text(cell['low'])}, {text(cell['high'])}]"
+    return text(cell["value"]) + limits
+
+
+def _interval(cell: Interval | None, plus: bool = False) -> list[Node]:
+    """Return `interval_text` with a smaller interval."""
+    value, space, limits = interval_text(cell, plus).partition(" ")
+    return [value, space, el("small", limits, class_="rl-muted")] if limits else [value]
+
+
+# -- result --------------------------------------------------------------------------------------------------------
+def no_result() -> Element:
+    """Return what happens next, before a fork was started."""
+    return empty(
+        "What if the hint had been different?",
+        "Select checkpoints and hints, then start the fork (r). The branches appear here; "
+        "the original remains unchanged.",
+    )
+
+
+def status_card(found: ForkResult, writable: bool) -> Element:
+    """Return status and progress of a fork."""
+    job = found["job"]
+    active = job["status"] in ACTIVE
+    stop = action("Stop", "stop", style="rl-small", run=job["id"])
+    failed = job["detail"] and not active and job["status"] != "succeeded"
+    return el(
+        "div",
+        el(
+            "div",
+            el("h2", f"Fork {job['id']}"),
+            badge(job["status"], job["detail"]),
+            el("span", _progress_text(found), class_="rl-muted rl-small rl-num"),
+            el("span", class_="rl-grow"),
+            stop if active and writable and job["status"] != "stopping" else None,
+            el("a", "as a run", class_="rl-small", href=page_url("run", run=job["id"])),
+            el("a", "its dialogues", class_="rl-small", href=page_url("dialogues", run=job["id"])),
+            class_="rl-row",
+        ),
+        progress(job["done"], job["total"]) if active else None,
+        el("p", job["detail"], class_="rl-wrong rl-small") if failed else None,
+        class_="rl-card fk-status",
+        aria_live="polite",
+    )
+
+
+def _progress_text(found: ForkResult) -> str:
+    job, report = found["job"], found["report"]
+    if job["status"] not in ACTIVE:
+        return f"{report['done']} dialogues" if report else ""
+    if job["status"] == "queued":
+        return "queued"
+    text = f"{job['done']:,.0f} of {job['total']:,.0f} dialogues" if job["total"] else "loading the model"
+    return f"{text} · {duration(job['eta'])} left" if job["eta"] else text
+
+
+def report_card(report: JsonObject) -> Element:
+    """Return plot and table of every checkpoint."""
+    parts = [_checkpoint(report, checkpoint) for checkpoint in report["checkpoints"]]
+    note = (
+        f"95 % intervals; {report['samples']} samples of each hint with shared seeds, differences paired. "
+        f"{LATER_HINTS.get(report['later_hints'], '')}"
+    )
+    return el("div", parts, el("p", note, class_="rl-small rl-muted"), class_="rl-card")
+
+
+def _checkpoint(report: JsonObject, checkpoint: str) -> Element | None:
+    rows = [row for row in report["results"] if row["checkpoint"] == checkpoint]
+    if not rows:
+        return None
+    hints = [each for each in report["hints"] if each["checkpoint"] == checkpoint]
+    errors = [(arm, hint["error"]) for each in hints for arm, hint in each["hints_by_arm"].items() if hint["error"]]
+    value = next((each["hint_value"] for each in hints if each["hint_value"]), None)
+    return el(
+        "section",
+        el("h3", inline(checkpoint, 60)),
+        _hint_value(value) if value else None,
+        _plot(rows),
+        _table(rows),
+        [
+            el("p", f"{arm_name(arm)}, teacher error: ", inline(error, 200), class_="rl-small rl-muted fk-missed")
+            for arm, error in errors
+        ],
+        class_="fk-checkpoint",
+        data_checkpoint=checkpoint,
+    )
+
+
+def _hint_value(value: Interval) -> Element:
+    return el(
+        "p",
+        el("span", "Hint value ", class_="rl-muted"),
+        el("b", signed(value["value"])),
+        f" [{signed(value['low'])}, {signed(value['high'])}] ",
+        help_tip("hint value", VALUE_HELP, VALUE_FORMULA),
+        class_="rl-num rl-with-help fk-value",
+    )
+
+
+def _plot(rows: Sequence[JsonObject]) -> Element:
+    """Return a point with its interval per arm, from 0 to 1."""
+    words = "; ".join(f"{arm_name(row['arm'])} {interval_text(row['solved'])}" for row in rows)
+    lines: list[Node] = []
+    for row in rows:
+        solved = row["solved"]
+        color = f"var({COLORS.get(row['arm'].split(' ')[0], '--rl-plot-8')})"
+        bar, point = None, None
+        if solved["low"] is not None:
+            width = 100 * (solved["high"] - solved["low"])
+            bar = el("u", style=f"left: {100 * solved['low']:.1f}%; width: {width:.1f}%; background: {color}")
+        if solved["value"] is not None:
+            point = el("i", style=f"left: {100 * solved['value']:.1f}%; background: {color}")
+        lines += [el("span", arm_name(row["arm"])), el("div", bar, point, class_="fk-line")]
+    ticks = el("div", [el("span", fixed(tick), style=f"left: {100 * tick}%") for tick in TICKS], class_="fk-ticks")
+    return el("div", lines, el("span"), ticks, class_="fk-plot", role="img", aria_label=f"solve rate: {words}")
+
+
+def _table(rows: Sequence[JsonObject]) -> Element:
+    retained = any(row["retained_parts"]["value"] is not None for row in rows)
+    titles = ["hint", "solved", "difference to contentless", "score of the next attempt", "difference"]
+    titles += ["correct parts retained"] if retained else []
+    body = [
+        el(
+            "tr",
+            el("td", dot(row["arm"]), arm_name(row["arm"])),
+            el("td", _interval(row["solved"]), class_="rl-num", title=f"{row['solved']['n']} dialogues"),
+            _difference(row["difference"], row["arm"]),
+            el("td", _interval(row["score"]), class_="rl-num"),
+            _difference(row["score_difference"], row["arm"]),
+            el("td", _interval(row["retained_parts"]), class_="rl-num") if retained else None,
+            data_arm=row["arm"],
+        )
+        for row in rows
+    ]
+    header = el("thead", el("tr", *(el("th", title, scope="col") for title in titles)))
+    table = el("table", header, el("tbody", body), class_="rl-table fk-table")
+    return el("div", table, class_="rl-scroll", tabindex=0)
+
+
+def _difference(cell: Interval | None, arm: str) -> Element:
+    if arm == "contentless":
+        return el("td", "0 by definition", class_="rl-muted rl-small")
+    if cell is None or cell["value"] is None:
+        return el("td", "–", class_="rl-muted")
+    mark, tone, words = "·", "rl-muted", "95 % CI includes 0"
+    if cell["low"] is not None and cell["low"] > 0:
+        mark, tone, words = "▲", "rl-right", "95 % CI excludes 0: higher"
+    elif cell["high"] is not None and cell["high"] < 0:
+        mark, tone, words = "▼", "rl-wrong", "95 % CI excludes 0: lower"
+    return el("td", el("span", f"{mark} ", class_=tone), _interval(cell, plus=True), class_="rl-num", title=words)
+
+
+# -- tree ----------------------------------------------------------------------------------------------------------
+def tree(
+    found: ForkResult,
+    original: DialogueDetail,
+    pages: Mapping[str, DialoguePage],
+    opened: Mapping[str, DialogueWithSiblings],
+) -> Element | None:
+    """Return the original and its branches as a tree; None before the first result.
+
+    Args:
+        found: The fork.
+        original: The dialogue that it continues.
+        pages: Samples of each open arm, by `checkpoint|arm`.
+        opened: Each open sample, by `checkpoint|arm|event`.
+    """
+    report, turn, run = found["report"], found["turn"], found["job"]["id"]
+    if report is None:
+        return None
+    count = len(original["turns"]) - turn - 1
+    link = page_url("dialogues", run=original["run"], dialogue=original["event_id"], turn=turn)
+    rows: list[Node] = [
+        _leaf(
+            "original",
+            1,
+            el("a", "the original", href=link),
+            el("span", f"{count} more attempt{'' if count == 1 else 's'}", class_="rl-muted"),
+            signs(original["outcomes"][turn + 1 :]) if count else None,
+        )
+    ]
+    for checkpoint in report["checkpoints"]:
+        rows.append(el("div", inline(checkpoint, 60), class_="fk-group rl-small rl-muted"))
+        hints: JsonObject = next(
+            (each["hints_by_arm"] for each in report["hints"] if each["checkpoint"] == checkpoint), {}
+        )
+        for row in report["results"]:
+            if row["checkpoint"] == checkpoint:
+                key = f"{checkpoint}|{row['arm']}"
+                content = _samples(run, turn, row, key, pages[key], opened) if key in pages else None
+                rows.append(_branch(key, 1, _arm_head(row, hints.get(row["arm"])), content))
+    body = el("div", rows, class_="fk-tree", role="tree", aria_label="dialogues")
+    return el("div", el("h2", "Dialogues"), body, class_="rl-card")
+
+
+def _leaf(key: str, level: int, *children: Node, is_open: bool | None = None) -> Element:
+    return el(
+        "div",
+        None if is_open is None else el("span", class_="fk-caret", aria_hidden="true"),
+        *children,
+        class_="fk-leaf",
+        role="treeitem",
+        tabindex=0,
+        aria_level=level,
+        aria_expanded=None if is_open is None else str(is_open).lower(),
+        data_id=key,
+        data_key=key,
+        data_action=None if is_open is None else "toggle",
+    )
+
+
+def _branch(key: str, level: int, head: Sequence[Node], content: Node, link: Node = None) -> Element:
+    leaf = _leaf(key, level, *head, is_open=content is not None)
+    inside = el("div", content, class_="fk-inside", role="group") if content is not None else None
+    return el("div", el("div", leaf, link, class_="fk-row"), inside, data_key=f"branch {key}", role="none")
+
+
+def _arm_head(row: JsonObject, hint: JsonObject | None) -> list[Node]:
+    head: list[Node] = [
+        dot(row["arm"]),
+        el("span", arm_name(row["arm"]), class_="fk-arm"),
+        el("span", interval_text(row["solved"]), class_="rl-num"),
+    ]
+    if hint is None:
+        return head
+    leak = hint["leak"]
+    if leak and leak["leaked"]:
+        head.append(el("span", f"⚑ {leak['detector'] or ''} leak", class_="rl-leak", title=leak["evidence"]))
+    if hint["error"]:
+        head.append(el("span", "teacher error: ", inline(hint["error"], 80), class_="rl-wrong"))
+    text = inline(hint["text"], 90) if hint["text"] else el("span", "(nothing)", class_="rl-muted")
+    return [*head, el("span", text, class_="fk-said")]
+
+
+def _samples(
+    run: int,
+    turn: int,
+    row: JsonObject,
+    key: str,
+    page: DialoguePage,
+    opened: Mapping[str, DialogueWithSiblings],
+) -> Element:
+    rows: list[Node] = []
+    for each in page["rows"]:
+        sample = f"{key}|{each['event_id']}"
+        link = page_url("dialogues", run=run, dialogue=each["event_id"], turn=turn + 1)
+        head: list[Node] = [
+            el("span", str(each["index"] + 1), class_="rl-num rl-muted"),
+            signs(each["outcomes"][turn + 1 :]),
+            None if each["error"] is None else el("span", "! error", class_="rl-wrong", title=each["error"]),
+        ]
+        content = _continuation(opened[sample], turn) if sample in opened else None
+        rows.append(_branch(sample, 2, head, content, el("a", "replay", href=link, class_="rl-small", tabindex=-1)))
+    total = page["total"] or 0
+    if total > len(page["rows"]):
+        url = page_url("dialogues", run=run, checkpoint=row["checkpoint"], control=row["arm"])
+        rows.append(el("a", f"all {total:,} dialogues", class_="rl-small", href=url))
+    return el("div", rows)
+
+
+def _continuation(dialogue: DialogueDetail, turn: int) -> Element:
+    """Return the changed hint and everything after it."""
+    parts: list[Node] = []
+    for each in dialogue["turns"][turn:]:
+        number = each["index"] + 1
+        if each["index"] > turn:
+            head = el(
+                "div",
+                el("b", f"Student, turn {number}", class_="rl-student"),
+                sign(each["outcome"]),
+                el("span", "no answer found", class_="rl-muted")
+                if each["parsed"] is None
+                else inline(each["parsed"], 60),
+                el("span", f"r {fixed(each['reward'])}", class_="rl-num rl-muted"),
+                class_="rl-row rl-small",
+            )
+            parts.append(el("div", head, text_block(each["attempt"], "student", f"attempt {number}"), class_="fk-turn"))
+        if each["hint"] is not None:
+            title = el("b", f"Teacher, turn {number}", class_="rl-teacher rl-small")
+            hint = text_block(each["hint"]["hint"], "teacher", f"hint {number}")
+            parts.append(el("div", title, hint, class_="fk-turn"))
+    return el("div", parts)

@@ -1,0 +1,225 @@
+"""Elements of the page Fork: the dialogue before, the form's notes and earlier forks."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
+
+from app.common.urls import page_url
+from app.components.nodes import Element, Node, badge, el, empty, time_ago
+from app.components.replay import verdict
+from app.components.transcript import finding_lines, inline, signs, text_block
+
+if TYPE_CHECKING:
+    from app.endpoints.fork import CheckpointChoice, EarlierFork, ForkPreview, HintScreening
+    from app.endpoints.transcript import DialogueDetail, TurnDetail
+
+NAMES = {"original": "original hint"}
+ABOUT = {
+    "original": "what the student read then",
+    "edited": "your own text, below",
+    "empty": "an empty message",
+    "contentless": "“That is not correct. Try again.”",
+    "shuffled": "the hint of another task",
+    "misleading": "a hint that points away",
+    "teacher": "another teacher's message",
+}
+
+
+def arm_name(arm: str) -> str:
+    """Return the name of an arm."""
+    return NAMES.get(arm, arm)
+
+
+# -- the dialogue --------------------------------------------------------------------------------------------------
+def no_subject() -> Element:
+    """Return how a fork is opened."""
+    return empty(
+        "What if the hint had been different?",
+        "Open a dialogue, go to an incorrect attempt with j and k, and press f: the dialogue continues from there "
+        "under other hints, as often as you like. The original remains unchanged.",
+        el("a", "Dialogues", class_="rl-button rl-primary", href="/dialogues"),
+    )
+
+
+def not_found(text: str) -> Element:
+    """Return why a fork or a dialogue cannot be shown."""
+    link = el("a", "All dialogues", class_="rl-button", href="/dialogues")
+    return el("div", el("p", text, class_="rl-empty-title"), el("p", link), class_="rl-empty", role="alert")
+
+
+def heading(dialogue: DialogueDetail, turn: int) -> Element:
+    """Return the title with links to the dialogue and its run."""
+    run = dialogue["run"]
+    back = page_url("dialogues", run=run, dialogue=dialogue["event_id"], turn=turn)
+    return el(
+        "div",
+        el("h1", "Fork", class_="rl-title"),
+        el(
+            "a",
+            inline(dialogue["dialogue_id"], 60),
+            f" · turn {turn + 1}",
+            class_="rl-chip fk-back",
+            href=back,
+            title="back to the dialogue (b)",
+        ),
+        el("a", f"run {run} · ", inline(dialogue["run_name"], 40), class_="rl-chip", href=page_url("run", run=run)),
+        signs(dialogue["outcomes"]),
+        class_="rl-head",
+    )
+
+
+def dialogue_before(dialogue: DialogueDetail, turn: int, is_open: bool) -> Element:
+    """Return the task and the attempts up to a turn, with their hints."""
+    attempts = f"the {turn + 1} attempts" if turn else "the attempt"
+    return el(
+        "details",
+        el("summary", f"Task and {attempts} up to here"),
+        el(
+            "div",
+            text_block(dialogue["prompt"]["text"], label="task"),
+            [part for each in dialogue["turns"][: turn + 1] for part in _turn_before(each, each["index"] == turn)],
+            class_="rl-stack",
+        ),
+        class_="rl-card fk-before",
+        open=is_open,
+    )
+
+
+def _turn_before(turn: TurnDetail, is_last: bool) -> list[Node]:
+    number, hint = turn["index"] + 1, turn["hint"]
+    attempt: list[Node] = [
+        el(
+            "div",
+            el("b", f"Student, turn {number}", class_="rl-student"),
+            verdict(turn),
+            class_="rl-row rl-small",
+        ),
+        text_block(turn["attempt"], "student", f"attempt {number}"),
+    ]
+    if hint is None:
+        return attempt
+    title = "Teacher, the original hint" if is_last else "Teacher"
+    return [
+        *attempt,
+        el("b", title, class_="rl-teacher rl-small"),
+        text_block(hint["hint"], "teacher", f"hint {number}"),
+        *finding_lines(hint),
+    ]
+
+
+def blocked_reason(dialogue: DialogueDetail, turn: int) -> str:
+    """Return why a dialogue cannot be forked at a turn; empty if it can."""
+    if not 0 <= turn < len(dialogue["turns"]):
+        return "The dialogue has no such turn."
+    if dialogue["turns"][turn]["correct"]:
+        return "This attempt is correct, so it has no hint: fork at an incorrect one."
+    return ""
+
+
+def blocked_notice(dialogue: DialogueDetail, turn: int) -> Element | None:
+    """Return why a dialogue cannot be forked here, with a link to the turn before; None if it can."""
+    reason = blocked_reason(dialogue, turn)
+    if not reason:
+        return None
+    before = page_url("fork", run=dialogue["run"], dialogue=dialogue["event_id"], turn=turn - 1)
+    link = el("a", "Previous turn", href=before) if turn > 0 else None
+    return el("p", reason, " " if link else None, link, class_="rl-wrong", role="alert")
+
+
+# -- form ----------------------------------------------------------------------------------------------------------
+def checkpoint_choices(checkpoints: Sequence[CheckpointChoice], run: int) -> list[tuple[str, str]]:
+    """Return title and label of the checkpoints; those of the run without its number."""
+    own = f"{run}:"
+    return [
+        (each["label"].removeprefix(own) if each["label"].startswith(own) else f"{each['label']} · {each['note']}",
+         each["label"])
+        for each in checkpoints
+    ]  # fmt: skip
+
+
+def arm_choices(hints: Sequence[str], has_hint: bool) -> list[tuple[str, str]]:
+    """Return title and name of the arms, numbered as their keys."""
+    about = {**ABOUT, "original": ABOUT["original"] if has_hint else "this attempt has no hint"}
+    return [(f"{i} {arm_name(hint)}: {about.get(hint, '')}", hint) for i, hint in enumerate(hints, 1)]
+
+
+def count_text(dialogues: int, arms: Collection[str]) -> Element:
+    """Return how many dialogues a fork samples."""
+    without = "" if "contentless" in arms else " Without contentless there are no differences."
+    return el(
+        "p",
+        f"{dialogues:,} dialogues; sample j of every hint has the same seed.{without}",
+        class_="rl-small rl-muted fk-count",
+        aria_live="polite",
+    )
+
+
+def preview_notes(preview: ForkPreview, original: Element | None, edited: tuple[str, HintScreening] | None) -> Element:
+    """Return what a fork would sample, and the leak reports on its fixed hints."""
+    factors = (len(preview["arms"]), "hint"), (len(preview["checkpoints"]), "checkpoint")
+    parts = [f"{count} {name}{'' if count == 1 else 's'}" for count, name in factors]
+    samples = preview["dialogues"] // max(1, len(preview["arms"]) * len(preview["checkpoints"]))
+    return el(
+        "div",
+        el("p", f"{preview['dialogues']:,} dialogues: {' × '.join(parts)} × {samples} samples", class_="rl-num"),
+        original,
+        screening_note(*edited) if edited else None,
+        class_="rl-stack rl-small",
+        aria_live="polite",
+    )
+
+
+def screening_note(text: str, found: HintScreening) -> Element:
+    """Return the leak report on the edited hint."""
+    if not found["detectors"]:
+        return el("p", "Edited hint: not checked, no detector without a model is configured.", class_="rl-muted")
+    checked = ", ".join(found["detectors"])
+    if not found["leaked"]:
+        return el("p", f"✓ Edited hint: no leak found ({checked}).")
+    start, end = found["start"], found["end"]
+    evidence = found["evidence"] or (text[start:end] if start is not None else "")
+    fraction = f" · {found['answer_fraction']:.0%} of the answer" if found["answer_fraction"] else ""
+    return el(
+        "p",
+        f"⚑ Edited hint: {found['detector']} leak: ",
+        inline(evidence, 160),
+        fraction,
+        class_="rl-leak",
+        role="alert",
+    )
+
+
+def original_note(turn: TurnDetail) -> Element | None:
+    """Return the stored leak report on the original hint."""
+    if turn["hint"] is None:
+        return None
+    return el("div", el("span", "Original hint:", class_="rl-muted"), *finding_lines(turn["hint"]), class_="rl-row")
+
+
+def earlier_forks(forks: Sequence[EarlierFork], run: int, event_id: str, current: int | None) -> Element | None:
+    """Return links to the forks of the dialogue; None without any."""
+    if not forks:
+        return None
+    rows = [
+        el(
+            "a",
+            el("b", str(fork["run"])),
+            badge(fork["status"]),
+            el("span", f"turn {fork['turn'] + 1}"),
+            el(
+                "span",
+                f"{', '.join(fork['checkpoints'])} × {', '.join(map(arm_name, fork['arms']))} × {fork['samples']}",
+                class_="rl-muted rl-cut rl-grow",
+            ),
+            time_ago(fork["created"]),
+            class_="fk-past",
+            aria_current="true" if fork["run"] == current else None,
+            href=page_url("fork", run=run, dialogue=event_id, turn=fork["turn"], fork=fork["run"]),
+            data_key=str(fork["run"]),
+        )
+        for fork in forks
+    ]
+    return el(
+        "section", el("h2", "Forks of this dialogue"), rows, class_="rl-card fk-earlier", aria_label="earlier forks"
+    )
