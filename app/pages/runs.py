@@ -105,7 +105,7 @@ def build(studio: Studio) -> None:
         notes_title = View()
         tags = gr.Dropdown([], label="Tags", multiselect=True, allow_custom_value=True, info="Enter adds a new tag.")
         notes = View()
-        note = gr.Textbox(label="New note", lines=3)
+        note = gr.Textbox(label="New note", lines=3, autofocus=True)
         with gr.Row(elem_classes="rl-actions"):
             cancel = gr.Button("Cancel", size="sm", elem_id="run-notes-cancel")
             save = gr.Button("Save", size="sm", variant="primary")
@@ -302,9 +302,11 @@ def build(studio: Studio) -> None:
     edits = [search.change, *(each.input for each in (status, kind, environment, method, tag, sort))]
     gr.on(edits, edit, [address, selected, *fields], [address, cursor, *lists], trigger_mode="always_last", **FAST)
     pager.click(turn, [selected, *fields], [address, cursor, *lists], **FAST)
-    table.input(select, [selected, cursor, *fields], [selected, *lists], trigger_mode="multiple", **FAST)
+    # in the order of the clicks: each event has all checked boxes
+    in_order: dict[str, Any] = {"trigger_mode": "multiple", "concurrency_limit": 1, **QUEUED}
+    table.input(select, [selected, cursor, *fields], [selected, *lists], **in_order)
     gr.on([live.click, table.click, jobs.click], click, place, everything, **QUEUED)
-    jobs.input(enable, None, jobs, trigger_mode="multiple", **FAST)
+    jobs.input(enable, None, jobs, **in_order)
     welcome.click(step, newcomer, [newcomer, welcome, address], **QUEUED)
     saved = save.click(save_notes, [annotated, tags, note], [dialog], **FAST)
     saved.success(refresh, [shown, *place], [*content, *fields], **FAST)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -43,8 +44,6 @@ def add(queue: Queue, tiny_config: dict[str, Any]) -> Iterator[Callable[..., Any
 
 def wait_for_status(queue: Queue, run_id: int, *wanted: str, seconds: float = 120) -> str:
     """Until the server has given a run one of these statuses."""
-    import time
-
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         status = runs.get(queue.db, run_id).status
@@ -219,7 +218,9 @@ def test_another_tab_is_told_what_this_one_did(
     console.allow(r"status of (404|409)")
     add("shared", start=False)
     first, second = visit("/?search=shared"), visit("/?search=shared", new_page())
-    row(second, "shared").get_by_label("Actions of shared").click()  # an open menu holds the old state
+    row(second, "shared").get_by_label("Actions of shared").click()
+    # a tab in the background is not refreshed
+    second.evaluate("Object.defineProperty(document, 'visibilityState', { value: 'hidden', configurable: true })")
     row(first, "shared").get_by_label("Actions of shared").click()
     first.get_by_role("region", name="Finished").get_by_role("button", name="Delete…").click()
     first.get_by_role("dialog").get_by_role("button", name="Delete").click()
@@ -262,3 +263,52 @@ def test_an_open_page_outlives_the_server(start_server: Callable[..., Any], page
     page.get_by_role("button", name="Save").click()
     row(page, "recorded").get_by_text("still here").wait_for()
     again.stop()
+
+
+def test_a_new_user_sees_three_steps_until_they_are_done(server: Any, visit: Visit) -> None:
+    page = visit("/")
+    steps = page.get_by_role("region", name="first steps")
+    expect(steps.get_by_role("listitem")).to_have_count(3)
+    assert steps.get_by_role("link", name="Label a hint").get_attribute("href") == "/labels"
+    steps.get_by_role("button", name="Read a dialogue").click()
+    page.wait_for_url(re.compile(r"/dialogues\?run=\d+&dialogue="))
+    page.goto(server.url)
+    expect(steps.get_by_role("listitem").filter(has_text="Read a dialogue (done)")).to_have_count(1)
+    steps.get_by_role("button", name="Hide").click()
+    steps.wait_for(state="detached")
+    page.reload()
+    row(page, "recorded").wait_for()
+    expect(steps).to_have_count(0)
+
+
+def test_the_end_of_a_run_is_notified_on_request(visit: Visit, new_page: Callable[..., Any], queue: Queue) -> None:
+    tab = new_page(permissions=["notifications"])
+    tab.add_init_script(
+        """window.shown = [];
+        window.Notification = class {
+          static permission = "granted";
+          static requestPermission() { return Promise.resolve("granted"); }
+          constructor(title, options) { window.shown.push(`${title}: ${options.body}`); }
+        };"""
+    )
+    page = visit("/", tab)
+    page.get_by_role("button", name="Notify me").click()
+    page.get_by_role("button", name="Notifications on").wait_for()
+    page.wait_for_timeout(1000)
+    now = time.time()
+    run = runs.add(queue.db, Run(name="over", kind="eval", status="failed", folder="over", ended=now, created=now))
+    page.wait_for_function("shown.includes('over: failed')", timeout=30_000)
+    runs.remove(queue.db, run.id or 0)
+
+
+def test_columns_sort_the_list(visit: Visit, add: Callable[..., Any]) -> None:
+    for name in ("zebra one", "alpha one"):
+        add(name, start=False)
+    page = visit("/?search=one")
+    names = page.get_by_role("region", name="Finished").locator("tbody .runs-name")
+    for first in ("alpha one", "zebra one"):
+        page.get_by_role("columnheader", name="Run").get_by_role("button").click()
+        expect(names.first).to_have_text(first)
+    assert "sort=-name" in page.url
+    page.go_back()
+    expect(names.first).to_have_text("alpha one")

@@ -1,0 +1,132 @@
+"""Elements and actions of the page Runs."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from app.common.context import Context
+from app.common.quantities import duration, number
+from app.components.sparkline import sparkline
+from app.endpoints.studio import Studio
+from app.pages import _runs_view as view
+from app.pages.runs import act, ended_runs, facet_choices, is_filtered, statuses
+from jobs.db.models import Run
+from jobs.db.queries import runs
+
+EVIL = "<img src=x onerror=alert(1)> ${alert(1)} {{alert(1)}}"
+
+
+@pytest.fixture
+def studio(context: Context) -> Studio:
+    return Studio(context)
+
+
+def add(studio: Studio, name: str, status: str = "failed", **columns: Any) -> int:
+    run = Run.model_validate({"name": name, "kind": "eval", "status": status, "folder": f"1-{name}", **columns})
+    return runs.add(studio.context.db, run).id or 0
+
+
+def table(studio: Studio, *selected: int, sort: str = "-ended") -> str:
+    page = studio.runs.list_runs(sort="name")
+    return json.dumps(view.runs_table(page, selected, sort, filtered=False, writable=True))
+
+
+def test_numbers_and_durations_are_short() -> None:
+    assert [number(each) for each in (None, 0, 0.2374, 23.46, 231.5, 12804.2)] == [
+        "–", "0", "0.237", "23.5", "232", "12,804"
+    ]  # fmt: skip
+    texts = {None: "–", 7: "7 s", 90: "1 min 30 s", 840: "14 min", 3900: "1 h 5 min", 7199: "2 h", 180000: "2 d 2 h"}
+    assert {seconds: duration(seconds) for seconds in texts} == texts
+
+
+def test_a_sparkline_needs_two_values_and_describes_itself() -> None:
+    assert sparkline([0.5]) is None
+    line = sparkline([0.0, 1.0], 100, 20)
+    assert line is not None and line[1] == {**line[1], "aria-label": "from 0 to 1"}  # type: ignore[dict-item]
+    assert "2.0,17.0 98.0,3.0" in json.dumps(line)
+
+
+def test_the_bar_of_the_selection_offers_what_all_selected_runs_permit(studio: Studio) -> None:
+    failed, done = add(studio, "failed"), add(studio, "done", "succeeded")
+    assert "selected" not in table(studio)
+    assert "1 selected" in table(studio, failed) and "/compare" not in table(studio, failed)
+    both = table(studio, failed, done)
+    assert f"/compare?runs={failed},{done}" in both and "Resume 1" in both and "Delete 2" in both
+
+
+def test_a_sorted_column_says_so_and_turns_round(studio: Studio) -> None:
+    add(studio, "a")
+    assert '"aria-sort": "descending"' in table(studio, sort="-reward")
+    assert '"data-sort": "reward"' in table(studio, sort="-reward")
+    assert '"data-sort": "-reward"' in table(studio, sort="name")
+
+
+def test_names_and_reasons_are_text(studio: Studio) -> None:
+    add(studio, EVIL[:90], detail=EVIL)
+    page = studio.runs.list_runs()
+    rows = view.runs_table(page, [], "name", filtered=False, writable=True)
+
+    def texts(node: Any) -> list[str]:
+        return [node] if isinstance(node, str) else [text for child in node[2:] for text in texts(child)]
+
+    assert EVIL in texts(rows) and EVIL[:90] in texts(rows)
+
+
+def test_a_read_only_page_has_no_actions(studio: Studio) -> None:
+    add(studio, "a")
+    page = json.dumps(view.runs_table(studio.runs.list_runs(), [], "name", filtered=False, writable=False))
+    assert 'data-action": "delete' not in page and "Clone" not in page and "Open" in page
+    assert "New run" not in json.dumps(view.head(writable=False))
+
+
+def test_a_queued_run_moves_up_and_down_but_not_beyond_the_ends(studio: Studio) -> None:
+    ids = [add(studio, name, "queued") for name in "abc"]
+    active = studio.runs.list_active_runs()
+    queue = json.dumps(view.live(active, studio.runs.queue_status(), time.time()))
+    assert queue.count('"disabled": true') == 2
+    assert f'"data-run": {ids[1]}, "data-before": {ids[0]}' in queue
+    assert f'"data-run": {ids[0]}, "data-before": {ids[2]}' in queue
+    assert f'"data-run": {ids[1]}, "data-before": "end"' in queue
+
+
+def test_a_run_without_a_heartbeat_is_marked(studio: Studio) -> None:
+    now = time.time()
+    add(studio, "silent", "running", heartbeat=now - 300, total=10.0, done=2.0, eta=60.0)
+    add(studio, "alive", "running", heartbeat=now, total=10.0, done=2.0, eta=60.0)
+    cards = json.dumps(view.live(studio.runs.list_active_runs(), studio.runs.queue_status(), now))
+    assert cards.count("no heartbeat since") == 1 and cards.count("ETA 1 min") == 1
+
+
+def test_an_empty_status_means_finished_runs() -> None:
+    assert statuses({"status": ""}) == ["succeeded", "failed", "stopped", "interrupted"]
+    assert statuses({"status": "any"}) is None
+    assert statuses({"status": "failed,stopped"}) == ["failed", "stopped"]
+    assert not is_filtered({"search": "", "sort": "name"}) and is_filtered({"search": "x", "sort": "name"})
+
+
+def test_a_filter_offers_what_there_is_and_keeps_what_is_chosen(studio: Studio) -> None:
+    add(studio, "a", environment="guess_number")
+    facets = studio.runs.run_facets()
+    alone = facet_choices("environment", facets, "")
+    assert alone["visible"] == "hidden" and alone["choices"][0] == ("any environment", "")
+    assert ("gone", "gone") in facet_choices("environment", facets, "gone")["choices"]
+
+
+def test_deleted_runs_leave_the_selection(studio: Studio) -> None:
+    first, second, third = (add(studio, name) for name in "abc")
+    left = act(studio, {"action": "delete", "run": f"{first},{second}"}, [first, third])
+    assert left == [third] and [row["id"] for row in studio.runs.list_runs()["rows"]] == [third]
+
+
+def test_notifications_tell_of_runs_that_ended_after_the_last_question(studio: Studio) -> None:
+    add(studio, "old", ended=time.time() - 60)
+    first = ended_runs(studio, None)
+    assert first["runs"] == []
+    run = add(studio, "new", "succeeded", ended=time.time())
+    found = ended_runs(studio, first["time"])
+    assert found["runs"] == [{"title": "new", "text": "succeeded", "url": f"/run?run={run}"}]
+    assert ended_runs(studio, found["time"])["runs"] == []
