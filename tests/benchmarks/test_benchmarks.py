@@ -7,14 +7,17 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from benchmarks import report
-from benchmarks.learner import opening_length, padded_width
-from benchmarks.rollout import build, plain_loop, requests_of
-from benchmarks.worker import ROOT, Settings
 from rl2f_core.types import TrainingSample
+from tests.benchmarks import leaks, report
+from tests.benchmarks.learner import opening_length, padded_width
+from tests.benchmarks.rollout import build, plain_loop, requests_of
+from tests.benchmarks.worker import ROOT, Settings
+
+TINY = "--model tiny-random --device cpu --dtype float32 --repeats 1"
 
 
 def sample(tokens: list[int], opening: int, student: list[int]) -> TrainingSample:
@@ -63,7 +66,7 @@ def test_more_memory_than_the_baseline_is_said() -> None:
 def test_rows_become_trl_s_padded_batch_with_every_token_in_place() -> None:
     import torch
 
-    from benchmarks.trl_grpo import batch_of
+    from tests.benchmarks.trl_grpo import batch_of
 
     rows = [sample([1, 2, 3, 4, 5], 2, [2, 4]), sample([6, 7, 8, 9], 3, [3])]
     assert [opening_length(row) for row in rows] == [2, 3]
@@ -93,8 +96,8 @@ def test_engine_and_plain_loop_play_the_same_dialogues_where_nothing_is_left_to_
 def test_turns_end_at_every_token_with_the_same_probability(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
-    from benchmarks.schedules import ending
     from rl2f_core.modeling import logprobs
+    from tests.benchmarks.schedules import ending
 
     def plain(model: object, hidden: torch.Tensor) -> torch.Tensor:
         return hidden.clone()
@@ -108,56 +111,69 @@ def test_turns_end_at_every_token_with_the_same_probability(monkeypatch: pytest.
     assert logprobs.compute_logits is plain
 
 
-@pytest.mark.slow
-def test_the_benchmark_of_schedules_plays_the_same_dialogues_and_prints_its_ratios(
-    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from benchmarks import schedules
-
-    sizes = "--repeats 1 --dialogues 12 --batch 5 --few 2 --turns 2 --max-new-tokens 16 --mean 6 --device cpu"
-    wanted = [*sizes.split(), "--counts", "8", "16", "--out", str(tmp_path / "out.json")]
-    schedules.main(["--model", str(tiny), "--dtype", "float32", *wanted])
-    found = json.loads((tmp_path / "out.json").read_text())
-    assert found["schedules"]["same"][0] == 1.0
-    steps = {name: answers[0]["steps"] for name, answers in found["schedules"]["answers"].items()}
-    assert steps["continuous"] < steps["static"]
-    assert {batch: set(costs) for batch, costs in found["by_number"].items()} == {"2": {"8", "16"}, "5": {"8", "16"}}
-    text = capsys.readouterr().out
-    assert "times as fast as lock-step" in text and "ms of CPU a dialogue" in text
-    assert "2 under way: the cost of a dialogue changes by" in text
-
-
-@pytest.mark.slow
-def test_the_benchmark_of_compiling_says_when_it_has_paid(
-    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from benchmarks import compiled
-
-    sizes = "--repeats 2 --rows 4 --dtype float32 --device cpu --words 300".split()
-    compiled.main(["--model", str(tiny), *sizes, "--out", str(tmp_path / "out.json")])
-    found = json.loads((tmp_path / "out.json").read_text())
-    plain, quick = ([a["loss"] for a in found["answers"][side]] for side in ("plain", "compiled"))
-    assert found["first"]["plain"]["seconds"] < found["first"]["compiled"]["seconds"]
-    assert len(plain) == len(quick) == 2 and found["ratio"]["median"] > 0
-    assert "times as fast; compiling takes" in capsys.readouterr().out
-
-
-@pytest.fixture(scope="module")
-def found(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, dict]]:
-    """What a tiny run prints, and the numbers that it writes."""
-    out = tmp_path_factory.mktemp("bench") / "out.json"
-    sizes = "--repeats 1 --dialogues 8 --turns 2 --max-new-tokens 8 --rows 8 --micro-rows 4 --baselines eager"
-    command = [sys.executable, "-m", "tests.benchmarks", "--model", str(tiny), "--device", "cpu", *sizes.split()]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+def run_benchmark(command: str, out: Path) -> tuple[str, dict[str, Any]]:
+    """Run a benchmark as a process; return what it prints and the numbers that it writes."""
     done = subprocess.run(
-        [*command, "--out", str(out)], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-m", *command.split(), "--out", str(out)],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout, json.loads(out.read_text())
 
 
 @pytest.mark.slow
-def test_a_tiny_run_prints_all_ratios_the_memory_and_the_ceiling(found: tuple[str, dict[str, dict]]) -> None:
+def test_the_benchmark_of_schedules_plays_the_same_dialogues_and_prints_its_ratios(tmp_path: Path) -> None:
+    sizes = "--dialogues 12 --batch 5 --few 2 --turns 2 --max-new-tokens 16 --mean 6 --counts 8 16"
+    text, found = run_benchmark(f"tests.benchmarks.schedules {TINY} {sizes}", tmp_path / "out.json")
+    assert found["schedules"]["same"][0] == 1.0
+    steps = {name: answers[0]["steps"] for name, answers in found["schedules"]["answers"].items()}
+    assert steps["continuous"] < steps["static"]
+    assert all(answers[0]["rows"] <= 5 for answers in found["schedules"]["answers"].values())
+    assert {batch: set(costs) for batch, costs in found["by_number"].items()} == {"2": {"8", "16"}, "5": {"8", "16"}}
+    assert "times as fast as lock-step" in text and "ms of CPU a dialogue" in text
+    assert "2 under way: the cost of a dialogue changes by" in text
+
+
+@pytest.mark.slow
+def test_the_benchmark_of_compiling_says_when_it_has_paid(tmp_path: Path) -> None:
+    text, found = run_benchmark(f"tests.benchmarks.compiled {TINY} --rows 4 --words 300", tmp_path / "out.json")
+    assert found["first"]["plain"]["seconds"] < found["first"]["compiled"]["seconds"]
+    assert {side: len(answers) for side, answers in found["answers"].items()} == {"compiled": 1, "plain": 1}
+    assert found["ratio"]["median"] > 0
+    assert "times as fast; compiling takes" in text
+
+
+@pytest.mark.slow
+def test_the_benchmark_of_adapters_compares_one_process_with_one_each(tmp_path: Path) -> None:
+    sizes = "--adapters 2 --rank 2 --tasks 1 --turns 2 --max-new-tokens 4"
+    text, found = run_benchmark(f"tests.benchmarks.adapters {TINY} {sizes}", tmp_path / "out.json")
+    assert found["work"]["batched"] == found["work"]["apart"] > 0
+    assert f"2 in one process are {found['ratio']['median']:.2f} " in text
+    assert f"{found['cpu_ratio']['median']:.2f} " in text and "by CPU time; at least 2.0 wanted" in text
+
+
+@pytest.mark.slow
+def test_the_benchmark_of_leaks_prints_the_rate_of_every_environment(tmp_path: Path) -> None:
+    text, found = run_benchmark("tests.benchmarks.leaks --hints 20 --chunks 1", tmp_path / "out.json")
+    assert set(found) == set(leaks.MIDDLES)
+    for name, rate in found.items():
+        assert f"{name}: {rate['fast']:,.0f} hints/s" in text
+        assert f"{rate['fast'] / leaks.WANTED:.1f} times the 5,000 wanted" in text
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any]]:
+    """What a tiny run prints, and the numbers that it writes."""
+    sizes = "--dialogues 8 --turns 2 --max-new-tokens 8 --rows 8 --micro-rows 4 --baselines eager"
+    return run_benchmark(f"tests.benchmarks {TINY} {sizes}", tmp_path_factory.mktemp("bench") / "out.json")
+
+
+@pytest.mark.slow
+def test_a_tiny_run_prints_all_ratios_the_memory_and_the_ceiling(found: tuple[str, dict[str, Any]]) -> None:
     text, numbers = found
     sides = {"rollout": "eager", "update": "TRL eager", "tool loop": "TRL eager", "step": "TRL eager"}
     for name, against in sides.items():
@@ -170,7 +186,7 @@ def test_a_tiny_run_prints_all_ratios_the_memory_and_the_ceiling(found: tuple[st
 
 
 @pytest.mark.slow
-def test_learner_and_trl_compute_the_same_loss_and_gradient(found: tuple[str, dict[str, dict]]) -> None:
+def test_learner_and_trl_compute_the_same_loss_and_gradient(found: tuple[str, dict[str, Any]]) -> None:
     """Up to the mass of the tokens that the learner bans and TRL does not: about 2 of 384 in a random model."""
     _, numbers = found
     assert numbers["update"]["difference"]["loss"] < 0.02
