@@ -125,14 +125,7 @@ def _heading(dialogue: DialogueWithSiblings) -> Element:
             "div",
             signs(dialogue["outcomes"]),
             el("h2", inline(dialogue["dialogue_id"], 90), class_="rl-title rl-grow"),
-            el(
-                "button",
-                "Copy link",
-                type="button",
-                class_="rl-button rl-small dv-copy",
-                data_action="copy",
-                title="copy a link to this turn (c)",
-            ),
+            _copy_link(),
             action("Copy text", "copy", style="rl-small rl-quiet", text=text)
             if len(text) <= MAX_COPIED_CHARS
             else None,
@@ -159,6 +152,13 @@ def _heading(dialogue: DialogueWithSiblings) -> Element:
         ),
         class_="dv-head",
         data_show=f"{dialogue['run']} {dialogue['event_id']}",
+    )
+
+
+def _copy_link() -> Element:
+    title = "copy a link to what is shown (c)"
+    return el(
+        "button", "Copy link", type="button", class_="rl-button rl-small dv-copy", data_action="copy", title=title
     )
 
 
@@ -472,6 +472,7 @@ def group_view(dialogues: Sequence[DialogueDetail], selected: str) -> Element:
             el("span", class_="rl-grow"),
             fact("mean reward", fixed(sum(rewards) / len(rewards))),
             fact("correct", f"{correct} of {len(dialogues)}"),
+            _copy_link(),
             action("Back to the dialogue (v)", "group", style="rl-small dv-group"),
             class_="rl-row dv-title",
         ),

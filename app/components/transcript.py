@@ -334,7 +334,7 @@ def token_view(found: TurnTokens) -> Element:
         title = f"{value} · id {token['id']}"
         shown.append(el("span", inline(word, 200), class_="dv-token", style=f"--tint: {tint}%", title=title))
     note = (
-        "Darker tokens were less probable (nats, at the sampling temperature). Hover for the value."
+        "The stronger the shading, the less probable the token (nats, sampling temperature). Hover for the value."
         if sampled
         else "These tokens were not sampled, so they have no log-probability."
     )

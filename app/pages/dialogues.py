@@ -41,6 +41,8 @@ ANY = ("any", "")
 ORDERS = [("chronological", ""), ("hint value ↓", "-hint_value"), ("hint value ↑", "hint_value")]
 LEAKS = [ANY, ("⚑ leaked", "2"), ("no leak", "1"), ("unchecked", "0")]
 LABELED = [ANY, ("labeled", "true"), ("not labeled", "false")]
+MORE = ("environment", "level", "stage", "reward", "task", "group", "error")
+"""Filters that are folded."""
 OF_RUN = ("phase", "stage", "step", "checkpoint", "condition", "level", "group", "task")
 """Filters that are reset when another run is chosen."""
 REFRESH_SECONDS = 5.0
@@ -73,7 +75,7 @@ def build(studio: Studio) -> None:
         search = gr.Textbox(
             label="search", placeholder="Search text  /", max_lines=1, elem_classes="search", min_width=160
         )
-        with gr.Accordion("More filters", open=False, elem_id="dl-more"), gr.Row():
+        with gr.Accordion("More filters", open=False, elem_id="dl-more") as more, gr.Row():
             environment = _dropdown("environment")
             level = _dropdown("level")
             stage = _dropdown("stage")
@@ -185,7 +187,12 @@ def build(studio: Studio) -> None:
                 heading = None
         out[header] = heading or el("h1", "Dialogues", class_="rl-title")
         out[version] = facets["version"]
+        out[more] = gr.update(label=more_label(values))
         return out
+
+    def more_label(values: dict[str, Any]) -> str:
+        count = sum(bool(values[name]) for name in MORE)
+        return f"More filters ({count})" if count else "More filters"
 
     def start(values: dict[str, Any], place: Place, query: dict[str, str]) -> Place:
         """Return the place with a new filter."""
@@ -254,7 +261,8 @@ def build(studio: Studio) -> None:
             place = browser.load(start(values, place, {"all": "1"} if bare else {}))
         except RL2FError as error:
             return {state: place, notice: el("p", str(error), class_="rl-wrong", role="alert")}
-        return {**show(place), notice: [], **(offer(values) if offered else {})}
+        label = {more: gr.update(label=more_label(values))}
+        return {**show(place), notice: [], **label, **(offer(values) if offered else {})}
 
     @handler
     def clear_filters(place: Place) -> dict[Any, Any]:
@@ -324,7 +332,7 @@ def build(studio: Studio) -> None:
         }
         return filtered(place, fields.values(chosen))
 
-    everything = [*shown, *fields.components, header, version, notice]
+    everything = [*shown, *fields.components, header, version, notice, more]
     address.input(open_page, [address, preferences, narrow], [*everything, filters_box], js=READ_BROWSER, **QUEUED)
     typed = (step, reward, task, group)
     picked = [each.input for each in fields.components if isinstance(each, gr.Dropdown)]

@@ -67,7 +67,7 @@ def test_a_cut_line_ends_with_an_ellipsis() -> None:
 
 
 def test_a_diff_shows_removed_and_added_words() -> None:
-    diff = word_diff([("=", "I guess "), ("-", "seven"), ("+", "eight")])
+    diff: Any = word_diff([("=", "I guess "), ("-", "seven"), ("+", "eight")])
     assert [texts(each) for each in find(diff, "del")] == ["seven"]
     assert [texts(each) for each in find(diff, "ins")] == ["eight"]
     assert texts(word_diff([("=", "same")])) == "same text as before"
