@@ -1,6 +1,9 @@
 /* A grid of Plotly figures, updated in place: zoom stays, and only figures near the screen are drawn. */
 const COLORS = new Set(["color", "bgcolor", "bordercolor", "gridcolor", "linecolor", "fillcolor", "paper_bgcolor", "plot_bgcolor"]);
-const CONFIG = { displayModeBar: false, responsive: true, doubleClick: "reset", showTips: false };
+/* `_baseUrl`: clip paths must not name the address of the page, which changes: the browser would load it again. */
+const CONFIG = {
+  displayModeBar: false, responsive: true, doubleClick: "reset", showTips: false, _baseUrl: "",
+};
 const coarse = matchMedia("(pointer: coarse)");
 const plots = new Set();
 let loading = null;

@@ -115,8 +115,11 @@ def build(studio: Studio) -> None:
     with gr.Column(visible=False, elem_id="run-checkpoints") as checkpoints:
         saved = View(elem_id="run-saved")
     with gr.Column(visible=False, elem_id="run-config") as config:
-        yaml = gr.Code(language="yaml", label="Config", interactive=False, max_lines=40, elem_id="run-yaml")
-        environment = View(elem_id="run-environment")
+        with gr.Row(equal_height=False):
+            with gr.Column(scale=6, min_width=320):
+                yaml = gr.Code(language="yaml", label="Config", interactive=False, wrap_lines=True, elem_id="run-yaml")
+            with gr.Column(scale=4, min_width=280):
+                environment = View(elem_id="run-environment")
     with gr.Column(visible=False, elem_id="run-log") as log:
         output = View(elem_id="run-output")
 
