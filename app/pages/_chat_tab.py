@@ -17,6 +17,7 @@ from app.endpoints.chat import (
     TaskAnswer,
 )
 from app.pages._chat_tree import MessageTree
+from jobs.chat.checkpoints import ChatSettings
 from rl2f_core.errors import RL2FError
 from rl2f_core.types import JsonObject
 
@@ -110,9 +111,9 @@ class ChatTab:
     def update(self, state: ChatState) -> None:
         """Take over a chat as it is in the database; messages that are new to this tab are shown."""
         known = self.tree if self.chat is not None and self.chat["id"] == state["chat"]["id"] else MessageTree()
-        self.chat, self.is_missing = state["chat"], False
+        self.chat, self.is_missing = {**state["chat"], "settings": complete(state["chat"]["settings"])}, False
         self.mode = "play" if state["chat"]["mode"] == "play" else "chat"
-        known.checkpoints = list(state["chat"]["settings"]["checkpoints"])
+        known.checkpoints = list(self.chat["settings"]["checkpoints"])
         for message in state["messages"]:
             known.put(message)
         self.tree = known
@@ -183,6 +184,13 @@ class ChatTab:
             isinstance(each, dict) and each.get("what") == error["what"] for each in shown
         ):
             self.error = error
+
+
+def complete(settings: JsonObject) -> JsonObject:
+    """Return the settings of a chat with defaults for what an earlier version did not store."""
+    defaults = ChatSettings(model="?").model_dump(mode="json", exclude={"config"})
+    sampling = {**defaults["sampling"], **settings.get("sampling", {})}
+    return {**defaults, **settings, "sampling": sampling}
 
 
 def describe(error: RL2FError) -> JsonObject:

@@ -115,6 +115,7 @@ def test_a_message_is_branched_and_both_branches_can_be_seen(chat: Callable[...,
     user = page.locator(".ch-message[data-role=user]")
     assert "2/2" in user.locator(".ch-switch").inner_text()
     user.get_by_label("previous branch").click()
+    user.locator(".ch-switch:has-text('1/2')").wait_for()
     assert "First words." in user.inner_text() and "1/2" in user.locator(".ch-switch").inner_text()
     assert answers(page) == original
     page.reload()
@@ -130,6 +131,7 @@ def test_an_answer_is_asked_for_again_and_the_conversation_goes_on_from_the_one_
     page.wait_for_selector(".ch-switch:has-text('2/2')", timeout=SLOW)
     ended(page)
     first.get_by_label("previous branch").click()
+    first.locator(".ch-switch:has-text('1/2')").wait_for()
     assert answers(page)[0] == original
     say(page, "Two.")
     page.wait_for_function("document.querySelectorAll('.ch-turn').length === 2", timeout=SLOW)

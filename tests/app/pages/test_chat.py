@@ -182,6 +182,11 @@ def test_an_ended_dialogue_links_to_its_recording() -> None:
     assert "no attempts left" in shown and "/dialogues?run=3&dialogue=e1&turn=0" in shown and "End here" not in shown
 
 
+def test_settings_that_an_earlier_version_did_not_store_have_defaults() -> None:
+    shown = text(view.head(tab(conversation()), writable=True))
+    assert "seed 0 · T 0.7 · 256 tokens" in shown
+
+
 def test_a_streaming_response_has_no_buttons() -> None:
     streaming = [message(1, "user"), message(2, "assistant", 1, "base", status="streaming", content="so far")]
     shown = text(view.current(tab(streaming), writable=True)[0][-2:])  # type: ignore[index]
