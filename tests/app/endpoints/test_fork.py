@@ -67,6 +67,16 @@ def test_a_preview_starts_nothing(endpoints: ForkEndpoints, context: Context, ru
     assert len(runs.page(context.db).rows) == 1
 
 
+def test_a_hint_is_screened_without_a_model(endpoints: ForkEndpoints, context: Context, run: int) -> None:
+    found = endpoints.screen_hint(run, event_of(1), 1, "The number is 4.")
+    assert (found["leaked"], found["detector"]) == (True, "exact")
+    assert "exact" in found["detectors"] and "llm_judge" not in found["detectors"]
+    assert endpoints.screen_hint(run, event_of(1), 1, "Too low.")["leaked"] is False
+    with pytest.raises(DataError, match="correct"):
+        endpoints.screen_hint(run, event_of(1), 2, "Too low.")
+    assert len(runs.page(context.db).rows) == 1
+
+
 def test_a_started_fork_is_queued_with_its_settings(endpoints: ForkEndpoints, context: Context, run: int) -> None:
     queued = endpoints.start_fork(**settings(run, attempts=1, later_hints="contentless"))
     row = runs.get(context.db, queued["run"])
@@ -150,4 +160,5 @@ def test_the_result_of_a_run_of_another_kind_is_not_found(endpoints: ForkEndpoin
 
 def test_only_starting_a_fork_needs_the_scope_run(endpoints: ForkEndpoints) -> None:
     scopes = {name: scope for name, scope, _ in endpoints_of(endpoints)}
-    assert scopes == {"fork_choices": "read", "preview_fork": "read", "start_fork": "run", "fork_result": "read"}
+    assert scopes.pop("start_fork") == "run"
+    assert scopes == dict.fromkeys(["fork_choices", "preview_fork", "screen_hint", "fork_result"], "read")

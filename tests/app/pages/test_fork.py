@@ -1,0 +1,116 @@
+"""Elements of the page Fork."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from app.pages import _fork_result as result
+from app.pages import _fork_view as view
+
+EVIL = "<img src=x onerror=alert(1)> ${1} {{2}}"
+
+
+def interval(value: float | None, low: float | None = None, high: float | None = None) -> dict[str, Any]:
+    return {"value": value, "low": low, "high": high, "n": 4}
+
+
+def arm(name: str, difference: dict[str, Any] | None) -> dict[str, Any]:
+    solved = interval(0.5, 0.2, 0.8)
+    shared = {"score": solved, "score_difference": difference, "retained_parts": interval(None)}
+    return {"checkpoint": "base", "arm": name, "solved": solved, "difference": difference, **shared}
+
+
+def found(text: str = "Too low.", status: str = "succeeded") -> Any:
+    hint = {"text": text, "leak": {"leaked": True, "detector": "exact", "evidence": "4"}, "error": None}
+    hints = {"checkpoint": "base", "hints_by_arm": {"edited": hint}, "hint_value": interval(0.25, 0.1, 0.4)}
+    rows = [
+        arm("original", interval(0.25, 0.1, 0.4)),
+        arm("edited", interval(-0.1, -0.3, 0.1)),
+        arm("contentless", None),
+    ]
+    report = {
+        "checkpoints": ["base"],
+        "results": rows,
+        "hints": [hints],
+        "samples": 4,
+        "later_hints": "run",
+        "done": 12,
+    }
+    job = {"id": 9, "status": status, "detail": "", "done": 3, "total": 12, "eta": 30.0}
+    return {"job": job, "run": 3, "event_id": "d", "turn": 0, "report": report}
+
+
+def dialogue(*outcomes: bool) -> Any:
+    turns = [{"index": i, "correct": correct, "hint": None} for i, correct in enumerate(outcomes)]
+    outcome = "".join("1" if correct else "0" for correct in outcomes)
+    return {"run": 3, "event_id": "d", "turns": turns, "outcomes": outcome}
+
+
+def texts(node: Any) -> list[str]:
+    """All texts of an element in order."""
+    if isinstance(node, str):
+        return [node]
+    return [text for child in node[2:] for text in texts(child)] if isinstance(node, list) else []
+
+
+def test_a_difference_says_whether_its_interval_excludes_zero() -> None:
+    shown = json.dumps(result.report_card(found()["report"]), ensure_ascii=False)
+    assert "95 % CI excludes 0: higher" in shown and "▲ " in shown
+    assert "95 % CI includes 0" in shown and "0 by definition" in shown
+
+
+def test_the_plot_and_the_hint_value_are_described_in_words() -> None:
+    card = result.report_card(found()["report"])
+    shown = json.dumps(card, ensure_ascii=False)
+    assert "solve rate: original hint 0.50 [0.20, 0.80]; edited 0.50 [0.20, 0.80]" in shown
+    words = " ".join(texts(card))
+    assert "Hint value  +0.25  [+0.10, +0.40]" in words and "Later hints are the run's teacher's" in words
+
+
+def test_a_running_fork_shows_progress_and_can_be_stopped() -> None:
+    shown = json.dumps(result.status_card(found(status="running"), writable=True))
+    assert "3 of 12 dialogues" in shown and '"data-action": "stop"' in shown
+    assert '"data-action": "stop"' not in json.dumps(result.status_card(found(status="running"), writable=False))
+    assert "12 dialogues" in texts(result.status_card(found(), writable=True))
+
+
+def test_the_tree_shows_hints_as_text_and_expands_open_arms_only() -> None:
+    row = {"event_id": "e1", "index": 0, "outcomes": "01", "error": None}
+    page: Any = {"rows": [row], "total": 5}
+    shown = json.dumps(result.tree(found(EVIL), dialogue(False, True), {"base|edited": page}, {}), ensure_ascii=False)
+    assert EVIL in shown and "⚑ exact leak" in shown
+    assert shown.count('"aria-expanded": "true"') == 1 and shown.count('"aria-expanded": "false"') == 3
+    assert "all 5 dialogues" in shown and "1 more attempt" in shown
+
+
+def test_a_fork_needs_an_incorrect_attempt() -> None:
+    played = dialogue(False, True)
+    assert view.blocked_reason(played, 0) == "" and view.blocked_notice(played, 0) is None
+    assert "correct" in view.blocked_reason(played, 1) and "no such turn" in view.blocked_reason(played, 2)
+    assert "/fork?run=3&dialogue=d&turn=0" in json.dumps(view.blocked_notice(played, 1))
+
+
+def test_an_arm_without_a_stored_hint_says_so() -> None:
+    assert view.arm_choices(["original", "empty"], has_hint=False) == [
+        ("1 original hint: this attempt has no hint", "original"),
+        ("2 empty: an empty message", "empty"),
+    ]
+
+
+def test_own_checkpoints_come_without_the_number_of_the_run() -> None:
+    choices: Any = [
+        {"label": "base", "note": "tiny"},
+        {"label": "3:rl@2", "note": "x"},
+        {"label": "4:rl@2", "note": "y"},
+    ]
+    assert [title for title, _ in view.checkpoint_choices(choices, 3)] == ["base · tiny", "rl@2", "4:rl@2 · y"]
+
+
+def test_a_screened_hint_names_detector_and_evidence() -> None:
+    clean: Any = {"detectors": ["exact"], "leaked": False, "detector": None, "start": None, "end": None,
+                  "evidence": "", "answer_fraction": 0.0}  # fmt: skip
+    assert texts(view.screening_note("x", clean)) == ["✓ Edited hint: no leak found (exact)."]
+    leaking: Any = {**clean, "leaked": True, "detector": "exact", "start": 14, "end": 15, "answer_fraction": 1.0}
+    note = view.screening_note("The number is 4.", leaking)
+    assert "".join(texts(note)) == "⚑ Edited hint: exact leak: 4 · 100% of the answer"
