@@ -277,7 +277,9 @@ def build(studio: Studio) -> None:
     @handler
     def redraw(query: dict[str, str], now: Shown, *values: Any) -> dict[Any, Any]:
         query = merged_query(query, values)
-        return {address: query, **draw(now["run"], query, now.get("active", False), "train")}
+        updates = {address: query, charts: endpoints.run_charts(now["run"], **chart_options(query))["charts"]}
+        names = fields.values(query)["more"]
+        return {**updates, further: draw_further(now["run"], query)} if names else updates
 
     @handler
     def choose_series(query: dict[str, str], now: Shown, *values: Any) -> dict[Any, Any]:
@@ -358,7 +360,7 @@ def build(studio: Studio) -> None:
     opened.then(offer_series, where, more, **FAST)
     timer.tick(refresh, where, content, **FAST)
     gr.on(
-        [x.input, smoothing.input], redraw, [*where, *values], [address, curves, note, charts, further],
+        [x.input, smoothing.input], redraw, [*where, *values], [address, charts, further],
         trigger_mode="always_last", **FAST,
     )  # fmt: skip
     more.input(choose_series, [*where, *values], [address, further], trigger_mode="always_last", **FAST)
