@@ -108,6 +108,13 @@ function copy(button) {
   setTimeout(() => show(text), 1500);
 }
 
+function download({ text, file }) {
+  const link = create(["a", { download: file }]);
+  link.href = URL.createObjectURL(new Blob([text]));
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+}
+
 export default function mount({ element, props, trigger, watch }) {
   const root = document.createElement("div");
   root.className = "rl-view";
@@ -120,6 +127,7 @@ export default function mount({ element, props, trigger, watch }) {
     const source = event.target.closest("[data-action]");
     if (!source || source.disabled) return;
     if (source.dataset.action === "copy") { copy(source); return; }
+    if (source.dataset.action === "download") { download(source.dataset); return; }
     if (source.localName === "a") event.preventDefault();
     const data = { ...source.dataset };
     if (!data.confirm || await agreed(data)) trigger("click", data);

@@ -1,0 +1,15 @@
+/* Writes entries of a dictionary in localStorage. */
+export default function mount({ props, watch }) {
+  watch("value", () => {
+    if (!props.value) return;
+    try {
+      const all = JSON.parse(localStorage.getItem(props.name) ?? "{}") ?? {};
+      for (const [key, entry] of Object.entries(JSON.parse(props.value))) {
+        delete all[key];
+        if (entry !== null) all[key] = entry;
+      }
+      for (const old of Object.keys(all).slice(0, -props.limit)) delete all[old];
+      localStorage.setItem(props.name, JSON.stringify(all));
+    } catch { /* a browser without storage keeps nothing */ }
+  });
+}

@@ -1,0 +1,52 @@
+"""`Stored`: an entry of the browser's storage that Python writes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import gradio as gr
+
+from app.components.module import load_module
+
+
+class Stored(gr.HTML):
+    """A dictionary in the browser's `localStorage`, shared by all tabs.
+
+    The value `{key: entry}` sets entries and None removes one; the newest `limit` entries are kept. To read, take the
+    component as the last input of an event with `js=stored.reader(inputs)`.
+
+    Args:
+        name: Name of the dictionary.
+        limit: Maximum number of entries.
+        options: Further arguments of `gr.HTML`.
+    """
+
+    def __init__(self, name: str, limit: int = 20, **options: Any) -> None:
+        super().__init__(
+            None,
+            html_template="",
+            js_on_load=load_module("stored.js"),
+            apply_default_css=False,
+            visible="hidden",
+            name=name,
+            limit=limit,
+            **options,
+        )
+        self.name = name
+
+    def reader(self) -> str:
+        """Return the `js` of an event that replaces its last input by the stored dictionary."""
+        return f"(...inputs) => [...inputs.slice(0, -1), localStorage.getItem({json.dumps(self.name)})]"
+
+    def preprocess(self, payload: str | None) -> dict[str, Any]:  # type: ignore[override]
+        """Return the stored dictionary; what cannot be read is empty."""
+        try:
+            value = json.loads(payload or "{}")
+        except ValueError:
+            return {}
+        return value if isinstance(value, dict) else {}
+
+    def postprocess(self, value: Any) -> str | None:
+        """Return the entries to write as JSON text."""
+        return None if value is None else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,383 @@
+"""Draft of a new run: the values of its form and their YAML, and the values of new parts of the form."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from threading import RLock
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from app.endpoints.launch import FormState
+
+Node: TypeAlias = "dict[str, Any]"
+"""A node of the form, see `app.forms.schema`."""
+Field: TypeAlias = "dict[str, Any]"
+Path: TypeAlias = "tuple[str | int, ...]"
+REST = "*"
+"""Fold of the root's fields that are not basic."""
+SECTIONS = ("object", "component", "map")
+INTEGER = re.compile(r"[+-]?\d+")
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+MAX_SAFE = 2**53 - 1
+UNLIMITED = 1e9
+"""Bounds from here on are not shown."""
+
+
+@dataclass
+class Draft:
+    """The configuration that one browser tab edits; it lives on the server while the tab is open."""
+
+    spec: Node = field(default_factory=dict)
+    """`RunForm` of the kind."""
+    choices: dict[str, list[dict[str, str]]] = field(default_factory=dict)
+    key: str = ""
+    """Preset or clone where it started, e.g. `preset:quickstart`."""
+    parent: int | None = None
+    start: FormState | None = None
+    checked: FormState | None = None
+    data: dict[str, Any] = field(default_factory=dict)
+    text: str = ""
+    """The YAML as it is shown."""
+    sent: dict[str, float] = field(default_factory=dict)
+    """The last texts that the server wrote into the YAML field, and when."""
+    opened: set[str] = field(default_factory=set)
+    filled: set[tuple[bool, int]] = field(default_factory=set)
+    """Parts of the page that show fields."""
+    memory: dict[str, Any] = field(default_factory=dict)
+    """Earlier values of alternatives, so that a change of type and back loses nothing."""
+    serial: int = 0
+    preflight: int | None = None
+    lock: Any = field(default_factory=RLock, repr=False)
+
+    def get(self, path: Path) -> Any:
+        """Return the value at a path, or None."""
+        return get_value(self.data, path)
+
+    def set(self, path: Path, value: Any) -> None:
+        """Set the value at a path; what is above it becomes a mapping if it is neither mapping nor list."""
+        holder: Any = self.data
+        for key in path[:-1]:
+            if not isinstance(_item(holder, key), dict | list):
+                holder[key] = {}
+            holder = holder[key]
+        holder[path[-1]] = value
+
+    def remove(self, path: Path) -> None:
+        """Remove a key or an item."""
+        holder = self.get(path[:-1])
+        if isinstance(holder, dict | list):
+            del holder[path[-1]]  # type: ignore[arg-type]
+
+    def fields_of(self, node: Node, value: Any) -> list[Field]:
+        """Return the fields of a section; those of a component are known by its type."""
+        if node["kind"] == "object":
+            return node["fields"]
+        kind = value if isinstance(value, str) else _item(value, "type")
+        section = self.spec["components"].get(node["component"], {}).get(kind) if isinstance(kind, str) else None
+        return section["fields"] if section else []
+
+    # -- changes of the structure ----------------------------------------------------------------------------------
+    def choose_type(self, path: Path, node: Node, name: str) -> None:
+        """Change the type of a component; its earlier values come back."""
+        value = self.get(path)
+        if isinstance(value, dict) and isinstance(value.get("type"), str):
+            self.memory[f"{dotted(path)}:{value['type']}"] = copy.deepcopy(value)
+        kept = self.memory.get(f"{dotted(path)}:{name}")
+        self.set(path, copy.deepcopy(kept) if kept is not None else self.blank_component(node, name))
+
+    def choose_option(self, path: Path, options: Sequence[Node], index: int, default: Any) -> None:
+        """Change the alternative of a union; its earlier value comes back."""
+        value = self.get(path)
+        before = option_of(options, value)
+        if before is not None:
+            self.memory[f"{dotted(path)}|{before}"] = copy.deepcopy(value)
+        kept = self.memory.get(f"{dotted(path)}|{index}")
+        self.set(path, copy.deepcopy(kept) if kept is not None else self._first(options[index], value, default))
+
+    def _first(self, node: Node, value: Any, default: Any) -> Any:
+        if node["kind"] == "none":
+            return None
+        is_plain = node["kind"] not in (*SECTIONS, "list", "tuple")
+        if is_plain and isinstance(default, str | int | float):
+            return default
+        return self.blank(node, value if isinstance(value, int | float) else None)
+
+    def edit_list(self, path: Path, node: Node, act: str, index: int) -> None:
+        """Add, duplicate, move (`up`, `down`) or remove an item."""
+        items = list(self.get(path) or [])
+        if act == "add":
+            items.append(self.new_item(node["item"], items))
+        elif act == "duplicate":
+            items.insert(index + 1, renamed(copy.deepcopy(items[index]), items))
+        elif act == "remove":
+            del items[index]
+        else:
+            to = index + (1 if act == "down" else -1)
+            items[index], items[to] = items[to], items[index]
+            self._swap_folds(path, index, to)
+        self._forget(path)
+        self.set(path, items)
+
+    def add_entry(self, path: Path) -> None:
+        """Add a name to a map."""
+        now = self.get(path) or {}
+        number = len(now) + 1
+        while f"name-{number}" in now:
+            number += 1
+        node = self.node_at(path)["value"]
+        self.set(path, {**now, f"name-{number}": None if node.get("nullable") else self.blank(node)})
+
+    def node_at(self, path: Path) -> Node:
+        """Return the node of a path; of a union, the alternative that the value has."""
+        node, value = self.spec["root"], self.data
+        for key in path:
+            if node["kind"] == "union":
+                index = option_of(node["options"], value)
+                node = node["options"][index or 0]
+            if node["kind"] in ("object", "component"):
+                node = next(each["node"] for each in self.fields_of(node, value) if each["key"] == key)
+            elif node["kind"] == "tuple":
+                node = node["items"][key]
+            else:
+                node = node["item" if node["kind"] == "list" else "value"]
+            value = _item(value, key)
+        if node["kind"] == "union":
+            node = node["options"][option_of(node["options"], value) or 0]
+        return node
+
+    def _forget(self, path: Path) -> None:
+        """Drop the earlier values below a list, whose positions have changed."""
+        self.memory = {key: value for key, value in self.memory.items() if not key.startswith(f"{dotted(path)}.")}
+
+    def _swap_folds(self, path: Path, first: int, second: int) -> None:
+        names = {dotted((*path, first)): dotted((*path, second)), dotted((*path, second)): dotted((*path, first))}
+
+        def moved(fold: str) -> str:
+            for old, new in names.items():
+                if fold == old or fold.startswith(f"{old}."):
+                    return new + fold[len(old) :]
+            return fold
+
+        self.opened = {moved(fold) for fold in self.opened}
+
+    # -- values of new parts ---------------------------------------------------------------------------------------
+    def new_item(self, node: Node, items: list[Any]) -> Any:
+        """Return a new item of a list: defaults, and what has none from the last item."""
+        made = self.blank(node)
+        if node["kind"] != "object":
+            return made
+        last = items[-1] if items else None
+        for each in node["fields"]:
+            key = each["key"]
+            if key not in made:
+                known = isinstance(last, dict) and key in last
+                made[key] = copy.deepcopy(last[key]) if known else self.blank(each["node"])  # type: ignore[index]
+        return renamed({each["key"]: made[each["key"]] for each in node["fields"] if each["key"] in made}, items)
+
+    def blank(self, node: Node, seed: float | None = None) -> Any:
+        """Return the value that a new part begins with; numbers without a default are `seed` if it is given."""
+        match node["kind"]:
+            case "object":
+                return self.blank_fields(node["fields"], seed)
+            case "component":
+                return self.blank_component(node, node["types"][0])
+            case "tuple":
+                return [self.blank(item) for item in node["items"]]
+            case "union":
+                return self.blank(node["options"][0])
+            case "choice":
+                return node["values"][0]
+            case "integer":
+                return node.get("minimum", node.get("exclusiveMinimum", -1) + 1)
+            case "number":
+                return node.get("minimum", node.get("exclusiveMinimum", 0))
+            case kind:
+                return {"list": [], "map": {}, "boolean": False, "string": ""}.get(kind)
+
+    def blank_fields(self, fields: list[Field], seed: float | None = None) -> dict[str, Any]:
+        """Return the defaults of a section; what is required and has none is omitted."""
+        made: dict[str, Any] = {}
+        for each in fields:
+            node = each["node"]
+            if "default" in each:
+                made[each["key"]] = copy.deepcopy(each["default"])
+            elif node["kind"] == "list" and node.get("min"):
+                made[each["key"]] = [self.blank(node["item"], seed) for _ in range(node["min"])]
+            elif seed is not None and node["kind"] in ("integer", "number"):
+                made[each["key"]] = seed
+        return made
+
+    def blank_component(self, node: Node, name: str) -> dict[str, Any]:
+        """Return a component with its defaults."""
+        section = self.spec["components"].get(node["component"], {}).get(name, {"fields": []})
+        return {"type": name, **self.blank_fields(section["fields"])}
+
+    # -- folds and marks -------------------------------------------------------------------------------------------
+    def reveal(self, path: Path) -> None:
+        """Open the folds around a field."""
+        node, value = self.spec["root"], self.data
+        here: Path = ()
+        for key in path:
+            if node["kind"] in ("object", "component"):
+                fields = self.fields_of(node, value)
+                found = next((each for each in fields if each["key"] == key), None)
+                if found is None:
+                    return
+                if here == () and not found["basic"]:
+                    self.opened.add(REST)
+                elif here and found not in basic_fields(fields):
+                    self.opened.add(dotted(here))
+                node = found["node"]
+            elif node["kind"] == "list":
+                node = node["item"]
+            elif node["kind"] == "union":
+                node = next((each for each in node["options"] if each["kind"] in ("object", "list")), node)
+                if node["kind"] in ("object", "list"):
+                    return
+            else:
+                return
+            value, here = _item(value, key), (*here, key)
+
+    def changed(self) -> Iterator[tuple[Path, Any]]:
+        """Yield the fields that differ from their default, and the default."""
+        yield from self._changed(self.spec["root"], self.data, ())
+
+    def _changed(self, node: Node, value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
+        if node["kind"] in ("object", "component") and isinstance(value, dict):
+            for each in self.fields_of(node, value):
+                held, here = value.get(each["key"]), (*path, each["key"])
+                if "default" in each and not is_section(each["node"]) and held != each["default"]:
+                    yield here, each["default"]
+                yield from self._changed(each["node"], held, here)
+        elif node["kind"] == "list" and isinstance(value, list):
+            for i, item in enumerate(value):
+                yield from self._changed(node["item"], item, (*path, i))
+
+
+def _item(holder: Any, key: str | int) -> Any:
+    if isinstance(holder, Mapping):
+        return holder.get(key)
+    is_index = isinstance(holder, list | tuple) and isinstance(key, int) and 0 <= key < len(holder)
+    return holder[key] if is_index else None  # type: ignore[index]
+
+
+def get_value(data: Any, path: Path) -> Any:
+    """Return the value at a path, or None."""
+    for key in path:
+        data = _item(data, key)
+    return data
+
+
+def dotted(path: Path) -> str:
+    """Return a path as text, e.g. `stages.1.steps`."""
+    return ".".join(map(str, path))
+
+
+def parse_path(text: str) -> Path:
+    """Return the path of `dotted` for the form's fields, where numbers are positions."""
+    return tuple(int(part) if part.isdigit() else part for part in text.split(".")) if text else ()
+
+
+def is_section(node: Node) -> bool:
+    """Return whether a node is drawn as a section of its own."""
+    return node["kind"] in SECTIONS or (node["kind"] == "list" and node["item"]["kind"] in ("object", "component"))
+
+
+def basic_fields(fields: list[Field]) -> list[Field]:
+    """Return the fields that are shown first: the basic ones, or all if there is none."""
+    return [each for each in fields if each["basic"]] or fields
+
+
+def count_changes(fields: list[Field], value: Any) -> int:
+    """Return how many fields differ from their default."""
+    return sum("default" in each and _item(value, each["key"]) != each["default"] for each in fields)
+
+
+def bounds(node: Node) -> str:
+    """Return the limits of a number, such as `1 … 64`, `≥ 1` or `> 0`; limits that nobody meets are omitted."""
+
+    def shown(*names: str) -> float | None:
+        found = next((node[name] for name in names if name in node), None)
+        return None if found is None or abs(found) >= UNLIMITED else found
+
+    low, high = shown("minimum", "exclusiveMinimum"), shown("maximum", "exclusiveMaximum")
+    above, below = "" if "minimum" in node else ">", "" if "maximum" in node else "<"
+    if low is not None and high is not None:
+        return f"only {low:g}" if low == high else f"{above + ' ' if above else ''}{low:g} … {below}{high:g}"
+    if low is not None:
+        return f"{above or '≥'} {low:g}"
+    return "" if high is None else f"{below or '≤'} {high:g}"
+
+
+def parse_number(text: str) -> int | float | str:
+    """Return the number that a text is, if a browser keeps it exactly; otherwise the text."""
+    word = text.strip()
+    if INTEGER.fullmatch(word) and len(word) < 20:
+        number = int(word)
+        return number if abs(number) <= MAX_SAFE else word
+    if NUMBER.fullmatch(word) and math.isfinite(float(word)):
+        return float(word)
+    return word
+
+
+def number_text(value: Any) -> str:
+    """Return a value as the text of its field."""
+    if value is None:
+        return ""
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list | bool) else str(value)
+
+
+def option_of(options: Sequence[Node], value: Any) -> int | None:
+    """Return the position of the alternative of a union that a value has."""
+    if value is None:
+        return next((i for i, option in enumerate(options) if option["kind"] == "none"), None)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    fits = {
+        "choice": lambda option: value in option["values"],
+        "list": lambda _: isinstance(value, list),
+        "tuple": lambda _: isinstance(value, list),
+        "boolean": lambda _: isinstance(value, bool),
+        "integer": lambda _: is_number and float(value).is_integer(),
+        "number": lambda _: is_number,
+        "string": lambda _: isinstance(value, str),
+        **dict.fromkeys(SECTIONS, lambda _: isinstance(value, dict)),
+    }
+    order = sorted(range(len(options)), key=lambda i: options[i]["kind"] != "choice")
+    return next((i for i in order if fits.get(options[i]["kind"], lambda _: False)(options[i])), None)
+
+
+def option_name(option: Node) -> str:
+    """Return what an alternative of a union is called."""
+    if option["kind"] == "choice":
+        return " or ".join(map(str, option["values"]))
+    names: dict[str, str] = {
+        "none": "none",
+        "list": "a list",
+        "tuple": "a list",
+        "string": "text",
+        "integer": "a whole number",
+        "number": "a number",
+        "object": f"a {option['name']}" if option.get("name") else "settings",
+        "map": "names and values",
+        "boolean": "on or off",
+        "any": "anything",
+    }
+    return names.get(option["kind"]) or str(option["kind"])
+
+
+def renamed(item: Any, items: list[Any]) -> Any:
+    """Give an item a name that no other item has."""
+    if not isinstance(item, dict) or not isinstance(item.get("name"), str):
+        return item
+    taken = {_item(other, "name") for other in items}
+    stem = re.sub(r"-\d+$", "", item["name"]) or "item"
+    number = 2
+    while item["name"] in taken or not item["name"]:
+        item["name"] = f"{stem}-{number}"
+        number += 1
+    return item

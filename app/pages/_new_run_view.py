@@ -1,0 +1,253 @@
+"""What the page New run shows beside its form, as elements."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from app.common.urls import page_url
+from app.components.nodes import Element, Node, action, badge, el, progress, time_ago
+from app.pages._new_run_draft import REST
+from app.pages._new_run_form import fold_button, words
+
+if TYPE_CHECKING:
+    from app.endpoints.launch import FormState, PreflightState, PresetInfo, SchedulePreview
+    from app.endpoints.runs import RunRow
+
+CRON_EXAMPLES = (("every hour", "0 * * * *"), ("every night", "0 2 * * *"), ("every Monday", "0 9 * * mon"))
+NOT_COMPARED = re.compile(r"^(name|kind): .*\n", re.MULTILINE)
+
+
+def spaced(name: str) -> str:
+    """Return the name of a preset as a title."""
+    return name.replace("_", " ").replace("-", " · ")
+
+
+def family(name: str) -> str:
+    """Return the file of a preset."""
+    return name.split(":")[0]
+
+
+def preset_choices(presets: list[PresetInfo], chosen: str | None) -> list[tuple[str, str]]:
+    """Return one choice for each file of presets, those for a CPU first."""
+    found: list[tuple[str, str]] = []
+    for on_cpu in (True, False):
+        names = dict.fromkeys(family(each["name"]) for each in presets if each["runs_on_cpu"] == on_cpu)
+        for name in names:
+            members = [each["name"] for each in presets if family(each["name"]) == name]
+            if any(member == value for _, value in found for member in members):
+                continue
+            variants = f" · {len(members)} variants" if len(members) > 1 else ""
+            label = spaced(name) + variants + ("" if on_cpu else " (paper scale, GPU)")
+            found.append((label, chosen if chosen in members else members[0]))
+    return found
+
+
+def variant_choices(presets: list[PresetInfo], chosen: str | None) -> list[tuple[str, str]]:
+    """Return the presets in the file of the chosen one."""
+    names = [each["name"] for each in presets if chosen and family(each["name"]) == family(chosen)]
+    return [(spaced(name.split(":")[1]), name) for name in names if ":" in name] if len(names) > 1 else []
+
+
+def clone_label(run: RunRow) -> str:
+    """Return the label of a run to clone."""
+    return f"#{run['id']} {run['name']} · {run['environment']} · {run['status']}"
+
+
+def about(description: str, clone: int | None) -> Element:
+    """Return what the form started from."""
+    if clone is not None:
+        link = el("a", f"run {clone}", href=page_url("run", run=clone))
+        return el("p", "A copy of ", link, ".", class_="rl-muted nr-about")
+    return el("p", words(description), class_="rl-muted nr-about")
+
+
+def restored(time: float) -> Element:
+    """Return the notice about restored changes."""
+    return el(
+        "div",
+        el("span", "Restored unsaved changes from ", time_ago(time), "."),
+        action("Discard", "discard", style="rl-small"),
+        class_="nr-notice",
+        role="status",
+    )
+
+
+def missing(text: str, fix: str | None) -> Element:
+    """Return what is shown instead of a form that cannot start."""
+    return el(
+        "div",
+        el("p", text, class_="rl-empty-title"),
+        el("p", fix) if fix else None,
+        el("p", el("a", "Start from a preset", class_="rl-button rl-primary", href="/new")),
+        class_="rl-empty",
+        role="alert",
+    )
+
+
+def more_button(labels: list[str], is_open: bool, changes: int) -> Element | None:
+    """Return the button that shows the fields that are not basic."""
+    return fold_button(f"all other settings: {', '.join(labels)}", REST, is_open, changes) if labels else None
+
+
+def summary(state: FormState) -> list[Node]:
+    """Return whether the configuration is valid, and each error with a button that leads to it."""
+    problem = state["yaml_error"]
+    if problem is not None:
+        line = f" (line {problem['line']})" if problem["line"] else None
+        return [
+            el("div", el("span", "✗ The YAML cannot be read", class_="rl-wrong"), el("span", line, class_="rl-muted")),
+            el("p", "Fix the YAML to use the form.", class_="nr-stale", role="status"),
+        ]
+    if state["ok"]:
+        return [el("div", el("span", "✓", class_="rl-right"), " ready")]
+    count = len(state["errors"])
+    items = []
+    for error in state["errors"]:
+        where = {"field": error["field"]} if error["path"] else {"line": error["line"] or 1}
+        button = action(error["field"] or "configuration", "focus", style="nr-link", **where)
+        line = f" (line {error['line']})" if error["line"] else None
+        items.append(el("li", button, f" {error['message']}", el("span", line, class_="rl-muted")))
+    title = f"✗ {count} {'error' if count == 1 else 'errors'}"
+    return [el("div", el("span", title, class_="rl-wrong")), el("ul", items, class_="nr-errors")]
+
+
+def command(state: FormState) -> list[Node]:
+    """Return the command with buttons, and where the YAML is broken."""
+    text, file = state["command"], state["file"]
+    problem = state["yaml_error"]
+    broken = None
+    if problem is not None:
+        line = problem["line"]
+        link = action(f"Line {line}", "focus", style="nr-link", line=line) if line else None
+        broken = el("p", link, ": " if line else None, problem["message"], class_="rf-error nr-broken", role="alert")
+    return [
+        el(
+            "div",
+            el("code", text, class_="nr-command", title=f"Save {file} first and run the command beside it."),
+            action("Copy command", "copy", style="rl-small", text=text),
+            action("Copy YAML", "copy", style="rl-small", text=state["yaml"]),
+            action("Save YAML", "download", style="rl-small", text=state["yaml"], file=file),
+            class_="nr-cmdline",
+        ),
+        broken,
+    ]
+
+
+# -- preflight ---------------------------------------------------------------------------------------------------------
+def preflight_progress(now: PreflightState) -> Element:
+    """Return a preflight without a verdict: its progress, or why it ended."""
+    ended: Node
+    if now["status"] == "failed":
+        ended = el("p", "✗ Failed. ", now["detail"], class_="rl-wrong")
+    else:
+        ended = el("p", "Canceled before it was done. ", now["detail"], class_="rl-muted")
+    text = "queued" if now["status"] == "queued" else now["phase"] or "loads the model"
+    count = f" {now['done']:.0f} of {now['total']:.0f}" if now["total"] and now["status"] != "queued" else ""
+    running: list[Node] = [
+        progress(now["done"], now["total"]),
+        el(
+            "div",
+            el("span", text + count, class_="rl-num"),
+            el("span", class_="rl-grow"),
+            action("Cancel", "cancel", style="rl-small"),
+            class_="rl-row rl-small rl-muted",
+        ),
+    ]
+    return el("div", _head(now), ended if now["ended"] else running, class_="rl-stack", data_status=now["status"])
+
+
+def _head(now: PreflightState) -> Element:
+    return el(
+        "div",
+        el("h2", "Preflight"),
+        None if now["verdict"] else badge(now["status"], now["detail"]),
+        el("span", class_="rl-grow"),
+        el("a", f"run {now['run']}", href=page_url("run", run=now["run"]), class_="rl-small"),
+        el("button", "×", type="button", class_="rl-icon", aria_label="Close the preflight", data_action="close"),
+        class_="rl-row",
+    )
+
+
+def preflight_verdict(now: PreflightState, is_outdated: bool) -> Element:
+    """Return the verdict of a preflight, above its histogram."""
+    verdict = now["verdict"]
+    assert verdict is not None
+    mark, style = ("✓ ", "rl-right") if verdict["ok"] else ("✗ ", "rl-wrong")
+    outdated = el("p", "The form has changed since this preflight.", class_="rl-small nr-outdated")
+    return el(
+        "div",
+        _head(now),
+        outdated if is_outdated else None,
+        el("p", mark, verdict["text"], class_=f"nr-verdict {style}"),
+        el("p", verdict["fix"], class_="nr-fix") if verdict["fix"] else None,
+        el("p", verdict["note"], class_="rl-muted rl-small nr-fix") if verdict["note"] else None,
+        class_="rl-stack",
+        data_status=now["status"],
+    )
+
+
+def is_outdated(now: PreflightState | None, state: FormState | None) -> bool:
+    """Return whether the form has other settings than the preflight had."""
+    if now is None or state is None or state["resolved"] is None:
+        return False
+    return NOT_COMPARED.sub("", now["yaml"]) != NOT_COMPARED.sub("", state["resolved"])
+
+
+def preflight_facts(now: PreflightState) -> Element:
+    """Return the legend of the histogram, the measured values and the report."""
+    legend = el(
+        "p",
+        el("span", "✗ all incorrect", class_="rl-wrong"),
+        el("span", "■ mixed (useful for training)", class_="nr-mixed"),
+        el("span", "✓ all correct", class_="rl-right"),
+        class_="rl-small rl-muted nr-legend",
+    )
+    facts: list[Node] = []
+    for fact in now["facts"]:
+        note = el("span", fact["note"], class_="rl-muted")
+        facts += [el("dt", fact["label"]), el("dd", el("b", fact["value"], class_="rl-num"), " ", note)]
+    title = el("summary", "Report as text", class_="rl-small rl-muted")
+    report = el("details", title, el("pre", now["text"], class_="rl-model-text"))
+    return el("div", legend, el("dl", facts, class_="nr-facts"), report, class_="rl-stack")
+
+
+def preflight_charts(now: PreflightState) -> list[dict[str, object]]:
+    """Return the histogram of group outcomes for `Charts`."""
+    figure = now["figure"]
+    if not figure:
+        return []
+    bars = [(count, solved) for part in figure["data"] for solved, count in zip(part["x"], part["y"], strict=True)]
+    text = ", ".join(f"{count} groups with {solved} solved" for count, solved in bars)
+    return [{"key": "groups", "title": "Group outcomes", "words": f"Histogram: {text}", "figure": figure}]
+
+
+# -- schedule ----------------------------------------------------------------------------------------------------------
+def cron_examples() -> Element:
+    """Return buttons that fill in the cron fields."""
+    buttons = [action(text, "cron", style="rl-small", when=when) for text, when in CRON_EXAMPLES]
+    return el("p", buttons, el("span", "minute hour day month weekday", class_="rl-muted"), class_="rl-row rl-small")
+
+
+def next_times(preview: SchedulePreview) -> list[Node]:
+    """Return the next times of a schedule, or its error."""
+    if preview["error"]:
+        return [el("p", f"{preview['error']} {preview['fix'] or ''}", class_="rf-error", role="alert")]
+    times = preview["times"]
+    title = el("p", "next times" if len(times) > 1 else "time", class_="rl-muted rl-small")
+    return [title, el("ol", _times(times))]
+
+
+def _times(times: Iterable[str]) -> list[Node]:
+    return [
+        el("li", date_text(each), " ", time_ago(datetime.fromisoformat(each).timestamp()), class_="rl-num")
+        for each in times
+    ]
+
+
+def date_text(iso: str) -> str:
+    """Return an ISO time as `Tue 1 Jan 2030, 3:30 UTC+01:00`."""
+    time = datetime.fromisoformat(iso)
+    return f"{time:%a} {time.day} {time:%b %Y}, {time.hour}:{time:%M} {time:%Z}"

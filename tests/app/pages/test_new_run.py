@@ -1,0 +1,128 @@
+"""The form of a new run: values of new parts, folds, alternatives, limits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from app.forms import run_form
+from app.forms.yaml_text import read
+from app.pages._new_run_draft import (
+    Draft,
+    bounds,
+    option_of,
+    parse_number,
+    renamed,
+)
+from app.pages._new_run_native import groups
+from app.pages._new_run_view import preset_choices, summary
+
+
+@pytest.fixture
+def draft() -> Draft:
+    """The preset quickstart with all defaults."""
+    spec = {**run_form.spec("train"), "kind": "train"}
+    data = run_form.parse_config(read(run_form.preset_yaml("quickstart")).value).model_dump(mode="json")
+    return Draft(spec=spec, data=data)
+
+
+def names(draft: Draft) -> list[str]:
+    return [stage["name"] for stage in draft.data["stages"]]
+
+
+def test_stages_are_added_duplicated_moved_and_removed_with_unique_names(draft: Draft) -> None:
+    node = draft.node_at(("stages",))
+    draft.edit_list(("stages",), node, "duplicate", 1)
+    assert names(draft) == ["warmup", "rl2f", "rl2f-2"]
+    draft.edit_list(("stages",), node, "up", 2)
+    draft.edit_list(("stages",), node, "remove", 0)
+    assert names(draft) == ["rl2f-2", "rl2f"]
+    draft.edit_list(("stages",), node, "add", -1)
+    assert names(draft) == ["rl2f-2", "rl2f", "rl2f-3"]
+
+
+def test_an_open_fold_moves_with_its_stage(draft: Draft) -> None:
+    draft.opened = {"stages.0", "stages.0.method", "lora"}
+    draft.edit_list(("stages",), draft.node_at(("stages",)), "down", 0)
+    assert draft.opened == {"stages.1", "stages.1.method", "lora"}
+
+
+def test_a_type_that_was_left_comes_back_with_its_values(draft: Draft) -> None:
+    path = ("environment",)
+    node = next(each["node"] for each in draft.spec["root"]["fields"] if each["key"] == "environment")
+    draft.data["environment"]["length"] = 7
+    draft.choose_type(path, node, "guess_number")
+    assert draft.data["environment"]["type"] == "guess_number" and draft.data["environment"]["size"] == 16
+    draft.choose_type(path, node, "secret_code")
+    assert draft.data["environment"]["length"] == 7
+
+
+def test_an_error_in_a_folded_section_opens_the_folds_around_it(draft: Draft) -> None:
+    draft.reveal(("lora", "rank"))
+    draft.reveal(("stages", 0, "save_steps"))
+    draft.reveal(("model", "name"))
+    assert draft.opened == {"*", "stages.0"}
+
+
+def test_changed_fields_are_those_that_differ_from_their_default(draft: Draft) -> None:
+    draft.data["seed"] = 5
+    assert (("seed",), 0) in list(draft.changed())
+
+
+@pytest.mark.parametrize(
+    ("node", "text"),
+    [
+        ({"minimum": 1, "maximum": 64}, "1 … 64"),
+        ({"minimum": 1}, "≥ 1"),
+        ({"exclusiveMinimum": 0}, "> 0"),
+        ({"minimum": 2, "maximum": 2}, "only 2"),
+        ({"maximum": 2**53}, ""),
+        ({}, ""),
+    ],
+)
+def test_limits_are_short(node: dict[str, Any], text: str) -> None:
+    assert bounds(node) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("5", 5), (" -3 ", -3), ("1e-5", 1e-5), ("many", "many"), ("9" * 19, "9" * 19), ("1e999", "1e999"), ("", "")],
+)
+def test_numbers_that_a_browser_keeps_are_numbers(text: str, value: Any) -> None:
+    assert parse_number(text) == value
+
+
+def test_the_alternative_of_a_value_is_found_by_its_shape() -> None:
+    options = [{"kind": "number"}, {"kind": "object"}, {"kind": "choice", "values": ["auto"]}]
+    assert [option_of(options, value) for value in (0.5, {}, "auto", [], None)] == [0, 1, 2, None, None]
+
+
+def test_a_name_that_is_taken_gets_a_number() -> None:
+    assert renamed({"name": "rl-2"}, [{"name": "rl-2"}, {"name": "rl-3"}]) == {"name": "rl-4"}
+
+
+def test_every_field_of_every_kind_is_in_one_part_of_the_form() -> None:
+    for kind in run_form.kinds():
+        root = run_form.spec(kind)["root"]
+        parts = [part for basic in (True, False) for part in groups(root, basic=basic)]
+        keys = [field["key"] for part in parts for _, fields in part for field in fields]
+        assert sorted(keys) == sorted(field["key"] for field in root["fields"])
+
+
+def test_presets_are_listed_by_file_with_those_for_a_cpu_first() -> None:
+    presets: Any = [
+        {"name": "paper:a", "description": "", "runs_on_cpu": False},
+        {"name": "quick", "description": "", "runs_on_cpu": True},
+        {"name": "paper:b", "description": "", "runs_on_cpu": False},
+    ]
+    assert preset_choices(presets, "paper:b") == [
+        ("quick", "quick"),
+        ("paper · 2 variants (paper scale, GPU)", "paper:b"),
+    ]
+
+
+def test_the_summary_counts_errors_and_leads_to_their_fields() -> None:
+    error = {"path": ["seed"], "field": "seed", "message": "must be at least 0, not -1", "line": 2}
+    shown = str(summary({"ok": False, "errors": [error], "yaml_error": None}))  # type: ignore[typeddict-item]
+    assert "1 error" in shown and "'data-field': 'seed'" in shown and "(line 2)" in shown
