@@ -530,7 +530,7 @@ def build(studio: Studio) -> None:
         gr.Info(f"Scheduled: {show.date_text(made['times'][0])}. The page Runs lists the schedules.")
         return [gr.update(visible=False)]
 
-    times = [trigger, plan_at, plan_cron, plan_zone]
+    times: list[Any] = [trigger, plan_at, plan_cron, plan_zone]
     timezone = "(held, zone) => [held, Intl.DateTimeFormat().resolvedOptions().timeZone]"
     schedule.click(open_plan, [draft, zone], [marks, plan, plan_name, plan_at, plan_zone], js=timezone, **QUEUED)
     gr.on([each.change for each in times], handler(preview), times, previewed, **LAST)
