@@ -306,10 +306,10 @@ class RunListEndpoints:
 
     def _rows(self, listed: Sequence[Run]) -> list[RunRow]:
         db, ids = self._context.db, [run.id for run in listed if run.id is not None]
-        tags, rewards = runs.tags_of(db, ids), metrics.sparkline(db, ids)
+        tags, rewards, remarks = runs.tags_of(db, ids), metrics.sparkline(db, ids), notes.on_runs(db, ids)
         rows: list[RunRow] = []
         for run_id, run in zip(ids, listed, strict=True):
-            texts = [note.text for note in notes.of_run(db, run_id) if note.event_id is None]
+            texts = remarks[run_id]
             rows.append(
                 {
                     **run_summary(run),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 
 from sqlalchemy import select
 from sqlmodel import col
@@ -45,6 +46,15 @@ def add(
 def of_run(db: Database, run_id: int) -> list[Note]:
     """Return all notes of a run, its dialogues and turns, oldest first."""
     return db.fetch_all(select(Note).where(col(Note.run_id) == run_id).order_by(col(Note.id)))
+
+
+def on_runs(db: Database, run_ids: Collection[int]) -> dict[int, list[str]]:
+    """Return the texts of the notes on each of these runs, oldest first, without notes on their dialogues."""
+    query = select(Note).where(col(Note.run_id).in_(run_ids), col(Note.event_id).is_(None)).order_by(col(Note.id))
+    texts: dict[int, list[str]] = {run_id: [] for run_id in run_ids}
+    for note in db.fetch_all(query):
+        texts[note.run_id].append(note.text)
+    return texts
 
 
 def delete(db: Database, id: int) -> None:
