@@ -11,7 +11,11 @@ export default async function mount({ element, props, trigger, watch }) {
 
   view.default({ element, props, watch, trigger: (name, data) => {
     if (data.focus) document.querySelector(data.focus)?.focus();
-    else trigger(name, { ...data, ...(span ?? { start: null, end: null }), note: find("[data-note]")?.value ?? "" });
+    else {
+      const { hint } = find("[data-hint]")?.dataset ?? {}; // an event may start later, when another hint is shown
+      const draft = { ...(span ?? { start: null, end: null }), note: find("[data-note]")?.value ?? "" };
+      trigger(name, { ...data, ...draft, hint });
+    }
   } });
 
   function place(position) {

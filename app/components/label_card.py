@@ -31,9 +31,9 @@ MARK_BUTTONS = (
 class LabelCard(View):
     """A `View` with a hint whose words can be marked.
 
-    Every `click` also reports `start` and `end` of the marked span, None without one, and the `note`. An action with
-    `data-focus` focuses the field with this CSS selector instead. After Back, a link with `data-return` that had the
-    focus gets it again.
+    Every `click` also reports the `hint` (see `hint_key`), `start` and `end` of the marked span, None without one, and
+    the `note`. An action with `data-focus` focuses the field with this CSS selector instead. After Back, a link with
+    `data-return` that had the focus gets it again.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -61,11 +61,16 @@ class CardState:
     writable: bool = True
 
 
+def hint_key(hint: HintToLabel) -> str:
+    """Return the text that identifies a hint in events."""
+    return f"{hint['run']} {hint['event_id']} {hint['turn']}"
+
+
 def label_card(hint: HintToLabel, state: CardState) -> Element:
     """Return a hint with the buttons that label it."""
     own = hint["own_label"]
     start, end = (own["start"], own["end"]) if own else (None, None)
-    key = f"{hint['run']} {hint['event_id']} {hint['turn']} {state.annotator}"
+    key = f"{hint_key(hint)} {state.annotator}"
     return el(
         "article",
         _heading(hint),
@@ -78,6 +83,7 @@ def label_card(hint: HintToLabel, state: CardState) -> Element:
         _found(hint) if hint["is_open"] else None,
         class_="rl-card lb-card",
         aria_label="hint",
+        data_hint=hint_key(hint),
         data_version=f"{key} {own['time'] if own else 0}",
         data_annotator=state.annotator,
         data_start="" if start is None else start,
@@ -198,7 +204,6 @@ def _hint(hint: HintToLabel) -> Element:
 def _buttons(hint: HintToLabel, state: CardState) -> Element:
     own = hint["own_label"]
     given = own["label"] if own else None
-    key = f"{hint['run']} {hint['event_id']} {hint['turn']}"
     needs_name = None if state.annotator else state.name_field
     disabled = not state.writable
     answers = [
@@ -222,7 +227,7 @@ def _buttons(hint: HintToLabel, state: CardState) -> Element:
         maxlength=4000,
         value=own["note"] if own else "",
         data_note="1",
-        data_key=f"note {key}",
+        data_key=f"note {hint_key(hint)}",
     )
     group = el("div", answers, class_="lb-answers", role="group", aria_label="label of the hint")
     return el("div", group, note, _button("Save and next", "save_next", "lb-save", disabled=disabled), class_="lb-bar")

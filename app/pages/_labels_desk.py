@@ -164,7 +164,7 @@ class Labeling:
         return len(new)
 
     # -- moves ---------------------------------------------------------------------------------------------------------
-    def next(self, draft: Draft) -> None:
+    def next(self, draft: Draft | None) -> None:
         """Save edits of a label and show the next hint, or the end of the queue."""
         desk = self.desk
         self._save_edits(draft)
@@ -175,7 +175,7 @@ class Labeling:
         else:
             desk.hint = None
 
-    def previous(self, draft: Draft) -> None:
+    def previous(self, draft: Draft | None) -> None:
         """Save edits of a label and show the previous hint."""
         desk = self.desk
         self._save_edits(draft)
@@ -200,9 +200,9 @@ class Labeling:
         else:
             self.next(draft)
 
-    def _save_edits(self, draft: Draft) -> None:
+    def _save_edits(self, draft: Draft | None) -> None:
         own = self.desk.hint["own_label"] if self.desk.hint else None
-        if own and (draft.start, draft.end, draft.note.strip()) != (own["start"], own["end"], own["note"]):
+        if own and draft and (draft.start, draft.end, draft.note.strip()) != (own["start"], own["end"], own["note"]):
             self.give(own["label"], draft)
 
     # -- labels --------------------------------------------------------------------------------------------------------

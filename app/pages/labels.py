@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import gradio as gr
 
 from app.components.address import Address, Replacement
 from app.components.keys import Key, Keys
-from app.components.label_card import LABEL_KEYS, LabelCard
+from app.components.label_card import LABEL_KEYS, LabelCard, hint_key
 from app.components.nodes import Node, el
 from app.components.stored import Stored
 from app.components.transcript import LABEL_TEXTS
@@ -71,6 +71,8 @@ ELSEWHERE: dict[str, dict[str, Any]] = {
     "show_report": {"view": "report"},
 }
 """Action → fields that it sets."""
+ON_HINT = {"label", "save_next", "reveal"}
+"""Actions that only apply to the hint that the user saw."""
 
 
 def build(studio: Studio) -> None:
@@ -118,6 +120,10 @@ def build(studio: Studio) -> None:
     inputs, names = fields.components, list(fields.fields)
     page = _Page(studio, fields)
 
+    def named(entries: Sequence[Any]) -> dict[str, Any]:
+        values = dict(zip(names, entries, strict=True))
+        return {**values, "annotator": (values["annotator"] or "").strip()}
+
     @handler
     def open_page(query: dict[str, str], kept: dict[str, Any]) -> list[Any]:
         values = fields.values({"annotator": str(kept.get("annotator") or ""), **query})
@@ -135,7 +141,7 @@ def build(studio: Studio) -> None:
 
     @handler
     def edit(query: dict[str, str], desk: Desk, *entries: Any) -> list[Any]:
-        values = {**dict(zip(names, entries, strict=True)), "annotator": (entries[1] or "").strip()}
+        values = named(entries)
         now, before = fields.query(list(values.values())), {name: query.get(name, "") for name in names}
         changed = {name for name in names if now.get(name, "") != before[name]}
         if not changed:
@@ -148,7 +154,7 @@ def build(studio: Studio) -> None:
 
     @handler
     def act(event: gr.EventData, query: dict[str, str], desk: Desk, *entries: Any) -> list[Any]:
-        values, data = dict(zip(names, entries, strict=True)), event._data
+        values, data = named(entries), event._data
         name, updates = data["action"], [gr.skip() for _ in inputs]
         if name in ELSEWHERE:
             values |= ELSEWHERE[name]
@@ -199,6 +205,7 @@ class _Page:
     ) -> dict[str, str]:
         """Perform an action of the stage on the desk; return the query."""
         labeling, draft = Labeling(self._studio, _form(values), desk), Draft.of_event(data)
+        seen = desk.hint is None or data.get("hint") == hint_key(desk.hint)  # False after two quick keys
         desk.message = ""
         if values["view"] == "queue" and not desk.items:  # the server was restarted
             labeling.start(_place(query))
@@ -208,14 +215,16 @@ class _Page:
             return {**query, "group_by": GROUPINGS[to]}
         actions: dict[str, Callable[[], None]] = {
             "label": lambda: labeling.give(data["label"], draft),
-            "next": lambda: labeling.next(draft),
-            "previous": lambda: labeling.previous(draft),
+            "next": lambda: labeling.next(draft if seen else None),
+            "previous": lambda: labeling.previous(draft if seen else None),
             "save_next": lambda: labeling.save_and_next(draft),
             "undo": labeling.undo,
             "reveal": labeling.reveal,
             "unlock": lambda: self._unlock(values, desk),
             "lock": lambda: setattr(desk, "test", None),
         }
+        if name in ON_HINT and not seen:
+            return query
         actions[name]()
         return query
 

@@ -11,13 +11,15 @@ from replay_data import add_run, training_events
 
 from app.common.benchmark_scores import figures
 from app.common.context import Context
-from app.components.label_card import CardState, label_card
+from app.components.label_card import CardState, hint_key, label_card
 from app.endpoints.detectors import _renamed
 from app.endpoints.studio import Studio
 from app.pages._labels_benchmark import benchmark_view
 from app.pages._labels_desk import CHOOSE, Desk, Draft, Labeling, QueueForm
 from app.pages._labels_report import ends, fraction, labels_to_add, plural, report_view
 from app.pages._labels_stage import queue_view
+from app.pages._query import QueryFields
+from app.pages.labels import _Page
 from jobs.db.engine import Database
 from jobs.queue.queue import Queue
 from jobs.workspace import Workspace
@@ -120,6 +122,17 @@ def test_without_a_name_nothing_is_labeled(studio: Studio) -> None:
     assert "name" in made.desk.message and studio.labels.list_annotators() == []
     card = label_card(made.desk.hint, CardState(name_field="#name"))  # type: ignore[arg-type]
     assert text(card).count('"data-focus": "#name"') == 3
+
+
+def test_a_label_for_another_hint_than_the_current_one_is_ignored(studio: Studio) -> None:
+    made = labeling(studio)
+    seen = hint_key(made.desk.hint)  # type: ignore[arg-type]
+    page, values = _Page(studio, QueryFields({})), {**vars(made.form), "view": "queue"}
+    page.act("next", {"hint": seen}, values, {}, made.desk)
+    page.act("label", {"hint": seen, "label": "leak"}, values, {}, made.desk)
+    assert current(made) == (NEVER, 0) and studio.labels.list_annotators() == []
+    page.act("next", {"hint": seen, "note": "of the first hint"}, values, {}, made.desk)
+    assert current(made) == (NEVER, 1), "two quick keys move twice"
 
 
 # -- card ------------------------------------------------------------------------------------------------------------
