@@ -25,8 +25,11 @@ def module_url(name: str) -> str:
 
 
 def load_module(name: str) -> str:
-    """Return the `js_on_load` of a component: it calls the default export of a module."""
+    """Return the `js_on_load` of a component: it calls the default export of a module.
+
+    The address has an origin: Chromium may reuse the compiled function of another server's page.
+    """
     return (
-        f'import("{module_url(name)}").then((module) => '
+        f'import(location.origin + "{module_url(name)}").then((module) => '
         "module.default({ element, props, trigger, watch, server: typeof server === 'undefined' ? null : server }));"
     )

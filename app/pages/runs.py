@@ -19,6 +19,7 @@ from app.endpoints.studio import Studio
 from app.pages import _runs_view as view
 from app.pages._events import FAST, QUEUED, handler
 from app.pages._query import QueryFields
+from jobs.db.errors import NotFoundError
 from rl2f_core.errors import RL2FError
 
 if TYPE_CHECKING:
@@ -263,8 +264,7 @@ def build(studio: Studio) -> None:
             return {newcomer: {**new, "hidden": True}, welcome: []}
         found = studio.dialogues.welcome_dialogue()
         if found is None:
-            gr.Warning("There are no dialogues yet. Start the quickstart.")
-            return {welcome: gr.skip()}
+            raise NotFoundError("There are no dialogues yet.", fix="Start the quickstart.")
         link = page_url("dialogues", run=found["run"], dialogue=found["event_id"])
         return {newcomer: {**new, "read": True}, address: link}
 
@@ -299,15 +299,16 @@ def build(studio: Studio) -> None:
     everything = [*content, selected, cursor, *fields, *dialog_parts]
     address.input(open_page, [address, selected, newcomer], [head, *content, cursor, *fields], **FAST)
     timer.tick(refresh, [shown, *place], [*content, *fields], **FAST)
-    edits = [search.change, *(each.input for each in (status, kind, environment, method, tag, sort))]
+    # `input` misses Backspace and pasted text in a Textbox, and is triggered twice by a Dropdown
+    edits = [each.change for each in (search, status, kind, environment, method, tag, sort)]
     gr.on(edits, edit, [address, selected, *fields], [address, cursor, *lists], trigger_mode="always_last", **FAST)
     pager.click(turn, [selected, *fields], [address, cursor, *lists], **FAST)
-    # in the order of the clicks: each event has all checked boxes
+    # one after the other, in the order of the clicks
     in_order: dict[str, Any] = {"trigger_mode": "multiple", "concurrency_limit": 1, **QUEUED}
     table.input(select, [selected, cursor, *fields], [selected, *lists], **in_order)
-    gr.on([live.click, table.click, jobs.click], click, place, everything, **QUEUED)
+    gr.on([live.click, table.click, jobs.click], click, place, everything, **in_order)
     jobs.input(enable, None, jobs, **in_order)
-    welcome.click(step, newcomer, [newcomer, welcome, address], **QUEUED)
+    welcome.click(step, newcomer, [newcomer, welcome, address], **FAST)
     saved = save.click(save_notes, [annotated, tags, note], [dialog], **FAST)
     saved.success(refresh, [shown, *place], [*content, *fields], **FAST)
     cancel.click(lambda: gr.update(visible=False), None, dialog, **FAST)

@@ -187,6 +187,7 @@ def test_runs_are_deleted_only_after_asking(visit: Visit, queue: Queue, add: Cal
     page = visit("/?search=waste")
     for name in ("waste one", "waste two"):
         page.get_by_label(f"Select {name}").check()
+    page.get_by_text("2 selected").wait_for()
     assert page.get_by_role("link", name="Compare", exact=True).last.get_attribute("href") in (
         f"/compare?runs={ids[0]},{ids[1]}",
         f"/compare?runs={ids[1]},{ids[0]}",
@@ -308,7 +309,7 @@ def test_columns_sort_the_list(visit: Visit, add: Callable[..., Any]) -> None:
     names = page.get_by_role("region", name="Finished").locator("tbody .runs-name")
     for first in ("alpha one", "zebra one"):
         page.get_by_role("columnheader", name="Run").get_by_role("button").click()
-        expect(names.first).to_have_text(first)
+        expect(names.first).to_have_text(first, timeout=30_000)
     assert "sort=-name" in page.url
     page.go_back()
     expect(names.first).to_have_text("alpha one")
