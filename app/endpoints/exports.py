@@ -53,7 +53,7 @@ class FinishedExport(TypedDict):
     """A finished export."""
 
     folder: str
-    path: str
+    directory: str
     name: str
     created: float
     bytes: int
@@ -243,7 +243,7 @@ def _finished(export: JsonObject, run: int | None) -> FinishedExport:
     settings = export.get("settings") or ExportSettings().model_dump(mode="json")
     return {
         "folder": export["folder"],
-        "path": export["path"],
+        "directory": export["path"],
         "name": export["name"],
         "created": export["created"],
         "bytes": export["bytes"],

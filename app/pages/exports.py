@@ -403,7 +403,7 @@ def label_text(export: FinishedExport) -> str:
 
 def load_code(export: FinishedExport) -> str:
     """Return Python code that loads an export."""
-    arguments = f'{export["path"]!r}, "{export["formats"][0]["name"]}", split="train"'
+    arguments = f'{export["directory"]!r}, "{export["formats"][0]["name"]}", split="train"'
     return f"from datasets import load_dataset\nrows = load_dataset({arguments})"
 
 

@@ -1,0 +1,193 @@
+"""Endpoints of exports, and the download of their files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from export_builders import leaky_events, write_run
+from starlette.testclient import TestClient
+
+from app.common.context import Context
+from app.endpoints.exports import ExportEndpoints
+from jobs.db.errors import NotFoundError
+from jobs.db.queries import runs
+from jobs.export.exporter import export
+from jobs.export.settings import ExportSettings
+from jobs.export.sources import WorkspaceSource
+from jobs.ingest.ingester import reindex
+from jobs.labels import label_queries
+from jobs.labels.label_queries import LabelAnswer
+from rl2f_core.errors import RL2FError
+
+
+@pytest.fixture
+def exports(context: Context) -> ExportEndpoints:
+    """The endpoints of exports over an empty workspace."""
+    return ExportEndpoints(context)
+
+
+@pytest.fixture
+def files(context: Context) -> Iterator[TestClient]:
+    """The routes of files alone, with the app's answers to errors."""
+    from fastapi import FastAPI
+
+    from app.web import files
+    from app.web.server import _handle_errors
+
+    made = FastAPI()
+    _handle_errors(made)
+    made.include_router(files.router(context))
+    with TestClient(made, raise_server_exceptions=False) as client:
+        yield client
+
+
+@pytest.fixture
+def number(context: Context) -> int:
+    """A recorded run in the workspace with one label of a person."""
+    write_run(context.workspace.folder("leaky"), leaky_events())
+    (made,) = reindex(context.db, context.workspace)
+    label_queries.put(context.db, made, leaky_events()[0].id, 0, "ann", LabelAnswer("leak"))
+    return made
+
+
+def publish(context: Context, number: int, folder: str = "9-sets", **settings: Any) -> None:
+    source = WorkspaceSource(context.db, context.workspace, runs.get(context.db, number))
+    export([source], ExportSettings(**settings), context.workspace.exports / folder, name="sets <b>")
+
+
+def test_an_empty_workspace_has_nothing_to_export(exports: ExportEndpoints) -> None:
+    assert exports.list_exports() == {"finished": [], "active": [], "failed": []}
+    choices = exports.export_choices()
+    assert choices["runs"] == [] and choices["formats"][0]["name"] == "stepwise_supervision"
+    assert exports.count_export([]) == {"dialogues": 0, "labeled": 0}
+
+
+def test_the_choices_are_those_of_the_runs(exports: ExportEndpoints, number: int) -> None:
+    choices = exports.export_choices([number])
+    assert choices["runs"] == [{"id": number, "name": "leaky", "kind": "train"}]
+    assert choices["annotators"] == ["ann"] and choices["phases"] == ["train"] and choices["steps"] == 2
+
+
+def test_the_count_is_that_of_the_export(exports: ExportEndpoints, number: int) -> None:
+    def count(**filter: Any) -> Any:
+        return exports.count_export([number], filter)
+
+    assert count() == {"dialogues": 8, "labeled": 1}
+    assert count(step_to=1) == {"dialogues": 4, "labeled": 1}
+    assert count(labeled_only=True) == {"dialogues": 1, "labeled": 1}
+    assert count(condition="shuffled") == {"dialogues": 0, "labeled": 0}
+
+
+@pytest.mark.parametrize(
+    ("run_ids", "filter", "error"),
+    [
+        ([99], {}, "There is no run 99"),
+        (["1;2"], {}, "argument run_ids.0"),
+        ([0], {}, "argument run_ids.0"),
+        ([1], {"phase": "nonsense"}, "phase"),
+        ([1], {"step_from": -1}, "step_from"),
+        ([1], {"control": "hints"}, "control: unknown key"),
+        ([1] * 2000, {}, "argument run_ids"),
+    ],
+)
+def test_an_invalid_count_names_the_argument(
+    exports: ExportEndpoints, number: int, run_ids: list[Any], filter: dict[str, Any], error: str
+) -> None:
+    with pytest.raises(RL2FError, match=error):
+        exports.count_export(run_ids, filter)
+
+
+def test_starting_puts_an_export_into_the_queue(exports: ExportEndpoints, context: Context, number: int) -> None:
+    queued = exports.start_export([number], {"name": "my sets", "formats": ["messages"]})
+    row = runs.get(context.db, queued["run"])
+    assert (row.kind, row.status, row.parent, row.name) == ("export", "queued", number, "my sets")
+    (waiting,) = exports.list_exports()["active"]
+    assert waiting["run"] == row.id and waiting["status"] == "queued"
+    context.queue.stop(queued["run"])
+    assert [job["run"] for job in exports.list_exports()["failed"]] == [row.id]
+    context.queue.delete(queued["run"])
+    assert exports.list_exports()["failed"] == []
+
+
+@pytest.mark.parametrize(
+    ("run_ids", "settings", "error"),
+    [
+        ([], {}, "runs"),
+        ([99], {}, "There is no run 99"),
+        ([1], {"formats": []}, "formats"),
+        ([1], {"name": "../../x"}, "name"),
+        ([1], {"out": "/etc"}, "out: unknown key"),
+        ("1", {}, "run_ids"),
+    ],
+)
+def test_an_invalid_export_is_refused_and_queues_nothing(
+    exports: ExportEndpoints, context: Context, number: int, run_ids: Any, settings: dict[str, Any], error: str
+) -> None:
+    with pytest.raises(RL2FError, match=error):
+        exports.start_export(run_ids, settings)
+    assert len(runs.page(context.db).rows) == 1
+
+
+def test_the_kind_of_an_export_cannot_be_changed(exports: ExportEndpoints, context: Context, number: int) -> None:
+    queued = exports.start_export([number], {"kind": "train"})
+    assert runs.get(context.db, queued["run"]).kind == "export"
+
+
+def test_the_files_of_finished_exports_can_be_downloaded(
+    exports: ExportEndpoints, files: TestClient, context: Context, number: int
+) -> None:
+    publish(context, number)
+    (row,) = exports.list_exports()["finished"]
+    assert row["name"] == "sets <b>" and row["dialogues"] == 8 and row["bytes"] > 1000
+    assert {f["name"]: f["rows"] for f in row["formats"]}["messages"] == 8
+    for file in row["files"]:
+        answer = files.get(f"/exports/9-sets/{file['name']}")
+        assert answer.status_code == 200 and len(answer.content) == file["bytes"]
+        assert answer.headers["content-disposition"] == f'attachment; filename="9-sets-{file["name"]}"'
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["content-type"] == "application/octet-stream"
+    part = files.get(f"/exports/9-sets/{row['files'][-1]['name']}", headers={"Range": "bytes=0-9"})
+    assert part.status_code == 206 and len(part.content) == 10
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "9-sets/secret.txt",
+        "9-sets/..%2F..%2Frl2f.sqlite",
+        "..%2F..%2Frl2f.sqlite",
+        "%2e%2e/rl2f.sqlite",
+        "..%2Fruns%2Fleaky/config.yaml",
+        "9-sets/%2e%2e%2f%2e%2e%2fsecret",
+        ".hidden.1.tmp/manifest.json",
+        "9-sets/preference.jsonl%00",
+        "nothing/manifest.json",
+    ],
+)
+def test_no_other_file_can_be_downloaded(files: TestClient, context: Context, number: int, path: str) -> None:
+    publish(context, number)
+    (context.workspace.exports / "9-sets" / "secret.txt").write_text("private")
+    (context.workspace.exports / ".hidden.1.tmp").mkdir()
+    (context.workspace.exports / ".hidden.1.tmp" / "manifest.json").write_text("{}")
+    answer = files.get(f"/exports/{path}")
+    assert answer.status_code in (400, 404) and "private" not in answer.text
+
+
+def test_deleting_removes_the_files_and_refuses_other_folders(
+    exports: ExportEndpoints, context: Context, number: int
+) -> None:
+    publish(context, number)
+    for folder in ("..", "../runs", "nothing", "", "/etc"):
+        with pytest.raises(NotFoundError):
+            exports.delete_export(folder)
+    exports.delete_export("9-sets")
+    assert list(context.workspace.exports.iterdir()) == [] and exports.list_exports()["finished"] == []
+
+
+def test_a_damaged_manifest_hides_only_its_export(exports: ExportEndpoints, context: Context, number: int) -> None:
+    publish(context, number, "1-good")
+    publish(context, number, "2-bad")
+    (context.workspace.exports / "2-bad" / "manifest.json").write_text("{")
+    assert [each["folder"] for each in exports.list_exports()["finished"]] == ["1-good"]
