@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from app.components.nodes import Element, Node, el
 from app.components.transcript import fixed, inline, signed, signs
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 LEAKED = 2
 """`leak_state` of a dialogue with a leaking hint."""
+SELECTED: dict[str, object] = {"aria-current": "true", "data-current": True, "data-show": ""}
+"""Attributes of the selected row."""
 VALUE_HELP = "largest value of its hints: p(solve | hint) − p(solve | contentless)"
 
 
@@ -27,11 +29,25 @@ def dialogue_list(
         selected: Run and event id of the selected dialogue.
         with_run: Show the run of each dialogue.
     """
-    items = [_row(row, (row["run"], row["event_id"]) == selected, with_run) for row in rows]
-    return el("div", items, class_="dl-list", role="list", aria_label="dialogues")
+    items = el("div", [_row(row, with_run) for row in rows], class_="dl-list", role="list", aria_label="dialogues")
+    return select_row(items, selected)
 
 
-def _row(row: DialogueRow, current: bool, with_run: bool) -> Element:
+def select_row(rows: Element, selected: tuple[int, str] | None) -> Element:
+    """Return the rows of `dialogue_list` with another selected one."""
+    key = f"{selected[0]} {selected[1]}" if selected else None
+    shown = list(rows)
+    for i, item in enumerate(rows[2:], start=2):
+        tag, attributes, (_, button, *content) = cast("tuple[str, dict[str, object], Element]", item)
+        is_selected = attributes["data-key"] == key
+        if is_selected != ("data-current" in cast("dict[str, object]", button)):
+            plain = {k: v for k, v in cast("dict[str, object]", button).items() if k not in SELECTED}
+            mark = {**SELECTED, "data-show": key} if is_selected else {}
+            shown[i] = [tag, attributes, ["button", {**plain, **mark}, *content]]
+    return shown
+
+
+def _row(row: DialogueRow, with_run: bool) -> Element:
     labels, value, advantage = row["label_count"], row["best_hint_value"], row["advantage"]
     top: list[Node] = [
         signs(row["outcomes"]),
@@ -56,9 +72,6 @@ def _row(row: DialogueRow, current: bool, with_run: bool) -> Element:
         el("span", [each for each in sub if each], class_="dl-row-sub rl-muted"),
         type="button",
         class_="dl-row",
-        aria_current="true" if current else None,
-        data_current=current,
-        data_show=f"{row['run']} {row['event_id']}" if current else None,
         data_action="open",
         data_run=row["run"],
         data_event=row["event_id"],

@@ -14,6 +14,7 @@ from app.components.transcript import DEFAULT_FOLDING, LABEL_TEXTS, Folding
 from rl2f_core.errors import ConfigError, RL2FError
 
 if TYPE_CHECKING:
+    from app.components.nodes import Element
     from app.components.selection import SelectedSpan
     from app.endpoints.dialogues import (
         DialogueFilters,
@@ -59,6 +60,8 @@ class Place:
     page: DialoguePage | None = None
     cursor: str | None = None
     """Cursor of the page."""
+    rows: Element | None = None
+    """The rows of the page as elements."""
     current: Ref | None = None
     dialogue: DialogueWithSiblings | None = None
     """The current dialogue; None if it could not be read."""

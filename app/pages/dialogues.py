@@ -9,7 +9,7 @@ import gradio as gr
 
 from app.components.address import Address, Replacement
 from app.components.charts import Charts
-from app.components.dialogue_list import DialogueList, dialogue_list
+from app.components.dialogue_list import DialogueList, dialogue_list, select_row
 from app.components.keys import Keys
 from app.components.nodes import el
 from app.components.replay import Replay
@@ -39,6 +39,7 @@ TITLE = "Dialogues"
 ORDER = 40
 ANY = ("any", "")
 ORDERS = [("chronological", ""), ("hint value ↓", "-hint_value"), ("hint value ↑", "hint_value")]
+NOTE_PLACES = [("dialogue", ""), ("current turn", "turn")]
 LEAKS = [ANY, ("⚑ leaked", "2"), ("no leak", "1"), ("unchecked", "0")]
 LABELED = [ANY, ("labeled", "true"), ("not labeled", "false")]
 MORE = ("environment", "level", "stage", "reward", "task", "group", "error")
@@ -96,7 +97,7 @@ def build(studio: Studio) -> None:
         with gr.Column(scale=3, min_width=300, elem_id="dl-pane"):
             back = View(back_bar(), elem_id="dl-back")
             replay = Replay(elem_id="dl-replay")
-            with gr.Row(elem_id="dl-note", visible=False) as notes:
+            with gr.Row(elem_id="dl-note", visible=not read_only):
                 note = gr.Textbox(
                     label="note",
                     show_label=False,
@@ -105,7 +106,7 @@ def build(studio: Studio) -> None:
                     max_length=20_000,
                     scale=5,
                 )
-                place_of_note = gr.Dropdown([("dialogue", "")], label="note on", show_label=False, min_width=110)
+                place_of_note = gr.Dropdown(NOTE_PLACES, value="", label="note on", show_label=False, min_width=110)
                 add = gr.Button("Add note", size="sm", min_width=90, elem_id="dl-note-add")
     keys = View(foot(), elem_id="dl-keys")
     timer = gr.Timer(REFRESH_SECONDS)
@@ -132,30 +133,27 @@ def build(studio: Studio) -> None:
             "search": (search, ""),
         }
     )
-    shown = [state, address, pages, listing, replay, selection, notes, place_of_note, histogram]
+    shown = [state, address, pages, listing, replay, histogram]
 
     def show(place: Place, before: Place | None = None, *, push: bool = False) -> dict[Any, Any]:
         """Return the outputs that differ from those of `before`."""
         if place.message:
             gr.Info(place.message, duration=4)
         query = place.address()
-        out: dict[Any, Any] = {state: replace(place, message=""), address: query if push else Replacement(query)}
+        out: dict[Any, Any] = {address: query if push else Replacement(query)}
         was = before or Place()
         if before is None or place.page is not was.page or place.current != was.current:
-            rows = place.page["rows"] if place.page else []
-            out[listing] = dialogue_list(rows, place.current, with_run="run" not in place.query)
-        if before is None or place.page is not was.page or place.in_list != was.in_list:
-            out[pages] = pager(place)
+            rows = place.rows if before and place.page is was.page else None
+            if rows is None:
+                listed = place.page["rows"] if place.page else []
+                rows = dialogue_list(listed, with_run="run" not in place.query)
+                place = replace(place, rows=rows)
+            out[listing] = select_row(rows, place.current)
+        out[pages] = pager(place)
         out[replay] = content(place, read_only)
-        dialogue = None if place.group is not None else place.dialogue
-        if before is None or (dialogue is None) != (was.dialogue is None or was.group is not None):
-            out[notes] = gr.update(visible=dialogue is not None and not read_only)
-        turns = len(dialogue["turns"]) if dialogue else 0
-        if before is None or turns != (len(was.dialogue["turns"]) if was.dialogue else 0):
-            of_turns = [(f"turn {index + 1}", str(index)) for index in range(turns)]
-            out[place_of_note] = gr.update(choices=[("dialogue", ""), *of_turns], value="")
         if place.rewards is not None and step_of(place) != step_of(was):
-            out[state] = place = replace(out[state], rewards=rewards_chart(place))
+            place = replace(place, rewards=rewards_chart(place))
+        out[state] = replace(place, message="")
         out[histogram] = place.rewards or []  # an update without a value would lose the properties of a closed chart
         return out
 
@@ -276,9 +274,8 @@ def build(studio: Studio) -> None:
             return change(place, data["change"], str(data["value"]))
         before, place = place, browser.act(place, data, span)
         push = place.narrow and (data["action"] in ("open", "list"))
-        out = show(place, before, push=push)
-        if data["action"] in ("label", "name-missing"):
-            out[selection] = None
+        labeled = data["action"] == "label" and place.message and place.dialogue is not before.dialogue
+        out = show(place, before, push=push) | ({selection: None} if labeled else {})
         font = {"font": "reading" if place.reading else "mono"}
         return {**out, preferences: font if data["action"] == "font" else None}
 
@@ -290,8 +287,8 @@ def build(studio: Studio) -> None:
         return {**show(place, before), preferences: {"annotator": place.annotator}}
 
     @handler
-    def add_note(place: Place, text: str, turn: str) -> dict[Any, Any]:
-        before, place = place, browser.add_note(place, text, int(turn) if turn else None)
+    def add_note(place: Place, text: str, where: str) -> dict[Any, Any]:
+        before, place = place, browser.add_note(place, text, place.turn if where else None)
         return {**show(place, before), note: ""}
 
     @handler
@@ -300,11 +297,10 @@ def build(studio: Studio) -> None:
         now = studio.run.run_version(int(run_id)) if run_id.isdigit() else studio.runs.runs_version()
         if now == seen or place.page is None:
             return {version: now}
-        refreshed = browser.refresh(place)
-        rows = refreshed.page["rows"] if refreshed.page else []
-        with_run = "run" not in place.query
-        updated = {listing: dialogue_list(rows, place.current, with_run=with_run), pages: pager(refreshed)}
-        return {**updated, state: refreshed, version: now}
+        place = browser.refresh(place)
+        rows = dialogue_list(place.page["rows"] if place.page else [], with_run="run" not in place.query)
+        place = replace(place, rows=rows)
+        return {listing: select_row(rows, place.current), pages: pager(place), state: place, version: now}
 
     def rewards_chart(place: Place) -> list[Any]:
         found = step_of(place)
@@ -340,7 +336,7 @@ def build(studio: Studio) -> None:
     gr.on(edits, edit, [state, *fields.components], everything, **{**FAST, "trigger_mode": "always_last"})
     clear.click(clear_filters, state, everything, **FAST)
     clicks = [pages.click, listing.click, back.click, replay.click, replay.input, keys.click]
-    gr.on(clicks, act, [state, selection], [*shown, preferences], **ORDERED)
+    gr.on(clicks, act, [state, selection], [*shown, selection, preferences], **ORDERED)
     add.click(add_note, [state, note, place_of_note], [*shown, note], **QUEUED)
     rewards.expand(show_rewards, state, [state, histogram], **FAST)
     rewards.collapse(hide_rewards, state, state, **FAST)

@@ -12,6 +12,8 @@ from playwright.sync_api import expect
 from replay_data import HOSTILE
 
 SMALL, ODD = 1, 2
+SLOW = 60_000
+"""Milliseconds that a page may take on a busy machine."""
 STEP = "dialogue:train:rl2f/{}/{}/{}"
 
 
@@ -133,13 +135,13 @@ def test_a_link_opens_exactly_this_turn_with_its_filters(show: Callable[..., Any
 
 def test_filters_are_in_the_address_and_can_be_cleared(show: Callable[..., Any]) -> None:
     page = show(run=SMALL)
-    expect(page.locator(".dl-row")).to_have_count(24)
+    expect(page.locator(".dl-row")).to_have_count(24, timeout=SLOW)
     choose(page, "leak", "⚑ leaked")
-    expect(page.locator(".dl-row")).to_have_count(6)
+    expect(page.locator(".dl-row")).to_have_count(6, timeout=SLOW)
     wait_for(page, leak="2", dialogue=STEP.format(1, 0, 3))
     page.get_by_label("step", exact=True).fill("2")
     page.get_by_label("step", exact=True).press("Enter")
-    expect(page.locator(".dl-row")).to_have_count(2)
+    expect(page.locator(".dl-row")).to_have_count(2, timeout=SLOW)
     page.get_by_label("step", exact=True).fill("two")
     page.get_by_label("step", exact=True).press("Enter")
     page.get_by_text("is a number, or a range").first.wait_for()
@@ -148,9 +150,9 @@ def test_filters_are_in_the_address_and_can_be_cleared(show: Callable[..., Any])
     page.wait_for_selector(".rl-empty")
     assert "No dialogue matches" in page.inner_text(".rl-empty")
     page.click("text=Clear filters")
-    expect(page.locator(".dl-row")).to_have_count(24)
+    expect(page.locator(".dl-row")).to_have_count(24, timeout=SLOW)
     page.get_by_label("search").fill("write that")
-    expect(page.locator(".dl-row")).to_have_count(6)
+    expect(page.locator(".dl-row")).to_have_count(6, timeout=SLOW)
     wait_for(page, search="write that", leak=None, run="1")
 
 
@@ -161,7 +163,7 @@ def test_the_page_opens_on_the_students_own_attempts(show: Callable[..., Any]) -
     page.get_by_role("button", name="Clear", exact=True).click()
     wait_for(page, phase=None, stage=None, all="1")
     page.reload()
-    expect(page.locator(".dl-row")).to_have_count(24)
+    expect(page.locator(".dl-row")).to_have_count(24, timeout=SLOW)
     wait_for(page, phase=None)
     expect(page.get_by_role("link", name="Dialogues").and_(page.locator("[aria-current=page]"))).to_have_count(2)
 
@@ -273,7 +275,7 @@ def test_what_is_not_there_is_said_plainly(show: Callable[..., Any], console: An
     page = show(run=SMALL, dialogue="dialogue:nowhere")
     page.wait_for_selector("#dl-replay [role=alert]")
     assert "no such dialogue" in page.inner_text("#dl-replay [role=alert]")
-    expect(page.locator(".dl-row")).to_have_count(24)  # the list is there to go on with
+    expect(page.locator(".dl-row")).to_have_count(24, timeout=SLOW)  # the list is there to go on with
     page = show(run=999)
     page.wait_for_selector("#dl-replay [role=alert]")
     assert "There is no run 999" in page.inner_text("#dl-replay")
