@@ -1,4 +1,4 @@
-"""`Replay`: one dialogue turn by turn, or the dialogues of a group side by side."""
+"""`Replay`: one dialogue turn by turn."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from app.components.view import View
 
 if TYPE_CHECKING:
     from app.endpoints.dialogues import DialogueWithSiblings, PrivilegedData, Sibling, TurnTokens
-    from app.endpoints.transcript import DialogueDetail, DialogueRow, HintDetail, NoteRow, Reprompt, TurnDetail
+    from app.endpoints.transcript import DialogueDetail, HintDetail, NoteRow, Reprompt, TurnDetail
 
 STOP_REASONS = {
     "solved": "solved",
@@ -44,7 +44,6 @@ STOP_REASONS = {
     "failed": "failed",
 }
 LABEL_KEYS = {"leak": "1", "no_leak": "2", "unsure": "3"}
-LEAKED = 2
 MAX_COPIED_CHARS = 50_000
 NO_REPROMPT = (
     "The text of this prompt is not available: its template is not installed, or has changed since. It shows the task, "
@@ -125,7 +124,7 @@ def _heading(dialogue: DialogueWithSiblings) -> Element:
             "div",
             signs(dialogue["outcomes"]),
             el("h2", inline(dialogue["dialogue_id"], 90), class_="rl-title rl-grow"),
-            _copy_link(),
+            copy_link(),
             action("Copy text", "copy", style="rl-small rl-quiet", text=text)
             if len(text) <= MAX_COPIED_CHARS
             else None,
@@ -155,7 +154,7 @@ def _heading(dialogue: DialogueWithSiblings) -> Element:
     )
 
 
-def _copy_link() -> Element:
+def copy_link() -> Element:
     title = "copy a link to what is shown (c)"
     return el(
         "button", "Copy link", type="button", class_="rl-button rl-small dv-copy", data_action="copy", title=title
@@ -450,104 +449,6 @@ def _note(note: NoteRow, deletable: bool) -> Element:
     )
 
 
-# -- group -----------------------------------------------------------------------------------------------------------
-def group_view(dialogues: Sequence[DialogueDetail], selected: str) -> Element:
-    """Return the dialogues of a group side by side: one column each, turns in line.
-
-    Args:
-        dialogues: The dialogues of the group.
-        selected: Event id of the selected dialogue.
-    """
-    rewards = [each["reward"] for each in dialogues]
-    solved = [each["solved_at"] for each in dialogues]
-    correct = sum(each is not None for each in solved)
-    longest = max((len(each["turns"]) for each in dialogues), default=0)
-    first = dialogues[0]
-    return el(
-        "div",
-        el(
-            "div",
-            el("h2", f"Group of {len(dialogues)}", class_="rl-title"),
-            el("span", inline(first["task"], 80), class_="rl-muted"),
-            el("span", class_="rl-grow"),
-            fact("mean reward", fixed(sum(rewards) / len(rewards))),
-            fact("correct", f"{correct} of {len(dialogues)}"),
-            _copy_link(),
-            action("Back to the dialogue (v)", "group", style="rl-small dv-group"),
-            class_="rl-row dv-title",
-        ),
-        el("details", el("summary", "Task"), text_block(first["prompt"]["text"], label="task"), class_="dv-more"),
-        el(
-            "div",
-            el(
-                "div",
-                [_group_head(each, each["event_id"] == selected) for each in dialogues],
-                [_group_cell(each, index) for index in range(longest) for each in dialogues],
-                class_="gv-grid",
-                style=f"--columns: {len(dialogues)}",
-            ),
-            class_="rl-scroll gv-scroll",
-            tabindex=0,
-            role="region",
-            aria_label="group side by side",
-        ),
-        class_="dv gv",
-        data_key=f"group {selected}",
-    )
-
-
-def _group_head(dialogue: DialogueRow, current: bool) -> Element:
-    leak = el("span", "⚑", class_="rl-leak", title="a hint leaked") if dialogue["leak_state"] == LEAKED else None
-    return el(
-        "button",
-        el(
-            "span",
-            el("b", f"#{dialogue['index'] + 1}", class_="rl-num"),
-            signs(dialogue["outcomes"]),
-            leak,
-            class_="rl-row",
-        ),
-        el(
-            "span",
-            fact("reward", fixed(dialogue["reward"])),
-            fact("A", signed(dialogue["advantage"])),
-            class_="rl-row rl-num",
-        ),
-        type="button",
-        class_="gv-head",
-        aria_current="true" if current else None,
-        data_show=dialogue["event_id"] if current else None,
-        data_action="open",
-        data_run=dialogue["run"],
-        data_event=dialogue["event_id"],
-    )
-
-
-def _group_cell(dialogue: DialogueDetail, index: int) -> Element:
-    if index >= len(dialogue["turns"]):
-        return el("div", class_="gv-cell gv-none")
-    turn, column = dialogue["turns"][index], dialogue["index"] + 1
-    hint, parsed = turn["hint"], turn["parsed"]
-    answer = el("span", "no answer", class_="rl-muted") if parsed is None else inline(parsed, 30)
-    return el(
-        "div",
-        el(
-            "div",
-            sign(turn["outcome"]),
-            answer,
-            el("span", class_="rl-grow"),
-            fact("r", fixed(turn["reward"])),
-            fact("A", signed(turn["advantage"])),
-            class_="rl-row rl-small",
-        ),
-        text_block(turn["attempt"], "student", f"attempt {index + 1} of {column}"),
-        text_block(hint["hint"], "teacher", f"hint {index + 1} of {column}") if hint else None,
-        el("span", "⚑ leak", class_="rl-leak rl-small") if hint and hint["leak_found"] else None,
-        class_="gv-cell",
-    )
-
-
-# -- text ------------------------------------------------------------------------------------------------------------
 def transcript_text(dialogue: DialogueDetail) -> str:
     """Return a dialogue as plain text."""
     parts = [f"Task\n{dialogue['prompt']['text']}"]

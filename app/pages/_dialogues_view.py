@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from app.common.urls import page_url
+from app.components.group_view import group_view
 from app.components.keys import Key
 from app.components.nodes import Element, Node, action, el
-from app.components.replay import group_view, replay
+from app.components.replay import replay
 from app.components.transcript import fixed
 
 if TYPE_CHECKING:

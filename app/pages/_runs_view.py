@@ -11,10 +11,11 @@ from app.common.urls import page_url
 from app.components.nodes import Element, Node, action, badge, el, empty, progress, time_ago
 from app.components.sparkline import sparkline
 from app.endpoints.run import ACTIONS
+from app.pages._runs_frame import section, stack, table
 
 if TYPE_CHECKING:
     from app.endpoints.run import RunNote
-    from app.endpoints.runs import ActiveRuns, JobProblem, QueueStatus, RunPage, RunRow, Schedule
+    from app.endpoints.runs import ActiveRuns, QueueStatus, RunPage, RunRow
 
 HEARTBEAT_SECONDS = 60.0
 """Seconds without a heartbeat after which a card says so."""
@@ -45,7 +46,7 @@ class Steps:
 def head(writable: bool) -> Element:
     """Return the title of the page and the button for a new run."""
     new = el("a", "New run", href=page_url("new"), class_="rl-button rl-primary runs-new") if writable else None
-    return _page(el("div", el("h1", "Runs"), el("span", class_="rl-grow"), new, class_="rl-head"))
+    return stack(el("div", el("h1", "Runs"), el("span", class_="rl-grow"), new, class_="rl-head"))
 
 
 def welcome(steps: Steps, writable: bool) -> Element:
@@ -58,7 +59,7 @@ def welcome(steps: Steps, writable: bool) -> Element:
          el("a", "Label a hint", href=page_url("labels"), class_="rl-button rl-small")),
         ("Start the quickstart", "a small training run of some minutes", steps.started, start if writable else None),
     ]  # fmt: skip
-    return _page(
+    return stack(
         el(
             "section",
             el(
@@ -85,7 +86,7 @@ def no_runs(writable: bool) -> Element:
     link = el(
         "a", "Start the quickstart", href=page_url("new", preset="quickstart"), class_="rl-button rl-primary runs-start"
     )
-    return _page(
+    return stack(
         empty(
             "No runs yet",
             "A run trains a student with a teacher's hints, or evaluates one. "
@@ -101,9 +102,9 @@ def live(active: ActiveRuns, queue: QueueStatus, now: float) -> Element:
     writable = not queue["read_only"]
     cards = el("div", [_card(run, now, writable) for run in active["active"]], class_="rl-cards")
     queued = active["queued_total"] or queue["paused"]
-    return _page(
-        _section("Running", "running", cards) if active["active"] else None,
-        _section("Queue", "queue", *_queue(active, queue), tools=_queue_tools(queue)) if queued else None,
+    return stack(
+        section("Running", "running", cards) if active["active"] else None,
+        section("Queue", "queue", *_queue(active, queue), tools=_queue_tools(queue)) if queued else None,
     )
 
 
@@ -188,7 +189,7 @@ def _queue(active: ActiveRuns, queue: QueueStatus) -> list[Node]:
     paused = "Queue paused. Running jobs continue; new ones wait."
     return [
         el("div", paused, class_="rl-card rl-leak", role="status") if queue["paused"] else None,
-        _table(None, rows),
+        table(None, rows),
         el("p", f"and {total - len(waiting)} more", class_="rl-muted") if total > len(waiting) else None,
     ]
 
@@ -238,7 +239,7 @@ def _queued(run: RunRow, place: int, above: int | str | None, below: int | str |
 # -- list --------------------------------------------------------------------------------------------------------------
 def table_heading(status: str) -> Element:
     """Return the heading above the filters."""
-    return _page(el("h2", "Finished" if not status else "All runs" if status == "any" else "Runs"))
+    return stack(el("h2", "Finished" if not status else "All runs" if status == "any" else "Runs"))
 
 
 def runs_table(page: RunPage, selected: Collection[int], sort: str, *, filtered: bool, writable: bool) -> Element:
@@ -246,17 +247,17 @@ def runs_table(page: RunPage, selected: Collection[int], sort: str, *, filtered:
     if not page["rows"]:
         title = "No runs match" if filtered else "No run has finished yet"
         clear = [action("Clear filters", "clear")] if filtered else []
-        return _page(_selection(page["rows"], selected, writable), empty(title, *clear))
+        return stack(_selection(page["rows"], selected, writable), empty(title, *clear))
     all_selected = all(run["id"] in selected for run in page["rows"])
     every = el("input", type="checkbox", aria_label="Select all of this page", checked=all_selected, value="all",
                data_change="select_all")  # fmt: skip
     header = el("tr", el("th", every, class_="runs-box"), [_header(*column, sort) for column in COLUMNS], el("th"))
     rows = [_row(run, run["id"] in selected, writable) for run in page["rows"]]
-    return _page(
+    return stack(
         el(
             "section",
             _selection(page["rows"], selected, writable),
-            _table(header, rows),
+            table(header, rows),
             class_="rl-stack",
             data_part="list",
             aria_label="Finished",
@@ -267,13 +268,13 @@ def runs_table(page: RunPage, selected: Collection[int], sort: str, *, filtered:
 def unreadable(message: str) -> Element:
     """Return an error in the filters of the address."""
     text = el("p", message, class_="rl-wrong", role="alert")
-    return _page(el("div", text, action("Clear filters", "clear"), class_="rl-empty"))
+    return stack(el("div", text, action("Clear filters", "clear"), class_="rl-empty"))
 
 
 def pager(page: RunPage) -> Element:
     """Return the positions of the shown runs, and links to the pages before and after."""
     if not page["rows"]:
-        return _page()
+        return stack()
     last = page["first"] + len(page["rows"]) - 1
     turns = [("◄ Previous page", page["before"]), ("Next page ►", page["after"])]
     buttons = [
@@ -282,7 +283,7 @@ def pager(page: RunPage) -> Element:
         for label, cursor in turns
     ]  # fmt: skip
     count = el("span", f"{page['first']:,}–{last:,} of {page['total']:,}", class_="rl-muted rl-small rl-num")
-    return _page(el("div", count, buttons if page["before"] or page["after"] else None, class_="rl-row runs-pager"))
+    return stack(el("div", count, buttons if page["before"] or page["after"] else None, class_="rl-row runs-pager"))
 
 
 def _header(title: str, order: str, style: str, sort: str) -> Element:
@@ -453,74 +454,4 @@ def notes(listed: Sequence[RunNote]) -> Element:
         )
         for note in listed
     ]
-    return _page(el("h3", "Notes") if rows else None, *rows)
-
-
-# -- scheduler ---------------------------------------------------------------------------------------------------------
-def jobs(schedules: Sequence[Schedule], problems: Sequence[JobProblem], writable: bool) -> Element:
-    """Return the schedules, and the errors of the scheduler."""
-    titles = ("On", "Schedule", "Next", "Last", "")
-    header = el("tr", [el("th", title or None, scope="col" if title else None) for title in titles])
-    return _page(
-        _section("Schedules", "schedules", _table(header, [_schedule(each, writable) for each in schedules]))
-        if schedules
-        else None,
-        _section("Scheduler errors", "trouble", _table(None, [_problem(each) for each in problems]))
-        if problems
-        else None,
-    )
-
-
-def _schedule(schedule: Schedule, writable: bool) -> Element:
-    name, key = schedule["name"], schedule["id"]
-    box = el("input", type="checkbox", checked=schedule["enabled"], disabled=not writable, value=key,
-             aria_label=f"{name} is on", data_change="schedule", data_schedule=key)  # fmt: skip
-    off = el("span", "never" if schedule["enabled"] else "off", class_="rl-muted")
-    remove = action("Delete…", "delete_schedule", style="rl-small rl-quiet", schedule=key,
-                    confirm=f"Delete the schedule {name}? Its runs remain.")  # fmt: skip
-    return el(
-        "tr",
-        el("td", box, class_="runs-box"),
-        el("td", name, el("div", when(schedule), class_="rl-muted rl-small rl-mono"), class_="runs-main"),
-        el("td", time_ago(schedule["next_run"]) if schedule["next_run"] else off),
-        el("td", time_ago(schedule["last_run"]), class_="rl-muted"),
-        el("td", remove if writable else None, class_="runs-tools"),
-        data_schedule=key,
-        data_key=f"schedule{key}",
-    )
-
-
-def when(schedule: Schedule) -> str:
-    """Return the times of a schedule."""
-    texts = {"date": f"once, at {schedule['when']}", "nightly": f"evaluates the newest checkpoint, {schedule['when']}"}
-    return f"{texts.get(schedule['trigger'], schedule['when'])} {schedule['timezone']}"
-
-
-def _problem(problem: JobProblem) -> Element:
-    failed = problem["outcome"] == "failed"
-    return el(
-        "tr",
-        el("td", time_ago(problem["time"]), class_="rl-muted runs-when"),
-        el("td", el("span", "✗ failed" if failed else "! missed", class_="rl-wrong" if failed else "rl-leak")),
-        el("td", problem["job"]),
-        el("td", el("div", problem["detail"], class_="runs-note"), class_="runs-main rl-muted"),
-        data_key=f"problem{problem['id']}",
-    )
-
-
-# -- frame -------------------------------------------------------------------------------------------------------------
-def _page(*children: Node) -> Element:
-    return el("div", *children, class_="rl-page")
-
-
-def _section(title: str, part: str, *children: Node, tools: Sequence[Node] = ()) -> Element:
-    head = el("div", el("h2", title), *tools, class_="rl-row")
-    return el("section", head, *children, class_="rl-stack", data_part=part, aria_label=title)
-
-
-def _table(header: Element | None, rows: Sequence[Element]) -> Element:
-    return el(
-        "div",
-        el("table", el("thead", header) if header else None, el("tbody", rows), class_="rl-table"),
-        class_="rl-card runs-table",
-    )
+    return stack(el("h3", "Notes") if rows else None, *rows)

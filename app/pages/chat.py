@@ -8,13 +8,13 @@ from typing import Any, Literal
 
 import gradio as gr
 
-from app.common.urls import page_url
 from app.components.address import Address
 from app.components.keys import Key, Keys
-from app.components.nodes import Node, el, empty
 from app.components.view import View
 from app.endpoints.studio import Studio
+from app.pages import _chat_parts as parts
 from app.pages import _chat_view as view
+from app.pages._chat_parts import Updates
 from app.pages._chat_settings import (
     SAMPLING,
     SPLITS,
@@ -28,7 +28,7 @@ from app.pages._chat_settings import (
 )
 from app.pages._chat_tab import ChatTab, describe
 from app.pages._events import FAST, QUEUED, handler
-from rl2f_core.errors import DataError, RL2FError
+from rl2f_core.errors import RL2FError
 
 PATH = "chat"
 TITLE = "Chat"
@@ -41,21 +41,12 @@ STREAM: dict[str, Any] = {
 }
 """Options of an event that follows responses; any number of them run at once."""
 ACT: dict[str, Any] = {**FAST, "trigger_mode": "multiple"}
-SAMPLING_LABELS = {"max_new_tokens": "Tokens", "temperature": "Temperature", "top_p": "Top p", "seed": "Seed"}
-ABOUT = {
-    "chat": "The base and up to three checkpoints respond side by side, with the same seed and sampling. "
-    "Rate which response is better.",
-    "play": "The environment sets a task, the checkpoints attempt it, and you or the scripted teacher give hints, as "
-    "in training. Leak detectors check every hint, yours too. Finished dialogues are recorded for replay, labels and "
-    "export.",
-}
 KEYS = [
     Key("Ctrl+.", "stop the response", "#chat-stop", typing=True),
     Key("n", "new chat", "#chat-new"),
     Key("i", "write", "#chat-field textarea", "focus"),
     Key("h", "scripted hint", "#chat-scripted"),
 ]
-Updates = dict[Any, Any]
 
 
 def build(studio: Studio) -> None:
@@ -98,7 +89,7 @@ def build(studio: Studio) -> None:
                     [], label="Checkpoints", multiselect=True, max_choices=limits["max_checkpoints"]
                 )
                 with gr.Row():
-                    sampling = {name: _number(name, limits["sampling"][name]) for name in SAMPLING}
+                    sampling = {name: parts.number(name, limits["sampling"][name]) for name in SAMPLING}
                 system = gr.Textbox(
                     label="System message", placeholder="none", lines=1, max_lines=6, max_length=max_text
                 )
@@ -146,8 +137,8 @@ def build(studio: Studio) -> None:
         }
 
     def draw_composer(tab: ChatTab) -> Updates:
-        shown = _composer(tab, writable, text, primary, scripted, stop, editor)
-        return {note: _note(tab, writable), requests: tab.requests, **shown}
+        shown = parts.composer(tab, writable, text, primary, scripted, stop, editor)
+        return {note: parts.note(tab, writable), requests: tab.requests, **shown}
 
     def draw_settings(tab: ChatTab, values: Mapping[str, Any]) -> Updates:
         """Return values, choices and visibility of the settings."""
@@ -174,7 +165,7 @@ def build(studio: Studio) -> None:
             if name in choices:
                 updates[component]["choices"] = choices[name]
         shown = writable and not tab.is_missing and (not is_new or bool(tab.models))
-        return {**updates, settings: gr.update(visible=shown, open=is_new), about: _about(tab)}
+        return {**updates, settings: gr.update(visible=shown, open=is_new), about: parts.about(tab)}
 
     def chat_values(tab: ChatTab) -> dict[str, Any]:
         """Return the settings of the open chat."""
@@ -193,7 +184,7 @@ def build(studio: Studio) -> None:
                 return function(tab, *args, **kwargs)
             except RL2FError as error:
                 tab.error = describe(error)
-                return {note: _note(tab, writable)}
+                return {note: parts.note(tab, writable)}
 
         return call
 
@@ -225,7 +216,7 @@ def build(studio: Studio) -> None:
         if "chat" not in query:
             return open_draft(tab, query)
         message = query.get("at", "")
-        return open_chat(tab, _integer(query["chat"]), int(message) if message.isdigit() else None)
+        return open_chat(tab, parts.integer(query["chat"]), int(message) if message.isdigit() else None)
 
     @handler
     def open_new(tab: ChatTab) -> Updates:
@@ -240,7 +231,9 @@ def build(studio: Studio) -> None:
             return
         before, clears = len(tab.tree.messages), tab.clears_field
         for has_changed in tab.follow(chat, request()):
-            shown = draw(tab) if has_changed else {current: view.current(tab, writable), note: _note(tab, writable)}
+            shown = (
+                draw(tab) if has_changed else {current: view.current(tab, writable), note: parts.note(tab, writable)}
+            )
             if clears and len(tab.tree.messages) > before:
                 shown[text] = {**shown.get(text, gr.update()), "value": ""}
                 clears = False
@@ -258,7 +251,7 @@ def build(studio: Studio) -> None:
             if tab.is_over:
                 return play_another(tab)
             return give_hint(tab, "person" if tab.tree.players() else "scripted", message)
-        check_message(message, max_text)
+        parts.check_message(message, max_text)
         shown = draw_composer(tab)
         if tab.chat is None:
             shown = create(tab, form)
@@ -303,7 +296,7 @@ def build(studio: Studio) -> None:
         if tab.is_busy or (tab.tree.players() and not targets):
             return gr.skip()
         if by == "person":
-            check_message(message, max_text)
+            parts.check_message(message, max_text)
         tab.start(partial(chat.continue_task_chat, tab.id, targets, by, message), clears_field=by == "person")
         return draw_composer(tab)
 
@@ -330,7 +323,7 @@ def build(studio: Studio) -> None:
         else:
             message = tab.tree.messages[int(data["message"])]
             words = (message["detail"].get("hint") or {}).get("feedback") or message["content"]
-            tab.editing, label, done = message["id"], _edit_label(tab, message["role"]), "Create branch"
+            tab.editing, label, done = message["id"], parts.edit_label(tab, message["role"]), "Create branch"
         return {edited: gr.update(value=words, label=label), save: gr.update(value=done)}
 
     def act_on_chat(tab: ChatTab, data: Mapping[str, str]) -> Updates:
@@ -394,7 +387,7 @@ def build(studio: Studio) -> None:
         if tab.chat is not None and tab.is_busy:
             chat.stop_reply(tab.id)
             tab.status = "Stopping…"
-        return {note: _note(tab, writable)}
+        return {note: parts.note(tab, writable)}
 
     def search_chats(tab: ChatTab, words: str) -> Updates:
         tab.search, tab.cursor = words or "", None
@@ -431,7 +424,7 @@ def build(studio: Studio) -> None:
         """Save the settings of the open chat."""
         if tab.chat is None or tab.is_busy or not save_settings(tab, dict(zip(fields, values, strict=True))):
             return gr.skip()
-        return {head: view.head(tab, writable), note: _note(tab, writable)}
+        return {head: view.head(tab, writable), note: parts.note(tab, writable)}
 
     form = [tab_state, *fields.values()]
     composer = [note, text, primary, scripted, stop, editor, requests]
@@ -455,89 +448,3 @@ def build(studio: Studio) -> None:
     source.input(edit_source, form, draft_outputs, **ACT)
     numbers = [event for each in sampling.values() for event in (each.blur, each.submit)]
     gr.on([checkpoints.input, system.blur, *numbers], edit_settings, form, [head, note], **ACT)
-
-
-def _number(name: str, schema: Mapping[str, Any]) -> gr.Number:
-    """Return the field of a sampling parameter."""
-    is_whole = schema["type"] == "integer"
-    high = schema.get("maximum", schema.get("exclusiveMaximum", 0) - 1)
-    return gr.Number(
-        schema["default"],
-        label=SAMPLING_LABELS[name],
-        minimum=schema.get("minimum", 0.01),
-        maximum=high,
-        precision=0 if is_whole else None,
-        step=1 if is_whole else 0.1,
-        min_width=110,
-    )
-
-
-def check_message(message: str, limit: int) -> None:
-    """Raise `DataError` if a message is empty or too long."""
-    if not message.strip():
-        raise DataError("The message is empty.", fix="Type something.")
-    if len(message) > limit:
-        what = f"The message has more than {limit:,} characters; the field does not take the rest of a longer text."
-        raise DataError(what, fix="Shorten it.")
-
-
-def _integer(text: str) -> int:
-    return int(text) if text.isdigit() and len(text) < 10 else 2**31 - 1
-
-
-def _about(tab: ChatTab) -> list[Node]:
-    if tab.chat is not None:
-        return []
-    runs = [run for run in tab.runs if run["checkpoints"]]
-    missing: list[Node] = [" No run has a checkpoint yet. ", el("a", "Start one", href=page_url("new"))]
-    return [el("p", ABOUT[tab.mode], [] if runs else missing, class_="rl-muted ch-lead")]
-
-
-def _note(tab: ChatTab, writable: bool) -> list[Node]:
-    if not writable:
-        return [el("p", "Read-only server: chats can be read, not continued.", class_="rl-muted")]
-    if tab.chat is None and not tab.models and not tab.is_missing:
-        return [empty("No model is here yet", "Fetch the small one with: rl2f models get smollm2-135m")]
-    return view.note(tab)
-
-
-def _edit_label(tab: ChatTab, role: str) -> str:
-    if role == "teacher":
-        return "Another hint; the original remains"
-    if role == "user":
-        return "Another message in a branch; the original remains"
-    if tab.mode == "play":
-        return "Another attempt beside the original; it is verified"
-    return "Another response beside the original; the chat can continue from it"
-
-
-def _composer(
-    tab: ChatTab,
-    writable: bool,
-    text: gr.Textbox,
-    primary: gr.Button,
-    scripted: gr.Button,
-    stop: gr.Button,
-    editor: gr.Column,
-) -> Updates:
-    """Return field and buttons below the messages."""
-    is_open = writable and not tab.is_missing and tab.editing is None and (tab.chat is not None or bool(tab.models))
-    play, busy = tab.mode == "play", tab.is_busy
-    waiting = len(tab.targets()) if play and not busy else 0
-    can_write = is_open and (waiting > 0 if play else True)
-    label = "Send"
-    if play:
-        label = "Start task" if tab.chat is None or not tab.tree.players() else "Send hint"
-        label = "Play another" if tab.is_over else label
-    placeholder = "Write a message. Enter sends, Shift+Enter adds a line"
-    if play:
-        whom = f" for {waiting} checkpoints" if waiting > 1 else ""
-        placeholder = f"Your hint{whom}; leak detectors check it first. Enter sends"
-    idle = is_open and not busy and (not play or label != "Send hint" or waiting > 0)
-    return {
-        text: gr.update(visible=can_write, placeholder=placeholder, autofocus=tab.chat is None),
-        primary: gr.update(visible=idle, value=label),
-        scripted: gr.update(visible=is_open and waiting > 0),
-        stop: gr.update(visible=busy),
-        editor: gr.update(visible=tab.editing is not None),
-    }

@@ -19,6 +19,7 @@ from app.endpoints.studio import Studio
 from app.pages import _runs_view as view
 from app.pages._events import FAST, QUEUED, handler
 from app.pages._query import QueryFields
+from app.pages._runs_frame import scheduler
 from jobs.db.errors import NotFoundError
 from rl2f_core.errors import RL2FError
 
@@ -162,7 +163,7 @@ def build(studio: Studio) -> None:
             **show_list(form, at, chosen),
             **({} if exists else {heading: [], table: [], pager: []}),
             toolbar: gr.update(visible=exists or "hidden"),
-            jobs: view.jobs(runs.list_schedules(), runs.job_problems(), writable),
+            jobs: scheduler(runs.list_schedules(), runs.job_problems(), writable),
         }
 
     def first_steps(new: Mapping[str, bool]) -> Any:
@@ -256,7 +257,7 @@ def build(studio: Studio) -> None:
     @handler
     def enable(event: gr.EventData) -> Any:
         runs.enable_schedule(int(event._data["schedule"]), event._data["value"])
-        return view.jobs(runs.list_schedules(), runs.job_problems(), writable)
+        return scheduler(runs.list_schedules(), runs.job_problems(), writable)
 
     @handler
     def step(event: gr.EventData, new: dict[str, bool]) -> Outputs:

@@ -20,38 +20,39 @@ FORBIDDEN = {
     "app": {"tests"},
 }
 HEAVY = ("torch", "transformers", "peft", "trl", "accelerate", "datasets")
+INTERFACE = ("app/components/", "app/pages/")
+"""Imported by the server only, after Gradio was configured."""
 TENSORS = ("rl2f_core/modeling", "rl2f_core/backends", "rl2f_core/training")
 """A package of its own in all but its path: it imports nothing of the core."""
 ALLOWED_IMPORTS = """
-app.api: common forms jobs.chat jobs.db jobs.export jobs.labels jobs.queue jobs.run_kinds jobs.worker plots
-    rl2f_core.config rl2f_core.counterfactual rl2f_core.environments rl2f_core.errors rl2f_core.evaluation
-    rl2f_core.metrics rl2f_core.model_store rl2f_core.registry rl2f_core.run rl2f_core.run_kinds
-    rl2f_core.teachers rl2f_core.types
+app.api: common forms jobs.db jobs.queue rl2f_core.config rl2f_core.environments rl2f_core.errors
+    rl2f_core.model_store rl2f_core.registry rl2f_core.teachers rl2f_core.types
 app.cli: commands common rl2f_core.distributed rl2f_core.errors
-app.components: common endpoints
 app.commands: common endpoints jobs.chat jobs.db jobs.executors jobs.export jobs.ingest jobs.labels jobs.queue
     jobs.scheduler jobs.workspace rl2f_core.backends rl2f_core.config rl2f_core.counterfactual
     rl2f_core.distributed rl2f_core.environments rl2f_core.errors rl2f_core.evaluation rl2f_core.file_io
-    rl2f_core.leaks
-    rl2f_core.metrics rl2f_core.model_store rl2f_core.paths rl2f_core.registry rl2f_core.run rl2f_core.run_kinds
-    rl2f_core.stats rl2f_core.types web
+    rl2f_core.leaks rl2f_core.metrics rl2f_core.model_store rl2f_core.paths rl2f_core.registry rl2f_core.run
+    rl2f_core.run_kinds rl2f_core.stats rl2f_core.types web
 app.common: jobs.chat jobs.db jobs.queue jobs.scheduler jobs.workspace rl2f_core.config rl2f_core.device
-    rl2f_core.errors rl2f_core.file_io rl2f_core.leaks rl2f_core.model_store rl2f_core.paths rl2f_core.registry
-    rl2f_core.run rl2f_core.stats rl2f_core.types
-app.endpoints: common forms jobs.chat jobs.db jobs.export jobs.labels jobs.queue jobs.run_kinds jobs.worker plots
-    rl2f_core.config rl2f_core.counterfactual rl2f_core.environments rl2f_core.errors rl2f_core.evaluation
-    rl2f_core.metrics rl2f_core.model_store rl2f_core.registry rl2f_core.run rl2f_core.run_kinds
-    rl2f_core.teachers rl2f_core.types
+    rl2f_core.errors rl2f_core.file_io rl2f_core.leaks rl2f_core.model_store rl2f_core.paths
+    rl2f_core.registry rl2f_core.run rl2f_core.stats rl2f_core.types
+app.components: common endpoints plots rl2f_core.types
+app.endpoints: common forms jobs.chat jobs.db jobs.export jobs.labels jobs.queue jobs.run_kinds jobs.worker
+    plots rl2f_core.config rl2f_core.counterfactual rl2f_core.environments rl2f_core.errors
+    rl2f_core.evaluation rl2f_core.leaks rl2f_core.metrics rl2f_core.model_store rl2f_core.registry
+    rl2f_core.rollout rl2f_core.run rl2f_core.run_kinds rl2f_core.teachers rl2f_core.types
 app.forms: jobs.db jobs.workspace rl2f_core.config rl2f_core.environments rl2f_core.errors rl2f_core.llms
     rl2f_core.metrics rl2f_core.model_store rl2f_core.paths rl2f_core.registry rl2f_core.stats
     rl2f_core.teachers rl2f_core.training
-app.pages: api common components endpoints forms plots rl2f_core.errors
+app.pages: api common components endpoints forms jobs.chat jobs.db plots rl2f_core.config
+    rl2f_core.counterfactual rl2f_core.errors rl2f_core.types
 app.plots: common jobs.db rl2f_core.errors rl2f_core.evaluation rl2f_core.metrics rl2f_core.registry
     rl2f_core.stats rl2f_core.types
-app.web: api common components endpoints jobs.db pages rl2f_core.errors rl2f_core.model_store rl2f_core.paths
-jobs.chat: db ingest rl2f_core.backends rl2f_core.chat rl2f_core.config rl2f_core.device rl2f_core.environments
-    rl2f_core.errors rl2f_core.file_io rl2f_core.model_store rl2f_core.paths rl2f_core.rollout
-    rl2f_core.run rl2f_core.teachers rl2f_core.types workspace
+app.web: api common components endpoints jobs.chat jobs.db jobs.export pages rl2f_core.errors
+    rl2f_core.model_store rl2f_core.paths
+jobs.chat: db ingest rl2f_core.backends rl2f_core.chat rl2f_core.config rl2f_core.device
+    rl2f_core.environments rl2f_core.errors rl2f_core.file_io rl2f_core.model_store rl2f_core.paths
+    rl2f_core.rollout rl2f_core.run rl2f_core.teachers rl2f_core.types workspace
 jobs.db: rl2f_core.config rl2f_core.errors rl2f_core.run
 jobs.executors: rl2f_core.config rl2f_core.errors rl2f_core.paths rl2f_core.run worker workspace
 jobs.export: db rl2f_core.config rl2f_core.environments rl2f_core.errors rl2f_core.file_io rl2f_core.paths
@@ -237,6 +238,7 @@ def test_no_module_imports_a_private_module_of_another_package() -> None:
 def test_no_module_outside_modeling_backends_and_training_loads_anything_heavy_when_imported() -> None:
     light = {name: source for name, source in SOURCES.items() if not name.startswith(TENSORS)}
     found = {name: imports(source, top_only=True) & {*HEAVY, "gradio"} for name, source in light.items()}
+    found = {name: names - {"gradio"} if name.startswith(INTERFACE) else names for name, names in found.items()}
     assert {name: names for name, names in found.items() if names} == {}
 
 
