@@ -1,5 +1,7 @@
 /* A grid of Plotly figures, updated in place: zoom stays, and only figures near the screen are drawn. */
-const COLORS = new Set(["color", "bgcolor", "bordercolor", "gridcolor", "linecolor", "fillcolor", "paper_bgcolor", "plot_bgcolor"]);
+const COLORS = new Set([
+  "color", "bgcolor", "bordercolor", "gridcolor", "linecolor", "fillcolor", "paper_bgcolor", "plot_bgcolor",
+]);
 /* `_baseUrl`: clip paths must not name the address of the page, which changes: the browser would load it again. */
 const CONFIG = {
   displayModeBar: false, responsive: true, doubleClick: "reset", showTips: false, _baseUrl: "",
@@ -49,8 +51,12 @@ function color(text, style) {
   return a.map((v, i) => v + (b[i] - v) * fraction);
 }
 function painted(value, style, key = "") {
-  if (Array.isArray(value)) return typeof value[0] === "object" && value[0] !== null ? value.map((v) => painted(v, style)) : value;
-  if (value && typeof value === "object") return Object.fromEntries(Object.entries(value).map(([k, v]) => [k, painted(v, style, k)]));
+  if (Array.isArray(value)) {
+    return typeof value[0] === "object" && value[0] !== null ? value.map((each) => painted(each, style)) : value;
+  }
+  if (value && typeof value === "object") {
+    return Object.fromEntries(Object.entries(value).map(([name, each]) => [name, painted(each, style, name)]));
+  }
   if (typeof value !== "string" || !COLORS.has(key) || !/^(--|fade\(|mix\()/.test(value)) return value;
   const [r, g, b, a] = color(value, style);
   return `rgba(${Math.round(r)},${Math.round(g)},${Math.round(b)},${Number(a.toFixed(3))})`;
@@ -91,7 +97,8 @@ class Plot {
     }
     if (!this.node.isConnected) { this.stale = true; return; }
     const { data, layout } = painted(this.figure, getComputedStyle(document.documentElement));
-    Object.assign(layout, { autosize: true, uirevision: layout.xaxis?.title?.text ?? "1", dragmode: coarse.matches ? false : "zoom" });
+    const uirevision = layout.xaxis?.title?.text ?? "1"; // the zoom stays while the x axis is the same
+    Object.assign(layout, { autosize: true, uirevision, dragmode: coarse.matches ? false : "zoom" });
     await Plotly.react(this.node, data, layout, CONFIG);
     if (!this.bound) {
       this.bound = true;
@@ -108,8 +115,14 @@ class Plot {
     if (this.bound) window.Plotly.purge(this.node);
   }
 }
-new MutationObserver(() => requestAnimationFrame(() => plots.forEach((plot) => { plot.stale = Boolean(plot.figure); plot.draw(); })))
-  .observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
+function redraw() {
+  for (const plot of plots) {
+    plot.stale = Boolean(plot.figure);
+    plot.draw();
+  }
+}
+new MutationObserver(() => requestAnimationFrame(redraw))
+  .observe(document.body, { attributes: true, attributeFilter: ["class"] });
 
 function text(tag, className = "") {
   const made = document.createElement(tag);
@@ -126,7 +139,8 @@ export default function mount({ element, props, trigger, watch }) {
     const made = { card, title: text("b"), unit: text("span", "rl-muted"), note: text("p", "rl-chart-note rl-muted") };
     made.plot = new Plot(props.library, (point) => trigger("select", { key, point }));
     const caption = text("figcaption");
-    Object.assign(made, { help: text("details", "rl-help"), sign: text("summary"), about: text("p"), formula: text("p", "rl-formula") });
+    Object.assign(made, { help: text("details", "rl-help"), sign: text("summary") });
+    Object.assign(made, { about: text("p"), formula: text("p", "rl-formula") });
     const box = text("div");
     box.append(made.about, made.formula);
     made.help.append(made.sign, box);

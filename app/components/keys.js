@@ -1,7 +1,9 @@
 /* Keyboard shortcuts: a key clicks or focuses an element of the page. Off while typing and while a dialog is open. */
 const NAMES = { ArrowDown: "↓", ArrowUp: "↑", ArrowLeft: "←", ArrowRight: "→", " ": "Space", Escape: "Esc" };
-const typing = (node) => node instanceof Element && (node.isContentEditable || node.matches("input:not([type=checkbox]):not([type=radio]):not([type=button]), textarea, select"));
-const visible = (selector) => [...document.querySelectorAll(selector)].filter((node) => node.getClientRects().length && !node.disabled);
+const FIELDS = "input:not([type=checkbox]):not([type=radio]):not([type=button]), textarea, select";
+const typing = (node) => node instanceof Element && (node.isContentEditable || node.matches(FIELDS));
+const isVisible = (node) => node.getClientRects().length > 0 && !node.disabled;
+const visible = (selector) => [...document.querySelectorAll(selector)].filter(isVisible);
 
 function run({ act, target }) {
   const nodes = visible(target);
@@ -31,7 +33,10 @@ function help(groups) {
   for (const [name, keys] of groups) {
     const usable = keys.filter((key) => document.querySelector(key.target));
     if (usable.length) list.append(node("h3", name));
-    for (const { keys: names, text } of usable) list.append(node("dt", "", ...names.split(" ").map((key) => node("kbd", NAMES[key] ?? key))), node("dd", text));
+    for (const { keys: names, text } of usable) {
+      const caps = names.split(" ").map((key) => node("kbd", NAMES[key] ?? key));
+      list.append(node("dt", "", ...caps), node("dd", text));
+    }
   }
   const close = node("button", "Close");
   close.className = "rl-button";

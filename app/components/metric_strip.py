@@ -7,7 +7,7 @@ from typing import Any, TypedDict, cast
 from app.components.help_tip import help_tip
 from app.components.nodes import Element, Node, el
 from app.components.view import View
-from app.plots.run_charts import MetricInfo, group_info, metric_info
+from app.plots.metric_info import MetricInfo, group_info, metric_info
 from rl2f_core.types import JsonObject
 
 GROUP_COLORS = ("var(--rl-student)", "var(--rl-right)", "var(--rl-wrong)")

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from app.plots.evaluation import Outcomes, cell, difference, effect_difference, incompatible_keys
-from app.plots.run_charts import Chart, metric_info
+from app.plots.metric_info import metric_info
+from app.plots.run_charts import Chart
 from app.plots.series import Look, MetricRow, XKind, axis, column, line, smooth
 from rl2f_core.evaluation.across_seeds import SeedSummary
 from rl2f_core.evaluation.plotting import DASHES, SERIES, Line, Plot, figure

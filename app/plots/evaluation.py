@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from app.plots.run_charts import Chart, metric_info, solved_within
+from app.plots.metric_info import metric_info
+from app.plots.run_charts import Chart, solved_within
 from jobs.db.queries.outcomes import solved_by_task
 from rl2f_core.errors import DataError
 from rl2f_core.evaluation.chart_data import BANDED, accuracy_plot, reference_policies

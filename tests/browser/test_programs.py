@@ -30,6 +30,7 @@ job = call("start_export", run_ids=[run], settings={"formats": ["messages"], "fi
 while not (done := [e for e in call("list_exports")["finished"] if e["name"] == "by program"]):
     time.sleep(0.5)
 path = call("download_export", folder=done[0]["folder"], name="messages.jsonl")
+call("undo_label", annotator="program")
 rows, lines = done[0]["formats"][0]["rows"], len(open(path).readlines())
 print(json.dumps({"status": status, "turns": len(dialogue["turns"]), "labels": labels, "rows": rows, "lines": lines}))
 """

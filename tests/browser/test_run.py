@@ -104,7 +104,7 @@ def test_a_click_on_a_point_opens_the_dialogues_of_that_step(server: Any, visit:
     page.wait_for_url(re.compile(r"/dialogues\?"))
     found = query(page)
     assert (found["run"], found["stage"], found["step"]) == (str(server.run), "rl", "2")
-    page.wait_for_selector(".dl-list [role=option]")
+    page.wait_for_selector(".dl-list [role=listitem]")
 
 
 def test_any_series_is_found_by_its_words_and_stays_with_the_address(server: Any, visit: Callable[..., Any]) -> None:

@@ -13,7 +13,9 @@ MAX_LINES = 1_500
 MAX_COLUMNS = 120
 JS_OPTION = re.compile(r"\bjs(?:_on_load)?\s*=\s*(?:f|r)?(\"\"\"|\"|')(.*?)\1", re.DOTALL)
 """JavaScript in a Python string."""
-MARKUP = re.compile(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|createContextualFragment")
+MARKUP = re.compile(
+    r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|createContextualFragment"
+)
 GLOBALS = re.compile(r"\b(?:window|globalThis|self)\.(?!Plotly\b)\w+\s*=[^=]|^\s*var\s", re.MULTILINE)
 
 

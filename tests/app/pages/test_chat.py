@@ -9,10 +9,10 @@ import pytest
 
 from app.endpoints.chat import ChatInfo, ChatMessageInfo, ChatRun
 from app.pages import _chat_view as view
+from app.pages._chat_parts import check_message
 from app.pages._chat_settings import draft, offered_checkpoints, parse_index
 from app.pages._chat_tab import ChatTab
 from app.pages._chat_tree import MessageTree
-from app.pages.chat import check_message
 from rl2f_core.errors import ConfigError, DataError
 
 RUNS: list[ChatRun] = [

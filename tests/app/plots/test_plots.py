@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.plots.run_charts import PlotOptions, catalogue, metric_info, overview, series, sizes_of
+from app.plots.metric_info import metric_info
+from app.plots.run_charts import PlotOptions, catalogue, overview, series, sizes_of
 from app.plots.series import axis, line, share_band, smooth, thin
 from app.web.page_registry import STATIC
 from jobs.db.models import Metric

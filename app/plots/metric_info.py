@@ -1,0 +1,329 @@
+"""Title, unit, explanation and formula of every metric."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from rl2f_core.evaluation.plotting import Format
+
+
+@dataclass(frozen=True, slots=True)
+class MetricInfo:
+    """Description of a metric."""
+
+    title: str
+    unit: str
+    format: Format = "number"
+    help: str = ""
+    """One sentence."""
+    formula: str = ""
+
+
+def _fraction(title: str, text: str = "", of: str = "fraction", formula: str = "") -> MetricInfo:
+    return MetricInfo(title, of, "share", text, formula)
+
+
+METRICS: dict[str, MetricInfo] = {
+    "reward": MetricInfo(
+        "Reward", "mean per dialogue", "number", "Sum of all reward terms over a dialogue's turns.", "mean of Σₜ rₜ"
+    ),
+    "reward_std": MetricInfo(
+        "Reward std",
+        "standard deviation",
+        "number",
+        "Standard deviation of the dialogues' rewards.",
+        "√(Σ (R − mean R)² / (n − 1))",
+    ),
+    "gain": _fraction(
+        "Multi-turn gain", "Solved after the first turn.", "fraction of dialogues", "cum_acc/T − cum_acc/1"
+    ),
+    "correction_rate": _fraction(
+        "Correction success rate",
+        "Solved later, of those not solved at the first turn.",
+        formula="P(correct at the end | incorrect at first)",
+    ),
+    "conditional_solve_rate": _fraction(
+        "Conditional solve rate",
+        "Correct at this turn, if no earlier attempt is.",
+        formula="P(first correct at t | attempt t exists, none before is correct)",
+    ),
+    "plasticity": _fraction(
+        "Plasticity", "The answer changed after feedback.", "fraction of revisions", "changed answers / revisions"
+    ),
+    "repeated_answer_rate": _fraction(
+        "Repeated answers",
+        "The dialogue already contained the answer.",
+        "fraction of revisions",
+        "answers given before / revisions",
+    ),
+    "improving_change_rate": _fraction(
+        "Improving changes",
+        "Of the changed answers, those correct or closer.",
+        "fraction of changes",
+        "P(correct or closer | changed)",
+    ),
+    "retention": _fraction(
+        "Retention",
+        "Correct answer parts that the next attempt retains.",
+        "fraction of correct parts",
+        "retained correct parts / correct parts",
+    ),
+    "regression_rate": _fraction(
+        "Regressions",
+        "The answer moved away or lost a correct part.",
+        "fraction of revisions",
+        "P(distance grew or a correct part was lost)",
+    ),
+    "misled_rate": _fraction(
+        "Misled",
+        "Regressions after a misleading hint.",
+        "fraction of revisions",
+        "regression_rate after misleading hints",
+    ),
+    "leak_rate": _fraction(
+        "Leaks",
+        "Hints that leak the answer, by the detectors.",
+        "fraction of checked hints",
+        "leaking hints / checked hints",
+    ),
+    "correct_abandoned_rate": _fraction(
+        "Abandoned correct answers",
+        "Incorrect after a correct attempt.",
+        "fraction of attempts",
+        "P(incorrect at t + 1 | correct at t)",
+    ),
+    "attempt_tokens": MetricInfo(
+        "Attempt length",
+        "tokens per attempt",
+        "number",
+        "Sampled tokens of an attempt.",
+        "tokens of attempts / attempts",
+    ),
+    "constant_baseline": _fraction(
+        "Constant baseline",
+        "Solve rate of the best constant answer.",
+        "fraction of dialogues",
+        "max over answers a of P(a is correct)",
+    ),
+    "truncated_rate": _fraction(
+        "Truncated",
+        "Attempts truncated by the token limit.",
+        "fraction of attempts",
+        "attempts at max_new_tokens / attempts",
+    ),
+    "parse_failure_rate": _fraction(
+        "Parse failures",
+        "Attempts without a parsable answer.",
+        "fraction of attempts",
+        "outcome/unparsable + outcome/truncated",
+    ),
+    "format_error_rate": _fraction(
+        "Format errors", "Attempts with a format error.", "fraction of attempts", "malformed attempts / attempts"
+    ),
+    "reflection_words": MetricInfo(
+        "Reflection words",
+        "per 1,000 tokens",
+        "number",
+        "check, verify, wait, however, re-evaluate, let me …",
+        "1000 · words / tokens of attempts",
+    ),
+    "entropy": MetricInfo(
+        "Entropy",
+        "nats per token",
+        "number",
+        "Entropy of the student's next-token distribution.",
+        "mean of −Σᵥ π(v) log π(v)",
+    ),
+    "sampling/kl": MetricInfo(
+        "KL of sampler and learner",
+        "nats per token",
+        "number",
+        "sampling/kl: 0 if both agree.",
+        "mean of ρ − 1 − log ρ, ρ = π_old / μ",
+    ),
+    "approx_kl": MetricInfo(
+        "KL of old and new policy",
+        "nats per token",
+        "number",
+        "approx_kl: 0 if both agree.",
+        "mean of ρ − 1 − log ρ, ρ = π / π_old",
+    ),
+    "kl": MetricInfo(
+        "KL to the reference", "nats per token", "number", "Distance to the reference policy.", "KL(π ‖ π_ref)"
+    ),
+    "ratio/mean": MetricInfo(
+        "Importance ratio", "mean", "number", "Probability under the new and the old policy.", "mean of π / π_old"
+    ),
+    "clip_ratio": _fraction(
+        "Clipped", "Tokens whose ratio was clipped.", "fraction of tokens", "clipped tokens / tokens"
+    ),
+    "loss": MetricInfo("Loss", "mean per token", "number", "Weighted sum of the loss terms."),
+    "grad_norm": MetricInfo(
+        "Gradient norm", "before clipping", "number", "Length of the gradient of all trained weights.", "‖∇loss‖₂"
+    ),
+    "learning_rate": MetricInfo("Learning rate", "", "number", "Step size of the optimizer, by its schedule."),
+    "temperature": MetricInfo("Temperature", "of sampling", "number", "Temperature of the sampled attempts."),
+    "group_size": MetricInfo("Group size", "dialogues per task", "count", "Dialogues of one task in a step."),
+    "curriculum/level": MetricInfo("Level", "of the curriculum", "count", "Difficulty of the newest tasks."),
+    "curriculum/solve_rate": _fraction(
+        "Solve rate on the level",
+        "Over the curriculum's window.",
+        "fraction of dialogues",
+        "solved dialogues / dialogues",
+    ),
+    "curriculum/replay_solve_rate": _fraction(
+        "Solve rate on earlier levels",
+        "Over this step's dialogues.",
+        "fraction of dialogues",
+        "solved dialogues / dialogues",
+    ),
+    "off_context/masked_frac": _fraction(
+        "Masked off context",
+        "Tokens with a too low probability without the critique.",
+        "fraction of tokens",
+        "1 − tokens after masking / tokens before",
+    ),
+    "value/explained_variance": MetricInfo(
+        "Value head",
+        "explained variance",
+        "number",
+        "1: exact returns; 0: no better than their mean; below 0: worse.",
+        "1 − Var(G − V) / Var(G)",
+    ),
+    "value/loss": MetricInfo("Loss of the value head", "mean per token", "number", "Error of the predicted returns."),
+    "value/return": MetricInfo("Return", "mean per token", "number", "Target of the value head."),
+    "optimizer_updates": MetricInfo("Optimizer updates", "per step", "count", "Steps of the optimizer."),
+    "frac_reward_zero_std": _fraction(
+        "Groups with equal reward",
+        "TRL's frac_reward_zero_std.",
+        "fraction of groups",
+        "groups with equal returns / groups",
+    ),
+    "groups/frac_mixed": _fraction(
+        "Mixed groups",
+        "Tinker's frac_mixed: their dialogues have different returns.",
+        "fraction of groups",
+        "1 − frac_reward_zero_std",
+    ),
+    "groups/frac_all_correct": _fraction(
+        "All-correct groups",
+        "Tinker's frac_all_good: equal returns, all dialogues solved.",
+        "fraction of groups",
+        "all-correct groups / groups",
+    ),
+    "groups/frac_all_incorrect": _fraction(
+        "All-incorrect groups",
+        "Tinker's frac_all_bad: equal returns, no dialogue solved.",
+        "fraction of groups",
+        "all-incorrect groups / groups",
+    ),
+    "groups/resampled": MetricInfo(
+        "Resampled groups", "per step", "count", "Groups that were discarded and sampled again."
+    ),
+    "distill/acceptance_rate": _fraction(
+        "Acceptance rate", "Tasks with an accepted answer, so far.", "fraction of tasks", "accepted tasks / tasks"
+    ),
+    "distill/frac_incorrect": _fraction(
+        "Incorrect answers of the source", "", "fraction of samples", "incorrect samples / samples"
+    ),
+    "distill/frac_unparsable": _fraction(
+        "Unparsable answers of the source", "", "fraction of samples", "unparsable samples / samples"
+    ),
+    "distill/frac_duplicate": _fraction(
+        "Duplicate answers of the source", "", "fraction of samples", "duplicates / samples"
+    ),
+    "distill/frac_too_long": _fraction(
+        "Answers longer than allowed", "Too long.", "fraction of samples", "too long samples / samples"
+    ),
+    "distill/frac_failed": _fraction(
+        "Failed answers of the source", "", "fraction of samples", "failed samples / samples"
+    ),
+    "source/cost": MetricInfo(
+        "Cost of the source", "US dollars so far", "number", "By the configured prices.", "Σ tokens · price"
+    ),
+    "teacher/error_rate": _fraction(
+        "Failed hints", "The teacher returned no message.", "fraction of hints", "failed hints / hints"
+    ),
+    "teacher/cost": MetricInfo(
+        "Cost of the teacher", "US dollars per step", "number", "By the configured prices.", "Σ tokens · price"
+    ),
+    "effect": MetricInfo(
+        "Hint effect",
+        "difference of fractions",
+        "number",
+        "Solve rate minus that under contentless feedback, paired over tasks.",
+        "cum_acc/T(condition) − cum_acc/T(contentless)",
+    ),
+    "consistency": _fraction(
+        "Consistency",
+        "Solved originals that are solved as variants too.",
+        formula="P(variant solved | original solved)",
+    ),
+    "memorization": _fraction("LiMem", "Tasks solved in the original, but not as variants.", formula="Acc · (1 − CR)"),
+    "memorization_above_resample": MetricInfo(
+        "LiMem beyond chance",
+        "difference of fractions",
+        "number",
+        "LiMem minus that of the same text sampled again.",
+        "LiMem(variant) − LiMem(resample)",
+    ),
+}
+METRIC_GROUPS: dict[str, MetricInfo] = {
+    "cum_acc": _fraction(
+        "Solved within t turns",
+        "Cumulative accuracy: the last answer within t turns is correct.",
+        "fraction of dialogues",
+        "cum_acc/t = dialogues solved within t turns / dialogues",
+    ),
+    "stop": _fraction(
+        "Stop reasons", "Why dialogues ended.", "fraction of dialogues", "dialogues by reason / dialogues"
+    ),
+    "outcome": _fraction(
+        "Attempt outcomes",
+        "Exclusive fractions that add up to 1.",
+        "fraction of attempts",
+        "attempts by outcome / attempts",
+    ),
+    "groups": _fraction(
+        "Groups",
+        "Only mixed groups give a gradient: equal returns have zero advantage.",
+        "fraction of groups",
+        "groups by outcome / groups",
+    ),
+    "time": MetricInfo("Time", "seconds per step", "number", "Wall time of each phase."),
+    "tokens": MetricInfo("Tokens", "per step", "count", "Tokens of each kind."),
+    "tokens_per_second": MetricInfo("Speed", "tokens per second", "number", "Throughput.", "tokens / seconds"),
+    "tasks": MetricInfo("Tasks", "per step", "count", "Tasks of each kind."),
+    "solved": _fraction("Solved within all turns", "", "fraction of dialogues", "cum_acc/T"),
+    "solved_first": _fraction("Solved at the first turn", "", "fraction of dialogues", "cum_acc/1"),
+    "distill": MetricInfo("Distillation", "so far", "count"),
+    "source": MetricInfo("Source", "so far", "count", "Messages of a model source."),
+    "teacher": MetricInfo("Teacher", "per step", "count", "Messages of a model teacher."),
+    "loss": MetricInfo("Loss term", "mean per token", "number", "One term of the loss."),
+    "kl": MetricInfo("KL", "nats per token"),
+    "advantage": MetricInfo(
+        "Advantage", "per token", "number", "Return minus the baseline of its group or value head."
+    ),
+    "value": MetricInfo("Value head", ""),
+    "off_context": MetricInfo("Off-context samples", "", "number", "Training samples without the critique."),
+}
+
+
+def metric_info(name: str) -> MetricInfo:
+    """Return the description of a metric; an unknown metric is a number."""
+    if name in METRICS:
+        return METRICS[name]
+    head, _, tail = name.partition("/")
+    known = METRIC_GROUPS.get(head) or METRICS.get(head)
+    if known is None or not tail:
+        return MetricInfo(name, "")
+    end = f"turn {tail}" if tail.isdigit() else tail.replace("_", " ")
+    if head == "cum_acc":
+        return replace(known, title=f"Solved within {tail} turn{'' if tail == '1' else 's'}")
+    return replace(known, title=f"{known.title}: {end}")
+
+
+def group_info(name: str) -> MetricInfo:
+    """Return the description of all metrics that start with `name`, e.g. `time/`."""
+    head = name.rstrip("/")
+    return METRIC_GROUPS.get(head) or metric_info(head)
