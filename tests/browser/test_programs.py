@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 PROGRAM = """
@@ -42,6 +43,7 @@ def command(server: Any, environment: dict[str, str], *words: str) -> str:
     return subprocess.run(run, env=environment, capture_output=True, text=True, timeout=120, check=True).stdout
 
 
+@pytest.mark.slow
 def test_a_program_launches_reads_labels_exports_and_downloads(
     server: Any, server_environment: dict[str, str], tiny_config: dict[str, Any], tmp_path: Path
 ) -> None:
