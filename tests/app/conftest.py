@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
+from stub_routes import add_stub_routes
 
 from app.common.context import Context
 from jobs.db.engine import Database
@@ -30,7 +31,7 @@ def make_client() -> Callable[..., TestClient]:
 
     With `secret` the client sends the cookie and headers of a page; without, it is a program without a token. `whole`
     builds Gradio's pages too, which takes seconds; the JSON routes and static files are there without. `routes` names
-    the modules of `app.api` that are wanted, where it is not all.
+    the modules of `app.api` that are wanted, where it is not all. The routes of `stub_routes` are there always.
     """
     from app.web.page_registry import routers
     from app.web.security import Security, load_secret
@@ -41,6 +42,7 @@ def make_client() -> Callable[..., TestClient]:
     ) -> TestClient:
         routed = [module for module in routers() if not routes or module.__name__.rpartition(".")[2] in routes]
         app = create_app(context, HOST, PORT, site_pages=None if whole else [], route_modules=routed, **options)
+        add_stub_routes(app, context)
         client = TestClient(app, base_url=BASE, raise_server_exceptions=False)
         if secret:
             guard = Security(app, secret=load_secret(context.workspace.root / "secret"), host=HOST, port=PORT)

@@ -17,6 +17,7 @@ from typing import Any
 import httpx
 import pytest
 from export_builders import leaky_events, write_run
+from stub_routes import QUEUE, add_stub_routes
 
 from app.common.context import Context
 from app.web.page_registry import PageInfo
@@ -123,6 +124,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     port = listener.getsockname()[1]
     info = PageInfo("", "Runs", page, (), ())  # type: ignore[arg-type]  # an object in place of a module
     app = server.create_app(context, "127.0.0.1", port, site_pages=[info], route_modules=[])
+    add_stub_routes(app, context)
     running = uvicorn.Server(uvicorn.Config(app, log_level="warning", ws="none", timeout_graceful_shutdown=1))
     thread = threading.Thread(target=running.run, args=([listener],))
     thread.start()
@@ -223,10 +225,10 @@ def test_scopes_hold_on_every_route_of_calls(site: Site) -> None:
     [
         ("GET", "/"),
         ("GET", "/static/app.js"),
-        ("GET", "/api/runs"),
+        ("GET", QUEUE),
         ("GET", "/gradio_api/monitoring"),
         ("GET", "/gradio_api/openapi.json"),
-        ("POST", "/api/runs/queue"),
+        ("POST", QUEUE),
         ("POST", "/gradio_api/upload"),
         ("POST", "/gradio_api/component_server"),
         ("POST", "/gradio_api/api/list_exports"),
