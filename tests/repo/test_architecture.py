@@ -25,8 +25,7 @@ INTERFACE = ("app/components/", "app/pages/")
 TENSORS = ("rl2f_core/modeling", "rl2f_core/backends", "rl2f_core/training")
 """A package of its own in all but its path: it imports nothing of the core."""
 ALLOWED_IMPORTS = """
-app.api: common forms jobs.db jobs.queue rl2f_core.config rl2f_core.environments rl2f_core.errors
-    rl2f_core.model_store rl2f_core.registry rl2f_core.teachers rl2f_core.types
+app.api: common forms jobs.db rl2f_core.config rl2f_core.errors
 app.cli: commands common rl2f_core.distributed rl2f_core.errors
 app.commands: common endpoints jobs.chat jobs.db jobs.executors jobs.export jobs.ingest jobs.labels jobs.queue
     jobs.scheduler jobs.workspace rl2f_core.backends rl2f_core.config rl2f_core.counterfactual

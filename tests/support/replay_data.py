@@ -174,16 +174,3 @@ def read(db: Database, workspace: Workspace, run: Run) -> Run:
         pass
     assert run.id is not None
     return runs.get(db, run.id)
-
-
-def api_app(context: Any) -> Any:
-    """The JSON routes of dialogues, with the app's own answers to errors, and nothing else of it."""
-    from fastapi import FastAPI
-
-    from app.api import dialogues
-    from app.web.server import _handle_errors
-
-    app = FastAPI()
-    _handle_errors(app)
-    app.include_router(dialogues.router(context))
-    return app

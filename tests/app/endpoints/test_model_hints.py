@@ -10,8 +10,8 @@ from event_data import dialogue, metric, stored_run, turn
 from export_builders import ENVIRONMENT, answer, event, rows_of, write_run, wrong
 from export_builders import turn as exported
 
-from app.api._views import dialogue_json
 from app.endpoints.run import _teacher_costs
+from app.endpoints.transcript import dialogue_detail
 from jobs.db.engine import Database
 from jobs.db.queries import dialogues, metrics, runs
 from jobs.export.exporter import export
@@ -43,10 +43,12 @@ def test_a_hint_of_a_model_is_kept_with_prompt_cost_and_error(db: Database, work
     run = stored_run(db, workspace, [dialogue(turns=turns), metric(1, **{"teacher/hints": 3.0, "teacher/errors": 2.0})])
     assert run.id is not None
     view = dialogues.get(db, run.id, "dialogue:train:rl2f/1/0/0")
-    said, failed, caught = (t["hint"] for t in dialogue_json(run, view)["turns"][:3])
-    assert (said["prompt"], said["usage"], said["error"]) == ("socratic@1a2b3c4d", USAGE.model_dump(), None)
-    assert failed["error"].startswith("HTTP 500") and failed["read"] == CONTENTLESS and failed["usage"]["requests"] == 5
-    assert (caught["text"], caught["usage"], caught["prompt"]) == ("It is 8.", None, None)
+    said, failed, caught = (each["hint"] for each in dialogue_detail(run, view)["turns"][:3])
+    assert said is not None and failed is not None and caught is not None
+    assert (said["hint_prompt_template"], said["usage"]) == ("socratic@1a2b3c4d", USAGE.model_dump())
+    assert said["hint_error"] is None and (failed["hint_error"] or "").startswith("HTTP 500")
+    assert failed["hint"] == CONTENTLESS and (failed["usage"] or {})["requests"] == 5
+    assert (caught["feedback"], caught["usage"], caught["hint_prompt_template"]) == ("It is 8.", None, None)
     drawn = annotation_queue.queue(
         db, "ann", annotation_queue.QueueFilter(run=run.id, selection="random_unflagged"), limit=10
     )
@@ -95,9 +97,9 @@ def test_a_fresh_prompt_is_shown_as_the_student_read_it_where_its_template_is_st
                 public={"low": 1, "high": 16}, privileged={"number": 8})  # fmt: skip
     run = stored_run(db, workspace, [dialogue(turns=asked, task=task)])
     assert run.id is not None
-    shown = dialogue_json(run, dialogues.get(db, run.id, "dialogue:train:rl2f/1/0/0"))
-    first, second, third = (t["asked"] for t in shown["turns"])
-    values = {"problem": shown["problem"]["text"], "attempt": shown["turns"][0]["attempt"], "hint": SAID.text}
+    detail = dialogue_detail(run, dialogues.get(db, run.id, "dialogue:train:rl2f/1/0/0"))
+    first, second, third = (each["reprompt"] for each in detail["turns"])
+    values = {"problem": detail["prompt"]["text"], "attempt": detail["turns"][0]["attempt"], "hint": SAID.text}
     assert first is None
-    assert second == {"template": revise.version, "text": revise.render(values)[-1]["content"]}
-    assert third == {"template": "revise@00000000", "text": None}
+    assert second == {"prompt_template": revise.version, "text": revise.render(values)[-1]["content"]}
+    assert third == {"prompt_template": "revise@00000000", "text": None}
