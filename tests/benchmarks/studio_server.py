@@ -1,25 +1,50 @@
-"""The same large workspace asked over HTTP: a real `rl2f serve`, and what each page asks of it first."""
+"""The same large workspace over HTTP: a real `rl2f serve`, and the endpoints that each page calls first."""
 
 from __future__ import annotations
 
 import contextlib
+import inspect
+import json
 import os
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote
 
 import psutil
 
+from app.endpoints.chat import ChatEndpoints
+from app.endpoints.dialogues import DialogueEndpoints
+from app.endpoints.exports import ExportEndpoints
+from app.endpoints.launch import LaunchEndpoints
+from app.endpoints.run import RunEndpoints
+from app.endpoints.runs import RunListEndpoints
 from rl2f_core.paths import ROOT
 
 SERVE = (sys.executable, "-c", "from app.cli import main; main()", "serve")
 OPEN_SECONDS = 300.0
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of an endpoint."""
+
+    limit: str
+    """Kind of limit: list, next or search."""
+    endpoint: str
+    arguments: list[object]
+    """All arguments by position, as a program sends them."""
+
+    @classmethod
+    def of(cls, limit: str, method: Callable[..., object], **arguments: object) -> Call:
+        """Return the call of an endpoint's method; missing arguments have their defaults."""
+        bound = inspect.signature(method).bind(None, **arguments)
+        bound.apply_defaults()
+        return cls(limit, method.__name__, list(bound.arguments.values())[1:])
 
 
 @dataclass(frozen=True)
@@ -29,10 +54,18 @@ class Server:
     url: str
     process: psutil.Process
 
-    def milliseconds(self, route: str) -> float:
-        """How long a route takes to its last byte."""
+    def get(self, path: str) -> None:
+        """Request a path."""
+        with urllib.request.urlopen(self.url + path, timeout=60) as answer:
+            answer.read()
+
+    def milliseconds(self, call: Call, token: str) -> float:
+        """Call an endpoint; returns the time until the last byte of its result."""
+        body = json.dumps({"data": call.arguments}).encode()
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        route = f"{self.url}/gradio_api/run/{call.endpoint}"
         before = time.perf_counter()
-        with urllib.request.urlopen(self.url + route, timeout=60) as answer:
+        with urllib.request.urlopen(urllib.request.Request(route, body, headers), timeout=60) as answer:
             answer.read()
         return 1000 * (time.perf_counter() - before)
 
@@ -63,7 +96,7 @@ def serving(workspace: Path, checkout: Path = ROOT) -> Iterator[Server]:
         end = time.monotonic() + OPEN_SECONDS
         while True:
             try:
-                server.milliseconds("/")
+                server.get("/")
                 break
             except OSError as error:
                 if process.poll() is not None or time.monotonic() > end:
@@ -75,39 +108,45 @@ def serving(workspace: Path, checkout: Path = ROOT) -> Iterator[Server]:
         process.wait()
 
 
-def routes(run: int, event: str, words: str) -> dict[str, tuple[str, str]]:
-    """What pages ask for: name → (kind of limit: list, next or search; route).
+def calls(run: int, event: str, words: str) -> dict[str, Call]:
+    """Return the calls by name.
 
     Args:
         run: The largest run's number.
         event: A dialogue of it.
-        words: What is searched for.
+        words: The searched text.
     """
-    one = f"run={run}&dialogue={quote(event, safe='')}"
+    one: dict[str, object] = {"run": run, "event_id": event}
     return {
-        "Runs": ("list", "/api/runs"),
-        "Runs: search": ("list", "/api/runs?search=sweep"),
-        "Run": ("list", f"/api/run/{run}"),
-        "Run: plots": ("list", f"/api/run/{run}/charts?x=step&smooth=0.6"),
-        "Dialogues: list": ("list", "/api/dialogues"),
-        "Dialogues: list, two filters": ("list", "/api/dialogues?solved=3&leak=2"),
-        "Dialogues: filters": ("list", "/api/dialogues/facets"),
-        "Dialogues: search": ("search", f"/api/dialogues?search={quote(words)}"),
-        "Dialogues: one": ("next", f"/api/dialogues/one?{one}"),
-        "Dialogues: group": ("list", f"/api/dialogues/group?{one}"),
-        "Exports": ("list", "/api/exports"),
-        "Exports: choices": ("list", "/api/exports/choices"),
-        "Exports: count": ("list", f"/api/exports/count?runs={run}"),
-        "New run": ("list", "/api/form/start"),
-        "Chat": ("list", "/api/chat/options"),
+        "Runs": Call.of("list", RunListEndpoints.list_runs),
+        "Runs: search": Call.of("list", RunListEndpoints.list_runs, search="sweep"),
+        "Runs: active": Call.of("list", RunListEndpoints.list_active_runs),
+        "Runs: filters": Call.of("list", RunListEndpoints.run_facets),
+        "Run": Call.of("list", RunEndpoints.get_run, run_id=run),
+        "Run: plots": Call.of("list", RunEndpoints.run_charts, run_id=run, smoothing=0.6),
+        "Dialogues: list": Call.of("list", DialogueEndpoints.list_dialogues),
+        "Dialogues: list, two filters": Call.of(
+            "list", DialogueEndpoints.list_dialogues, filter={"solved": "3", "leak_state": 2}
+        ),
+        "Dialogues: filters": Call.of("list", DialogueEndpoints.dialogue_facets),
+        "Dialogues: search": Call.of("search", DialogueEndpoints.list_dialogues, filter={"search": words}),
+        "Dialogues: one": Call.of("next", DialogueEndpoints.get_dialogue, **one),
+        "Dialogues: next": Call.of("next", DialogueEndpoints.adjacent_dialogue, **one, target="next"),
+        "Dialogues: group": Call.of("list", DialogueEndpoints.dialogue_group, **one),
+        "Exports": Call.of("list", ExportEndpoints.list_exports),
+        "Exports: choices": Call.of("list", ExportEndpoints.export_choices),
+        "Exports: count": Call.of("list", ExportEndpoints.count_export, run_ids=[run]),
+        "New run": Call.of("list", LaunchEndpoints.run_form),
+        "New run: choices": Call.of("list", LaunchEndpoints.form_choices),
+        "Chat": Call.of("list", ChatEndpoints.list_chat_models),
     }
 
 
-def ask(server: Server, route: str, repeats: int) -> tuple[list[float], list[float]]:
-    """Milliseconds of each answer, and milliseconds of one core that the server worked meanwhile."""
+def measure(server: Server, call: Call, token: str, repeats: int) -> tuple[list[float], list[float]]:
+    """Return the milliseconds of each call, and the milliseconds of one core that the server used for it."""
     waits, work = [], []
     for _ in range(repeats):
         before = server.cpu()
-        waits.append(server.milliseconds(route))
+        waits.append(server.milliseconds(call, token))
         work.append(1000 * (server.cpu() - before))
     return waits, work
