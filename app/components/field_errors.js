@@ -26,7 +26,8 @@ export default function mount({ props, trigger, watch }) {
     const messages = new Map();
     for (const [path, texts] of Object.entries(marks.errors)) {
       const [field, exact] = place(path);
-      if (field) messages.set(field, [...(messages.get(field) ?? []), ...texts.map((text) => (exact ? text : `${path}: ${text}`))]);
+      const shown = texts.map((text) => (exact ? text : `${path}: ${text}`));
+      if (field) messages.set(field, [...(messages.get(field) ?? []), ...shown]);
     }
     for (const field of form.querySelectorAll("[id^=field-]")) {
       const text = (messages.get(field) ?? []).join("\n");
@@ -42,7 +43,7 @@ export default function mount({ props, trigger, watch }) {
         reset = make("button", "rf-reset", "↺");
         reset.type = "button";
         reset.setAttribute("aria-label", `${path}: back to the default`);
-        reset.onclick = () => trigger("select", { path });
+        reset.onclick = () => trigger("select", { at: path });
         field.append(reset);
       } else if (!(path in marks.resets)) reset?.remove();
       if (reset) reset.title = `back to ${marks.resets[path]}`;
@@ -63,8 +64,13 @@ export default function mount({ props, trigger, watch }) {
       text.wrap = "off";
       text.spellcheck = false;
     }
+    const count = text.value.split("\n").length;
+    const state = `${count} ${marks.lines}`;
+    if (gutter.dataset.state === state) return;
+    gutter.dataset.state = state;
     const wrong = new Set(marks.lines);
-    gutter.replaceChildren(...text.value.split("\n").map((_, i) => make(wrong.has(i + 1) ? "b" : "span", "", `${i + 1}`)));
+    const rows = Array.from({ length: count }, (_, i) => make(wrong.has(i + 1) ? "b" : "span", "", `${i + 1}`));
+    gutter.replaceChildren(...rows);
     gutter.scrollTop = text.scrollTop;
   };
 

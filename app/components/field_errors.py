@@ -15,7 +15,7 @@ class FieldErrors(gr.HTML):
 
     The value has `errors` (path → messages), `resets` (path → text of the default, for fields that differ from it),
     `lines` (wrong lines of the text), `off` (the form cannot be used), and optionally `focus` (a path) or `go` (a line)
-    to which the focus moves. The button ↺ of a field triggers `select` with `{"path": …}`.
+    to which the focus moves. The button ↺ of a field triggers `select` with `{"at": path}`.
 
     Args:
         form: Id of the element around the fields.

@@ -18,6 +18,8 @@ Node: TypeAlias = "dict[str, Any]"
 """A node of the form, see `app.forms.schema`."""
 Field: TypeAlias = "dict[str, Any]"
 Path: TypeAlias = "tuple[str | int, ...]"
+Group: TypeAlias = "tuple[str, list[Field]]"
+"""Title of a row of plain fields (empty for sections), and its fields."""
 REST = "*"
 """Fold of the root's fields that are not basic."""
 SECTIONS = ("object", "component", "map")
@@ -381,3 +383,49 @@ def renamed(item: Any, items: list[Any]) -> Any:
         item["name"] = f"{stem}-{number}"
         number += 1
     return item
+
+
+def groups(root: Field, *, basic: bool) -> list[list[Group]]:
+    """Return the parts of the form that are drawn together, so that an edit redraws little."""
+    fields = [each for each in root["fields"] if each["basic"] == basic]
+    plain = [each for each in fields if not is_section(each["node"])]
+    found: list[list[Group]] = [[("run" if basic else "other", plain)]] if plain else []
+    for each in fields:
+        if not is_section(each["node"]):
+            continue
+        if found and each["node"]["kind"] == "object" and not any(_is_large(part) for part in found[-1]):
+            found[-1].append(("", [each]))
+        else:
+            found.append([("", [each])])
+    return found
+
+
+def _is_large(part: Group) -> bool:
+    return part[0] == "" and part[1][0]["node"]["kind"] != "object"
+
+
+def keys_of(parts: list[Group]) -> set[str]:
+    """Return the keys of the fields of a part."""
+    return {each["key"] for _, many in parts for each in many}
+
+
+def change(held: Draft, data: dict[str, Any]) -> None:
+    """Apply an action of the form: fold, remove, and the changes of lists and maps."""
+    act = data["action"]
+    if act == "fold":
+        held.opened ^= {data["fold"]}
+        return
+    path = tuple(json.loads(data["at"]))
+    if act == "drop":
+        held.remove(path)
+    elif act == "entry":
+        held.add_entry(path)
+    else:
+        index = -1 if act == "add" else int(path[-1])
+        holder = path if act == "add" else path[:-1]
+        held.edit_list(holder, held.node_at(holder), act, index)
+
+
+def show_value(value: Any) -> str:
+    """Return a default as text."""
+    return "none" if value is None else str(value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ from app.pages._new_run_draft import (
     option_of,
     parse_number,
 )
+from app.pages._new_run_parts import component_types, fold_button, item_tools, tool, words
 
 if TYPE_CHECKING:
     from gradio.components import Component
@@ -35,17 +36,6 @@ OTHER = "\0other"
 OTHER_MODEL = ("another from the hub …", OTHER)
 SHORT = ("integer", "number", "string", "boolean", "choice")
 LONG_TEXT = 60
-DUPLICATE = el(
-    "svg:svg",
-    el("svg:rect", x=5.5, y=5.5, width=8, height=8),
-    el("svg:path", d="M3.5 10.5h-1v-8h8v1"),
-    viewBox="0 0 16 16",
-    width=14,
-    height=14,
-    fill="none",
-    stroke="currentColor",
-    aria_hidden="true",
-)
 Apply = Callable[[Any], bool]
 """Applies the value of a component to the draft; True if the section must be drawn again."""
 
@@ -207,7 +197,7 @@ class SectionForm:
             class_="rl-button rl-small",
             disabled=is_full,
             data_action="add",
-            data_path=json.dumps(path),
+            data_at=json.dumps(path),
             data_key=key,
         )
         nothing = None if items else el("p", f"no {label} yet", class_="rl-muted")
@@ -494,63 +484,3 @@ def value_text(value: Any) -> str:
 def same(a: Any, b: Any) -> bool:
     """Return whether two values are equal and both or none of them is a truth value."""
     return a == b and isinstance(a, bool) == isinstance(b, bool)
-
-
-def words(text: str) -> Iterator[Node]:
-    """Yield a text with `code` in backquotes as elements."""
-    for i, part in enumerate(text.split("`")):
-        if part:
-            yield el("code", part) if i % 2 else part
-
-
-def component_types(fields: list[Field], item: Any) -> Iterator[str]:
-    """Yield the types of the components of an item."""
-    for each in fields:
-        if each["node"]["kind"] == "component" and isinstance(item, dict):
-            value = item.get(each["key"])
-            kind = value.get("type") if isinstance(value, dict) else value
-            if isinstance(kind, str):
-                yield kind
-
-
-def tool(sign: Node, text: str, act: str, path: Path, *, off: bool = False, style: str = "rl-icon") -> Element:
-    """Return a button that changes a list or map."""
-    return el(
-        "button",
-        sign,
-        type="button",
-        class_=style,
-        title=text,
-        aria_label=text,
-        disabled=off,
-        data_action=act,
-        data_path=json.dumps(path),
-    )
-
-
-def item_tools(path: Path, label: str, count: int, least: int) -> Element:
-    """Return the buttons of an item of a list."""
-    index = int(path[-1])
-    return el(
-        "span",
-        tool("↑", f"move {label} up", "up", path, off=index == 0),
-        tool("↓", f"move {label} down", "down", path, off=index == count - 1),
-        tool(DUPLICATE, f"duplicate {label}", "duplicate", path),
-        tool("×", f"remove {label}", "remove", path, off=count <= least),
-        class_="rf-tools",
-    )
-
-
-def fold_button(title: str, fold: str, is_open: bool, changes: int) -> Element:
-    """Return the button that opens or closes a fold, with how many of its fields differ from their defaults."""
-    chip = el("span", f"{changes} changed", class_="rl-chip") if changes else None
-    return el(
-        "button",
-        title,
-        chip,
-        type="button",
-        class_="rf-fold",
-        aria_expanded="true" if is_open else "false",
-        data_action="fold",
-        data_fold=fold,
-    )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from app.common.urls import page_url
 from app.components.nodes import Element, Node, action, badge, el, progress, time_ago
 from app.pages._new_run_draft import REST
-from app.pages._new_run_form import fold_button, words
+from app.pages._new_run_parts import fold_button, words
 
 if TYPE_CHECKING:
     from app.endpoints.launch import FormState, PreflightState, PresetInfo, SchedulePreview

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from openai_server import Say, serving
+from playwright.sync_api import expect
 
 from rl2f_core.teachers import prompt_templates
 
@@ -31,21 +32,27 @@ def test_a_run_with_an_endpoint_as_teacher_is_chosen_started_and_read(
     config["evaluation"]["checkpoints"] = []
 
     def field(path: str) -> Any:
-        return page.locator(f'#nr-form [data-key="{path}"]')
+        return page.locator(f'#nr-form [id="field-{path}"] :is(input, textarea)').first
+
+    def choose(path: str, option: str) -> None:
+        field(path).click()
+        page.get_by_role("option", name=option, exact=True).click()
 
     with serving(lambda n, body: Say("Think <b>again</b>.") if n % 2 else Say(status=404)) as endpoint:
         visit("/new", page)
         page.wait_for_selector("#nr-form .rf-row")
-        page.locator("#nr-yaml").fill(yaml.safe_dump(config))
-        page.wait_for_function("document.querySelector('#nr-form [data-key=\"name\"]').value === 'taught'")
-        assert "human" not in field("teacher.type").locator("option").all_inner_texts()
-        field("teacher.type").select_option("llm")
-        field("teacher.llm.type").select_option("openai_api")
-        field("teacher.style").select_option("next_step")
+        page.locator("#nr-yaml textarea").fill(yaml.safe_dump(config))
+        expect(field("name")).to_have_value("taught")
+        field("teacher.type").click()
+        page.get_by_role("option", name="llm", exact=True).wait_for()
+        assert "human" not in page.get_by_role("option").all_inner_texts()
+        page.get_by_role("option", name="llm", exact=True).click()
+        choose("teacher.llm.type", "openai_api")
+        choose("teacher.style", "next_step")
         field("teacher.llm.base_url").fill("http://169.254.169.254/v1")
         page.wait_for_function("document.querySelector('#nr-form').innerText.includes('RL2F_ENDPOINTS')")
         field("teacher.llm.base_url").fill(endpoint.url)
-        page.wait_for_function("document.querySelector('.nr-summary').innerText.includes('ready')")
+        page.wait_for_function("document.querySelector('#nr-summary').innerText.includes('ready')")
         page.locator("#nr-start").click()
         page.wait_for_url(re.compile(r"/run\?run=\d+"))
         run = re.search(r"run=(\d+)", page.url)[1]  # type: ignore[index]

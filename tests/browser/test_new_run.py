@@ -40,29 +40,56 @@ def open_form(visit: Visit, page: Any) -> Visit:
 
 def field(page: Any, path: str) -> Any:
     """The control of a field by its path, e.g. `stages.1.steps`."""
-    return page.locator(f'#nr-form [data-key="{path}"]')
+    return page.locator(f'#nr-form [id="field-{path}"] :is(input, textarea)').first
+
+
+def choose(page: Any, path: str, option: str) -> None:
+    """Choose an option of a field by its label."""
+    field(page, path).click()
+    page.get_by_role("option", name=option, exact=True).click()
 
 
 def errors_at(page: Any, path: str) -> str:
     """What stands under a field."""
-    return page.locator(f'#nr-form [data-path="{path}"] > .rf-error').inner_text()
+    error = page.locator(f'#nr-form [id="field-{path}"] > .rf-error')
+    return error.inner_text() if error.count() else ""
+
+
+def has_focus(path: str) -> str:
+    """JavaScript that tests whether a field has the focus."""
+    return f"document.activeElement.closest('[id=\"field-{path}\"]') !== null"
 
 
 def summary(page: Any, text: str) -> None:
     """Wait until the summary says so."""
-    page.wait_for_function("text => document.querySelector('.nr-summary').innerText.includes(text)", arg=text)
+    page.wait_for_function("text => document.querySelector('#nr-summary').innerText.includes(text)", arg=text)
 
 
 def text_of(page: Any) -> str:
     """The YAML beside the form."""
-    return page.locator("#nr-yaml").input_value()
+    return page.locator("#nr-yaml textarea").input_value()
+
+
+def wait_for_yaml(page: Any, text: str) -> None:
+    """Wait until the YAML contains a text."""
+    page.wait_for_function("text => document.querySelector('#nr-yaml textarea').value.includes(text)", arg=text)
 
 
 def write(page: Any, text: str) -> None:
     """Type over the YAML and leave it."""
-    if not page.locator("#nr-yaml").is_visible():
-        page.locator(".nr-code > summary").click()
-    page.locator("#nr-yaml").fill(text)
+    page.locator("#nr-yaml textarea").fill(text)
+
+
+def leave(page: Any) -> None:
+    """Move the focus out of the YAML."""
+    page.locator("#nr-yaml textarea").blur()
+
+
+def load(page: Any, file: Path) -> None:
+    """Choose a file with the button."""
+    with page.expect_file_chooser() as chooser:
+        page.get_by_role("button", name="Load YAML").click()
+    chooser.value.set_files(file)
 
 
 def tiny_yaml(config: dict[str, Any], **changes: Any) -> str:
@@ -76,36 +103,36 @@ def test_a_run_is_launched_from_the_form_and_is_what_the_command_line_takes(
     page = open_form()
     write(page, tiny_yaml(tiny_config, name="from-the-form"))
     page.wait_for_function("document.querySelector('.nr-command').textContent === 'rl2f train from-the-form.yaml'")
-    assert field(page, "model.name").input_value() == "tiny-random"
+    expect(field(page, "model.name")).to_have_value("tiny-random")
     field(page, "stages.0.steps").fill("1")
-    page.wait_for_function("document.querySelector('#nr-yaml').value.includes('\\n  steps: 1\\n')")
+    wait_for_yaml(page, "\n  steps: 1\n")
     shown = text_of(page)
     assert yaml.safe_load(shown) == parse_config(yaml.safe_load(shown)).model_dump(mode="json")
     with page.expect_download() as saved:
-        page.locator("#nr-save").click()
+        page.get_by_role("button", name="Save YAML").click()
     assert saved.value.suggested_filename == "from-the-form.yaml"
     saved.value.save_as(tmp_path / "run.yaml")
     assert (tmp_path / "run.yaml").read_text() == shown
     page.locator("#nr-start").click()
     page.wait_for_url(re.compile(r"/run\?run=\d+"))
     run = int(re.search(r"run=(\d+)", page.url)[1])  # type: ignore[index]
-    held = page.evaluate("run => fetch(`/api/form/start?clone=${run}`).then(a => a.json())", run)
-    assert yaml.safe_load(held["yaml"]) == yaml.safe_load(shown) and held["source"]["clone"] == run
+    open_form(f"?clone={run}")
+    assert yaml.safe_load(text_of(page)) == yaml.safe_load(shown)
 
 
 @pytest.mark.slow
 def test_an_error_stands_at_its_field_and_keeps_the_run_from_starting(open_form: Visit) -> None:
     page = open_form()
     field(page, "stages.1.steps").fill("0")
-    summary(page, "1 thing is wrong")
+    summary(page, "1 error")
     assert errors_at(page, "stages.1.steps") == "must be at least 1, not 0"
     assert field(page, "stages.1.steps").get_attribute("aria-invalid") == "true"
     assert "steps: 0" in text_of(page) and page.locator(".nr-lines b").count() == 1
     page.locator("#nr-start").click()
-    page.wait_for_function("document.activeElement.dataset.key === 'stages.1.steps'")
+    page.wait_for_function(has_focus("stages.1.steps"))
     assert "/new" in page.url
     field(page, "stages.1.steps").fill("many")
-    page.wait_for_function("document.querySelector('.nr-summary').innerText.includes('whole number')")
+    summary(page, "whole number")
     field(page, "stages.1.steps").fill("5")
     summary(page, "ready")
     assert errors_at(page, "stages.1.steps") == ""
@@ -116,23 +143,27 @@ def test_an_error_in_a_folded_part_opens_it_and_the_summary_leads_there(open_for
     assert not field(page, "lora.rank").is_visible()
     write(page, text_of(page).replace("rank: 16", "rank: -4"))
     summary(page, "lora.rank")
-    assert field(page, "lora.rank").is_visible() and "at least 1" in errors_at(page, "lora.rank")
+    field(page, "lora.rank").wait_for()
+    page.get_by_text("must be at least 1, not -4").last.wait_for()
+    assert "at least 1" in errors_at(page, "lora.rank")
     page.locator(".nr-errors button").click()
-    page.wait_for_function("document.activeElement.dataset.key === 'lora.rank'")
+    page.wait_for_function(has_focus("lora.rank"))
 
 
 def test_form_and_yaml_follow_each_other(open_form: Visit) -> None:
     page = open_form()
     write(page, text_of(page).replace("length: 4", "length: 5").replace("type: scripted", "type: contentless"))
-    page.wait_for_function("document.querySelector('#nr-form [data-key=\"environment.length\"]').value === '5'")
-    assert field(page, "teacher.type").input_value() == "contentless" and field(page, "teacher.text").is_visible()
-    page.locator("#nr-source").focus()
-    page.wait_for_function("document.querySelector('#nr-yaml').value.includes('text: ')")  # defaults are written out
-    field(page, "environment.type").select_option("guess_number")
-    page.wait_for_function("document.querySelector('#nr-yaml').value.includes('type: guess_number')")
-    assert "letters:" not in text_of(page) and field(page, "environment.size").input_value() == "16"
-    field(page, "environment.type").select_option("secret_code")
-    assert field(page, "environment.length").input_value() == "5"  # what was chosen before is not forgotten
+    expect(field(page, "environment.length")).to_have_value("5")
+    expect(field(page, "teacher.type")).to_have_value("contentless")
+    field(page, "teacher.text").wait_for()
+    leave(page)
+    wait_for_yaml(page, "text: ")  # defaults are written out
+    choose(page, "environment.type", "guess_number")
+    wait_for_yaml(page, "type: guess_number")
+    assert "letters:" not in text_of(page)
+    expect(field(page, "environment.size")).to_have_value("16")
+    choose(page, "environment.type", "secret_code")
+    expect(field(page, "environment.length")).to_have_value("5")  # what was chosen before is not forgotten
     summary(page, "ready")
 
 
@@ -144,8 +175,8 @@ def test_broken_yaml_says_the_line_and_keeps_the_text(open_form: Visit) -> None:
     summary(page, "cannot be read")
     assert re.match(r"Line \d+: The YAML is broken", page.locator(".nr-broken").inner_text())
     assert page.locator(".nr-stale").is_visible() and page.locator(".nr-lines b").count() == 1
-    page.locator("#nr-source").focus()
-    page.locator(".nr-line").click()
+    leave(page)
+    page.locator(".nr-broken button").click()
     assert text_of(page) == broken
     page.reload()
     page.wait_for_selector("#nr-form .rf-row")
@@ -160,7 +191,7 @@ def test_broken_yaml_says_the_line_and_keeps_the_text(open_form: Visit) -> None:
 def test_stages_are_added_duplicated_moved_and_removed(open_form: Visit) -> None:
     page = open_form()
     names = (
-        '[...document.querySelectorAll(\'#nr-form [data-key$=".name"][data-key^="stages."]\')].map(n => n.value).join()'
+        '[...document.querySelectorAll(\'#nr-form [id$=".name"][id^="field-stages."] input\')].map(n => n.value).join()'
     )
 
     def become(wanted: str) -> None:
@@ -175,7 +206,7 @@ def test_stages_are_added_duplicated_moved_and_removed(open_form: Visit) -> None
     become("rl2f-2,rl2f")
     page.locator('#nr-form [data-key="stages+"]').click()
     become("rl2f-2,rl2f,rl2f-3")
-    page.wait_for_function("document.querySelector('#nr-yaml').value.includes('name: rl2f-3')")
+    wait_for_yaml(page, "name: rl2f-3")
     summary(page, "ready")
     assert [stage["name"] for stage in yaml.safe_load(text_of(page))["stages"]] == ["rl2f-2", "rl2f", "rl2f-3"]
 
@@ -183,26 +214,29 @@ def test_stages_are_added_duplicated_moved_and_removed(open_form: Visit) -> None
 def test_what_was_not_started_survives_a_reload_and_can_be_discarded(open_form: Visit) -> None:
     page = open_form("?preset=guess_number")
     field(page, "seed").fill("77")
-    page.wait_for_function("document.querySelector('#nr-yaml').value.includes('seed: 77')")
+    wait_for_yaml(page, "seed: 77")
     page.reload()
     page.wait_for_selector(".nr-notice")
-    page.wait_for_function("document.querySelector('#nr-yaml').value.includes('seed: 77')")
-    assert field(page, "seed").input_value() == "77"
-    page.locator("#nr-source").select_option("preset:arithmetic")
+    wait_for_yaml(page, "seed: 77")
+    expect(field(page, "seed")).to_have_value("77")
+    page.get_by_label("Preset", exact=True).click()
+    page.get_by_role("option", name="arithmetic", exact=True).click()
     page.wait_for_url(re.compile("preset=arithmetic"))
-    page.wait_for_function("document.querySelector('#nr-yaml').value.includes('name: arithmetic')")
+    wait_for_yaml(page, "name: arithmetic")
     page.go_back()
-    page.wait_for_function("document.querySelector('#nr-yaml').value.includes('seed: 77')")
+    wait_for_yaml(page, "seed: 77")
     page.locator(".nr-notice button").click()
-    page.wait_for_function("document.querySelector('#nr-form [data-key=\"seed\"]').value === '0'")
+    expect(field(page, "seed")).to_have_value("0")
     page.reload()
     page.wait_for_selector("#nr-form .rf-row")
-    assert field(page, "seed").input_value() == "0" and page.locator(".nr-notice").count() == 0
+    expect(field(page, "seed")).to_have_value("0")
+    assert page.locator(".nr-notice").count() == 0
 
 
 def test_a_past_run_is_cloned_and_a_missing_one_is_said(open_form: Visit, server: Any, console: Any) -> None:
     page = open_form(f"?clone={server.run}")
-    assert field(page, "name").input_value() == "recorded" and "A copy of run" in page.locator(".nr-about").inner_text()
+    expect(field(page, "name")).to_have_value("recorded")
+    assert "A copy of run" in page.locator(".nr-about").inner_text()
     console.allow("404")
     page.goto(f"{server.url}/new?clone=99999")
     page.wait_for_selector("[role=alert] .rl-empty-title")
@@ -216,31 +250,33 @@ def test_a_file_is_loaded_and_keeps_its_comments_when_the_form_is_edited(
     page = open_form()
     file = tmp_path / "mine.yaml"
     file.write_text("# a comment\n" + tiny_yaml(tiny_config, name="from-a-file"))
-    page.locator("input[type=file]").set_input_files(file)
-    page.wait_for_function("document.querySelector('#nr-form [data-key=\"name\"]').value === 'from-a-file'")
-    page.wait_for_function("document.querySelector('#nr-yaml').value.includes('reprompt_template: ')")  # a default
+    load(page, file)
+    expect(field(page, "name")).to_have_value("from-a-file")
+    wait_for_yaml(page, "reprompt_template: ")  # a default
     field(page, "seed").fill("77")
-    page.wait_for_function("document.querySelector('#nr-yaml').value.includes('seed: 77')")
+    wait_for_yaml(page, "seed: 77")
     assert text_of(page).startswith("# a comment\n")
     wanted = parse_config({**yaml.safe_load(file.read_text()), "seed": 77}).model_dump(mode="json")
     assert yaml.safe_load(text_of(page)) == wanted
     file.write_text("#" * 200_001)
-    page.locator("input[type=file]").set_input_files(file)
+    load(page, file)
     page.get_by_text("too large for a configuration").wait_for()
     assert yaml.safe_load(text_of(page)) == wanted
 
 
 def test_paths_are_refused_in_the_form_and_through_the_yaml(open_form: Visit) -> None:
     page = open_form()
-    offered = page.locator('#nr-form [data-key="model.name"] option').all_inner_texts()
-    assert {"smollm2-135m", "tiny-random", "another from the hub …"} <= set(offered)
-    field(page, "model.name").select_option(label="another from the hub …")
-    page.locator('#nr-form [data-key="model.name@"]').fill("../../etc")
+    field(page, "model.name").click()
+    for name in ("smollm2-135m", "tiny-random"):
+        page.get_by_role("option", name=name, exact=True).wait_for()
+    page.get_by_role("option", name="another from the hub …", exact=True).click()
+    field(page, "model.name@").fill("../../etc")
     summary(page, "no known model")
-    page.locator('#nr-form [data-key="model.name@"]').fill("org/name")
+    field(page, "model.name@").fill("org/name")
     summary(page, "ready")
     write(page, text_of(page).replace("init_adapter: null", "init_adapter: /etc"))
     summary(page, "lora.init_adapter")
+    page.locator('[id="field-lora.init_adapter"] > .rf-error').wait_for()
     assert "no checkpoint of a known run" in errors_at(page, "lora.init_adapter")
 
 
@@ -256,9 +292,9 @@ def test_a_preflight_shows_its_verdict_and_the_histogram(open_form: Visit, tiny_
     page.wait_for_selector("#nr-result .bars path", timeout=WAIT)
     words = page.locator("#nr-result").inner_text()
     assert re.search("✓ Worth starting|✗ Not worth starting", words) and "mixed groups" in words
-    assert not page.locator(".nr-older").is_visible()
+    assert not page.locator(".nr-outdated").is_visible()
     field(page, "seed").fill("5")
-    page.wait_for_selector(".nr-older:visible")
+    page.wait_for_selector(".nr-outdated:visible")
     page.reload()
     page.wait_for_selector("#nr-result .nr-verdict")
 
@@ -273,15 +309,17 @@ def test_a_run_is_scheduled_and_the_next_three_times_are_shown(
     summary(page, "ready")
     page.locator("#nr-schedule").click()
     page.get_by_role("button", name="every night").click()
-    page.wait_for_function("document.querySelectorAll('.nr-next li').length === 3")
-    page.locator("#nr-plan-cron").fill("61 2 * * *")
-    page.wait_for_selector(".nr-next .rf-error")
+    page.wait_for_function("document.querySelectorAll('#nr-next li').length === 3")
+    page.get_by_label("Cron fields").fill("61 2 * * *")
+    page.wait_for_selector("#nr-next .rf-error")
     assert page.locator("#nr-plan-save").is_disabled()
-    page.locator("#nr-plan-cron").fill("30 3 * * *")
-    page.locator("#nr-plan-zone").fill("Europe/Berlin")
-    page.wait_for_function("/3:30/.test(document.querySelector('.nr-next').innerText)")
+    page.get_by_label("Cron fields").fill("30 3 * * *")
+    page.get_by_label("Time zone").fill("")
+    page.get_by_label("Time zone").press_sequentially("Europe/Berlin")
+    page.get_by_role("option", name="Europe/Berlin", exact=True).click()
+    page.wait_for_function("/3:30/.test(document.querySelector('#nr-next').innerText)")
     page.locator("#nr-plan-save").click()
-    page.wait_for_selector(".rl-toast:has-text('Scheduled')")
+    page.get_by_text("Scheduled:").wait_for()
     (kept,) = [schedule for schedule in scheduled_runs.all_schedules(queue.db) if schedule.name == "every-night"]
     assert (kept.trigger, kept.when, kept.timezone) == ("cron", "30 3 * * *", "Europe/Berlin")
     scheduled_runs.remove(queue.db, kept.id or 0)
@@ -308,10 +346,10 @@ def test_the_environment_of_the_readme_is_chosen_run_and_replayed_without_a_chan
     stages = [{**tiny_config["stages"][1], "steps": 1}]
     evaluation = {"num_tasks": 2, "conditions": ["hints"], "bootstrap_samples": 100}
     write(page, tiny_yaml(tiny_config, name="words", teacher="contentless", stages=stages, evaluation=evaluation))
-    page.wait_for_function("document.querySelector('#nr-form [data-key=\"name\"]').value === 'words'")
-    field(page, "environment.type").select_option("backward")
+    expect(field(page, "name")).to_have_value("words")
+    choose(page, "environment.type", "backward")
     field(page, "environment.letters").fill("5")
-    assert "Letters of a word." in page.locator('#nr-form [data-path="environment.letters"]').inner_text()
+    assert "Letters of a word." in page.locator('[id="field-environment.letters"]').inner_text()
     summary(page, "ready")
     page.locator("#nr-start").click()
     page.wait_for_url(re.compile(r"/run\?run=\d+"))
@@ -336,7 +374,11 @@ def test_the_page_fits_the_window_with_everything_open(
     no_overflow(page)
     write(page, text_of(page).replace("rank: 16", "rank: -4").replace("name: rl2f", f"name: {'long' * 30}"))
     summary(page, "lora.rank")
-    page.evaluate("document.querySelectorAll('#nr-form details').forEach(node => { node.open = true; })")
+    while page.locator("#nr-form .rf-fold[aria-expanded=false]").count():
+        opened = page.locator("#nr-form .rf-fold[aria-expanded=true]")
+        before = opened.count()
+        page.locator("#nr-form .rf-fold[aria-expanded=false]").first.click()
+        expect(opened).to_have_count(before + 1)
     no_overflow(page)
     expect(page.locator("#nr-start")).to_be_visible()
 
@@ -346,22 +388,22 @@ def test_a_revision_method_with_schedules_goes_from_its_preset_to_its_dialogues(
     open_form: Visit, visit: Visit, server: Any, tiny_config: dict[str, Any], no_overflow: Callable[[Any], None]
 ) -> None:
     page = open_form("?preset=rltf:binary_matrix-sd")
-    assert page.locator("#nr-variant option").count() == 20
-    page.locator("#nr-variant").select_option("rltf:shortest_path-sd")
-    page.wait_for_function(
-        "document.querySelector('#nr-form [data-key=\"environment.type\"]').value === 'shortest_path'"
-    )
+    page.get_by_label("Variant").click()
+    expect(page.get_by_role("option")).to_have_count(20)
+    page.get_by_role("option", name="shortest path · sd", exact=True).click()
+    expect(field(page, "environment.type")).to_have_value("shortest_path")
     parts = [{"environment": {"type": "guess_number", "size": 4, "low": 1}}, {"environment": {"type": "secret_code"}}]
     stages = [{"name": "rl", "method": "rl2f", "steps": 2, "tasks_per_step": 2, "group_size": 2}]
     changes = {"environment": {"type": "mixture", "environments": parts}, "stages": stages}
     rollout = {**tiny_config["rollout"], "max_turns": 2, "prompting": "reprompt"}
     write(page, tiny_yaml(tiny_config, name="fresh", rollout=rollout, **changes))
-    page.wait_for_function("document.querySelector('#nr-form [data-key=\"environment.type\"]').value === 'mixture'")
-    field(page, "stages.0.method.type").select_option("rltf_sd")
-    field(page, "stages.0.learning_rate|").select_option("a schedule")
+    expect(field(page, "environment.type")).to_have_value("mixture")
+    choose(page, "stages.0.method.type", "rltf_sd")
+    choose(page, "stages.0.learning_rate|", "a schedule")
     summary(page, "ready")
-    field(page, "stages.0.learning_rate.points+").click()
+    page.locator('#nr-form [data-key="stages.0.learning_rate.points+"]').click()
     summary(page, "stages.0.learning_rate.points")
+    page.locator('[id="field-stages.0.learning_rate.points"] > .rf-error').wait_for()
     assert "steps must increase" in errors_at(page, "stages.0.learning_rate.points")
     field(page, "stages.0.learning_rate.points.1.step").fill("1")
     field(page, "stages.0.learning_rate.points.1.value").fill("1e-5")

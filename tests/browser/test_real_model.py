@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from playwright.sync_api import expect
 
 WAIT = 400_000
 """Milliseconds: the model is loaded three times, by the run and for the chat."""
@@ -46,9 +47,9 @@ def test_a_real_model_is_trained_replayed_labelled_exported_and_asked(real: Any,
     page.set_default_timeout(WAIT)
     page.goto(f"{server.url}/new")
     page.wait_for_selector("#nr-form .rf-row")
-    page.locator("#nr-yaml").fill(yaml.safe_dump(CONFIG, sort_keys=False))
-    page.wait_for_function("document.querySelector('#nr-form [data-key=\"name\"]').value === 'the whole way'")
-    page.wait_for_function("document.querySelector('.nr-summary').innerText.includes('ready')")
+    page.locator("#nr-yaml textarea").fill(yaml.safe_dump(CONFIG, sort_keys=False))
+    expect(page.locator('[id="field-name"] input')).to_have_value("the whole way")
+    page.wait_for_function("document.querySelector('#nr-summary').innerText.includes('ready')")
     page.locator("#nr-start").click()
     page.wait_for_url(re.compile(r"/run\?run=\d+"))
     run = re.search(r"run=(\d+)", page.url)[1]  # type: ignore[index]
@@ -93,7 +94,7 @@ def test_every_method_trains_the_real_model_from_its_preset(real: Any, page: Any
     page.set_default_timeout(2 * WAIT)
     page.goto(f"{real.url}/new?preset={preset}")
     page.wait_for_selector("#nr-form .rf-row")
-    config = yaml.safe_load(page.locator("#nr-yaml").input_value())
+    config = yaml.safe_load(page.locator("#nr-yaml textarea").input_value())
     for stage in config["stages"]:
         stage |= {"steps": 1, "tasks_per_step": 1, "group_size": min(2, stage["group_size"])}
     config |= {"name": f"small {preset}", "preflight": {"num_tasks": 1, "samples_per_task": 2, "ignore_failure": True}}
@@ -102,11 +103,9 @@ def test_every_method_trains_the_real_model_from_its_preset(real: Any, page: Any
         "conditions": config["evaluation"]["conditions"][:2],
         "bootstrap_samples": 100,
     }
-    page.locator("#nr-yaml").fill(yaml.safe_dump(config, sort_keys=False))
-    page.wait_for_function(
-        "name => document.querySelector('#nr-form [data-key=\"name\"]').value === name", arg=config["name"]
-    )
-    page.wait_for_function("document.querySelector('.nr-summary').innerText.includes('ready')")
+    page.locator("#nr-yaml textarea").fill(yaml.safe_dump(config, sort_keys=False))
+    expect(page.locator('[id="field-name"] input')).to_have_value(config["name"])
+    page.wait_for_function("document.querySelector('#nr-summary').innerText.includes('ready')")
     page.locator("#nr-start").click()
     page.wait_for_url(re.compile(r"/run\?run=\d+"))
     page.wait_for_selector(".rl-badge[data-status=succeeded]")

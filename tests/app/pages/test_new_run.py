@@ -11,11 +11,11 @@ from app.forms.yaml_text import read
 from app.pages._new_run_draft import (
     Draft,
     bounds,
+    groups,
     option_of,
     parse_number,
     renamed,
 )
-from app.pages._new_run_native import groups
 from app.pages._new_run_view import preset_choices, summary
 
 

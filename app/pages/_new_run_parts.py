@@ -1,0 +1,82 @@
+"""Parts of the form of a new run: buttons of lists, maps and folds, and texts with code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from app.components.nodes import Element, Node, el
+from app.pages._new_run_draft import Field, Path
+
+DUPLICATE = el(
+    "svg:svg",
+    el("svg:rect", x=5.5, y=5.5, width=8, height=8),
+    el("svg:path", d="M3.5 10.5h-1v-8h8v1"),
+    viewBox="0 0 16 16",
+    width=14,
+    height=14,
+    fill="none",
+    stroke="currentColor",
+    aria_hidden="true",
+)
+
+
+def words(text: str) -> Iterator[Node]:
+    """Yield a text with `code` in backquotes as elements."""
+    for i, part in enumerate(text.split("`")):
+        if part:
+            yield el("code", part) if i % 2 else part
+
+
+def component_types(fields: list[Field], item: Any) -> Iterator[str]:
+    """Yield the types of the components of an item."""
+    for each in fields:
+        if each["node"]["kind"] == "component" and isinstance(item, dict):
+            value = item.get(each["key"])
+            kind = value.get("type") if isinstance(value, dict) else value
+            if isinstance(kind, str):
+                yield kind
+
+
+def tool(sign: Node, text: str, act: str, path: Path, *, off: bool = False, style: str = "rl-icon") -> Element:
+    """Return a button that changes a list or map."""
+    return el(
+        "button",
+        sign,
+        type="button",
+        class_=style,
+        title=text,
+        aria_label=text,
+        disabled=off,
+        data_action=act,
+        data_at=json.dumps(path),
+    )
+
+
+def item_tools(path: Path, label: str, count: int, least: int) -> Element:
+    """Return the buttons of an item of a list."""
+    index = int(path[-1])
+    return el(
+        "span",
+        tool("↑", f"move {label} up", "up", path, off=index == 0),
+        tool("↓", f"move {label} down", "down", path, off=index == count - 1),
+        tool(DUPLICATE, f"duplicate {label}", "duplicate", path),
+        tool("×", f"remove {label}", "remove", path, off=count <= least),
+        class_="rf-tools",
+    )
+
+
+def fold_button(title: str, fold: str, is_open: bool, changes: int) -> Element:
+    """Return the button that opens or closes a fold, with how many of its fields differ from their defaults."""
+    chip = el("span", f"{changes} changed", class_="rl-chip") if changes else None
+    return el(
+        "button",
+        title,
+        chip,
+        type="button",
+        class_="rf-fold",
+        aria_expanded="true" if is_open else "false",
+        data_action="fold",
+        data_fold=fold,
+    )
