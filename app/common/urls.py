@@ -1,4 +1,4 @@
-"""Addresses of the pages; `rl2f.links` in `app.js` builds the same ones."""
+"""Addresses of the pages."""
 
 from __future__ import annotations
 

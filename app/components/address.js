@@ -5,7 +5,6 @@ export default function mount({ props, trigger, watch }) {
   const go = () => { props.value = read(); trigger("input"); };
   const retitle = () => {
     const title = `${props.title} · RL2F Studio`;
-    if (window.rl2f) window.rl2f.title = title; // the script of the old pages restores its title
     if (document.title !== title) document.title = title;
   };
   retitle();

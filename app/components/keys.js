@@ -49,13 +49,38 @@ function help(groups) {
   box.showModal();
 }
 
-export default function mount({ props }) {
+/* The theme: Gradio follows the system; a choice of the user is kept in the browser and in other tabs. */
+const THEME = "rl2f.theme";
+function applyTheme() {
+  const chosen = localStorage.getItem(THEME);
+  if (chosen) document.body.classList.toggle("dark", chosen === "dark");
+}
+function switchTheme() {
+  localStorage.setItem(THEME, document.body.classList.contains("dark") ? "light" : "dark");
+  applyTheme();
+}
+addEventListener("storage", applyTheme);
+
+function tool(text, title, click) {
+  const made = node("button", text);
+  Object.assign(made, { className: "rl-icon", type: "button", title, onclick: click });
+  made.setAttribute("aria-label", title);
+  return made;
+}
+
+export default function mount({ element, props }) {
+  applyTheme();
+  new MutationObserver(applyTheme).observe(document.body, { attributes: true, attributeFilter: ["class"] });
+  const tools = node("div", "", tool("?", "Keys", () => help(props.groups)), tool("◐", "Light or dark", switchTheme));
+  tools.className = "rl-frame-tools";
+  element.replaceChildren(tools);
   document.addEventListener("keydown", (event) => {
     if (event.defaultPrevented || event.isComposing || document.querySelector("dialog[open]")) return;
     const name = `${event.ctrlKey || event.metaKey ? "Ctrl+" : ""}${event.altKey ? "Alt+" : ""}${event.key}`;
     const inField = typing(event.target);
     if (name === "Escape" && inField) { event.target.blur(); return; }
     if (name === "?" && !inField) { event.preventDefault(); help(props.groups); return; }
+    if (name === "T" && !inField) { event.preventDefault(); switchTheme(); return; }
     for (const [, keys] of props.groups) {
       for (const key of keys) {
         if (!key.keys.split(" ").includes(name) || (inField && !key.typing)) continue;

@@ -26,14 +26,13 @@ class Key:
     """The key also works while a text field has the focus."""
 
 
-COMMON = (
-    Key("/", "search", "input[type=search], .search input, .search textarea", "focus"),
-    Key("T", "light or dark", "[data-rl-act=theme]"),
-)
+COMMON = (Key("/", "search", "input[type=search], .search input, .search textarea", "focus"),)
 
 
 class Keys(gr.HTML):
-    """Keyboard shortcuts; `?` lists them. Keys without a visible target do nothing.
+    """Keyboard shortcuts, and the buttons *Keys* and *Light or dark* in the navigation bar.
+
+    `?` lists the keys, `T` switches the theme, Escape leaves a field. Keys without a visible target do nothing.
 
     Args:
         group: Heading of the keys in the list.
@@ -47,6 +46,5 @@ class Keys(gr.HTML):
             html_template="",
             js_on_load=load_module("keys.js"),
             apply_default_css=False,
-            visible="hidden",
             groups=groups,
         )

@@ -8,8 +8,7 @@ from typing import Any, Literal
 
 import gradio as gr
 
-from app.components.address import Address
-from app.components.keys import Key, Keys
+from app.components.keys import Key
 from app.components.view import View
 from app.endpoints.studio import Studio
 from app.pages import _chat_parts as parts
@@ -28,6 +27,7 @@ from app.pages._chat_settings import (
 )
 from app.pages._chat_tab import ChatTab, describe
 from app.pages._events import FAST, QUEUED, handler
+from app.pages._frame import page_frame
 from rl2f_core.errors import RL2FError
 
 PATH = "chat"
@@ -57,8 +57,7 @@ def build(studio: Studio) -> None:
     presets = [preset["name"] for preset in studio.launch.list_presets()]
     max_text = limits["max_text"]
 
-    address = Address(TITLE)
-    Keys("Chat", KEYS)
+    address = page_frame(studio, TITLE, KEYS)
     tab_state = gr.State(ChatTab())
     requests = gr.Number(0, visible="hidden", label="Requested turns")
     with gr.Row(equal_height=False, elem_id="chat"):

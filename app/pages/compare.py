@@ -8,13 +8,13 @@ from typing import Any
 import gradio as gr
 
 from app.common.urls import page_url
-from app.components.address import Address
 from app.components.charts import Charts
 from app.components.nodes import el
 from app.components.view import View
 from app.endpoints.studio import Studio
 from app.pages import _compare_view as view
 from app.pages._events import FAST, QUEUED, handler
+from app.pages._frame import page_frame
 from app.pages._query import QueryFields
 
 PATH = "compare"
@@ -31,7 +31,7 @@ def build(studio: Studio) -> None:
     """Build the choice of runs, and below it charts, evaluations and differences."""
     compare = studio.compare
 
-    address = Address(TITLE)
+    address = page_frame(studio, TITLE)
     gr.Markdown("# Compare")
     runs = gr.Dropdown([], label="Runs", multiselect=True, elem_id="compare-runs")
     chips = View(elem_id="compare-chips")

@@ -7,10 +7,9 @@ from typing import Any
 
 import gradio as gr
 
-from app.components.address import Address, Replacement
+from app.components.address import Replacement
 from app.components.charts import Charts
 from app.components.dialogue_list import DialogueList, dialogue_list, select_row
-from app.components.keys import Keys
 from app.components.nodes import el
 from app.components.replay import Replay
 from app.components.selection import SelectedSpan, Selection
@@ -29,6 +28,7 @@ from app.pages._dialogues_view import (
     step_of,
 )
 from app.pages._events import FAST, QUEUED, handler
+from app.pages._frame import page_frame
 from app.pages._query import QueryFields
 from app.pages._run_tabs import run_tabs
 from jobs.db.errors import NotFoundError
@@ -37,6 +37,7 @@ from rl2f_core.errors import RL2FError
 PATH = "dialogues"
 TITLE = "Dialogues"
 ORDER = 40
+IN_NAVIGATION = False
 ANY = ("any", "")
 ORDERS = [("chronological", ""), ("hint value ↓", "-hint_value"), ("hint value ↑", "hint_value")]
 NOTE_PLACES = [("dialogue", ""), ("current turn", "turn")]
@@ -57,8 +58,7 @@ def build(studio: Studio) -> None:
     read_only, endpoints = studio.context.read_only, studio.dialogues
     browser = DialogueBrowser(studio)
 
-    address = Address(TITLE)
-    Keys("Dialogues", shortcuts())
+    address = page_frame(studio, TITLE, shortcuts())
     selection = Selection()
     preferences = Stored("rl2f.preferences")
     narrow = gr.Checkbox(visible=False)

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import gradio as gr
 
 from app.common.urls import page_url
-from app.components.address import Address
 from app.components.nodes import Element, Node, action, badge, el, empty, progress, time_ago
 from app.components.view import View
 from app.endpoints.studio import Studio
 from app.pages._events import FAST, QUEUED, handler
+from app.pages._frame import page_frame
 from app.pages._query import QueryFields
 from rl2f_core.errors import ConfigError, RL2FError
 from rl2f_core.types import JsonObject
@@ -69,7 +69,7 @@ def build(studio: Studio) -> None:
     context, exports = studio.context, studio.exports
     writable = not context.read_only
 
-    address = Address(TITLE)
+    address = page_frame(studio, TITLE)
     with gr.Row(equal_height=False):
         with gr.Column(scale=4, min_width=320):
             gr.Markdown("# Exports\nLeak-labeled dialogues as datasets in TRL's types.")

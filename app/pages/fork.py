@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import gradio as gr
 
-from app.components.address import Address, Replacement
-from app.components.keys import Key, Keys
+from app.components.address import Replacement
+from app.components.keys import Key
 from app.components.nodes import el
 from app.components.view import View
 from app.endpoints.studio import Studio
 from app.pages import _fork_result as result
 from app.pages import _fork_view as view
 from app.pages._events import FAST, QUEUED, handler
+from app.pages._frame import page_frame
 from app.pages._query import QueryFields
 from rl2f_core.counterfactual.arms import HINTS
 from rl2f_core.errors import ConfigError, RL2FError
@@ -72,8 +73,7 @@ def build(studio: Studio) -> None:
     """Build the dialogue on top, the form on the left and the result on the right."""
     forks, dialogues, writable = studio.fork, studio.dialogues, not studio.context.read_only
 
-    address = Address(TITLE)
-    Keys("Fork", KEYS)
+    address = page_frame(studio, TITLE, KEYS)
     top = View(elem_id="fork-top")
     with gr.Row(equal_height=False, elem_id="fork-body"):
         with gr.Column(scale=4, min_width=320):

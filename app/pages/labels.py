@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any, cast
 
 import gradio as gr
 
-from app.components.address import Address, Replacement
-from app.components.keys import Key, Keys
+from app.components.address import Replacement
+from app.components.keys import Key
 from app.components.label_card import LABEL_KEYS, LabelCard, hint_key
 from app.components.nodes import Node, el
 from app.components.stored import Stored
 from app.components.transcript import LABEL_TEXTS
 from app.endpoints.detectors import GROUPINGS
 from app.pages._events import FAST, handler
+from app.pages._frame import page_frame
 from app.pages._labels_benchmark import benchmark_view
 from app.pages._labels_desk import DEFAULT_SIZE, Desk, Draft, Labeling, QueueForm, place_of
 from app.pages._labels_report import report_view
@@ -77,8 +78,8 @@ ON_HINT = {"label", "save_next", "reveal"}
 
 def build(studio: Studio) -> None:
     """Build the filters and, below them, one view of a hint, the report or the benchmark."""
-    address, stored, desks = Address(TITLE), Stored("rl2f.preferences"), gr.State(Desk())
-    Keys("Labels", SHORTCUTS)
+    address = page_frame(studio, TITLE, SHORTCUTS)
+    stored, desks = Stored("rl2f.preferences"), gr.State(Desk())
     with gr.Row(elem_id="label-head"):
         gr.Markdown("# Labels")
         view = gr.Radio(VIEWS, value="queue", label="View", show_label=False, container=False, elem_id="label-view")

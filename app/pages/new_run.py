@@ -10,15 +10,15 @@ from typing import Any, cast
 import gradio as gr
 import yaml as pyyaml
 
-from app.components.address import Address
 from app.components.charts import Charts
 from app.components.field_errors import FieldErrors
-from app.components.keys import Key, Keys
+from app.components.keys import Key
 from app.components.stored import Stored
 from app.components.view import View
 from app.endpoints.studio import Studio
 from app.pages import _new_run_view as show
 from app.pages._events import FAST, QUEUED, handler
+from app.pages._frame import page_frame
 from app.pages._new_run_draft import (
     REST,
     Draft,
@@ -58,9 +58,8 @@ def build(studio: Studio) -> None:
     sizes = {basic: max(len(groups(spec["root"], basic=basic)) for spec in specs.values()) for basic in (True, False)}
 
     draft = gr.State()
-    address = Address(TITLE)
+    address = page_frame(studio, TITLE, [Key("Ctrl+Enter", "start the run", "#nr-start", typing=True)])
     drafts = Stored("rl2f.drafts")
-    Keys(TITLE, [Key("Ctrl+Enter", "start the run", "#nr-start", typing=True)])
     with gr.Row(elem_classes="nr-head", equal_height=True):
         gr.Markdown("# New run", elem_classes="nr-title")
         preset = gr.Dropdown(show.preset_choices(presets, None), label="Preset", elem_id="nr-preset", min_width=180)

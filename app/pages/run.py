@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Any, TypedDict, cast
 import gradio as gr
 
 from app.common.urls import page_url
-from app.components.address import Address, Replacement
+from app.components.address import Replacement
 from app.components.charts import Charts
 from app.components.evaluation_view import dialogues_link
-from app.components.keys import Key, Keys
+from app.components.keys import Key
 from app.components.metric_strip import MetricStrip
 from app.components.nodes import el
 from app.components.view import View
 from app.endpoints.endpoint import ArgumentError
 from app.pages import _run_view as view
 from app.pages._events import FAST, handler
+from app.pages._frame import page_frame
 from app.pages._query import QueryFields
 from app.pages._run_tabs import TABS, RunTab
 from jobs.db.errors import UnknownRunError
@@ -67,8 +68,7 @@ def build(studio: Studio) -> None:
     """Build the heading, and one column for each tab."""
     endpoints, read_only = studio.run, studio.context.read_only
 
-    address = Address(TITLE)
-    Keys("Run", KEYS)
+    address = page_frame(studio, TITLE, KEYS)
     shown = gr.State(cast(Shown, {}))
     timer = gr.Timer(ACTIVE_SECONDS)
     head = View(elem_id="run-head")

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, cast
 import gradio as gr
 
 from app.common.urls import page_url
-from app.components.address import Address
-from app.components.keys import Key, Keys
+from app.components.keys import Key
 from app.components.nodes import el
 from app.components.notify import EndedRuns, EndNotifications
 from app.components.view import View
 from app.endpoints.studio import Studio
 from app.pages import _runs_view as view
 from app.pages._events import FAST, QUEUED, handler
+from app.pages._frame import page_frame
 from app.pages._query import QueryFields
 from app.pages._runs_frame import scheduler
 from jobs.db.errors import NotFoundError
@@ -79,7 +79,7 @@ def build(studio: Studio) -> None:
     context, runs = studio.context, studio.runs
     writable = not context.read_only
 
-    address = Address(TITLE)
+    address = page_frame(studio, TITLE, KEYS)
     with gr.Row(elem_classes="runs-head"):
         head = View()
         EndNotifications(lambda since: ended_runs(studio, since))
@@ -111,7 +111,6 @@ def build(studio: Studio) -> None:
         with gr.Row(elem_classes="rl-actions"):
             cancel = gr.Button("Cancel", size="sm", elem_id="run-notes-cancel")
             save = gr.Button("Save", size="sm", variant="primary")
-    Keys(TITLE, KEYS)
     timer = gr.Timer(REFRESH_SECONDS)
 
     shown, selected, cursor, annotated = gr.State(Shown()), gr.State([]), gr.State(None), gr.State(0)

@@ -15,7 +15,6 @@ from importlib.abc import MetaPathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
-from unittest import mock
 
 from app.endpoints.studio import Studio
 from app.web.page_registry import PageInfo
@@ -51,19 +50,17 @@ def configure_gradio(cache: Path) -> None:
 def build(context: Context, pages: list[PageInfo]) -> tuple[gr.Blocks, list[PublishedEndpoint]]:
     """Build all pages, each with its own route, and publish the endpoints for programs."""
     import gradio as gr
-    from gradio.routes import App
 
     blocks = gr.Blocks(title="RL2F Studio", analytics_enabled=False, fill_width=True)
-    blocks.pages[0] = ("", "Runs", False)  # hides Gradio's navigation bar; the shell has its own
-    # Gradio creates a web app after each page and uses only the last one, so none is created here
-    with mock.patch.object(App, "create_app", staticmethod(_do_nothing)):
-        studio = Studio(context)
-        published = _publish(blocks, studio)
-        for page in sorted(pages, key=lambda page: page.path != ""):  # routes must follow the root page
-            with blocks if page.path == "" else blocks.route(page.title, page.path, show_in_navbar=False):
-                page.module.build(studio)
-                _hide_events(blocks, published)
-        blocks.queue(default_concurrency_limit=8, api_open=False)
+    blocks.pages[0] = ("", "Runs", True)
+    studio = Studio(context)
+    published = _publish(blocks, studio)
+    for page in sorted(pages, key=lambda page: page.path != ""):  # routes must follow the root page
+        shown = page.in_navigation
+        with blocks if page.path == "" else blocks.route(page.title, page.path, show_in_navbar=shown):
+            page.module.build(studio)
+            _hide_events(blocks, published)
+    blocks.queue(default_concurrency_limit=8, api_open=False)
     return blocks, published
 
 

@@ -1,17 +1,16 @@
-"""The web server: JSON routes, static files and Gradio's pages behind the security middleware."""
+"""The web server: files and Gradio's pages behind the security middleware."""
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from app.web import files
-from app.web.page_registry import STATIC, PageInfo, pages, routers
+from app.web.page_registry import STATIC, PageInfo, pages
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
     from fastapi import FastAPI
     from fastapi.responses import JSONResponse
 
@@ -31,7 +30,6 @@ def create_app(
     password: str | None = None,
     names: Iterable[str] = (),
     site_pages: list[PageInfo] | None = None,
-    route_modules: list[ModuleType] | None = None,
 ) -> FastAPI:
     """Create the app of one workspace.
 
@@ -40,8 +38,7 @@ def create_app(
         host, port: The bound address; requests with other Host headers are refused.
         password: Required on every route.
         names: Additional host names of the server.
-        site_pages: The pages (default: all). Without pages only JSON routes and static files are served.
-        route_modules: The modules with JSON routes (default: all).
+        site_pages: The pages (default: all). Without pages only files are served.
 
     Raises `ServerError` if the address is not loopback and there is no password.
     """
@@ -49,8 +46,8 @@ def create_app(
 
     from app.web.gradio_app import configure_gradio
     from app.web.program_access import ProgramAccess
+    from app.web.responses import PageResponses
     from app.web.security import Security, check_binding, load_secret
-    from app.web.shell import Shell
 
     check_binding(host, password)
 
@@ -59,12 +56,10 @@ def create_app(
         site_pages = pages()
     app = FastAPI(title="RL2F Studio", docs_url=None, redoc_url=None, openapi_url=None)
     _handle_errors(app)
-    for module in routers() if route_modules is None else route_modules:
-        app.include_router(module.router(context))
     app.include_router(files.router(context))
     _add_static(app)
     published = _add_pages(app, context, site_pages, host, port) if site_pages else []
-    app.add_middleware(Shell, pages=site_pages, read_only=context.read_only, holder=context.holder)
+    app.add_middleware(PageResponses)
     app.add_middleware(
         Security,
         secret=load_secret(context.workspace.root / "secret"),
@@ -111,12 +106,19 @@ def _add_pages(
         pwa=False,
         mcp_server=False,
         theme=make_theme(),
+        head=_stylesheet(),
     )
     blocks._queue.sleep_when_free = QUEUE_POLL_SECONDS
     # the queue must run events on the mounted app, not on the one that Gradio created before
     mounted = (getattr(route, "app", None) for route in app.routes)
     blocks.app = next(each for each in mounted if isinstance(each, gr.routes.App))
     return published
+
+
+def _stylesheet() -> str:
+    """Return the link of the stylesheet. Gradio's `css_paths` would insert every rule twice, once with a prefix."""
+    digest = hashlib.sha256((STATIC / "theme.css").read_bytes()).hexdigest()[:10]
+    return f'<link rel="stylesheet" href="/static/theme.css?v={digest}">'
 
 
 def _blocked_paths(context: Context) -> list[str]:

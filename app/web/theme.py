@@ -1,4 +1,4 @@
-"""Gradio's theme in terms of the CSS variables of `app.css`, which define the light and dark colors."""
+"""Gradio's theme in terms of the CSS variables of `theme.css`, which define the light and dark colors."""
 
 from __future__ import annotations
 

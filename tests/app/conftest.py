@@ -27,21 +27,17 @@ def context(workspace: Workspace, db: Database) -> Context:
 
 @pytest.fixture(scope="session")
 def make_client() -> Callable[..., TestClient]:
-    """`make_client(context, secret=True, whole=False, routes=(), password=None, names=())`: the app, asked like a page.
+    """`make_client(context, secret=True, whole=False, password=None, names=())`: the app, asked like a page.
 
     With `secret` the client sends the cookie and headers of a page; without, it is a program without a token. `whole`
-    builds Gradio's pages too, which takes seconds; the JSON routes and static files are there without. `routes` names
-    the modules of `app.api` that are wanted, where it is not all. The routes of `stub_routes` are there always.
+    builds Gradio's pages too, which takes seconds; the files and the routes of `stub_routes` are there
+    without.
     """
-    from app.web.page_registry import routers
     from app.web.security import Security, load_secret
     from app.web.server import create_app
 
-    def make(
-        context: Context, *, secret: bool = True, whole: bool = False, routes: tuple[str, ...] = (), **options: Any
-    ) -> TestClient:
-        routed = [module for module in routers() if not routes or module.__name__.rpartition(".")[2] in routes]
-        app = create_app(context, HOST, PORT, site_pages=None if whole else [], route_modules=routed, **options)
+    def make(context: Context, *, secret: bool = True, whole: bool = False, **options: Any) -> TestClient:
+        app = create_app(context, HOST, PORT, site_pages=None if whole else [], **options)
         add_stub_routes(app, context)
         client = TestClient(app, base_url=BASE, raise_server_exceptions=False)
         if secret:
@@ -54,10 +50,9 @@ def make_client() -> Callable[..., TestClient]:
 
 
 @pytest.fixture
-def client(request: pytest.FixtureRequest, context: Context, make_client: Callable[..., TestClient]) -> TestClient:
-    """A browser page's requests to the JSON routes, over a new workspace; ROUTES of a test module says which
-    modules of `app.api` it asks, because all of them take a fifth of a second."""
-    return make_client(context, routes=getattr(request.module, "ROUTES", ()))
+def client(context: Context, make_client: Callable[..., TestClient]) -> TestClient:
+    """The requests of a browser page over a new workspace."""
+    return make_client(context)
 
 
 @dataclass(frozen=True)

@@ -164,7 +164,7 @@ def test_no_answer_lets_other_origins_read_it(client: TestClient) -> None:
     assert not [name for name in answer.headers if name.lower().startswith("access-control-allow-origin")]
 
 
-@pytest.mark.parametrize("path", ["/", "/run", QUEUE, "/test/nothing", "/static/app.css", "/config", "/nowhere"])
+@pytest.mark.parametrize("path", ["/", "/run", QUEUE, "/test/nothing", "/static/theme.css", "/config", "/nowhere"])
 def test_every_answer_forbids_framing_and_guessing_of_types(client: TestClient, path: str) -> None:
     headers = client.get(path).headers
     assert "frame-ancestors 'none'" in headers["content-security-policy"]
@@ -187,7 +187,7 @@ def test_only_scripts_of_the_page_run(client: TestClient) -> None:
 @pytest.mark.parametrize(
     "host", ["evil.example", "evil.example:7860", "127.0.0.1.evil.example", "", "localhost.evil", "[::2]:7860"]
 )
-@pytest.mark.parametrize("path", ["/", QUEUE, "/static/app.js", "/config"])
+@pytest.mark.parametrize("path", ["/", QUEUE, "/static/theme.css", "/config"])
 def test_a_foreign_host_name_is_refused(client: TestClient, host: str, path: str) -> None:
     answer = client.get(path, headers={"Host": host})
     assert answer.status_code == 421 and "does not answer to the name" in answer.text
@@ -326,7 +326,7 @@ def test_beyond_loopback_the_app_is_not_made_without_a_password(context: Context
 
 
 @pytest.mark.parametrize(
-    "path", ["/", QUEUE, "/static/app.js", "/config", "/assets/x.js", "/gradio_api/file=x", "/nowhere"]
+    "path", ["/", QUEUE, "/static/theme.css", "/config", "/assets/x.js", "/gradio_api/file=x", "/nowhere"]
 )
 def test_every_route_asks_for_the_password(context: Context, make_client: Maker, path: str) -> None:
     client = make_client(context, password="köse:1")

@@ -122,8 +122,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     page = EventPage()
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
-    info = PageInfo("", "Runs", page, (), ())  # type: ignore[arg-type]  # an object in place of a module
-    app = server.create_app(context, "127.0.0.1", port, site_pages=[info], route_modules=[])
+    info = PageInfo("", "Runs", page)  # type: ignore[arg-type]  # an object in place of a module
+    app = server.create_app(context, "127.0.0.1", port, site_pages=[info])
     add_stub_routes(app, context)
     running = uvicorn.Server(uvicorn.Config(app, log_level="warning", ws="none", timeout_graceful_shutdown=1))
     thread = threading.Thread(target=running.run, args=([listener],))
@@ -224,7 +224,7 @@ def test_scopes_hold_on_every_route_of_calls(site: Site) -> None:
     ("method", "path"),
     [
         ("GET", "/"),
-        ("GET", "/static/app.js"),
+        ("GET", "/static/theme.css"),
         ("GET", QUEUE),
         ("GET", "/gradio_api/monitoring"),
         ("GET", "/gradio_api/openapi.json"),

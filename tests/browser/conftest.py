@@ -376,10 +376,9 @@ def visit(server: Server, page: Any) -> Callable[[str], Any]:
 
 
 def settle(page: Any) -> None:
-    """Wait until the page shows its content: a widget of the old pages, or the first view of a native page."""
+    """Wait until the page shows its first view and the buttons of its frame."""
     page.wait_for_function(
-        "document.querySelector('gradio-app :is([data-rl-widget][data-made], .rl-view > *)')"
-        " && !document.querySelector('.rl-skeleton')"
+        "document.querySelector('.rl-frame-tools') && document.querySelector('.rl-view > *')"
         " && !document.querySelector('gradio-app > .loading, .wrap.full.generating')"
     )
 

@@ -25,7 +25,6 @@ INTERFACE = ("app/components/", "app/pages/")
 TENSORS = ("rl2f_core/modeling", "rl2f_core/backends", "rl2f_core/training")
 """A package of its own in all but its path: it imports nothing of the core."""
 ALLOWED_IMPORTS = """
-app.api: common forms jobs.db rl2f_core.config rl2f_core.errors
 app.cli: commands common rl2f_core.distributed rl2f_core.errors
 app.commands: common endpoints jobs.chat jobs.db jobs.executors jobs.export jobs.ingest jobs.labels jobs.queue
     jobs.scheduler jobs.workspace rl2f_core.backends rl2f_core.config rl2f_core.counterfactual
@@ -43,11 +42,11 @@ app.endpoints: common forms jobs.chat jobs.db jobs.export jobs.labels jobs.queue
 app.forms: jobs.db jobs.workspace rl2f_core.config rl2f_core.environments rl2f_core.errors rl2f_core.llms
     rl2f_core.metrics rl2f_core.model_store rl2f_core.paths rl2f_core.registry rl2f_core.stats
     rl2f_core.teachers rl2f_core.training
-app.pages: api common components endpoints forms jobs.chat jobs.db plots rl2f_core.config
-    rl2f_core.counterfactual rl2f_core.errors rl2f_core.types
+app.pages: common components endpoints jobs.chat jobs.db plots rl2f_core.config rl2f_core.counterfactual
+    rl2f_core.errors rl2f_core.types
 app.plots: common jobs.db rl2f_core.errors rl2f_core.evaluation rl2f_core.metrics rl2f_core.registry
     rl2f_core.stats rl2f_core.types
-app.web: api common components endpoints jobs.chat jobs.db jobs.export pages rl2f_core.errors
+app.web: common components endpoints jobs.chat jobs.db jobs.export pages rl2f_core.errors
     rl2f_core.model_store rl2f_core.paths
 jobs.chat: db ingest rl2f_core.backends rl2f_core.chat rl2f_core.config rl2f_core.device
     rl2f_core.environments rl2f_core.errors rl2f_core.file_io rl2f_core.model_store rl2f_core.paths
