@@ -100,7 +100,7 @@ def recorded(shared: Path, server_environment: dict[str, str]) -> Path:
     return folder
 
 
-LEFT_PAGE = r"BodyStreamBuffer was aborted|Connection errored out"
+LEFT_PAGE = r"BodyStreamBuffer was aborted|signal is aborted|Connection errored out"
 """What Gradio logs when a page is left during an event."""
 WIDE = """() => {
   const width = document.documentElement.clientWidth, all = document.documentElement.scrollWidth;

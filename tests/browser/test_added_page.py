@@ -50,6 +50,7 @@ def site(tmp_path: Path, recorded: Path) -> Iterator[str]:
     db.close()
 
 
+@pytest.mark.slow
 def test_a_page_of_30_lines_has_a_deep_link_and_a_place_in_the_navigation(
     site: str, new_page: Callable[..., Any]
 ) -> None:

@@ -282,6 +282,7 @@ def test_a_new_user_sees_three_steps_until_they_are_done(server: Any, visit: Vis
     expect(steps).to_have_count(0)
 
 
+@pytest.mark.slow
 def test_the_end_of_a_run_is_notified_on_request(visit: Visit, new_page: Callable[..., Any], queue: Queue) -> None:
     tab = new_page(permissions=["notifications"])
     tab.add_init_script(

@@ -339,7 +339,8 @@ def lab(rgb: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize(("theme", "ground"), [(0, "#ffffff"), (1, "#15181d")], ids=["light", "dark"])
 def test_series_are_told_apart_with_any_colour_vision_and_stand_out_from_the_ground(theme: int, ground: str) -> None:
-    blocks = re.findall(r":root[^{]*\{([^}]*)\}", (STATIC / "charts.css").read_text())
+    rules = re.findall(r":root[^{]*\{([^}]*)\}", (STATIC / "theme.css").read_text())
+    blocks = [rule for rule in rules if "--rl-plot-1" in rule]
     colors = re.findall(r"--rl-plot-\d: (#[0-9a-f]{6})", blocks[theme])
     assert len(colors) == 8
     for numbers in VISION.values():
