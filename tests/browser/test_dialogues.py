@@ -216,6 +216,7 @@ def test_a_hint_is_flagged_with_span_and_note_and_the_flag_taken_back(show: Call
       getSelection().removeAllRanges();
       getSelection().addRange(range);
     }""")
+    page.wait_for_timeout(200)  # the browser reports a selection later
     page.keyboard.press("1")
     page.wait_for_selector(".tx-label")
     assert labels_of(replay, event) == [("anna", "leak", 4, 15, "names <b>all</b>")]
