@@ -35,7 +35,7 @@ class ScheduleCard:
             with gr.Row(elem_classes="nr-buttons"):
                 self.cancel = gr.Button("Cancel", min_width=80)
                 self.save = gr.Button("Schedule", variant="primary", elem_id="nr-plan-save", min_width=80)
-        self.browser_zone = gr.Textbox(visible="hidden")
+        self.browser_zone = gr.Textbox(visible="hidden", elem_classes="rl-hidden")
 
     def connect(
         self,

@@ -102,10 +102,10 @@ def build(studio: Studio) -> None:
                 )
                 yaml = gr.Textbox(label="YAML", show_label=False, lines=24, max_lines=24, elem_id="nr-yaml")
     marks = FieldErrors("nr-form", "nr-yaml")
-    go = gr.Textbox(visible="hidden")
+    go = gr.Textbox(visible="hidden", elem_classes="rl-hidden")
     timer = gr.Timer(POLL_SECONDS, active=False)
     slots = [(basic, i) for basic in (True, False) for i in range(sizes[basic])]
-    seeds = [gr.Textbox(visible="hidden") for _ in slots]
+    seeds = [gr.Textbox(visible="hidden", elem_classes="rl-hidden") for _ in slots]
 
     # -- what an edit changes --------------------------------------------------------------------------------------
     def drawn(held: Draft, slot: tuple[bool, int]) -> list[Group]:
