@@ -10,15 +10,9 @@ from collections.abc import Callable, Iterable, Sequence
 from app.common.urls import page_url
 from app.components.help_tip import help_tip
 from app.components.nodes import Element, Node, el
+from rl2f_core.evaluation.plotting import CONDITION_COLORS
 from rl2f_core.types import JsonObject
 
-CONDITION_COLORS = {
-    "hints": "--rl-teacher",
-    "contentless": "--rl-plot-2",
-    "resample": "--rl-plot-5",
-    "shuffled": "--rl-plot-3",
-    "misleading": "--rl-plot-4",
-}
 WIDTH, HEIGHT = 84, 14
 """Pixels of a whisker."""
 LEGEND = (

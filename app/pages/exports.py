@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
+from app.common.console import human_bytes
 from app.common.urls import page_url
 from app.components.nodes import Element, Node, action, badge, el, empty, progress, time_ago
 from app.components.view import View
@@ -105,7 +106,7 @@ def build(studio: Studio) -> None:
         with gr.Column(scale=6, min_width=320):
             jobs = View(elem_id="export-jobs")
             finished = View(elem_id="export-list")
-    timer = gr.Timer(REFRESH_SECONDS)
+    timer, drawn = gr.Timer(REFRESH_SECONDS), gr.State()
 
     fields = QueryFields(
         {
@@ -154,6 +155,11 @@ def build(studio: Studio) -> None:
     def lists() -> list[Any]:
         found = exports.list_exports()
         return [job_cards([*found["active"], *found["failed"]], writable), export_cards(found["finished"], writable)]
+
+    @handler
+    def refresh(last: list[Any] | None) -> Any:
+        found = lists()
+        return gr.skip() if found == last else [found, *found]
 
     @handler
     def open_page(query: dict[str, str]) -> list[Any]:
@@ -211,7 +217,7 @@ def build(studio: Studio) -> None:
     labels.change(lambda source: gr.update(visible=source != "detector"), labels, annotator, **FAST)
     start.click(start_export, inputs, [jobs, finished], **QUEUED)
     gr.on([jobs.click, finished.click], act, None, [jobs, finished], **FAST)
-    timer.tick(handler(lists), None, [jobs, finished], **FAST)
+    timer.tick(refresh, drawn, [drawn, jobs, finished], **FAST)
 
 
 def export_settings(form: Mapping[str, Any]) -> JsonObject:
@@ -331,7 +337,7 @@ def _export(export: FinishedExport, writable: bool) -> Element:
     def link(name: str, text: str) -> Element | None:
         if name not in sizes:
             return None
-        size = el("span", f" {file_size(sizes[name])}", class_="rl-muted rl-num")
+        size = el("span", f" {human_bytes(sizes[name])}", class_="rl-muted rl-num")
         return el("a", text, size, href=f"/exports/{folder}/{name}", download=True, title=name)
 
     sources: list[Node] = [", "] * (2 * len(export["runs"]) - 1)
@@ -351,7 +357,7 @@ def _export(export: FinishedExport, writable: bool) -> Element:
         "delete",
         style="rl-small rl-quiet",
         folder=folder,
-        confirm=f"Delete the export {export['name']}, {file_size(export['bytes'])}? The exported runs remain.",
+        confirm=f"Delete the export {export['name']}, {human_bytes(export['bytes'])}? The exported runs remain.",
     )
     return el(
         "article",
@@ -361,7 +367,7 @@ def _export(export: FinishedExport, writable: bool) -> Element:
             el("span", "⚑ contains answers", class_="rl-chip rl-leak", title=PRIVILEGED)
             if export["privileged"]
             else None,
-            el("span", file_size(export["bytes"]), class_="rl-muted rl-num"),
+            el("span", human_bytes(export["bytes"]), class_="rl-muted rl-num"),
             el("span", time_ago(export["created"]), class_="rl-muted"),
             class_="rl-row",
         ),
@@ -405,12 +411,3 @@ def load_code(export: FinishedExport) -> str:
     """Return Python code that loads an export."""
     arguments = f'{export["directory"]!r}, "{export["formats"][0]["name"]}", split="train"'
     return f"from datasets import load_dataset\nrows = load_dataset({arguments})"
-
-
-def file_size(size: float) -> str:
-    """Return a number of bytes such as `1.3 MB`."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} TB"

@@ -274,11 +274,7 @@ class Security:
                 raise
 
     async def _refuse(self, scope: Scope, receive: Receive, send: Send, status: int, what: str, fix: str) -> None:
-        body: dict[str, object]
-        if scope["path"].startswith("/api/"):
-            body = {"error": {"what": what, "value": None, "known": None, "fix": fix}}
-        else:  # Gradio's page shows `detail` or `error`
-            body = {"error": f"{what} {fix}", "detail": f"{what} {fix}"}
+        body = {"error": f"{what} {fix}", "detail": f"{what} {fix}"}  # Gradio's page shows either
         content = json.dumps(body, ensure_ascii=False).encode()
         response = Response(content, status, media_type="application/json; charset=utf-8")
         response.raw_headers += [(b"cache-control", b"no-store"), *_security_headers("none")]

@@ -276,7 +276,7 @@ def test_what_is_not_there_is_said_plainly(show: Callable[..., Any], console: An
     page = show(run=SMALL, dialogue="dialogue:nowhere")
     page.wait_for_selector("#dl-replay [role=alert]")
     assert "no such dialogue" in page.inner_text("#dl-replay [role=alert]")
-    expect(page.locator(".dl-row")).to_have_count(24, timeout=SLOW)  # the list is there to go on with
+    expect(page.locator(".dl-row")).to_have_count(24, timeout=SLOW)  # the list remains
     page = show(run=999)
     page.wait_for_selector("#dl-replay [role=alert]")
     assert "There is no run 999" in page.inner_text("#dl-replay")
