@@ -8,9 +8,7 @@ from typing import Annotated
 import typer
 
 
-def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-) -> None:
+def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
     """Show versions, devices, memory, disk and cached models, and what is missing with the command that fixes it.
 
     The exit code is 1 where something is missing that an experiment needs.

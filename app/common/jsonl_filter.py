@@ -75,7 +75,5 @@ def build_environment(data: JsonObject, fix: str) -> Any:
         return component(component.Config.model_validate(data))
     except ValidationError as error:
         raise ConfigError(
-            format_validation_error(error, component.Config),
-            known=sorted(component.Config.model_fields),
-            fix=fix,
+            format_validation_error(error, component.Config), known=sorted(component.Config.model_fields), fix=fix
         ) from error

@@ -5,16 +5,14 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
-import gradio as gr
-
-from app.components.module import load_module
+from app.components.component import Component
 
 
 class Replacement(dict[str, Any]):
     """Parameters that replace the current entry of the browser's history instead of adding one."""
 
 
-class Address(gr.HTML):
+class Address(Component):
     """The query of the URL as a dictionary of texts.
 
     The event `input` is triggered when the page opens, and when the user presses Back or Forward. As an output, the
@@ -27,16 +25,10 @@ class Address(gr.HTML):
         options: Further arguments of `gr.HTML`; Gradio passes some when the title is updated.
     """
 
+    MODULE = "address.js"
+
     def __init__(self, title: str, **options: Any) -> None:
-        super().__init__(
-            "",
-            html_template="",
-            js_on_load=load_module("address.js"),
-            apply_default_css=False,
-            visible="hidden",
-            title=title,
-            **options,
-        )
+        super().__init__(visible="hidden", title=title, **options)
 
     def preprocess(self, payload: str | None) -> dict[str, str]:  # type: ignore[override]
         """Return the parameters of the query."""

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-import gradio as gr
+from app.components.component import Component
+from app.components.module import plotly_url
 
-from app.components.module import load_module, plotly_url
 
-
-class Charts(gr.HTML):
+class Charts(Component):
     """Plotly figures, drawn in place.
 
     The value is a list of charts as `app.plots.series.Chart.as_json` makes them: `key`, `title`, `unit`, `note`,
@@ -24,17 +22,7 @@ class Charts(gr.HTML):
         options: Further arguments of `gr.HTML`.
     """
 
-    def __init__(self, value: list[Any] | None = None, *, closable: bool = False, **options: Any) -> None:
-        super().__init__(
-            value,
-            html_template="",
-            js_on_load=load_module("charts.js"),
-            apply_default_css=False,
-            closable=closable,
-            library=plotly_url(),
-            **options,
-        )
+    MODULE = "charts.js"
 
-    def postprocess(self, value: Any) -> str | None:
-        """Return the charts as JSON text."""
-        return None if value is None else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    def __init__(self, value: list[Any] | None = None, *, closable: bool = False, **options: Any) -> None:
+        super().__init__(value, closable=closable, library=plotly_url(), **options)

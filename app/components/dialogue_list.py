@@ -29,7 +29,7 @@ def dialogue_list(
         selected: Run and event id of the selected dialogue.
         with_run: Show the run of each dialogue.
     """
-    items = el("div", [_row(row, with_run) for row in rows], class_="dl-list", role="list", aria_label="dialogues")
+    items = el("div.dl-list", [_row(row, with_run) for row in rows], role="list", aria_label="dialogues")
     return select_row(items, selected)
 
 
@@ -51,27 +51,23 @@ def _row(row: DialogueRow, with_run: bool) -> Element:
     labels, value, advantage = row["label_count"], row["best_hint_value"], row["advantage"]
     top: list[Node] = [
         signs(row["outcomes"]),
-        el("span", class_="rl-grow"),
-        None if row["error"] is None else el("span", "!", class_="rl-wrong", title="ended with an error"),
-        el("span", "⚑", class_="rl-leak", title="a hint leaked") if row["leak_state"] == LEAKED else None,
-        el("span", f"●{labels if labels > 1 else ''}", class_="dl-labeled", title=f"{labels} labeled hints")
-        if labels
-        else None,
-        None if value is None else el("span", f"w {signed(value)}", class_="rl-num rl-teacher", title=VALUE_HELP),
-        el("span", f"r {fixed(row['reward'])}", class_="rl-num", title="reward"),
-        el("span", "" if advantage is None else f"A {signed(advantage)}", class_="rl-num dl-adv", title="advantage"),
+        el("span.rl-grow"),
+        None if row["error"] is None else el("span.rl-wrong", "!", title="ended with an error"),
+        el("span.rl-leak", "⚑", title="a hint leaked") if row["leak_state"] == LEAKED else None,
+        el("span.dl-labeled", f"●{labels if labels > 1 else ''}", title=f"{labels} labeled hints") if labels else None,
+        None if value is None else el("span.rl-num.rl-teacher", f"w {signed(value)}", title=VALUE_HELP),
+        el("span.rl-num", f"r {fixed(row['reward'])}", title="reward"),
+        el("span.rl-num.dl-adv", "" if advantage is None else f"A {signed(advantage)}", title="advantage"),
     ]
     sub: list[Node] = [
         el("span", f"run {row['run']}") if with_run else None,
         inline(dialogue_place(row), 40),
-        el("span", inline(row["dialogue_id"], 60), class_="rl-cut"),
+        el("span.rl-cut", inline(row["dialogue_id"], 60)),
     ]
     button = el(
-        "button",
-        el("span", [each for each in top if each], class_="dl-row-top"),
-        el("span", [each for each in sub if each], class_="dl-row-sub rl-muted"),
-        type="button",
-        class_="dl-row",
+        "button.dl-row",
+        el("span.dl-row-top", [each for each in top if each]),
+        el("span.dl-row-sub.rl-muted", [each for each in sub if each]),
         data_action="open",
         data_run=row["run"],
         data_event=row["event_id"],

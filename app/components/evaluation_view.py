@@ -33,7 +33,7 @@ def dialogues_link(run: int) -> Link:
 def number(cell: JsonObject | None) -> Element:
     """Return `.31 [.20, .42]`, the interval smaller."""
     if not cell:
-        return el("span", "–", class_="rl-muted")
+        return el("span.rl-muted", "–")
     value, space, interval = str(cell["text"]).partition(" ")
     baseline = cell.get("constant_baseline")
     return el(
@@ -41,7 +41,7 @@ def number(cell: JsonObject | None) -> Element:
         value,
         space or None,
         el("small", interval) if interval else None,
-        el("small", " ≈ const", class_="rl-floor", title=baseline) if baseline else None,
+        el("small.rl-floor", " ≈ const", title=baseline) if baseline else None,
         title=f"n = {cell['n']}",
     )
 
@@ -82,7 +82,7 @@ def whisker(cell: JsonObject | None, low: float, high: float) -> Element | None:
 def condition_label(name: str) -> Element:
     """Return the name of a condition with its color."""
     color = CONDITION_COLORS.get(name, "--rl-plot-8")
-    return el("span", el("i", style=f"color: var({color})"), name, class_="rl-control")
+    return el("span.rl-control", el("i", style=f"color: var({color})"), name)
 
 
 def table_header(titles: Iterable[Node | Element]) -> Element:
@@ -92,7 +92,7 @@ def table_header(titles: Iterable[Node | Element]) -> Element:
 
 def scroll_table(header: Element, rows: Iterable[Node], style: str = "rl-table rl-eval") -> Element:
     """Return a table that scrolls sideways; it can be focused to scroll by keyboard."""
-    return el("div", el("table", header, el("tbody", rows), class_=style), class_="rl-scroll", tabindex=0)
+    return el("div.rl-scroll", el("table", header, el("tbody", rows), class_=style), tabindex=0)
 
 
 def outcome_table(evaluation: JsonObject, link: Link, table: JsonObject | None = None) -> Element:
@@ -122,12 +122,7 @@ def outcome_table(evaluation: JsonObject, link: Link, table: JsonObject | None =
         )
     rows += [_policy_row(player, columns, evaluation["turns"]) for player in table["players"]]
     titles = [
-        el(
-            "span",
-            column["title"],
-            help_tip(column["title"], column["help"], column.get("formula", "")),
-            class_="rl-with-help",
-        )
+        el("span.rl-with-help", column["title"], help_tip(column["title"], column["help"], column.get("formula", "")))
         for column in columns
     ]
     return scroll_table(table_header(["checkpoint", "condition", *titles]), rows)
@@ -135,7 +130,7 @@ def outcome_table(evaluation: JsonObject, link: Link, table: JsonObject | None =
 
 def _cell(key: str, cell: JsonObject | None, condition: str, limits: tuple[float, float]) -> Element:
     if key == "effect" and not cell:
-        return el("td", "0 by definition" if condition == "contentless" else "–", class_="rl-muted rl-small")
+        return el("td.rl-muted.rl-small", "0 by definition" if condition == "contentless" else "–")
     return el("td", number(cell), whisker(cell, *limits) if key == "effect" else None)
 
 
@@ -143,8 +138,8 @@ def _policy_row(player: JsonObject, columns: Sequence[JsonObject], turns: int) -
     """Return the solve rates of a reference policy at the first and the last turn."""
     by_turn = {value["turn"]: value["text"] for value in player["values"]}
     texts = {"cum_acc/1": by_turn.get(1), "cum_acc/T": by_turn.get(turns)}
-    cells = [el("td", texts.get(column["key"]), class_="rl-muted") for column in columns]
-    return el("tr", el("td", "reference", class_="rl-muted"), el("td", player["name"], class_="rl-muted"), *cells)
+    cells = [el("td.rl-muted", texts.get(column["key"])) for column in columns]
+    return el("tr", el("td.rl-muted", "reference"), el("td.rl-muted", player["name"]), *cells)
 
 
 def difference_table(rows: Sequence[JsonObject]) -> Element:
@@ -165,7 +160,7 @@ def difference_table(rows: Sequence[JsonObject]) -> Element:
 
 def findings_list(lines: Sequence[str]) -> Element:
     """Return sentences as a list."""
-    return el("ul", *(el("li", line) for line in lines), class_="rl-findings")
+    return el("ul.rl-findings", *(el("li", line) for line in lines))
 
 
 def evaluation_sheet(evaluation: JsonObject, link: Link) -> Element:
@@ -173,28 +168,21 @@ def evaluation_sheet(evaluation: JsonObject, link: Link) -> Element:
     attempts = evaluation["attempts"]
     findings, differences = evaluation["findings"], evaluation["differences"]
     sides = [
-        el("div", el("h2", "Findings"), findings_list(findings), class_="rl-card rl-stack") if findings else None,
-        el("div", el("h2", "Differences between checkpoints"), difference_table(differences), class_="rl-card rl-stack")
+        el("div.rl-card.rl-stack", el("h2", "Findings"), findings_list(findings)) if findings else None,
+        el("div.rl-card.rl-stack", el("h2", "Differences between checkpoints"), difference_table(differences))
         if differences
         else None,
     ]
     return el(
-        "div",
+        "div.rl-section",
+        el("div.rl-card.rl-stack", outcome_table(evaluation, link), el("p.rl-muted.rl-small", LEGEND)),
         el(
-            "div",
-            outcome_table(evaluation, link),
-            el("p", LEGEND, class_="rl-muted rl-small"),
-            class_="rl-card rl-stack",
-        ),
-        el(
-            "details",
+            "details.rl-fold",
             el("summary", "Attempt outcomes"),
             el("div", outcome_table(evaluation, link, attempts)),
-            class_="rl-fold",
             data_fold="attempts",
         )
         if attempts
         else None,
-        el("div", *sides, class_="rl-two"),
-        class_="rl-section",
+        el("div.rl-two", *sides),
     )

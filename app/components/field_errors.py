@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-import gradio as gr
-
-from app.components.module import load_module
+from app.components.component import Component
 
 
-class FieldErrors(gr.HTML):
+class FieldErrors(Component):
     """Shows errors beside the fields with the ids `field-PATH`, and at the lines of a text.
 
     The value has `errors` (path → messages), `resets` (path → text of the default, for fields that differ from it),
@@ -23,18 +20,7 @@ class FieldErrors(gr.HTML):
         options: Further arguments of `gr.HTML`.
     """
 
-    def __init__(self, form: str, text: str, **options: Any) -> None:
-        super().__init__(
-            None,
-            html_template="",
-            js_on_load=load_module("field_errors.js"),
-            apply_default_css=False,
-            visible="hidden",
-            form=form,
-            text=text,
-            **options,
-        )
+    MODULE = "field_errors.js"
 
-    def postprocess(self, value: Any) -> str | None:
-        """Return the marks as JSON text."""
-        return None if value is None else json.dumps(value, ensure_ascii=False)
+    def __init__(self, form: str, text: str, **options: Any) -> None:
+        super().__init__(visible="hidden", form=form, text=text, **options)

@@ -10,9 +10,8 @@ def help_tip(title: str, text: str, formula: str = "") -> Element | None:
     if not (text or formula):
         return None
     return el(
-        "details",
+        "details.rl-help",
         el("summary", "?", aria_label=f"Explain {title}", title=" ".join(filter(None, [text, formula]))),
-        el("div", el("p", text) if text else None, el("p", formula, class_="rl-formula") if formula else None),
-        class_="rl-help",
+        el("div", el("p", text) if text else None, el("p.rl-formula", formula) if formula else None),
         name="rl-help",
     )

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-import gradio as gr
-
-from app.components.module import load_module
+from app.components.component import Component
 
 
 @dataclass(frozen=True)
@@ -29,7 +27,7 @@ class Key:
 COMMON = (Key("/", "search", "input[type=search], .search input, .search textarea", "focus"),)
 
 
-class Keys(gr.HTML):
+class Keys(Component):
     """Keyboard shortcuts, and the buttons *Keys* and *Light or dark* in the navigation bar.
 
     `?` lists the keys, `T` switches the theme, Escape leaves a field. Keys without a visible target do nothing.
@@ -39,12 +37,8 @@ class Keys(gr.HTML):
         keys: The keys of the page.
     """
 
+    MODULE = "keys.js"
+
     def __init__(self, group: str, keys: list[Key]) -> None:
         groups = [[group, [asdict(key) for key in keys]], ["Everywhere", [asdict(key) for key in COMMON]]]
-        super().__init__(
-            "",
-            html_template="",
-            js_on_load=load_module("keys.js"),
-            apply_default_css=False,
-            groups=groups,
-        )
+        super().__init__(groups=groups)

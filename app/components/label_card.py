@@ -6,10 +6,8 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-import gradio as gr
-
 from app.common.urls import page_url
-from app.components.module import load_module, module_url
+from app.components.module import module_url
 from app.components.nodes import Attribute, Element, Node, el
 from app.components.transcript import LABEL_TEXTS, chip, finding_lines, hint_marks, inline, label_chip, sign, text_block
 from app.components.view import View
@@ -36,17 +34,10 @@ class LabelCard(View):
     `data-return` that had the focus gets it again.
     """
 
+    MODULE = "label_card.js"
+
     def __init__(self, **options: Any) -> None:
-        gr.HTML.__init__(
-            self,
-            None,
-            html_template="",
-            js_on_load=load_module("label_card.js"),
-            apply_default_css=False,
-            view=module_url("view.js"),
-            selection=module_url("selection.js"),
-            **options,
-        )
+        super().__init__(view=module_url("view.js"), selection=module_url("selection.js"), **options)
 
 
 @dataclass(frozen=True)
@@ -72,7 +63,7 @@ def label_card(hint: HintToLabel, state: CardState) -> Element:
     start, end = (own["start"], own["end"]) if own else (None, None)
     key = f"{hint_key(hint)} {state.annotator}"
     return el(
-        "article",
+        "article.rl-card.lb-card",
         _heading(hint),
         _context(hint),
         _last_attempt(hint["turns"][-1]),
@@ -81,7 +72,6 @@ def label_card(hint: HintToLabel, state: CardState) -> Element:
         _buttons(hint, state),
         move_buttons(state.writable, state.message or ("" if state.annotator else "Enter your name first.")),
         _found(hint) if hint["is_open"] else None,
-        class_="rl-card lb-card",
         aria_label="hint",
         data_hint=hint_key(hint),
         data_version=f"{key} {own['time'] if own else 0}",
@@ -97,21 +87,19 @@ def _heading(hint: HintToLabel) -> Element:
     own = hint["own_label"]
     saved = f"✓ saved, {'blind' if own['blind'] else 'not blind'}" if own else "not labeled"
     return el(
-        "div",
+        "div.rl-row.rl-small",
         el(
-            "a",
+            "a.rl-chip",
             f"run {hint['run']} · ",
             inline(hint["dialogue_id"], 60),
-            class_="rl-chip",
             href=page_url("dialogues", run=hint["run"], dialogue=hint["event_id"], turn=hint["turn"]),
         ),
         chip(inline(hint["environment"], 40), " · ", inline(hint["level"], 40)),
         chip(f"hint {hint['turn'] + 1}"),
-        el("span", inline(hint["teacher"], 40), class_="rl-muted"),
-        el("span", class_="rl-grow"),
-        el("span", saved, class_="lb-state rl-muted"),
-        el("span", "changed, not saved", class_="lb-changed rl-leak") if own else None,
-        class_="rl-row rl-small",
+        el("span.rl-muted", inline(hint["teacher"], 40)),
+        el("span.rl-grow"),
+        el("span.lb-state.rl-muted", saved),
+        el("span.lb-changed.rl-leak", "changed, not saved") if own else None,
     )
 
 
@@ -119,37 +107,34 @@ def _context(hint: HintToLabel) -> Element:
     earlier = hint["turns"][:-1]
     turns = f" and {len(earlier)} earlier turn{'s' * (len(earlier) > 1)}" if earlier else ""
     return el(
-        "details",
-        el("summary", f"Task{turns} (e)", class_="lb-fold"),
+        "details.lb-context",
+        el("summary.lb-fold", f"Task{turns} (e)"),
         el(
-            "div",
-            el("span", "Task", class_="dv-who"),
+            "div.lb-before",
+            el("span.dv-who", "Task"),
             text_block(hint["prompt"]["text"], label="task"),
             [node for turn in earlier for node in _earlier(turn)],
-            class_="lb-before",
         ),
-        class_="lb-context",
     )
 
 
 def _earlier(turn: EarlierTurn) -> list[Node]:
     number = turn["index"] + 1
     nodes: list[Node] = [
-        el("span", sign(turn["outcome"]), f" Student {number}", class_="dv-who rl-student"),
+        el("span.dv-who.rl-student", sign(turn["outcome"]), f" Student {number}"),
         text_block(turn["attempt"], "student", f"attempt {number}"),
     ]
     if turn["hint"] is not None:
-        nodes.append(el("span", f"Teacher {number}", class_="dv-who rl-teacher"))
+        nodes.append(el("span.dv-who.rl-teacher", f"Teacher {number}"))
         nodes.append(text_block(turn["hint"], "teacher", f"hint {number}"))
     return nodes
 
 
 def _last_attempt(turn: EarlierTurn) -> Element:
     return el(
-        "div",
-        el("span", sign(turn["outcome"]), " Student", class_="dv-who rl-student"),
+        "div.lb-last",
+        el("span.dv-who.rl-student", sign(turn["outcome"]), " Student"),
         text_block(turn["attempt"], "student", "the attempt before the hint"),
-        class_="lb-last",
     )
 
 
@@ -157,12 +142,10 @@ def _answer(state: CardState) -> Element:
     found = state.revealed
     if found is None:
         button = _button("▸ Show gold answer (a)", "reveal", "rl-small rl-quiet lb-reveal")
-        return el("div", button, class_="lb-privileged")
+        return el("div.lb-privileged", button)
     answer = found["gold_answer"]
     text = json.dumps(found["privileged"], ensure_ascii=False) if answer is None else answer
-    return el(
-        "div", el("span", "Gold answer", class_="dv-who"), text_block(text, label="gold answer"), class_="lb-privileged"
-    )
+    return el("div.lb-privileged", el("span.dv-who", "Gold answer"), text_block(text, label="gold answer"))
 
 
 def _hint(hint: HintToLabel) -> Element:
@@ -170,34 +153,22 @@ def _hint(hint: HintToLabel) -> Element:
     marks = hint_marks(findings["findings"] if findings else [], others or [])
     block = text_block(hint["feedback"], "teacher", "the hint", marks, select="label")
     marking = [
-        el("button", text, type="button", class_="rl-button rl-small rl-quiet", title=title, data_mark=name)
+        el("button.rl-button.rl-small.rl-quiet", text, title=title, data_mark=name)
         for name, text, title in MARK_BUTTONS
     ]
-    clear = el(
-        "button", "clear highlight (Esc)", type="button", class_="rl-button rl-small rl-quiet", data_mark="clear"
-    )
+    clear = el("button.rl-button.rl-small.rl-quiet", "clear highlight (Esc)", data_mark="clear")
     return el(
-        "div",
-        el("span", "Teacher", class_="dv-who rl-teacher"),
-        el("div", block, class_="lb-hint"),
+        "div.lb-ask",
+        el("span.dv-who.rl-teacher", "Teacher"),
+        el("div.lb-hint", block),
         el(
-            "div",
-            el("span", "Does this hint give the answer away? Select the words that do.", class_="lb-tip"),
-            el(
-                "span",
-                "marked: “",
-                el("span", class_="lb-span"),
-                "”,",
-                el("span", class_="lb-range"),
-                class_="lb-marked",
-                aria_live="polite",
-            ),
+            "div.rl-row.rl-muted.rl-small",
+            el("span.lb-tip", "Does this hint give the answer away? Select the words that do."),
+            el("span.lb-marked", "marked: “", el("span.lb-span"), "”,", el("span.lb-range"), aria_live="polite"),
             clear,
-            el("span", class_="rl-grow"),
-            el("span", marking, class_="lb-marking", role="group", aria_label="mark words"),
-            class_="rl-row rl-muted rl-small",
+            el("span.rl-grow"),
+            el("span.lb-marking", marking, role="group", aria_label="mark words"),
         ),
-        class_="lb-ask",
     )
 
 
@@ -219,9 +190,8 @@ def _buttons(hint: HintToLabel, state: CardState) -> Element:
         for label, number in LABEL_KEYS.items()
     ]
     note = el(
-        "input",
+        "input.rl-field.lb-note",
         type="text",
-        class_="rl-field lb-note",
         placeholder="why (optional)",
         aria_label="note on the label",
         maxlength=4000,
@@ -229,19 +199,18 @@ def _buttons(hint: HintToLabel, state: CardState) -> Element:
         data_note="1",
         data_key=f"note {hint_key(hint)}",
     )
-    group = el("div", answers, class_="lb-answers", role="group", aria_label="label of the hint")
-    return el("div", group, note, _button("Save and next", "save_next", "lb-save", disabled=disabled), class_="lb-bar")
+    group = el("div.lb-answers", answers, role="group", aria_label="label of the hint")
+    return el("div.lb-bar", group, note, _button("Save and next", "save_next", "lb-save", disabled=disabled))
 
 
 def move_buttons(writable: bool, message: str) -> Element:
     """Return a message and the buttons that move through the queue."""
     return el(
-        "div",
-        el("p", message, class_="lb-message", role="status"),
+        "div.lb-moves",
+        el("p.lb-message", message, role="status"),
         _button("← Previous (p)", "previous", "rl-small rl-quiet lb-previous"),
         _button("Undo (u)", "undo", "rl-small rl-quiet lb-undo", disabled=not writable),
         _button("Skip → (n)", "next", "rl-small rl-quiet lb-next"),
-        class_="lb-moves",
     )
 
 
@@ -252,16 +221,15 @@ def _found(hint: HintToLabel) -> Element | None:
     changed = read != hint["feedback"]
     text = "what the student read" if read else "the student read nothing"
     return el(
-        "section",
-        el("span", "Detector", class_="dv-who"),
+        "section.lb-found",
+        el("span.dv-who", "Detector"),
         finding_lines(cast("HintDetail", {**findings, "hint_error": None})),
-        el("span", text, class_="rl-muted rl-small") if changed else None,
+        el("span.rl-muted.rl-small", text) if changed else None,
         text_block(read, "teacher", text) if changed and read else None,
-        el("div", [label_chip(label) for label in others], class_="rl-row") if others else None,
-        class_="lb-found",
+        el("div.rl-row", [label_chip(label) for label in others]) if others else None,
         aria_label="findings and labels of others",
     )
 
 
 def _button(label: str | list[Node], name: str, style: str = "", **attributes: Attribute) -> Element:
-    return el("button", label, type="button", class_=f"rl-button {style}".strip(), data_action=name, **attributes)
+    return el("button", label, class_=f"rl-button {style}".strip(), data_action=name, **attributes)

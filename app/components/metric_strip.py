@@ -52,43 +52,29 @@ def metric_cards(summary: Summary) -> Element | None:
     no_group = "An evaluation trains nothing." if kind == "eval" else "No group was trained on yet."
     hints, solved, changes, groups = (cards[name] for name in ("hints", "solved", "changes", "groups"))
     return el(
-        "div",
+        "div.rl-glance",
         _card("Did the hints help?", metric_info("effect"), _hints(hints) if hints else pending, hints),
         _card("Solved by turn", group_info("cum_acc/"), _solved(solved) if solved else "No dialogue yet.", solved),
         _card(FEEDBACK.title, FEEDBACK, _changes(changes) if changes else "No attempt after feedback yet.", changes),
         _card("Groups", group_info("groups/"), _groups(groups) if groups else no_group, groups),
-        class_="rl-glance",
     )
 
 
 def _card(title: str, info: MetricInfo, content: list[Node] | str, card: JsonObject | None) -> Element:
     return el(
-        "section",
-        el(
-            "h2",
-            el(
-                "span",
-                title,
-                class_="rl-with-help",
-            ),
-            help_tip(title, info.help, info.formula),
-        ),
-        el("span", content, class_="rl-muted") if isinstance(content, str) else content,
-        el("span", card["source"], class_="rl-source") if card else None,
-        class_="rl-card",
+        "section.rl-card",
+        el("h2", el("span.rl-with-help", title), help_tip(title, info.help, info.formula)),
+        el("span.rl-muted", content) if isinstance(content, str) else content,
+        el("span.rl-source", card["source"]) if card else None,
     )
 
 
 def _hints(card: JsonObject) -> list[Node]:
     verdict: Node = el("b", card["verdict"]) if card["separated"] else card["verdict"]
     return [
-        el("div", el("b", card["value"]), el("span", card["interval"], class_="rl-muted"), class_="rl-big"),
+        el("div.rl-big", el("b", card["value"]), el("span.rl-muted", card["interval"])),
         el("div", verdict),
-        el(
-            "div",
-            (el("span", f"{each['control']} ", el("b", each["text"])) for each in card["under"]),
-            class_="rl-under",
-        ),
+        el("div.rl-under", (el("span", f"{each['control']} ", el("b", each["text"])) for each in card["under"])),
     ]
 
 
@@ -98,26 +84,20 @@ def _solved(card: JsonObject) -> list[Node]:
         low, high = bar["low"], bar["high"]
         interval = None if low is None else el("u", style=f"left: {100 * low:.1f}%; width: {100 * (high - low):.1f}%")
         rows += [
-            el("span", str(bar["turn"]), class_="rl-muted"),
-            el(
-                "span",
-                el("i", style=f"width: {100 * (bar['value'] or 0):.1f}%"),
-                interval,
-                class_="rl-bar",
-                title=bar["text"],
-            ),
+            el("span.rl-muted", str(bar["turn"])),
+            el("span.rl-bar", el("i", style=f"width: {100 * (bar['value'] or 0):.1f}%"), interval, title=bar["text"]),
             el("b", bar["text"].split(" ")[0], title=bar["text"]),
         ]
-    return [el("div", rows, class_="rl-turns")]
+    return [el("div.rl-turns", rows)]
 
 
 def _changes(card: JsonObject) -> list[Node]:
     def stat(pair: JsonObject) -> Element:
         info = metric_info(pair["metric"])
-        label = el("span", pair["name"], help_tip(pair["name"], info.help, info.formula), class_="rl-with-help")
-        return el("div", el("b", pair["text"]), label, class_="rl-stat", title=f"{pair['metric']} {pair['title']}")
+        label = el("span.rl-with-help", pair["name"], help_tip(pair["name"], info.help, info.formula))
+        return el("div.rl-stat", el("b", pair["text"]), label, title=f"{pair['metric']} {pair['title']}")
 
-    return [el("div", map(stat, card["pairs"]), class_="rl-quad")]
+    return [el("div.rl-quad", map(stat, card["pairs"]))]
 
 
 def _groups(card: JsonObject) -> list[Node]:
@@ -127,4 +107,4 @@ def _groups(card: JsonObject) -> list[Node]:
         el("div", el("i", style=f"background: {color}"), share["name"], el("b", share["text"]), title=share["metric"])
         for share, color in shares
     ]
-    return [el("div", bars, class_="rl-split"), el("div", rows, class_="rl-shares")]
+    return [el("div.rl-split", bars), el("div.rl-shares", rows)]

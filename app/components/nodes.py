@@ -15,7 +15,8 @@ def el(tag: str, *children: Node | Iterable[Node], **attributes: Attribute) -> E
     """Return an element.
 
     Args:
-        tag: Name of an HTML element, such as `div`, or of an SVG element, such as `svg:path`.
+        tag: Name of an HTML element, such as `div`, or of an SVG element, such as `svg:path`; classes may follow, as in
+            `div.rl-row.rl-small`. A `button` does not submit a form.
         children: Texts and elements; None is omitted, lists are flattened.
         attributes: `class_` becomes `class`, other underscores become hyphens (`data_id` → `data-id`). None and False
             omit the attribute, True sets it without a value.
@@ -26,8 +27,12 @@ def el(tag: str, *children: Node | Iterable[Node], **attributes: Attribute) -> E
             content.append(child)
         elif child is not None:
             content.extend(each for each in child if each is not None)
-    named = {name.rstrip("_").replace("_", "-"): value for name, value in attributes.items()}
-    return [tag, {k: v for k, v in named.items() if v is not None and v is not False}, *content]
+    name, *classes = tag.split(".")
+    given: dict[str, Attribute] = {"type": "button"} if name == "button" else {}
+    given |= {key.rstrip("_").replace("_", "-"): value for key, value in attributes.items()}
+    if classes:
+        given["class"] = " ".join([*classes, str(given["class"])] if given.get("class") else classes)
+    return [name, {k: v for k, v in given.items() if v is not None and v is not False}, *content]
 
 
 def _is_element(child: object) -> bool:
@@ -37,17 +42,17 @@ def _is_element(child: object) -> bool:
 def action(label: str, name: str, *, style: str = "", **data: Attribute) -> Element:
     """Return a button that triggers the `View`'s event `click` with `{"action": name, **data}`."""
     values = {f"data_{key}": value for key, value in data.items()}
-    return el("button", label, type="button", class_=f"rl-button {style}".strip(), data_action=name, **values)
+    return el("button", label, class_=f"rl-button {style}".strip(), data_action=name, **values)
 
 
 def badge(status: str, detail: str | None = None) -> Element:
     """Return the status of a run as a colored badge."""
-    return el("span", status, class_="rl-badge", data_status=status, title=detail or None)
+    return el("span.rl-badge", status, data_status=status, title=detail or None)
 
 
 def time_ago(seconds: float | None) -> Element:
     """Return a time as `3 min ago`, kept current by the `View`, with the exact time as its title."""
-    return el("span", "–", class_="rl-muted") if seconds is None else el("time", data_t=seconds)
+    return el("span.rl-muted", "–") if seconds is None else el("time", data_t=seconds)
 
 
 def progress(done: float, total: float | None) -> Element:
@@ -56,9 +61,8 @@ def progress(done: float, total: float | None) -> Element:
     width = None if fraction is None else f"width: {100 * fraction:.1f}%"
     now = None if fraction is None else round(100 * fraction)
     return el(
-        "div",
+        "div.rl-progress",
         el("i", style=width),
-        class_="rl-progress",
         role="progressbar",
         aria_label="progress",
         aria_valuenow=now,
@@ -68,6 +72,4 @@ def progress(done: float, total: float | None) -> Element:
 
 def empty(title: str, *children: Node) -> Element:
     """Return the content of a list without rows: what is missing, and the next step."""
-    return el(
-        "div", el("p", title, class_="rl-empty-title"), *(el("p", child) for child in children), class_="rl-empty"
-    )
+    return el("div.rl-empty", el("p.rl-empty-title", title), *(el("p", child) for child in children))

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypedDict
 
-import gradio as gr
-
-from app.components.module import load_module
+from app.components.component import Component
 
 
 class Notice(TypedDict):
@@ -27,7 +25,7 @@ class EndedRuns(TypedDict):
     runs: list[Notice]
 
 
-class EndNotifications(gr.HTML):
+class EndNotifications(Component):
     """A switch for desktop notifications; the choice is kept in the browser.
 
     Args:
@@ -35,18 +33,11 @@ class EndNotifications(gr.HTML):
         seconds: Interval between questions.
     """
 
+    MODULE = "notify.js"
+
     def __init__(self, ended_runs: Callable[[float | None], EndedRuns], seconds: float = 10.0) -> None:
         def ask(since: float | None) -> EndedRuns:
             return ended_runs(since)
 
         ask.__name__ = "ended_runs"
-        super().__init__(
-            "",
-            html_template="",
-            js_on_load=load_module("notify.js"),
-            apply_default_css=False,
-            server_functions=[ask],
-            seconds=seconds,
-            min_width=0,
-            scale=0,
-        )
+        super().__init__(server_functions=[ask], seconds=seconds, min_width=0, scale=0)

@@ -91,23 +91,17 @@ def replay(dialogue: DialogueWithSiblings, state: ReplayState = ReplayState()) -
     turns, privileged = dialogue["turns"], state.privileged
     details = privileged["details"] if privileged else [""] * len(turns)
     cards = [_turn(dialogue, turn, state, detail) for turn, detail in zip(turns, details, strict=False)]
-    nothing = el("p", "The dialogue ended before the first attempt.", class_="rl-muted")
+    nothing = el("p.rl-muted", "The dialogue ended before the first attempt.")
     error = dialogue["error"]
     return el(
-        "div",
+        "div.dv",
         _heading(dialogue),
         task_section(dialogue, state),
-        el("div", cards or nothing, class_="dv-turns"),
-        el(
-            "div",
-            el("span", el("span", "✗ ", class_="rl-wrong"), "Error", class_="dv-who"),
-            text_block(error, label="error"),
-            class_="dv-end",
-        )
+        el("div.dv-turns", cards or nothing),
+        el("div.dv-end", el("span.dv-who", el("span.rl-wrong", "✗ "), "Error"), text_block(error, label="error"))
         if error is not None
         else None,
         _notes(dialogue["notes"], state.notes),
-        class_="dv",
         data_font="reading" if state.reading else "mono",
         data_key=f"{dialogue['run']} {dialogue['event_id']}",
     )
@@ -119,46 +113,40 @@ def _heading(dialogue: DialogueWithSiblings) -> Element:
     shown = (condition or "").replace("_", " ") if phase == "distill" else condition
     text = transcript_text(dialogue)
     return el(
-        "header",
+        "header.dv-head",
         el(
-            "div",
+            "div.rl-row.dv-title",
             signs(dialogue["outcomes"]),
-            el("h2", inline(dialogue["dialogue_id"], 90), class_="rl-title rl-grow"),
+            el("h2.rl-title.rl-grow", inline(dialogue["dialogue_id"], 90)),
             copy_link(),
             action("Copy text", "copy", style="rl-small rl-quiet", text=text)
             if len(text) <= MAX_COPIED_CHARS
             else None,
-            class_="rl-row dv-title",
         ),
         el(
-            "div",
+            "div.rl-row",
             el("a", f"run {dialogue['run']} · ", inline(dialogue["run_name"], 40), **_link(dialogue["run"])),
             chip(phase, " · ", inline(place, 60)),
             chip("condition ", inline(shown, 40)) if shown else None,
             chip(inline(dialogue["environment"], 40), " · ", inline(dialogue["level"], 40)),
             chip(inline(dialogue["task"], 60), title="task"),
             chip(inline(dialogue["policy"], 40), title="sampling checkpoint"),
-            class_="rl-row",
         ),
         el(
-            "div",
+            "div.rl-row",
             fact("reward", fixed(dialogue["reward"]), "return: sum of the turns' rewards"),
             fact("advantage", signed(dialogue["advantage"]), "mean over the turns that have one"),
             fact("ended", STOP_REASONS.get(dialogue["stop_reason"], dialogue["stop_reason"])),
             fact("seed", str(dialogue["seed"])),
             _group_button(dialogue["siblings"]),
-            class_="rl-row",
         ),
-        class_="dv-head",
         data_show=f"{dialogue['run']} {dialogue['event_id']}",
     )
 
 
 def copy_link() -> Element:
     title = "copy a link to what is shown (c)"
-    return el(
-        "button", "Copy link", type="button", class_="rl-button rl-small dv-copy", data_action="copy", title=title
-    )
+    return el("button.rl-button.rl-small.dv-copy", "Copy link", data_action="copy", title=title)
 
 
 def _link(run: int) -> dict[str, str]:
@@ -183,17 +171,16 @@ def group_kind(solved: Sequence[int | None]) -> str:
 def task_section(dialogue: DialogueDetail, state: ReplayState) -> Element:
     """Return the prompt of a dialogue's task, and its gold answer if it is shown."""
     prompt, privileged = dialogue["prompt"], state.privileged
-    missing = el("span", "as data: environment not available here", class_="rl-muted rl-small")
+    missing = el("span.rl-muted.rl-small", "as data: environment not available here")
     hidden = action("▸ Show gold answer (a)", "reveal", style="rl-small rl-quiet dv-reveal")
     return el(
-        "section",
-        el("div", el("h3", "Task", class_="dv-who"), None if prompt["rendered"] else missing, class_="rl-row"),
+        "section.dv-task",
+        el("div.rl-row", el("h3.dv-who", "Task"), None if prompt["rendered"] else missing),
         text_block(prompt["text"], label="task", folding=state.folding),
         state.folding.details("system", "System message", text_block(prompt["system"], label="system message"))
         if prompt["system"]
         else None,
         _answer(privileged, state.folding) if privileged else hidden,
-        class_="dv-task",
         aria_label="task",
     )
 
@@ -202,20 +189,18 @@ def _answer(privileged: PrivilegedData, folding: Folding) -> Element:
     gold = privileged["gold_answer"]
     data = json.dumps(privileged["privileged"], ensure_ascii=False, indent=2)
     return el(
-        "div",
+        "div.dv-answer",
         el(
-            "div",
-            el("span", "Gold answer", class_="dv-who"),
+            "div.rl-row",
+            el("span.dv-who", "Gold answer"),
             action("Hide (a)", "reveal", style="rl-small rl-quiet dv-reveal"),
-            class_="rl-row",
         ),
-        el("span", "environment not available here", class_="rl-muted")
+        el("span.rl-muted", "environment not available here")
         if gold is None
         else text_block(gold, label="gold answer"),
         folding.details(
             "privileged", "All data that the student never sees", text_block(data, label="privileged data")
         ),
-        class_="dv-answer",
     )
 
 
@@ -225,21 +210,19 @@ def _turn(dialogue: DialogueDetail, turn: TurnDetail, state: ReplayState, detail
     previous = dialogue["turns"][index - 1] if index else None
     hint = turn["hint"]
     return el(
-        "article",
+        "article.dv-turn",
         _turn_line(dialogue, turn, previous),
         _reprompt(turn["reprompt"], index, state.folding) if turn["reprompt"] else None,
         text_block(turn["attempt"], "student", f"attempt {index + 1}", folding=state.folding),
         el(
-            "div",
+            "div.dv-under",
             word_diff(turn["changes"]),
             _terms(turn) if turn["terms"] else None,
             chip("cut off at the token limit") if turn["finish_reason"] == "length" else None,
-            class_="dv-under",
         ),
-        el("p", "verifier: ", inline(detail, 400), class_="rl-small rl-muted dv-detail") if detail else None,
+        el("p.rl-small.rl-muted.dv-detail", "verifier: ", inline(detail, 400)) if detail else None,
         token_view(state.tokens) if current and state.tokens else None,
         _hint(hint, turn, state) if hint else None,
-        class_="dv-turn",
         aria_label=f"turn {index + 1}",
         aria_current="true" if current else None,
         data_current=current,
@@ -260,39 +243,34 @@ def _turn_line(dialogue: DialogueDetail, turn: TurnDetail, previous: TurnDetail 
         moved = chip(inline(before, 24), " → ", inline(parsed, 24), title=title, class_="dv-moved")
     fork = page_url("fork", run=dialogue["run"], dialogue=dialogue["event_id"], turn=index)
     return el(
-        "div",
-        el("span", str(index + 1), class_="dv-number"),
-        el("span", "Source" if dialogue["phase"] == "distill" else "Student", class_="dv-who rl-student"),
+        "div.dv-line",
+        el("span.dv-number", str(index + 1)),
+        el("span.dv-who.rl-student", "Source" if dialogue["phase"] == "distill" else "Student"),
         verdict(turn),
         moved,
-        el("span", class_="rl-grow"),
+        el("span.rl-grow"),
         fact("r", fixed(turn["reward"]), f"reward = {_terms_text(turn)}"),
         fact("A", signed(turn["advantage"]), "advantage"),
         None
         if turn["correct"]
-        else el(
-            "a", "fork", href=fork, class_="rl-button rl-small rl-quiet dv-fork", title="try another hint here (f)"
-        ),
+        else el("a.rl-button.rl-small.rl-quiet.dv-fork", "fork", href=fork, title="try another hint here (f)"),
         el(
-            "button",
+            "button.rl-button.rl-small.rl-quiet.rl-num.dv-tok",
             f"{turn['token_count']} tok",
-            type="button",
-            class_="rl-button rl-small rl-quiet rl-num dv-tok",
             title="tokens and their log-probabilities (t)",
             data_action="tokens",
             data_turn=index,
         ),
-        class_="dv-line",
     )
 
 
 def verdict(turn: TurnDetail) -> Element:
     """Return the sign of an attempt and its parsed answer."""
     parsed = turn["parsed"]
-    answer: list[Node] = [el("span", "no answer found", class_="rl-muted")]
+    answer: list[Node] = [el("span.rl-muted", "no answer found")]
     if parsed is not None:
-        answer = [el("span", "parsed ", class_="rl-muted"), inline(parsed)]
-    return el("span", sign(turn["outcome"]), answer, class_="dv-verdict")
+        answer = [el("span.rl-muted", "parsed "), inline(parsed)]
+    return el("span.dv-verdict", sign(turn["outcome"]), answer)
 
 
 def _terms_text(turn: TurnDetail) -> str:
@@ -302,20 +280,20 @@ def _terms_text(turn: TurnDetail) -> str:
 def _terms(turn: TurnDetail) -> Element:
     shown: list[Node] = []
     for term in turn["terms"]:
-        weight = None if term["weight"] == 1 else el("span", f" × {fixed(term['weight'], 1)}", class_="rl-muted")
-        shown.append(el("span", inline(term["name"], 30), f" {fixed(term['score'])}", weight, class_="dv-term"))
-    return el("span", shown, class_="dv-terms", title="terms of the reward: score × weight")
+        weight = None if term["weight"] == 1 else el("span.rl-muted", f" × {fixed(term['weight'], 1)}")
+        shown.append(el("span.dv-term", inline(term["name"], 30), f" {fixed(term['score'])}", weight))
+    return el("span.dv-terms", shown, title="terms of the reward: score × weight")
 
 
 def _reprompt(reprompt: Reprompt, index: int, folding: Folding) -> Element:
     text = reprompt["text"]
-    content = [el("p", NO_REPROMPT, class_="rl-muted rl-small")]
+    content = [el("p.rl-muted.rl-small", NO_REPROMPT)]
     if text is not None:
         content = [
-            el("p", "The student read only this before the attempt.", class_="rl-muted rl-small"),
+            el("p.rl-muted.rl-small", "The student read only this before the attempt."),
             text_block(text, label=f"reprompt {index + 1}"),
         ]
-    summary = el("span", "reprompted with ", el("span", reprompt["prompt_template"], class_="rl-mono"))
+    summary = el("span", "reprompted with ", el("span.rl-mono", reprompt["prompt_template"]))
     return folding.details("reprompt", summary, *content)
 
 
@@ -324,17 +302,16 @@ def _hint(hint: HintDetail, turn: TurnDetail, state: ReplayState) -> Element:
     current, changed = index == state.turn, hint["hint"] != hint["feedback"]
     source, values = hint["source_task"], hint["hint_values"]
     return el(
-        "div",
+        "div.dv-hint",
         el(
-            "div",
-            el("span", "Teacher", class_="dv-who rl-teacher"),
-            el("span", inline(hint["teacher"], 40), class_="rl-muted rl-small"),
+            "div.dv-line",
+            el("span.dv-who.rl-teacher", "Teacher"),
+            el("span.rl-muted.rl-small", inline(hint["teacher"], 40)),
             chip("for ", inline(source, 40), title="written for another task") if source else None,
             chip("original") if changed else None,
-            el("span", class_="rl-grow"),
+            el("span.rl-grow"),
             hint_value_chip(values, page_url("run", run=values[0]["run"])) if values else None,
             [label_chip(label) for label in hint["labels"]],
-            class_="dv-line",
         ),
         text_block(
             feedback,
@@ -348,13 +325,12 @@ def _hint(hint: HintDetail, turn: TurnDetail, state: ReplayState) -> Element:
         finding_lines(hint),
         _as_read(read) if changed else None,
         label_bar(hint, state) if current and state.labels else None,
-        class_="dv-hint",
     )
 
 
 def _as_read(read: str) -> list[Node]:
     text = "what the student read" if read else "the student read nothing"
-    title = el("span", text, class_="rl-muted rl-small")
+    title = el("span.rl-muted.rl-small", text)
     return [title, text_block(read, "teacher", text) if read else None]
 
 
@@ -363,12 +339,11 @@ def label_bar(hint: HintDetail, state: ReplayState) -> Element:
     mine = next((each for each in hint["labels"] if each["annotator"] == state.annotator), None)
     given = mine["label"] if mine else None
     return el(
-        "div",
+        "div.dv-labels",
         [_label_button(label, key, label == given, bool(state.annotator)) for label, key in LABEL_KEYS.items()],
         el(
-            "input",
+            "input.rl-field.dv-note",
             type="text",
-            class_="rl-field dv-note",
             placeholder="why (optional)",
             aria_label="note on the label",
             maxlength=4000,
@@ -376,18 +351,16 @@ def label_bar(hint: HintDetail, state: ReplayState) -> Element:
             data_change="note",
         ),
         el(
-            "input",
+            "input.rl-field.dv-name",
             id="dv-annotator",
             type="text",
-            class_="rl-field dv-name",
             placeholder="your name",
             aria_label="annotator",
             maxlength=60,
             value=state.annotator,
             data_change="annotator",
         ),
-        el("span", "select words in the hint to mark them", class_="rl-muted rl-small dv-tip"),
-        class_="dv-labels",
+        el("span.rl-muted.rl-small.dv-tip", "select words in the hint to mark them"),
         role="group",
         aria_label="label of the hint",
     )
@@ -402,7 +375,6 @@ def _label_button(label: str, key: str, given: bool, named: bool) -> Element:
     return el(
         "button",
         text,
-        type="button",
         class_=style,
         aria_pressed="true" if given else "false",
         data_action="label",
@@ -415,19 +387,15 @@ def _label_button(label: str, key: str, given: bool, named: bool) -> Element:
 def _notes(notes: Sequence[NoteRow], deletable: bool) -> Element | None:
     if not notes:
         return None
-    return el(
-        "section", el("h3", "Notes", class_="dv-who"), [_note(note, deletable) for note in notes], class_="dv-notes"
-    )
+    return el("section.dv-notes", el("h3.dv-who", "Notes"), [_note(note, deletable) for note in notes])
 
 
 def _note(note: NoteRow, deletable: bool) -> Element:
     place = "dialogue" if note["turn"] is None else f"turn {note['turn'] + 1}"
     parts: list[Node] = [place, inline(note["author"], 40), time_ago(note["time"])]
     delete = el(
-        "button",
+        "button.rl-icon",
         "×",
-        type="button",
-        class_="rl-icon",
         aria_label="delete the note",
         data_action="delete-note",
         data_note=note["id"],
@@ -435,16 +403,9 @@ def _note(note: NoteRow, deletable: bool) -> Element:
     )
     shown = [part for part in parts if part != parts[1] or note["author"]]
     return el(
-        "div",
-        el(
-            "div",
-            separated(shown, " · "),
-            el("span", class_="rl-grow"),
-            delete if deletable else None,
-            class_="rl-row rl-small rl-muted",
-        ),
+        "div.dv-note-row",
+        el("div.rl-row.rl-small.rl-muted", separated(shown, " · "), el("span.rl-grow"), delete if deletable else None),
         text_block(note["text"], label="note"),
-        class_="dv-note-row",
         data_key=f"note{note['id']}",
     )
 

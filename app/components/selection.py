@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, TypedDict
 
-import gradio as gr
-
-from app.components.module import load_module
+from app.components.component import Component
 
 
 class SelectedSpan(TypedDict):
@@ -19,7 +17,7 @@ class SelectedSpan(TypedDict):
     end: int
 
 
-class Selection(gr.HTML):
+class Selection(Component):
     """The last selected span in a `text_block` with `select`, as an input of handlers; None without one.
 
     As an output, None clears the selection. It triggers no event.
@@ -28,14 +26,10 @@ class Selection(gr.HTML):
         options: Further arguments of `gr.HTML`.
     """
 
+    MODULE = "selection.js"
+
     def __init__(self, **options: Any) -> None:
-        super().__init__(
-            "",
-            html_template="",
-            js_on_load=load_module("selection.js"),
-            apply_default_css=False,
-            **{"visible": "hidden", **options},
-        )
+        super().__init__(**{"visible": "hidden", **options})
 
     def preprocess(self, payload: str | None) -> SelectedSpan | None:  # type: ignore[override]
         """Return the span."""
@@ -44,7 +38,3 @@ class Selection(gr.HTML):
             return {"key": str(span["key"]), "start": int(span["start"]), "end": int(span["end"])} if span else None
         except (ValueError, KeyError, TypeError):
             return None
-
-    def postprocess(self, value: Any) -> str:
-        """Return the span as JSON text."""
-        return json.dumps(value) if value else ""

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import gradio as gr
-
-from app.components.module import load_module
+from app.components.component import Component
 
 
-class Stored(gr.HTML):
+class Stored(Component):
     """A dictionary in the browser's `localStorage`, shared by all tabs.
 
     The value `{key: entry}` sets entries and None removes one; the newest `limit` entries are kept. To read, take the
@@ -22,17 +20,10 @@ class Stored(gr.HTML):
         options: Further arguments of `gr.HTML`.
     """
 
+    MODULE = "stored.js"
+
     def __init__(self, name: str, limit: int = 20, **options: Any) -> None:
-        super().__init__(
-            None,
-            html_template="",
-            js_on_load=load_module("stored.js"),
-            apply_default_css=False,
-            visible="hidden",
-            name=name,
-            limit=limit,
-            **options,
-        )
+        super().__init__(visible="hidden", name=name, limit=limit, **options)
         self.name = name
 
     def reader(self) -> str:
@@ -46,7 +37,3 @@ class Stored(gr.HTML):
         except ValueError:
             return {}
         return value if isinstance(value, dict) else {}
-
-    def postprocess(self, value: Any) -> str | None:
-        """Return the entries to write as JSON text."""
-        return None if value is None else json.dumps(value, ensure_ascii=False)

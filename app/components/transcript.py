@@ -94,13 +94,12 @@ def text_block(
     shown = max([FOLD_CHARS, *(min(mark.end + 200, 4 * FOLD_CHARS) for mark in marks)])
     folded = len(text) > max(FOLD_CHARS * 1.25, shown)
     end = shown if folded else len(text)
-    more = el("span", f"Show all {len(text):,} characters", class_="rl-button rl-small tx-more")
+    more = el("span.rl-button.rl-small.tx-more", f"Show all {len(text):,} characters")
     rest = folding.details("text", more, *_pieces(text, end, len(text), marks), class_="tx-rest")
     return el(
-        "div",
-        _pieces(text, 0, end, marks) if text else el("span", "(nothing)", class_="rl-muted tx-nothing"),
+        "div.rl-model-text.tx-block",
+        _pieces(text, 0, end, marks) if text else el("span.rl-muted.tx-nothing", "(nothing)"),
         rest if folded else None,
-        class_="rl-model-text tx-block",
         role="group",
         aria_label=label or None,
         data_from=source,
@@ -113,10 +112,9 @@ def inline(text: str | None, limit: int = 80) -> Element:
     text = text or ""
     cut = len(text) > limit
     return el(
-        "span",
+        "span.tx-inline",
         _plain(text, 0, min(len(text), limit)),
         "…" if cut else None,
-        class_="tx-inline",
         title=INVISIBLE.sub("·", text[:2000]) if cut else None,
     )
 
@@ -154,7 +152,7 @@ def _plain(text: str, start: int, end: int) -> list[Node]:
 def _invisible(char: str, position: int) -> Element:
     code = f"U+{ord(char):04X}"
     name = INVISIBLE_NAMES.get(ord(char), code)
-    return el("span", name, class_="tx-invisible", title=f"invisible character {code}", data_o=position, data_one="1")
+    return el("span.tx-invisible", name, title=f"invisible character {code}", data_o=position, data_one="1")
 
 
 # -- numbers and outcomes --------------------------------------------------------------------------------------------
@@ -177,8 +175,8 @@ def _number(value: float | None, digits: int, plus: str) -> str:
 
 def fact(name: str, value: str, title: str | None = None) -> Element:
     """Return a named number."""
-    named = el("span", f"{name} ", class_="rl-muted")
-    return el("span", named, el("span", value, class_="rl-num"), class_="dv-fact", title=title)
+    named = el("span.rl-muted", f"{name} ")
+    return el("span.dv-fact", named, el("span.rl-num", value), title=title)
 
 
 def chip(*children: Node, title: str | None = None, class_: str = "") -> Element:
@@ -195,7 +193,7 @@ def sign(outcome: str) -> Element:
 def signs(outcomes: str) -> Element:
     """Return the signs of a dialogue's attempts."""
     words = ", ".join(OUTCOMES[each][1] for each in outcomes)
-    return el("span", [sign(each) for each in outcomes], class_="tx-signs", role="img", aria_label=words or "no turns")
+    return el("span.tx-signs", [sign(each) for each in outcomes], role="img", aria_label=words or "no turns")
 
 
 # -- hints -----------------------------------------------------------------------------------------------------------
@@ -203,8 +201,8 @@ def label_chip(label: LabelRow) -> Element:
     """Return an annotator's label."""
     title = "\n".join(part for part in ("blind" if label["blind"] else "not blind", label["note"]) if part)
     text = f"{LABEL_SIGNS[label['label']]} {LABEL_TEXTS[label['label']]}"
-    by = el("span", " · ", inline(label["annotator"], 30), class_="rl-muted")
-    return el("span", text, by, class_="tx-label", data_label=label["label"], title=title)
+    by = el("span.rl-muted", " · ", inline(label["annotator"], 30))
+    return el("span.tx-label", text, by, data_label=label["label"], title=title)
 
 
 def hint_marks(findings: Iterable[FindingRow], labels: Iterable[LabelRow] = ()) -> list[Mark]:
@@ -226,24 +224,23 @@ def finding_lines(hint: HintDetail) -> list[Node]:
     if hint["findings"]:
         return [_finding(found) for found in hint["findings"]]
     if hint["leak_found"]:
-        return [el("p", "⚑ leak", class_="tx-finding rl-leak")]
+        return [el("p.tx-finding.rl-leak", "⚑ leak")]
     if hint["hint_error"]:
         return []
     text = "no leak found" if hint["leak_checked"] else "not checked for leaks"
-    return [el("p", text, class_="tx-finding rl-muted")]
+    return [el("p.tx-finding.rl-muted", text)]
 
 
 def _finding(found: FindingRow) -> Element:
     fraction, action = found["answer_fraction"], found["action"]
     rescored = found["source"] and found["source"] != "run"
     return el(
-        "p",
+        "p.tx-finding.rl-leak",
         f"⚑ {found['detector']} leak" if found["detector"] else "⚑ leak",
         f" (rescored in run {found['source']})" if rescored else None,
         el("span", ": ", inline(found["evidence"], 160)) if found["evidence"] else None,
         f" · {fraction:.0%} of the answer" if fraction else None,
         f" · {LEAK_ACTIONS.get(action, 'dialogue dropped')}" if action else None,
-        class_="tx-finding rl-leak",
     )
 
 
@@ -252,7 +249,7 @@ def hint_origin(hint: HintDetail) -> list[Node]:
     usage, template, error = hint["usage"], hint["hint_prompt_template"], hint["hint_error"]
     parts: list[Node] = []
     if template:
-        parts.append(el("span", inline(template, 60), class_="rl-num", title="prompt template and hash of its file"))
+        parts.append(el("span.rl-num", inline(template, 60), title="prompt template and hash of its file"))
     if usage:
         parts.append(f"{usage['prompt_tokens']:,} + {usage['completion_tokens']:,} tokens")
         parts += [f"${usage['cost']:.2g}"] if usage["cost"] is not None else []
@@ -260,10 +257,10 @@ def hint_origin(hint: HintDetail) -> list[Node]:
         parts += [f"{usage['requests']} tries"] if usage["requests"] > 1 else []
     lines: list[Node] = []
     if error:
-        lines.append(el("p", "Teacher error: ", inline(error, 240), class_="tx-finding rl-wrong tx-failed"))
+        lines.append(el("p.tx-finding.rl-wrong.tx-failed", "Teacher error: ", inline(error, 240)))
     if parts:
         title = f"{usage['seconds']:.2f} s; prompt + completion tokens" if usage else None
-        lines.append(el("p", separated(parts, " · "), class_="tx-finding rl-muted tx-origin", title=title))
+        lines.append(el("p.tx-finding.rl-muted.tx-origin", separated(parts, " · "), title=title))
     return lines
 
 
@@ -285,7 +282,7 @@ def hint_value_chip(values: Sequence[HintValueRow], url: str) -> Element | None:
         run = f"{each['checkpoint']}, {each['n']} samples{turns} (run {each['run']})"
         lines.append(f"{run}: {_interval(each)}; solve rates: {arms}")
     text = f"hint value {_interval(values[0])}"
-    return el("a", text, class_="rl-chip rl-num dv-value", href=url, title="\n".join(lines))
+    return el("a.rl-chip.rl-num.dv-value", text, href=url, title="\n".join(lines))
 
 
 def _interval(value: HintValueRow) -> str:
@@ -298,16 +295,16 @@ def word_diff(changes: Sequence[Piece] | None) -> Element | None:
     if changes is None:
         return None
     if all(kind == "=" for kind, _ in changes):
-        return el("p", "same text as before", class_="dv-diff rl-muted")
+        return el("p.dv-diff.rl-muted", "same text as before")
     shown: list[Node] = []
     for i, (kind, text) in enumerate(changes):
         if kind == "=":
             kept = _cut(text, first=i == 0, last=i == len(changes) - 1)
-            shown.append(el("span", inline(kept, 400), class_="rl-muted"))
+            shown.append(el("span.rl-muted", inline(kept, 400)))
         else:
             shown.append(el("del" if kind == "-" else "ins", inline(text, 400)))
-    changed = el("span", "changed ", class_="rl-muted")
-    return el("p", changed, shown, class_="dv-diff", role="group", aria_label="changes to the previous attempt")
+    changed = el("span.rl-muted", "changed ")
+    return el("p.dv-diff", changed, shown, role="group", aria_label="changes to the previous attempt")
 
 
 def _cut(text: str, first: bool, last: bool) -> str:
@@ -320,7 +317,7 @@ def token_view(found: TurnTokens) -> Element:
     """Return the tokens of an attempt, shaded by their log-probability."""
     tokens = found["tokens"]
     if not tokens:
-        return el("p", "No tokens are stored for this attempt.", class_="rl-muted rl-small")
+        return el("p.rl-muted.rl-small", "No tokens are stored for this attempt.")
     sampled = any(token["logprob"] is not None for token in tokens)
     has_text = any(token["text"] is not None for token in tokens)
     shown: list[Node] = []
@@ -332,12 +329,12 @@ def token_view(found: TurnTokens) -> Element:
             value = f"log p {logprob:.4f} · p {math.exp(min(logprob, 0)):.3g}"
         tint = 0 if logprob is None else round(75 * max(0, min(1, -logprob / MAX_TINT_NATS)))
         title = f"{value} · id {token['id']}"
-        shown.append(el("span", inline(word, 200), class_="dv-token", style=f"--tint: {tint}%", title=title))
+        shown.append(el("span.dv-token", inline(word, 200), style=f"--tint: {tint}%", title=title))
     note = (
         "The stronger the shading, the less probable the token (nats, sampling temperature). Hover for the value."
         if sampled
         else "These tokens were not sampled, so they have no log-probability."
     )
     ids = "" if has_text else f" The tokenizer of {found['model']} is not on this machine, so ids are shown."
-    box = el("div", shown, class_="rl-model-text tx-block dv-tokens", data_from="student")
-    return el("div", box, el("p", note, ids, class_="rl-muted rl-small"), class_="rl-stack dv-token-view")
+    box = el("div.rl-model-text.tx-block.dv-tokens", shown, data_from="student")
+    return el("div.rl-stack.dv-token-view", box, el("p.rl-muted.rl-small", note, ids))

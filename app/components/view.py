@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-import gradio as gr
-
-from app.components.module import load_module
+from app.components.component import Component
 from app.components.nodes import Element, Node
 
 
-class View(gr.HTML):
+class View(Component):
     """Shows elements of `app.components.nodes`.
 
     A new value changes only the elements that differ, so that focus, scroll position and open `<details>` remain. A
@@ -25,9 +22,7 @@ class View(gr.HTML):
         options: Further arguments of `gr.HTML`.
     """
 
-    def __init__(self, value: Element | list[Node] | None = None, **options: Any) -> None:
-        super().__init__(value, html_template="", js_on_load=load_module("view.js"), apply_default_css=False, **options)
+    MODULE = "view.js"
 
-    def postprocess(self, value: Any) -> str | None:
-        """Return the elements as JSON text, which the browser compares with the last one as a whole."""
-        return None if value is None else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    def __init__(self, value: Element | list[Node] | None = None, **options: Any) -> None:
+        super().__init__(value, **options)

@@ -57,12 +57,12 @@ def about(tab: ChatTab) -> list[Node]:
         return []
     runs = [run for run in tab.runs if run["checkpoints"]]
     missing: list[Node] = [" No run has a checkpoint yet. ", el("a", "Start one", href=page_url("new"))]
-    return [el("p", ABOUT[tab.mode], [] if runs else missing, class_="rl-muted ch-lead")]
+    return [el("p.rl-muted.ch-lead", ABOUT[tab.mode], [] if runs else missing)]
 
 
 def note(tab: ChatTab, writable: bool) -> list[Node]:
     if not writable:
-        return [el("p", "Read-only server: chats can be read, not continued.", class_="rl-muted")]
+        return [el("p.rl-muted", "Read-only server: chats can be read, not continued.")]
     if tab.chat is None and not tab.models and not tab.is_missing:
         return [empty("No model is here yet", "Fetch the small one with: rl2f models get smollm2-135m")]
     return view.note(tab)

@@ -32,10 +32,9 @@ def chat_list(tab: ChatTab) -> Element:
     here = tab.chat["id"] if tab.chat else None
     rows = [
         el(
-            "a",
-            el("span", chat["title"], class_="rl-cut"),
+            "a.ch-item",
+            el("span.rl-cut", chat["title"]),
             el("small", "interactive task · " if chat["mode"] == "play" else None, time_ago(chat["changed"])),
-            class_="ch-item",
             href=page_url("chat", chat=chat["id"]),
             aria_current="page" if chat["id"] == here else None,
             data_key=f"chat{chat['id']}",
@@ -44,34 +43,32 @@ def chat_list(tab: ChatTab) -> Element:
         )
         for chat in page["chats"]
     ]
-    nothing = el("p", "Nothing found." if tab.search else "No chats yet.", class_="rl-muted rl-small")
+    nothing = el("p.rl-muted.rl-small", "Nothing found." if tab.search else "No chats yet.")
     pager = None
     if page["before"] or page["after"]:
-        total = el("span", f"{page['total']:,}" if page["total"] is not None else "", class_="rl-muted rl-num")
-        pager = el(
-            "div", _step("◄", "newer", page["before"]), _step("►", "older", page["after"]), total, class_="rl-row"
-        )
-    return el("div", rows or nothing, pager, class_="ch-list", role="navigation", aria_label="Chats")
+        total = el("span.rl-muted.rl-num", f"{page['total']:,}" if page["total"] is not None else "")
+        pager = el("div.rl-row", _step("◄", "newer", page["before"]), _step("►", "older", page["after"]), total)
+    return el("div.ch-list", rows or nothing, pager, role="navigation", aria_label="Chats")
 
 
 def fold(tab: ChatTab) -> Element:
     """Return the heading that folds the list of chats on a narrow screen."""
-    return el("details", el("summary", "Chats"), class_="ch-fold", data_key=f"fold{tab.turn}")
+    return el("details.ch-fold", el("summary", "Chats"), data_key=f"fold{tab.turn}")
 
 
 def _step(sign: str, label: str, cursor: str | None) -> Element:
     data = {"data_action": "page", "data_cursor": cursor}
-    return el("button", sign, type="button", class_="rl-button rl-small", disabled=not cursor, aria_label=label, **data)
+    return el("button.rl-button.rl-small", sign, disabled=not cursor, aria_label=label, **data)
 
 
 def head(tab: ChatTab, writable: bool) -> Element:
     """Return title, facts and menu of the chat, and the state of the model process."""
     memory = _memory(tab, writable)
     if tab.is_missing:
-        return el("header", class_="ch-head")
+        return el("header.ch-head")
     if tab.chat is None:
         title = "Interactive task" if tab.mode == "play" else "New chat"
-        return el("header", el("h1", title), el("span", class_="rl-grow"), memory, class_="ch-head")
+        return el("header.ch-head", el("h1", title), el("span.rl-grow"), memory)
     settings = tab.chat["settings"]
     sampling = settings["sampling"]
     play = tab.mode == "play"
@@ -91,34 +88,29 @@ def head(tab: ChatTab, writable: bool) -> Element:
         if not (play and name == "preference")
     ]
     delete = el(
-        "button",
+        "button.rl-danger",
         "Delete",
-        type="button",
-        class_="rl-danger",
         data_action="delete",
         data_confirm=f"Delete “{tab.chat['title']}” and all its branches? Recorded dialogues remain.",
     )
     menu = el(
-        "details",
-        el("summary", "⋯", class_="rl-button rl-small", aria_label="More"),
+        "details.rl-menu",
+        el("summary.rl-button.rl-small", "⋯", aria_label="More"),
         el(
-            "div",
-            el("button", "Rename", type="button", data_action="rename") if writable else None,
+            "div.rl-menu-items",
+            el("button", "Rename", data_action="rename") if writable else None,
             save,
-            el("button", "Copy link", type="button", data_action="copy"),
+            el("button", "Copy link", data_action="copy"),
             delete if writable else None,
-            class_="rl-menu-items",
         ),
-        class_="rl-menu",
     )
     return el(
-        "header",
+        "header.ch-head",
         el("h1", tab.chat["title"]),
-        el("span", " · ".join(fact for fact in facts if fact), class_="rl-muted rl-small"),
-        el("span", class_="rl-grow"),
+        el("span.rl-muted.rl-small", " · ".join(fact for fact in facts if fact)),
+        el("span.rl-grow"),
         memory,
         menu,
-        class_="ch-head",
     )
 
 
@@ -126,33 +118,23 @@ def _memory(tab: ChatTab, writable: bool) -> Element:
     memory = tab.memory
     if not memory["running"]:
         title = "It is loaded with the next message, and unloaded when idle."
-        return el("span", "○ model unloaded", class_="rl-chip", title=title)
-    unload = el(
-        "button",
-        "⏏",
-        type="button",
-        class_="rl-icon",
-        title="Unload the model",
-        aria_label="Unload the model",
-        data_action="unload",
-    )
+        return el("span.rl-chip", "○ model unloaded", title=title)
+    unload = el("button.rl-icon", "⏏", title="Unload the model", aria_label="Unload the model", data_action="unload")
     text = f"● {memory['model']} in memory" if memory["model"] else "● model process"
-    return el("span", text, unload if writable else None, class_="rl-chip", title=f"process {memory['pid']}")
+    return el("span.rl-chip", text, unload if writable else None, title=f"process {memory['pid']}")
 
 
 def note(tab: ChatTab) -> list[Node]:
     """Return the progress of the turn, and the last error."""
-    status = el("span", tab.status, class_="rl-muted") if tab.status else None
+    status = el("span.rl-muted", tab.status) if tab.status else None
     error = None if tab.error is None or tab.is_missing else _error(tab.error)
-    return [el("div", status, error, class_="ch-note", role="status", aria_live="polite")] if status or error else []
+    return [el("div.ch-note", status, error, role="status", aria_live="polite")] if status or error else []
 
 
 def _error(error: JsonObject) -> Element:
     known = f"Known: {', '.join(map(str, error['known']))}." if error.get("known") else ""
     fix = " ".join(part for part in (known, error.get("fix")) if part)
-    return el(
-        "div", el("b", "✗ "), error["what"], el("small", f" {fix}") if fix else None, class_="ch-error", role="alert"
-    )
+    return el("div.ch-error", el("b", "✗ "), error["what"], el("small", f" {fix}") if fix else None, role="alert")
 
 
 # -- messages ----------------------------------------------------------------------------------------------------------
@@ -166,8 +148,8 @@ def settled(tab: ChatTab, writable: bool) -> list[Node]:
 def current(tab: ChatTab, writable: bool) -> list[Node]:
     """Return the last turn of a chat, or an interactive task."""
     if tab.is_missing and tab.error is not None:
-        new = el("a", "New chat", href="/chat", class_="rl-button")
-        box = el("div", empty(tab.error["what"], tab.error.get("fix")), new, role="alert", class_="rl-stack")
+        new = el("a.rl-button", "New chat", href="/chat")
+        box = el("div.rl-stack", empty(tab.error["what"], tab.error.get("fix")), new, role="alert")
         return [box]
     if tab.mode == "play":
         return [_task(tab, writable)] if tab.tree.prompt else []
@@ -176,17 +158,16 @@ def current(tab: ChatTab, writable: bool) -> list[Node]:
 
 def _turn(tab: ChatTab, turn: ChatTurn, writable: bool) -> Element:
     return el(
-        "section",
+        "section.ch-turn",
         _message(tab, turn.user, writable),
         _columns([_message(tab, each, writable) for each in turn.responses.values()]),
         _ratings(tab, turn.responses.values()) if writable else None,
-        class_="ch-turn",
         data_key=f"turn{turn.user['id']}",
     )
 
 
 def _columns(columns: list[Element]) -> Element:
-    return el("div", columns, class_="ch-columns", style=f"--columns: {len(columns) or 1}")
+    return el("div.ch-columns", columns, style=f"--columns: {len(columns) or 1}")
 
 
 def _message(tab: ChatTab, message: ChatMessageInfo, writable: bool) -> Element:
@@ -197,7 +178,7 @@ def _message(tab: ChatTab, message: ChatMessageInfo, writable: bool) -> Element:
     is_prompt = role == "user" and tab.mode == "play"
     body: list[Node] = []
     if streaming:
-        text = el("div", message["content"], class_="rl-model-text tx-block ch-streaming", data_from="student")
+        text = el("div.rl-model-text.tx-block.ch-streaming", message["content"], data_from="student")
         body = [el("div", text, aria_busy="true")]
     elif role == "teacher":
         body = [*_hint(message), *_leak_report(message)]
@@ -208,16 +189,15 @@ def _message(tab: ChatTab, message: ChatMessageInfo, writable: bool) -> Element:
     foot = [
         _numbers(message),
         _answer(tab) if is_prompt else None,
-        el("span", class_="rl-grow"),
-        el("span", _tools(tab, message, is_prompt, writable), class_="ch-tools"),
+        el("span.rl-grow"),
+        el("span.ch-tools", _tools(tab, message, is_prompt, writable)),
     ]
     return el(
-        "article",
-        el("header", who, _verdict(message), _switch(tab, message), class_="ch-who"),
+        "article.ch-message",
+        el("header.ch-who", who, _verdict(message), _switch(tab, message)),
         body,
         _error(error) if error else None,
-        el("div", foot, class_="ch-foot"),
-        class_="ch-message",
+        el("div.ch-foot", foot),
         data_key=f"m{message['id']}",
         data_role=role,
         data_status=message["status"],
@@ -243,9 +223,7 @@ def _verdict(message: ChatMessageInfo) -> Element | None:
         text, color = "? unparsable", "rl-muted"
     else:
         text, color = "✗ incorrect", "rl-wrong"
-    parsed = (
-        None if found["parsed"] is None else [el("span", " parsed ", class_="rl-muted"), inline(found["parsed"], 40)]
-    )
+    parsed = None if found["parsed"] is None else [el("span.rl-muted", " parsed "), inline(found["parsed"], 40)]
     return el("span", text, parsed, class_=f"ch-verdict {color}")
 
 
@@ -260,10 +238,8 @@ def _switch(tab: ChatTab, message: ChatMessageInfo) -> Element | None:
         there = position + offset in range(len(siblings))
         target = siblings[position + offset] if there else None
         return el(
-            "button",
+            "button.rl-icon.ch-step",
             sign,
-            type="button",
-            class_="rl-icon ch-step",
             disabled=not there,
             aria_label=label,
             data_action="select",
@@ -271,11 +247,10 @@ def _switch(tab: ChatTab, message: ChatMessageInfo) -> Element | None:
         )
 
     return el(
-        "span",
+        "span.ch-switch.rl-num",
         step(-1, "‹", "previous branch"),
         f"{position + 1}/{len(siblings)}",
         step(1, "›", "next branch"),
-        class_="ch-switch rl-num",
         role="group",
         aria_label="branches",
     )
@@ -298,7 +273,7 @@ def _numbers(message: ChatMessageInfo) -> Element | None:
     if not parts:
         return None
     title = f"seed {detail['seed']}, {detail.get('prompt_tokens')} prompt tokens" if "seed" in detail else None
-    return el("span", " · ".join(parts), class_="rl-muted rl-num ch-numbers", title=title)
+    return el("span.rl-muted.rl-num.ch-numbers", " · ".join(parts), title=title)
 
 
 def _tools(tab: ChatTab, message: ChatMessageInfo, is_prompt: bool, writable: bool) -> list[Node]:
@@ -317,16 +292,14 @@ def _tools(tab: ChatTab, message: ChatMessageInfo, is_prompt: bool, writable: bo
 
 
 def _tool(label: str, name: str, title: str, message: int) -> Element:
-    return el(
-        "button", label, type="button", class_=f"rl-button {SMALL}", title=title, data_action=name, data_message=message
-    )
+    return el("button", label, class_=f"rl-button {SMALL}", title=title, data_action=name, data_message=message)
 
 
 def _answer(tab: ChatTab) -> Element:
     if tab.answer is None:
         return action("Show gold answer (hidden from the student)", "answer", style=SMALL)
     hide = action("Hide", "hide", style=SMALL)
-    return el("p", el("b", "Gold answer "), inline(tab.answer["answer"], 400), " ", hide, class_="ch-line")
+    return el("p.ch-line", el("b", "Gold answer "), inline(tab.answer["answer"], 400), " ", hide)
 
 
 def _hint(message: ChatMessageInfo) -> list[Node]:
@@ -339,9 +312,9 @@ def _hint(message: ChatMessageInfo) -> list[Node]:
     if feedback is None:
         return [text_block(message["content"], "teacher", "hint", marks)]
     return [
-        el("p", "feedback", class_="rl-muted rl-small ch-line"),
+        el("p.rl-muted.rl-small.ch-line", "feedback"),
         text_block(feedback, "teacher", "feedback", marks),
-        el("p", "hint that the student reads", class_="rl-muted rl-small ch-line"),
+        el("p.rl-muted.rl-small.ch-line", "hint that the student reads"),
         text_block(message["content"], "teacher", "hint"),
     ]
 
@@ -352,9 +325,9 @@ def _leak_report(message: ChatMessageInfo) -> list[Node]:
     leak = (detail.get("hint") or {}).get("leak")
     lines: list[Node] = []
     if detail.get("error"):
-        lines.append(el("p", "Teacher error: ", inline(str(detail["error"]), 200), class_="tx-finding rl-muted"))
+        lines.append(el("p.tx-finding.rl-muted", "Teacher error: ", inline(str(detail["error"]), 200)))
     if not leak or not leak["leaked"]:
-        lines.append(el("p", "✓ no leak found" if leak else "not checked for leaks", class_="tx-finding rl-muted"))
+        lines.append(el("p.tx-finding.rl-muted", "✓ no leak found" if leak else "not checked for leaks"))
         return lines
     parts: list[Node] = [f"⚑ {leak['detector']} leak" if leak.get("detector") else "⚑ leak"]
     if leak.get("evidence"):
@@ -363,7 +336,7 @@ def _leak_report(message: ChatMessageInfo) -> list[Node]:
         parts.append(f" · {leak['answer_fraction']:.0%} of the answer")
     if leak.get("action") in LEAK_ACTIONS:
         parts.append(f" · {LEAK_ACTIONS[leak['action']]}")
-    lines.append(el("p", parts, class_="tx-finding rl-leak"))
+    lines.append(el("p.tx-finding.rl-leak", parts))
     return lines
 
 
@@ -376,7 +349,7 @@ def _ratings(tab: ChatTab, responses: Iterable[ChatMessageInfo]) -> Element | No
     shown = {str(each["id"]) for each in usable}
     given = sum(len(shown & set(each["detail"].get("preferences") or {})) for each in usable) // 2
     summary = el("summary", f"Rate the responses ({given} of {len(pairs)} pairs rated)")
-    return el("details", summary, pairs, class_="ch-pairs", data_key=f"pairs{usable[0]['parent']}")
+    return el("details.ch-pairs", summary, pairs, data_key=f"pairs{usable[0]['parent']}")
 
 
 def _pair(tab: ChatTab, a: ChatMessageInfo, b: ChatMessageInfo) -> Element:
@@ -384,10 +357,8 @@ def _pair(tab: ChatTab, a: ChatMessageInfo, b: ChatMessageInfo) -> Element:
 
     def button(choice: str, text: str, label: str) -> Element:
         return el(
-            "button",
+            "button.rl-button.rl-small",
             text,
-            type="button",
-            class_="rl-button rl-small",
             aria_label=label,
             aria_pressed="true" if rating == choice else "false",
             data_action="rate",
@@ -398,16 +369,15 @@ def _pair(tab: ChatTab, a: ChatMessageInfo, b: ChatMessageInfo) -> Element:
 
     def name(message: ChatMessageInfo) -> Element:
         text = tab.checkpoint_name(message["checkpoint"])
-        return el("span", text, class_="rl-cut", title=text)
+        return el("span.rl-cut", text, title=text)
 
     return el(
-        "div",
+        "div.ch-pair",
         name(a),
         button("better", "← better", f"{a['checkpoint']} is better"),
         button("tie", "tie", "a tie"),
         button("worse", "better →", f"{b['checkpoint']} is better"),
         name(b),
-        class_="ch-pair",
         role="group",
         aria_label="Which response is better?",
     )
@@ -421,8 +391,8 @@ def _task(tab: ChatTab, writable: bool) -> Element:
     for checkpoint in tab.tree.players():
         chain = tab.tree.chain(checkpoint)
         messages = [_message(tab, each, writable) for each in chain]
-        columns.append(el("div", messages, _progress(tab, chain, writable), class_="ch-column", data_key=checkpoint))
-    return el("section", _message(tab, prompt, writable), _columns(columns), class_="ch-turn", data_key="task")
+        columns.append(el("div.ch-column", messages, _progress(tab, chain, writable), data_key=checkpoint))
+    return el("section.ch-turn", _message(tab, prompt, writable), _columns(columns), data_key="task")
 
 
 def _progress(tab: ChatTab, chain: list[ChatMessageInfo], writable: bool) -> Element | None:
@@ -437,13 +407,13 @@ def _progress(tab: ChatTab, chain: list[ChatMessageInfo], writable: bool) -> Ele
         link = None
         if recorded:
             url = page_url("dialogues", run=recorded["run"], dialogue=recorded["event"], turn=0)
-            link = el("a", "replay and label", href=url, class_="rl-small")
-        why = el("small", f"not recorded: {missing}", class_="rl-wrong") if missing else None
-        return el("div", el("b", text, class_=color), link, why, class_="ch-end")
+            link = el("a.rl-small", "replay and label", href=url)
+        why = el("small.rl-wrong", f"not recorded: {missing}") if missing else None
+        return el("div.ch-end", el("b", text, class_=color), link, why)
     if not waits_for_hint(last) or not writable:
         return None
     checkpoint = last["checkpoint"]
-    state = el("span", "waits for a hint", class_="rl-muted")
+    state = el("span.rl-muted", "waits for a hint")
     if len(tab.tree.players()) > 1:
         box = el(
             "input",
@@ -452,9 +422,7 @@ def _progress(tab: ChatTab, chain: list[ChatMessageInfo], writable: bool) -> Ele
             data_change="target",
             data_checkpoint=checkpoint,
         )
-        state = el("label", box, "receives the hint", class_="ch-check")
-    count = el(
-        "span", f"attempt {attempts} of {tab.chat['settings']['max_turns']}" if tab.chat else "", class_="rl-muted"
-    )
+        state = el("label.ch-check", box, "receives the hint")
+    count = el("span.rl-muted", f"attempt {attempts} of {tab.chat['settings']['max_turns']}" if tab.chat else "")
     end = _tool("End here", "end", "Record the dialogue as it is", last["id"])
-    return el("div", state, count, None if tab.is_busy else end, class_="ch-end")
+    return el("div.ch-end", state, count, None if tab.is_busy else end)

@@ -49,7 +49,7 @@ def metric_label(metric: Mapping[str, str]) -> str:
 def swatch(run: ComparedRunRow) -> Element:
     """Return a sample of a run's lines."""
     style = f"color: var({run['color']}); border-top-style: {BORDERS.get(run['dash'], 'dashed')}"
-    return el("i", class_="rl-swatch", style=style)
+    return el("i.rl-swatch", style=style)
 
 
 def run_chips(comparison: RunComparison) -> Element:
@@ -57,7 +57,7 @@ def run_chips(comparison: RunComparison) -> Element:
     runs, missing = comparison["runs"], comparison["missing"]
     chips = [
         el(
-            "span",
+            "span.rl-chip",
             swatch(run),
             el(
                 "a",
@@ -66,7 +66,6 @@ def run_chips(comparison: RunComparison) -> Element:
                 title=" · ".join([run["environment"], run["method"], run["model"], f"seed {run['seed']}"]),
             ),
             badge(run["status"], run["detail"]) if run["status"] != "succeeded" else None,
-            class_="rl-chip",
             data_key=f"run{run['id']}",
             data_run=run["id"],
         )
@@ -76,21 +75,20 @@ def run_chips(comparison: RunComparison) -> Element:
         "Select runs to compare.",
         "Select them above, or mark several in the list of runs. "
         "Curves, evaluations and the differences of their configurations appear here.",
-        el("a", "All runs", class_="rl-button", href="/"),
+        el("a.rl-button", "All runs", href="/"),
     )
     return el(
-        "div",
-        el("div", chips, class_="rl-picked") if chips else None,
+        "div.rl-stack",
+        el("div.rl-picked", chips) if chips else None,
         _missing_runs(missing) if missing else None,
         None if runs else nothing,
-        class_="rl-stack",
     )
 
 
 def _missing_runs(missing: Sequence[int]) -> Element:
     what = "There is no run" if len(missing) == 1 else "There are no runs"
     text = f"{what} {', '.join(map(str, missing))}: deleted, or the link is wrong. "
-    return el("div", text, action("Remove", "remove", style="rl-small"), class_="rl-alert", role="alert")
+    return el("div.rl-alert", text, action("Remove", "remove", style="rl-small"), role="alert")
 
 
 def no_charts(metrics: Sequence[str]) -> Element:
@@ -108,26 +106,26 @@ def config_table(groups: Sequence[ConfigGroup], runs: Sequence[ComparedRunRow]) 
         return None
     heading = el("h2", "Differences of the configurations")
     if not groups:
-        return el("section", heading, el("p", "The resolved configurations are the same.", class_="rl-muted"))
+        return el("section", heading, el("p.rl-muted", "The resolved configurations are the same."))
     rows, folded = [], []
     heads = [el("span", swatch(run), f" {run['id']} {run['name']}") for run in runs]
     for group in groups:
         values = [_config_row(row) for row in group["differences"]]
         if _is_partial(group):
             table = scroll_table(table_header(["key", *heads]), values, "rl-table rl-diff")
-            summary = el("summary", f"{group['section']} ", el("span", _owners(group, runs), class_="rl-muted"))
+            summary = el("summary", f"{group['section']} ", el("span.rl-muted", _owners(group, runs)))
             folded.append(el("details", summary, table, data_key=group["section"]))
         else:
             section = el("th", group["section"], colspan=len(runs) + 1, scope="rowgroup")
-            rows += [el("tr", section, class_="rl-group"), *values]
+            rows += [el("tr.rl-group", section), *values]
     shared = scroll_table(table_header(["key", *heads]), rows, "rl-table rl-diff") if rows else None
-    card = el("div", shared, folded, class_="rl-card rl-stack")
-    return el("section", heading, card, class_="rl-section", aria_label="differences of the configurations")
+    card = el("div.rl-card.rl-stack", shared, folded)
+    return el("section.rl-section", heading, card, aria_label="differences of the configurations")
 
 
 def _config_row(row: ConfigDifference) -> Element:
-    values = [el("td", value, class_="rl-mono") for value in row["values"]]
-    return el("tr", el("td", row["key"], class_="rl-mono"), *values)
+    values = [el("td.rl-mono", value) for value in row["values"]]
+    return el("tr", el("td.rl-mono", row["key"]), *values)
 
 
 def _is_partial(group: ConfigGroup) -> bool:
@@ -176,7 +174,7 @@ def quantity_note(evaluations: Mapping[int, JsonObject], quantity: str) -> Eleme
     column = _columns(evaluations).get(quantity)
     if column is None:
         return None
-    return el("p", f"{column['help']} Square brackets and bars: 95 % intervals.", class_="rl-muted rl-small")
+    return el("p.rl-muted.rl-small", f"{column['help']} Square brackets and bars: 95 % intervals.")
 
 
 def evaluation_matrix(
@@ -193,9 +191,9 @@ def evaluation_matrix(
     def cell(run: int, key: tuple[str, str]) -> Element:
         found = cells[run].get(key)
         if found:
-            return el("td", el("a", number(found), class_="rl-cell", href=links[run](*key)), whisker(found, *limits))
+            return el("td", el("a.rl-cell", number(found), href=links[run](*key)), whisker(found, *limits))
         is_zero = quantity == "effect" and key[1] == "contentless" and key in cells[run]
-        return el("td", el("span", "0 by definition" if is_zero else "–", class_="rl-muted"))
+        return el("td", el("span.rl-muted", "0 by definition" if is_zero else "–"))
 
     body, previous = [], None
     keys = dict.fromkeys(key for by_row in cells.values() for key in by_row)
@@ -212,7 +210,7 @@ def evaluation_matrix(
             )
         )
     heads = [_run_head(runs[run], bool(each["whole"])) for run, each in evaluations.items()]
-    return el("div", scroll_table(table_header(["checkpoint", "condition", *heads]), body), class_="rl-card")
+    return el("div.rl-card", scroll_table(table_header(["checkpoint", "condition", *heads]), body))
 
 
 def _run_head(run: ComparedRunRow, is_complete: bool) -> Element:
@@ -236,7 +234,7 @@ def paired_table(found: EvaluationComparison) -> Element:
         if row["unlike"]:
             verb = "differs" if len(row["unlike"]) == 1 else "differ"
             text = f"not comparable: {', '.join(row['unlike'])} {verb}"
-            body.append(el("tr", el("td", row["checkpoint"]), el("td", text, class_="rl-muted", colspan=4)))
+            body.append(el("tr", el("td", row["checkpoint"]), el("td.rl-muted", text, colspan=4)))
         for i, each in enumerate(row["quantities"]):
             body.append(
                 el(
@@ -245,21 +243,21 @@ def paired_table(found: EvaluationComparison) -> Element:
                     el("td", each["quantity"]),
                     el("td", number(each["cell"]), whisker(each["cell"], *limits)),
                     el("td", each["finding"]),
-                    el("td", str(each["tasks"]), class_="rl-muted"),
+                    el("td.rl-muted", str(each["tasks"])),
                     class_="" if i else "rl-first",
                 )
             )
     if found["pending"]:
-        body.append(el("tr", el("td", f"{found['pending']} more…", class_="rl-muted", colspan=5)))
+        body.append(el("tr", el("td.rl-muted", f"{found['pending']} more…", colspan=5)))
     header = table_header(["checkpoint", "quantity", "difference", "finding", "tasks"])
-    return el("div", scroll_table(header, body), class_="rl-card", data_base=found["base"])
+    return el("div.rl-card", scroll_table(header, body), data_base=found["base"])
 
 
 def seed_tables(merged: Sequence[JsonObject]) -> Element | None:
     """Return a table of means over seeds for each configuration; None without any."""
     if not merged:
         return None
-    return el("section", [_seed_table(each) for each in merged], class_="rl-section", aria_label="seeds")
+    return el("section.rl-section", [_seed_table(each) for each in merged], aria_label="seeds")
 
 
 def _seed_table(merged: JsonObject) -> Element:
@@ -276,9 +274,8 @@ def _seed_table(merged: JsonObject) -> Element:
     seeds = [f"seed {seed}" for seed in merged["seeds"]]
     header = table_header(["checkpoint", "condition", "quantity", *seeds, "mean [t interval]", "above 0"])
     return el(
-        "div",
-        el("h2", f"Over {len(seeds)} seeds ", el("span", merged["title"], class_="rl-muted rl-small")),
+        "div.rl-card.rl-stack",
+        el("h2", f"Over {len(seeds)} seeds ", el("span.rl-muted.rl-small", merged["title"])),
         scroll_table(header, body),
         el("details", el("summary", "Findings"), findings_list(merged["findings"])),
-        class_="rl-card rl-stack",
     )

@@ -63,21 +63,13 @@ def foot() -> Element:
     shown: list[Node] = []
     for *entries, text in FOOT:
         buttons = [
-            el(
-                "button",
-                el("kbd", key),
-                type="button",
-                class_="dl-key",
-                title=title,
-                aria_label=title,
-                data_action=name,
-            )
+            el("button.dl-key", el("kbd", key), title=title, aria_label=title, data_action=name)
             for key, name, title in entries
         ]
         shown.append(el("span", buttons, text))
     more = [("f", "fork"), ("c", "copy link"), ("?", "all keys")]
     shown += [el("span", el("kbd", key), text) for key, text in more]
-    return el("div", shown, class_="dl-foot rl-muted rl-small", role="toolbar", aria_label="actions by key")
+    return el("div.dl-foot.rl-muted.rl-small", shown, role="toolbar", aria_label="actions by key")
 
 
 def back_bar() -> Element:
@@ -86,7 +78,7 @@ def back_bar() -> Element:
     following = action("▼ n", "next", style="rl-small")
     previous[1]["aria-label"], following[1]["aria-label"] = "previous dialogue", "next dialogue"  # type: ignore[index]
     list_button = action("← List", "list", style="rl-small")
-    return el("div", list_button, el("span", class_="rl-grow"), previous, following, class_="dl-back")
+    return el("div.dl-back", list_button, el("span.rl-grow"), previous, following)
 
 
 def pager(place: Place) -> Element:
@@ -97,22 +89,19 @@ def pager(place: Place) -> Element:
     if page and rows:
         text = f"{first:,}–{first + len(rows) - 1:,} of {page['total'] or 0:,}"
     return el(
-        "div",
-        el("span", text, class_="rl-num", aria_live="polite"),
-        el("span", class_="rl-grow"),
+        "div.dl-pager.rl-row",
+        el("span.rl-num", text, aria_live="polite"),
+        el("span.rl-grow"),
         _page_button("◄", "previous page", page["before"] if page else None),
         _page_button("►", "next page", page["after"] if page else None),
-        class_="dl-pager rl-row",
         data_view="list" if place.in_list else "dialogue",
     )
 
 
 def _page_button(text: str, label: str, cursor: str | None) -> Element:
     return el(
-        "button",
+        "button.rl-button.rl-small",
         text,
-        type="button",
-        class_="rl-button rl-small",
         aria_label=label,
         disabled=cursor is None,
         data_action="page",
@@ -130,18 +119,17 @@ def content(place: Place, read_only: bool) -> Element:
         return replay(place.dialogue, place.replay_state(read_only))
     if place.page is not None and not place.page["rows"]:
         return nothing(place)
-    return el("p", "Select a dialogue from the list.", class_="rl-muted")
+    return el("p.rl-muted", "Select a dialogue from the list.")
 
 
 def error_view(error: RL2FError) -> Element:
     """Return what failed and the fix."""
     value = "" if error.value is None else f"Got: {error.value}. "
     return el(
-        "div",
-        el("p", error.what, class_="rl-empty-title"),
+        "div.rl-empty",
+        el("p.rl-empty-title", error.what),
         el("p", value, error.fix or ""),
-        el("p", el("a", "All dialogues", href="/dialogues?all=1", class_="rl-button"), class_="rl-actions"),
-        class_="rl-empty",
+        el("p.rl-actions", el("a.rl-button", "All dialogues", href="/dialogues?all=1")),
         role="alert",
     )
 
@@ -157,18 +145,12 @@ def nothing(place: Place) -> Element:
     title = "No dialogue matches these filters" if filtered else "No dialogues yet"
     text = "Remove a filter, or search for other words." if filtered else "Start a run, or choose another one."
     all_url = page_url("dialogues", run=place.query.get("run"), all=1)
-    new_run = el("a", "New run", href=page_url("new"), class_="rl-button rl-primary")
+    new_run = el("a.rl-button.rl-primary", "New run", href=page_url("new"))
     buttons = [
-        el("a", "Clear filters", href=all_url, class_="rl-button rl-primary") if filtered else new_run,
-        el("a", "All runs", href="/", class_="rl-button"),
+        el("a.rl-button.rl-primary", "Clear filters", href=all_url) if filtered else new_run,
+        el("a.rl-button", "All runs", href="/"),
     ]
-    return el(
-        "div",
-        el("p", title, class_="rl-empty-title"),
-        el("p", text),
-        el("div", buttons, class_="rl-actions"),
-        class_="rl-empty",
-    )
+    return el("div.rl-empty", el("p.rl-empty-title", title), el("p", text), el("div.rl-actions", buttons))
 
 
 # -- filters ---------------------------------------------------------------------------------------------------------

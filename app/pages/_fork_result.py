@@ -42,7 +42,7 @@ Interval = Mapping[str, Any]
 
 def dot(arm: str) -> Element:
     """Return the color of an arm."""
-    return el("i", class_="fk-dot", style=f"background: var({COLORS.get(arm.split(' ')[0], '--rl-plot-8')})")
+    return el("i.fk-dot", style=f"background: var({COLORS.get(arm.split(' ')[0], '--rl-plot-8')})")
 
 
 def interval_text(cell: Interval | None, plus: bool = False) -> str:
@@ -57,7 +57,7 @@ def interval_text(cell: Interval | None, plus: bool = False) -> str:
 def _interval(cell: Interval | None, plus: bool = False) -> list[Node]:
     """Return `interval_text` with a smaller interval."""
     value, space, limits = interval_text(cell, plus).partition(" ")
-    return [value, space, el("small", limits, class_="rl-muted")] if limits else [value]
+    return [value, space, el("small.rl-muted", limits)] if limits else [value]
 
 
 # -- result --------------------------------------------------------------------------------------------------------
@@ -77,21 +77,19 @@ def status_card(found: ForkResult, writable: bool) -> Element:
     stop = action("Stop", "stop", style="rl-small", run=job["id"])
     failed = job["detail"] and not active and job["status"] != "succeeded"
     return el(
-        "div",
+        "div.rl-card.fk-status",
         el(
-            "div",
+            "div.rl-row",
             el("h2", f"Fork {job['id']}"),
             badge(job["status"], job["detail"]),
-            el("span", _progress_text(found), class_="rl-muted rl-small rl-num"),
-            el("span", class_="rl-grow"),
+            el("span.rl-muted.rl-small.rl-num", _progress_text(found)),
+            el("span.rl-grow"),
             stop if active and writable and job["status"] != "stopping" else None,
-            el("a", "as a run", class_="rl-small", href=page_url("run", run=job["id"])),
-            el("a", "its dialogues", class_="rl-small", href=page_url("dialogues", run=job["id"])),
-            class_="rl-row",
+            el("a.rl-small", "as a run", href=page_url("run", run=job["id"])),
+            el("a.rl-small", "its dialogues", href=page_url("dialogues", run=job["id"])),
         ),
         progress(job["done"], job["total"]) if active else None,
-        el("p", job["detail"], class_="rl-wrong rl-small") if failed else None,
-        class_="rl-card fk-status",
+        el("p.rl-wrong.rl-small", job["detail"]) if failed else None,
         aria_live="polite",
     )
 
@@ -113,7 +111,7 @@ def report_card(report: JsonObject) -> Element:
         f"95 % intervals; {report['samples']} samples of each hint with shared seeds, differences paired. "
         f"{LATER_HINTS.get(report['later_hints'], '')}"
     )
-    return el("div", parts, el("p", note, class_="rl-small rl-muted"), class_="rl-card")
+    return el("div.rl-card", parts, el("p.rl-small.rl-muted", note))
 
 
 def _checkpoint(report: JsonObject, checkpoint: str) -> Element | None:
@@ -124,28 +122,26 @@ def _checkpoint(report: JsonObject, checkpoint: str) -> Element | None:
     errors = [(arm, hint["error"]) for each in hints for arm, hint in each["hints_by_arm"].items() if hint["error"]]
     value = next((each["hint_value"] for each in hints if each["hint_value"]), None)
     return el(
-        "section",
+        "section.fk-checkpoint",
         el("h3", inline(checkpoint, 60)),
         _hint_value(value) if value else None,
         _plot(rows),
         _table(rows),
         [
-            el("p", f"{arm_name(arm)}, teacher error: ", inline(error, 200), class_="rl-small rl-muted fk-missed")
+            el("p.rl-small.rl-muted.fk-missed", f"{arm_name(arm)}, teacher error: ", inline(error, 200))
             for arm, error in errors
         ],
-        class_="fk-checkpoint",
         data_checkpoint=checkpoint,
     )
 
 
 def _hint_value(value: Interval) -> Element:
     return el(
-        "p",
-        el("span", "Hint value ", class_="rl-muted"),
+        "p.rl-num.rl-with-help.fk-value",
+        el("span.rl-muted", "Hint value "),
         el("b", signed(value["value"])),
         f" [{signed(value['low'])}, {signed(value['high'])}] ",
         help_tip("hint value", VALUE_HELP, VALUE_FORMULA),
-        class_="rl-num rl-with-help fk-value",
     )
 
 
@@ -162,9 +158,9 @@ def _plot(rows: Sequence[JsonObject]) -> Element:
             bar = el("u", style=f"left: {100 * solved['low']:.1f}%; width: {width:.1f}%; background: {color}")
         if solved["value"] is not None:
             point = el("i", style=f"left: {100 * solved['value']:.1f}%; background: {color}")
-        lines += [el("span", arm_name(row["arm"])), el("div", bar, point, class_="fk-line")]
-    ticks = el("div", [el("span", fixed(tick), style=f"left: {100 * tick}%") for tick in TICKS], class_="fk-ticks")
-    return el("div", lines, el("span"), ticks, class_="fk-plot", role="img", aria_label=f"solve rate: {words}")
+        lines += [el("span", arm_name(row["arm"])), el("div.fk-line", bar, point)]
+    ticks = el("div.fk-ticks", [el("span", fixed(tick), style=f"left: {100 * tick}%") for tick in TICKS])
+    return el("div.fk-plot", lines, el("span"), ticks, role="img", aria_label=f"solve rate: {words}")
 
 
 def _table(rows: Sequence[JsonObject]) -> Element:
@@ -175,31 +171,31 @@ def _table(rows: Sequence[JsonObject]) -> Element:
         el(
             "tr",
             el("td", dot(row["arm"]), arm_name(row["arm"])),
-            el("td", _interval(row["solved"]), class_="rl-num", title=f"{row['solved']['n']} dialogues"),
+            el("td.rl-num", _interval(row["solved"]), title=f"{row['solved']['n']} dialogues"),
             _difference(row["difference"], row["arm"]),
-            el("td", _interval(row["score"]), class_="rl-num"),
+            el("td.rl-num", _interval(row["score"])),
             _difference(row["score_difference"], row["arm"]),
-            el("td", _interval(row["retained_parts"]), class_="rl-num") if retained else None,
+            el("td.rl-num", _interval(row["retained_parts"])) if retained else None,
             data_arm=row["arm"],
         )
         for row in rows
     ]
     header = el("thead", el("tr", *(el("th", title, scope="col") for title in titles)))
-    table = el("table", header, el("tbody", body), class_="rl-table fk-table")
-    return el("div", table, class_="rl-scroll", tabindex=0)
+    table = el("table.rl-table.fk-table", header, el("tbody", body))
+    return el("div.rl-scroll", table, tabindex=0)
 
 
 def _difference(cell: Interval | None, arm: str) -> Element:
     if arm == "contentless":
-        return el("td", "0 by definition", class_="rl-muted rl-small")
+        return el("td.rl-muted.rl-small", "0 by definition")
     if cell is None or cell["value"] is None:
-        return el("td", "–", class_="rl-muted")
+        return el("td.rl-muted", "–")
     mark, tone, words = "·", "rl-muted", "95 % CI includes 0"
     if cell["low"] is not None and cell["low"] > 0:
         mark, tone, words = "▲", "rl-right", "95 % CI excludes 0: higher"
     elif cell["high"] is not None and cell["high"] < 0:
         mark, tone, words = "▼", "rl-wrong", "95 % CI excludes 0: lower"
-    return el("td", el("span", f"{mark} ", class_=tone), _interval(cell, plus=True), class_="rl-num", title=words)
+    return el("td.rl-num", el("span", f"{mark} ", class_=tone), _interval(cell, plus=True), title=words)
 
 
 # -- tree ----------------------------------------------------------------------------------------------------------
@@ -227,12 +223,12 @@ def tree(
             "original",
             1,
             el("a", "the original", href=link),
-            el("span", f"{count} more attempt{'' if count == 1 else 's'}", class_="rl-muted"),
+            el("span.rl-muted", f"{count} more attempt{'' if count == 1 else 's'}"),
             signs(original["outcomes"][turn + 1 :]) if count else None,
         )
     ]
     for checkpoint in report["checkpoints"]:
-        rows.append(el("div", inline(checkpoint, 60), class_="fk-group rl-small rl-muted"))
+        rows.append(el("div.fk-group.rl-small.rl-muted", inline(checkpoint, 60)))
         hints: JsonObject = next(
             (each["hints_by_arm"] for each in report["hints"] if each["checkpoint"] == checkpoint), {}
         )
@@ -241,16 +237,15 @@ def tree(
                 key = f"{checkpoint}|{row['arm']}"
                 content = _samples(run, turn, row, key, pages[key], opened) if key in pages else None
                 rows.append(_branch(key, 1, _arm_head(row, hints.get(row["arm"])), content))
-    body = el("div", rows, class_="fk-tree", role="tree", aria_label="dialogues")
-    return el("div", el("h2", "Dialogues"), body, class_="rl-card")
+    body = el("div.fk-tree", rows, role="tree", aria_label="dialogues")
+    return el("div.rl-card", el("h2", "Dialogues"), body)
 
 
 def _leaf(key: str, level: int, *children: Node, is_open: bool | None = None) -> Element:
     return el(
-        "div",
-        None if is_open is None else el("span", class_="fk-caret", aria_hidden="true"),
+        "div.fk-leaf",
+        None if is_open is None else el("span.fk-caret", aria_hidden="true"),
         *children,
-        class_="fk-leaf",
         role="treeitem",
         tabindex=0,
         aria_level=level,
@@ -263,50 +258,45 @@ def _leaf(key: str, level: int, *children: Node, is_open: bool | None = None) ->
 
 def _branch(key: str, level: int, head: Sequence[Node], content: Node, link: Node = None) -> Element:
     leaf = _leaf(key, level, *head, is_open=content is not None)
-    inside = el("div", content, class_="fk-inside", role="group") if content is not None else None
-    return el("div", el("div", leaf, link, class_="fk-row"), inside, data_key=f"branch {key}", role="none")
+    inside = el("div.fk-inside", content, role="group") if content is not None else None
+    return el("div", el("div.fk-row", leaf, link), inside, data_key=f"branch {key}", role="none")
 
 
 def _arm_head(row: JsonObject, hint: JsonObject | None) -> list[Node]:
     head: list[Node] = [
         dot(row["arm"]),
-        el("span", arm_name(row["arm"]), class_="fk-arm"),
-        el("span", interval_text(row["solved"]), class_="rl-num"),
+        el("span.fk-arm", arm_name(row["arm"])),
+        el("span.rl-num", interval_text(row["solved"])),
     ]
     if hint is None:
         return head
     leak = hint["leak"]
     if leak and leak["leaked"]:
-        head.append(el("span", f"⚑ {leak['detector'] or ''} leak", class_="rl-leak", title=leak["evidence"]))
+        head.append(el("span.rl-leak", f"⚑ {leak['detector'] or ''} leak", title=leak["evidence"]))
     if hint["error"]:
-        head.append(el("span", "teacher error: ", inline(hint["error"], 80), class_="rl-wrong"))
-    text = inline(hint["text"], 90) if hint["text"] else el("span", "(nothing)", class_="rl-muted")
-    return [*head, el("span", text, class_="fk-said")]
+        head.append(el("span.rl-wrong", "teacher error: ", inline(hint["error"], 80)))
+    text = inline(hint["text"], 90) if hint["text"] else el("span.rl-muted", "(nothing)")
+    return [*head, el("span.fk-said", text)]
 
 
 def _samples(
-    run: int,
-    turn: int,
-    row: JsonObject,
-    key: str,
-    page: DialoguePage,
-    opened: Mapping[str, DialogueWithSiblings],
+    run: int, turn: int, row: JsonObject, key: str, page: DialoguePage, opened: Mapping[str, DialogueWithSiblings]
 ) -> Element:
     rows: list[Node] = []
     for each in page["rows"]:
         sample = f"{key}|{each['event_id']}"
         link = page_url("dialogues", run=run, dialogue=each["event_id"], turn=turn + 1)
         head: list[Node] = [
-            el("span", str(each["index"] + 1), class_="rl-num rl-muted"),
+            el("span.rl-num.rl-muted", str(each["index"] + 1)),
             signs(each["outcomes"][turn + 1 :]),
-            None if each["error"] is None else el("span", "! error", class_="rl-wrong", title=each["error"]),
+            None if each["error"] is None else el("span.rl-wrong", "! error", title=each["error"]),
         ]
         content = _continuation(opened[sample], turn) if sample in opened else None
-        rows.append(_branch(sample, 2, head, content, el("a", "replay", href=link, class_="rl-small", tabindex=-1)))
+        rows.append(_branch(sample, 2, head, content, el("a.rl-small", "replay", href=link, tabindex=-1)))
     total = page["total"] or 0
     if total > len(page["rows"]):
         url = page_url("dialogues", run=run, checkpoint=row["checkpoint"], control=row["arm"])
-        rows.append(el("a", f"all {total:,} dialogues", class_="rl-small", href=url))
+        rows.append(el("a.rl-small", f"all {total:,} dialogues", href=url))
     return el("div", rows)
 
 
@@ -317,18 +307,15 @@ def _continuation(dialogue: DialogueDetail, turn: int) -> Element:
         number = each["index"] + 1
         if each["index"] > turn:
             head = el(
-                "div",
-                el("b", f"Student, turn {number}", class_="rl-student"),
+                "div.rl-row.rl-small",
+                el("b.rl-student", f"Student, turn {number}"),
                 sign(each["outcome"]),
-                el("span", "no answer found", class_="rl-muted")
-                if each["parsed"] is None
-                else inline(each["parsed"], 60),
-                el("span", f"r {fixed(each['reward'])}", class_="rl-num rl-muted"),
-                class_="rl-row rl-small",
+                el("span.rl-muted", "no answer found") if each["parsed"] is None else inline(each["parsed"], 60),
+                el("span.rl-num.rl-muted", f"r {fixed(each['reward'])}"),
             )
-            parts.append(el("div", head, text_block(each["attempt"], "student", f"attempt {number}"), class_="fk-turn"))
+            parts.append(el("div.fk-turn", head, text_block(each["attempt"], "student", f"attempt {number}")))
         if each["hint"] is not None:
-            title = el("b", f"Teacher, turn {number}", class_="rl-teacher rl-small")
+            title = el("b.rl-teacher.rl-small", f"Teacher, turn {number}")
             hint = text_block(each["hint"]["hint"], "teacher", f"hint {number}")
-            parts.append(el("div", title, hint, class_="fk-turn"))
+            parts.append(el("div.fk-turn", title, hint))
     return el("div", parts)

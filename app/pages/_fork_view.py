@@ -38,14 +38,14 @@ def no_subject() -> Element:
         "What if the hint had been different?",
         "Open a dialogue, go to an incorrect attempt with j and k, and press f: the dialogue continues from there "
         "under other hints, as often as you like. The original remains unchanged.",
-        el("a", "Dialogues", class_="rl-button rl-primary", href="/dialogues"),
+        el("a.rl-button.rl-primary", "Dialogues", href="/dialogues"),
     )
 
 
 def not_found(text: str) -> Element:
     """Return why a fork or a dialogue cannot be shown."""
-    link = el("a", "All dialogues", class_="rl-button", href="/dialogues")
-    return el("div", el("p", text, class_="rl-empty-title"), el("p", link), class_="rl-empty", role="alert")
+    link = el("a.rl-button", "All dialogues", href="/dialogues")
+    return el("div.rl-empty", el("p.rl-empty-title", text), el("p", link), role="alert")
 
 
 def heading(dialogue: DialogueDetail, turn: int) -> Element:
@@ -53,19 +53,17 @@ def heading(dialogue: DialogueDetail, turn: int) -> Element:
     run = dialogue["run"]
     back = page_url("dialogues", run=run, dialogue=dialogue["event_id"], turn=turn)
     return el(
-        "div",
-        el("h1", "Fork", class_="rl-title"),
+        "div.rl-head",
+        el("h1.rl-title", "Fork"),
         el(
-            "a",
+            "a.rl-chip.fk-back",
             inline(dialogue["dialogue_id"], 60),
             f" · turn {turn + 1}",
-            class_="rl-chip fk-back",
             href=back,
             title="back to the dialogue (b)",
         ),
-        el("a", f"run {run} · ", inline(dialogue["run_name"], 40), class_="rl-chip", href=page_url("run", run=run)),
+        el("a.rl-chip", f"run {run} · ", inline(dialogue["run_name"], 40), href=page_url("run", run=run)),
         signs(dialogue["outcomes"]),
-        class_="rl-head",
     )
 
 
@@ -73,15 +71,13 @@ def dialogue_before(dialogue: DialogueDetail, turn: int, is_open: bool) -> Eleme
     """Return the task and the attempts up to a turn, with their hints."""
     attempts = f"the {turn + 1} attempts" if turn else "the attempt"
     return el(
-        "details",
+        "details.rl-card.fk-before",
         el("summary", f"Task and {attempts} up to here"),
         el(
-            "div",
+            "div.rl-stack",
             text_block(dialogue["prompt"]["text"], label="task"),
             [part for each in dialogue["turns"][: turn + 1] for part in _turn_before(each, each["index"] == turn)],
-            class_="rl-stack",
         ),
-        class_="rl-card fk-before",
         open=is_open,
     )
 
@@ -89,12 +85,7 @@ def dialogue_before(dialogue: DialogueDetail, turn: int, is_open: bool) -> Eleme
 def _turn_before(turn: TurnDetail, is_last: bool) -> list[Node]:
     number, hint = turn["index"] + 1, turn["hint"]
     attempt: list[Node] = [
-        el(
-            "div",
-            el("b", f"Student, turn {number}", class_="rl-student"),
-            verdict(turn),
-            class_="rl-row rl-small",
-        ),
+        el("div.rl-row.rl-small", el("b.rl-student", f"Student, turn {number}"), verdict(turn)),
         text_block(turn["attempt"], "student", f"attempt {number}"),
     ]
     if hint is None:
@@ -102,7 +93,7 @@ def _turn_before(turn: TurnDetail, is_last: bool) -> list[Node]:
     title = "Teacher, the original hint" if is_last else "Teacher"
     return [
         *attempt,
-        el("b", title, class_="rl-teacher rl-small"),
+        el("b.rl-teacher.rl-small", title),
         text_block(hint["hint"], "teacher", f"hint {number}"),
         *finding_lines(hint),
     ]
@@ -124,7 +115,7 @@ def blocked_notice(dialogue: DialogueDetail, turn: int) -> Element | None:
         return None
     before = page_url("fork", run=dialogue["run"], dialogue=dialogue["event_id"], turn=turn - 1)
     link = el("a", "Previous turn", href=before) if turn > 0 else None
-    return el("p", reason, " " if link else None, link, class_="rl-wrong", role="alert")
+    return el("p.rl-wrong", reason, " " if link else None, link, role="alert")
 
 
 # -- form ----------------------------------------------------------------------------------------------------------
@@ -148,9 +139,8 @@ def count_text(dialogues: int, arms: Collection[str]) -> Element:
     """Return how many dialogues a fork samples."""
     without = "" if "contentless" in arms else " Without contentless there are no differences."
     return el(
-        "p",
+        "p.rl-small.rl-muted.fk-count",
         f"{dialogues:,} dialogues; sample j of every hint has the same seed.{without}",
-        class_="rl-small rl-muted fk-count",
         aria_live="polite",
     )
 
@@ -161,11 +151,10 @@ def preview_notes(preview: ForkPreview, original: Element | None, edited: tuple[
     parts = [f"{count} {name}{'' if count == 1 else 's'}" for count, name in factors]
     samples = preview["dialogues"] // max(1, len(preview["arms"]) * len(preview["checkpoints"]))
     return el(
-        "div",
-        el("p", f"{preview['dialogues']:,} dialogues: {' × '.join(parts)} × {samples} samples", class_="rl-num"),
+        "div.rl-stack.rl-small",
+        el("p.rl-num", f"{preview['dialogues']:,} dialogues: {' × '.join(parts)} × {samples} samples"),
         original,
         screening_note(*edited) if edited else None,
-        class_="rl-stack rl-small",
         aria_live="polite",
     )
 
@@ -173,28 +162,21 @@ def preview_notes(preview: ForkPreview, original: Element | None, edited: tuple[
 def screening_note(text: str, found: HintScreening) -> Element:
     """Return the leak report on the edited hint."""
     if not found["detectors"]:
-        return el("p", "Edited hint: not checked, no detector without a model is configured.", class_="rl-muted")
+        return el("p.rl-muted", "Edited hint: not checked, no detector without a model is configured.")
     checked = ", ".join(found["detectors"])
     if not found["leaked"]:
         return el("p", f"✓ Edited hint: no leak found ({checked}).")
     start, end = found["start"], found["end"]
     evidence = found["evidence"] or (text[start:end] if start is not None else "")
     fraction = f" · {found['answer_fraction']:.0%} of the answer" if found["answer_fraction"] else ""
-    return el(
-        "p",
-        f"⚑ Edited hint: {found['detector']} leak: ",
-        inline(evidence, 160),
-        fraction,
-        class_="rl-leak",
-        role="alert",
-    )
+    return el("p.rl-leak", f"⚑ Edited hint: {found['detector']} leak: ", inline(evidence, 160), fraction, role="alert")
 
 
 def original_note(turn: TurnDetail) -> Element | None:
     """Return the stored leak report on the original hint."""
     if turn["hint"] is None:
         return None
-    return el("div", el("span", "Original hint:", class_="rl-muted"), *finding_lines(turn["hint"]), class_="rl-row")
+    return el("div.rl-row", el("span.rl-muted", "Original hint:"), *finding_lines(turn["hint"]))
 
 
 def earlier_forks(forks: Sequence[EarlierFork], run: int, event_id: str, current: int | None) -> Element | None:
@@ -203,23 +185,19 @@ def earlier_forks(forks: Sequence[EarlierFork], run: int, event_id: str, current
         return None
     rows = [
         el(
-            "a",
+            "a.fk-past",
             el("b", str(fork["run"])),
             badge(fork["status"]),
             el("span", f"turn {fork['turn'] + 1}"),
             el(
-                "span",
+                "span.rl-muted.rl-cut.rl-grow",
                 f"{', '.join(fork['checkpoints'])} × {', '.join(map(arm_name, fork['arms']))} × {fork['samples']}",
-                class_="rl-muted rl-cut rl-grow",
             ),
             time_ago(fork["created"]),
-            class_="fk-past",
             aria_current="true" if fork["run"] == current else None,
             href=page_url("fork", run=run, dialogue=event_id, turn=fork["turn"], fork=fork["run"]),
             data_key=str(fork["run"]),
         )
         for fork in forks
     ]
-    return el(
-        "section", el("h2", "Forks of this dialogue"), rows, class_="rl-card fk-earlier", aria_label="earlier forks"
-    )
+    return el("section.rl-card.fk-earlier", el("h2", "Forks of this dialogue"), rows, aria_label="earlier forks")

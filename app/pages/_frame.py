@@ -25,6 +25,6 @@ def page_frame(studio: Studio, title: str, keys: Sequence[Key] = ()) -> Address:
     """
     if studio.context.read_only:
         holder = studio.context.holder or "Another server uses this workspace."
-        View(el("div", f"{holder} {READ_ONLY}", class_="rl-banner", role="status"))
+        View(el("div.rl-banner", f"{holder} {READ_ONLY}", role="status"))
     Keys(title, list(keys))
     return Address(title)

@@ -19,17 +19,11 @@ def benchmark_view(scores: JsonObject) -> Element:
     leaks = sorted((kind for kind in kinds if kind["leak"]), key=lambda kind: kind["flagged_fraction"]["value"])
     near = sorted((kind for kind in kinds if not kind["leak"]), key=lambda kind: -kind["flagged_fraction"]["value"])
     return el(
-        "div",
+        "div.lb-board.bd-bench",
         _summary(scores),
-        el(
-            "div",
-            _by_environment(scores),
-            _kinds("Near-misses by kind", "near-miss", near),
-            class_="bd-column",
-        ),
+        el("div.bd-column", _by_environment(scores), _kinds("Near-misses by kind", "near-miss", near)),
         _kinds("Leaks by obfuscation", "obfuscation", leaks),
         _mistakes(scores),
-        class_="lb-board bd-bench",
     )
 
 
@@ -41,21 +35,14 @@ def _summary(scores: JsonObject) -> Element:
     phrasings = " in phrasings that no detector was tuned on" if "test" in splits else ""
     speed = f"{each:.3f}" if each < 0.1 else f"{each:.2f}"
     return el(
-        "section",
-        el(
-            "p",
-            _figures("Precision", test),
-            f"{phrasings}, {test['near']:,} of them near-misses.",
-            class_="bd-sentence",
-        ),
+        "section.rl-card.bd-head",
+        el("p.bd-sentence", _figures("Precision", test), f"{phrasings}, {test['near']:,} of them near-misses."),
         el("p", "On dev, which detectors are tuned on: ", _figures("precision", dev), ".") if dev else None,
         el(
-            "p",
+            "p.rl-muted",
             f"{' and '.join(scores['detectors'])} as configured by default, {speed} ms per hint. Code wrote the hints, "
             "so their leaks are known; the detector report is about the hints of real teachers.",
-            class_="rl-muted",
         ),
-        class_="rl-card bd-head",
         aria_label="summary",
     )
 
@@ -72,15 +59,14 @@ def _by_environment(scores: JsonObject) -> Element:
         for each in scores["by_detector"]
     ]
     return el(
-        "section",
+        "section.rl-card.rl-stack",
         el("h2", "By environment"),
         _scores("environment", scores["by"]["environment"]),
         el("h2", "By split"),
         _scores("split", scores["by"]["split"]),
-        el("p", HELD_OUT, class_="rl-muted rl-small"),
+        el("p.rl-muted.rl-small", HELD_OUT),
         el("h2", "By detector"),
         table(["detector", "leaks found", "false alarms"], detectors, "by detector"),
-        class_="rl-card rl-stack",
         aria_label="by environment",
     )
 
@@ -107,10 +93,9 @@ def _kinds(title: str, head: str, kinds: list[JsonObject]) -> Element:
         el("tr", _name(kind["name"]), interval_cell(kind["flagged_fraction"]), number_cell(kind["n"])) for kind in kinds
     ]
     return el(
-        "section",
+        "section.rl-card.rl-stack",
         el("h2", title),
         table([head, "flagged", "of"], rows, f"flagged by {head}"),
-        class_="rl-card rl-stack",
         aria_label=title.lower(),
     )
 
@@ -123,13 +108,10 @@ def _mistakes(scores: JsonObject) -> Element:
     wrong = scores["wrong"]
     hidden = f"{scores['wrong_test']:,} more on test are not listed, so that nobody tunes on them."
     return el(
-        "section",
+        "section.rl-card.rl-stack.bd-wide",
         el("h2", f"Mistakes on dev ({scores['wrong_dev']})"),
-        el("div", [_mistake(each) for each in wrong], class_="bd-wrongs")
-        if wrong
-        else el("p", "None.", class_="rl-muted"),
-        el("p", hidden, class_="rl-muted rl-small"),
-        class_="rl-card rl-stack bd-wide",
+        el("div.bd-wrongs", [_mistake(each) for each in wrong]) if wrong else el("p.rl-muted", "None."),
+        el("p.rl-muted.rl-small", hidden),
         aria_label="mistakes",
     )
 
@@ -143,27 +125,24 @@ def _mistake(wrong: JsonObject) -> Element:
             turns.append(text_block(wrong["hints"][i], "teacher", f"hint {i + 1}"))
     detector = wrong["detector"]
     return el(
-        "details",
+        "details.bd-wrong",
         el(
             "summary",
-            el("span", "missed" if wrong["leak"] else "false alarm", class_="tx-label", data_label="leak"),
-            el("span", kind, class_="rl-muted rl-small"),
+            el("span.tx-label", "missed" if wrong["leak"] else "false alarm", data_label="leak"),
+            el("span.rl-muted.rl-small", kind),
             inline(wrong["hint"], 120),
         ),
         el(
-            "div",
+            "div.rl-stack",
             text_block(wrong["problem"], label="task"),
             turns,
             text_block(wrong["hint"], "teacher", "the hint"),
             el(
-                "p",
+                "p.rl-muted.rl-small",
                 "gold answer: ",
                 inline(wrong["answer"], 200),
                 f" · {detector}: " if detector else None,
                 inline(wrong["evidence"], 200) if detector else None,
-                class_="rl-muted rl-small",
             ),
-            class_="rl-stack",
         ),
-        class_="bd-wrong",
     )

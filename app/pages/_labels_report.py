@@ -60,8 +60,8 @@ def ends(interval: Interval) -> str:
 
 def estimate(interval: Interval) -> list[Node]:
     """Return an estimate with its interval."""
-    shown = el("b", fraction(interval["value"]), class_="rl-num")
-    return [shown, el("span", f" {ends(interval)}", class_="rl-num bd-ends") if ends(interval) else None]
+    shown = el("b.rl-num", fraction(interval["value"]))
+    return [shown, el("span.rl-num.bd-ends", f" {ends(interval)}") if ends(interval) else None]
 
 
 def interval_line(interval: Interval, low: float = 0) -> Element:
@@ -75,13 +75,12 @@ def interval_line(interval: Interval, low: float = 0) -> Element:
     band = None
     if known:
         left, right = position(interval["low"]), 100 - position(interval["high"])
-        band = el("i", class_="bd-band", style=f"left: {left:.2f}%; right: {right:.2f}%")
+        band = el("i.bd-band", style=f"left: {left:.2f}%; right: {right:.2f}%")
     return el(
-        "span",
-        el("i", class_="bd-zero", style=f"left: {position(0):.2f}%") if low < 0 else None,
+        "span.bd-line",
+        el("i.bd-zero", style=f"left: {position(0):.2f}%") if low < 0 else None,
         band,
-        None if value is None else el("i", class_="bd-point", style=f"left: {position(value):.2f}%"),
-        class_="bd-line",
+        None if value is None else el("i.bd-point", style=f"left: {position(value):.2f}%"),
         role="img",
         aria_label=text,
     )
@@ -90,21 +89,21 @@ def interval_line(interval: Interval, low: float = 0) -> Element:
 def interval_cell(interval: Interval) -> Element:
     """Return a table cell with an estimate and its interval."""
     if interval["value"] is None:
-        return el("td", el("span", "–", class_="rl-muted"), class_="rl-num")
+        return el("td.rl-num", el("span.rl-muted", "–"))
     line = interval_line(interval) if ends(interval) else None
-    return el("td", el("span", el("span", estimate(interval)), line, class_="bd-cell"), class_="rl-num")
+    return el("td.rl-num", el("span.bd-cell", el("span", estimate(interval)), line))
 
 
 def number_cell(value: str | int) -> Element:
     """Return a table cell with a number."""
-    return el("td", value if isinstance(value, str) else f"{value:,}", class_="rl-num")
+    return el("td.rl-num", value if isinstance(value, str) else f"{value:,}")
 
 
 def table(heads: Sequence[Node], rows: list[Element], name: str) -> Element:
     """Return a table whose first column has names and whose others have numbers."""
     cells = [el("th", head, class_="rl-num" if i else None, scope="col") for i, head in enumerate(heads)]
-    content = el("table", el("thead", el("tr", cells)), el("tbody", rows), class_="rl-table bd-table")
-    return el("div", content, class_="rl-scroll", tabindex=0, role="region", aria_label=name)
+    content = el("table.rl-table.bd-table", el("thead", el("tr", cells)), el("tbody", rows))
+    return el("div.rl-scroll", content, tabindex=0, role="region", aria_label=name)
 
 
 # -- report ----------------------------------------------------------------------------------------------------------
@@ -123,17 +122,11 @@ def report_view(
     report = result["report"]
     has_hints = bool(report["total"]["estimates"]["size"])
     return el(
-        "div",
+        "div.lb-board",
         _summary(result),
         _breakdown(report, group_by) if has_hints else None,
-        el(
-            "div",
-            _labels(report),
-            _test_set(result, annotator, name_field, writable),
-            class_="bd-column",
-        ),
+        el("div.bd-column", _labels(report), _test_set(result, annotator, name_field, writable)),
         _disagreements(result),
-        class_="lb-board",
         data_set="test" if result["is_test_set"] else "dev",
     )
 
@@ -142,26 +135,19 @@ def _summary(result: ReportResult) -> Element:
     estimates = result["report"]["total"]["estimates"]
     to_label = None if result["is_test_set"] else labels_to_add(result)
     locked = el(
-        "p",
+        "p.bd-open",
         "Test set, unlocked. Do not tune on these results. ",
         action("Lock test set", "lock", style="rl-small"),
-        class_="bd-open",
     )
     return el(
-        "section",
+        "section.rl-card.bd-head",
         locked if result["is_test_set"] else None,
-        el("p", _sentence(result), class_="bd-sentence"),
-        el("p", _prevalence(estimates), class_="rl-muted"),
-        el("div", [_meter(estimates[key], *rest) for rest, key in _metrics()], class_="bd-meters"),
-        el(
-            "p",
-            el("span", to_label),
-            action("Label a stratified sample", "sample", style="rl-primary"),
-            class_="bd-task",
-        )
+        el("p.bd-sentence", _sentence(result)),
+        el("p.rl-muted", _prevalence(estimates)),
+        el("div.bd-meters", [_meter(estimates[key], *rest) for rest, key in _metrics()]),
+        el("p.bd-task", el("span", to_label), action("Label a stratified sample", "sample", style="rl-primary"))
         if to_label
         else None,
-        class_="rl-card bd-head",
         aria_label="summary",
     )
 
@@ -186,7 +172,7 @@ def _sentence(result: ReportResult) -> list[Node]:
         out.append("Precision is unknown: no flagged hint of a random sample is labeled")
     recall = e["recall"]
     if recall["value"] == 1 and not e["false_negatives"]:
-        low = el("b", fraction(recall["low"]), class_="rl-num")
+        low = el("b.rl-num", fraction(recall["low"]))
         unflagged = plural(e["n_unflagged"], "unflagged hint")
         out += [f"; no leak among {unflagged}, so recall is at least ", low, f" for {hints}."]
     elif recall["value"] is not None:
@@ -207,8 +193,8 @@ def _prevalence(estimates: JsonObject) -> list[Node]:
         "Leaking hints: ",
         *estimate(estimates["prevalence"]),
         ". Unflagged leaks: about ",
-        el("b", f"{missed['value']:,.0f}", class_="rl-num"),
-        el("span", interval, class_="rl-num bd-ends"),
+        el("b.rl-num", f"{missed['value']:,.0f}"),
+        el("span.rl-num.bd-ends", interval),
         ".",
     ]
 
@@ -239,12 +225,11 @@ def _meter(interval: Interval, name: str, text: str, formula: str, low: float) -
     known = interval["value"] is not None
     labels = f"{ends(interval)} · {plural(interval['n'], 'label')}" if known else "unknown"
     return el(
-        "div",
-        el("span", name, help_tip(name, text, formula), class_="bd-name"),
-        el("b", fraction(interval["value"]), class_="rl-num"),
+        "div.bd-meter",
+        el("span.bd-name", name, help_tip(name, text, formula)),
+        el("b.rl-num", fraction(interval["value"])),
         interval_line(interval, low),
-        el("span", labels, class_="rl-muted rl-small rl-num"),
-        class_="bd-meter",
+        el("span.rl-muted.rl-small.rl-num", labels),
         data_measure=name,
     )
 
@@ -252,10 +237,8 @@ def _meter(interval: Interval, name: str, text: str, formula: str, low: float) -
 def _breakdown(report: JsonObject, group_by: GroupBy) -> Element:
     buttons = [
         el(
-            "button",
+            "button.rl-button.rl-small",
             name,
-            type="button",
-            class_="rl-button rl-small",
             data_action="group",
             data_by=name,
             aria_pressed="true" if name == group_by else "false",
@@ -266,7 +249,6 @@ def _breakdown(report: JsonObject, group_by: GroupBy) -> Element:
         el(
             "button",
             arrow,
-            type="button",
             class_=f"rl-button rl-small rl-quiet bd-{name}",
             title=f"{name} grouping",
             aria_label=f"{name} grouping",
@@ -294,13 +276,12 @@ def _breakdown(report: JsonObject, group_by: GroupBy) -> Element:
     rows = [_row({**report["total"], "name": "all"}, group_by), *(_row(row, group_by) for row in report["rows"])]
     hidden = report["hidden"]
     return el(
-        "section",
-        el("div", el("h2", "By"), buttons, steps, class_="rl-row bd-by", role="group", aria_label="group by"),
+        "section.rl-card.rl-stack.bd-wide",
+        el("div.rl-row.bd-by", el("h2", "By"), buttons, steps, role="group", aria_label="group by"),
         table(heads, rows, f"metrics by {group_by}"),
-        el("p", f"{plural(hidden, 'row')} without labels {'is' if hidden == 1 else 'are'} omitted.", class_="rl-muted")
+        el("p.rl-muted", f"{plural(hidden, 'row')} without labels {'is' if hidden == 1 else 'are'} omitted.")
         if hidden
         else None,
-        class_="rl-card rl-stack bd-wide",
         aria_label="breakdown",
     )
 
@@ -318,7 +299,7 @@ def _row(row: JsonObject, group_by: GroupBy) -> Element:
         el(
             "th",
             title,
-            el("span", f" {few}", class_="rl-muted rl-small") if few else None,
+            el("span.rl-muted.rl-small", f" {few}") if few else None,
             scope="row",
             title=f"{plural(count, 'label')} here; fewer than 20 are uncertain" if few else None,
         ),
@@ -333,9 +314,7 @@ def _row(row: JsonObject, group_by: GroupBy) -> Element:
 
 def _labels(report: JsonObject) -> Element:
     usage, annotators, pairs = report["usage"], report["annotators"], report["pairs"]
-    unused = [
-        el("li", el("b", str(usage[key]), class_="rl-num"), f" {text}") for key, text in UNUSED_LABELS if usage[key]
-    ]
+    unused = [el("li", el("b.rl-num", str(usage[key])), f" {text}") for key, text in UNUSED_LABELS if usage[key]]
     people = [
         el(
             "tr",
@@ -350,8 +329,8 @@ def _labels(report: JsonObject) -> Element:
             "tr",
             el("th", inline(each["a"], 30), " and ", inline(each["b"], 30), scope="row"),
             number_cell(each["n"]),
-            el("td", _percent(each["observed"]), class_="rl-num"),
-            el("td", estimate(each["kappa"]), class_="rl-num"),
+            el("td.rl-num", _percent(each["observed"])),
+            el("td.rl-num", estimate(each["kappa"])),
         )
         for each in pairs
     ]
@@ -359,20 +338,19 @@ def _labels(report: JsonObject) -> Element:
         "κ needs two annotators on the same hints, blind: let a second person label a sample of the same seed and size."
     )
     return el(
-        "section",
+        "section.rl-card.rl-stack",
         el("h2", f"Labels on {plural(usage['hints'], 'hint')}"),
         el(
             "p",
-            el("b", f"{usage['counted']:,}", class_="rl-num"),
+            el("b.rl-num", f"{usage['counted']:,}"),
             f" count{'s' if usage['counted'] == 1 else ''}: blind, on a random sample.",
         ),
-        el("ul", unused, class_="bd-reasons rl-muted") if unused else None,
+        el("ul.bd-reasons.rl-muted", unused) if unused else None,
         table(["annotator", "leak", "no leak", "unsure", "blind"], people, "annotators") if people else None,
         el("h2", "Between annotators"),
         table(["pair", "hints", "equal labels", "Cohen’s κ"], both, "pairs of annotators")
         if both
-        else el("p", nobody, class_="rl-muted"),
-        class_="rl-card rl-stack",
+        else el("p.rl-muted", nobody),
         aria_label="labels",
     )
 
@@ -381,7 +359,7 @@ def _percent(interval: Interval) -> list[Node]:
     if interval["value"] is None:
         return ["–"]
     text = f" [{interval['low']:.0%}, {interval['high']:.0%}]" if interval["low"] is not None else ""
-    return [f"{interval['value']:.0%}".replace("%", " %"), el("span", text.replace("%", " %"), class_="bd-ends")]
+    return [f"{interval['value']:.0%}".replace("%", " %"), el("span.bd-ends", text.replace("%", " %"))]
 
 
 def _disagreements(result: ReportResult) -> Element:
@@ -399,13 +377,10 @@ def _disagreements(result: ReportResult) -> Element:
     labeled = result["report"]["usage"]["hints"]
     nothing = "None: annotators agree with each other and with the detector." if labeled else "None yet."
     return el(
-        "section",
+        "section.rl-card.rl-stack",
         el("h2", f"Disagreements ({count})"),
-        el("p", keys, class_="rl-muted rl-small") if count else None,
-        el("div", [_disagreement(row) for row in rows], class_="lb-disputes")
-        if rows
-        else el("p", nothing, class_="rl-muted"),
-        class_="rl-card rl-stack",
+        el("p.rl-muted.rl-small", keys) if count else None,
+        el("div.lb-disputes", [_disagreement(row) for row in rows]) if rows else el("p.rl-muted", nothing),
         aria_label="disagreements",
     )
 
@@ -416,16 +391,15 @@ def _disagreement(row: DisagreementRow) -> Element:
     detector = None
     if flagged is not None:
         text = f"⚑ {row['detector'] or 'leak'}" if flagged else "no leak"
-        detector = el("span", f"detector: {text}", class_="tx-label", data_label="leak" if flagged else "")
+        detector = el("span.tx-label", f"detector: {text}", data_label="leak" if flagged else "")
     labels = [
-        el("span", inline(annotator, 20), f": {LABEL_TEXTS[label]}", class_="tx-label", data_label=label)
+        el("span.tx-label", inline(annotator, 20), f": {LABEL_TEXTS[label]}", data_label=label)
         for annotator, label in row["labels"].items()
     ]
     return el(
-        "a",
-        el("span", f"run {run} · ", inline(name, 60), f" · hint {turn + 1}", class_="rl-cut"),
-        el("span", labels, detector, class_="rl-row"),
-        class_="lb-dispute",
+        "a.lb-dispute",
+        el("span.rl-cut", f"run {run} · ", inline(name, 60), f" · hint {turn + 1}"),
+        el("span.rl-row", labels, detector),
         href=page_url("dialogues", run=run, dialogue=event_id, turn=turn),
         data_event=event_id,
         data_return=f"{run} {event_id} {turn}",
@@ -441,10 +415,8 @@ def _test_set(result: ReportResult, annotator: str, name_field: str, writable: b
         count = "once" if times == 1 else f"{times} times"
         text = [f"Unlocked {count}, last by ", inline(last["annotator"], 40), " ", time_ago(last["time"]), "."]
     unlock = el(
-        "button",
+        "button.rl-button.bd-unlock",
         "Unlock test set…",
-        type="button",
-        class_="rl-button bd-unlock",
         disabled=not writable,
         data_action="unlock",
         data_focus=None if annotator else name_field,
@@ -452,21 +424,18 @@ def _test_set(result: ReportResult, annotator: str, name_field: str, writable: b
         data_confirm_label="Unlock test set" if annotator else None,
     )
     return el(
-        "section",
+        "section.rl-card.rl-stack",
         el("h2", "Test set"),
         el(
-            "p",
+            "p.rl-muted",
             "Half of all tasks (by hash, so the same in every run) are held out: tune on the dev set, then unlock the "
             "test set. Its disagreements stay hidden too. Every access is logged.",
-            class_="rl-muted",
         ),
         el(
-            "div",
+            "div.rl-row",
             el("span", text),
-            el("span", class_="rl-grow"),
+            el("span.rl-grow"),
             action("Lock test set", "lock") if result["is_test_set"] else unlock,
-            class_="rl-row",
         ),
-        class_="rl-card rl-stack",
         aria_label="test set",
     )

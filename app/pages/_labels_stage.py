@@ -44,7 +44,7 @@ def queue_view(desk: Desk, form: QueueForm, *, writable: bool = True) -> list[No
 
 def _keys() -> Element:
     shown = [el("span", [el("kbd", key) for key in keys.split()], f" {text}") for keys, text in KEYS]
-    return el("p", shown, class_="lb-keys rl-muted rl-small")
+    return el("p.lb-keys.rl-muted.rl-small", shown)
 
 
 def _meter(progress: LabelingProgress, form: QueueForm) -> Element | None:
@@ -53,9 +53,8 @@ def _meter(progress: LabelingProgress, form: QueueForm) -> Element | None:
         return None
     of = "more than 10,000" if progress["is_capped"] else f"{total:,}"
     bar = el(
-        "div",
+        "div.rl-progress",
         el("i", style=f"width: {min(100, 100 * labeled / total):.1f}%"),
-        class_="rl-progress",
         role="progressbar",
         aria_label="labeled",
         aria_valuenow=labeled,
@@ -65,11 +64,10 @@ def _meter(progress: LabelingProgress, form: QueueForm) -> Element | None:
     flagged = form.selection == "flagged"
     not_blind = "not blind: every hint here was flagged" if flagged else "not blind"
     return el(
-        "div",
+        "div.lb-meter",
         bar,
-        el("span", f"{labeled:,} of {of} labeled", class_="rl-num rl-small rl-muted"),
-        None if form.is_blind else el("span", not_blind, class_="rl-small rl-muted"),
-        class_="lb-meter",
+        el("span.rl-num.rl-small.rl-muted", f"{labeled:,} of {of} labeled"),
+        None if form.is_blind else el("span.rl-small.rl-muted", not_blind),
     )
 
 
@@ -78,7 +76,7 @@ def _end(desk: Desk, form: QueueForm, writable: bool) -> Element:
     if not total:
         title, text = "No hints here", NONE_FLAGGED if form.selection == "flagged" else NO_HINTS
         url = page_url("dialogues", run=form.run or None)
-        button = el("a", "Browse dialogues", class_="rl-button rl-primary", href=url)
+        button = el("a.rl-button.rl-primary", "Browse dialogues", href=url)
     elif left > 0:
         title, text = "End of the queue", f"{plural(left, 'hint')} skipped."
         button = action("Review skipped", "review", style="rl-primary")
@@ -86,21 +84,19 @@ def _end(desk: Desk, form: QueueForm, writable: bool) -> Element:
         title, text = "Everything here is labeled", "Choose other hints, or open the detector report."
         button = action("Detector report", "show_report", style="rl-primary")
     return el(
-        "div",
-        el("p", title, class_="rl-empty-title"),
+        "div.rl-empty",
+        el("p.rl-empty-title", title),
         el("p", text),
-        el("p", button, class_="rl-actions"),
+        el("p.rl-actions", button),
         move_buttons(writable, desk.message) if total else None,
-        class_="rl-empty",
     )
 
 
 def error_view(error: RL2FError) -> Element:
     """Return an error in place of the hint or the report."""
     return el(
-        "div",
-        el("p", str(error), class_="rl-empty-title"),
-        el("p", el("a", "All hints", class_="rl-button", href=page_url("labels")), class_="rl-actions"),
-        class_="rl-empty",
+        "div.rl-empty",
+        el("p.rl-empty-title", str(error)),
+        el("p.rl-actions", el("a.rl-button", "All hints", href=page_url("labels"))),
         role="alert",
     )

@@ -73,17 +73,14 @@ class SectionForm:
         path: Path = (field["key"],)
         tall = "rf-tall" if field["node"]["kind"] == "list" else ""
         with gr.Row(elem_classes=["rf-row", tall], elem_id=field_id(path)):
-            View(
-                el("div", el("h3", field["label"]), el("p", words(field["help"]), class_="rf-help")),
-                elem_classes="rf-title",
-            )
+            View(el("div", el("h3", field["label"]), el("p.rf-help", words(field["help"]))), elem_classes="rf-title")
             with gr.Column(elem_classes="rf-body"):
                 self.inside(field["node"], path, self.draft.get(path))
 
     def inner(self, field: Field, path: Path) -> None:
         """Draw a section inside of a section: its name above it."""
         with gr.Column(elem_classes="rf-inner", elem_id=field_id(path)):
-            View(el("div", el("b", field["label"]), el("span", words(field["help"]), class_="rf-help")))
+            View(el("div", el("b", field["label"]), el("span.rf-help", words(field["help"]))))
             self.inside(field["node"], path, self.draft.get(path))
 
     def inside(self, node: Field, path: Path, value: Any) -> None:
@@ -146,7 +143,7 @@ class SectionForm:
         for key in unknown:
             text = f"{key}: {json.dumps(value[key], ensure_ascii=False)}"
             remove = tool("Remove", f"remove {key}", "drop", (*path, key), style="rl-button rl-small")
-            self.view(el("div", el("code", text), remove, class_="rf-unknown"), elem_id=field_id((*path, key)))
+            self.view(el("div.rf-unknown", el("code", text), remove), elem_id=field_id((*path, key)))
 
     def component(self, node: Field, path: Path, value: Any) -> None:
         """Draw a component: its type, then the fields of this type."""
@@ -174,7 +171,7 @@ class SectionForm:
             }
             self.add(gr.Dropdown, at, kind, choose, **options)
             if section and section["help"]:
-                View(el("span", words(section["help"].split("\n")[0]), class_="rf-help"))
+                View(el("span.rf-help", words(section["help"].split("\n")[0])))
         if section:
             self.group(section["fields"], path, value)
 
@@ -191,16 +188,14 @@ class SectionForm:
         is_full = node.get("max") is not None and len(items) >= node["max"]
         key = f"{dotted(path)}+"
         add = el(
-            "button",
+            "button.rl-button.rl-small",
             f"+ {label}",
-            type="button",
-            class_="rl-button rl-small",
             disabled=is_full,
             data_action="add",
             data_at=json.dumps(path),
             data_key=key,
         )
-        nothing = None if items else el("p", f"no {label} yet", class_="rl-muted")
+        nothing = None if items else el("p.rl-muted", f"no {label} yet")
         self.view(el("div", nothing, add), elem_classes="rf-add")
 
     def item(self, node: Field, path: Path, item: Any, label: str, count: int) -> None:
@@ -217,8 +212,8 @@ class SectionForm:
             with gr.Column(elem_classes="rf-item", elem_id=field_id(path)):
                 name = item.get("name") if isinstance(item, dict) else None
                 title = el("b", f"{path[-1] + 1} · {name or label}") if kind == "object" else None  # type: ignore[operator]
-                chips = [el("span", each, class_="rl-chip") for each in component_types(fields, item)]
-                self.view(el("div", title, chips, tools, class_="rf-itemhead"))
+                chips = [el("span.rl-chip", each) for each in component_types(fields, item)]
+                self.view(el("div.rf-itemhead", title, chips, tools))
                 self.inside(node["item"], path, item)
         else:
             with gr.Row(elem_classes="rf-entry", elem_id=field_id(path)):
@@ -257,7 +252,7 @@ class SectionForm:
             self.union(node, path, value, field)
         elif node["kind"] in ("tuple", "any", "list") and not node.get("choices"):
             with gr.Column(elem_classes="rf-wide", elem_id=field_id(path)):
-                View(el("div", el("b", field["label"]), el("span", words(info), class_="rf-help")))
+                View(el("div", el("b", field["label"]), el("span.rf-help", words(info))))
                 self.control(node, path, value, field["label"], named=False)
         else:
             self.control(node, path, value, field["label"], info=info)

@@ -44,7 +44,6 @@ def tool(sign: Node, text: str, act: str, path: Path, *, off: bool = False, styl
     return el(
         "button",
         sign,
-        type="button",
         class_=style,
         title=text,
         aria_label=text,
@@ -58,25 +57,17 @@ def item_tools(path: Path, label: str, count: int, least: int) -> Element:
     """Return the buttons of an item of a list."""
     index = int(path[-1])
     return el(
-        "span",
+        "span.rf-tools",
         tool("↑", f"move {label} up", "up", path, off=index == 0),
         tool("↓", f"move {label} down", "down", path, off=index == count - 1),
         tool(DUPLICATE, f"duplicate {label}", "duplicate", path),
         tool("×", f"remove {label}", "remove", path, off=count <= least),
-        class_="rf-tools",
     )
 
 
 def fold_button(title: str, fold: str, is_open: bool, changes: int) -> Element:
     """Return the button that opens or closes a fold, with how many of its fields differ from their defaults."""
-    chip = el("span", f"{changes} changed", class_="rl-chip") if changes else None
+    chip = el("span.rl-chip", f"{changes} changed") if changes else None
     return el(
-        "button",
-        title,
-        chip,
-        type="button",
-        class_="rf-fold",
-        aria_expanded="true" if is_open else "false",
-        data_action="fold",
-        data_fold=fold,
+        "button.rf-fold", title, chip, aria_expanded="true" if is_open else "false", data_action="fold", data_fold=fold
     )

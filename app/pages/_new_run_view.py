@@ -60,17 +60,16 @@ def about(description: str, clone: int | None) -> Element:
     """Return what the form started from."""
     if clone is not None:
         link = el("a", f"run {clone}", href=page_url("run", run=clone))
-        return el("p", "A copy of ", link, ".", class_="rl-muted nr-about")
-    return el("p", words(description), class_="rl-muted nr-about")
+        return el("p.rl-muted.nr-about", "A copy of ", link, ".")
+    return el("p.rl-muted.nr-about", words(description))
 
 
 def restored(time: float) -> Element:
     """Return the notice about restored changes."""
     return el(
-        "div",
+        "div.nr-notice",
         el("span", "Restored unsaved changes from ", time_ago(time), "."),
         action("Discard", "discard", style="rl-small"),
-        class_="nr-notice",
         role="status",
     )
 
@@ -78,11 +77,10 @@ def restored(time: float) -> Element:
 def missing(text: str, fix: str | None) -> Element:
     """Return what is shown instead of a form that cannot start."""
     return el(
-        "div",
-        el("p", text, class_="rl-empty-title"),
+        "div.rl-empty",
+        el("p.rl-empty-title", text),
         el("p", fix) if fix else None,
-        el("p", el("a", "Start from a preset", class_="rl-button rl-primary", href="/new")),
-        class_="rl-empty",
+        el("p", el("a.rl-button.rl-primary", "Start from a preset", href="/new")),
         role="alert",
     )
 
@@ -98,20 +96,20 @@ def summary(state: FormState) -> list[Node]:
     if problem is not None:
         line = f" (line {problem['line']})" if problem["line"] else None
         return [
-            el("div", el("span", "✗ The YAML cannot be read", class_="rl-wrong"), el("span", line, class_="rl-muted")),
-            el("p", "Fix the YAML to use the form.", class_="nr-stale", role="status"),
+            el("div", el("span.rl-wrong", "✗ The YAML cannot be read"), el("span.rl-muted", line)),
+            el("p.nr-stale", "Fix the YAML to use the form.", role="status"),
         ]
     if state["ok"]:
-        return [el("div", el("span", "✓", class_="rl-right"), " ready")]
+        return [el("div", el("span.rl-right", "✓"), " ready")]
     count = len(state["errors"])
     items = []
     for error in state["errors"]:
         where = {"field": error["field"]} if error["path"] else {"line": error["line"] or 1}
         button = action(error["field"] or "configuration", "focus", style="nr-link", **where)
         line = f" (line {error['line']})" if error["line"] else None
-        items.append(el("li", button, f" {error['message']}", el("span", line, class_="rl-muted")))
+        items.append(el("li", button, f" {error['message']}", el("span.rl-muted", line)))
     title = f"✗ {count} {'error' if count == 1 else 'errors'}"
-    return [el("div", el("span", title, class_="rl-wrong")), el("ul", items, class_="nr-errors")]
+    return [el("div", el("span.rl-wrong", title)), el("ul.nr-errors", items)]
 
 
 def command(state: FormState) -> list[Node]:
@@ -122,15 +120,14 @@ def command(state: FormState) -> list[Node]:
     if problem is not None:
         line = problem["line"]
         link = action(f"Line {line}", "focus", style="nr-link", line=line) if line else None
-        broken = el("p", link, ": " if line else None, problem["message"], class_="rf-error nr-broken", role="alert")
+        broken = el("p.rf-error.nr-broken", link, ": " if line else None, problem["message"], role="alert")
     return [
         el(
-            "div",
-            el("code", text, class_="nr-command", title=f"Save {file} first and run the command beside it."),
+            "div.nr-cmdline",
+            el("code.nr-command", text, title=f"Save {file} first and run the command beside it."),
             action("Copy command", "copy", style="rl-small", text=text),
             action("Copy YAML", "copy", style="rl-small", text=state["yaml"]),
             action("Save YAML", "download", style="rl-small", text=state["yaml"], file=file),
-            class_="nr-cmdline",
         ),
         broken,
     ]
@@ -141,33 +138,31 @@ def preflight_progress(now: PreflightState) -> Element:
     """Return a preflight without a verdict: its progress, or why it ended."""
     ended: Node
     if now["status"] == "failed":
-        ended = el("p", "✗ Failed. ", now["detail"], class_="rl-wrong")
+        ended = el("p.rl-wrong", "✗ Failed. ", now["detail"])
     else:
-        ended = el("p", "Canceled before it was done. ", now["detail"], class_="rl-muted")
+        ended = el("p.rl-muted", "Canceled before it was done. ", now["detail"])
     text = "queued" if now["status"] == "queued" else now["phase"] or "loads the model"
     count = f" {now['done']:.0f} of {now['total']:.0f}" if now["total"] and now["status"] != "queued" else ""
     running: list[Node] = [
         progress(now["done"], now["total"]),
         el(
-            "div",
-            el("span", text + count, class_="rl-num"),
-            el("span", class_="rl-grow"),
+            "div.rl-row.rl-small.rl-muted",
+            el("span.rl-num", text + count),
+            el("span.rl-grow"),
             action("Cancel", "cancel", style="rl-small"),
-            class_="rl-row rl-small rl-muted",
         ),
     ]
-    return el("div", _head(now), ended if now["ended"] else running, class_="rl-stack", data_status=now["status"])
+    return el("div.rl-stack", _head(now), ended if now["ended"] else running, data_status=now["status"])
 
 
 def _head(now: PreflightState) -> Element:
     return el(
-        "div",
+        "div.rl-row",
         el("h2", "Preflight"),
         None if now["verdict"] else badge(now["status"], now["detail"]),
-        el("span", class_="rl-grow"),
-        el("a", f"run {now['run']}", href=page_url("run", run=now["run"]), class_="rl-small"),
-        el("button", "×", type="button", class_="rl-icon", aria_label="Close the preflight", data_action="close"),
-        class_="rl-row",
+        el("span.rl-grow"),
+        el("a.rl-small", f"run {now['run']}", href=page_url("run", run=now["run"])),
+        el("button.rl-icon", "×", aria_label="Close the preflight", data_action="close"),
     )
 
 
@@ -176,15 +171,14 @@ def preflight_verdict(now: PreflightState, is_outdated: bool) -> Element:
     verdict = now["verdict"]
     assert verdict is not None
     mark, style = ("✓ ", "rl-right") if verdict["ok"] else ("✗ ", "rl-wrong")
-    outdated = el("p", "The form has changed since this preflight.", class_="rl-small nr-outdated")
+    outdated = el("p.rl-small.nr-outdated", "The form has changed since this preflight.")
     return el(
-        "div",
+        "div.rl-stack",
         _head(now),
         outdated if is_outdated else None,
         el("p", mark, verdict["text"], class_=f"nr-verdict {style}"),
-        el("p", verdict["fix"], class_="nr-fix") if verdict["fix"] else None,
-        el("p", verdict["note"], class_="rl-muted rl-small nr-fix") if verdict["note"] else None,
-        class_="rl-stack",
+        el("p.nr-fix", verdict["fix"]) if verdict["fix"] else None,
+        el("p.rl-muted.rl-small.nr-fix", verdict["note"]) if verdict["note"] else None,
         data_status=now["status"],
     )
 
@@ -199,19 +193,18 @@ def is_outdated(now: PreflightState | None, state: FormState | None) -> bool:
 def preflight_facts(now: PreflightState) -> Element:
     """Return the legend of the histogram, the measured values and the report."""
     legend = el(
-        "p",
-        el("span", "✗ all incorrect", class_="rl-wrong"),
-        el("span", "■ mixed (useful for training)", class_="nr-mixed"),
-        el("span", "✓ all correct", class_="rl-right"),
-        class_="rl-small rl-muted nr-legend",
+        "p.rl-small.rl-muted.nr-legend",
+        el("span.rl-wrong", "✗ all incorrect"),
+        el("span.nr-mixed", "■ mixed (useful for training)"),
+        el("span.rl-right", "✓ all correct"),
     )
     facts: list[Node] = []
     for fact in now["facts"]:
-        note = el("span", fact["note"], class_="rl-muted")
-        facts += [el("dt", fact["label"]), el("dd", el("b", fact["value"], class_="rl-num"), " ", note)]
-    title = el("summary", "Report as text", class_="rl-small rl-muted")
-    report = el("details", title, el("pre", now["text"], class_="rl-model-text"))
-    return el("div", legend, el("dl", facts, class_="nr-facts"), report, class_="rl-stack")
+        note = el("span.rl-muted", fact["note"])
+        facts += [el("dt", fact["label"]), el("dd", el("b.rl-num", fact["value"]), " ", note)]
+    title = el("summary.rl-small.rl-muted", "Report as text")
+    report = el("details", title, el("pre.rl-model-text", now["text"]))
+    return el("div.rl-stack", legend, el("dl.nr-facts", facts), report)
 
 
 def preflight_charts(now: PreflightState) -> list[dict[str, object]]:
@@ -228,23 +221,20 @@ def preflight_charts(now: PreflightState) -> list[dict[str, object]]:
 def cron_examples() -> Element:
     """Return buttons that fill in the cron fields."""
     buttons = [action(text, "cron", style="rl-small", when=when) for text, when in CRON_EXAMPLES]
-    return el("p", buttons, el("span", "minute hour day month weekday", class_="rl-muted"), class_="rl-row rl-small")
+    return el("p.rl-row.rl-small", buttons, el("span.rl-muted", "minute hour day month weekday"))
 
 
 def next_times(preview: SchedulePreview) -> list[Node]:
     """Return the next times of a schedule, or its error."""
     if preview["error"]:
-        return [el("p", f"{preview['error']} {preview['fix'] or ''}", class_="rf-error", role="alert")]
+        return [el("p.rf-error", f"{preview['error']} {preview['fix'] or ''}", role="alert")]
     times = preview["times"]
-    title = el("p", "next times" if len(times) > 1 else "time", class_="rl-muted rl-small")
+    title = el("p.rl-muted.rl-small", "next times" if len(times) > 1 else "time")
     return [title, el("ol", _times(times))]
 
 
 def _times(times: Iterable[str]) -> list[Node]:
-    return [
-        el("li", date_text(each), " ", time_ago(datetime.fromisoformat(each).timestamp()), class_="rl-num")
-        for each in times
-    ]
+    return [el("li.rl-num", date_text(each), " ", time_ago(datetime.fromisoformat(each).timestamp())) for each in times]
 
 
 def date_text(iso: str) -> str:

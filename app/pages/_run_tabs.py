@@ -18,13 +18,12 @@ def run_tabs(run: RunSummary, current: RunTab) -> Element:
     """Return the name, facts and status of a run, and links to its tabs."""
     facts = " · ".join(text for text in (run["environment"], run["method"], run["model"]) if text)
     heading = el(
-        "div",
+        "div.rl-head",
         el("h1", run["name"], title=f"run {run['id']}"),
-        el("span", f"run {run['id']} · {facts}", class_="rl-muted rl-small rl-cut"),
+        el("span.rl-muted.rl-small.rl-cut", f"run {run['id']} · {facts}"),
         badge(run["status"], run["detail"]),
-        class_="rl-head",
     )
-    return el("div", heading, tab_links(run["id"], current), class_="rl-stack rl-run-head")
+    return el("div.rl-stack.rl-run-head", heading, tab_links(run["id"], current))
 
 
 def tab_links(run: int, current: RunTab, switch: bool = False) -> Element:
@@ -35,7 +34,7 @@ def tab_links(run: int, current: RunTab, switch: bool = False) -> Element:
         current: The open tab.
         switch: The tabs of the page Run are actions `tab`, which the `View` triggers instead of opening a page.
     """
-    return el("nav", (_tab_link(run, tab, current, switch) for tab in TABS), class_="rl-tabs", aria_label="run")
+    return el("nav.rl-tabs", (_tab_link(run, tab, current, switch) for tab in TABS), aria_label="run")
 
 
 def _tab_link(run: int, tab: RunTab, current: RunTab, switch: bool) -> Element:

@@ -13,15 +13,7 @@ from app.pages._run_tabs import RunTab, tab_links
 from rl2f_core.types import JsonObject
 
 if TYPE_CHECKING:
-    from app.endpoints.run import (
-        RelatedRun,
-        RunCheckpoint,
-        RunColumns,
-        RunDetails,
-        RunLog,
-        RunNote,
-        RunStage,
-    )
+    from app.endpoints.run import RelatedRun, RunCheckpoint, RunColumns, RunDetails, RunLog, RunNote, RunStage
     from app.endpoints.runs import RunRow
 
 ACTIVE = ("queued", "starting", "running", "stopping")
@@ -33,7 +25,7 @@ ABORT = "Stops immediately. Progress since the last saved state is lost."
 # -- pages without a run -------------------------------------------------------------------------------------------
 def not_found(text: str, fix: str = "It may have been deleted, or the link is wrong.") -> Element:
     """Return the page of a run that does not exist."""
-    link = el("a", "All runs", href="/", class_="rl-button rl-primary")
+    link = el("a.rl-button.rl-primary", "All runs", href="/")
     message = empty(text, fix, link)
     message[1]["role"] = "alert"  # type: ignore[index, call-overload]
     return message
@@ -42,24 +34,23 @@ def not_found(text: str, fix: str = "It may have been deleted, or the link is wr
 def run_choice(rows: Sequence[RunRow]) -> Element:
     """Return a list of runs to choose from."""
     if not rows:
-        start = el("a", "New run", href="/new", class_="rl-button rl-primary")
+        start = el("a.rl-button.rl-primary", "New run", href="/new")
         return empty("There is no run yet.", "Start one, then watch it here.", start)
     body = [
         el(
             "tr",
-            el("td", str(row["id"]), class_="rl-num"),
+            el("td.rl-num", str(row["id"])),
             el("td", el("a", row["name"], href=page_url("run", run=row["id"]))),
             el("td", badge(row["status"])),
-            el("td", " · ".join(filter(None, [row["environment"], row["method"]])), class_="rl-muted"),
-            el("td", time_ago(row["created"]), class_="rl-muted"),
+            el("td.rl-muted", " · ".join(filter(None, [row["environment"], row["method"]]))),
+            el("td.rl-muted", time_ago(row["created"])),
         )
         for row in rows
     ]
     return el(
-        "div",
-        el("h1", "Which run?", class_="rl-title"),
-        el("div", el("table", el("tbody", body), class_="rl-table"), class_="rl-card rl-scroll"),
-        class_="rl-section",
+        "div.rl-section",
+        el("h1.rl-title", "Which run?"),
+        el("div.rl-card.rl-scroll", el("table.rl-table", el("tbody", body))),
     )
 
 
@@ -69,22 +60,15 @@ def heading(details: RunDetails, tab: RunTab, read_only: bool) -> Element:
     run = details["run"]
     active = run["status"] in ACTIVE
     return el(
-        "div",
+        "div.rl-stack.rl-run-head",
         el(
-            "div",
+            "div.rl-head",
             el("h1", run["name"], title=run["folder"]),
-            el("div", _facts(details, active), class_="rl-run-facts"),
-            el(
-                "div",
-                el("span", _state(run, active), class_="rl-row"),
-                _buttons(details, read_only),
-                class_="rl-run-state",
-            ),
-            class_="rl-head",
+            el("div.rl-run-facts", _facts(details, active)),
+            el("div.rl-run-state", el("span.rl-row", _state(run, active)), _buttons(details, read_only)),
         ),
         _notices(run, active),
         tab_links(run["id"], tab, switch=True),
-        class_="rl-stack rl-run-head",
     )
 
 
@@ -98,11 +82,11 @@ def _facts(details: RunDetails, active: bool) -> Iterable[Node]:
     if model:
         yield el("span", model, title=run["model"])
     if active and run["tokens_per_second"]:
-        yield el("span", f"{run['tokens_per_second']:,.0f} tokens/s", class_="rl-num")
+        yield el("span.rl-num", f"{run['tokens_per_second']:,.0f} tokens/s")
     yield el("span", f"seed {run['seed']}")
     if details["teacher_costs"]:
         title = "model teacher, training and evaluation together"
-        yield el("span", f"teacher: {details['teacher_costs']}", class_="rl-num", title=title)
+        yield el("span.rl-num", f"teacher: {details['teacher_costs']}", title=title)
     if run["parent"]:
         yield el("span", el("a", f"from run {run['parent']}", href=page_url("run", run=run["parent"])))
 
@@ -112,14 +96,14 @@ def _state(run: RunColumns, active: bool) -> Iterable[Node]:
     total = run["total"]
     position = f"step {run['done']:,.0f}/{total:,.0f}" if total else run["phase"]
     if position:
-        yield el("span", position, class_="rl-num")
+        yield el("span.rl-num", position)
     if active and run["phase"] and total:
-        yield el("span", run["phase"], class_="rl-muted")
+        yield el("span.rl-muted", run["phase"])
     if active and run["eta"] is not None:
-        yield el("span", f"ETA {duration(run['eta'])}", class_="rl-num")
+        yield el("span.rl-num", f"ETA {duration(run['eta'])}")
     if not active and run["started"] and run["ended"]:
         took = f", took {duration(run['ended'] - run['started'])}"
-        yield el("span", "ended ", time_ago(run["ended"]), took, class_="rl-muted rl-num")
+        yield el("span.rl-muted.rl-num", "ended ", time_ago(run["ended"]), took)
 
 
 def _buttons(details: RunDetails, read_only: bool) -> Element:
@@ -146,12 +130,8 @@ def _buttons(details: RunDetails, read_only: bool) -> Element:
     )
     delete = f"Delete run {run_id}, {run['name']}? Its dialogues, labels, notes, checkpoints and files are deleted."
     return el(
-        "span",
-        act(
-            "stop",
-            "Remove from queue" if run["status"] == "queued" else "Stop",
-            "Stops after this step and saves",
-        ),
+        "span.rl-row",
+        act("stop", "Remove from queue" if run["status"] == "queued" else "Stop", "Stops after this step and saves"),
         act("abort", "Abort", ABORT, "rl-danger", confirm=f"Abort run {run_id}? {ABORT}", confirm_label="Abort"),
         act("resume", "Resume" if run["sessions"] else "Start", "Resumes from the last saved state", "rl-primary"),
         fork if run["kind"] == "fork" else None,
@@ -160,7 +140,6 @@ def _buttons(details: RunDetails, read_only: bool) -> Element:
         link("Compare", page_url("compare", runs=run_id)),
         link("Export", page_url("exports", run=run_id), "Its dialogues as datasets"),
         act("delete", "Delete", "Deletes the run and its files", "rl-danger", confirm=delete),
-        class_="rl-row",
     )
 
 
@@ -170,9 +149,9 @@ def _notices(run: RunColumns, active: bool) -> Iterable[Node]:
         yield progress(run["done"], run["total"])
     if status == "queued":
         text = f"Queued. Starts automatically. {detail} " if detail else "Queued. Starts automatically. "
-        yield el("div", text, el("a", "See the queue", href="/"), class_="rl-alert")
+        yield el("div.rl-alert", text, el("a", "See the queue", href="/"))
     if detail and status in ("failed", "interrupted", "stopped"):
-        yield el("div", detail, class_="rl-alert", data_kind="error" if status == "failed" else None)
+        yield el("div.rl-alert", detail, data_kind="error" if status == "failed" else None)
     if run["invalid_lines"]:
         count = run["invalid_lines"]
         text = (
@@ -180,7 +159,7 @@ def _notices(run: RunColumns, active: bool) -> Iterable[Node]:
             if count == 1
             else "lines of the run's events are invalid and were"
         )
-        yield el("div", f"{count} {text} omitted.", class_="rl-alert")
+        yield el("div.rl-alert", f"{count} {text} omitted.")
 
 
 # -- overview and checkpoints --------------------------------------------------------------------------------------
@@ -189,13 +168,10 @@ def overview_sides(details: RunDetails, now: float, read_only: bool) -> Element:
     run = details["run"]
     stages = [_stage(stage, run["status"], now) for stage in details["stages"]]
     return el(
-        "div",
-        el("section", el("h2", "Stages"), el("ol", stages, class_="rl-stages"), class_="rl-card rl-stack")
-        if stages
-        else None,
+        "div.rl-two",
+        el("section.rl-card.rl-stack", el("h2", "Stages"), el("ol.rl-stages", stages)) if stages else None,
         checkpoint_table(details, read_only, MAX_LISTED_CHECKPOINTS) if run["kind"] == "train" else None,
         child_table(details["children"]),
-        class_="rl-two",
     )
 
 
@@ -219,13 +195,12 @@ def _stage(stage: RunStage, status: str, now: float) -> Element:
             "span",
             el("b", stage["name"]),
             f" {stage['method']}",
-            el("span", ", demonstrations", class_="rl-muted") if stage["off_policy"] else None,
+            el("span.rl-muted", ", demonstrations") if stage["off_policy"] else None,
         ),
         el(
-            "span",
+            "span.rl-num.rl-muted",
             f"{stage['done']}/{stage['steps']}",
             f" · {duration(seconds)}" if seconds is not None else None,
-            class_="rl-num rl-muted",
         ),
     )
 
@@ -243,14 +218,13 @@ def checkpoint_table(details: RunDetails, read_only: bool, limit: int | None = N
     more = len(checkpoints) - len(rows)
     titles = ("name", "step", "saved", "SHA-256", "")
     header = el("thead", el("tr", *(el("th", title, scope="col") for title in titles))) if limit is None else None
-    table = el("table", header, el("tbody", rows), class_="rl-table rl-checkpoints")
+    table = el("table.rl-table.rl-checkpoints", header, el("tbody", rows))
     url = page_url("run", run=run["id"], tab="checkpoints")
     return el(
-        "section",
+        "section.rl-card.rl-stack",
         el("h2", "Checkpoints"),
-        el("div", table, class_="rl-scroll") if rows else el("span", "No checkpoint yet.", class_="rl-muted"),
+        el("div.rl-scroll", table) if rows else el("span.rl-muted", "No checkpoint yet."),
         el("a", f"{more} more", href=url, data_action="tab", data_tab="checkpoints") if more else None,
-        class_="rl-card rl-stack",
     )
 
 
@@ -260,26 +234,25 @@ def _checkpoint(run: int, row: RunCheckpoint, read_only: bool, complete: bool) -
     checkpoint = f"{run}:{row['name']}"
     buttons = [
         evaluate,
-        el("a", "Chat", href=page_url("chat", checkpoints=checkpoint), class_="rl-button rl-small"),
+        el("a.rl-button.rl-small", "Chat", href=page_url("chat", checkpoints=checkpoint)),
         el(
-            "a",
+            "a.rl-button.rl-small",
             "Export",
             href=page_url("exports", run=run, stage=row["stage"]),
-            class_="rl-button rl-small",
             title=f"Dialogues of {row['stage']} as datasets",
         ),
         action("Copy hash", "copy", style="rl-small", text=row["sha256"]) if complete else None,
     ]
     details = [
-        el("td", f"{row['stage']} {row['step']}", class_="rl-muted"),
-        el("td", time_ago(row["time"]), class_="rl-muted"),
-        el("td", row["sha256"][:12], class_="rl-mono", title=row["sha256"]),
+        el("td.rl-muted", f"{row['stage']} {row['step']}"),
+        el("td.rl-muted", time_ago(row["time"])),
+        el("td.rl-mono", row["sha256"][:12], title=row["sha256"]),
     ]
     return el(
         "tr",
         el("td", el("b", row["name"]), title=f"SHA-256 {row['sha256']}"),
         details if complete else details[1],
-        el("td", el("span", buttons, class_="rl-row")),
+        el("td", el("span.rl-row", buttons)),
         data_key=row["name"],
     )
 
@@ -294,17 +267,12 @@ def child_table(children: Sequence[RelatedRun]) -> Element | None:
             el("td", el("a", f"{child['id']} {child['name']}", href=page_url("run", run=child["id"]))),
             el("td", child["kind"]),
             el("td", badge(child["status"])),
-            el("td", time_ago(child["created"]), class_="rl-muted"),
+            el("td.rl-muted", time_ago(child["created"])),
         )
         for child in children
     ]
-    table = el("table", el("tbody", rows), class_="rl-table")
-    return el(
-        "section",
-        el("h2", "Runs from this one"),
-        el("div", table, class_="rl-scroll"),
-        class_="rl-card rl-stack",
-    )
+    table = el("table.rl-table", el("tbody", rows))
+    return el("section.rl-card.rl-stack", el("h2", "Runs from this one"), el("div.rl-scroll", table))
 
 
 def charts_note(count: int, off_policy: Sequence[str], active: bool) -> Element:
@@ -317,13 +285,13 @@ def charts_note(count: int, off_policy: Sequence[str], active: bool) -> Element:
     if off_policy:
         stages = ", ".join(off_policy)
         note += f" {stages}: demonstrations, whose rewards are not the student's and are excluded."
-    return el("p", note, class_="rl-muted rl-small")
+    return el("p.rl-muted.rl-small", note)
 
 
 def tags_and_notes(details: RunDetails, read_only: bool) -> Element:
     """Return tags and notes, each with a button that removes it."""
     tags = [
-        el("span", tag, None if read_only else _remove("untag", f"Remove {tag}", tag=tag), class_="rl-chip")
+        el("span.rl-chip", tag, None if read_only else _remove("untag", f"Remove {tag}", tag=tag))
         for tag in details["tags"]
     ]
     count = details["dialogue_notes"]
@@ -333,29 +301,27 @@ def tags_and_notes(details: RunDetails, read_only: bool) -> Element:
         href=page_url("dialogues", run=details["run"]["id"]),
     )
     return el(
-        "div",
+        "div.rl-stack",
         el("h2", "Tags and notes"),
-        el("div", tags, class_="rl-tags") if tags else None,
-        el("div", [_note(note, read_only) for note in details["notes"]], class_="rl-notes"),
+        el("div.rl-tags", tags) if tags else None,
+        el("div.rl-notes", [_note(note, read_only) for note in details["notes"]]),
         others if count else None,
-        class_="rl-stack",
     )
 
 
 def _note(note: RunNote, read_only: bool) -> Element:
     return el(
-        "div",
+        "div.rl-note",
         el("p", note["text"]),
-        el("span", time_ago(note["time"]), class_="rl-muted rl-small"),
+        el("span.rl-muted.rl-small", time_ago(note["time"])),
         None if read_only else _remove("delete_note", "Delete this note", note=note["id"]),
-        class_="rl-note",
         data_key=f"note{note['id']}",
     )
 
 
 def _remove(name: str, label: str, **data: Attribute) -> Element:
     values = {f"data_{key}": value for key, value in data.items()}
-    return el("button", "×", type="button", class_="rl-icon", aria_label=label, data_action=name, **values)
+    return el("button.rl-icon", "×", aria_label=label, data_action=name, **values)
 
 
 # -- evaluation, configuration, log --------------------------------------------------------------------------------
@@ -365,8 +331,8 @@ def evaluation_title(evaluation: JsonObject | None, active: bool) -> Element:
         return empty("No evaluation yet.", "Available after the final evaluation.")
     if evaluation is None:
         return empty("This run has no evaluation.", "Evaluate one of its checkpoints on the tab Checkpoints.")
-    chip = None if evaluation["whole"] else el("span", "in progress", class_="rl-chip")
-    return el("h2", "Evaluation ", el("span", evaluation["title"], class_="rl-muted rl-small"), chip, class_="rl-h2")
+    chip = None if evaluation["whole"] else el("span.rl-chip", "in progress")
+    return el("h2.rl-h2", "Evaluation ", el("span.rl-muted.rl-small", evaluation["title"]), chip)
 
 
 def evaluation_tables(evaluation: JsonObject | None, run: int) -> Element | None:
@@ -377,7 +343,7 @@ def evaluation_tables(evaluation: JsonObject | None, run: int) -> Element | None
 def environment_table(meta: Mapping[str, object] | None) -> Element:
     """Return seed, revision, machine and package versions of a run."""
     if meta is None:
-        return el("p", "The run directory has no record of its environment.", class_="rl-muted")
+        return el("p.rl-muted", "The run directory has no record of its environment.")
     packages = meta.get("packages")
     created = meta.get("created")
     pairs: list[tuple[str, Node]] = []
@@ -386,7 +352,7 @@ def environment_table(meta: Mapping[str, object] | None) -> Element:
     pairs += [(name, "–" if v is None else str(v)) for name, v in meta.items() if name not in ("packages", "created")]
     pairs += [(name, str(version)) for name, version in packages.items()] if isinstance(packages, dict) else []
     rows = (cell for name, value in pairs for cell in (el("dt", name), el("dd", value)))
-    return el("dl", rows, class_="rl-pairs")
+    return el("dl.rl-pairs", rows)
 
 
 def log_view(log: RunLog) -> Element:
@@ -394,23 +360,17 @@ def log_view(log: RunLog) -> Element:
     size = log["size"]
     cut = "; the last 64 kB are shown" if size > len(log["text"].encode()) + 1000 else ""
     output = el(
-        "div",
+        "div.rl-code.rl-wrap.rl-follow",
         el("pre", log["text"]),
-        class_="rl-code rl-wrap rl-follow",
         tabindex=0,
         role="log",
         aria_label="Output of the worker",
     )
     return el(
-        "div",
-        el("div", [_log_message(message) for message in log["messages"]], class_="rl-notes"),
-        el(
-            "p",
-            f"{size / 1000:,.1f} kB{cut}" if size else "The worker has printed nothing.",
-            class_="rl-muted rl-small",
-        ),
+        "div.rl-card.rl-stack",
+        el("div.rl-notes", [_log_message(message) for message in log["messages"]]),
+        el("p.rl-muted.rl-small", f"{size / 1000:,.1f} kB{cut}" if size else "The worker has printed nothing."),
         output if size else None,
-        class_="rl-card rl-stack",
     )
 
 
@@ -421,9 +381,9 @@ def _log_message(message: Mapping[str, object]) -> Element:
     line = [
         time_ago(seconds),
         " ",
-        None if message["level"] == "info" else el("b", str(message["level"]), class_="rl-leak"),
+        None if message["level"] == "info" else el("b.rl-leak", str(message["level"])),
         el("span", first.lstrip("# ")),
     ]
     if not rest:
-        return el("div", line, class_="rl-row")
-    return el("details", el("summary", line, class_="rl-row"), el("pre", rest, class_="rl-code"))
+        return el("div.rl-row", line)
+    return el("details", el("summary.rl-row", line), el("pre.rl-code", rest))

@@ -13,21 +13,19 @@ if TYPE_CHECKING:
 
 def stack(*children: Node) -> Element:
     """Return parts below each other."""
-    return el("div", *children, class_="rl-page")
+    return el("div.rl-page", *children)
 
 
 def section(title: str, part: str, *children: Node, tools: Sequence[Node] = ()) -> Element:
     """Return a section with a heading; `tools` are beside the heading."""
-    head = el("div", el("h2", title), *tools, class_="rl-row")
-    return el("section", head, *children, class_="rl-stack", data_part=part, aria_label=title)
+    head = el("div.rl-row", el("h2", title), *tools)
+    return el("section.rl-stack", head, *children, data_part=part, aria_label=title)
 
 
 def table(header: Element | None, rows: Sequence[Element]) -> Element:
     """Return a table in a card."""
     return el(
-        "div",
-        el("table", el("thead", header) if header else None, el("tbody", rows), class_="rl-table"),
-        class_="rl-card runs-table",
+        "div.rl-card.runs-table", el("table.rl-table", el("thead", header) if header else None, el("tbody", rows))
     )
 
 
@@ -49,16 +47,16 @@ def _schedule(schedule: Schedule, writable: bool) -> Element:
     name, key = schedule["name"], schedule["id"]
     box = el("input", type="checkbox", checked=schedule["enabled"], disabled=not writable, value=key,
              aria_label=f"{name} is on", data_change="schedule", data_schedule=key)  # fmt: skip
-    off = el("span", "never" if schedule["enabled"] else "off", class_="rl-muted")
+    off = el("span.rl-muted", "never" if schedule["enabled"] else "off")
     remove = action("Delete…", "delete_schedule", style="rl-small rl-quiet", schedule=key,
                     confirm=f"Delete the schedule {name}? Its runs remain.")  # fmt: skip
     return el(
         "tr",
-        el("td", box, class_="runs-box"),
-        el("td", name, el("div", when(schedule), class_="rl-muted rl-small rl-mono"), class_="runs-main"),
+        el("td.runs-box", box),
+        el("td.runs-main", name, el("div.rl-muted.rl-small.rl-mono", when(schedule))),
         el("td", time_ago(schedule["next_run"]) if schedule["next_run"] else off),
-        el("td", time_ago(schedule["last_run"]), class_="rl-muted"),
-        el("td", remove if writable else None, class_="runs-tools"),
+        el("td.rl-muted", time_ago(schedule["last_run"])),
+        el("td.runs-tools", remove if writable else None),
         data_schedule=key,
         data_key=f"schedule{key}",
     )
@@ -74,9 +72,9 @@ def _problem(problem: JobProblem) -> Element:
     failed = problem["outcome"] == "failed"
     return el(
         "tr",
-        el("td", time_ago(problem["time"]), class_="rl-muted runs-when"),
+        el("td.rl-muted.runs-when", time_ago(problem["time"])),
         el("td", el("span", "✗ failed" if failed else "! missed", class_="rl-wrong" if failed else "rl-leak")),
         el("td", problem["job"]),
-        el("td", el("div", problem["detail"], class_="runs-note"), class_="runs-main rl-muted"),
+        el("td.runs-main.rl-muted", el("div.runs-note", problem["detail"])),
         data_key=f"problem{problem['id']}",
     )

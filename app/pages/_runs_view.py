@@ -45,31 +45,29 @@ class Steps:
 
 def head(writable: bool) -> Element:
     """Return the title of the page and the button for a new run."""
-    new = el("a", "New run", href=page_url("new"), class_="rl-button rl-primary runs-new") if writable else None
-    return stack(el("div", el("h1", "Runs"), el("span", class_="rl-grow"), new, class_="rl-head"))
+    new = el("a.rl-button.rl-primary.runs-new", "New run", href=page_url("new")) if writable else None
+    return stack(el("div.rl-head", el("h1", "Runs"), el("span.rl-grow"), new))
 
 
 def welcome(steps: Steps, writable: bool) -> Element:
     """Return the first three steps; a step that is done has a check mark."""
-    start = el("a", "Start the quickstart", href=page_url("new", preset="quickstart"), class_="rl-button rl-small")
+    start = el("a.rl-button.rl-small", "Start the quickstart", href=page_url("new", preset="quickstart"))
     listed = [
         ("Read a dialogue", "hints turn by turn, and what the student made of them", steps.read,
          action("Read a dialogue", "read", style="rl-small")),
         ("Label a hint", "does it give the answer away?", steps.labeled,
-         el("a", "Label a hint", href=page_url("labels"), class_="rl-button rl-small")),
+         el("a.rl-button.rl-small", "Label a hint", href=page_url("labels"))),
         ("Start the quickstart", "a small training run of some minutes", steps.started, start if writable else None),
     ]  # fmt: skip
     return stack(
         el(
-            "section",
+            "section.rl-card.rl-stack.runs-welcome",
             el(
-                "div",
-                el("b", "Welcome. Three steps to start with:", class_="rl-grow"),
+                "div.rl-row",
+                el("b.rl-grow", "Welcome. Three steps to start with:"),
                 action("Hide", "hide", style="rl-small rl-quiet"),
-                class_="rl-row",
             ),
-            el("ol", [_step(*step) for step in listed], class_="runs-steps"),
-            class_="rl-card rl-stack runs-welcome",
+            el("ol.runs-steps", [_step(*step) for step in listed]),
             aria_label="first steps",
         )
     )
@@ -78,14 +76,12 @@ def welcome(steps: Steps, writable: bool) -> Element:
 def _step(title: str, text: str, done: bool, button: Element | None) -> Element:
     mark = el("span", "✓ " if done else "○ ", class_="rl-right" if done else "rl-muted", aria_hidden="true")
     name = el("span", mark, title if done else button or title, " (done)" if done else None)
-    return el("li", name, el("span", text, class_="rl-muted rl-small"), data_done=done, class_="rl-row")
+    return el("li.rl-row", name, el("span.rl-muted.rl-small", text), data_done=done)
 
 
 def no_runs(writable: bool) -> Element:
     """Return the content of a workspace without runs."""
-    link = el(
-        "a", "Start the quickstart", href=page_url("new", preset="quickstart"), class_="rl-button rl-primary runs-start"
-    )
+    link = el("a.rl-button.rl-primary.runs-start", "Start the quickstart", href=page_url("new", preset="quickstart"))
     return stack(
         empty(
             "No runs yet",
@@ -100,7 +96,7 @@ def no_runs(writable: bool) -> Element:
 def live(active: ActiveRuns, queue: QueueStatus, now: float) -> Element:
     """Return the running runs as cards, and the queue."""
     writable = not queue["read_only"]
-    cards = el("div", [_card(run, now, writable) for run in active["active"]], class_="rl-cards")
+    cards = el("div.rl-cards", [_card(run, now, writable) for run in active["active"]])
     queued = active["queued_total"] or queue["paused"]
     return stack(
         section("Running", "running", cards) if active["active"] else None,
@@ -115,34 +111,28 @@ def _card(run: RunRow, now: float, writable: bool) -> Element:
     stats.append((number(run["tokens_per_second"] or None), "tokens/s"))
     stats.append((duration(now - run["started"] if run["started"] else None), "elapsed"))
     return el(
-        "article",
+        "article.rl-card.rl-stack",
         el(
-            "div",
+            "div.rl-row.runs-line",
             badge(run["status"], run["detail"]),
-            el("a", run["name"], href=page_url("run", run=run["id"]), title=run["name"],
-               class_="rl-grow rl-cut runs-name"),
+            el("a.rl-grow.rl-cut.runs-name", run["name"], href=page_url("run", run=run["id"]), title=run["name"]),
             _buttons(run) if writable else None,
             _menu(run, writable),
-            class_="rl-row runs-line",
         ),
-        el("div", _about(run), class_="rl-muted rl-small rl-cut"),
+        el("div.rl-muted.rl-small.rl-cut", _about(run)),
         progress(run["done"], total),
         el(
-            "div",
+            "div.rl-row.rl-small.rl-num",
             el("span", f"step {steps}" if total and run["kind"] == "train" else steps),
-            el("span", run["phase"], class_="rl-muted") if run["phase"] else None,
-            el("span", class_="rl-grow"),
+            el("span.rl-muted", run["phase"]) if run["phase"] else None,
+            el("span.rl-grow"),
             _time_left(run, now),
-            class_="rl-row rl-small rl-num",
         ),
         el(
-            "div",
-            el("div", [el("div", el("b", value), el("span", label), class_="rl-stat") for value, label in stats],
-               class_="runs-stats"),
-            el("div", sparkline(run["rewards"], 130, 36), class_="runs-graph"),
-            class_="rl-row runs-line",
+            "div.rl-row.runs-line",
+            el("div.runs-stats", [el("div.rl-stat", el("b", value), el("span", label)) for value, label in stats]),
+            el("div.runs-graph", sparkline(run["rewards"], 130, 36)),
         ),
-        class_="rl-card rl-stack",
         data_run=run["id"],
         data_key=f"card{run['id']}",
     )  # fmt: skip
@@ -151,7 +141,7 @@ def _card(run: RunRow, now: float, writable: bool) -> Element:
 def _time_left(run: RunRow, now: float) -> Element | None:
     heartbeat = run["heartbeat"]
     if heartbeat and now - heartbeat > HEARTBEAT_SECONDS:
-        return el("span", "! no heartbeat since ", time_ago(heartbeat), class_="rl-leak")
+        return el("span.rl-leak", "! no heartbeat since ", time_ago(heartbeat))
     return el("span", f"ETA {duration(run['eta'])}") if run["eta"] is not None else None
 
 
@@ -159,9 +149,7 @@ def _buttons(run: RunRow) -> list[Node]:
     allowed = ACTIONS.get(run["status"], ())
     return [
         action("Stop", "stop", style="rl-small", run=run["id"]) if "stop" in allowed else None,
-        el("button", "Abort", type="button", class_="rl-button rl-small rl-danger", **_abort(run))
-        if "abort" in allowed
-        else None,
+        el("button.rl-button.rl-small.rl-danger", "Abort", **_abort(run)) if "abort" in allowed else None,
     ]
 
 
@@ -176,21 +164,21 @@ def _queue_tools(queue: QueueStatus) -> list[Node]:
     slots = f"Slots: {queue['cpu_slots']} CPU{f', {gpus} GPU' if gpus else ''}"
     return [
         None if queue["read_only"] else action(label, name, style="rl-small"),
-        el("span", queue["error"] or slots, class_="rl-muted rl-small"),
+        el("span.rl-muted.rl-small", queue["error"] or slots),
     ]
 
 
 def _queue(active: ActiveRuns, queue: QueueStatus) -> list[Node]:
     waiting, total = active["queued"], active["queued_total"]
     if not total:
-        return [el("p", "Queue paused and empty. New runs wait until it resumes.", class_="rl-muted", role="status")]
+        return [el("p.rl-muted", "Queue paused and empty. New runs wait until it resumes.", role="status")]
     ids: list[int | str | None] = [None, *(run["id"] for run in waiting), "end", None]
     rows = [_queued(run, i, ids[i - 1], ids[i + 2], not queue["read_only"]) for i, run in enumerate(waiting, 1)]
     paused = "Queue paused. Running jobs continue; new ones wait."
     return [
-        el("div", paused, class_="rl-card rl-leak", role="status") if queue["paused"] else None,
+        el("div.rl-card.rl-leak", paused, role="status") if queue["paused"] else None,
         table(None, rows),
-        el("p", f"and {total - len(waiting)} more", class_="rl-muted") if total > len(waiting) else None,
+        el("p.rl-muted", f"and {total - len(waiting)} more") if total > len(waiting) else None,
     ]
 
 
@@ -208,29 +196,28 @@ def _queued(run: RunRow, place: int, above: int | str | None, below: int | str |
 
     def move(sign: str, word: str, before: int | str | None) -> Element:
         return el(
-            "button", sign, type="button", class_="rl-icon", title=word.capitalize(), disabled=before is None,
+            "button.rl-icon", sign, title=word.capitalize(), disabled=before is None,
             aria_label=f"Move {name} {word}", data_action="move", data_run=number_, data_before=before,
         )  # fmt: skip
 
     tools = [
         move("↑", "up", above),
         move("↓", "down", below),
-        el("button", "×", type="button", class_="rl-icon", title="Remove from queue", data_action="stop",
+        el("button.rl-icon", "×", title="Remove from queue", data_action="stop",
            data_run=number_, aria_label=f"Remove {name} from the queue"),
     ]  # fmt: skip
     return el(
         "tr",
-        el("td", str(place), class_="rl-num rl-muted runs-at"),
+        el("td.rl-num.rl-muted.runs-at", str(place)),
         el(
-            "td",
+            "td.runs-main",
             el("a", name, href=page_url("run", run=number_)),
             " ",
             _chips(run),
-            el("div", _about(run), class_="rl-muted rl-small"),
-            class_="runs-main",
+            el("div.rl-muted.rl-small", _about(run)),
         ),
-        el("td", "added ", time_ago(run["created"]), class_="rl-muted rl-small runs-when"),
-        el("td", tools if writable else None, _menu(run, writable), class_="runs-tools"),
+        el("td.rl-muted.rl-small.runs-when", "added ", time_ago(run["created"])),
+        el("td.runs-tools", tools if writable else None, _menu(run, writable)),
         data_run=number_,
         data_key=f"queued{number_}",
     )
@@ -251,14 +238,13 @@ def runs_table(page: RunPage, selected: Collection[int], sort: str, *, filtered:
     all_selected = all(run["id"] in selected for run in page["rows"])
     every = el("input", type="checkbox", aria_label="Select all of this page", checked=all_selected, value="all",
                data_change="select_all")  # fmt: skip
-    header = el("tr", el("th", every, class_="runs-box"), [_header(*column, sort) for column in COLUMNS], el("th"))
+    header = el("tr", el("th.runs-box", every), [_header(*column, sort) for column in COLUMNS], el("th"))
     rows = [_row(run, run["id"] in selected, writable) for run in page["rows"]]
     return stack(
         el(
-            "section",
+            "section.rl-stack",
             _selection(page["rows"], selected, writable),
             table(header, rows),
-            class_="rl-stack",
             data_part="list",
             aria_label="Finished",
         )
@@ -267,8 +253,8 @@ def runs_table(page: RunPage, selected: Collection[int], sort: str, *, filtered:
 
 def unreadable(message: str) -> Element:
     """Return an error in the filters of the address."""
-    text = el("p", message, class_="rl-wrong", role="alert")
-    return stack(el("div", text, action("Clear filters", "clear"), class_="rl-empty"))
+    text = el("p.rl-wrong", message, role="alert")
+    return stack(el("div.rl-empty", text, action("Clear filters", "clear")))
 
 
 def pager(page: RunPage) -> Element:
@@ -278,12 +264,12 @@ def pager(page: RunPage) -> Element:
     last = page["first"] + len(page["rows"]) - 1
     turns = [("◄ Previous page", page["before"]), ("Next page ►", page["after"])]
     buttons = [
-        el("button", label, type="button", class_="rl-button rl-small", disabled=cursor is None, data_action="turn",
+        el("button.rl-button.rl-small", label, disabled=cursor is None, data_action="turn",
            data_cursor=cursor)
         for label, cursor in turns
     ]  # fmt: skip
-    count = el("span", f"{page['first']:,}–{last:,} of {page['total']:,}", class_="rl-muted rl-small rl-num")
-    return stack(el("div", count, buttons if page["before"] or page["after"] else None, class_="rl-row runs-pager"))
+    count = el("span.rl-muted.rl-small.rl-num", f"{page['first']:,}–{last:,} of {page['total']:,}")
+    return stack(el("div.rl-row.runs-pager", count, buttons if page["before"] or page["after"] else None))
 
 
 def _header(title: str, order: str, style: str, sort: str) -> Element:
@@ -298,7 +284,7 @@ def _header(title: str, order: str, style: str, sort: str) -> Element:
 
 
 def _sort_button(title: str, arrow: str, order: str) -> Element:
-    return el("button", title, arrow, type="button", class_="runs-sort", data_action="sort", data_sort=order)
+    return el("button.runs-sort", title, arrow, data_action="sort", data_sort=order)
 
 
 def _row(run: RunRow, selected: bool, writable: bool) -> Element:
@@ -309,39 +295,38 @@ def _row(run: RunRow, selected: bool, writable: bool) -> Element:
     more = f" (+{run['note_count'] - 1})" if run["note_count"] > 1 else ""
     return el(
         "tr",
-        el("td", box, class_="runs-box"),
-        el("td", badge(run["status"], run["detail"]), class_="runs-status"),
+        el("td.runs-box", box),
+        el("td.runs-status", badge(run["status"], run["detail"])),
         el(
-            "td",
-            el("a", run["name"], href=page_url("run", run=run["id"]), class_="runs-name"),
+            "td.runs-main",
+            el("a.runs-name", run["name"], href=page_url("run", run=run["id"])),
             " ",
-            el("span", f"#{run['id']}", class_="rl-muted rl-small rl-num"),
+            el("span.rl-muted.rl-small.rl-num", f"#{run['id']}"),
             " ",
             _chips(run),
             _remark(run["detail"], run["detail"]) if has_reason else None,
             _remark(f"✎ {run['latest_note']}{more}", run["latest_note"]) if run["latest_note"] else None,
-            class_="runs-main",
         ),
-        el("td", run["environment"], class_="runs-wide"),
-        el("td", run["method"] if run["kind"] == "train" else run["kind"], class_="runs-wide"),
-        el("td", run["model"], class_="runs-wide rl-muted"),
-        el("td", number(run["reward"]), class_="rl-num runs-reward"),
-        el("td", sparkline(run["rewards"], 84, 22), class_="runs-spark"),
-        el("td", f"{number(run['done'])}/{number(run['total'])}" if run["total"] else "–", class_="rl-num runs-wide"),
-        el("td", duration(took), class_="rl-num runs-wide"),
-        el("td", time_ago(run["ended"] or run["created"]), class_="rl-muted runs-when"),
-        el("td", _dialogues_link(run), _menu(run, writable), class_="runs-tools"),
+        el("td.runs-wide", run["environment"]),
+        el("td.runs-wide", run["method"] if run["kind"] == "train" else run["kind"]),
+        el("td.runs-wide.rl-muted", run["model"]),
+        el("td.rl-num.runs-reward", number(run["reward"])),
+        el("td.runs-spark", sparkline(run["rewards"], 84, 22)),
+        el("td.rl-num.runs-wide", f"{number(run['done'])}/{number(run['total'])}" if run["total"] else "–"),
+        el("td.rl-num.runs-wide", duration(took)),
+        el("td.rl-muted.runs-when", time_ago(run["ended"] or run["created"])),
+        el("td.runs-tools", _dialogues_link(run), _menu(run, writable)),
         data_run=run["id"],
         data_key=f"run{run['id']}",
     )
 
 
 def _remark(text: str, title: str) -> Element:
-    return el("div", text, class_="rl-small rl-muted runs-note", title=title)
+    return el("div.rl-small.rl-muted.runs-note", text, title=title)
 
 
 def _dialogues_link(run: RunRow) -> Element:
-    return el("a", "❝", href=page_url("dialogues", run=run["id"]), class_="rl-icon runs-dialogues", title="Dialogues",
+    return el("a.rl-icon.runs-dialogues", "❝", href=page_url("dialogues", run=run["id"]), title="Dialogues",
               aria_label=f"Dialogues of {run['name']}")  # fmt: skip
 
 
@@ -353,19 +338,18 @@ def _selection(rows: Sequence[RunRow], selected: Collection[int], writable: bool
         for name in ("resume", "delete")
     }
     resumable, deletable = permitted["resume"], permitted["delete"]
-    compare: Node = el("button", "Compare", type="button", class_="rl-button rl-small", disabled=True,
+    compare: Node = el("button.rl-button.rl-small", "Compare", disabled=True,
                        title="Select two runs or more")  # fmt: skip
     if len(selected) > 1:
         runs = ",".join(map(str, sorted(selected)))
-        compare = el("a", "Compare", href=page_url("compare", runs=runs), class_="rl-button rl-small runs-compare")
+        compare = el("a.rl-button.rl-small.runs-compare", "Compare", href=page_url("compare", runs=runs))
     return el(
-        "div",
+        "div.rl-row.runs-bulk",
         el("b", f"{len(selected)} selected", role="status"),
         compare,
         _of_all("Resume", "resume", resumable) if resumable and writable else None,
         _of_all("Delete", "delete", deletable) if deletable and writable else None,
         action("Clear selection", "unselect", style="rl-small rl-quiet"),
-        class_="rl-row runs-bulk",
         data_key="selection",
     )
 
@@ -397,10 +381,10 @@ def _about(run: RunRow) -> str:
 def _chips(run: RunRow) -> list[Node]:
     origin = run["origin"] or ""
     return [
-        el("span", "example", class_="rl-chip") if origin == "example" else None,
-        el("span", "scheduled", class_="rl-chip", title=origin) if origin.startswith("schedule:") else None,
+        el("span.rl-chip", "example") if origin == "example" else None,
+        el("span.rl-chip", "scheduled", title=origin) if origin.startswith("schedule:") else None,
         *(
-            el("button", f"#{tag}", type="button", class_="rl-chip runs-tag", title=f"Show runs tagged {tag}",
+            el("button.rl-chip.runs-tag", f"#{tag}", title=f"Show runs tagged {tag}",
                data_action="tag", data_tag=tag)
             for tag in run["tags"]
         ),
@@ -413,31 +397,29 @@ def _menu(run: RunRow, writable: bool) -> Element:
 
     def act(each: str) -> Element:
         if each == "abort":
-            return el("button", "Abort…", type="button", class_="rl-danger", **_abort(run))
+            return el("button.rl-danger", "Abort…", **_abort(run))
         data: dict[str, str | int] = {"data_action": each, "data_run": number_}
         if each == "delete":
             data["data_confirm"] = _delete_text([run])
-            return el("button", "Delete…", type="button", class_="rl-danger", **data)
-        return el("button", labels[each], type="button", **data)
+            return el("button.rl-danger", "Delete…", **data)
+        return el("button", labels[each], **data)
 
     changes = [
         el("a", "Clone", href=page_url("new", clone=number_)),
         el("a", "Export", href=page_url("exports", runs=number_)),
-        el("button", "Tags and notes…", type="button", data_action="notes", data_run=number_, data_name=name,
+        el("button", "Tags and notes…", data_action="notes", data_run=number_, data_name=name,
            data_tags="\n".join(run["tags"])),
         *(act(each) for each in ACTIONS.get(run["status"], ())),
     ]  # fmt: skip
     return el(
-        "details",
-        el("summary", "⋯", class_="rl-icon", aria_label=f"Actions of {name}", title="Actions"),
+        "details.rl-menu",
+        el("summary.rl-icon", "⋯", aria_label=f"Actions of {name}", title="Actions"),
         el(
-            "div",
+            "div.rl-menu-items",
             el("a", "Open", href=page_url("run", run=number_)),
             el("a", "Dialogues", href=page_url("dialogues", run=number_)),
             changes if writable else None,
-            class_="rl-menu-items",
         ),
-        class_="rl-menu",
         data_key=f"menu{number_}",
     )
 
@@ -446,10 +428,9 @@ def notes(listed: Sequence[RunNote]) -> Element:
     """Return the notes of a run in its dialog."""
     rows = [
         el(
-            "div",
-            el("div", el("div", note["text"], class_="runs-note"), time_ago(note["time"]), class_="rl-grow rl-small"),
+            "div.rl-row.runs-line",
+            el("div.rl-grow.rl-small", el("div.runs-note", note["text"]), time_ago(note["time"])),
             action("Delete", "delete_note", style="rl-small rl-quiet", note=note["id"]),
-            class_="rl-row runs-line",
             data_key=f"note{note['id']}",
         )
         for note in listed

@@ -33,12 +33,7 @@ from rl2f_core.errors import RL2FError
 PATH = "chat"
 TITLE = "Chat"
 ORDER = 60
-STREAM: dict[str, Any] = {
-    **QUEUED,
-    "concurrency_limit": None,
-    "concurrency_id": "chat",
-    "trigger_mode": "multiple",
-}
+STREAM: dict[str, Any] = {**QUEUED, "concurrency_limit": None, "concurrency_id": "chat", "trigger_mode": "multiple"}
 """Options of an event that follows responses; any number of them run at once."""
 ACT: dict[str, Any] = {**FAST, "trigger_mode": "multiple"}
 KEYS = [

@@ -55,7 +55,7 @@ def build(studio: Studio) -> None:
             View(el("h2", "Paired differences"))
             with gr.Row(elem_classes="compare-select"):
                 base = gr.Dropdown([("–", "")], label="Against", container=False, min_width=220)
-                View(el("p", view.PAIRED, class_="rl-muted rl-small"))
+                View(el("p.rl-muted.rl-small", view.PAIRED))
             differences = View(elem_id="compare-differences")
         config = View(elem_id="compare-config")
     timer = gr.Timer(REFRESH_SECONDS, active=False)

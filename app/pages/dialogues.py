@@ -17,16 +17,7 @@ from app.components.stored import Stored
 from app.components.view import View
 from app.endpoints.studio import Studio
 from app.pages._dialogues_browse import DialogueBrowser, Place, merged_ranges, parse_filter
-from app.pages._dialogues_view import (
-    back_bar,
-    choices,
-    content,
-    foot,
-    histogram_chart,
-    pager,
-    shortcuts,
-    step_of,
-)
+from app.pages._dialogues_view import back_bar, choices, content, foot, histogram_chart, pager, shortcuts, step_of
 from app.pages._events import FAST, QUEUED, handler
 from app.pages._frame import page_frame
 from app.pages._query import QueryFields
@@ -183,7 +174,7 @@ def build(studio: Studio) -> None:
                 heading = run_tabs(studio.run.get_run(chosen)["run"], "Dialogues")
             except RL2FError:
                 heading = None
-        out[header] = heading or el("h1", "Dialogues", class_="rl-title")
+        out[header] = heading or el("h1.rl-title", "Dialogues")
         out[version] = facets["version"]
         out[more] = gr.update(label=more_label(values))
         return out
@@ -258,7 +249,7 @@ def build(studio: Studio) -> None:
         try:
             place = browser.load(start(values, place, {"all": "1"} if bare else {}))
         except RL2FError as error:
-            return {state: place, notice: el("p", str(error), class_="rl-wrong", role="alert")}
+            return {state: place, notice: el("p.rl-wrong", str(error), role="alert")}
         label = {more: gr.update(label=more_label(values))}
         return {**show(place), notice: [], **label, **(offer(values) if offered else {})}
 

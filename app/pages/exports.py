@@ -148,7 +148,7 @@ def build(studio: Studio) -> None:
             settings = export_settings(form)
             found = exports.count_export(form["runs"], settings["filter"]) if form["runs"] else None
         except RL2FError as error:
-            return [el("p", str(error), class_="rl-wrong", role="alert"), gr.update(interactive=False), ""]
+            return [el("p.rl-wrong", str(error), role="alert"), gr.update(interactive=False), ""]
         ready = found is not None and found["dialogues"] > 0 and bool(form["formats"]) and bool(form["files"])
         return [count_text(form, found), gr.update(interactive=ready and writable), command_line(form)]
 
@@ -169,7 +169,7 @@ def build(studio: Studio) -> None:
         try:
             offered = choices(values["runs"])
         except RL2FError as error:  # a link to a run that was deleted
-            missing = el("p", str(error), class_="rl-warning", role="alert")
+            missing = el("p.rl-warning", str(error), role="alert")
             values["runs"] = []
             offered = choices([])
         merged = [gr.update(value=value) for value in values.values()]
@@ -268,22 +268,21 @@ def count_text(form: Mapping[str, Any], found: ExportCount | None) -> Element:
     """Return how many dialogues the export would contain, or what is missing."""
     missing = next((text for name, text in REQUIRED.items() if not form[name]), None)
     if missing or found is None:
-        return el("p", missing, class_="rl-muted")
+        return el("p.rl-muted", missing)
     text = f"{found['dialogues']:,} dialogues, {found['labeled']:,} of them labeled by people"
     link = None
     if form["labels"] == "human" and not found["labeled"]:
         link = el("a", "Label some first", href=page_url("labels", run=form["runs"][0]))
-    warning = el("p", PRIVILEGED, class_="rl-warning", role="alert") if form["privileged"] else None
+    warning = el("p.rl-warning", PRIVILEGED, role="alert") if form["privileged"] else None
     return el("div", warning, el("p", text, ". " if link else None, link, aria_live="polite"))
 
 
 def job_cards(jobs: list[ExportJob], writable: bool) -> Element:
     """Return the exports that wait, run or failed."""
     return el(
-        "section",
+        "section.rl-stack",
         el("h2", "Running and failed") if jobs else None,
         [_job(job, writable) for job in jobs],
-        class_="rl-stack",
         aria_label="running and failed exports",
     )
 
@@ -298,19 +297,17 @@ def _job(job: ExportJob, writable: bool) -> Element:
         None if active else action("Dismiss", "dismiss", style="rl-small rl-quiet", run=job["run"]),
     ]
     return el(
-        "article",
+        "article.rl-card.rl-stack.export-job",
         el(
-            "div",
+            "div.rl-row",
             badge(job["status"]),
-            el("a", job["name"], href=page_url("run", run=job["run"]), class_="rl-grow rl-cut"),
+            el("a.rl-grow.rl-cut", job["name"], href=page_url("run", run=job["run"])),
             time_ago(job["ended"] or job["created"]),
-            class_="rl-row",
         ),
         progress(job["done"], job["total"]) if active else None,
-        el("span", text, class_="rl-muted rl-small rl-num") if active else None,
-        el("p", job["detail"], class_="rl-wrong") if job["status"] == "failed" and job["detail"] else None,
-        el("div", buttons, class_="rl-row") if writable and job["status"] != "stopping" else None,
-        class_="rl-card rl-stack export-job",
+        el("span.rl-muted.rl-small.rl-num", text) if active else None,
+        el("p.rl-wrong", job["detail"]) if job["status"] == "failed" and job["detail"] else None,
+        el("div.rl-row", buttons) if writable and job["status"] != "stopping" else None,
         data_key=f"job{job['run']}",
     )
 
@@ -322,10 +319,9 @@ def export_cards(exports: list[FinishedExport], writable: bool) -> Element:
         "Choose a run and press Export. Its dialogues become JSON lines and Parquet files with a dataset card.",
     )
     return el(
-        "section",
+        "section.rl-stack",
         el("h2", "Finished"),
         [_export(each, writable) for each in exports] or nothing,
-        class_="rl-stack",
         aria_label="finished exports",
     )
 
@@ -337,7 +333,7 @@ def _export(export: FinishedExport, writable: bool) -> Element:
     def link(name: str, text: str) -> Element | None:
         if name not in sizes:
             return None
-        size = el("span", f" {human_bytes(sizes[name])}", class_="rl-muted rl-num")
+        size = el("span.rl-muted.rl-num", f" {human_bytes(sizes[name])}")
         return el("a", text, size, href=f"/exports/{folder}/{name}", download=True, title=name)
 
     sources: list[Node] = [", "] * (2 * len(export["runs"]) - 1)
@@ -346,7 +342,7 @@ def _export(export: FinishedExport, writable: bool) -> Element:
         el(
             "tr",
             el("td", form["name"]),
-            el("td", f"{form['rows']:,}", class_="rl-num"),
+            el("td.rl-num", f"{form['rows']:,}"),
             *(el("td", link(f"{form['name']}.{suffix}", "download") or "–") for suffix in ("jsonl", "parquet")),
         )
         for form in export["formats"]
@@ -360,30 +356,25 @@ def _export(export: FinishedExport, writable: bool) -> Element:
         confirm=f"Delete the export {export['name']}, {human_bytes(export['bytes'])}? The exported runs remain.",
     )
     return el(
-        "article",
+        "article.rl-card.rl-stack.export-done",
         el(
-            "div",
-            el("b", export["name"], title=folder, class_="rl-grow rl-cut"),
-            el("span", "⚑ contains answers", class_="rl-chip rl-leak", title=PRIVILEGED)
-            if export["privileged"]
-            else None,
-            el("span", human_bytes(export["bytes"]), class_="rl-muted rl-num"),
-            el("span", time_ago(export["created"]), class_="rl-muted"),
-            class_="rl-row",
+            "div.rl-row",
+            el("b.rl-grow.rl-cut", export["name"], title=folder),
+            el("span.rl-chip.rl-leak", "⚑ contains answers", title=PRIVILEGED) if export["privileged"] else None,
+            el("span.rl-muted.rl-num", human_bytes(export["bytes"])),
+            el("span.rl-muted", time_ago(export["created"])),
         ),
-        el("div", "from ", sources, f" · {label_text(export)}", class_="rl-muted rl-small"),
-        el("div", el("table", el("thead", header), el("tbody", rows), class_="rl-table"), class_="rl-scroll"),
-        [el("p", f"No {name}: {why}", class_="rl-muted rl-small") for name, why in export["left_out"].items()],
+        el("div.rl-muted.rl-small", "from ", sources, f" · {label_text(export)}"),
+        el("div.rl-scroll", el("table.rl-table", el("thead", header), el("tbody", rows))),
+        [el("p.rl-muted.rl-small", f"No {name}: {why}") for name, why in export["left_out"].items()],
         el(
-            "div",
+            "div.rl-row.rl-small",
             link("README.md", "card"),
             link("manifest.json", "manifest"),
-            el("span", class_="rl-grow"),
+            el("span.rl-grow"),
             action("Copy Python", "copy", style="rl-small", text=load_code(export)) if rows else None,
             remove if writable else None,
-            class_="rl-row rl-small",
         ),
-        class_="rl-card rl-stack export-done",
         data_key=folder,
         data_folder=folder,
     )

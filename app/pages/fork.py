@@ -95,12 +95,7 @@ def build(studio: Studio) -> None:
                 more = gr.Button("2 × samples", size="sm", min_width=80, elem_id="fork-more")
                 preview = gr.Button("Preview", size="sm", min_width=80, elem_id="fork-preview")
                 start = gr.Button(
-                    "Start fork",
-                    variant="primary",
-                    size="sm",
-                    interactive=False,
-                    min_width=100,
-                    elem_id="fork-start",
+                    "Start fork", variant="primary", size="sm", interactive=False, min_width=100, elem_id="fork-start"
                 )
             previewed = View(elem_id="fork-previewed")
             config = gr.Code(language="yaml", label="Configuration", interactive=False, visible=False, max_lines=20)
@@ -148,7 +143,7 @@ def build(studio: Studio) -> None:
         """Return the number of dialogues, and the state of the buttons."""
         count = len(form["checkpoints"]) * len(form["arms"]) * int(form["samples"] or 0)
         ready = bool(count) and not reason
-        notice = view.count_text(count, form["arms"]) if writable else el("p", "Read-only server.", class_="rl-muted")
+        notice = view.count_text(count, form["arms"]) if writable else el("p.rl-muted", "Read-only server.")
         return [notice, gr.update(interactive=ready), gr.update(interactive=ready and writable)]
 
     def arguments(query: dict[str, str], form: dict[str, Any]) -> dict[str, Any]:
@@ -195,7 +190,7 @@ def build(studio: Studio) -> None:
         try:
             found = forks.fork_result(fork)
         except RL2FError as error:
-            return [el("p", str(error), class_="rl-card rl-wrong", role="alert"), *rest]
+            return [el("p.rl-card.rl-wrong", str(error), role="alert"), *rest]
         return [
             result.status_card(found, writable),
             result.report_card(found["report"]) if found["report"] else None,

@@ -250,7 +250,7 @@ class _Page:
         if values["view"] == "queue":
             return queue_view(desk, _form(values), writable=self._writable)
         if values["view"] == "benchmark":
-            return [el("div", class_="rl-skeleton", style="height: 280px", role="status", aria_label="Scoring…")]
+            return [el("div.rl-skeleton", style="height: 280px", role="status", aria_label="Scoring…")]
         try:
             return [
                 report_view(

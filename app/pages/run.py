@@ -217,7 +217,7 @@ def build(studio: Studio) -> None:
 
     def show_checkpoints(details: RunDetails, query: Mapping[str, str], now: Shown, opened: bool) -> dict[Any, Any]:
         table = view.checkpoint_table(details, read_only)
-        return {saved: el("div", table, view.child_table(details["children"]), class_="rl-section")}
+        return {saved: el("div.rl-section", table, view.child_table(details["children"]))}
 
     def show_config(details: RunDetails, query: Mapping[str, str], now: Shown, opened: bool) -> dict[Any, Any]:
         if not opened:
@@ -226,10 +226,9 @@ def build(studio: Studio) -> None:
         return {
             yaml: endpoints.run_config(run_id),
             environment: el(
-                "section",
+                "section.rl-card.rl-stack",
                 el("h2", "Environment"),
                 view.environment_table(endpoints.run_environment(run_id)),
-                class_="rl-card rl-stack",
             ),
         }
 

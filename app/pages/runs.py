@@ -273,7 +273,7 @@ def build(studio: Studio) -> None:
         return {
             annotated: run,
             dialog: gr.update(visible=True),
-            notes_title: el("div", el("h2", f"Tags and notes of {name}"), class_="rl-page"),
+            notes_title: el("div.rl-page", el("h2", f"Tags and notes of {name}")),
             tags: gr.update(choices=sorted({*runs.run_facets()["tags"], *own}), value=own),
             notes: view.notes(studio.run.list_notes(run)),
             note: "",

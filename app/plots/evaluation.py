@@ -256,12 +256,7 @@ def table(evaluation: Evaluation) -> JsonObject:
     hidden = {"cum_acc/1"} if evaluation.turns == 1 else set()
     hidden |= {name for name, _, _ in COLUMNS if all(row["cells"][name] is None for row in rows)}
     columns = [
-        {
-            "key": key,
-            "title": title.format(turns=evaluation.turns),
-            "help": text,
-            "formula": metric_info(key).formula,
-        }
+        {"key": key, "title": title.format(turns=evaluation.turns), "help": text, "formula": metric_info(key).formula}
         for key, title, text in COLUMNS
         if key not in hidden
     ]

@@ -9,13 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.common.jsonl_filter import (
-    build_environment,
-    error_record,
-    filter_lines,
-    read_object,
-    require_text,
-)
+from app.common.jsonl_filter import build_environment, error_record, filter_lines, read_object, require_text
 from rl2f_core import registry
 from rl2f_core.errors import DataError, ModelError
 from rl2f_core.types import JsonObject

@@ -1,0 +1,30 @@
+"""The base class of components: Python makes the value, a JavaScript module of this folder shows it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, ClassVar
+
+import gradio as gr
+
+from app.components.module import load_module
+
+
+class Component(gr.HTML):
+    """A `gr.HTML` that a module of this folder draws; its value is JSON text in the browser.
+
+    Args:
+        value: Initial value.
+        options: Properties for the module, and further arguments of `gr.HTML`.
+    """
+
+    MODULE: ClassVar[str]
+    """File name of the module."""
+
+    def __init__(self, value: Any = None, **options: Any) -> None:
+        script = load_module(self.MODULE)
+        super().__init__(value, html_template="", js_on_load=script, apply_default_css=False, **options)
+
+    def postprocess(self, value: Any) -> str | None:
+        """Return a value as JSON text, which the browser compares with the last one as a whole."""
+        return None if value is None else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
