@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, Any
 from rl2f_core.paths import ROOT
 
 from . import page_workspace, studio_server
-from .page_drivers import CLOCK, STEPS, Facts, Kind, NewPages, OldPages, StepError
+from .native_pages import NewPages
+from .page_drivers import CLOCK, STEPS, Facts, Kind, OldPages, StepError
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page, ViewportSize

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.benchmarks import pages
-from tests.benchmarks.page_drivers import STEPS, NewPages
+from tests.benchmarks.native_pages import NewPages
+from tests.benchmarks.page_drivers import STEPS
 
 
 def test_a_load_may_take_200_ms_more_than_the_old_one_and_at_most_800_ms() -> None:
