@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from jobs.chat.limits import ChatLimits
+from jobs.db.errors import StoreReadOnlyError
 
 if TYPE_CHECKING:
     from jobs.chat.service import ChatService
@@ -30,6 +31,13 @@ class Context:
     scheduler: Scheduler | None = None
     """None in a read-only server, and in tests."""
     chat_limits: ChatLimits = field(default_factory=ChatLimits)
+
+    def require_writable(self) -> None:
+        """Raise `StoreReadOnlyError` if this server must not change the workspace."""
+        if self.read_only or self.db.read_only:
+            holder = self.holder or "another server"
+            what = f"Read-only server: {holder} has locked the workspace."
+            raise StoreReadOnlyError(what, fix="Use that server, or stop it.")
 
     @cached_property
     def chat_service(self) -> ChatService:

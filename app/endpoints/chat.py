@@ -16,7 +16,6 @@ from jobs.chat.checkpoints import ChatSettings, known_models, run_choices
 from jobs.chat.model_process.protocol import MAX_CHECKPOINTS, MAX_TEXT, ChatSampling
 from jobs.chat.response_stream import ResponseStream
 from jobs.chat.service import ChatService
-from jobs.db.errors import StoreReadOnlyError
 from jobs.db.models import Chat, ChatMessage
 from jobs.db.queries import chats
 from rl2f_core.types import JsonObject
@@ -245,7 +244,6 @@ class ChatEndpoints:
             system: System message.
             device: Where the model runs.
         """
-        self._require_writable()
         settings = {"model": model, "checkpoints": checkpoints or ["base"], "sampling": sampling or {}}
         return _info(self._service.create({**settings, "system": system, "device": device}))
 
@@ -273,7 +271,6 @@ class ChatEndpoints:
             max_turns: Maximum attempts; by default that of the source's rollout.
             device: Where the model runs.
         """
-        self._require_writable()
         settings: JsonObject = {"model": model, "checkpoints": checkpoints or ["base"], "device": device}
         settings |= {"source": source, "split": split, "index": index, "sampling": sampling}
         return _info(self._service.create(settings if max_turns is None else {**settings, "max_turns": max_turns}))
@@ -287,13 +284,11 @@ class ChatEndpoints:
             title: New title.
             settings: New model, checkpoints, sampling, system or device.
         """
-        self._require_writable()
         return _info(self._service.change(chat, title=title, changes=settings))
 
     @endpoint("run")
     def delete_chat(self, chat: ChatId) -> None:
         """Delete a chat with its messages; recorded dialogues of interactive tasks remain."""
-        self._require_writable()
         self._service.remove(chat)
 
     @endpoint("read")
@@ -315,7 +310,6 @@ class ChatEndpoints:
             parent: The previous user message; None at the start of a chat.
             after: Checkpoint → the reply that it continues; by default its newest.
         """
-        self._require_writable()
         yield from _updates(self._service.send(chat, text, parent, after))
 
     @endpoint("run")
@@ -334,13 +328,11 @@ class ChatEndpoints:
             hint_by: The scripted teacher of the environment, or a person.
             hint: The person's hint; the leak detectors check it.
         """
-        self._require_writable()
         yield from _updates(self._service.play_turn(chat, after or {}, hint_by, hint))
 
     @endpoint("run")
     def retry_reply(self, chat: ChatId, reply: MessageId) -> Iterator[ReplyUpdate]:
         """Sample an alternative to a reply or attempt with another seed, and stream it."""
-        self._require_writable()
         yield from _updates(self._service.regenerate(chat, reply))
 
     @endpoint("run")
@@ -349,7 +341,6 @@ class ChatEndpoints:
 
         An edited attempt of an interactive task is verified. An edited reply or attempt has no further replies.
         """
-        self._require_writable()
         made = self._service.edit(chat, message, text)
         if isinstance(made, ChatMessage):
             yield {"status": "", "messages": [_message(made)], "error": None, "ended": True}
@@ -382,14 +373,12 @@ class ChatEndpoints:
             other: The reply that it is compared with.
             choice: Whether `reply` is better; None removes the rating.
         """
-        self._require_writable()
         return [_message(message) for message in chats.prefer(self._context.db, chat, reply, other, choice)]
 
     # -- interactive tasks -----------------------------------------------------------------------------------------
     @endpoint("run")
     def end_task_chat(self, chat: ChatId, attempt: MessageId) -> ChatMessageInfo:
         """End an unsolved interactive task at its last attempt, and record the dialogue."""
-        self._require_writable()
         return _message(self._service.finish(chat, attempt))
 
     @endpoint("read")
@@ -415,12 +404,6 @@ class ChatEndpoints:
         """End the model process, which frees its memory; the next message starts it again."""
         self._service.process.unload()
         return self.chat_memory()
-
-    def _require_writable(self) -> None:
-        if self._context.read_only or self._context.db.read_only:
-            holder = self._context.holder or "another server"
-            what = f"Read-only server: {holder} has locked the workspace."
-            raise StoreReadOnlyError(what, fix="Use that server, or stop it.")
 
 
 def _updates(stream: ResponseStream) -> Iterator[ReplyUpdate]:

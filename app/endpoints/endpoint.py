@@ -25,7 +25,8 @@ class ArgumentError(ConfigError):
 def endpoint(scope: Scope) -> Callable[[F], F]:
     """Return a decorator that makes a method an endpoint.
 
-    The endpoint raises `ArgumentError` if an argument does not match its annotation. Its name is the method's name.
+    The endpoint raises `ArgumentError` if an argument does not match its annotation, and `StoreReadOnlyError` if it
+    changes something (its scope is not `read`) and the server is read-only. Its name is the method's name.
 
     Args:
         scope: Scope that a token needs for this endpoint. Every token may call endpoints of the scope `read`.
@@ -36,6 +37,8 @@ def endpoint(scope: Scope) -> Callable[[F], F]:
 
         @wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
+            if scope != "read" and args and hasattr(args[0], "_context"):
+                args[0]._context.require_writable()
             try:
                 return checked(*args, **kwargs)
             except ValidationError as error:

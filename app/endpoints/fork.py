@@ -26,7 +26,7 @@ from rl2f_core.counterfactual.arms import HINTS, Arm, ArmHint
 from rl2f_core.counterfactual.config import known_checkpoints as checkpoints_of
 from rl2f_core.counterfactual.config import nearest_checkpoint
 from rl2f_core.counterfactual.fork_points import find_dialogue, fork_point_at
-from rl2f_core.errors import ConfigError, RL2FError, RunError
+from rl2f_core.errors import ConfigError, RL2FError
 from rl2f_core.run.directory import RunDir
 from rl2f_core.types import JsonObject
 
@@ -269,8 +269,6 @@ class ForkEndpoints:
             later_hints: Teacher of later turns: that of the run, that of the arm, or contentless.
             seed: Seed of the samples.
         """
-        if self._context.read_only:
-            raise RunError("This server is read-only: another one holds the workspace.", fix="Use the other server.")
         owner = runs.get(self._context.db, run)
         changes = {"samples": samples, "turns": attempts, "later_hints": later_hints, "seed": seed}
         config = self._config(owner, event_id, turn, checkpoints, arms, changes)

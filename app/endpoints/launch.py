@@ -20,7 +20,7 @@ from jobs.db.queries import runs, scheduled_runs
 from rl2f_core.config.loading import dump_yaml, parse_config
 from rl2f_core.config.overrides import set_nested
 from rl2f_core.config.run import BaseRun
-from rl2f_core.errors import ConfigError, RunError
+from rl2f_core.errors import ConfigError
 from rl2f_core.types import JsonObject
 
 if TYPE_CHECKING:
@@ -291,7 +291,6 @@ class LaunchEndpoints:
             overrides: Dotted paths and their values, e.g. `{"stages.0.steps": 5}`.
             parent: The cloned run.
         """
-        self._require_writable()
         config, _ = self._valid(yaml, preset, overrides)
         return self._add(config, parent)
 
@@ -307,7 +306,6 @@ class LaunchEndpoints:
 
         `get_preflight` returns its progress and verdict.
         """
-        self._require_writable()
         config, _ = self._valid(yaml, preset, overrides)
         if config.kind not in ("train", "preflight"):
             raise ConfigError("Only a training run has a preflight.", value=config.kind, fix="Start the run itself.")
@@ -323,7 +321,6 @@ class LaunchEndpoints:
     @endpoint("run")
     def abort_preflight(self, run: RunId) -> None:
         """Abort a preflight."""
-        self._require_writable()
         self._preflight(run)
         self._context.queue.abort(run)
 
@@ -369,7 +366,6 @@ class LaunchEndpoints:
             timezone: Time zone of `when`, e.g. `Europe/Berlin`.
             name: Name of the schedule; by default that of the run.
         """
-        self._require_writable()
         config, text = self._valid(yaml, preset, overrides)
         times = next_times(trigger, when, timezone)
         name = name.strip() or config.name
@@ -424,11 +420,6 @@ class LaunchEndpoints:
         if row.kind != "preflight":
             raise NotFoundError("This run is not a preflight.", value=run, fix="Start one with `preflight_config`.")
         return row
-
-    def _require_writable(self) -> None:
-        if self._context.read_only or self._context.db.read_only:
-            holder = self._context.holder or "another server"
-            raise RunError(f"Read-only server: {holder} has locked the workspace.", fix="Use that server, or stop it.")
 
 
 def _choices(choices: list[allowlist.Choice]) -> list[FormChoice]:

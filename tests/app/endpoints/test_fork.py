@@ -11,11 +11,11 @@ from app.common.context import Context
 from app.endpoints.dialogues import DialogueEndpoints
 from app.endpoints.endpoint import ArgumentError, endpoints_of
 from app.endpoints.fork import ForkEndpoints
-from jobs.db.errors import NotFoundError
+from jobs.db.errors import NotFoundError, StoreReadOnlyError
 from jobs.db.queries import runs
 from jobs.ingest.ingester import ingest, reindex
 from rl2f_core.config.loading import load_config
-from rl2f_core.errors import ConfigError, DataError, RL2FError, RunError
+from rl2f_core.errors import ConfigError, DataError, RL2FError
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import JsonlSink
 from rl2f_core.run.execute import execute
@@ -148,7 +148,7 @@ def test_an_invalid_fork_is_refused(
 
 def test_a_read_only_server_starts_no_fork(endpoints: ForkEndpoints, context: Context, run: int) -> None:
     context.read_only = True
-    with pytest.raises(RunError, match="read-only"):
+    with pytest.raises(StoreReadOnlyError, match="Read-only"):
         endpoints.start_fork(**settings(run))
     assert len(runs.page(context.db).rows) == 1
 

@@ -229,7 +229,7 @@ def test_a_read_only_server_stores_no_label(run: int, context: Context) -> None:
     db = Database(context.workspace.database_url(), read_only=True)
     endpoints = LabelEndpoints(Context(context.workspace, db, context.queue, read_only=True))
     assert endpoints.next_hints_to_label(queue={"run": run})["total"] == 24
-    with pytest.raises(StoreReadOnlyError, match="This server only reads"):
+    with pytest.raises(StoreReadOnlyError, match="Read-only server"):
         put(endpoints, run)
     db.close()
     assert label_queries.annotators(context.db) == []

@@ -19,13 +19,13 @@ from app.endpoints.endpoint import ArgumentError
 from app.endpoints.launch import LaunchEndpoints
 from app.forms import run_form
 from app.forms.yaml_text import MAX_CHARACTERS
-from jobs.db.errors import NotFoundError
+from jobs.db.errors import NotFoundError, StoreReadOnlyError
 from jobs.db.models import Checkpoint
 from jobs.db.queries import runs, scheduled_runs
 from jobs.workspace import Workspace
 from rl2f_core.config.loading import dump_yaml, load_config, parse_config
 from rl2f_core.config.presets import preset as find_preset
-from rl2f_core.errors import ConfigError, RunError
+from rl2f_core.errors import ConfigError
 
 QUICKSTART = run_form.preset_yaml("quickstart")
 
@@ -340,7 +340,7 @@ def test_a_read_only_server_validates_and_starts_nothing(launch: LaunchEndpoints
         lambda: launch.schedule_run("cron", "0 2 * * *", QUICKSTART),
     ]
     for start in starts:
-        with pytest.raises(RunError, match=r"Read-only server: http://127\.0\.0\.1:7861"):
+        with pytest.raises(StoreReadOnlyError, match=r"Read-only server: http://127\.0\.0\.1:7861"):
             start()
     assert launch.check_config(QUICKSTART)["ok"] and runs.page(context.db).total == 1
 
