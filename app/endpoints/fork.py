@@ -5,38 +5,33 @@ Runs, dialogues and checkpoints are identified by their names in the workspace, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Required, TypedDict
+from typing import Annotated, Any, Literal, NamedTuple, Required, TypedDict
 
 from pydantic import Field, ValidationError, with_config
 from typing_extensions import TypedDict as CheckedDict
 
+from app.common.context import Context
 from app.common.urls import page_url
 from app.endpoints.dialogues import EventId, Text, TurnIndex
 from app.endpoints.endpoint import endpoint
 from app.endpoints.transcript import columns
 from app.endpoints.types import QueuedRun, RunId
-from app.forms.allowlist import adapter_refusal, known_checkpoints
+from app.forms.allowlist import adapter_refusal
 from jobs.db.errors import NotFoundError
-from jobs.db.models import Run
+from jobs.db.models import Dialogue, Run
 from jobs.db.queries import dialogues, hint_values, runs
 from rl2f_core import registry
 from rl2f_core.config.loading import dump_yaml
 from rl2f_core.counterfactual.arms import HINTS, Arm, ArmHint
-from rl2f_core.counterfactual.config import known_checkpoints as checkpoints_of
-from rl2f_core.counterfactual.config import nearest_checkpoint
+from rl2f_core.counterfactual.config import CounterfactualRun, known_checkpoints, nearest_checkpoint
 from rl2f_core.counterfactual.fork_points import find_dialogue, fork_point_at
 from rl2f_core.errors import ConfigError, RL2FError
 from rl2f_core.run.directory import RunDir
 from rl2f_core.types import JsonObject
 
-if TYPE_CHECKING:
-    from app.common.context import Context
-    from jobs.db.models import Dialogue
-    from rl2f_core.run_kinds.fork import ForkRun
-
-
 HintText = Annotated[str, Field(max_length=4000)]
+MAX_TRAINED_RUNS = 100
+"""Number of newest training runs whose checkpoints can continue a dialogue."""
 
 
 @with_config(extra="forbid")
@@ -150,7 +145,7 @@ class ForkResult(TypedDict):
     """Fields of `rl2f_core.counterfactual.report.CounterfactualReport`; None before the first result."""
 
 
-class _Checkpoint(TypedDict):
+class _Checkpoint(NamedTuple):
     name: str
     """Name in the report."""
     folder: str | None
@@ -174,7 +169,7 @@ class ForkEndpoints:
         row, owner = dialogues.get(db, run, event_id).row, runs.get(db, run)
         known = self._checkpoints(owner)
         return {
-            "checkpoints": [{"label": label, "note": each["note"]} for label, each in known.items()],
+            "checkpoints": [{"label": label, "note": each.note} for label, each in known.items()],
             "default_checkpoint": self._default_checkpoint(owner, row, known),
             "hints": list(HINTS),
             "teachers": _teachers(),
@@ -196,7 +191,7 @@ class ForkEndpoints:
     ) -> ForkPreview:
         """Check a fork and return its configuration without starting it; arguments as in `start_fork`."""
         changes = {"samples": samples, "turns": attempts, "later_hints": later_hints, "seed": seed}
-        config = self._config(runs.get(self._context.db, run), event_id, turn, checkpoints, arms, changes)
+        config = self._config(run, event_id, turn, checkpoints, arms, **changes)
         labels = list(config.labeled_arms())
         return {
             "arms": labels,
@@ -219,15 +214,10 @@ class ForkEndpoints:
         from rl2f_core.leaks.guard import make_detectors
         from rl2f_core.rollout.build import build_environment
 
-        owner = runs.get(self._context.db, run)
-        source = RunDir.open(self._context.workspace.folder(owner.folder))
-        config = self._config(owner, event_id, turn, ["base"], [{"hint": "empty"}], {})
-        origin = fork_point_at(find_dialogue(source, event_id), turn)
-        usable = [
-            each
-            for each in config.leak_detection.detectors
-            if not registry.get("leak_detector", each.type).requires_model
-        ]
+        config = self._config(run, event_id, turn, ["base"], [{"hint": "empty"}])
+        origin = fork_point_at(find_dialogue(self._folder(runs.get(self._context.db, run)), event_id), turn)
+        configured = config.leak_detection.detectors
+        usable = [each for each in configured if not registry.get("leak_detector", each.type).requires_model]
         detectors = make_detectors(usable, build_environment(config.environment))
         turns = origin.prefix(None)
         hints = tuple(each.hint.text for each in turns if each.hint is not None)
@@ -269,10 +259,9 @@ class ForkEndpoints:
             later_hints: Teacher of later turns: that of the run, that of the arm, or contentless.
             seed: Seed of the samples.
         """
-        owner = runs.get(self._context.db, run)
         changes = {"samples": samples, "turns": attempts, "later_hints": later_hints, "seed": seed}
-        config = self._config(owner, event_id, turn, checkpoints, arms, changes)
-        queued = self._context.queue.add(config, origin="app", parent=owner.id)
+        config = self._config(run, event_id, turn, checkpoints, arms, **changes)
+        queued = self._context.queue.add(config, origin="app", parent=run)
         return {"run": queued.id or 0, "name": queued.name, "url": page_url("run", run=queued.id)}
 
     @endpoint("read")
@@ -287,7 +276,7 @@ class ForkEndpoints:
         row = runs.get(self._context.db, run)
         if row.kind != "fork":
             raise NotFoundError("The run is not a fork.", value=run, fix="Open a dialogue and fork it.")
-        config = self._stored_config(row)
+        config: Any = self._folder(row).config()
         report = read_report(self._context.workspace.folder(row.folder))
         source = runs.find(self._context.db, folder=config.source)
         return {
@@ -300,33 +289,28 @@ class ForkEndpoints:
         }
 
     def _config(
-        self,
-        owner: Run,
-        event_id: str,
-        turn: int,
-        checkpoints: list[str],
-        arms: list[ArmSettings],
-        changes: Mapping[str, object],
-    ) -> ForkRun:
+        self, run: int, event_id: str, turn: int, checkpoints: list[str], arms: list[ArmSettings], **changes: object
+    ) -> CounterfactualRun:
         from rl2f_core.run_kinds.fork import fork_config
 
+        owner = runs.get(self._context.db, run)
         known = self._checkpoints(owner)
         unknown = [label for label in checkpoints if label not in known]
         if unknown:
             raise NotFoundError("Unknown checkpoint.", value=unknown[0], known=known)
-        chosen = {known[label]["name"]: known[label]["folder"] for label in checkpoints}
-        source = RunDir.open(self._context.workspace.folder(owner.folder))
-        return fork_config(source, owner.folder, event_id, turn, chosen, [_arm(each) for each in arms], **changes)
+        chosen = {known[label].name: known[label].folder for label in checkpoints}
+        made = [_arm(each) for each in arms]
+        return fork_config(self._folder(owner), owner.folder, event_id, turn, chosen, made, **changes)
 
-    def _stored_config(self, run: Run) -> Any:
-        return RunDir.open(self._context.workspace.folder(run.folder)).config()
+    def _folder(self, run: Run) -> RunDir:
+        return RunDir.open(self._context.workspace.folder(run.folder))
 
     def _forks(self, owner: Run, event_id: str) -> list[EarlierFork]:
         """Return the forks of a dialogue, newest first."""
         found: list[EarlierFork] = []
         for child in hint_values.forks(self._context.db, owner):
             try:
-                config = self._stored_config(child)
+                config: Any = self._folder(child).config()
             except RL2FError:  # it names a component that is not installed
                 continue
             if config.dialogue == event_id:
@@ -346,26 +330,28 @@ class ForkEndpoints:
     def _checkpoints(self, owner: Run) -> dict[str, _Checkpoint]:
         """Return the checkpoints of a run's base model by label, the run's own ones first."""
         db, workspace = self._context.db, self._context.workspace
-        assert owner.id is not None
-        found: dict[str, _Checkpoint] = {"base": {"name": "base", "folder": None, "note": owner.model}}
-        for row in reversed(runs.checkpoints(db, owner.id)):
-            folder = str((workspace.folder(owner.folder) / row.path).resolve())
-            if adapter_refusal(folder, workspace) is None:
-                found[f"{owner.id}:{row.name}"] = {"name": row.name, "folder": folder, "note": owner.name}
-        for choice in known_checkpoints(db, workspace):
-            run_id = int(choice.label.partition(":")[0])
-            if choice.label not in found and runs.get(db, run_id).model == owner.model:
-                found[choice.label] = {"name": choice.label, "folder": choice.value, "note": choice.note}
+        found = {"base": _Checkpoint("base", None, owner.model)}
+        trained = runs.page(db, runs.RunFilter(kind="train"), limit=MAX_TRAINED_RUNS).rows
+        others = [run for run in trained if run.model == owner.model and run.id != owner.id]
+        for run in [owner, *others]:
+            if not (workspace.folder(run.folder) / "checkpoints").is_dir():
+                continue
+            for row in reversed(runs.checkpoints(db, run.id or 0)):
+                folder = str((workspace.folder(run.folder) / row.path).resolve())
+                if adapter_refusal(folder, workspace) is None:
+                    label = f"{run.id}:{row.name}"
+                    name, note = (row.name, run.name) if run is owner else (label, f"{run.name}, {run.environment}")
+                    found[label] = _Checkpoint(name, folder, note)
         return found
 
     def _default_checkpoint(self, owner: Run, row: Dialogue, known: dict[str, _Checkpoint]) -> str:
         """Return the label of the checkpoint that sampled a dialogue, or of the closest one."""
         try:
-            saved = checkpoints_of(RunDir.open(self._context.workspace.folder(owner.folder)))
+            saved = known_checkpoints(self._folder(owner))
         except RL2FError:
             return "base"
         folder = saved[nearest_checkpoint(list(saved), row.checkpoint or row.policy)]
-        return next((label for label, each in known.items() if each["folder"] == folder), "base")
+        return next((label for label, each in known.items() if each.folder == folder), "base")
 
 
 def _teachers() -> list[str]:
