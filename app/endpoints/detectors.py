@@ -6,12 +6,14 @@ Results on the test set are returned only by `unlock_test_set`, which logs the a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, TypedDict, get_args
+from typing import Literal, TypedDict, cast, get_args
 
 from app.common import benchmark_scores
+from app.common.context import Context
 from app.endpoints.dialogues import Text
 from app.endpoints.endpoint import endpoint
-from app.endpoints.labels import Annotator, Source
+from app.endpoints.labels import Annotator, HintRef, Source
+from app.endpoints.transcript import columns
 from app.endpoints.types import RunId
 from jobs.db.queries import runs
 from jobs.labels import detector_report, report_queries
@@ -21,9 +23,6 @@ from jobs.labels.hint_counts import OWN_CONDITIONS, RUN, HintGroup
 from jobs.labels.report_queries import Scope
 from jobs.labels.sampling import SamplingFrame
 from rl2f_core.types import JsonObject
-
-if TYPE_CHECKING:
-    from app.common.context import Context
 
 GroupBy = Literal["detector", "teacher", "environment", "checkpoint", "condition", "run"]
 GROUPINGS: tuple[GroupBy, ...] = get_args(GroupBy)
@@ -38,12 +37,9 @@ _BENCHMARK_KEYS = {
 """Key of `benchmark_scores.figures` → key of `detector_benchmark`, if they differ."""
 
 
-class DisagreementRow(TypedDict):
+class DisagreementRow(HintRef):
     """A hint on which annotators differ, or their majority and the detector."""
 
-    run: int
-    event_id: str
-    turn: int
     labels: dict[str, str]
     """Label by annotator."""
     flagged: bool | None
@@ -169,17 +165,12 @@ class DetectorEndpoints:
     @endpoint("read")
     def list_finding_sources(self) -> list[FindingSource]:
         """List the sources of findings: the runs' own detectors and every rescore, newest first."""
-        return [
-            {"name": each.name, "detectors": each.detectors, "time": each.time}
-            for each in report_queries.sources(self._context.db)
-        ]
+        return [columns(each, FindingSource) for each in report_queries.sources(self._context.db)]
 
     @endpoint("read")
     def detector_benchmark(self) -> JsonObject:
         """Return precision, recall and F1 of the default detectors on the synthetic benchmark."""
-        scores = _renamed(benchmark_scores.figures())
-        assert isinstance(scores, dict)
-        return scores
+        return cast(JsonObject, renamed(benchmark_scores.figures()))
 
     def _reports(
         self, scope: Scope, groupings: Sequence[GroupBy], include_controls: bool
@@ -208,16 +199,7 @@ class DetectorEndpoints:
             "is_test_set": is_test_set,
             "report": report.model_dump(mode="json", exclude={"disagreements"}),
             "disagreements": [
-                {
-                    "run": each.run,
-                    "event_id": each.event,
-                    "turn": each.turn,
-                    "labels": each.labels,
-                    "flagged": each.flagged,
-                    "detector": each.detector,
-                    "among_annotators": each.among_annotators,
-                    "with_detector": each.with_detector,
-                }
+                cast(DisagreementRow, {"event_id": each.event, **each.model_dump(exclude={"event"})})
                 for each in report.disagreements[-MAX_DISAGREEMENTS:][::-1]
             ],
             "disagreement_count": len(report.disagreements),
@@ -228,22 +210,13 @@ class DetectorEndpoints:
             },
             "accesses": {
                 "count": len(accesses),
-                "newest": [
-                    {
-                        "annotator": each.annotator,
-                        "time": each.time,
-                        "source": each.source,
-                        "run": each.run_id,
-                        "environment": each.environment,
-                    }
-                    for each in accesses[:MAX_ACCESSES]
-                ],
+                "newest": [columns(each, AccessRow) for each in accesses[:MAX_ACCESSES]],
             },
         }
 
 
-def _renamed(data: object) -> object:
+def renamed(data: object) -> object:
     """Rename the keys of nested JSON data by `_BENCHMARK_KEYS`."""
     if isinstance(data, dict):
-        return {_BENCHMARK_KEYS.get(key, key): _renamed(value) for key, value in data.items()}
-    return [_renamed(item) for item in data] if isinstance(data, list) else data
+        return {_BENCHMARK_KEYS.get(key, key): renamed(value) for key, value in data.items()}
+    return [renamed(item) for item in data] if isinstance(data, list) else data

@@ -5,11 +5,12 @@ The findings of a hint and the labels of others are returned only after the anno
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, cast
+from typing import Annotated, Any, Literal, TypedDict, cast
 
 from pydantic import Field, with_config
 from typing_extensions import TypedDict as CheckedDict
 
+from app.common.context import Context
 from app.endpoints.dialogues import EventId, Text, TurnIndex
 from app.endpoints.endpoint import endpoint
 from app.endpoints.transcript import Findings, LabelRow, TaskPrompt, columns, feedback, findings, outcome, task_prompt
@@ -20,10 +21,6 @@ from jobs.labels import annotation_queue, label_queries
 from jobs.labels.annotation_queue import HintKey, QueueFilter
 from jobs.labels.label_queries import LabelAnswer
 from rl2f_core.errors import ConfigError
-
-if TYPE_CHECKING:
-    from app.common.context import Context
-    from jobs.db.models import LeakLabel
 
 Annotator = Annotated[str, Field(max_length=200)]
 Source = Annotated[str, Field(max_length=20)]
@@ -61,12 +58,9 @@ class HintRef(CheckedDict):
     """0-based."""
 
 
-class QueuedHint(TypedDict):
+class QueuedHint(HintRef):
     """A hint of a queue, without its findings."""
 
-    run: int
-    event_id: str
-    turn: int
     level: str
     label: str | None
     """The annotator's own label."""
@@ -98,12 +92,9 @@ class EarlierTurn(TypedDict):
     """None in the turn of the hint to label."""
 
 
-class HintToLabel(TypedDict):
+class HintToLabel(HintRef):
     """A hint with its dialogue up to it."""
 
-    run: int
-    event_id: str
-    turn: int
     dialogue_id: str
     environment: str
     level: str
@@ -180,16 +171,7 @@ class LabelEndpoints:
         name, chosen = _name(annotator), _queue_filter(queue)
         place = {"after": _key(after), "before": _key(before)}
         items = annotation_queue.queue(self._context.db, name, chosen, limit, **place)
-        hints: list[QueuedHint] = [
-            {
-                "run": item.key.run,
-                "event_id": item.key.event,
-                "turn": item.key.turn,
-                "level": item.level,
-                "label": item.label,
-            }
-            for item in items
-        ]
+        hints: list[QueuedHint] = [{**hint_ref(item.key), "level": item.level, "label": item.label} for item in items]
         return {"hints": hints, **self._progress(name, chosen)}
 
     @endpoint("read")
@@ -256,13 +238,13 @@ class LabelEndpoints:
         removed = label_queries.undo(self._context.db, annotator)
         if removed is None:
             return {"removed": None, "labels": []}
-        labels = self._labels(HintKey(removed.run_id, removed.event_id, removed.turn))
-        return {"removed": _label(removed), "labels": labels}
+        labels = self.list_labels(removed.run_id, removed.event_id, removed.turn)
+        return {"removed": columns(removed, LabelRow), "labels": labels}
 
     @endpoint("read")
     def list_labels(self, run: RunId, event_id: EventId, turn: TurnIndex) -> list[LabelRow]:
         """List all labels of a hint by annotator."""
-        return self._labels(HintKey(run, event_id, turn))
+        return [columns(row, LabelRow) for row in label_queries.of_hint(self._context.db, run, event_id, turn)]
 
     @endpoint("read")
     def list_annotators(self) -> list[str]:
@@ -280,21 +262,17 @@ class LabelEndpoints:
             "annotators": label_queries.annotators(db),
         }
 
-    def _labels(self, key: HintKey) -> list[LabelRow]:
-        return [_label(row) for row in label_queries.of_hint(self._context.db, *key)]
-
     def _hint(self, key: HintKey, annotator: str, blind: bool) -> HintToLabel:
         db, name = self._context.db, _name(annotator)
         view = dialogues.get(db, key.run, key.event)
         if key.turn >= len(view.turns) or view.turns[key.turn].row.hint is None:
             raise NotFoundError("Hint not found.", value=tuple(key), fix="Reload the queue.")
         turn = view.turns[key.turn]
-        own = next((_label(label) for label in turn.labels if label.annotator == name), None)
+        labels = [columns(label, LabelRow) for label in turn.labels]
+        own = next((label for label in labels if label["annotator"] == name), None)
         is_open = own is not None or not blind
         return {
-            "run": key.run,
-            "event_id": key.event,
-            "turn": key.turn,
+            **hint_ref(key),
             "dialogue_id": view.row.dialogue_id,
             "environment": view.row.environment,
             "level": view.row.level,
@@ -315,7 +293,7 @@ class LabelEndpoints:
             "is_open": is_open,
             "findings": findings(turn) if is_open else None,
             "hint": turn.row.hint if is_open else None,
-            "other_labels": [_label(label) for label in turn.labels if label.annotator != name] if is_open else None,
+            "other_labels": [label for label in labels if label["annotator"] != name] if is_open else None,
         }
 
 
@@ -324,15 +302,15 @@ def _name(annotator: str) -> str:
     return label_queries.annotator_name(annotator) if annotator.strip() else ""
 
 
+def hint_ref(key: HintKey) -> HintRef:
+    """Return the key of a hint as JSON."""
+    return {"run": key.run, "event_id": key.event, "turn": key.turn}
+
+
 def _key(hint: HintRef | None) -> HintKey | None:
     return None if hint is None else HintKey(hint["run"], hint["event_id"], hint["turn"])
 
 
 def _queue_filter(queue: HintQueue | None) -> QueueFilter:
-    include_controls = bool(queue and queue.get("include_controls"))
-    fields = {name: value for name, value in (queue or {}).items() if name != "include_controls"}
-    return QueueFilter(**cast(Any, fields), without_controls=not include_controls)
-
-
-def _label(label: LeakLabel) -> LabelRow:
-    return columns(label, LabelRow)
+    fields = dict(cast("dict[str, Any]", queue or {}))
+    return QueueFilter(without_controls=not fields.pop("include_controls", False), **fields)

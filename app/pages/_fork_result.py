@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from app.common.quantities import duration
 from app.common.urls import page_url
+from app.components.evaluation_view import scroll_table, table_header
 from app.components.help_tip import help_tip
 from app.components.nodes import Element, Node, action, badge, el, empty, progress
 from app.components.transcript import fixed, inline, sign, signed, signs, text_block
+from app.endpoints.dialogues import DialoguePage, DialogueWithSiblings
+from app.endpoints.fork import ForkResult
+from app.endpoints.transcript import DialogueDetail
 from app.pages._fork_view import arm_name
 from rl2f_core.types import JsonObject
-
-if TYPE_CHECKING:
-    from app.endpoints.dialogues import DialoguePage, DialogueWithSiblings
-    from app.endpoints.fork import ForkResult
-    from app.endpoints.transcript import DialogueDetail
 
 ACTIVE = {"queued", "starting", "running", "stopping"}
 COLORS = {
@@ -40,9 +39,9 @@ Interval = Mapping[str, Any]
 """Fields of `rl2f_core.stats.intervals.Interval`."""
 
 
-def dot(arm: str) -> Element:
-    """Return the color of an arm."""
-    return el("i.fk-dot", style=f"background: var({COLORS.get(arm.split(' ')[0], '--rl-plot-8')})")
+def _background(arm: str) -> str:
+    """Return the color of an arm as a style."""
+    return f"background: var({COLORS.get(arm.split(' ')[0], '--rl-plot-8')})"
 
 
 def interval_text(cell: Interval | None, plus: bool = False) -> str:
@@ -118,9 +117,8 @@ def _checkpoint(report: JsonObject, checkpoint: str) -> Element | None:
     rows = [row for row in report["results"] if row["checkpoint"] == checkpoint]
     if not rows:
         return None
-    hints = [each for each in report["hints"] if each["checkpoint"] == checkpoint]
-    errors = [(arm, hint["error"]) for each in hints for arm, hint in each["hints_by_arm"].items() if hint["error"]]
-    value = next((each["hint_value"] for each in hints if each["hint_value"]), None)
+    hints = _hints(report, checkpoint)
+    value = hints["hint_value"]
     return el(
         "section.fk-checkpoint",
         el("h3", inline(checkpoint, 60)),
@@ -129,10 +127,17 @@ def _checkpoint(report: JsonObject, checkpoint: str) -> Element | None:
         _table(rows),
         [
             el("p.rl-small.rl-muted.fk-missed", f"{arm_name(arm)}, teacher error: ", inline(error, 200))
-            for arm, error in errors
+            for arm, error in ((arm, hint["error"]) for arm, hint in hints["hints_by_arm"].items())
+            if error
         ],
         data_checkpoint=checkpoint,
     )
+
+
+def _hints(report: JsonObject, checkpoint: str) -> JsonObject:
+    """Return the hints of a checkpoint by arm, and the value of the original one."""
+    found = (each for each in report["hints"] if each["checkpoint"] == checkpoint)
+    return next(found, {"hints_by_arm": {}, "hint_value": None})
 
 
 def _hint_value(value: Interval) -> Element:
@@ -150,14 +155,12 @@ def _plot(rows: Sequence[JsonObject]) -> Element:
     words = "; ".join(f"{arm_name(row['arm'])} {interval_text(row['solved'])}" for row in rows)
     lines: list[Node] = []
     for row in rows:
-        solved = row["solved"]
-        color = f"var({COLORS.get(row['arm'].split(' ')[0], '--rl-plot-8')})"
-        bar, point = None, None
-        if solved["low"] is not None:
-            width = 100 * (solved["high"] - solved["low"])
-            bar = el("u", style=f"left: {100 * solved['low']:.1f}%; width: {width:.1f}%; background: {color}")
-        if solved["value"] is not None:
-            point = el("i", style=f"left: {100 * solved['value']:.1f}%; background: {color}")
+        value, low, high = (row["solved"][name] for name in ("value", "low", "high"))
+        color, bar, point = _background(row["arm"]), None, None
+        if low is not None:
+            bar = el("u", style=f"left: {100 * low:.1f}%; width: {100 * (high - low):.1f}%; {color}")
+        if value is not None:
+            point = el("i", style=f"left: {100 * value:.1f}%; {color}")
         lines += [el("span", arm_name(row["arm"])), el("div.fk-line", bar, point)]
     ticks = el("div.fk-ticks", [el("span", fixed(tick), style=f"left: {100 * tick}%") for tick in TICKS])
     return el("div.fk-plot", lines, el("span"), ticks, role="img", aria_label=f"solve rate: {words}")
@@ -170,7 +173,7 @@ def _table(rows: Sequence[JsonObject]) -> Element:
     body = [
         el(
             "tr",
-            el("td", dot(row["arm"]), arm_name(row["arm"])),
+            el("td", el("i.fk-dot", style=_background(row["arm"])), arm_name(row["arm"])),
             el("td.rl-num", _interval(row["solved"]), title=f"{row['solved']['n']} dialogues"),
             _difference(row["difference"], row["arm"]),
             el("td.rl-num", _interval(row["score"])),
@@ -180,9 +183,7 @@ def _table(rows: Sequence[JsonObject]) -> Element:
         )
         for row in rows
     ]
-    header = el("thead", el("tr", *(el("th", title, scope="col") for title in titles)))
-    table = el("table.rl-table.fk-table", header, el("tbody", body))
-    return el("div.rl-scroll", table, tabindex=0)
+    return scroll_table(table_header(titles), body, "rl-table fk-table")
 
 
 def _difference(cell: Interval | None, arm: str) -> Element:
@@ -229,9 +230,7 @@ def tree(
     ]
     for checkpoint in report["checkpoints"]:
         rows.append(el("div.fk-group.rl-small.rl-muted", inline(checkpoint, 60)))
-        hints: JsonObject = next(
-            (each["hints_by_arm"] for each in report["hints"] if each["checkpoint"] == checkpoint), {}
-        )
+        hints = _hints(report, checkpoint)["hints_by_arm"]
         for row in report["results"]:
             if row["checkpoint"] == checkpoint:
                 key = f"{checkpoint}|{row['arm']}"
@@ -264,7 +263,7 @@ def _branch(key: str, level: int, head: Sequence[Node], content: Node, link: Nod
 
 def _arm_head(row: JsonObject, hint: JsonObject | None) -> list[Node]:
     head: list[Node] = [
-        dot(row["arm"]),
+        el("i.fk-dot", style=_background(row["arm"])),
         el("span.fk-arm", arm_name(row["arm"])),
         el("span.rl-num", interval_text(row["solved"])),
     ]

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
 
 from app.common.urls import page_url
-from app.components.nodes import Element, Node, badge, el, empty, time_ago
+from app.components.nodes import Element, Node, action, badge, el, empty, time_ago
 from app.components.replay import verdict
 from app.components.transcript import finding_lines, inline, signs, text_block
-
-if TYPE_CHECKING:
-    from app.endpoints.fork import CheckpointChoice, EarlierFork, ForkPreview, HintScreening
-    from app.endpoints.transcript import DialogueDetail, TurnDetail
+from app.endpoints.fork import CheckpointChoice, EarlierFork, ForkPreview, HintScreening
+from app.endpoints.transcript import DialogueDetail, HintDetail, TurnDetail
 
 NAMES = {"original": "original hint"}
 ABOUT = {
@@ -48,38 +45,23 @@ def not_found(text: str) -> Element:
     return el("div.rl-empty", el("p.rl-empty-title", text), el("p", link), role="alert")
 
 
-def heading(dialogue: DialogueDetail, turn: int) -> Element:
-    """Return the title with links to the dialogue and its run."""
+def heading(dialogue: DialogueDetail, turn: int, *, is_open: bool) -> list[Node]:
+    """Return the title with links, the dialogue up to a turn, and why it cannot be forked there."""
     run = dialogue["run"]
     back = page_url("dialogues", run=run, dialogue=dialogue["event_id"], turn=turn)
-    return el(
+    name = inline(dialogue["dialogue_id"], 60)
+    title = el(
         "div.rl-head",
         el("h1.rl-title", "Fork"),
-        el(
-            "a.rl-chip.fk-back",
-            inline(dialogue["dialogue_id"], 60),
-            f" · turn {turn + 1}",
-            href=back,
-            title="back to the dialogue (b)",
-        ),
+        el("a.rl-chip.fk-back", name, f" · turn {turn + 1}", href=back, title="back to the dialogue (b)"),
         el("a.rl-chip", f"run {run} · ", inline(dialogue["run_name"], 40), href=page_url("run", run=run)),
         signs(dialogue["outcomes"]),
     )
-
-
-def dialogue_before(dialogue: DialogueDetail, turn: int, is_open: bool) -> Element:
-    """Return the task and the attempts up to a turn, with their hints."""
-    attempts = f"the {turn + 1} attempts" if turn else "the attempt"
-    return el(
-        "details.rl-card.fk-before",
-        el("summary", f"Task and {attempts} up to here"),
-        el(
-            "div.rl-stack",
-            text_block(dialogue["prompt"]["text"], label="task"),
-            [part for each in dialogue["turns"][: turn + 1] for part in _turn_before(each, each["index"] == turn)],
-        ),
-        open=is_open,
-    )
+    task = text_block(dialogue["prompt"]["text"], label="task")
+    turns = [part for each in dialogue["turns"][: turn + 1] for part in _turn_before(each, each["index"] == turn)]
+    summary = el("summary", f"Task and {f'the {turn + 1} attempts' if turn else 'the attempt'} up to here")
+    before = el("details.rl-card.fk-before", summary, el("div.rl-stack", task, turns), open=is_open)
+    return [title, before, blocked_notice(dialogue, turn)]
 
 
 def _turn_before(turn: TurnDetail, is_last: bool) -> list[Node]:
@@ -135,26 +117,40 @@ def arm_choices(hints: Sequence[str], has_hint: bool) -> list[tuple[str, str]]:
     return [(f"{i} {arm_name(hint)}: {about.get(hint, '')}", hint) for i, hint in enumerate(hints, 1)]
 
 
-def count_text(dialogues: int, arms: Collection[str]) -> Element:
-    """Return how many dialogues a fork samples."""
-    without = "" if "contentless" in arms else " Without contentless there are no differences."
-    return el(
-        "p.rl-small.rl-muted.fk-count",
-        f"{dialogues:,} dialogues; sample j of every hint has the same seed.{without}",
-        aria_live="polite",
-    )
+def run_bar(dialogues: int, arms: Collection[str], *, is_ready: bool, writable: bool) -> list[Node]:
+    """Return how many dialogues a fork samples, and the buttons that preview and start it."""
+    text = f"{dialogues:,} dialogues; sample j of every hint has the same seed."
+    if "contentless" not in arms:
+        text += " Without contentless there are no differences."
+    start = {"id": "fork-start", "data_action": "start", "disabled": not (is_ready and writable)}
+    return [
+        el("p.rl-small.rl-muted", text if writable else "Read-only server.", aria_live="polite"),
+        el(
+            "div.rl-row",
+            el("button.rl-button", "Preview", id="fork-preview", data_action="preview", disabled=not is_ready),
+            el("button.rl-button.rl-primary", "Start fork", **start),
+        ),
+    ]
 
 
-def preview_notes(preview: ForkPreview, original: Element | None, edited: tuple[str, HintScreening] | None) -> Element:
-    """Return what a fork would sample, and the leak reports on its fixed hints."""
-    factors = (len(preview["arms"]), "hint"), (len(preview["checkpoints"]), "checkpoint")
+def preview(found: ForkPreview, original: HintDetail | None, text: str, screened: HintScreening | None) -> Element:
+    """Return what a fork would sample, its configuration, and the leak reports on its fixed hints."""
+    factors = (len(found["arms"]), "hint"), (len(found["checkpoints"]), "checkpoint")
     parts = [f"{count} {name}{'' if count == 1 else 's'}" for count, name in factors]
-    samples = preview["dialogues"] // max(1, len(preview["arms"]) * len(preview["checkpoints"]))
+    samples = found["dialogues"] // max(1, len(found["arms"]) * len(found["checkpoints"]))
+    stored = el("div.rl-row", el("span.rl-muted", "Original hint:"), finding_lines(original)) if original else None
     return el(
         "div.rl-stack.rl-small",
-        el("p.rl-num", f"{preview['dialogues']:,} dialogues: {' × '.join(parts)} × {samples} samples"),
-        original,
-        screening_note(*edited) if edited else None,
+        el("p.rl-num", f"{found['dialogues']:,} dialogues: {' × '.join(parts)} × {samples} samples"),
+        stored,
+        screening_note(text, screened) if screened else None,
+        el(
+            "details.fk-config",
+            el("summary", "Configuration"),
+            text_block(found["config"], label="configuration"),
+            action("Copy", "copy", style="rl-small", text=found["config"]),
+            open=True,
+        ),
         aria_live="polite",
     )
 
@@ -163,41 +159,30 @@ def screening_note(text: str, found: HintScreening) -> Element:
     """Return the leak report on the edited hint."""
     if not found["detectors"]:
         return el("p.rl-muted", "Edited hint: not checked, no detector without a model is configured.")
-    checked = ", ".join(found["detectors"])
     if not found["leaked"]:
-        return el("p", f"✓ Edited hint: no leak found ({checked}).")
-    start, end = found["start"], found["end"]
-    evidence = found["evidence"] or (text[start:end] if start is not None else "")
+        return el("p", f"✓ Edited hint: no leak found ({', '.join(found['detectors'])}).")
+    evidence = found["evidence"] or ("" if found["start"] is None else text[found["start"] : found["end"]])
     fraction = f" · {found['answer_fraction']:.0%} of the answer" if found["answer_fraction"] else ""
     return el("p.rl-leak", f"⚑ Edited hint: {found['detector']} leak: ", inline(evidence, 160), fraction, role="alert")
-
-
-def original_note(turn: TurnDetail) -> Element | None:
-    """Return the stored leak report on the original hint."""
-    if turn["hint"] is None:
-        return None
-    return el("div.rl-row", el("span.rl-muted", "Original hint:"), *finding_lines(turn["hint"]))
 
 
 def earlier_forks(forks: Sequence[EarlierFork], run: int, event_id: str, current: int | None) -> Element | None:
     """Return links to the forks of the dialogue; None without any."""
     if not forks:
         return None
-    rows = [
-        el(
+    rows = []
+    for fork in forks:
+        arms = ", ".join(map(arm_name, fork["arms"]))
+        row = el(
             "a.fk-past",
             el("b", str(fork["run"])),
             badge(fork["status"]),
             el("span", f"turn {fork['turn'] + 1}"),
-            el(
-                "span.rl-muted.rl-cut.rl-grow",
-                f"{', '.join(fork['checkpoints'])} × {', '.join(map(arm_name, fork['arms']))} × {fork['samples']}",
-            ),
+            el("span.rl-muted.rl-cut.rl-grow", f"{', '.join(fork['checkpoints'])} × {arms} × {fork['samples']}"),
             time_ago(fork["created"]),
             aria_current="true" if fork["run"] == current else None,
             href=page_url("fork", run=run, dialogue=event_id, turn=fork["turn"], fork=fork["run"]),
             data_key=str(fork["run"]),
         )
-        for fork in forks
-    ]
+        rows.append(row)
     return el("section.rl-card.fk-earlier", el("h2", "Forks of this dialogue"), rows, aria_label="earlier forks")

@@ -3,36 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, cast
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, cast
 
 from app.components.transcript import LABEL_TEXTS
-from app.endpoints.labels import HintQueue, HintRef, HintToLabel, LabelingProgress, QueuedHint
+from app.endpoints.detectors import UnlockedReport
+from app.endpoints.dialogues import PrivilegedData
+from app.endpoints.labels import HintQueue, HintRef, HintToLabel, LabelingProgress
+from app.endpoints.studio import Studio
 from rl2f_core.errors import RL2FError
 
-if TYPE_CHECKING:
-    from app.endpoints.detectors import UnlockedReport
-    from app.endpoints.dialogues import PrivilegedData
-    from app.endpoints.studio import Studio
-
 SAMPLES = ("stratified", "random_unflagged")
-DEFAULT_SIZE = 200
 PAGE = 20
 CHOOSE = "Choose first: 1 leak, 2 no leak, 3 unsure."
 NO_NAME = "Enter your name first."
 
 
 @dataclass(frozen=True)
-class QueueForm:
-    """The fields of the page."""
+class LabelForm:
+    """The fields of the page in their order."""
 
+    view: str = "queue"
+    """`queue`, `report` or `benchmark`."""
     annotator: str = ""
     selection: str = "all"
     run: str = ""
     environment: str = ""
     source: str = "run"
-    size: int | None = None
-    seed: int | None = None
+    size: int | None = 200
+    seed: int | None = 0
     unlabeled_only: bool = False
     show_findings: bool = False
     include_controls: bool = False
@@ -50,16 +49,22 @@ class QueueForm:
     def queue(self) -> HintQueue:
         """Return the queue as an argument of endpoints."""
         values: dict[str, Any] = {
+            **self.scope(),
             "selection": self.selection,
+            "unlabeled_only": self.unlabeled_only,
+            "size": self.size or LabelForm.size,
+            "seed": self.seed or 0,
+        }
+        return cast(HintQueue, values)
+
+    def scope(self) -> dict[str, Any]:
+        """Return the arguments of the detector report."""
+        return {
             "run": int(self.run) if self.run.isdigit() else None,
             "environment": self.environment,
-            "unlabeled_only": self.unlabeled_only,
-            "size": self.size or DEFAULT_SIZE,
-            "seed": self.seed or 0,
             "source": self.source or "run",
             "include_controls": self.include_controls,
         }
-        return cast(HintQueue, values)
 
 
 @dataclass(frozen=True)
@@ -97,7 +102,7 @@ class Desk:
     """There are findings of rescore runs."""
 
 
-def place_of(hint: HintToLabel | QueuedHint | HintRef) -> HintRef:
+def place_of(hint: HintRef) -> HintRef:
     """Return the key of a hint."""
     return {"run": hint["run"], "event_id": hint["event_id"], "turn": hint["turn"]}
 
@@ -111,7 +116,7 @@ class Labeling:
         desk: The state of the tab; it is changed.
     """
 
-    def __init__(self, studio: Studio, form: QueueForm, desk: Desk) -> None:
+    def __init__(self, studio: Studio, form: LabelForm, desk: Desk) -> None:
         self._labels, self._dialogues = studio.labels, studio.dialogues
         self.form, self.desk = form, desk
 
@@ -120,21 +125,17 @@ class Labeling:
         desk, form, queue = self.desk, self.form, self.form.queue()
         found = self._labels.next_hints_to_label(form.annotator, queue, after=place, limit=PAGE)
         desk.progress = found
-        hints = found["hints"]
-        first = 0
-        if place is not None:
-            desk.items = [place, *map(place_of, hints)]
-        else:
-            first = next((i for i, hint in enumerate(hints) if hint["label"] is None), 0)
-            desk.items = [place_of(hint) for hint in hints]
-            if first == 0 and hints and hints[0]["label"] is not None:
-                first = self._skip_labeled(queue)
+        hints, first = found["hints"], 0
+        desk.items = [*([place] if place else []), *map(place_of, hints)]
+        if place is None and hints:
+            unlabeled = [i for i, hint in enumerate(hints) if hint["label"] is None]
+            first = unlabeled[0] if unlabeled else self._beyond_labeled(queue)
         desk.at = -1
         if desk.items:
             self.show(first)
 
-    def _skip_labeled(self, queue: HintQueue) -> int:
-        """Continue after a first page of labeled hints; return the index of the first hint to show."""
+    def _beyond_labeled(self, queue: HintQueue) -> int:
+        """Continue after a first page of labeled hints; return the index of the hint to show."""
         unlabeled = cast(HintQueue, {**queue, "unlabeled_only": True})
         found = self._labels.next_hints_to_label(self.form.annotator, unlabeled, limit=1)
         if found["hints"]:
@@ -145,21 +146,17 @@ class Labeling:
         """Show the hint of this index."""
         desk, item = self.desk, self.desk.items[index]
         desk.at, desk.revealed = index, None
-        desk.hint = self._labels.hint_to_label(
-            item["run"], item["event_id"], item["turn"], self.form.annotator, self.form.is_blind
-        )
+        desk.hint = self._labels.hint_to_label(**item, annotator=self.form.annotator, blind=self.form.is_blind)
 
     def _extend(self, side: Literal["after", "before"]) -> int:
         """Read more of the queue; return the number of new hints."""
         desk = self.desk
         if not desk.items:
             return 0
-        ends: dict[str, HintRef] = {side: desk.items[-1 if side == "after" else 0]}
-        found = self._labels.next_hints_to_label(
-            self.form.annotator, self.form.queue(), after=ends.get("after"), before=ends.get("before"), limit=PAGE
-        )
+        end: Any = {side: desk.items[-1 if side == "after" else 0]}
+        found = self._labels.next_hints_to_label(self.form.annotator, self.form.queue(), **end, limit=PAGE)
         desk.progress = found
-        new = [place_of(hint) for hint in found["hints"] if place_of(hint) not in desk.items]
+        new = [place for place in map(place_of, found["hints"]) if place not in desk.items]
         desk.items = [*desk.items, *new] if side == "after" else [*new, *desk.items]
         return len(new)
 
@@ -217,16 +214,12 @@ class Labeling:
         own = hint["own_label"]
         blind = own["blind"] if own and own["label"] == label else form.is_blind and not hint["is_open"]
         desk.hint = self._labels.label_hint(
-            hint["run"],
-            hint["event_id"],
-            hint["turn"],
-            form.annotator,
-            cast(Any, label),
-            draft.start,
-            draft.end,
-            draft.note,
-            blind,
-            form.queue() if form.is_sample else None,
+            **place_of(hint),
+            annotator=form.annotator,
+            label=cast(Any, label),
+            **asdict(draft),
+            blind=blind,
+            queue=form.queue() if form.is_sample else None,
         )
         desk.progress = self._labels.labeling_progress(form.annotator, form.queue())
 

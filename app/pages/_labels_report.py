@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from app.common.urls import page_url
 from app.components.help_tip import help_tip
 from app.components.nodes import Element, Node, action, el, time_ago
 from app.components.transcript import LABEL_TEXTS, inline
-from app.endpoints.detectors import GROUPINGS, DisagreementRow, ReportResult
+from app.endpoints.detectors import GROUPINGS, Accesses, DisagreementRow, GroupBy, ReportResult
 from rl2f_core.types import JsonObject
-
-if TYPE_CHECKING:
-    from app.endpoints.detectors import GroupBy
 
 Interval: TypeAlias = JsonObject
 """`value`, `low`, `high` and `n` of `rl2f_core.stats.intervals.Interval`."""
 
-METRICS = (
-    ("precision", "precision", "Leaks among the flagged hints.", "TP / (TP + FP)", 0),
-    ("recall", "recall", "Flagged hints among all leaks; each label is weighted by the hints that it represents.",
-     "TP / (TP + FN)", 0),
-    ("F1", "f1", "Harmonic mean of precision and recall.", "2 · precision · recall / (precision + recall)", 0),
-    ("κ detector–human", "kappa", "Agreement of the detector with the labels on all hints beyond chance.",
-     "(observed − chance) / (1 − chance)", -1),
-)  # fmt: skip
-"""Name, field of the estimates, meaning, formula, lower end of the scale."""
+NAME_FIELD = "#label-annotator :is(input, textarea)"
+"""The field of the annotator's name, which buttons focus while it is empty."""
+METRICS = {
+    "precision": ("precision", "Leaks among the flagged hints.", "TP / (TP + FP)"),
+    "recall": (
+        "recall",
+        "Flagged hints among all leaks; each label is weighted by the hints that it represents.",
+        "TP / (TP + FN)",
+    ),
+    "f1": ("F1", "Harmonic mean of precision and recall.", "2 · precision · recall / (precision + recall)"),
+    "kappa": (
+        "κ detector–human",
+        "Agreement of the detector with the labels on all hints beyond chance.",
+        "(observed − chance) / (1 − chance)",
+    ),
+}
+"""Field of the estimates → name, meaning, formula."""
 UNUSED_LABELS = (
     ("undecided", "undecided or only unsure"),
     ("not_blind", "not blind"),
@@ -107,16 +112,13 @@ def table(heads: Sequence[Node], rows: list[Element], name: str) -> Element:
 
 
 # -- report ----------------------------------------------------------------------------------------------------------
-def report_view(
-    result: ReportResult, group_by: GroupBy, annotator: str, name_field: str, *, writable: bool = True
-) -> Element:
+def report_view(result: ReportResult, group_by: GroupBy, annotator: str, *, writable: bool = True) -> Element:
     """Return the detector report.
 
     Args:
         result: The report.
         group_by: Grouping of its rows.
         annotator: Who looks at it.
-        name_field: CSS selector of the field of the annotator's name.
         writable: The test set may be unlocked.
     """
     report = result["report"]
@@ -125,7 +127,7 @@ def report_view(
         "div.lb-board",
         _summary(result),
         _breakdown(report, group_by) if has_hints else None,
-        el("div.bd-column", _labels(report), _test_set(result, annotator, name_field, writable)),
+        el("div.bd-column", _labels(report), _test_set(result, annotator, writable)),
         _disagreements(result),
         data_set="test" if result["is_test_set"] else "dev",
     )
@@ -133,27 +135,22 @@ def report_view(
 
 def _summary(result: ReportResult) -> Element:
     estimates = result["report"]["total"]["estimates"]
-    to_label = None if result["is_test_set"] else labels_to_add(result)
-    locked = el(
-        "p.bd-open",
-        "Test set, unlocked. Do not tune on these results. ",
-        action("Lock test set", "lock", style="rl-small"),
-    )
+    if result["is_test_set"]:
+        lock = action("Lock test set", "lock", style="rl-small")
+        top = el("p.bd-open", "Test set, unlocked. Do not tune on these results. ", lock)
+        bottom = None
+    else:
+        to_label, sample = labels_to_add(result), action("Label a stratified sample", "sample", style="rl-primary")
+        top, bottom = None, el("p.bd-task", el("span", to_label), sample) if to_label else None
     return el(
         "section.rl-card.bd-head",
-        locked if result["is_test_set"] else None,
+        top,
         el("p.bd-sentence", _sentence(result)),
         el("p.rl-muted", _prevalence(estimates)),
-        el("div.bd-meters", [_meter(estimates[key], *rest) for rest, key in _metrics()]),
-        el("p.bd-task", el("span", to_label), action("Label a stratified sample", "sample", style="rl-primary"))
-        if to_label
-        else None,
+        el("div.bd-meters", [_meter(key, estimates[key]) for key in METRICS]),
+        bottom,
         aria_label="summary",
     )
-
-
-def _metrics() -> list[tuple[tuple[str, str, str, float], str]]:
-    return [((name, text, formula, low), key) for name, key, text, formula, low in METRICS]
 
 
 def _sentence(result: ReportResult) -> list[Node]:
@@ -188,15 +185,9 @@ def _prevalence(estimates: JsonObject) -> list[Node]:
     missed = estimates["missed_leaks"]
     if estimates["prevalence"]["value"] is None:
         return []
-    interval = f" [{missed['low']:,.0f}, {missed['high']:,.0f}]"
-    return [
-        "Leaking hints: ",
-        *estimate(estimates["prevalence"]),
-        ". Unflagged leaks: about ",
-        el("b.rl-num", f"{missed['value']:,.0f}"),
-        el("span.rl-num.bd-ends", interval),
-        ".",
-    ]
+    interval = el("span.rl-num.bd-ends", f" [{missed['low']:,.0f}, {missed['high']:,.0f}]")
+    count = el("b.rl-num", f"{missed['value']:,.0f}")
+    return ["Leaking hints: ", *estimate(estimates["prevalence"]), ". Unflagged leaks: about ", count, interval, "."]
 
 
 def labels_to_add(result: ReportResult) -> str | None:
@@ -221,15 +212,18 @@ def labels_to_add(result: ReportResult) -> str | None:
     return f"Label more for {'; '.join(parts)}." if parts else None
 
 
-def _meter(interval: Interval, name: str, text: str, formula: str, low: float) -> Element:
+def _meter(key: str, interval: Interval) -> Element:
+    name, text, formula = METRICS[key]
     known = interval["value"] is not None
-    labels = f"{ends(interval)} · {plural(interval['n'], 'label')}" if known else "unknown"
     return el(
         "div.bd-meter",
         el("span.bd-name", name, help_tip(name, text, formula)),
         el("b.rl-num", fraction(interval["value"])),
-        interval_line(interval, low),
-        el("span.rl-muted.rl-small.rl-num", labels),
+        interval_line(interval, -1 if key == "kappa" else 0),
+        el(
+            "span.rl-muted.rl-small.rl-num",
+            f"{ends(interval)} · {plural(interval['n'], 'label')}" if known else "unknown",
+        ),
         data_measure=name,
     )
 
@@ -241,72 +235,53 @@ def _breakdown(report: JsonObject, group_by: GroupBy) -> Element:
             name,
             data_action="group",
             data_by=name,
-            aria_pressed="true" if name == group_by else "false",
+            aria_pressed=str(name == group_by).lower(),
         )
         for name in GROUPINGS
     ]
-    steps = [
-        el(
-            "button",
-            arrow,
-            class_=f"rl-button rl-small rl-quiet bd-{name}",
-            title=f"{name} grouping",
-            aria_label=f"{name} grouping",
-            data_action="step_group",
-            data_step=step,
-        )
-        for arrow, name, step in (("←", "previous", -1), ("→", "next", 1))
-    ]
-    recall = (
-        help_tip("recall", "Fraction of all leaks that this detector alone finds.") if group_by == "detector" else None
-    )
+    for arrow, name, step in (("←", "previous", -1), ("→", "next", 1)):
+        tag, title = f"button.rl-button.rl-small.rl-quiet.bd-{name}", f"{name} grouping"
+        buttons.append(el(tag, arrow, title=title, aria_label=title, data_action="step_group", data_step=step))
     between = help_tip("κ between annotators", "Agreement beyond chance over all pairs of annotators.", "Cohen's κ")
-    labels = help_tip("labels", "Labeled hints that count: flagged + unflagged.")
+    alone = help_tip("recall", "Fraction of all leaks that this detector alone finds.")
     heads: list[Node] = [
         group_by,
         "precision",
-        el("span", "recall", recall),
+        el("span", "recall", alone if group_by == "detector" else None),
         "F1",
         "κ detector–human",
         el("span", "κ between annotators", between),
-        el("span", "labels", labels),
+        el("span", "labels", help_tip("labels", "Labeled hints that count: flagged + unflagged.")),
         "flagged",
         "hints",
     ]
     rows = [_row({**report["total"], "name": "all"}, group_by), *(_row(row, group_by) for row in report["rows"])]
     hidden = report["hidden"]
+    omitted = f"{plural(hidden, 'row')} without labels {'is' if hidden == 1 else 'are'} omitted."
     return el(
         "section.rl-card.rl-stack.bd-wide",
-        el("div.rl-row.bd-by", el("h2", "By"), buttons, steps, role="group", aria_label="group by"),
+        el("div.rl-row.bd-by", el("h2", "By"), buttons, role="group", aria_label="group by"),
         table(heads, rows, f"metrics by {group_by}"),
-        el("p.rl-muted", f"{plural(hidden, 'row')} without labels {'is' if hidden == 1 else 'are'} omitted.")
-        if hidden
-        else None,
+        el("p.rl-muted", omitted) if hidden else None,
         aria_label="breakdown",
     )
 
 
 def _row(row: JsonObject, group_by: GroupBy) -> Element:
-    e, name, few = row["estimates"], row["name"], None
-    count = e["n_flagged"] + e["n_unflagged"]
+    e, name = row["estimates"], row["name"]
+    count, is_total = e["n_flagged"] + e["n_unflagged"], name == "all"
+    is_run = group_by == "run" and not is_total
+    few, title = None, None
     if row["too_few_labels"]:
-        few = "few labels" if count else "no labels"
-    is_run = group_by == "run" and name != "all"
-    title = el("a", f"run {name}", href=page_url("run", run=name)) if is_run else inline(name, 40)
-    classes = f"{'bd-all' if name == 'all' else ''} {'bd-small' if few else ''}".strip()
+        few = el("span.rl-muted.rl-small", " few labels" if count else " no labels")
+        title = f"{plural(count, 'label')} here; fewer than 20 are uncertain"
+    shown = el("a", f"run {name}", href=page_url("run", run=name)) if is_run else inline(name, 40)
     return el(
-        "tr",
-        el(
-            "th",
-            title,
-            el("span.rl-muted.rl-small", f" {few}") if few else None,
-            scope="row",
-            title=f"{plural(count, 'label')} here; fewer than 20 are uncertain" if few else None,
-        ),
-        [interval_cell(e[key]) for key in ("precision", "recall", "f1", "kappa")],
+        f"tr{'.bd-all' if is_total else ''}{'.bd-small' if few else ''}",
+        el("th", shown, few, scope="row", title=title),
+        [interval_cell(e[key]) for key in METRICS],
         interval_cell(row["annotator_kappa"]),
         [number_cell(text) for text in (f"{e['n_flagged']} + {e['n_unflagged']}", e["flagged"], e["size"])],
-        class_=classes or None,
         data_row=name,
         data_key=f"row {name}",
     )
@@ -337,14 +312,11 @@ def _labels(report: JsonObject) -> Element:
     nobody = (
         "κ needs two annotators on the same hints, blind: let a second person label a sample of the same seed and size."
     )
+    count = f" count{'s' if usage['counted'] == 1 else ''}: blind, on a random sample."
     return el(
         "section.rl-card.rl-stack",
         el("h2", f"Labels on {plural(usage['hints'], 'hint')}"),
-        el(
-            "p",
-            el("b.rl-num", f"{usage['counted']:,}"),
-            f" count{'s' if usage['counted'] == 1 else ''}: blind, on a random sample.",
-        ),
+        el("p", el("b.rl-num", f"{usage['counted']:,}"), count),
         el("ul.bd-reasons.rl-muted", unused) if unused else None,
         table(["annotator", "leak", "no leak", "unsure", "blind"], people, "annotators") if people else None,
         el("h2", "Between annotators"),
@@ -365,21 +337,13 @@ def _percent(interval: Interval) -> list[Node]:
 def _disagreements(result: ReportResult) -> Element:
     count, rows = result["disagreement_count"], result["disagreements"]
     newest = f" The newest {len(rows)} are listed." if count > len(rows) else ""
-    keys: list[Node] = [
-        el("kbd", "j"),
-        " ",
-        el("kbd", "k"),
-        " choose, ",
-        el("kbd", "Enter"),
-        " opens the dialogue.",
-        newest,
-    ]
+    keys: list[Node] = [el("kbd", "j"), " ", el("kbd", "k"), " choose, ", el("kbd", "Enter"), " opens the dialogue."]
     labeled = result["report"]["usage"]["hints"]
     nothing = "None: annotators agree with each other and with the detector." if labeled else "None yet."
     return el(
         "section.rl-card.rl-stack",
         el("h2", f"Disagreements ({count})"),
-        el("p.rl-muted.rl-small", keys) if count else None,
+        el("p.rl-muted.rl-small", keys, newest) if count else None,
         el("div.lb-disputes", [_disagreement(row) for row in rows]) if rows else el("p.rl-muted", nothing),
         aria_label="disagreements",
     )
@@ -407,22 +371,17 @@ def _disagreement(row: DisagreementRow) -> Element:
     )
 
 
-def _test_set(result: ReportResult, annotator: str, name_field: str, writable: bool) -> Element:
-    accesses = result["accesses"]
-    text: list[Node] = ["Never unlocked."]
-    if accesses["count"]:
-        last, times = accesses["newest"][0], accesses["count"]
-        count = "once" if times == 1 else f"{times} times"
-        text = [f"Unlocked {count}, last by ", inline(last["annotator"], 40), " ", time_ago(last["time"]), "."]
+def _test_set(result: ReportResult, annotator: str, writable: bool) -> Element:
     unlock = el(
         "button.rl-button.bd-unlock",
         "Unlock test set…",
         disabled=not writable,
         data_action="unlock",
-        data_focus=None if annotator else name_field,
+        data_focus=None if annotator else NAME_FIELD,
         data_confirm=f"Access is logged under {annotator}. Do not tune on these results." if annotator else None,
         data_confirm_label="Unlock test set" if annotator else None,
     )
+    button = action("Lock test set", "lock") if result["is_test_set"] else unlock
     return el(
         "section.rl-card.rl-stack",
         el("h2", "Test set"),
@@ -431,11 +390,14 @@ def _test_set(result: ReportResult, annotator: str, name_field: str, writable: b
             "Half of all tasks (by hash, so the same in every run) are held out: tune on the dev set, then unlock the "
             "test set. Its disagreements stay hidden too. Every access is logged.",
         ),
-        el(
-            "div.rl-row",
-            el("span", text),
-            el("span.rl-grow"),
-            action("Lock test set", "lock") if result["is_test_set"] else unlock,
-        ),
+        el("div.rl-row", el("span", _access(result["accesses"])), el("span.rl-grow"), button),
         aria_label="test set",
     )
+
+
+def _access(accesses: Accesses) -> list[Node]:
+    if not accesses["count"]:
+        return ["Never unlocked."]
+    count = "once" if accesses["count"] == 1 else f"{accesses['count']} times"
+    last = accesses["newest"][0]
+    return [f"Unlocked {count}, last by ", inline(last["annotator"], 40), " ", time_ago(last["time"]), "."]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import gradio as gr
 
 from app.components.address import Replacement
 from app.components.keys import Key
-from app.components.nodes import el
+from app.components.nodes import Element, Node, el
 from app.components.view import View
+from app.endpoints.fork import EarlierFork, ForkResult
 from app.endpoints.studio import Studio
 from app.pages import _fork_result as result
 from app.pages import _fork_view as view
@@ -19,10 +20,6 @@ from app.pages._frame import page_frame
 from app.pages._query import QueryFields
 from rl2f_core.counterfactual.arms import HINTS
 from rl2f_core.errors import ConfigError, RL2FError
-
-if TYPE_CHECKING:
-    from app.endpoints.dialogues import DialoguePage
-    from app.endpoints.fork import ForkResult
 
 PATH = "fork"
 TITLE = "Fork"
@@ -36,6 +33,12 @@ MAX_TEXT_IN_ADDRESS = 400
 MAX_OPEN = 12
 """Open branches of the tree that the address keeps."""
 REFRESH_SECONDS = 0.7
+SCALE_SAMPLES = """() => {
+  const field = document.querySelector("#fork-samples input");
+  field.value = Math.max(1, Math.min(%d, Math.round(%s * field.value)));
+  field.dispatchEvent(new Event("input", { bubbles: true }));
+}"""
+SKIPPED_RESULT = [gr.skip()] * 3
 LEAF = ".fk-leaf:focus"
 KEYS = [
     *(
@@ -57,22 +60,16 @@ KEYS = [
 ]
 
 
-SUBJECT = ("run", "dialogue", "turn")
-"""Parameters of a subject in the address."""
-
-
 class Subject(NamedTuple):
-    """The turn that a fork continues from."""
+    """The turn that a fork continues from; its fields are parameters of the address."""
 
     run: int
-    event_id: str
+    dialogue: str
     turn: int
 
 
 def build(studio: Studio) -> None:
     """Build the dialogue on top, the form on the left and the result on the right."""
-    forks, dialogues, writable = studio.fork, studio.dialogues, not studio.context.read_only
-
     address = page_frame(studio, TITLE, KEYS)
     top = View(elem_id="fork-top")
     with gr.Row(equal_height=False, elem_id="fork-body"):
@@ -84,29 +81,19 @@ def build(studio: Studio) -> None:
                 teacher = gr.Dropdown(["scripted"], label="Teacher", value="scripted", visible=False)
                 with gr.Row(elem_classes="fork-numbers"):
                     samples = gr.Number(
-                        label="Samples per hint", precision=0, minimum=1, maximum=MAX_SAMPLES, min_width=140
+                        label="Samples per hint", precision=0, minimum=1, maximum=MAX_SAMPLES, elem_id="fork-samples"
                     )
                     attempts = gr.Dropdown(ATTEMPTS, label="Attempts after it", min_width=140)
                     later = gr.Dropdown(LATER_HINTS, label="Later hints", min_width=140)
                     seed = gr.Number(label="Seed", precision=0, minimum=0, min_width=140)
-            notice = View(elem_id="fork-notice")
-            with gr.Row(elem_classes="fork-buttons"):
-                fewer = gr.Button("½ samples", size="sm", min_width=80, elem_id="fork-fewer")
-                more = gr.Button("2 × samples", size="sm", min_width=80, elem_id="fork-more")
-                preview = gr.Button("Preview", size="sm", min_width=80, elem_id="fork-preview")
-                start = gr.Button(
-                    "Start fork", variant="primary", size="sm", interactive=False, min_width=100, elem_id="fork-start"
-                )
-            previewed = View(elem_id="fork-previewed")
-            config = gr.Code(language="yaml", label="Configuration", interactive=False, visible=False, max_lines=20)
-            earlier = View(elem_id="fork-earlier")
+                with gr.Row(elem_classes="fork-scale"):
+                    for label, name, factor in (("½ samples", "fewer", 0.5), ("2 × samples", "more", 2)):
+                        button = gr.Button(label, size="sm", elem_id=f"fork-{name}")
+                        button.click(None, js=SCALE_SAMPLES % (MAX_SAMPLES, factor))
+            bar, previewed, earlier = View(elem_id="fork-bar"), View(), View()
         with gr.Column(scale=7, min_width=320):
-            status = View(elem_id="fork-status")
-            report = View(elem_id="fork-report")
-            tree = View(elem_id="fork-tree")
-    timer = gr.Timer(REFRESH_SECONDS, active=False)
-    seen, blocked, hinted = gr.State(0), gr.State(""), gr.State("")
-
+            shown_result = View(elem_id="fork-result")
+    timer, state = gr.Timer(REFRESH_SECONDS, active=False), gr.State({"text": "", "reason": "", "version": 0})
     fields = QueryFields(
         {
             "checkpoints": (checkpoints, []),
@@ -119,44 +106,156 @@ def build(studio: Studio) -> None:
             "seed": (seed, 0),
         }
     )
+    page = _Page(studio, fields)
+    inputs, results = fields.components, [shown_result, timer, state]
+    address.input(page.open, address, [address, top, *inputs, bar, earlier, *results], **FAST)
+    # one event for all edits: the answers of several could arrive in another order
+    edited = [address, state, arms, teacher, bar]
+    gr.on(fields.edits, page.edit, [address, state, *inputs], edited, trigger_mode="always_last", **FAST)
+    bar.click(page.act, [address, state, *inputs], [address, previewed, earlier, *results], **QUEUED)
+    shown_result.click(page.act_on_result, [address, state], [address, *results], **FAST)
+    timer.tick(page.refresh, [address, state], [earlier, *results], **FAST)
 
-    def form_of(values: Sequence[Any]) -> dict[str, Any]:
-        form = dict(zip(fields.fields, values, strict=True))
-        return {**form, "arms": [hint for hint in HINTS if hint in form["arms"]]}
 
-    def subject_of(query: dict[str, str]) -> Subject | None:
+State = dict[str, Any]
+"""The last `text` of the edited hint, the `reason` why the turn cannot be forked, and the `version` of the fork."""
+
+
+class _Page:
+    """The events of the page.
+
+    Args:
+        studio: The endpoints.
+        fields: The fields of the form.
+    """
+
+    def __init__(self, studio: Studio, fields: QueryFields) -> None:
+        self._studio, self._fields = studio, fields
+        self._forks, self._dialogues = studio.fork, studio.dialogues
+        self._writable = not studio.context.read_only
+
+    @handler
+    def open(self, query: dict[str, str]) -> list[Any]:
+        """Show the turn of the address, its form, and the result of the fork of the address."""
+        try:
+            subject = self._subject(query)
+            if subject is None:
+                shown = view.no_subject()
+            else:
+                query = {**query, **{name: str(value) for name, value in subject._asdict().items()}}
+                return [Replacement(query), *self._open(query, subject)]
+        except RL2FError as error:
+            shown = view.not_found(str(error))
+        form = [gr.skip()] * len(self._fields.components)
+        return [gr.skip(), shown, *form, gr.skip(), gr.skip(), *SKIPPED_RESULT]
+
+    def _open(self, query: dict[str, str], subject: Subject) -> list[Any]:
+        """Return heading, fields, buttons, earlier forks and result."""
+        shown = self._dialogues.get_dialogue(subject.run, subject.dialogue)
+        choices = self._forks.fork_choices(subject.run, subject.dialogue)
+        turns = shown["turns"]
+        hint = turns[subject.turn]["hint"] if subject.turn < len(turns) else None
+        form = self._fields.values(query)
+        known = [each["label"] for each in choices["checkpoints"]]
+        form["checkpoints"] = [label for label in map(str, form["checkpoints"]) if label in known]
+        form["checkpoints"] = form["checkpoints"] or [choices["default_checkpoint"]]
+        form["arms"] = [arm for arm in form["arms"] if arm in HINTS]
+        if hint is None and "arms" not in query:
+            form["arms"] = DEFAULT_ARMS[1:]
+        if hint and "text" not in query:
+            form["text"] = hint["hint"]
+        allowed = {"teacher": choices["teachers"], "attempts": _values(ATTEMPTS), "then": _values(LATER_HINTS)}
+        for name, values in allowed.items():
+            if form[name] not in values:
+                form[name] = self._fields.fields[name][1]
+        extra: dict[str, dict[str, Any]] = {
+            "checkpoints": {"choices": view.checkpoint_choices(choices["checkpoints"], subject.run)},
+            "arms": {"choices": view.arm_choices(choices["hints"], hint is not None)},
+            "teacher": {"choices": choices["teachers"], "visible": "teacher" in form["arms"]},
+        }
+        state = {"text": form["text"], "reason": view.blocked_reason(shown, subject.turn), "version": 0}
+        return [
+            view.heading(shown, subject.turn, is_open="fork" not in query),
+            *(gr.update(value=value, **extra.get(name, {})) for name, value in form.items()),
+            self._bar(form, state),
+            self._earlier(query, choices["forks"]),
+            *self._result(query, state),
+        ]
+
+    @handler
+    def edit(self, query: dict[str, str], state: State, *values: Any) -> list[Any]:
+        """Write the form to the address; a changed text selects the edited hint."""
+        form, arms = self._form(values), gr.skip()
+        if form["text"] != state["text"] and "edited" not in form["arms"]:
+            form["arms"] = arms = [hint for hint in HINTS if hint == "edited" or hint in form["arms"]]
+        state = {**state, "text": form["text"]}
+        is_taught = gr.update(visible="teacher" in form["arms"])
+        return [self._query(query, form), state, arms, is_taught, self._bar(form, state)]
+
+    @handler
+    def act(self, event: gr.EventData, query: dict[str, str], state: State, *values: Any) -> list[Any]:
+        """Preview or start the fork of the form."""
+        form = self._form(values)
+        if event._data["action"] == "preview":
+            return [gr.skip(), self._preview(query, form), gr.skip(), *SKIPPED_RESULT]
+        queued = self._forks.start_fork(**self._arguments(query, form))
+        query = {**query, **self._query(query, form), "fork": str(queued["run"]), "open": ""}
+        query = {name: value for name, value in query.items() if value}
+        return [query, gr.skip(), self._earlier(query), *self._result(query, state)]
+
+    @handler
+    def act_on_result(self, event: gr.EventData, query: dict[str, str], state: State) -> list[Any]:
+        """Stop the fork, or expand or collapse a branch."""
+        data, shown = event._data, _opened(query)
+        if data["action"] == "stop":
+            self._studio.run.stop_run(int(data["run"]))
+        else:
+            shown = [each for each in shown if each != data["id"]] if data["id"] in shown else [*shown, data["id"]]
+        query = {**query, "open": ",".join(shown)}
+        return [Replacement(query), *self._result(query, state)]
+
+    @handler
+    def refresh(self, query: dict[str, str], state: State) -> Any:
+        """Show the fork again if it changed."""
+        job = self._forks.fork_result(_int(query.get("fork")))["job"]
+        if job["version"] == state["version"]:
+            return gr.skip()
+        is_active = job["status"] in result.ACTIVE
+        earlier = gr.skip() if is_active else self._earlier(query)
+        return [earlier, *self._result(query, state)]
+
+    def _form(self, values: Sequence[Any]) -> dict[str, Any]:
+        form = dict(zip(self._fields.fields, values, strict=True))
+        return {**form, "text": form["text"] or "", "arms": [hint for hint in HINTS if hint in form["arms"]]}
+
+    def _subject(self, query: dict[str, str]) -> Subject | None:
         run, fork = _int(query.get("run")), _int(query.get("fork"))
         if run and query.get("dialogue"):
             return Subject(run, query["dialogue"], _int(query.get("turn")))
-        found = forks.fork_result(fork) if fork else None
+        found = self._forks.fork_result(fork) if fork else None
         return Subject(found["run"], found["event_id"], found["turn"]) if found and found["run"] else None
 
-    def new_query(query: dict[str, str], form: dict[str, Any]) -> Replacement:
+    def _query(self, query: dict[str, str], form: dict[str, Any]) -> Replacement:
         """Return the address of a form; a long text is omitted."""
-        kept = {name: query[name] for name in ("run", "dialogue", "turn", "fork", "open") if name in query}
-        changed = fields.query(list(form.values()))
-        if "edited" not in form["arms"] or len(form["text"] or "") > MAX_TEXT_IN_ADDRESS:
+        kept = {name: query[name] for name in (*Subject._fields, "fork", "open") if name in query}
+        changed = self._fields.query(list(form.values()))
+        if "edited" not in form["arms"] or len(form["text"]) > MAX_TEXT_IN_ADDRESS:
             changed.pop("text", None)
         return Replacement(kept | changed)
 
-    def form_notes(form: dict[str, Any], reason: str) -> list[Any]:
-        """Return the number of dialogues, and the state of the buttons."""
-        count = len(form["checkpoints"]) * len(form["arms"]) * int(form["samples"] or 0)
-        ready = bool(count) and not reason
-        notice = view.count_text(count, form["arms"]) if writable else el("p.rl-muted", "Read-only server.")
-        return [notice, gr.update(interactive=ready), gr.update(interactive=ready and writable)]
-
-    def arguments(query: dict[str, str], form: dict[str, Any]) -> dict[str, Any]:
+    def _arguments(self, query: dict[str, str], form: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments of `start_fork`."""
-        subject = subject_of(query)
+        subject = self._subject(query)
         if subject is None:
             raise ConfigError("No dialogue is open.", fix="Open a dialogue and fork it.")
-        written = (form["text"] or "").strip()
-        if "edited" in form["arms"] and not written:
+        text = form["text"].strip()
+        if "edited" in form["arms"] and not text:
             raise ConfigError("The edited hint is empty.", fix="Write it first, or deselect it.")
-        added = {"edited": {"text": written}, "teacher": {"teacher": form["teacher"]}}
+        added = {"edited": {"text": text}, "teacher": {"teacher": form["teacher"]}}
         return {
-            **subject._asdict(),
+            "run": subject.run,
+            "event_id": subject.dialogue,
+            "turn": subject.turn,
             "checkpoints": form["checkpoints"],
             "arms": [{"hint": hint, **added.get(hint, {})} for hint in form["arms"]],
             "samples": int(form["samples"] or 0),
@@ -165,160 +264,56 @@ def build(studio: Studio) -> None:
             "seed": int(form["seed"] or 0),
         }
 
-    def draw_tree(found: ForkResult, opened: Sequence[str]) -> Any:
-        if found["report"] is None or found["run"] is None:
+    def _bar(self, form: dict[str, Any], state: State) -> list[Node]:
+        count = len(form["checkpoints"]) * len(form["arms"]) * int(form["samples"] or 0)
+        return view.run_bar(count, form["arms"], is_ready=bool(count) and not state["reason"], writable=self._writable)
+
+    def _preview(self, query: dict[str, str], form: dict[str, Any]) -> Element:
+        fork = self._arguments(query, form)
+        found = self._forks.preview_fork(**fork)
+        place = {name: fork[name] for name in ("run", "event_id", "turn")}
+        turns, text = self._dialogues.get_dialogue(fork["run"], fork["event_id"])["turns"], form["text"].strip()
+        original = turns[fork["turn"]]["hint"] if "original" in form["arms"] else None
+        screened = self._forks.screen_hint(**place, text=text) if "edited" in form["arms"] else None
+        return view.preview(found, original, text, screened)
+
+    def _earlier(self, query: dict[str, str], forks: Sequence[EarlierFork] | None = None) -> Element | None:
+        subject = self._subject(query)
+        if subject is None:
             return None
-        fork = found["job"]["id"]
-        pages: dict[str, DialoguePage] = {}
+        listed = self._forks.fork_choices(subject.run, subject.dialogue)["forks"] if forks is None else forks
+        return view.earlier_forks(listed, subject.run, subject.dialogue, _int(query.get("fork")))
+
+    def _result(self, query: dict[str, str], state: State) -> list[Any]:
+        """Return the result, the timer and the state."""
+        fork, idle = _int(query.get("fork")), [gr.Timer(active=False), {**state, "version": 0}]
+        if not fork:
+            return [result.no_result(), *idle]
+        try:
+            found = self._forks.fork_result(fork)
+        except RL2FError as error:
+            return [el("p.rl-card.rl-wrong", str(error), role="alert"), *idle]
+        report, job = found["report"], found["job"]
+        shown = [
+            result.status_card(found, self._writable),
+            result.report_card(report) if report else None,
+            self._tree(found, _opened(query)) if report else None,
+        ]
+        is_active = job["status"] in result.ACTIVE
+        return [el("div.rl-stack", shown), gr.Timer(active=is_active), {**state, "version": job["version"]}]
+
+    def _tree(self, found: ForkResult, opened: Sequence[str]) -> Element | None:
+        if found["run"] is None:
+            return None
+        fork, pages = found["job"]["id"], {}
         for key in opened:
             checkpoint, _, arm = key.partition("|")
             if arm and "|" not in arm:
                 filter: Any = {"run": fork, "phase": "fork", "checkpoint": checkpoint, "condition": arm}
-                pages[key] = dialogues.list_dialogues(filter)
+                pages[key] = self._dialogues.list_dialogues(filter)
         samples = {f"{key}|{row['event_id']}": row["event_id"] for key, page in pages.items() for row in page["rows"]}
-        shown = {key: dialogues.get_dialogue(fork, samples[key]) for key in opened if key in samples}
-        return result.tree(found, dialogues.get_dialogue(found["run"], found["event_id"]), pages, shown)
-
-    def draw_result(query: dict[str, str]) -> list[Any]:
-        """Return status, report, tree, earlier forks, timer, and version of the run."""
-        subject, fork = subject_of(query), _int(query.get("fork"))
-        listed = forks.fork_choices(subject.run, subject.event_id)["forks"] if subject else []
-        past = view.earlier_forks(listed, subject.run, subject.event_id, fork) if subject else None
-        rest = [None, None, past, gr.Timer(active=False), 0]
-        if not fork:
-            return [result.no_result(), *rest]
-        try:
-            found = forks.fork_result(fork)
-        except RL2FError as error:
-            return [el("p.rl-card.rl-wrong", str(error), role="alert"), *rest]
-        return [
-            result.status_card(found, writable),
-            result.report_card(found["report"]) if found["report"] else None,
-            draw_tree(found, _opened(query)),
-            past,
-            gr.Timer(active=found["job"]["status"] in result.ACTIVE),
-            found["job"]["version"],
-        ]
-
-    def open_form(query: dict[str, str], subject: Subject) -> list[Any]:
-        """Return heading, reason, original hint, fields and notes of a subject."""
-        shown = dialogues.get_dialogue(subject.run, subject.event_id)
-        choices = forks.fork_choices(subject.run, subject.event_id)
-        reason = view.blocked_reason(shown, subject.turn)
-        turns = shown["turns"]
-        hint = turns[subject.turn]["hint"] if subject.turn < len(turns) else None
-        form = fields.values(query)
-        labels = [each["label"] for each in choices["checkpoints"]]
-        chosen = [label for label in map(str, form["checkpoints"]) if label in labels]
-        form["checkpoints"] = chosen or [choices["default_checkpoint"]]
-        form["arms"] = [arm for arm in form["arms"] if arm in HINTS]
-        if hint is None and "arms" not in query:
-            form["arms"] = DEFAULT_ARMS[1:]
-        if "text" not in query:
-            form["text"] = hint["hint"] if hint else ""
-        for name, allowed in (("teacher", choices["teachers"]), ("attempts", _values(ATTEMPTS)),
-                              ("then", _values(LATER_HINTS))):  # fmt: skip
-            if form[name] not in allowed:
-                form[name] = fields.fields[name][1]
-        extra: dict[str, dict[str, Any]] = {
-            "checkpoints": {"choices": view.checkpoint_choices(choices["checkpoints"], subject.run)},
-            "arms": {"choices": view.arm_choices(choices["hints"], hint is not None)},
-            "teacher": {"choices": choices["teachers"], "visible": "teacher" in form["arms"]},
-        }
-        heading = [
-            view.heading(shown, subject.turn),
-            view.dialogue_before(shown, subject.turn, is_open="fork" not in query),
-            view.blocked_notice(shown, subject.turn),
-        ]
-        updates = [gr.update(value=value, **extra.get(name, {})) for name, value in form.items()]
-        return [heading, reason, hint["hint"] if hint else "", *updates, *form_notes(form, reason)]
-
-    @handler
-    def open_page(query: dict[str, str]) -> list[Any]:
-        try:
-            subject = subject_of(query)
-            if subject is not None:
-                query = {**query, **{name: str(v) for name, v in zip(SUBJECT, subject, strict=True)}}
-                return [Replacement(query), *open_form(query, subject), *draw_result(query)]
-            shown = view.no_subject()
-        except RL2FError as error:
-            shown = view.not_found(str(error))
-        return [gr.skip(), shown, *[gr.skip()] * (len(opened) - 2)]
-
-    @handler
-    def edit(query: dict[str, str], reason: str, *values: Any) -> list[Any]:
-        form = form_of(values)
-        return [new_query(query, form), *form_notes(form, reason)]
-
-    @handler
-    def choose_arms(query: dict[str, str], reason: str, *values: Any) -> list[Any]:
-        return [gr.update(visible="teacher" in form_of(values)["arms"]), *edit(query, reason, *values)]
-
-    @handler
-    def write(original: str, query: dict[str, str], reason: str, *values: Any) -> list[Any]:
-        form = form_of(values)
-        if "edited" in form["arms"] or form["text"] == original:
-            return [gr.skip(), *edit(query, reason, *values)]
-        form["arms"] = [hint for hint in HINTS if hint == "edited" or hint in form["arms"]]
-        return [form["arms"], *edit(query, reason, *form.values())]
-
-    @handler
-    def show_preview(query: dict[str, str], *values: Any) -> list[Any]:
-        form = form_of(values)
-        fork = arguments(query, form)
-        found = forks.preview_fork(**fork)
-        place = (fork["run"], fork["event_id"], fork["turn"])
-        original = dialogues.get_dialogue(*place[:2])["turns"][fork["turn"]] if "original" in form["arms"] else None
-        written = form["text"].strip() if "edited" in form["arms"] else ""
-        screened = (written, forks.screen_hint(*place, written)) if written else None
-        notes = view.preview_notes(found, view.original_note(original) if original else None, screened)
-        return [notes, gr.update(value=found["config"], visible=True)]
-
-    @handler
-    def start_fork(query: dict[str, str], *values: Any) -> list[Any]:
-        form = form_of(values)
-        queued = forks.start_fork(**arguments(query, form))
-        query = {**query, **new_query(query, form), "fork": str(queued["run"]), "open": ""}
-        return [{name: value for name, value in query.items() if value}, *draw_result(query)]
-
-    @handler
-    def refresh(query: dict[str, str], version: int) -> Any:
-        found = forks.fork_result(_int(query.get("fork")))
-        return gr.skip() if found["job"]["version"] == version else draw_result(query)
-
-    @handler
-    def toggle(event: gr.EventData, query: dict[str, str]) -> list[Any]:
-        key, shown = event._data["id"], _opened(query)
-        shown = [each for each in shown if each != key] if key in shown else [*shown, key]
-        query = {**query, "open": ",".join(shown)}
-        return [Replacement(query), draw_tree(forks.fork_result(_int(query.get("fork"))), shown)]
-
-    @handler
-    def stop(event: gr.EventData, query: dict[str, str]) -> list[Any]:
-        studio.run.stop_run(int(event._data["run"]))
-        return draw_result(query)
-
-    inputs = fields.components
-    notes = [notice, preview, start]
-    results = [status, report, tree, earlier, timer, seen]
-    opened = [address, top, blocked, hinted, *inputs, *notes, *results]
-    last: dict[str, Any] = {**FAST, "trigger_mode": "always_last"}
-    edited = [address, blocked, *inputs]
-    address.input(open_page, address, opened, **FAST)
-    simple = [checkpoints.input, teacher.input, samples.input, samples.blur, attempts.input, later.input]
-    simple += [seed.input, seed.blur]
-    gr.on(simple, edit, edited, [address, *notes], **last)
-    arms.input(choose_arms, edited, [teacher, address, *notes], **last)
-    # a text field may lose the first input after an update
-    gr.on([text.input, text.blur], write, [hinted, *edited], [arms, address, *notes], **last)
-    scaled = ((fewer, "(n) => Math.max(1, Math.round(n / 2))"), (more, f"(n) => Math.min({MAX_SAMPLES}, 2 * n)"))
-    for button, scale in scaled:
-        button.click(None, samples, samples, js=scale).then(edit, edited, [address, *notes], **last)
-    preview.click(show_preview, [address, *inputs], [previewed, config], **QUEUED)
-    start.click(start_fork, [address, *inputs], [address, *results], **QUEUED)
-    tree.click(toggle, address, [address, tree], **FAST)
-    status.click(stop, address, results, **FAST)
-    timer.tick(refresh, [address, seen], results, **FAST)
+        shown = {key: self._dialogues.get_dialogue(fork, samples[key]) for key in opened if key in samples}
+        return result.tree(found, self._dialogues.get_dialogue(found["run"], found["event_id"]), pages, shown)
 
 
 def _values(choices: Sequence[tuple[str, str]]) -> list[str]:

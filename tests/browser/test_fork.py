@@ -5,15 +5,22 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 from fork_data import event_of, make_run
 from playwright.sync_api import expect
+from replay_data import add_run, event, hint, turn
+
+from jobs.db.engine import Database
+from jobs.workspace import Workspace
 
 SLOW = 120_000
 """Milliseconds that a worker may take to start and to end on a busy machine."""
-HOSTILE = '<img src=x onerror="window.pwned = 1"> Too low.'
+HOSTILE = (
+    "Too low. <img src=x onerror=window.pwned=1> <script>window.pwned=2</script>"
+    " ${window.pwned=3} {{window.pwned=4}} [x](javascript:window.pwned=5)"
+)
 
 
 @pytest.fixture
@@ -94,7 +101,8 @@ def test_a_turn_goes_on_under_other_hints_by_keyboard_alone(
     page.keyboard.press("Enter")
     page.locator(".fk-turn").nth(1).wait_for()
     assert page.locator(".fk-turn .tx-block").all_inner_texts() == [HOSTILE, "<answer>2</answer>"]
-    assert page.evaluate("window.pwned") is None
+    expect(page.locator(".fk-said").nth(1)).to_contain_text(HOSTILE[:80])
+    assert_inert(page)
     no_overflow(page)
     page.set_viewport_size({"width": 390, "height": 844})
     no_overflow(page)
@@ -118,6 +126,35 @@ def test_a_turn_goes_on_under_other_hints_by_keyboard_alone(
     assert original.read_bytes() == before, "the original is never changed"
 
 
+def test_markup_in_a_dialogue_stays_text(replay: Any, page: Any) -> None:
+    workspace = Workspace(replay.workspace)
+    db = Database(workspace.database_url())
+    leak = hint(HOSTILE, (9, 60))
+    told = event(HOSTILE, [turn(0, HOSTILE, None, leak), turn(1, HOSTILE, None, leak)], 4, "odd/markup")
+    task = told.task.model_copy(update={"public": {"letters": [HOSTILE, "B"], "length": 4}})
+    run = add_run(db, workspace, "markup", [told.model_copy(update={"task": task})])
+    db.close()
+    page.goto(f"{replay.url}/fork?{urlencode({'run': run.id, 'dialogue': told.id, 'turn': 1})}")
+    settle(page)
+    texts = page.locator(".fk-before .tx-block").all_inner_texts()
+    assert len(texts) == 5 and texts[1:] == [HOSTILE] * 4 and HOSTILE in texts[0], "task, attempts, hints"
+    assert HOSTILE[9:60] in page.locator(".fk-before .tx-finding").first.inner_text()
+    assert page.locator(".fk-back").inner_text().startswith(HOSTILE[:60])
+    assert page.locator("#fork-text textarea").input_value() == HOSTILE
+    page.locator("#fork-text textarea").press_sequentially("!")
+    page.wait_for_function("new URLSearchParams(location.search).get('arms')?.includes('edited')")
+    page.get_by_role("button", name="Preview").click()
+    assert "window.pwned=5" in page.locator(".fk-config .tx-block").inner_text()
+    expect(page.locator("#fork-body .tx-finding")).to_contain_text(HOSTILE[9:60])
+    assert_inert(page)
+
+
+def assert_inert(page: Any) -> None:
+    """No text became markup or was executed."""
+    assert page.evaluate("window.pwned") is None
+    expect(page.locator(".rl-view :is(img, script, a[href^=javascript])")).to_have_count(0)
+
+
 def test_without_a_dialogue_the_page_says_how_to_open_one(visit: Callable[..., Any]) -> None:
     page = visit("/fork")
     page.get_by_text("What if the hint had been different?").wait_for()
@@ -136,7 +173,7 @@ def test_a_preview_screens_the_hint_and_starts_nothing(numbers: int, visit: Call
     page.get_by_role("button", name="Preview").click()
     page.get_by_role("alert").get_by_text("Edited hint: exact leak").wait_for()
     page.get_by_text("80 dialogues: 5 hints × 1 checkpoint × 16 samples").wait_for()
-    assert page.locator(".cm-content").inner_text().startswith("name: fork numbers")
+    assert page.locator(".fk-config .tx-block").inner_text().startswith("name: fork numbers")
     assert outcomes.child_runs(queue.db, numbers) == []
 
 

@@ -63,8 +63,8 @@ def test_a_run_with_an_endpoint_as_teacher_is_chosen_started_and_read(
     page.wait_for_selector(".dv-hint")
     shown = page.locator(".dv-hint").all_inner_texts()
     page.keyboard.press("n")
-    page.wait_for_function("document.querySelector('.dl-row[data-current]:not(:first-child)') !== null")
-    page.wait_for_function("!document.querySelector('.dl-pane[data-busy]')")
+    page.locator(".dl-list > :nth-child(2) .dl-row[data-current]").wait_for()
+    expect(page.locator(".dv-head h2")).to_have_text("rl/1/0/1")
     text = "\n".join([*shown, *page.locator(".dv-hint").all_inner_texts()])
     assert prompt_templates.load("next_step").version in text and "11 + 7 tokens" in text
-    assert "no hint: HTTP 404" in text and "Think <b>again</b>." in text
+    assert "Teacher error: HTTP 404" in text and "Think <b>again</b>." in text

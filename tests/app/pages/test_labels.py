@@ -11,13 +11,12 @@ from replay_data import add_run, training_events
 
 from app.common.benchmark_scores import figures
 from app.common.context import Context
-from app.components.label_card import CardState, hint_key, label_card
-from app.endpoints.detectors import _renamed
+from app.endpoints.detectors import renamed
 from app.endpoints.studio import Studio
 from app.pages._labels_benchmark import benchmark_view
-from app.pages._labels_desk import CHOOSE, Desk, Draft, Labeling, QueueForm
+from app.pages._labels_desk import CHOOSE, Desk, Draft, LabelForm, Labeling
 from app.pages._labels_report import ends, fraction, labels_to_add, plural, report_view
-from app.pages._labels_stage import queue_view
+from app.pages._labels_stage import hint_key, queue_view
 from app.pages._query import QueryFields
 from app.pages.labels import _Page
 from jobs.db.engine import Database
@@ -40,7 +39,7 @@ def studio(tmp_path: Any) -> Iterator[Studio]:
 
 
 def labeling(studio: Studio, **fields: Any) -> Labeling:
-    made = Labeling(studio, QueueForm(**{"annotator": "anna", "run": "1", **fields}), Desk())
+    made = Labeling(studio, LabelForm(**{"annotator": "anna", "run": "1", **fields}), Desk())
     made.start()
     return made
 
@@ -98,7 +97,7 @@ def test_labels_are_blind_until_the_findings_were_seen(studio: Studio) -> None:
     assert made.desk.hint["own_label"]["blind"], "the same label with another note"
     made.give("unsure", NOTHING)
     assert not made.desk.hint["own_label"]["blind"]
-    assert not QueueForm(selection="flagged").is_blind and not QueueForm(show_findings=True).is_blind
+    assert not LabelForm(selection="flagged").is_blind and not LabelForm(show_findings=True).is_blind
 
 
 def test_a_changed_note_is_saved_with_the_next_hint_and_undone(studio: Studio) -> None:
@@ -120,18 +119,17 @@ def test_without_a_name_nothing_is_labeled(studio: Studio) -> None:
     made = labeling(studio, annotator="")
     made.give("leak", NOTHING)
     assert "name" in made.desk.message and studio.labels.list_annotators() == []
-    card = label_card(made.desk.hint, CardState(name_field="#name"))  # type: ignore[arg-type]
-    assert text(card).count('"data-focus": "#name"') == 3
+    assert text(queue_view(made.desk, made.form)).count('"data-focus": "#label-annotator') == 3
 
 
 def test_a_label_for_another_hint_than_the_current_one_is_ignored(studio: Studio) -> None:
     made = labeling(studio)
     seen = hint_key(made.desk.hint)  # type: ignore[arg-type]
-    page, values = _Page(studio, QueryFields({})), {**vars(made.form), "view": "queue"}
-    page.act("next", {"hint": seen}, values, {}, made.desk)
-    page.act("label", {"hint": seen, "label": "leak"}, values, {}, made.desk)
+    page, form = _Page(studio, QueryFields({})), made.form
+    page.perform("next", {"hint": seen}, form, {}, made.desk)
+    page.perform("label", {"hint": seen, "label": "leak"}, form, {}, made.desk)
     assert current(made) == (NEVER, 0) and studio.labels.list_annotators() == []
-    page.act("next", {"hint": seen, "note": "of the first hint"}, values, {}, made.desk)
+    page.perform("next", {"hint": seen, "note": "of the first hint"}, form, {}, made.desk)
     assert current(made) == (NEVER, 1), "two quick keys move twice"
 
 
@@ -170,22 +168,21 @@ def test_the_report_states_what_to_label_and_links_its_disagreements(studio: Stu
             for step in (1, 2, 3):
                 studio.labels.label_hint(1, f"dialogue:train:rl2f/{step}/{task}/3", 0, name, label)  # type: ignore[arg-type]
     found = studio.detectors.detector_report(run=1, group_by="teacher")
-    shown = text(report_view(found, "teacher", "anna", "#name"))
+    shown = text(report_view(found, "teacher", "anna"))
     assert "ann <b>" in shown and f"Disagreements ({found['disagreement_count']})" in shown
     assert "/dialogues?run=1&dialogue=" in shown and "Access is logged under anna." in shown
-    assert "data-confirm" not in text(report_view(found, "teacher", "", "#name"))
+    assert "data-confirm" not in text(report_view(found, "teacher", ""))
 
 
 def test_an_unlocked_report_can_be_locked(studio: Studio) -> None:
     found = studio.detectors.unlock_test_set("anna", run=1)
-    shown = text(report_view(found, "detector", "anna", "#name"))
+    shown = text(report_view(found, "detector", "anna"))
     assert "Lock test set" in shown and "Unlocked once" in shown
 
 
 @pytest.mark.slow
 def test_the_benchmark_shows_the_held_out_split_first() -> None:
-    scores = _renamed(figures())
-    assert isinstance(scores, dict)
+    scores: Any = renamed(figures())
     shown = text(benchmark_view(scores))
     assert shown.index("in phrasings that no detector was tuned on") < shown.index("On dev")
     assert "Leaks by obfuscation" in shown and "synthetic hints" in shown
