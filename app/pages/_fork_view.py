@@ -122,13 +122,19 @@ def run_bar(dialogues: int, arms: Collection[str], *, is_ready: bool, writable: 
     text = f"{dialogues:,} dialogues; sample j of every hint has the same seed."
     if "contentless" not in arms:
         text += " Without contentless there are no differences."
-    start = {"id": "fork-start", "data_action": "start", "disabled": not (is_ready and writable)}
+    can_start = is_ready and writable
     return [
         el("p.rl-small.rl-muted", text if writable else "Read-only server.", aria_live="polite"),
         el(
             "div.rl-row",
             el("button.rl-button", "Preview", id="fork-preview", data_action="preview", disabled=not is_ready),
-            el("button.rl-button.rl-primary", "Start fork", **start),
+            el(
+                "button.rl-button.rl-primary",
+                "Start fork",
+                id="fork-start",
+                data_action="start",
+                disabled=not can_start,
+            ),
         ),
     ]
 

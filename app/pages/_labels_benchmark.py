@@ -54,10 +54,7 @@ def _figures(first: str, score: JsonObject) -> list[Node]:
 
 
 def _by_environment(scores: JsonObject) -> Element:
-    detectors = [
-        el("tr", _name(each["name"]), number_cell(each["found"]), number_cell(each["false"]))
-        for each in scores["by_detector"]
-    ]
+    detectors = [_row(each, number_cell(each["found"]), number_cell(each["false"])) for each in scores["by_detector"]]
     return el(
         "section.rl-card.rl-stack",
         el("h2", "By environment"),
@@ -71,37 +68,22 @@ def _by_environment(scores: JsonObject) -> Element:
     )
 
 
-def _scores(head: str, rows: list[JsonObject]) -> Element:
-    shown = [
-        el(
-            "tr",
-            _name(row["name"]),
-            interval_cell(row["precision"]),
-            interval_cell(row["recall"]),
-            number_cell(fraction(row["f1"])),
-            number_cell(row["leaks"]),
-            number_cell(row["near"]),
-            data_row=row["name"],
-        )
-        for row in rows
-    ]
-    return table([head, "precision", "recall", "F1", "leaks", "near-misses"], shown, f"scores by {head}")
+def _scores(head: str, scores: list[JsonObject]) -> Element:
+    rows = []
+    for each in scores:
+        numbers = [number_cell(number) for number in (fraction(each["f1"]), each["leaks"], each["near"])]
+        rows.append(_row(each, interval_cell(each["precision"]), interval_cell(each["recall"]), *numbers))
+    return table([head, "precision", "recall", "F1", "leaks", "near-misses"], rows, f"scores by {head}")
 
 
 def _kinds(title: str, head: str, kinds: list[JsonObject]) -> Element:
-    rows = [
-        el("tr", _name(kind["name"]), interval_cell(kind["flagged_fraction"]), number_cell(kind["n"])) for kind in kinds
-    ]
-    return el(
-        "section.rl-card.rl-stack",
-        el("h2", title),
-        table([head, "flagged", "of"], rows, f"flagged by {head}"),
-        aria_label=title.lower(),
-    )
+    rows = [_row(kind, interval_cell(kind["flagged_fraction"]), number_cell(kind["n"])) for kind in kinds]
+    name = f"flagged by {head}"
+    return el("section.rl-card.rl-stack", el("h2", title), table([head, "flagged", "of"], rows, name), aria_label=title)
 
 
-def _name(name: str) -> Element:
-    return el("th", name.replace("_", " "), scope="row")
+def _row(named: JsonObject, *cells: Element) -> Element:
+    return el("tr", el("th", named["name"].replace("_", " "), scope="row"), *cells, data_row=named["name"])
 
 
 def _mistakes(scores: JsonObject) -> Element:

@@ -86,7 +86,7 @@ def _end(desk: Desk, form: LabelForm, writable: bool) -> Element:
         title, text = "Everything here is labeled", "Choose other hints, or open the detector report."
         button = action("Detector report", "show_report", style="rl-primary")
     shown = [el("p.rl-empty-title", title), el("p", text), el("p.rl-actions", button)]
-    return el("div.rl-empty", shown, _moves(desk.message, writable) if total else None)
+    return el("div.rl-empty", shown, _moves(desk.message, writable, is_end=True) if total else None)
 
 
 # -- the hint --------------------------------------------------------------------------------------------------------
@@ -210,14 +210,14 @@ def _buttons(hint: HintToLabel, annotator: str, writable: bool) -> Element:
     return el("div.lb-bar", group, note, save)
 
 
-def _moves(message: str, writable: bool) -> Element:
+def _moves(message: str, writable: bool, *, is_end: bool = False) -> Element:
     """Return a message and the buttons that move through the queue."""
     return el(
         "div.lb-moves",
         el("p.lb-message", message, role="status"),
         action("← Previous (p)", "previous", style="rl-small rl-quiet lb-previous"),
         el("button.rl-button.rl-small.rl-quiet.lb-undo", "Undo (u)", data_action="undo", disabled=not writable),
-        action("Skip → (n)", "next", style="rl-small rl-quiet lb-next"),
+        None if is_end else action("Skip → (n)", "next", style="rl-small rl-quiet lb-next"),
     )
 
 

@@ -86,10 +86,10 @@ def build(studio: Studio) -> None:
                     attempts = gr.Dropdown(ATTEMPTS, label="Attempts after it", min_width=140)
                     later = gr.Dropdown(LATER_HINTS, label="Later hints", min_width=140)
                     seed = gr.Number(label="Seed", precision=0, minimum=0, min_width=140)
-                with gr.Row(elem_classes="fork-scale"):
-                    for label, name, factor in (("½ samples", "fewer", 0.5), ("2 × samples", "more", 2)):
-                        button = gr.Button(label, size="sm", elem_id=f"fork-{name}")
-                        button.click(None, js=SCALE_SAMPLES % (MAX_SAMPLES, factor))
+            with gr.Row(elem_classes="fork-scale"):
+                for label, name, factor in (("½ samples", "fewer", 0.5), ("2 × samples", "more", 2)):
+                    button = gr.Button(label, size="sm", min_width=80, elem_id=f"fork-{name}")
+                    button.click(None, js=SCALE_SAMPLES % (MAX_SAMPLES, factor))
             bar, previewed, earlier = View(elem_id="fork-bar"), View(), View()
         with gr.Column(scale=7, min_width=320):
             shown_result = View(elem_id="fork-result")

@@ -88,7 +88,7 @@ def build(studio: Studio) -> None:
             "annotator": gr.Textbox(
                 label="Annotator", placeholder="your name", max_length=60, max_lines=1, elem_id="label-annotator"
             ),
-            "selection": gr.Dropdown(SELECTIONS, value="all", label="Hints", min_width=150),
+            "selection": gr.Dropdown(SELECTIONS, value="all", label="Hints", elem_id="label-selection"),
             "run": gr.Dropdown([ANY], value="", label="Run", min_width=140),
             "environment": gr.Dropdown([ANY], value="", label="Environment", min_width=140),
             "source": gr.Dropdown([AT_RUN_TIME], value="run", label="Findings", visible=False, min_width=140),

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 import pytest
 from playwright.sync_api import expect
+from replay_data import add_run, event, hint, turn
+
+from jobs.db.engine import Database
+from jobs.db.models import Run
+from jobs.labels import label_queries
+from jobs.labels.label_queries import LabelAnswer
+from jobs.workspace import Workspace
 
 SMALL, ODD = 1, 2
+HOSTILE = (
+    "Look. <img src=x onerror=window.pwned=1> <script>window.pwned=2</script>"
+    " ${window.pwned=3} {{window.pwned=4}} [x](javascript:window.pwned=5)"
+)
 LATER, NEVER, LEAKS = (f"dialogue:train:rl2f/1/0/{i}" for i in (1, 2, 3))
 
 
@@ -26,17 +39,27 @@ def show(replay: Any, page: Any) -> Callable[..., Any]:
     return go
 
 
-def stored(replay: Any, event: str, turn: int = 0, run: int = SMALL) -> list[tuple[Any, ...]]:
-    from jobs.db.engine import Database
-    from jobs.labels import label_queries
-    from jobs.workspace import Workspace
+@pytest.fixture
+def database(replay: Any) -> Iterator[Database]:
+    """The database of the server's workspace."""
+    db = Database(Workspace(replay.workspace).database_url())
+    yield db
+    db.close()
 
+
+def stored(replay: Any, event: str, turn: int = 0, run: int = SMALL) -> list[tuple[Any, ...]]:
     db = Database(Workspace(replay.workspace).database_url(), read_only=True)
     try:
         found = label_queries.of_hint(db, run, event, turn)
         return [(x.annotator, x.label, x.start, x.end, x.note, x.blind) for x in found]
     finally:
         db.close()
+
+
+def assert_inert(page: Any) -> None:
+    """No text became markup or was executed."""
+    assert page.evaluate("window.pwned") is None
+    expect(page.locator(".rl-view :is(img, script, iframe, a[href^=javascript])")).to_have_count(0)
 
 
 def at(page: Any, event: str, turn: int = 0) -> None:
@@ -144,21 +167,101 @@ def test_an_emoji_counts_as_one_character(show: Callable[..., Any], replay: Any)
     page.wait_for_selector(".lb-found")
     [(_, _, start, end, _, _)] = stored(replay, "dialogue:train:odd/hostile", run=ODD)
     assert (start, end) == (hint - 5, hint), "characters as Python counts them"
-    assert page.evaluate("window.pwned") is None
-    expect(page.locator(".lb-card :is(script, img, iframe)")).to_have_count(0)
+    assert_inert(page)
 
 
-def test_the_report_compares_and_leads_to_the_disagreements(show: Callable[..., Any], replay: Any) -> None:
-    from jobs.db.engine import Database
-    from jobs.labels import label_queries
-    from jobs.workspace import Workspace
+def test_markup_in_a_hint_and_its_labels_stays_text(show: Callable[..., Any], replay: Any, database: Database) -> None:
+    leak = hint(HOSTILE, (6, 60))
+    made = event("odd/markup", [turn(0, HOSTILE, None, leak), turn(1, HOSTILE, None, leak)], 4, "odd/markup")
+    changed = {"public": {"question": HOSTILE}, "privileged": {"code": HOSTILE}}
+    made = made.model_copy(update={"task": made.task.model_copy(update=changed)})
+    run = add_run(database, Workspace(replay.workspace), "markup", [made]).id or 0
+    others = [HOSTILE[:60], f"{HOSTILE[:50]} two"]
+    for annotator, label in zip(others, ("leak", "no_leak"), strict=True):
+        label_queries.put(database, run, made.id, 1, annotator, LabelAnswer(label, 0, 9, note=HOSTILE))
+    page = show(run=run, dialogue=made.id, turn=1, annotator=HOSTILE[6:60])
+    page.keyboard.press("e")
+    page.keyboard.press("a")
+    page.locator(".lb-privileged .tx-block").wait_for()
+    texts = page.locator(".lb-card .tx-block").all_inner_texts()
+    assert HOSTILE in texts[0] and texts[1:4] == [HOSTILE] * 3, "task, attempt, hint, attempt"
+    assert HOSTILE in texts[4] and texts[5] == HOSTILE, "gold answer, hint to label"
+    page.fill(".lb-note", HOSTILE)
+    page.keyboard.press("Escape")
+    page.keyboard.press("1")
+    found = page.locator(".lb-found")
+    expect(found).to_contain_text(HOSTILE[6:60])
+    assert found.locator(".tx-label").all_text_contents() == [
+        f"⚑ leak · {HOSTILE[:30]}…", f"✓ no leak · {HOSTILE[:30]}…"]  # fmt: skip
+    assert page.locator(".lb-note").input_value() == HOSTILE
+    assert_inert(page)
 
-    db = Database(Workspace(replay.workspace).database_url())
+    page.keyboard.press("b")
+    people = page.get_by_role("region", name="annotators", exact=True).locator("tbody th")
+    expect(people.filter(has_text=HOSTILE[:40])).to_have_count(2)
+    expect(page.get_by_role("region", name="pairs of annotators")).to_contain_text(f"{HOSTILE[:30]}… and")
+    expect(page.locator(".lb-dispute .tx-label").first).to_contain_text("<img")
+    page.keyboard.press("o")
+    page.wait_for_selector(f"dialog[open]:has-text('Access is logged under {HOSTILE[6:30]}')")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(page.get_by_label("test set", exact=True)).to_contain_text(f"last by {HOSTILE[6:46]}…")
+    assert_inert(page)
+
+
+def test_markup_in_a_mistake_of_the_benchmark_stays_text(show: Callable[..., Any], home: Path) -> None:
+    page = show(view="benchmark")
+    page.wait_for_selector(".bd-bench")
+    (cached,) = (home / "leak-benchmark").glob("*.json")
+    scores = json.loads(cached.read_text())
+    texts = dict.fromkeys(("kind", "problem", "answer", "hint", "tier", "evidence"), HOSTILE)
+    wrong = {**texts, "environment": "arithmetic", "leak": True, "attempts": [HOSTILE], "hints": [HOSTILE]}
+    try:
+        cached.write_text(json.dumps({**scores, "wrong": [wrong]}))
+        page.reload()
+        page.click(".bd-wrong > summary")
+        assert page.locator(".bd-wrong .tx-block").all_inner_texts() == [HOSTILE] * 4
+        last = page.locator(".bd-wrong p").inner_text()
+        assert last == f"gold answer: {HOSTILE} · {HOSTILE}: {HOSTILE}"
+        assert_inert(page)
+    finally:
+        cached.write_text(json.dumps(scores))
+
+
+def test_hints_of_controls_are_shown_only_on_request(show: Callable[..., Any], replay: Any, database: Database) -> None:
+    run = evaluated(database, Workspace(replay.workspace)).id
+    page = show(run=run, annotator="own")
+    page.wait_for_selector(".lb-meter:has-text('0 of 6')")
+    page.get_by_label("Include controls").check()
+    page.wait_for_selector(".lb-meter:has-text('0 of 12')")
+    page = show(run=run, view="report", group_by="condition", annotator="own")
+    rows = page.locator(".bd-table tbody tr[data-row]")
+    expect(page.locator("[data-row=hints]")).to_have_count(1)
+    assert rows.count() == 2, "all and hints"
+    page.get_by_label("Include controls").check()
+    expect(page.locator("[data-row=shuffled]")).to_have_count(1)
+    assert "include_controls=1" in page.url
+
+
+def evaluated(db: Database, workspace: Workspace) -> Run:
+    """An evaluation with six own hints of the teacher and six of a control, all labeled."""
+    made = []
+    for index in range(6):
+        for condition in ("hints", "shuffled"):
+            key, said = f"{condition}/{index}", hint(f"Look {index}.", teacher="scripted")
+            more = {"phase": "evaluation", "checkpoint": "base", "condition": condition}
+            made.append(event(key, [turn(0, "x", None, said)], 0, key, **more))
+    run = add_run(db, workspace, "evaluated", made)
+    for each in made:
+        label_queries.put(db, run.id or 0, each.id, 0, "ben", LabelAnswer("leak"))
+    return run
+
+
+def test_the_report_compares_and_leads_to_the_disagreements(show: Callable[..., Any], database: Database) -> None:
     for i, (ann, ben) in enumerate([("leak", "leak"), ("leak", "no_leak"), ("no_leak", "no_leak")]):
-        event = f"dialogue:train:rl2f/3/{i % 2}/{1 if i == 2 else 3}"
-        label_queries.put(db, SMALL, event, 0, "ann <b>", label_queries.LabelAnswer(ann))
-        label_queries.put(db, SMALL, event, 0, "ben", label_queries.LabelAnswer(ben))
-    db.close()
+        key = f"dialogue:train:rl2f/3/{i % 2}/{1 if i == 2 else 3}"
+        label_queries.put(database, SMALL, key, 0, "ann <b>", LabelAnswer(ann))
+        label_queries.put(database, SMALL, key, 0, "ben", LabelAnswer(ben))
     page = show(run=SMALL, view="report")
     page.wait_for_selector(".lb-board")
     text = page.inner_text(".lb-board")
