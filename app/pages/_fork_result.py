@@ -10,11 +10,11 @@ from app.common.urls import page_url
 from app.components.evaluation_view import scroll_table, table_header
 from app.components.help_tip import help_tip
 from app.components.nodes import Element, Node, action, badge, el, empty, progress
-from app.components.transcript import fixed, inline, sign, signed, signs, text_block
+from app.components.transcript import fixed, inline, signed, signs
 from app.endpoints.dialogues import DialoguePage, DialogueWithSiblings
 from app.endpoints.fork import ForkResult
 from app.endpoints.transcript import DialogueDetail
-from app.pages._fork_view import arm_name
+from app.pages._fork_view import arm_name, turn_view
 from rl2f_core.types import JsonObject
 
 ACTIVE = {"queued", "starting", "running", "stopping"}
@@ -290,31 +290,13 @@ def _samples(
             signs(each["outcomes"][turn + 1 :]),
             None if each["error"] is None else el("span.rl-wrong", "! error", title=each["error"]),
         ]
-        content = _continuation(opened[sample], turn) if sample in opened else None
+        content = None
+        if sample in opened:  # the changed hint and everything after it
+            turns = opened[sample]["turns"][turn:]
+            content = el("div", *(turn_view(each, hint_only=each["index"] == turn) for each in turns))
         rows.append(_branch(sample, 2, head, content, el("a.rl-small", "replay", href=link, tabindex=-1)))
     total = page["total"] or 0
     if total > len(page["rows"]):
         url = page_url("dialogues", run=run, checkpoint=row["checkpoint"], control=row["arm"])
         rows.append(el("a.rl-small", f"all {total:,} dialogues", href=url))
     return el("div", rows)
-
-
-def _continuation(dialogue: DialogueDetail, turn: int) -> Element:
-    """Return the changed hint and everything after it."""
-    parts: list[Node] = []
-    for each in dialogue["turns"][turn:]:
-        number = each["index"] + 1
-        if each["index"] > turn:
-            head = el(
-                "div.rl-row.rl-small",
-                el("b.rl-student", f"Student, turn {number}"),
-                sign(each["outcome"]),
-                el("span.rl-muted", "no answer found") if each["parsed"] is None else inline(each["parsed"], 60),
-                el("span.rl-num.rl-muted", f"r {fixed(each['reward'])}"),
-            )
-            parts.append(el("div.fk-turn", head, text_block(each["attempt"], "student", f"attempt {number}")))
-        if each["hint"] is not None:
-            title = el("b.rl-teacher.rl-small", f"Teacher, turn {number}")
-            hint = text_block(each["hint"]["hint"], "teacher", f"hint {number}")
-            parts.append(el("div.fk-turn", title, hint))
-    return el("div", parts)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from app.common.urls import page_url
 from app.components.nodes import Element, Node, action, badge, el, empty, time_ago
 from app.components.replay import verdict
-from app.components.transcript import finding_lines, inline, signs, text_block
+from app.components.transcript import finding_lines, fixed, inline, signs, text_block
 from app.endpoints.fork import CheckpointChoice, EarlierFork, ForkPreview, HintScreening
 from app.endpoints.transcript import DialogueDetail, HintDetail, TurnDetail
 
@@ -58,27 +58,23 @@ def heading(dialogue: DialogueDetail, turn: int, *, is_open: bool) -> list[Node]
         signs(dialogue["outcomes"]),
     )
     task = text_block(dialogue["prompt"]["text"], label="task")
-    turns = [part for each in dialogue["turns"][: turn + 1] for part in _turn_before(each, each["index"] == turn)]
+    turns = [turn_view(each) for each in dialogue["turns"][: turn + 1]]
     summary = el("summary", f"Task and {f'the {turn + 1} attempts' if turn else 'the attempt'} up to here")
-    before = el("details.rl-card.fk-before", summary, el("div.rl-stack", task, turns), open=is_open)
+    before = el("details.rl-card.fk-before", summary, el("div.rl-stack", task, *turns), open=is_open)
     return [title, before, blocked_notice(dialogue, turn)]
 
 
-def _turn_before(turn: TurnDetail, is_last: bool) -> list[Node]:
-    number, hint = turn["index"] + 1, turn["hint"]
-    attempt: list[Node] = [
-        el("div.rl-row.rl-small", el("b.rl-student", f"Student, turn {number}"), verdict(turn)),
-        text_block(turn["attempt"], "student", f"attempt {number}"),
-    ]
-    if hint is None:
-        return attempt
-    title = "Teacher, the original hint" if is_last else "Teacher"
-    return [
-        *attempt,
-        el("b.rl-teacher.rl-small", title),
-        text_block(hint["hint"], "teacher", f"hint {number}"),
-        *finding_lines(hint),
-    ]
+def turn_view(turn: TurnDetail, *, hint_only: bool = False) -> list[Node]:
+    """Return an attempt and its hint, or only the hint."""
+    number, hint, parts = turn["index"] + 1, turn["hint"], list[Node]()
+    if not hint_only:
+        reward = el("span.rl-num.rl-muted", f"r {fixed(turn['reward'])}")
+        head = el("div.rl-row.rl-small", el("b.rl-student", f"Student, turn {number}"), verdict(turn), reward)
+        parts.append(el("div.fk-turn", head, text_block(turn["attempt"], "student", f"attempt {number}")))
+    if hint is not None:
+        title, text = el("b.rl-teacher.rl-small", f"Teacher, turn {number}"), hint["hint"]
+        parts.append(el("div.fk-turn", title, text_block(text, "teacher", f"hint {number}"), finding_lines(hint)))
+    return parts
 
 
 def blocked_reason(dialogue: DialogueDetail, turn: int) -> str:

@@ -11,6 +11,7 @@ from app.endpoints.detectors import UnlockedReport
 from app.endpoints.dialogues import PrivilegedData
 from app.endpoints.labels import HintQueue, HintRef, HintToLabel, LabelingProgress
 from app.endpoints.studio import Studio
+from app.endpoints.transcript import LabelRow
 from rl2f_core.errors import RL2FError
 
 SAMPLES = ("stratified", "random_unflagged")
@@ -102,7 +103,7 @@ class Desk:
     """There are findings of rescore runs."""
 
 
-def place_of(hint: HintRef) -> HintRef:
+def place_of(hint: HintRef | LabelRow) -> HintRef:
     """Return the key of a hint."""
     return {"run": hint["run"], "event_id": hint["event_id"], "turn": hint["turn"]}
 
@@ -230,7 +231,7 @@ class Labeling:
         if removed is None:
             desk.message = "Nothing is left to undo." if annotator else NO_NAME
             return
-        place: HintRef = {"run": removed["run"], "event_id": removed["event_id"], "turn": removed["turn"]}
+        place = place_of(removed)
         if place not in desk.items:
             desk.items.insert(max(desk.at, 0), place)
         self.show(desk.items.index(place))

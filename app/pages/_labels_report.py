@@ -304,7 +304,7 @@ def _labels(report: JsonObject) -> Element:
             "tr",
             el("th", inline(each["a"], 30), " and ", inline(each["b"], 30), scope="row"),
             number_cell(each["n"]),
-            el("td.rl-num", _percent(each["observed"])),
+            el("td.rl-num", estimate(each["observed"])),
             el("td.rl-num", estimate(each["kappa"])),
         )
         for each in pairs
@@ -325,13 +325,6 @@ def _labels(report: JsonObject) -> Element:
         else el("p.rl-muted", nobody),
         aria_label="labels",
     )
-
-
-def _percent(interval: Interval) -> list[Node]:
-    if interval["value"] is None:
-        return ["–"]
-    text = f" [{interval['low']:.0%}, {interval['high']:.0%}]" if interval["low"] is not None else ""
-    return [f"{interval['value']:.0%}".replace("%", " %"), el("span.bd-ends", text.replace("%", " %"))]
 
 
 def _disagreements(result: ReportResult) -> Element:

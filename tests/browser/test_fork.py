@@ -99,8 +99,8 @@ def test_a_turn_goes_on_under_other_hints_by_keyboard_alone(
     page.locator(".fk-inside .fk-leaf").nth(3).wait_for()
     page.keyboard.press("j")
     page.keyboard.press("Enter")
-    page.locator(".fk-turn").nth(1).wait_for()
-    assert page.locator(".fk-turn .tx-block").all_inner_texts() == [HOSTILE, "<answer>2</answer>"]
+    page.locator("#fork-result .fk-turn").nth(1).wait_for()
+    assert page.locator("#fork-result .fk-turn .tx-block").all_inner_texts() == [HOSTILE, "<answer>2</answer>"]
     expect(page.locator(".fk-said").nth(1)).to_contain_text(HOSTILE[:80])
     assert_inert(page)
     no_overflow(page)
@@ -115,7 +115,7 @@ def test_a_turn_goes_on_under_other_hints_by_keyboard_alone(
     assert page.locator(".dv-turn[data-turn='1'] .tx-block[data-from=teacher]").inner_text() == HOSTILE
     page.go_back()
     settle(page)
-    page.locator(".fk-turn").nth(1).wait_for()
+    page.locator("#fork-result .fk-turn").nth(1).wait_for()
     assert query(page)["fork"] == fork, "the address brings back result and open branches"
     page.keyboard.press("b")
     page.wait_for_url(re.compile(r"/dialogues\?"))

@@ -265,7 +265,7 @@ def test_the_report_compares_and_leads_to_the_disagreements(show: Callable[..., 
     page = show(run=SMALL, view="report")
     page.wait_for_selector(".lb-board")
     text = page.inner_text(".lb-board")
-    assert "ann <b> and ben" in text and "67 %" in text
+    assert "ann <b> and ben" in text and ".67 [" in text
     assert "Disagreements" in text and page.locator(".lb-dispute").count() >= 1
     page.click(".lb-dispute >> nth=0")
     page.wait_for_selector(".dv-turn[data-current]")
