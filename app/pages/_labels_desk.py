@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, cast
 
+from app.common.urls import page_url
 from app.components.transcript import LABEL_TEXTS
 from app.endpoints.detectors import UnlockedReport
 from app.endpoints.dialogues import PrivilegedData
@@ -57,6 +58,12 @@ class LabelForm:
             "seed": self.seed or 0,
         }
         return cast(HintQueue, values)
+
+    def url(self, **changes: str | bool) -> str:
+        """Return the address of the page with these fields changed."""
+        values = vars(replace(self, **cast("dict[str, Any]", changes)))
+        changed = {name: value for name, value in values.items() if value != getattr(LabelForm, name)}
+        return page_url("labels", **{name: "1" if value is True else value for name, value in changed.items()})
 
     def scope(self) -> dict[str, Any]:
         """Return the arguments of the detector report."""

@@ -10,6 +10,7 @@ from app.components.help_tip import help_tip
 from app.components.nodes import Element, Node, action, el, time_ago
 from app.components.transcript import LABEL_TEXTS, inline
 from app.endpoints.detectors import GROUPINGS, Accesses, DisagreementRow, GroupBy, ReportResult
+from app.pages._labels_desk import LabelForm
 from rl2f_core.types import JsonObject
 
 Interval: TypeAlias = JsonObject
@@ -112,35 +113,36 @@ def table(heads: Sequence[Node], rows: list[Element], name: str) -> Element:
 
 
 # -- report ----------------------------------------------------------------------------------------------------------
-def report_view(result: ReportResult, group_by: GroupBy, annotator: str, *, writable: bool = True) -> Element:
+def report_view(result: ReportResult, group_by: GroupBy, form: LabelForm, *, writable: bool = True) -> Element:
     """Return the detector report.
 
     Args:
         result: The report.
         group_by: Grouping of its rows.
-        annotator: Who looks at it.
+        form: The fields of the page.
         writable: The test set may be unlocked.
     """
     report = result["report"]
     has_hints = bool(report["total"]["estimates"]["size"])
     return el(
         "div.lb-board",
-        _summary(result),
+        _summary(result, form),
         _breakdown(report, group_by) if has_hints else None,
-        el("div.bd-column", _labels(report), _test_set(result, annotator, writable)),
+        el("div.bd-column", _labels(report), _test_set(result, form.annotator, writable)),
         _disagreements(result),
         data_set="test" if result["is_test_set"] else "dev",
     )
 
 
-def _summary(result: ReportResult) -> Element:
+def _summary(result: ReportResult, form: LabelForm) -> Element:
     estimates = result["report"]["total"]["estimates"]
     if result["is_test_set"]:
         lock = action("Lock test set", "lock", style="rl-small")
         top = el("p.bd-open", "Test set, unlocked. Do not tune on these results. ", lock)
         bottom = None
     else:
-        to_label, sample = labels_to_add(result), action("Label a stratified sample", "sample", style="rl-primary")
+        to_label, url = labels_to_add(result), form.url(view="queue", selection="stratified")
+        sample = el("a.rl-button.rl-primary", "Label a stratified sample", href=url)
         top, bottom = None, el("p.bd-task", el("span", to_label), sample) if to_label else None
     return el(
         "section.rl-card.bd-head",

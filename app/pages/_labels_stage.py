@@ -78,15 +78,20 @@ def _end(desk: Desk, form: LabelForm, writable: bool) -> Element:
     total, left = desk.progress["total"], desk.progress["total"] - desk.progress["labeled"]
     if not total:
         title, text = "No hints here", NONE_FLAGGED if form.selection == "flagged" else NO_HINTS
-        button = el("a.rl-button.rl-primary", "Browse dialogues", href=page_url("dialogues", run=form.run or None))
+        name, url = "Browse dialogues", page_url("dialogues", run=form.run or None)
     elif left > 0:
         title, text = "End of the queue", f"{plural(left, 'hint')} skipped."
-        button = action("Review skipped", "review", style="rl-primary")
+        name, url = "Review skipped", form.url(unlabeled_only=True)
     else:
         title, text = "Everything here is labeled", "Choose other hints, or open the detector report."
-        button = action("Detector report", "show_report", style="rl-primary")
-    shown = [el("p.rl-empty-title", title), el("p", text), el("p.rl-actions", button)]
-    return el("div.rl-empty", shown, _moves(desk.message, writable, is_end=True) if total else None)
+        name, url = "Detector report", form.url(view="report")
+    return el(
+        "div.rl-empty",
+        el("p.rl-empty-title", title),
+        el("p", text),
+        el("p.rl-actions", el("a.rl-button.rl-primary", name, href=url)),
+        _moves(desk.message, writable, is_end=True) if total else None,
+    )
 
 
 # -- the hint --------------------------------------------------------------------------------------------------------

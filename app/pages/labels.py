@@ -64,12 +64,6 @@ SHORTCUTS = [
     Key("o", "unlock the test set", ".bd-unlock"),
 ]
 
-ELSEWHERE: dict[str, dict[str, Any]] = {
-    "review": {"unlabeled_only": True},
-    "sample": {"view": "queue", "selection": "stratified"},
-    "show_report": {"view": "report"},
-}
-"""Action → fields that it sets."""
 ON_HINT = {"label", "save_next", "reveal"}
 """Actions that only apply to the hint that the user saw."""
 TYPED = ("annotator", "size", "seed")
@@ -110,7 +104,7 @@ def build(studio: Studio) -> None:
     chosen = [each.input for name, each in filters.items() if name not in TYPED]
     typed = [event for name in TYPED for event in (filters[name].submit, filters[name].blur)]
     gr.on([*chosen, *typed], page.edit, inputs, edited, trigger_mode="always_last", **FAST)
-    stage.click(page.act, inputs, [*shown, *fields.values()], trigger_mode="always_last", **FAST)
+    stage.click(page.act, inputs, shown, trigger_mode="always_last", **FAST)
 
 
 class _Page:
@@ -159,15 +153,9 @@ class _Page:
     @handler
     def act(self, event: gr.EventData, query: dict[str, str], desk: Desk, *values: Any) -> list[Any]:
         """Perform an action of the stage."""
-        form, data = self._form(values), event._data
-        updates = [gr.skip() for _ in values]
-        if data["action"] in ELSEWHERE:
-            form = replace(form, **ELSEWHERE[data["action"]])
-            desk = self._start(form, None, desk.has_sources)
-            updates = list(self._updates(form, desk).values())
-        else:
-            query = self.perform(data["action"], data, form, query, desk)
-        return [*self._show(form, query, desk), *updates]
+        form = self._form(values)
+        query = self.perform(event._data["action"], event._data, form, query, desk)
+        return self._show(form, query, desk)
 
     @handler
     def load_benchmark(self, view: str) -> Any:
@@ -248,7 +236,7 @@ class _Page:
             report = self._report(form, group_by, desk)
         except RL2FError as error:
             return error_view(error)
-        return report_view(report, group_by, form.annotator, writable=self._writable)
+        return report_view(report, group_by, form, writable=self._writable)
 
     def _report(self, form: LabelForm, group_by: GroupBy, desk: Desk) -> ReportResult:
         if desk.test is None:

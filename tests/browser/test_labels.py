@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -287,6 +288,10 @@ def test_an_end_and_an_empty_queue_say_what_to_do(show: Callable[..., Any]) -> N
     assert "2 hints skipped" in page.inner_text(".rl-empty")
     page.keyboard.press("p")
     page.wait_for_selector(".lb-card")
+    page.keyboard.press("n")
+    page.get_by_role("link", name="Review skipped").click()
+    page.wait_for_url(re.compile("unlabeled_only=1"))
+    page.wait_for_selector(".lb-meter:has-text('0 of 2')")
     page = show(run=ODD, annotator="skipper", selection="flagged", environment="nowhere")
     page.wait_for_selector(".rl-empty")
     assert "No hints here" in page.inner_text(".rl-empty")

@@ -83,7 +83,9 @@ def test_the_queue_ends_and_returns_from_its_end(studio: Studio) -> None:
     made = labeling(studio)
     for _ in range(24):
         made.next(NOTHING)
-    assert current(made) is None and "24 hints skipped" in text(queue_view(made.desk, made.form))
+    shown = text(queue_view(made.desk, made.form))
+    assert current(made) is None and "24 hints skipped" in shown
+    assert "/labels?annotator=anna&run=1&unlabeled_only=1" in shown
     made.previous(NOTHING)
     assert current(made) is not None
 
@@ -168,15 +170,17 @@ def test_the_report_states_what_to_label_and_links_its_disagreements(studio: Stu
             for step in (1, 2, 3):
                 studio.labels.label_hint(1, f"dialogue:train:rl2f/{step}/{task}/3", 0, name, label)  # type: ignore[arg-type]
     found = studio.detectors.detector_report(run=1, group_by="teacher")
-    shown = text(report_view(found, "teacher", "anna"))
+    made = LabelForm(view="report", annotator="anna", run="1")
+    shown = text(report_view(found, "teacher", made))
+    assert "/labels?annotator=anna&selection=stratified&run=1" in text(report_view(empty, "teacher", made))
     assert "ann <b>" in shown and f"Disagreements ({found['disagreement_count']})" in shown
     assert "/dialogues?run=1&dialogue=" in shown and "Access is logged under anna." in shown
-    assert "data-confirm" not in text(report_view(found, "teacher", ""))
+    assert "data-confirm" not in text(report_view(found, "teacher", LabelForm()))
 
 
 def test_an_unlocked_report_can_be_locked(studio: Studio) -> None:
     found = studio.detectors.unlock_test_set("anna", run=1)
-    shown = text(report_view(found, "detector", "anna"))
+    shown = text(report_view(found, "detector", LabelForm(annotator="anna")))
     assert "Lock test set" in shown and "Unlocked once" in shown
 
 
