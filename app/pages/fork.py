@@ -59,6 +59,9 @@ KEYS = [
     Key("b", "back to the original dialogue", ".fk-back"),
 ]
 
+State = dict[str, Any]
+"""The last `text` of the edited hint, the `reason` why the turn cannot be forked, and the `version` of the fork."""
+
 
 class Subject(NamedTuple):
     """The turn that a fork continues from; its fields are parameters of the address."""
@@ -115,10 +118,6 @@ def build(studio: Studio) -> None:
     bar.click(page.act, [address, state, *inputs], [address, previewed, earlier, *results], **QUEUED)
     shown_result.click(page.act_on_result, [address, state], [address, *results], **FAST)
     timer.tick(page.refresh, [address, state], [earlier, *results], **FAST)
-
-
-State = dict[str, Any]
-"""The last `text` of the edited hint, the `reason` why the turn cannot be forked, and the `version` of the fork."""
 
 
 class _Page:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
+
+import gradio as gr
 
 from app.pages import _fork_result as result
 from app.pages import _fork_view as view
+from app.pages._query import QueryFields
+from app.pages.fork import DEFAULT_ARMS, _Page
 
 EVIL = "<img src=x onerror=alert(1)> ${1} {{2}}"
 
@@ -114,3 +119,15 @@ def test_a_screened_hint_names_detector_and_evidence() -> None:
     leaking: Any = {**clean, "leaked": True, "detector": "exact", "start": 14, "end": 15, "answer_fraction": 1.0}
     note = view.screening_note("The number is 4.", leaking)
     assert "".join(texts(note)) == "⚑ Edited hint: exact leak: 4 · 100% of the answer"
+
+
+def test_a_changed_text_selects_the_edited_hint_once() -> None:
+    defaults = {"checkpoints": [], "arms": DEFAULT_ARMS, "text": "", "teacher": "scripted", "samples": 16}
+    fields: Any = {name: (None, value) for name, value in {**defaults, "attempts": "", "then": "run"}.items()}
+    studio: Any = SimpleNamespace(fork=None, dialogues=None, context=SimpleNamespace(read_only=False))
+    page, values = _Page(studio, QueryFields(fields)), [["base"], ["original"], "Look again.", "scripted", 4, "", "run"]
+    address, state, arms, *_ = page.edit({}, {"text": "Too low.", "reason": "", "version": 0}, *values)
+    assert arms == ["original", "edited"] and address["arms"] == "original,edited"
+    assert address["text"] == state["text"] == "Look again."
+    address, _, arms, *_ = page.edit({}, state, *values)
+    assert arms == gr.skip() and address["arms"] == "original", "the user may deselect it"
