@@ -42,7 +42,7 @@ def test_a_run_with_an_endpoint_as_teacher_is_chosen_started_and_read(
         visit("/new", page)
         page.wait_for_selector("#nr-form .rf-row")
         page.locator("#nr-yaml textarea").fill(yaml.safe_dump(config))
-        expect(field("name")).to_have_value("taught")
+        expect(field("name")).to_have_value("taught", timeout=WAIT)
         field("teacher.type").click()
         page.get_by_role("option", name="llm", exact=True).wait_for()
         assert "human" not in page.get_by_role("option").all_inner_texts()
@@ -64,7 +64,7 @@ def test_a_run_with_an_endpoint_as_teacher_is_chosen_started_and_read(
     shown = page.locator(".dv-hint").all_inner_texts()
     page.keyboard.press("n")
     page.locator(".dl-list > :nth-child(2) .dl-row[data-current]").wait_for()
-    expect(page.locator(".dv-head h2")).to_have_text("rl/1/0/1")
+    expect(page.locator(".dv-head h2")).to_have_text("rl/1/0/1", timeout=WAIT)
     text = "\n".join([*shown, *page.locator(".dv-hint").all_inner_texts()])
     assert prompt_templates.load("next_step").version in text and "11 + 7 tokens" in text
     assert "Teacher error: HTTP 404" in text and "Think <b>again</b>." in text
