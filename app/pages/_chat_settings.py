@@ -1,16 +1,19 @@
-"""Settings of a new chat: from the address, and what each mode shows."""
+"""Fields of the page Chat: their choices, values that the address names, and checks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypedDict
 
+import gradio as gr
+
 from app.endpoints.chat import ChatRun
-from rl2f_core.errors import ConfigError
+from rl2f_core.errors import ConfigError, DataError
 from rl2f_core.types import JsonObject
 
 SPLITS = ("train", "validation", "test")
-SAMPLING = ("max_new_tokens", "temperature", "top_p", "seed")
+SAMPLING = {"max_new_tokens": "Tokens", "temperature": "Temperature", "top_p": "Top p", "seed": "Seed"}
+"""Sampling parameter → label of its field."""
 
 
 class Draft(TypedDict):
@@ -20,6 +23,20 @@ class Draft(TypedDict):
     checkpoints: list[str]
     source: str
     index: str
+
+
+def sampling_field(name: str, schema: Mapping[str, Any]) -> gr.Number:
+    """Return the field of a sampling parameter with the limits of its JSON schema."""
+    is_whole = schema["type"] == "integer"
+    return gr.Number(
+        schema["default"],
+        label=SAMPLING[name],
+        minimum=schema.get("minimum", 0.01),
+        maximum=schema.get("maximum", schema.get("exclusiveMaximum", 0) - 1),
+        precision=0 if is_whole else None,
+        step=1 if is_whole else 0.1,
+        min_width=110,
+    )
 
 
 def offered_checkpoints(runs: Sequence[ChatRun], model: str) -> list[tuple[str, str]]:
@@ -47,7 +64,7 @@ def default_checkpoints(runs: Sequence[ChatRun], source: str, model: str) -> lis
     return ["base", f"{run['run']}:{run['checkpoints'][-1]}"]
 
 
-def source_model(runs: Sequence[ChatRun], source: str) -> str | None:
+def source_model(runs: Sequence[ChatRun], source: str | None) -> str | None:
     """Return the base model of the run that sets the task."""
     run = _source_run(runs, source)
     return None if run is None else run["model"]
@@ -58,23 +75,25 @@ def draft(
 ) -> tuple[Draft, JsonObject | None]:
     """Return the settings that an address names, and an error about checkpoints that cannot be used."""
     wanted = [name for name in query.get("checkpoints", "").split(",") if name]
-    numbers = {str(run["run"]): run for run in runs}
-    run = next((numbers[each] for name in wanted if (each := name.partition(":")[0]) in numbers), None)
+    runs_by_number = {str(run["run"]): run for run in runs}
+    run = next((run for name in wanted if (run := runs_by_number.get(name.partition(":")[0]))), None)
     source = query.get("source") or (f"run:{run['run']}" if run else "")
     source = source or next((value for _, value in offered_sources(runs, presets)), "")
-    named = [query.get("model"), source_model(runs, query.get("source", "")), runs[0]["model"] if runs else None]
-    model = run["model"] if run else next((each for each in [*named, *models] if each in models), "")
-    offered = {reference for _, reference in offered_checkpoints(runs, model or "")}
+    model = run["model"] if run else ""
+    if not run:
+        named = [query.get("model"), source_model(runs, query.get("source")), *(run["model"] for run in runs[:1])]
+        model = next((each for each in [*named, *models] if each in models), None) or ""
+    offered = {reference for _, reference in offered_checkpoints(runs, model)}
     usable = [name for name in dict.fromkeys(wanted) if name in offered][:4]
     missing = [name for name in wanted if name not in offered]
     if not usable:
-        usable = default_checkpoints(runs, source, model or "") if "play" in query and not wanted else ["base"]
+        usable = default_checkpoints(runs, source, model) if "play" in query and not wanted else ["base"]
     error: JsonObject | None = None
     if missing:
         what = f"{', '.join(missing)} does not fit this base model: no such checkpoint, or one of another base model."
         error = {"what": what, "value": None, "known": None, "fix": "Choose another checkpoint below."}
     index = query.get("index", "")
-    return {"model": model or "", "checkpoints": usable, "source": source, "index": index}, error
+    return {"model": model, "checkpoints": usable, "source": source, "index": index}, error
 
 
 def parse_index(text: str) -> int | None:
@@ -85,10 +104,19 @@ def parse_index(text: str) -> int | None:
     return int(text) if text else None
 
 
-def chosen_sampling(form: Mapping[str, Any], names: Sequence[str] = SAMPLING) -> JsonObject:
+def check_message(message: str, limit: int) -> None:
+    """Raise `DataError` if a message is empty or too long."""
+    if not message.strip():
+        raise DataError("The message is empty.", fix="Type something.")
+    if len(message) > limit:
+        what = f"The message has more than {limit:,} characters; the field does not take the rest of a longer text."
+        raise DataError(what, fix="Shorten it.")
+
+
+def chosen_sampling(form: Mapping[str, Any], names: Iterable[str] = SAMPLING) -> JsonObject:
     """Return the sampling parameters of the form."""
     return {name: form[name] for name in names}
 
 
-def _source_run(runs: Sequence[ChatRun], source: str) -> ChatRun | None:
+def _source_run(runs: Sequence[ChatRun], source: str | None) -> ChatRun | None:
     return next((run for run in runs if f"run:{run['run']}" == source), None)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -22,8 +23,34 @@ from rl2f_core.errors import RL2FError
 from rl2f_core.types import JsonObject
 
 Mode = Literal["chat", "play"]
+"""A chat, or an interactive task."""
 NO_CHATS: ChatPage = {"chats": [], "total": 0, "before": None, "after": None}
 NO_MEMORY: ChatMemory = {"running": False, "busy": False, "pid": None, "model": None, "starts": 0}
+
+
+class FollowedTurn:
+    """A turn that a thread follows, so that no request of a browser waits for responses.
+
+    Args:
+        updates: Updates of the turn. The first one starts the turn and raises the errors of its start.
+    """
+
+    def __init__(self, updates: Iterator[ReplyUpdate]) -> None:
+        self.update = next(updates)
+        """The newest update."""
+        self.shown: ReplyUpdate | None = None
+        """The update that the browser shows."""
+        threading.Thread(target=self._follow, args=[updates], name="chat-turn", daemon=True).start()
+
+    def _follow(self, updates: Iterator[ReplyUpdate]) -> None:
+        error: JsonObject | None = self.update["error"]
+        try:
+            for update in updates:
+                self.update, error = update, update["error"]
+        except RL2FError as raised:
+            error = describe(raised)
+        finally:
+            self.update = {**self.update, "error": error, "ended": True}
 
 
 @dataclass
@@ -36,17 +63,15 @@ class ChatTab:
     tree: MessageTree = field(default_factory=MessageTree)
     is_missing: bool = False
     """The address names a chat that does not exist; `error` says so."""
-    is_streaming: bool = False
-    """Responses were being sampled when the chat was opened."""
-    is_busy: bool = False
-    """The tab follows responses."""
-    turn: int = 0
-    """Number of the turn that the tab follows; a stream of another number has been left."""
+    turn: FollowedTurn | None = None
+    """The turn that is being sampled."""
     status: str = ""
     error: JsonObject | None = None
     answer: TaskAnswer | None = None
     editing: int | Literal["title"] | None = None
     """The message that is being edited, or the title."""
+    sent_after: int | None = None
+    """Number of messages before the text of the message field was sent; the next message clears the field."""
     without_hint: set[str] = field(default_factory=set)
     """Checkpoints that do not receive the next hint."""
     models: list[str] = field(default_factory=list)
@@ -55,12 +80,6 @@ class ChatTab:
     search: str = ""
     cursor: str | None = None
     memory: ChatMemory = field(default_factory=lambda: NO_MEMORY)
-    request: Callable[[], Iterator[ReplyUpdate]] | None = None
-    """Starts the turn that an action requested."""
-    requests: int = 0
-    """Number of requested turns."""
-    clears_field: bool = False
-    """The text of the message field becomes a message of the requested turn."""
 
     @property
     def id(self) -> int:
@@ -69,10 +88,20 @@ class ChatTab:
         return self.chat["id"]
 
     @property
+    def is_task(self) -> bool:
+        """The tab shows an interactive task."""
+        return self.mode == "play"
+
+    @property
+    def is_busy(self) -> bool:
+        """Responses are being sampled."""
+        return self.turn is not None
+
+    @property
     def is_over(self) -> bool:
         """Every dialogue of the interactive task has ended."""
-        players = self.tree.players()
-        return bool(players) and all(self.tree.chain(each)[-1]["detail"].get("ended") for each in players)
+        attempted = self.tree.attempted()
+        return bool(attempted) and all(self.tree.chain(each)[-1]["detail"].get("ended") for each in attempted)
 
     def targets(self) -> dict[str, int]:
         """Return checkpoint → the attempt that receives the next hint."""
@@ -99,14 +128,8 @@ class ChatTab:
         """Show a chat, on the branch of a message or the newest one."""
         self._leave()
         self.update(state)
-        self.is_streaming = state["streaming"]
         if self.tree.messages:
             self.tree.select(message if message in self.tree.messages else max(self.tree.messages))
-
-    def start(self, request: Callable[[], Iterator[ReplyUpdate]], *, clears_field: bool = False) -> None:
-        """Request a turn; the tab follows it when the browser has seen that `requests` changed."""
-        self.request, self.clears_field = request, clears_field
-        self.requests += 1
 
     def update(self, state: ChatState) -> None:
         """Take over a chat as it is in the database; messages that are new to this tab are shown."""
@@ -119,43 +142,38 @@ class ChatTab:
         self.tree = known
 
     def _leave(self) -> None:
-        self.turn += 1
-        self.is_busy = self.is_missing = False
-        self.status, self.error, self.answer, self.editing, self.request = "", None, None, None, None
-        self.without_hint = set()
+        self.is_missing = False
+        self.turn, self.status, self.error, self.answer = None, "", None, None
+        self.editing, self.sent_after, self.without_hint = None, None, set()
 
-    # -- following -------------------------------------------------------------------------------------------------
-    def follow(self, chat: ChatEndpoints, updates: Iterator[ReplyUpdate]) -> Iterator[bool]:
-        """Follow a turn until it ends, or until the tab shows something else.
-
-        Yields True if more than the text of responses has changed.
-        """
-        self.turn += 1
-        turn = self.turn
-        self.is_busy, self.status, self.error = True, "", None
-        yield True
-        known: list[tuple[int, str]] = []
+    # -- turns -----------------------------------------------------------------------------------------------------
+    def follow(self, chat: ChatEndpoints, updates: Iterator[ReplyUpdate]) -> None:
+        """Follow a turn; an error of its start is shown."""
+        self.error = None
         try:
-            for update in updates:
-                if self.turn != turn:
-                    yield True  # the browser may have received an update of this turn after the other content
-                    return
-                for message in update["messages"]:
-                    self.tree.put(message)
-                if not known:
-                    self._read_title(chat)
-                found = [(message["id"], message["status"]) for message in update["messages"]]
-                has_changed = found != known or (self.status != "" and update["status"] == "")
-                known, self.status = found, update["status"]
-                self._note(update["error"])
-                if not update["ended"]:
-                    yield has_changed
+            self.turn = FollowedTurn(updates)
         except RL2FError as error:
             self._note(describe(error))
-        if self.turn == turn:
-            self.is_busy, self.status = False, ""
+        else:
             self.reload(chat)
-            yield True
+            self.read_turn(chat)
+
+    def read_turn(self, chat: ChatEndpoints) -> bool:
+        """Read the newest update of the turn; return whether more than the text of responses has changed."""
+        turn, tree = self.turn, self.tree
+        if turn is None:
+            return True
+        update, shown, turn.shown = turn.update, turn.shown, turn.update
+        for message in update["messages"]:
+            tree.put(message)
+        if self.turn is not turn:  # another request of the tab has left the chat
+            return True
+        self.status = update["status"]
+        self._note(update["error"])
+        if update["ended"]:
+            self.turn = None
+            self.reload(chat)
+        return update["ended"] or shown is None or _outline(shown) != _outline(update)
 
     def reload(self, chat: ChatEndpoints) -> None:
         """Read the open chat, the list and the memory again."""
@@ -170,13 +188,6 @@ class ChatTab:
         """Read the page of the list of chats again."""
         self.chats = chat.list_chats(self.search, self.cursor)
 
-    def _read_title(self, chat: ChatEndpoints) -> None:
-        """Read the list; a chat's first message becomes its title."""
-        self.read_list(chat)
-        title = next((row["title"] for row in self.chats["chats"] if row["id"] == self.id), None)
-        if self.chat is not None and title is not None:
-            self.chat = {**self.chat, "title": title}
-
     def _note(self, error: JsonObject | None) -> None:
         """Show an error that no message shows."""
         shown = [message["detail"].get("error") or {} for message in self.tree.messages.values()]
@@ -184,6 +195,11 @@ class ChatTab:
             isinstance(each, dict) and each.get("what") == error["what"] for each in shown
         ):
             self.error = error
+
+
+def _outline(update: ReplyUpdate) -> tuple[object, ...]:
+    """Return messages with their status, and whether the progress of the turn is shown."""
+    return bool(update["status"]), [(message["id"], message["status"]) for message in update["messages"]]
 
 
 def complete(settings: JsonObject) -> JsonObject:

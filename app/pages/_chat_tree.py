@@ -92,7 +92,7 @@ class MessageTree:
                 chain.append(last)
         return chain
 
-    def players(self) -> list[str]:
+    def attempted(self) -> list[str]:
         """Return the checkpoints that have attempts at an interactive task."""
         return [] if self.prompt is None else self.responding(self.prompt["id"])
 
@@ -103,7 +103,7 @@ class MessageTree:
 
     def waiting(self) -> dict[str, ChatMessageInfo]:
         """Return checkpoint → its last attempt, which waits for a hint."""
-        last = {checkpoint: self.chain(checkpoint)[-1] for checkpoint in self.players()}
+        last = {checkpoint: self.chain(checkpoint)[-1] for checkpoint in self.attempted()}
         return {checkpoint: message for checkpoint, message in last.items() if waits_for_hint(message)}
 
     def continued(self) -> tuple[int | None, dict[str, int]]:

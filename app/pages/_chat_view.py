@@ -20,6 +20,13 @@ STOPS = {
     "dropped": ("⚑ ended: the hint leaked", "rl-leak"),
     "failed": ("✗ failed", "rl-wrong"),
 }
+ABOUT = {
+    "chat": "The base and up to three checkpoints respond side by side, with the same seed and sampling. "
+    "Rate which response is better.",
+    "play": "The environment sets a task, the checkpoints attempt it, and you or the scripted teacher give hints, as "
+    "in training. Leak detectors check every hint, yours too. Finished dialogues are recorded for replay, labels and "
+    "export.",
+}
 LEAK_ACTIONS = {"flag": "flagged", "redact": "redacted", "resample": "resampled", "drop": "dialogue dropped"}
 SOURCES: dict[str, Source] = {"assistant": "student", "teacher": "teacher", "user": "task"}
 SMALL = "rl-small rl-quiet"
@@ -53,7 +60,7 @@ def chat_list(tab: ChatTab) -> Element:
 
 def fold(tab: ChatTab) -> Element:
     """Return the heading that folds the list of chats on a narrow screen."""
-    return el("details.ch-fold", el("summary", "Chats"), data_key=f"fold{tab.turn}")
+    return el("details.ch-fold", el("summary", "Chats"), data_key=f"fold{tab.chat['id'] if tab.chat else None}")
 
 
 def _step(sign: str, label: str, cursor: str | None) -> Element:
@@ -67,11 +74,11 @@ def head(tab: ChatTab, writable: bool) -> Element:
     if tab.is_missing:
         return el("header.ch-head")
     if tab.chat is None:
-        title = "Interactive task" if tab.mode == "play" else "New chat"
+        title = "Interactive task" if tab.is_task else "New chat"
         return el("header.ch-head", el("h1", title), el("span.rl-grow"), memory)
     settings = tab.chat["settings"]
     sampling = settings["sampling"]
-    play = tab.mode == "play"
+    play = tab.is_task
     facts = [
         settings["model"],
         f"seed {sampling['seed']}",
@@ -124,8 +131,20 @@ def _memory(tab: ChatTab, writable: bool) -> Element:
     return el("span.rl-chip", text, unload if writable else None, title=f"process {memory['pid']}")
 
 
-def note(tab: ChatTab) -> list[Node]:
-    """Return the progress of the turn, and the last error."""
+def about(tab: ChatTab) -> list[Node]:
+    """Return what a new chat or interactive task is."""
+    if tab.chat is not None:
+        return []
+    missing: list[Node] = [" No run has a checkpoint yet. ", el("a", "Start one", href=page_url("new"))]
+    return [el("p.rl-muted.ch-lead", ABOUT[tab.mode], None if tab.runs else missing)]
+
+
+def note(tab: ChatTab, writable: bool) -> list[Node]:
+    """Return the progress of the turn and the last error, or why nothing can be written."""
+    if not writable:
+        return [el("p.rl-muted", "Read-only server: chats can be read, not continued.")]
+    if tab.chat is None and not tab.models and not tab.is_missing:
+        return [empty("No model is here yet", "Fetch the small one with: rl2f models get smollm2-135m")]
     status = el("span.rl-muted", tab.status) if tab.status else None
     error = None if tab.error is None or tab.is_missing else _error(tab.error)
     return [el("div.ch-note", status, error, role="status", aria_live="polite")] if status or error else []
@@ -137,10 +156,21 @@ def _error(error: JsonObject) -> Element:
     return el("div.ch-error", el("b", "✗ "), error["what"], el("small", f" {fix}") if fix else None, role="alert")
 
 
+def edit_label(tab: ChatTab, role: str) -> str:
+    """Return the label of the editor of a message."""
+    if role == "teacher":
+        return "Another hint; the original remains"
+    if role == "user":
+        return "Another message in a branch; the original remains"
+    if tab.is_task:
+        return "Another attempt beside the original; it is verified"
+    return "Another response beside the original; the chat can continue from it"
+
+
 # -- messages ----------------------------------------------------------------------------------------------------------
 def settled(tab: ChatTab, writable: bool) -> list[Node]:
     """Return all turns of a chat except the last one."""
-    if tab.mode == "play":
+    if tab.is_task:
         return []
     return [_turn(tab, turn, writable) for turn in tab.tree.turns()[:-1]]
 
@@ -151,7 +181,7 @@ def current(tab: ChatTab, writable: bool) -> list[Node]:
         new = el("a.rl-button", "New chat", href="/chat")
         box = el("div.rl-stack", empty(tab.error["what"], tab.error.get("fix")), new, role="alert")
         return [box]
-    if tab.mode == "play":
+    if tab.is_task:
         return [_task(tab, writable)] if tab.tree.prompt else []
     return [_turn(tab, turn, writable) for turn in tab.tree.turns()[-1:]]
 
@@ -175,7 +205,7 @@ def _message(tab: ChatTab, message: ChatMessageInfo, writable: bool) -> Element:
     source = SOURCES.get(role, "task")
     author = _author(tab, message)
     streaming = message["status"] == "streaming"
-    is_prompt = role == "user" and tab.mode == "play"
+    is_prompt = role == "user" and tab.is_task
     body: list[Node] = []
     if streaming:
         text = el("div.rl-model-text.tx-block.ch-streaming", message["content"], data_from="student")
@@ -210,7 +240,7 @@ def _author(tab: ChatTab, message: ChatMessageInfo) -> str:
         return tab.checkpoint_name(message["checkpoint"])
     if message["role"] == "teacher":
         return "Scripted teacher" if message["detail"].get("by") == "scripted" else "You, as teacher"
-    return "Task" if tab.mode == "play" else "You"
+    return "Task" if tab.is_task else "You"
 
 
 def _verdict(message: ChatMessageInfo) -> Element | None:
@@ -388,7 +418,7 @@ def _task(tab: ChatTab, writable: bool) -> Element:
     prompt = tab.tree.prompt
     assert prompt is not None
     columns = []
-    for checkpoint in tab.tree.players():
+    for checkpoint in tab.tree.attempted():
         chain = tab.tree.chain(checkpoint)
         messages = [_message(tab, each, writable) for each in chain]
         columns.append(el("div.ch-column", messages, _progress(tab, chain, writable), data_key=checkpoint))
@@ -414,7 +444,7 @@ def _progress(tab: ChatTab, chain: list[ChatMessageInfo], writable: bool) -> Ele
         return None
     checkpoint = last["checkpoint"]
     state = el("span.rl-muted", "waits for a hint")
-    if len(tab.tree.players()) > 1:
+    if len(tab.tree.attempted()) > 1:
         box = el(
             "input",
             type="checkbox",

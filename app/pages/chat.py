@@ -2,39 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial, wraps
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any, Concatenate, Literal, ParamSpec
 
 import gradio as gr
 
 from app.components.keys import Key
 from app.components.view import View
 from app.endpoints.studio import Studio
-from app.pages import _chat_parts as parts
 from app.pages import _chat_view as view
-from app.pages._chat_parts import Updates
 from app.pages._chat_settings import (
     SAMPLING,
     SPLITS,
+    check_message,
     chosen_sampling,
     default_checkpoints,
     draft,
     offered_checkpoints,
     offered_sources,
     parse_index,
+    sampling_field,
     source_model,
 )
 from app.pages._chat_tab import ChatTab, describe
-from app.pages._events import FAST, QUEUED, handler
+from app.pages._events import FAST, handler
 from app.pages._frame import page_frame
 from rl2f_core.errors import RL2FError
 
 PATH = "chat"
 TITLE = "Chat"
 ORDER = 60
-STREAM: dict[str, Any] = {**QUEUED, "concurrency_limit": None, "concurrency_id": "chat", "trigger_mode": "multiple"}
-"""Options of an event that follows responses; any number of them run at once."""
+REFRESH_SECONDS = 0.2
+"""Interval of requests for growing responses. A browser opens six connections to a server, for all of its tabs; a
+stream would hold one of them until the responses end."""
 ACT: dict[str, Any] = {**FAST, "trigger_mode": "multiple"}
 KEYS = [
     Key("Ctrl+.", "stop the response", "#chat-stop", typing=True),
@@ -42,403 +43,462 @@ KEYS = [
     Key("i", "write", "#chat-field textarea", "focus"),
     Key("h", "scripted hint", "#chat-scripted"),
 ]
+Updates = dict[Any, Any]
+P = ParamSpec("P")
 
 
 def build(studio: Studio) -> None:
     """Build the list of chats on the left; settings, messages and the message field on the right."""
-    chat, context = studio.chat, studio.context
-    writable = not (context.read_only or context.db.read_only)
-    limits = chat.chat_limits()
-    presets = [preset["name"] for preset in studio.launch.list_presets()]
-    max_text = limits["max_text"]
+    page = _Page(studio)
+    page.connect()
 
-    address = page_frame(studio, TITLE, KEYS)
-    tab_state = gr.State(ChatTab())
-    requests = gr.Number(0, visible="hidden", label="Requested turns")
-    with gr.Row(equal_height=False, elem_id="chat"):
-        with gr.Column(scale=0, min_width=240, elem_id="chat-side"):
-            fold = View()
-            new = gr.Button("New chat", size="md", elem_id="chat-new", visible=writable)
-            search = gr.Textbox(
-                label="Search chats",
-                show_label=False,
-                container=False,
-                placeholder="Search chats",
-                max_lines=1,
-                max_length=200,
-                elem_classes="search",
-            )
-            chats = View(elem_id="chat-list")
-        with gr.Column(elem_id="chat-main", min_width=280):
-            head = View(elem_id="chat-head")
-            with gr.Accordion("Settings", elem_id="chat-settings", visible=False) as settings:
-                mode = gr.Radio([("Chat", "chat"), ("Interactive task", "play")], label="Mode", show_label=False)
-                about = View()
-                with gr.Row():
-                    model = gr.Dropdown([], label="Base model", min_width=150)
-                    source = gr.Dropdown([], label="Task from", min_width=320)
-                    split = gr.Dropdown(list(SPLITS), value="test", label="Split", min_width=120)
-                    index = gr.Textbox(label="Task number", placeholder="random", max_lines=1, min_width=110)
-                checkpoints = gr.Dropdown(
-                    [], label="Checkpoints", multiselect=True, max_choices=limits["max_checkpoints"]
-                )
-                with gr.Row():
-                    sampling = {name: parts.number(name, limits["sampling"][name]) for name in SAMPLING}
-                system = gr.Textbox(
-                    label="System message", placeholder="none", lines=1, max_lines=6, max_length=max_text
-                )
-            with gr.Column(elem_id="chat-scroll"), gr.Column(elem_id="chat-flow"):
-                settled = View(elem_id="chat-settled")
-                current = View(elem_id="chat-current")
-            with gr.Column(elem_id="chat-composer"):
-                note = View(elem_id="chat-note")
-                with gr.Column(visible=False, elem_id="chat-editor") as editor:
-                    edited = gr.Textbox(label="Text", lines=3, max_lines=12, autofocus=True, max_length=max_text)
-                    with gr.Row():
-                        cancel = gr.Button("Cancel", size="md")
-                        save = gr.Button("Save", size="md", variant="primary")
-                text = gr.Textbox(
-                    label="Message",
-                    show_label=False,
-                    container=False,
-                    lines=1,
-                    max_lines=10,
-                    max_length=max_text + 1,
-                    visible=False,
-                    autofocus=True,
-                    elem_id="chat-field",
-                )
-                with gr.Row(elem_id="chat-buttons"):
-                    scripted = gr.Button("Scripted hint", size="md", elem_id="chat-scripted", visible=False)
-                    stop = gr.Button("Stop", size="md", variant="stop", elem_id="chat-stop", visible=False)
-                    primary = gr.Button("Send", size="md", variant="primary", elem_id="chat-send", visible=False)
 
-    fields: dict[str, Any] = {
-        **{"mode": mode, "model": model, "checkpoints": checkpoints, "source": source, "split": split, "index": index},
-        **{**sampling, "system": system},
-    }
+def _shows_errors(
+    method: Callable[Concatenate[_Page, ChatTab, P], Updates],
+) -> Callable[Concatenate[_Page, ChatTab, P], Updates]:
+    """Show an error of `method` above the message field."""
 
-    # -- drawing ---------------------------------------------------------------------------------------------------
-    def draw(tab: ChatTab) -> Updates:
-        """Return everything that depends on the open chat, except its settings."""
-        return {
-            fold: view.fold(tab),
-            chats: view.chat_list(tab),
-            head: view.head(tab, writable),
-            settled: view.settled(tab, writable),
-            current: view.current(tab, writable),
-            **draw_composer(tab),
+    @wraps(method)
+    def call(page: _Page, tab: ChatTab, *args: P.args, **kwargs: P.kwargs) -> Updates:
+        tab.error = None
+        try:
+            return method(page, tab, *args, **kwargs)
+        except RL2FError as error:
+            tab.error = describe(error)
+            return {page.note: view.note(tab, page.writable)}
+
+    return call
+
+
+class _Page:
+    """Components and event handlers of the page; handlers return component → update."""
+
+    def __init__(self, studio: Studio) -> None:
+        self.chat = studio.chat
+        self.writable = not (studio.context.read_only or studio.context.db.read_only)
+        self.limits = self.chat.chat_limits()
+        self.presets = [preset["name"] for preset in studio.launch.list_presets()]
+        self.address = page_frame(studio, TITLE, KEYS)
+        self.tab = gr.State(ChatTab())
+        self.timer = gr.Timer(REFRESH_SECONDS, active=False)
+        with gr.Row(equal_height=False, elem_id="chat"):
+            with gr.Column(scale=0, min_width=240, elem_id="chat-side"):
+                self._build_side()
+            with gr.Column(elem_id="chat-main", min_width=280):
+                self.head = View(elem_id="chat-head")
+                with gr.Accordion("Settings", elem_id="chat-settings", visible=False) as self.settings:
+                    self._build_settings()
+                with gr.Column(elem_id="chat-scroll"), gr.Column(elem_id="chat-flow"):
+                    self.settled = View(elem_id="chat-settled")
+                    self.current = View(elem_id="chat-current")
+                with gr.Column(elem_id="chat-composer"):
+                    self._build_composer()
+
+    def _build_side(self) -> None:
+        self.fold = View()
+        self.new = gr.Button("New chat", size="md", elem_id="chat-new", visible=self.writable)
+        self.search = gr.Textbox(
+            label="Search chats",
+            show_label=False,
+            container=False,
+            placeholder="Search chats",
+            max_lines=1,
+            max_length=200,
+            elem_classes="search",
+        )
+        self.chats = View(elem_id="chat-list")
+
+    def _build_settings(self) -> None:
+        modes = [("Chat", "chat"), ("Interactive task", "play")]
+        self.mode = gr.Radio(modes, label="Mode", show_label=False)
+        self.about = View()
+        with gr.Row():
+            self.model = gr.Dropdown([], label="Base model", min_width=150)
+            self.source = gr.Dropdown([], label="Task from", min_width=320)
+            self.split = gr.Dropdown(list(SPLITS), value="test", label="Split", min_width=120)
+            self.index = gr.Textbox(label="Task number", placeholder="random", max_lines=1, min_width=110)
+        most = self.limits["max_checkpoints"]
+        self.checkpoints = gr.Dropdown([], label="Checkpoints", multiselect=True, max_choices=most)
+        with gr.Row():
+            self.sampling = {name: sampling_field(name, self.limits["sampling"][name]) for name in SAMPLING}
+        self.system = gr.Textbox(
+            label="System message", placeholder="none", lines=1, max_lines=6, max_length=self.limits["max_text"]
+        )
+        self.fields: dict[str, Any] = {
+            "mode": self.mode,
+            "model": self.model,
+            "checkpoints": self.checkpoints,
+            "source": self.source,
+            "split": self.split,
+            "index": self.index,
+            **self.sampling,
+            "system": self.system,
         }
 
-    def draw_composer(tab: ChatTab) -> Updates:
-        shown = parts.composer(tab, writable, text, primary, scripted, stop, editor)
-        return {note: parts.note(tab, writable), requests: tab.requests, **shown}
+    def _build_composer(self) -> None:
+        most = self.limits["max_text"]
+        self.note = View(elem_id="chat-note")
+        with gr.Column(visible=False, elem_id="chat-editor") as self.editor:
+            self.edited = gr.Textbox(label="Text", lines=3, max_lines=12, autofocus=True, max_length=most)
+            with gr.Row():
+                self.cancel = gr.Button("Cancel", size="md")
+                self.save = gr.Button("Save", size="md", variant="primary")
+        self.text = gr.Textbox(
+            label="Message",
+            show_label=False,
+            container=False,
+            lines=1,
+            max_lines=10,
+            max_length=most + 1,
+            visible=False,
+            autofocus=True,
+            elem_id="chat-field",
+        )
+        with gr.Row(elem_id="chat-buttons"):
+            self.scripted = gr.Button("Scripted hint", size="md", elem_id="chat-scripted", visible=False)
+            self.stop = gr.Button("Stop", size="md", variant="stop", elem_id="chat-stop", visible=False)
+            self.primary = gr.Button("Send", size="md", variant="primary", elem_id="chat-send", visible=False)
 
-    def draw_settings(tab: ChatTab, values: Mapping[str, Any]) -> Updates:
+    def connect(self) -> None:
+        """Connect the events."""
+        tab, fields = self.tab, list(self.fields.values())
+        composer = [self.note, self.text, self.primary, self.scripted, self.stop, self.editor, self.timer]
+        messages = [self.settled, self.current, *composer]
+        drawn = [self.fold, self.chats, self.head, *messages]
+        editing = [self.edited, self.save]
+        everything = [self.address, self.settings, self.about, *fields, *drawn, *editing]
+        self.address.input(self.open_page, [tab, self.address], everything, **ACT)
+        self.new.click(self.open_new, tab, everything, **ACT)
+        self.search.change(self.search_chats, [tab, self.search], self.chats, trigger_mode="always_last", **FAST)
+        gr.on([self.chats.click, self.head.click], self.act_on_chat, tab, everything, **ACT)
+        message_clicks = [self.settled.click, self.current.click]
+        gr.on(message_clicks, self.act_on_message, tab, [self.address, *messages, *editing], **ACT)
+        gr.on([self.text.submit, self.primary.click], self.send, [tab, self.text, *fields], everything, **ACT)
+        self.timer.tick(self.show_turn, tab, drawn, **FAST)
+        self.scripted.click(self.give_scripted_hint, tab, drawn, **ACT)
+        self.stop.click(self.stop_turn, tab, self.note, **ACT)
+        self.save.click(self.save_edit, [tab, self.edited], drawn, **ACT)
+        self.cancel.click(self.cancel_edit, tab, composer, **ACT)
+        self.current.input(self.choose_target, tab, composer, **ACT)
+        draft_outputs = [self.address, self.head, self.settings, self.about, *fields, *composer]
+        edits = [self.mode.input, self.model.input, self.checkpoints.input, self.index.submit, self.index.blur]
+        gr.on(edits, self.edit_draft, [tab, *fields], draft_outputs, **ACT)
+        self.source.input(self.edit_source, [tab, *fields], draft_outputs, **ACT)
+        numbers = [event for each in self.sampling.values() for event in (each.blur, each.submit)]
+        changes = [self.checkpoints.input, self.system.blur, *numbers]
+        gr.on(changes, self.edit_settings, [tab, *fields], [self.head, self.note], **ACT)
+
+    def form(self, values: tuple[Any, ...]) -> dict[str, Any]:
+        """Return the settings by name."""
+        return dict(zip(self.fields, values, strict=True))
+
+    # -- drawing ---------------------------------------------------------------------------------------------------
+    def draw(self, tab: ChatTab) -> Updates:
+        """Return everything that depends on the open chat, except its settings."""
+        return {
+            self.fold: view.fold(tab),
+            self.chats: view.chat_list(tab),
+            self.head: view.head(tab, self.writable),
+            **self.draw_messages(tab),
+        }
+
+    def draw_messages(self, tab: ChatTab) -> Updates:
+        """Return the messages, and the composer below them."""
+        messages = {self.settled: view.settled(tab, self.writable), self.current: view.current(tab, self.writable)}
+        return {**messages, **self.draw_composer(tab)}
+
+    def draw_composer(self, tab: ChatTab) -> Updates:
+        """Return field, buttons and notes below the messages."""
+        has_model = tab.chat is not None or bool(tab.models)
+        is_open = self.writable and has_model and not tab.is_missing and tab.editing is None
+        waiting = len(tab.targets()) if tab.is_task and not tab.is_busy else 0
+        label, placeholder = "Send", "Write a message. Enter sends, Shift+Enter adds a line"
+        if tab.is_task:
+            label = "Start another task" if tab.is_over else "Send hint" if tab.tree.attempted() else "Start task"
+            whom = f" for {waiting} checkpoints" if waiting > 1 else ""
+            placeholder = f"Your hint{whom}; leak detectors check it first. Enter sends"
+        can_write = is_open and (waiting > 0 or not tab.is_task)
+        can_act = is_open and not tab.is_busy and (waiting > 0 or label != "Send hint")
+        text = gr.update(visible=can_write, placeholder=placeholder, autofocus=tab.chat is None)
+        if tab.sent_after is not None and len(tab.tree.messages) > tab.sent_after:
+            text["value"], tab.sent_after = "", None
+        return {
+            self.note: view.note(tab, self.writable),
+            self.text: text,
+            self.primary: gr.update(visible=can_act, value=label),
+            self.scripted: gr.update(visible=is_open and waiting > 0),
+            self.stop: gr.update(visible=tab.is_busy),
+            self.editor: gr.update(visible=tab.editing is not None),
+            self.timer: gr.Timer(active=tab.is_busy),
+        }
+
+    def draw_settings(self, tab: ChatTab, values: Mapping[str, Any]) -> Updates:
         """Return values, choices and visibility of the settings."""
-        is_new, play = tab.chat is None, tab.mode == "play"
+        is_new, is_new_task = tab.chat is None, tab.chat is None and tab.is_task
         offered = offered_checkpoints(tab.runs, values["model"])
         known = {reference for _, reference in offered}
         offered += [(name, name) for name in values["checkpoints"] if name not in known]
         visible = {
-            **{"mode": is_new, "model": is_new, "checkpoints": is_new or not play, "system": not play},
-            **dict.fromkeys(("source", "split", "index"), is_new and play),
-            **dict.fromkeys(("max_new_tokens", "temperature", "top_p"), not (is_new and play)),
+            **{"mode": is_new, "model": is_new, "checkpoints": is_new or not tab.is_task, "system": not tab.is_task},
+            **dict.fromkeys(("source", "split", "index"), is_new_task),
+            **dict.fromkeys(("max_new_tokens", "temperature", "top_p"), not is_new_task),
         }
         choices: dict[str, list[Any]] = {
             "model": list(dict.fromkeys([*tab.models, values["model"]])),
             "checkpoints": offered,
         }
-        if is_new and play:
-            choices["source"] = offered_sources(tab.runs, presets)
+        if is_new_task:
+            choices["source"] = offered_sources(tab.runs, self.presets)
         else:
             values = {**values, "source": None}
         updates = {}
-        for name, component in fields.items():
+        for name, component in self.fields.items():
             updates[component] = gr.update(value=values[name], visible=visible.get(name, True))
             if name in choices:
                 updates[component]["choices"] = choices[name]
-        shown = writable and not tab.is_missing and (not is_new or bool(tab.models))
-        return {**updates, settings: gr.update(visible=shown, open=is_new), about: parts.about(tab)}
-
-    def chat_values(tab: ChatTab) -> dict[str, Any]:
-        """Return the settings of the open chat."""
-        assert tab.chat is not None
-        now = tab.chat["settings"]
-        names = {name: now[name] for name in ("model", "source", "split", "system")}
-        return {**names, **now["sampling"], "mode": tab.mode, "checkpoints": now["checkpoints"], "index": ""}
-
-    def shows_errors(function: Callable[..., Updates]) -> Callable[..., Updates]:
-        """Show an error of `function` above the message field."""
-
-        @wraps(function)
-        def call(tab: ChatTab, *args: Any, **kwargs: Any) -> Updates:
-            tab.error = None
-            try:
-                return function(tab, *args, **kwargs)
-            except RL2FError as error:
-                tab.error = describe(error)
-                return {note: parts.note(tab, writable)}
-
-        return call
+        shown = self.writable and not tab.is_missing and (not is_new or bool(tab.models))
+        return {**updates, self.settings: gr.update(visible=shown, open=is_new), self.about: view.about(tab)}
 
     # -- opening ---------------------------------------------------------------------------------------------------
-    def open_draft(tab: ChatTab, query: Mapping[str, str]) -> Updates:
-        tab.start_draft("play" if "play" in query else "chat")
-        found, tab.error = draft(query, tab.models, tab.runs, presets)
-        defaults = {name: limits["sampling"][name]["default"] for name in SAMPLING}
-        return draw_settings(tab, {**found, **defaults, "mode": tab.mode, "split": "test", "system": ""}) | draw(tab)
+    @handler
+    def open_page(self, tab: ChatTab, query: dict[str, str]) -> Updates:
+        """Show what the address names."""
+        found = self.chat.list_chat_models()
+        tab.models, tab.runs = found["models"], found["runs"]
+        tab.memory = self.chat.chat_memory()
+        tab.read_list(self.chat)
+        if "chat" not in query:
+            return self._open_draft(tab, query)
+        chat, message = query["chat"], query.get("at", "")
+        number = int(chat) if chat.isdigit() and len(chat) < 10 else 2**31 - 1
+        return self._open_chat(tab, number, int(message) if message.isdigit() else None)
 
-    def open_chat(tab: ChatTab, number: int, message: int | None = None) -> Updates:
+    @handler
+    def open_new(self, tab: ChatTab) -> Updates:
+        """Show the settings of a new chat."""
+        return {self.address: {}, **self._open_draft(tab, {})}
+
+    def _open_draft(self, tab: ChatTab, query: Mapping[str, str]) -> Updates:
+        tab.start_draft("play" if "play" in query else "chat")
+        found, tab.error = draft(query, tab.models, tab.runs, self.presets)
+        defaults = {name: self.limits["sampling"][name]["default"] for name in SAMPLING}
+        values = {**found, **defaults, "mode": tab.mode, "split": "test", "system": ""}
+        return self.draw_settings(tab, values) | self.draw(tab)
+
+    def _open_chat(self, tab: ChatTab, number: int, message: int | None = None) -> Updates:
         try:
-            tab.open(chat.get_chat(number), message)
+            state = self.chat.get_chat(number)
         except RL2FError as error:
             tab.fail(error)
-            return {settings: gr.update(visible=False), **draw(tab)}
-        if tab.is_streaming:
-            tab.start(partial(chat.follow_chat, number))
-        elif tab.mode == "play" and not tab.tree.players() and writable:
-            tab.start(partial(chat.continue_task_chat, number))
-        return draw_settings(tab, chat_values(tab)) | draw(tab)
-
-    @handler
-    def open_page(tab: ChatTab, query: dict[str, str]) -> Updates:
-        found = chat.list_chat_models()
-        tab.models, tab.runs = found["models"], found["runs"]
-        tab.memory = chat.chat_memory()
-        tab.read_list(chat)
-        if "chat" not in query:
-            return open_draft(tab, query)
-        message = query.get("at", "")
-        return open_chat(tab, parts.integer(query["chat"]), int(message) if message.isdigit() else None)
-
-    @handler
-    def open_new(tab: ChatTab) -> Updates:
-        return {address: {}, **open_draft(tab, {})}
+            return {self.settings: gr.update(visible=False), **self.draw(tab)}
+        tab.open(state, message)
+        if state["streaming"]:
+            tab.follow(self.chat, self.chat.follow_chat(number))
+        elif tab.is_task and not tab.tree.attempted() and self.writable:
+            tab.follow(self.chat, self.chat.continue_task_chat(number))
+        assert tab.chat is not None
+        now = tab.chat["settings"]
+        names = {name: now[name] for name in ("model", "checkpoints", "source", "split", "system")}
+        values = {**names, **now["sampling"], "mode": tab.mode, "index": ""}
+        return self.draw_settings(tab, values) | self.draw(tab)
 
     # -- turns -----------------------------------------------------------------------------------------------------
-    def follow_request(tab: ChatTab) -> Iterator[Updates]:
-        """Show the requested turn while it is sampled; clear the field when its text has become a message."""
-        request, tab.request = tab.request, None
-        if request is None or tab.is_busy:
-            yield gr.skip()
-            return
-        before, clears = len(tab.tree.messages), tab.clears_field
-        for has_changed in tab.follow(chat, request()):
-            shown = (
-                draw(tab) if has_changed else {current: view.current(tab, writable), note: parts.note(tab, writable)}
-            )
-            if clears and len(tab.tree.messages) > before:
-                shown[text] = {**shown.get(text, gr.update()), "value": ""}
-                clears = False
-            yield shown
-
-    @shows_errors
-    def send(tab: ChatTab, message: str, *values: Any) -> Updates:
-        """Do what the primary button says."""
-        form = dict(zip(fields, values, strict=True))
-        if tab.is_busy or not writable:
+    def show_turn(self, tab: ChatTab) -> Updates:
+        """Show the newest text of the turn, and everything if more has changed."""
+        if tab.turn is None or tab.turn.update is tab.turn.shown:
             return gr.skip()
-        if tab.mode == "play":
-            if tab.chat is None:
-                return create(tab, form)
-            if tab.is_over:
-                return play_another(tab)
-            return give_hint(tab, "person" if tab.tree.players() else "scripted", message)
-        parts.check_message(message, max_text)
-        shown = draw_composer(tab)
-        if tab.chat is None:
-            shown = create(tab, form)
-        else:
-            save_settings(tab, form)
-        parent, after = tab.tree.continued()
-        tab.start(partial(chat.send_message, tab.id, message, parent, after), clears_field=True)
-        return {**shown, requests: tab.requests}
+        if tab.read_turn(self.chat):
+            return self.draw(tab)
+        return {self.current: view.current(tab, self.writable), self.note: view.note(tab, self.writable)}
 
-    def create(tab: ChatTab, form: Mapping[str, Any]) -> Updates:
-        if tab.mode == "play":
+    @_shows_errors
+    def send(self, tab: ChatTab, message: str, *values: Any) -> Updates:
+        """Send a message or hint, or start a task."""
+        form = self.form(values)
+        if tab.is_busy or not self.writable:
+            return gr.skip()
+        if tab.is_task:
+            if tab.chat is None:
+                return self._create(tab, form)
+            if tab.is_over:
+                return self._open_another_task(tab)
+            return self._give_hint(tab, "person" if tab.tree.attempted() else "scripted", message)
+        check_message(message, self.limits["max_text"])
+        shown: Updates = {}
+        if tab.chat is None:
+            shown = self._create(tab, form)
+        else:
+            self._save_settings(tab, form)
+        parent, after = tab.tree.continued()
+        tab.sent_after = len(tab.tree.messages)
+        tab.follow(self.chat, self.chat.send_message(tab.id, message, parent, after))
+        return {**shown, **self.draw(tab)}
+
+    def _create(self, tab: ChatTab, form: Mapping[str, Any]) -> Updates:
+        if tab.is_task:
             named = (form["source"], form["model"], form["checkpoints"], form["split"], parse_index(form["index"]))
-            made = chat.start_task_chat(*named, sampling=chosen_sampling(form, ["seed"]))
+            made = self.chat.start_task_chat(*named, sampling=chosen_sampling(form, ["seed"]))
         else:
             system = form["system"] or ""
-            made = chat.start_chat(form["model"], form["checkpoints"], chosen_sampling(form), system)
-        tab.read_list(chat)
-        return {address: {"chat": made["id"]}, **open_chat(tab, made["id"])}
+            made = self.chat.start_chat(form["model"], form["checkpoints"], chosen_sampling(form), system)
+        tab.read_list(self.chat)
+        return {self.address: {"chat": made["id"]}, **self._open_chat(tab, made["id"])}
 
-    def save_settings(tab: ChatTab, form: Mapping[str, Any]) -> bool:
+    def _save_settings(self, tab: ChatTab, form: Mapping[str, Any]) -> bool:
         """Change the settings of the open chat to those of the form; return whether they differ."""
         assert tab.chat is not None
         now = tab.chat["settings"]
         wanted: dict[str, Any] = {"sampling": chosen_sampling(form)}
-        if tab.mode == "chat":
+        if not tab.is_task:
             wanted |= {"checkpoints": form["checkpoints"] or ["base"], "system": form["system"] or ""}
         changed = {name: value for name, value in wanted.items() if value != now[name]}
         if changed:
-            tab.chat = chat.change_chat(tab.id, settings=changed)
+            tab.chat = self.chat.change_chat(tab.id, settings=changed)
             tab.tree.checkpoints = list(tab.chat["settings"]["checkpoints"])
         return bool(changed)
 
-    def play_another(tab: ChatTab) -> Updates:
+    def _open_another_task(self, tab: ChatTab) -> Updates:
         assert tab.chat is not None
         now = tab.chat["settings"]
         query = {"play": "1", "source": now["source"], "checkpoints": ",".join(now["checkpoints"])}
-        return {address: query, **open_draft(tab, query)}
+        return {self.address: query, **self._open_draft(tab, query)}
 
-    def give_hint(tab: ChatTab, by: Literal["scripted", "person"], message: str = "") -> Updates:
+    @_shows_errors
+    def give_scripted_hint(self, tab: ChatTab) -> Updates:
+        """Give a hint of the scripted teacher."""
+        return self._give_hint(tab, "scripted")
+
+    def _give_hint(self, tab: ChatTab, by: Literal["scripted", "person"], text: str = "") -> Updates:
         """Give a hint to the attempts that wait for one, or sample the first attempts."""
         targets = tab.targets()
-        if tab.is_busy or (tab.tree.players() and not targets):
+        if tab.is_busy or (tab.tree.attempted() and not targets):
             return gr.skip()
         if by == "person":
-            parts.check_message(message, max_text)
-        tab.start(partial(chat.continue_task_chat, tab.id, targets, by, message), clears_field=by == "person")
-        return draw_composer(tab)
+            tab.sent_after = len(tab.tree.messages)
+        tab.follow(self.chat, self.chat.continue_task_chat(tab.id, targets, by, text))
+        return self.draw(tab)
 
-    @shows_errors
-    def scripted_hint(tab: ChatTab) -> Updates:
-        return give_hint(tab, "scripted")
-
-    @shows_errors
-    def save_edit(tab: ChatTab, words: str) -> Updates:
-        editing, tab.editing = tab.editing, None
-        if isinstance(editing, int):
-            tab.start(partial(chat.edit_message, tab.id, editing, words))
-            return draw_composer(tab)
-        tab.chat = chat.change_chat(tab.id, title=words)
-        tab.read_list(chat)
-        return draw(tab)
+    def stop_turn(self, tab: ChatTab) -> Updates:
+        """Stop the responses after their current token."""
+        if tab.is_busy:
+            self.chat.stop_reply(tab.id)
+            tab.status = "Stopping…"
+        return {self.note: view.note(tab, self.writable)}
 
     # -- actions ---------------------------------------------------------------------------------------------------
-    def edit(tab: ChatTab, data: Mapping[str, str]) -> Updates:
-        if data["action"] == "rename":
-            assert tab.chat is not None
-            tab.editing, label, words = "title", "Name", tab.chat["title"]
-            done = "Rename"
-        else:
-            message = tab.tree.messages[int(data["message"])]
-            words = (message["detail"].get("hint") or {}).get("feedback") or message["content"]
-            tab.editing, label, done = message["id"], parts.edit_label(tab, message["role"]), "Create branch"
-        return {edited: gr.update(value=words, label=label), save: gr.update(value=done)}
-
-    def act_on_chat(tab: ChatTab, data: Mapping[str, str]) -> Updates:
+    @_shows_errors
+    def act_on_chat(self, tab: ChatTab, event: gr.EventData) -> Updates:
         """Do what a button of the list or the head says."""
+        data = event._data
         match data["action"]:
             case "open":
-                return {address: {"chat": data["chat"]}, **open_chat(tab, int(data["chat"]))}
+                return {self.address: {"chat": data["chat"]}, **self._open_chat(tab, int(data["chat"]))}
             case "page":
                 tab.cursor = data["cursor"]
-                tab.read_list(chat)
+                tab.read_list(self.chat)
             case "unload":
-                tab.memory = chat.unload_chat_model()
+                tab.memory = self.chat.unload_chat_model()
             case "delete":
-                chat.delete_chat(tab.id)
-                tab.read_list(chat)
-                return {address: {}, **open_draft(tab, {})}
+                self.chat.delete_chat(tab.id)
+                tab.read_list(self.chat)
+                return self.open_new(tab)
             case "rename":
-                return {**edit(tab, data), **draw(tab)}
-        return {chats: view.chat_list(tab), head: view.head(tab, writable)}
+                assert tab.chat is not None
+                tab.editing = "title"
+                edited = gr.update(value=tab.chat["title"], label="Name")
+                return {self.edited: edited, self.save: gr.update(value="Rename"), **self.draw(tab)}
+        return {self.chats: view.chat_list(tab), self.head: view.head(tab, self.writable)}
 
-    def act_on_message(tab: ChatTab, data: Mapping[str, str]) -> Updates:
+    @_shows_errors
+    def act_on_message(self, tab: ChatTab, event: gr.EventData) -> Updates:
         """Do what a button of a message says."""
-        more: Updates = {}
+        data, more = event._data, {}
         match data["action"]:
             case "select":
                 tab.tree.select(int(data["message"]))
-                more[address] = {"chat": tab.id, "at": data["message"]}
+                more = {self.address: {"chat": tab.id, "at": data["message"]}}
             case "edit":
-                more = edit(tab, data)
+                message = tab.tree.messages[int(data["message"])]
+                tab.editing = message["id"]
+                words = (message["detail"].get("hint") or {}).get("feedback") or message["content"]
+                label = view.edit_label(tab, message["role"])
+                more = {self.edited: gr.update(value=words, label=label), self.save: gr.update(value="Create branch")}
             case "retry":
-                tab.start(partial(chat.retry_reply, tab.id, int(data["message"])))
+                tab.follow(self.chat, self.chat.retry_reply(tab.id, int(data["message"])))
             case "end":
-                tab.tree.put(chat.end_task_chat(tab.id, int(data["message"])))
+                tab.tree.put(self.chat.end_task_chat(tab.id, int(data["message"])))
             case "rate":
                 choice: Any = data["choice"] or None
-                for message in chat.rate_reply(tab.id, int(data["reply"]), int(data["other"]), choice):
+                for message in self.chat.rate_reply(tab.id, int(data["reply"]), int(data["other"]), choice):
                     tab.tree.put(message)
             case "answer":
-                tab.answer = chat.get_task_answer(tab.id)
+                tab.answer = self.chat.get_task_answer(tab.id)
             case "hide":
                 tab.answer = None
-        shown = {settled: view.settled(tab, writable), current: view.current(tab, writable)}
-        return {**more, **shown, **draw_composer(tab)}
+        return {**more, **self.draw_messages(tab)}
 
-    @shows_errors
-    def act(tab: ChatTab, event: gr.EventData) -> Updates:
-        data = event._data
-        is_for_chat = data["action"] in ("open", "page", "unload", "delete", "rename")
-        return act_on_chat(tab, data) if is_for_chat else act_on_message(tab, data)
+    @_shows_errors
+    def save_edit(self, tab: ChatTab, text: str) -> Updates:
+        """Create a branch with the edited message, or rename the chat."""
+        editing, tab.editing = tab.editing, None
+        if isinstance(editing, int):
+            tab.follow(self.chat, self.chat.edit_message(tab.id, editing, text))
+        else:
+            tab.chat = self.chat.change_chat(tab.id, title=text)
+            tab.read_list(self.chat)
+        return self.draw(tab)
 
-    def choose_target(tab: ChatTab, event: gr.EventData) -> Updates:
-        checkpoint = event._data["checkpoint"]
-        (tab.without_hint.discard if event._data["value"] else tab.without_hint.add)(checkpoint)
-        return draw_composer(tab)
-
-    def cancel_edit(tab: ChatTab) -> Updates:
+    def cancel_edit(self, tab: ChatTab) -> Updates:
+        """Close the editor."""
         tab.editing = None
-        return draw_composer(tab)
+        return self.draw_composer(tab)
 
-    def stop_turn(tab: ChatTab) -> Updates:
-        if tab.chat is not None and tab.is_busy:
-            chat.stop_reply(tab.id)
-            tab.status = "Stopping…"
-        return {note: parts.note(tab, writable)}
+    def choose_target(self, tab: ChatTab, event: gr.EventData) -> Updates:
+        """Choose whether a checkpoint receives the next hint."""
+        change = tab.without_hint.discard if event._data["value"] else tab.without_hint.add
+        change(event._data["checkpoint"])
+        return self.draw_composer(tab)
 
-    def search_chats(tab: ChatTab, words: str) -> Updates:
+    def search_chats(self, tab: ChatTab, words: str) -> Updates:
+        """Show the chats with these words."""
         tab.search, tab.cursor = words or "", None
-        tab.read_list(chat)
-        return {chats: view.chat_list(tab)}
+        tab.read_list(self.chat)
+        return {self.chats: view.chat_list(tab)}
 
     # -- edits of the settings -------------------------------------------------------------------------------------
-    def edit_draft(tab: ChatTab, *values: Any, model_of_source: bool = False) -> Updates:
+    def edit_draft(self, tab: ChatTab, *values: Any) -> Updates:
         """Adapt the settings of a new chat to each other; write them into the address."""
+        return self._edit_draft(tab, self.form(values))
+
+    def edit_source(self, tab: ChatTab, *values: Any) -> Updates:
+        """Adapt the settings of a new task to its source."""
+        return self._edit_draft(tab, self.form(values), model_of_source=True)
+
+    def _edit_draft(self, tab: ChatTab, form: dict[str, Any], *, model_of_source: bool = False) -> Updates:
         if tab.chat is not None:
             return gr.skip()
-        form = dict(zip(fields, values, strict=True))
-        switched, tab.mode = tab.mode != form["mode"], form["mode"]
-        play = tab.mode == "play"
-        if play and not form["source"]:
-            form["source"] = next((value for _, value in offered_sources(tab.runs, presets)), None)
+        is_switched, tab.mode, tab.error = tab.mode != form["mode"], form["mode"], None
+        if tab.is_task and not form["source"]:
+            form["source"] = next((value for _, value in offered_sources(tab.runs, self.presets)), None)
         if model_of_source:
             form["model"] = source_model(tab.runs, form["source"]) or form["model"]
         offered = {reference for _, reference in offered_checkpoints(tab.runs, form["model"])}
-        chosen = [name for name in form["checkpoints"] if name in offered]
-        if play and (switched or model_of_source) and chosen in ([], ["base"]):
+        chosen = [name for name in form["checkpoints"] if name in offered] or ["base"]
+        if tab.is_task and (is_switched or model_of_source) and chosen == ["base"]:
             chosen = default_checkpoints(tab.runs, form["source"], form["model"])
-        form["checkpoints"] = chosen or ["base"]
-        tab.error = None
-        query = {"checkpoints": ",".join(chosen) if chosen not in ([], ["base"]) else ""}
-        query |= {"play": "1", "source": form["source"], "index": form["index"]} if play else {}
-        return {address: query, head: view.head(tab, writable), **draw_settings(tab, form), **draw_composer(tab)}
+        form["checkpoints"] = chosen
+        query = {} if chosen == ["base"] else {"checkpoints": ",".join(chosen)}
+        query |= {"play": "1", "source": form["source"], "index": form["index"]} if tab.is_task else {}
+        return {
+            self.address: query,
+            self.head: view.head(tab, self.writable),
+            **self.draw_settings(tab, form),
+            **self.draw_composer(tab),
+        }
 
-    def edit_source(tab: ChatTab, *values: Any) -> Updates:
-        return edit_draft(tab, *values, model_of_source=True)
-
-    @shows_errors
-    def edit_settings(tab: ChatTab, *values: Any) -> Updates:
+    @_shows_errors
+    def edit_settings(self, tab: ChatTab, *values: Any) -> Updates:
         """Save the settings of the open chat."""
-        if tab.chat is None or tab.is_busy or not save_settings(tab, dict(zip(fields, values, strict=True))):
+        if tab.chat is None or tab.is_busy or not self._save_settings(tab, self.form(values)):
             return gr.skip()
-        return {head: view.head(tab, writable), note: parts.note(tab, writable)}
-
-    form = [tab_state, *fields.values()]
-    composer = [note, text, primary, scripted, stop, editor, requests]
-    drawn = [fold, chats, head, settled, current, *composer]
-    everything = [address, settings, about, *fields.values(), *drawn, edited, save]
-    views = [chats, head, settled, current]
-    address.input(open_page, [tab_state, address], everything, **ACT)
-    gr.on([each.click for each in views], act, tab_state, everything, **ACT)
-    gr.on([text.submit, primary.click], send, [tab_state, text, *fields.values()], everything, **ACT)
-    scripted.click(scripted_hint, tab_state, composer, **ACT)
-    save.click(save_edit, [tab_state, edited], drawn, **ACT)
-    requests.change(follow_request, tab_state, drawn, **STREAM)
-    new.click(open_new, tab_state, everything, **ACT)
-    current.input(choose_target, tab_state, composer, **ACT)
-    cancel.click(cancel_edit, tab_state, composer, **ACT)
-    stop.click(stop_turn, tab_state, note, **ACT)
-    search.change(search_chats, [tab_state, search], chats, trigger_mode="always_last", **FAST)
-    draft_outputs = [address, head, settings, about, *fields.values(), *composer]
-    edits = [mode.input, model.input, checkpoints.input, index.submit, index.blur]
-    gr.on(edits, edit_draft, form, draft_outputs, **ACT)
-    source.input(edit_source, form, draft_outputs, **ACT)
-    numbers = [event for each in sampling.values() for event in (each.blur, each.submit)]
-    gr.on([checkpoints.input, system.blur, *numbers], edit_settings, form, [head, note], **ACT)
+        return {self.head: view.head(tab, self.writable), self.note: view.note(tab, self.writable)}

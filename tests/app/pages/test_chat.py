@@ -9,8 +9,7 @@ import pytest
 
 from app.endpoints.chat import ChatInfo, ChatMessageInfo, ChatRun
 from app.pages import _chat_view as view
-from app.pages._chat_parts import check_message
-from app.pages._chat_settings import draft, offered_checkpoints, parse_index
+from app.pages._chat_settings import check_message, draft, offered_checkpoints, parse_index
 from app.pages._chat_tab import ChatTab
 from app.pages._chat_tree import MessageTree
 from rl2f_core.errors import ConfigError, DataError
