@@ -84,8 +84,7 @@ def test_the_stop_key_ends_an_answer_and_keeps_it(chat: Callable[..., Any]) -> N
     assert all(len(text) > 5 for text in answers(page))
 
 
-def test_responses_continue_without_the_tab_and_are_followed_again(chat: Callable[..., Any], console: Any) -> None:
-    console.allow("aborted|Connection errored out")  # the stream of the page that is left
+def test_responses_continue_without_the_tab_and_are_followed_again(chat: Callable[..., Any]) -> None:
     page = chat("Go on.", tokens=1800, temperature=5.0, wait=False)
     page.wait_for_selector(".ch-streaming", timeout=SLOW)
     address = page.url
@@ -101,6 +100,33 @@ def test_responses_continue_without_the_tab_and_are_followed_again(chat: Callabl
     page.click("#chat-stop")
     ended(page)
     page.wait_for_selector(".ch-numbers:has-text('stopped')")
+
+
+@pytest.mark.slow
+def test_four_tabs_stream_at_once_while_a_fifth_opens_and_stop_works_in_each(
+    new_page: Callable[..., Any], visit: Visit, server: Any
+) -> None:
+    """A browser opens six connections to a server; what a tab holds open, the others do not have."""
+    streaming = "document.querySelector('.ch-streaming')?.textContent.length"
+    tabs = [visit(f"/chat?checkpoints=base,{server.run}:rl@3", new_page()) for _ in range(4)]
+    for page in tabs:
+        page.get_by_label("Tokens", exact=True).fill("1900")
+        page.get_by_label("Temperature", exact=True).fill("5")
+    for number, page in enumerate(tabs):
+        say(page, f"Tab {number}.")
+    for page in tabs:
+        page.wait_for_function(f"{streaming} > 0", timeout=SLOW)
+    lengths = [page.evaluate(streaming) for page in tabs]
+    assert None not in lengths
+    for page, length in zip(tabs, lengths, strict=True):
+        page.wait_for_function(f"{streaming} > {length}")  # all four at once
+    fifth = visit("/chat", new_page())
+    fifth.get_by_label("Search chats").fill("Tab 3.")
+    expect(fifth.locator(".ch-item")).to_have_count(1)
+    for page in tabs:
+        page.click("#chat-stop")
+        page.wait_for_selector(".ch-numbers:has-text('stopped')", timeout=SLOW)
+        expect(page.locator("#chat-stop, .ch-streaming")).to_have_count(0)
 
 
 def test_a_message_is_branched_and_both_branches_can_be_seen(chat: Callable[..., Any]) -> None:
