@@ -91,7 +91,7 @@ def draft(
     error: JsonObject | None = None
     if missing:
         what = f"{', '.join(missing)} does not fit this base model: no such checkpoint, or one of another base model."
-        error = {"what": what, "value": None, "known": None, "fix": "Choose another checkpoint below."}
+        error = {"what": what, "value": None, "known": None, "fix": "Choose another checkpoint."}
     index = query.get("index", "")
     return {"model": model, "checkpoints": usable, "source": source, "index": index}, error
 

@@ -114,7 +114,7 @@ class _Page:
         self.about = View()
         with gr.Row():
             self.model = gr.Dropdown([], label="Base model", min_width=150)
-            self.source = gr.Dropdown([], label="Task from", min_width=320)
+            self.source = gr.Dropdown([], label="Task from", min_width=320, elem_id="chat-source")
             self.split = gr.Dropdown(list(SPLITS), value="test", label="Split", min_width=120)
             self.index = gr.Textbox(label="Task number", placeholder="random", max_lines=1, min_width=110)
         most = self.limits["max_checkpoints"]
