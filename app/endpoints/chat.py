@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Literal, TypedDict, cast
+from dataclasses import asdict
+from typing import Annotated, Literal, TypedDict, cast
 
 from pydantic import Field
 
+from app.common.context import Context
 from app.endpoints.endpoint import endpoint
 from app.endpoints.types import ShortText
 from jobs.chat import tree
@@ -19,9 +21,6 @@ from jobs.chat.service import ChatService
 from jobs.db.models import Chat, ChatMessage
 from jobs.db.queries import chats
 from rl2f_core.types import JsonObject
-
-if TYPE_CHECKING:
-    from app.common.context import Context
 
 STREAM_INTERVAL_SECONDS = 0.04
 """Minimum interval of two updates of a growing reply."""
@@ -176,19 +175,8 @@ class ChatEndpoints:
     def list_chat_models(self) -> ChatModels:
         """List the base models and the checkpoints that can chat."""
         choices = run_choices(self._context.db, self._context.workspace)
-        return {
-            "models": known_models(self._context.db),
-            "runs": [
-                {
-                    "run": choice.run,
-                    "name": choice.name,
-                    "model": choice.model,
-                    "environment": choice.environment,
-                    "checkpoints": choice.checkpoints,
-                }
-                for choice in choices
-            ],
-        }
+        runs = [cast(ChatRun, asdict(choice)) for choice in choices]
+        return {"models": known_models(self._context.db), "runs": runs}
 
     @endpoint("read")
     def chat_limits(self) -> ChatLimits:
@@ -220,11 +208,8 @@ class ChatEndpoints:
     def get_chat(self, chat: ChatId) -> ChatState:
         """Return a chat with all its messages."""
         row, messages = self._service.read(chat)
-        return {
-            "chat": _info(row),
-            "messages": [_message(message) for message in messages],
-            "streaming": self._service.live(chat) is not None,
-        }
+        shown = [_message(message) for message in messages]
+        return {"chat": _info(row), "messages": shown, "streaming": self._service.live(chat) is not None}
 
     @endpoint("run")
     def start_chat(
@@ -391,13 +376,7 @@ class ChatEndpoints:
     def chat_memory(self) -> ChatMemory:
         """Return which model is in memory for chats."""
         state = self._service.process.state()
-        return {
-            "running": state["running"],
-            "busy": state["busy"],
-            "pid": state["pid"],
-            "model": state.get("model"),
-            "starts": state["starts"],
-        }
+        return cast(ChatMemory, {name: state.get(name) for name in ChatMemory.__annotations__})
 
     @endpoint("run")
     def unload_chat_model(self) -> ChatMemory:
@@ -407,14 +386,15 @@ class ChatEndpoints:
 
 
 def _updates(stream: ResponseStream) -> Iterator[ReplyUpdate]:
-    """Yield the state of a turn after each change, until it ends."""
-    position, error, ended = 0, None, False
+    """Yield the state of a turn at once and after each change, until it ends."""
+    shown, error, ended = -1, None, False
     while not ended:
         ended = stream.ended
-        events, position = stream.since(position)
+        events, position = stream.since(max(shown, 0))
         error = next((event["error"] for event in events if event["type"] == "error"), error)
-        if events or ended:
+        if position != shown or ended:
             yield _update(stream, error, ended)
+        shown = position
         if not ended:
             time.sleep(STREAM_INTERVAL_SECONDS)
 
@@ -436,13 +416,7 @@ def _message(message: ChatMessage) -> ChatMessageInfo:
 
 
 def _summary(chat: Chat) -> ChatSummary:
-    return {
-        "id": chat.id or 0,
-        "title": chat.title,
-        "mode": chat.mode,
-        "created": chat.created,
-        "changed": chat.changed,
-    }
+    return cast(ChatSummary, chat.model_dump(include=set(ChatSummary.__annotations__)))
 
 
 def _info(chat: Chat) -> ChatInfo:

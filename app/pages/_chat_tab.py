@@ -57,6 +57,8 @@ class FollowedTurn:
 class ChatTab:
     """State of one browser tab: the open chat or the settings of a new one, and the list of chats."""
 
+    is_writable: bool = True
+    """The server changes the workspace."""
     mode: Mode = "chat"
     chat: ChatInfo | None = None
     """None for a new chat."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import combinations
+from typing import cast
 
 from app.common.urls import page_url
 from app.components.nodes import Element, Node, action, el, empty, time_ago
-from app.components.transcript import Mark, Source, inline, text_block
+from app.components.transcript import OUTCOMES, Source, finding_lines, hint_marks, inline, text_block
 from app.endpoints.chat import ChatMessageInfo
+from app.endpoints.transcript import FindingRow, HintDetail
 from app.pages._chat_tab import ChatTab
 from app.pages._chat_tree import ChatTurn, can_continue, waits_for_hint
 from rl2f_core.types import JsonObject
@@ -27,7 +29,6 @@ ABOUT = {
     "in training. Leak detectors check every hint, yours too. Finished dialogues are recorded for replay, labels and "
     "export.",
 }
-LEAK_ACTIONS = {"flag": "flagged", "redact": "redacted", "resample": "resampled", "drop": "dialogue dropped"}
 SOURCES: dict[str, Source] = {"assistant": "student", "teacher": "teacher", "user": "task"}
 SMALL = "rl-small rl-quiet"
 
@@ -68,9 +69,9 @@ def _step(sign: str, label: str, cursor: str | None) -> Element:
     return el("button.rl-button.rl-small", sign, disabled=not cursor, aria_label=label, **data)
 
 
-def head(tab: ChatTab, writable: bool) -> Element:
+def head(tab: ChatTab) -> Element:
     """Return title, facts and menu of the chat, and the state of the model process."""
-    memory = _memory(tab, writable)
+    memory = _memory(tab)
     if tab.is_missing:
         return el("header.ch-head")
     if tab.chat is None:
@@ -105,10 +106,10 @@ def head(tab: ChatTab, writable: bool) -> Element:
         el("summary.rl-button.rl-small", "⋯", aria_label="More"),
         el(
             "div.rl-menu-items",
-            el("button", "Rename", data_action="rename") if writable else None,
+            el("button", "Rename", data_action="rename") if tab.is_writable else None,
             save,
             el("button", "Copy link", data_action="copy"),
-            delete if writable else None,
+            delete if tab.is_writable else None,
         ),
     )
     return el(
@@ -121,14 +122,14 @@ def head(tab: ChatTab, writable: bool) -> Element:
     )
 
 
-def _memory(tab: ChatTab, writable: bool) -> Element:
+def _memory(tab: ChatTab) -> Element:
     memory = tab.memory
     if not memory["running"]:
         title = "It is loaded with the next message, and unloaded when idle."
         return el("span.rl-chip", "○ model unloaded", title=title)
     unload = el("button.rl-icon", "⏏", title="Unload the model", aria_label="Unload the model", data_action="unload")
     text = f"● {memory['model']} in memory" if memory["model"] else "● model process"
-    return el("span.rl-chip", text, unload if writable else None, title=f"process {memory['pid']}")
+    return el("span.rl-chip", text, unload if tab.is_writable else None, title=f"process {memory['pid']}")
 
 
 def about(tab: ChatTab) -> list[Node]:
@@ -139,9 +140,9 @@ def about(tab: ChatTab) -> list[Node]:
     return [el("p.rl-muted.ch-lead", ABOUT[tab.mode], None if tab.runs else missing)]
 
 
-def note(tab: ChatTab, writable: bool) -> list[Node]:
+def note(tab: ChatTab) -> list[Node]:
     """Return the progress of the turn and the last error, or why nothing can be written."""
-    if not writable:
+    if not tab.is_writable:
         return [el("p.rl-muted", "Read-only server: chats can be read, not continued.")]
     if tab.chat is None and not tab.models and not tab.is_missing:
         return [empty("No model is here yet", "Fetch the small one with: rl2f models get smollm2-135m")]
@@ -168,30 +169,30 @@ def edit_label(tab: ChatTab, role: str) -> str:
 
 
 # -- messages ----------------------------------------------------------------------------------------------------------
-def settled(tab: ChatTab, writable: bool) -> list[Node]:
+def settled(tab: ChatTab) -> list[Node]:
     """Return all turns of a chat except the last one."""
     if tab.is_task:
         return []
-    return [_turn(tab, turn, writable) for turn in tab.tree.turns()[:-1]]
+    return [_turn(tab, turn) for turn in tab.tree.turns()[:-1]]
 
 
-def current(tab: ChatTab, writable: bool) -> list[Node]:
+def current(tab: ChatTab) -> list[Node]:
     """Return the last turn of a chat, or an interactive task."""
     if tab.is_missing and tab.error is not None:
         new = el("a.rl-button", "New chat", href="/chat")
         box = el("div.rl-stack", empty(tab.error["what"], tab.error.get("fix")), new, role="alert")
         return [box]
     if tab.is_task:
-        return [_task(tab, writable)] if tab.tree.prompt else []
-    return [_turn(tab, turn, writable) for turn in tab.tree.turns()[-1:]]
+        return [_task(tab)] if tab.tree.prompt else []
+    return [_turn(tab, turn) for turn in tab.tree.turns()[-1:]]
 
 
-def _turn(tab: ChatTab, turn: ChatTurn, writable: bool) -> Element:
+def _turn(tab: ChatTab, turn: ChatTurn) -> Element:
     return el(
         "section.ch-turn",
-        _message(tab, turn.user, writable),
-        _columns([_message(tab, each, writable) for each in turn.responses.values()]),
-        _ratings(tab, turn.responses.values()) if writable else None,
+        _message(tab, turn.user),
+        _columns([_message(tab, each) for each in turn.responses.values()]),
+        _ratings(tab, turn.responses.values()) if tab.is_writable else None,
         data_key=f"turn{turn.user['id']}",
     )
 
@@ -200,7 +201,7 @@ def _columns(columns: list[Element]) -> Element:
     return el("div.ch-columns", columns, style=f"--columns: {len(columns) or 1}")
 
 
-def _message(tab: ChatTab, message: ChatMessageInfo, writable: bool) -> Element:
+def _message(tab: ChatTab, message: ChatMessageInfo) -> Element:
     role, detail = message["role"], message["detail"]
     source = SOURCES.get(role, "task")
     author = _author(tab, message)
@@ -211,7 +212,7 @@ def _message(tab: ChatTab, message: ChatMessageInfo, writable: bool) -> Element:
         text = el("div.rl-model-text.tx-block.ch-streaming", message["content"], data_from="student")
         body = [el("div", text, aria_busy="true")]
     elif role == "teacher":
-        body = [*_hint(message), *_leak_report(message)]
+        body = _hint(message)
     elif message["content"] or message["status"] != "failed":
         body = [text_block(message["content"], source, author)]
     error = detail.get("error") if role == "assistant" else None
@@ -220,7 +221,7 @@ def _message(tab: ChatTab, message: ChatMessageInfo, writable: bool) -> Element:
         _numbers(message),
         _answer(tab) if is_prompt else None,
         el("span.rl-grow"),
-        el("span.ch-tools", _tools(tab, message, is_prompt, writable)),
+        el("span.ch-tools", _tools(tab, message, is_prompt)),
     ]
     return el(
         "article.ch-message",
@@ -247,14 +248,9 @@ def _verdict(message: ChatMessageInfo) -> Element | None:
     found = (message["detail"].get("turn") or {}).get("verdict")
     if not found:
         return None
-    if found["correct"]:
-        text, color = "✓ correct", "rl-right"
-    elif found["parsed"] is None:
-        text, color = "? unparsable", "rl-muted"
-    else:
-        text, color = "✗ incorrect", "rl-wrong"
+    sign, word, color = OUTCOMES["1" if found["correct"] else "?" if found["parsed"] is None else "0"]
     parsed = None if found["parsed"] is None else [el("span.rl-muted", " parsed "), inline(found["parsed"], 40)]
-    return el("span", text, parsed, class_=f"ch-verdict {color}")
+    return el(f"span.ch-verdict.{color}", f"{sign} {word}", parsed)
 
 
 def _switch(tab: ChatTab, message: ChatMessageInfo) -> Element | None:
@@ -264,23 +260,17 @@ def _switch(tab: ChatTab, message: ChatMessageInfo) -> Element | None:
         return None
     position = siblings.index(message["id"])
 
-    def step(offset: int, sign: str, label: str) -> Element:
-        there = position + offset in range(len(siblings))
-        target = siblings[position + offset] if there else None
-        return el(
-            "button.rl-icon.ch-step",
-            sign,
-            disabled=not there,
-            aria_label=label,
-            data_action="select",
-            data_message=target,
-        )
+    def step(sign: str, label: str, targets: list[int]) -> Element:
+        target = targets[0] if targets else None
+        data = {"data_action": "select", "data_message": target}
+        return el("button.rl-icon.ch-step", sign, disabled=target is None, aria_label=label, **data)
 
+    before, after = siblings[:position][-1:], siblings[position + 1 :]
     return el(
         "span.ch-switch.rl-num",
-        step(-1, "‹", "previous branch"),
+        step("‹", "previous branch", before),
         f"{position + 1}/{len(siblings)}",
-        step(1, "›", "next branch"),
+        step("›", "next branch", after),
         role="group",
         aria_label="branches",
     )
@@ -306,14 +296,14 @@ def _numbers(message: ChatMessageInfo) -> Element | None:
     return el("span.rl-muted.rl-num.ch-numbers", " · ".join(parts), title=title)
 
 
-def _tools(tab: ChatTab, message: ChatMessageInfo, is_prompt: bool, writable: bool) -> list[Node]:
+def _tools(tab: ChatTab, message: ChatMessageInfo, is_prompt: bool) -> list[Node]:
     if is_prompt or message["status"] == "streaming":
         return []
     number = message["id"]
     tools: list[Node] = []
     if message["content"]:
         tools.append(action("Copy", "copy", style=SMALL, text=message["content"]))
-    if tab.is_busy or not writable:
+    if tab.is_busy or not tab.is_writable:
         return tools
     tools.append(_tool("Edit", "edit", "Edit in a branch; the original remains", number))
     if message["role"] == "assistant":
@@ -333,41 +323,28 @@ def _answer(tab: ChatTab) -> Element:
 
 
 def _hint(message: ChatMessageInfo) -> list[Node]:
-    """Return the text of a hint; if the guard changed it, both texts."""
-    hint = message["detail"].get("hint") or {}
+    """Return the text of a hint and what the leak detectors found; if the guard changed it, both texts."""
+    hint, error = message["detail"].get("hint") or {}, message["detail"].get("error")
     leak = hint.get("leak") or {}
-    span = leak.get("span")
-    marks = [Mark(span[0], span[1], "found", leak.get("evidence") or "")] if span else []
-    feedback = hint.get("feedback")
+    start, end = leak.get("span") or (None, None)
+    names = ("detector", "evidence", "answer_fraction", "action", "source")
+    finding = cast(FindingRow, {**{name: leak.get(name) for name in names}, "start": start, "end": end})
+    findings = [finding] if leak.get("leaked") else []
+    report = {"findings": findings, "leak_found": bool(findings), "leak_checked": bool(leak), "hint_error": None}
+    lines = [
+        el("p.tx-finding.rl-muted", "Teacher error: ", inline(str(error), 200)) if error else None,
+        *finding_lines(cast(HintDetail, report)),
+    ]
+    feedback, marks = hint.get("feedback"), hint_marks(findings)
     if feedback is None:
-        return [text_block(message["content"], "teacher", "hint", marks)]
+        return [text_block(message["content"], "teacher", "hint", marks), *lines]
     return [
         el("p.rl-muted.rl-small.ch-line", "feedback"),
         text_block(feedback, "teacher", "feedback", marks),
         el("p.rl-muted.rl-small.ch-line", "hint that the student reads"),
         text_block(message["content"], "teacher", "hint"),
+        *lines,
     ]
-
-
-def _leak_report(message: ChatMessageInfo) -> list[Node]:
-    """Return what the leak detectors found in a hint."""
-    detail = message["detail"]
-    leak = (detail.get("hint") or {}).get("leak")
-    lines: list[Node] = []
-    if detail.get("error"):
-        lines.append(el("p.tx-finding.rl-muted", "Teacher error: ", inline(str(detail["error"]), 200)))
-    if not leak or not leak["leaked"]:
-        lines.append(el("p.tx-finding.rl-muted", "✓ no leak found" if leak else "not checked for leaks"))
-        return lines
-    parts: list[Node] = [f"⚑ {leak['detector']} leak" if leak.get("detector") else "⚑ leak"]
-    if leak.get("evidence"):
-        parts += [": ", inline(leak["evidence"], 160)]
-    if leak.get("answer_fraction"):
-        parts.append(f" · {leak['answer_fraction']:.0%} of the answer")
-    if leak.get("action") in LEAK_ACTIONS:
-        parts.append(f" · {LEAK_ACTIONS[leak['action']]}")
-    lines.append(el("p.tx-finding.rl-leak", parts))
-    return lines
 
 
 def _ratings(tab: ChatTab, responses: Iterable[ChatMessageInfo]) -> Element | None:
@@ -414,18 +391,18 @@ def _pair(tab: ChatTab, a: ChatMessageInfo, b: ChatMessageInfo) -> Element:
 
 
 # -- interactive tasks -------------------------------------------------------------------------------------------------
-def _task(tab: ChatTab, writable: bool) -> Element:
+def _task(tab: ChatTab) -> Element:
     prompt = tab.tree.prompt
     assert prompt is not None
     columns = []
     for checkpoint in tab.tree.attempted():
         chain = tab.tree.chain(checkpoint)
-        messages = [_message(tab, each, writable) for each in chain]
-        columns.append(el("div.ch-column", messages, _progress(tab, chain, writable), data_key=checkpoint))
-    return el("section.ch-turn", _message(tab, prompt, writable), _columns(columns), data_key="task")
+        messages = [_message(tab, each) for each in chain]
+        columns.append(el("div.ch-column", messages, _progress(tab, chain), data_key=checkpoint))
+    return el("section.ch-turn", _message(tab, prompt), _columns(columns), data_key="task")
 
 
-def _progress(tab: ChatTab, chain: list[ChatMessageInfo], writable: bool) -> Element | None:
+def _progress(tab: ChatTab, chain: list[ChatMessageInfo]) -> Element | None:
     """Return how a dialogue ended, or that its last attempt waits for a hint."""
     last = chain[-1]
     detail = last["detail"]
@@ -440,7 +417,7 @@ def _progress(tab: ChatTab, chain: list[ChatMessageInfo], writable: bool) -> Ele
             link = el("a.rl-small", "replay and label", href=url)
         why = el("small.rl-wrong", f"not recorded: {missing}") if missing else None
         return el("div.ch-end", el("b", text, class_=color), link, why)
-    if not waits_for_hint(last) or not writable:
+    if not waits_for_hint(last) or not tab.is_writable:
         return None
     checkpoint = last["checkpoint"]
     state = el("span.rl-muted", "waits for a hint")

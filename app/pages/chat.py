@@ -11,20 +11,8 @@ import gradio as gr
 from app.components.keys import Key
 from app.components.view import View
 from app.endpoints.studio import Studio
+from app.pages import _chat_settings as choices
 from app.pages import _chat_view as view
-from app.pages._chat_settings import (
-    SAMPLING,
-    SPLITS,
-    check_message,
-    chosen_sampling,
-    default_checkpoints,
-    draft,
-    offered_checkpoints,
-    offered_sources,
-    parse_index,
-    sampling_field,
-    source_model,
-)
 from app.pages._chat_tab import ChatTab, describe
 from app.pages._events import FAST, handler
 from app.pages._frame import page_frame
@@ -37,6 +25,7 @@ REFRESH_SECONDS = 0.2
 """Interval of requests for growing responses. A browser opens six connections to a server, for all of its tabs; a
 stream would hold one of them until the responses end."""
 ACT: dict[str, Any] = {**FAST, "trigger_mode": "multiple"}
+NO_LABEL: dict[str, Any] = {"show_label": False, "container": False}
 KEYS = [
     Key("Ctrl+.", "stop the response", "#chat-stop", typing=True),
     Key("n", "new chat", "#chat-new"),
@@ -49,8 +38,7 @@ P = ParamSpec("P")
 
 def build(studio: Studio) -> None:
     """Build the list of chats on the left; settings, messages and the message field on the right."""
-    page = _Page(studio)
-    page.connect()
+    _Page(studio).connect()
 
 
 def _shows_errors(
@@ -65,7 +53,7 @@ def _shows_errors(
             return method(page, tab, *args, **kwargs)
         except RL2FError as error:
             tab.error = describe(error)
-            return {page.note: view.note(tab, page.writable)}
+            return {page.note: view.note(tab)}
 
     return call
 
@@ -75,15 +63,16 @@ class _Page:
 
     def __init__(self, studio: Studio) -> None:
         self.chat = studio.chat
-        self.writable = not (studio.context.read_only or studio.context.db.read_only)
+        writable = not (studio.context.read_only or studio.context.db.read_only)
         self.limits = self.chat.chat_limits()
         self.presets = [preset["name"] for preset in studio.launch.list_presets()]
         self.address = page_frame(studio, TITLE, KEYS)
-        self.tab = gr.State(ChatTab())
+        self.tab = gr.State(ChatTab(is_writable=writable))
         self.timer = gr.Timer(REFRESH_SECONDS, active=False)
+        self.fields: dict[str, Any] = {}
         with gr.Row(equal_height=False, elem_id="chat"):
             with gr.Column(scale=0, min_width=240, elem_id="chat-side"):
-                self._build_side()
+                self._build_side(writable)
             with gr.Column(elem_id="chat-main", min_width=280):
                 self.head = View(elem_id="chat-head")
                 with gr.Accordion("Settings", elem_id="chat-settings", visible=False) as self.settings:
@@ -94,46 +83,32 @@ class _Page:
                 with gr.Column(elem_id="chat-composer"):
                     self._build_composer()
 
-    def _build_side(self) -> None:
+    def _build_side(self, writable: bool) -> None:
         self.fold = View()
-        self.new = gr.Button("New chat", size="md", elem_id="chat-new", visible=self.writable)
+        self.new = gr.Button("New chat", size="md", elem_id="chat-new", visible=writable)
+        label = "Search chats"
         self.search = gr.Textbox(
-            label="Search chats",
-            show_label=False,
-            container=False,
-            placeholder="Search chats",
-            max_lines=1,
-            max_length=200,
-            elem_classes="search",
+            label=label, placeholder=label, max_lines=1, max_length=200, elem_classes="search", **NO_LABEL
         )
         self.chats = View(elem_id="chat-list")
 
     def _build_settings(self) -> None:
+        fields = self.fields
         modes = [("Chat", "chat"), ("Interactive task", "play")]
-        self.mode = gr.Radio(modes, label="Mode", show_label=False)
+        fields["mode"] = gr.Radio(modes, label="Mode", show_label=False)
         self.about = View()
         with gr.Row():
-            self.model = gr.Dropdown([], label="Base model", min_width=150)
-            self.source = gr.Dropdown([], label="Task from", min_width=320, elem_id="chat-source")
-            self.split = gr.Dropdown(list(SPLITS), value="test", label="Split", min_width=120)
-            self.index = gr.Textbox(label="Task number", placeholder="random", max_lines=1, min_width=110)
+            fields["model"] = gr.Dropdown([], label="Base model", min_width=150)
+            fields["source"] = gr.Dropdown([], label="Task from", min_width=320, elem_id="chat-source")
+            fields["split"] = gr.Dropdown(list(choices.SPLITS), value="test", label="Split", min_width=120)
+            fields["index"] = gr.Textbox(label="Task number", placeholder="random", max_lines=1, min_width=110)
         most = self.limits["max_checkpoints"]
-        self.checkpoints = gr.Dropdown([], label="Checkpoints", multiselect=True, max_choices=most)
+        fields["checkpoints"] = gr.Dropdown([], label="Checkpoints", multiselect=True, max_choices=most)
         with gr.Row():
-            self.sampling = {name: sampling_field(name, self.limits["sampling"][name]) for name in SAMPLING}
-        self.system = gr.Textbox(
-            label="System message", placeholder="none", lines=1, max_lines=6, max_length=self.limits["max_text"]
-        )
-        self.fields: dict[str, Any] = {
-            "mode": self.mode,
-            "model": self.model,
-            "checkpoints": self.checkpoints,
-            "source": self.source,
-            "split": self.split,
-            "index": self.index,
-            **self.sampling,
-            "system": self.system,
-        }
+            for name in choices.SAMPLING:
+                fields[name] = choices.sampling_field(name, self.limits["sampling"][name])
+        most = self.limits["max_text"]
+        fields["system"] = gr.Textbox(label="System message", placeholder="none", max_lines=6, max_length=most)
 
     def _build_composer(self) -> None:
         most = self.limits["max_text"]
@@ -145,14 +120,12 @@ class _Page:
                 self.save = gr.Button("Save", size="md", variant="primary")
         self.text = gr.Textbox(
             label="Message",
-            show_label=False,
-            container=False,
-            lines=1,
             max_lines=10,
             max_length=most + 1,
             visible=False,
             autofocus=True,
             elem_id="chat-field",
+            **NO_LABEL,
         )
         with gr.Row(elem_id="chat-buttons"):
             self.scripted = gr.Button("Scripted hint", size="md", elem_id="chat-scripted", visible=False)
@@ -161,7 +134,7 @@ class _Page:
 
     def connect(self) -> None:
         """Connect the events."""
-        tab, fields = self.tab, list(self.fields.values())
+        tab, named, fields = self.tab, self.fields, list(self.fields.values())
         composer = [self.note, self.text, self.primary, self.scripted, self.stop, self.editor, self.timer]
         messages = [self.settled, self.current, *composer]
         drawn = [self.fold, self.chats, self.head, *messages]
@@ -181,11 +154,12 @@ class _Page:
         self.cancel.click(self.cancel_edit, tab, composer, **ACT)
         self.current.input(self.choose_target, tab, composer, **ACT)
         draft_outputs = [self.address, self.head, self.settings, self.about, *fields, *composer]
-        edits = [self.mode.input, self.model.input, self.checkpoints.input, self.index.submit, self.index.blur]
+        edits = [named["mode"].input, named["model"].input, named["checkpoints"].input]
+        edits += [named["index"].submit, named["index"].blur]
         gr.on(edits, self.edit_draft, [tab, *fields], draft_outputs, **ACT)
-        self.source.input(self.edit_source, [tab, *fields], draft_outputs, **ACT)
-        numbers = [event for each in self.sampling.values() for event in (each.blur, each.submit)]
-        changes = [self.checkpoints.input, self.system.blur, *numbers]
+        named["source"].input(self.edit_source, [tab, *fields], draft_outputs, **ACT)
+        numbers = [event for name in choices.SAMPLING for event in (named[name].blur, named[name].submit)]
+        changes = [named["checkpoints"].input, named["system"].blur, *numbers]
         gr.on(changes, self.edit_settings, [tab, *fields], [self.head, self.note], **ACT)
 
     def form(self, values: tuple[Any, ...]) -> dict[str, Any]:
@@ -198,19 +172,19 @@ class _Page:
         return {
             self.fold: view.fold(tab),
             self.chats: view.chat_list(tab),
-            self.head: view.head(tab, self.writable),
+            self.head: view.head(tab),
             **self.draw_messages(tab),
         }
 
     def draw_messages(self, tab: ChatTab) -> Updates:
         """Return the messages, and the composer below them."""
-        messages = {self.settled: view.settled(tab, self.writable), self.current: view.current(tab, self.writable)}
+        messages = {self.settled: view.settled(tab), self.current: view.current(tab)}
         return {**messages, **self.draw_composer(tab)}
 
     def draw_composer(self, tab: ChatTab) -> Updates:
         """Return field, buttons and notes below the messages."""
         has_model = tab.chat is not None or bool(tab.models)
-        is_open = self.writable and has_model and not tab.is_missing and tab.editing is None
+        is_open = tab.is_writable and has_model and not tab.is_missing and tab.editing is None
         waiting = len(tab.targets()) if tab.is_task and not tab.is_busy else 0
         label, placeholder = "Send", "Write a message. Enter sends, Shift+Enter adds a line"
         if tab.is_task:
@@ -223,7 +197,7 @@ class _Page:
         if tab.sent_after is not None and len(tab.tree.messages) > tab.sent_after:
             text["value"], tab.sent_after = "", None
         return {
-            self.note: view.note(tab, self.writable),
+            self.note: view.note(tab),
             self.text: text,
             self.primary: gr.update(visible=can_act, value=label),
             self.scripted: gr.update(visible=is_open and waiting > 0),
@@ -235,7 +209,7 @@ class _Page:
     def draw_settings(self, tab: ChatTab, values: Mapping[str, Any]) -> Updates:
         """Return values, choices and visibility of the settings."""
         is_new, is_new_task = tab.chat is None, tab.chat is None and tab.is_task
-        offered = offered_checkpoints(tab.runs, values["model"])
+        offered = choices.offered_checkpoints(tab.runs, values["model"])
         known = {reference for _, reference in offered}
         offered += [(name, name) for name in values["checkpoints"] if name not in known]
         visible = {
@@ -243,20 +217,15 @@ class _Page:
             **dict.fromkeys(("source", "split", "index"), is_new_task),
             **dict.fromkeys(("max_new_tokens", "temperature", "top_p"), not is_new_task),
         }
-        choices: dict[str, list[Any]] = {
-            "model": list(dict.fromkeys([*tab.models, values["model"]])),
-            "checkpoints": offered,
-        }
-        if is_new_task:
-            choices["source"] = offered_sources(tab.runs, self.presets)
-        else:
-            values = {**values, "source": None}
+        sources = choices.offered_sources(tab.runs, self.presets) if is_new_task else []
+        values = {**values, "source": values["source"] if is_new_task else None}
+        models = list(dict.fromkeys([*tab.models, values["model"]]))
+        offers = {"model": models, "checkpoints": offered, "source": sources}
         updates = {}
         for name, component in self.fields.items():
-            updates[component] = gr.update(value=values[name], visible=visible.get(name, True))
-            if name in choices:
-                updates[component]["choices"] = choices[name]
-        shown = self.writable and not tab.is_missing and (not is_new or bool(tab.models))
+            more = {"choices": offers[name]} if name in offers else {}
+            updates[component] = gr.update(value=values[name], visible=visible.get(name, True), **more)
+        shown = tab.is_writable and not tab.is_missing and (not is_new or bool(tab.models))
         return {**updates, self.settings: gr.update(visible=shown, open=is_new), self.about: view.about(tab)}
 
     # -- opening ---------------------------------------------------------------------------------------------------
@@ -280,8 +249,8 @@ class _Page:
 
     def _open_draft(self, tab: ChatTab, query: Mapping[str, str]) -> Updates:
         tab.start_draft("play" if "play" in query else "chat")
-        found, tab.error = draft(query, tab.models, tab.runs, self.presets)
-        defaults = {name: self.limits["sampling"][name]["default"] for name in SAMPLING}
+        found, tab.error = choices.draft(query, tab.models, tab.runs, self.presets)
+        defaults = {name: self.limits["sampling"][name]["default"] for name in choices.SAMPLING}
         values = {**found, **defaults, "mode": tab.mode, "split": "test", "system": ""}
         return self.draw_settings(tab, values) | self.draw(tab)
 
@@ -294,7 +263,7 @@ class _Page:
         tab.open(state, message)
         if state["streaming"]:
             tab.follow(self.chat, self.chat.follow_chat(number))
-        elif tab.is_task and not tab.tree.attempted() and self.writable:
+        elif tab.is_task and not tab.tree.attempted() and tab.is_writable:
             tab.follow(self.chat, self.chat.continue_task_chat(number))
         assert tab.chat is not None
         now = tab.chat["settings"]
@@ -309,13 +278,13 @@ class _Page:
             return gr.skip()
         if tab.read_turn(self.chat):
             return self.draw(tab)
-        return {self.current: view.current(tab, self.writable), self.note: view.note(tab, self.writable)}
+        return {self.current: view.current(tab), self.note: view.note(tab)}
 
     @_shows_errors
     def send(self, tab: ChatTab, message: str, *values: Any) -> Updates:
         """Send a message or hint, or start a task."""
         form = self.form(values)
-        if tab.is_busy or not self.writable:
+        if tab.is_busy or not tab.is_writable:
             return gr.skip()
         if tab.is_task:
             if tab.chat is None:
@@ -323,7 +292,7 @@ class _Page:
             if tab.is_over:
                 return self._open_another_task(tab)
             return self._give_hint(tab, "person" if tab.tree.attempted() else "scripted", message)
-        check_message(message, self.limits["max_text"])
+        choices.check_message(message, self.limits["max_text"])
         shown: Updates = {}
         if tab.chat is None:
             shown = self._create(tab, form)
@@ -336,11 +305,12 @@ class _Page:
 
     def _create(self, tab: ChatTab, form: Mapping[str, Any]) -> Updates:
         if tab.is_task:
-            named = (form["source"], form["model"], form["checkpoints"], form["split"], parse_index(form["index"]))
-            made = self.chat.start_task_chat(*named, sampling=chosen_sampling(form, ["seed"]))
+            index, sampling = choices.parse_index(form["index"]), choices.chosen_sampling(form, ["seed"])
+            named = (form["source"], form["model"], form["checkpoints"], form["split"])
+            made = self.chat.start_task_chat(*named, index, sampling)
         else:
             system = form["system"] or ""
-            made = self.chat.start_chat(form["model"], form["checkpoints"], chosen_sampling(form), system)
+            made = self.chat.start_chat(form["model"], form["checkpoints"], choices.chosen_sampling(form), system)
         tab.read_list(self.chat)
         return {self.address: {"chat": made["id"]}, **self._open_chat(tab, made["id"])}
 
@@ -348,7 +318,7 @@ class _Page:
         """Change the settings of the open chat to those of the form; return whether they differ."""
         assert tab.chat is not None
         now = tab.chat["settings"]
-        wanted: dict[str, Any] = {"sampling": chosen_sampling(form)}
+        wanted: dict[str, Any] = {"sampling": choices.chosen_sampling(form)}
         if not tab.is_task:
             wanted |= {"checkpoints": form["checkpoints"] or ["base"], "system": form["system"] or ""}
         changed = {name: value for name, value in wanted.items() if value != now[name]}
@@ -383,7 +353,7 @@ class _Page:
         if tab.is_busy:
             self.chat.stop_reply(tab.id)
             tab.status = "Stopping…"
-        return {self.note: view.note(tab, self.writable)}
+        return {self.note: view.note(tab)}
 
     # -- actions ---------------------------------------------------------------------------------------------------
     @_shows_errors
@@ -407,7 +377,7 @@ class _Page:
                 tab.editing = "title"
                 edited = gr.update(value=tab.chat["title"], label="Name")
                 return {self.edited: edited, self.save: gr.update(value="Rename"), **self.draw(tab)}
-        return {self.chats: view.chat_list(tab), self.head: view.head(tab, self.writable)}
+        return {self.chats: view.chat_list(tab), self.head: view.head(tab)}
 
     @_shows_errors
     def act_on_message(self, tab: ChatTab, event: gr.EventData) -> Updates:
@@ -479,19 +449,19 @@ class _Page:
             return gr.skip()
         is_switched, tab.mode, tab.error = tab.mode != form["mode"], form["mode"], None
         if tab.is_task and not form["source"]:
-            form["source"] = next((value for _, value in offered_sources(tab.runs, self.presets)), None)
+            form["source"] = next((value for _, value in choices.offered_sources(tab.runs, self.presets)), None)
         if model_of_source:
-            form["model"] = source_model(tab.runs, form["source"]) or form["model"]
-        offered = {reference for _, reference in offered_checkpoints(tab.runs, form["model"])}
+            form["model"] = choices.source_model(tab.runs, form["source"]) or form["model"]
+        offered = {reference for _, reference in choices.offered_checkpoints(tab.runs, form["model"])}
         chosen = [name for name in form["checkpoints"] if name in offered] or ["base"]
         if tab.is_task and (is_switched or model_of_source) and chosen == ["base"]:
-            chosen = default_checkpoints(tab.runs, form["source"], form["model"])
+            chosen = choices.default_checkpoints(tab.runs, form["source"], form["model"])
         form["checkpoints"] = chosen
         query = {} if chosen == ["base"] else {"checkpoints": ",".join(chosen)}
         query |= {"play": "1", "source": form["source"], "index": form["index"]} if tab.is_task else {}
         return {
             self.address: query,
-            self.head: view.head(tab, self.writable),
+            self.head: view.head(tab),
             **self.draw_settings(tab, form),
             **self.draw_composer(tab),
         }
@@ -501,4 +471,4 @@ class _Page:
         """Save the settings of the open chat."""
         if tab.chat is None or tab.is_busy or not self._save_settings(tab, self.form(values)):
             return gr.skip()
-        return {self.head: view.head(tab, self.writable), self.note: view.note(tab, self.writable)}
+        return {self.head: view.head(tab), self.note: view.note(tab)}

@@ -156,19 +156,21 @@ def test_an_empty_or_long_message_is_refused(words: str, error: str) -> None:
 
 # -- elements ----------------------------------------------------------------------------------------------------------
 def test_alternatives_and_ratings_are_offered_for_shown_responses() -> None:
-    shown = text(view.current(tab(conversation()[:4]), writable=True))
+    shown = text(view.current(tab(conversation()[:4])))
     assert "2/2" in shown and "base is better" in shown and "7:rl@3 · seven" in shown
-    assert "Regenerate" not in text(view.current(tab(conversation()[:4]), writable=False))
+    read_only = tab(conversation()[:4])
+    read_only.is_writable = False
+    assert "Regenerate" not in text(view.current(read_only))
 
 
 def test_a_rating_is_pressed_and_pressing_it_again_removes_it() -> None:
     rated = [message(1, "user"), message(2, "assistant", 1, "base", detail={"preferences": {"3": "better"}})]
-    shown = text(view.current(tab([*rated, message(3, "assistant", 1, "7:rl@3")]), writable=True))
+    shown = text(view.current(tab([*rated, message(3, "assistant", 1, "7:rl@3")])))
     assert shown.count('"aria-pressed": "true"') == 1 and '"data-choice": ""' in shown
 
 
 def test_a_leaking_hint_is_marked_and_explained() -> None:
-    shown = text(view.current(tab(task(), "play"), writable=True))
+    shown = text(view.current(tab(task(), "play")))
     assert "⚑ exact leak" in shown and "it names 3" in shown and "100% of the answer" in shown and "tx-found" in shown
     assert "✗ incorrect" in shown and "? unparsable" in shown and "attempt 2 of 3" in shown
     assert "Gold answer" not in shown
@@ -177,16 +179,16 @@ def test_a_leaking_hint_is_marked_and_explained() -> None:
 def test_an_ended_dialogue_links_to_its_recording() -> None:
     messages = task(ended="exhausted")
     messages[-1]["detail"]["recorded"] = {"run": 3, "event": "e1"}
-    shown = text(view.current(tab(messages, "play"), writable=True))
+    shown = text(view.current(tab(messages, "play")))
     assert "no attempts left" in shown and "/dialogues?run=3&dialogue=e1&turn=0" in shown and "End here" not in shown
 
 
 def test_settings_that_an_earlier_version_did_not_store_have_defaults() -> None:
-    shown = text(view.head(tab(conversation()), writable=True))
+    shown = text(view.head(tab(conversation())))
     assert "seed 0 · T 0.7 · 256 tokens" in shown
 
 
 def test_a_streaming_response_has_no_buttons() -> None:
     streaming = [message(1, "user"), message(2, "assistant", 1, "base", status="streaming", content="so far")]
-    shown = text(view.current(tab(streaming), writable=True)[0][-2:])  # type: ignore[index]
+    shown = text(view.current(tab(streaming))[0][-2:])  # type: ignore[index]
     assert "ch-streaming" in shown and "so far" in shown and "Regenerate" not in shown
