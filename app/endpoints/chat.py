@@ -23,7 +23,7 @@ from jobs.db.queries import chats
 from rl2f_core.types import JsonObject
 
 STREAM_INTERVAL_SECONDS = 0.04
-"""Minimum interval of two updates of a growing reply."""
+"""Minimum interval of two updates of a growing response."""
 
 ChatId = Annotated[int, Field(ge=1, le=2**31 - 1)]
 MessageId = Annotated[int, Field(ge=1, le=2**31 - 1)]
@@ -115,18 +115,18 @@ class ChatState(TypedDict):
     chat: ChatInfo
     messages: list[ChatMessageInfo]
     streaming: bool
-    """Replies are being sampled."""
+    """Responses are being sampled."""
 
 
-class ReplyUpdate(TypedDict):
+class TurnUpdate(TypedDict):
     """State of a turn of a chat. Each update contains the whole text so far."""
 
     status: str
     """Progress before the first token, e.g. `Loading tiny …`."""
     messages: list[ChatMessageInfo]
-    """Messages that the turn has added, one reply per checkpoint."""
+    """Messages that the turn has added, one response per checkpoint."""
     error: JsonObject | None
-    """what, value, known, fix; replies that had not ended are `failed`."""
+    """what, value, known, fix; responses that had not ended are `failed`."""
     ended: bool
     """This is the last update."""
 
@@ -143,7 +143,7 @@ class ChatMemory(TypedDict):
 
     running: bool
     busy: bool
-    """Replies are being sampled."""
+    """Responses are being sampled."""
     pid: int | None
     model: str | None
     """Base model in memory."""
@@ -154,7 +154,7 @@ class ChatMemory(TypedDict):
 class ChatEndpoints:
     """Endpoints of the page *Chat*.
 
-    A chat samples one turn at a time. The replies of a turn continue if nobody follows them; `follow_chat` attaches
+    A chat samples one turn at a time. The responses of a turn continue if nobody follows them; `follow_chat` attaches
     to them from any position.
 
     Args:
@@ -224,7 +224,7 @@ class ChatEndpoints:
 
         Args:
             model: Base model, see `list_chat_models`.
-            checkpoints: `base` and checkpoints such as `17:rl2f@20`; by default `["base"]`. All reply side by side.
+            checkpoints: `base` and checkpoints such as `17:rl2f@20`; by default `["base"]`. All respond side by side.
             sampling: max_new_tokens, temperature, top_p and seed, see `chat_limits`.
             system: System message.
             device: Where the model runs.
@@ -286,14 +286,14 @@ class ChatEndpoints:
     @endpoint("run")
     def send_message(
         self, chat: ChatId, text: str, parent: MessageId | None = None, after: dict[str, int] | None = None
-    ) -> Iterator[ReplyUpdate]:
-        """Send a message, and stream the replies of all checkpoints.
+    ) -> Iterator[TurnUpdate]:
+        """Send a message, and stream the responses of all checkpoints.
 
         Args:
             chat: A chat that is no interactive task.
             text: The message.
             parent: The previous user message; None at the start of a chat.
-            after: Checkpoint → the reply that it continues; by default its newest.
+            after: Checkpoint → the response that it continues; by default its newest.
         """
         yield from _updates(self._service.send(chat, text, parent, after))
 
@@ -304,7 +304,7 @@ class ChatEndpoints:
         after: dict[str, int] | None = None,
         hint_by: Literal["scripted", "person"] = "scripted",
         hint: str = "",
-    ) -> Iterator[ReplyUpdate]:
+    ) -> Iterator[TurnUpdate]:
         """Give a hint on the last attempts of an interactive task, and stream the next attempts.
 
         Args:
@@ -316,15 +316,15 @@ class ChatEndpoints:
         yield from _updates(self._service.play_turn(chat, after or {}, hint_by, hint))
 
     @endpoint("run")
-    def retry_reply(self, chat: ChatId, reply: MessageId) -> Iterator[ReplyUpdate]:
-        """Sample an alternative to a reply or attempt with another seed, and stream it."""
-        yield from _updates(self._service.regenerate(chat, reply))
+    def retry_response(self, chat: ChatId, response: MessageId) -> Iterator[TurnUpdate]:
+        """Sample an alternative to a response or attempt with another seed, and stream it."""
+        yield from _updates(self._service.regenerate(chat, response))
 
     @endpoint("run")
-    def edit_message(self, chat: ChatId, message: MessageId, text: str) -> Iterator[ReplyUpdate]:
-        """Add an edited copy of a message, and stream the replies to it.
+    def edit_message(self, chat: ChatId, message: MessageId, text: str) -> Iterator[TurnUpdate]:
+        """Add an edited copy of a message, and stream the responses to it.
 
-        An edited attempt of an interactive task is verified. An edited reply or attempt has no further replies.
+        An edited attempt of an interactive task is verified. An edited response or attempt has no further responses.
         """
         made = self._service.edit(chat, message, text)
         if isinstance(made, ChatMessage):
@@ -333,8 +333,8 @@ class ChatEndpoints:
             yield from _updates(made)
 
     @endpoint("read")
-    def follow_chat(self, chat: ChatId) -> Iterator[ReplyUpdate]:
-        """Stream the replies that are being sampled; without any, yield one update that has `ended`."""
+    def follow_chat(self, chat: ChatId) -> Iterator[TurnUpdate]:
+        """Stream the responses that are being sampled; without any, yield one update that has `ended`."""
         stream = self._service.live(chat)
         if stream is None:
             yield {"status": "", "messages": [], "error": None, "ended": True}
@@ -342,23 +342,27 @@ class ChatEndpoints:
             yield from _updates(stream)
 
     @endpoint("run")
-    def stop_reply(self, chat: ChatId) -> None:
-        """Stop the replies of a chat after their current token; their text is kept."""
+    def stop_responses(self, chat: ChatId) -> None:
+        """Stop the responses of a chat after their current token; their text is kept."""
         self._service.stop(chat)
 
     @endpoint("run")
-    def rate_reply(
-        self, chat: ChatId, reply: MessageId, other: MessageId, choice: Literal["better", "worse", "tie"] | None = None
+    def rate_response(
+        self,
+        chat: ChatId,
+        response: MessageId,
+        other: MessageId,
+        choice: Literal["better", "worse", "tie"] | None = None,
     ) -> list[ChatMessageInfo]:
-        """Rate a reply against another one to the same message, and return both.
+        """Rate a response against another one to the same message, and return both.
 
         Args:
             chat: The chat.
-            reply: The rated reply.
-            other: The reply that it is compared with.
-            choice: Whether `reply` is better; None removes the rating.
+            response: The rated response.
+            other: The response that it is compared with.
+            choice: Whether `response` is better; None removes the rating.
         """
-        return [_message(message) for message in chats.prefer(self._context.db, chat, reply, other, choice)]
+        return [_message(message) for message in chats.prefer(self._context.db, chat, response, other, choice)]
 
     # -- interactive tasks -----------------------------------------------------------------------------------------
     @endpoint("run")
@@ -385,7 +389,7 @@ class ChatEndpoints:
         return self.chat_memory()
 
 
-def _updates(stream: ResponseStream) -> Iterator[ReplyUpdate]:
+def _updates(stream: ResponseStream) -> Iterator[TurnUpdate]:
     """Yield the state of a turn at once and after each change, until it ends."""
     shown, error, ended = -1, None, False
     while not ended:
@@ -399,7 +403,7 @@ def _updates(stream: ResponseStream) -> Iterator[ReplyUpdate]:
             time.sleep(STREAM_INTERVAL_SECONDS)
 
 
-def _update(stream: ResponseStream, error: JsonObject | None, ended: bool) -> ReplyUpdate:
+def _update(stream: ResponseStream, error: JsonObject | None, ended: bool) -> TurnUpdate:
     state, _ = stream.follow()
     texts = {event["message"]: event["text"] for event in state if event["type"] == "text"}
     rows = [event["message"] for event in state if event["type"] == "message"]

@@ -14,8 +14,8 @@ from app.endpoints.chat import (
     ChatPage,
     ChatRun,
     ChatState,
-    ReplyUpdate,
     TaskAnswer,
+    TurnUpdate,
 )
 from app.pages._chat_tree import MessageTree
 from jobs.chat.checkpoints import ChatSettings
@@ -35,14 +35,14 @@ class FollowedTurn:
         updates: Updates of the turn. The first one starts the turn and raises the errors of its start.
     """
 
-    def __init__(self, updates: Iterator[ReplyUpdate]) -> None:
+    def __init__(self, updates: Iterator[TurnUpdate]) -> None:
         self.update = next(updates)
         """The newest update."""
-        self.shown: ReplyUpdate | None = None
+        self.shown: TurnUpdate | None = None
         """The update that the browser shows."""
         threading.Thread(target=self._follow, args=[updates], name="chat-turn", daemon=True).start()
 
-    def _follow(self, updates: Iterator[ReplyUpdate]) -> None:
+    def _follow(self, updates: Iterator[TurnUpdate]) -> None:
         error: JsonObject | None = self.update["error"]
         try:
             for update in updates:
@@ -149,7 +149,7 @@ class ChatTab:
         self.editing, self.sent_after, self.without_hint = None, None, set()
 
     # -- turns -----------------------------------------------------------------------------------------------------
-    def follow(self, chat: ChatEndpoints, updates: Iterator[ReplyUpdate]) -> None:
+    def follow(self, chat: ChatEndpoints, updates: Iterator[TurnUpdate]) -> None:
         """Follow a turn; an error of its start is shown."""
         self.error = None
         try:
@@ -199,7 +199,7 @@ class ChatTab:
             self.error = error
 
 
-def _outline(update: ReplyUpdate) -> tuple[object, ...]:
+def _outline(update: TurnUpdate) -> tuple[object, ...]:
     """Return messages with their status, and whether the progress of the turn is shown."""
     return bool(update["status"]), [(message["id"], message["status"]) for message in update["messages"]]
 

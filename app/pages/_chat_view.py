@@ -30,7 +30,7 @@ ABOUT = {
     "export.",
 }
 SOURCES: dict[str, Source] = {"assistant": "student", "teacher": "teacher", "user": "task"}
-SMALL = "rl-small rl-quiet"
+BUTTON_STYLE = "rl-small rl-quiet"
 
 
 # -- list and head -----------------------------------------------------------------------------------------------------
@@ -302,7 +302,7 @@ def _tools(tab: ChatTab, message: ChatMessageInfo, is_prompt: bool) -> list[Node
     number = message["id"]
     tools: list[Node] = []
     if message["content"]:
-        tools.append(action("Copy", "copy", style=SMALL, text=message["content"]))
+        tools.append(action("Copy", "copy", style=BUTTON_STYLE, text=message["content"]))
     if tab.is_busy or not tab.is_writable:
         return tools
     tools.append(_tool("Edit", "edit", "Edit in a branch; the original remains", number))
@@ -312,13 +312,13 @@ def _tools(tab: ChatTab, message: ChatMessageInfo, is_prompt: bool) -> list[Node
 
 
 def _tool(label: str, name: str, title: str, message: int) -> Element:
-    return el("button", label, class_=f"rl-button {SMALL}", title=title, data_action=name, data_message=message)
+    return el("button", label, class_=f"rl-button {BUTTON_STYLE}", title=title, data_action=name, data_message=message)
 
 
 def _answer(tab: ChatTab) -> Element:
     if tab.answer is None:
-        return action("Show gold answer (hidden from the student)", "answer", style=SMALL)
-    hide = action("Hide", "hide", style=SMALL)
+        return action("Show gold answer (hidden from the student)", "answer", style=BUTTON_STYLE)
+    hide = action("Hide", "hide", style=BUTTON_STYLE)
     return el("p.ch-line", el("b", "Gold answer "), inline(tab.answer["answer"], 400), " ", hide)
 
 
@@ -369,7 +369,7 @@ def _pair(tab: ChatTab, a: ChatMessageInfo, b: ChatMessageInfo) -> Element:
             aria_label=label,
             aria_pressed="true" if rating == choice else "false",
             data_action="rate",
-            data_reply=a["id"],
+            data_response=a["id"],
             data_other=b["id"],
             data_choice="" if rating == choice else choice,
         )

@@ -223,8 +223,9 @@ class _Page:
         offers = {"model": models, "checkpoints": offered, "source": sources}
         updates = {}
         for name, component in self.fields.items():
-            more = {"choices": offers[name]} if name in offers else {}
-            updates[component] = gr.update(value=values[name], visible=visible.get(name, True), **more)
+            updates[component] = gr.update(value=values[name], visible=visible.get(name, True))
+            if name in offers:
+                updates[component]["choices"] = offers[name]
         shown = tab.is_writable and not tab.is_missing and (not is_new or bool(tab.models))
         return {**updates, self.settings: gr.update(visible=shown, open=is_new), self.about: view.about(tab)}
 
@@ -351,7 +352,7 @@ class _Page:
     def stop_turn(self, tab: ChatTab) -> Updates:
         """Stop the responses after their current token."""
         if tab.is_busy:
-            self.chat.stop_reply(tab.id)
+            self.chat.stop_responses(tab.id)
             tab.status = "Stopping…"
         return {self.note: view.note(tab)}
 
@@ -382,7 +383,8 @@ class _Page:
     @_shows_errors
     def act_on_message(self, tab: ChatTab, event: gr.EventData) -> Updates:
         """Do what a button of a message says."""
-        data, more = event._data, {}
+        data = event._data
+        more: Updates = {}
         match data["action"]:
             case "select":
                 tab.tree.select(int(data["message"]))
@@ -394,12 +396,12 @@ class _Page:
                 label = view.edit_label(tab, message["role"])
                 more = {self.edited: gr.update(value=words, label=label), self.save: gr.update(value="Create branch")}
             case "retry":
-                tab.follow(self.chat, self.chat.retry_reply(tab.id, int(data["message"])))
+                tab.follow(self.chat, self.chat.retry_response(tab.id, int(data["message"])))
             case "end":
                 tab.tree.put(self.chat.end_task_chat(tab.id, int(data["message"])))
             case "rate":
                 choice: Any = data["choice"] or None
-                for message in self.chat.rate_reply(tab.id, int(data["reply"]), int(data["other"]), choice):
+                for message in self.chat.rate_response(tab.id, int(data["response"]), int(data["other"]), choice):
                     tab.tree.put(message)
             case "answer":
                 tab.answer = self.chat.get_task_answer(tab.id)

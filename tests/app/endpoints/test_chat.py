@@ -1,4 +1,4 @@
-"""Endpoints of chats: streamed replies, branches, interactive tasks, refused settings, and hidden task data."""
+"""Endpoints of chats: streamed responses, branches, interactive tasks, refused settings, and hidden task data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from chat_helpers import RUN_YAML, SAMPLING, add_run, wait_until
 
 from app.common.context import Context
-from app.endpoints.chat import ChatEndpoints, ReplyUpdate
+from app.endpoints.chat import ChatEndpoints, TurnUpdate
 from app.endpoints.endpoint import ArgumentError
 from jobs.chat.checkpoints import ChatSettings
 from jobs.db.engine import Database
@@ -72,14 +72,14 @@ def start_task(endpoints: ChatEndpoints, tiny: Path, run: int) -> Start:
     return make
 
 
-def last(updates: Iterator[ReplyUpdate]) -> ReplyUpdate:
+def last(updates: Iterator[TurnUpdate]) -> TurnUpdate:
     """Return the last update of a turn."""
     *earlier, update = updates
     assert update["ended"] and not any(each["ended"] for each in earlier)
     return update
 
 
-# -- replies -----------------------------------------------------------------------------------------------------------
+# -- responses ---------------------------------------------------------------------------------------------------------
 def test_models_checkpoints_and_limits_are_listed(endpoints: ChatEndpoints, run: int, tiny: Path) -> None:
     found = endpoints.list_chat_models()
     assert str(tiny) in found["models"]
@@ -99,11 +99,11 @@ def test_all_checkpoints_reply_and_each_update_has_the_text_so_far(
     user, base, tuned = state["messages"]
     assert (user["content"], base["checkpoint"], tuned["checkpoint"]) == ("Hi.", "base", f"{run}:rl@3")
     assert [m["status"] for m in state["messages"]] == ["done"] * 3 and not state["streaming"]
-    for reply in (base, tuned):
-        texts = [m["content"] for update in updates for m in update["messages"] if m["id"] == reply["id"]]
-        assert texts[0] == "" and texts[-1] == reply["content"] and len(set(texts)) > 2
-        assert all(reply["content"].startswith(text) for text in texts)
-        assert reply["detail"]["tokens"] > 0 and not {"token_ids", "logprobs"} & set(reply["detail"])
+    for response in (base, tuned):
+        texts = [m["content"] for update in updates for m in update["messages"] if m["id"] == response["id"]]
+        assert texts[0] == "" and texts[-1] == response["content"] and len(set(texts)) > 2
+        assert all(response["content"].startswith(text) for text in texts)
+        assert response["detail"]["tokens"] > 0 and not {"token_ids", "logprobs"} & set(response["detail"])
     (idle,) = endpoints.follow_chat(chat)
     assert idle == {"status": "", "messages": [], "error": None, "ended": True}
     exported = [json.loads(line) for line in endpoints.export_chat(chat).splitlines()]
@@ -112,20 +112,20 @@ def test_all_checkpoints_reply_and_each_update_has_the_text_so_far(
 
 def test_a_chat_continues_the_chosen_reply_after_a_retry(endpoints: ChatEndpoints, start: Start) -> None:
     chat = start("base")
-    user, reply = last(endpoints.send_message(chat, "One."))["messages"]
-    (again,) = last(endpoints.retry_reply(chat, reply["id"]))["messages"]
-    assert again["parent"] == reply["parent"] == user["id"] and again["detail"]["seed"] != reply["detail"]["seed"]
-    sent, _ = last(endpoints.send_message(chat, "Two.", user["id"], {"base": reply["id"]}))["messages"]
-    assert sent["parent"] == user["id"] and sent["detail"]["after"] == {"base": reply["id"]}
+    user, response = last(endpoints.send_message(chat, "One."))["messages"]
+    (again,) = last(endpoints.retry_response(chat, response["id"]))["messages"]
+    assert again["parent"] == response["parent"] == user["id"] and again["detail"]["seed"] != response["detail"]["seed"]
+    sent, _ = last(endpoints.send_message(chat, "Two.", user["id"], {"base": response["id"]}))["messages"]
+    assert sent["parent"] == user["id"] and sent["detail"]["after"] == {"base": response["id"]}
 
 
 def test_an_edited_message_is_a_branch_and_an_edited_reply_is_stored(endpoints: ChatEndpoints, start: Start) -> None:
     chat = start("base")
-    user, reply = last(endpoints.send_message(chat, "First words."))["messages"]
+    user, response = last(endpoints.send_message(chat, "First words."))["messages"]
     branch, answer = last(endpoints.edit_message(chat, user["id"], "Other words."))["messages"]
     assert branch["parent"] is None and branch["content"] == "Other words." and answer["parent"] == branch["id"]
-    (edited,) = last(endpoints.edit_message(chat, reply["id"], "Better."))["messages"]
-    assert edited["content"] == "Better." and edited["detail"] == {"edited": True, "of": reply["id"]}
+    (edited,) = last(endpoints.edit_message(chat, response["id"], "Better."))["messages"]
+    assert edited["content"] == "Better." and edited["detail"] == {"edited": True, "of": response["id"]}
     assert len(endpoints.get_chat(chat)["messages"]) == 5
 
 
@@ -136,15 +136,15 @@ def test_stop_ends_the_replies_and_keeps_their_text(endpoints: ChatEndpoints, st
     with pytest.raises(RunError, match="being written"):
         next(endpoints.send_message(chat, "Too early."))
     assert endpoints.get_chat(chat)["streaming"] and endpoints.chat_memory()["busy"]
-    endpoints.stop_reply(chat)
-    reply = last(updates)["messages"][-1]
-    assert reply["status"] == "stopped" and reply["content"] and reply["detail"]["tokens"] < 1500
+    endpoints.stop_responses(chat)
+    response = last(updates)["messages"][-1]
+    assert response["status"] == "stopped" and response["content"] and response["detail"]["tokens"] < 1500
 
 
 def test_replies_continue_without_a_follower_and_can_be_followed_later(endpoints: ChatEndpoints, start: Start) -> None:
     chat = start("base", sampling={**LONG, "max_new_tokens": 300})
     next(endpoints.send_message(chat, "Go on."))  # closes the generator
-    found: list[ReplyUpdate] = []
+    found: list[TurnUpdate] = []
     followers = [threading.Thread(target=lambda: found.append(last(endpoints.follow_chat(chat)))) for _ in range(2)]
     for follower in followers:
         follower.start()
@@ -164,8 +164,8 @@ def test_an_unloaded_model_is_an_error_and_the_next_message_works(endpoints: Cha
     update = last(updates)
     assert update["error"] and "unloaded" in update["error"]["what"] and update["messages"][-1]["status"] == "failed"
     endpoints.change_chat(chat, settings={"sampling": SHORT})
-    (reply,) = last(endpoints.retry_reply(chat, update["messages"][-1]["id"]))["messages"]
-    assert reply["status"] == "done" and endpoints.chat_memory()["starts"] == memory["starts"] + 1
+    (response,) = last(endpoints.retry_response(chat, update["messages"][-1]["id"]))["messages"]
+    assert response["status"] == "done" and endpoints.chat_memory()["starts"] == memory["starts"] + 1
 
 
 # -- interactive tasks -------------------------------------------------------------------------------------------------
@@ -276,10 +276,10 @@ def test_a_read_only_server_shows_chats_and_continues_none(workspace: Workspace,
         lambda: endpoints.start_task_chat("preset:quickstart", str(tiny)),
         lambda: next(endpoints.send_message(kept, "Hi.")),
         lambda: next(endpoints.continue_task_chat(kept)),
-        lambda: next(endpoints.retry_reply(kept, 1)),
+        lambda: next(endpoints.retry_response(kept, 1)),
         lambda: next(endpoints.edit_message(kept, 1, "x")),
         lambda: endpoints.end_task_chat(kept, 1),
-        lambda: endpoints.rate_reply(kept, 1, 2, "tie"),
+        lambda: endpoints.rate_response(kept, 1, 2, "tie"),
         lambda: endpoints.change_chat(kept, "x"),
         lambda: endpoints.delete_chat(kept),
     ]
@@ -321,15 +321,15 @@ def test_a_deleted_chat_stops_its_replies(endpoints: ChatEndpoints, start: Start
 def test_two_replies_to_one_message_are_rated(endpoints: ChatEndpoints, start: Start) -> None:
     chat = start()
     user, base, tuned = last(endpoints.send_message(chat, "Judge this."))["messages"]
-    rated = endpoints.rate_reply(chat, base["id"], tuned["id"], "better")
+    rated = endpoints.rate_response(chat, base["id"], tuned["id"], "better")
     assert [m["detail"]["preferences"] for m in rated] == [{str(tuned["id"]): "better"}, {str(base["id"]): "worse"}]
     (pair,) = endpoints.export_chat(chat, "preference").splitlines()
     assert json.loads(pair)["chosen"][0]["content"] == base["content"]
-    assert [m["detail"]["preferences"] for m in endpoints.rate_reply(chat, base["id"], tuned["id"])] == [{}, {}]
+    assert [m["detail"]["preferences"] for m in endpoints.rate_response(chat, base["id"], tuned["id"])] == [{}, {}]
     with pytest.raises(DataError, match="Only two answers"):
-        endpoints.rate_reply(chat, user["id"], base["id"], "better")
+        endpoints.rate_response(chat, user["id"], base["id"], "better")
     with pytest.raises(ArgumentError, match="argument choice"):
-        endpoints.rate_reply(chat, base["id"], tuned["id"], "best")  # type: ignore[arg-type]
+        endpoints.rate_response(chat, base["id"], tuned["id"], "best")  # type: ignore[arg-type]
 
 
 def test_the_idle_time_is_an_option_of_the_server() -> None:
