@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+import queue
+import time
+from collections.abc import Iterator
+from typing import Any, cast
 
 import pytest
 
-from app.endpoints.chat import ChatInfo, ChatMessageInfo, ChatRun
+from app.endpoints.chat import ChatEndpoints, ChatInfo, ChatMessageInfo, ChatRun, TurnUpdate
 from app.pages import _chat_view as view
 from app.pages._chat_settings import check_message, draft, offered_checkpoints, parse_index
-from app.pages._chat_tab import ChatTab
+from app.pages._chat_tab import NO_CHATS, NO_MEMORY, ChatTab
 from app.pages._chat_tree import MessageTree
 from rl2f_core.errors import ConfigError, DataError
 
@@ -116,6 +119,78 @@ def test_an_attempt_waits_for_a_hint_until_its_dialogue_ends() -> None:
     open_tab.without_hint.add("base")
     assert open_tab.targets() == {}
     assert tab(task(ended="exhausted"), "play").is_over
+
+
+# -- turns -------------------------------------------------------------------------------------------------------------
+class StoredChat:
+    """Endpoints of the chat that a tab shows."""
+
+    def __init__(self, open_tab: ChatTab) -> None:
+        self.state = {"chat": open_tab.chat, "messages": list(open_tab.tree.messages.values()), "streaming": True}
+
+    def get_chat(self, number: int) -> dict[str, Any]:
+        return self.state
+
+    def list_chats(self, search: str, cursor: str | None) -> object:
+        return NO_CHATS
+
+    def chat_memory(self) -> object:
+        return NO_MEMORY
+
+
+def update(*messages: ChatMessageInfo, ended: bool = False) -> TurnUpdate:
+    return {"status": "", "messages": list(messages), "error": None, "ended": ended}
+
+
+def wait_for_update(open_tab: ChatTab) -> None:
+    """Wait until the thread of the turn has received an update that the tab has not read."""
+    end = time.monotonic() + 30
+    while open_tab.turn is not None and open_tab.turn.update is open_tab.turn.shown:
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+def test_a_turn_is_followed_until_it_ends() -> None:
+    open_tab = tab([message(1, "user")])
+    chat = cast(ChatEndpoints, StoredChat(open_tab))
+    streaming = message(2, "assistant", 1, "base", status="streaming", content="so")
+    updates: queue.Queue[TurnUpdate] = queue.Queue()
+    updates.put(update(streaming))
+    open_tab.follow(chat, iter(updates.get, None))
+    assert open_tab.is_busy and open_tab.tree.messages[2]["content"] == "so"
+    updates.put(update({**streaming, "content": "so far"}))
+    wait_for_update(open_tab)
+    assert not open_tab.read_turn(chat)  # only text has changed
+    assert open_tab.is_busy and open_tab.tree.messages[2]["content"] == "so far"
+    updates.put(update({**streaming, "content": "so far.", "status": "done"}, ended=True))
+    wait_for_update(open_tab)
+    assert open_tab.read_turn(chat)
+    assert not open_tab.is_busy and open_tab.tree.messages[2]["status"] == "done" and open_tab.error is None
+
+
+@pytest.mark.parametrize("started", [False, True])
+def test_an_error_ends_the_turn_and_is_shown(started: bool) -> None:
+    def updates() -> Iterator[TurnUpdate]:
+        if started:
+            yield update()
+        raise DataError("The disk is full.")
+
+    open_tab = tab([message(1, "user")])
+    chat = cast(ChatEndpoints, StoredChat(open_tab))
+    open_tab.follow(chat, updates())
+    wait_for_update(open_tab)
+    open_tab.read_turn(chat)
+    assert not open_tab.is_busy and open_tab.error is not None and open_tab.error["what"] == "The disk is full."
+
+
+def test_a_tab_that_opens_another_chat_leaves_the_turn() -> None:
+    open_tab = tab([message(1, "user")])
+    updates: queue.Queue[TurnUpdate] = queue.Queue()
+    updates.put(update())
+    open_tab.follow(cast(ChatEndpoints, StoredChat(open_tab)), iter(updates.get, None))
+    open_tab.start_draft()
+    updates.put(update(message(2, "assistant", 1, "base"), ended=True))
+    assert not open_tab.is_busy and open_tab.tree.messages == {}
 
 
 # -- settings ----------------------------------------------------------------------------------------------------------
