@@ -217,10 +217,14 @@ class _Page:
             **dict.fromkeys(("source", "split", "index"), is_new_task),
             **dict.fromkeys(("max_new_tokens", "temperature", "top_p"), not is_new_task),
         }
-        sources = choices.offered_sources(tab.runs, self.presets) if is_new_task else []
-        values = {**values, "source": values["source"] if is_new_task else None}
-        models = list(dict.fromkeys([*tab.models, values["model"]]))
-        offers = {"model": models, "checkpoints": offered, "source": sources}
+        offers: dict[str, list[Any]] = {
+            "model": list(dict.fromkeys([*tab.models, values["model"]])),
+            "checkpoints": offered,
+        }
+        if is_new_task:
+            offers["source"] = choices.offered_sources(tab.runs, self.presets)
+        else:
+            values = {**values, "source": None}
         updates = {}
         for name, component in self.fields.items():
             updates[component] = gr.update(value=values[name], visible=visible.get(name, True))

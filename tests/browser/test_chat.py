@@ -1,4 +1,4 @@
-"""Page Chat in a browser: base beside a checkpoint, stop, branch, judge, and a task played with hints."""
+"""Page Chat in a browser: base beside a checkpoint, stop, branches, ratings, and an interactive task."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def field(page: Any) -> Any:
     return page.locator("#chat-field textarea")
 
 
-def say(page: Any, text: str) -> None:
+def send(page: Any, text: str) -> None:
     field(page).fill(text)
     field(page).press("Enter")
 
@@ -34,20 +34,20 @@ def ended(page: Any) -> None:
     page.wait_for_function("!document.querySelector('#chat-stop, .ch-streaming')", timeout=SLOW)
 
 
-def answers(page: Any) -> list[str]:
+def responses(page: Any) -> list[str]:
     return page.locator(".ch-message[data-role=assistant] .tx-block").all_inner_texts()
 
 
 @pytest.fixture
 def chat(visit: Visit, server: Any) -> Callable[..., Any]:
-    """`chat("Hello.", tokens=8)`: a new conversation of the base and a checkpoint with one message sent."""
+    """`chat("Hello.", tokens=8)`: a new chat of the base and a checkpoint with one message sent."""
 
     def start(text: str, tokens: int = 8, temperature: float = 1.0, wait: bool = True) -> Any:
         page = visit(f"/chat?checkpoints=base,{server.run}:rl@3")
         for label, value in (("Tokens", tokens), ("Temperature", temperature)):
             page.get_by_label(label, exact=True).fill(str(value))
             page.get_by_label(label, exact=True).blur()
-        say(page, text)
+        send(page, text)
         page.wait_for_selector(".ch-message[data-role=assistant]", timeout=SLOW)
         if wait:
             ended(page)
@@ -57,7 +57,7 @@ def chat(visit: Visit, server: Any) -> Callable[..., Any]:
 
 
 @pytest.mark.slow
-def test_base_and_checkpoint_answer_side_by_side_and_are_still_there_after_a_reload(
+def test_base_and_checkpoint_respond_side_by_side_and_remain_after_a_reload(
     chat: Callable[..., Any], server: Any, no_overflow: Callable[[Any], None]
 ) -> None:
     page = chat("What is 12 + 34?")
@@ -65,23 +65,23 @@ def test_base_and_checkpoint_answer_side_by_side_and_are_still_there_after_a_rel
     assert names == ["base", f"{server.run}:rl@3 · recorded"]
     boxes = [page.locator(".ch-message[data-role=assistant]").nth(i).bounding_box() for i in range(2)]
     assert boxes[0]["y"] == boxes[1]["y"] and boxes[0]["x"] < boxes[1]["x"]
-    before = answers(page)
+    before = responses(page)
     assert len(before) == 2 and re.search(r"chat\?chat=\d+$", page.url)
     assert page.locator(".ch-numbers").first.inner_text().startswith(("1", "2", "3", "4", "5", "6", "7", "8"))
     page.reload()
     page.wait_for_selector(".ch-message[data-role=assistant]")
-    assert answers(page) == before
+    assert responses(page) == before
     assert page.locator(".ch-item[aria-current]").inner_text().startswith("What is 12 + 34?")
     no_overflow(page)
 
 
-def test_the_stop_key_ends_an_answer_and_keeps_it(chat: Callable[..., Any]) -> None:
+def test_the_stop_key_ends_a_response_and_keeps_it(chat: Callable[..., Any]) -> None:
     page = chat("Go on.", tokens=1800, temperature=5.0, wait=False)
     page.wait_for_function("document.querySelector('.ch-streaming')?.textContent.length > 5", timeout=SLOW)
     page.keyboard.press("Control+.")
     ended(page)
     page.wait_for_selector(".ch-numbers:has-text('stopped')")
-    assert all(len(text) > 5 for text in answers(page))
+    assert all(len(text) > 5 for text in responses(page))
 
 
 def test_responses_continue_without_the_tab_and_are_followed_again(chat: Callable[..., Any]) -> None:
@@ -91,7 +91,7 @@ def test_responses_continue_without_the_tab_and_are_followed_again(chat: Callabl
     page.goto(address.partition("/chat")[0] + "/exports")
     page.goto(address)
     page.wait_for_function("document.querySelector('.ch-streaming')?.textContent.length > 5", timeout=SLOW)
-    length = len(answers(page)[0])
+    length = len(responses(page)[0])
     page.wait_for_function(f"document.querySelector('.ch-streaming')?.textContent.length > {length}", timeout=SLOW)
     page.click("#chat-new")
     page.wait_for_selector("h1:has-text('New chat')")
@@ -113,7 +113,7 @@ def test_four_tabs_stream_at_once_while_a_fifth_opens_and_stop_works_in_each(
         page.get_by_label("Tokens", exact=True).fill("1900")
         page.get_by_label("Temperature", exact=True).fill("5")
     for number, page in enumerate(tabs):
-        say(page, f"Tab {number}.")
+        send(page, f"Tab {number}.")
     for page in tabs:
         page.wait_for_function(f"{streaming} > 0", timeout=SLOW)
     lengths = [page.evaluate(streaming) for page in tabs]
@@ -131,7 +131,7 @@ def test_four_tabs_stream_at_once_while_a_fifth_opens_and_stop_works_in_each(
 
 def test_a_message_is_branched_and_both_branches_can_be_seen(chat: Callable[..., Any]) -> None:
     page = chat("First words.")
-    original = answers(page)
+    original = responses(page)
     page.locator(".ch-message[data-role=user] button:has-text('Edit')").click()
     page.fill("#chat-editor textarea", "Other words.")
     page.click("#chat-editor button:has-text('Create branch')")
@@ -143,29 +143,29 @@ def test_a_message_is_branched_and_both_branches_can_be_seen(chat: Callable[...,
     user.get_by_label("previous branch").click()
     user.locator(".ch-switch:has-text('1/2')").wait_for()
     assert "First words." in user.inner_text() and "1/2" in user.locator(".ch-switch").inner_text()
-    assert answers(page) == original
+    assert responses(page) == original
     page.reload()
     page.wait_for_selector(".ch-message[data-role=assistant]")
     assert "First words." in page.locator(".ch-message[data-role=user]").inner_text()
 
 
-def test_an_answer_is_asked_for_again_and_the_conversation_goes_on_from_the_one_seen(chat: Callable[..., Any]) -> None:
+def test_a_response_is_regenerated_and_the_chat_continues_from_the_shown_one(chat: Callable[..., Any]) -> None:
     page = chat("One.")
     first = page.locator(".ch-message[data-role=assistant]").first
-    original = answers(page)[0]
+    original = responses(page)[0]
     first.locator("button:has-text('Regenerate')").click()
     page.wait_for_selector(".ch-switch:has-text('2/2')", timeout=SLOW)
     ended(page)
     first.get_by_label("previous branch").click()
     first.locator(".ch-switch:has-text('1/2')").wait_for()
-    assert answers(page)[0] == original
-    say(page, "Two.")
+    assert responses(page)[0] == original
+    send(page, "Two.")
     page.wait_for_function("document.querySelectorAll('.ch-turn').length === 2", timeout=SLOW)
     ended(page)
-    assert answers(page)[0] == original and len(answers(page)) == 4
+    assert responses(page)[0] == original and len(responses(page)) == 4
 
 
-def test_answers_are_judged_and_a_second_click_takes_it_back(chat: Callable[..., Any]) -> None:
+def test_responses_are_rated_and_a_second_click_removes_the_rating(chat: Callable[..., Any]) -> None:
     page = chat("Judge this.")
     tie = page.get_by_label("a tie")
     tie.click()
@@ -204,7 +204,7 @@ def test_five_megabytes_are_refused_in_plain_words_before_they_get_into_the_fiel
     assert page.locator(".ch-message").count() == 0 and page.url.endswith("/chat")
 
 
-def test_a_task_is_played_with_the_scripted_teacher_to_its_end_and_replayed(visit: Visit, server: Any) -> None:
+def test_an_interactive_task_ends_after_scripted_hints_and_is_replayed(visit: Visit, server: Any) -> None:
     page = visit(f"/chat?play=1&source=run:{server.run}&index=0")
     page.click("#chat-send:has-text('Start task')")
     page.wait_for_selector(".ch-message[data-role=user]:has-text('Task')")
@@ -232,13 +232,13 @@ def test_a_persons_hint_that_leaks_is_told(visit: Visit, server: Any) -> None:
     expect(page.locator(".ch-foot .tx-inline")).to_have_count(0)
     page.click("button:has-text('Show gold answer')")
     answer = page.locator(".ch-foot .tx-inline").first.inner_text()
-    say(page, f"The answer is {answer}.")
+    send(page, f"The answer is {answer}.")
     page.wait_for_selector(".tx-finding.rl-leak", timeout=SLOW)
     assert answer in page.locator(".tx-found").first.inner_text()
     ended(page)
 
 
-def test_a_conversation_is_found_renamed_and_deleted_after_asking(chat: Callable[..., Any]) -> None:
+def test_a_chat_is_found_renamed_and_deleted_after_a_confirmation(chat: Callable[..., Any]) -> None:
     page = chat("A needle in the hay.")
     page.get_by_label("More").click()
     page.click(".rl-menu-items >> text=Rename")
