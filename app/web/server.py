@@ -85,6 +85,7 @@ def _add_pages(
     from app.web.gradio_app import build
     from app.web.theme import make_theme
 
+    _end_heartbeats(app)
     warnings.filterwarnings("ignore", message="SSR mode is not supported")
     import gradio as gr
 
@@ -113,6 +114,18 @@ def _add_pages(
     mounted = (getattr(route, "app", None) for route in app.routes)
     blocks.app = next(each for each in mounted if isinstance(each, gr.routes.App))
     return published
+
+
+def _end_heartbeats(app: FastAPI) -> None:
+    """End Gradio's heartbeat stream of each tab at once.
+
+    A browser opens six connections to a server. An open heartbeat would hold one of them, so that the sixth tab waits.
+    """
+    from fastapi import Response
+
+    @app.get("/gradio_api/heartbeat/{session}")
+    def heartbeat(session: str) -> Response:
+        return Response(media_type="text/event-stream")
 
 
 def _stylesheet() -> str:

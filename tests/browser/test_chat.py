@@ -129,6 +129,13 @@ def test_four_tabs_stream_at_once_while_a_fifth_opens_and_stop_works_in_each(
         expect(page.locator("#chat-stop, .ch-streaming")).to_have_count(0)
 
 
+@pytest.mark.slow
+def test_seven_tabs_of_a_browser_open(new_page: Callable[..., Any], visit: Visit) -> None:
+    """A browser opens six connections to a server; none is held by a tab that waits."""
+    for _ in range(7):
+        visit("/chat", new_page())
+
+
 def test_a_message_is_branched_and_both_branches_can_be_seen(chat: Callable[..., Any]) -> None:
     page = chat("First words.")
     original = responses(page)
