@@ -1,50 +1,31 @@
-"""`DialogueList`: dialogues as rows with outcomes, reward, advantage, leaks, labels and hint value."""
+"""Dialogues as rows with outcomes, reward, advantage, leaks, labels and hint value."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
 
 from app.components.nodes import Element, Node, el
 from app.components.transcript import fixed, inline, signed, signs
-from app.components.view import View
-
-if TYPE_CHECKING:
-    from app.endpoints.transcript import DialogueRow
+from app.endpoints.transcript import DialogueRow
 
 LEAKED = 2
 """`leak_state` of a dialogue with a leaking hint."""
-SELECTED: dict[str, object] = {"aria-current": "true", "data-current": True, "data-show": ""}
-"""Attributes of the selected row."""
 VALUE_HELP = "largest value of its hints: p(solve | hint) − p(solve | contentless)"
 
 
-def dialogue_list(
-    rows: Sequence[DialogueRow], selected: tuple[int, str] | None = None, *, with_run: bool = True
-) -> Element:
-    """Return the rows; a click on one triggers the action `open` with `run` and `event`.
+def dialogue_list(rows: Sequence[DialogueRow], *, with_run: bool = True) -> Element:
+    """Return the rows as items of a `View`; a click on one triggers the action `open` with `run` and `event`.
 
     Args:
         rows: The dialogues.
-        selected: Run and event id of the selected dialogue.
         with_run: Show the run of each dialogue.
     """
-    items = el("div.dl-list", [_row(row, with_run) for row in rows], role="list", aria_label="dialogues")
-    return select_row(items, selected)
+    return el("div.dl-list", [_row(row, with_run) for row in rows], role="list", aria_label="dialogues")
 
 
-def select_row(rows: Element, selected: tuple[int, str] | None) -> Element:
-    """Return the rows of `dialogue_list` with another selected one."""
-    key = f"{selected[0]} {selected[1]}" if selected else None
-    shown = list(rows)
-    for i, item in enumerate(rows[2:], start=2):
-        tag, attributes, (_, button, *content) = cast("tuple[str, dict[str, object], Element]", item)
-        is_selected = attributes["data-key"] == key
-        if is_selected != ("data-current" in cast("dict[str, object]", button)):
-            plain = {k: v for k, v in cast("dict[str, object]", button).items() if k not in SELECTED}
-            mark = {**SELECTED, "data-show": key} if is_selected else {}
-            shown[i] = [tag, attributes, ["button", {**plain, **mark}, *content]]
-    return shown
+def row_key(run: int, event_id: str) -> str:
+    """Return the `data-key` of a dialogue's row."""
+    return f"{run} {event_id}"
 
 
 def _row(row: DialogueRow, with_run: bool) -> Element:
@@ -71,8 +52,9 @@ def _row(row: DialogueRow, with_run: bool) -> Element:
         data_action="open",
         data_run=row["run"],
         data_event=row["event_id"],
+        data_key=row_key(row["run"], row["event_id"]),
     )
-    return el("div", button, role="listitem", data_key=f"{row['run']} {row['event_id']}")
+    return el("div", button, role="listitem")
 
 
 def dialogue_place(row: DialogueRow) -> str:
@@ -82,7 +64,3 @@ def dialogue_place(row: DialogueRow) -> str:
     step = str(row["step"]) if row["phase"] in ("train", "distill") else row["phase"]
     parts = [row["stage"], step, (row["condition"] or "").replace("_", " ")]
     return " ".join(part for part in parts if part)
-
-
-class DialogueList(View):
-    """Rows of dialogues; see `dialogue_list`. A click triggers `click` with the action `open`."""

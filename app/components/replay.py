@@ -30,7 +30,6 @@ from app.components.transcript import (
     token_view,
     word_diff,
 )
-from app.components.view import View
 
 if TYPE_CHECKING:
     from app.endpoints.dialogues import DialogueWithSiblings, PrivilegedData, Sibling, TurnTokens
@@ -74,15 +73,6 @@ class ReplayState:
     """Scroll to the current turn."""
     reading: bool = False
     """Texts are set in a serif font."""
-
-
-class Replay(View):
-    """A dialogue; see `replay` and `group_view`.
-
-    Actions of `click`: `turn`, `tokens` (both with `turn`), `reveal`, `group`, `label` (with `label`), `name-missing`,
-    `delete-note` (with `note`); in a group `open` (with `run` and `event`). Fields of `input` (`data["change"]`):
-    `annotator` and `note`.
-    """
 
 
 # -- one dialogue ----------------------------------------------------------------------------------------------------

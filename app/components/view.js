@@ -115,13 +115,39 @@ function download({ text, file }) {
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }
 
+/** Actions of ordered Views. The next one is sent when the one before has been answered, or after a time limit. */
+const ANSWER_MS = 3000;
+const waiting = [];
+let limit = 0;
+function sendNext() {
+  clearTimeout(limit);
+  limit = waiting.length && setTimeout(sendNext, ANSWER_MS);
+  waiting.shift()?.();
+}
+function sendInOrder(action) {
+  waiting.push(action);
+  if (!limit) sendNext();
+}
+
+function markCurrent(root, key) {
+  for (const item of root.querySelectorAll("[data-key]")) {
+    const isCurrent = item.dataset.key === key;
+    if (isCurrent === (item.ariaCurrent === "true")) continue;
+    item.ariaCurrent = isCurrent ? "true" : null;
+    if (isCurrent) requestAnimationFrame(() => item.scrollIntoView({ block: "nearest" }));
+  }
+}
+
 export default function mount({ element, props, trigger, watch }) {
   const root = document.createElement("div");
   root.className = "rl-view";
   element.replaceChildren(root);
+  const emit = (name, data) => (props.ordered ? sendInOrder(() => trigger(name, data)) : trigger(name, data));
+  const mark = () => { if (props.current !== undefined) markCurrent(root, props.current); };
   const draw = () => {
     const value = props.value ? JSON.parse(props.value) : [];
     children(root, isElement(value) ? [value] : value.filter((node) => node !== null));
+    mark();
   };
   root.addEventListener("click", async (event) => {
     const source = event.target.closest("[data-action]");
@@ -130,14 +156,16 @@ export default function mount({ element, props, trigger, watch }) {
     if (source.dataset.action === "download") { download(source.dataset); return; }
     if (source.localName === "a") event.preventDefault();
     const data = { ...source.dataset };
-    if (!data.confirm || await agreed(data)) trigger("click", data);
+    if (!data.confirm || await agreed(data)) emit("click", data);
   });
   root.addEventListener("change", (event) => {
     const source = event.target.closest("[data-change]");
     if (!source) return;
     const checked = [...root.querySelectorAll("[data-change]:checked")].map((box) => box.value);
-    trigger("input", { ...source.dataset, value: source.type === "checkbox" ? source.checked : source.value, checked });
+    emit("input", { ...source.dataset, value: source.type === "checkbox" ? source.checked : source.value, checked });
   });
   watch("value", draw);
+  watch("current", mark);
+  watch("answered", sendNext);
   draw();
 }

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import html
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from threading import RLock
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from app.common.urls import page_url
+from app.components.nodes import Node, el
 from app.components.replay import ReplayState
 from app.components.transcript import DEFAULT_FOLDING, LABEL_TEXTS, Folding
 from rl2f_core.errors import ConfigError, RL2FError
 
 if TYPE_CHECKING:
-    from app.components.nodes import Element
     from app.components.selection import SelectedSpan
     from app.endpoints.dialogues import (
         DialogueFilters,
@@ -60,8 +60,6 @@ class Place:
     page: DialoguePage | None = None
     cursor: str | None = None
     """Cursor of the page."""
-    rows: Element | None = None
-    """The rows of the page as elements."""
     current: Ref | None = None
     dialogue: DialogueWithSiblings | None = None
     """The current dialogue; None if it could not be read."""
@@ -86,8 +84,8 @@ class Place:
     """A narrow window shows the list."""
     rewards: list[Any] | None = None
     """Chart of the step's rewards; None while it is closed."""
-    message: str = ""
-    """Message to show once, as HTML."""
+    message: Node = ""
+    """Text to show once."""
 
     @property
     def refs(self) -> list[Ref]:
@@ -127,6 +125,16 @@ class Place:
             follow=self.moved,
             reading=self.reading,
         )
+
+
+class Held:
+    """The place of a session. Its handlers run one after another."""
+
+    def __init__(self) -> None:
+        self.place = Place()
+        self.answered = 0
+        """Number of actions."""
+        self.lock = RLock()
 
 
 def parse_filter(values: Mapping[str, str]) -> DialogueFilters:
@@ -352,8 +360,9 @@ class DialogueBrowser:
         ref, turn = (removed["run"], removed["event_id"]), removed["turn"]
         message = f"Undone: {LABEL_TEXTS[removed['label']]} on turn {turn + 1}"
         if ref != place.current:
-            url = html.escape(page_url("dialogues", run=ref[0], dialogue=ref[1], turn=turn))
-            return self.refresh(replace(place, message=f'{message} of <a href="{url}">another dialogue</a>.'))
+            url = page_url("dialogues", run=ref[0], dialogue=ref[1], turn=turn)
+            link = el("a", "another dialogue", href=url)
+            return self.refresh(replace(place, message=el("span", f"{message} of ", link, ".")))
         return self.refresh(self.reload(replace(place, message=f"{message}.")))
 
     def add_note(self, place: Place, text: str, turn: int | None) -> Place:

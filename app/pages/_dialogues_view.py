@@ -81,6 +81,11 @@ def back_bar() -> Element:
     return el("div.dl-back", list_button, el("span.rl-grow"), previous, following)
 
 
+def message(text: Node, number: int) -> Element | None:
+    """Return the result of action `number`, which disappears after some seconds."""
+    return el("p.dl-message", text, role="status", data_key=str(number)) if text else None
+
+
 def pager(place: Place) -> Element:
     """Return the position in the list and the buttons of the pages."""
     page = place.page

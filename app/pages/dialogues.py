@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import wraps
 from typing import Any
 
 import gradio as gr
 
 from app.components.address import Replacement
 from app.components.charts import Charts
-from app.components.dialogue_list import DialogueList, dialogue_list, select_row
+from app.components.dialogue_list import dialogue_list, row_key
 from app.components.nodes import el
-from app.components.replay import Replay
 from app.components.selection import SelectedSpan, Selection
 from app.components.stored import Stored
 from app.components.view import View
 from app.endpoints.studio import Studio
-from app.pages._dialogues_browse import DialogueBrowser, Place, merged_ranges, parse_filter
-from app.pages._dialogues_view import back_bar, choices, content, foot, histogram_chart, pager, shortcuts, step_of
-from app.pages._events import FAST, QUEUED, handler
+from app.pages import _events
+from app.pages._dialogues_browse import DialogueBrowser, Held, Place, merged_ranges, parse_filter
+from app.pages._dialogues_view import back_bar, choices, content, foot, histogram_chart, message, pager, shortcuts, step_of
+from app.pages._events import handler
 from app.pages._frame import page_frame
 from app.pages._query import QueryFields
 from app.pages._run_tabs import run_tabs
@@ -32,16 +34,23 @@ IN_NAVIGATION = False
 ANY = ("any", "")
 ORDERS = [("chronological", ""), ("hint value ↓", "-hint_value"), ("hint value ↑", "hint_value")]
 NOTE_PLACES = [("dialogue", ""), ("current turn", "turn")]
-LEAKS = [ANY, ("⚑ leaked", "2"), ("no leak", "1"), ("unchecked", "0")]
-LABELED = [ANY, ("labeled", "true"), ("not labeled", "false")]
+BASIC = ("run", "phase", "step", "checkpoint", "condition", "solved", "leak", "labeled", "search")
 MORE = ("environment", "level", "stage", "reward", "task", "group", "error")
 """Filters that are folded."""
+CHOICES = {
+    "leak": [ANY, ("⚑ leaked", "2"), ("no leak", "1"), ("unchecked", "0")],
+    "labeled": [ANY, ("labeled", "true"), ("not labeled", "false")],
+    "error": [ANY, ("ended with an error", "true")],
+}
+TYPED = {"step": "18–22", "reward": "0.5..1", "task": "its id", "group": "its id"}
+"""Filters that are texts, with their placeholders."""
 OF_RUN = ("phase", "stage", "step", "checkpoint", "condition", "level", "group", "task")
 """Filters that are reset when another run is chosen."""
 REFRESH_SECONDS = 5.0
-ORDERED: dict[str, Any] = {**QUEUED, "trigger_mode": "multiple", "concurrency_limit": 1}
-"""Options of actions by keys, each of which starts from the result of the one before."""
-READ_BROWSER = "(query) => [query, localStorage.getItem('rl2f.preferences'), matchMedia('(max-width: 860px)').matches]"
+FAST: dict[str, Any] = {**_events.FAST, "show_progress_on": []}
+"""Without `show_progress_on`, every output is updated in the browser before and after each event."""
+ACTIONS: dict[str, Any] = {**FAST, "trigger_mode": "multiple"}
+READ_BROWSER = "(_, query) => [_, query, localStorage.getItem('rl2f.preferences'), matchMedia('(max-width: 860px)').matches]"
 
 
 def build(studio: Studio) -> None:
@@ -53,41 +62,26 @@ def build(studio: Studio) -> None:
     selection = Selection()
     preferences = Stored("rl2f.preferences")
     narrow = gr.Checkbox(visible=False)
-    state = gr.State(Place())
+    state = gr.State()
+    version = gr.State(-1)
     header = View(elem_id="dl-header")
     with gr.Accordion("Filters", elem_id="dl-filters") as filters_box, gr.Row():
-        run = _dropdown("run")
-        phase = _dropdown("phase")
-        step = _text("step", placeholder="18–22", info=None)
-        checkpoint = _dropdown("checkpoint")
-        condition = _dropdown("condition")
-        solved = _dropdown("solved")
-        leak = _dropdown("leak", LEAKS)
-        labeled = _dropdown("labels", LABELED)
-        search = gr.Textbox(
-            label="search", placeholder="Search text  /", max_lines=1, elem_classes="search", min_width=160
-        )
+        filters = {name: _field(name) for name in BASIC}
         with gr.Accordion("More filters", open=False, elem_id="dl-more") as more, gr.Row():
-            environment = _dropdown("environment")
-            level = _dropdown("level")
-            stage = _dropdown("stage")
-            reward = _text("reward", placeholder="0.5..1")
-            task = _text("task", placeholder="its id")
-            group = _text("group", placeholder="its id")
-            error = _dropdown("error", [ANY, ("ended with an error", "true")])
+            filters |= {name: _field(name) for name in MORE}
         clear = gr.Button("Clear", size="sm", min_width=60, elem_id="dl-clear")
     notice = View(elem_id="dl-notice")
     with gr.Row(elem_id="dl-main", equal_height=True):
         with gr.Column(scale=1, min_width=280, elem_id="dl-side"):
             with gr.Row(elem_id="dl-top"):
-                pages = View(elem_id="dl-pages")
+                pages = View(ordered=True, elem_id="dl-pages")
                 order = gr.Dropdown(ORDERS, label="order", show_label=False, container=False, elem_id="dl-order")
-            listing = DialogueList(elem_id="dl-list")
+            listing = View(ordered=True, current="", elem_id="dl-list")
             with gr.Accordion("Rewards of this step", open=False, elem_id="dl-rewards") as rewards:
                 histogram = Charts(elem_id="dl-histogram")
         with gr.Column(scale=3, min_width=300, elem_id="dl-pane"):
-            back = View(back_bar(), elem_id="dl-back")
-            replay = Replay(elem_id="dl-replay")
+            back = View(back_bar(), ordered=True, elem_id="dl-back")
+            replay = View(ordered=True, elem_id="dl-replay")
             with gr.Row(elem_id="dl-note", visible=not read_only):
                 note = gr.Textbox(
                     label="note",
@@ -99,85 +93,50 @@ def build(studio: Studio) -> None:
                 )
                 place_of_note = gr.Dropdown(NOTE_PLACES, value="", label="note on", show_label=False, min_width=110)
                 add = gr.Button("Add note", size="sm", min_width=90, elem_id="dl-note-add")
-    keys = View(foot(), elem_id="dl-keys")
+    keys = View(foot(), ordered=True, answered=0, elem_id="dl-keys")
     timer = gr.Timer(REFRESH_SECONDS)
-    version = gr.State(-1)
+    filters["order"] = order
+    fields = QueryFields({name: (each, "") for name, each in filters.items()})
 
-    fields = QueryFields(
-        {
-            "run": (run, ""),
-            "phase": (phase, ""),
-            "stage": (stage, ""),
-            "step": (step, ""),
-            "environment": (environment, ""),
-            "level": (level, ""),
-            "checkpoint": (checkpoint, ""),
-            "condition": (condition, ""),
-            "solved": (solved, ""),
-            "reward": (reward, ""),
-            "leak": (leak, ""),
-            "labeled": (labeled, ""),
-            "error": (error, ""),
-            "group": (group, ""),
-            "task": (task, ""),
-            "order": (order, ""),
-            "search": (search, ""),
-        }
-    )
-    shown = [state, address, pages, listing, replay, histogram]
-
-    def show(place: Place, before: Place | None = None, *, push: bool = False) -> dict[Any, Any]:
-        """Return the outputs that differ from those of `before`."""
-        if place.message:
-            gr.Info(place.message, duration=4)
-        query = place.address()
-        out: dict[Any, Any] = {address: query if push else Replacement(query)}
-        was = before or Place()
-        if before is None or place.page is not was.page or place.current != was.current:
-            rows = place.rows if before and place.page is was.page else None
-            if rows is None:
-                listed = place.page["rows"] if place.page else []
-                rows = dialogue_list(listed, with_run="run" not in place.query)
-                place = replace(place, rows=rows)
-            out[listing] = select_row(rows, place.current)
-        out[pages] = pager(place)
-        out[replay] = content(place, read_only)
+    def show(held: Held, place: Place, *, push: bool = False, everything: bool = False) -> dict[Any, Any]:
+        """Make `place` the current one, and return what differs from the one before."""
+        was = held.place
+        out: dict[Any, Any] = {replay: content(place, read_only), notice: message(place.message, held.answered)}
+        out[address] = place.address() if push else Replacement(place.address())
+        selected = row_key(*place.current) if place.current else ""
+        if everything or place.page is not was.page:
+            out |= {listing: gr.update(value=rows(place), current=selected), pages: pager(place)}
+        else:
+            out |= {listing: gr.update(current=selected)} if place.current != was.current else {}
+            out |= {pages: pager(place)} if place.in_list != was.in_list else {}
         if place.rewards is not None and step_of(place) != step_of(was):
             place = replace(place, rewards=rewards_chart(place))
-        out[state] = replace(place, message="")
         out[histogram] = place.rewards or []  # an update without a value would lose the properties of a closed chart
+        held.place = replace(place, message="")
         return out
+
+    def rows(place: Place) -> Any:
+        return dialogue_list(place.page["rows"] if place.page else [], with_run="run" not in place.query)
 
     def offer(values: dict[str, Any]) -> dict[Any, Any]:
         """Return choices and value of every field, and the heading of the run."""
         chosen = int(values["run"]) if values["run"].isdigit() else None
+        heading = el("h1.rl-title", "Dialogues")
         try:
             facets = endpoints.dialogue_facets(chosen)
+            if chosen is not None:
+                heading = run_tabs(studio.run.get_run(chosen)["run"], "Dialogues")
         except NotFoundError:
             facets = endpoints.dialogue_facets()
-        offered = choices(facets)
-        out: dict[Any, Any] = {}
-        for name, (component, _) in fields.fields.items():
-            out[component] = gr.update(value=values[name])
-            if name in offered:
-                known = [ANY, *offered[name]]
-                if values[name] and values[name] not in [value for _, value in known]:
-                    known.append((values[name], values[name]))
-                out[component] = gr.update(value=values[name], choices=known)
-                if name not in ("run", "solved"):
-                    out[component] |= {"visible": len(known) > 2 or bool(values[name])}
-        measured = facets["measured"] or bool(values["order"])
-        out[order] |= {"visible": measured}
-        heading = None
-        if chosen is not None:
-            try:
-                heading = run_tabs(studio.run.get_run(chosen)["run"], "Dialogues")
-            except RL2FError:
-                heading = None
-        out[header] = heading or el("h1.rl-title", "Dialogues")
-        out[version] = facets["version"]
-        out[more] = gr.update(label=more_label(values))
-        return out
+        out: dict[Any, Any] = {component: gr.update(value=values[name]) for name, component in filters.items()}
+        for name, offered in choices(facets).items():
+            known = [ANY, *offered]
+            if values[name] and values[name] not in [value for _, value in known]:
+                known.append((values[name], values[name]))
+            visible = name in ("run", "solved") or len(known) > 2 or bool(values[name])
+            out[filters[name]] = gr.update(value=values[name], choices=known, visible=visible)
+        out[order] |= {"visible": facets["measured"] or bool(values["order"])}
+        return {**out, header: heading, version: facets["version"], more: gr.update(label=more_label(values))}
 
     def more_label(values: dict[str, Any]) -> str:
         count = sum(bool(values[name]) for name in MORE)
@@ -200,10 +159,23 @@ def build(studio: Studio) -> None:
         found = endpoints.default_dialogue_filter(int(run_id)) if run_id.isdigit() else {}
         return {name: str(value) for name, value in found.items() if name in fields.fields and value}
 
+    def in_turn(function: Callable[..., Any]) -> Callable[..., Any]:
+        """Run the handlers of a session one after another; each starts from the place that the last one left."""
+
+        @handler
+        @wraps(function)
+        def call(held: Held | None, *args: Any) -> Any:
+            if held is None:
+                return gr.skip()  # the page has not opened yet
+            with held.lock:
+                return function(held, *args)
+
+        return call
+
     @handler
-    def open_page(query: dict[str, str], kept: dict[str, Any], is_narrow: bool) -> dict[Any, Any]:
+    def open_page(held: Held | None, query: dict[str, str], kept: dict[str, Any], is_narrow: bool) -> dict[Any, Any]:
         query = merged_ranges(query)
-        failed: RL2FError | None = None
+        held, failed = held or Held(), None
         if not set(query) - {"run"}:
             try:
                 query = {**query, **default_values(query.get("run", ""))}
@@ -231,113 +203,122 @@ def build(studio: Studio) -> None:
             failed = error
         if failed:
             place = replace(place, error=failed)
-        filters = gr.update(open=not is_narrow)
-        return {**show(place), **offer(values), filters_box: filters}
+        with held.lock:
+            shown = show(held, place, everything=True)
+        return {**shown, **offer(values), state: held, filters_box: gr.update(open=not is_narrow)}
 
-    @handler
-    def edit(place: Place, *given: Any) -> dict[Any, Any]:
-        values = {name: (value or "").strip() for name, value in zip(fields.fields, given, strict=True)}
-        if fields.query(list(values.values())) == {k: v for k, v in place.query.items() if k != "all"}:
-            return {state: place}
-        changed_run = values["run"] != place.query.get("run", "")
+    @in_turn
+    def edit(held: Held, *given: Any) -> Any:
+        values = {name: (value or "").strip() for name, value in zip(filters, given, strict=True)}
+        query = held.place.query
+        if fields.query(list(values.values())) == {k: v for k, v in query.items() if k != "all"}:
+            return gr.skip()
+        changed_run = values["run"] != query.get("run", "")
         if changed_run:
             values |= dict.fromkeys(OF_RUN, "") | default_values(values["run"])
-        return filtered(place, values, offered=changed_run)
+        return filtered(held, values, offered=changed_run)
 
-    def filtered(place: Place, values: dict[str, Any], *, offered: bool = True) -> dict[Any, Any]:
+    def filtered(held: Held, values: dict[str, Any], *, offered: bool = True) -> dict[Any, Any]:
         bare = not set(fields.query(list(values.values()))) - {"run", "order"}
         try:
-            place = browser.load(start(values, place, {"all": "1"} if bare else {}))
+            place = browser.load(start(values, held.place, {"all": "1"} if bare else {}))
         except RL2FError as error:
-            return {state: place, notice: el("p.rl-wrong", str(error), role="alert")}
+            return {notice: el("p.rl-wrong", str(error), role="alert")}
         label = {more: gr.update(label=more_label(values))}
-        return {**show(place), notice: [], **label, **(offer(values) if offered else {})}
+        return {**show(held, place), **label, **(offer(values) if offered else {})}
 
-    @handler
-    def clear_filters(place: Place) -> dict[Any, Any]:
-        kept = {"run": place.query.get("run", "")}
-        return filtered(place, fields.values(kept))
+    @in_turn
+    def clear_filters(held: Held) -> dict[Any, Any]:
+        return filtered(held, fields.values({"run": held.place.query.get("run", "")}))
 
-    @handler
-    def act(place: Place, span: SelectedSpan | None, event: gr.EventData) -> dict[Any, Any]:
-        data = event._data
-        if "change" in data:
-            return change(place, data["change"], str(data["value"]))
-        before, place = place, browser.act(place, data, span)
-        push = place.narrow and (data["action"] in ("open", "list"))
-        labeled = data["action"] == "label" and place.message and place.dialogue is not before.dialogue
-        out = show(place, before, push=push) | ({selection: None} if labeled else {})
-        font = {"font": "reading" if place.reading else "mono"}
-        return {**out, preferences: font if data["action"] == "font" else None}
+    @in_turn
+    def act(held: Held, span: SelectedSpan | None, event: gr.EventData) -> dict[Any, Any]:
+        data, place = event._data, held.place
+        held.answered += 1
+        out: dict[Any, Any] = {keys: gr.update(answered=held.answered)}
+        if data.get("change") == "note":
+            held.place = replace(place, note=str(data["value"]))
+            return out
+        if data.get("change") == "annotator":
+            annotator = str(data["value"]).strip()
+            return out | show(held, replace(place, annotator=annotator)) | {preferences: {"annotator": annotator}}
+        name = data["action"]
+        try:
+            now = browser.act(place, data, span)
+        except RL2FError as error:
+            now = replace(place, message=str(error))
+        if name == "label" and now.dialogue is not place.dialogue:
+            out[selection] = None
+        if name == "font":
+            out[preferences] = {"font": "reading" if now.reading else "mono"}
+        return out | show(held, now, push=place.narrow and name in ("open", "list"))
 
-    def change(place: Place, name: str, value: str) -> dict[Any, Any]:
-        """Keep what the user typed in a field of the label."""
-        if name == "note":
-            return {state: replace(place, note=value), preferences: None}
-        before, place = place, replace(place, annotator=value.strip())
-        return {**show(place, before), preferences: {"annotator": place.annotator}}
+    @in_turn
+    def add_note(held: Held, text: str, where: str) -> dict[Any, Any]:
+        place = browser.add_note(held.place, text, held.place.turn if where else None)
+        return {**show(held, place), note: ""}
 
-    @handler
-    def add_note(place: Place, text: str, where: str) -> dict[Any, Any]:
-        before, place = place, browser.add_note(place, text, place.turn if where else None)
-        return {**show(place, before), note: ""}
-
-    @handler
-    def refresh(place: Place, seen: int) -> dict[Any, Any]:
-        run_id = place.query.get("run", "")
+    @in_turn
+    def refresh(held: Held, seen: int) -> dict[Any, Any]:
+        run_id = held.place.query.get("run", "")
         now = studio.run.run_version(int(run_id)) if run_id.isdigit() else studio.runs.runs_version()
-        if now == seen or place.page is None:
+        if now == seen or held.place.page is None:
             return {version: now}
-        place = browser.refresh(place)
-        rows = dialogue_list(place.page["rows"] if place.page else [], with_run="run" not in place.query)
-        place = replace(place, rows=rows)
-        return {listing: select_row(rows, place.current), pages: pager(place), state: place, version: now}
+        held.place = browser.refresh(held.place)
+        return {listing: rows(held.place), pages: pager(held.place), version: now}
 
     def rewards_chart(place: Place) -> list[Any]:
         found = step_of(place)
         return [histogram_chart(studio.run.run_histogram(*found), *found[1:])] if found else []
 
-    @handler
-    def show_rewards(place: Place) -> list[Any]:
-        place = replace(place, rewards=rewards_chart(place))
-        return [place, place.rewards]
+    @in_turn
+    def show_rewards(held: Held) -> list[Any]:
+        charts = rewards_chart(held.place)
+        held.place = replace(held.place, rewards=charts)
+        return charts
 
-    @handler
-    def hide_rewards(place: Place) -> Place:
-        return replace(place, rewards=None)
+    @in_turn
+    def hide_rewards(held: Held) -> None:
+        held.place = replace(held.place, rewards=None)
 
-    @handler
-    def open_bin(place: Place, event: gr.EventData) -> dict[Any, Any]:
-        point = event._data["point"]
+    @in_turn
+    def open_bin(held: Held, event: gr.EventData) -> dict[Any, Any]:
+        point, current = event._data["point"], held.place.current
         low, high = repr(point["low"]), repr(point["high"])
         chosen = {
-            "run": str(place.current[0]) if place.current else place.query.get("run", ""),
+            "run": str(current[0]) if current else held.place.query.get("run", ""),
             "phase": "train",
             "stage": point["stage"],
             "step": str(point["step"]),
             "reward": low if low == high else f"{low}..{high}",
         }
-        return filtered(place, fields.values(chosen))
+        return filtered(held, fields.values(chosen))
 
-    everything = [*shown, *fields.components, header, version, notice, more]
-    address.input(open_page, [address, preferences, narrow], [*everything, filters_box], js=READ_BROWSER, **QUEUED)
-    typed = (step, reward, task, group)
-    picked = [each.input for each in fields.components if isinstance(each, gr.Dropdown)]
-    edits = [*picked, search.change, *(event for each in typed for event in (each.submit, each.blur))]
+    shown = [address, pages, listing, replay, histogram, notice]
+    everything = [*shown, *fields.components, header, version, more]
+    opened = [*everything, state, filters_box]
+    address.input(open_page, [state, address, preferences, narrow], opened, js=READ_BROWSER, **FAST)
+    # The mouse triggers `input` of a dropdown twice, and leaves it.
+    left = [each.blur if isinstance(each, gr.Dropdown) else each.submit for each in fields.components]
+    edits = [*left, *(filters[name].blur for name in TYPED), filters["search"].change]
     gr.on(edits, edit, [state, *fields.components], everything, **{**FAST, "trigger_mode": "always_last"})
     clear.click(clear_filters, state, everything, **FAST)
     clicks = [pages.click, listing.click, back.click, replay.click, replay.input, keys.click]
-    gr.on(clicks, act, [state, selection], [*shown, selection, preferences], **ORDERED)
-    add.click(add_note, [state, note, place_of_note], [*shown, note], **QUEUED)
-    rewards.expand(show_rewards, state, [state, histogram], **FAST)
-    rewards.collapse(hide_rewards, state, state, **FAST)
+    gr.on(clicks, act, [state, selection], [*shown, keys, selection, preferences], **ACTIONS)
+    add.click(add_note, [state, note, place_of_note], [*shown, note], **FAST)
+    rewards.expand(show_rewards, state, histogram, **FAST)
+    rewards.collapse(hide_rewards, state, **FAST)
     histogram.select(open_bin, state, everything, **FAST)
-    timer.tick(refresh, [state, version], [state, listing, pages, version], **FAST)
+    timer.tick(refresh, [state, version], [listing, pages, version], **FAST)
 
 
-def _dropdown(label: str, values: list[tuple[str, str]] | None = None) -> gr.Dropdown:
-    return gr.Dropdown(values or [ANY], value="", label=label, min_width=110)
-
-
-def _text(label: str, **options: Any) -> gr.Textbox:
-    return gr.Textbox(label=label, max_lines=1, min_width=90, **options)
+def _field(name: str) -> gr.Dropdown | gr.Textbox:
+    """Return the field of a filter."""
+    if name == "search":
+        return gr.Textbox(
+            label=name, placeholder="Search text  /", max_lines=1, elem_classes="search", min_width=160
+        )
+    if name in TYPED:
+        return gr.Textbox(label=name, placeholder=TYPED[name], max_lines=1, min_width=90)
+    label = "labels" if name == "labeled" else name
+    return gr.Dropdown(CHOICES.get(name, [ANY]), value="", label=label, min_width=110)

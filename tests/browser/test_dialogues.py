@@ -124,8 +124,8 @@ def test_a_link_opens_exactly_this_turn_with_its_filters(show: Callable[..., Any
     page = show(**wanted)
     for _ in range(2):
         page.wait_for_selector(".dv-token")
-        page.wait_for_selector(".dl-row[data-current]")
-        assert page.get_attribute(".dl-row[data-current]", "data-event") == STEP.format(3, 0, 3)
+        page.wait_for_selector(".dl-row[aria-current]")
+        assert page.get_attribute(".dl-row[aria-current]", "data-event") == STEP.format(3, 0, 3)
         assert page.get_attribute(".dv-turn[data-current]", "data-turn") == "1"
         assert page.locator(".dl-row").count() == 4 and "1–4 of 4" in page.inner_text(".dl-pager")
         assert query(page) == wanted
@@ -221,7 +221,7 @@ def test_a_hint_is_flagged_with_span_and_note_and_the_flag_taken_back(show: Call
     page.wait_for_selector(".tx-label")
     assert labels_of(replay, event) == [("anna", "leak", 4, 15, "names <b>all</b>")]
     assert "".join(page.locator(".tx-labeled").all_inner_texts()) == "code is A B"
-    expect(page.locator(".dl-row[data-current] .dl-labeled")).to_have_count(1)
+    expect(page.locator(".dl-row[aria-current] .dl-labeled")).to_have_count(1)
     page.keyboard.press("2")
     page.wait_for_selector(".tx-label[data-label=no_leak]")
     page.keyboard.press("u")
