@@ -9,7 +9,7 @@ import pytest
 from replay_data import add_run, odd_events, training_events
 
 from app.common.context import Context
-from app.components.dialogue_list import dialogue_list
+from app.components.dialogue_list import dialogue_list, row_key
 from app.components.replay import group_kind, transcript_text
 from app.components.transcript import Folding
 from app.endpoints.studio import Studio
@@ -168,9 +168,9 @@ def test_the_rewards_of_a_step_are_bars(browser: DialogueBrowser, place: Place, 
 
 def test_rows_and_pager_of_a_list(place: Place) -> None:
     assert place.page
-    rows = dialogue_list(place.page["rows"], place.current, with_run=False)
+    rows: Any = dialogue_list(place.page["rows"], with_run=False)
     assert len(rows[2:]) == 24 and "run 1" not in shown(rows)
-    assert [row[2][1].get("aria-current") for row in rows[2:4]] == ["true", None]  # type: ignore[index]
+    assert place.current and [row[2][1]["data-key"] for row in rows[2:]].index(row_key(*place.current)) == 0
     assert "1–24 of 24" in shown(pager(place))
 
 
