@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from app.components.nodes import Element, Node, el
-from app.components.transcript import fixed, inline, signed, signs
+from app.components.transcript import fixed, inline, leak_flag, signed, signs
 from app.endpoints.transcript import DialogueRow
 
-LEAKED = 2
-"""`leak_state` of a dialogue with a leaking hint."""
 VALUE_HELP = "largest value of its hints: p(solve | hint) − p(solve | contentless)"
 
 
@@ -34,7 +32,7 @@ def _row(row: DialogueRow, with_run: bool) -> Element:
         signs(row["outcomes"]),
         el("span.rl-grow"),
         None if row["error"] is None else el("span.rl-wrong", "!", title="ended with an error"),
-        el("span.rl-leak", "⚑", title="a hint leaked") if row["leak_state"] == LEAKED else None,
+        leak_flag(row["leak_state"]),
         el("span.dl-labeled", f"●{labels if labels > 1 else ''}", title=f"{labels} labeled hints") if labels else None,
         None if value is None else el("span.rl-num.rl-teacher", f"w {signed(value)}", title=VALUE_HELP),
         el("span.rl-num", f"r {fixed(row['reward'])}", title="reward"),

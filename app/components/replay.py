@@ -1,11 +1,10 @@
-"""`Replay`: one dialogue turn by turn."""
+"""One dialogue turn by turn, and the dialogues of a group side by side."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from app.common.urls import page_url
 from app.components.nodes import Element, Node, action, el, time_ago
@@ -22,6 +21,7 @@ from app.components.transcript import (
     hint_value_chip,
     inline,
     label_chip,
+    leak_flag,
     separated,
     sign,
     signed,
@@ -30,10 +30,8 @@ from app.components.transcript import (
     token_view,
     word_diff,
 )
-
-if TYPE_CHECKING:
-    from app.endpoints.dialogues import DialogueWithSiblings, PrivilegedData, Sibling, TurnTokens
-    from app.endpoints.transcript import DialogueDetail, HintDetail, NoteRow, Reprompt, TurnDetail
+from app.endpoints.dialogues import DialogueWithSiblings, PrivilegedData, Sibling, TurnTokens
+from app.endpoints.transcript import DialogueDetail, DialogueRow, HintDetail, NoteRow, Reprompt, TurnDetail
 
 STOP_REASONS = {
     "solved": "solved",
@@ -65,10 +63,8 @@ class ReplayState:
     """Whose label the buttons show."""
     note: str | None = None
     """Note on the label that is given next; by default that of the annotator's label."""
-    labels: bool = True
-    """Show buttons that label the current turn's hint."""
-    notes: bool = True
-    """Notes can be deleted."""
+    read_only: bool = False
+    """Hints cannot be labeled, and notes cannot be deleted."""
     follow: bool = False
     """Scroll to the current turn."""
     reading: bool = False
@@ -91,7 +87,7 @@ def replay(dialogue: DialogueWithSiblings, state: ReplayState = ReplayState()) -
         el("div.dv-end", el("span.dv-who", el("span.rl-wrong", "✗ "), "Error"), text_block(error, label="error"))
         if error is not None
         else None,
-        _notes(dialogue["notes"], state.notes),
+        _notes(dialogue["notes"], state.read_only),
         data_font="reading" if state.reading else "mono",
         data_key=f"{dialogue['run']} {dialogue['event_id']}",
     )
@@ -115,7 +111,12 @@ def _heading(dialogue: DialogueWithSiblings) -> Element:
         ),
         el(
             "div.rl-row",
-            el("a", f"run {dialogue['run']} · ", inline(dialogue["run_name"], 40), **_link(dialogue["run"])),
+            el(
+                "a",
+                f"run {dialogue['run']} · ",
+                inline(dialogue["run_name"], 40),
+                href=page_url("run", run=dialogue["run"]),
+            ),
             chip(phase, " · ", inline(place, 60)),
             chip("condition ", inline(shown, 40)) if shown else None,
             chip(inline(dialogue["environment"], 40), " · ", inline(dialogue["level"], 40)),
@@ -137,10 +138,6 @@ def _heading(dialogue: DialogueWithSiblings) -> Element:
 def copy_link() -> Element:
     title = "copy a link to what is shown (c)"
     return el("button.rl-button.rl-small.dv-copy", "Copy link", data_action="copy", title=title)
-
-
-def _link(run: int) -> dict[str, str]:
-    return {"class_": "rl-chip", "href": page_url("run", run=run)}
 
 
 def _group_button(siblings: Sequence[Sibling]) -> Element | None:
@@ -314,7 +311,7 @@ def _hint(hint: HintDetail, turn: TurnDetail, state: ReplayState) -> Element:
         hint_origin(hint),
         finding_lines(hint),
         _as_read(read) if changed else None,
-        label_bar(hint, state) if current and state.labels else None,
+        label_bar(hint, state) if current and not state.read_only else None,
     )
 
 
@@ -374,13 +371,13 @@ def _label_button(label: str, key: str, given: bool, named: bool) -> Element:
 
 
 # -- notes -----------------------------------------------------------------------------------------------------------
-def _notes(notes: Sequence[NoteRow], deletable: bool) -> Element | None:
+def _notes(notes: Sequence[NoteRow], read_only: bool) -> Element | None:
     if not notes:
         return None
-    return el("section.dv-notes", el("h3.dv-who", "Notes"), [_note(note, deletable) for note in notes])
+    return el("section.dv-notes", el("h3.dv-who", "Notes"), [_note(note, read_only) for note in notes])
 
 
-def _note(note: NoteRow, deletable: bool) -> Element:
+def _note(note: NoteRow, read_only: bool) -> Element:
     place = "dialogue" if note["turn"] is None else f"turn {note['turn'] + 1}"
     parts: list[Node] = [place, inline(note["author"], 40), time_ago(note["time"])]
     delete = el(
@@ -394,12 +391,95 @@ def _note(note: NoteRow, deletable: bool) -> Element:
     shown = [part for part in parts if part != parts[1] or note["author"]]
     return el(
         "div.dv-note-row",
-        el("div.rl-row.rl-small.rl-muted", separated(shown, " · "), el("span.rl-grow"), delete if deletable else None),
+        el("div.rl-row.rl-small.rl-muted", separated(shown, " · "), el("span.rl-grow"), None if read_only else delete),
         text_block(note["text"], label="note"),
         data_key=f"note{note['id']}",
     )
 
 
+# -- group -----------------------------------------------------------------------------------------------------------
+def group_view(dialogues: Sequence[DialogueDetail], selected: str) -> Element:
+    """Return the dialogues of a group side by side: one column each, turns in line.
+
+    Args:
+        dialogues: The dialogues of the group.
+        selected: Event id of the selected dialogue.
+    """
+    rewards = [each["reward"] for each in dialogues]
+    solved = [each["solved_at"] for each in dialogues]
+    correct = sum(each is not None for each in solved)
+    longest = max((len(each["turns"]) for each in dialogues), default=0)
+    first = dialogues[0]
+    return el(
+        "div.dv.gv",
+        el(
+            "div.rl-row.dv-title",
+            el("h2.rl-title", f"Group of {len(dialogues)}"),
+            el("span.rl-muted", inline(first["task"], 80)),
+            el("span.rl-grow"),
+            fact("mean reward", fixed(sum(rewards) / len(rewards))),
+            fact("correct", f"{correct} of {len(dialogues)}"),
+            copy_link(),
+            action("Back to the dialogue (v)", "group", style="rl-small dv-group"),
+        ),
+        el("details.dv-more", el("summary", "Task"), text_block(first["prompt"]["text"], label="task")),
+        el(
+            "div.rl-scroll.gv-scroll",
+            el(
+                "div.gv-grid",
+                [_group_head(each, each["event_id"] == selected) for each in dialogues],
+                [_group_cell(each, index) for index in range(longest) for each in dialogues],
+                style=f"--columns: {len(dialogues)}",
+            ),
+            tabindex=0,
+            role="region",
+            aria_label="group side by side",
+        ),
+        data_key=f"group {selected}",
+    )
+
+
+def _group_head(dialogue: DialogueRow, current: bool) -> Element:
+    return el(
+        "button.gv-head",
+        el(
+            "span.rl-row",
+            el("b.rl-num", f"#{dialogue['index'] + 1}"),
+            signs(dialogue["outcomes"]),
+            leak_flag(dialogue["leak_state"]),
+        ),
+        el("span.rl-row.rl-num", fact("reward", fixed(dialogue["reward"])), fact("A", signed(dialogue["advantage"]))),
+        aria_current="true" if current else None,
+        data_show=dialogue["event_id"] if current else None,
+        data_action="open",
+        data_run=dialogue["run"],
+        data_event=dialogue["event_id"],
+    )
+
+
+def _group_cell(dialogue: DialogueDetail, index: int) -> Element:
+    if index >= len(dialogue["turns"]):
+        return el("div.gv-cell.gv-none")
+    turn, column = dialogue["turns"][index], dialogue["index"] + 1
+    hint, parsed = turn["hint"], turn["parsed"]
+    answer = el("span.rl-muted", "no answer") if parsed is None else inline(parsed, 30)
+    return el(
+        "div.gv-cell",
+        el(
+            "div.rl-row.rl-small",
+            sign(turn["outcome"]),
+            answer,
+            el("span.rl-grow"),
+            fact("r", fixed(turn["reward"])),
+            fact("A", signed(turn["advantage"])),
+        ),
+        text_block(turn["attempt"], "student", f"attempt {index + 1} of {column}"),
+        text_block(hint["hint"], "teacher", f"hint {index + 1} of {column}") if hint else None,
+        el("span.rl-leak.rl-small", "⚑ leak") if hint and hint["leak_found"] else None,
+    )
+
+
+# -- text ------------------------------------------------------------------------------------------------------------
 def transcript_text(dialogue: DialogueDetail) -> str:
     """Return a dialogue as plain text."""
     parts = [f"Task\n{dialogue['prompt']['text']}"]

@@ -7,19 +7,19 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from app.common.diff import Piece
 from app.components.nodes import Element, Node, el
-
-if TYPE_CHECKING:
-    from app.common.diff import Piece
-    from app.endpoints.dialogues import TurnTokens
-    from app.endpoints.transcript import FindingRow, HintDetail, HintValueRow, LabelRow
+from app.endpoints.dialogues import TurnTokens
+from app.endpoints.transcript import FindingRow, HintDetail, HintValueRow, LabelRow
 
 Source = Literal["student", "teacher", "task"]
 
 FOLD_CHARS = 4000
 """Number of characters of a long text that are shown before the rest is unfolded."""
+LEAKED = 2
+"""`leak_state` of a dialogue with a leaking hint."""
 LABEL_TEXTS = {"leak": "leak", "no_leak": "no leak", "unsure": "unsure"}
 LABEL_SIGNS = {"leak": "⚑", "no_leak": "✓", "unsure": "?"}
 OUTCOMES = {
@@ -194,6 +194,11 @@ def signs(outcomes: str) -> Element:
     """Return the signs of a dialogue's attempts."""
     words = ", ".join(OUTCOMES[each][1] for each in outcomes)
     return el("span.tx-signs", [sign(each) for each in outcomes], role="img", aria_label=words or "no turns")
+
+
+def leak_flag(leak_state: int) -> Element | None:
+    """Return a flag if a hint of a dialogue leaked; see `DialogueRow`."""
+    return el("span.rl-leak", "⚑", title="a hint leaked") if leak_state == LEAKED else None
 
 
 # -- hints -----------------------------------------------------------------------------------------------------------

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
-from typing import TYPE_CHECKING, Annotated, Literal, TypedDict, cast
+from typing import Annotated, Literal, TypedDict, cast
 
 from pydantic import Field, with_config
 from typing_extensions import TypedDict as CheckedDict
 
+from app.common.context import Context
 from app.endpoints.endpoint import endpoint
 from app.endpoints.transcript import (
     DialogueDetail,
     DialogueRow,
     NoteRow,
+    columns,
     dialogue_detail,
     dialogue_row,
     gold_answer,
@@ -23,16 +25,13 @@ from app.endpoints.transcript import (
 )
 from app.endpoints.types import RunId
 from jobs.db.errors import NotFoundError
+from jobs.db.models import Dialogue
 from jobs.db.paging import LIMIT, Page, cursor_after
 from jobs.db.queries import dialogues, notes, runs
 from jobs.db.queries.dialogues import DialogueFilter
 from rl2f_core import registry
 from rl2f_core.errors import RL2FError
 from rl2f_core.types import JsonObject
-
-if TYPE_CHECKING:
-    from app.common.context import Context
-    from jobs.db.models import Dialogue, Run
 
 Text = Annotated[str, Field(max_length=1000)]
 EventId = Annotated[str, Field(min_length=1, max_length=1000)]
@@ -280,7 +279,7 @@ class DialogueEndpoints:
         """Return the filter values of the dialogues of one run or of all, and the newest runs."""
         db = self._context.db
         facets = dialogues.facets(db, run)
-        listed = [_run(row) for row in runs.page(db, limit=MAX_LISTED_RUNS).rows]
+        listed = [columns(row, DialogueRun) for row in runs.page(db, limit=MAX_LISTED_RUNS).rows]
         return cast(DialogueFacets, {**facets, "runs": listed, "version": runs.version(db, run)})
 
     @endpoint("read")
@@ -340,10 +339,7 @@ class DialogueEndpoints:
             group=row.group,
         )
         rows = dialogues.page(self._context.db, same, limit=MAX_SIBLINGS).rows
-        return [
-            {"event_id": each.event_id, "index": each.index, "solved_at": each.solved_at, "reward": each.reward}
-            for each in rows
-        ]
+        return [columns(each, Sibling) for each in rows]
 
     @endpoint("read")
     def dialogue_group(self, run: RunId, event_id: EventId) -> list[DialogueDetail]:
@@ -403,13 +399,7 @@ def _filter(filter: DialogueFilters | None) -> DialogueFilter:
 
 
 def _page(page: Page[Dialogue]) -> DialoguePage:
-    return {
-        "rows": [dialogue_row(row) for row in page.rows],
-        "total": page.total,
-        "before": page.before,
-        "after": page.after,
-        "first": page.first,
-    }
+    return {**columns(page, DialoguePage), "rows": [dialogue_row(row) for row in page.rows]}
 
 
 def _step(row: Dialogue) -> tuple[str, str, int, str | None, str | None]:
@@ -422,14 +412,3 @@ def _is_on_policy(method: str) -> bool:
         return bool(registry.get("method", method).on_policy)
     except RL2FError:
         return True
-
-
-def _run(row: Run) -> DialogueRun:
-    return {
-        "id": row.id or 0,
-        "name": row.name,
-        "status": row.status,
-        "environment": row.environment,
-        "kind": row.kind,
-        "method": row.method,
-    }

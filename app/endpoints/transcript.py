@@ -10,19 +10,17 @@ import json
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, cast
+from typing import Any, Literal, TypedDict, TypeVar, cast
 
 from pydantic import ValidationError
 
 from app.common.diff import Piece, changes
+from jobs.db.models import Dialogue, Note, Run, TaskRow, Turn
 from jobs.db.queries import dialogues
+from jobs.db.queries.dialogues import DialogueView, TurnView
 from rl2f_core.environments.base import Environment
 from rl2f_core.errors import RL2FError
 from rl2f_core.types import JsonObject, Task
-
-if TYPE_CHECKING:
-    from jobs.db.models import Dialogue, Note, Run, TaskRow, Turn
-    from jobs.db.queries.dialogues import DialogueView, TurnView
 
 T = TypeVar("T")
 MAX_BYTES_PER_CHARACTER = 4

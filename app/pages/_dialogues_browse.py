@@ -6,26 +6,17 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from threading import RLock
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, Literal, cast
 
 from app.common.urls import page_url
 from app.components.nodes import Node, el
 from app.components.replay import ReplayState
-from app.components.transcript import DEFAULT_FOLDING, LABEL_TEXTS, Folding
+from app.components.selection import SelectedSpan
+from app.components.transcript import LABEL_TEXTS, Folding
+from app.endpoints.dialogues import DialogueFilters, DialoguePage, DialogueWithSiblings, Target
+from app.endpoints.studio import Studio
+from app.endpoints.transcript import DialogueDetail
 from rl2f_core.errors import ConfigError, RL2FError
-
-if TYPE_CHECKING:
-    from app.components.selection import SelectedSpan
-    from app.endpoints.dialogues import (
-        DialogueFilters,
-        DialoguePage,
-        DialogueWithSiblings,
-        PrivilegedData,
-        Target,
-        TurnTokens,
-    )
-    from app.endpoints.studio import Studio
-    from app.endpoints.transcript import DialogueDetail
 
 Ref = tuple[int, str]
 """Run and event id of a dialogue."""
@@ -51,10 +42,10 @@ LAST = {
 
 
 @dataclass(frozen=True)
-class Place:
+class Place(ReplayState):
     """A list of dialogues, and the dialogue that is shown."""
 
-    filter: DialogueFilters = field(default_factory=lambda: cast("DialogueFilters", {}))
+    filter: DialogueFilters = field(default_factory=DialogueFilters)
     query: dict[str, str] = field(default_factory=dict)
     """The filter as parameters of the address."""
     page: DialoguePage | None = None
@@ -65,19 +56,8 @@ class Place:
     """The current dialogue; None if it could not be read."""
     error: RL2FError | None = None
     """Why the list or the dialogue could not be read."""
-    turn: int = 0
-    moved: bool = False
-    """The user moved to the turn."""
     with_tokens: bool = False
-    tokens: TurnTokens | None = None
-    privileged: PrivilegedData | None = None
     group: list[DialogueDetail] | None = None
-    folding: Folding = DEFAULT_FOLDING
-    note: str | None = None
-    """Note on the label that is given next; None keeps the earlier one."""
-    annotator: str = ""
-    reading: bool = False
-    """Texts are set in a serif font."""
     narrow: bool = False
     """The window shows either the list or the dialogue."""
     in_list: bool = False
@@ -111,21 +91,6 @@ class Place:
             "view": "group" if self.group is not None else "",
         }
 
-    def replay_state(self, read_only: bool) -> ReplayState:
-        """Return what is shown of the current dialogue."""
-        return ReplayState(
-            turn=self.turn,
-            tokens=self.tokens,
-            privileged=self.privileged,
-            folding=self.folding,
-            annotator=self.annotator,
-            note=self.note,
-            labels=not read_only,
-            notes=not read_only,
-            follow=self.moved,
-            reading=self.reading,
-        )
-
 
 class Held:
     """The place of a session. Its handlers run one after another."""
@@ -150,7 +115,7 @@ def parse_filter(values: Mapping[str, str]) -> DialogueFilters:
                 filter[COLUMNS.get(name, name)] = FLAGS[name][value]
         else:
             filter[name] = int(value) if name == "run" and value.isdigit() else value
-    return cast("DialogueFilters", filter)
+    return cast(DialogueFilters, filter)
 
 
 def _range(name: str, text: str) -> dict[str, float]:
@@ -219,7 +184,7 @@ class DialogueBrowser:
             dialogue=None,
             error=None,
             turn=turn,
-            moved=turn > 0,
+            follow=turn > 0,
             tokens=None,
             privileged=None,
             group=None,
@@ -281,7 +246,7 @@ class DialogueBrowser:
             case "tokens":
                 turn = int(data.get("turn", place.turn))
                 on = not place.with_tokens or turn != place.turn
-                return self._tokens(replace(place, with_tokens=on, turn=turn, moved=True))
+                return self._tokens(replace(place, with_tokens=on, turn=turn, follow=True))
             case "reveal" if place.current and place.group is None:
                 answer = None if place.privileged else self._dialogues.reveal_answer(*place.current)
                 return replace(place, privileged=answer)
@@ -325,7 +290,7 @@ class DialogueBrowser:
         by = {"next_turn": place.turn + 1, "previous_turn": place.turn - 1}
         turn = by[data["action"]] if data["action"] in by else int(data["turn"])
         turn = max(0, min(turn, len(place.dialogue["turns"]) - 1))
-        return self._tokens(replace(place, turn=turn, moved=True, note=None if turn != place.turn else place.note))
+        return self._tokens(replace(place, turn=turn, follow=True, note=None if turn != place.turn else place.note))
 
     # -- labels ------------------------------------------------------------------------------------------------------
     def _label(self, place: Place, label: str, span: SelectedSpan | None) -> Place:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from app.common.urls import page_url
-from app.components.group_view import group_view
 from app.components.keys import Key
 from app.components.nodes import Element, Node, action, el
-from app.components.replay import replay
+from app.components.replay import group_view, replay
 from app.components.transcript import fixed
-
-if TYPE_CHECKING:
-    from app.endpoints.dialogues import DialogueFacets
-    from app.endpoints.run import RewardHistogram
-    from app.pages._dialogues_browse import Place
-    from rl2f_core.errors import RL2FError
-    from rl2f_core.types import JsonObject
+from app.endpoints.dialogues import DialogueFacets
+from app.endpoints.run import RewardHistogram
+from app.pages._dialogues_browse import Place
+from rl2f_core.errors import RL2FError
+from rl2f_core.types import JsonObject
 
 MAX_SOLVED_TURNS = 64
 FOOT = (
@@ -74,11 +71,11 @@ def foot() -> Element:
 
 def back_bar() -> Element:
     """Return the buttons above a dialogue in a narrow window."""
-    previous = action("▲ p", "previous", style="rl-small")
-    following = action("▼ n", "next", style="rl-small")
-    previous[1]["aria-label"], following[1]["aria-label"] = "previous dialogue", "next dialogue"  # type: ignore[index]
-    list_button = action("← List", "list", style="rl-small")
-    return el("div.dl-back", list_button, el("span.rl-grow"), previous, following)
+    moves = [
+        el("button.rl-button.rl-small", text, aria_label=f"{name} dialogue", data_action=name)
+        for text, name in (("▲ p", "previous"), ("▼ n", "next"))
+    ]
+    return el("div.dl-back", action("← List", "list", style="rl-small"), el("span.rl-grow"), moves)
 
 
 def message(text: Node, number: int) -> Element | None:
@@ -114,14 +111,14 @@ def _page_button(text: str, label: str, cursor: str | None) -> Element:
     )
 
 
-def content(place: Place, read_only: bool) -> Element:
+def content(place: Place) -> Element:
     """Return the current dialogue or group, or why there is none."""
     if place.error is not None:
         return error_view(place.error)
     if place.group:
         return group_view(place.group, place.current[1] if place.current else "")
     if place.dialogue is not None:
-        return replay(place.dialogue, place.replay_state(read_only))
+        return replay(place.dialogue, place)
     if place.page is not None and not place.page["rows"]:
         return nothing(place)
     return el("p.rl-muted", "Select a dialogue from the list.")
@@ -139,14 +136,9 @@ def error_view(error: RL2FError) -> Element:
     )
 
 
-def is_filtered(place: Place) -> bool:
-    """Return whether the list has a condition besides the run."""
-    return bool(set(place.query) - {"run", "all", "order"})
-
-
 def nothing(place: Place) -> Element:
     """Return the content of an empty list."""
-    filtered = is_filtered(place)
+    filtered = bool(set(place.query) - {"run", "all", "order"})
     title = "No dialogue matches these filters" if filtered else "No dialogues yet"
     text = "Remove a filter, or search for other words." if filtered else "Start a run, or choose another one."
     all_url = page_url("dialogues", run=place.query.get("run"), all=1)

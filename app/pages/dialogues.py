@@ -19,7 +19,17 @@ from app.components.view import View
 from app.endpoints.studio import Studio
 from app.pages import _events
 from app.pages._dialogues_browse import DialogueBrowser, Held, Place, merged_ranges, parse_filter
-from app.pages._dialogues_view import back_bar, choices, content, foot, histogram_chart, message, pager, shortcuts, step_of
+from app.pages._dialogues_view import (
+    back_bar,
+    choices,
+    content,
+    foot,
+    histogram_chart,
+    message,
+    pager,
+    shortcuts,
+    step_of,
+)
 from app.pages._events import handler
 from app.pages._frame import page_frame
 from app.pages._query import QueryFields
@@ -50,7 +60,9 @@ REFRESH_SECONDS = 5.0
 FAST: dict[str, Any] = {**_events.FAST, "show_progress_on": []}
 """Without `show_progress_on`, every output is updated in the browser before and after each event."""
 ACTIONS: dict[str, Any] = {**FAST, "trigger_mode": "multiple"}
-READ_BROWSER = "(_, query) => [_, query, localStorage.getItem('rl2f.preferences'), matchMedia('(max-width: 860px)').matches]"
+READ_BROWSER = (
+    "(_, query) => [_, query, localStorage.getItem('rl2f.preferences'), matchMedia('(max-width: 860px)').matches]"
+)
 
 
 def build(studio: Studio) -> None:
@@ -101,7 +113,7 @@ def build(studio: Studio) -> None:
     def show(held: Held, place: Place, *, push: bool = False, everything: bool = False) -> dict[Any, Any]:
         """Make `place` the current one, and return what differs from the one before."""
         was = held.place
-        out: dict[Any, Any] = {replay: content(place, read_only), notice: message(place.message, held.answered)}
+        out: dict[Any, Any] = {replay: content(place), notice: message(place.message, held.answered)}
         out[address] = place.address() if push else Replacement(place.address())
         selected = row_key(*place.current) if place.current else ""
         if everything or place.page is not was.page:
@@ -183,6 +195,7 @@ def build(studio: Studio) -> None:
                 failed = error
         values = fields.values(query)
         place = Place(
+            read_only=read_only,
             narrow=is_narrow,
             in_list="dialogue" not in query,
             annotator=str(kept.get("annotator", "")),
@@ -315,9 +328,7 @@ def build(studio: Studio) -> None:
 def _field(name: str) -> gr.Dropdown | gr.Textbox:
     """Return the field of a filter."""
     if name == "search":
-        return gr.Textbox(
-            label=name, placeholder="Search text  /", max_lines=1, elem_classes="search", min_width=160
-        )
+        return gr.Textbox(label=name, placeholder="Search text  /", max_lines=1, elem_classes="search", min_width=160)
     if name in TYPED:
         return gr.Textbox(label=name, placeholder=TYPED[name], max_lines=1, min_width=90)
     label = "labels" if name == "labeled" else name

@@ -140,21 +140,21 @@ def test_a_narrow_window_shows_the_list_first(browser: DialogueBrowser) -> None:
 
 def test_a_missing_dialogue_is_explained_beside_the_list(browser: DialogueBrowser, place: Place) -> None:
     place = browser.open(place, 1, "dialogue:nowhere")
-    assert place.error and content(place, False)[1] == error_view(place.error)[1]  # type: ignore[comparison-overlap]
+    assert place.error and content(place)[1] == error_view(place.error)[1]  # type: ignore[comparison-overlap]
     assert len(place.refs) == 24
 
 
 def test_a_hostile_dialogue_is_text(browser: DialogueBrowser, place: Place) -> None:
     place = browser.open(place, 2, "dialogue:train:odd/hostile")
-    assert '<script>window.pwned = "script"</script>' in shown(content(place, read_only=False))
+    assert '<script>window.pwned = "script"</script>' in shown(content(place))
     group = do(browser, place, "group")
-    assert "<script>" in shown(content(group, read_only=False))
+    assert "<script>" in shown(content(group))
 
 
 def test_a_reader_cannot_label(browser: DialogueBrowser, place: Place) -> None:
     place = browser.open(place, 1, PREFIX + "1/0/3")
-    assert "select words" in shown(content(place, read_only=False))
-    assert "select words" not in shown(content(place, read_only=True))
+    assert "select words" in shown(content(place))
+    assert "select words" not in shown(content(replace(place, read_only=True)))
 
 
 def test_the_rewards_of_a_step_are_bars(browser: DialogueBrowser, place: Place, context: Context) -> None:
