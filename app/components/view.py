@@ -19,9 +19,9 @@ class View(Component):
 
     Args:
         value: One element, a list of elements, or None.
-        options: Further arguments of `gr.HTML`, and properties that the module reads. `current` is the `data-key` of the
-            element that gets `aria-current` and is scrolled into view. Events of all Views with `ordered=True` are sent
-            one after another: the next one follows when a handler has changed the property `answered` of a View.
+        options: Further arguments of `gr.HTML`, and properties of the module. The element whose `data-key` is `current`
+            gets `aria-current` and is scrolled into view. Events of all Views with `ordered=True` are sent one after
+            another: the next one follows when a handler has changed the property `answered` of a View.
     """
 
     MODULE = "view.js"

@@ -315,3 +315,56 @@ def test_the_copied_link_is_the_address(show: Callable[..., Any], new_page: Call
     page.get_by_text("Copied").wait_for()
     assert page.evaluate("navigator.clipboard.readText()") == page.url
     assert query(page)["turn"] == "2"
+
+
+def test_keys_during_a_slow_answer_are_performed_in_order(show: Callable[..., Any]) -> None:
+    page = show(run=SMALL)
+    wait_for(page, dialogue=STEP.format(1, 0, 0))
+    held: list[Any] = []
+
+    def delay(route: Any) -> None:
+        if held or "event_data" not in (route.request.post_data or ""):
+            route.continue_()
+        else:
+            held.append(route)
+
+    page.route("**/run/predict*", delay)
+    for key in ("n", "n", "n", "j"):
+        page.keyboard.press(key)
+    page.wait_for_timeout(500)
+    assert query(page)["dialogue"] == STEP.format(1, 0, 0)
+    held[0].continue_()
+    wait_for(page, dialogue=STEP.format(1, 0, 3), turn="1")
+    expect(page.locator(".dl-row[aria-current]")).to_have_attribute("data-event", STEP.format(1, 0, 3))
+    expect(page.locator(".dv-turn[data-current]")).to_have_attribute("data-turn", "1")
+
+
+def test_keys_work_after_an_action_failed(show: Callable[..., Any], console: Any) -> None:
+    console.allow("status of 500")
+    page = show(run=SMALL)
+    wait_for(page, dialogue=STEP.format(1, 0, 0))
+    page.route("**/run/predict*", lambda route: route.fulfill(status=500, json={"error": None}), times=1)
+    page.keyboard.press("n")
+    page.keyboard.press("n")
+    wait_for(page, dialogue=STEP.format(1, 0, 1))
+
+
+def test_a_filter_is_one_request(show: Callable[..., Any]) -> None:
+    page = show(run=SMALL)
+    wait_for(page, dialogue=STEP.format(1, 0, 0))
+    sent: list[str] = []
+    page.on("request", lambda request: sent.append(request.url) if "/run/predict" in request.url else None)
+    choose(page, "leak", "⚑ leaked")
+    wait_for(page, leak="2")
+    expect(page.locator(".dl-row")).to_have_count(6, timeout=SLOW)
+    assert len(sent) == 1
+
+
+def test_a_message_names_the_end_of_the_list(show: Callable[..., Any]) -> None:
+    page = show(run=SMALL, dialogue=STEP.format(3, 1, 3))
+    page.wait_for_selector(".dv-turn")
+    for _ in range(2):
+        page.keyboard.press("n")
+        expect(page.get_by_role("status").get_by_text("This is the last dialogue of the list.")).to_be_visible()
+    page.keyboard.press("p")
+    expect(page.locator(".dl-message")).to_have_count(0)
