@@ -341,5 +341,5 @@ def token_view(found: TurnTokens) -> Element:
         else "These tokens were not sampled, so they have no log-probability."
     )
     ids = "" if has_text else f" The tokenizer of {found['model']} is not on this machine, so ids are shown."
-    box = el("div.rl-model-text.tx-block.dv-tokens", shown, data_from="student")
+    box = el("div.rl-model-text.tx-block.dv-tokens", shown, data_from="student", data_ids=not has_text)
     return el("div.rl-stack.dv-token-view", box, el("p.rl-muted.rl-small", note, ids))

@@ -12,7 +12,7 @@ import gradio as gr
 from app.components.address import Replacement
 from app.components.charts import Charts
 from app.components.dialogue_list import dialogue_list, row_key
-from app.components.nodes import el
+from app.components.nodes import Element, el
 from app.components.selection import SelectedSpan, Selection
 from app.components.stored import Stored
 from app.components.view import View
@@ -127,8 +127,11 @@ def build(studio: Studio) -> None:
         held.place = replace(place, message="")
         return out
 
-    def rows(place: Place) -> Any:
-        return dialogue_list(place.page["rows"] if place.page else [], with_run="run" not in place.query)
+    def rows(place: Place) -> Element:
+        listed = place.page["rows"] if place.page else []
+        if place.narrow and not listed:
+            return content(place)  # a narrow window that shows the list hides the dialogue
+        return dialogue_list(listed, with_run="run" not in place.query)
 
     def offer(values: dict[str, Any]) -> dict[Any, Any]:
         """Return choices and value of every field, and the heading of the run."""

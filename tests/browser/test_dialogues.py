@@ -368,3 +368,8 @@ def test_a_message_names_the_end_of_the_list(show: Callable[..., Any]) -> None:
         expect(page.get_by_role("status").get_by_text("This is the last dialogue of the list.")).to_be_visible()
     page.keyboard.press("p")
     expect(page.locator(".dl-message")).to_have_count(0)
+
+
+def test_a_narrow_window_says_why_the_list_is_empty(show: Callable[..., Any], new_page: Callable[..., Any]) -> None:
+    page = show(new_page(390, 844), run=SMALL, search="zebra")
+    expect(page.get_by_text("No dialogue matches these filters").locator("visible=true")).to_have_count(1)
