@@ -20,7 +20,6 @@ from app.endpoints.transcript import (
     dialogue_detail,
     dialogue_row,
     gold_answer,
-    note_row,
     token_texts,
 )
 from app.endpoints.types import RunId
@@ -386,7 +385,7 @@ class DialogueEndpoints:
         author: Annotated[str, Field(max_length=60)] = "",
     ) -> NoteRow:
         """Add a note to a dialogue, or to one of its turns."""
-        return note_row(notes.add(self._context.db, run, text, author, event_id, turn))
+        return columns(notes.add(self._context.db, run, text, author, event_id, turn), NoteRow)
 
     @endpoint("label")
     def delete_dialogue_note(self, note: Annotated[int, Field(ge=1, le=2**31 - 1)]) -> None:
@@ -399,7 +398,7 @@ def _filter(filter: DialogueFilters | None) -> DialogueFilter:
 
 
 def _page(page: Page[Dialogue]) -> DialoguePage:
-    return {**columns(page, DialoguePage), "rows": [dialogue_row(row) for row in page.rows]}
+    return columns(page, DialoguePage, rows=[dialogue_row(row) for row in page.rows])
 
 
 def _step(row: Dialogue) -> tuple[str, str, int, str | None, str | None]:

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypedDict, TypeVar, cast
 from pydantic import ValidationError
 
 from app.common.diff import Piece, changes
-from jobs.db.models import Dialogue, Note, Run, TaskRow, Turn
+from jobs.db.models import Dialogue, Run, TaskRow, Turn
 from jobs.db.queries import dialogues
 from jobs.db.queries.dialogues import DialogueView, TurnView
 from rl2f_core.environments.base import Environment
@@ -194,9 +194,10 @@ class DialogueDetail(DialogueRow):
     notes: list[NoteRow]
 
 
-def columns(row: object, kind: type[T]) -> T:
-    """Return a database row as the TypedDict `kind`; its key `run` is the column `run_id`."""
-    return cast(T, {name: getattr(row, "run_id" if name == "run" else name) for name in kind.__annotations__})
+def columns(row: object, kind: type[T], **computed: object) -> T:
+    """Return a database row as the TypedDict `kind`, with computed values; its key `run` is the column `run_id`."""
+    names = [name for name in kind.__annotations__ if name not in computed]
+    return cast(T, {name: getattr(row, "run_id" if name == "run" else name) for name in names} | computed)
 
 
 def dialogue_row(row: Dialogue) -> DialogueRow:
@@ -208,36 +209,32 @@ def dialogue_detail(run: Run, view: DialogueView) -> DialogueDetail:
     """Return a whole dialogue."""
     prompt = task_prompt(run, view.task)
     previous = [None, *(turn.row for turn in view.turns)]
-    return {
-        **dialogue_row(view.row),
-        "run_name": run.name,
-        "task": view.task.task,
-        "split": view.task.split,
-        "prompt": prompt,
-        "turns": [_turn(turn, last, prompt) for turn, last in zip(view.turns, previous, strict=False)],
-        "notes": [note_row(note) for note in view.notes],
-    }
+    return columns(
+        view.row,
+        DialogueDetail,
+        run_name=run.name,
+        task=view.task.task,
+        split=view.task.split,
+        prompt=prompt,
+        turns=[_turn(turn, last, prompt) for turn, last in zip(view.turns, previous, strict=False)],
+        notes=[columns(note, NoteRow) for note in view.notes],
+    )
 
 
 def _turn(turn: TurnView, last: Turn | None, prompt: TaskPrompt) -> TurnDetail:
     row = turn.row
-    return {
-        "index": row.index,
-        "attempt": row.attempt,
-        "reprompt": _reprompt(row, last, prompt),
-        "changes": None if last is None else changes(last.attempt, row.attempt),
-        "finish_reason": row.finish_reason,
-        "correct": row.correct,
-        "parsed": row.parsed,
-        "outcome": outcome(row),
-        "score": row.verdict.get("score"),
-        "distance": row.verdict.get("distance"),
-        "reward": row.reward,
-        "terms": [columns(term, TermRow) for term in turn.terms],
-        "advantage": row.advantage,
-        "token_count": len(dialogues.tokens(row.tokens)[0]),
-        "hint": _hint(turn),
-    }
+    return columns(
+        row,
+        TurnDetail,
+        reprompt=_reprompt(row, last, prompt),
+        changes=None if last is None else changes(last.attempt, row.attempt),
+        outcome=outcome(row),
+        score=row.verdict.get("score"),
+        distance=row.verdict.get("distance"),
+        terms=[columns(term, TermRow) for term in turn.terms],
+        token_count=len(dialogues.tokens(row.tokens)[0]),
+        hint=_hint(turn),
+    )
 
 
 def outcome(turn: Turn) -> Literal["1", "0", "?"]:
@@ -256,18 +253,14 @@ def _hint(turn: TurnView) -> HintDetail | None:
     row = turn.row
     if row.hint is None:
         return None
-    return {
-        "feedback": feedback(row),
-        "hint": row.hint,
-        "teacher": row.teacher,
-        "source_task": row.source_task,
-        "hint_prompt_template": row.hint_prompt_template,
-        "usage": row.usage,
-        "hint_error": row.hint_error,
+    return columns(
+        row,
+        HintDetail,
         **findings(turn),
-        "labels": [columns(label, LabelRow) for label in turn.labels],
-        "hint_values": [columns(value, HintValueRow) for value in turn.hint_values],
-    }
+        feedback=feedback(row),
+        labels=[columns(label, LabelRow) for label in turn.labels],
+        hint_values=[columns(value, HintValueRow) for value in turn.hint_values],
+    )
 
 
 def feedback(turn: Turn) -> str:
@@ -277,16 +270,7 @@ def feedback(turn: Turn) -> str:
 
 def findings(turn: TurnView) -> Findings:
     """Return the detector findings of a hint."""
-    return {
-        "leak_checked": turn.row.leak_checked,
-        "leak_found": turn.row.leak_found,
-        "findings": [columns(finding, FindingRow) for finding in turn.findings],
-    }
-
-
-def note_row(note: Note) -> NoteRow:
-    """Return a note."""
-    return columns(note, NoteRow)
+    return columns(turn.row, Findings, findings=[columns(finding, FindingRow) for finding in turn.findings])
 
 
 # -- task ------------------------------------------------------------------------------------------------------------
