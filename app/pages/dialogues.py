@@ -314,9 +314,10 @@ def build(studio: Studio) -> None:
     everything = [*shown, *fields.components, header, version, more]
     opened = [*everything, state, filters_box]
     address.input(open_page, [state, address, preferences, narrow], opened, js=READ_BROWSER, **FAST)
-    # The mouse triggers `input` of a dropdown twice, and leaves it.
-    left = [each.blur if isinstance(each, gr.Dropdown) else each.submit for each in fields.components]
-    edits = [*left, *(filters[name].blur for name in TYPED), filters["search"].change]
+    # The choice of an option triggers `blur` once, but `input` twice.
+    texts = [each for each in filters.values() if isinstance(each, gr.Textbox)]
+    left, submitted = [each.blur for each in filters.values()], [each.submit for each in texts]
+    edits = [*left, *submitted, filters["search"].change]
     gr.on(edits, edit, [state, *fields.components], everything, **{**FAST, "trigger_mode": "always_last"})
     clear.click(clear_filters, state, everything, **FAST)
     clicks = [pages.click, listing.click, back.click, replay.click, replay.input, keys.click]
