@@ -12,8 +12,11 @@ from rl2f_core.errors import RL2FError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-QUEUED: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
-"""Options of an event whose handler shows messages (`gr.Info`, `gr.Warning`) or takes long."""
+QUEUED: dict[str, Any] = {"show_progress": "hidden", "show_progress_on": [], "api_visibility": "private"}
+"""Options of an event whose handler shows messages (`gr.Info`, `gr.Warning`) or takes long.
+
+Without `show_progress_on`, the browser updates every output before and after each event.
+"""
 FAST: dict[str, Any] = {**QUEUED, "queue": False}
 """Options of an event that answers at once; without the queue only errors are shown as messages."""
 

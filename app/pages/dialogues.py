@@ -17,7 +17,6 @@ from app.components.selection import SelectedSpan, Selection
 from app.components.stored import Stored
 from app.components.view import View
 from app.endpoints.studio import Studio
-from app.pages import _events
 from app.pages._dialogues_browse import DialogueBrowser, Held, Place, merged_ranges, parse_filter
 from app.pages._dialogues_view import (
     back_bar,
@@ -30,7 +29,7 @@ from app.pages._dialogues_view import (
     shortcuts,
     step_of,
 )
-from app.pages._events import handler
+from app.pages._events import FAST, handler
 from app.pages._frame import page_frame
 from app.pages._query import QueryFields
 from app.pages._run_tabs import run_tabs
@@ -57,8 +56,6 @@ TYPED = {"step": "18–22", "reward": "0.5..1", "task": "its id", "group": "its 
 OF_RUN = ("phase", "stage", "step", "checkpoint", "condition", "level", "group", "task")
 """Filters that are reset when another run is chosen."""
 REFRESH_SECONDS = 5.0
-FAST: dict[str, Any] = {**_events.FAST, "show_progress_on": []}
-"""Without `show_progress_on`, every output is updated in the browser before and after each event."""
 ACTIONS: dict[str, Any] = {**FAST, "trigger_mode": "multiple"}
 READ_BROWSER = (
     "(_, query) => [_, query, localStorage.getItem('rl2f.preferences'), matchMedia('(max-width: 860px)').matches]"

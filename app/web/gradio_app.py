@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 ENDPOINTS_PAGE = "_endpoints"
 """Gradio's page of the published endpoints, so that no other page loads their definitions; it is never served."""
+MAX_SESSIONS = 1000
+"""Browser tabs and programs whose state is kept; the oldest are dropped."""
 COMPONENT_META = "gradio.component_meta"
 
 
@@ -53,6 +55,7 @@ def build(context: Context, pages: list[PageInfo]) -> tuple[gr.Blocks, list[Publ
 
     blocks = gr.Blocks(title="RL2F Studio", analytics_enabled=False, fill_width=True)
     blocks.pages[0] = ("", "Runs", True)
+    blocks.state_session_capacity = MAX_SESSIONS
     studio = Studio(context)
     published = _publish(blocks, studio)
     for page in sorted(pages, key=lambda page: page.path != ""):  # routes must follow the root page
