@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Literal, cast
 
@@ -30,6 +30,7 @@ from rl2f_core.run.events import DialogueEvent, Event, LogEvent, MetricEvent
 from rl2f_core.stats.intervals import wilson
 from rl2f_core.training.checkpoints import ADAPTER
 from rl2f_core.training.collector import SEED_STRIDE, group_requests
+from rl2f_core.training.resource_usage import ResourceUsage
 from rl2f_core.training.step_metrics import step_metrics
 from rl2f_core.types import DEMONSTRATION, Dialogue, FinishReason, Group, JsonObject, Message, Rollout, Task, Usage
 
@@ -257,6 +258,7 @@ class DistillStage:
     def _run_step(self, step: int) -> None:
         """Sample, verify and store the answers of one 0-based step; the last step publishes the dataset."""
         stage, journal, start = self.stage, self.trainer.journal, time.perf_counter()
+        resources = ResourceUsage()
         groups, statuses, usage = self._sample(step)
         rows, stats = self._select(groups, statuses)
         stats.drawn, stats.usage = stage.tasks_per_step, usage
@@ -270,7 +272,9 @@ class DistillStage:
             )
         current_group().run_on_main(lambda: self.writer.write_step(step + 1, rows, stats.model_dump()))
         self._add(rows, stats)
-        journal.emit(self._events(step + 1, groups, statuses, time.perf_counter() - start))
+        resources.sample()
+        measured = {"time/rollout": time.perf_counter() - start, **resources.metrics()}
+        journal.emit(self._events(step + 1, groups, statuses, measured))
         if step + 1 == stage.steps:
             journal.emit([self._publish()])
 
@@ -349,7 +353,11 @@ class DistillStage:
         return DialogueEvent.of("distill", self.stage.name, step, task, dialogue, outcome=status)
 
     def _events(
-        self, step: int, groups: Sequence[Group], statuses: Sequence[Sequence[SampleStatus]], seconds: float
+        self,
+        step: int,
+        groups: Sequence[Group],
+        statuses: Sequence[Sequence[SampleStatus]],
+        measured: Mapping[str, float],
     ) -> list[Event]:
         """Return a step's dialogues with their status, and its metrics; counts and fractions cover all steps so far."""
         events: list[Event] = [
@@ -357,8 +365,7 @@ class DistillStage:
             for group, of_group in zip(groups, statuses, strict=True)
             for rollout, status in zip(group.rollouts, of_group, strict=True)
         ]
-        values = (step_metrics(groups, 1, self.method) if groups else {}) | self.stats.metrics()
-        values |= {"time/rollout": seconds}
+        values = (step_metrics(groups, 1, self.method) if groups else {}) | self.stats.metrics() | measured
         name = self.stage.name
         return [*events, MetricEvent(id=f"metric:{name}:{step}", stage=name, step=step, values=values)]
 

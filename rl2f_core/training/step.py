@@ -15,6 +15,7 @@ from rl2f_core.run.events import DialogueEvent, Event, MetricEvent, Phase
 from rl2f_core.training.checkpoints import ADAPTER
 from rl2f_core.training.collector import Collector
 from rl2f_core.training.curriculum import CurriculumTracker
+from rl2f_core.training.resource_usage import ResourceUsage
 from rl2f_core.training.step_metrics import (
     StepTimer,
     constant_baseline,
@@ -50,7 +51,8 @@ class StageSteps:
 
     def run_step(self, step: int) -> None:
         """Run one 0-based step."""
-        trainer, method, now, timer = self.trainer, self.method, self.stage.resolve(step), StepTimer()
+        trainer, method, now = self.trainer, self.method, self.stage.resolve(step)
+        timer, usage = StepTimer(), ResourceUsage()
         temperature = 1.0  # demonstrations were not sampled
         if method.on_policy:
             temperature = now.temperature or self.config.rollout.temperature
@@ -63,6 +65,7 @@ class StageSteps:
             trainer.checkpoints.sync(trainer.learner, self.collector.policy)
         timer.lap("sync")
         groups = method.collect(self.collector, step)
+        usage.sample()
         trainer.backend.release_memory()
         trim_memory()
         timer.lap("rollout")
@@ -74,6 +77,7 @@ class StageSteps:
 
         # update
         updated = trainer.learner.update(samples, options, now, step, temperature)
+        usage.sample()
         trim_memory()
         timer.lap("update")
 
@@ -84,6 +88,7 @@ class StageSteps:
         values |= part_metrics(groups, turns, method, environments)
         values |= teacher_costs([rollout.dialogue for group in collected for rollout in group.rollouts])
         values |= throughput(timer.seconds, collected, samples, on_policy=method.on_policy)
+        values |= usage.metrics()
         values |= {"groups/resampled": float(len(self.collector.discarded_groups)), "group_size": float(now.group_size)}
         if method.on_policy:  # demonstrations do not measure the student
             values |= {"temperature": temperature, **constant_baseline(environments)}

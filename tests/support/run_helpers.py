@@ -12,7 +12,7 @@ from rl2f_core.run.directory import RunDir, sha256
 from rl2f_core.run.events import JsonlSink, LogEvent, MetricEvent, StatusEvent, read_events
 from rl2f_core.run.execute import execute
 
-CLOCK = ("time/", "tokens_per_second/")
+CLOCK = ("time/", "tokens_per_second/", "system/")
 
 
 def train_speaker(tiny: Path, folder: Path) -> Path:

@@ -15,7 +15,7 @@ from rl2f_core.run.events import DialogueEvent, Event, JsonlSink, LogEvent, Metr
 from rl2f_core.run.execute import execute
 from rl2f_core.types import Task, Verdict
 
-CLOCK = ("time/", "tokens_per_second/")
+CLOCK = ("time/", "tokens_per_second/", "system/")
 LEVELS = {"levels": [{"settings": {"letters": 2}, "steps": 2}, {"settings": {"letters": 3}}], "replay_fraction": 0.3}
 LONG = {"tasks_per_step": 2, "steps": 4, "learning_rate": [{"step": 0, "value": 0.01}, {"step": 3, "value": 0.002}]}
 
