@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from rl2f_core.evaluation.plotting import Format
+from rl2f_core.metrics.dialogues import OUTCOMES
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,7 @@ def _fraction(title: str, text: str = "", of: str = "fraction", formula: str = "
     return MetricInfo(title, of, "share", text, formula)
 
 
+_OUTCOMES = "; ".join(f"{name.replace('_', ' ')}: {text}" for name, text in OUTCOMES.items())
 METRICS: dict[str, MetricInfo] = {
     "reward": MetricInfo(
         "Reward", "mean per dialogue", "number", "Sum of all reward terms over a dialogue's turns.", "mean of Σₜ rₜ"
@@ -157,14 +159,39 @@ METRICS: dict[str, MetricInfo] = {
     "clip_ratio": _fraction(
         "Clipped", "Tokens whose ratio was clipped.", "fraction of tokens", "clipped tokens / tokens"
     ),
-    "loss": MetricInfo("Loss", "mean per token", "number", "Weighted sum of the loss terms."),
+    "loss": MetricInfo(
+        "Loss", "mean per token", "number", "Weighted sum of the loss terms.", "Σ coefficient · loss term"
+    ),
     "grad_norm": MetricInfo(
         "Gradient norm", "before clipping", "number", "Length of the gradient of all trained weights.", "‖∇loss‖₂"
     ),
-    "learning_rate": MetricInfo("Learning rate", "", "number", "Step size of the optimizer, by its schedule."),
-    "temperature": MetricInfo("Temperature", "of sampling", "number", "Temperature of the sampled attempts."),
-    "group_size": MetricInfo("Group size", "dialogues per task", "count", "Dialogues of one task in a step."),
-    "curriculum/level": MetricInfo("Level", "of the curriculum", "count", "Difficulty of the newest tasks."),
+    "loss/ce": MetricInfo(
+        "Cross-entropy loss",
+        "nats per token",
+        "number",
+        "Negative log-probability of the demonstrations.",
+        "mean of −log π(token)",
+    ),
+    "learning_rate": MetricInfo(
+        "Learning rate",
+        "",
+        "number",
+        "Step size of the optimizer.",
+        "configured rate · warmup and schedule at the step",
+    ),
+    "temperature": MetricInfo(
+        "Temperature", "of sampling", "number", "Temperature T of the sampled attempts.", "π(v) ∝ exp(logit(v) / T)"
+    ),
+    "group_size": MetricInfo(
+        "Group size", "dialogues per task", "count", "Dialogues of one task in a step.", "dialogues of a group"
+    ),
+    "curriculum/level": MetricInfo(
+        "Level",
+        "of the curriculum",
+        "count",
+        "Difficulty of the newest tasks.",
+        "+ 1 when the level's solve rate reaches its threshold or its steps end",
+    ),
     "curriculum/solve_rate": _fraction(
         "Solve rate on the level",
         "Over the curriculum's window.",
@@ -190,9 +217,17 @@ METRICS: dict[str, MetricInfo] = {
         "1: exact returns; 0: no better than their mean; below 0: worse.",
         "1 − Var(G − V) / Var(G)",
     ),
-    "value/loss": MetricInfo("Loss of the value head", "mean per token", "number", "Error of the predicted returns."),
-    "value/return": MetricInfo("Return", "mean per token", "number", "Target of the value head."),
-    "optimizer_updates": MetricInfo("Optimizer updates", "per step", "count", "Steps of the optimizer."),
+    "value/loss": MetricInfo(
+        "Loss of the value head",
+        "mean per token",
+        "number",
+        "Error of the predicted returns.",
+        "mean of ½ (V − G)², clipped",
+    ),
+    "value/return": MetricInfo("Return", "mean per token", "number", "Target of the value head.", "mean of G"),
+    "optimizer_updates": MetricInfo(
+        "Optimizer updates", "per step", "count", "Steps of the optimizer.", "minibatches · num_iterations"
+    ),
     "frac_reward_zero_std": _fraction(
         "Groups with equal reward",
         "TRL's frac_reward_zero_std.",
@@ -218,25 +253,44 @@ METRICS: dict[str, MetricInfo] = {
         "all-incorrect groups / groups",
     ),
     "groups/resampled": MetricInfo(
-        "Resampled groups", "per step", "count", "Groups that were discarded and sampled again."
+        "Resampled groups",
+        "per step",
+        "count",
+        "Groups that were discarded and sampled again, because their returns were equal.",
+        "discarded groups",
     ),
     "distill/acceptance_rate": _fraction(
         "Acceptance rate", "Tasks with an accepted answer, so far.", "fraction of tasks", "accepted tasks / tasks"
     ),
     "distill/frac_incorrect": _fraction(
-        "Incorrect answers of the source", "", "fraction of samples", "incorrect samples / samples"
+        "Incorrect answers of the source",
+        "Samples with an incorrect answer.",
+        "fraction of samples",
+        "incorrect samples / samples",
     ),
     "distill/frac_unparsable": _fraction(
-        "Unparsable answers of the source", "", "fraction of samples", "unparsable samples / samples"
+        "Unparsable answers of the source",
+        "Samples with no parsable answer.",
+        "fraction of samples",
+        "unparsable samples / samples",
     ),
     "distill/frac_duplicate": _fraction(
-        "Duplicate answers of the source", "", "fraction of samples", "duplicates / samples"
+        "Duplicate answers of the source",
+        "Samples with an answer that the dataset already contains.",
+        "fraction of samples",
+        "duplicates / samples",
     ),
     "distill/frac_too_long": _fraction(
-        "Answers longer than allowed", "Too long.", "fraction of samples", "too long samples / samples"
+        "Answers longer than allowed",
+        "Samples that are correct but too long.",
+        "fraction of samples",
+        "too long samples / samples",
     ),
     "distill/frac_failed": _fraction(
-        "Failed answers of the source", "", "fraction of samples", "failed samples / samples"
+        "Failed answers of the source",
+        "Samples with no answer because of an error.",
+        "fraction of samples",
+        "failed samples / samples",
     ),
     "source/cost": MetricInfo(
         "Cost of the source", "US dollars so far", "number", "By the configured prices.", "Σ tokens · price"
@@ -246,6 +300,33 @@ METRICS: dict[str, MetricInfo] = {
     ),
     "teacher/cost": MetricInfo(
         "Cost of the teacher", "US dollars per step", "number", "By the configured prices.", "Σ tokens · price"
+    ),
+    "system/cpu_cores": MetricInfo(
+        "System: CPU",
+        "cores in use",
+        "number",
+        "Mean CPU cores that the run's process and its children use during a step.",
+        "CPU seconds / seconds of the step",
+    ),
+    "system/memory_gb": MetricInfo(
+        "System: memory",
+        "GB",
+        "number",
+        "Resident memory of the run's process and its children at the end of a step.",
+        "Σ resident bytes of the processes / 10⁹",
+    ),
+    "system/gpu_memory_gb": MetricInfo(
+        "System: GPU memory",
+        "GB",
+        "number",
+        "Peak of the GPU memory that PyTorch allocates in the run's process during a step.",
+        "max allocated bytes / 10⁹",
+    ),
+    "system/gpu_utilization": _fraction(
+        "System: GPU utilization",
+        "Fraction of time in which the GPU computes, by NVML, at the end of rollout and update.",
+        "fraction of time",
+        "mean of both readings",
     ),
     "effect": MetricInfo(
         "Hint effect",
@@ -280,7 +361,7 @@ METRIC_GROUPS: dict[str, MetricInfo] = {
     ),
     "outcome": _fraction(
         "Attempt outcomes",
-        "Exclusive fractions that add up to 1.",
+        f"Exclusive fractions of attempts that add up to 1. {_OUTCOMES}.",
         "fraction of attempts",
         "attempts by outcome / attempts",
     ),
@@ -288,25 +369,79 @@ METRIC_GROUPS: dict[str, MetricInfo] = {
         "Groups",
         "Only mixed groups give a gradient: equal returns have zero advantage.",
         "fraction of groups",
-        "groups by outcome / groups",
+        "frac_mixed = groups with different returns / groups = 1 − frac_reward_zero_std",
     ),
-    "time": MetricInfo("Time", "seconds per step", "number", "Wall time of each phase."),
-    "tokens": MetricInfo("Tokens", "per step", "count", "Tokens of each kind."),
+    "time": MetricInfo(
+        "Time",
+        "seconds per step",
+        "number",
+        "Wall time of each phase of a step. rollout: sampling; update: training; sync: new weights.",
+        "end of the phase − its start",
+    ),
+    "system": MetricInfo("System", "", "number", "CPU, memory and GPU use of the run.", "see each metric"),
+    "tokens": MetricInfo("Tokens", "per step", "count", "Tokens of each kind.", "Σ tokens of the step's dialogues"),
     "tokens_per_second": MetricInfo("Speed", "tokens per second", "number", "Throughput.", "tokens / seconds"),
-    "tasks": MetricInfo("Tasks", "per step", "count", "Tasks of each kind."),
-    "solved": _fraction("Solved within all turns", "", "fraction of dialogues", "cum_acc/T"),
-    "solved_first": _fraction("Solved at the first turn", "", "fraction of dialogues", "cum_acc/1"),
-    "distill": MetricInfo("Distillation", "so far", "count"),
-    "source": MetricInfo("Source", "so far", "count", "Messages of a model source."),
-    "teacher": MetricInfo("Teacher", "per step", "count", "Messages of a model teacher."),
-    "loss": MetricInfo("Loss term", "mean per token", "number", "One term of the loss."),
-    "kl": MetricInfo("KL", "nats per token"),
-    "advantage": MetricInfo(
-        "Advantage", "per token", "number", "Return minus the baseline of its group or value head."
+    "tasks": MetricInfo(
+        "Tasks", "per step", "count", "Tasks of each sub-environment.", "groups of the sub-environment"
     ),
-    "value": MetricInfo("Value head", ""),
-    "off_context": MetricInfo("Off-context samples", "", "number", "Training samples without the critique."),
+    "solved": _fraction(
+        "Solved within all turns", "Solve rate of one sub-environment.", "fraction of dialogues", "cum_acc/T"
+    ),
+    "solved_first": _fraction(
+        "Solved at the first turn", "Solve rate of one sub-environment.", "fraction of dialogues", "cum_acc/1"
+    ),
+    "distill": MetricInfo(
+        "Distillation", "so far", "count", "Tasks and samples of the dataset.", "Σ over the steps so far"
+    ),
+    "source": MetricInfo("Source", "so far", "count", "Messages of a model source.", "Σ over the steps so far"),
+    "teacher": MetricInfo("Teacher", "per step", "count", "Messages of a model teacher.", "Σ over the step's hints"),
+    "loss": MetricInfo(
+        "Loss term", "mean per token", "number", "One term of the loss.", "Σ term over tokens / weight of the tokens"
+    ),
+    "kl": MetricInfo("KL", "nats per token", "number", "Distance of two policies.", "mean of ρ − 1 − log ρ"),
+    "advantage": MetricInfo(
+        "Advantage", "per token", "number", "Return minus the baseline of its group or value head.", "A = G − baseline"
+    ),
+    "sampling": MetricInfo(
+        "Sampler and learner", "", "number", "Probabilities of the learner and the sampler μ.", "ρ = π_old / μ"
+    ),
+    "value": MetricInfo("Value head", "", "number", "Predicted returns V.", "V ≈ E[G]"),
+    "off_context": MetricInfo(
+        "Off-context samples", "", "number", "Training samples without the critique.", "as of the other samples"
+    ),
 }
+
+
+CHARTS: dict[str, MetricInfo] = {
+    "revisions": MetricInfo(
+        "Revisions after feedback",
+        "fraction",
+        "share",
+        "changed: plasticity, the answer differs; improving: of those, correct or closer; retained: retention of "
+        "correct parts; repeated: repeated_answer_rate, the dialogue already contained the answer.",
+        "changed = changed answers / revisions; improving = correct or closer / changed; "
+        "retained = retained / correct parts; repeated = answers given before / revisions",
+    ),
+    "solved/": _fraction(
+        "Solved by environment",
+        "Solved within all turns, one line per sub-environment.",
+        "fraction of dialogues",
+        "cum_acc/T",
+    ),
+    "curriculum/solve_rate": replace(
+        METRICS["curriculum/solve_rate"],
+        help="Over the curriculum's window; for earlier levels, over this step's dialogues.",
+    ),
+    "system/memory_gb": MetricInfo(
+        "System: memory",
+        "GB",
+        "number",
+        "processes: resident memory of the run's process and its children at the end of a step; "
+        "GPU: peak of the memory that PyTorch allocates during a step.",
+        "processes = Σ resident bytes / 10⁹; GPU = max allocated bytes / 10⁹",
+    ),
+}
+"""Descriptions of charts whose texts differ from those of their metric or group."""
 
 
 def metric_info(name: str) -> MetricInfo:
@@ -327,3 +462,8 @@ def group_info(name: str) -> MetricInfo:
     """Return the description of all metrics that start with `name`, e.g. `time/`."""
     head = name.rstrip("/")
     return METRIC_GROUPS.get(head) or metric_info(head)
+
+
+def chart_info(key: str) -> MetricInfo:
+    """Return the description of a chart, by its key: a metric, or a group that ends in `/`."""
+    return CHARTS.get(key) or (group_info(key) if key.endswith("/") else metric_info(key))

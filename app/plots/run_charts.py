@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
-from app.plots.metric_info import METRICS, group_info, metric_info
+from app.plots.metric_info import chart_info, group_info, metric_info
 from app.plots.series import Look, MetricRow, XKind, axis, column, line, names_of, turns_of
 from rl2f_core.evaluation.plotting import SERIES, Number, Plot, figure
-from rl2f_core.metrics.dialogues import OUTCOMES
 from rl2f_core.stats.intervals import effective_number
 from rl2f_core.types import JsonObject
 
@@ -77,8 +76,18 @@ class ChartStyle:
     """As in `Plot`."""
 
 
+Maker = Callable[[Sequence[MetricRow], PlotOptions], Chart | None]
+"""Draws one chart of the overview; None without data."""
 _BY_CORRECTNESS = ChartStyle(["--rl-student", "--rl-right", "--rl-wrong"], ["solid", "dash", "dot"])
 """Style of all, correct and incorrect attempts."""
+REVISIONS = {
+    "plasticity": "changed",
+    "improving_change_rate": "improving",
+    "retention": "retained",
+    "repeated_answer_rate": "repeated",
+}
+REVISION_COLORS = ["--rl-student", "--rl-plot-3", "--rl-plot-5", "--rl-plot-2"]
+LEVEL_SOLVED = {"curriculum/solve_rate": "this level", "curriculum/replay_solve_rate": "earlier levels"}
 
 
 def overview(rows: Sequence[MetricRow], options: PlotOptions) -> list[Chart]:
@@ -86,17 +95,8 @@ def overview(rows: Sequence[MetricRow], options: PlotOptions) -> list[Chart]:
     on_policy = [row for row in rows if row.stage not in options.off_policy]
     if options.x == "tokens" and not on_policy:  # demonstrations are not sampled
         options = replace(options, x="step")
-    all_rows = on_policy if options.x == "tokens" else list(rows)
-    makers: list[tuple[Callable[[Sequence[MetricRow], PlotOptions], Chart | None], Sequence[MetricRow]]] = [
-        (_single("reward"), on_policy), (_solved, on_policy), (_parts, on_policy), (_revisions, on_policy),
-        (_groups, on_policy), (_outcomes, on_policy), (_level, all_rows), (_level_solved, all_rows),
-        (_single("leak_rate", "leak_rate", "--rl-leak"), on_policy), (_yield, all_rows), (_length, on_policy),
-        (_reflection, on_policy), (_single("approx_kl"), on_policy),
-        (_single("off_context/masked_frac", "masked"), on_policy),
-        (_single("value/explained_variance", "explained variance"), on_policy), (_single("entropy"), all_rows),
-        (_loss, all_rows), (_speed, all_rows),
-    ]  # fmt: skip
-    charts = [make(chosen, options) for make, chosen in makers if chosen]
+    all_rows = on_policy if options.x == "tokens" else rows
+    charts = [make(all_rows if of_all_stages else on_policy, options) for make, of_all_stages in OVERVIEW]
     return [chart for chart in charts if chart is not None]
 
 
@@ -106,77 +106,37 @@ def series(rows: Sequence[MetricRow], names: Sequence[str], options: PlotOptions
     charts = []
     for name in names:
         selected = [n for n in available if (n.startswith(name) if name.endswith("/") else n == name)]
-        chart = _chart(name, rows, options, {n: n.removeprefix(name) or n for n in selected})
-        if chart is not None:
-            charts.append(chart)
-    return charts
+        charts.append(_chart(name, rows, options, {n: n.removeprefix(name) or n for n in selected}))
+    return [chart for chart in charts if chart is not None]
 
 
 # -- curated charts ------------------------------------------------------------------------------------------------
-def _single(
-    name: str, label: str = "", color: str = "--rl-student"
-) -> Callable[[Sequence[MetricRow], PlotOptions], Chart | None]:
-    """Return a function that draws one metric."""
-    return lambda rows, options: _chart(name, rows, options, {name: label or name}, ChartStyle([color]))
+def _fixed(key: str, labels: Mapping[str, str] | None = None, style: ChartStyle | None = None) -> Maker:
+    """Return a function that draws the metrics of `labels`, by default the metric `key`."""
+    return lambda rows, options: _chart(key, rows, options, labels or {key: key}, style)
 
 
 def _solved(rows: Sequence[MetricRow], options: PlotOptions) -> Chart | None:
     turns = turns_of(names_of(rows), "cum_acc")
     banded = turns if len(turns) <= 3 else turns[:1] + turns[-1:]
     sizes = {f"cum_acc/{t}": _sizes(rows, t, options) for t in banded}
-    has_baseline = turns and any("constant_baseline" in row.values for row in rows)
-    baseline = {"constant_baseline": "constant answer"} if has_baseline else {}
+    baseline = {"constant_baseline": "constant answer"} if turns else {}
     shares = [1.0] if len(turns) == 1 else [0.4 + 0.6 * i / (len(turns) - 1) for i in range(len(turns))]
-    chart = _chart(
-        "cum_acc/", rows, options, {f"cum_acc/{t}": f"t = {t}" for t in turns} | baseline,
-        ChartStyle([*(f"mix(--rl-surface,--rl-student,{share:.2f})" for share in shares), "--rl-muted"],
-                   [*("solid" for _ in turns), "dash"]), sizes,
-    )  # fmt: skip
-    if chart is None:
-        return None
+    colors = [*(f"mix(--rl-surface,--rl-student,{share:.2f})" for share in shares), "--rl-muted"]
+    style = ChartStyle(colors, [*("solid" for _ in turns), "dash"])
     has_bands = any(any(values) for values in sizes.values() if values)
-    help = "Cumulative accuracy, one line per turn, and the constant baseline."
     note = "bands: 95 % intervals" if has_bands else ""
-    return replace(chart, title="Solved within t turns", help=help, note=note)
+    shown = {f"cum_acc/{t}": f"t = {t}" for t in turns} | baseline
+    return _chart("cum_acc/", rows, options, shown, style, sizes, note)
 
 
 def _parts(rows: Sequence[MetricRow], options: PlotOptions) -> Chart | None:
     names = [name for name in names_of(rows) if name.startswith("solved/")]
-    chart = _chart("solved/", rows, options, {name: name.partition("/")[2] for name in names})
-    return chart and replace(
-        chart, title="Solved by environment", help="Solved within all turns, one line per sub-environment."
-    )
+    return _chart("solved/", rows, options, {name: name.partition("/")[2] for name in names})
 
 
 def _level(rows: Sequence[MetricRow], options: PlotOptions) -> Chart | None:
     return _chart("curriculum/level", rows, replace(options, weight=0.0), {"curriculum/level": "level"})
-
-
-def _level_solved(rows: Sequence[MetricRow], options: PlotOptions) -> Chart | None:
-    shown = {"curriculum/solve_rate": "this level", "curriculum/replay_solve_rate": "earlier levels"}
-    chart = _chart("curriculum/solve_rate", rows, options, shown, ChartStyle(dashes=["solid", "dash"]))
-    return chart and replace(
-        chart, help="Over the curriculum's window; for earlier levels, over this step's dialogues."
-    )
-
-
-def _revisions(rows: Sequence[MetricRow], options: PlotOptions) -> Chart | None:
-    shown = {
-        "plasticity": "changed",
-        "improving_change_rate": "improving",
-        "retention": "retained",
-        "repeated_answer_rate": "repeated",
-    }
-    chart = _chart("revisions", rows, options, shown,
-                   ChartStyle(["--rl-student", "--rl-plot-3", "--rl-plot-5", "--rl-plot-2"],
-                              ["solid", "dash", "dot", "dashdot"]))  # fmt: skip
-    return chart and replace(
-        chart, title="Revisions after feedback", unit="fraction",
-        help="changed: plasticity, the answer differs; improving: of those, correct or closer; retained: retention of "
-        "correct parts; repeated: repeated_answer_rate, the dialogue already contained the answer.",
-        formula="changed = changed answers / revisions; improving = correct or closer / changed; "
-        "retained = retained / correct parts; repeated = answers given before / revisions",
-    )  # fmt: skip
 
 
 def _groups(rows: Sequence[MetricRow], options: PlotOptions) -> Chart | None:
@@ -186,13 +146,9 @@ def _groups(rows: Sequence[MetricRow], options: PlotOptions) -> Chart | None:
         "groups/frac_all_correct": "all correct ✓",
     }
     style = ChartStyle(["--rl-wrong", "--rl-student", "--rl-right"], kind="stack")
-    chart = _chart("groups", rows, options, shown, style)
-    return chart and replace(
-        chart, title="Groups", unit="fraction of groups", names=[*chart.names, "frac_reward_zero_std"],
-        note="frac_mixed | all_good | all_bad; frac_reward_zero_std = 1 − mixed",
-        help="Only mixed groups give a gradient: equal returns have zero advantage.",
-        formula="frac_mixed = groups with different returns / groups = 1 − frac_reward_zero_std",
-    )  # fmt: skip
+    note = "frac_mixed | all_good | all_bad; frac_reward_zero_std = 1 − mixed"
+    chart = _chart("groups/", rows, options, shown, style, note=note)
+    return chart and replace(chart, key="groups", names=[*chart.names, "frac_reward_zero_std"])
 
 
 def _length(rows: Sequence[MetricRow], options: PlotOptions) -> Chart | None:
@@ -207,8 +163,7 @@ def _reflection(rows: Sequence[MetricRow], options: PlotOptions) -> Chart | None
     name = "reflection_words"
     if not any(row.values.get(name) for row in rows):  # a student that never reflects has no curve
         return None
-    chart = _chart(name, rows, options, _by_correctness(name), _BY_CORRECTNESS)
-    return chart and replace(chart, help="check, verify, wait, however, re-evaluate, let me …, by correctness.")
+    return _chart(name, rows, options, _by_correctness(name), _BY_CORRECTNESS)
 
 
 def _by_correctness(name: str) -> dict[str, str]:
@@ -219,9 +174,7 @@ def _outcomes(rows: Sequence[MetricRow], options: PlotOptions) -> Chart | None:
     shown = {f"outcome/{name}": name.replace("_", " ") for name in OUTCOME_COLORS}
     shown = {name: label for name, label in shown.items() if any(row.values.get(name) for row in rows)}
     colors = [OUTCOME_COLORS[name.removeprefix("outcome/")] for name in shown]
-    chart = _chart("outcome/", rows, options, shown, ChartStyle(colors, kind="stack"))
-    texts = "; ".join(f"{name.replace('_', ' ')}: {text}" for name, text in OUTCOMES.items())
-    return chart and replace(chart, help=f"Exclusive fractions of attempts that add up to 1. {texts}.")
+    return _chart("outcome/", rows, options, shown, ChartStyle(colors, kind="stack"))
 
 
 def _yield(rows: Sequence[MetricRow], options: PlotOptions) -> Chart | None:
@@ -232,26 +185,41 @@ def _yield(rows: Sequence[MetricRow], options: PlotOptions) -> Chart | None:
 
 
 def _loss(rows: Sequence[MetricRow], options: PlotOptions) -> Chart | None:
-    chosen = [row for row in rows if row.stage in options.off_policy]
-    chart = _chart("loss/ce", chosen, options, {"loss/ce": "loss/ce"})
-    return chart and replace(
-        chart,
-        title="Loss on demonstrations",
-        unit="cross-entropy, nats per token",
-        help="loss/ce: negative log-probability of the demonstrations.",
-        formula="mean of −log π(token)",
-    )
+    demonstrated = [row for row in rows if row.stage in options.off_policy]
+    return _chart("loss/ce", demonstrated, options, {"loss/ce": "loss/ce"})
 
 
-def _speed(rows: Sequence[MetricRow], options: PlotOptions) -> Chart | None:
+def _time(rows: Sequence[MetricRow], options: PlotOptions) -> Chart | None:
     names = [name for name in names_of(rows) if name.startswith("time/")]
     weights = {name: sum(value or 0.0 for value in column(rows, name)) for name in names}
-    ordered = sorted(names, key=lambda name: -weights[name])
-    chart = _chart("time/", rows, options, {name: name.partition("/")[2] for name in ordered},
-                   ChartStyle([SERIES[i % len(SERIES)] for i in range(len(ordered))], kind="stack"))  # fmt: skip
-    return chart and replace(
-        chart, title="Time by phase", help="rollout: sampling; update: training; sync: new weights."
-    )
+    shown = {name: name.partition("/")[2] for name in sorted(names, key=lambda name: -weights[name])}
+    return _chart("time/", rows, options, shown, ChartStyle(kind="stack"))
+
+
+OVERVIEW: Sequence[tuple[Maker, bool]] = (
+    (_fixed("reward"), False),
+    (_solved, False),
+    (_parts, False),
+    (_fixed("revisions", REVISIONS, ChartStyle(REVISION_COLORS, ["solid", "dash", "dot", "dashdot"])), False),
+    (_groups, False),
+    (_outcomes, False),
+    (_level, True),
+    (_fixed("curriculum/solve_rate", LEVEL_SOLVED, ChartStyle(dashes=["solid", "dash"])), True),
+    (_fixed("leak_rate", style=ChartStyle(["--rl-leak"])), False),
+    (_yield, True),
+    (_length, False),
+    (_reflection, False),
+    (_fixed("approx_kl"), False),
+    (_fixed("off_context/masked_frac", {"off_context/masked_frac": "masked"}), False),
+    (_fixed("value/explained_variance", {"value/explained_variance": "explained variance"}), False),
+    (_fixed("entropy"), True),
+    (_loss, True),
+    (_time, True),
+    (_fixed("system/cpu_cores", {"system/cpu_cores": "CPU"}), True),
+    (_fixed("system/memory_gb", {"system/memory_gb": "processes", "system/gpu_memory_gb": "GPU"}), True),
+    (_fixed("system/gpu_utilization", {"system/gpu_utilization": "GPU"}), True),
+)
+"""The charts in their order, and whether they include the stages that learn from demonstrations."""
 
 
 # -- shared --------------------------------------------------------------------------------------------------------
@@ -262,6 +230,7 @@ def _chart(
     shown: Mapping[str, str],
     style: ChartStyle | None = None,
     sizes: Mapping[str, Sequence[Number] | None] | None = None,
+    note: str = "",
 ) -> Chart | None:
     """Return a chart of `shown` (metric → label); None if no row has any of them."""
     style = style or ChartStyle()
@@ -281,11 +250,11 @@ def _chart(
             line(shown[name], values, along, weight=options.weight, sizes=(sizes or {}).get(name),
                  raw=len(present) == 1, gaps=style.kind == "lines", look=look)
         )  # fmt: skip
-    info = group_info(key) if key.endswith("/") else metric_info(key if key in METRICS else present[0])
+    info = chart_info(key)
     marks = along.marks()
     plot = Plot(lines, x_title=along.title, format=info.format, kind=style.kind, marks=marks if len(marks) <= 8 else [],
                 limit=style.limit)  # fmt: skip
-    return Chart(key, info.title, info.unit, present, figure(plot), help=info.help, formula=info.formula)
+    return Chart(key, info.title, info.unit, present, figure(plot), note, info.help, info.formula)
 
 
 def _sizes(rows: Sequence[MetricRow], turn: int, options: PlotOptions) -> list[Number] | None:

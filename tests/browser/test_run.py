@@ -169,6 +169,9 @@ def test_a_run_is_watched_from_the_queue_to_its_end_without_a_reload(
     page.evaluate("window.here = true")
     page.wait_for_selector(".rl-badge[data-status=succeeded]", timeout=400_000)
     plot(page, "reward")
+    cores = plot(page, "system/cpu_cores").evaluate("n => n.data.find(t => t.meta === 'line').y")
+    assert len([y for y in cores if y is not None and y > 0]) == 5  # every step of both stages
+    plot(page, "system/memory_gb")
     open_tab(page, "Evaluation")
     page.wait_for_selector(".rl-eval")
     assert page.evaluate("window.here") is True

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.plots.metric_info import metric_info
+from app.plots.metric_info import CHARTS, METRIC_GROUPS, METRICS, metric_info
 from app.plots.run_charts import PlotOptions, catalogue, overview, series, sizes_of
 from app.plots.series import axis, line, share_band, smooth, thin
 from app.web.page_registry import STATIC
@@ -257,6 +257,30 @@ def test_parts_levels_and_value_heads_have_plots_of_their_own() -> None:
     (level,) = [c for c in smoothed if c.key == "curriculum/level"]
     assert lines_of(level.figure)["level"]["y"] == [1, 2]  # no run is between two levels
     assert {"value/explained_variance", "off_context/masked_frac"} <= charts.keys()
+
+
+def test_the_use_of_the_machine_has_a_chart_per_unit_over_all_stages() -> None:
+    cpu = {"system/cpu_cores": 1.5, "system/memory_gb": 2.0}
+    gpu = {"system/gpu_memory_gb": 8.0, "system/gpu_utilization": 0.75}
+    held = rows(("warm", 1, cpu), ("rl", 1, cpu | gpu))
+    charts = {c.key: c for c in overview(held, PlotOptions(off_policy=frozenset({"warm"})))}
+    assert [(c.title, c.unit) for c in charts.values()] == [
+        ("System: CPU", "cores in use"),
+        ("System: memory", "GB"),
+        ("System: GPU utilization", "fraction of time"),
+    ]
+    assert lines_of(charts["system/cpu_cores"].figure)["CPU"]["y"] == [1.5, None, 1.5]
+    assert {name: trace["y"][-1] for name, trace in lines_of(charts["system/memory_gb"].figure).items()} == {
+        "processes": 2.0,
+        "GPU": 8.0,
+    }
+    without_gpu = overview(rows(("rl", 1, cpu)), PlotOptions())
+    assert [c.key for c in without_gpu] == ["system/cpu_cores", "system/memory_gb"]
+
+
+def test_every_metric_and_chart_has_an_explanation_with_a_formula() -> None:
+    infos = {**METRICS, **METRIC_GROUPS, **CHARTS}
+    assert [name for name, info in infos.items() if not (info.help and info.formula)] == []
 
 
 def test_a_stack_of_one_step_is_a_bar_and_a_stack_of_one_part_has_its_name() -> None:

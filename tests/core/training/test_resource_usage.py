@@ -6,10 +6,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import psutil
 import pytest
+from run_helpers import config_of, go
 
+from rl2f_core.run.directory import RunDir
+from rl2f_core.run.events import MetricEvent, read_events
 from rl2f_core.training.resource_usage import ProcessUsage, ResourceUsage, current_gpu, process_usage
 
 
@@ -68,6 +72,17 @@ def test_children_count_while_they_run_and_after_their_end() -> None:
     assert running.cpu_seconds - before.cpu_seconds > 0.4 and running.resident_bytes > own
     child.communicate(b"\n")
     assert process_usage().cpu_seconds - before.cpu_seconds > 0.4
+
+
+def test_every_step_of_a_run_records_its_use(tiny: Path, tmp_path: Path) -> None:
+    run_dir = RunDir.create(tmp_path / "run", config_of(tiny, steps=(1, 1)))
+    assert go(run_dir) == "succeeded"
+    steps = {e.stage: e.values for e in read_events(run_dir.events_path) if isinstance(e, MetricEvent)}
+    assert set(steps) == {"warm", "rl"}
+    for values in steps.values():
+        assert 0 < values["system/cpu_cores"] <= (psutil.cpu_count() or 1) + 1
+        assert values["system/memory_gb"] > 0.1  # PyTorch alone needs more
+        assert not [name for name in values if name.startswith("system/gpu")]
 
 
 @pytest.mark.gpu
