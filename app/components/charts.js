@@ -9,6 +9,7 @@ const CONFIG = {
 const coarse = matchMedia("(pointer: coarse)");
 const plots = new Set();
 let loading = null;
+let drawing = Promise.resolve(); // figures are drawn one after the other, so that the first one is shown early
 
 function library(url) {
   loading ??= new Promise((resolve, reject) => {
@@ -71,7 +72,7 @@ const near = new IntersectionObserver((entries) => {
 
 class Plot {
   constructor(url, onPoint) {
-    Object.assign(this, { url, onPoint, near: false, stale: false, text: "" });
+    Object.assign(this, { url, onPoint, near: false, queued: false, stale: false, text: "" });
     this.node = document.createElement("div");
     this.node.className = "rl-plot rl-clickable";
     this.node.setAttribute("role", "img");
@@ -87,7 +88,13 @@ class Plot {
     this.node.setAttribute("aria-label", words);
     this.draw();
   }
-  async draw() {
+  draw() {
+    if (!this.stale || !this.near || this.queued) return;
+    this.queued = true;
+    drawing = drawing.then(() => this.paint()).catch(reportError).then(() => new Promise((done) => setTimeout(done)));
+  }
+  async paint() {
+    this.queued = false;
     if (!this.stale || !this.near) return;
     this.stale = false;
     let Plotly;

@@ -1,12 +1,9 @@
-"""`MetricStrip`: four cards that summarize a run."""
+"""Four cards that summarize a run: hint effect, solve rate by turn, revisions, groups."""
 
 from __future__ import annotations
 
-from typing import Any, TypedDict, cast
-
 from app.components.help_tip import help_tip
 from app.components.nodes import Element, Node, el
-from app.components.view import View
 from app.plots.metric_info import MetricInfo, group_info, metric_info
 from rl2f_core.types import JsonObject
 
@@ -20,33 +17,19 @@ FEEDBACK = MetricInfo(
 )
 
 
-class Summary(TypedDict):
-    """What the cards show."""
+def metric_cards(cards: JsonObject, kind: str, active: bool) -> Element | None:
+    """Return the cards; None for a kind of run without metrics.
 
-    cards: JsonObject
-    """See `app.plots.summary_cards`."""
-    kind: str
-    """Kind of the run."""
-    active: bool
-    """The run has not ended."""
-
-
-class MetricStrip(View):
-    """The cards of a `Summary`: hint effect, solve rate by turn, revisions, groups."""
-
-    def postprocess(self, value: Any) -> str | None:
-        """Return the cards as JSON text."""
-        return super().postprocess(metric_cards(cast(Summary, value)) if isinstance(value, dict) else value)
-
-
-def metric_cards(summary: Summary) -> Element | None:
-    """Return the cards; None for a kind of run without metrics."""
-    cards, kind = summary["cards"], summary["kind"]
+    Args:
+        cards: See `app.plots.summary_cards`.
+        kind: Kind of the run.
+        active: The run has not ended.
+    """
     if kind not in ("train", "eval") and not any(cards.values()):
         return None
     pending = (
         "Available after the final evaluation."
-        if summary["active"]
+        if active
         else "Not evaluated with and without hints. Evaluate a checkpoint."
     )
     no_group = "An evaluation trains nothing." if kind == "eval" else "No group was trained on yet."

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Literal, TypedDict, cast
+from typing import Annotated, Literal, TypedDict, TypeVar, cast
 
 from pydantic import Field
 
+from app.common.context import Context
 from app.common.log_tail import MAX_BYTES, read_tail
 from app.common.urls import page_url
 from app.endpoints.endpoint import endpoint
@@ -21,7 +22,7 @@ from app.plots.run_charts import catalogue, overview, series
 from app.plots.run_data import RunData
 from app.plots.series import XKind
 from jobs.db.errors import NotFoundError
-from jobs.db.models import Checkpoint, Dialogue, Metric, Note, Run, Stage
+from jobs.db.models import Dialogue, Stage
 from jobs.db.queries import dialogues, metrics, notes, outcomes, runs
 from jobs.db.queries.dialogues import DialogueFilter
 from jobs.worker.status_files import LOG
@@ -29,9 +30,7 @@ from rl2f_core.errors import DataError
 from rl2f_core.metrics.teacher_costs import add_costs, costs_text
 from rl2f_core.types import JsonObject
 
-if TYPE_CHECKING:
-    from app.common.context import Context
-
+T = TypeVar("T")
 RunAction = Literal["stop", "abort", "resume", "delete"]
 ACTIONS: dict[str, tuple[RunAction, ...]] = {
     "queued": ("stop",),
@@ -65,14 +64,19 @@ class RunColumns(RunSummary):
     """Invalid lines of the event file."""
 
 
-class RunStage(TypedDict):
-    """A stage of a training run."""
+class StageColumns(TypedDict):
+    """Columns of `jobs.db.models.Stage`."""
 
     name: str
     method: str
     steps: int
     done: int
     started: float | None
+
+
+class RunStage(StageColumns):
+    """A stage of a training run."""
+
     seconds: float | None
     """Duration; None until the stage ends."""
     off_policy: bool
@@ -217,19 +221,22 @@ class RunEndpoints:
         run, all_notes = runs.get(db, run_id), notes.of_run(db, run_id)
         rows, evaluation = data.rows(run), data.evaluation(run)
         off_policy = data.off_policy(run)
-        columns = {**run_summary(run), "sessions": run.sessions, "folder": run.folder}
+        costs = add_costs(row.values for row in (*rows, *metrics.evaluations(db, run_id)))
+        state: EvaluationState | None = None
+        if evaluation:
+            state = {"title": evaluation.title, "complete": evaluation.whole, "cells": len(evaluation.cells)}
         return {
-            "run": cast(RunColumns, {**columns, "invalid_lines": run.invalid_lines}),
+            "run": _columns(run, RunColumns),
             "actions": list(ACTIONS.get(run.status, ())),
             "cards": summary_cards.cards(data.on_policy_rows(run), evaluation),
             "steps": len(rows),
-            "teacher_costs": _teacher_costs([*rows, *metrics.evaluations(db, run_id)]),
-            "evaluation": _evaluation_state(evaluation) if evaluation else None,
+            "teacher_costs": costs_text(costs) if costs else None,
+            "evaluation": state,
             "stages": [_stage(stage, off_policy) for stage in runs.stages(db, run_id)],
-            "checkpoints": [_checkpoint(row) for row in runs.checkpoints(db, run_id)],
-            "children": [_related_run(row) for row in outcomes.child_runs(db, run_id)],
+            "checkpoints": [_columns(row, RunCheckpoint) for row in runs.checkpoints(db, run_id)],
+            "children": [_columns(row, RelatedRun) for row in outcomes.child_runs(db, run_id)],
             "tags": runs.tags(db, run_id),
-            "notes": [_note(row) for row in all_notes if row.event_id is None],
+            "notes": [_columns(row, RunNote) for row in all_notes if row.event_id is None],
             "dialogue_notes": sum(row.event_id is not None for row in all_notes),
         }
 
@@ -283,22 +290,20 @@ class RunEndpoints:
     def list_notes(self, run_id: RunId) -> list[RunNote]:
         """List the notes on a run, oldest first, without those on its dialogues."""
         runs.get(self._context.db, run_id)
-        return [_note(row) for row in notes.of_run(self._context.db, run_id) if row.event_id is None]
+        return [_columns(row, RunNote) for row in notes.of_run(self._context.db, run_id) if row.event_id is None]
 
     @endpoint("label")
     def add_note(self, run_id: RunId, text: NoteText, author: ShortText = "") -> RunNote:
         """Add a note to a run."""
-        return _note(notes.add(self._context.db, run_id, text, author))
+        return _columns(notes.add(self._context.db, run_id, text, author), RunNote)
 
     @endpoint("label")
     def delete_note(self, run_id: RunId, note_id: RunId) -> None:
         """Delete a note on a run or on one of its dialogues."""
         known = [row.id for row in notes.of_run(self._context.db, run_id)]
         if note_id not in known:
-            raise NotFoundError(
-                f"Run {run_id} has no such note.", value=note_id, known=[str(each) for each in known],
-                fix="Reload the page: it may have been deleted.",
-            )  # fmt: skip
+            fix = "Reload the page: it may have been deleted."
+            raise NotFoundError(f"Run {run_id} has no such note.", value=note_id, known=[*map(str, known)], fix=fix)
         notes.delete(self._context.db, note_id)
 
     # -- charts ------------------------------------------------------------------------------------------------
@@ -382,20 +387,8 @@ class RunEndpoints:
         run = runs.get(self._context.db, run_id)
         tail = read_tail(self._context.workspace.folder(run.folder) / LOG, offset)
         rows = runs.logs(self._context.db, run_id, MAX_LOG_MESSAGES) if offset is None else []
-        messages: list[LogMessage] = [
-            {"time": row.time, "level": row.level, "text": row.text[:MAX_BYTES]} for row in rows
-        ]
+        messages = [{**_columns(row, LogMessage), "text": row.text[:MAX_BYTES]} for row in rows]
         return cast(RunLog, {**asdict(tail), "messages": messages, "status": run.status})
-
-
-def _teacher_costs(rows: Iterable[Metric]) -> str | None:
-    """Return the costs of a model teacher as text; None without one."""
-    costs = add_costs(row.values for row in rows)
-    return costs_text(costs) if costs else None
-
-
-def _evaluation_state(evaluation: evaluation_plots.Evaluation) -> EvaluationState:
-    return {"title": evaluation.title, "complete": evaluation.whole, "cells": len(evaluation.cells)}
 
 
 def _histogram(rows: Sequence[Dialogue], bins: int) -> list[HistogramBin]:
@@ -416,26 +409,11 @@ def _histogram(rows: Sequence[Dialogue], bins: int) -> list[HistogramBin]:
     return [{"low": edges[i][0], "high": edges[i][1], "dialogues": members[i]} for i in sorted(members)]
 
 
+def _columns(row: object, wanted: type[T]) -> T:
+    """Return the columns of a row that a `TypedDict` names."""
+    return cast(T, {name: getattr(row, name) for name in wanted.__annotations__})
+
+
 def _stage(stage: Stage, off_policy: frozenset[str]) -> RunStage:
     seconds = stage.ended - stage.started if stage.started is not None and stage.ended is not None else None
-    return {
-        "name": stage.name,
-        "method": stage.method,
-        "steps": stage.steps,
-        "done": stage.done,
-        "started": stage.started,
-        "seconds": seconds,
-        "off_policy": stage.name in off_policy,
-    }
-
-
-def _checkpoint(row: Checkpoint) -> RunCheckpoint:
-    return {"name": row.name, "stage": row.stage, "step": row.step, "sha256": row.sha256, "time": row.time}
-
-
-def _related_run(row: Run) -> RelatedRun:
-    return {"id": row.id or 0, "name": row.name, "kind": row.kind, "status": row.status, "created": row.created}
-
-
-def _note(row: Note) -> RunNote:
-    return {"id": row.id or 0, "text": row.text, "author": row.author, "time": row.time}
+    return {**_columns(stage, StageColumns), "seconds": seconds, "off_policy": stage.name in off_policy}

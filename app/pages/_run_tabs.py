@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from app.common.urls import page_url
 from app.components.nodes import Element, badge, el
-
-if TYPE_CHECKING:
-    from app.endpoints.runs import RunSummary
+from app.endpoints.runs import RunSummary
 
 RunTab = Literal["Overview", "Dialogues", "Evaluation", "Checkpoints", "Config", "Log"]
 TABS: tuple[RunTab, ...] = ("Overview", "Dialogues", "Evaluation", "Checkpoints", "Config", "Log")

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from app.common.quantities import duration
 from app.common.urls import page_url
 from app.components.evaluation_view import dialogues_link, evaluation_sheet
 from app.components.nodes import Attribute, Element, Node, action, badge, el, empty, progress, time_ago
+from app.endpoints.run import RelatedRun, RunCheckpoint, RunColumns, RunDetails, RunLog, RunNote, RunStage
+from app.endpoints.runs import RunRow
 from app.pages._run_tabs import RunTab, tab_links
 from rl2f_core.types import JsonObject
-
-if TYPE_CHECKING:
-    from app.endpoints.run import RelatedRun, RunCheckpoint, RunColumns, RunDetails, RunLog, RunNote, RunStage
-    from app.endpoints.runs import RunRow
 
 ACTIVE = ("queued", "starting", "running", "stopping")
 MAX_LISTED_CHECKPOINTS = 5
@@ -275,15 +272,17 @@ def child_table(children: Sequence[RelatedRun]) -> Element | None:
     return el("section.rl-card.rl-stack", el("h2", "Runs from this one"), el("div.rl-scroll", table))
 
 
-def charts_note(count: int, off_policy: Sequence[str], active: bool) -> Element:
+def charts_note(details: RunDetails, active: bool) -> Element | None:
     """Return what a click does and which stages are excluded, or why there is no chart."""
-    if not count and active:
+    if not details["steps"] and details["run"]["kind"] != "train":
+        return None
+    if not details["steps"] and active:
         return empty("Waiting for the first step…", "The charts appear automatically.")
-    if not count:
+    if not details["steps"]:
         return empty("This run has no training step.", "Its log says why. Resume it to start again.")
     note = "Click a point to open the dialogues of that step."
-    if off_policy:
-        stages = ", ".join(off_policy)
+    stages = ", ".join(stage["name"] for stage in details["stages"] if stage["off_policy"])
+    if stages:
         note += f" {stages}: demonstrations, whose rewards are not the student's and are excluded."
     return el("p.rl-muted.rl-small", note)
 

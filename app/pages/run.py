@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict, cast
+from dataclasses import dataclass
+from typing import Any, TypedDict, cast, get_args
 
 import gradio as gr
 
@@ -13,22 +14,20 @@ from app.components.address import Replacement
 from app.components.charts import Charts
 from app.components.evaluation_view import dialogues_link
 from app.components.keys import Key
-from app.components.metric_strip import MetricStrip
-from app.components.nodes import el
+from app.components.metric_strip import metric_cards
+from app.components.nodes import Element, el
 from app.components.view import View
 from app.endpoints.endpoint import ArgumentError
+from app.endpoints.run import RunDetails
+from app.endpoints.studio import Studio
 from app.pages import _run_view as view
 from app.pages._events import FAST, handler
 from app.pages._frame import page_frame
 from app.pages._query import QueryFields
 from app.pages._run_tabs import TABS, RunTab
+from app.plots.series import XKind
 from jobs.db.errors import UnknownRunError
 from rl2f_core.types import JsonObject
-
-if TYPE_CHECKING:
-    from app.endpoints.run import RunDetails
-    from app.endpoints.studio import Studio
-    from app.plots.series import XKind
 
 PATH = "run"
 TITLE = "Run"
@@ -47,329 +46,325 @@ KEYS = [
     Key("d", "dialogues of this run", ".rl-tabs a[href^='/dialogues']"),
     Key("Ctrl+Enter", "save the note", "#run-save-note", typing=True),
 ]
+Updates = dict[Any, Any]
+"""New values by component."""
 
 
-class Shown(TypedDict, total=False):
+@dataclass(frozen=True)
+class Shown:
     """What a browser tab shows."""
 
-    run: int
-    tab: RunTab
-    version: int
-    steps: int
-    evaluation: Any
-    log: tuple[int, int]
-    """Size of the log, and number of messages."""
-    active: bool
-    series: int
-    """Number of series that can be chosen."""
+    run: int = 0
+    """Number of the run; 0 if there is none."""
+    tab: RunTab = "Overview"
+    version: int = 0
+    active: bool | None = None
+    source: object = None
+    """What the contents of the tab were made from; equal sources have equal contents."""
 
 
 def build(studio: Studio) -> None:
-    """Build the heading, and one column for each tab."""
-    endpoints, read_only = studio.run, studio.context.read_only
+    """Build the page."""
+    RunPage(studio)
 
-    address = page_frame(studio, TITLE, KEYS)
-    shown = gr.State(cast(Shown, {}))
-    timer = gr.Timer(ACTIVE_SECONDS)
-    head = View(elem_id="run-head")
-    with gr.Column(visible=True, elem_id="run-overview") as overview:
-        strip = MetricStrip(elem_id="run-cards")
-        with gr.Column(elem_id="run-curves") as curves:
-            with gr.Row(elem_classes="run-tools", equal_height=True):
-                x = gr.Dropdown(X_AXES, value="step", label="Along x", container=False, min_width=150, elem_id="run-x")
-                smoothing = gr.Slider(
-                    0,
-                    MAX_SMOOTHING,
-                    SMOOTHING,
-                    step=0.05,
-                    label="Smoothing",
-                    buttons=[],
-                    min_width=200,
-                    elem_id="run-smoothing",
-                )
-                more = gr.Dropdown(
-                    [],
-                    multiselect=True,
-                    max_choices=MAX_SERIES,
-                    label="Search more series",
-                    container=False,
-                    min_width=280,
-                    elem_id="run-series",
-                )
-            note = View(elem_id="run-note")
-            charts = Charts(elem_id="run-charts")
-            further = Charts(closable=True, elem_id="run-further")
-        sides = View(elem_id="run-sides")
-        with gr.Column(elem_id="run-people", elem_classes="run-people"):
-            people = View(elem_id="run-tags")
-            tag = gr.Textbox(label="Add a tag", placeholder="add a tag", show_label=False, container=False,
-                             max_length=60, interactive=not read_only, elem_id="run-tag")  # fmt: skip
-            text = gr.Textbox(label="A note on this run", placeholder="A note on this run", show_label=False,
-                              container=False, lines=2, interactive=not read_only, elem_id="run-note-text")  # fmt: skip
-            save = gr.Button("Save note", size="sm", interactive=not read_only, elem_id="run-save-note")
-    with gr.Column(visible=False, elem_id="run-evaluation") as evaluation:
-        evaluation_title = View(elem_id="run-evaluation-title")
-        part = gr.Radio([WHOLE], value=WHOLE, label="Environment", visible=False, elem_id="run-part")
-        accuracy = Charts(elem_id="run-accuracy")
-        tables = View(elem_id="run-tables")
-    with gr.Column(visible=False, elem_id="run-checkpoints") as checkpoints:
-        saved = View(elem_id="run-saved")
-    with gr.Column(visible=False, elem_id="run-config") as config:
-        with gr.Row(equal_height=False):
+
+class RunPage:
+    """Heading, and one column per tab; the style sheet shows the column of the current tab in the heading."""
+
+    def __init__(self, studio: Studio) -> None:
+        self.studio, self.endpoints = studio, studio.run
+        self.read_only = studio.context.read_only
+        self.address = page_frame(studio, TITLE, KEYS)
+        self.shown = gr.State(Shown())
+        self.timer = gr.Timer(ACTIVE_SECONDS)
+        self.head = View(elem_id="run-head")
+        with gr.Column(elem_id="run-overview"):
+            self._add_overview()
+        with gr.Column(elem_id="run-evaluation"):
+            self.evaluation_title = View(elem_id="run-evaluation-title")
+            self.part = gr.Radio([WHOLE], value=WHOLE, label="Environment", visible=False, elem_id="run-part")
+            self.accuracy = Charts(elem_id="run-accuracy")
+            self.tables = View(elem_id="run-tables")
+        with gr.Column(elem_id="run-checkpoints"):
+            self.checkpoints = View(elem_id="run-saved")
+        # the editor takes long to start: this column is added when the tab is opened for the first time
+        with gr.Column(visible=False, elem_id="run-config") as self.config, gr.Row(equal_height=False):
             with gr.Column(scale=6, min_width=320):
-                yaml = gr.Code(language="yaml", label="Config", interactive=False, wrap_lines=True, elem_id="run-yaml")
+                self.yaml = gr.Code(
+                    language="yaml", label="Config", interactive=False, wrap_lines=True, elem_id="run-yaml"
+                )
             with gr.Column(scale=4, min_width=280):
-                environment = View(elem_id="run-environment")
-    with gr.Column(visible=False, elem_id="run-log") as log:
-        output = View(elem_id="run-output")
+                self.environment = View(elem_id="run-environment")
+        with gr.Column(elem_id="run-log"):
+            self.output = View(elem_id="run-output")
+        self.fields = QueryFields(
+            {
+                "x": (self.x, "step"),
+                "smooth": (self.smoothing, SMOOTHING),
+                "more": (self.more, []),
+                "part": (self.part, WHOLE),
+            }
+        )
+        self.contents = {
+            "Overview": self._show_overview,
+            "Evaluation": self._show_evaluation,
+            "Checkpoints": self._show_checkpoints,
+            "Config": self._show_config,
+            "Log": self._show_log,
+        }
+        self._connect()
 
-    columns = {"Overview": overview, "Evaluation": evaluation, "Checkpoints": checkpoints, "Config": config, "Log": log}
-    fields = QueryFields(
-        {"x": (x, "step"), "smooth": (smoothing, SMOOTHING), "more": (more, []), "part": (part, WHOLE)}
-    )
+    def _add_overview(self) -> None:
+        plain: dict[str, Any] = {"show_label": False, "container": False, "interactive": not self.read_only}
+        self.cards = View(elem_id="run-cards")
+        with gr.Column(elem_id="run-curves"):
+            with gr.Row(elem_classes="run-tools", equal_height=True):
+                self.x = gr.Dropdown(X_AXES, value="step", label="Along x", container=False, elem_id="run-x")
+                self.smoothing = gr.Slider(
+                    0, MAX_SMOOTHING, SMOOTHING, step=0.05, label="Smoothing", buttons=[], elem_id="run-smoothing"
+                )
+                self.more = gr.Dropdown(
+                    [], multiselect=True, max_choices=MAX_SERIES, label="Search more series", container=False,
+                    elem_id="run-series",
+                )  # fmt: skip
+            self.charts = Charts(elem_id="run-charts")
+            self.further = Charts(closable=True, elem_id="run-further")
+        self.sides = View(elem_id="run-sides")
+        with gr.Column(elem_id="run-people"):
+            self.people = View(elem_id="run-tags")
+            self.tag = gr.Textbox(label="Add a tag", placeholder="add a tag", max_length=60, elem_id="run-tag", **plain)
+            self.note = gr.Textbox(
+                label="A note on this run", placeholder="A note on this run", lines=2, elem_id="run-note-text", **plain
+            )
+            self.save = gr.Button("Save note", size="sm", interactive=plain["interactive"], elem_id="run-save-note")
 
-    # -- contents: each function returns the components that change ------------------------------------------------
-    def show(query: Mapping[str, str], before: Shown) -> dict[Any, Any]:
+    def _connect(self) -> None:
+        where, values = [self.address, self.shown], self.fields.components
+        live = [
+            self.address, self.shown, self.timer, self.head, self.cards, self.charts, self.further, self.sides,
+            self.people, self.evaluation_title, self.part, self.accuracy, self.tables, self.checkpoints, self.output,
+        ]  # fmt: skip
+        every = [*live, self.config, self.yaml, self.environment]
+        latest = {"trigger_mode": "always_last", **FAST}
+        self.address.input(self._open, self.address, [*every, self.x, self.smoothing, self.more], **FAST)
+        self.timer.tick(self._refresh, where, live, **FAST)
+        gr.on(
+            [self.x.input, self.smoothing.input],
+            self._redraw,
+            [*where, *values],
+            [self.address, self.charts, self.further],
+            **latest,
+        )
+        self.more.focus(self._offer_series, self.shown, self.more, **FAST)
+        self.more.input(self._choose_series, [*where, *values], [self.address, self.further], **latest)
+        self.further.delete(self._close_series, [*where, *values], [self.address, self.more, self.further], **FAST)
+        self.part.input(
+            self._choose_part,
+            [*where, *values],
+            [self.address, self.evaluation_title, self.part, self.accuracy, self.tables],
+            **FAST,
+        )
+        gr.on([self.charts.select, self.further.select], self._open_step, self.shown, self.address, **FAST)
+        self.accuracy.select(self._open_condition, self.shown, self.address, **FAST)
+        clicks = [self.head.click, self.sides.click, self.checkpoints.click, self.people.click]
+        gr.on(clicks, self._act, where, every, **FAST)
+        self.tag.submit(self._add_tag, [self.shown, self.tag], [self.people, self.tag], **FAST)
+        self.save.click(self._add_note, [self.shown, self.note], [self.people, self.note], **FAST)
+
+    # -- contents --------------------------------------------------------------------------------------------------
+    def _show(self, query: Mapping[str, str], before: Shown) -> Updates:
         """Return the updates from what the browser shows to the state of the run."""
-        run_id = run_number(query)
+        run_id, asked = run_number(query), query.get("run")
+        if run_id is None and asked:
+            return self._message(view.not_found(f"“{asked}” is not the number of a run."))
         if run_id is None:
-            asked = query.get("run")
-            if asked:
-                return message(view.not_found(f"“{asked}” is not the number of a run."))
-            return message(view.run_choice(studio.runs.list_runs()["rows"]))
+            return self._message(view.run_choice(self.studio.runs.list_runs()["rows"]))
         try:
-            details = endpoints.get_run(run_id)
+            details = self.endpoints.get_run(run_id)
         except (UnknownRunError, ArgumentError):
-            was_shown = before.get("run") == run_id
-            text = f"Run {run_id} was deleted." if was_shown else f"There is no run {run_id}."
-            return message(view.not_found(text))
+            deleted, unknown = f"Run {run_id} was deleted.", f"There is no run {run_id}."
+            return self._message(view.not_found(deleted if before.run == run_id else unknown))
         run = details["run"]
+        if before.run != run_id:
+            before = Shown()
         tab = current_tab(query, run["kind"])
         active = run["status"] in view.ACTIVE
-        same_run = before.get("run") == run_id
-        now: Shown = {**(before if same_run else {}), "run": run_id, "tab": tab, "version": run["version"]}  # type: ignore[typeddict-item]
-        now["active"] = active
-        updates: dict[Any, Any] = {head: view.heading(details, tab, read_only)}
-        if not same_run or before.get("tab") != tab:
-            updates |= {each: gr.update(visible=name == tab) for name, each in columns.items()}
-        if not same_run:
-            updates[address] = gr.update(value=dict(query), title=f"{run['name']} · run {run_id}")
-        if before.get("active") != active:
-            updates[timer] = gr.Timer(ACTIVE_SECONDS if active else ENDED_SECONDS)
-        opened = not same_run or before.get("tab") != tab
-        contents = {
-            "Overview": show_overview, "Evaluation": show_evaluation, "Checkpoints": show_checkpoints,
-            "Config": show_config, "Log": show_log,
-        }  # fmt: skip
-        updates |= contents[tab](details, query, now, opened)
-        return {**updates, shown: now}
-
-    def message(content: Any) -> dict[Any, Any]:
-        """Return the updates to a page without a run."""
-        hidden = {each: gr.update(visible=False) for each in columns.values()}
-        return {head: content, **hidden, shown: {}, timer: gr.Timer(active=False)}
-
-    def show_overview(details: RunDetails, query: Mapping[str, str], now: Shown, opened: bool) -> dict[Any, Any]:
-        run = details["run"]
-        summary = {"cards": details["cards"], "kind": run["kind"], "active": now["active"]}
-        updates: dict[Any, Any] = {
-            strip: summary,
-            sides: view.overview_sides(details, time.time(), read_only),
-            people: view.tags_and_notes(details, read_only),
-        }
-        if opened or now.get("steps") != details["steps"]:
-            now["steps"] = details["steps"]
-            updates |= draw(run["id"], query, now["active"], run["kind"])
+        known = before.source if before.run and before.tab == tab else None
+        source, updates = self.contents[tab](details, query, known)
+        updates[self.shown] = Shown(run_id, tab, run["version"], active, source)
+        updates[self.head] = view.heading(details, tab, self.read_only)
+        if not before.run:
+            updates[self.address] = gr.update(value=dict(query), title=f"{run['name']} · run {run_id}")
+        if before.active != active:
+            updates[self.timer] = gr.Timer(ACTIVE_SECONDS if active else ENDED_SECONDS)
         return updates
 
-    def draw(run_id: int, query: Mapping[str, str], active: bool, kind: str) -> dict[Any, Any]:
-        """Return the charts."""
-        drawn = endpoints.run_charts(run_id, **chart_options(query))
-        is_empty = not drawn["charts"]
-        return {
-            curves: gr.update(visible=not is_empty or kind == "train"),
-            note: view.charts_note(len(drawn["charts"]), drawn["off_policy_stages"], active),
-            charts: drawn["charts"],
-            further: draw_further(run_id, query),
+    def _message(self, content: Element) -> Updates:
+        """Return the updates to a page without a run."""
+        return {self.head: content, self.shown: Shown(), self.timer: gr.Timer(active=False)}
+
+    def _show_overview(self, details: RunDetails, query: Mapping[str, str], known: object) -> tuple[object, Updates]:
+        """Return the number of steps and the updates; those of the charts only for another number of steps."""
+        run = details["run"]
+        active = run["status"] in view.ACTIVE
+        cards = metric_cards(details["cards"], run["kind"], active)
+        updates: Updates = {
+            self.cards: el("div.rl-section", cards, view.charts_note(details, active)),
+            self.sides: view.overview_sides(details, time.time(), self.read_only),
+            self.people: view.tags_and_notes(details, self.read_only),
         }
+        if known != details["steps"]:
+            updates[self.charts] = self.endpoints.run_charts(run["id"], **chart_options(query))["charts"]
+            updates[self.further] = self._further_charts(run["id"], query)
+        return details["steps"], updates
 
-    def draw_further(run_id: int, query: Mapping[str, str]) -> list[JsonObject]:
-        names = fields.values(dict(query))["more"][:MAX_SERIES]
-        names = [str(name) for name in names]
-        return endpoints.run_charts(run_id, names=names, **chart_options(query))["charts"] if names else []
+    def _further_charts(self, run_id: int, query: Mapping[str, str]) -> list[JsonObject]:
+        """Return the charts of the chosen series."""
+        names = [str(name) for name in self.fields.values(dict(query))["more"][:MAX_SERIES]]
+        return self.endpoints.run_charts(run_id, names=names, **chart_options(query))["charts"] if names else []
 
-    def show_evaluation(details: RunDetails, query: Mapping[str, str], now: Shown, opened: bool) -> dict[Any, Any]:
-        state = details["evaluation"]
-        if not opened and now.get("evaluation") == state:
-            return {}
-        now["evaluation"] = state
-        run_id = details["run"]["id"]
-        whole = endpoints.run_evaluation(run_id) if state else None
+    def _show_evaluation(self, details: RunDetails, query: Mapping[str, str], known: object) -> tuple[object, Updates]:
+        """Return the state of the evaluation and the updates."""
+        state, run = details["evaluation"], details["run"]
+        source = state or "none"
+        if known == source:
+            return source, {}
+        whole = self.endpoints.run_evaluation(run["id"]) if state else None
         parts = {each["title"]: each for each in whole["parts"]} if whole else {}
         chosen = query.get("part", WHOLE)
         selected = parts.get(chosen, whole)
-        return {
-            evaluation_title: view.evaluation_title(whole, now["active"]),
-            part: gr.update(choices=[WHOLE, *parts], value=chosen if chosen in parts else WHOLE, visible=bool(parts)),
-            accuracy: selected["charts"] if selected else [],
-            tables: view.evaluation_tables(selected, run_id),
+        part = gr.update(choices=[WHOLE, *parts], value=chosen if chosen in parts else WHOLE, visible=bool(parts))
+        return source, {
+            self.evaluation_title: view.evaluation_title(whole, run["status"] in view.ACTIVE),
+            self.part: part,
+            self.accuracy: selected["charts"] if selected else [],
+            self.tables: view.evaluation_tables(selected, run["id"]),
         }
 
-    def show_checkpoints(details: RunDetails, query: Mapping[str, str], now: Shown, opened: bool) -> dict[Any, Any]:
-        table = view.checkpoint_table(details, read_only)
-        return {saved: el("div.rl-section", table, view.child_table(details["children"]))}
+    def _show_checkpoints(self, details: RunDetails, query: Mapping[str, str], known: object) -> tuple[object, Updates]:
+        table = view.checkpoint_table(details, self.read_only)
+        return None, {self.checkpoints: el("div.rl-section", table, view.child_table(details["children"]))}
 
-    def show_config(details: RunDetails, query: Mapping[str, str], now: Shown, opened: bool) -> dict[Any, Any]:
-        if not opened:
-            return {}
+    def _show_config(self, details: RunDetails, query: Mapping[str, str], known: object) -> tuple[object, Updates]:
+        """Return the updates on the first opening: configuration and environment do not change."""
         run_id = details["run"]["id"]
-        return {
-            yaml: endpoints.run_config(run_id),
-            environment: el(
-                "section.rl-card.rl-stack",
-                el("h2", "Environment"),
-                view.environment_table(endpoints.run_environment(run_id)),
-            ),
+        if known == run_id:
+            return known, {}
+        table = view.environment_table(self.endpoints.run_environment(run_id))
+        return run_id, {
+            self.config: gr.update(visible=True),
+            self.yaml: self.endpoints.run_config(run_id),
+            self.environment: el("section.rl-card.rl-stack", el("h2", "Environment"), table),
         }
 
-    def show_log(details: RunDetails, query: Mapping[str, str], now: Shown, opened: bool) -> dict[Any, Any]:
-        found = endpoints.run_log(details["run"]["id"])
-        state = (found["size"], len(found["messages"]))
-        if not opened and now.get("log") == state:
-            return {}
-        now["log"] = state
-        return {output: view.log_view(found)}
+    def _show_log(self, details: RunDetails, query: Mapping[str, str], known: object) -> tuple[object, Updates]:
+        """Return the length of the log and the updates."""
+        found = self.endpoints.run_log(details["run"]["id"])
+        source = (found["size"], len(found["messages"]))
+        return source, {} if source == known else {self.output: view.log_view(found)}
 
     # -- events ----------------------------------------------------------------------------------------------------
     @handler
-    def open_page(query: dict[str, str]) -> dict[Any, Any]:
-        updates = show(query, {})
-        values = fields.values(query)
-        values["x"] = chart_options(query)["x"]
-        values["smooth"] = chart_options(query)["smoothing"]
-        names = [str(name) for name in values["more"]]
-        return {x: values["x"], smoothing: values["smooth"], more: gr.update(choices=names, value=names), **updates}
+    def _open(self, query: dict[str, str]) -> Updates:
+        options, names = chart_options(query), [str(name) for name in self.fields.values(query)["more"]]
+        return {
+            self.x: options["x"],
+            self.smoothing: options["smoothing"],
+            self.more: gr.update(choices=names, value=names),
+            **self._show(query, Shown()),
+        }
 
     @handler
-    def offer_series(query: dict[str, str], now: Shown) -> dict[Any, Any]:
-        """Return the series that can be chosen."""
-        run_id = now.get("run")
-        if run_id is None:
-            return {}
-        offered = series_choices(endpoints.run_metrics(run_id)["metrics"])
-        return {more: gr.update(choices=offered)}
-
-    @handler
-    def refresh(query: dict[str, str], before: Shown) -> dict[Any, Any]:
-        run_id = before.get("run")
-        if run_id is None:
-            return {timer: gr.skip()}
+    def _refresh(self, query: dict[str, str], before: Shown) -> Updates:
+        """Show the changes of the run; the output of a worker can grow without a new version."""
+        if not before.run:
+            return {self.timer: gr.skip()}
         try:
-            version = endpoints.run_version(run_id)
+            version = self.endpoints.run_version(before.run)
         except UnknownRunError:
-            return show(query, before)
-        follows_log = before.get("tab") == "Log" and before.get("active")
-        if version == before.get("version") and not follows_log:
-            return {timer: gr.skip()}
-        return show(query, before)
+            return self._show(query, before)
+        follows_log = before.tab == "Log" and before.active
+        return self._show(query, before) if follows_log or version != before.version else {self.timer: gr.skip()}
 
     @handler
-    def redraw(query: dict[str, str], now: Shown, *values: Any) -> dict[Any, Any]:
-        query = merged_query(query, values)
-        updates = {address: query, charts: endpoints.run_charts(now["run"], **chart_options(query))["charts"]}
-        names = fields.values(query)["more"]
-        return {**updates, further: draw_further(now["run"], query)} if names else updates
+    def _offer_series(self, shown: Shown) -> dict[str, Any]:
+        return gr.update(choices=series_choices(self.endpoints.run_metrics(shown.run)["metrics"]))
 
     @handler
-    def choose_series(query: dict[str, str], now: Shown, *values: Any) -> dict[Any, Any]:
-        query = merged_query(query, values)
-        return {address: query, further: draw_further(now["run"], query)}
+    def _redraw(self, query: dict[str, str], now: Shown, *values: Any) -> Updates:
+        query = self._merged_query(query, values)
+        charts = self.endpoints.run_charts(now.run, **chart_options(query))["charts"]
+        updates: Updates = {self.address: query, self.charts: charts}
+        return updates | ({self.further: self._further_charts(now.run, query)} if query.get("more") else {})
 
     @handler
-    def close_series(event: gr.EventData, query: dict[str, str], now: Shown, *values: Any) -> dict[Any, Any]:
-        given = list(values)
-        position = fields.components.index(more)
-        given[position] = [name for name in given[position] if name != event._data["key"]]
-        query = merged_query(query, given)
-        return {address: query, more: given[position], further: draw_further(now["run"], query)}
+    def _choose_series(self, query: dict[str, str], now: Shown, *values: Any) -> Updates:
+        query = self._merged_query(query, values)
+        return {self.address: query, self.further: self._further_charts(now.run, query)}
 
     @handler
-    def choose_part(query: dict[str, str], now: Shown, *values: Any) -> dict[Any, Any]:
-        query = merged_query(query, values)
-        return {address: query, **show_evaluation(endpoints.get_run(now["run"]), query, now, True)}
-
-    def merged_query(query: dict[str, str], values: Sequence[Any]) -> dict[str, str]:
-        others = {name: value for name, value in query.items() if name not in fields.fields}
-        return Replacement({**others, **fields.query(values)})
+    def _close_series(self, event: gr.EventData, query: dict[str, str], now: Shown, *values: Any) -> Updates:
+        given = dict(zip(self.fields.fields, values, strict=True))
+        given["more"] = [name for name in given["more"] if name != event._data["key"]]
+        query = self._merged_query(query, list(given.values()))
+        return {self.address: query, self.more: given["more"], self.further: self._further_charts(now.run, query)}
 
     @handler
-    def open_step(event: gr.EventData, now: Shown) -> dict[Any, Any]:
+    def _choose_part(self, query: dict[str, str], now: Shown, *values: Any) -> Updates:
+        query = self._merged_query(query, values)
+        return {self.address: query, **self._show_evaluation(self.endpoints.get_run(now.run), query, None)[1]}
+
+    def _merged_query(self, query: dict[str, str], values: Sequence[Any]) -> dict[str, str]:
+        """Return the query with the values of the fields."""
+        others = {name: value for name, value in query.items() if name not in self.fields.fields}
+        return Replacement({**others, **self.fields.query(values)})
+
+    @handler
+    def _open_step(self, event: gr.EventData, now: Shown) -> str:
         stage, step = event._data["point"][:2]
-        return {address: page_url("dialogues", run=now["run"], phase="train", stage=stage, step=step)}
+        return page_url("dialogues", run=now.run, phase="train", stage=stage, step=step)
 
     @handler
-    def open_condition(event: gr.EventData, now: Shown) -> dict[Any, Any]:
+    def _open_condition(self, event: gr.EventData, now: Shown) -> str:
         checkpoint, condition = event._data["point"][:2]
-        return {address: dialogues_link(now["run"])(checkpoint, condition)}
+        return dialogues_link(now.run)(checkpoint, condition)
 
     @handler
-    def act(event: gr.EventData, query: dict[str, str], before: Shown) -> dict[Any, Any]:
-        data = event._data
-        name, run_id = data["action"], before["run"]
-        if name == "tab":
-            query = {**query, "tab": data["tab"]}
-            return {address: query, **show(query, before)}
-        if name == "delete":
-            result = studio.runs.delete_runs([run_id])
-            if result["kept"]:
-                raise gr.Error(result["kept"][0]["reason"], print_exception=False)
-            return {address: "/", timer: gr.Timer(active=False)}
-        if name == "evaluate":
-            endpoints.evaluate_checkpoint(run_id, data["checkpoint"])
-        elif name == "untag":
-            tags = endpoints.get_run(run_id)["tags"]
-            endpoints.tag_run(run_id, [each for each in tags if each != data["tag"]])
-        elif name == "delete_note":
-            endpoints.delete_note(run_id, int(data["note"]))
-        else:
-            {"stop": endpoints.stop_run, "abort": endpoints.abort_run, "resume": endpoints.resume_run}[name](run_id)
-        return show(query, before)
+    def _act(self, event: gr.EventData, query: dict[str, str], before: Shown) -> Updates:
+        data, run_id, endpoints = event._data, before.run, self.endpoints
+        match data["action"]:
+            case "tab":
+                query = {**query, "tab": data["tab"]}
+                return {self.address: query, **self._show(query, before)}
+            case "delete":
+                result = self.studio.runs.delete_runs([run_id])
+                if result["kept"]:
+                    raise gr.Error(result["kept"][0]["reason"], print_exception=False)
+                return {self.address: "/", self.timer: gr.Timer(active=False)}
+            case "evaluate":
+                endpoints.evaluate_checkpoint(run_id, data["checkpoint"])
+            case "untag":
+                tags = endpoints.get_run(run_id)["tags"]
+                endpoints.tag_run(run_id, [each for each in tags if each != data["tag"]])
+            case "delete_note":
+                endpoints.delete_note(run_id, int(data["note"]))
+            case name:
+                {"stop": endpoints.stop_run, "abort": endpoints.abort_run, "resume": endpoints.resume_run}[name](run_id)
+        return self._show(query, before)
 
     @handler
-    def add_tag(query: dict[str, str], before: Shown, written: str) -> dict[Any, Any]:
+    def _add_tag(self, shown: Shown, written: str) -> Updates:
         if not written.strip():
-            return {tag: ""}
-        endpoints.tag_run(before["run"], [*endpoints.get_run(before["run"])["tags"], written])
-        return {**show(query, before), tag: ""}
+            return {self.tag: ""}
+        self.endpoints.tag_run(shown.run, [*self.endpoints.get_run(shown.run)["tags"], written])
+        return {self.people: view.tags_and_notes(self.endpoints.get_run(shown.run), self.read_only), self.tag: ""}
 
     @handler
-    def add_note(query: dict[str, str], before: Shown, written: str) -> dict[Any, Any]:
+    def _add_note(self, shown: Shown, written: str) -> Updates:
         if not written.strip():
-            return {text: written}
-        endpoints.add_note(before["run"], written)
-        return {**show(query, before), text: ""}
-
-    where = [address, shown]
-    values = fields.components
-    content = [
-        address, shown, timer, head, *columns.values(), strip, curves, note, charts, further, sides, people,
-        evaluation_title, part, accuracy, tables, saved, yaml, environment, output,
-    ]  # fmt: skip
-    opened = address.input(open_page, address, [*content, x, smoothing, more], **FAST)
-    opened.then(offer_series, where, more, **FAST)
-    timer.tick(refresh, where, content, **FAST)
-    gr.on(
-        [x.input, smoothing.input], redraw, [*where, *values], [address, charts, further],
-        trigger_mode="always_last", **FAST,
-    )  # fmt: skip
-    more.input(choose_series, [*where, *values], [address, further], trigger_mode="always_last", **FAST)
-    further.delete(close_series, [*where, *values], [address, more, further], **FAST)
-    part.input(choose_part, [*where, *values], [address, evaluation_title, part, accuracy, tables], **FAST)
-    gr.on([charts.select, further.select], open_step, shown, address, **FAST)
-    accuracy.select(open_condition, shown, address, **FAST)
-    gr.on([head.click, sides.click, saved.click, people.click], act, where, content, **FAST)
-    tag.submit(add_tag, [*where, tag], [*content, tag], **FAST)
-    save.click(add_note, [*where, text], [*content, text], **FAST)
+            return {self.note: written}
+        self.endpoints.add_note(shown.run, written)
+        return {self.people: view.tags_and_notes(self.endpoints.get_run(shown.run), self.read_only), self.note: ""}
 
 
 def run_number(query: Mapping[str, str]) -> int | None:
@@ -395,14 +390,15 @@ class ChartOptions(TypedDict):
 
 def chart_options(query: Mapping[str, str]) -> ChartOptions:
     """Return x axis and smoothing of the address; invalid values give the defaults."""
-    x = query.get("x", "step")
+    x = query.get("x")
     try:
         smoothing = float(query.get("smooth", SMOOTHING))
     except ValueError:
         smoothing = SMOOTHING
-    is_valid = 0 <= smoothing <= MAX_SMOOTHING
-    known = x if any(x == value for _, value in X_AXES) else "step"
-    return {"x": cast("XKind", known), "smoothing": smoothing if is_valid else SMOOTHING}
+    return {
+        "x": cast(XKind, x) if x in get_args(XKind) else "step",
+        "smoothing": smoothing if 0 <= smoothing <= MAX_SMOOTHING else SMOOTHING,
+    }
 
 
 def series_choices(metrics: Sequence[Mapping[str, str]]) -> list[tuple[str, str]]:

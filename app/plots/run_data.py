@@ -6,21 +6,20 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import yaml
 
+from app.common.context import Context
 from app.plots.evaluation import Evaluation, Outcomes, from_levels, from_outcomes, from_report, read_levels, read_report
 from app.plots.run_charts import PlotOptions, sizes_of
 from app.plots.series import XKind
+from jobs.db.errors import UnknownRunError
 from jobs.db.models import Metric, Run
 from jobs.db.queries import metrics, outcomes, runs
 from rl2f_core import registry
 from rl2f_core.errors import DataError, UnknownNameError
 from rl2f_core.types import JsonObject
-
-if TYPE_CHECKING:
-    from app.common.context import Context
 
 T = TypeVar("T")
 StepSizes = dict[tuple[str, int], dict[int, float]]
@@ -166,8 +165,6 @@ class RunData:
 
     def existing(self, ids: Sequence[int]) -> tuple[list[Run], list[int]]:
         """Return the existing runs in order, and the ids of missing runs."""
-        from jobs.db.errors import UnknownRunError
-
         existing, missing = [], []
         for run_id in dict.fromkeys(ids):
             try:

@@ -9,7 +9,7 @@ import pytest
 from run_data import add_run
 
 from app.common.context import Context
-from app.components.metric_strip import Summary, metric_cards
+from app.components.metric_strip import metric_cards
 from app.endpoints.run import RunDetails, RunEndpoints, RunLog
 from app.pages import _run_view as view
 from app.pages.run import chart_options, current_tab, run_number, series_choices
@@ -151,10 +151,13 @@ def test_stages_name_their_state_and_demonstrations(endpoints: RunEndpoints, run
     assert elements(stages[0], "span")[0][1]["aria-label"] == "done"
 
 
-def test_a_run_without_charts_says_why() -> None:
-    assert "Waiting for the first step…" in text(view.charts_note(0, [], active=True))
-    assert "no training step" in text(view.charts_note(0, [], active=False))
-    assert "warm: demonstrations" in text(view.charts_note(3, ["warm"], active=False))
+def test_a_run_without_charts_says_why(endpoints: RunEndpoints, run: Run) -> None:
+    details = endpoints.get_run(1)
+    assert "warm: demonstrations" in text(view.charts_note(details, active=False))
+    without = cast("RunDetails", {**details, "steps": 0})
+    assert "Waiting for the first step…" in text(view.charts_note(without, active=True))
+    assert "no training step" in text(view.charts_note(without, active=False))
+    assert view.charts_note(changed(without, kind="eval"), active=False) is None
 
 
 def test_a_missing_run_has_a_way_back() -> None:
@@ -182,8 +185,7 @@ def test_a_long_log_says_that_its_beginning_is_omitted() -> None:
 
 # -- cards ---------------------------------------------------------------------------------------------------------
 def test_the_cards_summarize_the_newest_evaluation_and_explain_themselves(endpoints: RunEndpoints, run: Run) -> None:
-    summary: Summary = {"cards": endpoints.get_run(1)["cards"], "kind": "train", "active": False}
-    cards = metric_cards(summary)
+    cards = metric_cards(endpoints.get_run(1)["cards"], "train", active=False)
     titles = [text(each[2]) for each in elements(cards, "h2")]
     assert titles == ["Did the hints help?", "Solved by turn", "Revisions after feedback", "Groups"]
     assert "evaluation of rl@6" in text(cards) and "contentless" in text(cards)
@@ -193,9 +195,7 @@ def test_the_cards_summarize_the_newest_evaluation_and_explain_themselves(endpoi
 
 def test_the_cards_say_when_the_evaluation_will_come() -> None:
     nothing = {"hints": None, "solved": None, "changes": None, "groups": None}
-    assert "Available after the final evaluation." in text(
-        metric_cards({"cards": nothing, "kind": "train", "active": True})
-    )
-    assert "Evaluate a checkpoint." in text(metric_cards({"cards": nothing, "kind": "train", "active": False}))
-    assert "An evaluation trains nothing." in text(metric_cards({"cards": nothing, "kind": "eval", "active": False}))
-    assert metric_cards({"cards": nothing, "kind": "export", "active": True}) is None
+    assert "Available after the final evaluation." in text(metric_cards(nothing, "train", active=True))
+    assert "Evaluate a checkpoint." in text(metric_cards(nothing, "train", active=False))
+    assert "An evaluation trains nothing." in text(metric_cards(nothing, "eval", active=False))
+    assert metric_cards(nothing, "export", active=True) is None
