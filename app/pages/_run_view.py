@@ -23,9 +23,7 @@ ABORT = "Stops immediately. Progress since the last saved state is lost."
 def not_found(text: str, fix: str = "It may have been deleted, or the link is wrong.") -> Element:
     """Return the page of a run that does not exist."""
     link = el("a.rl-button.rl-primary", "All runs", href="/")
-    message = empty(text, fix, link)
-    message[1]["role"] = "alert"  # type: ignore[index, call-overload]
-    return message
+    return el("div", empty(text, fix, link), role="alert")
 
 
 def run_choice(rows: Sequence[RunRow]) -> Element:
@@ -106,37 +104,33 @@ def _state(run: RunColumns, active: bool) -> Iterable[Node]:
 def _buttons(details: RunDetails, read_only: bool) -> Element:
     run, run_id = details["run"], details["run"]["id"]
 
-    def act(name: str, label: str, title: str, style: str = "", **data: Attribute) -> Element | None:
+    def act(name: str, label: str, title: str, style: str = "", confirm: str | None = None) -> Element | None:
         if name not in details["actions"]:
             return None
-        button = action(label, name, style=f"rl-small {style}", **data)
-        button[1] |= {"title": title, **({"disabled": True} if read_only else {})}  # type: ignore[operator]
-        return button
+        button: dict[str, Attribute] = {"title": title, "class_": style, "disabled": read_only, "data_action": name}
+        yes = label if name == "abort" else None
+        return el("button.rl-button.rl-small", label, data_confirm=confirm, data_confirm_label=yes, **button)
 
     def link(label: str, url: str, title: str = "", style: str = "") -> Element:
-        return el("a", label, href=url, title=title or None, class_=f"rl-button rl-small {style}".strip())
+        return el("a.rl-button.rl-small", label, href=url, title=title or None, class_=style)
 
-    fork = link(
-        "View fork results", page_url("fork", fork=run_id), "Continuations of the forked dialogue", "rl-primary"
-    )
-    by_value = link(
-        "Sort by hint value",
-        page_url("dialogues", run=run["parent"], order="-worth"),
-        "Dialogues by the value of their hints",
-        "rl-primary",
-    )
+    fork_url, by_value = page_url("fork", fork=run_id), page_url("dialogues", run=run["parent"], order="-worth")
     delete = f"Delete run {run_id}, {run['name']}? Its dialogues, labels, notes, checkpoints and files are deleted."
     return el(
         "span.rl-row",
         act("stop", "Remove from queue" if run["status"] == "queued" else "Stop", "Stops after this step and saves"),
-        act("abort", "Abort", ABORT, "rl-danger", confirm=f"Abort run {run_id}? {ABORT}", confirm_label="Abort"),
+        act("abort", "Abort", ABORT, "rl-danger", f"Abort run {run_id}? {ABORT}"),
         act("resume", "Resume" if run["sessions"] else "Start", "Resumes from the last saved state", "rl-primary"),
-        fork if run["kind"] == "fork" else None,
-        by_value if run["kind"] == "hint_value" and run["parent"] else None,
+        link("View fork results", fork_url, "Continuations of the forked dialogue", "rl-primary")
+        if run["kind"] == "fork"
+        else None,
+        link("Sort by hint value", by_value, "Dialogues by the value of their hints", "rl-primary")
+        if run["kind"] == "hint_value" and run["parent"]
+        else None,
         link("Clone", page_url("new", clone=run_id), "A new run with this configuration"),
         link("Compare", page_url("compare", runs=run_id)),
         link("Export", page_url("exports", run=run_id), "Its dialogues as datasets"),
-        act("delete", "Delete", "Deletes the run and its files", "rl-danger", confirm=delete),
+        act("delete", "Delete", "Deletes the run and its files", "rl-danger", delete),
     )
 
 
@@ -151,12 +145,8 @@ def _notices(run: RunColumns, active: bool) -> Iterable[Node]:
         yield el("div.rl-alert", detail, data_kind="error" if status == "failed" else None)
     if run["invalid_lines"]:
         count = run["invalid_lines"]
-        text = (
-            "line of the run's events is invalid and was"
-            if count == 1
-            else "lines of the run's events are invalid and were"
-        )
-        yield el("div.rl-alert", f"{count} {text} omitted.")
+        text = " of the run's events is invalid and was" if count == 1 else "s of the run's events are invalid and were"
+        yield el("div.rl-alert", f"{count} line{text} omitted.")
 
 
 # -- overview and checkpoints --------------------------------------------------------------------------------------
@@ -173,21 +163,14 @@ def overview_sides(details: RunDetails, now: float, read_only: bool) -> Element:
 
 
 def _stage(stage: RunStage, status: str, now: float) -> Element:
-    ended, started = stage["done"] >= stage["steps"], stage["started"]
-    seconds = stage["seconds"]
+    ended, started, seconds = stage["done"] >= stage["steps"], stage["started"], stage["seconds"]
     if seconds is None and started and status == "running":
         seconds = now - started
-    name = "done" if ended else "running" if started else "not started"
+    sign, name = ("✓", "done") if ended else ("●", "running") if started else ("○", "not started")
+    color = "rl-right" if ended else "rl-muted"
     return el(
         "li",
-        el(
-            "span",
-            "✓" if ended else "●" if started else "○",
-            class_="rl-right" if ended else "rl-muted",
-            title=name,
-            role="img",
-            aria_label=name,
-        ),
+        el("span", sign, class_=color, title=name, role="img", aria_label=name),
         el(
             "span",
             el("b", stage["name"]),
@@ -226,18 +209,13 @@ def checkpoint_table(details: RunDetails, read_only: bool, limit: int | None = N
 
 
 def _checkpoint(run: int, row: RunCheckpoint, read_only: bool, complete: bool) -> Element:
-    evaluate = action("Evaluate", "evaluate", style="rl-small", checkpoint=row["name"])
-    evaluate[1] |= {"title": "Queue an evaluation", **({"disabled": True} if read_only else {})}  # type: ignore[operator]
-    checkpoint = f"{run}:{row['name']}"
+    evaluate: dict[str, Attribute] = {"data_action": "evaluate", "data_checkpoint": row["name"], "disabled": read_only}
+    chat = page_url("chat", checkpoints=f"{run}:{row['name']}")
+    export, datasets = page_url("exports", run=run, stage=row["stage"]), f"Dialogues of {row['stage']} as datasets"
     buttons = [
-        evaluate,
-        el("a.rl-button.rl-small", "Chat", href=page_url("chat", checkpoints=checkpoint)),
-        el(
-            "a.rl-button.rl-small",
-            "Export",
-            href=page_url("exports", run=run, stage=row["stage"]),
-            title=f"Dialogues of {row['stage']} as datasets",
-        ),
+        el("button.rl-button.rl-small", "Evaluate", title="Queue an evaluation", **evaluate),
+        el("a.rl-button.rl-small", "Chat", href=chat),
+        el("a.rl-button.rl-small", "Export", href=export, title=datasets),
         action("Copy hash", "copy", style="rl-small", text=row["sha256"]) if complete else None,
     ]
     details = [

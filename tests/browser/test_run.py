@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -111,8 +115,10 @@ def test_any_series_is_found_by_its_words_and_stays_with_the_address(server: Any
     page = visit(f"/run?run={server.run}")
     plot(page, "reward")
     field = page.get_by_label("Search more series")
-    field.fill("gradient")
     options = page.locator("#run-series [role=option]")
+    field.click()
+    expect(options).not_to_have_count(0)  # the series are loaded on focus
+    field.fill("gradient")
     expect(options).to_have_count(1)
     assert "grad_norm" in options.inner_text()
     field.press("Enter")
@@ -191,6 +197,53 @@ def test_notes_are_text_whatever_they_hold(server: Any, visit: Callable[..., Any
     page.get_by_placeholder("add a tag").fill("<i>x</i>")
     page.get_by_placeholder("add a tag").press("Enter")
     page.wait_for_selector(".rl-tags .rl-chip >> text=<i>x</i>")
+
+
+EVIL = """<img src=x onerror="window.pwned=1">${window.pwned=1}{{7*7}}<script>window.pwned=1</script>"""
+
+
+def poison(workspace: Path) -> None:
+    """Put `EVIL` into every text that the page shows of the recorded run."""
+    folder = workspace / "runs" / "recorded"
+    (folder / "log.txt").write_text(f"{EVIL}\n")
+    (folder / "meta.json").write_text(json.dumps({"machine": EVIL, "packages": {EVIL: EVIL}}))
+    report = folder / "evaluation" / "report.json"
+    report.write_text(json.dumps({**json.loads(report.read_text()), "title": EVIL}))
+    changes = {
+        "run": "name = :evil, detail = :evil, environment = :evil, model = :evil, status = 'failed', "
+        "config = '# ' || :evil || char(10) || config",
+        "stage": "name = name || :evil, method = :evil",
+        "metric": "stage = stage || :evil WHERE number >= 0",
+        "checkpoint": "name = name || :evil, stage = :evil",
+        "log": "text = :evil || char(10) || :evil",
+    }
+    with closing(sqlite3.connect(workspace / "rl2f.sqlite")) as db:
+        for table, change in changes.items():
+            db.execute(f"UPDATE {table} SET {change}", {"evil": EVIL})
+        db.execute("INSERT INTO note (run_id, author, text, time) SELECT id, ?, ?, 1 FROM run", [EVIL, EVIL])
+        db.execute("INSERT INTO tag (run_id, tag) SELECT id, ? FROM run", [EVIL])
+        db.commit()
+
+
+def test_markup_and_templates_are_text_on_every_tab(
+    start_server: Callable[..., Any], patient: Callable[..., Any]
+) -> None:
+    server = start_server()
+    poison(server.workspace)
+    page = patient()
+    for tab in ("overview", "evaluation", "checkpoints", "config", "log"):
+        page.goto(f"{server.url}/run?run={server.run}&tab={tab}")
+        expect(page.locator("#run-head h1")).to_have_text(EVIL)
+        expect(page.locator(f"#run-{tab}")).to_contain_text(EVIL)
+        if tab == "overview":
+            plot(page, "entropy")  # its axis and marks name the stages
+            expect(page.locator(".rl-stages")).to_contain_text(EVIL)
+            expect(page.locator(".rl-note")).to_contain_text(EVIL)
+            expect(page.locator(".rl-tags")).to_contain_text(EVIL)
+        if tab == "config":
+            expect(page.locator("#run-yaml .cm-content")).to_contain_text(EVIL)
+            expect(page.locator("#run-environment dt").last).to_have_text(EVIL)
+        assert page.evaluate("window.pwned") is None and page.locator("#run-head img, .column img[src=x]").count() == 0
 
 
 @pytest.mark.slow
