@@ -322,14 +322,18 @@ def environment_table(meta: Mapping[str, object] | None) -> Element:
     if meta is None:
         return el("p.rl-muted", "The run directory has no record of its environment.")
     packages = meta.get("packages")
-    created = meta.get("created")
-    pairs: list[tuple[str, Node]] = []
-    if isinstance(created, int | float):
-        pairs.append(("created", time_ago(created)))
-    pairs += [(name, "–" if v is None else str(v)) for name, v in meta.items() if name not in ("packages", "created")]
-    pairs += [(name, str(version)) for name, version in packages.items()] if isinstance(packages, dict) else []
-    rows = (cell for name, value in pairs for cell in (el("dt", name), el("dd", value)))
-    return el("dl.rl-pairs", rows)
+    values = {name: value for name, value in meta.items() if name != "packages"}
+    values |= packages if isinstance(packages, dict) else {}
+    pairs = ((el("dt", name), el("dd", _recorded(name, value))) for name, value in values.items())
+    return el("dl.rl-pairs", (cell for pair in pairs for cell in pair))
+
+
+def _recorded(name: str, value: object) -> Node:
+    if name == "created" and isinstance(value, int | float):
+        return time_ago(value)
+    if isinstance(value, dict):
+        return "; ".join(f"{key}: {each}" for key, each in value.items())
+    return "–" if value is None else str(value)
 
 
 def log_view(log: RunLog) -> Element:
@@ -355,12 +359,8 @@ def _log_message(message: Mapping[str, object]) -> Element:
     first, _, rest = str(message["text"]).partition("\n")
     seconds = message["time"]
     assert isinstance(seconds, int | float)
-    line = [
-        time_ago(seconds),
-        " ",
-        None if message["level"] == "info" else el("b.rl-leak", str(message["level"])),
-        el("span", first.lstrip("# ")),
-    ]
+    level = None if message["level"] == "info" else el("b.rl-leak", f"{message['level']} ")
+    line = [el("span.rl-muted", time_ago(seconds), " "), level, el("span", first.lstrip("# "))]
     if not rest:
         return el("div.rl-row", line)
     return el("details", el("summary.rl-row", line), el("pre.rl-code", rest))

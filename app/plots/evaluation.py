@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from app.plots.metric_info import metric_info
+from app.plots.metric_info import chart_info, metric_info
 from app.plots.run_charts import Chart, solved_within
 from jobs.db.queries.outcomes import solved_by_task
 from rl2f_core.errors import DataError
 from rl2f_core.evaluation.chart_data import BANDED, accuracy_plot, reference_policies
 from rl2f_core.evaluation.levels.report import ORIGINAL, LevelsReport, condition_name, level_findings, level_plots
-from rl2f_core.evaluation.plotting import figure
+from rl2f_core.evaluation.plotting import Plot, figure
 from rl2f_core.evaluation.report import EvaluationReport, count_text, findings, interval_text, number, verdict_text
 from rl2f_core.metrics.constant_baseline import describe_comparison, is_above_baseline
 from rl2f_core.metrics.dialogues import OUTCOMES, paired_effect_difference, solve_rate_difference
@@ -162,11 +162,8 @@ def from_levels(report: LevelsReport) -> Evaluation:
 
 def level_charts(report: LevelsReport) -> list[Chart]:
     """Return the accuracy of the first attempt by level, one plot per checkpoint."""
-    return [
-        Chart(f"levels:{plot.title}", plot.title, "correct at the first attempt", [], figure(plot),
-              note="bands: 95 % intervals")
-        for plot in level_plots(report)
-    ]  # fmt: skip
+    unit = "correct at the first attempt"
+    return [_rate_chart("levels", plot.title, unit, plot, "cum_acc/1") for plot in level_plots(report)]
 
 
 def from_outcomes(outcomes: Outcomes, turns: int, title: str = "", resamples: int = 2000, seed: int = 0) -> Evaluation:
@@ -309,9 +306,14 @@ def accuracy_charts(evaluation: Evaluation) -> list[Chart]:
     for checkpoint in evaluation.checkpoints:
         cells = {control: evaluation.cells.get((checkpoint, control)) for control in evaluation.controls}
         plot = accuracy_plot(checkpoint, evaluation.turns, cells, evaluation.players or {})
-        charts.append(Chart(f"evaluation:{checkpoint}", checkpoint, "solve rate within t turns", [], figure(plot),
-                            note="bands: 95 % intervals"))  # fmt: skip
+        charts.append(_rate_chart("evaluation", checkpoint, "solve rate within t turns", plot, "cum_acc/"))
     return charts
+
+
+def _rate_chart(kind: str, title: str, unit: str, plot: Plot, described: str) -> Chart:
+    """Return a chart of rates with the explanation of the metric or group `described`."""
+    info, bands = chart_info(described), "bands: 95 % intervals"
+    return Chart(f"{kind}:{title}", title, unit, [], figure(plot), bands, info.help, info.formula)
 
 
 def as_json(evaluation: Evaluation) -> JsonObject:

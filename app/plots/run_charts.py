@@ -19,8 +19,6 @@ from rl2f_core.types import JsonObject
 
 Sizes = Mapping[tuple[str, int], Mapping[int, float]]
 """Effective number of independent dialogues by stage and step, then by turn."""
-
-
 OUTCOME_COLORS = {
     "truncated": "--rl-plot-4",
     "unparsable": "--rl-plot-2",
@@ -30,6 +28,8 @@ OUTCOME_COLORS = {
     "correct": "--rl-right",
 }
 """Colors in the order of the stack, from the bottom."""
+MAX_STEP_TICKS = 6
+"""Up to this number of steps each one has a tick; plotly.js would add fractions of steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,8 +252,15 @@ def _chart(
         )  # fmt: skip
     info = chart_info(key)
     marks = along.marks()
-    plot = Plot(lines, x_title=along.title, format=info.format, kind=style.kind, marks=marks if len(marks) <= 8 else [],
-                limit=style.limit)  # fmt: skip
+    plot = Plot(
+        lines,
+        x_title=along.title,
+        format=info.format,
+        kind=style.kind,
+        marks=marks if len(marks) <= 8 else [],
+        limit=style.limit,
+        x_ticks=along.values if options.x == "step" and len(along.values) <= MAX_STEP_TICKS else (),
+    )
     return Chart(key, info.title, info.unit, present, figure(plot), note, info.help, info.formula)
 
 

@@ -170,6 +170,9 @@ def test_the_record_of_the_environment_is_a_list_of_pairs(endpoints: RunEndpoint
     pairs = dict(zip(map(text, elements(shown, "dt")), map(text, elements(shown, "dd")), strict=True))
     assert pairs["git"] == "abc123" and pairs["torch"] == "2.13.0"
     assert "no record" in text(view.environment_table(None))
+    assert (
+        text(view.environment_table({"backend": {"type": "hf", "reason": "small"}})) == "backendtype: hf; reason: small"
+    )
 
 
 def test_a_long_log_says_that_its_beginning_is_omitted() -> None:

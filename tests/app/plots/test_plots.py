@@ -274,6 +274,7 @@ def test_the_use_of_the_machine_has_a_chart_per_unit_over_all_stages() -> None:
         "processes": 2.0,
         "GPU": 8.0,
     }
+    assert charts["system/cpu_cores"].figure["layout"]["xaxis"]["tickvals"] == [1, 2]  # no fractions of steps
     without_gpu = overview(rows(("rl", 1, cpu)), PlotOptions())
     assert [c.key for c in without_gpu] == ["system/cpu_cores", "system/memory_gb"]
 
