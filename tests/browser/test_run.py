@@ -231,19 +231,20 @@ def test_markup_and_templates_are_text_on_every_tab(
     server = start_server()
     poison(server.workspace)
     page = patient()
-    for tab in ("overview", "evaluation", "checkpoints", "config", "log"):
+    shown = {
+        "overview": ["#run-head h1", ".rl-alert", ".rl-stages", ".rl-checkpoints", ".rl-note", ".rl-tags"],
+        "evaluation": ["#run-evaluation-title"],
+        "checkpoints": ["#run-saved tbody"],
+        "config": ["#run-yaml .cm-content", "#run-environment dl"],
+        "log": ["#run-output .rl-notes", "#run-output .rl-follow pre"],
+    }
+    for tab, places in shown.items():
         page.goto(f"{server.url}/run?run={server.run}&tab={tab}")
-        expect(page.locator("#run-head h1")).to_have_text(EVIL)
-        expect(page.locator(f"#run-{tab}")).to_contain_text(EVIL)
+        for place in places:
+            expect(page.locator(place).first).to_contain_text(EVIL, timeout=WAIT)
         if tab == "overview":
             plot(page, "entropy")  # its axis and marks name the stages
-            expect(page.locator(".rl-stages")).to_contain_text(EVIL)
-            expect(page.locator(".rl-note")).to_contain_text(EVIL)
-            expect(page.locator(".rl-tags")).to_contain_text(EVIL)
-        if tab == "config":
-            expect(page.locator("#run-yaml .cm-content")).to_contain_text(EVIL)
-            expect(page.locator("#run-environment dt").last).to_have_text(EVIL)
-        assert page.evaluate("window.pwned") is None and page.locator("#run-head img, .column img[src=x]").count() == 0
+        assert page.evaluate("window.pwned") is None and page.locator("img[src=x]").count() == 0
 
 
 @pytest.mark.slow
