@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Literal, cast
 
@@ -357,7 +357,7 @@ class DistillStage:
         step: int,
         groups: Sequence[Group],
         statuses: Sequence[Sequence[SampleStatus]],
-        measured: Mapping[str, float],
+        measured: dict[str, float],
     ) -> list[Event]:
         """Return a step's dialogues with their status, and its metrics; counts and fractions cover all steps so far."""
         events: list[Event] = [
