@@ -68,8 +68,22 @@ function tool(text, title, click) {
   return made;
 }
 
+/* The first element that Tab reaches; it moves the focus past the navigation bar. */
+function addSkipLink() {
+  const link = node("a", "Skip to the page");
+  Object.assign(link, { className: "rl-skip", href: `${location.pathname}${location.search}#page` });
+  link.onclick = (event) => {
+    event.preventDefault(); // a change of the URL would trigger popstate
+    const page = document.querySelector("main");
+    page.tabIndex = -1;
+    page.focus();
+  };
+  document.body.prepend(link);
+}
+
 export default function mount({ element, props }) {
   applyTheme();
+  addSkipLink();
   new MutationObserver(applyTheme).observe(document.body, { attributes: true, attributeFilter: ["class"] });
   const tools = node("div", "", tool("?", "Keys", () => help(props.groups)), tool("◐", "Light or dark", switchTheme));
   tools.className = "rl-frame-tools";

@@ -28,7 +28,7 @@ COMMON = (Key("/", "search", "input[type=search], .search input, .search textare
 
 
 class Keys(Component):
-    """Keyboard shortcuts, and the buttons *Keys* and *Light or dark* in the navigation bar.
+    """Keyboard shortcuts, the buttons *Keys* and *Light or dark* in the navigation bar, and the link *Skip to the page*.
 
     `?` lists the keys, `T` switches the theme, Escape leaves a field. Keys without a visible target do nothing.
 

@@ -1,4 +1,4 @@
-"""axe-core finds no serious violation of WCAG 2.1 AA on any page, in light and dark."""
+"""axe-core finds no serious violation of WCAG 2.1 AA on any page, in light and dark; the focus is visible."""
 
 from __future__ import annotations
 
@@ -21,6 +21,21 @@ PAGES = (
     "/exports?runs={run}",
 )
 SERIOUS = ("serious", "critical")
+FOCUS_WITHOUT_MARK = """() => {
+  const look = (node) => {
+    const styles = [];
+    for (let i = 0; i < 4 && node; i++, node = node.parentElement) {
+      const { outlineStyle, outlineWidth, outlineColor, boxShadow, borderColor } = getComputedStyle(node);
+      styles.push(outlineStyle === 'none' ? '' : outlineWidth + outlineColor, boxShadow, borderColor);
+    }
+    return styles.join();
+  };
+  const last = window.lastFocus, node = document.activeElement;
+  window.lastFocus = { node, look: look(node) };
+  if (!last || !last.node.isConnected || last.node === node || look(last.node) !== last.look) return null;
+  return last.node.outerHTML.slice(0, 160);
+}"""
+"""Returns the previously focused element if it looks as it did with the focus; a field's frame counts as its look."""
 
 
 def violations(tab: Any) -> list[str]:
@@ -42,3 +57,15 @@ def test_a_page_has_no_serious_violation(
     tab = visit(path.format(run=server.run), new_page(width=1440, height=900, theme=theme))
     tab.wait_for_timeout(500)  # plots and lazily loaded components
     assert violations(tab) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", PAGES)
+def test_every_tab_stop_of_a_page_shows_the_focus(server: Any, visit: Callable[..., Any], path: str) -> None:
+    tab = visit(path.format(run=server.run))
+    tab.add_style_tag(content="*, ::before, ::after { transition: none !important; }")
+    unmarked = set()
+    for _ in range(60):
+        tab.keyboard.press("Tab")
+        unmarked.add(tab.evaluate(FOCUS_WITHOUT_MARK))
+    assert unmarked == {None}

@@ -92,6 +92,19 @@ def test_the_key_list_opens_and_stays_away_while_typing(visit: Callable[..., Any
     assert page.locator(".search :is(input, textarea)").first.input_value() == "?jn"
 
 
+def test_the_first_tab_stop_skips_the_navigation(visit: Callable[..., Any]) -> None:
+    page = visit("/?sort=name")
+    page.keyboard.press("Tab")
+    link = page.get_by_role("link", name="Skip to the page")
+    expect(link).to_be_focused()
+    expect(link).to_be_in_viewport(ratio=1)
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("main")).to_be_focused()
+    assert page.url.endswith("/?sort=name")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.querySelector('main').contains(document.activeElement)")
+
+
 def test_a_wrong_address_is_a_page_with_the_way_back(server: Any, page: Any, console: Any) -> None:
     console.allow(r"status of 404")
     page.goto(f"{server.url}/nowhere")
