@@ -26,7 +26,7 @@ Link = Callable[[str, str], str]
 def dialogues_link(run: int) -> Link:
     """Return the addresses of the dialogues of a run's evaluation."""
     return lambda checkpoint, condition: page_url(
-        "dialogues", run=run, phase="evaluation", checkpoint=checkpoint, control=condition
+        "dialogues", run=run, phase="evaluation", checkpoint=checkpoint, condition=condition
     )
 
 

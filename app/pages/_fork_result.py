@@ -297,6 +297,6 @@ def _samples(
         rows.append(_branch(sample, 2, head, content, el("a.rl-small", "replay", href=link, tabindex=-1)))
     total = page["total"] or 0
     if total > len(page["rows"]):
-        url = page_url("dialogues", run=run, checkpoint=row["checkpoint"], control=row["arm"])
+        url = page_url("dialogues", run=run, checkpoint=row["checkpoint"], condition=row["arm"])
         rows.append(el("a.rl-small", f"all {total:,} dialogues", href=url))
     return el("div", rows)

@@ -75,7 +75,7 @@ def test_each_checkpoint_is_named_once_and_its_conditions_link_to_dialogues() ->
     assert rows[1] == ["", "contentless", "0.20", "–", "0 by definition"]
     assert rows[2] == ["reference", "optimal with hints", ".1", ".3", ""]
     href = elements(table, "a")[0][1]["href"]
-    assert href == "/dialogues?run=7&phase=evaluation&checkpoint=rl@6&control=hints"
+    assert href == "/dialogues?run=7&phase=evaluation&checkpoint=rl@6&condition=hints"
 
 
 def test_every_column_explains_its_metric_with_a_formula() -> None:
