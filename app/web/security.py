@@ -23,11 +23,11 @@ import re
 import secrets
 import socket
 from collections.abc import Iterable
-from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
 from urllib.parse import unquote
 
 from starlette.concurrency import run_in_threadpool
+from starlette.requests import cookie_parser
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -125,9 +125,9 @@ class Security:
         secret: bytes,
         host: str,
         port: int,
+        programs: ProgramAccess,
         password: str | None = None,
         names: Iterable[str] = (),
-        programs: ProgramAccess | None = None,
         body_limit: int = MAX_BODY_BYTES,
     ) -> None:
         check_binding(host, password)
@@ -149,27 +149,33 @@ class Security:
             await send({"type": "websocket.close", "code": 1008})
             return
         headers = _headers(scope)
-        token = None
+        token: ApiToken | None = None
         refusal = self._refuse_origin(scope, headers)
+        bearer = _bearer_token(headers)
+        if refusal is None and bearer is None:
+            refusal = self._refuse_browser(scope, headers)
+        elif refusal is None and bearer is not None:
+            token, refusal = await self._admit_program(scope, bearer)
         if refusal is None:
-            bearer = _bearer_token(headers)
-            if bearer is None:
-                refusal = self._refuse_browser(scope, headers)
+            body = await self._read_body(receive)
+            if token is not None and isinstance(body, bytes) and scope["method"] == "POST":
+                body = self.programs.check_call(token, scope["path"], body)
+            if isinstance(body, bytes):
+                scope, receive = _with_body(scope, receive, body)
             else:
-                token = await self._find_token(bearer)
-                refusal = token if not isinstance(token, ApiToken) else self._refuse_program(scope)
-        if refusal is None and scope["method"] not in SAFE_METHODS:
-            refusal = self._refuse_length(headers)
-            if refusal is not None:
-                await _drain(receive)
-        if refusal is None and isinstance(token, ApiToken) and scope["method"] == "POST":
-            scope, receive, refusal = await self._check_call(token, scope, receive)
+                refusal = body
         if refusal is not None:
             await self._refuse(scope, receive, send, *refusal)
             return
         nonce = secrets.token_urlsafe(16)
         scope.setdefault("state", {})["rl2f_nonce"] = nonce
-        await self._forward(scope, receive, send, nonce)
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = self._with_headers(scope, list(message.get("headers", [])), nonce)
+            await send(message)
+
+        await self.app(scope, receive, send_with_headers)
 
     def _refuse_origin(self, scope: Scope, headers: dict[str, str]) -> Refusal | None:
         host = headers.get("host", "")
@@ -184,7 +190,7 @@ class Security:
         if self.password is not None and not self._knows_password(headers):
             return 401, "This studio requires its password.", "Any user name, and the password it was started with."
         path, safe = unquote(scope["path"]), scope["method"] in SAFE_METHODS
-        cookie_ok = hmac.compare_digest(_cookie(headers, self.cookie_name).encode(), self.cookie.encode())
+        cookie_ok = hmac.compare_digest(_cookies(headers).get(self.cookie_name, "").encode(), self.cookie.encode())
         if not cookie_ok and (not safe or COOKIE_ROUTES.match(path)):
             fix = "In a browser, reload the page. In a program, send a token: rl2f token new --help."
             return 403, "The request has neither the cookie of this studio nor an API token.", fix
@@ -195,37 +201,28 @@ class Security:
             return 404, "There is no such address.", "Go back to /."
         return None
 
-    def _refuse_program(self, scope: Scope) -> Refusal | None:
-        assert self.programs is not None
-        return self.programs.refuse_route(scope["method"], scope["path"])
-
-    async def _find_token(self, bearer: str) -> ApiToken | Refusal:
+    async def _admit_program(self, scope: Scope, bearer: str) -> tuple[ApiToken | None, Refusal | None]:
+        """Return the token of a program, and why its request is refused."""
         try:
-            token = await run_in_threadpool(self.programs.find, bearer) if self.programs else None
+            token = await run_in_threadpool(self.programs.find, bearer)
         except StoreError as error:
-            return 503, error.what, error.fix or "Try again."
-        return token or (401, "The API token is unknown or was revoked.", "Create one: rl2f token new --scope read")
+            return None, (503, error.what, error.fix or "Try again.")
+        if token is None:
+            return None, (401, "The API token is unknown or was revoked.", "Create one: rl2f token new --scope read")
+        return token, self.programs.refuse_route(scope["method"], scope["path"])
 
-    async def _check_call(
-        self, token: ApiToken, scope: Scope, receive: Receive
-    ) -> tuple[Scope, Receive, Refusal | None]:
-        """Return the scope and the message to forward, and why the call is refused."""
-        body = await _read_body(receive, self.body_limit)
-        if body is None:
-            return scope, receive, self._too_large()
-        assert self.programs is not None
-        checked = self.programs.check_call(token, scope["path"], body)
-        if not isinstance(checked, bytes):
-            return scope, receive, checked
-        kept = [(name, value) for name, value in scope["headers"] if name.lower() not in LENGTH_HEADERS]
-        scope = {**scope, "headers": [*kept, (b"content-length", str(len(checked)).encode())]}
-        return scope, _replay(checked, receive), None
-
-    def _refuse_length(self, headers: dict[str, str]) -> Refusal | None:
-        length = headers.get("content-length", "")
-        return self._too_large() if length.isdigit() and int(length) > self.body_limit else None
-
-    def _too_large(self) -> Refusal:
+    async def _read_body(self, receive: Receive) -> bytes | Refusal:
+        """Return the body of a request, or a refusal if it is too large."""
+        body, received, more = bytearray(), 0, True
+        while more and received < MAX_DRAINED_BYTES:
+            message = await receive()
+            piece = message.get("body", b"")
+            received += len(piece)
+            if received <= self.body_limit:
+                body += piece
+            more = message.get("more_body", False)
+        if received <= self.body_limit:
+            return bytes(body)
         limit = f"{self.body_limit / 1e6:g} MB"
         return 413, f"The message is too large: at most {limit} are taken.", "Send less at once."
 
@@ -240,38 +237,6 @@ class Security:
         # digests have equal lengths, so the comparison time does not reveal the length of the password
         password = (self.password or "").encode()
         return hmac.compare_digest(hashlib.sha256(given).digest(), hashlib.sha256(password).digest())
-
-    async def _forward(self, scope: Scope, receive: Receive, send: Send, nonce: str) -> None:
-        received = 0
-        started = refused = False
-
-        async def limited_receive() -> Message:
-            nonlocal received, refused
-            message = await receive()
-            received += len(message.get("body", b""))
-            if received > self.body_limit and not refused:
-                refused = True
-                if message.get("more_body"):
-                    await _drain(receive)
-                if not started:
-                    await self._refuse(scope, receive, send, *self._too_large())
-                return {"type": "http.disconnect"}
-            return message
-
-        async def send_with_headers(message: Message) -> None:
-            nonlocal started
-            if refused:
-                return
-            if message["type"] == "http.response.start":
-                started = True
-                message["headers"] = self._with_headers(scope, list(message.get("headers", [])), nonce)
-            await send(message)
-
-        try:
-            await self.app(scope, limited_receive, send_with_headers)
-        except Exception:
-            if not refused:  # after a refusal the route fails because its client disconnected
-                raise
 
     async def _refuse(self, scope: Scope, receive: Receive, send: Send, status: int, what: str, fix: str) -> None:
         body = {"error": f"{what} {fix}", "detail": f"{what} {fix}"}  # Gradio's page shows either
@@ -329,12 +294,8 @@ def _headers(scope: Scope) -> dict[str, str]:
     return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
 
 
-def _cookie(headers: dict[str, str], name: str) -> str:
-    try:
-        cookie = SimpleCookie(headers.get("cookie", "")).get(name)
-    except CookieError:
-        return ""
-    return cookie.value if cookie else ""
+def _cookies(headers: dict[str, str]) -> dict[str, str]:
+    return cookie_parser(headers.get("cookie", ""))
 
 
 def _bearer_token(headers: dict[str, str]) -> str | None:
@@ -342,39 +303,12 @@ def _bearer_token(headers: dict[str, str]) -> str | None:
     return value.strip() if scheme.lower() == "bearer" else None
 
 
-async def _read_body(receive: Receive, limit: int) -> bytes | None:
-    """Return the body of a request; None if it is longer than `limit`."""
-    body, more = bytearray(), True
-    while more and len(body) <= limit:
-        message = await receive()
-        body += message.get("body", b"")
-        more = message.get("more_body", False)
-    if len(body) <= limit:
-        return bytes(body)
-    if more:
-        await _drain(receive)
-    return None
+def _with_body(scope: Scope, receive: Receive, body: bytes) -> tuple[Scope, Receive]:
+    """Return the scope of a request with this body, and a `receive` that yields it and then the original messages."""
+    headers = [(name, value) for name, value in scope["headers"] if name.lower() not in LENGTH_HEADERS]
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
+    async def replay() -> Message:
+        return messages.pop() if messages else await receive()
 
-def _replay(body: bytes, receive: Receive) -> Receive:
-    """Return a `receive` that yields `body`, then the messages of the original one."""
-    sent = False
-
-    async def replayed() -> Message:
-        nonlocal sent
-        if sent:
-            return await receive()
-        sent = True
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    return replayed
-
-
-async def _drain(receive: Receive) -> None:
-    received, more = 0, True
-    while more and received < MAX_DRAINED_BYTES:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            return
-        received += len(message.get("body", b""))
-        more = message.get("more_body", False)
+    return {**scope, "headers": [*headers, (b"content-length", str(len(body)).encode())]}, replay

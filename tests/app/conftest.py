@@ -33,6 +33,7 @@ def make_client() -> Callable[..., TestClient]:
     builds Gradio's pages too, which takes seconds; the files and the routes of `stub_routes` are there
     without.
     """
+    from app.web.program_access import ProgramAccess
     from app.web.security import Security, load_secret
     from app.web.server import create_app
 
@@ -41,7 +42,8 @@ def make_client() -> Callable[..., TestClient]:
         add_stub_routes(app, context)
         client = TestClient(app, base_url=BASE, raise_server_exceptions=False)
         if secret:
-            guard = Security(app, secret=load_secret(context.workspace.root / "secret"), host=HOST, port=PORT)
+            secret, programs = load_secret(context.workspace.root / "secret"), ProgramAccess(context.db)
+            guard = Security(app, secret=secret, host=HOST, port=PORT, programs=programs)
             client.headers["Sec-Fetch-Site"] = "same-origin"
             client.cookies.set(guard.cookie_name, guard.cookie)
         return client

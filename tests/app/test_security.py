@@ -14,6 +14,7 @@ from starlette.websockets import WebSocketDisconnect
 from stub_routes import QUEUE
 
 from app.common.context import Context
+from app.web.program_access import ProgramAccess
 from app.web.security import (
     Security,
     ServerError,
@@ -355,11 +356,11 @@ def test_a_token_replaces_the_password_for_calls_only(context: Context, make_cli
     assert client.post(QUEUE, json=PAUSE, headers=bearer | OWN_ORIGIN).status_code == 403
 
 
-def test_a_web_socket_is_closed() -> None:
+def test_a_web_socket_is_closed(context: Context) -> None:
     async def app(scope: object, receive: object, send: object) -> None:
         raise AssertionError("nothing behind the middleware is reached")
 
-    guard = Security(app, secret=b"s" * 40, host="127.0.0.1", port=1)
+    guard = Security(app, secret=b"s" * 40, host="127.0.0.1", port=1, programs=ProgramAccess(context.db))
     with pytest.raises(WebSocketDisconnect) as closed, TestClient(guard).websocket_connect("/"):
         pass
     assert closed.value.code == 1008
