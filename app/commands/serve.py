@@ -73,7 +73,7 @@ def serve(
         context.chat_limits = ChatLimits(chat_idle_seconds, chat_memory_gb, chat_reserve_gb)
         stack.callback(_close, context)
         if context.read_only:
-            err().print(f"{context.holder} This one is read-only.", markup=False, soft_wrap=True)
+            err().print(f"{context.lock_owner} This one is read-only.", markup=False, soft_wrap=True)
         elif description := context.queue.workers.executor.describe():
             err().print(description, markup=False, soft_wrap=True)
         from app.web.server import create_app
@@ -106,7 +106,7 @@ def open_workspace(folder: Path | str | None, address: str = "", executor: str =
     except SchedulerLockedError as error:
         db.close()
         db = Database(workspace.database_url(), read_only=True)
-        return Context(workspace, db, Queue(db, workspace), read_only=True, holder=error.what)
+        return Context(workspace, db, Queue(db, workspace), read_only=True, lock_owner=error.what)
     context = Context(workspace, db, queue, scheduler=scheduler)
     add_examples(context)
     return context

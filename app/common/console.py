@@ -6,6 +6,7 @@ import sys
 import unicodedata
 from collections.abc import Iterable
 
+from rich import filesize
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -57,8 +58,4 @@ def fail(message: str) -> None:
 
 def human_bytes(count: float) -> str:
     """Format bytes in decimal units with one digit, e.g. `272.6 MB`."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
+    return filesize.decimal(round(count))

@@ -7,14 +7,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from jobs.chat.limits import ChatLimits
+from jobs.db.engine import Database
 from jobs.db.errors import StoreReadOnlyError
+from jobs.queue.queue import Queue
+from jobs.workspace import Workspace
 
 if TYPE_CHECKING:
     from jobs.chat.service import ChatService
-    from jobs.db.engine import Database
-    from jobs.queue.queue import Queue
     from jobs.scheduler.scheduler import Scheduler
-    from jobs.workspace import Workspace
 
 
 @dataclass
@@ -26,8 +26,8 @@ class Context:
     queue: Queue
     read_only: bool = False
     """Another server has the lock of the workspace."""
-    holder: str = ""
-    """Description of that server."""
+    lock_owner: str = ""
+    """Sentence that names that server."""
     scheduler: Scheduler | None = None
     """None in a read-only server, and in tests."""
     chat_limits: ChatLimits = field(default_factory=ChatLimits)
@@ -35,9 +35,8 @@ class Context:
     def require_writable(self) -> None:
         """Raise `StoreReadOnlyError` if this server must not change the workspace."""
         if self.read_only or self.db.read_only:
-            holder = self.holder or "another server"
-            what = f"Read-only server: {holder} has locked the workspace."
-            raise StoreReadOnlyError(what, fix="Use that server, or stop it.")
+            owner = self.lock_owner or "Another server uses this workspace."
+            raise StoreReadOnlyError(f"Read-only server: {owner}", fix="Use that server, or stop it.")
 
     @cached_property
     def chat_service(self) -> ChatService:

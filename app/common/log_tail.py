@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,17 +45,7 @@ def read_tail(path: Path, offset: int | None = None, limit: int = MAX_BYTES) -> 
     if restarted and start > 0:
         skipped = raw.find(b"\n") + 1
         start, raw = start + skipped, raw[skipped:]
-    raw = raw[: len(raw) - _incomplete_bytes(raw)]
-    text = raw.decode("utf-8", "replace").replace("\r\n", "\n")
-    return LogTail(visible(_OVERWRITTEN.sub("", text)), start + len(raw), size, restarted)
-
-
-def _incomplete_bytes(raw: bytes) -> int:
-    """Return the number of bytes at the end that begin an incomplete UTF-8 character."""
-    for back in range(1, min(4, len(raw) + 1)):
-        byte = raw[-back]
-        if byte & 0b1100_0000 == 0b1000_0000:
-            continue
-        length = 4 if byte >= 0xF0 else 3 if byte >= 0xE0 else 2 if byte >= 0xC0 else 1
-        return back if length > back else 0
-    return 0
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    text = decoder.decode(raw).replace("\r\n", "\n")
+    incomplete, _ = decoder.getstate()
+    return LogTail(visible(_OVERWRITTEN.sub("", text)), start + len(raw) - len(incomplete), size, restarted)

@@ -28,7 +28,7 @@ COMMON = (Key("/", "search", "input[type=search], .search input, .search textare
 
 
 class Keys(Component):
-    """Keyboard shortcuts, the buttons *Keys* and *Light or dark* in the navigation bar, and the link *Skip to the page*.
+    """Keyboard shortcuts of a page, and the parts of its navigation bar: *Skip to the page*, *Keys*, *Light or dark*.
 
     `?` lists the keys, `T` switches the theme, Escape leaves a field. Keys without a visible target do nothing.
 

@@ -24,7 +24,7 @@ def page_frame(studio: Studio, title: str, keys: Sequence[Key] = ()) -> Address:
         keys: Keyboard shortcuts of the page.
     """
     if studio.context.read_only:
-        holder = studio.context.holder or "Another server uses this workspace."
-        View(el("div.rl-banner", f"{holder} {READ_ONLY}", role="status"))
+        owner = studio.context.lock_owner or "Another server uses this workspace."
+        View(el("div.rl-banner", f"{owner} {READ_ONLY}", role="status"))
     Keys(title, list(keys))
     return Address(title)

@@ -5,17 +5,15 @@ from __future__ import annotations
 import gzip
 import re
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Header, HTTPException, Response
 from fastapi.responses import FileResponse
 
+from app.common.context import Context
 from app.components.module import FOLDER, URL
 from jobs.chat.chat_export import lines
 from jobs.export import catalog
-
-if TYPE_CHECKING:
-    from app.common.context import Context
 
 CACHED = {"Cache-Control": "public, max-age=31536000, immutable"}
 """Addresses contain a version, so browsers keep what they have for a year."""

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
+from app.common.context import Context
 from app.endpoints.studio import Studio
 from app.web.page_registry import PageInfo
 from app.web.program_access import PublishedEndpoint
@@ -23,8 +24,6 @@ from rl2f_core.errors import RL2FError
 
 if TYPE_CHECKING:
     import gradio as gr
-
-    from app.common.context import Context
 
 _log = logging.getLogger(__name__)
 ENDPOINTS_PAGE = "_endpoints"

@@ -5,17 +5,24 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from fastapi.staticfiles import StaticFiles
+from starlette.exceptions import HTTPException
+
+from app.common.context import Context
 from app.web import files
+from app.web.gradio_app import build, configure_gradio
 from app.web.page_registry import STATIC, PageInfo, pages
-
-if TYPE_CHECKING:
-    from fastapi import FastAPI
-    from fastapi.responses import JSONResponse
-
-    from app.common.context import Context
-    from app.web.program_access import PublishedEndpoint
+from app.web.program_access import ProgramAccess, PublishedEndpoint
+from app.web.responses import PageResponses
+from app.web.security import Security, check_binding, load_secret
+from app.web.theme import make_theme
+from jobs.db.errors import NotFoundError, StoreError
+from rl2f_core.errors import DiskFullError, RL2FError, RunError, shorten
+from rl2f_core.model_store.store import cache_dir
 
 UPLOAD_LIMIT = "1mb"
 """Maximum size of an uploaded file."""
@@ -42,22 +49,15 @@ def create_app(
 
     Raises `ServerError` if the address is not loopback and there is no password.
     """
-    from fastapi import FastAPI
-
-    from app.web.gradio_app import configure_gradio
-    from app.web.program_access import ProgramAccess
-    from app.web.responses import PageResponses
-    from app.web.security import Security, check_binding, load_secret
-
     check_binding(host, password)
-
     if site_pages is None:
         configure_gradio(context.workspace.root / "cache")  # before the pages import Gradio
         site_pages = pages()
     app = FastAPI(title="RL2F Studio", docs_url=None, redoc_url=None, openapi_url=None)
     _handle_errors(app)
     app.include_router(files.router(context))
-    _add_static(app)
+    # Gradio serves its own files below the same path
+    app.mount("/static", StaticFiles(directory=STATIC, packages=[("gradio", "templates/frontend/static")]))
     published = _add_pages(app, context, site_pages, host, port) if site_pages else []
     app.add_middleware(PageResponses)
     app.add_middleware(
@@ -72,22 +72,12 @@ def create_app(
     return app
 
 
-def _add_static(app: FastAPI) -> None:
-    from fastapi.staticfiles import StaticFiles
-
-    # Gradio serves its own files below the same path
-    app.mount("/static", StaticFiles(directory=STATIC, packages=[("gradio", "templates/frontend/static")]))
-
-
 def _add_pages(
     app: FastAPI, context: Context, site_pages: list[PageInfo], host: str, port: int
 ) -> list[PublishedEndpoint]:
-    from app.web.gradio_app import build
-    from app.web.theme import make_theme
-
     _end_heartbeats(app)
     warnings.filterwarnings("ignore", message="SSR mode is not supported")
-    import gradio as gr
+    import gradio as gr  # after `configure_gradio`
 
     blocks, published = build(context, site_pages)
     gr.mount_gradio_app(
@@ -136,8 +126,6 @@ def _stylesheet() -> str:
 
 def _blocked_paths(context: Context) -> list[str]:
     """Return what Gradio must never serve: the workspace without its exports and cache, and the models."""
-    from rl2f_core.model_store.store import cache_dir
-
     w = context.workspace
     database = [f"{w.database}{suffix}" for suffix in ("", "-wal", "-shm", "-journal")]
     folders = [w.runs, w.backups, w.trash, w.lock, w.root / "secret", cache_dir() / "models"]
@@ -145,33 +133,40 @@ def _blocked_paths(context: Context) -> list[str]:
 
 
 def _handle_errors(app: FastAPI) -> None:
-    from fastapi import Request
-    from fastapi.exceptions import RequestValidationError
-    from fastapi.responses import JSONResponse
-    from starlette.exceptions import HTTPException
-
-    from app.common.errors import as_json, http_status
-    from rl2f_core.errors import RL2FError
+    def response(error: RL2FError, status: int) -> JSONResponse:
+        return JSONResponse(as_json(error), status_code=status)
 
     @app.exception_handler(RL2FError)
     async def project_error(request: Request, error: RL2FError) -> JSONResponse:
-        return JSONResponse(as_json(error), status_code=http_status(error))
+        return response(error, http_status(error))
 
     @app.exception_handler(RequestValidationError)
     async def invalid_request(request: Request, error: RequestValidationError) -> JSONResponse:
-        problems = [f"{'.'.join(str(part) for part in item['loc'])}: {item['msg']}" for item in error.errors()]
-        return _error(400, "The request cannot be read.", "; ".join(problems)[:500], "Reload the page, then try again.")
+        problems = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
+        fix = "Reload the page, then try again."
+        return response(RL2FError("The request cannot be read.", value=problems[:500], fix=fix), 400)
 
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> JSONResponse:
-        return _error(error.status_code, str(error.detail), request.url.path[:200], None)
+        return response(RL2FError(str(error.detail), value=request.url.path[:200]), error.status_code)
 
     @app.exception_handler(Exception)
     async def internal_error(request: Request, error: Exception) -> JSONResponse:
-        return _error(500, "Something went wrong in the server.", None, "Its log has the details; please report it.")
+        fix = "Its log has the details; please report it."
+        return response(RL2FError("Something went wrong in the server.", fix=fix), 500)
 
 
-def _error(status: int, what: str, value: str | None, fix: str | None) -> JSONResponse:
-    from fastapi.responses import JSONResponse
+def as_json(error: RL2FError) -> dict[str, object]:
+    """Return the response body of a failed request."""
+    value = None if error.value is None else shorten(str(error.value))
+    known = None if error.known is None else list(error.known)
+    return {"error": {"what": error.what, "value": value, "known": known, "fix": error.fix}}
 
-    return JSONResponse({"error": {"what": what, "value": value, "known": None, "fix": fix}}, status_code=status)
+
+def http_status(error: RL2FError) -> int:
+    """Return 503 if database or disk fail, 404 for a missing object, 409 for a wrong state, otherwise 400."""
+    if isinstance(error, DiskFullError | StoreError):
+        return 503
+    if isinstance(error, NotFoundError):
+        return 404
+    return 409 if isinstance(error, RunError) else 400

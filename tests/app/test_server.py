@@ -24,6 +24,7 @@ from app.commands.serve import add_examples
 from app.common.context import Context
 from app.common.urls import page_url
 from app.web.page_registry import pages
+from app.web.server import as_json, http_status
 from jobs.db.engine import Database
 from jobs.db.models import Run
 from jobs.db.queries import runs, tokens
@@ -206,8 +207,6 @@ def test_a_server_opens_without_torch_and_a_second_one_is_read_only_and_both_end
 
 
 def test_a_configuration_error_names_its_fix() -> None:
-    from app.common.errors import as_json, http_status
-
     error = ConfigError("A run has no such field.", value="x" * 900, known=["a"], fix="Take a.")
     told = as_json(error)["error"]
     assert told["known"] == ["a"] and len(told["value"]) < 300 and http_status(error) == 400
