@@ -28,7 +28,7 @@ from app.commands.leaks import rescore as leaks
 
 
 class ErrorHandlingGroup(TyperGroup):
-    """Turns the project's errors into one message and exit code 2; `--debug` may stand anywhere before a `--`."""
+    """Turn errors of the project into one message and exit code 2; `--debug` may be anywhere before a `--`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Move `--debug` to the front, where the group reads it."""
@@ -49,10 +49,10 @@ class ErrorHandlingGroup(TyperGroup):
             from app.common.console import fail
             from rl2f_core.distributed.process_group import is_remote_error
 
-            if not is_remote_error(error):  # another process of the run, whose error it is, tells it
+            if not is_remote_error(error):  # the process that failed prints it
                 fail(str(error))
             raise typer.Exit(2) from error
-        except BrokenPipeError as error:  # the reader of our output (head, less) went away
+        except BrokenPipeError as error:  # the reader of the output (head, less) ended
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(141) from error
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 import yaml
 
-from app.commands.train import Sets
+from app.commands.options import Sets
 from rl2f_core import registry
 from rl2f_core.config import matrix
 from rl2f_core.config.loading import dump_yaml, load_config
@@ -34,7 +34,7 @@ def show(config: Config, sets: Sets = None) -> None:
 
 @app.command()
 def cells(config: Config) -> None:
-    """List the configurations of a file with a matrix, one a line, as the other commands take them."""
+    """List the configurations in a file with a matrix, one per line, as arguments of the other commands."""
     try:
         data = yaml.safe_load(config.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
@@ -45,6 +45,6 @@ def cells(config: Config) -> None:
 
 @app.command()
 def validate(config: Config, sets: Sets = None) -> None:
-    """Validate the configuration; each error is named by its field."""
+    """Validate the configuration; each error names its field."""
     load_config(config, sets or [])
     typer.echo(f"{config}: ok")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from pydantic import ValidationError
 
+from app.commands.options import Root
 from app.common import console
 from app.common.terminal_progress import TerminalProgress
 from rl2f_core.config.loading import format_validation_error
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 def export(
     runs: Annotated[list[str], typer.Argument(metavar="RUN…", help="Numbers of the workspace's runs, or run folders.")],
-    out: Annotated[Path, typer.Option("--out", help="Folder to make for the data sets.")],
+    out: Annotated[Path, typer.Option("--out", help="New folder of the datasets.")],
     formats: Annotated[
         list[str] | None,
         typer.Option(
@@ -39,27 +40,25 @@ def export(
     steps: Annotated[str, typer.Option(help="Only these training steps, e.g. 10-20.")] = "",
     checkpoint: Annotated[str, typer.Option(help="Only this checkpoint of an evaluation.")] = "",
     condition: Annotated[
-        str, typer.Option(help="Only this control of an evaluation; kept: what a distillation kept.")
+        str, typer.Option(help="Only this condition of an evaluation; kept: accepted by a distillation.")
     ] = "",
     without_controls: Annotated[
-        bool, typer.Option("--without-controls", help="Leave out contentless, shuffled, misleading hints.")
+        bool, typer.Option("--without-controls", help="Exclude contentless, shuffled and misleading hints.")
     ] = False,
     labeled_only: Annotated[bool, typer.Option("--labeled-only", help="Only dialogues with a human label.")] = False,
     match: Annotated[str, typer.Option(help="What a preference pair shares: history, attempt or task.")] = "task",
-    pairs: Annotated[int, typer.Option(help="Preference pairs for one leaking hint, at most.")] = 1,
+    pairs: Annotated[int, typer.Option(help="Maximum number of preference pairs for one leaking hint.")] = 1,
     privileged: Annotated[
-        bool, typer.Option("--privileged", help="Show the answer in the prompts; for teachers and judges only.")
+        bool, typer.Option("--privileged", help="Include the gold answer in the prompts; for teachers and judges only.")
     ] = False,
-    name: Annotated[str, typer.Option(help="Title of the data-set card; the folder's name by default.")] = "",
-    seed: Annotated[int, typer.Option(help="Chooses among equally good pairs.")] = 0,
-    workspace: Annotated[
-        Path | None, typer.Option(help="The workspace's folder, where runs are named by number.")
-    ] = None,
+    name: Annotated[str, typer.Option(help="Title of the dataset card (default: the folder's name).")] = "",
+    seed: Annotated[int, typer.Option(help="Seed of the choice among equally good pairs.")] = 0,
+    workspace: Root = None,
 ) -> None:
-    """Export dialogues with leak labels as JSONL and Parquet in TRL's data set types, with manifest and card.
+    """Export dialogues with leak labels as JSONL and Parquet in TRL's dataset types, with manifest and card.
 
-    A number is a run of the workspace, with human labels; a folder needs no database, and its labels are the reports of
-    the run's detectors.
+    A number selects a run of the workspace, with its human labels. A folder needs no database; its labels are the
+    reports of the run's detectors.
     """
     from jobs.export import exporter
 
@@ -89,14 +88,14 @@ def export(
     with ExitStack() as stack:
         sources = _sources(runs, workspace, stack)
         if settings.labels == "both" and not any(source.has_human_labels for source in sources):
-            err.print("A run's folder has no human labels, so the detectors' reports are used.", markup=False)
+            err.print("A run folder has no human labels, so the detectors' reports are used.", markup=False)
         with stop, TerminalProgress() as progress:
             manifest = exporter.export(sources, settings, out, name=name or out.name, progress=progress, stop=stop)
     if manifest is None:
         err.print("Stopped; nothing was written. Start the export again.", markup=False)
         raise typer.Exit(130)
     console.out().print(exporter.summary(manifest), markup=False)
-    err.print(f"Data sets, manifest and card: {out}", markup=False)
+    err.print(f"Datasets, manifest and card: {out}", markup=False)
     config = next(iter(manifest["formats"]))
     err.print(f'Load it: datasets.load_dataset("{out}", "{config}", split="train")', markup=False)
 
@@ -133,8 +132,8 @@ def _sources(runs: list[str], workspace: Path | None, stack: ExitStack) -> list[
     sources: dict[int | Path, Source] = {}
     by_number: dict[int | Path, Source] = {}
     if numbers:
-        place, db = stack.enter_context(open_workspace(workspace))
-        by_number = dict(zip(numbers, workspace_sources(db, place, numbers), strict=True))
+        opened, db = stack.enter_context(open_workspace(workspace))
+        by_number = dict(zip(numbers, workspace_sources(db, opened, numbers), strict=True))
     for run, key in keys.items():
         sources[key] = by_number[key] if key in by_number else FolderSource(run)
     return list(sources.values())

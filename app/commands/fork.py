@@ -7,8 +7,9 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from app.commands.options import Out, Resume, Sets
 from app.commands.replay import dialogues
-from app.commands.train import Out, Sets, create, execute_in, folder_for, with_overrides
+from app.commands.train import create, execute_in, folder_for, with_overrides
 from rl2f_core.config.run import BaseRun
 from rl2f_core.errors import ConfigError, DataError
 from rl2f_core.run.directory import RunDir
@@ -32,20 +33,19 @@ LaterHints = Annotated[
     typer.Option(help="Later hints: of the run's teacher in every arm, of the arm's own teacher, or contentless."),
 ]
 Seed = Annotated[int, typer.Option(help="Seed of the samples.", min=0)]
-Resume = Annotated[Path | None, typer.Option(help="Resume the run in this folder.")]
 
 
 def fork(
     run: Run = None,
     dialogue: Annotated[
-        str | None, typer.Argument(help="Its id, its event's id, or its number in `rl2f replay RUN`.")
+        str | None, typer.Argument(help="Id of the dialogue or of its event, or its number in `rl2f replay RUN`.")
     ] = None,
-    turn: Annotated[int, typer.Option(help="The attempt after which the hint changes, counted from 1.", min=1)] = 1,
+    turn: Annotated[int, typer.Option(help="Turn whose hint is replaced, counted from 1.", min=1)] = 1,
     arm: Arms = None,
     checkpoint: Checkpoints = None,
     samples: Annotated[int, typer.Option(help="Dialogues of each arm, with shared seeds.", min=1)] = 16,
     attempts: Annotated[
-        int | None, typer.Option(help="Attempts after the fork; by default what the dialogue had left.", min=1)
+        int | None, typer.Option(help="Attempts after the fork (default: all turns that are left).", min=1)
     ] = None,
     later_hints: LaterHints = "run",
     seed: Seed = 0,
@@ -55,9 +55,9 @@ def fork(
 ) -> None:
     """Continue a stored dialogue after one of its attempts under other hints; the original stays unchanged.
 
-    Every arm and checkpoint plays the same number of samples with the same seeds; the report gives each arm's solve
-    rate and its paired difference to contentless. Without --checkpoint the checkpoint of the dialogue is used, or the
-    nearest that was saved.
+    Every arm and checkpoint gets the same number of samples with the same seeds. The report gives each arm's solve rate
+    and its paired difference to contentless. The default of --checkpoint is the checkpoint of the dialogue, or the
+    nearest saved one.
     """
     from rl2f_core.counterfactual.arms import parse_arm
     from rl2f_core.counterfactual.config import choose_checkpoints
@@ -80,14 +80,15 @@ def fork(
 
 def hint_value(
     run: Run = None,
-    num_hints: Annotated[int, typer.Option(help="Hints that are drawn for each checkpoint.", min=1)] = 32,
+    num_hints: Annotated[int, typer.Option(help="Number of sampled hints for each checkpoint.", min=1)] = 32,
     samples: Annotated[int, typer.Option(help="Dialogues of each arm after each hint.", min=1)] = 8,
     checkpoint: Checkpoints = None,
     phase: Annotated[
-        Literal["evaluation", "train"], typer.Option(help="Whose hints: of the evaluation under hints, or of training.")
+        Literal["evaluation", "train"],
+        typer.Option(help="Phase of the hints."),
     ] = "evaluation",
     arm: Arms = None,
-    attempts: Annotated[int, typer.Option(help="Attempts after the hint; 0 is what the dialogue had left.", min=0)] = 1,
+    attempts: Annotated[int, typer.Option(help="Attempts after the hint; 0: all turns that are left.", min=0)] = 1,
     later_hints: LaterHints = "run",
     seed: Seed = 0,
     sets: Sets = None,
@@ -96,8 +97,8 @@ def hint_value(
 ) -> None:
     """Estimate the value of a run's hints: p(solve | hint) − p(solve | contentless), each with an interval.
 
-    A seeded sample of the run's hints is drawn; each is replayed as original, contentless, shuffled and misleading. In
-    the workspace the replay then shows each value beside its hint. Without --checkpoint it is the run's last one.
+    Each hint of a seeded sample is replaced by the original, a contentless, a shuffled and a misleading hint. In a
+    workspace the replay of the dialogue shows the values. The default of --checkpoint is the run's last one.
     """
     from rl2f_core.counterfactual.arms import parse_arm
     from rl2f_core.counterfactual.config import choose_checkpoints

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
-from app.commands.train import Out, Sets, as_target, create, execute_in, with_overrides
+from app.commands.options import Out, Resume, Sets, Targets
+from app.commands.train import as_target, create, execute_in, with_overrides
 from rl2f_core.run.directory import RunDir
 
 
 def levels(
-    targets: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="TARGET…", help="A run's folder, RUN:CHECKPOINT, or a checkpoint's folder."),
-    ] = None,
+    targets: Targets = None,
     environment: Annotated[
-        str | None, typer.Option(help="By default the first target's, with its settings; needed without targets.")
+        str | None, typer.Option(help="Environment (default: of the first target's run); required without targets.")
     ] = None,
-    level: Annotated[
-        list[int] | None, typer.Option(help="A level, e.g. 3 people; may be repeated (default: all).")
-    ] = None,
+    level: Annotated[list[int] | None, typer.Option(help="A level, e.g. 3; may be repeated (default: all).")] = None,
     level_field: Annotated[
         str | None, typer.Option(help="Environment field that sets the level (default: the environment's own).")
     ] = None,
@@ -30,21 +25,21 @@ def levels(
     ] = None,
     tasks: Annotated[int, typer.Option(help="Tasks at each level.", min=1)] = 100,
     samples: Annotated[int, typer.Option(help="Dialogues on each task and copy.", min=1)] = 1,
-    turns: Annotated[int, typer.Option(help="Turns with the teacher on the tasks as they are.", min=1)] = 1,
+    turns: Annotated[int, typer.Option(help="Turns with the teacher on the unchanged tasks.", min=1)] = 1,
     split: Annotated[
         Literal["train", "validation", "test"],
-        typer.Option(help="Where tasks come from; train to detect memorization."),
+        typer.Option(help="Split of the tasks; train to detect memorization."),
     ] = "test",
     model: Annotated[str | None, typer.Option(help="The base model, if there are no targets.")] = None,
     sets: Sets = None,
     out: Out = None,
-    resume: Annotated[Path | None, typer.Option(help="Resume the evaluation in DIR.")] = None,
+    resume: Resume = None,
 ) -> None:
-    """Accuracy by level, on the tasks as they are and on perturbed copies, with the memorization score.
+    """Measure accuracy by level, on unchanged tasks and on perturbed copies, with the memorization score.
 
-    For knights_knaves: 2 to 8 people; copies are renamed, reordered, have the role words exchanged, or one statement
-    changed, which changes the solution. The same text is also answered again with another seed: what is inconsistent
-    there is chance. The base model is always compared too.
+    For knights_knaves a level is the number of people, 2 to 8. Perturbed copies have other names, another order, other
+    role words, or one changed statement, which changes the solution. The unchanged tasks are also solved with another
+    seed, which measures the inconsistency by chance. The base model is always included.
     """
     from rl2f_core.run_kinds.levels import levels_config
 

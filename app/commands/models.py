@@ -22,16 +22,16 @@ def list_() -> None:
         rows.append((entry.name, state, entry.license, entry.checksum[:12] or "-", entry.description))
     out().print(table("name", "size", "license", "checksum", "what", rows=rows))
     out().print(f"\nCache: {cache_dir() / 'models'}", markup=False)
-    out().print("A local folder with safetensors or a hub id (org/model) works wherever a name does.")
+    out().print("Instead of a name, use a local folder with safetensors or a hub id (org/model).")
 
 
 @app.command("get")
 def get(
     name: Annotated[str, typer.Argument(help="A name from `rl2f models list`, a hub id, or a local folder to check.")],
-    verify: Annotated[bool, typer.Option("--verify", help="Read every byte and compare checksums.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Fetch again, replacing what is in the cache.")] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Read all files and compare checksums.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Fetch again and replace the cached model.")] = False,
 ) -> None:
-    """Fetch a model once, or check that it is there and whole; prints its folder."""
+    """Fetch a model, or check that the cache has it completely; prints its folder."""
     from rl2f_core.model_store.store import get_model
 
     model = get_model(name, verify=verify, force=force, on_message=lambda text: err().print(text, markup=False))

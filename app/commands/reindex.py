@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from contextlib import closing
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from app.commands.options import Root, migrated
 from app.common.console import err, fail, out
 from rl2f_core.errors import RL2FError
 
@@ -17,28 +16,22 @@ def reindex(
     folders: Annotated[
         list[str] | None, typer.Argument(metavar="FOLDER…", help="Names below the workspace's runs/; by default all.")
     ] = None,
-    workspace: Annotated[
-        Path | None, typer.Option(help="The workspace's folder; else RL2F_WORKSPACE, else ./workspace.")
-    ] = None,
+    workspace: Root = None,
 ) -> None:
     """Ingest all events of the workspace's runs into its database again, and add unknown run folders.
 
-    Labels, notes, tags, chats and schedules are kept. May be used while the studio runs.
+    Labels, notes, tags, chats and schedules are kept. The studio may run at the same time.
     """
-    from jobs.db.engine import Database
     from jobs.db.errors import StoreError
     from jobs.db.queries import runs
     from jobs.ingest import ingester
-    from jobs.workspace import Workspace
 
-    place = Workspace(workspace).create()
-    with closing(Database(place.database_url())) as db:
-        db.migrate()
+    with migrated(workspace) as (opened, db):
         start, num_done, num_failed = time.monotonic(), 0, 0
-        for name in folders or ingester.run_folders(place):
+        for name in folders or ingester.run_folders(opened):
             is_known = runs.find(db, folder=name) is not None
             try:
-                ids = ingester.reindex(db, place, [name])
+                ids = ingester.reindex(db, opened, [name])
             except StoreError:
                 raise
             except RL2FError as error:
@@ -46,13 +39,13 @@ def reindex(
                 fail(f"{name}: {error}")
                 continue
             if not ids:
-                err().print(f"{name}: another process is executing it; it was not added", markup=False)
+                err().print(f"{name}: skipped, because another process executes this run", markup=False)
                 continue
             run = runs.get(db, ids[0])
             num_done += 1
             action = "rebuilt" if is_known else f"added as run {run.id}"
-            skipped = f", {run.invalid_lines} lines left out" if run.invalid_lines else ""
+            skipped = f", invalid lines: {run.invalid_lines}" if run.invalid_lines else ""
             out().print(f"{name}: {action}, {run.events_offset:,} bytes of events{skipped}", markup=False)
-        err().print(f"{num_done} runs in {time.monotonic() - start:.1f} s", markup=False)
+        err().print(f"Reindexed runs: {num_done}, in {time.monotonic() - start:.1f} s.", markup=False)
     if num_failed:
         raise typer.Exit(2)

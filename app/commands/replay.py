@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rl2f_core.environments.base import Environment
 
 CORRECT, INCORRECT, UNPARSABLE = "✓", "✗", "?"
-STYLES = {CORRECT: ("right", "green"), INCORRECT: ("wrong", "red"), UNPARSABLE: ("unparsable", "yellow")}
+STYLES = {CORRECT: ("correct", "green"), INCORRECT: ("incorrect", "red"), UNPARSABLE: ("unparsable", "yellow")}
 """Word and color of each mark."""
 
 
@@ -30,7 +30,7 @@ def replay(
     step: Annotated[int | None, typer.Option(help="Only dialogues of this step.")] = None,
     phase: Annotated[str | None, typer.Option(help="Only train, preflight, evaluation, fork or distill.")] = None,
     condition: Annotated[str | None, typer.Option(help="Only this condition of an evaluation.")] = None,
-    limit: Annotated[int, typer.Option(help="Lines of the list; the newest are shown.", min=1)] = 50,
+    limit: Annotated[int, typer.Option(help="Maximum number of listed dialogues, newest last.", min=1)] = 50,
 ) -> None:
     """List a run's dialogues, or show one turn by turn: attempt, verdict, reward, hint, leak."""
     selected = [
@@ -94,7 +94,7 @@ def show_list(numbered: list[tuple[int, DialogueEvent]], limit: int) -> None:
     columns = ("#", "id", "phase", "where", "condition", "level", "turns", "end", "reward", "leaks")
     console.print(table(*columns, rows=rows))
     if len(numbered) > limit:
-        console.print(f"{len(numbered) - limit} earlier ones are left out; --limit shows more.")
+        console.print(f"{len(numbered) - limit} earlier dialogues are not shown; increase --limit.")
     legend = ", ".join(f"{symbol} {word}" for symbol, (word, _) in STYLES.items())
     console.print(f"\n{legend}. Show one with --dialogue NUMBER or ID.")
 
@@ -108,16 +108,16 @@ def mark(turn: Turn) -> str:
 
 # -- one dialogue ----------------------------------------------------------------------------------------------------
 def show_dialogue(event: DialogueEvent, environment: Environment | None = None) -> None:
-    """Print the problem, then attempt, verdict, reward and hint of each turn, with control characters escaped."""
+    """Print the task, then attempt, verdict, reward and hint of each turn, with control characters escaped."""
     dialogue, task = event.dialogue, event.task
     out().print("─" * 72, style="dim")
     head = [dialogue.id, task.id, task.level, event.phase, f"{event.stage} step {event.step}", dialogue.policy]
     if event.setting:
         head.append(f"condition {event.setting}")
     _print(" · ".join(filter(None, head)), "bold")
-    problem, answer = _problem_and_answer(task, environment)
-    _print_block("problem", problem)
-    _print_block("answer", answer, "dim")
+    prompt, answer = _prompt_and_answer(task, environment)
+    _print_block("task", prompt)
+    _print_block("gold answer", answer, "dim")
     for turn in dialogue.turns:
         _show_turn(turn)
     out().print()
@@ -125,7 +125,7 @@ def show_dialogue(event: DialogueEvent, environment: Environment | None = None) 
     _print(f"{ending}: {dialogue.error}" if dialogue.error else ending, "bold")
 
 
-def _problem_and_answer(task: Task, environment: Environment | None) -> tuple[str, str]:
+def _prompt_and_answer(task: Task, environment: Environment | None) -> tuple[str, str]:
     if environment is not None:
         return environment.prompt(task.public), environment.gold_answer(task)
     return json.dumps(task.public, ensure_ascii=False), json.dumps(task.privileged, ensure_ascii=False)
@@ -161,13 +161,13 @@ def _show_hint(hint: Hint) -> None:
     label = "hint" if hint.source_task is None else f"hint for {hint.source_task}"
     _print_block(f"{label} ({hint.teacher})", hint.text, "cyan")
     if hint.feedback is not None and hint.feedback != hint.text:
-        _print_block("as the teacher wrote it", hint.feedback, "dim")
+        _print_block("feedback", hint.feedback, "dim")
     if hint.error is not None:
-        _print_block("no hint", hint.error, "red")
+        _print_block("teacher error", hint.error, "red")
     if hint.prompt_template is not None:
         usage = hint.usage
         tokens = "" if usage is None else f" · {usage.prompt_tokens} + {usage.completion_tokens} tokens"
-        _print_block("asked by", f"{hint.prompt_template}{tokens}", "dim")
+        _print_block("prompt template", f"{hint.prompt_template}{tokens}", "dim")
     if hint.leak is not None and hint.leak.leaked:
         leak = hint.leak
         fraction, action = f"{leak.answer_fraction:.0%} of the answer", f"action {leak.action or 'none'}"

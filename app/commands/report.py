@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Folders of evaluated runs, of any seeds.")],
     out: Annotated[
-        Path | None, typer.Option(help="Also write the Markdown and the figure (PNG) here, e.g. a.md.")
+        Path | None, typer.Option(help="Also write the Markdown to this file, and the figure beside it (PNG).")
     ] = None,
 ) -> None:
     """Compare evaluated runs: values by seed, mean with a t interval, significant differences.
 
-    Runs of the same seed (say rl2f and its rlvr control) are joined by checkpoint before seeds are compared.
+    Runs of the same seed, such as rl2f and its rlvr control, are joined by checkpoint before seeds are compared.
     """
     from rl2f_core.evaluation.across_seeds import join_runs, merge_seeds, seeds_chart
     from rl2f_core.evaluation.figure_files import to_png
@@ -38,7 +38,7 @@ def report(
     if out is not None:
         write_atomically(out, text)
         write_atomically(out.with_suffix(".png"), to_png(seeds_chart(summary)))
-        console.err().print(f"Written: {out}, {out.with_suffix('.png')}", markup=False)
+        console.err().print(f"Report and figure: {out}, {out.with_suffix('.png')}", markup=False)
 
 
 def _read(run: Path) -> EvaluationReport:

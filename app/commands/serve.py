@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from app.commands.options import Root
 from app.common.console import err
 from jobs.chat.limits import ChatLimits
 from rl2f_core.paths import EXAMPLE_RUNS
@@ -28,37 +29,40 @@ SHUTDOWN_SECONDS = 2
 
 def serve(
     host: Annotated[
-        str, typer.Option(help="Address to listen on; beyond loopback a password is needed.")
+        str, typer.Option(help="Address to listen on; others than loopback require a password.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 7860,
-    workspace: Annotated[
-        Path | None, typer.Option(help="Folder of database and runs; else RL2F_WORKSPACE, else ./workspace.")
-    ] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 selects a free one.")] = 7860,
+    workspace: Root = None,
     executor: Annotated[
-        str, typer.Option(envvar="RL2F_EXECUTOR", help="Where runs are worked on: local, or ray (RAY_ADDRESS).")
+        str, typer.Option(envvar="RL2F_EXECUTOR", help="Where workers run: local, or ray (RAY_ADDRESS).")
     ] = "local",
     password_env: Annotated[
         str | None, typer.Option(metavar="NAME", help="Environment variable that holds the password.")
     ] = None,
     allow_host: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="A further host name it is reached by; may be repeated.")
+        list[str] | None, typer.Option(metavar="NAME", help="Additional host name of the server; may be repeated.")
     ] = None,
     chat_idle_seconds: Annotated[
         float,
-        typer.Option(envvar="RL2F_CHAT_IDLE_SECONDS", min=1, max=1e9, help="Unload the chat's model if idle so long."),
+        typer.Option(
+            envvar="RL2F_CHAT_IDLE_SECONDS", min=1, max=1e9, help="Unload the chat's model after this idle time."
+        ),
     ] = ChatLimits.idle_seconds,
     chat_memory_gb: Annotated[
         float,
-        typer.Option(envvar="RL2F_CHAT_MEMORY_GB", min=0, max=1e9, help="Memory of the chat's model; 0 is no limit."),
+        typer.Option(envvar="RL2F_CHAT_MEMORY_GB", min=0, max=1e9, help="Memory limit of the chat's model; 0: none."),
     ] = ChatLimits.memory_gb,
     chat_reserve_gb: Annotated[
         float,
         typer.Option(
-            envvar="RL2F_CHAT_RESERVE_GB", min=0, max=1e9, help="Memory that stays free when the chat loads a model."
+            envvar="RL2F_CHAT_RESERVE_GB",
+            min=0,
+            max=1e9,
+            help="Memory that stays free when the chat loads a model.",
         ),
     ] = ChatLimits.reserve_gb,
 ) -> None:
-    """Open the studio in a browser: launch, watch, replay, label, chat, compare. Ctrl-C ends it; runs continue."""
+    """Serve the studio: launch, watch, replay, label, chat, compare. Ctrl-C stops the server; runs continue."""
     from app.web.security import check_binding
 
     password = _password(password_env)
@@ -79,7 +83,7 @@ def serve(
         from app.web.server import create_app
 
         _run(create_app(context, host, port, password, allow_host or ()), listener, url, context)
-    err().print("The server has ended. Active runs continue.", markup=False)
+    err().print("The server has stopped. Active runs continue.", markup=False)
 
 
 def open_workspace(folder: Path | str | None, address: str = "", executor: str = "local") -> Context:
@@ -168,8 +172,8 @@ def _listen(host: str, port: int) -> socket.socket:
         listener.close()
         fix = f"Another program may use the port: rl2f serve --port {port + 1 if port < 65535 else 0}"
         if isinstance(error, PermissionError):
-            fix = "Ports below 1024 need rights: rl2f serve --port 7860"
-        what = f"The server cannot listen there: {error.strerror or error}."
+            fix = "Ports below 1024 require privileges: rl2f serve --port 7860"
+        what = f"The server cannot listen on this address: {error.strerror or error}."
         raise ServerError(what, value=f"{host}:{port}", fix=fix) from error
     return listener
 
@@ -189,7 +193,7 @@ def _run(app: FastAPI, listener: socket.socket, url: str, context: Context) -> N
                 console = err()
                 console.print(f"RL2F Studio is open at {url}", markup=False)
                 console.print(f"Its data is in {context.workspace.root}", markup=False)
-                console.print(f"Start a run: {url}/new?preset=quickstart  (Ctrl-C ends the server)", markup=False)
+                console.print(f"Start a run: {url}/new?preset=quickstart  (Ctrl-C stops the server)", markup=False)
 
     config = uvicorn.Config(
         app,

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from app.commands.options import Root, migrated
 from app.common.console import err, out, table
 from rl2f_core.errors import UnknownNameError
 
-if TYPE_CHECKING:
-    from jobs.db.engine import Database
-
 app = typer.Typer(no_args_is_help=True, help="Create, list and revoke API tokens of programs.", rich_markup_mode=None)
-WorkspaceOption = Annotated[
-    Path | None, typer.Option(help="The workspace's folder; else RL2F_WORKSPACE, else ./workspace.")
-]
 
 
 @app.command("new")
@@ -29,7 +21,7 @@ def new(
         typer.Option(metavar="read|run|label", help="What the token permits; may be repeated. Every token can read."),
     ],
     name: Annotated[str, typer.Option(help="Name in the list; by default token-N.")] = "",
-    workspace: WorkspaceOption = None,
+    workspace: Root = None,
 ) -> None:
     """Create a token and print it once. A program sends it as `Authorization: Bearer TOKEN`."""
     from app.endpoints.endpoint import SCOPES
@@ -38,26 +30,20 @@ def new(
     for each in scope:
         if each not in SCOPES:
             raise UnknownNameError("Unknown scope of a token.", value=each, known=SCOPES, fix="Correct --scope.")
-    with _database(workspace) as db:
+    with migrated(workspace) as (_, db):
         row, token = tokens.create(db, [each for each in SCOPES if each == "read" or each in scope], name)
-    err().print(f"Token {row.name} permits: {row.scopes}. It is shown only now.", markup=False)
+    err().print(f"Token {row.name} permits: {row.scopes}. Store it now: it is not shown again.", markup=False)
     out().print(token, markup=False)
 
 
 @app.command("list")
-def list_(workspace: WorkspaceOption = None) -> None:
+def list_(workspace: Root = None) -> None:
     """Show name, scopes and last use of all tokens."""
     from jobs.db.queries import tokens
 
-    with _database(workspace) as db:
+    with migrated(workspace) as (_, db):
         rows = [
-            (
-                str(row.id),
-                row.name,
-                row.scopes,
-                _time(row.created),
-                "never" if not row.last_used else _time(row.last_used),
-            )
+            (str(row.id), row.name, row.scopes, _time(row.created), _time(row.last_used) if row.last_used else "never")
             for row in tokens.list_all(db)
         ]
     if rows:
@@ -69,24 +55,14 @@ def list_(workspace: WorkspaceOption = None) -> None:
 @app.command("revoke")
 def revoke(
     token: Annotated[str, typer.Argument(metavar="NAME|ID", help="Name or id from `rl2f token list`.")],
-    workspace: WorkspaceOption = None,
+    workspace: Root = None,
 ) -> None:
     """Revoke a token immediately, also in a server that is running."""
     from jobs.db.queries import tokens
 
-    with _database(workspace) as db:
+    with migrated(workspace) as (_, db):
         row = tokens.revoke(db, token)
-    err().print(f"Token {row.name} is revoked.", markup=False)
-
-
-@contextlib.contextmanager
-def _database(workspace: Path | None) -> Iterator[Database]:
-    from jobs.db.engine import Database
-    from jobs.workspace import Workspace
-
-    with contextlib.closing(Database(Workspace(workspace).create().database_url())) as db:
-        db.migrate()
-        yield db
+    err().print(f"Revoked the token {row.name}.", markup=False)
 
 
 def _time(seconds: float) -> str:

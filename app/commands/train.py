@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from app.commands.options import Out, Resume, Sets, Targets
 from app.common.console import err, out
 from app.common.terminal_progress import TerminalProgress
 from rl2f_core.config.loading import apply_override, load_config, parse_config
@@ -31,22 +32,20 @@ from rl2f_core.run.signals import InterruptHandler
 if TYPE_CHECKING:
     from rl2f_core.run_kinds.eval import Target
 
-Sets = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override one value; may be repeated.")]
 RESUME_COMMANDS = {"eval": "eval", "fork": "fork", "hint_value": "hint-value", "levels": "levels"}
 """Command that resumes a kind of run; `train` resumes the others."""
-Out = Annotated[Path | None, typer.Option(help="Folder of the run; by default one below runs/.")]
 
 
 def train(
     config: Annotated[Path | None, typer.Argument(help="YAML file; not needed with --resume.")] = None,
     sets: Sets = None,
     out: Out = None,
-    resume: Annotated[Path | None, typer.Option(help="Resume the run in this folder.")] = None,
+    resume: Resume = None,
 ) -> None:
-    """Run an experiment: preflight, stages, evaluation. Ctrl-C stops after the step and saves; twice ends at once."""
+    """Run an experiment: preflight, stages, evaluation. Ctrl-C saves and stops after the step; twice stops at once."""
     if resume is not None:
         if sets or out is not None:
-            raise ConfigError("--resume excludes --set and --out: a run keeps its configuration.")
+            raise ConfigError("--set and --out cannot be combined with --resume.")
         run_dir = RunDir.open(resume)
         if config is not None and load_config(config) != run_dir.config():
             raise ConfigError(
@@ -106,7 +105,7 @@ def execute_in(run_dir: RunDir) -> None:
             result = execute(config, run_dir, JsonlSink(run_dir.events_path), stop, progress)
         shutdown_distributed()
     except KeyboardInterrupt:
-        err().print(f"\nEnded immediately. Resume with: {resume}", markup=False)
+        err().print(f"\nStopped immediately. Resume with: {resume}", markup=False)
         raise typer.Exit(130) from None
     except RL2FError as error:
         if not is_remote_error(error):
@@ -159,24 +158,21 @@ def _print_next_steps(run_dir: RunDir, kind: str) -> None:
 
 
 def evaluate(
-    targets: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="TARGET…", help="A run's folder, RUN:CHECKPOINT, or a checkpoint's folder."),
-    ] = None,
+    targets: Targets = None,
     sets: Sets = None,
     out: Out = None,
-    resume: Annotated[Path | None, typer.Option(help="Resume the evaluation in this folder.")] = None,
+    resume: Resume = None,
 ) -> None:
-    """Compare checkpoints on the same tasks under all controls; writes JSON, a Markdown table and figures.
+    """Compare checkpoints on the same tasks under all conditions; writes JSON, a Markdown table and figures.
 
-    A run stands for the last checkpoint of each stage; the base model is always compared too. The settings are those
-    of the first target's run; --set evaluation.num_tasks=200 changes one.
+    The target RUN means the last checkpoint of each of its stages. The base model is always included. The settings are
+    those of the first target's run; change one with e.g. --set evaluation.num_tasks=200.
     """
     from rl2f_core.run_kinds.eval import eval_config
 
     if resume is not None:
         if targets or sets or out is not None:
-            raise ConfigError("--resume excludes targets, --set and --out: an evaluation keeps its configuration.")
+            raise ConfigError("Targets, --set and --out cannot be combined with --resume.")
         execute_in(RunDir.open(resume))
         return
     config = eval_config([as_target(target) for target in targets or []])
@@ -197,7 +193,7 @@ def preflight(
     sets: Sets = None,
     out: Out = None,
     dry: Annotated[
-        bool, typer.Option("--dry", help="Only build everything and play it once on a tiny random model; seconds.")
+        bool, typer.Option("--dry", help="Check the configuration with a tiny random model in a few seconds.")
     ] = False,
 ) -> None:
     """Report whether a run is worth starting: parse rate, solve rate, mixed groups, lengths, time and memory."""

@@ -25,10 +25,10 @@ def verify(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change the environment's settings.")
     ] = None,
 ) -> None:
-    """Judge attempts: one {"problem", "answer", "attempt"} a line in, one {"correct", "score", "parsed", "detail"} out.
+    """Verify attempts: {"problem", "answer", "attempt"} per line in, {"correct", "score", "parsed", "detail"} out.
 
-    `answer` is the gold answer in the environment's form. A line that cannot be judged gives {"error", "line"}, and the
-    exit code is 1.
+    `answer` is the gold answer in the environment's form. A line that cannot be verified gives {"error", "line"}, and
+    the exit code is 1.
     """
     data = registry.expand_type("environment", {"type": environment})
     for override in sets or []:

@@ -34,7 +34,7 @@ def filter_lines(file: str, process: Callable[[Iterable[bytes]], Iterator[JsonOb
             sys.stdout.write(json.dumps(record) + "\n")
             sys.stdout.flush()
     if failures:
-        typer.echo(f"{failures} line(s) could not be judged.", err=True)
+        typer.echo(f"Failed lines: {failures}.", err=True)
         raise typer.Exit(1)
 
 
@@ -46,7 +46,7 @@ def read_object(line: bytes, keys: Sequence[str]) -> JsonObject:
     try:
         record = json.loads(line.decode("utf-8"))
     except (ValueError, RecursionError) as error:
-        raise DataError(f"The line is not JSON: {error}.", fix="Write one JSON object a line, in UTF-8.") from error
+        raise DataError(f"The line is not JSON: {error}.", fix="Write one JSON object per line, in UTF-8.") from error
     if not isinstance(record, dict):
         raise DataError("The line contains no JSON object.")
     if missing := [key for key in keys if key not in record]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from app.commands.options import AsJson, DetectorModel, Detectors
 from app.common.console import err, out, table
 from app.common.terminal_progress import TerminalProgress
 from rl2f_core import registry
@@ -24,17 +25,15 @@ SPLITS = ("dev", "test", "all")
 def benchmark(
     folder: Annotated[
         Path | None,
-        typer.Argument(metavar="[LEAK_BENCHMARK]", help="Folder of labelled hints; data/leak_benchmark by default."),
+        typer.Argument(metavar="[LEAK_BENCHMARK]", help="Folder of labeled hints (default: data/leak_benchmark)."),
     ] = None,
-    detector: Annotated[
-        str, typer.Option(help="exact,equivalent, or likelihood:threshold=2, or a YAML or JSON file.")
-    ] = "exact,equivalent",
-    model: Annotated[str, typer.Option(help="Model of detectors that ask one.")] = "smollm2-135m",
+    detector: Detectors = "exact,equivalent",
+    model: DetectorModel = "smollm2-135m",
     split: Annotated[str, typer.Option(help="dev to tune on, test to report, or all.")] = "test",
-    limit: Annotated[int | None, typer.Option(min=1, help="So many hints, evenly over the benchmark.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    limit: Annotated[int | None, typer.Option(min=1, help="Evenly spaced subset of N hints.")] = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Precision and recall by kind of leak, the probe's area under the ROC curve, and the cost of a hint."""
+    """Measure precision and recall by kind of leak, the area under the ROC curve, and the time per hint."""
     from rl2f_core.backends.model_pool import ModelPool
     from rl2f_core.config.model import ModelConfig
     from rl2f_core.leaks.benchmark import timing
@@ -42,7 +41,7 @@ def benchmark(
     from rl2f_core.leaks.parsing import parse_detectors
 
     if split not in SPLITS:
-        raise ConfigError("The benchmark has no such part.", value=split, known=SPLITS)
+        raise ConfigError("The benchmark has no such split.", value=split, known=SPLITS)
     detectors = parse_detectors(detector)
     items = read_items(folder or LEAK_BENCHMARK, None if split == "all" else split)  # type: ignore[arg-type]
     items = timing.spread_out(items, limit or len(items))
@@ -65,7 +64,7 @@ def benchmark(
         return
     show(report, areas, ms_per_hint, errors)
     if any(registry.get("leak_detector", part.type).requires_model for part in detectors):
-        err().print(f"With {model}; loading it is not in the cost.", markup=False)
+        err().print(f"Model: {model}. The time does not include loading it.", markup=False)
 
 
 def show(report: BenchmarkReport, areas: dict[str, Interval], ms_per_hint: float, errors: int) -> None:
@@ -79,9 +78,9 @@ def show(report: BenchmarkReport, areas: dict[str, Interval], ms_per_hint: float
     console.print(table(*columns, rows=rows))
     console.print()
     console.print(table("kind", *columns[1:5], rows=((name, *_cells(s)) for name, s in report.by_kind.items())))
-    console.print(f"\n{ms_per_hint:.3f} ms a hint.")
+    console.print(f"\n{ms_per_hint:.3f} ms per hint.")
     if errors:
-        console.print(f"{errors:,} hints could not be judged by every tier; they count as not flagged.")
+        console.print(f"{errors:,} hints were not scored by every detector; they count as not flagged.")
 
 
 def _cells(score: Score) -> tuple[str, ...]:

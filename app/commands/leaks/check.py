@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from app.commands.options import DetectorModel, Detectors
 from app.common.jsonl_filter import build_environment, error_record, filter_lines, read_object, require_text
 from rl2f_core import registry
 from rl2f_core.errors import DataError, ModelError
@@ -27,10 +28,8 @@ BATCH_SIZE = 32
 
 def check(
     file: Annotated[str, typer.Argument(help="JSONL file; - reads standard input.")],
-    detector: Annotated[
-        str, typer.Option(help="exact,equivalent, or likelihood:threshold=2, or a YAML or JSON file.")
-    ] = "exact,equivalent",
-    model: Annotated[str, typer.Option(help="Model of detectors that ask one.")] = "smollm2-135m",
+    detector: Detectors = "exact,equivalent",
+    model: DetectorModel = "smollm2-135m",
 ) -> None:
     """Check hints from a file: one JSON object per line in and out.
 
@@ -38,7 +37,7 @@ def check(
 
     In: "environment", "problem", "answer", "attempts" (the student's texts so far), "hint"; optionally "hints" (the
     earlier ones) and "settings" (of the environment). A detector that scores a model adds "logprob_gain". A line that
-    cannot be judged gives {"error", "line"}, beside the result of the detectors that succeeded, and the exit code is 1.
+    cannot be checked gives {"error", "line"} beside the results of other detectors, and the exit code is 1.
     """
     from rl2f_core.leaks.parsing import parse_detectors
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from app.commands.options import AsJson, Root
 from app.common.console import out, table
 from rl2f_core.errors import ConfigError
 
@@ -20,25 +20,23 @@ if TYPE_CHECKING:
 
 
 def report(
-    workspace: Annotated[
-        Path | None, typer.Option(help="The workspace's folder; else RL2F_WORKSPACE, else ./workspace.")
-    ] = None,
+    workspace: Root = None,
     run: Annotated[int | None, typer.Option(help="Only hints of this run.")] = None,
     environment: Annotated[str, typer.Option(help="Only hints of this environment.")] = "",
-    source: Annotated[str, typer.Option(help="Whose findings: run, or the number of a rescore run.")] = "run",
+    source: Annotated[str, typer.Option(help="Source of the reports: run, or the number of a rescoring run.")] = "run",
     group_by: Annotated[
-        str, typer.Option(help="detector, teacher, environment, checkpoint, condition or run.")
+        str, typer.Option(help="Group by detector, teacher, environment, checkpoint, condition or run.")
     ] = "detector",
     test: Annotated[
         bool, typer.Option("--test", help="Unlock the test set of tasks; access is logged with --user.")
     ] = False,
-    user: Annotated[str, typer.Option(metavar="NAME", help="Who unlocks the test set.")] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="Everything, as JSON.")] = False,
+    user: Annotated[str, typer.Option(metavar="NAME", help="Name under which the access is logged.")] = "",
+    as_json: AsJson = False,
 ) -> None:
-    """Score a leak detector against people's labels: precision, recall, F1 and κ with 95 % intervals, for all hints.
+    """Score a leak detector by human labels: precision, recall, F1 and κ for all hints, with 95 % intervals.
 
-    Half of all tasks, chosen by their content, is the test set: tune thresholds on the other half. --test shows its
-    results; the report states how often that was done.
+    Half of the tasks, by hash, are the test set: tune thresholds on the others, the dev set. --test shows the results
+    on the test set; the report states the number of accesses.
     """
     from jobs.export.resolve_sources import open_workspace
     from jobs.labels import report_queries as store
@@ -54,8 +52,9 @@ def report(
             store.unlock_test_set(db, scope, user)
         opened = store.list_accesses(db)
     if as_json:
-        half = {"half": "test" if test else "dev", "openings": [each.model_dump() for each in opened]}
-        typer.echo(json.dumps({**result.model_dump(mode="json"), **half}, indent=2, ensure_ascii=False))
+        accesses = [each.model_dump() for each in opened]
+        data = {**result.model_dump(mode="json"), "split": "test" if test else "dev", "test_set_accesses": accesses}
+        typer.echo(json.dumps(data, indent=2, ensure_ascii=False))
         return
     console = out()
     for line in sentences(result, test=test):
@@ -67,33 +66,31 @@ def report(
         console.print(_disagreement_table(result))
     times = {0: "never", 1: "once"}.get(len(opened), f"{len(opened)} times")
     last = f", last by {opened[0].annotator}" if opened else ""
-    console.print(f"The test half was opened {times}{last}.", markup=False)
+    console.print(f"The test set was unlocked {times}{last}.", markup=False)
 
 
 def sentences(report: DetectorReport, *, test: bool) -> list[str]:
     """Describe the results, and which further labels improve them."""
     total, used = report.total.estimates, report.usage
-    half = "test" if test else "dev"
-    flags = f"{total.n_flagged} labelled flags of {total.flagged:,}"
+    flags = f"{total.n_flagged} labeled hints of {total.flagged:,} flagged ones"
     others = f"{total.n_unflagged} of {total.size - total.flagged:,} unflagged hints"
     lines = [
-        f"Precision {share(total.precision)} on {flags}.",
-        f"Recall {share(total.recall)}, F1 {share(total.f1)}, κ {share(total.kappa)} for all {total.size:,} hints "
-        f"of the {half} half, with labels on {others}.",
+        f"Precision {proportion(total.precision)} on {flags}.",
+        f"Recall {proportion(total.recall)}, F1 {proportion(total.f1)}, κ {proportion(total.kappa)} for all "
+        f"{total.size:,} hints of the {'test' if test else 'dev'} set, with labels on {others}.",
     ]
     if total.prevalence.value is not None:
-        lines.append(
-            f"{share(total.prevalence)} of all hints leak; about {count(total.missed_leaks)} of these are not flagged."
-        )
+        missed = count(total.missed_leaks)
+        lines.append(f"{proportion(total.prevalence)} of all hints leak; about {missed} of these are not flagged.")
     excluded = {
         "undecided or unsure": used.undecided,
         "not blind": used.not_blind,
-        "picked by hand": used.not_sampled,
-        "drawn from a part only": used.partial_sample,
-        "not read by the detector": used.unchecked,
+        "not sampled": used.not_sampled,
+        "partial sample": used.partial_sample,
+        "not checked by the detector": used.unchecked,
     }
     reasons = ", ".join(f"{n} {reason}" for reason, n in excluded.items() if n)
-    lines.append(f"{used.counted} of {used.hints} labelled hints count{f' (not: {reasons})' if reasons else ''}.")
+    lines.append(f"{used.counted} of {used.hints} labeled hints count{f' (excluded: {reasons})' if reasons else ''}.")
     return [*lines, *_next_labels(total)]
 
 
@@ -102,9 +99,9 @@ def _next_labels(total: Estimates) -> list[str]:
     from jobs.labels.estimation import labels_needed, sample_size_for
 
     if total.n_flagged + total.n_unflagged == 0:
-        return [f"Label a mixed random draw blind: {sample_size_for()} flagged hints give precision to ± .05."]
+        return [f"Label a stratified sample blind: {sample_size_for()} flagged hints give precision to ± .05."]
     if total.recall.value is None and total.n_unflagged == 0:
-        return ["Recall needs a random draw of unflagged hints: label 100 or more of them."]
+        return ["Recall requires a random sample of unflagged hints: label 100 or more of them."]
     more = {
         "precision": labels_needed(total.precision, total.n_flagged),
         "recall": labels_needed(total.recall, total.recall.n),
@@ -113,7 +110,7 @@ def _next_labels(total: Estimates) -> list[str]:
     return [f"To label: {', '.join(needs)}."] if needs else []
 
 
-def share(interval: Interval) -> str:
+def proportion(interval: Interval) -> str:
     """Format `.94 [.88, .97]`, or a dash."""
     if interval.value is None:
         return "–"
@@ -142,21 +139,21 @@ def _score_table(report: DetectorReport, group_by: str) -> Table:
         e = row.estimates
         name = f"{row.name}{' (few)' if row.too_few_labels else ''}"
         counts = (f"{e.size:,}", f"{e.flagged:,}", f"{e.n_flagged}+{e.n_unflagged}")
-        rows.append([name, *counts, *map(share, (e.precision, e.recall, e.f1, e.kappa, row.annotator_kappa))])
-    heads = (group_by, "hints", "flagged", "labels", "precision", "recall", "F1", "κ", "κ of labellers")
-    title = f"{report.hidden} rows without labels are left out" if report.hidden else None
+        rows.append([name, *counts, *map(proportion, (e.precision, e.recall, e.f1, e.kappa, row.annotator_kappa))])
+    heads = (group_by, "hints", "flagged", "labels", "precision", "recall", "F1", "κ", "κ between annotators")
+    title = f"{report.hidden} rows without labels are not shown" if report.hidden else None
     return table(*heads, rows=rows, title=title)
 
 
 def _pair_table(report: DetectorReport) -> Table:
-    rows = [[f"{p.a} and {p.b}", str(p.n), share(p.observed), share(p.kappa)] for p in report.pairs]
-    return table("labellers", "hints", "equal answers", "κ", rows=rows)
+    rows = [[f"{p.a} and {p.b}", str(p.n), proportion(p.observed), proportion(p.kappa)] for p in report.pairs]
+    return table("annotators", "hints", "equal labels", "κ", rows=rows)
 
 
 def _disagreement_table(report: DetectorReport) -> Table:
     rows = []
     for d in report.disagreements[-20:][::-1]:
         labels = ", ".join(f"{user}: {label}" for user, label in d.labels.items())
-        detector = "not read" if d.flagged is None else f"flagged ({d.detector})" if d.flagged else "clean"
+        detector = "not checked" if d.flagged is None else f"flagged ({d.detector})" if d.flagged else "not flagged"
         rows.append([f"run {d.run}", d.event, str(d.turn + 1), labels, detector])
-    return table("disagreement", "dialogue", "hint", "people", "detector", rows=rows)
+    return table("disagreement", "dialogue", "hint", "annotators", "detector", rows=rows)

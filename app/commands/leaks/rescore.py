@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,6 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from app.commands.leaks import benchmark, check, report
+from app.commands.options import AsJson, Detectors, Root, migrated
 from app.commands.train import folder_for
 from app.common.console import err, model_text, out, table
 from app.common.terminal_progress import TerminalProgress
@@ -42,7 +42,7 @@ app = typer.Typer(
     cls=DefaultCommand,
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Leak detectors over stored dialogues (rl2f leaks RUN) or hints from anywhere, and how well they do.",
+    help="Run leak detectors on stored dialogues (rl2f leaks RUN) or on other hints, and measure them.",
 )
 app.command("check")(check.check)
 app.command("report")(report.report)
@@ -52,36 +52,32 @@ app.command("benchmark")(benchmark.benchmark)
 @app.command(DEFAULT)
 def rescore(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run's folder, or the number of a run of the workspace.")],
-    detector: Annotated[
-        str, typer.Option(help="exact,equivalent, or likelihood:threshold=2, or a YAML or JSON file.")
-    ] = "exact,equivalent",
+    detector: Detectors = "exact,equivalent",
     penalty: Annotated[
         float | None, typer.Option(min=0, help="Leak penalty used to recompute rewards (default: the run's).")
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="Model of detectors that ask one; the run's own base by default.")
+        str | None, typer.Option(help="Model of detectors that need one (default: the run's base model).")
     ] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes; one a core by default.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the rescoring run; by default one beside it.")] = None,
-    limit: Annotated[int, typer.Option(min=0, help="Turns in the table of those whose sign changes.")] = 20,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-    workspace: Annotated[
-        Path | None, typer.Option(help="The workspace's folder, where the run is named by number.")
-    ] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Number of processes (default: one per core).")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the rescoring run; by default beside the run.")] = None,
+    limit: Annotated[int, typer.Option(min=0, help="Maximum number of listed turns.")] = 20,
+    as_json: AsJson = False,
+    workspace: Root = None,
 ) -> None:
-    """Rescore a run's stored hints, without its policy, and show which rewards and advantages change their sign.
+    """Rescore the stored hints of a run without its policy, and list the rewards and advantages whose sign changes.
 
-    The result is a separate run with its own folder: rescore.json, changes.jsonl and one event per hint. A run that is
-    named by its number is rescored in the workspace, where the new reports are shown beside its own.
+    The result is a new run with rescore.json, changes.jsonl and one event per hint. If the run is named by its number,
+    the new run belongs to the workspace, and the replay shows both reports.
     """
     from rl2f_core.leaks.parsing import parse_detectors
     from rl2f_core.run_kinds.rescore import CHANGES, SUMMARY
 
     detectors = parse_detectors(detector)
     number = int(run) if run.isascii() and run.isdigit() else None
-    target, place = (Path(run), None) if number is None else _find_in_workspace(number, workspace)
+    target, siblings = (Path(run), None) if number is None else _find_in_workspace(number, workspace)
     RunDir.open(target)
-    folder = out or folder_for(f"rescore-{target.resolve().name}", place or Path("runs"))
+    folder = out or folder_for(f"rescore-{target.resolve().name}", siblings or Path("runs"))
     is_sibling = folder.resolve().parent == target.resolve().parent
     name = re.sub(r"[^A-Za-z0-9 ._-]+", "-", f"rescore {target.resolve().name}")[:100]
     config = parse_config({
@@ -93,9 +89,7 @@ def rescore(
     with InterruptHandler() as stop, TerminalProgress() as progress:
         result = execute(config, run_dir, JsonlSink(run_dir.events_path), stop, progress)
     if result.status == "stopped":
-        err().print(
-            f"Stopped; nothing was stored. Start it again: rl2f leaks {run} --detector {detector}", markup=False
-        )
+        err().print(f"Stopped; nothing was stored. Start again: rl2f leaks {run} --detector {detector}", markup=False)
         raise typer.Exit(130)
     summary = json.loads((run_dir.path / SUMMARY).read_text(encoding="utf-8"))
     changes = _sign_changes(run_dir.path / CHANGES, limit)
@@ -104,7 +98,7 @@ def rescore(
     else:
         show(summary, changes)
     err().print(f"Every change: {run_dir.path / CHANGES}", markup=False)
-    if place is not None and out is None:
+    if siblings is not None and out is None:
         _import(run_dir.path, workspace)
     else:
         err().print(f"Read the dialogues: rl2f replay {target}", markup=False)
@@ -115,22 +109,18 @@ def _find_in_workspace(number: int, workspace: Path | None) -> tuple[Path, Path]
     from jobs.db.queries import runs
     from jobs.export.resolve_sources import open_workspace
 
-    with open_workspace(workspace) as (place, db):
-        return place.folder(runs.get(db, number).folder), place.runs
+    with open_workspace(workspace) as (opened, db):
+        return opened.folder(runs.get(db, number).folder), opened.runs
 
 
 def _import(folder: Path, workspace: Path | None) -> None:
     """Add the rescoring run to the workspace, so that its reports are shown."""
-    from jobs.db.engine import Database
     from jobs.ingest import ingester
-    from jobs.workspace import Workspace
 
-    place = Workspace(workspace)
-    with closing(Database(place.database_url())) as db:
-        db.migrate()
-        run = ingester.import_run(db, place, folder.name, origin="cli")
+    with migrated(workspace) as (opened, db):
+        run = ingester.import_run(db, opened, folder.name, origin="cli")
     if run is not None:
-        text = f"Stored as run {run.id} of the workspace: the replay shows its reports beside the run's own."
+        text = f"Stored as run {run.id} of the workspace. The replay of the rescored run shows both reports."
         err().print(text, markup=False)
 
 
@@ -147,12 +137,12 @@ def show(summary: JsonObject, changes: Sequence[JsonObject]) -> None:
 
     console = out()
     console.print(model_text(sentence(summary)))
-    tiers = ", ".join(f"{tier} {count:,}" for tier, count in sorted(summary["flagged_by"].items())) or "none"
+    detectors = ", ".join(f"{name} {count:,}" for name, count in sorted(summary["flagged_by"].items())) or "none"
     rows = [
         ("dialogues", f"{summary['dialogues']:,}"),
         ("turns", f"{summary['turns']:,}"),
-        ("hints read", f"{summary['hints']:,}"),
-        ("flagged now", f"{summary['flagged']:,} ({tiers})"),
+        ("hints checked", f"{summary['hints']:,}"),
+        ("flagged now", f"{summary['flagged']:,} ({detectors})"),
         ("flagged by the run", f"{summary['was_flagged']:,} of {summary['was_checked']:,}"),
         ("newly flagged", f"{summary['newly_flagged']:,}"),
         ("no longer flagged", f"{summary['no_longer_flagged']:,}"),
@@ -161,11 +151,11 @@ def show(summary: JsonObject, changes: Sequence[JsonObject]) -> None:
                                    f"{_signs(summary['advantage_signs'])}"),
         ("seconds", f"{summary['seconds']:.1f}"),
     ]  # fmt: skip
-    rows += [("not judged", f"{summary['errors']:,}")] if summary["errors"] else []
-    rows += [("lines left out", f"{summary['bad_lines']:,}")] if summary["bad_lines"] else []
+    rows += [("errors", f"{summary['errors']:,}")] if summary["errors"] else []
+    rows += [("invalid lines", f"{summary['bad_lines']:,}")] if summary["bad_lines"] else []
     console.print(table("", "", rows=rows))
     if summary["stale"]:
-        console.print(f"\nIn {summary['stale']:,} groups the stored advantages are not what the run's method gives.")
+        console.print(f"\nIn {summary['stale']:,} groups the stored advantages differ from those of the run's method.")
     if changes:
         console.print()
         columns = ("dialogue", "turn", "leak", "was", "reward", "", "advantage", "")

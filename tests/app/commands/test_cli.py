@@ -210,7 +210,7 @@ def test_verify_puts_an_error_in_the_place_of_each_bad_line_and_goes_on() -> Non
     assert all(record["correct"] for record in records[1::2])
     for index, record in enumerate(records[::2]):
         assert set(record) == {"error", "line"} and record["line"] == 2 * index + 1 and record["error"], record
-    assert f"{len(BAD_LINES)} line(s)" in done.stderr
+    assert f"Failed lines: {len(BAD_LINES)}." in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -383,14 +383,14 @@ def test_replay_lists_dialogues_with_their_verdicts_and_leaks(finished: Path) ->
     assert rows[1][-1] == "1" and "exhausted" in rows[1]
     only = run("replay", str(finished), "--step", "2").stdout.splitlines()
     assert [line.split()[:2] for line in only[1:3]] == [["2", "two"], ["3", "three"]]  # numbers stay the same
-    assert "2 earlier ones" in run("replay", str(finished), "--limit", "1").stdout
+    assert "2 earlier dialogues" in run("replay", str(finished), "--limit", "1").stdout
 
 
 @pytest.mark.parametrize("name", ["one", "1"])
 def test_replay_shows_a_dialogue_turn_by_turn(finished: Path, name: str) -> None:
     text = run("replay", str(finished), "--dialogue", name).stdout
     assert "from 1 to 4" in text  # the problem as the student read it
-    order = ["turn 1", "✗ wrong", "parsed 1", "<answer>1</answer>", "Too low.", "turn 2", "✓ right", "solved after 2"]
+    order = ["turn 1", "✗ incorrect", "parsed 1", "<answer>1</answer>", "Too low.", "turn 2", "✓ correct", "solved after 2"]
     positions = [text.index(part) for part in order]
     assert positions == sorted(positions)
     assert "reward 1.15 = correct 1×1 + progress 0.5×0.3" in text and "LEAK" not in text

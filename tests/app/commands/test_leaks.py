@@ -140,7 +140,7 @@ def test_one_line_out_for_each_line_in(tmp_path: Path) -> None:
 )
 def test_a_bad_line_is_answered_in_its_place_and_the_others_are_judged(bad: Any, said: str, tmp_path: Path) -> None:
     done = leaks("check", "-", "--detector", "exact", cwd=tmp_path, stdin=lines(SUM, bad, {**SUM, "hint": "132"}))
-    assert done.exit_code == 1 and "1 line(s) could not be judged" in done.stderr
+    assert done.exit_code == 1 and "Failed lines: 1." in done.stderr
     first, wrong, last = (json.loads(line) for line in done.stdout.splitlines())
     assert not first["leaked"] and last["leaked"]
     assert wrong["line"] == 2 and said in wrong["error"] and set(wrong) == {"error", "line"}

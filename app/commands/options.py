@@ -1,0 +1,42 @@
+"""Options and arguments that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from jobs.db.engine import Database
+    from jobs.workspace import Workspace
+
+Sets = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override one value; may be repeated.")]
+Out = Annotated[Path | None, typer.Option(help="Folder of the new run; by default one below runs/.")]
+Resume = Annotated[Path | None, typer.Option(help="Resume the run in this folder.")]
+Targets = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="TARGET…", help="A run's folder, RUN:CHECKPOINT, or a checkpoint's folder."),
+]
+Root = Annotated[
+    Path | None, typer.Option("--workspace", help="The workspace's folder; else RL2F_WORKSPACE, else ./workspace.")
+]
+Detectors = Annotated[
+    str, typer.Option("--detector", help="exact,equivalent, or likelihood:threshold=2, or a YAML or JSON file.")
+]
+DetectorModel = Annotated[str, typer.Option(help="Model of detectors that need one.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+@contextmanager
+def migrated(root: Path | None) -> Iterator[tuple[Workspace, Database]]:
+    """Open a workspace, created if necessary, and its database with the newest schema."""
+    from jobs.db.engine import Database
+    from jobs.workspace import Workspace
+
+    workspace = Workspace(root).create()
+    with closing(Database(workspace.database_url())) as db:
+        db.migrate()
+        yield workspace, db
