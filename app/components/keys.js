@@ -88,7 +88,8 @@ export default function mount({ element, props }) {
   const tools = node("div", "", tool("?", "Keys", () => help(props.groups)), tool("◐", "Light or dark", switchTheme));
   tools.className = "rl-frame-tools";
   element.replaceChildren(tools);
-  document.querySelector(".nav-holder a.active")?.scrollIntoView({ block: "nearest", inline: "center" });
+  const here = document.querySelector(".nav-holder a.active");
+  if (here) here.parentElement.scrollLeft = here.offsetLeft - 60; // scrollIntoView would move the first Tab stop
   document.addEventListener("keydown", (event) => {
     if (event.defaultPrevented || event.isComposing || document.querySelector("dialog[open]")) return;
     const name = `${event.ctrlKey || event.metaKey ? "Ctrl+" : ""}${event.altKey ? "Alt+" : ""}${event.key}`;
