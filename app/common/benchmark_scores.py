@@ -73,7 +73,7 @@ def report_json(report: BenchmarkReport) -> JsonObject:
     return {
         "overall": _score_json(report.overall),
         "by": {"split": _rows(report.by_split), "environment": _rows(report.by_environment)},
-        "tiers": [
+        "by_detector": [
             {"name": name, "found": counts.tp, "missed": counts.fn, "false": counts.fp, "clean": counts.tn}
             for name, counts in report.by_detector.items()
         ],
@@ -82,7 +82,7 @@ def report_json(report: BenchmarkReport) -> JsonObject:
             {
                 "environment": w.item.environment["type"],
                 **w.item.model_dump(mode="json", include=fields),
-                "tier": w.report.detector,
+                "detector": w.report.detector,
                 "evidence": w.report.evidence,
             }
             for w in wrong[:MAX_WRONG]
@@ -104,7 +104,7 @@ def _score_json(score: Score) -> JsonObject:
         "precision": score.precision.model_dump(),
         "recall": score.recall.model_dump(),
         "f1": score.f1,
-        "share_error": score.answer_fraction_error,
+        "answer_fraction_error": score.answer_fraction_error,
     }
 
 
@@ -119,5 +119,5 @@ def _kind_json(name: str, score: Score) -> JsonObject:
         "leak": c.tp + c.fn > 0,
         "n": n,
         "flagged": c.tp + c.fp,
-        "share": wilson(c.tp + c.fp, n).model_dump(),
+        "flagged_fraction": wilson(c.tp + c.fp, n).model_dump(),
     }

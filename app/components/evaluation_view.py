@@ -13,7 +13,7 @@ from app.components.nodes import Element, Node, el
 from rl2f_core.evaluation.plotting import CONDITION_COLORS
 from rl2f_core.types import JsonObject
 
-WIDTH, HEIGHT = 84, 14
+CHART_WIDTH, HEIGHT = 84, 14
 """Pixels of a whisker."""
 LEGEND = (
     "Square brackets and bars: 95 % intervals. Optimal policy with / without hints. "
@@ -58,7 +58,7 @@ def whisker(cell: JsonObject | None, low: float, high: float) -> Element | None:
         return None
 
     def at(value: float) -> float:
-        return round((value - low) / ((high - low) or 1) * (WIDTH - 6) + 3, 1)
+        return round((value - low) / ((high - low) or 1) * (CHART_WIDTH - 6) + 3, 1)
 
     has_interval = cell["low"] is not None
     excludes_zero = has_interval and (cell["low"] > 0 or cell["high"] < 0)
@@ -72,8 +72,8 @@ def whisker(cell: JsonObject | None, low: float, high: float) -> Element | None:
         else None,
         el("svg:circle", cx=at(cell["value"]), cy=middle, r=3, fill=color),
         class_="rl-whisker",
-        viewBox=f"0 0 {WIDTH} {HEIGHT}",
-        width=WIDTH,
+        viewBox=f"0 0 {CHART_WIDTH} {HEIGHT}",
+        width=CHART_WIDTH,
         height=HEIGHT,
         aria_hidden="true",
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from app.common.diff import Piece
+from app.common.diff import Segment
 from app.components.nodes import Element, Node, el
 from app.endpoints.dialogues import TurnTokens
 from app.endpoints.transcript import FindingRow, HintDetail, HintValueRow, LabelRow
@@ -295,7 +295,7 @@ def _interval(value: HintValueRow) -> str:
 
 
 # -- attempts --------------------------------------------------------------------------------------------------------
-def word_diff(changes: Sequence[Piece] | None) -> Element | None:
+def word_diff(changes: Sequence[Segment] | None) -> Element | None:
     """Return the removed and added words of an attempt with some of the words around them."""
     if changes is None:
         return None

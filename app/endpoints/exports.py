@@ -93,7 +93,7 @@ class ExportList(TypedDict):
     failed: list[ExportJob]
 
 
-class RunChoice(TypedDict):
+class ExportableRun(TypedDict):
     """A run that can be exported."""
 
     id: int
@@ -112,7 +112,7 @@ class FormatChoice(TypedDict):
 class ExportChoices(TypedDict):
     """What the form of an export offers."""
 
-    runs: list[RunChoice]
+    runs: list[ExportableRun]
     formats: list[FormatChoice]
     annotators: list[str]
     phases: list[str]

@@ -196,7 +196,7 @@ class LaunchEndpoints:
     def list_presets(self) -> list[PresetInfo]:
         """List the shipped configurations, the default first."""
         return [
-            {"name": preset.name, "description": preset.about, "runs_on_cpu": run_form.at_hand(preset)}
+            {"name": preset.name, "description": preset.about, "runs_on_cpu": run_form.runs_on_cpu(preset)}
             for preset in run_form.presets()
         ]
 

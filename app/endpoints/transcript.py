@@ -14,7 +14,7 @@ from typing import Any, Literal, TypedDict, TypeVar, cast
 
 from pydantic import ValidationError
 
-from app.common.diff import Piece, changes
+from app.common.diff import Segment, changes
 from jobs.db.models import Dialogue, Run, TaskRow, Turn
 from jobs.db.queries import dialogues
 from jobs.db.queries.dialogues import DialogueView, TurnView
@@ -167,7 +167,7 @@ class TurnDetail(TypedDict):
     index: int
     attempt: str
     reprompt: Reprompt | None
-    changes: list[Piece] | None
+    changes: list[Segment] | None
     """Word diff to the previous attempt."""
     finish_reason: str
     correct: bool

@@ -84,7 +84,7 @@ def _facts(report: PreflightReport) -> list[dict[str, str]]:
     rows = [
         ("dialogues", f"{report.tasks} tasks × {report.samples}", f"stage {report.stage}, up to {report.turns} turns"),
         ("parsable", _share(report.parsable), f"of {n} first attempts"),
-        ("right at turn 1", _share(report.solved_first), f"of {n} first attempts"),
+        ("correct at turn 1", _share(report.solved_first), f"of {n} first attempts"),
         ("solved", _share(report.solved), f"within {report.turns} turns"),
         *_floor(report),
         ("mixed groups", f"{mixed:.0%}", f"≈ {report.expected_mixed_groups:.1f} useful groups a step"),
@@ -116,9 +116,9 @@ def figure(report: PreflightReport) -> dict[str, Any]:
     """
     size = report.samples
     parts = [
-        ("all wrong", "✗", "--rl-wrong", range(1)),
+        ("all incorrect", "✗", "--rl-wrong", range(1)),
         ("mixed", "", "--rl-accent", range(1, size)),
-        ("all right", "✓", "--rl-right", range(size, size + 1)),
+        ("all correct", "✓", "--rl-right", range(size, size + 1)),
     ]
     axis = {"gridcolor": "--rl-border", "linecolor": "--rl-border", "zeroline": False, "fixedrange": True,
             "tickfont": {"size": 11, "color": "--rl-muted"}}  # fmt: skip

@@ -130,7 +130,7 @@ def presets() -> list[Preset]:
 
 
 @lru_cache(maxsize=256)
-def at_hand(preset: Preset) -> bool:
+def runs_on_cpu(preset: Preset) -> bool:
     """Whether it trains a built-in model, and so was made for this machine and not for a GPU."""
     model = yaml.load(preset.text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)).get("model")
     name = model.get("name") if isinstance(model, Mapping) else model

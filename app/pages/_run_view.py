@@ -97,8 +97,8 @@ def _state(run: RunColumns, active: bool) -> Iterable[Node]:
     if active and run["eta"] is not None:
         yield el("span.rl-num", f"ETA {duration(run['eta'])}")
     if not active and run["started"] and run["ended"]:
-        took = f", took {duration(run['ended'] - run['started'])}"
-        yield el("span.rl-muted.rl-num", "ended ", time_ago(run["ended"]), took)
+        length = f", duration {duration(run['ended'] - run['started'])}"
+        yield el("span.rl-muted.rl-num", "ended ", time_ago(run["ended"]), length)
 
 
 def _buttons(details: RunDetails, read_only: bool) -> Element:

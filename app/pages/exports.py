@@ -269,7 +269,7 @@ def count_text(form: Mapping[str, Any], found: ExportCount | None) -> Element:
     missing = next((text for name, text in REQUIRED.items() if not form[name]), None)
     if missing or found is None:
         return el("p.rl-muted", missing)
-    text = f"{found['dialogues']:,} dialogues, {found['labeled']:,} of them labeled by people"
+    text = f"{found['dialogues']:,} dialogues, {found['labeled']:,} of them with human labels"
     link = None
     if form["labels"] == "human" and not found["labeled"]:
         link = el("a", "Label some first", href=page_url("labels", run=form["runs"][0]))

@@ -23,7 +23,7 @@ def test_an_export_is_started_watched_taken_and_loaded(
     server: Any, visit: Callable[..., Any], no_overflow: Callable[[Any], None], tmp_path: Path
 ) -> None:
     tab = visit(f"/exports?runs={server.run}&phase=evaluation")
-    tab.get_by_text("dialogues, 0 of them labeled by people").wait_for()
+    tab.get_by_text("dialogues, 0 of them with human labels").wait_for()
     before = finished(tab).count()
     tab.get_by_role("button", name="Export", exact=True).click()
     tab.locator(".export-done").nth(before).wait_for(timeout=SLOW)

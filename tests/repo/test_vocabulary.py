@@ -11,7 +11,9 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
-CODE = sorted(path for package in ("rl2f_core", "jobs") for path in (ROOT / package).rglob("*.py"))
+CODE = sorted(path for package in ("rl2f_core", "jobs", "app") for path in (ROOT / package).rglob("*.py"))
+APP = [path for path in CODE if path.is_relative_to(ROOT / "app")]
+SCRIPTS = sorted((ROOT / "app").rglob("*.js"))
 GUIDES = [
     *ROOT.glob("*.md"),
     *(p for d in ("rl2f_core", "jobs", "app", "data", "tests") for p in (ROOT / d).rglob("README.md")),
@@ -59,6 +61,65 @@ IDENTIFIERS = set(
     """.split()
 )
 """Names of classes, functions, fields and parameters that must not come back."""
+VALID_IN_APP = {"Exit", "View"}
+"""`typer.Exit` and the component `View`; the retired names were an exit status and a text of the leak detectors."""
+APP_IDENTIFIERS = set(
+    """
+    About ABOUT ACTS board Chosen Edited ENDING FAMILIES Given halves HELD Hinted Judged labelled labeller labellers
+    LOOK Moved Named Opened PATIENCE people picked Place Placed plain_errors played quiet_gradio said share shares
+    speaker speakers Switch tier tiers Times unlike Which without_apps worth
+    """.split()
+)
+"""Names that must not come back in the studio; environments use some of them for their own subject."""
+REMAINING = {
+    "app/components/evaluation_view.py": {"players", "small.rl-floor"},
+    "app/components/metric_strip.py": {"share", "shares"},
+    "app/endpoints/detectors.py": {"tier", "tiers"},
+    "app/endpoints/dialogues.py": {"Reward"},
+    "app/endpoints/launch.py": {"Checked"},
+    "app/forms/run_form.py": {"Checked"},
+    "app/pages/_chat_parts.py": {"ABOUT"},
+    "app/pages/_chat_view.py": {"SMALL"},
+    "app/pages/_dialogues_browse.py": {"Place"},
+    "app/pages/_dialogues_view.py": {"Place"},
+    "app/pages/_fork_result.py": {"span.fk-said"},
+    "app/pages/_fork_view.py": {"ABOUT"},
+    "app/pages/_labels_benchmark.py": {"div.lb-board.bd-bench"},
+    "app/pages/_labels_report.py": {"a.lb-dispute", "div.lb-board", "div.lb-disputes", "people"},
+    "app/pages/_runs_frame.py": {"schedules"},
+    "app/pages/dialogues.py": {"picked", "Place"},
+    "app/pages/fork.py": {"then"},
+    "app/pages/labels.py": {".lb-dispute"},
+    "app/pages/new_run.py": {"said"},
+    "app/pages/run.py": {"people", "run-people"},
+    "app/plots/evaluation.py": {"players"},
+    "app/plots/run_charts.py": {"share", "shares"},
+    "app/plots/summary_cards.py": {"shares"},
+    "app/static/theme.css": {"fk-said", "lb-board", "lb-dispute", "lb-disputes", "rl-floor", "run-people"},
+}
+"""Retired names and texts that a file still contains; remove an entry with its last use."""
+PARAMETERS = set(
+    """
+    as board by control draw drawn dlg labeller labelled member part_of place person share speaker speakers studio then
+    tier todo which worth
+    """.split()
+)
+"""Parameters of the pages' addresses that must not come back."""
+CLASS_WORDS = set(
+    """
+    board dispute disputes floor hello labeller older people said share speaker stranger tier told turner unsteady waits
+    worth
+    """.split()
+)
+"""Words between the hyphens of CSS classes that must not come back."""
+INTERFACE_WORDS = re.compile(
+    r"\b(baton|lock-?step|labell\w+|redrawn|rescans?|speakers?|fresh prompts?|tiers?|players?|test half|cast|worth [+−]"
+    r"|colours?|normalis\w+|optimis\w+|behaviours?|all right|all wrong|right at turn|by people|κ of people"
+    r"|waits in the queue|at once on the processor|goes on from|comes? of it|as played|as it was|no words|asked again"
+    r"|on its way|took|draw again|mend|take out of|things? (is|are) wrong|spoke for|speaks? for|set the problem)\b",
+    re.IGNORECASE,
+)
+"""Words and phrases of the interface that were replaced."""
 KEYS = set(
     """
     context_length fresh_prompt repeat_penalty resample_tries min_parsable min_mixed start_from importance_cap
@@ -95,15 +156,86 @@ def names_of(tree: ast.AST) -> Iterator[tuple[str, int]]:
             yield node.arg, node.value.lineno
 
 
+def strings_of(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Yield every string constant with its line."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value, node.lineno
+
+
+def docstrings_of(tree: ast.AST) -> set[str]:
+    """Return the texts that are statements of their own."""
+    statements = [node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)]
+    return {node.value for node in statements if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+
+
+def remaining_in(path: Path) -> set[str]:
+    """Return the retired names and texts that a file may still contain."""
+    return REMAINING.get(path.relative_to(ROOT).as_posix(), set())
+
+
+def class_words_of(text: str) -> set[str]:
+    """Return the words of the CSS classes, such as `rl-small`, in a tag or a list of classes; not their prefixes."""
+    if not re.fullmatch(r"[\w.:# -]*", text):
+        return set()
+    return {word for name in re.findall(r"[a-z]{2,4}(?:-[a-z]+)+", text) for word in name.split("-")[1:]}
+
+
+def parameters_of(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Yield the parameters that addresses of pages are made of and fields are kept in."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            if node.func.id == "page_url":
+                yield from ((keyword.arg, node.lineno) for keyword in node.keywords if keyword.arg)
+            elif node.func.id == "QueryFields" and isinstance(node.args[0], ast.Dict):
+                yield from ((str(ast.literal_eval(key)), key.lineno) for key in node.args[0].keys if key)
+
+
 @pytest.mark.parametrize("path", CODE, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_no_module_uses_a_retired_identifier_or_metric(path: Path) -> None:
     tree = ast.parse(path.read_text("utf-8"))
-    retired = {f"{name}:{line}" for name, line in names_of(tree) if name in IDENTIFIERS}
-    strings = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
-    retired |= {
-        f"{node.value}:{node.lineno}" for node in strings if node.value in METRICS | KEYS - {"leaks", "history"}
-    }
-    assert retired == set()
+    names = (IDENTIFIERS | APP_IDENTIFIERS) - VALID_IN_APP if path in APP else IDENTIFIERS
+    names = names - remaining_in(path)
+    keys = METRICS | KEYS - {"leaks", "history"}
+    retired = [f"{name}:{line}" for name, line in names_of(tree) if name in names]
+    assert retired + [f"{text}:{line}" for text, line in strings_of(tree) if text in keys] == []
+
+
+@pytest.mark.parametrize("path", APP, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_no_text_class_or_parameter_of_the_studio_is_retired(path: Path) -> None:
+    tree = ast.parse(path.read_text("utf-8"))
+    ignored = docstrings_of(tree) | remaining_in(path)
+    texts = [(text, line) for text, line in strings_of(tree) if text not in ignored]
+    retired = [f"{text}:{line}" for text, line in texts if INTERFACE_WORDS.search(text)]
+    retired += [f"{text}:{line}" for text, line in texts if CLASS_WORDS & class_words_of(text)]
+    retired += [f"{name}:{line}" for name, line in parameters_of(tree) if name in PARAMETERS - ignored]
+    assert retired == []
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
+def test_no_script_has_a_retired_word_or_a_name_with_underscores(path: Path) -> None:
+    text = path.read_text("utf-8")
+    names = re.findall(r"\b(?:function|const|let)\s+([\w$]+)", text)
+    assert names and [name for name in names if name in APP_IDENTIFIERS or re.search("[a-z]_[a-z]", name)] == []
+    assert INTERFACE_WORDS.findall(text) == []
+
+
+def test_no_rule_of_the_stylesheet_has_a_retired_class() -> None:
+    path = ROOT / "app/static/theme.css"
+    text = path.read_text("utf-8")
+    classes = set(re.findall(r"\.([a-z][\w-]*)", re.sub(r"\{[^{}]*\}|/\*.*?\*/", "", text, flags=re.DOTALL)))
+    assert len(classes) > 200
+    assert {name for name in classes if CLASS_WORDS & set(name.split("-")[1:])} <= remaining_in(path)
+
+
+def test_no_rule_of_the_stylesheet_selects_a_class_that_nothing_has() -> None:
+    text = re.sub(r"\{[^{}]*\}|/\*.*?\*/", "", (ROOT / "app/static/theme.css").read_text("utf-8"), flags=re.DOTALL)
+    prefixes = r"rl|run|runs|nr|rf|dl|dv|gv|tx|lb|bd|fk|fork|ch|chat|ex|compare"
+    classes = set(re.findall(rf"[.#]((?:{prefixes})-[\w-]+)", text))
+    used = "\n".join(path.read_text("utf-8") for path in (*APP, *SCRIPTS))
+    assert len(classes) > 300
+    made = {f"tx-{kind}" for kind in ("found", "labeled", "pending")}  # `mark.kind` of `app.components.transcript`
+    assert {name for name in classes - made if not re.search(rf"(?<![\w-]){name}(?![\w-])", used)} == set()
 
 
 def keys_of(data: object) -> Iterator[str]:

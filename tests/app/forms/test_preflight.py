@@ -32,7 +32,7 @@ def test_a_finished_preflight_has_a_verdict_numbers_and_a_histogram(tmp_path: Pa
     facts = {fact["label"]: fact["value"] for fact in shown["facts"]}
     assert facts["parsable"].startswith("88% (") and facts["mixed groups"] == "50%" and facts["time"] == "≈ 2 min"
     bars = {bar["name"]: dict(zip(bar["x"], bar["y"], strict=True)) for bar in shown["figure"]["data"]}
-    assert bars == {"all wrong": {0: 1}, "mixed": {1: 2}, "all right": {2: 1}}
+    assert bars == {"all incorrect": {0: 1}, "mixed": {1: 2}, "all correct": {2: 1}}
     drawn = json.loads(re.sub(r"--rl-\w+", "#123456", json.dumps(shown["figure"])))
     assert len(plotly.graph_objects.Figure(drawn).data) == 3
 
