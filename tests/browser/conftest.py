@@ -100,8 +100,12 @@ def recorded(shared: Path, server_environment: dict[str, str]) -> Path:
     return folder
 
 
-LEFT_PAGE = r"BodyStreamBuffer was aborted|signal is aborted|Connection errored out"
-"""What Gradio logs when a page is left during an event."""
+LEFT_PAGE = re.compile(
+    r"(AbortError: (signal is aborted without reason|BodyStreamBuffer was aborted)\n {4}at .*"
+    r"|Unexpected error Connection errored out\. ) \(http://[\w.:]+/assets/index-[\w-]+\.js\)",
+    re.DOTALL,
+)
+"""What Gradio's client logs when the user leaves a page during an event; a page cannot prevent it."""
 WIDE = """() => {
   const width = document.documentElement.clientWidth, all = document.documentElement.scrollWidth;
   if (all <= width) return [];
@@ -284,6 +288,8 @@ class Console:
 
     errors: list[str] = field(default_factory=list)
     expected: list[str] = field(default_factory=list)
+    interrupted: list[str] = field(default_factory=list)
+    """Messages of `LEFT_PAGE` that no navigation explains so far."""
 
     def allow(self, pattern: str) -> None:
         """Complaints that match this regular expression are part of the test."""
@@ -291,8 +297,8 @@ class Console:
 
     def unexpected(self) -> list[str]:
         """The others."""
-        expected = (*self.expected, LEFT_PAGE)
-        return [error for error in self.errors if not any(re.search(each, error) for each in expected)]
+        errors = [*self.errors, *self.interrupted]
+        return [error for error in errors if not any(re.search(each, error) for each in self.expected)]
 
 
 @pytest.fixture
@@ -330,6 +336,7 @@ def new_page(browser: Any, profile: Any, console: Console) -> Iterator[Callable[
         page.emulate_media(color_scheme=theme, reduced_motion="reduce")  # what moves is drawn 60 times a second
         page.set_default_timeout(60_000)
         page.on("console", lambda message: _note(console, message))
+        page.on("framenavigated", lambda frame: console.interrupted.clear())
         page.on("pageerror", lambda error: console.errors.append(f"exception: {error}"))
         page.on("request", lambda request: _local(console, request.url))
         return page
@@ -348,7 +355,8 @@ def new_page(browser: Any, profile: Any, console: Console) -> Iterator[Callable[
 
 def _note(console: Console, message: Any) -> None:
     if message.type == "error":
-        console.errors.append(f"{message.text} ({message.location.get('url', '')})")
+        text = f"{message.text} ({message.location.get('url', '')})"
+        (console.interrupted if LEFT_PAGE.fullmatch(text) else console.errors).append(text)
 
 
 def _local(console: Console, url: str) -> None:
