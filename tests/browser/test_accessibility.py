@@ -63,6 +63,7 @@ def test_a_page_has_no_serious_violation(
 @pytest.mark.parametrize("path", PAGES)
 def test_every_tab_stop_of_a_page_shows_the_focus(server: Any, visit: Callable[..., Any], path: str) -> None:
     tab = visit(path.format(run=server.run))
+    tab.wait_for_timeout(1500)  # lazily loaded components
     tab.add_style_tag(content="*, ::before, ::after { transition: none !important; }")
     unmarked = set()
     for _ in range(60):
