@@ -32,7 +32,8 @@ FOCUS_WITHOUT_MARK = """() => {
   };
   const last = window.lastFocus, node = document.activeElement;
   window.lastFocus = { node, look: look(node) };
-  if (!last || last.node === document.body || !last.node.isConnected || last.node === node || look(last.node) !== last.look) return null;
+  if (!last || last.node === document.body || !last.node.isConnected || last.node === node) return null;
+  if (look(last.node) !== last.look) return null;
   return last.node.outerHTML.slice(0, 160);
 }"""
 """Returns the previously focused element if it looks as it did with the focus; a field's frame counts as its look."""
