@@ -28,12 +28,12 @@ ALLOWED_IMPORTS = """
 app.cli: commands common rl2f_core.distributed rl2f_core.errors
 app.commands: common endpoints jobs.chat jobs.db jobs.executors jobs.export jobs.ingest jobs.labels jobs.queue
     jobs.scheduler jobs.workspace rl2f_core.backends rl2f_core.config rl2f_core.counterfactual
-    rl2f_core.device rl2f_core.distributed rl2f_core.environments rl2f_core.errors rl2f_core.evaluation rl2f_core.file_io
-    rl2f_core.leaks rl2f_core.metrics rl2f_core.model_store rl2f_core.paths rl2f_core.registry rl2f_core.run
-    rl2f_core.run_kinds rl2f_core.stats rl2f_core.types web
+    rl2f_core.device rl2f_core.distributed rl2f_core.environments rl2f_core.errors rl2f_core.evaluation
+    rl2f_core.file_io rl2f_core.leaks rl2f_core.metrics rl2f_core.model_store rl2f_core.paths rl2f_core.registry
+    rl2f_core.run rl2f_core.run_kinds rl2f_core.stats rl2f_core.types web
 app.common: jobs.chat jobs.db jobs.queue jobs.scheduler jobs.workspace rl2f_core.config rl2f_core.errors
-    rl2f_core.file_io rl2f_core.leaks rl2f_core.model_store rl2f_core.paths
-    rl2f_core.registry rl2f_core.run rl2f_core.stats rl2f_core.types
+    rl2f_core.file_io rl2f_core.leaks rl2f_core.model_store rl2f_core.paths rl2f_core.registry
+    rl2f_core.run rl2f_core.stats rl2f_core.types
 app.components: common endpoints plots rl2f_core.evaluation rl2f_core.types
 app.endpoints: common forms jobs.chat jobs.db jobs.export jobs.labels jobs.queue jobs.run_kinds jobs.worker
     plots rl2f_core.config rl2f_core.counterfactual rl2f_core.environments rl2f_core.errors
