@@ -37,6 +37,7 @@ function patch(dom, node) {
   dom.rlAttributes = now;
   children(dom, node.slice(2));
   if (dom.localName === "time") freshen(dom);
+  if (dom.localName === "dialog") requestAnimationFrame(() => dom.isConnected && !dom.open && dom.showModal());
   return dom;
 }
 
@@ -60,7 +61,10 @@ function children(dom, list) {
     found.rlKey = key;
     if (found !== dom.childNodes[i]) dom.insertBefore(found, dom.childNodes[i] ?? null);
   });
-  while (dom.childNodes.length > list.length) dom.lastChild.remove();
+  while (dom.childNodes.length > list.length) {
+    dom.lastChild.close?.(); // a dialog returns the focus
+    dom.lastChild.remove();
+  }
 }
 
 function freshen(node) {
@@ -76,9 +80,11 @@ function freshen(node) {
 setInterval(() => document.querySelectorAll("time[data-t]").forEach(freshen), 10000);
 document.addEventListener("click", ({ target }) => {
   for (const menu of document.querySelectorAll("details.rl-menu[open]")) {
-    if (!menu.contains(target) || target.closest("a, button")) menu.open = false;
+    if (menu.contains(target) && !target.closest("a, button")) continue;
+    if (menu.contains(document.activeElement)) menu.querySelector("summary").focus();
+    menu.open = false;
   }
-});
+}, true);
 
 /** Ask before an action that cannot be undone. Resolves to whether the user agreed. */
 function agreed({ confirm, confirmLabel }) {
@@ -156,7 +162,14 @@ export default function mount({ element, props, trigger, watch }) {
     if (source.dataset.action === "download") { download(source.dataset); return; }
     if (source.localName === "a") event.preventDefault();
     const data = { ...source.dataset };
-    if (!data.confirm || await agreed(data)) emit("click", data);
+    if (!data.confirm || await agreed(data)) emit(data.event ?? "click", data);
+  });
+  root.addEventListener("close", () => trigger("click", { action: "close" }), true);
+  root.addEventListener("submit", (event) => {
+    event.preventDefault();
+    const fields = {};
+    for (const [name, value] of new FormData(event.target)) (fields[name] ??= []).push(value);
+    trigger("submit", { ...event.target.dataset, fields });
   });
   root.addEventListener("change", (event) => {
     const source = event.target.closest("[data-change]");

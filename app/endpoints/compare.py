@@ -36,7 +36,7 @@ MAX_FOUND_RUNS = 200
 COMPUTE_BUDGET_SECONDS = 0.4
 """Time that one call spends on paired differences; the next call continues."""
 DIFFERENCE_CACHE_SIZE = 2000
-ALL_STAGE_METRICS = ("loss", "time/", "tokens", "entropy", "learning_rate", "grad_norm", "updates")
+ALL_STAGE_METRICS = ("loss", "time/", "system/", "tokens", "entropy", "learning_rate", "grad_norm", "updates")
 """Prefixes of metrics that are comparable in stages that learn from demonstrations."""
 ComparedIds = Annotated[list[RunId], Field(max_length=MAX_RUNS)]
 ComparedMetrics = Annotated[list[ShortText], Field(max_length=12)]

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from app.common.quantities import duration, number
 from app.common.urls import page_url
 from app.components.nodes import Element, Node, action, badge, el, empty, progress, time_ago
 from app.components.sparkline import sparkline
-from app.endpoints.run import ACTIONS
-from app.pages._runs_frame import section, stack, table
-
-if TYPE_CHECKING:
-    from app.endpoints.run import RunNote
-    from app.endpoints.runs import ActiveRuns, QueueStatus, RunPage, RunRow
+from app.endpoints.run import ACTIONS, RunNote
+from app.endpoints.runs import ActiveRuns, JobProblem, QueueStatus, RunPage, RunRow, Schedule
+from jobs.db.queries.notes import MAX_CHARS
 
 HEARTBEAT_SECONDS = 60.0
 """Seconds without a heartbeat after which a card says so."""
@@ -34,13 +29,9 @@ COLUMNS: tuple[tuple[str, str, str], ...] = (
 """Title, first order of a click, and class of each column."""
 
 
-@dataclass(frozen=True)
-class Steps:
-    """What a new user has done."""
-
-    read: bool
-    labeled: bool
-    started: bool
+def stack(*children: Node) -> Element:
+    """Return parts below each other."""
+    return el("div.rl-page", *children)
 
 
 def head(writable: bool) -> Element:
@@ -49,27 +40,25 @@ def head(writable: bool) -> Element:
     return stack(el("div.rl-head", el("h1", "Runs"), el("span.rl-grow"), new))
 
 
-def welcome(steps: Steps, writable: bool) -> Element:
+def welcome(read: bool, labeled: bool, started: bool, writable: bool) -> Element:
     """Return the first three steps; a step that is done has a check mark."""
     start = el("a.rl-button.rl-small", "Start the quickstart", href=page_url("new", preset="quickstart"))
-    listed = [
-        ("Read a dialogue", "hints turn by turn, and what the student made of them", steps.read,
-         action("Read a dialogue", "read", style="rl-small")),
-        ("Label a hint", "does it give the answer away?", steps.labeled,
-         el("a.rl-button.rl-small", "Label a hint", href=page_url("labels"))),
-        ("Start the quickstart", "a small training run of some minutes", steps.started, start if writable else None),
+    steps = [
+        _step("Read a dialogue", "hints turn by turn, and what the student made of them", read,
+              action("Read a dialogue", "read", style="rl-small", event="select")),
+        _step("Label a hint", "does it give the answer away?", labeled,
+              el("a.rl-button.rl-small", "Label a hint", href=page_url("labels"))),
+        _step("Start the quickstart", "a small training run of some minutes", started, start if writable else None),
     ]  # fmt: skip
-    return stack(
+    return el(
+        "section.rl-card.rl-stack.runs-welcome",
         el(
-            "section.rl-card.rl-stack.runs-welcome",
-            el(
-                "div.rl-row",
-                el("b.rl-grow", "Welcome. Three steps to start with:"),
-                action("Hide", "hide", style="rl-small rl-quiet"),
-            ),
-            el("ol.runs-steps", [_step(*step) for step in listed]),
-            aria_label="first steps",
-        )
+            "div.rl-row",
+            el("b.rl-grow", "Welcome. Three steps to start with:"),
+            action("Hide", "hide", style="rl-small rl-quiet", event="select"),
+        ),
+        el("ol.runs-steps", steps),
+        aria_label="first steps",
     )
 
 
@@ -82,41 +71,43 @@ def _step(title: str, text: str, done: bool, button: Element | None) -> Element:
 def no_runs(writable: bool) -> Element:
     """Return the content of a workspace without runs."""
     link = el("a.rl-button.rl-primary.runs-start", "Start the quickstart", href=page_url("new", preset="quickstart"))
-    return stack(
-        empty(
-            "No runs yet",
-            "A run trains a student with a teacher's hints, or evaluates one. "
-            "The quickstart takes some minutes on two cores.",
-            *([link] if writable else []),
-        )
+    return empty(
+        "No runs yet",
+        "A run trains a student with a teacher's hints, or evaluates one. "
+        "The quickstart takes some minutes on two cores.",
+        link if writable else None,
     )
 
 
 # -- running and queued ------------------------------------------------------------------------------------------------
-def live(active: ActiveRuns, queue: QueueStatus, now: float) -> Element:
+def live(active: ActiveRuns, queue: QueueStatus, now: float) -> list[Node]:
     """Return the running runs as cards, and the queue."""
-    writable = not queue["read_only"]
-    cards = el("div.rl-cards", [_card(run, now, writable) for run in active["active"]])
+    cards = el("div.rl-cards", [_card(run, now, not queue["read_only"]) for run in active["active"]])
     queued = active["queued_total"] or queue["paused"]
-    return stack(
-        section("Running", "running", cards) if active["active"] else None,
-        section("Queue", "queue", *_queue(active, queue), tools=_queue_tools(queue)) if queued else None,
-    )
+    return [
+        _section("Running", "running", cards) if active["active"] else None,
+        _section("Queue", "queue", *_queue(active, queue), tools=_queue_tools(queue)) if queued else None,
+    ]
 
 
 def _card(run: RunRow, now: float, writable: bool) -> Element:
-    total = run["total"]
+    total, heartbeat = run["total"], run["heartbeat"]
     steps = f"{number(run['done'])}/{number(total)}" if total else "starting"
     stats = [(number(run["reward"]), "reward")] if run["reward"] is not None else []
     stats.append((number(run["tokens_per_second"] or None), "tokens/s"))
     stats.append((duration(now - run["started"] if run["started"] else None), "elapsed"))
+    left = el("span", f"ETA {duration(run['eta'])}") if run["eta"] is not None else None
+    if heartbeat and now - heartbeat > HEARTBEAT_SECONDS:
+        left = el("span.rl-leak", "! no heartbeat since ", time_ago(heartbeat))
+    allowed = ACTIONS.get(run["status"], ()) if writable else ()
     return el(
         "article.rl-card.rl-stack",
         el(
             "div.rl-row.runs-line",
             badge(run["status"], run["detail"]),
             el("a.rl-grow.rl-cut.runs-name", run["name"], href=page_url("run", run=run["id"]), title=run["name"]),
-            _buttons(run) if writable else None,
+            action("Stop", "stop", style="rl-small", run=run["id"]) if "stop" in allowed else None,
+            el("button.rl-button.rl-small.rl-danger", "Abort", **_abort(run)) if "abort" in allowed else None,
             _menu(run, writable),
         ),
         el("div.rl-muted.rl-small.rl-cut", _about(run)),
@@ -126,7 +117,7 @@ def _card(run: RunRow, now: float, writable: bool) -> Element:
             el("span", f"step {steps}" if total and run["kind"] == "train" else steps),
             el("span.rl-muted", run["phase"]) if run["phase"] else None,
             el("span.rl-grow"),
-            _time_left(run, now),
+            left,
         ),
         el(
             "div.rl-row.runs-line",
@@ -135,22 +126,7 @@ def _card(run: RunRow, now: float, writable: bool) -> Element:
         ),
         data_run=run["id"],
         data_key=f"card{run['id']}",
-    )  # fmt: skip
-
-
-def _time_left(run: RunRow, now: float) -> Element | None:
-    heartbeat = run["heartbeat"]
-    if heartbeat and now - heartbeat > HEARTBEAT_SECONDS:
-        return el("span.rl-leak", "! no heartbeat since ", time_ago(heartbeat))
-    return el("span", f"ETA {duration(run['eta'])}") if run["eta"] is not None else None
-
-
-def _buttons(run: RunRow) -> list[Node]:
-    allowed = ACTIONS.get(run["status"], ())
-    return [
-        action("Stop", "stop", style="rl-small", run=run["id"]) if "stop" in allowed else None,
-        el("button.rl-button.rl-small.rl-danger", "Abort", **_abort(run)) if "abort" in allowed else None,
-    ]
+    )
 
 
 def _abort(run: RunRow) -> dict[str, str | int]:
@@ -177,7 +153,7 @@ def _queue(active: ActiveRuns, queue: QueueStatus) -> list[Node]:
     paused = "Queue paused. Running jobs continue; new ones wait."
     return [
         el("div.rl-card.rl-leak", paused, role="status") if queue["paused"] else None,
-        table(None, rows),
+        _table(None, rows),
         el("p.rl-muted", f"and {total - len(waiting)} more") if total > len(waiting) else None,
     ]
 
@@ -192,82 +168,59 @@ def _queued(run: RunRow, place: int, above: int | str | None, below: int | str |
         below: The run before which it moves down, or `end`; None for the last one.
         writable: The server changes runs.
     """
-    name, number_ = run["name"], run["id"]
+    name, run_id = run["name"], run["id"]
 
     def move(sign: str, word: str, before: int | str | None) -> Element:
         return el(
             "button.rl-icon", sign, title=word.capitalize(), disabled=before is None,
-            aria_label=f"Move {name} {word}", data_action="move", data_run=number_, data_before=before,
+            aria_label=f"Move {name} {word}", data_action="move", data_run=run_id, data_before=before,
         )  # fmt: skip
 
-    tools = [
-        move("↑", "up", above),
-        move("↓", "down", below),
-        el("button.rl-icon", "×", title="Remove from queue", data_action="stop",
-           data_run=number_, aria_label=f"Remove {name} from the queue"),
-    ]  # fmt: skip
+    remove = el("button.rl-icon", "×", title="Remove from queue", data_action="stop", data_run=run_id,
+                aria_label=f"Remove {name} from the queue")  # fmt: skip
+    tools = [move("↑", "up", above), move("↓", "down", below), remove] if writable else None
+    link = el("a", name, href=page_url("run", run=run_id))
     return el(
         "tr",
         el("td.rl-num.rl-muted.runs-at", str(place)),
-        el(
-            "td.runs-main",
-            el("a", name, href=page_url("run", run=number_)),
-            " ",
-            _chips(run),
-            el("div.rl-muted.rl-small", _about(run)),
-        ),
+        el("td.runs-main", link, " ", _chips(run), el("div.rl-muted.rl-small", _about(run))),
         el("td.rl-muted.rl-small.runs-when", "added ", time_ago(run["created"])),
-        el("td.runs-tools", tools if writable else None, _menu(run, writable)),
-        data_run=number_,
-        data_key=f"queued{number_}",
+        el("td.runs-tools", tools, _menu(run, writable)),
+        data_run=run_id,
+        data_key=f"queued{run_id}",
     )
 
 
 # -- list --------------------------------------------------------------------------------------------------------------
-def table_heading(status: str) -> Element:
-    """Return the heading above the filters."""
-    return stack(el("h2", "Finished" if not status else "All runs" if status == "any" else "Runs"))
-
-
 def runs_table(page: RunPage, selected: Collection[int], sort: str, *, filtered: bool, writable: bool) -> Element:
     """Return the bar of the selection and the table of runs."""
+    bar = _selection(page["rows"], selected, writable) if selected else None
     if not page["rows"]:
-        title = "No runs match" if filtered else "No run has finished yet"
-        clear = [action("Clear filters", "clear")] if filtered else []
-        return stack(_selection(page["rows"], selected, writable), empty(title, *clear))
-    all_selected = all(run["id"] in selected for run in page["rows"])
-    every = el("input", type="checkbox", aria_label="Select all of this page", checked=all_selected, value="all",
-               data_change="select_all")  # fmt: skip
+        clear = action("Clear filters", "clear", event="select") if filtered else None
+        return stack(bar, empty("No runs match" if filtered else "No run has finished yet", clear))
+    every = el("input", type="checkbox", aria_label="Select all of this page", value="all", data_change="select_all",
+               checked=all(run["id"] in selected for run in page["rows"]))  # fmt: skip
     header = el("tr", el("th.runs-box", every), [_header(*column, sort) for column in COLUMNS], el("th"))
     rows = [_row(run, run["id"] in selected, writable) for run in page["rows"]]
-    return stack(
-        el(
-            "section.rl-stack",
-            _selection(page["rows"], selected, writable),
-            table(header, rows),
-            data_part="list",
-            aria_label="Finished",
-        )
-    )
+    return stack(el("section.rl-stack", bar, _table(header, rows), data_part="list", aria_label="Finished"))
 
 
 def unreadable(message: str) -> Element:
     """Return an error in the filters of the address."""
     text = el("p.rl-wrong", message, role="alert")
-    return stack(el("div.rl-empty", text, action("Clear filters", "clear")))
+    return stack(el("div.rl-empty", text, action("Clear filters", "clear", event="select")))
 
 
-def pager(page: RunPage) -> Element:
+def pager(page: RunPage) -> Element | None:
     """Return the positions of the shown runs, and links to the pages before and after."""
     if not page["rows"]:
-        return stack()
+        return None
     last = page["first"] + len(page["rows"]) - 1
     turns = [("◄ Previous page", page["before"]), ("Next page ►", page["after"])]
     buttons = [
-        el("button.rl-button.rl-small", label, disabled=cursor is None, data_action="turn",
-           data_cursor=cursor)
+        el("button.rl-button.rl-small", label, disabled=cursor is None, data_action="turn", data_cursor=cursor)
         for label, cursor in turns
-    ]  # fmt: skip
+    ]
     count = el("span.rl-muted.rl-small.rl-num", f"{page['first']:,}–{last:,} of {page['total']:,}")
     return stack(el("div.rl-row.runs-pager", count, buttons if page["before"] or page["after"] else None))
 
@@ -275,22 +228,22 @@ def pager(page: RunPage) -> Element:
 def _header(title: str, order: str, style: str, sort: str) -> Element:
     if not order:
         return el("th", title or None, class_=style, scope="col" if title else None)
-    key = order.removeprefix("-")
-    if sort.removeprefix("-") != key:
-        return el("th", _sort_button(title, "", order), class_=style, scope="col")
-    down = sort.startswith("-")
-    button = _sort_button(title, " ↓" if down else " ↑", key if down else f"-{key}")
-    return el("th", button, class_=style, scope="col", aria_sort="descending" if down else "ascending")
-
-
-def _sort_button(title: str, arrow: str, order: str) -> Element:
-    return el("button.runs-sort", title, arrow, data_action="sort", data_sort=order)
+    key, is_down = order.removeprefix("-"), sort.startswith("-")
+    arrow = direction = None
+    if sort.removeprefix("-") == key:
+        arrow, direction = (" ↓", "descending") if is_down else (" ↑", "ascending")
+        order = key if is_down else f"-{key}"
+    button = el("button.runs-sort", title, arrow, data_action="sort", data_sort=order, data_event="select")
+    return el("th", button, class_=style, scope="col", aria_sort=direction)
 
 
 def _row(run: RunRow, selected: bool, writable: bool) -> Element:
+    run_id, name = run["id"], run["name"]
     took = run["ended"] - run["started"] if run["started"] and run["ended"] else None
-    box = el("input", type="checkbox", checked=selected, aria_label=f"Select {run['name']}", value=run["id"],
+    box = el("input", type="checkbox", checked=selected, aria_label=f"Select {name}", value=run_id,
              data_change="select")  # fmt: skip
+    dialogues = el("a.rl-icon.runs-dialogues", "❝", href=page_url("dialogues", run=run_id), title="Dialogues",
+                   aria_label=f"Dialogues of {name}")  # fmt: skip
     has_reason = run["status"] in ("queued", "failed", "interrupted") and run["detail"]
     more = f" (+{run['note_count'] - 1})" if run["note_count"] > 1 else ""
     return el(
@@ -299,9 +252,9 @@ def _row(run: RunRow, selected: bool, writable: bool) -> Element:
         el("td.runs-status", badge(run["status"], run["detail"])),
         el(
             "td.runs-main",
-            el("a.runs-name", run["name"], href=page_url("run", run=run["id"])),
+            el("a.runs-name", name, href=page_url("run", run=run_id)),
             " ",
-            el("span.rl-muted.rl-small.rl-num", f"#{run['id']}"),
+            el("span.rl-muted.rl-small.rl-num", f"#{run_id}"),
             " ",
             _chips(run),
             _remark(run["detail"], run["detail"]) if has_reason else None,
@@ -315,9 +268,9 @@ def _row(run: RunRow, selected: bool, writable: bool) -> Element:
         el("td.rl-num.runs-wide", f"{number(run['done'])}/{number(run['total'])}" if run["total"] else "–"),
         el("td.rl-num.runs-wide", duration(took)),
         el("td.rl-muted.runs-when", time_ago(run["ended"] or run["created"])),
-        el("td.runs-tools", _dialogues_link(run), _menu(run, writable)),
-        data_run=run["id"],
-        data_key=f"run{run['id']}",
+        el("td.runs-tools", dialogues, _menu(run, writable)),
+        data_run=run_id,
+        data_key=f"run{run_id}",
     )
 
 
@@ -325,55 +278,95 @@ def _remark(text: str, title: str) -> Element:
     return el("div.rl-small.rl-muted.runs-note", text, title=title)
 
 
-def _dialogues_link(run: RunRow) -> Element:
-    return el("a.rl-icon.runs-dialogues", "❝", href=page_url("dialogues", run=run["id"]), title="Dialogues",
-              aria_label=f"Dialogues of {run['name']}")  # fmt: skip
+def _selection(rows: Sequence[RunRow], selected: Collection[int], writable: bool) -> Element:
+    def permitted(name: str) -> list[RunRow]:
+        return [run for run in rows if writable and run["id"] in selected and name in ACTIONS.get(run["status"], ())]
 
+    def ids(listed: Sequence[RunRow]) -> str:
+        return ",".join(str(run["id"]) for run in listed)
 
-def _selection(rows: Sequence[RunRow], selected: Collection[int], writable: bool) -> Element | None:
-    if not selected:
-        return None
-    permitted = {
-        name: [run for run in rows if run["id"] in selected and name in ACTIONS.get(run["status"], ())]
-        for name in ("resume", "delete")
-    }
-    resumable, deletable = permitted["resume"], permitted["delete"]
-    compare: Node = el("button.rl-button.rl-small", "Compare", disabled=True,
-                       title="Select two runs or more")  # fmt: skip
-    if len(selected) > 1:
-        runs = ",".join(map(str, sorted(selected)))
-        compare = el("a.rl-button.rl-small.runs-compare", "Compare", href=page_url("compare", runs=runs))
+    resumable, deletable = permitted("resume"), permitted("delete")
+    several = ",".join(map(str, sorted(selected)))
+    compare = el("a.rl-button.rl-small.runs-compare", "Compare", href=page_url("compare", runs=several))
+    if len(selected) < 2:
+        compare = el("button.rl-button.rl-small", "Compare", disabled=True, title="Select two runs or more")
     return el(
         "div.rl-row.runs-bulk",
         el("b", f"{len(selected)} selected", role="status"),
         compare,
-        _of_all("Resume", "resume", resumable) if resumable and writable else None,
-        _of_all("Delete", "delete", deletable) if deletable and writable else None,
-        action("Clear selection", "unselect", style="rl-small rl-quiet"),
+        action(f"Resume {len(resumable)}", "resume", style="rl-small", run=ids(resumable)) if resumable else None,
+        action(f"Delete {len(deletable)}…", "delete", style="rl-small rl-danger", run=ids(deletable),
+               confirm=_delete_text(deletable)) if deletable else None,
+        action("Clear selection", "unselect", style="rl-small rl-quiet", event="select"),
         data_key="selection",
-    )
-
-
-def _of_all(label: str, name: str, rows: Sequence[RunRow]) -> Element:
-    ids = ",".join(str(run["id"]) for run in rows)
-    if name != "delete":
-        return action(f"{label} {len(rows)}", name, style="rl-small", run=ids)
-    return action(f"{label} {len(rows)}…", name, style="rl-small rl-danger", run=ids, confirm=_delete_text(rows))
+    )  # fmt: skip
 
 
 def _delete_text(rows: Sequence[RunRow]) -> str:
-    one = len(rows) == 1
-    name, subject, files = (
-        (rows[0]["name"], "The run", "Its") if one else (f"{len(rows)} runs", "The runs", "Their")
-    )  # fmt: skip
-    deleted = "is" if one else "are"
+    name, their = (rows[0]["name"], "its") if len(rows) == 1 else (f"{len(rows)} runs", "their")
     return (
-        f"Delete {name}? {subject} with all dialogues, labels, notes and checkpoints {deleted} deleted. "
-        f"{files} files stay in the workspace's trash for a while."
+        f"Delete {name} with {their} dialogues, labels, notes and checkpoints? "
+        f"{their.capitalize()} files stay in the workspace's trash for a while."
+    )
+
+
+# -- schedules ---------------------------------------------------------------------------------------------------------
+def scheduler(schedules: Sequence[Schedule], problems: Sequence[JobProblem], writable: bool) -> Element:
+    """Return the schedules, and the errors of the scheduler."""
+    titles = ("On", "Schedule", "Next", "Last", "")
+    header = el("tr", [el("th", title or None, scope="col" if title else None) for title in titles])
+    listed = _table(header, [_schedule(each, writable) for each in schedules])
+    failed = _table(None, [_problem(each) for each in problems])
+    return stack(
+        _section("Schedules", "schedules", listed) if schedules else None,
+        _section("Scheduler errors", "trouble", failed) if problems else None,
+    )
+
+
+def _schedule(schedule: Schedule, writable: bool) -> Element:
+    name, key = schedule["name"], schedule["id"]
+    times = {"date": f"once, at {schedule['when']}", "nightly": f"evaluates the newest checkpoint, {schedule['when']}"}
+    when = f"{times.get(schedule['trigger'], schedule['when'])} {schedule['timezone']}"
+    box = el("input", type="checkbox", checked=schedule["enabled"], disabled=not writable, value=key,
+             aria_label=f"{name} is on", data_change="schedule", data_schedule=key)  # fmt: skip
+    off = el("span.rl-muted", "never" if schedule["enabled"] else "off")
+    remove = action("Delete…", "delete_schedule", style="rl-small rl-quiet", schedule=key,
+                    confirm=f"Delete the schedule {name}? Its runs remain.")  # fmt: skip
+    return el(
+        "tr",
+        el("td.runs-box", box),
+        el("td.runs-main", name, el("div.rl-muted.rl-small.rl-mono", when)),
+        el("td", time_ago(schedule["next_run"]) if schedule["next_run"] else off),
+        el("td.rl-muted", time_ago(schedule["last_run"])),
+        el("td.runs-tools", remove if writable else None),
+        data_schedule=key,
+        data_key=f"schedule{key}",
+    )
+
+
+def _problem(problem: JobProblem) -> Element:
+    sign, style = ("✗ failed", "rl-wrong") if problem["outcome"] == "failed" else ("! missed", "rl-leak")
+    return el(
+        "tr",
+        el("td.rl-muted.runs-when", time_ago(problem["time"])),
+        el("td", el("span", sign, class_=style)),
+        el("td", problem["job"]),
+        el("td.runs-main.rl-muted", el("div.runs-note", problem["detail"])),
+        data_key=f"problem{problem['id']}",
     )
 
 
 # -- parts of several lists --------------------------------------------------------------------------------------------
+def _section(title: str, part: str, *children: Node, tools: Sequence[Node] = ()) -> Element:
+    head = el("div.rl-row", el("h2", title), *tools)
+    return el("section.rl-stack", head, *children, data_part=part, aria_label=title)
+
+
+def _table(header: Element | None, rows: Sequence[Element]) -> Element:
+    content = el("table.rl-table", el("thead", header) if header else None, el("tbody", rows))
+    return el("div.rl-card.runs-table", content)
+
+
 def _about(run: RunRow) -> str:
     return " · ".join(text for text in (run["environment"], run["method"] or run["kind"], run["model"]) if text)
 
@@ -384,55 +377,87 @@ def _chips(run: RunRow) -> list[Node]:
         el("span.rl-chip", "example") if origin == "example" else None,
         el("span.rl-chip", "scheduled", title=origin) if origin.startswith("schedule:") else None,
         *(
-            el("button.rl-chip.runs-tag", f"#{tag}", title=f"Show runs tagged {tag}",
-               data_action="tag", data_tag=tag)
+            el("button.rl-chip.runs-tag", f"#{tag}", title=f"Show runs tagged {tag}", data_action="tag", data_tag=tag,
+               data_event="select")
             for tag in run["tags"]
         ),
     ]  # fmt: skip
 
 
 def _menu(run: RunRow, writable: bool) -> Element:
-    number_, name = run["id"], run["name"]
-    labels = {"stop": "Remove from queue" if run["status"] == "queued" else "Stop", "resume": "Resume"}
-
-    def act(each: str) -> Element:
-        if each == "abort":
-            return el("button.rl-danger", "Abort…", **_abort(run))
-        data: dict[str, str | int] = {"data_action": each, "data_run": number_}
-        if each == "delete":
-            data["data_confirm"] = _delete_text([run])
-            return el("button.rl-danger", "Delete…", **data)
-        return el("button", labels[each], **data)
-
+    run_id, name = run["id"], run["name"]
+    buttons: dict[str, Element] = {
+        "stop": el("button", "Remove from queue" if run["status"] == "queued" else "Stop",
+                   data_action="stop", data_run=run_id),
+        "abort": el("button.rl-danger", "Abort…", **_abort(run)),
+        "resume": el("button", "Resume", data_action="resume", data_run=run_id),
+        "delete": el("button.rl-danger", "Delete…", data_action="delete", data_run=run_id,
+                     data_confirm=_delete_text([run])),
+    }  # fmt: skip
     changes = [
-        el("a", "Clone", href=page_url("new", clone=number_)),
-        el("a", "Export", href=page_url("exports", runs=number_)),
-        el("button", "Tags and notes…", data_action="notes", data_run=number_, data_name=name,
-           data_tags="\n".join(run["tags"])),
-        *(act(each) for each in ACTIONS.get(run["status"], ())),
+        el("a", "Clone", href=page_url("new", clone=run_id)),
+        el("a", "Export", href=page_url("exports", runs=run_id)),
+        el("button", "Tags and notes…", data_action="notes", data_run=run_id, data_name=name,
+           data_tags="\n".join(run["tags"]), data_event="select"),
+        *(buttons[each] for each in ACTIONS.get(run["status"], ())),
     ]  # fmt: skip
     return el(
         "details.rl-menu",
         el("summary.rl-icon", "⋯", aria_label=f"Actions of {name}", title="Actions"),
         el(
             "div.rl-menu-items",
-            el("a", "Open", href=page_url("run", run=number_)),
-            el("a", "Dialogues", href=page_url("dialogues", run=number_)),
+            el("a", "Open", href=page_url("run", run=run_id)),
+            el("a", "Dialogues", href=page_url("dialogues", run=run_id)),
             changes if writable else None,
         ),
-        data_key=f"menu{number_}",
+        data_key=f"menu{run_id}",
     )
 
 
-def notes(listed: Sequence[RunNote]) -> Element:
-    """Return the notes of a run in its dialog."""
-    rows = [
-        el(
-            "div.rl-row.runs-line",
-            el("div.rl-grow.rl-small", el("div.runs-note", note["text"]), time_ago(note["time"])),
-            action("Delete", "delete_note", style="rl-small rl-quiet", note=note["id"]),
-            data_key=f"note{note['id']}",
-        )
-        for note in listed
+# -- dialog ------------------------------------------------------------------------------------------------------------
+def notes_dialog(run: int, name: str, tags: Collection[str], known: Sequence[str], notes: Sequence[RunNote]) -> Element:
+    """Return the dialog of tags and notes.
+
+    Args:
+        run: Number of the run.
+        name: Name of the run.
+        tags: Tags of the run.
+        known: Tags of all runs.
+        notes: Notes on the run.
+    """
+    title = f"Tags and notes of {name}"
+    boxes = [
+        el("label.rl-row", el("input", type="checkbox", name="tag", value=tag, checked=tag in tags), tag)
+        for tag in known
     ]
-    return stack(el("h3", "Notes") if rows else None, *rows)
+    listed = [
+        el(
+            "li",
+            el("div.runs-note", note["text"]),
+            el(
+                "div.rl-row.rl-small.rl-muted",
+                time_ago(note["time"]),
+                el("label.rl-row", el("input", type="checkbox", name="deleted", value=note["id"]), "Delete"),
+            ),
+        )
+        for note in notes
+    ]
+    return el(
+        "dialog.rl-dialog.runs-dialog",
+        el(
+            "form.rl-page",
+            el("h2", title),
+            el("fieldset", el("legend", "Tags"), boxes) if boxes else None,
+            el("label", "New tags", el("input", type="text", name="new", placeholder="separated by commas")),
+            el("ul", listed, aria_label="Notes") if listed else None,
+            el("label", "New note", el("textarea", name="note", maxlength=MAX_CHARS)),
+            el(
+                "div.rl-actions",
+                action("Cancel", "close"),
+                el("button.rl-button.rl-primary", "Save", type="submit"),
+            ),
+            data_run=run,
+        ),
+        aria_label=title,
+        data_key=f"notes{run}",
+    )
