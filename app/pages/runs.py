@@ -86,7 +86,7 @@ class _Page:
         self.writable = not studio.context.read_only
         self.address = page_frame(studio, TITLE, KEYS)
         with gr.Row(elem_classes="runs-head"):
-            View(view.head(self.writable))
+            self.head = View()
             EndNotifications(lambda since: ended_runs(studio, since))
         self.live = View(elem_id="runs-live")
         with gr.Row(elem_classes="runs-filters", visible="hidden") as self.toolbar:
@@ -115,13 +115,14 @@ class _Page:
         content = [self.shown, self.address, self.live, *listed, self.toolbar, self.jobs, *self.facets.values()]
         browsed = [self.address, *fields, *listed, self.selected, self.live, self.newcomer, self.dialog]
         shown = [self.shown, *place, self.newcomer]
-        self.address.input(self.open_page, [*place, self.newcomer], [*content, search, status, sort], **FAST)
+        self.address.input(self.open_page, [*place, self.newcomer], [self.head, *content, search, status, sort], **FAST)
         timer.tick(self.refresh, shown, content, **FAST)
         # `input` misses Backspace and pasted text in a Textbox, and is triggered twice by a Dropdown
         edits = [each.change for each in components.values()]
         gr.on(edits, self.edit, [*place, *fields], [self.address, *listed], trigger_mode="always_last", **FAST)
         self.pager.click(self.turn, place, [self.address, *listed], **FAST)
-        gr.on([self.live.select, self.table.select], self.browse, [*place, self.newcomer, *fields], browsed, **FAST)
+        browse, form = [self.live.select, self.table.select], [*place, self.newcomer, *fields]
+        gr.on(browse, self.browse, form, browsed, trigger_mode="multiple", **FAST)
         # one after the other, in the order of the clicks
         in_order: dict[str, Any] = {"trigger_mode": "multiple", "concurrency_limit": 1, **QUEUED}
         self.table.input(self.select, place, [self.selected, self.table], **in_order)
@@ -191,6 +192,7 @@ class _Page:
         extra = [] if form["status"] in known else [(form["status"], form["status"])]
         orders = [order for _, order in SORTS]
         return {
+            self.head: view.head(self.writable),
             **content,
             **{field: content[field] | {"value": form[name]} for name, field in self.facets.items()},
             fields["search"]: form["search"],

@@ -17,7 +17,11 @@ from jobs.db.queries import runs
 from jobs.queue.queue import Queue
 
 Visit = Callable[..., Any]
-EVIL = "<img src=x onerror=\"document.title='owned'\">"
+HOSTILE = (
+    "<img src=x onerror=\"document.title='owned'\"> <script>document.title='owned'</script>"
+    " ${document.title='owned'} {{document.title='owned'}}"
+)
+HOSTILE_TAG = "<img src=x onerror=alert(1)> <b>${alert(2)} {{alert(3)}}"
 
 
 @pytest.fixture
@@ -98,26 +102,105 @@ def test_tags_and_notes_are_kept_and_markup_in_them_is_text(visit: Visit, add: C
     page = visit("/")
     row(page, "marked").get_by_label("Actions of marked").click()
     page.get_by_role("button", name="Tags and notes…").click()
-    for tag in ("good", "<b>bold</b>"):
-        page.get_by_label("Tags", exact=True).fill(tag)
-        page.get_by_label("Tags", exact=True).press("Enter")
-    page.get_by_label("New note").fill(EVIL)
+    page.get_by_label("New tags").fill(f"good, {HOSTILE_TAG}")
+    page.get_by_label("New note").fill(HOSTILE)
     page.get_by_role("button", name="Save").click()
-    row(page, "marked").get_by_text(EVIL).wait_for()
-    expect(row(page, "marked").get_by_role("button", name="#<b>bold</b>")).to_be_visible()
+    row(page, "marked").get_by_text(HOSTILE).wait_for()
+    expect(row(page, "marked").get_by_role("button", name=f"#{HOSTILE_TAG}")).to_be_visible()
+    row(page, "marked").get_by_label("Actions of marked").click()
+    page.get_by_role("button", name="Tags and notes…").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog.get_by_label(HOSTILE_TAG, exact=True)).to_be_checked()
+    expect(dialog.get_by_text(HOSTILE, exact=True)).to_be_visible()
+    expect(dialog.locator("img, script, b")).to_have_count(0)
+    page.keyboard.press("Escape")
     row(page, "marked").get_by_role("button", name="#good").click()
     page.wait_for_url(re.compile(r"tag=good"))
     row(page, "recorded").wait_for(state="detached")
-    assert page.locator("img[src=x]").count() == 0 and "owned" not in page.title()
+    expect(page.locator(":is(#runs-list, .runs-filters) :is(img, script, b)")).to_have_count(0)
+    assert page.title() == "Runs · RL2F Studio"
 
 
 def test_markup_in_an_imported_name_and_reason_is_text(visit: Visit, queue: Queue) -> None:
-    run = runs.add(queue.db, Run(name=EVIL, kind="eval", status="failed", detail=EVIL, model=EVIL, folder="imported"))
+    texts = dict.fromkeys(("name", "detail", "model", "environment"), HOSTILE)
+    run = runs.add(queue.db, Run(kind="eval", status="failed", folder="imported", **texts))
     page = visit("/")
-    page.get_by_role("link", name=EVIL, exact=True).wait_for()
-    assert row(page, EVIL).get_by_text(EVIL).count() >= 3
-    assert page.locator("img[src=x]").count() == 0 and "owned" not in page.title()
+    page.get_by_role("link", name=HOSTILE, exact=True).wait_for()
+    assert row(page, HOSTILE).get_by_text(HOSTILE, exact=True).count() == 4
+    expect(page.locator(":is(#runs-list, .runs-filters) :is(img, script)")).to_have_count(0)
+    assert page.title() == "Runs · RL2F Studio"
     runs.remove(queue.db, run.id or 0)
+
+
+def test_the_dialog_of_tags_and_notes_is_operated_by_keyboard_alone(visit: Visit, add: Callable[..., Any]) -> None:
+    add("typed", start=False)
+    page = visit("/?search=typed")
+    menu = row(page, "typed").get_by_label("Actions of typed")
+
+    def open_dialog() -> Any:
+        menu.focus()
+        page.keyboard.press("Enter")
+        row(page, "typed").get_by_role("button", name="Tags and notes…").focus()
+        page.keyboard.press("Enter")
+        dialog = page.get_by_role("dialog", name="Tags and notes of typed")
+        expect(dialog.locator(":focus")).to_have_count(1)
+        return dialog
+
+    dialog = open_dialog()
+    page.keyboard.press("Escape")
+    expect(dialog).to_have_count(0)
+    expect(menu).to_be_focused()
+
+    dialog = open_dialog()
+    fields = dialog.locator("input, textarea, button")
+    for _ in range(fields.count() + 2):
+        page.keyboard.press("Tab")  # after the last field, the browser's own controls have the focus
+        assert page.evaluate("document.activeElement.closest('dialog') || document.activeElement === document.body")
+    dialog.get_by_label("New tags").focus()
+    page.keyboard.type("keys, hands")
+    page.keyboard.press("Enter")
+    expect(dialog).to_have_count(0)
+    expect(menu).to_be_focused()
+    expect(row(page, "typed").locator(".runs-tag")).to_have_text(["#hands", "#keys"])
+
+    dialog = open_dialog()
+    dialog.get_by_label("hands").focus()
+    page.keyboard.press("Space")
+    dialog.get_by_label("New note").focus()
+    page.keyboard.type("short-lived")
+    dialog.get_by_role("button", name="Save").focus()
+    page.keyboard.press("Enter")
+    row(page, "typed").get_by_text("short-lived").wait_for()
+    expect(row(page, "typed").locator(".runs-tag")).to_have_text(["#keys"])
+
+    dialog = open_dialog()
+    dialog.get_by_label("Delete").focus()
+    page.keyboard.press("Space")
+    dialog.get_by_role("button", name="Save").focus()
+    page.keyboard.press("Enter")
+    row(page, "typed").get_by_text("short-lived").wait_for(state="detached")
+
+
+def test_typing_a_search_adds_one_entry_to_the_history(visit: Visit, add: Callable[..., Any]) -> None:
+    add("apple", start=False)
+    page = visit("/")
+    before = page.evaluate("history.length")
+    for text in ("app", "appl", "apple"):
+        page.get_by_label("Search runs").fill(text)
+        page.wait_for_url(re.compile(rf"search={text}$"))
+    assert page.evaluate("history.length") == before + 1
+    row(page, "recorded").wait_for(state="detached")
+    choose(page, "Status", "stopped")
+    page.wait_for_url(re.compile(r"search=apple&status=stopped"))
+    page.go_back()
+    expect(page.get_by_label("Status", exact=True)).to_have_value("finished")
+    assert page.get_by_label("Search runs").input_value() == "apple"
+    page.go_back()
+    row(page, "recorded").wait_for()
+    assert page.get_by_label("Search runs").input_value() == "" and "?" not in page.url
+    page.go_forward()
+    row(page, "recorded").wait_for(state="detached")
+    assert page.get_by_label("Search runs").input_value() == "apple"
 
 
 def test_the_queue_is_paused_reordered_and_left(visit: Visit, queue: Queue, add: Callable[..., Any]) -> None:
