@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from copy import deepcopy
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypedDict, cast
+from typing import Annotated, Any, NamedTuple, TypedDict, cast
 
 from pydantic import Field, ValidationError
 
+from app.common.context import Context
 from app.endpoints.endpoint import endpoint
 from app.endpoints.run import Smoothing
 from app.endpoints.runs import RunSummary, run_summary
@@ -25,9 +26,6 @@ from jobs.db.queries.runs import RunFilter
 from rl2f_core.config.loading import parse_config
 from rl2f_core.errors import DataError, RL2FError
 from rl2f_core.types import JsonObject
-
-if TYPE_CHECKING:
-    from app.common.context import Context
 
 MAX_RUNS = 20
 """Runs that are compared at once."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypedDict
+from typing import TypedDict, cast
 
+from app.common.context import Context
 from app.common.urls import page_url
 from app.endpoints.endpoint import endpoint
 from app.endpoints.types import FileRef, QueuedRun, RunIds, ShortText, file_ref, validated
@@ -18,9 +19,6 @@ from jobs.export.settings import ExportFilter, ExportSettings
 from jobs.labels import label_queries
 from jobs.run_kinds.export import ExportRun
 from rl2f_core.types import JsonObject
-
-if TYPE_CHECKING:
-    from app.common.context import Context
 
 MAX_LISTED_RUNS = 200
 MAX_FAILED = 3
@@ -225,38 +223,23 @@ class ExportEndpoints:
 
 
 def _job(row: Run) -> ExportJob:
-    return {
-        "run": row.id or 0,
-        "name": row.name,
-        "status": row.status,
-        "detail": row.detail,
-        "phase": row.phase,
-        "done": row.done,
-        "total": row.total,
-        "eta": row.eta,
-        "created": row.created,
-        "ended": row.ended,
-    }
+    columns = {name: getattr(row, name, None) for name in ExportJob.__annotations__}
+    return cast(ExportJob, {**columns, "run": row.id})
 
 
 def _finished(export: JsonObject, run: int | None) -> FinishedExport:
     settings = export.get("settings") or ExportSettings().model_dump(mode="json")
-    return {
-        "folder": export["folder"],
+    formats = export["formats"].items()
+    return cast(FinishedExport, {
+        "dialogues": None,
+        "left_out": {},
+        **{name: value for name, value in export.items() if name in FinishedExport.__annotations__},
         "directory": export["path"],
-        "name": export["name"],
-        "created": export["created"],
-        "bytes": export["bytes"],
         "run": run,
-        "dialogues": export.get("dialogues"),
         "labels": export.get("labels") or {},
         "privileged": settings.get("privileged", False),
         "label_source": str(settings.get("labels")),
-        "runs": [{"run": str(run.get("run")), "name": str(run.get("name"))} for run in export.get("runs", [])],
-        "formats": [
-            {"name": name, "rows": entry["rows"], "files": sorted(entry["files"])}
-            for name, entry in export["formats"].items()
-        ],
-        "left_out": export.get("left_out", {}),
+        "runs": [{name: str(run.get(name)) for name in ("run", "name")} for run in export.get("runs", [])],
+        "formats": [{"name": name, "rows": each["rows"], "files": sorted(each["files"])} for name, each in formats],
         "files": [{"name": name, "bytes": size} for name, size in sorted(export["files"].items())],
-    }
+    })  # fmt: skip

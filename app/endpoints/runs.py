@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Literal, TypedDict, cast
+from typing import Annotated, Literal, TypedDict, cast
 
 from pydantic import Field
 
+from app.common.context import Context
 from app.endpoints.endpoint import endpoint
 from app.endpoints.types import RunId, RunIds, ShortText
-from jobs.db.models import JobLog, Run, ScheduledRun
+from jobs.db.models import Run
 from jobs.db.queries import job_log, metrics, notes, runs, scheduled_runs
 from jobs.db.queries.runs import RunFilter
 from jobs.queue.slots import read_slots
 from rl2f_core.errors import ConfigError, RL2FError
-
-if TYPE_CHECKING:
-    from app.common.context import Context
+from rl2f_core.types import JsonObject
 
 RunStatus = Literal["queued", "starting", "running", "stopping", "succeeded", "failed", "stopped", "interrupted"]
 RunSort = Literal["created", "-created", "name", "-name", "reward", "-reward", "ended", "-ended", "environment",
@@ -286,12 +285,12 @@ class RunListEndpoints:
     @endpoint("read")
     def list_schedules(self) -> list[Schedule]:
         """List the scheduled runs by their next time."""
-        return [_schedule(row) for row in scheduled_runs.all_schedules(self._context.db)]
+        return [cast(Schedule, _columns(row, Schedule)) for row in scheduled_runs.all_schedules(self._context.db)]
 
     @endpoint("run")
     def enable_schedule(self, schedule_id: RunId, enabled: bool = True) -> Schedule:
         """Enable or disable a schedule."""
-        return _schedule(scheduled_runs.enable(self._context.db, schedule_id, enabled))
+        return cast(Schedule, _columns(scheduled_runs.enable(self._context.db, schedule_id, enabled), Schedule))
 
     @endpoint("run")
     def delete_schedule(self, schedule_id: RunId) -> None:
@@ -302,34 +301,29 @@ class RunListEndpoints:
     def job_problems(self) -> list[JobProblem]:
         """List the newest scheduler jobs that failed or missed their time."""
         entries = job_log.recent(self._context.db, MAX_LOG_ENTRIES)
-        return [_problem(entry) for entry in entries if entry.outcome in ("missed", "failed")][:MAX_PROBLEMS]
+        failed = [entry for entry in entries if entry.outcome in ("missed", "failed")][:MAX_PROBLEMS]
+        return [cast(JobProblem, _columns(entry, JobProblem)) for entry in failed]
 
     def _rows(self, listed: Sequence[Run]) -> list[RunRow]:
         db, ids = self._context.db, [run.id for run in listed if run.id is not None]
         tags, rewards, remarks = runs.tags_of(db, ids), metrics.sparkline(db, ids), notes.on_runs(db, ids)
-        rows: list[RunRow] = []
-        for run_id, run in zip(ids, listed, strict=True):
-            texts = remarks[run_id]
-            rows.append(
-                {
-                    **run_summary(run),
-                    "tags": tags[run_id],
-                    "rewards": rewards.get(run_id, []),
-                    "note_count": len(texts),
-                    "latest_note": texts[-1][:MAX_NOTE_CHARS] if texts else "",
-                }
-            )
-        return rows
+        return [
+            {
+                **run_summary(run),
+                "tags": tags[run_id],
+                "rewards": rewards.get(run_id, []),
+                "note_count": len(remarks[run_id]),
+                "latest_note": "".join(remarks[run_id][-1:])[:MAX_NOTE_CHARS],
+            }
+            for run_id, run in zip(ids, listed, strict=True)
+        ]
 
 
 def run_summary(run: Run) -> RunSummary:
     """Return the columns of a run."""
-    return cast(RunSummary, {name: getattr(run, name) for name in RunSummary.__annotations__})
+    return cast(RunSummary, _columns(run, RunSummary))
 
 
-def _schedule(row: ScheduledRun) -> Schedule:
-    return cast(Schedule, {name: getattr(row, name) for name in Schedule.__annotations__})
-
-
-def _problem(entry: JobLog) -> JobProblem:
-    return cast(JobProblem, {name: getattr(entry, name) for name in JobProblem.__annotations__})
+def _columns(row: object, kind: type) -> JsonObject:
+    """Return the attributes of a row that a `TypedDict` names."""
+    return {name: getattr(row, name) for name in kind.__annotations__}

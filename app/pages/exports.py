@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gradio as gr
 
 from app.common.console import human_bytes
 from app.common.urls import page_url
+from app.components.address import Replacement
 from app.components.nodes import Element, Node, action, badge, el, empty, progress, time_ago
 from app.components.view import View
+from app.endpoints.exports import ExportCount, ExportJob, ExportList, FinishedExport
 from app.endpoints.studio import Studio
 from app.pages._events import FAST, QUEUED, handler
 from app.pages._frame import page_frame
@@ -20,15 +22,11 @@ from app.pages._query import QueryFields
 from rl2f_core.errors import ConfigError, RL2FError
 from rl2f_core.types import JsonObject
 
-if TYPE_CHECKING:
-    from app.endpoints.exports import ExportCount, ExportJob, FinishedExport
-
 PATH = "exports"
 TITLE = "Exports"
 ORDER = 80
 ANY = ("any", "")
 EVERYBODY = ("everybody, by majority", "")
-DEFAULT_FORMATS = ["stepwise_supervision", "unpaired_preference", "preference", "messages"]
 FILE_TYPES = [("JSON lines", "jsonl"), ("Parquet", "parquet")]
 PHASES = ("train", "preflight", "evaluation", "chat", "fork", "distill")
 MATCHES = [("the task", "task"), ("the attempt", "attempt"), ("the whole history", "history")]
@@ -40,24 +38,29 @@ REQUIRED = {
     "files": "Choose at least one file type.",
     "runs": "Choose a run.",
 }
-COMMAND_OPTIONS = (
-    ("formats", "--format", DEFAULT_FORMATS),
-    ("files", "--file", ["jsonl", "parquet"]),
-    ("labels", "--labels", "both"),
-    ("annotator", "--annotator", ""),
-    ("phase", "--phase", ""),
-    ("stage", "--stage", ""),
-    ("steps", "--steps", ""),
-    ("checkpoint", "--checkpoint", ""),
-    ("condition", "--condition", ""),
-    ("match", "--match", "task"),
-    ("pairs", "--pairs", 1),
-    ("seed", "--seed", 0),
-    ("without_controls", "--without-controls", False),
-    ("labeled_only", "--labeled-only", False),
-    ("privileged", "--privileged", False),
-)
-"""Field, option of `rl2f export`, default."""
+DEFAULTS: dict[str, Any] = {
+    "runs": [],
+    "name": "",
+    "formats": ["stepwise_supervision", "unpaired_preference", "preference", "messages"],
+    "files": ["jsonl", "parquet"],
+    "labels": "both",
+    "annotator": "",
+    "phase": "",
+    "stage": "",
+    "steps": "",
+    "checkpoint": "",
+    "condition": "",
+    "match": "task",
+    "pairs": 1,
+    "seed": 0,
+    "without_controls": False,
+    "labeled_only": False,
+    "privileged": False,
+}
+"""Field → default; `rl2f export` has an option of the same name for most of them."""
+OPTIONS = {"formats": "--format", "files": "--file", "without_controls": "--without-controls",
+           "labeled_only": "--labeled-only"}  # fmt: skip
+"""Options of `rl2f export` that have another name than their field."""
 NARROWED = {"phase", "stage", "steps", "checkpoint", "condition", "without_controls", "labeled_only"}
 """Fields of the part *Which dialogues*."""
 FURTHER = {"name", "files", "match", "pairs", "seed", "privileged"}
@@ -71,32 +74,35 @@ def build(studio: Studio) -> None:
     writable = not context.read_only
 
     address = page_frame(studio, TITLE)
+    form: dict[str, Any] = {}
     with gr.Row(equal_height=False):
         with gr.Column(scale=4, min_width=320):
             gr.Markdown("# Exports\nLeak-labeled dialogues as datasets in TRL's types.")
-            runs = gr.Dropdown([], label="Runs", multiselect=True)
-            formats = gr.CheckboxGroup(
+            form["runs"] = gr.Dropdown([], label="Runs", multiselect=True)
+            form["formats"] = gr.CheckboxGroup(
                 [(each["title"], each["name"]) for each in exports.export_choices()["formats"]], label="Dataset types"
             )
-            labels = gr.Radio(LABEL_SOURCES, label="Labels that count")
-            annotator = gr.Dropdown([EVERYBODY], label="Annotator")
+            form["labels"] = gr.Radio(LABEL_SOURCES, label="Labels that count")
+            form["annotator"] = gr.Dropdown([EVERYBODY], label="Annotator")
             with gr.Accordion("Which dialogues", open=False) as narrowed:
                 with gr.Row():
-                    phase = gr.Dropdown([ANY], label="Phase", min_width=140)
-                    stage = gr.Dropdown([ANY], label="Stage", min_width=140)
-                    steps = gr.Textbox(label="Steps", placeholder="10-20", max_lines=1, min_width=140)
-                    checkpoint = gr.Dropdown([ANY], label="Checkpoint", min_width=140)
-                    condition = gr.Dropdown([ANY], label="Condition", min_width=140)
-                controls = gr.Checkbox(label="Exclude controls", info="Their hints are leak-free, but of no use.")
-                labeled = gr.Checkbox(label="Only dialogues with a human label")
+                    form["phase"] = gr.Dropdown([ANY], label="Phase", min_width=140)
+                    form["stage"] = gr.Dropdown([ANY], label="Stage", min_width=140)
+                    form["steps"] = gr.Textbox(label="Steps", placeholder="10-20", max_lines=1, min_width=140)
+                    form["checkpoint"] = gr.Dropdown([ANY], label="Checkpoint", min_width=140)
+                    form["condition"] = gr.Dropdown([ANY], label="Condition", min_width=140)
+                form["without_controls"] = gr.Checkbox(
+                    label="Exclude controls", info="Their hints are leak-free, but of no use."
+                )
+                form["labeled_only"] = gr.Checkbox(label="Only dialogues with a human label")
             with gr.Accordion("More", open=False) as further:
-                name = gr.Textbox(label="Name", info="Title of the dataset card.", max_length=100)
-                files = gr.CheckboxGroup(FILE_TYPES, label="Files")
+                form["name"] = gr.Textbox(label="Name", info="Title of the dataset card.", max_length=100)
+                form["files"] = gr.CheckboxGroup(FILE_TYPES, label="Files")
                 with gr.Row():
-                    match = gr.Dropdown(MATCHES, label="Both hints of a pair share", min_width=140)
-                    pairs = gr.Number(label="Pairs per leaking hint", precision=0, minimum=1, min_width=140)
-                    seed = gr.Number(label="Seed", precision=0, minimum=0, min_width=140)
-                privileged = gr.Checkbox(
+                    form["match"] = gr.Dropdown(MATCHES, label="Both hints of a pair share", min_width=140)
+                    form["pairs"] = gr.Number(label="Pairs per leaking hint", precision=0, minimum=1, min_width=140)
+                    form["seed"] = gr.Number(label="Seed", precision=0, minimum=0, min_width=140)
+                form["privileged"] = gr.Checkbox(
                     label="Include the answer in the prompts", info="For teachers and judges only."
                 )
             notice = View(elem_id="export-count")
@@ -104,32 +110,11 @@ def build(studio: Studio) -> None:
             with gr.Accordion("Command", open=False):
                 command = gr.Code(language="shell", show_label=False, interactive=False, elem_id="export-command")
         with gr.Column(scale=6, min_width=320):
-            jobs = View(elem_id="export-jobs")
-            finished = View(elem_id="export-list")
+            listed = View(elem_id="export-list")
     timer, drawn = gr.Timer(REFRESH_SECONDS), gr.State()
 
-    fields = QueryFields(
-        {
-            "runs": (runs, []),
-            "formats": (formats, DEFAULT_FORMATS),
-            "labels": (labels, "both"),
-            "annotator": (annotator, ""),
-            "phase": (phase, ""),
-            "stage": (stage, ""),
-            "steps": (steps, ""),
-            "checkpoint": (checkpoint, ""),
-            "condition": (condition, ""),
-            "without_controls": (controls, False),
-            "labeled_only": (labeled, False),
-            "name": (name, ""),
-            "files": (files, ["jsonl", "parquet"]),
-            "match": (match, "task"),
-            "pairs": (pairs, 1),
-            "seed": (seed, 0),
-            "privileged": (privileged, False),
-        }
-    )
-    choice_lists = [runs, annotator, phase, stage, checkpoint, condition]
+    fields = QueryFields({name: (form[name], default) for name, default in DEFAULTS.items()})
+    choice_lists = [form[name] for name in ("runs", "annotator", "phase", "stage", "checkpoint", "condition")]
 
     def choices(run_ids: list[int]) -> list[Any]:
         found = exports.export_choices(run_ids)
@@ -143,23 +128,22 @@ def build(studio: Studio) -> None:
 
     def form_state(values: Sequence[Any]) -> list[Any]:
         """Return notice, state of the button, and command."""
-        form = dict(zip(fields.fields, values, strict=True))
+        given = dict(zip(DEFAULTS, values, strict=True))
         try:
-            settings = export_settings(form)
-            found = exports.count_export(form["runs"], settings["filter"]) if form["runs"] else None
+            settings = export_settings(given)
+            found = exports.count_export(given["runs"], settings["filter"]) if given["runs"] else None
         except RL2FError as error:
             return [el("p.rl-wrong", str(error), role="alert"), gr.update(interactive=False), ""]
-        ready = found is not None and found["dialogues"] > 0 and bool(form["formats"]) and bool(form["files"])
-        return [count_text(form, found), gr.update(interactive=ready and writable), command_line(form)]
+        ready = found is not None and found["dialogues"] > 0 and bool(given["formats"]) and bool(given["files"])
+        return [count_text(given, found), gr.update(interactive=ready and writable), command_line(given)]
 
-    def lists() -> list[Any]:
-        found = exports.list_exports()
-        return [job_cards([*found["active"], *found["failed"]], writable), export_cards(found["finished"], writable)]
+    def show_list() -> Element:
+        return export_list(exports.list_exports(), writable)
 
     @handler
-    def refresh(last: list[Any] | None) -> Any:
-        found = lists()
-        return gr.skip() if found == last else [found, *found]
+    def refresh(last: Element | None) -> Any:
+        found = show_list()
+        return gr.skip() if found == last else [found, found]
 
     @handler
     def open_page(query: dict[str, str]) -> list[Any]:
@@ -179,65 +163,58 @@ def build(studio: Studio) -> None:
         folds = [gr.update(open=not names.isdisjoint(query)) for names in (NARROWED, FURTHER)]
         state = form_state(list(values.values()))
         state[0] = missing or state[0]
-        return [query, *merged, *folds, *state, *lists()]
+        return [query, *merged, *folds, *state, show_list()]
 
     @handler
     def edit(*values: Any) -> list[Any]:
-        return [fields.query(values), *form_state(values)]
+        return [Replacement(fields.query(values)), *form_state(values)]
 
     @handler
-    def choose_runs(run_ids: list[int]) -> list[Any]:
-        return choices(run_ids)[1:]
-
-    @handler
-    def start_export(*values: Any) -> list[Any]:
-        form = dict(zip(fields.fields, values, strict=True))
-        queued = exports.start_export(form["runs"], export_settings(form))
+    def start_export(*values: Any) -> Element:
+        given = dict(zip(DEFAULTS, values, strict=True))
+        queued = exports.start_export(given["runs"], export_settings(given))
         gr.Info(f"Export {queued['run']} is in the queue.")
-        return lists()
+        return show_list()
 
     @handler
-    def act(event: gr.EventData) -> list[Any]:
-        data = event._data
-        if data["action"] == "delete":
+    def act(event: gr.EventData) -> Element:
+        data, name = event._data, event._data["action"]
+        if name == "delete":
             exports.delete_export(data["folder"])
+        elif name == "dismiss":
+            studio.runs.delete_runs([int(data["run"])])
         else:
-            run = int(data["run"])
-            {"stop": studio.run.stop_run, "resume": studio.run.resume_run, "dismiss": dismiss}[data["action"]](run)
-        return lists()
+            {"stop": studio.run.stop_run, "resume": studio.run.resume_run}[name](int(data["run"]))
+        return show_list()
 
-    def dismiss(run: int) -> None:
-        studio.runs.delete_runs([run])
-
-    form_outputs = [notice, start, command]
+    state = [notice, start, command]
     inputs = fields.components
-    address.input(open_page, address, [address, *inputs, narrowed, further, *form_outputs, jobs, finished], **FAST)
-    gr.on(fields.edits, edit, inputs, [address, *form_outputs], trigger_mode="always_last", **FAST)
-    runs.input(choose_runs, runs, choice_lists[1:], **FAST)
-    labels.change(lambda source: gr.update(visible=source != "detector"), labels, annotator, **FAST)
-    start.click(start_export, inputs, [jobs, finished], **QUEUED)
-    gr.on([jobs.click, finished.click], act, None, [jobs, finished], **FAST)
-    timer.tick(refresh, drawn, [drawn, jobs, finished], **FAST)
+    address.input(open_page, address, [address, *inputs, narrowed, further, *state, listed], **FAST)
+    gr.on(fields.edits, edit, inputs, [address, *state], trigger_mode="always_last", **FAST)
+    form["runs"].input(handler(lambda run_ids: choices(run_ids)[1:]), form["runs"], choice_lists[1:], **FAST)
+    form["labels"].change(
+        lambda source: gr.update(visible=source != "detector"), form["labels"], form["annotator"], **FAST
+    )
+    start.click(start_export, inputs, listed, **QUEUED)
+    listed.click(act, None, listed, **FAST)
+    timer.tick(refresh, drawn, [drawn, listed], **FAST)
 
 
 def export_settings(form: Mapping[str, Any]) -> JsonObject:
     """Return the fields of `ExportRun` except the runs; raise `ConfigError` if the steps cannot be read."""
     step_from, step_to = parse_steps(form["steps"] or "")
     names = ("phase", "stage", "checkpoint", "condition", "without_controls", "labeled_only")
-    same = ("formats", "files", "labels", "annotator", "match", "privileged")
+    same = ("formats", "files", "labels", "match", "privileged")
+    runs = form["runs"]
+    name = f"hints of {'run' if len(runs) == 1 else 'runs'} {' '.join(map(str, runs))}"
     return {
         **{name: form[name] for name in same},
         "annotator": "" if form["labels"] == "detector" else form["annotator"],
         "filter": {**{name: form[name] for name in names}, "step_from": step_from, "step_to": step_to},
-        "name": (form["name"] or "").strip() or default_name(form["runs"]),
+        "name": (form["name"] or "").strip() or name[:100].strip(),
         "pairs_per_leak": form["pairs"] or 1,
         "seed": form["seed"] or 0,
     }
-
-
-def default_name(run_ids: list[int]) -> str:
-    """Return the name of an export without a name."""
-    return f"hints of {'run' if len(run_ids) == 1 else 'runs'} {' '.join(map(str, run_ids))}"[:100].strip()
 
 
 def parse_steps(text: str) -> tuple[int | None, int | None]:
@@ -255,9 +232,9 @@ def command_line(form: Mapping[str, Any]) -> str:
     settings = export_settings(form)
     folder = re.sub(r"[^A-Za-z0-9._-]+", "-", settings["name"])
     words = ["rl2f", "export", *map(str, form["runs"]), "--out", folder]
-    for name, option, default in COMMAND_OPTIONS:
-        value = form[name]
-        if value == default:
+    for name, default in DEFAULTS.items():
+        value, option = form[name], OPTIONS.get(name, f"--{name}")
+        if value == default or name in ("runs", "name"):
             continue
         for each in value if isinstance(value, list) else [value]:
             words += [option] if each is True else [option, str(each)]
@@ -277,13 +254,19 @@ def count_text(form: Mapping[str, Any], found: ExportCount | None) -> Element:
     return el("div", warning, el("p", text, ". " if link else None, link, aria_live="polite"))
 
 
-def job_cards(jobs: list[ExportJob], writable: bool) -> Element:
-    """Return the exports that wait, run or failed."""
+def export_list(found: ExportList, writable: bool) -> Element:
+    """Return the exports that wait, run or failed, and below them the finished ones with their files."""
+    jobs = [_job(job, writable) for job in [*found["active"], *found["failed"]]]
+    finished = [_export(each, writable) for each in found["finished"]]
+    nothing = empty(
+        "No export yet",
+        "Choose a run and press Export. Its dialogues become JSON lines and Parquet files with a dataset card.",
+    )
+    title = "Running and failed"
     return el(
-        "section.rl-stack",
-        el("h2", "Running and failed") if jobs else None,
-        [_job(job, writable) for job in jobs],
-        aria_label="running and failed exports",
+        "div.rl-page",
+        el("section.rl-stack", el("h2", title), jobs, aria_label=f"{title} exports") if jobs else None,
+        el("section.rl-stack", el("h2", "Finished"), finished or nothing, aria_label="Finished exports"),
     )
 
 
@@ -309,20 +292,6 @@ def _job(job: ExportJob, writable: bool) -> Element:
         el("p.rl-wrong", job["detail"]) if job["status"] == "failed" and job["detail"] else None,
         el("div.rl-row", buttons) if writable and job["status"] != "stopping" else None,
         data_key=f"job{job['run']}",
-    )
-
-
-def export_cards(exports: list[FinishedExport], writable: bool) -> Element:
-    """Return the finished exports with their files."""
-    nothing = empty(
-        "No export yet",
-        "Choose a run and press Export. Its dialogues become JSON lines and Parquet files with a dataset card.",
-    )
-    return el(
-        "section.rl-stack",
-        el("h2", "Finished"),
-        [_export(each, writable) for each in exports] or nothing,
-        aria_label="finished exports",
     )
 
 
