@@ -11,6 +11,13 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
+from jobs.db.models import Run
+from jobs.db.queries import runs
+
+HOSTILE = (
+    "<img src=x onerror=\"document.title='owned'\"> <script>document.title='owned'</script>"
+    " ${document.title='owned'} {{document.title='owned'}}"
+)
 SLOW = 120_000
 """Milliseconds that a worker may take to start and to end on a busy machine."""
 
@@ -115,26 +122,36 @@ def test_a_link_to_a_run_that_is_gone_says_so(visit: Callable[..., Any], console
     assert "runs=" not in tab.url
 
 
-def test_names_in_a_manifest_are_text(server: Any, visit: Callable[..., Any], tmp_path: Path) -> None:
+def test_names_of_runs_and_exports_are_text(server: Any, visit: Callable[..., Any], queue: Any) -> None:
     folder = server.workspace / "exports" / "900-strange"
     folder.mkdir(parents=True)
-    evil = "<img src=x onerror=\"document.title='owned'\">"
     manifest = {
-        "name": evil,
+        "name": HOSTILE,
         "created": 1.0,
         "dialogues": 1,
-        "labels": {"hints": 1, "human": {}, "detector": {}, "without": {evil: 1}},
-        "runs": [{"run": evil, "name": evil}],
+        "labels": {"hints": 1, "human": {}, "detector": {}, "without": {HOSTILE: 1}},
+        "runs": [{"run": HOSTILE, "name": HOSTILE}],
         "formats": {"messages": {"rows": 1, "files": {"messages.jsonl": {"bytes": 1}}}},
-        "left_out": {evil: evil},
+        "left_out": {HOSTILE: HOSTILE},
         "settings": {"labels": "both", "privileged": False},
     }
     (folder / "manifest.json").write_text(json.dumps(manifest))
-    tab = visit("/exports")
-    tab.locator(".export-done", has_text="onerror").wait_for()
-    assert tab.locator(".export-done img").count() == 0 and tab.title() != "owned"
+    texts = {"name": HOSTILE, "detail": HOSTILE}
+    job = runs.add(queue.db, Run(kind="export", status="failed", folder="hostile", **texts)).id or 0
+    run = runs.add(queue.db, Run(name=HOSTILE, kind="eval", status="failed", folder="hostile-run")).id or 0
+    tab = visit(f"/exports?runs={run}")
+    export, failed = tab.locator("[data-folder='900-strange']"), tab.locator(".export-job", has_text="onerror")
+    expect(export.get_by_text(HOSTILE, exact=True)).to_have_text(HOSTILE)
+    for text in (f"from {HOSTILE} · 1 dialogues · 1 hints · 1 {HOSTILE}", f"No {HOSTILE}: {HOSTILE}"):
+        expect(export.get_by_text(text, exact=True)).to_be_visible()
+    expect(failed.get_by_text(HOSTILE, exact=True)).to_have_count(2)
+    expect(tab.get_by_text(f"{run} · {HOSTILE}", exact=True).first).to_be_visible()
+    expect(tab.locator("main :is(img[src=x], script, b b)")).to_have_count(0)
+    assert tab.title() == "Exports · RL2F Studio"
     (folder / "manifest.json").unlink()
     folder.rmdir()
+    for number in (job, run):
+        runs.remove(queue.db, number)
 
 
 @pytest.mark.parametrize(("width", "theme"), [pytest.param(1440, "light", marks=pytest.mark.slow), (390, "dark")])
