@@ -192,8 +192,10 @@ def _queued(run: RunRow, place: int, above: int | str | None, below: int | str |
 
 
 # -- list --------------------------------------------------------------------------------------------------------------
-def runs_table(page: RunPage, selected: Collection[int], sort: str, *, filtered: bool, writable: bool) -> Element:
-    """Return the bar of the selection and the table of runs."""
+def runs_table(
+    page: RunPage, selected: Collection[int], sort: str, title: str = "Finished", *, filtered: bool, writable: bool
+) -> Element:
+    """Return the heading, the bar of the selection and the table of runs."""
     bar = _selection(page["rows"], selected, writable) if selected else None
     if not page["rows"]:
         clear = action("Clear filters", "clear", event="select") if filtered else None
@@ -202,7 +204,8 @@ def runs_table(page: RunPage, selected: Collection[int], sort: str, *, filtered:
                checked=all(run["id"] in selected for run in page["rows"]))  # fmt: skip
     header = el("tr", el("th.runs-box", every), [_header(*column, sort) for column in COLUMNS], el("th"))
     rows = [_row(run, run["id"] in selected, writable) for run in page["rows"]]
-    return stack(el("section.rl-stack", bar, _table(header, rows), data_part="list", aria_label="Finished"))
+    heading = el("h2", title, el("span.rl-muted.rl-num", f"{page['total']:,}"))
+    return stack(el("section.rl-stack", heading, bar, _table(header, rows), data_part="list", aria_label=title))
 
 
 def unreadable(message: str) -> Element:

@@ -246,7 +246,7 @@ def count_text(form: Mapping[str, Any], found: ExportCount | None) -> Element:
     missing = next((text for name, text in REQUIRED.items() if not form[name]), None)
     if missing or found is None:
         return el("p.rl-muted", missing)
-    text = f"{found['dialogues']:,} dialogues, {found['labeled']:,} of them with human labels"
+    text = f"{_count(found['dialogues'], 'dialogue')}, {found['labeled']:,} of them with human labels"
     link = None
     if form["labels"] == "human" and not found["labeled"]:
         link = el("a", "Label some first", href=page_url("labels", run=form["runs"][0]))
@@ -316,7 +316,8 @@ def _export(export: FinishedExport, writable: bool) -> Element:
         )
         for form in export["formats"]
     ]
-    header = el("tr", *(el("th", text, scope="col") for text in ("type", "rows", "JSON lines", "Parquet")))
+    titles = {"type": "", "rows": "rl-num", "JSON lines": "", "Parquet": ""}
+    header = el("tr", *(el("th", title, class_=style or None, scope="col") for title, style in titles.items()))
     remove = action(
         "Delete",
         "delete",
@@ -356,15 +357,19 @@ def _source(run: str, name: str) -> Node:
 def label_text(export: FinishedExport) -> str:
     """Return how many dialogues, hints and labels an export contains."""
     labels = export["labels"]
-    parts = [f"{export['dialogues']:,} dialogues"] if export["dialogues"] is not None else []
+    parts = [_count(export["dialogues"], "dialogue")] if export["dialogues"] is not None else []
     if labels:
-        parts.append(f"{labels['hints']:,} hints")
+        parts.append(_count(labels["hints"], "hint"))
         for source, title in (("human", "people"), ("detector", "detectors")):
             counts = labels.get(source) or {}
             if counts.get("leak") or counts.get("no_leak"):
                 parts.append(f"{title}: {counts.get('leak', 0):,} leak, {counts.get('no_leak', 0):,} no leak")
         parts += [f"{count:,} {why}" for why, count in labels.get("without", {}).items()]
     return " · ".join(parts)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def load_code(export: FinishedExport) -> str:

@@ -146,7 +146,8 @@ class _Page:
         """Return the table and the pager."""
         filtered = is_filtered(query)
         sort = query.get("sort", DEFAULTS["sort"])
-        table = view.runs_table(page, chosen, sort, filtered=filtered, writable=self.writable)
+        title = {"": "Finished", "any": "All runs"}.get(query.get("status", ""), "Runs")
+        table = view.runs_table(page, chosen, sort, title, filtered=filtered, writable=self.writable)
         return {self.table: table, self.pager: view.pager(page)}
 
     def listing(self, query: Query, chosen: list[int]) -> Outputs:

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import re
 import shutil
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from playwright.sync_api import expect
+
+HOSTILE = (
+    "<img src=x onerror=\"document.title='owned'\"> <script>document.title='owned'</script>"
+    " ${document.title='owned'} {{document.title='owned'}}"
+)
 
 
 @pytest.fixture(scope="module")
@@ -101,6 +109,26 @@ def test_evaluations_stand_side_by_side_and_checkpoints_are_paired(pair: Any, co
     )
     row = page.locator("#compare-differences tr", has_text=twin).first
     assert ".00 [.00, .00]" in row.inner_text() and "95 % CI includes 0" in row.inner_text()
+
+
+def test_markup_in_the_name_of_a_run_is_text(pair: Any, compare: Callable[..., Any]) -> None:
+    def rename(name: str) -> None:
+        with closing(sqlite3.connect(pair.workspace / "rl2f.sqlite")) as db, db:
+            db.execute("UPDATE run SET name = ? WHERE id = ?", (name, pair.second))
+
+    rename(HOSTILE)
+    page = compare(f"?runs={pair.run},{pair.second}")
+    name = f"{pair.second} {HOSTILE}"
+    page.get_by_role("heading", name="Paired differences").wait_for()
+    lines(page, "reward", 2)
+    expect(page.locator("[data-key=reward] svg text", has_text=name[:10]).first).to_be_visible()
+    for part in ("#compare-chips", "#compare-evaluations", "#compare-config"):
+        expect(page.locator(part).get_by_text(name, exact=True).first).to_have_text(
+            re.compile(f"^\\s*{re.escape(name)}$")
+        )
+    expect(page.locator("main :is(img[src=x], script)")).to_have_count(0)
+    assert page.title() == "Compare · RL2F Studio"
+    rename("recorded")
 
 
 @pytest.mark.slow

@@ -142,7 +142,7 @@ def test_names_of_runs_and_exports_are_text(server: Any, visit: Callable[..., An
     tab = visit(f"/exports?runs={run}")
     export, failed = tab.locator("[data-folder='900-strange']"), tab.locator(".export-job", has_text="onerror")
     expect(export.get_by_text(HOSTILE, exact=True)).to_have_text(HOSTILE)
-    for text in (f"from {HOSTILE} · 1 dialogues · 1 hints · 1 {HOSTILE}", f"No {HOSTILE}: {HOSTILE}"):
+    for text in (f"from {HOSTILE} · 1 dialogue · 1 hint · 1 {HOSTILE}", f"No {HOSTILE}: {HOSTILE}"):
         expect(export.get_by_text(text, exact=True)).to_be_visible()
     expect(failed.get_by_text(HOSTILE, exact=True)).to_have_count(2)
     expect(tab.get_by_text(f"{run} · {HOSTILE}", exact=True).first).to_be_visible()
