@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from app.common.urls import page_url
 from app.components.evaluation_view import (
@@ -17,12 +16,10 @@ from app.components.evaluation_view import (
     whisker,
 )
 from app.components.nodes import Element, action, badge, el, empty
+from app.endpoints.compare import ComparedRunRow, ConfigGroup, EvaluationComparison, RunComparison
+from app.endpoints.runs import RunSummary
 from app.plots.comparison import MISSING
 from rl2f_core.types import JsonObject
-
-if TYPE_CHECKING:
-    from app.endpoints.compare import ComparedRunRow, ConfigDifference, ConfigGroup, EvaluationComparison, RunComparison
-    from app.endpoints.runs import RunSummary
 
 DEFAULT_QUANTITY = "cum_acc/T"
 ACTIVE = {"queued", "starting", "running", "stopping"}
@@ -46,10 +43,13 @@ def metric_label(metric: Mapping[str, str]) -> str:
     return " · ".join(part for part in (metric["name"], title, metric["unit"]) if part)
 
 
-def swatch(run: ComparedRunRow) -> Element:
-    """Return a sample of a run's lines."""
+def _swatch(run: ComparedRunRow) -> Element:
     style = f"color: var({run['color']}); border-top-style: {BORDERS.get(run['dash'], 'dashed')}"
     return el("i.rl-swatch", style=style)
+
+
+def _title(run: ComparedRunRow) -> str:
+    return f"{run['id']} {run['name']}"
 
 
 def run_chips(comparison: RunComparison) -> Element:
@@ -58,10 +58,10 @@ def run_chips(comparison: RunComparison) -> Element:
     chips = [
         el(
             "span.rl-chip",
-            swatch(run),
+            _swatch(run),
             el(
                 "a",
-                f"{run['id']} {run['name']}",
+                _title(run),
                 href=page_url("run", run=run["id"]),
                 title=" · ".join([run["environment"], run["method"], run["model"], f"seed {run['seed']}"]),
             ),
@@ -108,12 +108,16 @@ def config_table(groups: Sequence[ConfigGroup], runs: Sequence[ComparedRunRow]) 
     if not groups:
         return el("section", heading, el("p.rl-muted", "The resolved configurations are the same."))
     rows, folded = [], []
-    heads = [el("span", swatch(run), f" {run['id']} {run['name']}") for run in runs]
+    heads = [el("span", _swatch(run), f" {_title(run)}") for run in runs]
     for group in groups:
-        values = [_config_row(row) for row in group["differences"]]
-        if _is_partial(group):
+        values = [el("tr", *(el("td.rl-mono", text) for text in (row["key"], *row["values"])))
+                  for row in group["differences"]]  # fmt: skip
+        columns = zip(runs, zip(*(row["values"] for row in group["differences"]), strict=True), strict=True)
+        owners = [_title(run) for run, texts in columns if set(texts) != {MISSING}]
+        if len(values) > 1 and len(owners) < len(runs):
             table = scroll_table(table_header(["key", *heads]), values, "rl-table rl-diff")
-            summary = el("summary", f"{group['section']} ", el("span.rl-muted", _owners(group, runs)))
+            text = f"{len(values)} keys, only in {', '.join(owners)}"
+            summary = el("summary", f"{group['section']} ", el("span.rl-muted", text))
             folded.append(el("details", summary, table, data_key=group["section"]))
         else:
             section = el("th", group["section"], colspan=len(runs) + 1, scope="rowgroup")
@@ -121,23 +125,6 @@ def config_table(groups: Sequence[ConfigGroup], runs: Sequence[ComparedRunRow]) 
     shared = scroll_table(table_header(["key", *heads]), rows, "rl-table rl-diff") if rows else None
     card = el("div.rl-card.rl-stack", shared, folded)
     return el("section.rl-section", heading, card, aria_label="differences of the configurations")
-
-
-def _config_row(row: ConfigDifference) -> Element:
-    values = [el("td.rl-mono", value) for value in row["values"]]
-    return el("tr", el("td.rl-mono", row["key"]), *values)
-
-
-def _is_partial(group: ConfigGroup) -> bool:
-    """Return whether a run has no key of the section."""
-    columns = zip(*(row["values"] for row in group["differences"]), strict=True)
-    return len(group["differences"]) > 1 and any(set(column) == {MISSING} for column in columns)
-
-
-def _owners(group: ConfigGroup, runs: Sequence[ComparedRunRow]) -> str:
-    columns = zip(runs, zip(*(row["values"] for row in group["differences"]), strict=True), strict=True)
-    owners = [f"{run['id']} {run['name']}" for run, values in columns if set(values) != {MISSING}]
-    return f"{len(group['differences'])} keys, only in {', '.join(owners)}"
 
 
 # -- evaluations ---------------------------------------------------------------------------------------------------
@@ -214,8 +201,8 @@ def evaluation_matrix(
 
 
 def _run_head(run: ComparedRunRow, is_complete: bool) -> Element:
-    link = el("a", f"{run['id']} {run['name']}", href=page_url("run", run=run["id"]))
-    return el("span", swatch(run), " ", link, None if is_complete else " (in progress)")
+    link = el("a", _title(run), href=page_url("run", run=run["id"]))
+    return el("span", _swatch(run), " ", link, None if is_complete else " (in progress)")
 
 
 def base_choices(found: EvaluationComparison) -> list[tuple[str, str]]:

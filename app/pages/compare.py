@@ -76,6 +76,10 @@ def build(studio: Studio) -> None:
     def form_of(values: Sequence[Any]) -> dict[str, Any]:
         return dict(zip(fields.fields, values, strict=True))
 
+    def form_of_query(query: dict[str, str]) -> dict[str, Any]:
+        form = fields.values(query)
+        return {**form, "runs": [run for run in dict.fromkeys(form["runs"]) if isinstance(run, int)]}
+
     def draw_charts(form: dict[str, Any]) -> list[Any]:
         """Return the message without charts, and the charts."""
         options = (form["metric"], form["x"], form["smooth"], form["seeds"])
@@ -130,8 +134,7 @@ def build(studio: Studio) -> None:
 
     @handler
     def open_page(query: dict[str, str]) -> list[Any]:
-        form = fields.values(query)
-        form["runs"] = [run for run in dict.fromkeys(form["runs"]) if isinstance(run, int)]
+        form = form_of_query(query)
         form["smooth"] = min(max(form["smooth"], 0.0), MAX_SMOOTHING)
         if form["x"] not in [value for _, value in X_AXES]:
             form["x"] = "step"
@@ -174,9 +177,7 @@ def build(studio: Studio) -> None:
         return [*draw_runs(form), *list(draw_evaluations(form))[-1]]
 
     def open_evaluations(query: dict[str, str]) -> Iterator[list[Any]]:
-        form = fields.values(query)
-        form["runs"] = [run for run in form["runs"] if isinstance(run, int)]
-        yield from draw_evaluations(form)
+        yield from draw_evaluations(form_of_query(query))
 
     def evaluate(*values: Any) -> Iterator[list[Any]]:
         yield from draw_evaluations(form_of(values))
