@@ -6,23 +6,24 @@ import copy
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import RLock
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
-if TYPE_CHECKING:
-    from app.endpoints.launch import FormState
+from app.endpoints.launch import FormState
 
 Node: TypeAlias = "dict[str, Any]"
 """A node of the form, see `app.forms.schema`."""
 Field: TypeAlias = "dict[str, Any]"
 Path: TypeAlias = "tuple[str | int, ...]"
-Group: TypeAlias = "tuple[str, list[Field]]"
-"""Title of a row of plain fields (empty for sections), and its fields."""
+Apply: TypeAlias = Callable[[Any], None]
+"""Applies the value of an input to the draft."""
 REST = "*"
 """Fold of the root's fields that are not basic."""
 SECTIONS = ("object", "component", "map")
+SHORT = ("integer", "number", "string", "boolean", "choice")
+"""Kinds of nodes with one small input."""
 INTEGER = re.compile(r"[+-]?\d+")
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 MAX_SAFE = 2**53 - 1
@@ -45,14 +46,17 @@ class Draft:
     data: dict[str, Any] = field(default_factory=dict)
     text: str = ""
     """The YAML as it is shown."""
-    sent: dict[str, float] = field(default_factory=dict)
-    """The last texts that the server wrote into the YAML field, and when."""
     opened: set[str] = field(default_factory=set)
-    filled: set[tuple[bool, int]] = field(default_factory=set)
-    """Parts of the page that show fields."""
     memory: dict[str, Any] = field(default_factory=dict)
     """Earlier values of alternatives, so that a change of type and back loses nothing."""
     serial: int = 0
+    """Number of times that the form was drawn."""
+    count: int = 0
+    """Number of the last edit of the form."""
+    controls: dict[str, Apply] = field(default_factory=dict)
+    """What the inputs of the form change."""
+    typed: dict[str, tuple[str, str | None]] = field(default_factory=dict)
+    """Texts as the user typed them, such as `1e-5`, and how the form would write their values."""
     preflight: int | None = None
     lock: Any = field(default_factory=RLock, repr=False)
 
@@ -74,6 +78,15 @@ class Draft:
         holder = self.get(path[:-1])
         if isinstance(holder, dict | list):
             del holder[path[-1]]  # type: ignore[arg-type]
+
+    def as_typed(self, name: str, shown: str) -> str:
+        """Return the text of an input: as the user typed it if it means the same as `shown`."""
+        text, meaning = self.typed.pop(name, (shown, shown))
+        if meaning not in (None, shown):
+            return shown
+        if text != shown:
+            self.typed[name] = (text, shown)
+        return text
 
     def fields_of(self, node: Node, value: Any) -> list[Field]:
         """Return the fields of a section; those of a component are known by its type."""
@@ -151,6 +164,29 @@ class Draft:
         if node["kind"] == "union":
             node = node["options"][option_of(node["options"], value) or 0]
         return node
+
+    def change(self, action: str, fold: str, at: str) -> None:
+        """Apply a button of the form.
+
+        Args:
+            action: `fold`, `reset`, `drop`, `entry` (of a map), or a change of a list (see `edit_list`).
+            fold: The fold that is opened or closed.
+            at: JSON of the path that is changed.
+        """
+        path = tuple(json.loads(at or "[]"))
+        match action:
+            case "fold":
+                self.opened ^= {fold}
+            case "reset":
+                self.set(path, copy.deepcopy(dict(self.changed()).get(path)))
+            case "drop":
+                self.remove(path)
+            case "entry":
+                self.add_entry(path)
+            case "add":
+                self.edit_list(path, self.node_at(path), action, -1)
+            case _:
+                self.edit_list(path[:-1], self.node_at(path[:-1]), action, int(path[-1]))
 
     def _forget(self, path: Path) -> None:
         """Drop the earlier values below a list, whose positions have changed."""
@@ -280,11 +316,6 @@ def dotted(path: Path) -> str:
     return ".".join(map(str, path))
 
 
-def parse_path(text: str) -> Path:
-    """Return the path of `dotted` for the form's fields, where numbers are positions."""
-    return tuple(int(part) if part.isdigit() else part for part in text.split(".")) if text else ()
-
-
 def is_section(node: Node) -> bool:
     """Return whether a node is drawn as a section of its own."""
     return node["kind"] in SECTIONS or (node["kind"] == "list" and node["item"]["kind"] in ("object", "component"))
@@ -383,49 +414,3 @@ def renamed(item: Any, items: list[Any]) -> Any:
         item["name"] = f"{stem}-{number}"
         number += 1
     return item
-
-
-def groups(root: Field, *, basic: bool) -> list[list[Group]]:
-    """Return the parts of the form that are drawn together, so that an edit redraws little."""
-    fields = [each for each in root["fields"] if each["basic"] == basic]
-    plain = [each for each in fields if not is_section(each["node"])]
-    found: list[list[Group]] = [[("run" if basic else "other", plain)]] if plain else []
-    for each in fields:
-        if not is_section(each["node"]):
-            continue
-        if found and each["node"]["kind"] == "object" and not any(_is_large(part) for part in found[-1]):
-            found[-1].append(("", [each]))
-        else:
-            found.append([("", [each])])
-    return found
-
-
-def _is_large(part: Group) -> bool:
-    return part[0] == "" and part[1][0]["node"]["kind"] != "object"
-
-
-def keys_of(parts: list[Group]) -> set[str]:
-    """Return the keys of the fields of a part."""
-    return {each["key"] for _, many in parts for each in many}
-
-
-def change(held: Draft, data: dict[str, Any]) -> None:
-    """Apply an action of the form: fold, remove, and the changes of lists and maps."""
-    act = data["action"]
-    if act == "fold":
-        held.opened ^= {data["fold"]}
-        return
-    path = tuple(json.loads(data["at"]))
-    if act == "drop":
-        held.remove(path)
-    elif act == "entry":
-        held.add_entry(path)
-    else:
-        index = -1 if act == "add" else int(path[-1])
-        holder = path if act == "add" else path[:-1]
-        held.edit_list(holder, held.node_at(holder), act, index)
-
-
-def show_value(value: Any) -> str:
-    """Return a default as text."""
-    return "none" if value is None else str(value)

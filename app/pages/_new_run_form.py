@@ -1,18 +1,17 @@
-"""The form of a new run: components for the fields of a section, drawn from `app.forms.schema`."""
+"""The form of a new run as elements, drawn from `app.forms.schema`, and what each of its inputs changes."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
-import gradio as gr
-
-from app.components.nodes import Element, Node, el
-from app.components.view import View
+from app.components.nodes import Attribute, Element, Node, el
 from app.pages._new_run_draft import (
+    REST,
+    SHORT,
+    Apply,
     Draft,
     Field,
     Path,
@@ -26,352 +25,328 @@ from app.pages._new_run_draft import (
     option_of,
     parse_number,
 )
-from app.pages._new_run_parts import component_types, fold_button, item_tools, tool, words
 
-if TYPE_CHECKING:
-    from gradio.components import Component
-
-OTHER = "\0other"
-"""Choice of a model that is not in the list."""
-OTHER_MODEL = ("another from the hub …", OTHER)
-SHORT = ("integer", "number", "string", "boolean", "choice")
+OTHER = " other"
+"""Option for a value that is not in the list; no value begins with a space."""
+OTHER_TEXTS = {"models": ("another from the hub …", "org/name"), "endpoints": ("another …", "https://…")}
 LONG_TEXT = 60
-Apply = Callable[[Any], bool]
-"""Applies the value of a component to the draft; True if the section must be drawn again."""
+DUPLICATE = el(
+    "svg:svg",
+    el("svg:rect", x=5.5, y=5.5, width=8, height=8),
+    el("svg:path", d="M3.5 10.5h-1v-8h8v1"),
+    viewBox="0 0 16 16",
+    width=14,
+    height=14,
+    fill="none",
+    stroke="currentColor",
+    aria_hidden="true",
+)
 
 
-@dataclass
-class Control:
-    """A component of the form and what its value means."""
+def draw_form(draft: Draft, *, focus: Path | None = None, go: int | None = None) -> Element:
+    """Return the form of a draft for `Form`, and set the draft's `controls`.
 
-    component: Component
-    apply: Apply
-    shown: Any
-    """The value that the component has after the last event."""
+    Args:
+        draft: The draft; its errors are shown beside the fields.
+        focus: Field that receives the focus.
+        go: Line of the YAML that receives the focus.
+    """
+    form = FormDrawing(draft)
+    root = draft.spec["root"]
+    basic, rest = ([each for each in root["fields"] if each["basic"] == first] for first in (True, False))
+    cards = [el("div.rl-card.rf-rows", form.rows(basic, "run"), form.unknown_keys(root["fields"], draft.data, ()))]
+    if rest:
+        is_open = REST in draft.opened
+        title = f"all other settings: {', '.join(each['label'] for each in rest)}"
+        button = fold_button(title, REST, is_open, count_changes(rest, draft.data))
+        cards.append(el("div.rl-card.rf-rest", button, form.rows(rest, "other") if is_open else None))
+    form.add_errors()
+    form.add_resets()
+    draft.controls = form.controls
+    state = draft.checked
+    problem = state and state["yaml_error"]
+    lines = [error["line"] for error in state["errors"]] + [problem and problem["line"]] if state else []
+    return el(
+        "div.rf-form",
+        cards,
+        data_serial=draft.serial,
+        data_draft=draft.key,
+        data_count=draft.count,
+        data_off=problem is not None,
+        data_lines=",".join(str(line) for line in lines if line),
+        data_focus=None if focus is None else form.nearest(focus),
+        data_go=go,
+    )
 
 
-@dataclass
-class SectionForm:
-    """Draws sections of the form inside a `gr.render` function, and collects what its events need."""
+class FormDrawing:
+    """Draws the sections of a form, and collects what its inputs change.
 
-    draft: Draft
-    controls: list[Control] = field(default_factory=list)
-    views: list[View] = field(default_factory=list)
+    Args:
+        draft: The draft that is shown.
+    """
+
+    def __init__(self, draft: Draft) -> None:
+        self.draft = draft
+        self.controls: dict[str, Apply] = {}
+        self.boxes: dict[str, Element] = {}
+        """Elements with the ids `field-PATH`, where errors are shown."""
 
     # -- sections --------------------------------------------------------------------------------------------------
-    def leaves(self, fields: list[Field], title: str) -> None:
-        """Draw plain fields of the root as one row."""
-        with gr.Row(elem_classes="rf-row"):
-            View(el("h3", title), elem_classes="rf-title")
-            with gr.Column(elem_classes="rf-body"):
-                self.grid(fields, ())
-                if title == "run":
-                    self.unknown_keys(self.draft.spec["root"]["fields"], self.draft.data, ())
+    def rows(self, fields: list[Field], title: str) -> Iterator[Element]:
+        """Yield the plain fields of the root as one row, and each section as a row."""
+        plain = [each for each in fields if not is_section(each["node"])]
+        if plain:
+            yield el("section.rf-row", el("h3.rf-title", title), self.grid(plain, ()))
+        for each in fields:
+            if is_section(each["node"]):
+                path: Path = (each["key"],)
+                about = el("div.rf-title", el("h3", each["label"]), el("p.rf-help", words(each["help"])))
+                body = el("div.rf-body", self.inside(each["node"], path, self.draft.get(path)))
+                yield self.box("section.rf-row", path, about, body)
 
-    def section(self, field: Field) -> None:
-        """Draw a section of the root: its name at the left, its fields at the right."""
-        path: Path = (field["key"],)
-        tall = "rf-tall" if field["node"]["kind"] == "list" else ""
-        with gr.Row(elem_classes=["rf-row", tall], elem_id=field_id(path)):
-            View(el("div", el("h3", field["label"]), el("p.rf-help", words(field["help"]))), elem_classes="rf-title")
-            with gr.Column(elem_classes="rf-body"):
-                self.inside(field["node"], path, self.draft.get(path))
+    def box(self, tag: str, path: Path, *children: Node | list[Node]) -> Element:
+        """Return the element around a field or section; its errors are added at the end."""
+        made = el(tag, *children, id=field_id(path))
+        self.boxes[dotted(path)] = made
+        return made
 
-    def inner(self, field: Field, path: Path) -> None:
-        """Draw a section inside of a section: its name above it."""
-        with gr.Column(elem_classes="rf-inner", elem_id=field_id(path)):
-            View(el("div", el("b", field["label"]), el("span.rf-help", words(field["help"]))))
-            self.inside(field["node"], path, self.draft.get(path))
-
-    def inside(self, node: Field, path: Path, value: Any) -> None:
+    def inside(self, node: Field, path: Path, value: Any) -> list[Node]:
         """Draw anything that is more than one field."""
         if node.get("nullable"):
             plain = {**node, "nullable": False}
 
-            def give(given: bool) -> bool:
+            def give(given: bool) -> None:
                 self.draft.set(path, self.draft.blank(plain) if given else None)
-                return True
 
-            self.add(gr.Checkbox, path, value is not None, give, suffix="?", label="given")
-            if value is not None:
-                self.inside(plain, path, value)
-        elif node["kind"] == "component":
-            self.component(node, path, value)
-        elif node["kind"] == "object":
-            if isinstance(value, dict):
-                self.group(node["fields"], path, value)
-            else:
-                self.raw(path, value)
-        elif node["kind"] == "map":
-            self.map_entries(node, path, value)
-        elif node["kind"] == "list":
-            self.list_items(node, path, value)
-        else:
-            self.control(node, path, value, dotted(path))
+            box = self.checkbox(f"{dotted(path)}?", value is not None, give, "given")
+            return [box, *(self.inside(plain, path, value) if value is not None else [])]
+        match node["kind"]:
+            case "component":
+                return self.component(node, path, value)
+            case "object" if isinstance(value, dict):
+                return self.group(node["fields"], path, value)
+            case "map" if value is None or isinstance(value, dict):
+                return self.map_entries(node, path, value or {})
+            case "list" if value is None or isinstance(value, list):
+                return self.list_items(node, path, value or [])
+            case "object" | "map" | "list":
+                return [self.raw(path, value)]
+            case _:
+                return self.control(node, path, value, dotted(path))
 
-    def group(self, fields: list[Field], path: Path, value: Any) -> None:
+    def group(self, fields: list[Field], path: Path, value: Any) -> list[Node]:
         """Draw the basic fields, and the others once their fold is open."""
         first = basic_fields(fields)
         more = [each for each in fields if each not in first]
-        self.fields(first, path)
+        drawn = self.fields(first, path)
         if more:
             fold = dotted(path)
             is_open = fold in self.draft.opened
-            self.view(fold_button(f"{len(more)} more", fold, is_open, count_changes(more, value)))
-            if is_open:
-                self.fields(more, path)
-        self.unknown_keys(fields, value, path)
+            drawn.append(fold_button(f"{len(more)} more", fold, is_open, count_changes(more, value)))
+            drawn += self.fields(more, path) if is_open else []
+        return [*drawn, *self.unknown_keys(fields, value, path)]
 
-    def fields(self, fields: list[Field], path: Path) -> None:
-        """Draw plain fields in a grid, then the sections."""
-        self.grid([each for each in fields if not is_section(each["node"])], path)
+    def fields(self, fields: list[Field], path: Path) -> list[Node]:
+        """Draw plain fields in a grid, then the sections with their names above them."""
+        drawn: list[Node] = [self.grid([each for each in fields if not is_section(each["node"])], path)]
         for each in fields:
             if is_section(each["node"]):
-                self.inner(each, (*path, each["key"]))
+                here = (*path, each["key"])
+                about = el("div", el("b", each["label"]), el("span.rf-help", words(each["help"])))
+                drawn.append(
+                    self.box("div.rf-inner", here, about, self.inside(each["node"], here, self.draft.get(here)))
+                )
+        return drawn
 
-    def grid(self, fields: list[Field], path: Path) -> None:
+    def grid(self, fields: list[Field], path: Path) -> Element | None:
         """Draw plain fields in a grid."""
-        if fields:
-            with gr.Column(elem_classes="rf-grid"):
-                for each in fields:
-                    self.field(each, (*path, each["key"]))
+        return el("div.rf-grid", [self.field(each, (*path, each["key"])) for each in fields]) if fields else None
 
-    def unknown_keys(self, fields: list[Field], value: Any, path: Path) -> None:
-        """Show the keys that the form does not know; they are kept until the user removes them."""
+    def unknown_keys(self, fields: list[Field], value: Any, path: Path) -> list[Node]:
+        """Show the keys that the form does not contain; they are kept until the user removes them."""
         known = {*(each["key"] for each in fields), "type", "kind"}
         unknown = [key for key in value if key not in known] if isinstance(value, dict) else []
-        for key in unknown:
-            text = f"{key}: {json.dumps(value[key], ensure_ascii=False)}"
-            remove = tool("Remove", f"remove {key}", "drop", (*path, key), style="rl-button rl-small")
-            self.view(el("div.rf-unknown", el("code", text), remove), elem_id=field_id((*path, key)))
+        return [
+            self.box(
+                "div.rf-unknown",
+                (*path, key),
+                el("code", f"{key}: {json.dumps(value[key], ensure_ascii=False)}"),
+                tool("Remove", f"remove {key}", "drop", (*path, key), style="rl-button rl-small"),
+            )
+            for key in unknown
+        ]
 
-    def component(self, node: Field, path: Path, value: Any) -> None:
+    def component(self, node: Field, path: Path, value: Any) -> list[Node]:
         """Draw a component: its type, then the fields of this type."""
         if isinstance(value, str):
             value = {"type": value}
         if value is not None and not isinstance(value, dict):
-            self.raw(path, value)
-            return
+            return [self.raw(path, value)]
         kind = value.get("type") if value else None
-        types = node["types"] if kind in node["types"] or kind is None else [kind, *node["types"]]
-        names = [(str(name) if name in node["types"] else f"{name} (unknown)", name) for name in types]
+        options = [(name, name) for name in node["types"]]
+        if kind is not None and kind not in node["types"]:
+            options.insert(0, (f"{kind} (unknown)", str(kind)))
         section = self.draft.spec["components"].get(node["component"], {}).get(kind) if isinstance(kind, str) else None
 
-        def choose(name: str) -> bool:
+        def choose(name: str) -> None:
             self.draft.choose_type(path, node, name)
-            return True
 
-        with gr.Row(elem_classes="rf-typeline"):
-            at = (*path, "type")
-            options: dict[str, Any] = {
-                "choices": names,
-                "label": f"type of {path[-1]}",
-                "show_label": False,
-                "elem_classes": "rf-type",
-            }
-            self.add(gr.Dropdown, at, kind, choose, **options)
-            if section and section["help"]:
-                View(el("span.rf-help", words(section["help"].split("\n")[0])))
-        if section:
-            self.group(section["fields"], path, value)
+        here = (*path, "type")
+        select = self.select(dotted(here), kind or "", options, choose, f"type of {path[-1]}")
+        about = section["help"].split("\n")[0] if section else ""
+        line = self.box("div.rf-typeline", here, select, el("span.rf-help", words(about)))
+        return [line, *(self.group(section["fields"], path, value) if section else [])]
 
     # -- lists and maps --------------------------------------------------------------------------------------------
-    def list_items(self, node: Field, path: Path, value: Any) -> None:
+    def list_items(self, node: Field, path: Path, items: list[Any]) -> list[Node]:
         """Draw a list with buttons to add, duplicate, move and remove its items."""
-        if value is not None and not isinstance(value, list):
-            self.raw(path, value)
-            return
-        items = value or []
         label = re.sub(r"s$", "", str(path[-1])).replace("_", " ")
+        drawn: list[Node] = []
         for i, item in enumerate(items):
-            self.item(node, (*path, i), item, f"{label} {i + 1}", len(items))
+            drawn += self.item(node, (*path, i), item, f"{label} {i + 1}", len(items))
         is_full = node.get("max") is not None and len(items) >= node["max"]
-        key = f"{dotted(path)}+"
-        add = el(
-            "button.rl-button.rl-small",
-            f"+ {label}",
-            disabled=is_full,
-            data_action="add",
-            data_at=json.dumps(path),
-            data_key=key,
-        )
-        nothing = None if items else el("p.rl-muted", f"no {label} yet")
-        self.view(el("div", nothing, add), elem_classes="rf-add")
+        style = "rl-button rl-small rf-add"
+        add = tool(f"+ {label}", f"add a {label}", "add", path, off=is_full, style=style, key=f"{dotted(path)}+")
+        return [*drawn, None if items else el("p.rl-muted", f"no {label} yet"), add]
 
-    def item(self, node: Field, path: Path, item: Any, label: str, count: int) -> None:
+    def item(self, node: Field, path: Path, item: Any, label: str, count: int) -> list[Node]:
         """Draw an item of a list."""
         kind, fields = node["item"]["kind"], node["item"].get("fields", [])
         tools = item_tools(path, label, count, node.get("min") or 0)
-        is_line = kind == "object" and isinstance(item, dict) and len(fields) <= 3
-        if is_line and all(each["node"]["kind"] in SHORT for each in fields):
-            with gr.Row(elem_classes=["rf-item", "rf-line"], elem_id=field_id(path)):
-                self.grid(fields, path)
-                self.view(tools)
-            self.unknown_keys(fields, item, path)
-        elif kind in ("object", "component"):
-            with gr.Column(elem_classes="rf-item", elem_id=field_id(path)):
-                name = item.get("name") if isinstance(item, dict) else None
-                title = el("b", f"{path[-1] + 1} · {name or label}") if kind == "object" else None  # type: ignore[operator]
-                chips = [el("span.rl-chip", each) for each in component_types(fields, item)]
-                self.view(el("div.rf-itemhead", title, chips, tools))
-                self.inside(node["item"], path, item)
-        else:
-            with gr.Row(elem_classes="rf-entry", elem_id=field_id(path)):
-                self.control(node["item"], path, item, label, named=False)
-                self.view(tools)
+        is_short = len(fields) <= 3 and all(each["node"]["kind"] in SHORT for each in fields)
+        if kind == "object" and isinstance(item, dict) and is_short:
+            line = self.box("div.rf-item.rf-line", path, self.grid(fields, path), tools)
+            return [line, *self.unknown_keys(fields, item, path)]
+        if kind in ("object", "component"):
+            name = item.get("name") if isinstance(item, dict) else None
+            title = el("b", f"{int(path[-1]) + 1} · {name or label}") if kind == "object" else None
+            chips = [el("span.rl-chip", each) for each in component_types(fields, item)]
+            head = el("div.rf-itemhead", title, chips, tools)
+            return [self.box("div.rf-item", path, head, self.inside(node["item"], path, item))]
+        return [self.box("div.rf-entry", path, self.control(node["item"], path, item, label), tools)]
 
-    def map_entries(self, node: Field, path: Path, value: Any) -> None:
+    def map_entries(self, node: Field, path: Path, entries: dict[str, Any]) -> list[Node]:
         """Draw names and values."""
-        if value is not None and not isinstance(value, dict):
-            self.raw(path, value)
-            return
-        entries = value or {}
+        drawn: list[Node] = []
         for i, (name, held) in enumerate(entries.items()):
 
-            def rename(new: str, old: str = name) -> bool:
+            def rename(new: str, old: str = name) -> None:
                 now = self.draft.get(path) or {}
-                if new in now and new != old:
-                    return True
-                self.draft.set(path, {new if key == old else key: each for key, each in now.items()})
-                return True
+                if new == old or new not in now:
+                    self.draft.set(path, {new if key == old else key: each for key, each in now.items()})
 
-            with gr.Row(elem_classes="rf-entry", elem_id=field_id((*path, name))):
-                self.add(gr.Textbox, path, name, rename, suffix=f"#{i}", label="name", show_label=False, late=True)
-                self.control(node["value"], (*path, name), held, name, named=False)
-                at_min = len(entries) <= (node.get("min") or 0)
-                self.view(tool("×", f"remove {name}", "drop", (*path, name), off=at_min))
-        add = tool("+ entry", "add an entry", "entry", path, style="rl-button rl-small")
-        self.view(add, elem_classes="rf-add")
+            here = (*path, name)
+            at_min = len(entries) <= (node.get("min") or 0)
+            title = self.text_input(f"{dotted(path)}#{i}", name, rename, "name", late=True)
+            remove = tool("×", f"remove {name}", "drop", here, off=at_min)
+            drawn.append(self.box("div.rf-entry", here, title, self.control(node["value"], here, held, name), remove))
+        return [*drawn, tool("+ entry", "add an entry", "entry", path, style="rl-button rl-small rf-add")]
 
     # -- one field -------------------------------------------------------------------------------------------------
-    def field(self, field: Field, path: Path) -> None:
+    def field(self, field: Field, path: Path) -> Element:
         """Draw a field with its label, limits and help."""
-        node, value = field["node"], self.draft.get(path)
+        node, value, label = field["node"], self.draft.get(path), field["label"]
         info = " · ".join(text for text in (bounds(node), field["help"]) if text)
-        if node["kind"] == "union":
-            self.union(node, path, value, field)
-        elif node["kind"] in ("tuple", "any", "list") and not node.get("choices"):
-            with gr.Column(elem_classes="rf-wide", elem_id=field_id(path)):
-                View(el("div", el("b", field["label"]), el("span.rf-help", words(info))))
-                self.control(node, path, value, field["label"], named=False)
-        else:
-            self.control(node, path, value, field["label"], info=info)
+        control = self.control(node, path, value, label, default=field.get("default"))
+        is_wide = node["kind"] in ("tuple", "any", "list") or (node["kind"] == "union" and len(control) > 1)
+        is_wide = is_wide or any(isinstance(each, list) and each[0] == "textarea" for each in control)
+        style = ".rf-wide" if is_wide else ""
+        about = el("p.rf-help", words(info)) if info else None
+        name = None if node["kind"] == "boolean" and not node.get("nullable") else el("span.rf-label", label)
+        return self.box(f"div.rf-field{style}", path, name, control, about)
 
-    def control(
-        self, node: Field, path: Path, value: Any, label: str, *, info: str | None = None, named: bool = True
-    ) -> None:
-        """Draw the component of a value."""
-        options: dict[str, Any] = {"label": label, "info": info or None, "show_label": named}
-        if node.get("known") and not (node["known"] == "endpoints" and not self.draft.choices["endpoints"]):
-            self.chosen(node, path, value, options)
-            return
-        is_list = isinstance(value, list)
+    def control(self, node: Field, path: Path, value: Any, label: str, *, default: Any = None) -> list[Node]:
+        """Draw the inputs of a value."""
+        name, nullable = dotted(path), bool(node.get("nullable"))
+        if node.get("known"):
+            return self.known(node, path, value, label)
         match node["kind"]:
-            case "boolean" if not node.get("nullable") and (value is None or isinstance(value, bool)):
-                self.add(gr.Checkbox, path, value is True, self.setter(path), **options)
+            case "boolean" if not nullable and (value is None or isinstance(value, bool)):
+                return [self.checkbox(name, value is True, self.setter(path), label)]
             case "boolean":
-                self.select(path, value, [None, True, False], options)
+                return [self.choice(path, value, [None, True, False], label)]
             case "choice":
-                values = [None, *node["values"]] if node.get("nullable") else node["values"]
-                self.select(path, value, values, options)
+                return [self.choice(path, value, [None, *node["values"]] if nullable else node["values"], label)]
             case "integer" | "number":
-                self.number(node, path, value, options)
+
+                def number(text: str) -> None:
+                    self.draft.set(path, None if nullable and not text.strip() else parse_number(text))
+
+                empty = "none" if nullable else None
+                return [self.text_input(name, number_text(value), number, label, style="rf-num", placeholder=empty)]
             case "string":
-                self.text(node, path, value, options)
-            case "list" if node.get("choices") and is_list and len(set(map(str, value))) == len(value):
-                self.checks(node, path, value, options)
-            case "tuple" if is_list and len(value) == len(node["items"]):
-                with gr.Row(elem_classes="rf-pair"):
-                    for i, item in enumerate(node["items"]):
-                        self.control(item, (*path, i), value[i], f"{label} {i + 1}", named=False)
+                return [self.text(node, path, value, label)]
+            case "list" if node.get("choices") and isinstance(value, list):
+                return [self.checks(node, path, value)]
+            case "tuple" if isinstance(value, list) and len(value) == len(node["items"]):
+                parts = [
+                    self.control(each, (*path, i), value[i], f"{label} {i + 1}") for i, each in enumerate(node["items"])
+                ]
+                return [el("div.rf-pair", *parts)]
             case "union":
-                self.union(node, path, value, {"label": label, "help": info or ""})
+                return self.union(node, path, value, label, default)
             case "any" | "tuple":
-                self.raw(path, value)
+                return [self.raw(path, value)]
             case _:
-                self.inside(node, path, value)
+                return self.inside(node, path, value)
 
-    def setter(self, path: Path, parse: Callable[[Any], Any] = lambda value: value, redraw: bool = False) -> Apply:
+    def setter(self, path: Path, parse: Callable[[str], Any] | None = None) -> Apply:
         """Return the function that sets a value."""
+        return lambda value: self.draft.set(path, parse(value) if parse else value)
 
-        def apply(value: Any) -> bool:
-            self.draft.set(path, parse(value))
-            return redraw
+    def input(
+        self, tag: str, name: str, shown: str, apply: Apply, label: str, *content: Node, **more: Attribute
+    ) -> Element:
+        """Return an input, and note what its edits change."""
+        self.controls[name] = apply
+        return el(tag, *content, data_field=name, data_value=shown, data_key=name, aria_label=label, **more)
 
-        return apply
-
-    def add(
-        self,
-        cls: type[Component],
-        path: Path,
-        value: Any,
-        apply: Apply,
-        *,
-        suffix: str = "",
-        late: bool = False,
-        **options: Any,
-    ) -> None:
-        """Add a component; with `late` its value counts when the user leaves it."""
-        name = field_id(path) + suffix
-        component = cls(
-            value=value,
-            elem_id=name,
-            key=f"{name}:{cls.__name__}",
-            preserved_by_key=[],
-            interactive=True,
-            min_width=80,
-            **options,
+    def text_input(
+        self, name: str, shown: str, apply: Apply, label: str, *, style: str = "", late: bool = False, **more: Attribute
+    ) -> Element:
+        """Return a field for a text; with `late` its edit counts when the user leaves it."""
+        shown = self.draft.as_typed(name, shown)
+        return self.input(
+            "input.rl-field", name, shown, apply, label, class_=style, type="text", data_late=late, **more
         )
-        component.late = late  # type: ignore[attr-defined]
-        self.controls.append(Control(component, apply, value))
 
-    def view(self, value: Element | list[Node] | None, **options: Any) -> None:
-        """Add a view whose actions change the section."""
-        self.views.append(View(value, **options))
+    def text_area(self, name: str, shown: str, apply: Apply, label: str, *, late: bool = False) -> Element:
+        """Return a field for a text of several lines."""
+        shown = self.draft.as_typed(name, shown)
+        height = f"height: {1.45 * min(8, shown.count(chr(10)) + 2) + 1:.1f}em"
+        return self.input("textarea.rl-field", name, shown, apply, label, style=height, data_late=late)
 
-    def select(self, path: Path, value: Any, values: Sequence[Any], options: dict[str, Any]) -> None:
+    def checkbox(self, name: str, checked: bool, apply: Apply, label: str) -> Element:
+        """Return a checkbox with its label."""
+        box = self.input("input", name, "", apply, label, type="checkbox", checked=checked)
+        return el("label.rf-check", box, label)
+
+    def select(self, name: str, value: str, options: Sequence[tuple[str, str]], apply: Apply, label: str) -> Element:
+        """Return a dropdown of labels and values."""
+        items = [el("option", text, value=each) for text, each in options]
+        return self.input("select.rl-field", name, value, apply, label, *items)
+
+    def choice(self, path: Path, value: Any, values: Sequence[Any], label: str) -> Element:
         """Draw a choice of a few values; one that is not allowed is shown until another is chosen."""
-        offered = [(value_text(each), i) for i, each in enumerate(values)]
-        index: int | None = next((i for i, each in enumerate(values) if same(each, value)), None)
+        options = [(value_text(each), str(i)) for i, each in enumerate(values)]
+        index = next((i for i, each in enumerate(values) if same(each, value)), None)
         if index is None and value is not None:
-            offered.append((f"{value_text(value)} (not allowed)", len(values)))
+            options.append((f"{value_text(value)} (not allowed)", str(len(values))))
             index = len(values)
+        choose = self.setter(path, lambda chosen: [*values, value][int(chosen)])
+        return self.select(dotted(path), "" if index is None else str(index), options, choose, label)
 
-        def choose(chosen: int) -> bool:
-            self.draft.set(path, [*values, value][chosen])
-            return False
-
-        self.add(gr.Dropdown, path, index, choose, choices=offered, **options)
-
-    def number(self, node: Field, path: Path, value: Any, options: dict[str, Any]) -> None:
-        """Draw a number as text, so that what is not a number can be reported."""
-
-        def parse(text: str) -> Any:
-            return None if not text.strip() and node.get("nullable") else parse_number(text)
-
-        placeholder = "none" if node.get("nullable") else None
-        shown = number_text(value)
-        mode: dict[str, Any] = {"elem_classes": "rf-num", "max_lines": 1, "placeholder": placeholder}
-        self.add(gr.Textbox, path, shown, self.setter(path, parse), **mode, **options)
-
-    def text(self, node: Field, path: Path, value: Any, options: dict[str, Any]) -> None:
+    def text(self, node: Field, path: Path, value: Any, label: str) -> Element:
         """Draw a text."""
+        nullable = bool(node.get("nullable"))
         shown = "" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        is_long = node.get("maxLength", 0) > 400 or "\n" in shown or len(shown) > LONG_TEXT
-        lines = min(8, shown.count("\n") + 2) if is_long else 1
+        apply = self.setter(path, lambda text: None if nullable and not text else text)
+        if node.get("maxLength", 0) > 400 or "\n" in shown or len(shown) > LONG_TEXT:
+            return self.text_area(dotted(path), shown, apply, label)
+        return self.text_input(dotted(path), shown, apply, label, placeholder="none" if nullable else None)
 
-        def parse(text: str) -> Any:
-            return None if text == "" and node.get("nullable") else text
-
-        more: dict[str, Any] = {
-            "lines": lines,
-            "max_lines": max(lines, 8) if is_long else 1,
-            "placeholder": "none" if node.get("nullable") else None,
-            "elem_classes": "rf-wide" if is_long else None,
-        }
-        self.add(gr.Textbox, path, shown, self.setter(path, parse), **more, **options)
-
-    def raw(self, path: Path, value: Any) -> None:
+    def raw(self, path: Path, value: Any) -> Element:
         """Draw a value of another shape than the form expects, as JSON."""
 
         def parse(text: str) -> Any:
@@ -381,78 +356,73 @@ class SectionForm:
                 return text
 
         shown = "" if value is None else json.dumps(value, ensure_ascii=False)
-        lines = 2 if isinstance(value, dict | list) else 1
-        apply = self.setter(path, parse)
-        self.add(gr.Textbox, path, shown, apply, lines=lines, label=dotted(path), show_label=False, late=True)
+        return self.text_area(dotted(path), shown, self.setter(path, parse), dotted(path), late=True)
 
-    def checks(self, node: Field, path: Path, value: list[Any], options: dict[str, Any]) -> None:
+    def checks(self, node: Field, path: Path, value: list[Any]) -> Element:
         """Draw a choice of several values; their order is kept, new ones come last."""
+
+        def check(each: Any, checked: bool) -> None:
+            others = [other for other in self.draft.get(path) or [] if other != each]
+            self.draft.set(path, [*others, each] if checked else others)
+
         odd = [each for each in value if each not in node["choices"]]
-        offered = [*((str(each), each) for each in node["choices"]), *((f"{each} (not allowed)", each) for each in odd)]
+        boxes = []
+        for each in [*node["choices"], *odd]:
+            text = f"{each} (not allowed)" if each in odd else str(each)
+            apply: Apply = lambda checked, each=each: check(each, checked)  # noqa: E731
+            boxes.append(self.checkbox(f"{dotted(path)}={each}", each in value, apply, text))
+        return el("div.rf-checks", boxes)
 
-        def choose(chosen: list[Any]) -> bool:
-            now = self.draft.get(path) or []
-            kept = [each for each in now if each in chosen]
-            self.draft.set(path, [*kept, *(each for each in chosen if each not in kept)])
-            return any(each not in chosen for each in odd)
-
-        self.add(gr.CheckboxGroup, path, value, choose, choices=offered, **options)
-
-    def union(self, node: Field, path: Path, value: Any, field: Field) -> None:
+    def union(self, node: Field, path: Path, value: Any, label: str, default: Any) -> list[Node]:
         """Draw the choice between several forms of a value, and the chosen one."""
         options = [{"kind": "none"}, *node["options"]] if node.get("nullable") else node["options"]
         at = option_of(options, value)
         if at is None:
-            self.raw(path, value)
-            return
+            return [self.raw(path, value)]
         chosen = options[at]
 
-        def choose(index: int) -> bool:
-            self.draft.choose_option(path, options, index, field.get("default"))
-            return True
+        def choose(index: str) -> None:
+            self.draft.choose_option(path, options, int(index), default)
 
-        is_fixed = chosen["kind"] == "none" or (chosen["kind"] == "choice" and len(chosen["values"]) == 1)
-        is_plain = chosen["kind"] in SHORT and not is_fixed
-        style = ["rf-union", "" if is_plain or is_fixed else "rf-wide"]
-        with gr.Column(elem_classes=style, elem_id=None if is_plain else field_id(path)):
-            names = [(option_name(option), i) for i, option in enumerate(options)]
-            label, info = field["label"], field.get("help") or None
-            self.add(gr.Dropdown, path, at, choose, suffix="|", choices=names, label=label, info=info)
-            if not is_fixed:
-                self.control(chosen, path, value, label, named=False, info=bounds(chosen))
+        names = [(option_name(option), str(i)) for i, option in enumerate(options)]
+        select = self.select(f"{dotted(path)}|", str(at), names, choose, f"form of {label}")
+        if chosen["kind"] == "none" or (chosen["kind"] == "choice" and len(chosen["values"]) == 1):
+            return [select]
+        control = self.control(chosen, path, value, label)
+        if chosen["kind"] in SHORT:
+            return [el("div.rf-pair", select, control)]
+        return [select, *control]
 
-    def chosen(self, node: Field, path: Path, value: Any, options: dict[str, Any]) -> None:
-        """Draw the choice of something that the server knows, such as models and checkpoints."""
-        known = node["known"]
-        listed = [(each["label"], each["value"], each["note"]) for each in self.choices_of(known)]
-        values = [each for _, each, _ in listed]
-        if known == "endpoints":
-            custom: dict[str, Any] = {"choices": values, "allow_custom_value": True}
-            self.add(gr.Dropdown, path, value or "", self.setter(path), **custom, **options)
-            return
-        is_model = known == "models"
-        hub = f"{dotted(path)}@hub"
-        is_other = is_model and value is not None and (bool(self.draft.memory.get(hub)) or value not in values)
-        offered = [(label if is_model or not note else f"{label} · {note}", each) for label, each, note in listed]
-        if node.get("nullable"):
-            offered.insert(0, ("none", ""))
-        if is_model:
-            offered.append(OTHER_MODEL)
-        elif value and value not in values:
-            offered.insert(0, (f"{value} (not in the list)", value))
+    def known(self, node: Field, path: Path, value: Any, label: str) -> list[Node]:
+        """Draw the choice of something that the server lists, such as models and checkpoints."""
+        kind, name, nullable = node["known"], dotted(path), bool(node.get("nullable"))
+        listed = self.choices_of(kind)
+        values = [each["value"] for each in listed]
+        free = OTHER_TEXTS.get(kind)
+        chosen = value or ""
+        is_other = free is not None and bool(self.draft.memory.get(f"{name}@") or (chosen and chosen not in values))
+        note = next((each["note"] for each in listed if each["value"] == value and kind == "models"), "")
+        options = [("none", "")] if nullable else []
+        for each in listed:
+            options.append(
+                (
+                    f"{each['label']} · {each['note']}" if each["note"] and kind != "models" else each["label"],
+                    each["value"],
+                )
+            )
+        if free:
+            options.append((free[0], OTHER))
+        elif chosen and chosen not in values:
+            options.insert(0, (f"{chosen} (not in the list)", chosen))
 
-        def choose(name: str) -> bool:
-            self.draft.memory[hub] = name == OTHER
-            self.draft.set(path, "" if name == OTHER else name or (None if node.get("nullable") else name))
-            return is_model
+        def choose(new: str) -> None:
+            self.draft.memory[f"{name}@"] = new == OTHER
+            self.draft.set(path, "" if new == OTHER else new or (None if nullable else ""))
 
-        note = next((note for _, each, note in listed if each == value and is_model), "")
-        options = {**options, "info": " · ".join(text for text in (options["info"], note) if text) or None}
-        now = OTHER if is_other else value or ("" if node.get("nullable") else None)
-        self.add(gr.Dropdown, path, now, choose, choices=offered, **options)
-        if is_other:
-            text: dict[str, Any] = {"label": "hub id", "placeholder": "org/name", "max_lines": 1}
-            self.add(gr.Textbox, path, value, self.setter(path), suffix="@", **text)
+        drawn: list[Node] = [self.select(name, OTHER if is_other else chosen, options, choose, label)]
+        if free and is_other:
+            drawn.append(self.text_input(f"{name}@", chosen, self.setter(path), f"other {label}", placeholder=free[1]))
+        return [*drawn, el("p.rf-help", note) if note else None]
 
     def choices_of(self, known: str) -> list[dict[str, str]]:
         """Return the offered choices; those of datasets begin with the stages that make one."""
@@ -465,15 +435,91 @@ class SectionForm:
                     made.append({"value": name, "label": f"stage {name}", "note": ""})
         return [*made, *self.draft.choices.get(known, [])]
 
+    # -- errors and defaults ---------------------------------------------------------------------------------------
+    def nearest(self, path: Path) -> str | None:
+        """Return the id of the element of a field, or of the nearest section around it."""
+        found = next((path[:end] for end in range(len(path), 0, -1) if dotted(path[:end]) in self.boxes), None)
+        return None if found is None else field_id(found)
+
+    def add_errors(self) -> None:
+        """Add the errors of the draft to their fields, and an error of a field that is not drawn to its section."""
+        texts: dict[str, list[str]] = {}
+        for error in self.draft.checked["errors"] if self.draft.checked else []:
+            near = self.nearest(tuple(error["path"]))
+            if near is not None:
+                is_exact = near == field_id(tuple(error["path"]))
+                texts.setdefault(near, []).append(
+                    error["message"] if is_exact else f"{error['field']}: {error['message']}"
+                )
+        for box in self.boxes.values():
+            attributes: Any = box[1]
+            if messages := texts.get(attributes["id"]):
+                box.append(el("p.rf-error", "\n".join(messages), role="alert"))
+                for each in box[2:]:
+                    if isinstance(each, list) and "data-field" in each[1]:
+                        each[1]["aria-invalid"] = "true"
+
+    def add_resets(self) -> None:
+        """Add a button to each field that differs from its default."""
+        for path, default in self.draft.changed():
+            box = self.boxes.get(dotted(path))
+            if box is not None:
+                title = f"{dotted(path)}: back to the default, {value_text(default)}"
+                box.append(tool("↺", title, "reset", path, style="rf-reset"))
+
+
+# -- elements ----------------------------------------------------------------------------------------------------------
+def words(text: str) -> list[Node]:
+    """Return a text with `code` in backquotes as elements."""
+    return [el("code", part) if i % 2 else part for i, part in enumerate(text.split("`")) if part]
+
+
+def component_types(fields: list[Field], item: Any) -> Iterator[str]:
+    """Yield the types of the components of an item."""
+    for each in fields:
+        if each["node"]["kind"] == "component" and isinstance(item, dict):
+            value = item.get(each["key"])
+            kind = value.get("type") if isinstance(value, dict) else value
+            if isinstance(kind, str):
+                yield kind
+
+
+def tool(
+    sign: Node, text: str, act: str, path: Path, *, off: bool = False, style: str = "rl-icon", key: str | None = None
+) -> Element:
+    """Return a button that changes the form at a path."""
+    data = {"data_action": act, "data_at": json.dumps(path), "data_key": key}
+    return el("button", sign, class_=style, title=text, aria_label=text, disabled=off, **data)
+
+
+def item_tools(path: Path, label: str, count: int, least: int) -> Element:
+    """Return the buttons of an item of a list."""
+    index = int(path[-1])
+    return el(
+        "span.rf-tools",
+        tool("↑", f"move {label} up", "up", path, off=index == 0),
+        tool("↓", f"move {label} down", "down", path, off=index == count - 1),
+        tool(DUPLICATE, f"duplicate {label}", "duplicate", path),
+        tool("×", f"remove {label}", "remove", path, off=count <= least),
+    )
+
+
+def fold_button(title: str, fold: str, is_open: bool, changes: int) -> Element:
+    """Return the button that opens or closes a fold, with how many of its fields differ from their defaults."""
+    chip = el("span.rl-chip", f"{changes} changed") if changes else None
+    return el(
+        "button.rf-fold", title, chip, aria_expanded="true" if is_open else "false", data_action="fold", data_fold=fold
+    )
+
 
 def field_id(path: Path) -> str:
-    """Return the id of the element of a field; `FieldErrors` finds it by the path."""
+    """Return the id of the element of a field."""
     return f"field-{dotted(path)}"
 
 
 def value_text(value: Any) -> str:
     """Return a value of a choice as text."""
-    return "none" if value is None else value if isinstance(value, str) else json.dumps(value)
+    return "none" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def same(a: Any, b: Any) -> bool:

@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 
 import gradio as gr
 
+from app.components.form import Form
 from app.components.view import View
 from app.endpoints.launch import LaunchEndpoints, Trigger
 from app.pages import _new_run_view as show
@@ -42,8 +43,8 @@ class ScheduleCard:
         launch: LaunchEndpoints,
         draft: gr.State,
         opener: gr.Button,
-        marks: gr.HTML,
-        ready: Callable[[Draft], dict[str, Any] | None],
+        form: Form,
+        lead_to_error: Callable[[Draft], list[Any] | None],
     ) -> None:
         """Add the events.
 
@@ -51,8 +52,8 @@ class ScheduleCard:
             launch: Endpoints of new runs.
             draft: The draft that is scheduled.
             opener: Button that opens the card.
-            marks: Component of the errors of the form.
-            ready: Returns the marks of an invalid draft, otherwise None.
+            form: The form of the draft.
+            lead_to_error: Returns updates of an invalid draft, first that of the form; otherwise None.
         """
 
         def preview(kind: Trigger, at: str | None, cron: str, zone: str | None) -> list[Any]:
@@ -66,8 +67,8 @@ class ScheduleCard:
 
         @handler
         def open_card(held: Draft, here: str) -> list[Any]:
-            if lost := ready(held):
-                return [lost, *[gr.skip()] * 4]
+            if lost := lead_to_error(held):
+                return [lost[0], *[gr.skip()] * 4]
             assert held.checked is not None and held.checked["data"] is not None
             zones = launch.list_timezones()
             here = here if here in zones else "UTC"
@@ -89,7 +90,7 @@ class ScheduleCard:
 
         times: list[Any] = [self.trigger, self.at, self.cron, self.zone]
         previewed = [self.at, self.cron, self.upcoming, self.save]
-        opened = [marks, self.card, self.name, self.at, self.zone]
+        opened = [form, self.card, self.name, self.at, self.zone]
         opener.click(open_card, [draft, self.browser_zone], opened, js=BROWSER_ZONE, **QUEUED)
         typing: dict[str, Any] = {**FAST, "trigger_mode": "always_last"}
         gr.on([each.change for each in times], handler(preview), times, previewed, **typing)

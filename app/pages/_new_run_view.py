@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 from app.common.urls import page_url
 from app.components.nodes import Element, Node, action, badge, el, progress, time_ago
-from app.pages._new_run_draft import REST
-from app.pages._new_run_parts import fold_button, words
-
-if TYPE_CHECKING:
-    from app.endpoints.launch import FormState, PreflightState, PresetInfo, SchedulePreview
-    from app.endpoints.runs import RunRow
+from app.endpoints.launch import FormState, PreflightState, PresetInfo, SchedulePreview
+from app.endpoints.runs import RunRow
+from app.pages._new_run_form import words
 
 CRON_EXAMPLES = (("every hour", "0 * * * *"), ("every night", "0 2 * * *"), ("every Monday", "0 9 * * mon"))
 NOT_COMPARED = re.compile(r"^(name|kind): .*\n", re.MULTILINE)
@@ -56,12 +53,16 @@ def clone_label(run: RunRow) -> str:
     return f"#{run['id']} {run['name']} · {run['environment']} · {run['status']}"
 
 
-def about(description: str, clone: int | None) -> Element:
-    """Return what the form started from."""
+def about(presets: list[PresetInfo], preset: str | None, clone: int | None) -> Element:
+    """Return what the form started from: the description of a preset, or a link to the cloned run."""
     if clone is not None:
-        link = el("a", f"run {clone}", href=page_url("run", run=clone))
-        return el("p.rl-muted.nr-about", "A copy of ", link, ".")
-    return el("p.rl-muted.nr-about", words(description))
+        return note("A copy of ", el("a", f"run {clone}", href=page_url("run", run=clone)), ".")
+    return note(*words(next((each["description"] for each in presets if each["name"] == preset), "")))
+
+
+def note(*content: Node) -> Element:
+    """Return a line about where the form started."""
+    return el("p.rl-muted.nr-about", *content)
 
 
 def restored(time: float) -> Element:
@@ -85,11 +86,6 @@ def missing(text: str, fix: str | None) -> Element:
     )
 
 
-def more_button(labels: list[str], is_open: bool, changes: int) -> Element | None:
-    """Return the button that shows the fields that are not basic."""
-    return fold_button(f"all other settings: {', '.join(labels)}", REST, is_open, changes) if labels else None
-
-
 def summary(state: FormState) -> list[Node]:
     """Return whether the configuration is valid, and each error with a button that leads to it."""
     problem = state["yaml_error"]
@@ -104,7 +100,7 @@ def summary(state: FormState) -> list[Node]:
     count = len(state["errors"])
     items = []
     for error in state["errors"]:
-        where = {"field": error["field"]} if error["path"] else {"line": error["line"] or 1}
+        where = {"at": json.dumps(error["path"])} if error["path"] else {"line": error["line"] or 1}
         button = action(error["field"] or "configuration", "focus", style="nr-link", **where)
         line = f" (line {error['line']})" if error["line"] else None
         items.append(el("li", button, f" {error['message']}", el("span.rl-muted", line)))
