@@ -1,4 +1,4 @@
-"""`Form`: a View whose inputs report their edits, with the text that the form describes beside it."""
+"""`Form`: a View whose inputs report their edits to a draft in Python."""
 
 from __future__ import annotations
 
@@ -18,21 +18,19 @@ class Form(View):
     - `data_draft` names what the form edits.
     - `data_count` is the number of the last edit that the value contains.
     - `data_off` disables the form.
-    - `data_lines` are the wrong lines of the text, separated by commas.
-    - `data_focus` (id of an element) or `data_go` (a line) receives the focus.
+    - `data_focus` (id of an element) or `data_go` (a line of its text area) receives the focus.
 
     An input has `data_field` and, unless it is a checkbox, `data_value`. An edit triggers `input` with `draft` and
-    `edits`: `[field, value, number]` of each edit that no value contains. An input with `data_late` is read when the user
-    leaves it. A value does not overwrite a newer edit.
+    `edits`: `[field, value, number]` of each edit that no value contains. An input with `data_late` is read when the
+    user leaves it; leaving one with `data_leave` triggers `blur`. A value does not overwrite a newer edit.
 
     Args:
         value: The element.
-        text: Id of the `gr.Textbox` with the text.
         around: Class of the element that is hidden until the first value if the address names another draft.
         options: Further arguments of `gr.HTML`.
     """
 
     MODULE = "form.js"
 
-    def __init__(self, value: Element, text: str, around: str, **options: Any) -> None:
-        super().__init__(value, view=module_url("view.js"), text=text, around=around, **options)
+    def __init__(self, value: Element | None = None, around: str | None = None, **options: Any) -> None:
+        super().__init__(value, view=module_url("view.js"), around=around, **options)

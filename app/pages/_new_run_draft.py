@@ -53,6 +53,8 @@ class Draft:
     """Number of times that the form was drawn."""
     count: int = 0
     """Number of the last edit of the form."""
+    text_count: int = 0
+    """Number of the last edit of the YAML."""
     controls: dict[str, Apply] = field(default_factory=dict)
     """What the inputs of the form change."""
     typed: dict[str, tuple[str, str | None]] = field(default_factory=dict)

@@ -43,13 +43,12 @@ DUPLICATE = el(
 )
 
 
-def draw_form(draft: Draft, *, focus: Path | None = None, go: int | None = None) -> Element:
+def draw_form(draft: Draft, *, focus: Path | None = None) -> Element:
     """Return the form of a draft for `Form`, and set the draft's `controls`.
 
     Args:
         draft: The draft; its errors are shown beside the fields.
         focus: Field that receives the focus.
-        go: Line of the YAML that receives the focus.
     """
     form = FormDrawing(draft)
     root = draft.spec["root"]
@@ -63,18 +62,44 @@ def draw_form(draft: Draft, *, focus: Path | None = None, go: int | None = None)
     form.add_errors()
     form.add_resets()
     draft.controls = form.controls
-    state = draft.checked
-    problem = state and state["yaml_error"]
-    lines = [error["line"] for error in state["errors"]] + [problem and problem["line"]] if state else []
     return el(
         "div.rf-form",
         cards,
         data_serial=draft.serial,
         data_draft=draft.key,
         data_count=draft.count,
-        data_off=problem is not None,
-        data_lines=",".join(str(line) for line in lines if line),
+        data_off=draft.checked is not None and draft.checked["yaml_error"] is not None,
         data_focus=None if focus is None else form.nearest(focus),
+    )
+
+
+def draw_yaml(draft: Draft, *, go: int | None = None) -> Element:
+    """Return the YAML of a draft for `Form`, with line numbers; wrong lines are marked.
+
+    Args:
+        draft: The draft.
+        go: Line that receives the focus.
+    """
+    state = draft.checked
+    problem = state and state["yaml_error"]
+    wrong = {error["line"] for error in state["errors"]} | {problem and problem["line"]} if state else set()
+    count = draft.text.count("\n") + 1
+    rows = [el("b" if row in wrong else "span", str(row)) for row in range(1, count + 1)]
+    area = el(
+        "textarea",
+        data_field="yaml",
+        data_value=draft.text,
+        data_leave=True,
+        aria_label="YAML",
+        style=f"height: {18 * count + 16}px",
+    )
+    return el(
+        "div.nr-editor",
+        el("div.nr-lines", rows, aria_hidden="true"),
+        area,
+        data_serial=draft.serial,
+        data_draft=draft.key,
+        data_count=draft.text_count,
         data_go=go,
     )
 

@@ -20,7 +20,7 @@ from app.pages import _new_run_view as show
 from app.pages._events import FAST, QUEUED, handler
 from app.pages._frame import page_frame
 from app.pages._new_run_draft import Draft, Path
-from app.pages._new_run_form import draw_form
+from app.pages._new_run_form import draw_form, draw_yaml
 from app.pages._new_run_schedule import ScheduleCard
 from rl2f_core.config.overrides import set_nested
 from rl2f_core.errors import ConfigError, RL2FError
@@ -33,8 +33,8 @@ CLONES = 50
 """Newest runs that are offered to be cloned; the address can name any other."""
 POLL_SECONDS = 1.0
 TRAINING = ("train", "preflight")
-LAST: dict[str, Any] = {**FAST, "trigger_mode": "always_last"}
-"""Options of an event while the user types."""
+EVERY: dict[str, Any] = {**FAST, "trigger_mode": "multiple"}
+"""Options of an edit; with `always_last`, Gradio sends the data of an older event again."""
 
 
 def build(studio: Studio) -> None:
@@ -76,7 +76,7 @@ def build(studio: Studio) -> None:
     source = View(show.about(presets, DEFAULT_PRESET, None))
     notice = View()
     with gr.Row(elem_classes="nr-columns", equal_height=False) as body:
-        form = Form(draw_form(first), text="nr-yaml", around="nr-columns", elem_id="nr-form")
+        form = Form(draw_form(first), around="nr-columns", elem_id="nr-form")
         with gr.Column(elem_classes="nr-right"):
             with gr.Column(elem_classes=["rl-card", "nr-act"]):
                 summary = View(show.summary(first.checked), elem_id="nr-summary")
@@ -100,7 +100,7 @@ def build(studio: Studio) -> None:
                     elem_id="nr-override",
                     max_lines=1,
                 )
-                yaml = gr.Textbox(first.text, label="YAML", show_label=False, lines=24, max_lines=24, elem_id="nr-yaml")
+                yaml = Form(draw_yaml(first), elem_id="nr-yaml")
     go = gr.Textbox(visible="hidden", elem_classes="rl-hidden")
     timer = gr.Timer(POLL_SECONDS, active=False)
 
@@ -108,8 +108,8 @@ def build(studio: Studio) -> None:
     updated = [form, yaml, summary, command, drafts]
     NOTHING: list[Any] = [gr.skip() for _ in updated]
 
-    def refresh(held: Draft, write: bool = True, focus: Path | None = None, go: int | None = None) -> list[Any]:
-        """Return the updates of a draft, with its YAML if `write`; the focus moves to a field or a line."""
+    def refresh(held: Draft, focus: Path | None = None, go: int | None = None) -> list[Any]:
+        """Return the updates of a draft; the focus moves to a field or a line."""
         state = held.checked
         assert state is not None and held.start is not None
         held.serial += 1
@@ -117,8 +117,8 @@ def build(studio: Studio) -> None:
             held.reveal(path)
         is_new = held.text == held.start["yaml"]
         return [
-            draw_form(held, focus=focus, go=go),
-            held.text if write else gr.skip(),
+            draw_form(held, focus=focus),
+            draw_yaml(held, go=go),
             show.summary(state),
             show.command(state),
             {held.key: None if is_new else {"yaml": held.text, "time": time()}},
@@ -143,6 +143,18 @@ def build(studio: Studio) -> None:
             return check_form(held)
 
     @handler
+    def type_yaml(held: Draft | None, event: gr.EventData) -> list[Any]:
+        data = event._data
+        if held is None or data["draft"] != held.key:
+            return NOTHING
+        with held.lock:
+            _, text, number = data["edits"][0]
+            if number > held.text_count:
+                held.text_count = number
+                take(held, launch.form_of_yaml(text), text)
+            return refresh(held)
+
+    @handler
     def act(held: Draft | None, event: gr.EventData) -> list[Any]:
         if held is None:
             return NOTHING
@@ -152,22 +164,10 @@ def build(studio: Studio) -> None:
             return check_form(held)
 
     @handler
-    def type_yaml(held: Draft | None, text: str) -> list[Any]:
-        if held is None or text == held.text:
+    def leave_yaml(held: Draft | None) -> list[Any]:
+        if held is None or held.checked is None or not held.checked["ok"]:
             return NOTHING
         with held.lock:
-            take(held, launch.form_of_yaml(text), text)
-            return refresh(held, write=False)
-
-    @handler
-    def leave_yaml(held: Draft | None, text: str) -> list[Any]:
-        if held is None or held.checked is None:
-            return NOTHING
-        with held.lock:
-            if text != held.text:
-                take(held, launch.form_of_yaml(text), text)
-            if not held.checked["ok"] or text == held.checked["yaml"]:
-                return NOTHING
             held.text = held.checked["yaml"]  # with all defaults
             return refresh(held)
 
@@ -269,10 +269,10 @@ def build(studio: Studio) -> None:
     notice.click(discard, draft, [notice, kind, *updated], **FAST)
     kind.input(choose_kind, [draft, kind], [kind, preflight, *updated], **QUEUED)
     upload.upload(load_file, [draft, upload], [kind, source, *updated], **QUEUED)
-    form.input(edit, draft, updated, **LAST)
+    form.input(edit, draft, updated, **EVERY)
     form.click(act, draft, updated, **FAST)
-    yaml.input(type_yaml, [draft, yaml], updated, **LAST)
-    yaml.blur(leave_yaml, [draft, yaml], updated, **FAST)
+    yaml.input(type_yaml, draft, updated, **EVERY)
+    yaml.blur(leave_yaml, draft, updated, **EVERY)
     override.submit(set_override, [draft, override], [override, *updated], **FAST)
 
     # -- start -----------------------------------------------------------------------------------------------------
@@ -284,15 +284,15 @@ def build(studio: Studio) -> None:
         problem = state["yaml_error"]
         if problem is not None:
             gr.Warning("The YAML cannot be read.")
-            return refresh(held, write=False, go=problem["line"] or 1)
+            return refresh(held, go=problem["line"] or 1)
         gr.Warning("Fix the errors first.")
-        return refresh(held, write=False, focus=next((tuple(e["path"]) for e in state["errors"] if e["path"]), None))
+        return refresh(held, focus=next((tuple(e["path"]) for e in state["errors"] if e["path"]), None))
 
     @handler
     def lead(held: Draft, event: gr.EventData) -> list[Any]:
         with held.lock:
             at, line = event._data.get("at"), event._data.get("line")
-            return refresh(held, write=False, focus=tuple(json.loads(at)) if at else None, go=line and int(line))
+            return refresh(held, focus=tuple(json.loads(at)) if at else None, go=line and int(line))
 
     @handler
     def start_run(held: Draft) -> list[Any]:

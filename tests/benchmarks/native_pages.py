@@ -124,15 +124,14 @@ class NewPages(OldPages):
 
     def field(self, path: str) -> Any:
         """Return the field of a configuration value, e.g. `stages.1.steps`."""
-        return self.tab.locator(f'#nr-form [id="field-{path}"] :is(input, textarea)').first
+        return self.tab.locator(f'#nr-form [data-field="{path}"]')
 
     def new_type(self) -> float:
         """Choose another environment; its fields appear."""
-        self.field("environment.type").click()
-        option = self.tab.get_by_role("option", name="guess_number", exact=True)
-        option.wait_for()
+        select = self.field("environment.type")
         return self.act(
-            option.click, "document.querySelector('#nr-form [id=\"field-environment.low\"] :is(input, textarea)')"
+            lambda: select.select_option("guess_number"),
+            "document.querySelector('#nr-form [data-field=\"environment.size\"]')",
         )
 
     def new_edit(self) -> float:

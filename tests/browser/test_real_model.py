@@ -48,7 +48,7 @@ def test_a_real_model_is_trained_replayed_labelled_exported_and_asked(real: Any,
     page.goto(f"{server.url}/new")
     page.wait_for_selector("#nr-form .rf-row")
     page.locator("#nr-yaml textarea").fill(yaml.safe_dump(CONFIG, sort_keys=False))
-    expect(page.locator('[id="field-name"] input')).to_have_value("the whole way")
+    expect(page.locator('[data-field="name"]')).to_have_value("the whole way")
     page.wait_for_function("document.querySelector('#nr-summary').innerText.includes('ready')")
     page.locator("#nr-start").click()
     page.wait_for_url(re.compile(r"/run\?run=\d+"))
@@ -104,7 +104,7 @@ def test_every_method_trains_the_real_model_from_its_preset(real: Any, page: Any
         "bootstrap_samples": 100,
     }
     page.locator("#nr-yaml textarea").fill(yaml.safe_dump(config, sort_keys=False))
-    expect(page.locator('[id="field-name"] input')).to_have_value(config["name"])
+    expect(page.locator('[data-field="name"]')).to_have_value(config["name"])
     page.wait_for_function("document.querySelector('#nr-summary').innerText.includes('ready')")
     page.locator("#nr-start").click()
     page.wait_for_url(re.compile(r"/run\?run=\d+"))
