@@ -16,7 +16,7 @@ from app.endpoints.dialogues import EventId, Text, TurnIndex
 from app.endpoints.endpoint import endpoint
 from app.endpoints.transcript import columns
 from app.endpoints.types import QueuedRun, RunId
-from app.forms.allowlist import adapter_refusal
+from app.forms.allowlist import check_checkpoint
 from jobs.db.errors import NotFoundError
 from jobs.db.models import Dialogue, Run
 from jobs.db.queries import dialogues, hint_values, runs
@@ -338,7 +338,7 @@ class ForkEndpoints:
                 continue
             for row in reversed(runs.checkpoints(db, run.id or 0)):
                 folder = str((workspace.folder(run.folder) / row.path).resolve())
-                if adapter_refusal(folder, workspace) is None:
+                if check_checkpoint(folder, workspace) is None:
                     label = f"{run.id}:{row.name}"
                     name, note = (row.name, run.name) if run is owner else (label, f"{run.name}, {run.environment}")
                     found[label] = _Checkpoint(name, folder, note)

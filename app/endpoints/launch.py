@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import zoneinfo
-from typing import TYPE_CHECKING, Annotated, Literal, TypedDict, cast
+from typing import Annotated, Literal, TypedDict, cast
 
 from pydantic import Field
 
+from app.common.context import Context
 from app.common.urls import page_url
 from app.endpoints.endpoint import endpoint
 from app.endpoints.types import QueuedRun, RunId, ShortText
-from app.forms import allowlist, preflight, run_form, yaml_text
-from app.forms.run_form import Checked
+from app.forms import preflight, run_form, yaml_text
+from app.forms.allowlist import Option, list_options
+from app.forms.run_form import FormResult
 from app.forms.schedule import next_times
 from app.forms.yaml_text import MAX_CHARACTERS, for_browser
 from jobs.db.errors import NotFoundError
@@ -22,9 +24,6 @@ from rl2f_core.config.overrides import set_nested
 from rl2f_core.config.run import BaseRun
 from rl2f_core.errors import ConfigError
 from rl2f_core.types import JsonObject
-
-if TYPE_CHECKING:
-    from app.common.context import Context
 
 ConfigText = Annotated[str, Field(max_length=2 * MAX_CHARACTERS)]
 """YAML; texts above `MAX_CHARACTERS` are reported by the check."""
@@ -40,26 +39,6 @@ class PresetInfo(TypedDict):
     description: str
     runs_on_cpu: bool
     """It trains a built-in model."""
-
-
-class FormChoice(TypedDict):
-    """A value that a field of the form accepts."""
-
-    value: str
-    label: str
-    note: str
-
-
-class FormChoices(TypedDict):
-    """Accepted values of the fields whose `known` in the form names a list."""
-
-    models: list[FormChoice]
-    checkpoints: list[FormChoice]
-    endpoints: list[FormChoice]
-    prompts: list[FormChoice]
-    runs: list[FormChoice]
-    data: list[FormChoice]
-    problems: list[FormChoice]
 
 
 class RunForm(TypedDict):
@@ -215,7 +194,7 @@ class LaunchEndpoints:
         """Describe the form of a run kind: sections and fields with type, limits, default, help and choices."""
         kinds = run_form.kinds()
         if kind not in kinds:
-            raise NotFoundError("There is no such run kind.", value=kind, known=kinds, fix="Choose a known kind.")
+            raise NotFoundError("Run kind not found.", value=kind, known=kinds, fix="Choose a known kind.")
         spec = for_browser(run_form.spec(kind))
         return {
             "kind": kind,
@@ -226,18 +205,9 @@ class LaunchEndpoints:
         }
 
     @endpoint("read")
-    def form_choices(self) -> FormChoices:
-        """List the models, checkpoints, datasets and other values that the form offers."""
-        db, workspace = self._context.db, self._context.workspace
-        return {
-            "models": _choices(allowlist.known_models()),
-            "checkpoints": _choices(allowlist.known_checkpoints(db, workspace)),
-            "endpoints": _choices(allowlist.known_endpoints()),
-            "prompts": _choices(allowlist.known_prompts()),
-            "runs": _choices(allowlist.known_runs(db)),
-            "data": _choices(allowlist.known_data(db, workspace)),
-            "problems": _choices(allowlist.known_problems()),
-        }
+    def form_choices(self) -> dict[str, list[Option]]:
+        """List the models, checkpoints, datasets and other values that the form offers, by the fields' `known`."""
+        return list_options(self._context.db, self._context.workspace)
 
     @endpoint("read")
     def form_of_yaml(self, yaml: ConfigText) -> FormState:
@@ -316,7 +286,7 @@ class LaunchEndpoints:
         """Return the progress of a preflight, or its verdict."""
         row = self._preflight(run)
         view = preflight.view(row, self._context.workspace.folder(row.folder))
-        return cast(PreflightState, for_browser({"facts": [], "figure": None, "text": "", **view}))
+        return cast(PreflightState, for_browser(view))
 
     @endpoint("run")
     def abort_preflight(self, run: RunId) -> None:
@@ -375,7 +345,7 @@ class LaunchEndpoints:
         return {"schedule": row.id or 0, "name": row.name, "times": times, "url": page_url("")}
 
     # -- internals -------------------------------------------------------------------------------------------------
-    def _check(self, yaml: str | None, preset: str | None, overrides: Overrides | None) -> Checked:
+    def _check(self, yaml: str | None, preset: str | None, overrides: Overrides | None) -> FormResult:
         if (yaml is None) == (preset is None):
             raise ConfigError(
                 "A configuration is given by exactly one of `yaml` and `preset`.",
@@ -391,7 +361,7 @@ class LaunchEndpoints:
             data = set_nested(data, path, value)
         return self._check_data(data, text)
 
-    def _check_data(self, data: JsonObject, text: str | None) -> Checked:
+    def _check_data(self, data: JsonObject, text: str | None) -> FormResult:
         try:
             return run_form.check_data(data, self._context.workspace, text)
         except RecursionError as error:
@@ -422,11 +392,7 @@ class LaunchEndpoints:
         return row
 
 
-def _choices(choices: list[allowlist.Choice]) -> list[FormChoice]:
-    return [{"value": choice.value, "label": choice.label, "note": choice.note} for choice in choices]
-
-
-def _config_check(checked: Checked) -> ConfigCheck:
+def _config_check(checked: FormResult) -> ConfigCheck:
     problem, config = checked.problem, checked.config
     return {
         "ok": checked.ok,
@@ -441,7 +407,7 @@ def _config_check(checked: Checked) -> ConfigCheck:
     }
 
 
-def _form_state(checked: Checked) -> FormState:
+def _form_state(checked: FormResult) -> FormState:
     name = checked.data.get("name") if checked.data else None
     return {
         **_config_check(checked),

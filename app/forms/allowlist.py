@@ -1,234 +1,214 @@
-"""Allowlist of what a form may name: known models, the workspace's runs and checkpoints, shipped prompts, and
-endpoints on this machine or in the server's `RL2F_ENDPOINTS`. Nothing else is read, and nobody else is asked: else a
-browser could send a key of this machine's environment, or a request from inside its network, wherever it likes.
+"""Allowlist of the models, files and URLs that a form may name.
+
+A form may name built-in models, hub ids, the workspace's runs and checkpoints, shipped prompts, and endpoints on this
+machine or in the server's `RL2F_ENDPOINTS`. Otherwise a browser could send a key of this machine's environment, or a
+request from inside its network, to any address.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypedDict
 from urllib.parse import urlsplit
 
 from app.forms.errors import FieldError, fields_of
+from app.forms.errors import Path as FieldPath
 from app.forms.schema import Node
+from jobs.db.engine import Database
+from jobs.db.models import Run
+from jobs.db.queries import runs
 from jobs.workspace import Workspace
+from rl2f_core.environments.math import sources
 from rl2f_core.errors import shorten
-
-if TYPE_CHECKING:
-    from jobs.db.engine import Database
+from rl2f_core.llms.openai_api import LOOPBACK
+from rl2f_core.model_store.store import cache_dir, list_models
+from rl2f_core.teachers import prompt_templates
 
 ENDPOINTS = "RL2F_ENDPOINTS"
 """Environment variable of the server with the base URLs that a form may name, separated by spaces or commas."""
 HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
-"""The form of a hub id, `org/name`."""
+STAGE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 RUNS_SHOWN = 100
-"""Runs whose checkpoints a form offers, newest first; older ones can still be named in the YAML."""
+"""Newest runs whose checkpoints a form offers; older ones can be named in the YAML."""
 
 
-@dataclass(frozen=True)
-class Choice:
-    """One entry of a dropdown."""
+class Option(TypedDict):
+    """A value that a field of the form accepts."""
 
     value: str
     label: str
-    note: str = ""
+    note: str
 
 
-def known_models() -> list[Choice]:
-    """Built-in models and those in the model cache."""
-    from rl2f_core.model_store.store import list_models
+# -- what a form offers ------------------------------------------------------------------------------------------------
+def list_options(db: Database, workspace: Workspace) -> dict[str, list[Option]]:
+    """List the accepted values of the fields whose `known` names a list."""
+    return {
+        "models": list_model_options(),
+        "checkpoints": list_checkpoints(db, workspace),
+        "endpoints": _named(_listed_endpoints()),
+        "prompts": _named(prompt_templates.names()),
+        "runs": list_runs(db),
+        "data": list_datasets(db, workspace),
+        "problems": _named(sources.known()),
+    }
 
-    found = []
+
+def list_model_options() -> list[Option]:
+    """List the built-in models and those in the model cache."""
+    found: list[Option] = []
     for entry in list_models():
-        state = f"{entry.bytes / 1e6:.1f} MB" if entry.path else "is fetched at the start"
-        found.append(Choice(entry.name, entry.name, f"{entry.description}, {entry.license}; {state}"))
+        state = f"{entry.bytes / 1e6:.1f} MB" if entry.path else "downloaded at the start"
+        note = f"{entry.description}, {entry.license}; {state}"
+        found.append({"value": entry.name, "label": entry.name, "note": note})
     return found
 
 
-def known_checkpoints(db: Database, workspace: Workspace) -> list[Choice]:
-    """The checkpoints of the newest training runs; the value is the folder that a configuration names."""
-    from jobs.db.queries import runs
-
-    found = []
-    for run in runs.page(db, runs.RunFilter(kind="train"), limit=RUNS_SHOWN).rows:
-        if run.id is None:
-            continue
-        for checkpoint in reversed(runs.checkpoints(db, run.id)):
+def list_checkpoints(db: Database, workspace: Workspace) -> list[Option]:
+    """List the checkpoints of the newest training runs; the value is their directory."""
+    found: list[Option] = []
+    for run in _training_runs(db):
+        for checkpoint in reversed(runs.checkpoints(db, run.id or 0)):
             folder = workspace.folder(run.folder) / checkpoint.path
-            if adapter_refusal(str(folder), workspace) is None:
-                found.append(Choice(str(folder), f"{run.id}:{checkpoint.name}", f"{run.name}, {run.environment}"))
+            if check_checkpoint(str(folder), workspace) is None:
+                found.append(_option_of(run, str(folder), checkpoint.name))
     return found
 
 
-def known_runs(db: Database) -> list[Choice]:
-    """The newest runs that hold dialogues of their own; the value is the name of the folder."""
-    from jobs.db.queries import runs
+def list_datasets(db: Database, workspace: Workspace) -> list[Option]:
+    """List the datasets of the newest training runs; the value is their directory."""
+    found: list[Option] = []
+    for run in _training_runs(db):
+        for file in sorted((workspace.folder(run.folder) / "datasets").glob("*/dataset.json")):
+            if check_dataset(str(file.parent), workspace) is None:
+                found.append(_option_of(run, str(file.parent), file.parent.name))
+    return found
 
+
+def list_runs(db: Database) -> list[Option]:
+    """List the newest runs with dialogues of their own; the value is the name of their run directory."""
     rows = runs.page(db, limit=RUNS_SHOWN).rows
     return [
-        Choice(row.folder, f"{row.id} · {row.name}", row.environment)
+        {"value": row.folder, "label": f"{row.id} · {row.name}", "note": row.environment}
         for row in rows
         if row.kind not in ("export", "rescore")
     ]
 
 
-def run_refusal(name: str, workspace: Workspace) -> str | None:
-    """Return why a form may not name this run directory, or None if it is one of the workspace's runs."""
-    plain = "\0" not in name and Path(name).name == name and name != ".."
-    if plain and _below(workspace.folder(name), workspace.runs) and (workspace.folder(name) / "config.yaml").is_file():
+def _training_runs(db: Database) -> list[Run]:
+    return list(runs.page(db, runs.RunFilter(kind="train"), limit=RUNS_SHOWN).rows)
+
+
+def _option_of(run: Run, value: str, name: str) -> Option:
+    return {"value": value, "label": f"{run.id}:{name}", "note": f"{run.name}, {run.environment}"}
+
+
+def _named(names: Iterable[str]) -> list[Option]:
+    return [{"value": name, "label": name, "note": ""} for name in names]
+
+
+# -- checks: each returns None for a permitted value, otherwise the error message --------------------------------------
+def check_run(name: str, workspace: Workspace) -> str | None:
+    """Check the name of a run directory."""
+    is_name = "\0" not in name and Path(name).name == name and name != ".."
+    folder = workspace.folder(name) if is_name else None
+    if folder and _is_below(folder, workspace.runs) and (folder / "config.yaml").is_file():
         return None
-    return f"is no run of this workspace: {shorten(repr(name), 80)}; choose one from the list"
+    return f"is no run of this workspace: {_shown(name)}; choose one from the list"
 
 
-def model_refusal(name: str) -> str | None:
-    """Why a model may not be loaded from a form, or None where it may."""
-    from rl2f_core.model_store.store import cache_dir, list_models
-
+def check_model(name: str) -> str | None:
+    """Check the name of a model; directories outside the model cache are refused."""
     known = [entry.name for entry in list_models()]
-    if name in known:
-        return None
-    if Path(name).is_absolute() and _below(Path(name), cache_dir() / "models"):
-        return None
-    if HUB_ID.fullmatch(name) and not Path(name).exists():
+    is_cached = Path(name).is_absolute() and _is_below(Path(name), cache_dir() / "models")
+    if name in known or is_cached or (HUB_ID.fullmatch(name) and not Path(name).exists()):
         return None
     return (
-        f"is no known model: {shorten(repr(name), 80)}; known: {', '.join(known)}, or a hub id such as org/name. "
-        "Folders outside the model cache are not loaded"
+        f"is no known model: {_shown(name)}; known: {', '.join(known)}, or a hub id such as org/name. "
+        "Directories outside the model cache are not loaded"
     )
 
 
-def adapter_refusal(folder: str, workspace: Workspace) -> str | None:
-    """Why an adapter may not be loaded from a form, or None where it is a checkpoint of one of the workspace's runs."""
-    path = Path(folder)
-    refusal = f"is no checkpoint of a known run: {shorten(repr(folder), 80)}; choose one from the list"
-    if "\0" in folder or not path.is_absolute() or not _below(path, workspace.runs):
-        return refusal
-    parts = path.resolve().relative_to(workspace.runs.resolve()).parts
-    if len(parts) != 3 or parts[1] != "checkpoints" or not (path / "adapter_model.safetensors").is_file():
-        return refusal
-    return None
-
-
-def known_data(db: Database, workspace: Workspace) -> list[Choice]:
-    """The data sets of the newest training runs; the value is the folder that a configuration names."""
-    from jobs.db.queries import runs
-
-    found = []
-    for run in runs.page(db, runs.RunFilter(kind="train"), limit=RUNS_SHOWN).rows:
-        for made in sorted((workspace.folder(run.folder) / "datasets").glob("*/dataset.json")):
-            if data_refusal(str(made.parent), workspace) is None:
-                label = f"{run.id}:{made.parent.name}"
-                found.append(Choice(str(made.parent), label, f"{run.name}, {run.environment}"))
-    return found
-
-
-def data_refusal(name: str, workspace: Workspace) -> str | None:
-    """Why a data set may not be read from a form, or None where it is a stage's name or lies in one of the runs."""
-    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", name):  # of a stage: the configuration knows which there are
+def check_checkpoint(folder: str, workspace: Workspace) -> str | None:
+    """Check the directory of a checkpoint of the workspace's runs."""
+    if _is_artifact(folder, workspace, "checkpoints", "adapter_model.safetensors"):
         return None
-    path = Path(name)
-    if "\0" not in name and path.is_absolute() and _below(path, workspace.runs):
-        parts = path.resolve().relative_to(workspace.runs.resolve()).parts
-        if len(parts) == 3 and parts[1] == "datasets" and (path / "dataset.json").is_file():
-            return None
+    return f"is no checkpoint of a known run: {_shown(folder)}; choose one from the list"
+
+
+def check_dataset(name: str, workspace: Workspace) -> str | None:
+    """Check the name of a stage, or the directory of a dataset of the workspace's runs."""
+    if STAGE_NAME.fullmatch(name) or _is_artifact(name, workspace, "datasets", "dataset.json"):
+        return None
     return (
-        f"is no data set of a known run: {shorten(repr(name), 80)}; take an earlier distill stage or one of the list. "
-        "Other files are read from the command line alone"
+        f"is no dataset of a known run: {_shown(name)}; choose an earlier distill stage or one of the list. "
+        "Other files are read from the command line only"
     )
 
 
-def known_endpoints() -> list[Choice]:
-    """The endpoints that the server's environment lists."""
-    return [Choice(url, url) for url in _listed()]
-
-
-def _listed() -> list[str]:
-    return [url.rstrip("/") for url in re.split(r"[\s,]+", os.environ.get(ENDPOINTS, "")) if url]
-
-
-def endpoint_refusal(url: str) -> str | None:
-    """Why a form may not have an endpoint asked, or None where it is on this machine or listed."""
-    from rl2f_core.llms.openai_api import LOOPBACK
-
+def check_endpoint(url: str) -> str | None:
+    """Check the URL of an endpoint: on this machine, or listed by the server."""
     try:
         parts = urlsplit(url)
-        on_this_machine = parts.scheme in ("http", "https") and parts.hostname in LOOPBACK
+        is_local = parts.scheme in ("http", "https") and parts.hostname in LOOPBACK
     except ValueError:
-        on_this_machine = False
-    if on_this_machine or url.rstrip("/") in _listed():
+        is_local = False
+    if is_local or url.rstrip("/") in _listed_endpoints():
         return None
     return (
-        f"is neither on this machine nor listed: {shorten(repr(url), 80)}; start the server with {ENDPOINTS} set to "
-        "the base URLs that may be asked, or run the YAML from the command line"
+        f"is neither on this machine nor listed: {_shown(url)}; start the server with {ENDPOINTS} set to "
+        "the permitted base URLs, or run the YAML from the command line"
     )
 
 
-def known_prompts() -> list[Choice]:
-    """The shipped prompt templates."""
-    from rl2f_core.teachers import prompt_templates
-
-    return [Choice(name, name) for name in prompt_templates.names()]
-
-
-def prompt_refusal(name: str) -> str | None:
-    """Why a form may not have a prompt template read, or None where it is a shipped one."""
-    known = [choice.value for choice in known_prompts()]
-    if name in known:
-        return None
-    return f"is no shipped prompt: {shorten(repr(name), 80)}; known: {', '.join(known)}"
+def check_prompt(name: str) -> str | None:
+    """Check the name of a shipped prompt template."""
+    known = prompt_templates.names()
+    return None if name in known else f"is no shipped prompt: {_shown(name)}; known: {', '.join(known)}"
 
 
-def known_problems() -> list[Choice]:
-    """The sets of mathematical problems that are known by name."""
-    from rl2f_core.environments.math import sources
-
-    return [Choice(name, name) for name in sources.known()]
-
-
-def problems_refusal(name: str) -> str | None:
-    """Why a form may not have problems read, or None where they are known by name."""
-    known = [choice.value for choice in known_problems()]
+def check_problems(name: str) -> str | None:
+    """Check the name of a set of mathematical problems."""
+    known = sources.known()
     if name in known:
         return None
     return (
-        f"is no known set of problems: {shorten(repr(name), 80)}; known: {', '.join(known)}. Files are read from the "
-        "command line alone"
+        f"is no known set of problems: {_shown(name)}; known: {', '.join(known)}. Files are read from the "
+        "command line only"
     )
 
 
-def file_refusal(name: str) -> str:
-    """Why a form may not name a file or a folder of the server's machine."""
-    return f"is a file or folder, and a form names none: {shorten(repr(name), 80)}; leave it empty for what is usual"
+def check_file(name: str) -> str:
+    """Refuse any file or directory of the server's machine."""
+    return f"is a file or directory, which a form cannot name: {_shown(name)}; leave it empty for the default"
 
 
-def _below(path: Path, root: Path) -> bool:
-    """Whether a path, links followed, lies below a folder."""
-    try:
-        return path.resolve().is_relative_to(root.resolve()) and path.resolve() != root.resolve()
-    except (OSError, ValueError, RuntimeError):
-        return False
+CHECKS: dict[str, Callable[[str], str | None]] = {
+    "models": check_model,
+    "endpoints": check_endpoint,
+    "prompts": check_prompt,
+    "files": check_file,
+    "problems": check_problems,
+}
+WORKSPACE_CHECKS = {"runs": check_run, "checkpoints": check_checkpoint, "data": check_dataset}
 
 
 def source_errors(node: Node, data: Any, workspace: Workspace) -> list[FieldError]:
-    """An error for every value in a field marked `known` that is not known."""
-    refusals = {
-        "models": model_refusal, "endpoints": endpoint_refusal, "prompts": prompt_refusal, "files": file_refusal,
-        "problems": problems_refusal,
-    }  # fmt: skip
-    stored = {"runs": run_refusal, "checkpoints": adapter_refusal, "data": data_refusal}
+    """Return an error for each value that its field does not permit."""
     errors = []
-    for path, kind, value in _sources(node, data, ()):
-        refusal = refusals[kind](value) if kind in refusals else stored[kind](value, workspace)
-        if refusal is not None:
-            errors.append(FieldError(path, refusal))
+    for path, known, value in _sources(node, data, ()):
+        check = CHECKS.get(known)
+        message = check(value) if check else WORKSPACE_CHECKS[known](value, workspace)
+        if message is not None:
+            errors.append(FieldError(path, message))
     return errors
 
 
-def _sources(node: Node, data: Any, path: tuple[str | int, ...]) -> Iterator[tuple[tuple[str | int, ...], str, str]]:
+def _sources(node: Node, data: Any, path: FieldPath) -> Iterator[tuple[FieldPath, str, str]]:
+    """Yield path, list and value of each field marked `known`."""
     if node.get("known"):
         if isinstance(data, str):
             yield path, node["known"], data
@@ -247,3 +227,28 @@ def _sources(node: Node, data: Any, path: tuple[str | int, ...]) -> Iterator[tup
             yield from _sources(option, data, path)
     for key, inside, value in below:
         yield from _sources(inside, value, (*path, key))
+
+
+def _listed_endpoints() -> list[str]:
+    return [url.rstrip("/") for url in re.split(r"[\s,]+", os.environ.get(ENDPOINTS, "")) if url]
+
+
+def _is_artifact(name: str, workspace: Workspace, kind: str, file: str) -> bool:
+    """Return whether a path is `runs/RUN/KIND/NAME` of the workspace and contains a file."""
+    path = Path(name)
+    if "\0" in name or not path.is_absolute() or not _is_below(path, workspace.runs):
+        return False
+    parts = path.resolve().relative_to(workspace.runs.resolve()).parts
+    return len(parts) == 3 and parts[1] == kind and (path / file).is_file()
+
+
+def _is_below(path: Path, root: Path) -> bool:
+    """Return whether a path, links followed, is below a directory."""
+    try:
+        return path.resolve().is_relative_to(root.resolve()) and path.resolve() != root.resolve()
+    except (OSError, ValueError, RuntimeError):
+        return False
+
+
+def _shown(value: str) -> str:
+    return shorten(repr(value), 80)

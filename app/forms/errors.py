@@ -1,4 +1,4 @@
-"""Which field of a form caused an error, from the locations of pydantic's errors and of `FieldValueError`."""
+"""Errors of the fields of a form, from pydantic's errors and `FieldValueError`."""
 
 from __future__ import annotations
 
@@ -35,40 +35,38 @@ _LIMITS = {
 
 @dataclass(frozen=True)
 class FieldError:
-    """One thing that is wrong."""
+    """An invalid field."""
 
     path: Path
-    """Keys and positions from the top; empty where no single field is to blame."""
+    """Keys and positions from the top; empty if no single field is invalid."""
     message: str
     line: int | None = None
     """1-based line in the YAML beside the form."""
 
     @property
     def dotted(self) -> str:
-        """The path as people read it, e.g. `stages.1.steps`."""
+        """The path as text, e.g. `stages.1.steps`."""
         return ".".join(str(part) for part in self.path)
 
 
 def field_errors(errors: Sequence[ErrorDetails], node: Node, data: Any) -> list[FieldError]:
-    """Pydantic's errors at the fields of the form, several of one field as one.
+    """Return pydantic's first `MAX_ERRORS` errors by field of the form, several of one field as one.
 
     Args:
-        errors: As `ValidationError.errors()` gives them.
+        errors: Result of `ValidationError.errors()`.
         node: The form.
-        data: What was validated.
-
-    At most `MAX_ERRORS` are looked at; nobody reads more.
+        data: The validated data.
     """
     found: dict[Path, list[str]] = {}
     for item in errors[:MAX_ERRORS]:
         path, inside, fits = _follow(item["loc"], node, data)
         if not fits and any(e is not item and _follow(e["loc"], node, data)[0][: len(path)] == path
                             and _follow(e["loc"], node, data)[2] for e in errors):  # fmt: skip
-            continue  # of a union's members, the one that the value is meant for
+            continue  # the value has the shape of another member of the union
         if item["type"] == "too_short" and any(
             e["loc"][: len(path)] == path and e["loc"] != item["loc"] for e in errors
         ):
-            continue  # pydantic counts only the items that are right
+            continue  # pydantic counts only valid items
         here = _at(data, path)
         message = _message(item, [field["key"] for field in fields_of(inside, here)])
         if item["type"] == "extra_forbidden":
@@ -82,9 +80,9 @@ def field_errors(errors: Sequence[ErrorDetails], node: Node, data: Any) -> list[
 
 
 def _follow(loc: Sequence[str | int], node: Node, data: Any) -> tuple[Path, Node, bool]:
-    """The part of a location that is a path of the form, the node there, and whether the value has its shape.
+    """Return the part of a location that is a path of the form, its node, and whether the value has its shape.
 
-    Names of union members are left out of the path; a value of another shape was meant for another member.
+    Names of union members are not part of the path.
     """
     path: list[str | int] = []
     fits = True
@@ -108,7 +106,7 @@ def _has_shape(node: Node, data: Any) -> bool:
 
 
 def _member(node: Node, tag: str) -> Node:
-    """The member of a union that pydantic's tag (`tuple[str, ...]`, `literal['a']`, `constrained-int`) speaks of."""
+    """Return the member of a union with pydantic's tag (`tuple[str, ...]`, `literal['a']`, `constrained-int`)."""
     wanted = _TAGS.get(re.split(r"\W", tag.removeprefix("constrained-"))[0], "object")
     return next((o for o in node["options"] if o["kind"] == wanted), {"kind": "any"})
 
@@ -129,7 +127,7 @@ def _below(node: Node, part: str | int, data: Any) -> Node | None:
 
 
 def fields_of(node: Node, data: Any) -> list[dict[str, Any]]:
-    """The fields of a section; those of a component are known by its data's `type`, and there are none without."""
+    """Return the fields of a section; those of a component depend on the `type` in its data."""
     if node["kind"] == "object":
         return node["fields"]
     if node["kind"] != "component":
@@ -153,13 +151,13 @@ def _get(data: Any, part: str | int) -> Any:
 
 
 def _message(item: ErrorDetails, keys: Sequence[str]) -> str:
-    """Pydantic's words, made short and plain; `keys` are those known where the error is."""
+    """Return a short message for an error of pydantic; `keys` are the known keys of its section."""
     kind, context, given = item["type"], item.get("ctx") or {}, item.get("input")
     if kind in _LIMITS:
-        bound, words = _LIMITS[kind]
-        return f"must be {words} {_plain(context[bound])}, not {shorten(repr(given), 40)}"
+        bound, relation = _LIMITS[kind]
+        return f"must be {relation} {_plain(context[bound])}, not {shorten(repr(given), 40)}"
     if kind == "missing":
-        return "is needed"
+        return "is required"
     if kind == "extra_forbidden":
         near = difflib.get_close_matches(str(item["loc"][-1]), keys, 1)
         return "is an unknown key" + (f"; did you mean {near[0]}?" if near else "")
@@ -181,5 +179,5 @@ def _message(item: ErrorDetails, keys: Sequence[str]) -> str:
 
 
 def _plain(bound: Any) -> str:
-    """A bound as people write it: 1 for 1.0."""
+    """Return a bound as text, `1` for 1.0."""
     return str(int(bound)) if isinstance(bound, float) and bound.is_integer() else str(bound)

@@ -1,4 +1,4 @@
-"""A preflight as the form shows it: how far it is, its verdict in words, and the histogram of its groups."""
+"""Progress, verdict and histogram of a preflight."""
 
 from __future__ import annotations
 
@@ -13,21 +13,20 @@ from rl2f_core.metrics.constant_baseline import describe_comparison
 from rl2f_core.stats.intervals import Interval
 from rl2f_core.training.preflight import PreflightReport
 
-MAX_NAME = 100
-"""Characters of a run's name."""
+MAX_NAME_CHARACTERS = 100
 
 
 def preflight_data(data: dict[str, Any]) -> dict[str, Any]:
-    """The configuration of the preflight of a training run."""
-    return {**data, "kind": "preflight", "name": f"preflight {data.get('name', 'run')}"[:MAX_NAME]}
+    """Return the configuration of the preflight of a training run."""
+    return {**data, "kind": "preflight", "name": f"preflight {data.get('name', 'run')}"[:MAX_NAME_CHARACTERS]}
 
 
 def view(run: Run, folder: Path) -> dict[str, Any]:
-    """What the form shows of a preflight, as JSON.
+    """Return the state of a preflight as JSON.
 
     Args:
         run: Its row.
-        folder: Its run folder; `preflight.json` and `preflight.txt` lie there when it is done.
+        folder: Its run directory, with `preflight.json` and `preflight.txt` at the end.
     """
     shown: dict[str, Any] = {
         "run": run.id,
@@ -37,6 +36,9 @@ def view(run: Run, folder: Path) -> dict[str, Any]:
         "yaml": run.config,
         **_progress(run, folder),
         "verdict": None,
+        "facts": [],
+        "figure": None,
+        "text": "",
     }
     report = _report(folder)
     if report is None:
@@ -60,7 +62,7 @@ def _read(path: Path) -> str:
 
 
 def _progress(run: Run, folder: Path) -> dict[str, Any]:
-    """The worker's own file is newer than the row, which follows it."""
+    """Return the progress from the worker's file, which is newer than the row."""
     try:
         held = json.loads((folder / "progress.json").read_bytes())
         return {"phase": str(held["phase"]), "done": float(held["done"]), "total": held["total"]}
@@ -69,50 +71,50 @@ def _progress(run: Run, folder: Path) -> dict[str, Any]:
 
 
 def _verdict(report: PreflightReport, text: str) -> dict[str, Any]:
-    """Whether it is worth starting, why not, and what to do; `note` is what the text adds about later checks."""
+    """Return the verdict with its reason and fix; `note` is the remark of the text about later checks."""
     note = next((line.strip() for line in text.splitlines() if line.strip().startswith("These are the starting")), "")
     words = "Worth starting." if report.passed else f"Not worth starting with these weights: {report.reason}"
     return {"ok": report.passed, "text": words, "fix": report.fix, "note": note}
 
 
 def _facts(report: PreflightReport) -> list[dict[str, str]]:
-    """The numbers that matter, each with its interval where it has one."""
+    """Return the measured values with their intervals."""
     n = report.tasks * report.samples
     mixed = report.outcomes.get("groups/frac_mixed", 0.0)
     minutes = report.total_seconds / 60
-    lasts = f"{minutes:.0f} min" if minutes >= 1 else f"{report.total_seconds:.0f} s"
+    duration = f"{minutes:.0f} min" if minutes >= 1 else f"{report.total_seconds:.0f} s"
     rows = [
         ("dialogues", f"{report.tasks} tasks × {report.samples}", f"stage {report.stage}, up to {report.turns} turns"),
-        ("parsable", _share(report.parsable), f"of {n} first attempts"),
-        ("correct at turn 1", _share(report.solved_first), f"of {n} first attempts"),
-        ("solved", _share(report.solved), f"within {report.turns} turns"),
-        *_floor(report),
-        ("mixed groups", f"{mixed:.0%}", f"≈ {report.expected_mixed_groups:.1f} useful groups a step"),
-        ("cut off", _share(report.cut_attempts), f"of attempts, at {report.max_attempt_tokens} tokens"),
-        ("time", f"≈ {lasts}", f"≈ {report.seconds_per_step:.1f} s a step of {report.stage}"),
-        ("memory", f"{report.memory_gib:.1f} GiB", "most so far"),
+        ("parsable", _rate(report.parsable), f"of {n} first attempts"),
+        ("correct at turn 1", _rate(report.solved_first), f"of {n} first attempts"),
+        ("solved", _rate(report.solved), f"within {report.turns} turns"),
+        *_constant_baseline(report),
+        ("mixed groups", f"{mixed:.0%}", f"≈ {report.expected_mixed_groups:.1f} useful groups per step"),
+        ("truncated", _rate(report.cut_attempts), f"of attempts, at {report.max_attempt_tokens} tokens"),
+        ("time", f"≈ {duration}", f"≈ {report.seconds_per_step:.1f} s per step of {report.stage}"),
+        ("memory", f"{report.memory_gib:.1f} GiB", "peak so far"),
     ]
     return [{"label": label, "value": value, "note": note} for label, value, note in rows]
 
 
-def _floor(report: PreflightReport) -> list[tuple[str, str, str]]:
-    """The best constant answer beside the scores; empty in reports from before it was measured."""
+def _constant_baseline(report: PreflightReport) -> list[tuple[str, str, str]]:
+    """Return the score of the constant baseline; reports of earlier versions have none."""
     if report.constant_baseline is None:
         return []
     found = describe_comparison(report.solved_first, report.constant_baseline)
-    return [("constant answer", f"{report.constant_baseline.score:.0%}", f"turn 1 is {found}")]
+    return [("constant baseline", f"{report.constant_baseline.score:.0%}", f"turn 1 is {found}")]
 
 
-def _share(interval: Interval) -> str:
+def _rate(interval: Interval) -> str:
     if interval.value is None:
         return "–"
     return f"{interval.value:.0%} ({interval.low or 0:.0%}–{interval.high or 0:.0%})"
 
 
 def figure(report: PreflightReport) -> dict[str, Any]:
-    """The histogram of group outcomes for Plotly: groups by how many of their dialogues were solved.
+    """Return the Plotly histogram of groups by their number of solved dialogues.
 
-    Colours are names of the stylesheet's variables; the page puts in what they are in its theme.
+    Colors are names of the style sheet's variables, which `Charts` resolves.
     """
     size = report.samples
     parts = [

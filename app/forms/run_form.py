@@ -1,8 +1,4 @@
-"""The form of a run and its YAML, both ways. It knows no field by name: everything comes from the config classes.
-
-`check_yaml` and `check_data` say what a text, or what a form holds, amounts to: the data with every default written
-out, the YAML that the command line takes, and what is wrong, at the field that caused it.
-"""
+"""The form of a run and its YAML, converted both ways from the configuration classes."""
 
 from __future__ import annotations
 
@@ -36,69 +32,70 @@ DEFAULT_PRESET = "quickstart"
 
 
 @dataclass(frozen=True)
-class Checked:
-    """What a form or a text amounts to."""
+class FormResult:
+    """The validated values of a form or of a YAML text."""
 
     kind: str
-    """Kind of run; the form's own where the data names none that is known."""
+    """Run kind; `train` if the data names no registered one."""
     config: BaseRun | None
-    """The configuration, where nothing is wrong."""
+    """The configuration if it is valid."""
     data: dict[str, Any] | None
-    """What the form shows; None where the text is no YAML or no mapping."""
+    """Values with all defaults; None if the text is not the YAML of a mapping."""
     yaml: str
-    """The data as YAML, with the comments and the order of the text that it was made from; a broken text itself."""
+    """The data as YAML, with the comments and order of the original text; an unreadable text itself."""
     errors: tuple[FieldError, ...] = ()
     problem: YamlProblem | None = None
-    """Where the text is broken, in which case there are no field errors."""
+    """Why the text cannot be read; then there are no field errors."""
 
     @property
     def ok(self) -> bool:
-        """Nothing is wrong."""
+        """Whether the configuration is valid."""
         return self.config is not None
 
 
 def spec(kind: str) -> dict[str, Any]:
-    """The form of a kind of run: its `root` node, and the `components` that it may hold. Raises `UnknownNameError`."""
+    """Return the form of a run kind: its `root` node and the registered `components`; raises `UnknownNameError`."""
     parts = [part for part in registry.PACKAGES if part != "run_kind"]
     return {"root": run_node(kind), "components": {part: options(part) for part in parts}}
 
 
 def kinds() -> list[str]:
-    """The kinds of run there are."""
+    """Return the registered run kinds."""
     return registry.names("run_kind")
 
 
-def check_yaml(text: str, workspace: Workspace) -> Checked:
-    """What a YAML text amounts to."""
+def check_yaml(text: str, workspace: Workspace) -> FormResult:
+    """Validate a YAML text."""
     try:
         document = yaml_text.read(text)
     except YamlProblem as problem:
-        return Checked("train", None, None, text, problem=problem)
+        return FormResult("train", None, None, text, problem=problem)
     if not isinstance(document.value, Mapping):
-        what = "is empty" if document.value is None else "holds no keys and values"
-        return Checked("train", None, None, text, problem=YamlProblem(f"The text {what}.", 1))
-    checked = _check(dict(document.value), workspace, text)
-    errors = tuple(replace(e, line=yaml_text.line_of(document.lines, e.path)) for e in checked.errors)
-    return replace(checked, errors=errors)
+        what = "is empty" if document.value is None else "has no keys and values"
+        return FormResult("train", None, None, text, problem=YamlProblem(f"The text {what}.", 1))
+    return _with_lines(_check(dict(document.value), workspace, text), document.lines)
 
 
-def check_data(data: Mapping[str, Any], workspace: Workspace, text: str | None = None) -> Checked:
-    """What the values of a form amount to; `text` is the YAML beside it, whose comments stay."""
+def check_data(data: Mapping[str, Any], workspace: Workspace, text: str | None = None) -> FormResult:
+    """Validate the values of a form; comments of its earlier YAML `text` are kept."""
     checked = _check(dict(data), workspace, text)
     if checked.ok:
         return checked
     try:
-        lines = yaml_text.read(checked.yaml).lines
+        return _with_lines(checked, yaml_text.read(checked.yaml).lines)
     except YamlProblem as problem:  # more values or deeper than a configuration can be
         return replace(checked, config=None, problem=problem)
+
+
+def _with_lines(checked: FormResult, lines: Mapping[yaml_text.Path, int]) -> FormResult:
     return replace(checked, errors=tuple(replace(e, line=yaml_text.line_of(lines, e.path)) for e in checked.errors))
 
 
-def _check(data: dict[str, Any], workspace: Workspace, text: str | None) -> Checked:
+def _check(data: dict[str, Any], workspace: Workspace, text: str | None) -> FormResult:
     kind = data.get("kind", "train")
     if not isinstance(kind, str) or kind not in kinds():
-        error = FieldError(("kind",), f"is no kind of run; known: {', '.join(kinds())}")
-        return Checked("train", None, data, yaml_text.update(text, data), (error,))
+        error = FieldError(("kind",), f"is no run kind; known: {', '.join(kinds())}")
+        return FormResult("train", None, data, yaml_text.update(text, data), (error,))
     node = run_node(kind)
     config, errors = None, []
     try:
@@ -112,45 +109,45 @@ def _check(data: dict[str, Any], workspace: Workspace, text: str | None) -> Chec
         else:
             errors = [FieldError((), str(error))]
     full = config.model_dump(mode="json") if config is not None else complete(config_class(kind), data)
-    blamed = {error.path for error in errors}
-    errors += [error for error in source_errors(node, full, workspace) if error.path not in blamed]
-    return Checked(kind, None if errors else config, full, yaml_text.update(text, full), tuple(errors))
+    found = {error.path for error in errors}
+    errors += [error for error in source_errors(node, full, workspace) if error.path not in found]
+    return FormResult(kind, None if errors else config, full, yaml_text.update(text, full), tuple(errors))
 
 
 def change_kind(data: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    """A form's data as another kind of run: what both have is kept. Raises `UnknownNameError`."""
+    """Return the data for another run kind with the fields of both kinds; raises `UnknownNameError`."""
     shared = {field["key"] for field in run_node(kind)["fields"]}
     return {**{key: value for key, value in data.items() if key in shared}, "kind": kind}
 
 
 # -- where a form starts ---------------------------------------------------------------------------------------------
 def presets() -> list[Preset]:
-    """All presets, the default first, then by name."""
+    """Return all presets, the default first, then by name."""
     return sorted(core.presets(), key=lambda preset: preset.name != DEFAULT_PRESET)
 
 
 @lru_cache(maxsize=256)
 def runs_on_cpu(preset: Preset) -> bool:
-    """Whether it trains a built-in model, and so was made for this machine and not for a GPU."""
+    """Return whether a preset trains a built-in model, which needs no GPU."""
     model = yaml.load(preset.text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)).get("model")
     name = model.get("name") if isinstance(model, Mapping) else model
     return name is None or name in built_in()
 
 
 def preset_yaml(name: str) -> str:
-    """The text of a preset; raises `NotFound` naming those there are."""
+    """Return the YAML of a preset; raises `NotFoundError` with the known names."""
     found = {preset.name: preset for preset in presets()}
     if name not in found:
-        raise NotFoundError("There is no such preset.", value=name, known=list(found), fix="Choose one of the list.")
+        raise NotFoundError("Preset not found.", value=name, known=list(found), fix="Choose a known preset.")
     return found[name].text
 
 
 def file_name(name: object) -> str:
-    """The file that a configuration is saved as, e.g. `quickstart.yaml`."""
+    """Return the file name of a configuration, e.g. `quickstart.yaml`."""
     slug = re.sub(r"[^A-Za-z0-9._]+", "-", str(name or "run")).strip("-.")[:100]
     return f"{slug or 'run'}.yaml"
 
 
 def command(name: object) -> str:
-    """The command that runs the saved file."""
+    """Return the command that runs the saved file."""
     return f"rl2f train {file_name(name)}"

@@ -1,18 +1,18 @@
 """From pydantic config classes to a description of a form, in plain JSON.
 
-Nothing here knows a field by name. A node is a dict with a `kind`:
+A node is a dict with a `kind`:
 
-    object      name, fields                a section: a nested config, and what one is called
-    component   component, types    one of the registered classes of that kind, chosen by its `type` (see `options`)
-    list        item, min, max              any number of items;  choices  instead, where items are a few known words
-    tuple       items                       a fixed number of items
-    map         value, min                  names to values
-    union       options                     one of several forms
-    choice      values                      a few known words
+    object      name, fields        a section: a nested config and its name
+    component   component, types    a registered class, chosen by its `type` (see `options`)
+    list        item, min, max      any number of items; has `choices` if the items are from a fixed set
+    tuple       items               a fixed number of items
+    map         value, min          names to values
+    union       options             one of several nodes
+    choice      values              a fixed set of values
     integer, number, string, boolean        scalars with their bounds
-    any         -                           whatever else a plugin declares, edited as YAML
+    any         -                   another type that a plug-in declares, edited as YAML
 
-`nullable` says that it may be left out (None); `known` that its text is chosen from a list (models, checkpoints).
+`nullable` permits None; `known` names the list of permitted texts (models, checkpoints).
 A field is `{key, label, help, basic, required, default, node}`.
 """
 
@@ -39,20 +39,20 @@ _LISTS = (list, tuple, set, frozenset, Sequence)
 
 
 def run_node(kind: str) -> Node:
-    """The whole form of a kind of run. Raises `UnknownNameError` where the kind is not registered."""
+    """Return the form of a run kind; raises `UnknownNameError`."""
     return _run_node(kind, _registered())
 
 
 def options(component: str) -> dict[str, Node]:
-    """The registered classes of a kind of component by name, each as a section.
+    """Return the registered classes of a component category by name, each as a section.
 
-    Apart from the nodes, because a component may hold another one of its own kind.
+    They are not part of the nodes because a component may contain another one of its category.
     """
     return _options(component, _registered())
 
 
 def _registered() -> tuple[tuple[str, ...], ...]:
-    """Changes when a plugin registers something, so that what was made before is not used again."""
+    """Return all registered names, which invalidate the caches when a plug-in registers a class."""
     return tuple(tuple(registry.names(kind)) for kind in registry.PACKAGES)
 
 
@@ -68,19 +68,19 @@ def _options(component: str, registered: tuple[tuple[str, ...], ...]) -> dict[st
 
 
 def config_class(kind: str) -> type[BaseModel]:
-    """The config class of a registered kind of run."""
+    """Return the config class of a registered run kind."""
     return registry.get("run_kind", kind).config_class
 
 
 def component_class(kind: str, name: object) -> type[BaseModel] | None:
-    """The Config of a registered component, or None where there is none of that name."""
+    """Return the Config of a registered component, or None if unknown."""
     if not isinstance(name, str) or name not in registry.names(kind):
         return None
     return registry.get(kind, name).Config
 
 
 def object_node(cls: type[BaseModel], inside: tuple[type, ...] = ()) -> Node:
-    """A config class as a section; a class that holds itself (one of `inside`) is edited as YAML from there on."""
+    """Return a config class as a section; a class inside itself (one of `inside`) becomes `any`."""
     if cls in inside:
         return {"kind": "any"}
     fields = [_field(name, info, (*inside, cls)) for name, info in cls.model_fields.items()]
@@ -89,7 +89,7 @@ def object_node(cls: type[BaseModel], inside: tuple[type, ...] = ()) -> Node:
 
 
 def _words(cls: type[BaseModel]) -> str:
-    """What a value of a class is called where it stands beside others: `Schedule[float]` is a `schedule`."""
+    """Return the name of a class as words: `Schedule[float]` is a `schedule`."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", cls.__name__.partition("[")[0]).lower()
 
 
@@ -112,14 +112,14 @@ def _field(name: str, info: FieldInfo, inside: tuple[type, ...]) -> dict[str, An
 
 
 def _holds_basic(node: Node) -> bool:
-    """A section is shown first where something in it is."""
+    """Return whether a section contains a basic field."""
     if node["kind"] == "list":
         return _holds_basic(node["item"])
     return node["kind"] == "object" and any(field["basic"] for field in node["fields"])
 
 
 def _is_constant(annotation: Any) -> bool:
-    """`Literal` of one value: the name of a component or kind, which its choice sets."""
+    """Return whether an annotation is a `Literal` of one value, such as the type of a component."""
     return get_origin(annotation) is Literal and len(get_args(annotation)) == 1
 
 
@@ -140,7 +140,7 @@ def _node(annotation: Any, metadata: Sequence[Any], known: str, inside: tuple[ty
     if origin in _LISTS or (isinstance(origin, type) and issubclass(origin, Sequence)):
         return _list(origin, args, metadata, known, inside)
     if origin in (dict, Mapping) or (isinstance(origin, type) and issubclass(origin, Mapping)):
-        schema = _json_schema(dict[str, int], metadata)  # the bounds alone: the values have a node of their own
+        schema = _json_schema(dict[str, int], metadata)  # only the bounds
         return {"kind": "map", "value": _node(args[1], (), known, inside), "min": schema.get("minProperties", 0)}
     return _scalar(_json_schema(annotation, metadata), known)
 
@@ -191,21 +191,21 @@ def _json_schema(annotation: Any, metadata: Sequence[Any]) -> Mapping[str, Any]:
 
 # -- values ------------------------------------------------------------------------------------------------------------
 def default_of(info: FieldInfo) -> Any:
-    """The default of a field as it stands in a resolved YAML file."""
+    """Return the default of a field as in a resolved YAML file."""
     value = info.get_default(call_default_factory=True, validated_data={})
     return complete_value(info.annotation, info.metadata, plain(value))
 
 
 def plain(value: Any) -> Any:
-    """Models and tuples as mappings and lists."""
+    """Convert models and tuples to mappings and lists."""
     return TypeAdapter(Any).dump_python(value, mode="json")
 
 
 def complete(cls: type[BaseModel], value: Any) -> Any:
-    """What a mapping amounts to for a class: defaults written out, in the class's order, wrong values kept as they are.
+    """Return a mapping with the defaults of a class, in the order of its fields.
 
-    What is right is resolved by the class itself; so `complete` of a right value is its dump. Keys that the class does
-    not know come last, and what is required but missing stays missing.
+    A valid value becomes its dump. Invalid values are kept, unknown keys come last, and required fields without a
+    value stay missing.
     """
     if not isinstance(value, Mapping):
         return value
@@ -223,7 +223,7 @@ def complete(cls: type[BaseModel], value: Any) -> Any:
 
 
 def complete_value(annotation: Any, metadata: Sequence[Any], value: Any) -> Any:
-    """`complete` for whatever a field may hold."""
+    """Apply `complete` to the value of a field."""
     while get_origin(annotation) is Annotated:
         annotation, *more = get_args(annotation)
         metadata = [*more, *metadata]

@@ -1,4 +1,4 @@
-"""YAML as people type it: where it is broken, where each value stands, and nothing that blows up when it is read."""
+"""YAML of a form: line numbers of errors and values, limits of size, and changes that keep comments."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from ruamel.yaml.representer import RoundTripRepresenter
 
 MAX_CHARACTERS = 200_000
 MAX_VALUES = 20_000
-"""Values a file may amount to once its aliases are written out; a handful of lines can otherwise name billions."""
+"""Maximum number of values after the expansion of aliases; a few lines can name billions."""
 SAFE_INTEGER = 2**53 - 1
-"""The largest whole number that a browser keeps exactly."""
+"""Largest integer that JavaScript represents exactly."""
 Path = tuple[str | int, ...]
 
 
 class YamlProblem(Exception):
-    """The text is no YAML that can be used; `line` and `column` are 1-based, or None where the place is not known."""
+    """Invalid YAML; `line` and `column` are 1-based, or None if unknown."""
 
     def __init__(self, message: str, line: int | None = None, column: int | None = None) -> None:
         super().__init__(message)
@@ -33,17 +33,17 @@ class YamlProblem(Exception):
 
 @dataclass(frozen=True)
 class Document:
-    """What a text says."""
+    """A parsed text."""
 
     value: Any
     lines: dict[Path, int] = field(default_factory=dict)
     """1-based line of each value's key (of the value itself in a list)."""
     aliased: bool = False
-    """Whether a value is named by an alias."""
+    """Whether the text uses aliases."""
 
 
 def read(text: str) -> Document:
-    """Parse a text; raises `YamlProblem` with the line where it is broken, names a key twice, or grows too large."""
+    """Parse a text; raises `YamlProblem` for invalid syntax, a duplicate key or too many values."""
     if len(text) > MAX_CHARACTERS:
         raise YamlProblem(f"The text has {len(text):,} characters; a configuration has at most {MAX_CHARACTERS:,}.")
     loader = None
@@ -63,7 +63,7 @@ def read(text: str) -> Document:
         raise YamlProblem(f"The YAML is broken: {what}.", *place) from error
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        raise YamlProblem(f"The YAML holds a character that is not allowed: {error.reason}.", line) from error
+        raise YamlProblem(f"The YAML has a character that is not allowed: {error.reason}.", line) from error
     except RecursionError as error:
         raise YamlProblem("The YAML is nested too deeply.") from error
     except (yaml.YAMLError, ValueError, TypeError, OverflowError) as error:
@@ -74,7 +74,7 @@ def read(text: str) -> Document:
 
 
 class _Budget:
-    """How many values may still come, and the nodes that came."""
+    """Number of values that are left, and ids of the nodes that were read."""
 
     left = MAX_VALUES
 
@@ -83,10 +83,10 @@ class _Budget:
 
 
 def _walk(node: yaml.Node, path: Path, lines: dict[Path, int], budget: _Budget) -> None:
-    """Note the line of every value; refuse what is too large (an alias is walked each time it is named) or doubled."""
+    """Record the line of each value; refuse too many values (aliases count each time) and duplicate keys."""
     budget.left -= 1
     if budget.left < 0:
-        raise YamlProblem(f"The YAML amounts to more than {MAX_VALUES:,} values.", node.start_mark.line + 1)
+        raise YamlProblem(f"The YAML has more than {MAX_VALUES:,} values.", node.start_mark.line + 1)
     budget.seen.add(id(node))
     lines.setdefault(path, node.start_mark.line + 1)
     if isinstance(node, yaml.SequenceNode):
@@ -106,7 +106,7 @@ def _walk(node: yaml.Node, path: Path, lines: dict[Path, int], budget: _Budget) 
 
 
 def line_of(lines: Mapping[Path, int], path: Path) -> int | None:
-    """The line of a value, or of the nearest thing above it that stands in the text."""
+    """Return the line of a value, or of the nearest value around it that the text contains."""
     for end in range(len(path), 0, -1):
         if path[:end] in lines:
             return lines[path[:end]]
@@ -114,7 +114,7 @@ def line_of(lines: Mapping[Path, int], path: Path) -> int | None:
 
 
 def dump(data: Any) -> str:
-    """Data as YAML in the same style as a resolved configuration."""
+    """Return data as YAML in the style of a resolved configuration."""
     return yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=110)
 
 
@@ -199,7 +199,7 @@ def _update_map(node: CommentedMap, old: Mapping[Any, Any], values: Mapping[Any,
 
 
 def _ends_in_comment(node: Any) -> bool:
-    """Return whether a comment follows the last value: the document's next section may be what it is about."""
+    """Return whether a comment follows the last value; it may describe the next section."""
     if not isinstance(node, CommentedMap | CommentedSeq) or not node:
         return False
     last = next(reversed(node)) if isinstance(node, CommentedMap) else len(node) - 1
@@ -207,7 +207,7 @@ def _ends_in_comment(node: Any) -> bool:
 
 
 def for_browser(value: Any) -> Any:
-    """The same value in what JSON and a browser keep exactly; what they would not becomes text that reads back."""
+    """Return a value that JSON and JavaScript represent exactly; other numbers become text that YAML reads back."""
     if isinstance(value, Mapping):
         return {str(key): for_browser(held) for key, held in value.items()}
     if isinstance(value, list | tuple | set | frozenset):

@@ -186,7 +186,7 @@ def test_a_rescoring_in_a_form_reads_a_run_of_the_workspace_and_no_other_folder(
         assert checked.ok is ok and (ok or "no run of this workspace" in checked.errors[0].message)
     judge = {"type": "llm_judge", "prompt": "/etc/passwd.txt"}
     (error,) = run_form.check_data({"kind": "rescore", "run": "1-mine", "detectors": [judge]}, workspace).errors
-    assert error.dotted == "detectors.0.prompt" and "a form names none" in error.message
+    assert error.dotted == "detectors.0.prompt" and "a form cannot name" in error.message
 
 
 def test_basic_fields_come_from_marks_in_the_schema_and_are_few() -> None:
@@ -400,7 +400,7 @@ def test_several_errors_are_all_named_with_their_lines(workspace: Workspace) -> 
 
 def test_a_missing_key_is_reported_where_it_should_stand(workspace: Workspace) -> None:
     found = wrong({"environment": "guess_number", "stages": [{"steps": 1}]}, workspace)
-    assert found == {"stages.0.name": "is needed", "stages.0.method": "is needed"}
+    assert found == {"stages.0.name": "is required", "stages.0.method": "is required"}
 
 
 def test_a_component_that_is_unknown_has_no_fields() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,11 +13,11 @@ from app.forms.yaml_text import read
 from app.pages._new_run_draft import (
     Draft,
     bounds,
-    groups,
     option_of,
     parse_number,
     renamed,
 )
+from app.pages._new_run_form import draw_form
 from app.pages._new_run_view import preset_choices, summary
 
 
@@ -24,7 +26,21 @@ def draft() -> Draft:
     """The preset quickstart with all defaults."""
     spec = {**run_form.spec("train"), "kind": "train"}
     data = run_form.parse_config(read(run_form.preset_yaml("quickstart")).value).model_dump(mode="json")
-    return Draft(spec=spec, data=data)
+    return Draft(spec=spec, data=data, choices=defaultdict(list))
+
+
+def elements(node: Any) -> Iterator[list[Any]]:
+    """Yield an element and all elements inside it."""
+    if isinstance(node, list):
+        yield node
+        for child in node[2:]:
+            yield from elements(child)
+
+
+def found(form: Any, **attributes: str) -> list[list[Any]]:
+    """Return the elements with these attributes."""
+    wanted = {key.replace("_", "-"): value for key, value in attributes.items()}
+    return [each for each in elements(form) if wanted.items() <= each[1].items()]
 
 
 def names(draft: Draft) -> list[str]:
@@ -102,12 +118,54 @@ def test_a_name_that_is_taken_gets_a_number() -> None:
     assert renamed({"name": "rl-2"}, [{"name": "rl-2"}, {"name": "rl-3"}]) == {"name": "rl-4"}
 
 
-def test_every_field_of_every_kind_is_in_one_part_of_the_form() -> None:
-    for kind in run_form.kinds():
-        root = run_form.spec(kind)["root"]
-        parts = [part for basic in (True, False) for part in groups(root, basic=basic)]
-        keys = [field["key"] for part in parts for _, fields in part for field in fields]
-        assert sorted(keys) == sorted(field["key"] for field in root["fields"])
+@pytest.mark.parametrize("kind", run_form.kinds())
+def test_every_field_of_every_kind_is_drawn_once(kind: str) -> None:
+    spec = run_form.spec(kind)
+    form = draw_form(Draft(spec={**spec, "kind": kind}, choices=defaultdict(list), opened={"*"}))
+    for field in spec["root"]["fields"]:
+        assert len(found(form, id=f"field-{field['key']}")) == 1
+
+
+def test_an_edit_of_an_input_changes_the_draft(draft: Draft) -> None:
+    draw_form(draft)
+    draft.controls["seed"]("7")
+    draft.controls["stages.0.learning_rate"]("1e-5")
+    draft.controls["environment.type"]("guess_number")
+    assert draft.data["seed"] == 7 and draft.data["stages"][0]["learning_rate"] == 1e-5
+    draw_form(draft)
+    assert "environment.size" in draft.controls and "environment.length" not in draft.controls
+
+
+def test_a_text_stays_as_typed_until_its_value_changes(draft: Draft) -> None:
+    draw_form(draft)
+    draft.controls["stages.0.learning_rate"]("1e-5")
+    draft.typed["stages.0.learning_rate"] = ("1e-5", None)
+    for _ in range(2):
+        (shown,) = found(draw_form(draft), data_field="stages.0.learning_rate")
+        assert shown[1]["data-value"] == "1e-5"
+    draft.data["stages"][0]["learning_rate"] = 0.5
+    (shown,) = found(draw_form(draft), data_field="stages.0.learning_rate")
+    assert shown[1]["data-value"] == "0.5"
+
+
+def test_an_error_is_shown_at_its_field_or_the_nearest_section(draft: Draft) -> None:
+    paths = (("seed",), ("stages", 0, "weight_decay"))
+    errors = [{"path": list(path), "field": ".".join(map(str, path)), "message": "is wrong"} for path in paths]
+    draft.checked = {"ok": False, "errors": errors, "yaml_error": None}  # type: ignore[typeddict-item]
+    form = draw_form(draft)
+    (seed,), (stage,) = found(form, id="field-seed"), found(form, id="field-stages.0")
+    assert seed[-2][2:] == ["is wrong"] or seed[-1][2:] == ["is wrong"]
+    assert found(seed, aria_invalid="true") and not found(stage, aria_invalid="true")
+    assert stage[-1][2:] == ["stages.0.weight_decay: is wrong"]
+
+
+def test_a_field_that_differs_from_its_default_has_a_button_to_reset_it(draft: Draft) -> None:
+    assert not found(draw_form(draft), data_action="reset", data_at='["seed"]')
+    draft.data["seed"] = 5
+    (button,) = found(draw_form(draft), data_action="reset", data_at='["seed"]')
+    assert button[1]["title"] == "seed: back to the default, 0"
+    draft.change("reset", "", button[1]["data-at"])
+    assert draft.data["seed"] == 0
 
 
 def test_presets_are_listed_by_file_with_those_for_a_cpu_first() -> None:
@@ -125,4 +183,4 @@ def test_presets_are_listed_by_file_with_those_for_a_cpu_first() -> None:
 def test_the_summary_counts_errors_and_leads_to_their_fields() -> None:
     error = {"path": ["seed"], "field": "seed", "message": "must be at least 0, not -1", "line": 2}
     shown = str(summary({"ok": False, "errors": [error], "yaml_error": None}))  # type: ignore[typeddict-item]
-    assert "1 error" in shown and "'data-field': 'seed'" in shown and "(line 2)" in shown
+    assert "1 error" in shown and "'data-at': '[\"seed\"]'" in shown and "(line 2)" in shown
