@@ -15,7 +15,7 @@ export default async function mount({ element, props, trigger, watch }) {
   const send = () => {
     waiting = null;
     const edits = [...pending].map(([field, edit]) => [field, edit.value, edit.count]);
-    if (edits.length) trigger("input", { edits, draft });
+    trigger("input", { edits, draft });
   };
   const edited = (type) => ({ target }) => {
     const { field, late } = target.dataset;
@@ -45,7 +45,6 @@ export default async function mount({ element, props, trigger, watch }) {
 
   const sync = () => {
     const { dataset } = form();
-    const isFirst = serial === 0;
     serial = Number(dataset.serial);
     if (draft !== dataset.draft) pending.clear();
     draft = dataset.draft;
@@ -57,17 +56,21 @@ export default async function mount({ element, props, trigger, watch }) {
     }
     form().inert = "off" in dataset;
     moveFocus(dataset);
-    if (isFirst) send(); // edits before the draft was open
+  };
+  const cover = (inert, hidden) => {
+    if (!around) return;
+    around.inert = inert;
+    around.style.visibility = hidden ? "hidden" : "";
   };
   const draw = (redraw) => {
     if (Number(JSON.parse(props.value)[1]["data-serial"]) <= serial) return; // an older answer that arrived late
     redraw();
     sync();
-    if (around) around.style.visibility = "";
+    cover(false);
   };
   view.default({ element, props, trigger, watch: (name, redraw) => watch(name, () => draw(redraw)) });
   sync();
   const query = new URLSearchParams(location.search);
   const isOther = query.has("clone") || (query.has("preset") && draft !== `preset:${query.get("preset")}`);
-  if (around && serial === 0 && isOther) around.style.visibility = "hidden";
+  if (serial === 0) cover(true, isOther);
 }

@@ -26,7 +26,8 @@ class Form(View):
 
     Args:
         value: The element.
-        around: Class of the element that is hidden until the first value if the address names another draft.
+        around: Class of the element that is inert until the first value; it is hidden if the address names another
+            draft.
         options: Further arguments of `gr.HTML`.
     """
 

@@ -11,7 +11,7 @@ from app.common.urls import page_url
 from app.components.nodes import Element, Node, action, badge, el, progress, time_ago
 from app.endpoints.launch import FormState, PreflightState, PresetInfo, SchedulePreview
 from app.endpoints.runs import RunRow
-from app.pages._new_run_form import words
+from app.pages._new_run_parts import words
 
 CRON_EXAMPLES = (("every hour", "0 * * * *"), ("every night", "0 2 * * *"), ("every Monday", "0 9 * * mon"))
 NOT_COMPARED = re.compile(r"^(name|kind): .*\n", re.MULTILINE)

@@ -244,10 +244,9 @@ def build(studio: Studio) -> None:
     @handler
     def choose_kind(held: Draft, name: str) -> list[Any]:
         with held.lock:
-            assert held.checked is not None
-            if held.checked["yaml_error"] is not None:
+            if held.checked is None or held.checked["yaml_error"] is not None:
                 gr.Warning("Fix the YAML first.")
-                return [held.checked["kind"], gr.skip(), *NOTHING]
+                return [held.checked["kind"] if held.checked else gr.skip(), gr.skip(), *NOTHING]
             state = launch.yaml_of_form(held.data, held.text, name)
             take(held, state, state["yaml"])
             return [name, gr.update(visible=name in TRAINING), *refresh(held)]

@@ -32,10 +32,15 @@ def open_form(visit: Visit, page: Any) -> Visit:
         tab = tab or page
         tab.set_default_timeout(WAIT)
         visit(f"/new{query}", tab)
-        tab.wait_for_selector("#nr-form .rf-row")
+        wait_until_open(tab)
         return tab
 
     return go
+
+
+def wait_until_open(page: Any) -> None:
+    """Wait until the form can be edited."""
+    page.wait_for_selector(".nr-columns:not([inert]) .rf-row")
 
 
 def field(page: Any, path: str) -> Any:
@@ -178,7 +183,7 @@ def test_broken_yaml_says_the_line_and_keeps_the_text(open_form: Visit) -> None:
     page.locator(".nr-broken button").click()
     assert text_of(page) == broken
     page.reload()
-    page.wait_for_selector("#nr-form .rf-row")
+    wait_until_open(page)
     summary(page, "cannot be read")
     assert text_of(page) == broken  # a reload keeps it too
     write(page, good)
@@ -226,7 +231,7 @@ def test_what_was_not_started_survives_a_reload_and_can_be_discarded(open_form: 
     page.locator(".nr-notice button").click()
     expect(field(page, "seed")).to_have_value("0")
     page.reload()
-    page.wait_for_selector("#nr-form .rf-row")
+    wait_until_open(page)
     expect(field(page, "seed")).to_have_value("0")
     assert page.locator(".nr-notice").count() == 0
 
@@ -239,6 +244,24 @@ def test_a_past_run_is_cloned_and_a_missing_one_is_said(open_form: Visit, server
     page.goto(f"{server.url}/new?clone=99999")
     page.wait_for_selector("[role=alert] .rl-empty-title")
     assert "There is no run 99999" in page.locator(".rl-empty").inner_text()
+
+
+def test_script_in_a_configuration_is_shown_as_text(open_form: Visit, tiny_config: dict[str, Any], queue: Any) -> None:
+    script = "<img src=x onerror=document.title='owned'> ${document.title='owned'} {{1}}"
+    run = queue.add(tiny_yaml(tiny_config, name=script), start=False)
+    page = open_form(f"?clone={run.id}")
+    expect(field(page, "name")).to_have_value(script)
+    page.get_by_label("Clone a run").click()
+    expect(page.get_by_role("listbox").get_by_role("option").filter(has_text=script)).to_have_count(1)
+    page.keyboard.press("Escape")
+    stages = [{**tiny_config["stages"][1], "name": script}]
+    write(page, tiny_yaml(tiny_config, name=script, teacher=script, stages=stages, **{script: script}))
+    summary(page, script)
+    expect(page.locator(".rf-unknown code")).to_have_text(f'{script}: "{script}"')
+    expect(page.locator(".rf-itemhead b")).to_have_text(f"1 · {script}")
+    expect(field(page, "teacher.type").locator("option").first).to_have_text(f"{script} (unknown)")
+    assert any(script in text for text in page.locator("#nr-form .rf-error").all_inner_texts())
+    assert page.locator(".nr-columns :is(img, script)").count() == 0 and page.title() != "owned"
 
 
 @pytest.mark.slow
@@ -339,7 +362,7 @@ def test_the_environment_of_the_readme_is_chosen_run_and_replayed_without_a_chan
         del server_environment["RL2F_PLUGINS"]
     page.set_default_timeout(WAIT)
     page.goto(f"{server.url}/new")
-    page.wait_for_selector("#nr-form .rf-row")
+    wait_until_open(page)
     stages = [{**tiny_config["stages"][1], "steps": 1}]
     evaluation = {"num_tasks": 2, "conditions": ["hints"], "bootstrap_samples": 100}
     write(page, tiny_yaml(tiny_config, name="words", teacher="contentless", stages=stages, evaluation=evaluation))
@@ -414,11 +437,13 @@ def test_a_revision_method_with_schedules_goes_from_its_preset_to_its_dialogues(
     page.wait_for_selector(".rl-badge[data-status=succeeded]", timeout=5 * WAIT)
     page.set_viewport_size({"width": 1440, "height": 900})
     page.wait_for_selector('.rl-chart[data-key="solved/"]')
-    part = page.locator("[data-fold=part]")
-    expect(part).to_have_count(2)
-    part.first.locator(":scope > summary").click()
-    expect(part.first.locator(".rl-eval").first).to_contain_text("contentless")
-    part.first.locator(".rl-plot[data-drawn]").first.wait_for()
+    page.get_by_role("navigation", name="run").get_by_role("link", name="Evaluation", exact=True).click()
+    parts = page.locator("#run-part label")
+    expect(parts).to_have_count(3)  # the mixture and its two environments
+    parts.nth(1).click()
+    page.wait_for_url(re.compile("part="))
+    expect(page.locator("#run-tables .rl-eval").first).to_contain_text("contentless")
+    page.locator("#run-accuracy .rl-plot[data-drawn]").first.wait_for()
     visit(f"/dialogues?run={run_id}&phase=train", page)
     asked = page.locator(".dv-asked").first
     asked.locator("summary").click()

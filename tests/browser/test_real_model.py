@@ -46,7 +46,7 @@ def test_a_real_model_is_trained_replayed_labelled_exported_and_asked(real: Any,
     server = real
     page.set_default_timeout(WAIT)
     page.goto(f"{server.url}/new")
-    page.wait_for_selector("#nr-form .rf-row")
+    page.wait_for_selector(".nr-columns:not([inert]) .rf-row")
     page.locator("#nr-yaml textarea").fill(yaml.safe_dump(CONFIG, sort_keys=False))
     expect(page.locator('[data-field="name"]')).to_have_value("the whole way")
     page.wait_for_function("document.querySelector('#nr-summary').innerText.includes('ready')")
@@ -62,15 +62,15 @@ def test_a_real_model_is_trained_replayed_labelled_exported_and_asked(real: Any,
     page.keyboard.press("n")
     page.wait_for_function("first => location.href !== first && location.search.includes('dialogue=')", arg=first)
 
-    page.goto(f"{server.url}/labels?run={run}&labeller=ann")
-    page.wait_for_selector(".lb-stage[aria-busy=false] .lb-card")
+    page.goto(f"{server.url}/labels?run={run}&annotator=ann")
+    page.wait_for_selector("#label-stage .lb-card")
     page.keyboard.press("2")
     page.wait_for_selector(".lb-found")
 
     page.goto(f"{server.url}/exports?runs={run}")
-    page.get_by_text("1 of them labelled by people").wait_for()
+    page.get_by_text("1 of them labeled by people").wait_for()
     page.get_by_role("button", name="Export", exact=True).click()
-    done = page.locator(".ex-done").first
+    done = page.locator(".export-done").first
     done.wait_for()
     folder = server.workspace / "exports" / done.get_attribute("data-folder")
     rows = load_dataset(str(folder), "unpaired_preference", split="train", cache_dir=str(tmp_path / "cache"))
@@ -93,7 +93,7 @@ def test_every_method_trains_the_real_model_from_its_preset(real: Any, page: Any
     """The presets that hold all methods, at one step each."""
     page.set_default_timeout(2 * WAIT)
     page.goto(f"{real.url}/new?preset={preset}")
-    page.wait_for_selector("#nr-form .rf-row")
+    page.wait_for_selector(".nr-columns:not([inert]) .rf-row")
     config = yaml.safe_load(page.locator("#nr-yaml textarea").input_value())
     for stage in config["stages"]:
         stage |= {"steps": 1, "tasks_per_step": 1, "group_size": min(2, stage["group_size"])}
