@@ -441,6 +441,6 @@ def test_a_revision_method_with_schedules_goes_from_its_preset_to_its_dialogues(
     expect(page.locator("#run-tables .rl-eval").first).to_contain_text("contentless")
     page.locator("#run-accuracy .rl-plot[data-drawn]").first.wait_for()
     visit(f"/dialogues?run={run_id}&phase=train", page)
-    asked = page.locator(".dv-asked").first
-    asked.locator("summary").click()
-    expect(asked).to_contain_text("Your previous attempt:")
+    reprompt = page.locator("details", has_text="reprompted with").first
+    reprompt.locator("summary").click()
+    expect(reprompt).to_contain_text("Your previous attempt:")
