@@ -12,6 +12,7 @@ from threading import RLock
 from typing import Any, TypeAlias
 
 from app.endpoints.launch import FormState
+from app.forms.allowlist import Option
 
 Node: TypeAlias = "dict[str, Any]"
 """A node of the form, see `app.forms.schema`."""
@@ -37,7 +38,7 @@ class Draft:
 
     spec: Node = field(default_factory=dict)
     """`RunForm` of the kind."""
-    choices: dict[str, list[dict[str, str]]] = field(default_factory=dict)
+    choices: dict[str, list[Option]] = field(default_factory=dict)
     key: str = ""
     """Preset or clone where it started, e.g. `preset:quickstart`."""
     parent: int | None = None

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from app.components.nodes import Attribute, Element, Node, el
+from app.forms.allowlist import Option
 from app.pages._new_run_draft import (
     REST,
     SHORT,
@@ -393,8 +395,7 @@ class FormDrawing:
         boxes = []
         for each in [*node["choices"], *odd]:
             text = f"{each} (not allowed)" if each in odd else str(each)
-            apply: Apply = lambda checked, each=each: check(each, checked)  # noqa: E731
-            boxes.append(self.checkbox(f"{dotted(path)}={each}", each in value, apply, text))
+            boxes.append(self.checkbox(f"{dotted(path)}={each}", each in value, partial(check, each), text))
         return el("div.rf-checks", boxes)
 
     def union(self, node: Field, path: Path, value: Any, label: str, default: Any) -> list[Node]:
@@ -448,9 +449,9 @@ class FormDrawing:
             drawn.append(self.text_input(f"{name}@", chosen, self.setter(path), f"other {label}", placeholder=free[1]))
         return [*drawn, el("p.rf-help", note) if note else None]
 
-    def choices_of(self, known: str) -> list[dict[str, str]]:
+    def choices_of(self, known: str) -> list[Option]:
         """Return the offered choices; those of datasets begin with the stages that make one."""
-        made = []
+        made: list[Option] = []
         if known == "data":
             for stage in self.draft.get(("stages",)) or []:
                 method = stage.get("method") if isinstance(stage, dict) else None

@@ -53,7 +53,7 @@ def build(studio: Studio) -> None:
     def begin(held: Draft, key: str, text: str) -> None:
         """Start a draft from a preset or clone."""
         held.key, held.start = key, launch.form_of_yaml(text)
-        held.choices = {**launch.form_choices()}
+        held.choices = launch.form_choices()
         held.opened, held.memory, held.typed = set(), {}, {}
         take(held, held.start, held.start["yaml"])
 
