@@ -42,7 +42,7 @@ app.endpoints: common forms jobs.chat jobs.db jobs.export jobs.labels jobs.queue
 app.forms: jobs.db jobs.workspace rl2f_core.config rl2f_core.environments rl2f_core.errors rl2f_core.llms
     rl2f_core.metrics rl2f_core.model_store rl2f_core.paths rl2f_core.registry rl2f_core.stats
     rl2f_core.teachers rl2f_core.training
-app.pages: common components endpoints jobs.chat jobs.db plots rl2f_core.config rl2f_core.counterfactual
+app.pages: common components endpoints forms jobs.chat jobs.db plots rl2f_core.config rl2f_core.counterfactual
     rl2f_core.errors rl2f_core.types
 app.plots: common jobs.db rl2f_core.errors rl2f_core.evaluation rl2f_core.metrics rl2f_core.registry
     rl2f_core.stats rl2f_core.types
