@@ -162,7 +162,7 @@ def build(studio: Studio) -> None:
         query = fields.query(list(values.values()))
         folds = [gr.update(open=not names.isdisjoint(query)) for names in (NARROWED, FURTHER)]
         state = form_state(list(values.values()))
-        state[0] = missing or state[0]
+        state[0] = [missing, state[0]]
         return [query, *merged, *folds, *state, show_list()]
 
     @handler
