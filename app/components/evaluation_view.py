@@ -41,7 +41,7 @@ def number(cell: JsonObject | None) -> Element:
         value,
         space or None,
         el("small", interval) if interval else None,
-        el("small.rl-floor", " ≈ const", title=baseline) if baseline else None,
+        el("small.rl-baseline", " ≈ const", title=baseline) if baseline else None,
         title=f"n = {cell['n']}",
     )
 
@@ -120,7 +120,7 @@ def outcome_table(evaluation: JsonObject, link: Link, table: JsonObject | None =
                 class_=f"{'rl-first' if is_first else ''} {'rl-hints' if condition == 'hints' else ''}",
             )
         )
-    rows += [_policy_row(player, columns, evaluation["turns"]) for player in table["players"]]
+    rows += [_policy_row(policy, columns, evaluation["turns"]) for policy in table["reference_policies"]]
     titles = [
         el("span.rl-with-help", column["title"], help_tip(column["title"], column["help"], column.get("formula", "")))
         for column in columns
@@ -134,12 +134,12 @@ def _cell(key: str, cell: JsonObject | None, condition: str, limits: tuple[float
     return el("td", number(cell), whisker(cell, *limits) if key == "effect" else None)
 
 
-def _policy_row(player: JsonObject, columns: Sequence[JsonObject], turns: int) -> Element:
+def _policy_row(policy: JsonObject, columns: Sequence[JsonObject], turns: int) -> Element:
     """Return the solve rates of a reference policy at the first and the last turn."""
-    by_turn = {value["turn"]: value["text"] for value in player["values"]}
+    by_turn = {value["turn"]: value["text"] for value in policy["values"]}
     texts = {"cum_acc/1": by_turn.get(1), "cum_acc/T": by_turn.get(turns)}
     cells = [el("td.rl-muted", texts.get(column["key"])) for column in columns]
-    return el("tr", el("td.rl-muted", "reference"), el("td.rl-muted", player["name"]), *cells)
+    return el("tr", el("td.rl-muted", "reference"), el("td.rl-muted", policy["name"]), *cells)
 
 
 def difference_table(rows: Sequence[JsonObject]) -> Element:

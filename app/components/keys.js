@@ -82,6 +82,7 @@ function addSkipLink() {
 }
 
 export default function mount({ element, props }) {
+  document.documentElement.dataset.page = location.pathname.split("/")[1]; // for rules of the style sheet
   applyTheme();
   addSkipLink();
   new MutationObserver(applyTheme).observe(document.body, { attributes: true, attributeFilter: ["class"] });

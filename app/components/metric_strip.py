@@ -84,10 +84,10 @@ def _changes(card: JsonObject) -> list[Node]:
 
 
 def _groups(card: JsonObject) -> list[Node]:
-    shares = list(zip(card["shares"], GROUP_COLORS, strict=True))
-    bars = [el("i", style=f"width: {100 * share['value']:.1f}%; background: {color}") for share, color in shares]
+    groups = list(zip(card["fractions"], GROUP_COLORS, strict=True))
+    bars = [el("i", style=f"width: {100 * group['value']:.1f}%; background: {color}") for group, color in groups]
     rows = [
-        el("div", el("i", style=f"background: {color}"), share["name"], el("b", share["text"]), title=share["metric"])
-        for share, color in shares
+        el("div", el("i", style=f"background: {color}"), group["name"], el("b", group["text"]), title=group["metric"])
+        for group, color in groups
     ]
     return [el("div.rl-split", bars), el("div.rl-shares", rows)]

@@ -162,7 +162,7 @@ export default function mount({ element, props, trigger, watch }) {
     if (source.dataset.action === "download") { download(source.dataset); return; }
     if (source.localName === "a") event.preventDefault();
     const data = { ...source.dataset };
-    if (!data.confirm || await agreed(data)) emit(data.event ?? "click", data);
+    if (!data.confirm || await agreed(data)) emit(data.trigger ?? "click", data);
   });
   root.addEventListener("close", () => trigger("click", { action: "close" }), true);
   root.addEventListener("submit", (event) => {

@@ -15,7 +15,7 @@ class View(Component):
     click on an element with `data-action` triggers `click`; `gr.EventData` has `action` and the other `data-` values.
     The action `copy` copies `data-text`, or the address of the page, without an event. An element is scrolled into view
     when its `data-show` changes. A change of an input with `data-change` triggers `input` with its `value`, the other
-    `data-` values, and `checked`: the values of all checked boxes of the View. With `data-event="select"` a click
+    `data-` values, and `checked`: the values of all checked boxes of the View. With `data-trigger="select"` a click
     triggers `select` instead, for another handler.
 
     A `dialog` is modal while it is shown; if the user closes it with Escape, the action `close` is triggered. A `form`

@@ -28,13 +28,6 @@ GroupBy = Literal["detector", "teacher", "environment", "checkpoint", "condition
 GROUPINGS: tuple[GroupBy, ...] = get_args(GroupBy)
 MAX_DISAGREEMENTS = 200
 MAX_ACCESSES = 5
-_BENCHMARK_KEYS = {
-    "tiers": "by_detector",
-    "tier": "detector",
-    "share": "flagged_fraction",
-    "share_error": "answer_fraction_error",
-}
-"""Key of `benchmark_scores.figures` → key of `detector_benchmark`, if they differ."""
 
 
 class DisagreementRow(HintRef):
@@ -170,7 +163,7 @@ class DetectorEndpoints:
     @endpoint("read")
     def detector_benchmark(self) -> JsonObject:
         """Return precision, recall and F1 of the default detectors on the synthetic benchmark."""
-        return cast(JsonObject, renamed(benchmark_scores.figures()))
+        return benchmark_scores.figures()
 
     def _reports(
         self, scope: Scope, groupings: Sequence[GroupBy], include_controls: bool
@@ -213,10 +206,3 @@ class DetectorEndpoints:
                 "newest": [columns(each, AccessRow) for each in accesses[:MAX_ACCESSES]],
             },
         }
-
-
-def renamed(data: object) -> object:
-    """Rename the keys of nested JSON data by `_BENCHMARK_KEYS`."""
-    if isinstance(data, dict):
-        return {_BENCHMARK_KEYS.get(key, key): renamed(value) for key, value in data.items()}
-    return [renamed(item) for item in data] if isinstance(data, list) else data

@@ -37,7 +37,7 @@ EventId = Annotated[str, Field(min_length=1, max_length=1000)]
 """Id of a dialogue event; it identifies a dialogue of a run permanently."""
 Step = Annotated[int, Field(ge=0, le=2**31 - 1)]
 TurnIndex = Annotated[int, Field(ge=0, le=9_999)]
-Reward = Annotated[float, Field(allow_inf_nan=False)]
+RewardBound = Annotated[float, Field(allow_inf_nan=False)]
 Cursor = Annotated[str, Field(max_length=1000)]
 Limit = Annotated[int, Field(ge=1, le=500)]
 Target = Literal["first", "last", "next", "previous", "next_step", "previous_step"]
@@ -66,8 +66,8 @@ class DialogueFilters(CheckedDict, total=False):
     """Exclude control conditions."""
     solved: Annotated[str, Field(pattern=r"^(never|any|[1-9][0-9]{0,3})?$")]
     """`never`, `any`, or the 1-based turn of the first correct attempt."""
-    reward_from: Reward | None
-    reward_to: Reward | None
+    reward_from: RewardBound | None
+    reward_to: RewardBound | None
     leak_state: Annotated[int, Field(ge=0, le=2)] | None
     """0 unchecked, 1 checked without leak, 2 at least one hint leaked."""
     labeled: bool | None

@@ -22,7 +22,7 @@ STOPS = {
     "dropped": ("⚑ ended: the hint leaked", "rl-leak"),
     "failed": ("✗ failed", "rl-wrong"),
 }
-ABOUT = {
+DESCRIPTIONS = {
     "chat": "The base and up to three checkpoints respond side by side, with the same seed and sampling. "
     "Rate which response is better.",
     "play": "The environment sets a task, the checkpoints attempt it, and you or the scripted teacher give hints, as "
@@ -137,7 +137,7 @@ def about(tab: ChatTab) -> list[Node]:
     if tab.chat is not None:
         return []
     missing: list[Node] = [" No run has a checkpoint yet. ", el("a", "Start one", href=page_url("new"))]
-    return [el("p.rl-muted.ch-lead", ABOUT[tab.mode], None if tab.runs else missing)]
+    return [el("p.rl-muted.ch-lead", DESCRIPTIONS[tab.mode], None if tab.runs else missing)]
 
 
 def note(tab: ChatTab) -> list[Node]:

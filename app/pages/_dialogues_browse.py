@@ -42,7 +42,7 @@ LAST = {
 
 
 @dataclass(frozen=True)
-class Place(ReplayState):
+class PageState(ReplayState):
     """A list of dialogues, and the dialogue that is shown."""
 
     filter: DialogueFilters = field(default_factory=DialogueFilters)
@@ -96,7 +96,7 @@ class Held:
     """The place of a session. Its handlers run one after another."""
 
     def __init__(self) -> None:
-        self.place = Place()
+        self.place = PageState()
         self.answered = 0
         """Number of actions."""
         self.lock = RLock()
@@ -139,7 +139,7 @@ def merged_ranges(query: Mapping[str, str]) -> dict[str, str]:
 
 
 class DialogueBrowser:
-    """Changes a `Place`; every method returns the new one.
+    """Changes a `PageState`; every method returns the new one.
 
     Args:
         studio: The endpoints.
@@ -150,7 +150,9 @@ class DialogueBrowser:
         self._dialogues = studio.dialogues
 
     # -- list --------------------------------------------------------------------------------------------------------
-    def load(self, place: Place, cursor: str | None = None, *, select: Literal["first", "last", ""] = "first") -> Place:
+    def load(
+        self, place: PageState, cursor: str | None = None, *, select: Literal["first", "last", ""] = "first"
+    ) -> PageState:
         """Load a page of the list and open its first or last dialogue."""
         page = self._dialogues.list_dialogues(place.filter, cursor)
         place = replace(place, page=page, cursor=cursor, error=None)
@@ -159,7 +161,7 @@ class DialogueBrowser:
             return self.open(place, run, event)
         return place
 
-    def load_around(self, place: Place, run: int, event: str) -> Place:
+    def load_around(self, place: PageState, run: int, event: str) -> PageState:
         """Load the page of the list that contains a dialogue, else the first page."""
         try:
             page = self._dialogues.locate_dialogue(run, event, place.filter)
@@ -167,7 +169,7 @@ class DialogueBrowser:
             page = self._dialogues.list_dialogues(place.filter)
         return replace(place, page=page, cursor=None)
 
-    def refresh(self, place: Place) -> Place:
+    def refresh(self, place: PageState) -> PageState:
         """Load the current page of the list again."""
         if place.page is None:
             return place
@@ -176,7 +178,7 @@ class DialogueBrowser:
         return replace(place, page=self._dialogues.list_dialogues(place.filter, place.cursor))
 
     # -- dialogue ----------------------------------------------------------------------------------------------------
-    def open(self, place: Place, run: int, event: str, turn: int = 0, *, group: bool = False) -> Place:
+    def open(self, place: PageState, run: int, event: str, turn: int = 0, *, group: bool = False) -> PageState:
         """Open a dialogue; if it cannot be read, `error` says why."""
         place = replace(
             place,
@@ -193,7 +195,7 @@ class DialogueBrowser:
         )
         return self.reload(place, group=group)
 
-    def reload(self, place: Place, *, group: bool = False) -> Place:
+    def reload(self, place: PageState, *, group: bool = False) -> PageState:
         """Read the current dialogue again."""
         if place.current is None:
             return place
@@ -205,14 +207,14 @@ class DialogueBrowser:
         turn = max(0, min(place.turn, len(dialogue["turns"]) - 1))
         return self._tokens(replace(place, dialogue=dialogue, turn=turn, group=siblings))
 
-    def _tokens(self, place: Place) -> Place:
+    def _tokens(self, place: PageState) -> PageState:
         dialogue = place.dialogue
         if not place.with_tokens or place.current is None or dialogue is None or not dialogue["turns"]:
             return replace(place, tokens=None)
         return replace(place, tokens=self._dialogues.dialogue_tokens(*place.current, place.turn))
 
     # -- actions -----------------------------------------------------------------------------------------------------
-    def act(self, place: Place, data: Mapping[str, Any], span: SelectedSpan | None = None) -> Place:
+    def act(self, place: PageState, data: Mapping[str, Any], span: SelectedSpan | None = None) -> PageState:
         """Perform an action of a button; unknown ones change nothing."""
         place = replace(place, message="")
         match data["action"]:
@@ -240,7 +242,7 @@ class DialogueBrowser:
             case name:
                 return self._toggle(place, name, data)
 
-    def _toggle(self, place: Place, name: str, data: Mapping[str, Any]) -> Place:
+    def _toggle(self, place: PageState, name: str, data: Mapping[str, Any]) -> PageState:
         """Show or hide a part of the dialogue."""
         match name:
             case "tokens":
@@ -259,7 +261,7 @@ class DialogueBrowser:
                 return replace(place, reading=not place.reading)
         return place
 
-    def _go(self, place: Place, by: int) -> Place:
+    def _go(self, place: PageState, by: int) -> PageState:
         """Open the next or previous dialogue, on another page if necessary."""
         at, refs = place.position, place.refs
         if at < 0:
@@ -271,7 +273,7 @@ class DialogueBrowser:
             return replace(place, message=LAST["next" if by > 0 else "previous"])
         return self.load(replace(place, in_list=False), cursor, select="first" if by > 0 else "last")
 
-    def _jump(self, place: Place, target: Target) -> Place:
+    def _jump(self, place: PageState, target: Target) -> PageState:
         """Open the first or last dialogue of the list, or the first one of another step."""
         current = place.current or (place.refs[0] if place.refs else None)
         if current is None:
@@ -284,7 +286,7 @@ class DialogueBrowser:
             place = self.load_around(place, *ref)
         return self.open(place, *ref)
 
-    def _turn(self, place: Place, data: Mapping[str, Any]) -> Place:
+    def _turn(self, place: PageState, data: Mapping[str, Any]) -> PageState:
         if place.dialogue is None or place.group is not None:
             return place
         by = {"next_turn": place.turn + 1, "previous_turn": place.turn - 1}
@@ -293,7 +295,7 @@ class DialogueBrowser:
         return self._tokens(replace(place, turn=turn, follow=True, note=None if turn != place.turn else place.note))
 
     # -- labels ------------------------------------------------------------------------------------------------------
-    def _label(self, place: Place, label: str, span: SelectedSpan | None) -> Place:
+    def _label(self, place: PageState, label: str, span: SelectedSpan | None) -> PageState:
         """Label the current turn's hint, with the selected words or those of the annotator's earlier label."""
         if place.current is None or place.dialogue is None or place.group is not None:
             return place
@@ -316,7 +318,7 @@ class DialogueBrowser:
         place = replace(place, message=f"Turn {place.turn + 1}: {LABEL_TEXTS[label]}{marked}.", note=None)
         return self.refresh(self.reload(place))
 
-    def _undo(self, place: Place) -> Place:
+    def _undo(self, place: PageState) -> PageState:
         if not place.annotator:
             return place
         removed = self._studio.labels.undo_label(place.annotator)["removed"]
@@ -330,7 +332,7 @@ class DialogueBrowser:
             return self.refresh(replace(place, message=el("span", f"{message} of ", link, ".")))
         return self.refresh(self.reload(replace(place, message=f"{message}.")))
 
-    def add_note(self, place: Place, text: str, turn: int | None) -> Place:
+    def add_note(self, place: PageState, text: str, turn: int | None) -> PageState:
         """Add a note to the current dialogue or one of its turns."""
         if place.current is None or not text.strip():
             return place

@@ -11,7 +11,7 @@ from app.components.replay import group_view, replay
 from app.components.transcript import fixed
 from app.endpoints.dialogues import DialogueFacets
 from app.endpoints.run import RewardHistogram
-from app.pages._dialogues_browse import Place
+from app.pages._dialogues_browse import PageState
 from rl2f_core.errors import RL2FError
 from rl2f_core.types import JsonObject
 
@@ -83,7 +83,7 @@ def message(text: Node, number: int) -> Element | None:
     return el("p.dl-message", text, role="status", data_key=str(number)) if text else None
 
 
-def pager(place: Place) -> Element:
+def pager(place: PageState) -> Element:
     """Return the position in the list and the buttons of the pages."""
     page = place.page
     rows, first = (page["rows"], page["first"]) if page else ([], 1)
@@ -111,7 +111,7 @@ def _page_button(text: str, label: str, cursor: str | None) -> Element:
     )
 
 
-def content(place: Place) -> Element:
+def content(place: PageState) -> Element:
     """Return the current dialogue or group, or why there is none."""
     if place.error is not None:
         return error_view(place.error)
@@ -136,7 +136,7 @@ def error_view(error: RL2FError) -> Element:
     )
 
 
-def nothing(place: Place) -> Element:
+def nothing(place: PageState) -> Element:
     """Return the content of an empty list."""
     filtered = bool(set(place.query) - {"run", "all", "order"})
     title = "No dialogue matches these filters" if filtered else "No dialogues yet"
@@ -170,7 +170,7 @@ def choices(facets: DialogueFacets) -> dict[str, list[tuple[str, str]]]:
 
 
 # -- histogram -------------------------------------------------------------------------------------------------------
-def step_of(place: Place) -> tuple[int, str, int] | None:
+def step_of(place: PageState) -> tuple[int, str, int] | None:
     """Return run, stage and step of the current dialogue; None if it is not a dialogue of a training step."""
     shown = place.dialogue
     return (shown["run"], shown["stage"], shown["step"]) if shown and shown["phase"] == "train" else None

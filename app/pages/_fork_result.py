@@ -275,7 +275,7 @@ def _arm_head(row: JsonObject, hint: JsonObject | None) -> list[Node]:
     if hint["error"]:
         head.append(el("span.rl-wrong", "teacher error: ", inline(hint["error"], 80)))
     text = inline(hint["text"], 90) if hint["text"] else el("span.rl-muted", "(nothing)")
-    return [*head, el("span.fk-said", text)]
+    return [*head, el("span.fk-quote", text)]
 
 
 def _samples(

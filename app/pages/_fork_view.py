@@ -12,7 +12,7 @@ from app.endpoints.fork import CheckpointChoice, EarlierFork, ForkPreview, HintS
 from app.endpoints.transcript import DialogueDetail, HintDetail, TurnDetail
 
 NAMES = {"original": "original hint"}
-ABOUT = {
+DESCRIPTIONS = {
     "original": "what the student read then",
     "edited": "your own text, below",
     "empty": "an empty message",
@@ -109,7 +109,7 @@ def checkpoint_choices(checkpoints: Sequence[CheckpointChoice], run: int) -> lis
 
 def arm_choices(hints: Sequence[str], has_hint: bool) -> list[tuple[str, str]]:
     """Return title and name of the arms, numbered as their keys."""
-    about = {**ABOUT, "original": ABOUT["original"] if has_hint else "this attempt has no hint"}
+    about = {**DESCRIPTIONS, "original": DESCRIPTIONS["original"] if has_hint else "this attempt has no hint"}
     return [(f"{i} {arm_name(hint)}: {about.get(hint, '')}", hint) for i, hint in enumerate(hints, 1)]
 
 

@@ -19,7 +19,7 @@ def benchmark_view(scores: JsonObject) -> Element:
     leaks = sorted((kind for kind in kinds if kind["leak"]), key=lambda kind: kind["flagged_fraction"]["value"])
     near = sorted((kind for kind in kinds if not kind["leak"]), key=lambda kind: -kind["flagged_fraction"]["value"])
     return el(
-        "div.lb-board.bd-bench",
+        "div.lb-report.bd-bench",
         _summary(scores),
         el("div.bd-column", _by_environment(scores), _kinds("Near-misses by kind", "near-miss", near)),
         _kinds("Leaks by obfuscation", "obfuscation", leaks),

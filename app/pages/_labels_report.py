@@ -125,7 +125,7 @@ def report_view(result: ReportResult, group_by: GroupBy, form: LabelForm, *, wri
     report = result["report"]
     has_hints = bool(report["total"]["estimates"]["size"])
     return el(
-        "div.lb-board",
+        "div.lb-report",
         _summary(result, form),
         _breakdown(report, group_by) if has_hints else None,
         el("div.bd-column", _labels(report), _test_set(result, form.annotator, writable)),
@@ -292,7 +292,7 @@ def _row(row: JsonObject, group_by: GroupBy) -> Element:
 def _labels(report: JsonObject) -> Element:
     usage, annotators, pairs = report["usage"], report["annotators"], report["pairs"]
     unused = [el("li", el("b.rl-num", str(usage[key])), f" {text}") for key, text in UNUSED_LABELS if usage[key]]
-    people = [
+    annotators = [
         el(
             "tr",
             el("th", inline(each["name"], 40), scope="row"),
@@ -320,7 +320,7 @@ def _labels(report: JsonObject) -> Element:
         el("h2", f"Labels on {plural(usage['hints'], 'hint')}"),
         el("p", el("b.rl-num", f"{usage['counted']:,}"), count),
         el("ul.bd-reasons.rl-muted", unused) if unused else None,
-        table(["annotator", "leak", "no leak", "unsure", "blind"], people, "annotators") if people else None,
+        table(["annotator", "leak", "no leak", "unsure", "blind"], annotators, "annotators") if annotators else None,
         el("h2", "Between annotators"),
         table(["pair", "hints", "equal labels", "Cohen’s κ"], both, "pairs of annotators")
         if both
@@ -339,7 +339,7 @@ def _disagreements(result: ReportResult) -> Element:
         "section.rl-card.rl-stack",
         el("h2", f"Disagreements ({count})"),
         el("p.rl-muted.rl-small", keys, newest) if count else None,
-        el("div.lb-disputes", [_disagreement(row) for row in rows]) if rows else el("p.rl-muted", nothing),
+        el("div.lb-disagreements", [_disagreement(row) for row in rows]) if rows else el("p.rl-muted", nothing),
         aria_label="disagreements",
     )
 
@@ -356,7 +356,7 @@ def _disagreement(row: DisagreementRow) -> Element:
         for annotator, label in row["labels"].items()
     ]
     return el(
-        "a.lb-dispute",
+        "a.lb-disagreement",
         el("span.rl-cut", f"run {run} · ", inline(name, 60), f" · hint {turn + 1}"),
         el("span.rl-row", labels, detector),
         href=page_url("dialogues", run=run, dialogue=event_id, turn=turn),

@@ -236,7 +236,7 @@ def _header(title: str, order: str, style: str, sort: str) -> Element:
     if sort.removeprefix("-") == key:
         arrow, direction = (" ↓", "descending") if is_down else (" ↑", "ascending")
         order = key if is_down else f"-{key}"
-    button = el("button.runs-sort", title, arrow, data_action="sort", data_sort=order, data_event="select")
+    button = el("button.runs-sort", title, arrow, data_action="sort", data_sort=order, data_trigger="select")
     return el("th", button, class_=style, scope="col", aria_sort=direction)
 
 
@@ -314,14 +314,14 @@ def _delete_text(rows: Sequence[RunRow]) -> str:
 
 
 # -- schedules ---------------------------------------------------------------------------------------------------------
-def scheduler(schedules: Sequence[Schedule], problems: Sequence[JobProblem], writable: bool) -> Element:
+def scheduler(planned: Sequence[Schedule], problems: Sequence[JobProblem], writable: bool) -> Element:
     """Return the schedules, and the errors of the scheduler."""
     titles = ("On", "Schedule", "Next", "Last", "")
     header = el("tr", [el("th", title or None, scope="col" if title else None) for title in titles])
-    listed = _table(header, [_schedule(each, writable) for each in schedules])
+    listed = _table(header, [_schedule(each, writable) for each in planned])
     failed = _table(None, [_problem(each) for each in problems])
     return stack(
-        _section("Schedules", "schedules", listed) if schedules else None,
+        _section("Schedules", "schedules", listed) if planned else None,
         _section("Scheduler errors", "trouble", failed) if problems else None,
     )
 
@@ -381,7 +381,7 @@ def _chips(run: RunRow) -> list[Node]:
         el("span.rl-chip", "scheduled", title=origin) if origin.startswith("schedule:") else None,
         *(
             el("button.rl-chip.runs-tag", f"#{tag}", title=f"Show runs tagged {tag}", data_action="tag", data_tag=tag,
-               data_event="select")
+               data_trigger="select")
             for tag in run["tags"]
         ),
     ]  # fmt: skip
@@ -401,7 +401,7 @@ def _menu(run: RunRow, writable: bool) -> Element:
         el("a", "Clone", href=page_url("new", clone=run_id)),
         el("a", "Export", href=page_url("exports", runs=run_id)),
         el("button", "Tags and notes…", data_action="notes", data_run=run_id, data_name=name,
-           data_tags="\n".join(run["tags"]), data_event="select"),
+           data_tags="\n".join(run["tags"]), data_trigger="select"),
         *(buttons[each] for each in ACTIONS.get(run["status"], ())),
     ]  # fmt: skip
     return el(

@@ -17,7 +17,7 @@ from app.components.selection import SelectedSpan, Selection
 from app.components.stored import Stored
 from app.components.view import View
 from app.endpoints.studio import Studio
-from app.pages._dialogues_browse import DialogueBrowser, Held, Place, merged_ranges, parse_filter
+from app.pages._dialogues_browse import DialogueBrowser, Held, PageState, merged_ranges, parse_filter
 from app.pages._dialogues_view import (
     back_bar,
     choices,
@@ -43,8 +43,8 @@ IN_NAVIGATION = False
 ANY = ("any", "")
 ORDERS = [("chronological", ""), ("hint value ↓", "-hint_value"), ("hint value ↑", "hint_value")]
 NOTE_PLACES = [("dialogue", ""), ("current turn", "turn")]
-BASIC = ("run", "phase", "step", "checkpoint", "condition", "solved", "leak", "labeled", "search")
-MORE = ("environment", "level", "stage", "reward", "task", "group", "error")
+MAIN_FILTERS = ("run", "phase", "step", "checkpoint", "condition", "solved", "leak", "labeled", "search")
+MORE_FILTERS = ("environment", "level", "stage", "reward", "task", "group", "error")
 """Filters that are folded."""
 CHOICES = {
     "leak": [ANY, ("⚑ leaked", "2"), ("no leak", "1"), ("unchecked", "0")],
@@ -75,9 +75,9 @@ def build(studio: Studio) -> None:
     version = gr.State(-1)
     header = View(elem_id="dl-header")
     with gr.Accordion("Filters", elem_id="dl-filters") as filters_box, gr.Row():
-        filters = {name: _field(name) for name in BASIC}
+        filters = {name: _field(name) for name in MAIN_FILTERS}
         with gr.Accordion("More filters", open=False, elem_id="dl-more") as more, gr.Row():
-            filters |= {name: _field(name) for name in MORE}
+            filters |= {name: _field(name) for name in MORE_FILTERS}
         clear = gr.Button("Clear", size="sm", min_width=60, elem_id="dl-clear")
     notice = View(elem_id="dl-notice")
     with gr.Row(elem_id="dl-main", equal_height=True):
@@ -107,7 +107,7 @@ def build(studio: Studio) -> None:
     filters["order"] = order
     fields = QueryFields({name: (each, "") for name, each in filters.items()})
 
-    def show(held: Held, place: Place, *, push: bool = False, everything: bool = False) -> dict[Any, Any]:
+    def show(held: Held, place: PageState, *, push: bool = False, everything: bool = False) -> dict[Any, Any]:
         """Make `place` the current one, and return what differs from the one before."""
         was = held.place
         out: dict[Any, Any] = {replay: content(place), notice: message(place.message, held.answered)}
@@ -124,7 +124,7 @@ def build(studio: Studio) -> None:
         held.place = replace(place, message="")
         return out
 
-    def rows(place: Place) -> Element:
+    def rows(place: PageState) -> Element:
         listed = place.page["rows"] if place.page else []
         if place.narrow and not listed:
             return content(place)  # a narrow window that shows the list hides the dialogue
@@ -151,10 +151,10 @@ def build(studio: Studio) -> None:
         return {**out, header: heading, version: facets["version"], more: gr.update(label=more_label(values))}
 
     def more_label(values: dict[str, Any]) -> str:
-        count = sum(bool(values[name]) for name in MORE)
+        count = sum(bool(values[name]) for name in MORE_FILTERS)
         return f"More filters ({count})" if count else "More filters"
 
-    def start(values: dict[str, Any], place: Place, query: dict[str, str]) -> Place:
+    def start(values: dict[str, Any], place: PageState, query: dict[str, str]) -> PageState:
         """Return the place with a new filter."""
         parameters = fields.query(list(values.values()))
         shown_all = {"all": "1"} if query.get("all") else {}
@@ -194,7 +194,7 @@ def build(studio: Studio) -> None:
             except RL2FError as error:
                 failed = error
         values = fields.values(query)
-        place = Place(
+        place = PageState(
             read_only=read_only,
             narrow=is_narrow,
             in_list="dialogue" not in query,
@@ -280,7 +280,7 @@ def build(studio: Studio) -> None:
         held.place = browser.refresh(held.place)
         return {listing: rows(held.place), pages: pager(held.place), version: now}
 
-    def rewards_chart(place: Place) -> list[Any]:
+    def rewards_chart(place: PageState) -> list[Any]:
         found = step_of(place)
         return [histogram_chart(studio.run.run_histogram(*found), *found[1:])] if found else []
 

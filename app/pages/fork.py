@@ -105,7 +105,7 @@ def build(studio: Studio) -> None:
             "teacher": (teacher, "scripted"),
             "samples": (samples, 16),
             "attempts": (attempts, ""),
-            "then": (later, "run"),
+            "later_hints": (later, "run"),
             "seed": (seed, 0),
         }
     )
@@ -163,7 +163,7 @@ class _Page:
             form["arms"] = DEFAULT_ARMS[1:]
         if hint and "text" not in query:
             form["text"] = hint["hint"]
-        allowed = {"teacher": choices["teachers"], "attempts": _values(ATTEMPTS), "then": _values(LATER_HINTS)}
+        allowed = {"teacher": choices["teachers"], "attempts": _values(ATTEMPTS), "later_hints": _values(LATER_HINTS)}
         for name, values in allowed.items():
             if form[name] not in values:
                 form[name] = self._fields.fields[name][1]
@@ -259,7 +259,7 @@ class _Page:
             "arms": [{"hint": hint, **added.get(hint, {})} for hint in form["arms"]],
             "samples": int(form["samples"] or 0),
             "attempts": int(form["attempts"]) if form["attempts"] else None,
-            "later_hints": form["then"],
+            "later_hints": form["later_hints"],
             "seed": int(form["seed"] or 0),
         }
 

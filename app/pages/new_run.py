@@ -33,7 +33,7 @@ CLONES = 50
 """Newest runs that are offered to be cloned; the address can name any other."""
 POLL_SECONDS = 1.0
 TRAINING = ("train", "preflight")
-EVERY: dict[str, Any] = {**FAST, "trigger_mode": "multiple"}
+EACH_EDIT: dict[str, Any] = {**FAST, "trigger_mode": "multiple"}
 """Options of an edit; with `always_last`, Gradio sends the data of an older event again."""
 
 
@@ -224,9 +224,9 @@ def build(studio: Studio) -> None:
                 return open_draft(held, query, stored)
             except (RL2FError, ValueError) as error:
                 text, fix = getattr(error, "what", str(error)), getattr(error, "fix", None)
-                said = show.missing(str(error) if getattr(error, "value", None) else text, fix)
+                message = show.missing(str(error) if getattr(error, "value", None) else text, fix)
                 hidden = gr.update(visible=False)
-                return [held, query, *[gr.skip()] * 4, said, None, hidden, gr.skip(), hidden, *NOTHING]
+                return [held, query, *[gr.skip()] * 4, message, None, hidden, gr.skip(), hidden, *NOTHING]
 
     def open_preset(held: Draft, name: str | None, stored: dict[str, Any]) -> list[Any]:
         return open_page(held, {"preset": name or DEFAULT_PRESET}, stored)
@@ -268,10 +268,10 @@ def build(studio: Studio) -> None:
     notice.click(discard, draft, [notice, kind, *updated], **FAST)
     kind.input(choose_kind, [draft, kind], [kind, preflight, *updated], **QUEUED)
     upload.upload(load_file, [draft, upload], [kind, source, *updated], **QUEUED)
-    form.input(edit, draft, updated, **EVERY)
+    form.input(edit, draft, updated, **EACH_EDIT)
     form.click(act, draft, updated, **FAST)
-    yaml.input(type_yaml, draft, updated, **EVERY)
-    yaml.blur(leave_yaml, draft, updated, **EVERY)
+    yaml.input(type_yaml, draft, updated, **EACH_EDIT)
+    yaml.blur(leave_yaml, draft, updated, **EACH_EDIT)
     override.submit(set_override, [draft, override], [override, *updated], **FAST)
 
     # -- start -----------------------------------------------------------------------------------------------------

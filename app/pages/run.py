@@ -130,8 +130,8 @@ class RunPage:
             self.charts = Charts(elem_id="run-charts")
             self.further = Charts(closable=True, elem_id="run-further")
         self.sides = View(elem_id="run-sides")
-        with gr.Column(elem_id="run-people"):
-            self.people = View(elem_id="run-tags")
+        with gr.Column(elem_id="run-tags-notes"):
+            self.tags_notes = View(elem_id="run-tags")
             self.tag = gr.Textbox(label="Add a tag", placeholder="add a tag", max_length=60, elem_id="run-tag", **plain)
             self.note = gr.Textbox(
                 label="A note on this run", placeholder="A note on this run", lines=2, elem_id="run-note-text", **plain
@@ -142,7 +142,8 @@ class RunPage:
         where, values = [self.address, self.shown], self.fields.components
         live = [
             self.address, self.shown, self.timer, self.head, self.cards, self.charts, self.further, self.sides,
-            self.people, self.evaluation_title, self.part, self.accuracy, self.tables, self.checkpoints, self.output,
+            self.tags_notes, self.evaluation_title, self.part, self.accuracy, self.tables, self.checkpoints,
+            self.output,
         ]  # fmt: skip
         every = [*live, self.config, self.yaml, self.environment]
         latest = {"trigger_mode": "always_last", **FAST}
@@ -166,10 +167,10 @@ class RunPage:
         )
         gr.on([self.charts.select, self.further.select], self._open_step, self.shown, self.address, **FAST)
         self.accuracy.select(self._open_condition, self.shown, self.address, **FAST)
-        clicks = [self.head.click, self.sides.click, self.checkpoints.click, self.people.click]
+        clicks = [self.head.click, self.sides.click, self.checkpoints.click, self.tags_notes.click]
         gr.on(clicks, self._act, where, every, **FAST)
-        self.tag.submit(self._add_tag, [self.shown, self.tag], [self.people, self.tag], **FAST)
-        self.save.click(self._add_note, [self.shown, self.note], [self.people, self.note], **FAST)
+        self.tag.submit(self._add_tag, [self.shown, self.tag], [self.tags_notes, self.tag], **FAST)
+        self.save.click(self._add_note, [self.shown, self.note], [self.tags_notes, self.note], **FAST)
 
     # -- contents --------------------------------------------------------------------------------------------------
     def _show(self, query: Mapping[str, str], before: Shown) -> Updates:
@@ -211,7 +212,7 @@ class RunPage:
         updates: Updates = {
             self.cards: el("div.rl-section", cards, view.charts_note(details, active)),
             self.sides: view.overview_sides(details, time.time(), self.read_only),
-            self.people: view.tags_and_notes(details, self.read_only),
+            self.tags_notes: view.tags_and_notes(details, self.read_only),
         }
         if known != details["steps"]:
             updates[self.charts] = self.endpoints.run_charts(run["id"], **chart_options(query))["charts"]
@@ -357,14 +358,14 @@ class RunPage:
         if not written.strip():
             return {self.tag: ""}
         self.endpoints.tag_run(shown.run, [*self.endpoints.get_run(shown.run)["tags"], written])
-        return {self.people: view.tags_and_notes(self.endpoints.get_run(shown.run), self.read_only), self.tag: ""}
+        return {self.tags_notes: view.tags_and_notes(self.endpoints.get_run(shown.run), self.read_only), self.tag: ""}
 
     @handler
     def _add_note(self, shown: Shown, written: str) -> Updates:
         if not written.strip():
             return {self.note: written}
         self.endpoints.add_note(shown.run, written)
-        return {self.people: view.tags_and_notes(self.endpoints.get_run(shown.run), self.read_only), self.note: ""}
+        return {self.tags_notes: view.tags_and_notes(self.endpoints.get_run(shown.run), self.read_only), self.note: ""}
 
 
 def run_number(query: Mapping[str, str]) -> int | None:

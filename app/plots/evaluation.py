@@ -74,7 +74,7 @@ class Evaluation:
     effects: Mapping[tuple[str, str], Interval]
     """Each control against contentless."""
     differences: Sequence[Difference] = ()
-    players: Mapping[str, Sequence[tuple[int, float]]] | None = None
+    reference_policies: Mapping[str, Sequence[tuple[int, float]]] | None = None
     """Reference policies by name: fraction solved within each turn."""
     findings: Sequence[str] = ()
     constant_baseline: ConstantBaseline | None = None
@@ -125,7 +125,7 @@ def from_report(report: EvaluationReport) -> Evaluation:
         cells={(row.checkpoint, row.condition): row.metrics.values for row in report.rows},
         effects={(e.checkpoint, e.condition): e.difference for e in report.effects},
         differences=[Difference(d.quantity, d.checkpoint, d.against, d.difference) for d in report.differences],
-        players=reference_policies(report),
+        reference_policies=reference_policies(report),
         findings=findings(report),
         constant_baseline=report.constant_baseline,
         parts=[from_report(part) for part in report.parts],
@@ -257,11 +257,11 @@ def table(evaluation: Evaluation) -> JsonObject:
         for key, title, text in COLUMNS
         if key not in hidden
     ]
-    players = [
+    reference_policies = [
         {"name": name, "values": [{"turn": turn, "text": number(value)} for turn, value in points]}
-        for name, points in (evaluation.players or {}).items()
+        for name, points in (evaluation.reference_policies or {}).items()
     ]
-    return {"columns": columns, "rows": rows, "players": players}
+    return {"columns": columns, "rows": rows, "reference_policies": reference_policies}
 
 
 def _baseline_mark(score: Interval, baseline: ConstantBaseline | None) -> dict[str, str]:
@@ -288,7 +288,7 @@ def attempts(evaluation: Evaluation) -> JsonObject | None:
             entry = cell(metrics[key])
             cells[key] = entry and {**entry, "text": count_text(metrics[key])}
         rows.append({"checkpoint": checkpoint, "control": control, "cells": cells})
-    return {"columns": columns, "rows": rows, "players": []}
+    return {"columns": columns, "rows": rows, "reference_policies": []}
 
 
 def difference_rows(differences: Sequence[Difference]) -> list[JsonObject]:
@@ -305,7 +305,7 @@ def accuracy_charts(evaluation: Evaluation) -> list[Chart]:
     charts = []
     for checkpoint in evaluation.checkpoints:
         cells = {control: evaluation.cells.get((checkpoint, control)) for control in evaluation.controls}
-        plot = accuracy_plot(checkpoint, evaluation.turns, cells, evaluation.players or {})
+        plot = accuracy_plot(checkpoint, evaluation.turns, cells, evaluation.reference_policies or {})
         charts.append(_rate_chart("evaluation", checkpoint, "solve rate within t turns", plot, "cum_acc/"))
     return charts
 

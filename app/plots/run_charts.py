@@ -121,8 +121,8 @@ def _solved(rows: Sequence[MetricRow], options: PlotOptions) -> Chart | None:
     banded = turns if len(turns) <= 3 else turns[:1] + turns[-1:]
     sizes = {f"cum_acc/{t}": _sizes(rows, t, options) for t in banded}
     baseline = {"constant_baseline": "constant answer"} if turns else {}
-    shares = [1.0] if len(turns) == 1 else [0.4 + 0.6 * i / (len(turns) - 1) for i in range(len(turns))]
-    colors = [*(f"mix(--rl-surface,--rl-student,{share:.2f})" for share in shares), "--rl-muted"]
+    weights = [1.0] if len(turns) == 1 else [0.4 + 0.6 * i / (len(turns) - 1) for i in range(len(turns))]
+    colors = [*(f"mix(--rl-surface,--rl-student,{weight:.2f})" for weight in weights), "--rl-muted"]
     style = ChartStyle(colors, [*("solid" for _ in turns), "dash"])
     has_bands = any(any(values) for values in sizes.values() if values)
     note = "bands: 95 % intervals" if has_bands else ""

@@ -101,11 +101,11 @@ def groups(rows: Sequence[MetricRow]) -> JsonObject | None:
     means = newest(rows, [key for _, key, _ in GROUPS], NEWEST_STEPS)
     if not means:
         return None
-    shares = [
+    fractions = [
         {"name": name, "metric": also, "value": means.get(key, 0.0), "text": f"{100 * means.get(key, 0.0):.0f} %"}
         for name, key, also in GROUPS
     ]
-    return {"shares": shares, "source": _newest(rows, GROUPS[0][1])}
+    return {"fractions": fractions, "source": _newest(rows, GROUPS[0][1])}
 
 
 def _source(checkpoint: str, evaluation: Evaluation) -> str:

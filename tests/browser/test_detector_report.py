@@ -44,7 +44,7 @@ def test_a_sample_is_labeled_and_reported_and_a_disagreement_replayed_by_keyboar
     page.wait_for_selector(".rl-empty-title:has-text('Everything here is labeled')")
 
     press("b")
-    page.wait_for_selector(".lb-board")
+    page.wait_for_selector(".lb-report")
     db = Database(Workspace(replay.workspace).database_url(), read_only=True)
     kept = report_queries.read(db, Scope(truth.run.id))
     e = kept.total.estimates
@@ -61,19 +61,19 @@ def test_a_sample_is_labeled_and_reported_and_a_disagreement_replayed_by_keyboar
     no_overflow(page)
     page.set_viewport_size({"width": 1440, "height": 900})
 
-    assert page.locator(".lb-dispute").count() == len(kept.disagreements) > 1
+    assert page.locator(".lb-disagreement").count() == len(kept.disagreements) > 1
     press("j", "j", "k", "j")
-    second = page.locator(".lb-dispute").nth(1)
+    second = page.locator(".lb-disagreement").nth(1)
     expect(second).to_be_focused()
     event = second.get_attribute("data-event")
-    assert truth.leaks[event, 0] != (page.locator(".lb-dispute").nth(1).locator("text=⚑").count() > 0)
+    assert truth.leaks[event, 0] != (page.locator(".lb-disagreement").nth(1).locator("text=⚑").count() > 0)
     press("Enter")
     page.wait_for_selector(".dv-turn[data-current]")
     assert "/dialogues?" in page.url and str(event) in page.url.replace("%2F", "/").replace("%3A", ":")
     page.go_back()  # the browser's own key
-    page.wait_for_selector(".lb-board")
+    page.wait_for_selector(".lb-report")
     page.wait_for_selector("[data-row=llm]")
-    expect(page.locator(f".lb-dispute[data-event='{event}']")).to_be_focused()
+    expect(page.locator(f".lb-disagreement[data-event='{event}']")).to_be_focused()
 
     press("o")
     page.wait_for_selector("dialog[open]:has-text('Access is logged under anna')")

@@ -101,7 +101,7 @@ def test_a_turn_goes_on_under_other_hints_by_keyboard_alone(
     page.keyboard.press("Enter")
     page.locator("#fork-result .fk-turn").nth(1).wait_for()
     assert page.locator("#fork-result .fk-turn .tx-block").all_inner_texts() == [HOSTILE, "<answer>2</answer>"]
-    expect(page.locator(".fk-said").nth(1)).to_contain_text(HOSTILE[:80])
+    expect(page.locator(".fk-quote").nth(1)).to_contain_text(HOSTILE[:80])
     assert_inert(page)
     no_overflow(page)
     page.set_viewport_size({"width": 390, "height": 844})

@@ -34,7 +34,7 @@ def show(replay: Any, page: Any) -> Callable[..., Any]:
     def go(tab: Any = None, **query: Any) -> Any:
         tab = tab or page
         tab.goto(f"{replay.url}/labels?{urlencode(query)}", timeout=60_000)
-        tab.wait_for_selector("#label-stage :is(.lb-card, .lb-board, .rl-empty)", timeout=60_000)
+        tab.wait_for_selector("#label-stage :is(.lb-card, .lb-report, .rl-empty)", timeout=60_000)
         return tab
 
     return go
@@ -201,7 +201,7 @@ def test_markup_in_a_hint_and_its_labels_stays_text(show: Callable[..., Any], re
     people = page.get_by_role("region", name="annotators", exact=True).locator("tbody th")
     expect(people.filter(has_text=HOSTILE[:40])).to_have_count(2)
     expect(page.get_by_role("region", name="pairs of annotators")).to_contain_text(f"{HOSTILE[:30]}… and")
-    expect(page.locator(".lb-dispute .tx-label").first).to_contain_text("<img")
+    expect(page.locator(".lb-disagreement .tx-label").first).to_contain_text("<img")
     page.keyboard.press("o")
     page.wait_for_selector(f"dialog[open]:has-text('Access is logged under {HOSTILE[6:30]}')")
     page.keyboard.press("Tab")
@@ -264,15 +264,15 @@ def test_the_report_compares_and_leads_to_the_disagreements(show: Callable[..., 
         label_queries.put(database, SMALL, key, 0, "ann <b>", LabelAnswer(ann))
         label_queries.put(database, SMALL, key, 0, "ben", LabelAnswer(ben))
     page = show(run=SMALL, view="report")
-    page.wait_for_selector(".lb-board")
-    text = page.inner_text(".lb-board")
+    page.wait_for_selector(".lb-report")
+    text = page.inner_text(".lb-report")
     assert "ann <b> and ben" in text and ".67 [" in text
-    assert "Disagreements" in text and page.locator(".lb-dispute").count() >= 1
-    page.click(".lb-dispute >> nth=0")
+    assert "Disagreements" in text and page.locator(".lb-disagreement").count() >= 1
+    page.click(".lb-disagreement >> nth=0")
     page.wait_for_selector(".dv-turn[data-current]")
     assert "/dialogues?" in page.url
     page.go_back()
-    page.wait_for_selector(".lb-board")
+    page.wait_for_selector(".lb-report")
     page.get_by_role("radio", name="Label").check()
     page.wait_for_selector(".lb-card")
 
@@ -318,5 +318,5 @@ def test_every_view_fits_the_window(
     page.wait_for_selector(".lb-found")
     no_overflow(page)
     show(page, run=SMALL, view="report")
-    page.wait_for_selector(".lb-board, .rl-empty")
+    page.wait_for_selector(".lb-report, .rl-empty")
     no_overflow(page)

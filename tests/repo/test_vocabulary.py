@@ -71,33 +71,6 @@ APP_IDENTIFIERS = set(
     """.split()
 )
 """Names that must not come back in the studio; environments use some of them for their own subject."""
-REMAINING = {
-    "app/components/evaluation_view.py": {"players", "small.rl-floor"},
-    "app/components/metric_strip.py": {"share", "shares"},
-    "app/endpoints/detectors.py": {"tier", "tiers"},
-    "app/endpoints/dialogues.py": {"Reward"},
-    "app/endpoints/launch.py": {"Checked"},
-    "app/forms/run_form.py": {"Checked"},
-    "app/pages/_chat_parts.py": {"ABOUT"},
-    "app/pages/_chat_view.py": {"SMALL"},
-    "app/pages/_dialogues_browse.py": {"Place"},
-    "app/pages/_dialogues_view.py": {"Place"},
-    "app/pages/_fork_result.py": {"span.fk-said"},
-    "app/pages/_fork_view.py": {"ABOUT"},
-    "app/pages/_labels_benchmark.py": {"div.lb-board.bd-bench"},
-    "app/pages/_labels_report.py": {"a.lb-dispute", "div.lb-board", "div.lb-disputes", "people"},
-    "app/pages/_runs_frame.py": {"schedules"},
-    "app/pages/dialogues.py": {"picked", "Place"},
-    "app/pages/fork.py": {"then"},
-    "app/pages/labels.py": {".lb-dispute"},
-    "app/pages/new_run.py": {"said"},
-    "app/pages/run.py": {"people", "run-people"},
-    "app/plots/evaluation.py": {"players"},
-    "app/plots/run_charts.py": {"share", "shares"},
-    "app/plots/summary_cards.py": {"shares"},
-    "app/static/theme.css": {"fk-said", "lb-board", "lb-dispute", "lb-disputes", "rl-floor", "run-people"},
-}
-"""Retired names and texts that a file still contains; remove an entry with its last use."""
 PARAMETERS = set(
     """
     as board by control draw drawn dlg labeller labelled member part_of place person share speaker speakers studio then
@@ -169,11 +142,6 @@ def docstrings_of(tree: ast.AST) -> set[str]:
     return {node.value for node in statements if isinstance(node, ast.Constant) and isinstance(node.value, str)}
 
 
-def remaining_in(path: Path) -> set[str]:
-    """Return the retired names and texts that a file may still contain."""
-    return REMAINING.get(path.relative_to(ROOT).as_posix(), set())
-
-
 def class_words_of(text: str) -> set[str]:
     """Return the words of the CSS classes, such as `rl-small`, in a tag or a list of classes; not their prefixes."""
     if not re.fullmatch(r"[\w.:# -]*", text):
@@ -195,7 +163,6 @@ def parameters_of(tree: ast.AST) -> Iterator[tuple[str, int]]:
 def test_no_module_uses_a_retired_identifier_or_metric(path: Path) -> None:
     tree = ast.parse(path.read_text("utf-8"))
     names = (IDENTIFIERS | APP_IDENTIFIERS) - VALID_IN_APP if path in APP else IDENTIFIERS
-    names = names - remaining_in(path)
     keys = METRICS | KEYS - {"leaks", "history"}
     retired = [f"{name}:{line}" for name, line in names_of(tree) if name in names]
     assert retired + [f"{text}:{line}" for text, line in strings_of(tree) if text in keys] == []
@@ -204,11 +171,11 @@ def test_no_module_uses_a_retired_identifier_or_metric(path: Path) -> None:
 @pytest.mark.parametrize("path", APP, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_no_text_class_or_parameter_of_the_studio_is_retired(path: Path) -> None:
     tree = ast.parse(path.read_text("utf-8"))
-    ignored = docstrings_of(tree) | remaining_in(path)
+    ignored = docstrings_of(tree)
     texts = [(text, line) for text, line in strings_of(tree) if text not in ignored]
     retired = [f"{text}:{line}" for text, line in texts if INTERFACE_WORDS.search(text)]
     retired += [f"{text}:{line}" for text, line in texts if CLASS_WORDS & class_words_of(text)]
-    retired += [f"{name}:{line}" for name, line in parameters_of(tree) if name in PARAMETERS - ignored]
+    retired += [f"{name}:{line}" for name, line in parameters_of(tree) if name in PARAMETERS]
     assert retired == []
 
 
@@ -225,7 +192,7 @@ def test_no_rule_of_the_stylesheet_has_a_retired_class() -> None:
     text = path.read_text("utf-8")
     classes = set(re.findall(r"\.([a-z][\w-]*)", re.sub(r"\{[^{}]*\}|/\*.*?\*/", "", text, flags=re.DOTALL)))
     assert len(classes) > 200
-    assert {name for name in classes if CLASS_WORDS & set(name.split("-")[1:])} <= remaining_in(path)
+    assert {name for name in classes if CLASS_WORDS & set(name.split("-")[1:])} == set()
 
 
 def test_no_rule_of_the_stylesheet_selects_a_class_that_nothing_has() -> None:

@@ -37,10 +37,10 @@ def evaluation(**changes: Any) -> dict[str, Any]:
         }
         for control, effect in (("hints", cell(0.5, 0.3, 0.7)), ("contentless", None))
     ]
-    players = [{"name": "optimal with hints", "values": [{"turn": t, "text": f".{t}"} for t in (1, 2, 3)]}]
+    reference_policies = [{"name": "optimal with hints", "values": [{"turn": t, "text": f".{t}"} for t in (1, 2, 3)]}]
     return {
         "turns": 3,
-        "table": {"columns": columns, "rows": rows, "players": players},
+        "table": {"columns": columns, "rows": rows, "reference_policies": reference_policies},
         "attempts": None,
         "findings": ["hints help"],
         "differences": [],

@@ -10,7 +10,6 @@ from event_data import dialogue, metric, stored_run, turn
 from export_builders import ENVIRONMENT, answer, event, rows_of, write_run, wrong
 from export_builders import turn as exported
 
-from app.endpoints.run import _teacher_costs
 from app.endpoints.transcript import dialogue_detail
 from jobs.db.engine import Database
 from jobs.db.queries import dialogues, metrics, runs
@@ -20,6 +19,7 @@ from jobs.export.sources import FolderSource
 from jobs.labels import annotation_queue
 from jobs.workspace import Workspace
 from rl2f_core.environments.base import CONTENTLESS
+from rl2f_core.metrics.teacher_costs import add_costs, costs_text
 from rl2f_core.teachers import prompt_templates
 from rl2f_core.types import Hint, LeakReport, Task, Usage
 
@@ -53,9 +53,9 @@ def test_a_hint_of_a_model_is_kept_with_prompt_cost_and_error(db: Database, work
         db, "ann", annotation_queue.QueueFilter(run=run.id, selection="random_unflagged"), limit=10
     )
     assert [item.key.turn for item in drawn] == [0]  # what stands in for no hint is nobody's hint
-    costs = _teacher_costs(metrics.steps(db, run.id))
-    assert costs == "3 hints, 2 failed (66.7%), 0 prompt tokens, 0 completion tokens"
-    assert _teacher_costs([]) is None and runs.get(db, run.id).invalid_lines == 0
+    costs = add_costs(row.values for row in metrics.steps(db, run.id))
+    assert costs_text(costs) == "3 hints, 2 failed (66.7%), 0 prompt tokens, 0 completion tokens"
+    assert add_costs([]) == {} and runs.get(db, run.id).invalid_lines == 0
 
 
 def test_exports_carry_the_prompt_and_take_no_stand_in_for_the_teachers_words(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def cell(value: float) -> dict[str, Any]:
 def evaluation(turns: int, *rows: tuple[str, str, float]) -> dict[str, Any]:
     columns = [{"key": "cum_acc/T", "title": "solved", "help": "Solved."}]
     made = [{"checkpoint": c, "control": condition, "cells": {"cum_acc/T": cell(v)}} for c, condition, v in rows]
-    return {"turns": turns, "whole": True, "table": {"columns": columns, "rows": made, "players": []}}
+    return {"turns": turns, "whole": True, "table": {"columns": columns, "rows": made, "reference_policies": []}}
 
 
 def texts(node: Any) -> list[str]:

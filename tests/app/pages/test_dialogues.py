@@ -13,7 +13,7 @@ from app.components.dialogue_list import dialogue_list, row_key
 from app.components.replay import group_kind, transcript_text
 from app.components.transcript import Folding
 from app.endpoints.studio import Studio
-from app.pages._dialogues_browse import DialogueBrowser, Place, merged_ranges, parse_filter
+from app.pages._dialogues_browse import DialogueBrowser, PageState, merged_ranges, parse_filter
 from app.pages._dialogues_view import content, error_view, histogram_chart, pager, shortcuts, step_of
 from rl2f_core.errors import ConfigError
 
@@ -29,9 +29,9 @@ def browser(context: Context) -> DialogueBrowser:
 
 
 @pytest.fixture
-def place(browser: DialogueBrowser) -> Place:
+def place(browser: DialogueBrowser) -> PageState:
     """The first dialogue of run 1."""
-    return browser.load(Place(filter={"run": 1}, query={"run": "1"}, annotator="anna"))
+    return browser.load(PageState(filter={"run": 1}, query={"run": "1"}, annotator="anna"))
 
 
 def shown(node: Any) -> str:
@@ -39,7 +39,7 @@ def shown(node: Any) -> str:
     return node if isinstance(node, str) else "".join(shown(child) for child in node[2:])
 
 
-def do(browser: DialogueBrowser, place: Place, *names: str, **data: Any) -> Place:
+def do(browser: DialogueBrowser, place: PageState, *names: str, **data: Any) -> PageState:
     for name in names:
         place = browser.act(place, {"action": name, **data})
     return place
@@ -79,7 +79,7 @@ def test_ends_of_a_range_in_the_address_are_one_field() -> None:
     assert merged_ranges({"step_from": "2", "step_to": "3", "reward_from": "0.5"}) == {"step": "2–3", "reward": "0.5.."}
 
 
-def test_keys_move_through_dialogues_and_turns(browser: DialogueBrowser, place: Place) -> None:
+def test_keys_move_through_dialogues_and_turns(browser: DialogueBrowser, place: PageState) -> None:
     assert place.current == (1, PREFIX + "1/0/0")
     place = do(browser, place, "next", "next", "next", "next_turn")
     assert place.current == (1, PREFIX + "1/0/3") and place.turn == 1
@@ -93,7 +93,7 @@ def test_keys_move_through_dialogues_and_turns(browser: DialogueBrowser, place: 
     assert do(browser, last, "first").position == 0
 
 
-def test_another_dialogue_hides_the_answer_and_keeps_tokens_shown(browser: DialogueBrowser, place: Place) -> None:
+def test_another_dialogue_hides_the_answer_and_keeps_tokens_shown(browser: DialogueBrowser, place: PageState) -> None:
     place = do(browser, place, "reveal", "tokens")
     assert place.privileged and place.privileged["gold_answer"] == "A B A B"
     place = do(browser, place, "next")
@@ -101,7 +101,7 @@ def test_another_dialogue_hides_the_answer_and_keeps_tokens_shown(browser: Dialo
     assert do(browser, place, "tokens").tokens is None
 
 
-def test_the_address_names_what_is_shown(browser: DialogueBrowser, place: Place) -> None:
+def test_the_address_names_what_is_shown(browser: DialogueBrowser, place: PageState) -> None:
     place = do(browser, place, "tokens", "group")
     expected = {"run": "1", "dialogue": PREFIX + "1/0/0", "turn": "0", "tokens": "1", "view": "group"}
     assert {name: value for name, value in place.address().items() if value} == expected
@@ -109,7 +109,7 @@ def test_the_address_names_what_is_shown(browser: DialogueBrowser, place: Place)
     assert everywhere.address()["of"] == "1"
 
 
-def test_a_label_uses_the_selected_words_and_is_undone(browser: DialogueBrowser, place: Place) -> None:
+def test_a_label_uses_the_selected_words_and_is_undone(browser: DialogueBrowser, place: PageState) -> None:
     place = browser.open(place, 1, PREFIX + "1/0/3")
     place = browser.act(place, {"action": "label", "label": "leak"}, {"key": "0", "start": 4, "end": 15})
     assert place.message == "Turn 1: leak, with the marked words."
@@ -124,40 +124,40 @@ def test_a_label_uses_the_selected_words_and_is_undone(browser: DialogueBrowser,
     assert do(browser, replace(place, turn=1), "label", label="leak").message == "This attempt has no hint."
 
 
-def test_expanding_and_collapsing_renews_the_foldable_parts(browser: DialogueBrowser, place: Place) -> None:
+def test_expanding_and_collapsing_renews_the_foldable_parts(browser: DialogueBrowser, place: PageState) -> None:
     place = do(browser, place, "expand")
     assert place.folding == Folding(True, 1)
     assert do(browser, place, "collapse").folding == Folding(False, 2)
 
 
 def test_a_narrow_window_shows_the_list_first(browser: DialogueBrowser) -> None:
-    place = browser.load(Place(filter={"run": 1}, narrow=True, in_list=True))
+    place = browser.load(PageState(filter={"run": 1}, narrow=True, in_list=True))
     assert place.current is None and place.page and len(place.page["rows"]) == 24
     place = browser.act(place, {"action": "open", "run": "1", "event": PREFIX + "1/0/2"})
     assert not place.in_list
     assert do(browser, place, "list").in_list
 
 
-def test_a_missing_dialogue_is_explained_beside_the_list(browser: DialogueBrowser, place: Place) -> None:
+def test_a_missing_dialogue_is_explained_beside_the_list(browser: DialogueBrowser, place: PageState) -> None:
     place = browser.open(place, 1, "dialogue:nowhere")
     assert place.error and content(place)[1] == error_view(place.error)[1]  # type: ignore[comparison-overlap]
     assert len(place.refs) == 24
 
 
-def test_a_hostile_dialogue_is_text(browser: DialogueBrowser, place: Place) -> None:
+def test_a_hostile_dialogue_is_text(browser: DialogueBrowser, place: PageState) -> None:
     place = browser.open(place, 2, "dialogue:train:odd/hostile")
     assert '<script>window.pwned = "script"</script>' in shown(content(place))
     group = do(browser, place, "group")
     assert "<script>" in shown(content(group))
 
 
-def test_a_reader_cannot_label(browser: DialogueBrowser, place: Place) -> None:
+def test_a_reader_cannot_label(browser: DialogueBrowser, place: PageState) -> None:
     place = browser.open(place, 1, PREFIX + "1/0/3")
     assert "select words" in shown(content(place))
     assert "select words" not in shown(content(replace(place, read_only=True)))
 
 
-def test_the_rewards_of_a_step_are_bars(browser: DialogueBrowser, place: Place, context: Context) -> None:
+def test_the_rewards_of_a_step_are_bars(browser: DialogueBrowser, place: PageState, context: Context) -> None:
     found = step_of(place)
     assert found == (1, "rl2f", 1)
     chart = histogram_chart(Studio(context).run.run_histogram(1, "rl2f", 1), "rl2f", 1)
@@ -166,7 +166,7 @@ def test_the_rewards_of_a_step_are_bars(browser: DialogueBrowser, place: Place, 
     assert bars["customdata"][1] == {"low": 0.8, "high": 0.8, "stage": "rl2f", "step": 1}
 
 
-def test_rows_and_pager_of_a_list(place: Place) -> None:
+def test_rows_and_pager_of_a_list(place: PageState) -> None:
     assert place.page
     rows: Any = dialogue_list(place.page["rows"], with_run=False)
     assert len(rows[2:]) == 24 and "run 1" not in shown(rows)
@@ -180,7 +180,7 @@ def test_every_key_is_unique() -> None:
     assert set("jknpNPgGuvtaexmfc123") <= set(keys)
 
 
-def test_the_text_of_a_dialogue_contains_what_the_student_read(place: Place, browser: DialogueBrowser) -> None:
+def test_the_text_of_a_dialogue_contains_what_the_student_read(place: PageState, browser: DialogueBrowser) -> None:
     place = browser.open(place, 1, PREFIX + "1/0/1")
     assert place.dialogue
     text = transcript_text(place.dialogue)

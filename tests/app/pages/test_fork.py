@@ -123,7 +123,7 @@ def test_a_screened_hint_names_detector_and_evidence() -> None:
 
 def test_a_changed_text_selects_the_edited_hint_once() -> None:
     defaults = {"checkpoints": [], "arms": DEFAULT_ARMS, "text": "", "teacher": "scripted", "samples": 16}
-    fields: Any = {name: (None, value) for name, value in {**defaults, "attempts": "", "then": "run"}.items()}
+    fields: Any = {name: (None, value) for name, value in {**defaults, "attempts": "", "later_hints": "run"}.items()}
     studio: Any = SimpleNamespace(fork=None, dialogues=None, context=SimpleNamespace(read_only=False))
     page, values = _Page(studio, QueryFields(fields)), [["base"], ["original"], "Look again.", "scripted", 4, "", "run"]
     address, state, arms, *_ = page.edit({}, {"text": "Too low.", "reason": "", "version": 0}, *values)

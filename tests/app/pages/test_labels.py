@@ -11,7 +11,6 @@ from replay_data import add_run, training_events
 
 from app.common.benchmark_scores import figures
 from app.common.context import Context
-from app.endpoints.detectors import renamed
 from app.endpoints.studio import Studio
 from app.pages._labels_benchmark import benchmark_view
 from app.pages._labels_desk import CHOOSE, Desk, Draft, LabelForm, Labeling
@@ -186,7 +185,7 @@ def test_an_unlocked_report_can_be_locked(studio: Studio) -> None:
 
 @pytest.mark.slow
 def test_the_benchmark_shows_the_held_out_split_first() -> None:
-    scores: Any = renamed(figures())
+    scores: Any = figures()
     shown = text(benchmark_view(scores))
     assert shown.index("in phrasings that no detector was tuned on") < shown.index("On dev")
     assert "Leaks by obfuscation" in shown and "synthetic hints" in shown

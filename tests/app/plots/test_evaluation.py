@@ -104,8 +104,8 @@ def test_the_table_leaves_out_what_no_row_has(db: Database, workspace: Workspace
     assert report is not None
     whole = table(from_report(report))
     assert "plasticity" in [column["key"] for column in whole["columns"]]
-    assert whole["players"][0]["name"] == "optimal with hints"
-    assert whole["players"][0]["values"][-1] == {
+    assert whole["reference_policies"][0]["name"] == "optimal with hints"
+    assert whole["reference_policies"][0]["values"][-1] == {
         "turn": 3,
         "text": f"{report.references[-1].with_hints:.2f}".lstrip("0"),
     }
@@ -129,7 +129,9 @@ def test_scores_no_better_than_the_constant_answer_are_marked(db: Database, work
     cells = [row["cells"] for row in table(shown)["rows"]]
     marked = [c["cum_acc/1"]["value"] for c in cells if "constant_baseline" in c["cum_acc/1"]]
     assert marked and all(c["cum_acc/1"]["low"] > 0.5 for c in cells if "constant_baseline" not in c["cum_acc/1"])
-    assert dict(shown.players or {})["best constant answer"] == [(t, 0.5) for t in range(1, report.turns + 1)]
+    assert dict(shown.reference_policies or {})["best constant answer"] == [
+        (t, 0.5) for t in range(1, report.turns + 1)
+    ]
     found = attempts(from_report(report))
     assert found is not None
     for row in found["rows"]:
@@ -200,7 +202,7 @@ def test_cards_take_the_evaluation_where_there_is_one_and_the_newest_steps_else(
     found = cards(steps, from_report(report))
     assert found["hints"]["value"] == f"+{effect.value:.2f}".replace("0.", ".")
     assert found["hints"]["source"] == "evaluation of rl@6" and found["solved"]["bars"][-1]["low"] is not None
-    assert [share["text"] for share in found["groups"]["shares"]] == ["50 %", "25 %", "25 %"]
+    assert [share["text"] for share in found["groups"]["fractions"]] == ["50 %", "25 %", "25 %"]
     plain = cards(steps, None)
     assert plain["hints"] is None
     assert plain["solved"]["source"] == "training, mean of the last 6 steps"
