@@ -45,7 +45,7 @@ def welcome(read: bool, labeled: bool, started: bool, writable: bool) -> Element
     start = el("a.rl-button.rl-small", "Start the quickstart", href=page_url("new", preset="quickstart"))
     steps = [
         _step("Read a dialogue", "hints turn by turn, and what the student made of them", read,
-              action("Read a dialogue", "read", style="rl-small", event="select")),
+              action("Read a dialogue", "read", style="rl-small", trigger="select")),
         _step("Label a hint", "does it give the answer away?", labeled,
               el("a.rl-button.rl-small", "Label a hint", href=page_url("labels"))),
         _step("Start the quickstart", "a small training run of some minutes", started, start if writable else None),
@@ -55,7 +55,7 @@ def welcome(read: bool, labeled: bool, started: bool, writable: bool) -> Element
         el(
             "div.rl-row",
             el("b.rl-grow", "Welcome. Three steps to start with:"),
-            action("Hide", "hide", style="rl-small rl-quiet", event="select"),
+            action("Hide", "hide", style="rl-small rl-quiet", trigger="select"),
         ),
         el("ol.runs-steps", steps),
         aria_label="first steps",
@@ -198,7 +198,7 @@ def runs_table(
     """Return the heading, the bar of the selection and the table of runs."""
     bar = _selection(page["rows"], selected, writable) if selected else None
     if not page["rows"]:
-        clear = action("Clear filters", "clear", event="select") if filtered else None
+        clear = action("Clear filters", "clear", trigger="select") if filtered else None
         return stack(bar, empty("No runs match" if filtered else "No run has finished yet", clear))
     every = el("input", type="checkbox", aria_label="Select all of this page", value="all", data_change="select_all",
                checked=all(run["id"] in selected for run in page["rows"]))  # fmt: skip
@@ -211,7 +211,7 @@ def runs_table(
 def unreadable(message: str) -> Element:
     """Return an error in the filters of the address."""
     text = el("p.rl-wrong", message, role="alert")
-    return stack(el("div.rl-empty", text, action("Clear filters", "clear", event="select")))
+    return stack(el("div.rl-empty", text, action("Clear filters", "clear", trigger="select")))
 
 
 def pager(page: RunPage) -> Element | None:
@@ -300,7 +300,7 @@ def _selection(rows: Sequence[RunRow], selected: Collection[int], writable: bool
         action(f"Resume {len(resumable)}", "resume", style="rl-small", run=ids(resumable)) if resumable else None,
         action(f"Delete {len(deletable)}…", "delete", style="rl-small rl-danger", run=ids(deletable),
                confirm=_delete_text(deletable)) if deletable else None,
-        action("Clear selection", "unselect", style="rl-small rl-quiet", event="select"),
+        action("Clear selection", "unselect", style="rl-small rl-quiet", trigger="select"),
         data_key="selection",
     )  # fmt: skip
 

@@ -56,7 +56,7 @@ def test_a_turn_goes_on_under_other_hints_by_keyboard_alone(
     page = visit(f"/dialogues?run={numbers}")
     page.locator(".dv-turn[data-turn='0'][data-current]").wait_for()
     page.keyboard.press("n")
-    page.locator(".dl-row[data-current]").nth(0).wait_for()
+    page.locator(".dl-row[aria-current]").nth(0).wait_for()
     page.wait_for_function("id => new URLSearchParams(location.search).get('dialogue') === id", arg=event_of(1))
     page.locator(".dv-turn[data-turn='1']").wait_for()
     page.keyboard.press("j")

@@ -63,7 +63,7 @@ def test_a_run_with_an_endpoint_as_teacher_is_chosen_started_and_read(
     page.wait_for_selector(".dv-hint")
     shown = page.locator(".dv-hint").all_inner_texts()
     page.keyboard.press("n")
-    page.locator(".dl-list > :nth-child(2) .dl-row[data-current]").wait_for()
+    page.locator(".dl-list > :nth-child(2) .dl-row[aria-current]").wait_for()
     expect(page.locator(".dv-head h2")).to_have_text("rl/1/0/1", timeout=WAIT)
     text = "\n".join([*shown, *page.locator(".dv-hint").all_inner_texts()])
     assert prompt_templates.load("next_step").version in text and "11 + 7 tokens" in text
