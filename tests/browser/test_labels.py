@@ -215,7 +215,7 @@ def test_markup_in_a_mistake_of_the_benchmark_stays_text(show: Callable[..., Any
     page.wait_for_selector(".bd-bench")
     (cached,) = (home / "leak-benchmark").glob("*.json")
     scores = json.loads(cached.read_text())
-    texts = dict.fromkeys(("kind", "problem", "answer", "hint", "tier", "evidence"), HOSTILE)
+    texts = dict.fromkeys(("kind", "problem", "answer", "hint", "detector", "evidence"), HOSTILE)
     wrong = {**texts, "environment": "arithmetic", "leak": True, "attempts": [HOSTILE], "hints": [HOSTILE]}
     try:
         cached.write_text(json.dumps({**scores, "wrong": [wrong]}))

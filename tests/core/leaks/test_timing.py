@@ -67,7 +67,7 @@ def test_command_shows_scores_and_kinds(tmp_path: Path) -> None:
     command = ["leaks", "benchmark", str(tmp_path), "--detector", "exact"]
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0, done.stderr
-    assert "1.000" in done.stdout and "not: chatter" in done.stdout and "ms a hint" in done.stdout
+    assert "1.000" in done.stdout and "not: chatter" in done.stdout and "ms per hint" in done.stdout
     told = json.loads(CliRunner().invoke(app, [*command, "--json", "--split", "all"]).stdout)
     assert told["hints"] == 5 and told["auc"] == {} and told["errors"] == 0
     assert told["overall"]["counts"] == {"tp": 2, "fn": 1, "fp": 0, "tn": 2}
