@@ -10,12 +10,9 @@ export default async function mount({ element, props, trigger, watch }) {
   let version, annotator, span = null;
 
   view.default({ element, props, watch, trigger: (name, data) => {
-    if (data.focus) document.querySelector(data.focus)?.focus();
-    else {
-      const { hint } = find("[data-hint]")?.dataset ?? {}; // an event may start later, when another hint is shown
-      const draft = { ...(span ?? { start: null, end: null }), note: find("[data-note]")?.value ?? "" };
-      trigger(name, { ...data, ...draft, hint });
-    }
+    const { hint } = find("[data-hint]")?.dataset ?? {}; // an event may start later, when another hint is shown
+    const draft = { ...(span ?? { start: null, end: null }), note: find("[data-note]")?.value ?? "" };
+    trigger(name, { ...data, ...draft, hint });
   } });
 
   function place(position) {

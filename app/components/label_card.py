@@ -12,8 +12,7 @@ class LabelCard(View):
     """A `View` with a hint whose words can be marked.
 
     Every `click` also reports the `hint` (its `data-hint`), `start` and `end` of the marked span, None without one, and
-    the `note`. An action with `data-focus` focuses the field with this CSS selector instead. After Back, a link with
-    `data-return` that had the focus gets it again.
+    the `note`. After Back, a link with `data-return` that had the focus gets it again.
     """
 
     MODULE = "label_card.js"

@@ -354,19 +354,15 @@ def label_bar(hint: HintDetail, state: ReplayState) -> Element:
 
 
 def _label_button(label: str, key: str, given: bool, named: bool) -> Element:
-    style = f"rl-button rl-small dv-label {'rl-primary' if given else ''}".strip()
-    text: list[Node] = [el("kbd", key), LABEL_TEXTS[label]]
-    if not named:
-        focus = {"for_": "dv-annotator", "data_action": "name-missing"}
-        return el("label", text, class_=style, data_label=label, data_key=f"{label} unnamed", **focus)
     return el(
         "button",
-        text,
-        class_=style,
+        el("kbd", key),
+        LABEL_TEXTS[label],
+        class_=f"rl-button rl-small dv-label {'rl-primary' if given else ''}".strip(),
         aria_pressed="true" if given else "false",
         data_action="label",
         data_label=label,
-        data_key=label,
+        data_focus=None if named else "#dv-annotator",
     )
 
 

@@ -161,6 +161,8 @@ export default function mount({ element, props, trigger, watch }) {
     if (source.dataset.action === "copy") { copy(source); return; }
     if (source.dataset.action === "download") { download(source.dataset); return; }
     if (source.localName === "a") event.preventDefault();
+    const field = source.dataset.focus && document.querySelector(source.dataset.focus);
+    if (field && !field.value) { field.focus(); return; } // a field that must be filled in first
     const data = { ...source.dataset };
     if (!data.confirm || await agreed(data)) emit(data.trigger ?? "click", data);
   });

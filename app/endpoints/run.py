@@ -127,6 +127,7 @@ class RunDetails(TypedDict):
 
     run: RunColumns
     actions: list[RunAction]
+    queue_paused: bool
     cards: JsonObject
     """See `app.plots.summary_cards`."""
     steps: int
@@ -228,6 +229,7 @@ class RunEndpoints:
         return {
             "run": _columns(run, RunColumns),
             "actions": list(ACTIONS.get(run.status, ())),
+            "queue_paused": self._context.queue.paused,
             "cards": summary_cards.cards(data.on_policy_rows(run), evaluation),
             "steps": len(rows),
             "teacher_costs": costs_text(costs) if costs else None,

@@ -230,7 +230,7 @@ class DialogueBrowser:
                 return replace(place, current=None, dialogue=None, group=None, in_list=True)
             case "turn" | "next_turn" | "previous_turn":
                 return self._turn(place, data)
-            case "label" | "name-missing":
+            case "label":
                 return self._label(place, str(data["label"]), span)
             case "undo":
                 return self._undo(place)

@@ -87,7 +87,7 @@ def status_card(found: ForkResult, writable: bool) -> Element:
             el("a.rl-small", "as a run", href=page_url("run", run=job["id"])),
             el("a.rl-small", "its dialogues", href=page_url("dialogues", run=job["id"])),
         ),
-        progress(job["done"], job["total"]) if active else None,
+        progress(job["done"], job["total"]) if active and job["status"] != "queued" else None,
         el("p.rl-wrong.rl-small", job["detail"]) if failed else None,
         aria_live="polite",
     )
@@ -98,7 +98,7 @@ def _progress_text(found: ForkResult) -> str:
     if job["status"] not in ACTIVE:
         return f"{report['done']} dialogues" if report else ""
     if job["status"] == "queued":
-        return "queued"
+        return "starts when the queue reaches it"
     text = f"{job['done']:,.0f} of {job['total']:,.0f} dialogues" if job["total"] else "loading the model"
     return f"{text} · {duration(job['eta'])} left" if job["eta"] else text
 

@@ -62,7 +62,7 @@ def heading(details: RunDetails, tab: RunTab, read_only: bool) -> Element:
             el("div.rl-run-facts", _facts(details, active)),
             el("div.rl-run-state", el("span.rl-row", _state(run, active)), _buttons(details, read_only)),
         ),
-        _notices(run, active),
+        _notices(details, active),
         tab_links(run["id"], tab, switch=True),
     )
 
@@ -134,13 +134,14 @@ def _buttons(details: RunDetails, read_only: bool) -> Element:
     )
 
 
-def _notices(run: RunColumns, active: bool) -> Iterable[Node]:
+def _notices(details: RunDetails, active: bool) -> Iterable[Node]:
+    run = details["run"]
     status, detail = run["status"], run["detail"]
     if active and status != "queued":
         yield progress(run["done"], run["total"])
     if status == "queued":
-        text = f"Queued. Starts automatically. {detail} " if detail else "Queued. Starts automatically. "
-        yield el("div.rl-alert", text, el("a", "See the queue", href="/"))
+        start = "The queue is paused: resume it to start." if details["queue_paused"] else "Starts automatically."
+        yield el("div.rl-alert", f"Queued. {start} {detail or ''} ", el("a", "See the queue", href="/"))
     if detail and status in ("failed", "interrupted", "stopped"):
         yield el("div.rl-alert", detail, data_kind="error" if status == "failed" else None)
     if run["invalid_lines"]:

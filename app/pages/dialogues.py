@@ -43,8 +43,8 @@ IN_NAVIGATION = False
 ANY = ("any", "")
 ORDERS = [("chronological", ""), ("hint value ↓", "-hint_value"), ("hint value ↑", "hint_value")]
 NOTE_PLACES = [("dialogue", ""), ("current turn", "turn")]
-MAIN_FILTERS = ("run", "phase", "step", "checkpoint", "condition", "solved", "leak", "labeled", "search")
-MORE_FILTERS = ("environment", "level", "stage", "reward", "task", "group", "error")
+MAIN_FILTERS = ("run", "phase", "stage", "step", "checkpoint", "condition", "solved", "leak", "search")
+MORE_FILTERS = ("environment", "level", "labeled", "reward", "task", "group", "error")
 """Filters that are folded."""
 CHOICES = {
     "leak": [ANY, ("⚑ leaked", "2"), ("no leak", "1"), ("unchecked", "0")],
@@ -55,6 +55,8 @@ TYPED = {"step": "18–22", "reward": "0.5..1", "task": "its id", "group": "its 
 """Filters that are texts, with their placeholders."""
 OF_RUN = ("phase", "stage", "step", "checkpoint", "condition", "level", "group", "task")
 """Filters that are reset when another run is chosen."""
+OF_PHASE = ("stage", "step", "checkpoint", "condition")
+"""Filters that are reset when another phase is chosen."""
 REFRESH_SECONDS = 5.0
 ACTIONS: dict[str, Any] = {**FAST, "trigger_mode": "multiple"}
 READ_BROWSER = (
@@ -147,6 +149,8 @@ def build(studio: Studio) -> None:
                 known.append((values[name], values[name]))
             visible = name in ("run", "solved") or len(known) > 2 or bool(values[name])
             out[filters[name]] = gr.update(value=values[name], choices=known, visible=visible)
+        first, last = facets["steps"]
+        out[filters["step"]] |= {"placeholder": f"{first}–{last}"}
         out[order] |= {"visible": facets["measured"] or bool(values["order"])}
         return {**out, header: heading, version: facets["version"], more: gr.update(label=more_label(values))}
 
@@ -229,7 +233,10 @@ def build(studio: Studio) -> None:
         changed_run = values["run"] != query.get("run", "")
         if changed_run:
             values |= dict.fromkeys(OF_RUN, "") | default_values(values["run"])
-        return filtered(held, values, offered=changed_run)
+        changed_phase = not changed_run and values["phase"] != query.get("phase", "")
+        if changed_phase:
+            values |= dict.fromkeys(OF_PHASE, "")
+        return filtered(held, values, offered=changed_run or changed_phase)
 
     def filtered(held: Held, values: dict[str, Any], *, offered: bool = True) -> dict[Any, Any]:
         bare = not set(fields.query(list(values.values()))) - {"run", "order"}

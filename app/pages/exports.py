@@ -79,8 +79,9 @@ def build(studio: Studio) -> None:
         with gr.Column(scale=4, min_width=320):
             gr.Markdown("# Exports\nLeak-labeled dialogues as datasets in TRL's types.")
             form["runs"] = gr.Dropdown([], label="Runs", multiselect=True)
+            formats = exports.export_choices()["formats"]
             form["formats"] = gr.CheckboxGroup(
-                [(each["title"], each["name"]) for each in exports.export_choices()["formats"]], label="Dataset types"
+                [(f"{each['title']}: {each['description']}", each["name"]) for each in formats], label="Dataset types"
             )
             form["labels"] = gr.Radio(LABEL_SOURCES, label="Labels that count")
             form["annotator"] = gr.Dropdown([EVERYBODY], label="Annotator")
@@ -262,7 +263,7 @@ def export_list(found: ExportList, writable: bool) -> Element:
         "No export yet",
         "Choose a run and press Export. Its dialogues become JSON lines and Parquet files with a dataset card.",
     )
-    title = "Running and failed"
+    title = "Queued, running and failed"
     return el(
         "div.rl-page",
         el("section.rl-stack", el("h2", title), jobs, aria_label=f"{title} exports") if jobs else None,
@@ -287,7 +288,7 @@ def _job(job: ExportJob, writable: bool) -> Element:
             el("a.rl-grow.rl-cut", job["name"], href=page_url("run", run=job["run"])),
             time_ago(job["ended"] or job["created"]),
         ),
-        progress(job["done"], job["total"]) if active else None,
+        progress(job["done"], job["total"]) if active and job["status"] != "queued" else None,
         el("span.rl-muted.rl-small.rl-num", text) if active else None,
         el("p.rl-wrong", job["detail"]) if job["status"] == "failed" and job["detail"] else None,
         el("div.rl-row", buttons) if writable and job["status"] != "stopping" else None,

@@ -231,6 +231,24 @@ def test_a_hint_is_flagged_with_span_and_note_and_the_flag_taken_back(show: Call
     assert labels_of(replay, event) == []
 
 
+def test_a_label_counts_that_is_chosen_while_the_name_is_still_typed(show: Callable[..., Any], replay: Any) -> None:
+    event = STEP.format(2, 0, 3)
+    page = show(run=SMALL, dialogue=event)
+    page.click(".dv-label[data-label=unsure]")
+    expect(page.locator("#dv-annotator")).to_be_focused()
+    page.keyboard.type("eve")
+    page.click(".dv-label[data-label=unsure]")
+    page.wait_for_selector(".dv-label[data-label=unsure][aria-pressed=true]")
+    assert ("eve", "unsure") in [found[:2] for found in labels_of(replay, event)]
+
+
+def test_another_phase_resets_the_filters_of_the_one_before(show: Callable[..., Any]) -> None:
+    page = show(run=SMALL, phase="evaluation", stage="evaluation", checkpoint="rl@3", condition="hints")
+    choose(page, "phase", "train")
+    wait_for(page, phase="train", stage=None, checkpoint=None, condition=None)
+    page.wait_for_selector(".dl-row")
+
+
 def test_notes_are_kept_and_shown_as_they_are(show: Callable[..., Any]) -> None:
     page = show(run=SMALL, dialogue=STEP.format(1, 1, 1))
     page.get_by_label("note", exact=True).wait_for()
