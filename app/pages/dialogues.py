@@ -53,10 +53,12 @@ CHOICES = {
 }
 TYPED = {"step": "18–22", "reward": "0.5..1", "task": "its id", "group": "its id"}
 """Filters that are texts, with their placeholders."""
-OF_RUN = ("phase", "stage", "step", "checkpoint", "condition", "level", "group", "task")
-"""Filters that are reset when another run is chosen."""
-OF_PHASE = ("stage", "step", "checkpoint", "condition")
-"""Filters that are reset when another phase is chosen."""
+NARROWER = {
+    "run": ("phase", "stage", "step", "checkpoint", "condition", "level", "group", "task"),
+    "phase": ("stage", "step", "checkpoint", "condition"),
+    "stage": ("phase", "checkpoint", "condition"),
+}
+"""Filter → filters that are reset when it changes, because they may exclude all of its dialogues."""
 REFRESH_SECONDS = 5.0
 ACTIONS: dict[str, Any] = {**FAST, "trigger_mode": "multiple"}
 READ_BROWSER = (
@@ -230,13 +232,12 @@ def build(studio: Studio) -> None:
         query = held.place.query
         if fields.query(list(values.values())) == {k: v for k, v in query.items() if k != "all"}:
             return gr.skip()
-        changed_run = values["run"] != query.get("run", "")
-        if changed_run:
-            values |= dict.fromkeys(OF_RUN, "") | default_values(values["run"])
-        changed_phase = not changed_run and values["phase"] != query.get("phase", "")
-        if changed_phase:
-            values |= dict.fromkeys(OF_PHASE, "")
-        return filtered(held, values, offered=changed_run or changed_phase)
+        changed = next((name for name in NARROWER if values[name] != query.get(name, "")), None)
+        if changed:
+            values |= dict.fromkeys(NARROWER[changed], "")
+        if changed == "run":
+            values |= default_values(values["run"])
+        return filtered(held, values, offered=changed is not None)
 
     def filtered(held: Held, values: dict[str, Any], *, offered: bool = True) -> dict[Any, Any]:
         bare = not set(fields.query(list(values.values()))) - {"run", "order"}

@@ -249,6 +249,13 @@ def test_another_phase_resets_the_filters_of_the_one_before(show: Callable[..., 
     page.wait_for_selector(".dl-row")
 
 
+def test_another_stage_resets_the_filters_that_exclude_it(show: Callable[..., Any]) -> None:
+    page = show(run=SMALL, phase="evaluation", stage="evaluation", checkpoint="rl@3", condition="hints")
+    choose(page, "stage", "rl2f")
+    wait_for(page, phase=None, stage="rl2f", checkpoint=None, condition=None)
+    page.wait_for_selector(".dl-row")
+
+
 def test_notes_are_kept_and_shown_as_they_are(show: Callable[..., Any]) -> None:
     page = show(run=SMALL, dialogue=STEP.format(1, 1, 1))
     page.get_by_label("note", exact=True).wait_for()
