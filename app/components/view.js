@@ -176,8 +176,7 @@ export default function mount({ element, props, trigger, watch }) {
   root.addEventListener("change", (event) => {
     const source = event.target.closest("[data-change]");
     if (!source) return;
-    const checked = [...root.querySelectorAll("[data-change]:checked")].map((box) => box.value);
-    emit("input", { ...source.dataset, value: source.type === "checkbox" ? source.checked : source.value, checked });
+    emit("input", { ...source.dataset, value: source.type === "checkbox" ? source.checked : source.value });
   });
   watch("value", draw);
   watch("current", mark);

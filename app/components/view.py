@@ -15,9 +15,8 @@ class View(Component):
     click on an element with `data-action` triggers `click`; `gr.EventData` has `action` and the other `data-` values.
     An action with `data-focus` moves the focus to the field with this CSS selector if the field is empty.
     The action `copy` copies `data-text`, or the address of the page, without an event. An element is scrolled into view
-    when its `data-show` changes. A change of an input with `data-change` triggers `input` with its `value`, the other
-    `data-` values, and `checked`: the values of all checked boxes of the View. With `data-trigger="select"` a click
-    triggers `select` instead, for another handler.
+    when its `data-show` changes. A change of an input with `data-change` triggers `input` with its `value` and the
+    other `data-` values. With `data-trigger="select"` a click triggers `select` instead, for another handler.
 
     A `dialog` is modal while it is shown; if the user closes it with Escape, the action `close` is triggered. A `form`
     triggers `submit` with its `data-` values and `fields`: name → values.

@@ -200,7 +200,7 @@ def runs_table(
     if not page["rows"]:
         clear = action("Clear filters", "clear", trigger="select") if filtered else None
         return stack(bar, empty("No runs match" if filtered else "No run has finished yet", clear))
-    every = el("input", type="checkbox", aria_label="Select all of this page", value="all", data_change="select_all",
+    every = el("input", type="checkbox", aria_label="Select all of this page", data_change="select_all",
                checked=all(run["id"] in selected for run in page["rows"]))  # fmt: skip
     header = el("tr", el("th.runs-box", every), [_header(*column, sort) for column in COLUMNS], el("th"))
     rows = [_row(run, run["id"] in selected, writable) for run in page["rows"]]
@@ -243,8 +243,8 @@ def _header(title: str, order: str, style: str, sort: str) -> Element:
 def _row(run: RunRow, selected: bool, writable: bool) -> Element:
     run_id, name = run["id"], run["name"]
     took = run["ended"] - run["started"] if run["started"] and run["ended"] else None
-    box = el("input", type="checkbox", checked=selected, aria_label=f"Select {name}", value=run_id,
-             data_change="select")  # fmt: skip
+    box = el("input", type="checkbox", checked=selected, aria_label=f"Select {name}", data_change="select",
+             data_run=run_id)  # fmt: skip
     dialogues = el("a.rl-icon.runs-dialogues", "❝", href=page_url("dialogues", run=run_id), title="Dialogues",
                    aria_label=f"Dialogues of {name}")  # fmt: skip
     has_reason = run["status"] in ("queued", "failed", "interrupted") and run["detail"]

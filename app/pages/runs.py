@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import gradio as gr
@@ -71,6 +71,7 @@ class Shown:
     time: float = 0.0
     active: int = 0
     facets: RunFacets | None = None
+    selected: list[int] = field(default_factory=list)
 
 
 def build(studio: Studio) -> None:
@@ -164,7 +165,7 @@ class _Page:
         count, exists = len(active["active"]), bool(facets["statuses"])
         first = self.first_steps(new) if exists else view.no_runs(self.writable)
         content: Outputs = {
-            self.shown: Shown(version, now, count, facets),
+            self.shown: Shown(version, now, count, facets, chosen),
             self.address: gr.update(title=f"({count}) {TITLE}" if count else TITLE),
             self.live: view.stack(first, *view.live(active, self.runs.queue_status(), now)),
             **(self.listing(query, chosen) if exists else {self.table: None, self.pager: None}),
@@ -205,7 +206,9 @@ class _Page:
     def refresh(self, seen: Shown, query: dict[str, str], chosen: list[int], new: dict[str, bool]) -> Outputs:
         """Show what changed since the last refresh."""
         is_late = seen.active and time.time() - seen.time > CLOCK_SECONDS
-        if seen.version in (Shown().version, self.runs.runs_version()) and not is_late:
+        # a refresh that started before a change of the selection shows the old one: the next refresh corrects that
+        is_current = seen.version == self.runs.runs_version() and seen.selected == chosen and not is_late
+        if is_current or seen.version == Shown().version:
             return {self.shown: gr.skip()}
         return self.content(query, chosen, new, seen)
 
@@ -228,11 +231,8 @@ class _Page:
     def select(self, event: gr.EventData, query: dict[str, str], chosen: list[int]) -> Outputs:
         """Select one run or all of the shown ones."""
         data, page = event._data, self.find(query)
-        shown = [run["id"] for run in page["rows"]]
-        checked = [int(value) for value in data["checked"] if value.isdigit()]
-        if data["change"] == "select_all":
-            checked = shown if data["value"] else []
-        chosen = [run for run in chosen if run not in shown] + checked
+        changed = [run["id"] for run in page["rows"]] if data["change"] == "select_all" else [int(data["run"])]
+        chosen = [run for run in chosen if run not in changed] + (changed if data["value"] else [])
         return {self.selected: chosen, self.table: self.draw(page, query, chosen)[self.table]}
 
     @handler

@@ -6,6 +6,7 @@ import json
 import time
 from typing import Any
 
+import gradio as gr
 import pytest
 
 from app.common.context import Context
@@ -13,7 +14,7 @@ from app.common.quantities import duration, number
 from app.components.sparkline import sparkline
 from app.endpoints.studio import Studio
 from app.pages import _runs_view as view
-from app.pages.runs import act, ended_runs, facet_choices, is_filtered, statuses
+from app.pages.runs import NEW_USER, _Page, act, ended_runs, facet_choices, is_filtered, statuses
 from jobs.db.models import Run
 from jobs.db.queries import runs
 
@@ -48,6 +49,30 @@ def test_a_sparkline_needs_two_values_and_describes_itself() -> None:
     line = sparkline([0.0, 1.0], 100, 20)
     assert line is not None and line[1] == {**line[1], "aria-label": "from 0 to 1"}  # type: ignore[dict-item]
     assert "2.0,17.0 98.0,3.0" in json.dumps(line)
+
+
+def test_a_refresh_redraws_a_selection_that_changed_while_the_refresh_before_ran(studio: Studio) -> None:
+    first, second = add(studio, "one"), add(studio, "two")
+    with gr.Blocks():
+        page = _Page(studio)
+    seen = page.content({}, [first], NEW_USER)[page.shown]
+    assert page.table not in page.refresh(seen, {}, [first], NEW_USER)
+    assert "2 selected" in json.dumps(page.refresh(seen, {}, [first, second], NEW_USER)[page.table])
+
+
+def test_a_box_changes_its_own_run_whatever_the_other_boxes_show(studio: Studio) -> None:
+    first, second, third = (add(studio, name) for name in ("one", "two", "three"))
+    with gr.Blocks():
+        page = _Page(studio)
+
+    def select(chosen: list[int], **data: Any) -> list[int]:
+        selected: list[int] = page.select(gr.EventData(None, data), {}, chosen)[page.selected]
+        return selected
+
+    assert select([first], change="select", run=str(second), value=True) == [first, second]
+    assert select([first, second], change="select", run=str(first), value=False) == [second]
+    assert sorted(select([second], change="select_all", value=True)) == [first, second, third]
+    assert select([9, second], change="select_all", value=False) == [9]
 
 
 def test_the_bar_of_the_selection_offers_what_all_selected_runs_permit(studio: Studio) -> None:
