@@ -75,8 +75,8 @@ class DialogueFilters(CheckedDict, total=False):
     """Only dialogues that ended with an error."""
     group: Text
     task: Text
-    order: Literal["played", "hint_value", "-hint_value"]
-    """Chronological, or by best hint value, which excludes dialogues without a measured hint."""
+    order: Literal["played", "reward", "-reward", "hint_value", "-hint_value"]
+    """Chronological, by reward, or by best hint value, which excludes dialogues without a measured hint."""
     search: Text
     """Words and `"phrases"` that must all occur in attempts, hints or task."""
 

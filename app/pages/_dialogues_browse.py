@@ -48,6 +48,8 @@ class PageState(ReplayState):
     filter: DialogueFilters = field(default_factory=DialogueFilters)
     query: dict[str, str] = field(default_factory=dict)
     """The filter as parameters of the address."""
+    is_default: bool = False
+    """The page chose the filter."""
     page: DialoguePage | None = None
     cursor: str | None = None
     """Cursor of the page."""

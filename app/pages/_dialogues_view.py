@@ -84,13 +84,13 @@ def message(text: Node, number: int) -> Element | None:
 
 
 def pager(place: PageState) -> Element:
-    """Return the position in the list and the buttons of the pages."""
+    """Return the position in the list, the buttons of the pages, and a link to all dialogues if the page filtered."""
     page = place.page
     rows, first = (page["rows"], page["first"]) if page else ([], 1)
     text = "0 dialogues"
     if page and rows:
         text = f"{first:,}–{first + len(rows) - 1:,} of {page['total'] or 0:,}"
-    return el(
+    buttons = el(
         "div.dl-pager.rl-row",
         el("span.rl-num", text, aria_live="polite"),
         el("span.rl-grow"),
@@ -98,6 +98,11 @@ def pager(place: PageState) -> Element:
         _page_button("►", "next page", page["after"] if page else None),
         data_view="list" if place.in_list else "dialogue",
     )
+    if not place.is_default:
+        return buttons
+    part = place.query.get("checkpoint") or place.query.get("stage") or place.query.get("phase")
+    every = el("a", "Show all", href=page_url("dialogues", run=place.query.get("run"), all=1))
+    return el("div.rl-stack.rl-small", el("p.rl-muted", f"Latest: {part}. ", every), buttons)
 
 
 def _page_button(text: str, label: str, cursor: str | None) -> Element:

@@ -90,7 +90,7 @@ def _end(desk: Desk, form: LabelForm, writable: bool) -> Element:
         el("p.rl-empty-title", title),
         el("p", text),
         el("p.rl-actions", el("a.rl-button.rl-primary", name, href=url)),
-        _moves(desk.message, writable, is_end=True) if total else None,
+        _moves(desk.message, writable) if total else None,
     )
 
 
@@ -106,7 +106,9 @@ def _card(hint: HintToLabel, desk: Desk, form: LabelForm, writable: bool) -> Ele
         _answer(desk.revealed),
         _hint(hint),
         _buttons(hint, form.annotator, writable),
-        _moves(desk.message or ("" if form.annotator else NO_NAME), writable),
+        _moves(
+            desk.message or ("" if form.annotator else NO_NAME), writable, "Next →" if hint["own_label"] else "Skip →"
+        ),
         _found(hint) if hint["is_open"] else None,
         aria_label="hint",
         data_hint=hint_key(hint),
@@ -215,14 +217,14 @@ def _buttons(hint: HintToLabel, annotator: str, writable: bool) -> Element:
     return el("div.lb-bar", group, note, save)
 
 
-def _moves(message: str, writable: bool, *, is_end: bool = False) -> Element:
+def _moves(message: str, writable: bool, forward: str = "") -> Element:
     """Return a message and the buttons that move through the queue."""
     return el(
         "div.lb-moves",
         el("p.lb-message", message, role="status"),
         action("← Previous (p)", "previous", style="rl-small rl-quiet lb-previous"),
         el("button.rl-button.rl-small.rl-quiet.lb-undo", "Undo (u)", data_action="undo", disabled=not writable),
-        None if is_end else action("Skip → (n)", "next", style="rl-small rl-quiet lb-next"),
+        action(f"{forward} (n)", "next", style="rl-small rl-quiet lb-next") if forward else None,
     )
 
 

@@ -42,6 +42,7 @@ def _tab_link(run: int, tab: RunTab, current: RunTab, switch: bool) -> Element:
         tab,
         href=run_tab_url(run, tab),
         aria_current="page" if tab == current else None,
+        data_show=True if tab == current else None,
         data_action="tab" if is_action else None,
         data_tab=tab.lower(),
     )

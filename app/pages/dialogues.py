@@ -41,7 +41,8 @@ TITLE = "Dialogues"
 ORDER = 40
 IN_NAVIGATION = False
 ANY = ("any", "")
-ORDERS = [("chronological", ""), ("hint value ↓", "-hint_value"), ("hint value ↑", "hint_value")]
+ORDERS = [("chronological", ""), ("reward ↓", "-reward"), ("reward ↑", "reward")]
+HINT_VALUE_ORDERS = [("hint value ↓", "-hint_value"), ("hint value ↑", "hint_value")]
 NOTE_PLACES = [("dialogue", ""), ("current turn", "turn")]
 MAIN_FILTERS = ("run", "phase", "stage", "step", "checkpoint", "condition", "solved", "leak", "search")
 MORE_FILTERS = ("environment", "level", "labeled", "reward", "task", "group", "error")
@@ -153,7 +154,8 @@ def build(studio: Studio) -> None:
             out[filters[name]] = gr.update(value=values[name], choices=known, visible=visible)
         first, last = facets["steps"]
         out[filters["step"]] |= {"placeholder": f"{first}–{last}"}
-        out[order] |= {"visible": facets["measured"] or bool(values["order"])}
+        is_measured = facets["measured"] or "hint_value" in values["order"]
+        out[order] |= {"choices": [*ORDERS, *(HINT_VALUE_ORDERS if is_measured else [])]}
         return {**out, header: heading, version: facets["version"], more: gr.update(label=more_label(values))}
 
     def more_label(values: dict[str, Any]) -> str:
@@ -171,6 +173,7 @@ def build(studio: Studio) -> None:
             current=None,
             dialogue=None,
             group=None,
+            is_default=False,
         )
 
     def default_values(run_id: str) -> dict[str, str]:
@@ -193,12 +196,13 @@ def build(studio: Studio) -> None:
     @handler
     def open_page(held: Held | None, query: dict[str, str], kept: dict[str, Any], is_narrow: bool) -> dict[Any, Any]:
         query = merged_ranges(query)
-        held, failed = held or Held(), None
+        held, failed, chosen = held or Held(), None, {}
         if not set(query) - {"run"}:
             try:
-                query = {**query, **default_values(query.get("run", ""))}
+                chosen = default_values(query.get("run", ""))
             except RL2FError as error:
                 failed = error
+        query |= chosen
         values = fields.values(query)
         place = PageState(
             read_only=read_only,
@@ -209,7 +213,7 @@ def build(studio: Studio) -> None:
             with_tokens=query.get("tokens") == "1",
         )
         try:
-            place = start(values, place, query)
+            place = replace(start(values, place, query), is_default=bool(chosen))
             if "dialogue" in query:
                 owner, turn = query.get("of") or query.get("run", ""), query.get("turn", "0")
                 run_id = int(owner) if owner.isdigit() else 0
@@ -235,14 +239,16 @@ def build(studio: Studio) -> None:
         changed = next((name for name in NARROWER if values[name] != query.get(name, "")), None)
         if changed:
             values |= dict.fromkeys(NARROWER[changed], "")
-        if changed == "run":
-            values |= default_values(values["run"])
-        return filtered(held, values, offered=changed is not None)
+        chosen = default_values(values["run"]) if changed == "run" else {}
+        return filtered(held, values | chosen, offered=changed is not None, is_default=bool(chosen))
 
-    def filtered(held: Held, values: dict[str, Any], *, offered: bool = True) -> dict[Any, Any]:
+    def filtered(
+        held: Held, values: dict[str, Any], *, offered: bool = True, is_default: bool = False
+    ) -> dict[Any, Any]:
         bare = not set(fields.query(list(values.values()))) - {"run", "order"}
         try:
-            place = browser.load(start(values, held.place, {"all": "1"} if bare else {}))
+            place = start(values, held.place, {"all": "1"} if bare else {})
+            place = browser.load(replace(place, is_default=is_default))
         except RL2FError as error:
             return {notice: el("p.rl-wrong", str(error), role="alert")}
         label = {more: gr.update(label=more_label(values))}

@@ -93,8 +93,9 @@ def build(studio: Studio) -> None:
                 for label, name, factor in (("½ samples", "fewer", 0.5), ("2 × samples", "more", 2)):
                     button = gr.Button(label, size="sm", min_width=80, elem_id=f"fork-{name}")
                     button.click(None, js=SCALE_SAMPLES % (MAX_SAMPLES, factor))
-            bar, previewed, earlier = View(elem_id="fork-bar"), View(), View()
+            earlier = View()
         with gr.Column(scale=7, min_width=320):
+            bar, previewed = View(elem_id="fork-bar"), View()
             shown_result = View(elem_id="fork-result")
     timer, state = gr.Timer(REFRESH_SECONDS, active=False), gr.State({"text": "", "reason": "", "version": 0})
     fields = QueryFields(

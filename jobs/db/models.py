@@ -188,6 +188,7 @@ class Dialogue(SQLModel, table=True):
         Index("ix_dialogue_run_level", "run_id", "level", "id"),
         Index("ix_dialogue_run_hint_value", "run_id", "best_hint_value", "id"),
         Index("ix_dialogue_hint_value", "best_hint_value", "id"),
+        Index("ix_dialogue_reward", "reward", "id"),
         Index("ix_dialogue_environment", "environment", "level", "id"),
         Index("ix_dialogue_leak", "leak_state", "id"),
         Index("ix_dialogue_labels", "label_count", "id"),

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from playwright.sync_api import expect
 
-WAIT = 400_000
+WAIT = 120_000
 """Milliseconds: the model is loaded three times, by the run and for the chat."""
 CONFIG: dict[str, Any] = {
     "name": "the whole way",
@@ -54,6 +54,7 @@ def test_a_real_model_is_trained_replayed_labelled_exported_and_asked(real: Any,
     page.wait_for_url(re.compile(r"/run\?run=\d+"))
     run = re.search(r"run=(\d+)", page.url)[1]  # type: ignore[index]
     page.wait_for_selector(".rl-badge[data-status=succeeded]")
+    page.get_by_role("link", name="Evaluation").click()
     page.wait_for_selector(".rl-eval")
 
     page.goto(f"{server.url}/dialogues?run={run}&stage=warmup&phase=train")
@@ -109,6 +110,7 @@ def test_every_method_trains_the_real_model_from_its_preset(real: Any, page: Any
     page.locator("#nr-start").click()
     page.wait_for_url(re.compile(r"/run\?run=\d+"))
     page.wait_for_selector(".rl-badge[data-status=succeeded]")
+    page.get_by_role("link", name="Evaluation").click()
     table = page.locator(".rl-eval").first
     table.wait_for()
     for stage in config["stages"]:

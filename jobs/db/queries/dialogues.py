@@ -36,8 +36,11 @@ T = TypeVar("T")
 _texts = table(FULL_TEXT, column("rowid", Integer))
 _dialogue = table_of(Dialogue).c
 _NO_CONTROL = ("", "hints", "kept")
-ORDERS = ("played", "hint_value", "-hint_value")
-"""Ingestion order, or best hint value ascending or descending, which excludes dialogues without a measured hint."""
+ORDERS = ("played", "reward", "-reward", "hint_value", "-hint_value")
+"""Ingestion order; reward or best hint value, ascending or descending.
+
+The order by hint value excludes dialogues without a measured hint.
+"""
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,8 @@ def page(
 def _keys(filter: DialogueFilter, back: bool = False) -> list[Key]:
     if filter.order == "played":
         return [Key(_dialogue.id, back)]
-    return [Key(_dialogue.best_hint_value, (filter.order == "-hint_value") != back), Key(_dialogue.id, back)]
+    column = _dialogue.reward if filter.order.endswith("reward") else _dialogue.best_hint_value
+    return [Key(column, filter.order.startswith("-") != back), Key(_dialogue.id, back)]
 
 
 def page_containing(db: Database, filter: DialogueFilter, event: str, limit: int = LIMIT) -> Page[Dialogue]:
@@ -205,7 +209,7 @@ def _where(filter: DialogueFilter) -> list[ColumnElement[bool]]:
         where.append(_dialogue.error.is_not(None))
     if filter.order not in ORDERS:
         raise DataError("Unknown order of dialogues.", value=filter.order, known=ORDERS)
-    if filter.order != "played":
+    if filter.order.endswith("hint_value"):
         where.append(_dialogue.best_hint_value.is_not(None))
     return where
 

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 from event_data import append, dialogue, read_all, small_run, stored_run, turn
+from sqlmodel import select
 
 from jobs.db.engine import Database
 from jobs.db.errors import UnknownDialogueError, UnknownRunError
-from jobs.db.models import LeakLabel
+from jobs.db.models import Dialogue, LeakLabel
 from jobs.db.queries import dialogues, notes, runs
 from jobs.db.queries.dialogues import DialogueFilter
 from jobs.workspace import Workspace
@@ -192,6 +193,19 @@ def test_pages_forward_and_back_hold_each_dialogue_once(limit: int, filter: Dial
         back.insert(0, [row.id or 0 for row in page.rows])
         cursor = page.before
     assert back == pages[:-1]
+
+
+def test_dialogues_are_ordered_by_reward_then_by_id(own: tuple[Database, Workspace]) -> None:
+    db, workspace = own
+    stored_run(db, workspace, [dialogue(1, index=i) for i in range(6)])
+    rewards = [0.5, 1.0, -1.0, 0.5, 1.0, 0.0]
+    with db.write() as session:
+        for row in session.scalars(select(Dialogue)):
+            row.reward = rewards[row.index]
+    order = {"reward": [2, 5, 0, 3, 1, 4], "-reward": [1, 4, 0, 3, 5, 2]}
+    for name, wanted in order.items():
+        pages = walk(db, DialogueFilter(order=name), 4)
+        assert [row - 1 for page in pages for row in page] == wanted
 
 
 def test_new_dialogues_do_not_shift_the_pages_of_a_reader(own: tuple[Database, Workspace]) -> None:

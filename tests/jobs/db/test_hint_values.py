@@ -114,5 +114,5 @@ def test_the_list_is_sorted_by_worth_in_pages_that_know_where_they_are(
 
 
 def test_an_unknown_order_is_refused(db: Database, workspace: Workspace) -> None:
-    with pytest.raises(DataError, match=r"Unknown order of dialogues.*Known: played, hint_value, -hint_value"):
-        dialogues.page(db, DialogueFilter(order="reward"))
+    with pytest.raises(DataError, match=r"Unknown order of dialogues.*Known: played, reward, -reward, hint_value"):
+        dialogues.page(db, DialogueFilter(order="length"))

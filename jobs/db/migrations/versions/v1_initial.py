@@ -275,6 +275,7 @@ sa.Table(
     sa.UniqueConstraint("run_id", "event_id"),
     sa.Index("ix_dialogue_environment", "environment", "level", "id"),
     sa.Index("ix_dialogue_hint_value", "best_hint_value", "id"),
+    sa.Index("ix_dialogue_reward", "reward", "id"),
     sa.Index("ix_dialogue_labels", "label_count", "id"),
     sa.Index("ix_dialogue_leak", "leak_state", "id"),
     sa.Index("ix_dialogue_run_group", "run_id", "group"),
