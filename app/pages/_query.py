@@ -33,7 +33,8 @@ class QueryFields:
     def edits(self) -> list[Any]:
         """The events that a user's edit of a field triggers, and no update by Python.
 
-        Texts and numbers also have `blur`: a field in an accordion that was closed loses its first `input`.
+        Texts and numbers also have `blur`: `input` misses pasted text, and the first input in an accordion that was
+        closed. `change` is no alternative: it is triggered while an update by Python is applied to some fields only.
         """
         fields: list[Any] = self.components
         left = [each.blur for each in fields if isinstance(each, gr.Textbox | gr.Number)]

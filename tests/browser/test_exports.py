@@ -77,6 +77,7 @@ def test_the_form_is_in_the_address_and_survives_a_reload(server: Any, visit: Ca
     tab.get_by_label("Steps").blur()
     tab.get_by_role("alert").get_by_text("The steps cannot be read").wait_for()
     tab.get_by_label("Steps").fill("2-3")
+    tab.get_by_label("Steps").blur()
     tab.get_by_role("alert").get_by_text("The steps cannot be read").wait_for(state="hidden")
     tab.get_by_text("More", exact=True).click()  # ends the typing, and is not lost
     tab.get_by_role("checkbox", name="Include the answer in the prompts").check()
