@@ -19,6 +19,7 @@ from app.commands import (
     reindex,
     replay,
     report,
+    results,
     serve,
     token,
     train,
@@ -101,6 +102,7 @@ app.command("doctor")(doctor.doctor)
 app.add_typer(leaks.app, name="leaks")
 app.add_typer(models.app, name="models")
 app.add_typer(config.app, name="config")
+app.add_typer(results.app, name="results")
 app.add_typer(token.app, name="token")
 
 

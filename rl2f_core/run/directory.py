@@ -1,7 +1,7 @@
 """Run directory: its layout, lock and heartbeat.
 
     config.yaml       resolved configuration
-    meta.json         seed, git revision, package versions, machine
+    meta.json         seed, git revision, package versions, hardware
     events.jsonl      events, append-only
     heartbeat.json    process, status and progress
     state/            training state and events of the last commit
@@ -21,12 +21,15 @@ import hashlib
 import json
 import os
 import platform
+import re
+import shutil
 import subprocess
 import time
 from contextlib import AbstractContextManager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+import psutil
 from filelock import FileLock, Timeout
 
 from rl2f_core.config.loading import dump_yaml, load_config
@@ -122,7 +125,7 @@ class RunDir:
 
 
 def provenance(config: BaseRun) -> JsonObject:
-    """Return seed, git revision, package versions and machine."""
+    """Return seed, git revision, package versions and hardware."""
     return {"created": time.time(), "seed": config.seed, **_installation()}
 
 
@@ -136,8 +139,23 @@ def _installation() -> JsonObject:
         "git": _git_revision(),
         "python": platform.python_version(),
         "machine": f"{platform.system()} {platform.machine()}",
+        "hardware": _hardware(),
         "packages": versions,
     }
+
+
+def _hardware() -> JsonObject:
+    """Return CPU model, number of cores, memory and GPUs, without torch."""
+    cpu, gpu = platform.processor(), None
+    with contextlib.suppress(OSError):
+        models = re.findall(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+        cpu = models[0] if models else cpu
+    if shutil.which("nvidia-smi"):
+        query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            gpu = ", ".join(subprocess.run(query, capture_output=True, text=True, timeout=10).stdout.split("\n")[:-1])
+    memory_gb = round(psutil.virtual_memory().total / 1e9, 1)
+    return {"cpu": cpu or platform.machine(), "cores": os.cpu_count(), "memory_gb": memory_gb, "gpu": gpu}
 
 
 def _git_revision() -> str | None:

@@ -36,6 +36,8 @@ class StatusEvent(_Event):
     type: Literal["status"] = "status"
     status: Status
     detail: str = ""
+    cpu_seconds: float | None = None
+    """CPU time of the main process and its ended children since the session began; None in older runs."""
 
 
 class MetricEvent(_Event):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 
 from rl2f_core.config.run import BaseRun
@@ -43,9 +44,11 @@ def execute(
     journal = Journal(run_dir, events)
     progress = progress if ranks.is_main_process else None
     session = f"{time.time_ns():x}"
+    cpu_start = sum(os.times()[:4])
 
     def status(value: Status, detail: str = "") -> StatusEvent:
-        event = StatusEvent(id=f"status:{session}:{value}", status=value, detail=detail)
+        cpu_seconds = round(sum(os.times()[:4]) - cpu_start, 2)
+        event = StatusEvent(id=f"status:{session}:{value}", status=value, detail=detail, cpu_seconds=cpu_seconds)
         if ranks.is_main_process and not journal.flush_pending:
             events.emit([event])
         run_dir.heartbeat(status=value, detail=detail)

@@ -8,6 +8,7 @@ import resource
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -332,6 +333,34 @@ def test_run_directory_stores_configuration_and_provenance(tmp_path: Path) -> No
     assert RunDir.open(run_dir.path).config() == parse_config(CONFIG)
     meta = json.loads(run_dir.meta_path.read_text())
     assert meta["seed"] == 0 and meta["packages"]["pydantic"] and "git" in meta and meta["python"].startswith("3.")
+
+
+def test_the_hardware_of_a_run_is_stored(tmp_path: Path) -> None:
+    hardware = json.loads(new_run(tmp_path).meta_path.read_text())["hardware"]
+    assert set(hardware) == {"cpu", "cores", "memory_gb", "gpu"}
+    assert hardware["cpu"] and hardware["cores"] >= 1 and hardware["memory_gb"] > 0.1
+
+
+class Busy:
+    """A run kind that uses some CPU time."""
+
+    supports_distributed = False
+
+    def execute(self, config: Any, context: RunContext) -> bool:
+        end = time.process_time() + 0.3
+        while time.process_time() < end:
+            pass
+        return True
+
+
+def test_the_last_status_contains_the_cpu_time_of_the_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_dir = new_run(tmp_path)
+    config = run_dir.config()
+    monkeypatch.setitem(registry._components["run_kind"], "train", Busy)
+    execute(config, run_dir, JsonlSink(run_dir.events_path), lambda: False)
+    running, succeeded = [e for e in read_events(run_dir.events_path, strict=True) if isinstance(e, StatusEvent)]
+    assert running.cpu_seconds is not None and running.cpu_seconds < 0.2
+    assert succeeded.cpu_seconds is not None and 0.25 <= succeeded.cpu_seconds < 30
 
 
 def test_existing_run_is_not_overwritten_and_empty_folder_is_not_opened(tmp_path: Path) -> None:
