@@ -5,10 +5,13 @@ Matplotlib draws the PNG files, because Plotly's export (kaleido) needs a browse
 
 from __future__ import annotations
 
+import hashlib
 import html
 import io
+import json
 import textwrap
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +33,11 @@ _DASHES: dict[str, LineStyleType] = {
 
 
 # -- PNG -----------------------------------------------------------------------------------------------------------
+def chart_digest(chart: Chart) -> str:
+    """Return the digest of a chart's data, which `to_png` stores in the PNG as the text `Data`."""
+    return hashlib.sha256(json.dumps(asdict(chart), default=list).encode()).hexdigest()
+
+
 def to_png(chart: Chart, dpi: int = 160) -> bytes:
     """Render a chart as a PNG with a transparent background, 5.2 inches wide."""
     import matplotlib
@@ -60,7 +68,7 @@ def to_png(chart: Chart, dpi: int = 160) -> bytes:
             draw = _draw_intervals if plot.kind == "intervals" else _draw_lines
             draw(axes, plot)
         buffer = io.BytesIO()
-        canvas.savefig(buffer, format="png", transparent=True)
+        canvas.savefig(buffer, format="png", transparent=True, metadata={"Data": chart_digest(chart)})
     return buffer.getvalue()
 
 

@@ -221,6 +221,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, help="write the items into this folder")
     parser.add_argument("--split", choices=("dev", "test"), help="score these items only")
     parser.add_argument("--wrong", action="store_true", help="list misclassified items")
+    parser.add_argument("--report", type=Path, help="write the scores to this file as JSON")
     args = parser.parse_args(argv)
     if args.out:
         args.out.mkdir(parents=True, exist_ok=True)
@@ -229,6 +230,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
     report = score(LeaksConfig(), read_items(split=args.split))
     print(report.to_markdown())
+    if args.report:
+        args.report.parent.mkdir(parents=True, exist_ok=True)
+        args.report.write_text(report.model_dump_json(indent=1) + "\n", encoding="utf-8")
     for error in report.wrong if args.wrong else ():
         item = error.item
         print(f"{'fn' if item.leak else 'fp'} {item.id}: {item.hint!r} answer {item.answer} {error.report.evidence}")
