@@ -131,7 +131,7 @@ def _portable_config(source: RunDir) -> str:
     return dump_yaml(parse_config(_relative(data, source.path.resolve())))
 
 
-def _relative(node: object, run: Path) -> JsonObject:
+def _relative(node: object, run: Path) -> object:
     """Return configuration data with paths below the parent of the runs' folder relative to it."""
     if isinstance(node, dict):
         return {key: _relative(value, run) for key, value in node.items()}
