@@ -270,12 +270,12 @@ class Renderer:
         )
         self.jinja.globals |= {
             "results": self.results, "values": self.values, "data": self.data, "exists": self.exists,
-            "folders": self.folders, "provenance": self.provenance, "table": table, "zip": zip,
+            "folders": self.folders, "provenance": self.provenance, "table": table,
         }  # fmt: skip
         self.jinja.filters |= {
             "ci": interval_text, "effect": lambda interval: interval_text(interval, signed=True), "number": number,
             "verdict": lambda interval, above="above 0", below="below 0": verdict_text(interval, above, below),
-            "spread": spread, "count": lambda count: f"{count:,}", "median": median, "share": share,
+            "spread": spread, "median": median, "share": share,
             "minutes": minutes,
         }  # fmt: skip
 
