@@ -20,6 +20,9 @@ from rl2f_core.config.rollout import RewardConfig, RolloutConfig
 from rl2f_core.config.stage import ResolvedStage, StageConfig, saves_checkpoint
 from rl2f_core.errors import FieldValueError, located_below
 
+SEED_STRIDE = 1_000_003
+"""Distance of the task positions of two run seeds in the train split."""
+
 
 class BaseRun(BaseConfig):
     """Base of the configuration of all run kinds."""
@@ -95,6 +98,20 @@ class RunConfig(BaseRun):
         """Return the location of a field of the stage with this name."""
         return "stages", [s.name for s in self.stages].index(stage.name), *field
 
+    def first_task(self, stage: StageConfig) -> int:
+        """Return the position in the train split of a stage's first task.
+
+        Stages take consecutive positions: the tasks of the steps, of resampled groups, and of the preflight. A stage
+        with `tasks_from` begins where that stage begins.
+        """
+        sizes: dict[str, int] = {}
+        for each in self.stages:
+            stream = each.tasks_from or each.name
+            sizes[stream] = max(sizes.get(stream, 0), each.num_tasks + self.preflight.num_tasks)
+        names = list(sizes)
+        before = names[: names.index(stage.tasks_from or stage.name)]
+        return self.seed * SEED_STRIDE + sum(sizes[name] for name in before)
+
     @model_validator(mode="after")
     def _check_stages(self) -> RunConfig:
         seen: list[str] = []
@@ -110,6 +127,13 @@ class RunConfig(BaseRun):
                     f"stage {stage.name!r} starts from {stage.init_from!r}, which is no earlier stage; "
                     f"known: {', '.join(['base', *trained])}",
                     *("stages", i, "init_from"),
+                )
+            sources = [s.name for s in self.stages if s.name in seen and s.tasks_from is None]
+            if stage.tasks_from not in (None, *sources):
+                raise FieldValueError(
+                    f"stage {stage.name!r} takes its tasks from {stage.tasks_from!r}, which is no earlier stage with "
+                    f"tasks of its own; known: {', '.join(sources) or 'none'}",
+                    *("stages", i, "tasks_from"),
                 )
             method = registry.get("method", stage.method.type)
             if self.rollout.prompting not in method.prompt_modes:

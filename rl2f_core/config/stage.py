@@ -27,6 +27,9 @@ class StageConfig(BaseConfig):
     rl2f, rltf_grpo, reinforce_pp); dialogues and advantages are the same."""
     init_from: str | None = None
     """Initial weights: None for the previous stage's (the base for the first), `base`, or an earlier stage's name."""
+    tasks_from: str | None = None
+    """Name of an earlier stage whose tasks this stage repeats, to compare methods on the same tasks. None: tasks of its
+    own, at positions of the train split that no other stage uses."""
     steps: int = Field(ge=1, json_schema_extra=BASIC_FIELD)
     """Number of steps, each with `minibatches` optimizer updates per iteration."""
     tasks_per_step: int = Field(8, ge=1, json_schema_extra=BASIC_FIELD)
@@ -93,6 +96,11 @@ class StageConfig(BaseConfig):
         """Return the steps of all schedule points, and 0; a stage valid at these is valid at all steps."""
         values = (self.group_size, self.learning_rate, self.temperature)
         return sorted({0, *(p.step for value in values if isinstance(value, Schedule) for p in value.points)})
+
+    @property
+    def num_tasks(self) -> int:
+        """Number of tasks of all steps, with those of resampled groups."""
+        return self.steps * (self.tasks_per_step + self.max_group_resamples)
 
     @property
     def updates_weights(self) -> bool:

@@ -15,17 +15,14 @@ from rl2f_core.training.curriculum import CurriculumTracker
 from rl2f_core.training.demonstrations import demonstrate
 from rl2f_core.types import Group, Rollout, Task
 
-SEED_STRIDE = 1_000_003
-"""Distance of the task indices of two run seeds."""
-RESAMPLE_START = 500_000
-"""Offset of a run's task indices for resampled groups."""
-
 
 @dataclass
 class Collector:
     """Collects the groups of one stage; all randomness follows from (run seed, stage, step, task, sample).
 
-    Group size and temperature are those of the step. Tasks come from the curriculum's current level.
+    Group size and temperature are those of the step. The first task of step s is at position `first_task` +
+    s·`tasks_per_step`; those of resampled groups follow those of all steps. A curriculum draws them at its current
+    level.
     """
 
     engine: RolloutEngine
@@ -34,6 +31,8 @@ class Collector:
     adapter: str | None = None
     policy: str = "base"
     on_progress: Callable[[int, int], None] | None = None
+    first_task: int = 0
+    """Position of the stage's first task in the train split (`RunConfig.first_task`)."""
     run_dir: RunDir | None = None
     """Directory of the run with its datasets, if any."""
     discarded_groups: list[Group] = field(default_factory=list)
@@ -62,7 +61,7 @@ class Collector:
             if not flat:
                 break
             discarded = len(self.discarded_groups)
-            start = RESAMPLE_START + step * self.stage.max_group_resamples + discarded
+            start = self._resample_start(step) + discarded
             fresh = self._collect(step, 1 + discarded, start, len(flat), roll_out)
             for i, group in zip(flat, fresh, strict=True):
                 self.discarded_groups.append(groups[i])
@@ -87,13 +86,13 @@ class Collector:
         count: int,
         generate: Callable[[RolloutEngine, Sequence[RolloutRequest]], list[Rollout]],
     ) -> list[Group]:
-        """Collect one group for each of the tasks with this run's indices from `start`, in order.
+        """Collect one group for each of the stage's tasks from position `start`, in order.
 
         All tasks of one engine are collected together.
         """
         size, name = self.stage.resolve(step).group_size, self.stage.name
         prefix = f"{name}/{step + 1}/{f'{resample_round}.' if resample_round else ''}"
-        slots = [self._task(step, resample_round, i, self.seed * SEED_STRIDE + start + i) for i in range(count)]
+        slots = [self._task(step, resample_round, i, self.first_task + start + i) for i in range(count)]
         groups: dict[int, Group] = {}
         for engine in {id(engine): engine for engine, _ in slots}.values():
             tasks = {i: task for i, (other, task) in enumerate(slots) if other is engine}
@@ -106,6 +105,10 @@ class Collector:
             for k, (i, task) in enumerate(tasks.items()):
                 groups[i] = Group(task, tuple(rollouts[k * size : (k + 1) * size]))
         return [groups[i] for i in range(count)]
+
+    def _resample_start(self, step: int) -> int:
+        """Return the position of a step's first task for resampled groups."""
+        return self.stage.steps * self.stage.tasks_per_step + step * self.stage.max_group_resamples
 
     def _task(self, step: int, resample_round: int, slot: int, index: int) -> tuple[RolloutEngine, Task]:
         """Return a task and the engine that rolls it out."""

@@ -29,7 +29,7 @@ from rl2f_core.rollout.transcript import rollout_from_text
 from rl2f_core.run.events import DialogueEvent, Event, LogEvent, MetricEvent
 from rl2f_core.stats.intervals import wilson
 from rl2f_core.training.checkpoints import ADAPTER
-from rl2f_core.training.collector import SEED_STRIDE, group_requests
+from rl2f_core.training.collector import group_requests
 from rl2f_core.training.resource_usage import ResourceUsage
 from rl2f_core.training.step_metrics import step_metrics
 from rl2f_core.types import DEMONSTRATION, Dialogue, FinishReason, Group, JsonObject, Message, Rollout, Task, Usage
@@ -229,6 +229,7 @@ class DistillStage:
     def __init__(self, trainer: Trainer, stage: StageConfig, method: Method) -> None:
         self.trainer, self.stage, self.method = trainer, stage, method
         self.engine, self.seed = trainer.engine, trainer.config.seed
+        self.first_task = trainer.config.first_task(stage)
         self.source = Source(self.engine, stage)
         self.limit = method.config.max_kept_tokens or self.engine.config.max_new_tokens
         self.writer = DatasetWriter(trainer.run_dir, stage.name)
@@ -285,8 +286,9 @@ class DistillStage:
         tasks: list[tuple[Task, str]] = []
         requests: list[RolloutRequest] = []
         seen: set[str] = set()
+        start = self.first_task + step * stage.tasks_per_step
         for i in range(stage.tasks_per_step):
-            task = environment.task("train", self.seed * SEED_STRIDE + step * stage.tasks_per_step + i)
+            task = environment.task("train", start + i)
             key = environment.canonical(task)
             if self.method.config.dedup_by == "task" and (key in self.problems or key in seen):
                 continue

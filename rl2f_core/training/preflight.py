@@ -19,12 +19,9 @@ from rl2f_core.methods.base import Method, StepContext
 from rl2f_core.metrics.constant_baseline import compare_to_baseline, constant_baseline, describe_comparison
 from rl2f_core.rollout.engine import RolloutEngine
 from rl2f_core.stats.intervals import Interval, wilson
-from rl2f_core.training.collector import SEED_STRIDE, group_requests
+from rl2f_core.training.collector import group_requests
 from rl2f_core.training.step_metrics import outcomes_of
 from rl2f_core.types import ConstantBaseline, FinishReason, FrozenModel, Group, StopReason, TrainingSample
-
-TASK_OFFSET = 900_000
-"""Offset of the preflight's task indices; none of these tasks is trained on."""
 
 
 class PreflightReport(FrozenModel):
@@ -134,7 +131,7 @@ def preflight(
 ) -> tuple[PreflightReport, list[Group]]:
     """Roll out `config.preflight` tasks × samples; return the report and the dialogues.
 
-    Temperature and group size are those of the stage's first step.
+    Temperature and group size are those of the stage's first step. The tasks follow those of the stage's steps.
 
     Args:
         engine: Engine of the first level if the stage has a curriculum.
@@ -143,9 +140,8 @@ def preflight(
         time_update: Estimates the seconds of one update on the given samples; None leaves the update out.
     """
     check = config.preflight
-    tasks = [
-        engine.environment.task("train", config.seed * SEED_STRIDE + TASK_OFFSET + i) for i in range(check.num_tasks)
-    ]
+    first_task = config.first_task(stage) + stage.num_tasks
+    tasks = [engine.environment.task("train", first_task + i) for i in range(check.num_tasks)]
     size = check.samples_per_task
     requests = [
         request

@@ -37,7 +37,13 @@ class StageSteps:
         self.trainer, self.index, self.method, self.course = trainer, index, method, course
         self.config, self.stage = trainer.config, trainer.config.stages[index]
         self.collector = Collector(
-            trainer.engine, self.stage, self.config.seed, ADAPTER, run_dir=trainer.run_dir, course=course
+            trainer.engine,
+            self.stage,
+            self.config.seed,
+            ADAPTER,
+            first_task=self.config.first_task(self.stage),
+            run_dir=trainer.run_dir,
+            course=course,
         )
 
     def run(self, start: int) -> bool:

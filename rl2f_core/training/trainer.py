@@ -97,7 +97,10 @@ class Trainer:
         self._set_start_weights(index, stage)
         self.learner.begin_stage(method.loss_options(), stage)
         self.checkpoints.sync(self.learner, f"{stage.name}@0")
-        collector = Collector(self.engine, stage, self.config.seed, ADAPTER, run_dir=self.run_dir)
+        first_task = self.config.first_task(stage)
+        collector = Collector(
+            self.engine, stage, self.config.seed, ADAPTER, first_task=first_task, run_dir=self.run_dir
+        )
         for number, text in enumerate(method.prepare(collector, self.config.evaluation)):
             self.context.log(f"prepare:{stage.name}:{number}", text)
         if method.on_policy and not refused:

@@ -122,6 +122,12 @@ def test_all_errors_are_reported_together() -> None:
         ({"stages": [stage("a", "sft"), stage("b", init_from="c")]}, "'c', which is no earlier stage; known: base, a"),
         ({"stages": [stage("a", init_from="b"), stage("b", "sft")]}, "no earlier stage; known: base"),
         ({"stages": [stage("a", init_from="a")]}, "no earlier stage"),
+        ({"stages": [stage("a", "sft"), stage("b", tasks_from="c")]}, "with tasks of its own; known: a"),
+        ({"stages": [stage("a", tasks_from="a")]}, "with tasks of its own; known: none"),
+        (
+            {"stages": [stage("a", "sft"), stage("b", tasks_from="a"), stage("c", tasks_from="b")]},
+            "with tasks of its own; known: a",
+        ),
         ({"evaluation": {"checkpoints": ["rl@5"]}}, "'rl@5', which no stage saves; known: base, stages, warm@4, rl@4"),
         ({"evaluation": {"checkpoints": ["../x@4"]}}, "which no stage saves"),
         ({"evaluation": {"checkpoints": ["rl@04"]}}, "which no stage saves"),

@@ -349,6 +349,15 @@ def test_a_chain_makes_a_data_set_and_learns_from_it(whole: Path):
     assert RunDir(whole).checkpoint_names() == ["learn@3"]
 
 
+def test_a_distill_stage_does_not_sample_the_tasks_of_the_stage_before(tiny: Path, tmp_path: Path):
+    data = run_of(tiny).stages[0].model_dump(mode="json")
+    warm = {"name": "warm", "method": "sft", "steps": 1, "tasks_per_step": 4, "group_size": 1}
+    run_dir = RunDir.create(tmp_path / "run", run_of(tiny, stages=[warm, data]))
+    assert go(run_dir) == "succeeded"
+    dialogues = [e for e in read_events(run_dir.events_path, strict=True) if isinstance(e, DialogueEvent)]
+    assert len({e.task.id for e in dialogues}) == len(dialogues) == 4 + 12
+
+
 def test_a_run_without_one_worked_solution_ends_with_the_reason(tiny: Path, tmp_path: Path):
     run_dir = RunDir.create(tmp_path / "run", run_of(tiny, environment={"type": "reasoning_gym", "name": "gcd"}))
     with pytest.raises(RunError, match="answered nothing in step 1: The environment has no worked solution"):
