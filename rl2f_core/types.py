@@ -159,6 +159,16 @@ class Hint(FrozenModel):
     error: str | None = None
     """Why the teacher has no message; `text` is then a fallback or empty. Never in a student prompt."""
 
+    @property
+    def read_leak(self) -> bool:
+        """Whether the student read a leak; False if a leak action replaced the teacher's message."""
+        return self.leak is not None and self.leak.leaked and self.feedback is None
+
+    @property
+    def prevented_leak(self) -> bool:
+        """Whether a leak action replaced a leaking message."""
+        return self.leak is not None and self.leak.leaked and self.feedback is not None
+
 
 class FinishReason(StrEnum):
     """Why generation of an attempt ended."""

@@ -84,9 +84,15 @@ METRICS: dict[str, MetricInfo] = {
     ),
     "leak_rate": _fraction(
         "Leaks",
-        "Hints that leak the answer, by the detectors.",
+        "Leaks that the student read, by the detectors.",
         "fraction of checked hints",
         "leaking hints / checked hints",
+    ),
+    "prevented_leak_rate": _fraction(
+        "Prevented leaks",
+        "Leaking messages that a leak action replaced.",
+        "fraction of checked hints",
+        "replaced leaking messages / checked hints",
     ),
     "correct_abandoned_rate": _fraction(
         "Abandoned correct answers",

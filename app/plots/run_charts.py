@@ -87,6 +87,7 @@ REVISIONS = {
     "repeated_answer_rate": "repeated",
 }
 REVISION_COLORS = ["--rl-student", "--rl-plot-3", "--rl-plot-5", "--rl-plot-2"]
+LEAKS = {"leak_rate": "read by the student", "prevented_leak_rate": "prevented"}
 LEVEL_SOLVED = {"curriculum/solve_rate": "this level", "curriculum/replay_solve_rate": "earlier levels"}
 
 
@@ -205,7 +206,7 @@ OVERVIEW: Sequence[tuple[Maker, bool]] = (
     (_outcomes, False),
     (_level, True),
     (_fixed("curriculum/solve_rate", LEVEL_SOLVED, ChartStyle(dashes=["solid", "dash"])), True),
-    (_fixed("leak_rate", style=ChartStyle(["--rl-leak"])), False),
+    (_fixed("leak_rate", LEAKS, ChartStyle(["--rl-leak", "--rl-muted"], ["solid", "dash"])), False),
     (_yield, True),
     (_length, False),
     (_reflection, False),

@@ -44,4 +44,4 @@ class RewardConfig(BaseConfig):
     repeat_answer_penalty: float = Field(0.0, ge=0)
     """Penalty for repeating the incorrect answer of the previous attempt."""
     leak_penalty: float = Field(0.0, ge=0)
-    """Penalty for a turn after a leaking hint."""
+    """Penalty for a turn after a leak that the student read; none if a leak action replaced the hint."""

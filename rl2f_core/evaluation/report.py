@@ -298,7 +298,8 @@ def tables(report: EvaluationReport) -> list[Table]:
     result: list[Table] = [("Checkpoints under all conditions", header, results), _table_by_turn(report)]
     if report.constant_baseline is not None:
         result.append(_baseline_table(report, report.constant_baseline))
-    rates = ["parse_failure_rate", "truncated_rate", "format_error_rate", "leak_rate", "stop/failed"]
+    rates = ["parse_failure_rate", "truncated_rate", "format_error_rate"]
+    rates += ["leak_rate", "prevented_leak_rate", "stop/failed"]
     result.append(("Attempts", ["checkpoint", "condition", *rates], _metric_rows(report.rows, rates)))
     result += attempt_tables(report.rows)
     if report.differences:

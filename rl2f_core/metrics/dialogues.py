@@ -177,8 +177,10 @@ def compute_metrics(dialogues: Sequence[Dialogue], turns: int, *, resamples: int
         **_attempt_metrics(valid, turns, mean),
         **_reward_metrics(valid, turns, mean),
     }
-    hints = [(d.task_id, turn.hint.leak) for d in valid for turn in d.turns[:turns] if turn.hint is not None]
-    values["leak_rate"] = _fraction((task, leak.leaked) for task, leak in hints if leak is not None)
+    hints = [(d.task_id, turn.hint) for d in valid for turn in d.turns[:turns] if turn.hint is not None]
+    checked = [(task, hint) for task, hint in hints if hint.leak is not None]
+    values["leak_rate"] = _fraction((task, hint.read_leak) for task, hint in checked)
+    values["prevented_leak_rate"] = _fraction((task, hint.prevented_leak) for task, hint in checked)
     for reason in StopReason:
         values[f"stop/{reason.value}"] = _fraction((d.task_id, d.stop_reason is reason) for d in dialogues)
     return Metrics(turns=turns, tasks=len({d.task_id for d in valid}), dialogues=len(valid), values=values)

@@ -92,13 +92,10 @@ class Scored:
     """Turn → whether the run's own detectors flagged its hint; only checked hints."""
     reports: dict[int, LeakReport]
     """Turn → new report on its hint."""
+    leaked: dict[int, bool]
+    """Turn → whether the student read a leak after it; not if the run's leak action replaced the message."""
     changed: bool
     """The new reports and penalty change some turn's reward."""
-
-    @property
-    def leaked(self) -> dict[int, bool]:
-        """Turn → whether its hint leaks."""
-        return {turn: report.leaked for turn, report in self.reports.items()}
 
 
 _Result = tuple[list[Scored | None], int]
@@ -151,11 +148,12 @@ class LeakRescorer:
     def _scored(self, line: _Line, reports: dict[int, LeakReport]) -> Scored:
         turns = line.dialogue.turns
         was = {t.index: t.hint.leak.leaked for t in turns if t.hint is not None and t.hint.leak is not None}
+        replaced = {t.index for t in turns if t.hint is not None and t.hint.feedback is not None}
+        leaked = {k: report.leaked and k not in replaced for k, report in reports.items()}
         changed = False
         for turn in turns:
             before = sum(term.value for term in turn.rewards if term.name == TERM)
-            report = reports.get(turn.index - 1)
-            after = -self.penalty if report is not None and report.leaked else 0.0
+            after = -self.penalty if leaked.get(turn.index - 1) else 0.0
             changed |= abs(before - after) > TOLERANCE
         key = _GroupKey(
             line.phase,
@@ -165,7 +163,7 @@ class LeakRescorer:
             line.condition or line.arm or line.outcome,
             line.dialogue.group,
         )
-        return Scored(line.id, key, len(turns), was, reports, changed)
+        return Scored(line.id, key, len(turns), was, reports, leaked, changed)
 
 
 def _is_dialogue(line: bytes) -> bool:

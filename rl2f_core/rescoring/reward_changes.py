@@ -17,7 +17,7 @@ TOLERANCE = 1e-9
 
 
 def replace_leak_penalty(terms: Sequence[RewardTerm], leaked: bool, penalty: float) -> tuple[RewardTerm, ...]:
-    """Replace the leak penalty in a turn's reward terms: −`penalty` if the hint before it leaked, otherwise none."""
+    """Replace the leak penalty in a turn's reward terms: −`penalty` after a leak that the student read."""
     kept = tuple(term for term in terms if term.name != TERM)
     return (*kept, RewardTerm(name=TERM, score=-1.0, weight=penalty)) if leaked and penalty else kept
 
@@ -28,7 +28,7 @@ def sign(value: float) -> str:
 
 
 def with_leak_penalties(dialogue: Dialogue, leaked: Mapping[int, bool], penalty: float) -> Dialogue:
-    """Return a dialogue with new leak penalties; `leaked[k]` is whether the hint *after* turn k leaked."""
+    """Return a dialogue with new leak penalties; `leaked[k]` is whether the student read a leak *after* turn k."""
     turns = tuple(
         turn.model_copy(
             update={"rewards": replace_leak_penalty(turn.rewards, leaked.get(turn.index - 1, False), penalty)}

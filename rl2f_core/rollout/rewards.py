@@ -17,7 +17,8 @@ def turn_rewards(
 
     `progress` is the decrease of the distance since the last attempt, d_{k−1} − d_k; an unparsable attempt has
     distance 1. Its sum over a dialogue telescopes, so detours earn nothing. `repeat` is −1 for repeating an incorrect
-    answer. `before` and `hint_before` are the verdict and hint on the previous attempt, if any.
+    answer. `leak_penalty` is −1 if the student read a leak in the hint before; not if a leak action replaced the hint.
+    `before` and `hint_before` are the verdict and hint on the previous attempt, if any.
     """
     terms = _PRESETS[config.preset](verdict)
     if config.progress_weight and before is not None and (verdict.distance is not None or before.distance is not None):
@@ -27,7 +28,7 @@ def turn_rewards(
     if config.repeat_answer_penalty and before is not None and verdict.parsed is not None and not verdict.correct:
         repeated = verdict.parsed == before.parsed
         terms.append(RewardTerm(name="repeat", score=-1.0 if repeated else 0.0, weight=config.repeat_answer_penalty))
-    if config.leak_penalty and hint_before is not None and hint_before.leak is not None and hint_before.leak.leaked:
+    if config.leak_penalty and hint_before is not None and hint_before.read_leak:
         terms.append(RewardTerm(name="leak_penalty", score=-1.0, weight=config.leak_penalty))
     return tuple(terms)
 

@@ -301,6 +301,17 @@ def test_leak_rate_counts_hints_that_a_detector_read():
     assert found["leak_rate"].n == 3
 
 
+def test_leaks_that_the_student_read_and_prevented_leaks_are_counted_separately():
+    """Four checked hints: one leak was read, two were replaced."""
+    turns = [attempt(str(k), leaked=k < 3) for k in range(4)]
+    for k in (1, 2):
+        hint = turns[k].hint.model_copy(update={"feedback": "It is 7."})  # type: ignore[union-attr]
+        turns[k] = turns[k].model_copy(update={"hint": hint})
+    found = compute_metrics([dialogue("a", *turns)], 4)
+    assert (found["leak_rate"].value, found["prevented_leak_rate"].value) == (1 / 4, 2 / 4)
+    assert found["leak_rate"].n == found["prevented_leak_rate"].n == 4
+
+
 def test_failed_dialogues_count_only_among_the_stop_reasons():
     broken = dialogue("e", attempt(None), stop=StopReason.FAILED)
     found, without = compute_metrics([*FOUR, broken], 3), compute_metrics(FOUR, 3)

@@ -86,6 +86,18 @@ def test_penalty_is_removed_from_clean_hints(tmp_path: Path) -> None:
     assert changes[1].reward == (pytest.approx(0.6), 1.0) and changes[1].advantage == (pytest.approx(0.3), 0.5)
 
 
+def test_replaced_messages_have_no_penalty(tmp_path: Path) -> None:
+    """The first dialogue's hint was redacted, the second student read the leak: only the second reward changes."""
+    redacted = Hint(text="The number is […].", feedback=LEAKS, teacher="llm", leak=LeakReport(leaked=True))
+    first = dialogue(1, 0, 0, [said(0, 0.0, None, hint=redacted), said(1, 1.0, None)], task=BOX)
+    second = dialogue(1, 0, 1, [said(0, 0.0, LEAKS), said(1, 1.0, None)], task=BOX)
+    tally, changes = read(run_folder(tmp_path / "run", [first, second]), penalty=2.0)
+    assert (tally.flagged, tally.rewards_changed) == (2, 1)
+    changed = {(change.dialogue, change.turn): change.reward for change in changes}
+    assert changed["dialogue:train:rl2f/1/0/0", 1] == (1.0, 1.0)
+    assert changed["dialogue:train:rl2f/1/0/1", 1] == (1.0, -1.0)
+
+
 def test_untrained_dialogues_have_no_advantages(tmp_path: Path) -> None:
     evaluated = pair()[0].model_copy(update={"phase": "evaluation", "checkpoint": "rl2f@1", "condition": "hints"})
     warm = [e.model_copy(update={"stage": "elsewhere", "id": f"{e.id}:w"}) for e in pair()]

@@ -253,6 +253,16 @@ def test_the_turn_after_a_leak_has_the_penalty() -> None:
     assert [turn.reward for turn in play_one(engine).dialogue.turns] == [0.0, -0.25, 0.75]
 
 
+@pytest.mark.parametrize("action", ["redact", "resample"])
+def test_there_is_no_penalty_after_a_clean_hint_of_the_leak_action(action: str) -> None:
+    engine = make_engine(
+        answers(4, 12, 9), teacher="The answer is 9.", reward={"leak_penalty": 0.25}, leaks={"action": action}
+    )
+    dialogue = play_one(engine).dialogue
+    assert [turn.reward for turn in dialogue.turns] == [0.0, 0.0, 1.0]
+    assert [(t.hint.read_leak, t.hint.prevented_leak) for t in dialogue.turns if t.hint] == [(False, True)] * 2
+
+
 def test_seeds_are_fixed_by_request_and_turn() -> None:
     engine = make_engine(answers(4, 12, 3))
     play_one(engine)

@@ -156,6 +156,12 @@ def test_turns_without_a_leaking_hint_have_no_penalty(before: Hint | None):
     assert "leak_penalty" not in terms(RewardConfig(leak_penalty=0.25), RIGHT, WRONG, before)
 
 
+@pytest.mark.parametrize("text", ["The code is […].", "That is not correct. Try again."])
+def test_a_turn_after_a_replaced_leak_has_no_penalty_because_the_student_did_not_read_it(text: str):
+    replaced = Hint(text=text, feedback="The code is A B.", teacher="llm", leak=LeakReport(leaked=True))
+    assert "leak_penalty" not in terms(RewardConfig(leak_penalty=0.25), RIGHT, WRONG, replaced)
+
+
 def test_without_a_weight_there_is_no_leak_penalty():
     assert terms(RewardConfig(), RIGHT, WRONG, hint(True)) == {"correct": 1}
 
