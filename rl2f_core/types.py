@@ -309,7 +309,8 @@ class TrainingSample:
     """A token sequence with per-token loss weights.
 
     The weights are those of the loss terms rl, ce and kl, so the trainer is independent of the method. Entry i
-    belongs to token i, which position i − 1 predicts, so entry 0 must have no weight.
+    belongs to token i, which position i − 1 predicts, so entry 0 must have no weight. The terms rl and kl use logprobs
+    at the sampling temperature, ce at temperature 1, so a token has either ce weight or rl and kl weights.
     """
 
     token_ids: Sequence[int]
@@ -352,6 +353,10 @@ class TrainingSample:
                 raise ValueError(f"TrainingSample.{name} has {len(values)} entries for {n} tokens.")
         if n and (self.rl_weights[0] or self.ce_weights[0] or self.kl_weights[0]):
             raise ValueError("TrainingSample: the first token cannot have weight, because no position predicts it.")
+        if any(c and (w or k) for c, w, k in zip(self.ce_weights, self.rl_weights, self.kl_weights, strict=True)):
+            raise ValueError(
+                "TrainingSample: a token has ce_weights beside rl_weights or kl_weights, at two temperatures."
+            )
         if any(w and not s for w, s in zip(self.rl_weights, self.policy_mask, strict=True)):
             raise ValueError("TrainingSample: a token that the policy did not sample has rl_weights.")
         if self.policy_loss not in POLICY_LOSSES:

@@ -25,9 +25,14 @@ def compute_logits(model: CausalLM, hidden_NH: torch.Tensor) -> torch.Tensor:
     return cap * torch.tanh(logits_NV / cap) if cap else logits_NV
 
 
-def masked_log_softmax(logits_NV: torch.Tensor, temperature: float, banned: torch.Tensor | None) -> torch.Tensor:
-    """Compute log p [N, vocabulary] in nats, at a temperature, over the allowed tokens."""
-    scaled_NV = logits_NV / temperature if temperature != 1 else logits_NV
+def masked_log_softmax(
+    logits_NV: torch.Tensor, temperature: float | torch.Tensor, banned: torch.Tensor | None
+) -> torch.Tensor:
+    """Compute log p [N, vocabulary] in nats over the allowed tokens, at one temperature or one per row, [N]."""
+    if isinstance(temperature, torch.Tensor):
+        scaled_NV = logits_NV / temperature[:, None]
+    else:
+        scaled_NV = logits_NV / temperature if temperature != 1 else logits_NV
     if banned is not None and len(banned):
         scaled_NV = scaled_NV.index_fill(1, banned, MASK_VALUE)
     return scaled_NV.log_softmax(1)
@@ -84,18 +89,24 @@ def compute_logprobs(
     hidden_NH: torch.Tensor,
     targets_N: torch.Tensor,
     *,
-    temperature: float = 1.0,
+    temperature: float | torch.Tensor = 1.0,
     banned: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute log p of the targets and the entropy, each [N], from the hidden states that predict them."""
+    """Compute log p of the targets and the entropy, each [N], from the hidden states that predict them.
 
-    def compute(hidden: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    `temperature` is one number, or one per target, [N].
+    """
+    temperatures = (temperature,) if isinstance(temperature, torch.Tensor) else ()
+
+    def compute(
+        hidden: torch.Tensor, targets: torch.Tensor, temperature: float | torch.Tensor = temperature
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         logp_NV = masked_log_softmax(compute_logits(model, hidden), temperature, banned)
         with torch.no_grad():
             entropy = -torch.einsum("nv,nv->n", logp_NV.exp(), logp_NV)
         return logp_NV.gather(1, targets[:, None]).squeeze(1), entropy
 
-    logp_N, entropy_N = in_chunks(compute, hidden_NH, targets_N)
+    logp_N, entropy_N = in_chunks(compute, hidden_NH, targets_N, *temperatures)
     return logp_N, entropy_N
 
 

@@ -48,6 +48,7 @@ class MicroBatchContext:
     """Of all samples of the update, in all processes."""
     options: LossConfig
     temperature: float
+    """Sampling temperature, of the terms rl and kl; ce has temperature 1."""
     scale: float
     """Factor of the loss for the backward pass; 0 for an idle micro-batch."""
     count: int

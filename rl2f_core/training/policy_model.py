@@ -77,7 +77,10 @@ class PolicyModel(nn.Module):
     def forward(
         self, batch: MicroBatch, temperature: float, flags: OutputFlags = OutputFlags()
     ) -> tuple[torch.Tensor, torch.Tensor, PolicyOutput]:
-        """Return logprobs and entropies at the target positions, each [N], and the outputs that `flags` requests."""
+        """Return logprobs and entropies at the target positions, each [N], and the outputs that `flags` requests.
+
+        `temperature` is that of sampling; tokens with ce weight have temperature 1.
+        """
         causal_lm = self.model.get_base_model()
         sequences = [tuple(row.token_ids[:n]) for row, n in zip(batch.samples, batch.lengths, strict=True)]
         device, layout = batch.input_BT.device, None
@@ -89,7 +92,7 @@ class PolicyModel(nn.Module):
                 causal_lm, batch.input_BT, batch.attention_mask_BT, batch.target_mask_BT, layout
             )
         logp_N, entropy_N = compute_logprobs(
-            causal_lm, hidden_NH, targets_N, temperature=temperature, banned=self.banned
+            causal_lm, hidden_NH, targets_N, temperature=token_temperatures(batch, temperature), banned=self.banned
         )
         values_N = divergence_N = None
         if flags.values:
@@ -114,6 +117,14 @@ class PolicyModel(nn.Module):
 
         (divergence_M,) = in_chunks(chunk, hidden_NH[mask_N], batch.reference_NH[mask_N])
         return divergence_M.new_zeros(len(mask_N)).masked_scatter(mask_N, divergence_M)
+
+
+def token_temperatures(batch: MicroBatch, temperature: float) -> float | torch.Tensor:
+    """Return the temperature of all target tokens, or of each, [N]: 1 with ce weight, otherwise that of sampling."""
+    if temperature == 1 or not any(any(sample.ce_weights) for sample in batch.samples):
+        return temperature
+    ce_N = batch.tokens.ce_N
+    return torch.where(ce_N != 0, torch.ones_like(ce_N), temperature)
 
 
 def compute_dtype(model: torch.nn.Module) -> torch.dtype | None:

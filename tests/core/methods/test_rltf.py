@@ -277,6 +277,10 @@ def losses(tiny: Path) -> Any:
     stage = StageConfig(name="s", method="sft", steps=11, learning_rate=1e-12)
 
     def value(name: str, step: int = 5, **options: Any) -> tuple[float, float]:
+    def update(name: str, step: int = 5, temperature: float = 1.0, **options: Any) -> dict[str, float]:
+        method = method_of(name, step, **options)
+        return learner.update(method.samples(GROUP), method.loss_options(), stage, step, temperature)
+
         """Loss and norm of the gradient on the hand-made group, nothing of the clip's doing."""
         method = method_of(name, step, **options)
         found = learner.update(method.samples(GROUP), method.loss_options(), stage, step, 1.0)
@@ -286,6 +290,16 @@ def losses(tiny: Path) -> Any:
 
 
 @pytest.mark.parametrize("weighting", ["awr", "importance_sampling", "ppo", "cispo"])
+@pytest.mark.parametrize("name", ["rltf_fm", "rl2f_self", "sft_correct"])
+def test_cross_entropy_uses_temperature_1_and_reinforcement_that_of_sampling(losses: Any, name: str):
+    plain = "rl2f" if name == "rl2f_self" else "rltf_grpo"
+    cold, one, rl = (losses.update(of, temperature=t) for of, t in ((name, 0.5), (name, 1.0), (plain, 0.5)))
+    assert cold["loss/ce"] == pytest.approx(one["loss/ce"], rel=1e-6)
+    assert cold["ratio/mean"] == pytest.approx(rl["ratio/mean"], rel=1e-5)
+    assert cold["loss/rl"] == pytest.approx(rl["loss/rl"], rel=1e-4)
+    assert cold["ratio/mean"] != pytest.approx(one["ratio/mean"], rel=0.001)
+
+
 def test_every_option_of_sd_changes_the_loss_under_every_weighting(losses: Any, weighting: str):
     at = {"policy_loss": weighting, "epsilon": 0.9, "epsilon_high": 99.0, "min_logprob": None}
     base = losses("rltf_sd", **at)

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 
+from rl2f_core.modeling import logprobs
 from rl2f_core.modeling.loading import load_base_model
-from rl2f_core.modeling.logprobs import right_padded, selected_logprobs
+from rl2f_core.modeling.logprobs import compute_logprobs, right_padded, selected_logprobs
 from rl2f_core.modeling.sequence_packing import (
     VARLEN_ATTENTION,
     build_layout,
@@ -22,6 +23,27 @@ from rl2f_core.training.micro_batch import micro_batches, shared_prefix_length
 from rl2f_core.types import TrainingSample
 
 CPU = torch.device("cpu")
+
+
+def test_each_token_may_have_its_own_temperature(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logprobs, entropies and gradients are those of one temperature each, whatever the size of the chunks."""
+    model: Any = load_base_model(str(tiny), torch.float32, CPU)
+    hidden_NH = torch.randn(7, model.config.hidden_size, generator=torch.Generator().manual_seed(0))
+    targets_N, temperature_N = torch.arange(50, 57), torch.tensor([1.0, 0.5, 0.5, 1.0, 1.0, 0.5, 1.0])
+
+    def compute(temperature: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        leaf_NH = hidden_NH.clone().requires_grad_()
+        logp_N, entropy_N = compute_logprobs(model, leaf_NH, targets_N, temperature=temperature, banned=None)
+        logp_N.sum().backward()
+        return logp_N.detach(), entropy_N, leaf_NH.grad  # type: ignore[return-value]
+
+    one, half, both = compute(1.0), compute(0.5), compute(temperature_N)
+    monkeypatch.setattr(logprobs, "LOGITS_CHUNK", 3)
+    chunked, cold_N = compute(temperature_N), temperature_N == 0.5
+    for value_one, value_half, value, value_chunked in zip(one, half, both, chunked, strict=True):
+        torch.testing.assert_close(value[cold_N], value_half[cold_N])
+        torch.testing.assert_close(value[~cold_N], value_one[~cold_N])
+        torch.testing.assert_close(value_chunked, value)
 
 
 @pytest.fixture(scope="module")

@@ -98,7 +98,7 @@ PLAYED = played(3, [(0, 2, 1.0, -1.0)], "d")
 @pytest.mark.parametrize(
     ("row", "kl", "why"),
     [
-        (replace(PLAYED, ce_weights=[0.0, 0.0, 0.0, 1.0, 0.0]), 0.0, "cross-entropy"),
+        (replace(PLAYED, rl_weights=[0.0] * 5, ce_weights=[0.0, 0.0, 0.0, 1.0, 0.0]), 0.0, "cross-entropy"),
         (replace(PLAYED, rl_weights=[0.0, 0.0, 0.0, 0.1, 1.0]), 0.0, "token weights other than 0 and 1"),
         (replace(PLAYED, policy_loss="awr"), 0.0, "policy loss 'awr'"),
         (replace(PLAYED, min_logprob=-5.0), 0.0, "min_logprob"),
