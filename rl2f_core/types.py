@@ -370,3 +370,10 @@ class TrainingSample:
     def num_weighted_tokens(self) -> int:
         """Number of tokens with any weight."""
         return sum(bool(a or b or c) for a, b, c in zip(self.rl_weights, self.ce_weights, self.kl_weights, strict=True))
+
+    @property
+    def has_gradient(self) -> bool:
+        """Whether any token has ce or kl weight, a nonzero advantage, or an advantage that needs the whole batch."""
+        if self.token_rewards is not None or any(self.ce_weights) or any(self.kl_weights):
+            return True
+        return any(w and a for w, a in zip(self.rl_weights, self.advantages, strict=True))

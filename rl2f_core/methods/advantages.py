@@ -15,6 +15,8 @@ from rl2f_core.types import TrainingSample
 
 Baseline = Literal["mean", "leave_one_out"]
 Rewards = Sequence[Sequence[float]]
+MIN_ADVANTAGE = 1e-9
+"""Smaller differences of returns, and smaller absolute advantages, are rounding errors."""
 EPSILON = 1e-6
 """Added to a standard deviation before division, as in GRPO implementations."""
 
@@ -38,12 +40,12 @@ def subtract_baseline(returns: Sequence[float], *, std: bool, baseline: Baseline
     """Subtract the group's baseline from returns.
 
     Args:
-        returns: One number per member; fewer than two members get 0.
+        returns: One number per member; fewer than two members, or equal returns, get 0.
         std: Divide by the group's sample standard deviation (GRPO) or not (Dr. GRPO, arXiv 2503.20783).
         baseline: The group's mean (GRPO), or the mean of the other members (RLOO, arXiv 2402.14740).
     """
     n = len(returns)
-    if n < 2:
+    if n < 2 or max(returns) - min(returns) <= MIN_ADVANTAGE:
         return [0.0] * n
     mean = sum(returns) / n
     out = [r - mean for r in returns]
@@ -129,9 +131,9 @@ def explained_variance(values: Sequence[float], targets: Sequence[float]) -> flo
     return 1 - variance([t - v for t, v in zip(targets, values, strict=True)]) / total if total > 0 else 0.0
 
 
-def has_gradient(advantages: Sequence[Sequence[float]], tolerance: float = 1e-9) -> bool:
+def has_gradient(advantages: Sequence[Sequence[float]]) -> bool:
     """Return whether any turn of the group has a nonzero advantage."""
-    return any(abs(a) > tolerance for turns in advantages for a in turns)
+    return any(abs(a) > MIN_ADVANTAGE for turns in advantages for a in turns)
 
 
 # -- batch --------------------------------------------------------------------------------------------------------

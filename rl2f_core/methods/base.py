@@ -127,7 +127,10 @@ class Method(ABC, Generic[ConfigT]):
 
     @abstractmethod
     def samples(self, group: Group) -> list[TrainingSample]:
-        """Return the training samples of one group; none without a learning signal."""
+        """Return the training samples of one group.
+
+        Samples without gradient stay in the means of the loss; they cost no forward pass.
+        """
 
     def loss_options(self) -> LossConfig:
         """Return the loss configuration of this step."""

@@ -9,7 +9,7 @@ from pydantic import Field
 from rl2f_core.config.run import CheckedMethodConfig, RunConfig
 from rl2f_core.config.stage import ResolvedStage
 from rl2f_core.errors import FieldValueError
-from rl2f_core.methods.advantages import dialogue_advantages, has_gradient, turn_advantages
+from rl2f_core.methods.advantages import dialogue_advantages, turn_advantages
 from rl2f_core.methods.base import Method
 from rl2f_core.methods.loss_spec import LossConfig
 from rl2f_core.methods.samples import policy_samples
@@ -69,12 +69,8 @@ class PolicyGradient(Method[GradientConfigT]):
         return compute(rewards, self.config.gamma, std=self.config.scale_rewards, baseline=self.config.baseline)
 
     def samples(self, group: Group) -> list[TrainingSample]:
-        advantages, extra = self.advantages(group), self.extra_samples(group)
-        if not has_gradient(advantages) and not any(any(sample.rl_weights) for sample in extra):
-            return extra
-        kl = self.config.kl_coef > 0
-        samples = [s for r, a in zip(group.trainable, advantages, strict=True) for s in policy_samples(r, a, kl=kl)]
-        return [*samples, *extra]
+        kl, pairs = self.config.kl_coef > 0, zip(group.trainable, self.advantages(group), strict=True)
+        return [*(s for r, a in pairs for s in policy_samples(r, a, kl=kl)), *self.extra_samples(group)]
 
     def extra_samples(self, group: Group) -> list[TrainingSample]:
         """Return additional samples; none by default.

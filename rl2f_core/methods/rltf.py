@@ -21,7 +21,7 @@ from typing import Literal, TypeVar
 from pydantic import Field
 
 from rl2f_core.config.fields import BASIC_FIELD
-from rl2f_core.methods.advantages import turn_advantages
+from rl2f_core.methods.advantages import MIN_ADVANTAGE, turn_advantages
 from rl2f_core.methods.aux_loss import AuxCrossEntropy, AuxLossConfig, CritiqueConfig, CritiqueImitation
 from rl2f_core.methods.policy_gradient import PolicyGradient, RevisionGradientConfig
 from rl2f_core.methods.samples import revision_distillation_sample, revision_sft_sample
@@ -29,8 +29,6 @@ from rl2f_core.registry import register
 from rl2f_core.types import Group, PolicyLoss, TrainingSample
 
 Baseline = Literal["first", "second", "none"]
-MIN_ADVANTAGE = 1e-9
-"""Smaller absolute advantages are rounding errors."""
 
 
 def revision_advantages(rewards: list[list[float]], baseline: Baseline) -> list[list[float]]:

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 def needs_old_logprobs(sample: TrainingSample, clip_max: float | None = None) -> bool:
     """Return whether the policy must score the sample before the update; `clip_max` None is without correction."""
     corrected = clip_max is not None and not sample.off_context
-    return any(sample.rl_weights) and (corrected or sample.policy_loss == "awr" or sample.min_logprob is not None)
+    has_rl_gradient = any(w and a for w, a in zip(sample.rl_weights, sample.advantages, strict=True))
+    return has_rl_gradient and (corrected or sample.policy_loss == "awr" or sample.min_logprob is not None)
 
 
 def with_old_logprobs(sample: TrainingSample, logps: Sequence[float], clip_max: float | None = None) -> TrainingSample:

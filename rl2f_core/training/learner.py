@@ -65,7 +65,8 @@ class Learner(TrainableAdapter):
     ) -> dict[str, float]:
         """Train on the samples of one 0-based step, drawn at `temperature`; return metrics.
 
-        There are `stage.num_iterations` times `stage.minibatches` optimizer updates; none without samples.
+        There are `stage.num_iterations` times `stage.minibatches` optimizer updates; none without gradient. Samples
+        without gradient count in the normalizers of the loss and are not computed.
 
         Raises:
             RunError: The loss or the gradient is not finite; the weights are as before this update.
@@ -74,7 +75,7 @@ class Learner(TrainableAdapter):
         samples, metrics = recompute_old_logprobs(
             samples, stage.importance_sampling_clip_max, Scorer(self, stage.micro_batch_tokens, temperature)
         )
-        parts = minibatches(samples, stage.minibatches)
+        parts = [part for part in minibatches(samples, stage.minibatches) if any(s.has_gradient for s in part)]
         history: dict[str, list[float]] = {}
         for _ in range(stage.num_iterations):
             for part in parts:
@@ -100,7 +101,8 @@ class Learner(TrainableAdapter):
     ) -> dict[str, float]:
         """Run one optimizer step on the sum of the gradients of all micro-batches in all processes."""
         ranks, norms = current_group(), loss_normalizers(samples)
-        local, idle = local_micro_batches(samples, now.micro_batch_tokens, ranks.rank, ranks.world_size)
+        trained = [sample for sample in samples if sample.has_gradient]
+        local, idle = local_micro_batches(trained, now.micro_batch_tokens, ranks.rank, ranks.world_size)
         batches = [*local, *idle]
         scorer = Scorer(self, now.micro_batch_tokens, temperature)
         self.set_learning_rates(rate, now, options)

@@ -2,9 +2,10 @@
 
     L = − mean_rl[ min(ρA, clip(ρ, 1 − ε_low, 1 + ε_high)·A) ] + λ · mean_ce[ − log π ] + β · mean_kl[ k3(π ‖ π_ref) ]
 
-Here ρ = exp(log π − log π_old). Each mean is weighted by the samples' weights of that term. A sample may select another
-policy loss (`policy_objective`), `LossConfig.kl` another divergence. Under a critic, `training.value_head` adds the
-value loss. Formulas and sources: rl2f_core/methods/README.md.
+Here ρ = exp(log π − log π_old). The terms rl and kl use log π at the sampling temperature, ce at temperature 1. Each
+mean is over all samples of an update, also those of groups with equal returns, by their weights of that term. A sample
+may select another policy loss (`policy_objective`), `LossConfig.kl` another divergence. Under a critic,
+`training.value_head` adds the value loss. Formulas and sources: rl2f_core/methods/README.md.
 """
 
 from __future__ import annotations

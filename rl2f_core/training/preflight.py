@@ -157,7 +157,7 @@ def preflight(
                            temperature=stage.resolve(0).temperature, on_progress=on_progress)  # fmt: skip
     seconds = time.perf_counter() - start
     groups = [Group(task, tuple(rollouts[i * size : (i + 1) * size])) for i, task in enumerate(tasks)]
-    samples = [s for g in groups for s in method.samples(g)] if method.on_policy else []
+    samples = [s for g in groups for s in method.samples(g) if s.has_gradient] if method.on_policy else []
     update = time_update(samples) if time_update is not None and samples else 0.0
     per_dialogue = (seconds + update) / len(requests)
     return _report(engine, config, stage, method, groups, turns, per_dialogue), groups

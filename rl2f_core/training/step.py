@@ -93,7 +93,8 @@ class StageSteps:
         values = step_metrics(groups, turns, method) | advantage_metrics | updated
         values |= part_metrics(groups, turns, method, environments)
         values |= teacher_costs([rollout.dialogue for group in collected for rollout in group.rollouts])
-        values |= throughput(timer.seconds, collected, samples, on_policy=method.on_policy)
+        trained = [sample for sample in samples if sample.has_gradient]
+        values |= throughput(timer.seconds, collected, trained, on_policy=method.on_policy)
         values |= usage.metrics()
         values |= {"groups/resampled": float(len(self.collector.discarded_groups)), "group_size": float(now.group_size)}
         if method.on_policy:  # demonstrations do not measure the student

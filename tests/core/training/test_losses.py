@@ -11,10 +11,11 @@ import pytest
 import torch
 
 from rl2f_core.config.model import LoraConfig
+from rl2f_core.config.stage import StageConfig
 from rl2f_core.methods.rl2f import RL2F, RLVR
-from rl2f_core.training.learner import Learner
+from rl2f_core.training.learner import Learner, MicroBatchContext
 from rl2f_core.training.losses import LossConfig, LossNormalizers, TokenBatch, clipped_surrogate, k3, loss
-from rl2f_core.training.micro_batch import loss_normalizers, micro_batches
+from rl2f_core.training.micro_batch import MicroBatch, loss_normalizers, micro_batches
 from rl2f_core.training.scoring import Scorer
 from rl2f_core.types import (
     Dialogue,
@@ -294,11 +295,11 @@ def test_micro_batches_add_up_to_the_loss_and_gradient_of_one_batch(tiny: Path):
         torch.testing.assert_close(gradients, found[0][2], atol=1e-6, rtol=1e-4)
 
 
-# -- no gradient, no rows --------------------------------------------------------------------------------------
+# -- groups with equal returns ---------------------------------------------------------------------------------
 TASK = Task(id="t", environment="e", split="train", level="l", public={}, privileged={})
 
 
-def played(*rewards: float, stop: StopReason = StopReason.EXHAUSTED) -> Rollout:
+def played(*rewards: float, stop: StopReason = StopReason.EXHAUSTED, first: int = 50) -> Rollout:
     """A dialogue with these rewards, one turn each: opening, then one student token and one of the hint a turn."""
     turns = tuple(
         Turn(index=k, attempt="x", verdict=Verdict(correct=False, score=0), rewards=(RewardTerm(name="r", score=r),))
@@ -306,19 +307,68 @@ def played(*rewards: float, stop: StopReason = StopReason.EXHAUSTED) -> Rollout:
     )
     n = len(rewards)
     stream = TokenSequence(
-        tuple(range(1 + 2 * n)), (False, *(True, False) * n), (0.0, *(-1.0, 0.0) * n),
+        tuple(range(first, first + 1 + 2 * n)), (False, *(True, False) * n), (0.0, *(-1.0, 0.0) * n),
         (-1, *(k for k in range(n) for _ in "yh")),
     )  # fmt: skip
-    return Rollout(Dialogue(id="d", task_id="t", group="g", index=0, turns=turns, stop_reason=stop), (stream,))
+    return Rollout(Dialogue(id=f"d{first}", task_id="t", group="g", index=0, turns=turns, stop_reason=stop), (stream,))
+
+
+MIXED = Group(TASK, (played(0, 1), played(0, first=60)))
+"""Three student tokens."""
+EQUAL = Group(TASK, (played(0, 0, 0, first=70), played(0, 0, 0, first=80)))
+"""Six student tokens."""
 
 
 @pytest.mark.parametrize("credit", ["turn", "dialogue"])
 @pytest.mark.parametrize("std", [False, True])
-def test_a_group_of_equal_returns_makes_no_rows(credit: str, std: bool):
-    method = RL2F(RL2F.Config(advantage_level=credit, scale_rewards=std, kl_coef=0.1))
-    assert method.samples(Group(TASK, (played(0, 0.3, 1),) * 4)) == []
-    assert RLVR(RLVR.Config(scale_rewards=std)).samples(Group(TASK, (played(1),) * 4)) == []
-    assert len(method.samples(Group(TASK, (played(0, 0.3, 1), played(0, 0.3, 0))))) == 2
+def test_a_group_of_equal_returns_stays_in_the_means_and_has_no_gradient(credit: str, std: bool):
+    method = RL2F(RL2F.Config(advantage_level=credit, scale_rewards=std))
+    samples = method.samples(Group(TASK, (played(0, 0.3, 1),) * 4))
+    assert loss_normalizers(samples) == LossNormalizers(12, 0, 0)
+    assert not any(sample.has_gradient for sample in samples) and not any(any(s.advantages) for s in samples)
+    assert not any(s.has_gradient for s in RLVR(RLVR.Config(scale_rewards=std)).samples(Group(TASK, (played(1),) * 4)))
+    mixed = method.samples(Group(TASK, (played(0, 0.3, 1), played(0, 0.3, 0))))
+    assert [sample.has_gradient for sample in mixed] == [True, True]
+
+
+def test_kl_covers_the_sampled_tokens_of_groups_without_reward_variance(tiny: Path):
+    """The KL of 3 and 6 tokens together is the mean over 9 tokens; an all-wrong group alone has a KL gradient."""
+    method = RL2F(RL2F.Config(kl_coef=0.1))
+    still = StageConfig(name="s", method="rl2f", steps=1, learning_rate=1e-12)
+
+    def update(*groups: Group) -> dict[str, float]:
+        learner = Learner(tiny, LoraConfig(rank=4), dtype=torch.float32, device=CPU, banned=[0, 1], pad=2, seed=0)
+        learner.reference = {name: p + 0.05 for name, p in learner.snapshot().items()}
+        samples = [sample for group in groups for sample in method.samples(group)]
+        return learner.update(samples, method.loss_options(), still, 0, 1.0)
+
+    mixed, equal, both = update(MIXED), update(EQUAL), update(MIXED, EQUAL)
+    assert min(mixed["kl"], equal["kl"]) > 1e-5 and mixed["kl"] != pytest.approx(equal["kl"], rel=0.01)
+    assert equal["optimizer_updates"] == 1 and equal["grad_norm"] > 0
+    assert both["kl"] == pytest.approx((3 * mixed["kl"] + 6 * equal["kl"]) / 9, rel=1e-4)
+    # the advantages of the group of equal returns are 0, and its tokens stay in the mean
+    assert both["loss/rl"] == pytest.approx(3 / 9 * mixed["loss/rl"], rel=1e-4) and equal["loss/rl"] == 0
+
+
+def test_groups_without_gradient_cost_no_forward_pass(tiny: Path, monkeypatch: pytest.MonkeyPatch):
+    method = RL2F(RL2F.Config())
+    still = StageConfig(name="s", method="rl2f", steps=1, learning_rate=0.01)
+    learner = Learner(tiny, LoraConfig(rank=4), dtype=torch.float32, device=CPU, banned=[0, 1], pad=2, seed=0)
+    computed: list[str] = []
+    original = learner.forward_backward
+
+    def recorded(batch: MicroBatch, of: MicroBatchContext) -> dict[str, float]:
+        computed.extend(sample.dialogue for sample in batch.samples)
+        assert of.norms.rl == 9
+        return original(batch, of)
+
+    monkeypatch.setattr(learner, "forward_backward", recorded)
+    learner.update([*method.samples(EQUAL), *method.samples(MIXED)], method.loss_options(), still, 0, 1.0)
+    assert sorted(computed) == ["d50", "d60"]
+    before = learner.snapshot()
+    values = learner.update(method.samples(EQUAL), method.loss_options(), still, 0, 1.0)
+    assert values == {"learning_rate": 0.01, "optimizer_updates": 0} and len(computed) == 2
+    assert all(torch.equal(p, before[name]) for name, p in learner.snapshot().items())
 
 
 def test_failed_and_dropped_dialogues_are_neither_trained_on_nor_part_of_the_baseline():
@@ -337,7 +387,7 @@ def test_failed_and_dropped_dialogues_are_neither_trained_on_nor_part_of_the_bas
     assert method.advantages(group) == [[0], [-1], [1]]
     assert [sum(sample.advantages) for sample in method.samples(group)] == [0, -1, 1]
     alone = Group(TASK, (played(1), played(0, stop=StopReason.FAILED)))
-    assert method.samples(alone) == []
+    assert [sample.has_gradient for sample in method.samples(alone)] == [False]
 
 
 def test_ratios_of_fresh_rollouts_are_one_so_the_first_update_is_plain_policy_gradient():
