@@ -105,8 +105,22 @@ class Method(ABC, Generic[ConfigT]):
         """Registered name."""
         return str(self.Config.model_fields["type"].default)
 
+    @property
+    def turn_discount(self) -> float:
+        """Discount per turn of the returns that compare the dialogues of a group."""
+        return 1.0
+
+    @property
+    def needs_mixed_groups(self) -> bool:
+        """Whether only groups with different returns have a learning signal; the preflight then requires some."""
+        return True
+
     def max_turns(self, turns: int) -> int:
         """Return the maximum number of turns of its dialogues, at most `turns`."""
+        return turns
+
+    def trained_turns(self, turns: int) -> int:
+        """Return how many of a dialogue's first `turns` turns it trains on."""
         return turns
 
     def prepare(self, collector: Collector, evaluation: EvaluationConfig) -> list[str]:

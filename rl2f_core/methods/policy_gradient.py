@@ -63,6 +63,10 @@ GradientConfigT = TypeVar("GradientConfigT", bound=PolicyGradientConfig)
 class PolicyGradient(Method[GradientConfigT]):
     """Policy gradient over dialogues with a group baseline."""
 
+    @property
+    def turn_discount(self) -> float:
+        return self.config.gamma
+
     def advantages(self, group: Group) -> list[list[float]]:
         compute = turn_advantages if self.config.advantage_level == "turn" else dialogue_advantages
         rewards = [[turn.reward for turn in r.dialogue.turns] for r in group.trainable]
@@ -73,10 +77,7 @@ class PolicyGradient(Method[GradientConfigT]):
         return [*(s for r, a in pairs for s in policy_samples(r, a, kl=kl)), *self.extra_samples(group)]
 
     def extra_samples(self, group: Group) -> list[TrainingSample]:
-        """Return additional samples; none by default.
-
-        If one has rl weight, the policy gradient's samples are always included, so that the weights are relative.
-        """
+        """Return additional samples; none by default."""
         return []
 
     def loss_options(self) -> LossConfig:

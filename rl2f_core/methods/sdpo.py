@@ -114,9 +114,16 @@ class SDPO(Method["SDPO.Config"]):
         super().__init__(config)
         self.prompt = prompt_templates.load(TEMPLATE)
 
+    @property
+    def needs_mixed_groups(self) -> bool:
+        return self.config.feedback == "never" and self.config.peer_solutions == "first"
+
     def max_turns(self, turns: int) -> int:
         later = self.config.feedback != "never" or self.config.peer_solutions == "any"
         return min(turns, 2 if later else 1)
+
+    def trained_turns(self, turns: int) -> int:
+        return min(turns, 1)
 
     def advantages(self, group: Group) -> list[list[float]]:
         """Return advantages of the first attempts within the group; 0 for later turns."""

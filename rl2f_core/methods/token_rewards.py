@@ -68,6 +68,10 @@ class TokenReward(Method[TokenRewardConfigT]):
 
     prompt_modes = ("append",)
 
+    @property
+    def turn_discount(self) -> float:
+        return self.config.turn_gamma
+
     def baselines(self, group: Group) -> list[list[float]]:
         """Return the baseline of each turn of each trainable rollout; 0 by default."""
         return [[0.0] * len(r.dialogue.turns) for r in group.trainable]

@@ -212,11 +212,13 @@ def _report(
         most_common_answer=Counter(t.attempt[:80] for t in firsts).most_common(1)[0][0] if firsts else "",
         passed=True,
     )
-    reason, fix = verdict_on(report, config) if method.on_policy else ("", "")
+    reason, fix = "", ""
+    if method.on_policy:
+        reason, fix = verdict_on(report, config, needs_mixed_groups=method.needs_mixed_groups)
     return report.model_copy(update={"passed": not reason, "reason": reason, "fix": fix})
 
 
-def verdict_on(report: PreflightReport, config: RunConfig) -> tuple[str, str]:
+def verdict_on(report: PreflightReport, config: RunConfig, *, needs_mixed_groups: bool = True) -> tuple[str, str]:
     """Return why the stage is not worth starting, and a fix; both empty if it is."""
     n = report.tasks * report.samples
     parsable, mixed = report.parsable.value or 0.0, report.outcomes.get("groups/frac_mixed", 0.0)
@@ -240,7 +242,7 @@ def verdict_on(report: PreflightReport, config: RunConfig) -> tuple[str, str]:
             "whether they are right cannot be known" if count == 0 else f"below {config.preflight.min_parse_rate:.0%}"
         )
         return f"{count} of {n} first attempts are parsable ({note}).", cause
-    if mixed < config.preflight.min_mixed_rate:
+    if needs_mixed_groups and mixed < config.preflight.min_mixed_rate:
         right, wrong = (report.outcomes.get(f"groups/frac_all_{k}", 0.0) for k in ("correct", "incorrect"))
         solved = round((report.solved.value or 0.0) * n)
         text = f"{solved} of {n} dialogues are right ({parsable:.0%} of the first attempts are parsable)"

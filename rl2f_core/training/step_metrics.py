@@ -10,7 +10,7 @@ from rl2f_core.environments.base import Environment
 from rl2f_core.environments.capabilities import Baselines
 from rl2f_core.methods.advantages import dialogue_return
 from rl2f_core.methods.base import Method
-from rl2f_core.metrics.dialogues import compute_metrics, group_outcomes
+from rl2f_core.metrics.dialogues import compute_metrics, group_outcomes, solved_within
 from rl2f_core.types import Group, TrainingSample
 
 if TYPE_CHECKING:
@@ -64,10 +64,11 @@ def part_metrics(
 
 
 def outcomes_of(groups: Sequence[Group], method: Method) -> dict[str, float]:
-    """Return `group_outcomes` of the trainable dialogues, by the method's discounted returns."""
-    gamma = getattr(method.config, "gamma", 1.0)
-    returns = [[dialogue_return([t.reward for t in r.dialogue.turns], gamma) for r in g.trainable] for g in groups]
-    return group_outcomes(returns, [[r.dialogue.solved for r in g.trainable] for g in groups])
+    """Return `group_outcomes` of the trainable dialogues, by the method's discounted returns over its trained turns."""
+    gamma, turns = method.turn_discount, method.trained_turns
+    dialogues = [[(r.dialogue, turns(len(r.dialogue.turns))) for r in group.trainable] for group in groups]
+    returns = [[dialogue_return([t.reward for t in d.turns[:n]], gamma) for d, n in group] for group in dialogues]
+    return group_outcomes(returns, [[solved_within(d, n) for d, n in group] for group in dialogues])
 
 
 def loss_means(sums: dict[str, float], norms: LossNormalizers) -> dict[str, float]:
