@@ -262,7 +262,7 @@ METRICS: dict[str, MetricInfo] = {
         "Resampled groups",
         "per step",
         "count",
-        "Groups that were discarded and sampled again, because their returns were equal.",
+        "Groups that were sampled again because their returns were equal; all other metrics include them.",
         "discarded groups",
     ),
     "distill/acceptance_rate": _fraction(
@@ -376,6 +376,9 @@ METRIC_GROUPS: dict[str, MetricInfo] = {
         "Only mixed groups give a gradient: equal returns have zero advantage.",
         "fraction of groups",
         "frac_mixed = groups with different returns / groups = 1 − frac_reward_zero_std",
+    ),
+    "trained": MetricInfo(
+        "Groups trained on", "", "number", "Without the groups that were resampled.", "as of all groups"
     ),
     "time": MetricInfo(
         "Time",

@@ -266,14 +266,10 @@ def _chart(
 
 
 def _sizes(rows: Sequence[MetricRow], turn: int, options: PlotOptions) -> list[Number] | None:
-    """Return effective sizes; unknown if groups were resampled, because metrics exclude the discarded ones."""
+    """Return effective sizes."""
     if options.sizes is None:
         return None
-    sizes: list[Number] = []
-    for row in rows:
-        known = options.sizes.get((row.stage, row.step), {}).get(turn)
-        sizes.append(None if row.values.get("groups/resampled") else known)
-    return sizes
+    return [options.sizes.get((row.stage, row.step), {}).get(turn) for row in rows]
 
 
 def sizes_of(

@@ -21,7 +21,7 @@ from rl2f_core.training.step_metrics import (
     constant_baseline,
     part_metrics,
     progress_note,
-    step_metrics,
+    rollout_metrics,
     throughput,
 )
 from rl2f_core.types import Group, TrainingSample
@@ -88,15 +88,17 @@ class StageSteps:
         timer.lap("update")
 
         # metrics and events
-        collected = [*groups, *self.collector.discarded_groups]
-        turns, environments = method.max_turns(self.config.rollout.max_turns), self._environments(groups)
-        values = step_metrics(groups, turns, method) | advantage_metrics | updated
-        values |= part_metrics(groups, turns, method, environments)
+        discarded = self.collector.discarded_groups
+        collected, resamples = [*groups, *discarded], now.max_group_resamples > 0
+        turns, environments = method.max_turns(self.config.rollout.max_turns), self._environments(collected)
+        values = rollout_metrics(groups, discarded, turns, method, resamples=resamples)
+        values |= advantage_metrics | updated
+        values |= part_metrics(collected, turns, method, environments)
         values |= teacher_costs([rollout.dialogue for group in collected for rollout in group.rollouts])
         trained = [sample for sample in samples if sample.has_gradient]
         values |= throughput(timer.seconds, collected, trained, on_policy=method.on_policy)
         values |= usage.metrics()
-        values |= {"groups/resampled": float(len(self.collector.discarded_groups)), "group_size": float(now.group_size)}
+        values |= {"groups/resampled": float(len(discarded)), "group_size": float(now.group_size)}
         if method.on_policy:  # demonstrations do not measure the student
             values |= {"temperature": temperature, **constant_baseline(environments)}
         values |= self._advance_curriculum(step, collected)

@@ -17,6 +17,30 @@ if TYPE_CHECKING:
     from rl2f_core.training.losses import LossNormalizers
 
 
+TRAINED = ("reward", "groups/frac_mixed", "groups/frac_all_correct", "groups/frac_all_incorrect")
+"""Metrics that dynamic sampling changes: `trained/…` has their values for the groups trained on."""
+
+
+def rollout_metrics(
+    groups: Sequence[Group], discarded: Sequence[Group], turns: int, method: Method, *, resamples: bool
+) -> dict[str, float]:
+    """Return the metrics of all groups of a step; with `resamples` also `trained/…` of the groups trained on.
+
+    A step samples more groups after groups with equal returns, so the mean of one step has a small bias. The ratio of
+    the sums over many steps has none (Wald's identity).
+
+    Args:
+        groups: Groups trained on.
+        discarded: Groups that dynamic sampling replaced.
+        turns: Maximum number of turns.
+        resamples: Whether the stage uses dynamic sampling.
+    """
+    values = step_metrics([*groups, *discarded], turns, method)
+    trained = step_metrics(groups, turns, method) if resamples else {}
+    names = [*TRAINED, f"cum_acc/{turns}"]
+    return values | {f"trained/{name}": trained[name] for name in names if name in trained}
+
+
 def step_metrics(groups: Sequence[Group], turns: int, method: Method) -> dict[str, float]:
     """Return `compute_metrics` without intervals, and the outcomes of the groups."""
     dialogues = [r.dialogue for g in groups for r in g.rollouts]

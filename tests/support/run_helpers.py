@@ -5,14 +5,27 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rl2f_core.config.run import RunConfig
+from rl2f_core.environments.secret_code.environment import SecretCode
 from rl2f_core.run.directory import RunDir, sha256
 from rl2f_core.run.events import JsonlSink, LogEvent, MetricEvent, StatusEvent, read_events
 from rl2f_core.run.execute import execute
+from rl2f_core.types import Task, Verdict
 
 CLOCK = ("time/", "tokens_per_second/", "system/")
+
+
+class EvenLength(SecretCode):
+    """Any text of an even length is right, so that a random model has groups to learn from."""
+
+    class Config(SecretCode.Config):
+        type: Literal["even_length"] = "even_length"  # type: ignore[assignment]
+
+    def verify(self, task: Task, attempt: str) -> Verdict:
+        right = len(attempt) % 2 == 0
+        return Verdict(correct=right, score=float(right), parsed="A B", well_formed=True)
 
 
 def train_speaker(tiny: Path, folder: Path) -> Path:

@@ -301,10 +301,10 @@ def test_what_was_only_shown_to_the_student_is_not_shown_as_its_own() -> None:
     assert lines_of(charts["loss/ce"].figure)["loss/ce"]["y"] == [1.5]
 
 
-def test_intervals_stand_where_counts_are_known_and_not_where_a_group_was_drawn_again() -> None:
-    held = rows(("rl", 1, {"cum_acc/1": 0.5}), ("rl", 2, {"cum_acc/1": 0.5, "groups/resampled": 1.0}))
-    sizes = sizes_of([("rl", 1, "a", 1, 1), ("rl", 1, "b", None, 1), ("rl", 2, "a", 1, 2)], turns=1)
-    assert sizes == {("rl", 1): {1: 2.0}, ("rl", 2): {1: 1.0}}
+def test_intervals_are_shown_for_steps_with_known_counts_also_with_resampled_groups() -> None:
+    held = rows(("rl", 1, {"cum_acc/1": 0.5, "groups/resampled": 1.0}), ("rl", 2, {"cum_acc/1": 0.5}))
+    sizes = sizes_of([("rl", 1, "a", 1, 1), ("rl", 1, "b", None, 1)], turns=1)
+    assert sizes == {("rl", 1): {1: 2.0}}
     chart = next(c for c in overview(held, PlotOptions(sizes=sizes)) if c.key == "cum_acc/")
     expected = wilson(1, 2)
     assert lines_of(chart.figure)["t = 1"]["text"] == [

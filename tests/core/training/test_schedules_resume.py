@@ -3,32 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
+from run_helpers import EvenLength
 
 from rl2f_core import registry
 from rl2f_core.config.run import RunConfig
-from rl2f_core.environments.secret_code.environment import SecretCode
 from rl2f_core.run.directory import RunDir, sha256
 from rl2f_core.run.events import DialogueEvent, Event, JsonlSink, LogEvent, MetricEvent, StatusEvent, read_events
 from rl2f_core.run.execute import execute
-from rl2f_core.types import Task, Verdict
 
 CLOCK = ("time/", "tokens_per_second/", "system/")
 LEVELS = {"levels": [{"settings": {"letters": 2}, "steps": 2}, {"settings": {"letters": 3}}], "replay_fraction": 0.3}
 LONG = {"tasks_per_step": 2, "steps": 4, "learning_rate": [{"step": 0, "value": 0.01}, {"step": 3, "value": 0.002}]}
-
-
-class EvenLength(SecretCode):
-    """Any text of an even length is right, so that a random model has groups to learn from."""
-
-    class Config(SecretCode.Config):
-        type: Literal["even_length"] = "even_length"  # type: ignore[assignment]
-
-    def verify(self, task: Task, attempt: str) -> Verdict:
-        right = len(attempt) % 2 == 0
-        return Verdict(correct=right, score=float(right), parsed="A B", well_formed=True)
 
 
 def config(model: Path) -> RunConfig:
