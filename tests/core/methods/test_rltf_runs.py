@@ -104,7 +104,7 @@ def test_the_shipped_configurations_train_the_real_model(name: str, smollm2: Pat
         f"model.name={smollm2}", "evaluation.checkpoints=[]", "preflight.num_tasks=2", "preflight.samples_per_task=4",
         "preflight.ignore_failure=true", "stages.0.steps=20", "stages.1.steps=2",
     ]  # fmt: skip
-    metrics, _ = run(load_config(CONFIGS / f"{name}.yaml", overrides), tmp_path / "run")
+    metrics, _ = run(load_config(CONFIGS / "methods" / f"{name}.yaml", overrides), tmp_path / "run")
     values = metrics[name, 2]
     assert values["grad_norm"] > 0
     assert ("loss/ce" in values) == (name != "rltf_sd")
