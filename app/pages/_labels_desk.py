@@ -18,7 +18,7 @@ from rl2f_core.errors import RL2FError
 SAMPLES = ("stratified", "random_unflagged")
 PAGE = 20
 CHOOSE = "Choose first: 1 leak, 2 no leak, 3 unsure."
-NO_NAME = "Enter your name first."
+NO_NAME = "Type your name and press Enter first."
 
 
 @dataclass(frozen=True)

@@ -139,7 +139,7 @@ def build(studio: Studio) -> None:
         return [count_text(given, found), gr.update(interactive=ready and writable), command_line(given)]
 
     def show_list() -> Element:
-        return export_list(exports.list_exports(), writable)
+        return export_list(exports.list_exports(), writable, paused=context.queue.paused)
 
     @handler
     def refresh(last: Element | None) -> Any:
@@ -207,7 +207,7 @@ def export_settings(form: Mapping[str, Any]) -> JsonObject:
     names = ("phase", "stage", "checkpoint", "condition", "without_controls", "labeled_only")
     same = ("formats", "files", "labels", "match", "privileged")
     runs = form["runs"]
-    name = f"hints of {'run' if len(runs) == 1 else 'runs'} {' '.join(map(str, runs))}"
+    name = f"dialogues of {'run' if len(runs) == 1 else 'runs'} {' '.join(map(str, runs))}"
     return {
         **{name: form[name] for name in same},
         "annotator": "" if form["labels"] == "detector" else form["annotator"],
@@ -255,9 +255,9 @@ def count_text(form: Mapping[str, Any], found: ExportCount | None) -> Element:
     return el("div", warning, el("p", text, ". " if link else None, link, aria_live="polite"))
 
 
-def export_list(found: ExportList, writable: bool) -> Element:
+def export_list(found: ExportList, writable: bool, *, paused: bool = False) -> Element:
     """Return the exports that wait, run or failed, and below them the finished ones with their files."""
-    jobs = [_job(job, writable) for job in [*found["active"], *found["failed"]]]
+    jobs = [_job(job, writable, paused) for job in [*found["active"], *found["failed"]]]
     finished = [_export(each, writable) for each in found["finished"]]
     nothing = empty(
         "No export yet",
@@ -271,7 +271,7 @@ def export_list(found: ExportList, writable: bool) -> Element:
     )
 
 
-def _job(job: ExportJob, writable: bool) -> Element:
+def _job(job: ExportJob, writable: bool, paused: bool) -> Element:
     active = job["status"] in ("queued", "starting", "running")
     steps = "leaking hints paired" if job["phase"] == "pairs" else "dialogues"
     text = f"{job['done']:,.0f} of {job['total']:,.0f} {steps}" if job["total"] else job["phase"] or job["status"]
@@ -290,6 +290,9 @@ def _job(job: ExportJob, writable: bool) -> Element:
         ),
         progress(job["done"], job["total"]) if active and job["status"] != "queued" else None,
         el("span.rl-muted.rl-small.rl-num", text) if active else None,
+        el("p.rl-warning", "The queue is paused. Resume it on ", el("a", "Runs", href="/"), ".")
+        if paused and job["status"] == "queued"
+        else None,
         el("p.rl-wrong", job["detail"]) if job["status"] == "failed" and job["detail"] else None,
         el("div.rl-row", buttons) if writable and job["status"] != "stopping" else None,
         data_key=f"job{job['run']}",

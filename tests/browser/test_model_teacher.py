@@ -32,26 +32,24 @@ def test_a_run_with_an_endpoint_as_teacher_is_chosen_started_and_read(
     config["evaluation"]["checkpoints"] = []
 
     def field(path: str) -> Any:
-        return page.locator(f'#nr-form [id="field-{path}"] :is(input, textarea)').first
+        return page.locator(f'#nr-form [data-field="{path}"]')
 
     def choose(path: str, option: str) -> None:
-        field(path).click()
-        page.get_by_role("option", name=option, exact=True).click()
+        field(path).select_option(label=option)
 
     with serving(lambda n, body: Say("Think <b>again</b>.") if n % 2 else Say(status=404)) as endpoint:
         visit("/new", page)
         page.wait_for_selector("#nr-form .rf-row")
         page.locator("#nr-yaml textarea").fill(yaml.safe_dump(config))
         expect(field("name")).to_have_value("taught", timeout=WAIT)
-        field("teacher.type").click()
-        page.get_by_role("option", name="llm", exact=True).wait_for()
-        assert "human" not in page.get_by_role("option").all_inner_texts()
-        page.get_by_role("option", name="llm", exact=True).click()
+        types = field("teacher.type").locator("option").all_inner_texts()
+        assert "llm" in types and "human" not in types
+        choose("teacher.type", "llm")
         choose("teacher.llm.type", "openai_api")
         choose("teacher.style", "next_step")
-        field("teacher.llm.base_url").fill("http://169.254.169.254/v1")
+        field("teacher.llm.base_url@").fill("http://169.254.169.254/v1")
         page.wait_for_function("document.querySelector('#nr-form').innerText.includes('RL2F_ENDPOINTS')")
-        field("teacher.llm.base_url").fill(endpoint.url)
+        field("teacher.llm.base_url@").fill(endpoint.url)
         page.wait_for_function("document.querySelector('#nr-summary').innerText.includes('ready')")
         page.locator("#nr-start").click()
         page.wait_for_url(re.compile(r"/run\?run=\d+"))

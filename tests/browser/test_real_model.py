@@ -69,7 +69,7 @@ def test_a_real_model_is_trained_replayed_labelled_exported_and_asked(real: Any,
     page.wait_for_selector(".lb-found")
 
     page.goto(f"{server.url}/exports?runs={run}")
-    page.get_by_text("1 of them labeled by people").wait_for()
+    page.get_by_text("1 of them with human labels").wait_for()
     page.get_by_role("button", name="Export", exact=True).click()
     done = page.locator(".export-done").first
     done.wait_for()
@@ -98,7 +98,10 @@ def test_every_method_trains_the_real_model_from_its_preset(real: Any, page: Any
     config = yaml.safe_load(page.locator("#nr-yaml textarea").input_value())
     for stage in config["stages"]:
         stage |= {"steps": 1, "tasks_per_step": 1, "group_size": min(2, stage["group_size"])}
-    config |= {"name": f"small {preset}", "preflight": {"num_tasks": 1, "samples_per_task": 2, "ignore_failure": True}}
+    config |= {
+        "name": f"small {preset.replace(':', ' ')}",
+        "preflight": {"num_tasks": 1, "samples_per_task": 2, "ignore_failure": True},
+    }
     config["evaluation"] |= {
         "num_tasks": 1,
         "conditions": config["evaluation"]["conditions"][:2],
