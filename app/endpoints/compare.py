@@ -239,18 +239,17 @@ class CompareEndpoints:
         if base is None:
             return [], 0
         run_of = {run.id: run for run in chosen}
-        bootstrap = self._data.bootstrap(run_of[base.run])
         others = [checkpoint for checkpoint in checkpoints if checkpoint.name != base.name]
         end = time.monotonic() + COMPUTE_BUDGET_SECONDS
-        rows: list[JsonObject] = []
+        rows: list[comparison.CheckpointDifference] = []
         for checkpoint in others:
             sources = [run_of[each.run] for each in (checkpoint, base)]
             version = tuple((run.created, run.events_offset, run.config) for run in sources)
-            make = partial(_difference, checkpoint, base, bootstrap)
+            make = partial(_difference, checkpoint, base)
             rows.append(self._differences.get((checkpoint.name, base.name), version, make))
             if time.monotonic() > end:
                 break
-        return rows, len(others) - len(rows)
+        return comparison.paired_rows(rows), len(others) - len(rows)
 
     def _merged(self, chosen: Sequence[Run]) -> list[JsonObject]:
         """Return one table per configuration with several seeds, from their reports."""
@@ -328,10 +327,8 @@ def _remove_unknown_keys(data: JsonObject, error: BaseException | None) -> None:
                 del parent[key]
 
 
-def _difference(
-    checkpoint: CheckpointOutcomes, base: CheckpointOutcomes, bootstrap: tuple[int, int], _: object
-) -> JsonObject:
-    return comparison.checkpoint_difference(checkpoint, base, *bootstrap)
+def _difference(checkpoint: CheckpointOutcomes, base: CheckpointOutcomes, _: object) -> comparison.CheckpointDifference:
+    return comparison.checkpoint_difference(checkpoint, base)
 
 
 def _base(checkpoints: Sequence[CheckpointOutcomes], name: str) -> CheckpointOutcomes | None:

@@ -27,7 +27,7 @@ BORDERS = {"solid": "solid", "dot": "dotted"}
 """Line style of a swatch by the dash of the run's lines; `dashed` for all others."""
 PAIRED = (
     "Each checkpoint minus this one, on the same tasks with the same evaluation seed; "
-    "95 % intervals by bootstrap over tasks, uncorrected."
+    "95 % intervals over problems; findings after Holm's correction over all checkpoints."
 )
 
 
@@ -259,7 +259,7 @@ def _seed_table(merged: JsonObject) -> Element:
         for row in merged["rows"]
     ]
     seeds = [f"seed {seed}" for seed in merged["seeds"]]
-    header = table_header(["checkpoint", "condition", "quantity", *seeds, "mean [t interval]", "above 0"])
+    header = table_header(["checkpoint", "condition", "quantity", *seeds, "mean [95 %]", "above 0"])
     return el(
         "div.rl-card.rl-stack",
         el("h2", f"Over {len(seeds)} seeds ", el("span.rl-muted.rl-small", merged["title"])),

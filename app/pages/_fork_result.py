@@ -15,6 +15,8 @@ from app.endpoints.dialogues import DialoguePage, DialogueWithSiblings
 from app.endpoints.fork import ForkResult
 from app.endpoints.transcript import DialogueDetail
 from app.pages._fork_view import arm_name, turn_view
+from rl2f_core.evaluation.formatting import verdict_text
+from rl2f_core.stats.intervals import Interval as EstimatedInterval
 from rl2f_core.types import JsonObject
 
 ACTIVE = {"queued", "starting", "running", "stopping"}
@@ -191,11 +193,8 @@ def _difference(cell: Interval | None, arm: str) -> Element:
         return el("td.rl-muted.rl-small", "0 by definition")
     if cell is None or cell["value"] is None:
         return el("td.rl-muted", "–")
-    mark, tone, words = "·", "rl-muted", "95 % CI includes 0"
-    if cell["low"] is not None and cell["low"] > 0:
-        mark, tone, words = "▲", "rl-right", "95 % CI excludes 0: higher"
-    elif cell["high"] is not None and cell["high"] < 0:
-        mark, tone, words = "▼", "rl-wrong", "95 % CI excludes 0: lower"
+    words = verdict_text(EstimatedInterval.model_validate(cell), "higher", "lower")
+    mark, tone = {"higher": ("▲", "rl-right"), "lower": ("▼", "rl-wrong")}.get(words, ("·", "rl-muted"))
     return el("td.rl-num", el("span", f"{mark} ", class_=tone), _interval(cell, plus=True), title=words)
 
 

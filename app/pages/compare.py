@@ -22,7 +22,7 @@ TITLE = "Compare"
 ORDER = 70
 X_AXES = [("Steps", "step"), ("Sampled tokens", "tokens"), ("Time", "time")]
 MAX_SMOOTHING = 0.95
-SEEDS_INFO = "Runs that differ only in their seed: mean, t interval."
+SEEDS_INFO = "Runs that differ only in their seed: mean, 95 % interval."
 MIN_SEARCH_CHARS = 2
 REFRESH_SECONDS = 3.0
 

@@ -12,9 +12,9 @@ from app.plots.metric_info import metric_info
 from app.plots.run_charts import Chart
 from app.plots.series import Look, MetricRow, XKind, axis, column, line, smooth
 from rl2f_core.evaluation.across_seeds import SeedSummary
+from rl2f_core.evaluation.formatting import number, verdict_text
 from rl2f_core.evaluation.plotting import DASHES, SERIES, Line, Plot, figure
-from rl2f_core.evaluation.report import number, verdict_text
-from rl2f_core.stats.intervals import Interval, t_interval
+from rl2f_core.stats.intervals import Interval, correct_family, t_interval
 from rl2f_core.types import JsonObject
 
 MISSING = "–"
@@ -162,12 +162,21 @@ def _format(value: object) -> str:
 
 
 # -- checkpoints ---------------------------------------------------------------------------------------------------
-def checkpoint_difference(
-    checkpoint: CheckpointOutcomes, base: CheckpointOutcomes, resamples: int = 2000, seed: int = 0
-) -> JsonObject:
+@dataclass(frozen=True, slots=True)
+class CheckpointDifference:
+    """Differences of a checkpoint to another one."""
+
+    checkpoint: str
+    against: str
+    unlike: Sequence[str]
+    """Differing keys that prevent pairing."""
+    quantities: Mapping[str, Interval]
+
+
+def checkpoint_difference(checkpoint: CheckpointOutcomes, base: CheckpointOutcomes) -> CheckpointDifference:
     """Compare a checkpoint with `base`: solve rates with hints and hint effects, paired over tasks.
 
-    If the dialogues cannot be paired, the row contains the differing keys.
+    If the dialogues cannot be paired, the result contains only the differing keys.
     """
     differing = incompatible_keys(base.config, checkpoint.config)
     differences: dict[str, Interval | None] = {}
@@ -175,12 +184,24 @@ def checkpoint_difference(
         a, b = checkpoint.outcomes, base.outcomes
         a_hints, b_hints = a.get((checkpoint.checkpoint, "hints")), b.get((base.checkpoint, "hints"))
         if a_hints is not None and b_hints is not None:
-            differences["cum_acc"] = difference(a_hints, b_hints, base.turns, resamples, seed)
-        differences["hint_effect"] = effect_difference(
-            a, checkpoint.checkpoint, b, base.checkpoint, base.turns, resamples, seed
-        )
-    quantities = [_quantity(name, interval) for name, interval in differences.items() if interval is not None]
-    return {"checkpoint": checkpoint.name, "against": base.name, "unlike": differing, "quantities": quantities}
+            differences["cum_acc"] = difference(a_hints, b_hints, base.turns)
+        differences["hint_effect"] = effect_difference(a, checkpoint.checkpoint, b, base.checkpoint, base.turns)
+    known = {name: interval for name, interval in differences.items() if interval is not None}
+    return CheckpointDifference(checkpoint.name, base.name, differing, known)
+
+
+def paired_rows(differences: Sequence[CheckpointDifference]) -> list[JsonObject]:
+    """Return the differences as text, with findings after Holm's correction over all checkpoints."""
+    corrected: list[dict[str, Interval]] = [dict(row.quantities) for row in differences]
+    for name in dict.fromkeys(name for quantities in corrected for name in quantities):
+        family = [quantities for quantities in corrected if name in quantities]
+        for quantities, interval in zip(family, correct_family([each[name] for each in family]), strict=True):
+            quantities[name] = interval
+    return [
+        {"checkpoint": row.checkpoint, "against": row.against, "unlike": list(row.unlike),
+         "quantities": [_quantity(name, interval) for name, interval in quantities.items()]}
+        for row, quantities in zip(differences, corrected, strict=True)
+    ]  # fmt: skip
 
 
 def _quantity(name: str, interval: Interval) -> JsonObject:

@@ -15,9 +15,10 @@ from app.plots.run_charts import Chart, solved_within
 from jobs.db.queries.outcomes import solved_by_task
 from rl2f_core.errors import DataError
 from rl2f_core.evaluation.chart_data import BANDED, accuracy_plot, reference_policies
+from rl2f_core.evaluation.formatting import count_text, interval_text, number, verdict_text
 from rl2f_core.evaluation.levels.report import ORIGINAL, LevelsReport, condition_name, level_findings, level_plots
 from rl2f_core.evaluation.plotting import Plot, figure
-from rl2f_core.evaluation.report import EvaluationReport, count_text, findings, interval_text, number, verdict_text
+from rl2f_core.evaluation.report import EvaluationReport, findings
 from rl2f_core.metrics.constant_baseline import describe_comparison, is_above_baseline
 from rl2f_core.metrics.dialogues import OUTCOMES, paired_effect_difference, solve_rate_difference
 from rl2f_core.stats.intervals import Interval, wilson_clustered
@@ -166,7 +167,7 @@ def level_charts(report: LevelsReport) -> list[Chart]:
     return [_rate_chart("levels", plot.title, unit, plot, "cum_acc/1") for plot in level_plots(report)]
 
 
-def from_outcomes(outcomes: Outcomes, turns: int, title: str = "", resamples: int = 2000, seed: int = 0) -> Evaluation:
+def from_outcomes(outcomes: Outcomes, turns: int, title: str = "") -> Evaluation:
     """Return solve rates by turn and effects, from the turn at which each task was solved."""
     cells = {}
     for key, by_task in outcomes.items():
@@ -176,7 +177,7 @@ def from_outcomes(outcomes: Outcomes, turns: int, title: str = "", resamples: in
             for t in range(1, turns + 1)
         }
     effects = {
-        (checkpoint, control): difference(by_task, outcomes[checkpoint, "contentless"], turns, resamples, seed)
+        (checkpoint, control): difference(by_task, outcomes[checkpoint, "contentless"], turns)
         for (checkpoint, control), by_task in outcomes.items()
         if control != "contentless" and (checkpoint, "contentless") in outcomes
     }
@@ -184,19 +185,13 @@ def from_outcomes(outcomes: Outcomes, turns: int, title: str = "", resamples: in
 
 
 def difference(
-    a: Mapping[str, Mapping[int | None, int]],
-    b: Mapping[str, Mapping[int | None, int]],
-    turns: int,
-    resamples: int = 2000,
-    seed: int = 0,
+    a: Mapping[str, Mapping[int | None, int]], b: Mapping[str, Mapping[int | None, int]], turns: int
 ) -> Interval:
     """Return the solve rate of `a` minus that of `b`, as `rl2f_core.metrics.dialogues.hint_effect`."""
-    return solve_rate_difference(solved_by_task(a, turns), solved_by_task(b, turns), resamples=resamples, seed=seed)
+    return solve_rate_difference(solved_by_task(a, turns), solved_by_task(b, turns))
 
 
-def effect_difference(
-    a: Outcomes, a_checkpoint: str, b: Outcomes, b_checkpoint: str, turns: int, resamples: int = 2000, seed: int = 0
-) -> Interval | None:
+def effect_difference(a: Outcomes, a_checkpoint: str, b: Outcomes, b_checkpoint: str, turns: int) -> Interval | None:
     """Return the hint effect of one checkpoint minus that of another, as `metrics.dialogues.effect_difference`.
 
     Returns None if one of them was not evaluated with and without hints.
@@ -204,8 +199,7 @@ def effect_difference(
     keys = [(o, (c, control)) for o, c in ((a, a_checkpoint), (b, b_checkpoint)) for control in BANDED]
     if any(key not in outcomes for outcomes, key in keys):
         return None
-    rates = [solved_by_task(outcomes[key], turns) for outcomes, key in keys]
-    return paired_effect_difference(rates, resamples=resamples, seed=seed)
+    return paired_effect_difference([solved_by_task(outcomes[key], turns) for outcomes, key in keys])
 
 
 def incompatible_keys(a: JsonObject, b: JsonObject) -> list[str]:

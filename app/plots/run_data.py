@@ -155,13 +155,7 @@ class RunData:
             return None
         tasks = max(len(by_task) for by_task in outcomes.values())
         title = f"{run.environment}: {tasks} tasks so far, {self.turns(run)} turns"
-        return from_outcomes(outcomes, self.turns(run), title, *self.bootstrap(run))
-
-    def bootstrap(self, run: Run) -> tuple[int, int]:
-        """Return bootstrap samples and seed of the run's evaluation."""
-        settings = self.config(run).get("evaluation") or {}
-        samples, seed = settings.get("bootstrap_samples", 2000), settings.get("seed", 0)
-        return (samples if isinstance(samples, int) else 2000), (seed if isinstance(seed, int) else 0)
+        return from_outcomes(outcomes, self.turns(run), title)
 
     def existing(self, ids: Sequence[int]) -> tuple[list[Run], list[int]]:
         """Return the existing runs in order, and the ids of missing runs."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from app.plots.evaluation import Evaluation
 from app.plots.series import MetricRow, newest, turns_of
-from rl2f_core.evaluation.report import interval_text, number, verdict_text
+from rl2f_core.evaluation.formatting import interval_text, number, verdict_text
 from rl2f_core.types import JsonObject
 
 NEWEST_STEPS = 10

@@ -13,9 +13,9 @@ class EvaluationConfig(BaseConfig):
     """Evaluation of checkpoints on held-out tasks."""
 
     num_tasks: int = Field(64, ge=1, json_schema_extra=BASIC_FIELD)
-    """Number of tasks."""
+    """Number of tasks, all of distinct problems; a split with fewer problems is used completely."""
     samples_per_task: int = Field(1, ge=1)
-    """Dialogues per task and condition."""
+    """Dialogues per task and condition; several help if the split has few problems."""
     max_turns: int | None = Field(None, ge=1)
     """Maximum number of turns; None is that of training."""
     temperature: float | None = Field(None, gt=0)
@@ -29,10 +29,8 @@ class EvaluationConfig(BaseConfig):
     attempt counts; for self_critique."""
     checkpoints: tuple[str, ...] = ("base", "stages")
     """Checkpoints to evaluate at the end of training: `base`, `stages` (the last of each), or names like `rl2f@20`."""
-    bootstrap_samples: int = Field(2000, ge=100)
-    """Number of samples of the paired bootstrap."""
     seed: int = 1234
-    """Sampling seed, the same for all checkpoints, so that differences are paired."""
+    """Sampling seed, used with the seed of the run; the same for all checkpoints, so that differences are paired."""
 
 
 class PreflightConfig(BaseConfig):

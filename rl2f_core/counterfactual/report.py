@@ -8,7 +8,7 @@ from typing import Literal
 
 from rl2f_core.counterfactual.estimates import ArmResult, Outcome, arm_results, hint_value
 from rl2f_core.evaluation.chart_data import Chart, interval_plot
-from rl2f_core.evaluation.report import interval_text, markdown_rows
+from rl2f_core.evaluation.formatting import interval_text, markdown_rows, verdict_text
 from rl2f_core.stats.intervals import Interval, wilson
 from rl2f_core.types import FrozenModel, Hint
 
@@ -86,10 +86,8 @@ class CounterfactualReport(FrozenModel):
         for r in self.results:
             if r.difference is None or r.difference.value is None:
                 continue
-            verdict = "is indistinguishable from contentless"
-            if r.difference.excludes_zero:
-                verdict = "beats contentless" if r.difference.above(0) else "is worse than contentless"
-            lines.append(f"{r.checkpoint}: {r.arm} {verdict}, {interval_text(r.difference, signed=True)}.")
+            verdict = verdict_text(r.difference, "better than contentless", "worse than contentless")
+            lines.append(f"{r.checkpoint}: {r.arm} {interval_text(r.difference, signed=True)}: {verdict}.")
         for checkpoint in self.checkpoints:
             hints = [h.hints_by_arm for h in self.hints if h.checkpoint == checkpoint]
             for arm in self.arms:
@@ -134,14 +132,14 @@ def build_report(
         arms: Labels in order.
         true: Label of the arm with the original hint, if any.
         baseline: Label of the contentless arm, if any.
-        seed: Bootstrap seed.
+        seed: Seed of the run.
         failed: Number of failed dialogues.
         facts: Other fields of the report.
     """
     results: list[ArmResult] = []
     hints: list[HintResult] = []
     for checkpoint, group in outcomes.items():
-        results += arm_results(group, checkpoint, arms, baseline or "", seed)
+        results += arm_results(group, checkpoint, arms, baseline or "")
         values = hint_value(group, true, baseline) if true is not None and baseline is not None else {}
         by_origin: dict[tuple[str, int], list[Outcome]] = defaultdict(list)
         for outcome in group:

@@ -20,7 +20,7 @@ from pathlib import Path
 from pydantic import Field, ValidationError
 
 from rl2f_core.config.evaluation import EvaluationConfig
-from rl2f_core.environments.base import Environment, extract_answer
+from rl2f_core.environments.base import Environment, distinct_tasks, extract_answer
 from rl2f_core.errors import ConfigError, DataError, shorten
 from rl2f_core.file_io import write_atomically
 from rl2f_core.run.directory import RunDir, sha256
@@ -237,15 +237,13 @@ def _parse_task(texts: Sequence[str], where: str, environment: Environment) -> T
 def refuse_held_out(rows: Sequence[Row], environment: Environment, evaluation: EvaluationConfig) -> None:
     """Raise `DataError` if a row is a task of the test split or of the run's evaluation split.
 
-    Rows are recognized by their `split` and by their problem, up to renaming. The problem is compared with the first
-    `MIN_HELD_OUT_TASKS` tasks of each split, or with all evaluated tasks if there are more.
+    Rows are recognized by their `split` and by their problem, up to renaming. The problem is compared with the
+    evaluated tasks, and with the first `MIN_HELD_OUT_TASKS` tasks of each split.
     """
     splits: list[Split] = list(dict.fromkeys(("test", evaluation.split)))
-    held_out: dict[str, str] = {}
-    for split in splits:
-        for index in range(max(MIN_HELD_OUT_TASKS, evaluation.num_tasks if split == evaluation.split else 0)):
-            task = environment.task(split, index)
-            held_out.setdefault(environment.canonical(task), task.id)
+    tasks = [environment.task(split, index) for split in splits for index in range(MIN_HELD_OUT_TASKS)]
+    tasks += distinct_tasks(environment, evaluation.split, evaluation.num_tasks)
+    held_out = {environment.canonical(task): task.id for task in reversed(tasks)}
     refused = [
         (row, held_out.get(environment.canonical(row.task), row.task.id))
         for row in rows

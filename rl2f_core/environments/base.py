@@ -14,6 +14,7 @@ import json
 import random
 import re
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
@@ -28,6 +29,8 @@ MAX_ATTEMPT_CHARS = 20_000
 """Longer attempts are unparsable."""
 MAX_DRAWS = 10_000
 """Draws until a task belongs to the wanted split."""
+MIN_REPEATS, REPEATS_PER_PROBLEM = 200, 10
+"""A split with k known problems is exhausted after `MIN_REPEATS` + `REPEATS_PER_PROBLEM` · k repeats in a row."""
 
 
 class Environment(ABC):
@@ -223,6 +226,40 @@ def new_task(environment: Environment, level: str, public: TaskData, privileged:
         public=public,
         privileged=privileged,
     )
+
+
+def problem_key(environment: Environment, task: Task) -> str:
+    """Return a short key that the tasks of one problem share in all runs: a hash of `canonical`."""
+    return hashlib.sha256(environment.canonical(task).encode()).hexdigest()[:12]
+
+
+def distinct_tasks(environment: Environment, split: Split, count: int) -> list[Task]:
+    """Return the first `count` tasks of a split that are distinct problems (`canonical`), in a repeatable order.
+
+    Each sub-environment of a mixture has as many as it has of the first `count` positions. A split with fewer problems
+    returns all that were found: the search ends after `MIN_REPEATS` repeats in a row, plus `REPEATS_PER_PROBLEM` for
+    each problem found.
+    """
+    first = [environment.task(split, index) for index in range(count)]
+    missing = Counter(environment.sub_environment_of(task) for task in first)
+    repeats: Counter[str] = Counter()
+    tasks: dict[str, Task] = {}
+    for index in range(count + MAX_DRAWS):
+        if not missing.total():
+            break
+        task = first[index] if index < count else environment.task(split, index)
+        name, key = environment.sub_environment_of(task), environment.canonical(task)
+        if not missing[name]:
+            continue
+        if key not in tasks:
+            tasks[key] = task
+            missing[name] -= 1
+            repeats[name] = 0
+            continue
+        repeats[name] += 1
+        if repeats[name] > MIN_REPEATS + REPEATS_PER_PROBLEM * len(tasks):
+            missing[name] = 0
+    return list(tasks.values())
 
 
 def sample_task(

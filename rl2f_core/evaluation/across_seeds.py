@@ -1,23 +1,29 @@
-"""Evaluation reports of several seeds: values per seed, and their mean with Student's t interval."""
+"""Evaluation reports of several seeds: values per seed, and their mean with an interval over seeds and problems."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
+
+import numpy as np
 
 from rl2f_core.errors import DataError
 from rl2f_core.evaluation.chart_data import Chart, effects_chart
-from rl2f_core.evaluation.report import EvaluationReport, interval_text, markdown_table, number, verdict_text
+from rl2f_core.evaluation.formatting import interval_text, markdown_table, number, verdict_text
+from rl2f_core.evaluation.problem_values import STORED_METRICS, stack
+from rl2f_core.evaluation.report import EvaluationReport
 from rl2f_core.metrics.constant_baseline import describe_comparison
-from rl2f_core.stats.intervals import Interval, t_interval
+from rl2f_core.metrics.dialogues import contrast
+from rl2f_core.stats.intervals import Interval, correct_family, wilson_clustered
 from rl2f_core.types import ConstantBaseline, FrozenModel
 
 LEGEND = (
-    "Means have Student's t interval over seeds; *above 0* counts the seeds whose own interval over tasks is above 0."
+    "Intervals treat seeds and problems as crossed, so they hold for other seeds and other problems; with one seed, "
+    "for other problems only. *above 0* counts the seeds whose own interval over problems is above 0. Findings are "
+    "corrected by Holm's method, in the family of one quantity and condition."
 )
-METRICS = ("gain", "conditional_solve_rate", "plasticity", "repeated_answer_rate", "improving_change_rate", "retention",
-           "parse_failure_rate")  # fmt: skip
-"""Metrics of the summary besides cum_acc/1 and cum_acc/T."""
+NO_PROBLEM_VALUES = "no interval, because a report has no values by problem; evaluate again"
 
 
 class SeedRow(FrozenModel):
@@ -32,7 +38,7 @@ class SeedRow(FrozenModel):
     values: tuple[float | None, ...]
     """Values in the order of the summary's seeds; None if missing."""
     mean: Interval
-    """Mean over seeds with a t interval."""
+    """Mean over seeds; no interval if a report has no values by problem. Its `n` is the number of problems."""
     above_zero: int | None = None
     """For effects and differences: number of seeds whose own interval is above 0."""
 
@@ -76,14 +82,13 @@ class SeedSummary(FrozenModel):
         for row in self.rows:
             if row.above_zero is None:
                 continue
-            if row.mean.low is None:
-                verdict = f"no interval, {row.mean.n} seed{'' if row.mean.n == 1 else 's'}"
-            else:
-                verdict = verdict_text(row.mean, "above 0", "below 0")
+            seeds = sum(value is not None for value in row.values)
+            verdict = NO_PROBLEM_VALUES if row.mean.low is None else verdict_text(row.mean, "above 0", "below 0")
             under = f" under {row.condition}" if row.condition not in ("", "hints") else ""
+            over = f"{interval_text(row.mean, signed=True)} over {seeds} seed{'' if seeds == 1 else 's'}"
             lines.append(
-                f"{row.quantity} of {row.checkpoint}{under}: {interval_text(row.mean, signed=True)} over {row.mean.n} "
-                f"seeds, {verdict}; {row.above_zero} of {len(self.seeds)} seeds are above 0 on their own."
+                f"{row.quantity} of {row.checkpoint}{under}: {over}, {verdict}; {row.above_zero} of {len(self.seeds)} "
+                "seeds are above 0 on their own."
             )
         return lines
 
@@ -104,14 +109,14 @@ class SeedSummary(FrozenModel):
 def join_runs(reports: Sequence[EvaluationReport]) -> EvaluationReport:
     """Join reports of one seed; each checkpoint comes from the first report that contains it.
 
-    The reports contain no differences between checkpoints of different runs, so the result has none either. Raises
-    `DataError` if they differ in environment, level, turns, tasks or seed.
+    The joined differences are those of the reports; `merge_seeds` also compares checkpoints of different runs. Raises
+    `DataError` if the reports differ in environment, level, turns, problems or seed.
     """
     settings = {(r.environment, r.level, r.split, r.turns, r.tasks, r.samples, r.seed) for r in reports}
-    if len(settings) != 1:
+    if len(settings) != 1 or len({r.problems for r in reports}) != 1:
         raise DataError(
             "Cannot join reports with different evaluation settings.", value=sorted(settings),
-            fix="Evaluate all runs of a seed with the same environment, turns, tasks and samples.",
+            fix="Evaluate all runs of a seed with the same environment, turns, problems and samples.",
         )  # fmt: skip
     first_report: dict[str, int] = {}
     for i, report in enumerate(reports):
@@ -133,15 +138,17 @@ def join_runs(reports: Sequence[EvaluationReport]) -> EvaluationReport:
 def seeds_chart(summary: SeedSummary) -> Chart:
     """Return each condition's effect against contentless feedback over seeds, one plot per checkpoint."""
     effects = [(r.checkpoint, r.condition, r.mean) for r in summary.rows if r.quantity in ("hint_effect", "effect")]
-    subtitle = f"{summary.name}; mean of {len(summary.seeds)} seeds, bars are 95\u00a0% t intervals"
+    subtitle = (
+        f"{summary.name}; mean of {len(summary.seeds)} seeds, bars are 95\u00a0% intervals over seeds and problems"
+    )
     return effects_chart("hint_effect_seeds", subtitle, summary.turns, effects)
 
 
 def merge_seeds(reports: Mapping[str, EvaluationReport]) -> SeedSummary:
     """Merge the reports of several seeds by checkpoint name.
 
-    Of the controls, the summary contains only cum_acc/T and the effect. Raises `DataError` without a report, or if the
-    reports differ in environment, level or turns.
+    Of the controls, the summary contains only cum_acc/T and the effect. All pairs of checkpoints are compared. Raises
+    `DataError` without a report, or if the reports differ in environment, level or turns.
     """
     settings = {(r.environment, r.level, r.turns) for r in reports.values()}
     if len(settings) != 1:
@@ -150,21 +157,9 @@ def merge_seeds(reports: Mapping[str, EvaluationReport]) -> SeedSummary:
             fix="Merge reports of runs that differ only in the seed.",
         )  # fmt: skip
     environment, level, turns = settings.pop()
-    rates, differences = _collect(reports, turns)
-    rows = []
-    for (checkpoint, condition, quantity), by_seed in (rates | differences).items():
-        values = tuple(by_seed[seed].value if seed in by_seed else None for seed in reports)
-        present = [v for v in values if v is not None]
-        if present:
-            is_rate = (checkpoint, condition, quantity) in rates
-            rows.append(
-                SeedRow(
-                    checkpoint=checkpoint, condition=condition, quantity=quantity, values=values,
-                    mean=t_interval(present, support=(0.0, 1.0) if is_rate else None),
-                    above_zero=None if is_rate else sum(i.above(0) for i in by_seed.values()),
-                )
-            )  # fmt: skip
-    baselines = [r.constant_baseline for r in reports.values() if r.constant_baseline is not None]
+    ordered = list(reports.values())
+    rows = [*_rate_rows(ordered, turns), *_corrected([*_effect_rows(ordered, turns), *_pair_rows(ordered, turns)])]
+    baselines = [r.constant_baseline for r in ordered if r.constant_baseline is not None]
     baseline = None
     if baselines:
         baseline = ConstantBaseline(baselines[0].answer, math.fsum(b.score for b in baselines) / len(baselines))
@@ -174,23 +169,109 @@ def merge_seeds(reports: Mapping[str, EvaluationReport]) -> SeedSummary:
     )  # fmt: skip
 
 
-_Collected = dict[tuple[str, str, str], dict[str, Interval]]
+_Key = tuple[str, str]
+"""Checkpoint, condition."""
 
 
-def _collect(reports: Mapping[str, EvaluationReport], turns: int) -> tuple[_Collected, _Collected]:
-    """Return rates and differences by (checkpoint, condition, quantity) and seed."""
-    rates: _Collected = {}
-    differences: _Collected = {}
-    names = list(dict.fromkeys(["cum_acc/1", f"cum_acc/{turns}", *METRICS]))
-    for seed, report in reports.items():
-        for row in report.rows:
-            for name in names if row.condition == "hints" else [f"cum_acc/{turns}"]:
-                rates.setdefault((row.checkpoint, row.condition, name), {})[seed] = row.metrics[name]
-    for seed, report in reports.items():
-        for effect in report.effects:
-            name = "hint_effect" if effect.condition == "hints" else "effect"
-            differences.setdefault((effect.checkpoint, effect.condition, name), {})[seed] = effect.difference
-        for pair in report.differences:
-            key = (f"{pair.checkpoint} − {pair.against}", "", f"difference of {pair.quantity}")
-            differences.setdefault(key, {})[seed] = pair.difference
-    return rates, differences
+def _keys(reports: Sequence[EvaluationReport]) -> list[_Key]:
+    """Return all rows in the order of the first report that has them."""
+    return list(dict.fromkeys((row.checkpoint, row.condition) for report in reports for row in report.rows))
+
+
+def _rate_rows(reports: Sequence[EvaluationReport], turns: int) -> Iterator[SeedRow]:
+    """Return the metrics of each checkpoint under each condition."""
+    hinted = list(dict.fromkeys(["cum_acc/1", f"cum_acc/{turns}", *STORED_METRICS]))
+    for checkpoint, condition in _keys(reports):
+        for name in hinted if condition == "hints" else [f"cum_acc/{turns}"]:
+            metrics = [report.metrics(checkpoint, condition) for report in reports]
+            values = [None if m is None else m[name].value for m in metrics]
+            sums, counts, complete = _stacked(reports, (checkpoint, condition), name)
+            if any(value is not None for value in values):
+                mean = wilson_clustered(sums, counts) if complete else _mean_only(values)
+                yield SeedRow(
+                    checkpoint=checkpoint, condition=condition, quantity=name, values=tuple(values), mean=mean
+                )
+
+
+def _effect_rows(reports: Sequence[EvaluationReport], turns: int) -> Iterator[SeedRow]:
+    """Return the effect of each condition against contentless."""
+    for checkpoint, condition in _keys(reports):
+        effects = [report.effect(checkpoint, condition) for report in reports]
+        quantity = "hint_effect" if condition == "hints" else "effect"
+        rates = [(checkpoint, condition), (checkpoint, "contentless")]
+        yield from _difference_row((checkpoint, condition, quantity), effects, reports, rates, turns)
+
+
+def _pair_rows(reports: Sequence[EvaluationReport], turns: int) -> Iterator[SeedRow]:
+    """Return the differences of all pairs of checkpoints."""
+    names = list(dict.fromkeys(checkpoint for checkpoint, _ in _keys(reports)))
+    for earlier, later in combinations(names, 2):
+        for quantity, conditions in (("cum_acc", ["hints"]), ("hint_effect", ["hints", "contentless"])):
+            differences = [
+                next((d.difference for d in report.differences
+                      if (d.quantity, d.checkpoint, d.against) == (quantity, later, earlier)), None)
+                for report in reports
+            ]  # fmt: skip
+            rates = [(checkpoint, condition) for checkpoint in (later, earlier) for condition in conditions]
+            key = (f"{later} − {earlier}", "", f"difference of {quantity}")
+            yield from _difference_row(key, differences, reports, rates, turns)
+
+
+_SIGNS = {2: (1, -1), 4: (1, -1, -1, 1)}
+
+
+def _difference_row(
+    key: tuple[str, str, str],
+    known: Sequence[Interval | None],
+    reports: Sequence[EvaluationReport],
+    rates: Sequence[_Key],
+    turns: int,
+) -> Iterator[SeedRow]:
+    """Return a difference of solve rates, if a seed has it.
+
+    Args:
+        key: Checkpoint, condition and quantity of the row.
+        known: The difference in each report.
+        reports: One per seed.
+        rates: The solve rates, with the signs `_SIGNS`.
+        turns: Allowed turns.
+    """
+    stacked = [_stacked(reports, rate, f"cum_acc/{turns}") for rate in rates]
+    sums, counts = np.array([s for s, _, _ in stacked]), np.array([c for _, c, _ in stacked])
+    if all(complete for _, _, complete in stacked) and sums.size:
+        seeds = range(len(reports))
+        known = [contrast(sums[..., [k]], counts[..., [k]], _SIGNS[len(rates)]) for k in seeds]
+        mean = contrast(sums, counts, _SIGNS[len(rates)])
+    else:
+        mean = _mean_only([None if d is None else d.value for d in known])
+    if mean.value is not None and len({*rates}) == len(rates):
+        checkpoint, condition, quantity = key
+        yield SeedRow(
+            checkpoint=checkpoint, condition=condition, quantity=quantity, mean=mean,
+            values=tuple(None if d is None else d.value for d in known),
+            above_zero=sum(d is not None and d.above(0) for d in known),
+        )  # fmt: skip
+
+
+def _stacked(reports: Sequence[EvaluationReport], key: _Key, name: str) -> tuple[np.ndarray, np.ndarray, bool]:
+    """Return sums and counts (problems × seeds), and whether all reports with this row have values by problem."""
+    rows = [next((r for r in report.rows if (r.checkpoint, r.condition) == key), None) for report in reports]
+    values = [None if row is None else row.by_problem.get(name) for row in rows]
+    complete = all(row is None or value is not None for row, value in zip(rows, values, strict=True))
+    return *stack(values, [report.problems for report in reports]), complete
+
+
+def _mean_only(values: Sequence[float | None]) -> Interval:
+    """Return a mean over seeds without an interval."""
+    present = [value for value in values if value is not None]
+    return Interval(value=math.fsum(present) / len(present) if present else None, n=len(present))
+
+
+def _corrected(rows: Sequence[SeedRow]) -> list[SeedRow]:
+    """Add Holm's p-values in the family of each quantity and condition."""
+    result = list(rows)
+    for family in dict.fromkeys((row.quantity, row.condition) for row in rows):
+        members = [i for i, row in enumerate(rows) if (row.quantity, row.condition) == family]
+        for i, mean in zip(members, correct_family([rows[i].mean for i in members]), strict=True):
+            result[i] = rows[i].model_copy(update={"mean": mean})
+    return result

@@ -1,7 +1,8 @@
 """Evaluation: checkpoints × conditions on the same tasks, with the same seeds and budget.
 
-A dialogue's seed depends only on (evaluation seed, task, sample). All checkpoints and conditions therefore share tasks
-and randomness, and every difference is paired. The README of this package describes the conditions.
+The tasks are distinct problems. A dialogue's seed depends only on (evaluation seed, seed of the run, task, sample). All
+checkpoints and conditions of a run therefore share tasks and randomness, and every difference is paired; runs with
+other seeds share the tasks. The README of this package describes the conditions.
 """
 
 from __future__ import annotations
@@ -18,18 +19,12 @@ from rl2f_core.config.run import BaseRun
 from rl2f_core.datasets.store import DATASETS, manifest_of
 from rl2f_core.device import trim_memory
 from rl2f_core.distributed.process_group import current_group
-from rl2f_core.environments.base import Environment
+from rl2f_core.environments.base import Environment, distinct_tasks, problem_key
 from rl2f_core.environments.capabilities import missing_part
 from rl2f_core.errors import DataError
 from rl2f_core.evaluation.figure_files import write_figures
-from rl2f_core.evaluation.report import (
-    EvaluatedTasks,
-    EvaluationReport,
-    baseline_findings,
-    build_report,
-    interval_text,
-    number,
-)
+from rl2f_core.evaluation.formatting import interval_text, missing_text, number
+from rl2f_core.evaluation.report import EvaluatedTasks, EvaluationReport, baseline_findings, build_report
 from rl2f_core.file_io import write_atomically
 from rl2f_core.metrics.constant_baseline import describe_comparison
 from rl2f_core.metrics.dialogues import Metrics
@@ -39,7 +34,7 @@ from rl2f_core.rollout.engine import RolloutEngine, RolloutRequest, StudentPolic
 from rl2f_core.run.context import RunContext
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, LogEvent, MetricEvent, read_events
-from rl2f_core.stats.intervals import Bootstrap, t_interval
+from rl2f_core.stats.intervals import t_interval
 from rl2f_core.types import ConstantBaseline, Dialogue, JsonObject, StopReason, Task, Turn
 
 STAGE = "evaluation"
@@ -70,6 +65,9 @@ def evaluate_run(
     if not finished:
         context.log("evaluation:skipped", "\n".join(skipped_conditions(config).values()))
     runner = EvaluationRunner(config, backend, models)
+    settings = config.evaluation
+    if not finished and len(runner.tasks) < settings.num_tasks:
+        context.log("evaluation:problems", missing_text(len(runner.tasks), settings.num_tasks, settings.split))
     for name, adapter_dir in sources.items():
         if adapter_dir is not None:
             backend.load_adapter(name, adapter_dir)
@@ -146,7 +144,8 @@ class EvaluationRunner:
         self.settings = config.evaluation
         self.engine = build_engine(config, backend, models=models)
         self.turns = self.settings.max_turns or config.rollout.max_turns
-        self.tasks = [self.engine.environment.task(self.settings.split, i) for i in range(self.settings.num_tasks)]
+        self.seed = config.seed
+        self.tasks = distinct_tasks(self.engine.environment, self.settings.split, self.settings.num_tasks)
         self._by_id = {task.id: task for task in self.tasks}
         self._first_attempts: dict[str, list[Dialogue]] = {}
 
@@ -211,7 +210,7 @@ class EvaluationRunner:
         requests = []
         for i, task in enumerate(self.tasks):
             for j in range(self.settings.samples_per_task):
-                seed = derive_seed(self.settings.seed, i, j, *([draw] if draw else []))
+                seed = derive_seed(self.settings.seed, self.seed, i, j, *([draw] if draw else []))
                 name = f"{task.id}/{j}" + (f".{draw}" if draw else "")
                 requests.append(RolloutRequest(task, name, task.id, j, seed))
         return requests
@@ -291,9 +290,12 @@ def compute_report(
             for checkpoint, by_condition in dialogues.items()
         }
         level = "" if of.sub_environments else describe_levels(tasks)
-        evaluated = EvaluatedTasks(len(tasks), settings.samples_per_task, level, settings.split, config.seed)
-        bootstrap = Bootstrap(settings.bootstrap_samples, settings.seed)
-        return build_report(of, selected, runner.turns, evaluated, bootstrap, notes, parts)
+        evaluated = EvaluatedTasks(
+            len(tasks), settings.samples_per_task, level, settings.split, config.seed,
+            requested=settings.num_tasks if of is environment else 0,
+            keys={task.id: problem_key(environment, task) for task in tasks},
+        )  # fmt: skip
+        return build_report(of, selected, runner.turns, evaluated, notes, parts)
 
     parts = []
     for name, part in environment.sub_environments.items():
@@ -354,7 +356,7 @@ def _training_metrics(run_dir: RunDir) -> list[MetricEvent]:
 
 def write_report(report: EvaluationReport, run_dir: RunDir) -> None:
     """Write report.json, report.md, report.html and PNG figures."""
-    write_atomically(run_dir.evaluation / "report.json", report.model_dump_json(indent=2))
+    write_atomically(run_dir.evaluation / "report.json", report.to_json())
     write_atomically(run_dir.evaluation / "report.md", report.to_markdown())
     training: dict[str, list[JsonObject]] = {}
     for row in _training_metrics(run_dir):

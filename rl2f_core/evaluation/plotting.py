@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rl2f_core.evaluation.report import number
+from rl2f_core.evaluation.formatting import number
 from rl2f_core.types import JsonObject
 
 HEIGHT = 190

@@ -1,37 +1,55 @@
 """Evaluation report: data, tables, findings and Markdown.
 
-A finding calls a difference an effect only if its 95 % confidence interval excludes 0.
+A finding calls a difference an effect only if at least `MIN_PROBLEMS` problems are paired, its 95 % confidence interval
+excludes 0, and Holm's correction in its family does not change that. The families are the effects of one condition
+(over checkpoints) and the differences of one quantity (over pairs of checkpoints).
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 from itertools import combinations
+from typing import TypeVar
 
 from pydantic import Field
 
 from rl2f_core.environments.base import Environment
 from rl2f_core.environments.capabilities import Baselines
+from rl2f_core.evaluation.formatting import (
+    MIN_PROBLEMS,
+    Table,
+    count_text,
+    interval_text,
+    missing_text,
+    number,
+    render_markdown,
+    size_text,
+    verdict_text,
+)
+from rl2f_core.evaluation.problem_values import ProblemValues, problem_values
 from rl2f_core.metrics.constant_baseline import (
     compare_to_baseline,
     constant_baseline,
     describe_comparison,
     is_above_baseline,
 )
-from rl2f_core.metrics.dialogues import OUTCOMES, Metrics, compute_metrics, effect_difference, effects, hint_effect
-from rl2f_core.stats.intervals import Bootstrap, Interval
+from rl2f_core.metrics.dialogues import (
+    OUTCOMES,
+    Metrics,
+    effect_difference,
+    effects,
+    hint_effect,
+    tally_metrics,
+)
+from rl2f_core.stats.intervals import Interval, correct_family
 from rl2f_core.types import ConstantBaseline, Dialogue, FrozenModel
 
-MIN_TASKS = 6
-"""With fewer pairs, no two-sided sign test reaches 5 % (2 · ½⁵ = .0625)."""
 MAX_PARSE_FAILURE_RATE = 0.5
 """Above this rate, a checkpoint's numbers mainly reflect the answer format."""
-INCLUDES_ZERO = "95 % CI includes 0"
-
-Table = tuple[str, list[str], list[list[str]]]
-"""Title, header, rows."""
 
 
 class Reference(FrozenModel):
@@ -54,10 +72,12 @@ class CheckpointResult(FrozenModel):
     condition: str
     """`hints`, or a control such as `contentless`."""
     metrics: Metrics
+    by_problem: dict[str, ProblemValues] = Field(default_factory=dict)
+    """See `problem_values`; empty in old reports."""
 
 
 class Effect(FrozenModel):
-    """cum_acc/T under `condition` minus cum_acc/T under `against`, paired over tasks."""
+    """cum_acc/T under `condition` minus cum_acc/T under `against`, paired over problems."""
 
     checkpoint: str
     condition: str
@@ -68,7 +88,7 @@ class Effect(FrozenModel):
 
 
 class CheckpointDifference(FrozenModel):
-    """A quantity of one checkpoint minus that of another, paired over tasks."""
+    """A quantity of one checkpoint minus that of another, paired over problems."""
 
     quantity: str
     """`hint_effect`, or `cum_acc` (within T turns, with hints)."""
@@ -89,8 +109,13 @@ class EvaluationReport(FrozenModel):
     turns: int
     """Allowed turns, T."""
     tasks: int
+    """Evaluated tasks, all of distinct problems."""
     samples: int
-    """Dialogues per task."""
+    """Dialogues per problem under each condition."""
+    requested: int = 0
+    """Requested tasks; more than `tasks` if the split has fewer distinct problems."""
+    problems: tuple[str, ...] = ()
+    """Key of each problem, see `environments.base.problem_key`; empty in old reports, whose tasks may repeat."""
     seed: int = 0
     """Seed of the training run."""
     references: tuple[Reference, ...] = ()
@@ -106,6 +131,11 @@ class EvaluationReport(FrozenModel):
     """Sentences below the findings, e.g. the tokens of each training stage."""
     parts: tuple[EvaluationReport, ...] = ()
     """For a mixture: one report per sub-environment."""
+
+    def to_json(self) -> str:
+        """Return the report as indented JSON with each list of numbers on one line."""
+        text = json.dumps(self.model_dump(mode="json"), indent=2, ensure_ascii=False)
+        return re.sub(r"\[[\s\d.,]+\]", lambda match: re.sub(r"\.0\b", "", "".join(match[0].split())), text) + "\n"
 
     @property
     def checkpoints(self) -> list[str]:
@@ -134,8 +164,8 @@ class EvaluationReport(FrozenModel):
     @property
     def title(self) -> str:
         """Environment, level and size in one line."""
-        samples = f" × {self.samples} samples" if self.samples > 1 else ""
-        return f"{self.name}: {self.tasks} {self.split} tasks{samples}, {self.turns} turns"
+        size = size_text(self.tasks, self.samples, self.split) if self.problems else f"{self.tasks} {self.split} tasks"
+        return f"{self.name}: {size}, {self.turns} turns"
 
     def to_markdown(self) -> str:
         """Return the tables and findings as Markdown."""
@@ -161,6 +191,15 @@ class EvaluatedTasks:
     level: str = ""
     split: str = "test"
     seed: int = 0
+    requested: int = 0
+    keys: Mapping[str, str] = dataclass_field(default_factory=dict)
+    """Key of the problem of each task; by default the task's id."""
+
+    def notes(self) -> list[str]:
+        """State that the split has fewer distinct problems than requested."""
+        if self.requested <= self.tasks:
+            return []
+        return [missing_text(self.tasks, self.requested, self.split)]
 
 
 def build_report(
@@ -168,42 +207,75 @@ def build_report(
     dialogues: Mapping[str, Mapping[str, Sequence[Dialogue]]],
     turns: int,
     evaluated: EvaluatedTasks,
-    bootstrap: Bootstrap = Bootstrap(),
     notes: Sequence[str] = (),
     parts: Sequence[EvaluationReport] = (),
 ) -> EvaluationReport:
     """Compute a report from dialogues by checkpoint (oldest first) and condition."""
-    rows, all_effects, differences = [], [], []
-    settings = asdict(bootstrap)
+    groups = [group for by_condition in dialogues.values() for group in by_condition.values()]
+    keys = evaluated.keys or {d.task_id: d.task_id for group in groups for d in group}
+    rows = []
     for checkpoint, by_condition in dialogues.items():
         for condition, group in by_condition.items():
-            metrics = compute_metrics(group, turns, **settings)
-            rows.append(CheckpointResult(checkpoint=checkpoint, condition=condition, metrics=metrics))
-        for condition, difference in effects(by_condition, turns, **settings).items():
-            all_effects.append(Effect(checkpoint=checkpoint, condition=condition, difference=difference))
-    for earlier, later in combinations(dialogues, 2):
-        a, b = dialogues[later], dialogues[earlier]
-        if "hints" not in a or "hints" not in b:
-            continue
-        compared = {"cum_acc": hint_effect(a["hints"], b["hints"], turns, **settings)}
-        if "contentless" in a and "contentless" in b:
-            compared["hint_effect"] = effect_difference(a, b, turns, **settings)
-        differences += [
-            CheckpointDifference(quantity=quantity, checkpoint=later, against=earlier, difference=difference)
-            for quantity, difference in compared.items()
-        ]
+            tallies = tally_metrics(group, turns)
+            rows.append(
+                CheckpointResult(
+                    checkpoint=checkpoint, condition=condition, metrics=tallies.metrics(),
+                    by_problem=problem_values(tallies, keys, condition == "hints"),
+                )
+            )  # fmt: skip
+    all_effects = [
+        Effect(checkpoint=checkpoint, condition=condition, difference=difference)
+        for checkpoint, by_condition in dialogues.items()
+        for condition, difference in effects(by_condition, turns).items()
+    ]
     return EvaluationReport(
         environment=environment.name,
-        **asdict(evaluated),
+        tasks=evaluated.tasks,
+        samples=evaluated.samples,
+        requested=evaluated.requested or evaluated.tasks,
+        level=evaluated.level,
+        split=evaluated.split,
+        seed=evaluated.seed,
+        problems=tuple(keys.values()),
         turns=turns,
         references=references(environment, turns),
         constant_baseline=constant_baseline(environment),
         rows=tuple(rows),
-        effects=tuple(all_effects),
-        differences=tuple(differences),
-        notes=(*_unshuffled_hints(dialogues), *notes),
+        effects=tuple(_corrected(all_effects, [e.condition for e in all_effects])),
+        differences=tuple(_differences(dialogues, turns)),
+        notes=(*evaluated.notes(), *_unshuffled_hints(dialogues), *notes),
         parts=tuple(parts),
     )
+
+
+def _differences(dialogues: Mapping[str, Mapping[str, Sequence[Dialogue]]], turns: int) -> list[CheckpointDifference]:
+    """Compare each checkpoint with the earlier ones."""
+    differences = []
+    for earlier, later in combinations(dialogues, 2):
+        a, b = dialogues[later], dialogues[earlier]
+        if "hints" not in a or "hints" not in b:
+            continue
+        compared = {"cum_acc": hint_effect(a["hints"], b["hints"], turns)}
+        if "contentless" in a and "contentless" in b:
+            compared["hint_effect"] = effect_difference(a, b, turns)
+        differences += [
+            CheckpointDifference(quantity=quantity, checkpoint=later, against=earlier, difference=difference)
+            for quantity, difference in compared.items()
+        ]
+    return _corrected(differences, [d.quantity for d in differences])
+
+
+_Compared = TypeVar("_Compared", Effect, CheckpointDifference)
+
+
+def _corrected(items: Sequence[_Compared], families: Sequence[str]) -> list[_Compared]:
+    """Add Holm's p-values in each family."""
+    corrected = list(items)
+    for family in dict.fromkeys(families):
+        members = [i for i, name in enumerate(families) if name == family]
+        for i, difference in zip(members, correct_family([items[i].difference for i in members]), strict=True):
+            corrected[i] = items[i].model_copy(update={"difference": difference})
+    return corrected
 
 
 def _unshuffled_hints(dialogues: Mapping[str, Mapping[str, Sequence[Dialogue]]]) -> list[str]:
@@ -218,70 +290,6 @@ def _unshuffled_hints(dialogues: Mapping[str, Mapping[str, Sequence[Dialogue]]])
                 "a hint."
             )
     return lines
-
-
-# -- text ----------------------------------------------------------------------------------------------------------
-def number(x: float | None, signed: bool = False) -> str:
-    """Format as `.31`, `−.02`, `1.00`, or `+.31` if signed; `–` for None."""
-    if x is None:
-        return "–"
-    text = f"{abs(x):.2f}"
-    sign = "" if text == "0.00" else "−" if x < 0 else "+" if signed else ""
-    return sign + (text[1:] if text.startswith("0.") else text)
-
-
-def interval_text(interval: Interval | None, signed: bool = False) -> str:
-    """Format as `.31 [.20, .42]`; `–` without a value."""
-    if interval is None or interval.value is None:
-        return "–"
-    value = number(interval.value, signed)
-    if interval.low is None or interval.high is None:
-        return f"{value} (no interval)"
-    return f"{value} [{_format_end(interval.low)}, {_format_end(interval.high)}]"
-
-
-def _format_end(x: float) -> str:
-    """Format an end of an interval, with one significant digit if two decimals would show a nonzero value as 0."""
-    return number(x) if x == 0 or abs(x) >= 0.005 else f"{x:.1g}".replace("-", "−").replace("0.", ".", 1)
-
-
-def count_text(interval: Interval) -> str:
-    """Format a mean that is no fraction as `41.2 [38.0, 44.9]`; `–` without a value."""
-    if interval.value is None:
-        return "–"
-    if interval.low is None or interval.high is None:
-        return f"{interval.value:.1f}"
-    return f"{interval.value:.1f} [{interval.low:.1f}, {interval.high:.1f}]"
-
-
-def verdict_text(interval: Interval, above: str, below: str) -> str:
-    """Return `above` or `below` if the interval excludes 0, otherwise that it includes 0."""
-    if interval.low is None or interval.high is None:
-        return f"no interval, {interval.n} task{'' if interval.n == 1 else 's'}"
-    return above if interval.above(0) else below if interval.below(0) else INCLUDES_ZERO
-
-
-def markdown_table(table: Table) -> str:
-    """Return a heading and a table; cells are escaped."""
-    title, header, rows = table
-    return "\n".join([f"## {title}", "", *markdown_rows(header, rows)])
-
-
-def markdown_rows(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a Markdown table; pipes are escaped and line breaks removed."""
-
-    def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(" ".join(cell.replace("|", "\\|").split()) for cell in cells) + " |"
-
-    return [line(header), "|" + " --- |" * len(header), *map(line, rows)]
-
-
-def render_markdown(title: str, report_tables: Sequence[Table], sentences: Sequence[str]) -> str:
-    """Return a report with a title, tables and findings as Markdown."""
-    lines = [f"# {title}", "", "Square brackets contain 95 % intervals.", ""]
-    for table in report_tables:
-        lines += [markdown_table(table), ""]
-    return "\n".join([*lines, "## Findings", "", *(f"- {sentence}" for sentence in sentences)]) + "\n"
 
 
 # -- tables --------------------------------------------------------------------------------------------------------
@@ -449,10 +457,8 @@ def baseline_findings(report: EvaluationReport) -> list[str]:
 def _limits(report: EvaluationReport) -> list[str]:
     lines = []
     fewest = min((e.difference.n for e in report.effects), default=report.tasks)
-    if fewest < MIN_TASKS:
-        lines.append(
-            f"Only {fewest} tasks are paired: with fewer than {MIN_TASKS}, no difference is significant at 95 %."
-        )
+    if fewest < MIN_PROBLEMS:
+        lines.append(f"Only {fewest} problems are paired; fewer than {MIN_PROBLEMS} are too few to tell.")
     for checkpoint in report.checkpoints:
         rates = [
             (r.condition, r.metrics["parse_failure_rate"].value) for r in report.rows if r.checkpoint == checkpoint
@@ -476,5 +482,8 @@ def _limits(report: EvaluationReport) -> list[str]:
             "fall. Under all other conditions the verifier ends the dialogue, which is part of their result."
         )
     if len(report.effects) + len(report.differences) > 1:
-        lines.append("Each interval has 95 % coverage on its own; there is no correction for multiple comparisons.")
+        lines.append(
+            "Each interval has 95 % coverage on its own. Findings are corrected by Holm's method, in the family of "
+            "effects of one condition or of differences of one quantity."
+        )
     return lines

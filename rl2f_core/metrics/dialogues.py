@@ -10,8 +10,8 @@ Conventions for every metric:
 - `cum_acc/t` uses the last answer within t turns. If a correct answer ends the dialogue, this is "solved by turn t".
   Otherwise (`no_oracle`) `cum_acc` may fall and `gain` may be negative.
 - The distance is 0 for a correct answer and 1 for an unparsable one.
-- Fractions have a Wilson interval, corrected for several observations per task. Means have a bootstrap interval over
-  tasks.
+- Fractions have a Wilson interval, corrected for several observations per task. Means and differences have a t
+  interval over tasks.
 
 The README of `rl2f_core/evaluation` lists all metrics with formulas.
 """
@@ -20,12 +20,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import stdev
+from typing import Literal
 
-from rl2f_core.stats.intervals import Interval, paired_bootstrap, ratio_bootstrap, wilson_clustered
+import numpy as np
+
+from rl2f_core.stats.intervals import Interval, mean_interval, paired_difference, wilson_clustered
 from rl2f_core.types import Dialogue, FinishReason, FrozenModel, StopReason, Turn
 
 REFLECTION_WORDS: tuple[str, ...] = (
@@ -54,7 +57,8 @@ EQUAL_RETURNS = 1e-9
 """Maximum difference between returns that count as equal."""
 
 _Observation = tuple[str, float, float]  # task, numerator, denominator
-_Mean = Callable[[Iterable[_Observation]], Interval]
+Rates = Mapping[str, tuple[float, float]]
+"""Number of solved dialogues and of dialogues, by task."""
 
 
 class Metrics(FrozenModel):
@@ -158,24 +162,58 @@ def reflection_words(text: str) -> int:
     return len(_REFLECTION.findall(text))
 
 
-def compute_metrics(dialogues: Sequence[Dialogue], turns: int, *, resamples: int = 2000, seed: int = 0) -> Metrics:
-    """Compute all metrics for the dialogues of one checkpoint under one condition.
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Observations of one metric, by task."""
+
+    kind: Literal["fraction", "mean", "difference"]
+    by_task: Rates
+    """Sum and number of observations."""
+
+    def interval(self) -> Interval:
+        """Return the pooled value with its interval."""
+        sums, counts = [s for s, _ in self.by_task.values()], [n for _, n in self.by_task.values()]
+        if self.kind == "difference":
+            return paired_difference(sums, counts)
+        return (wilson_clustered if self.kind == "fraction" else mean_interval)(sums, counts)
+
+
+@dataclass(frozen=True, slots=True)
+class Tallies:
+    """Observations of all metrics of one checkpoint under one condition."""
+
+    turns: int
+    tasks: int
+    """Tasks with at least one dialogue that did not fail."""
+    dialogues: int
+    """Dialogues that did not fail."""
+    values: Mapping[str, Tally | Interval]
+    """By metric; an interval if a value is no sum over tasks."""
+
+    def metrics(self) -> Metrics:
+        """Return the values with their intervals."""
+        values = {name: v if isinstance(v, Interval) else v.interval() for name, v in self.values.items()}
+        return Metrics(turns=self.turns, tasks=self.tasks, dialogues=self.dialogues, values=values)
+
+
+def compute_metrics(dialogues: Sequence[Dialogue], turns: int) -> Metrics:
+    """Compute all metrics for the dialogues of one checkpoint under one condition; see `tally_metrics`."""
+    return tally_metrics(dialogues, turns).metrics()
+
+
+def tally_metrics(dialogues: Sequence[Dialogue], turns: int) -> Tallies:
+    """Collect the observations of all metrics for the dialogues of one checkpoint under one condition.
 
     Args:
         dialogues: Includes failed ones.
         turns: Allowed turns, T.
-        resamples: Bootstrap samples for means; 0 computes no intervals for them, for cheap training metrics.
     """
     valid = [d for d in dialogues if d.stop_reason is not StopReason.FAILED]
-
-    def mean(observations: Iterable[_Observation]) -> Interval:
-        return ratio_bootstrap(*_by_task(observations), resamples, seed)
-
-    values = {
-        **_accuracy(valid, turns, mean),
+    values: dict[str, Tally | Interval] = {
+        **_accuracy(valid, turns),
         **_revision_metrics(valid, turns),
-        **_attempt_metrics(valid, turns, mean),
-        **_reward_metrics(valid, turns, mean),
+        **_attempt_metrics(valid, turns),
+        **_reward_metrics(valid, turns),
     }
     hints = [(d.task_id, turn.hint) for d in valid for turn in d.turns[:turns] if turn.hint is not None]
     checked = [(task, hint) for task, hint in hints if hint.leak is not None]
@@ -183,10 +221,10 @@ def compute_metrics(dialogues: Sequence[Dialogue], turns: int, *, resamples: int
     values["prevented_leak_rate"] = _fraction((task, hint.prevented_leak) for task, hint in checked)
     for reason in StopReason:
         values[f"stop/{reason.value}"] = _fraction((d.task_id, d.stop_reason is reason) for d in dialogues)
-    return Metrics(turns=turns, tasks=len({d.task_id for d in valid}), dialogues=len(valid), values=values)
+    return Tallies(turns, len({d.task_id for d in valid}), len(valid), values)
 
 
-def _accuracy(dialogues: Sequence[Dialogue], turns: int, mean: _Mean) -> dict[str, Interval]:
+def _accuracy(dialogues: Sequence[Dialogue], turns: int) -> dict[str, Tally | Interval]:
     """Compute `cum_acc/t`, `gain`, `correction_rate`, `conditional_solve_rate/t` and `correct_abandoned_rate`.
 
     - conditional_solve_rate/t = P(first correct at t | attempt t exists, no earlier attempt is correct).
@@ -200,12 +238,12 @@ def _accuracy(dialogues: Sequence[Dialogue], turns: int, mean: _Mean) -> dict[st
         (d.task_id, b.verdict.correct) for d in dialogues for a, b in pairwise(d.turns[:turns]) if a.verdict.correct
     ]
 
-    def solve_rate(at: Iterable[int]) -> Interval:
+    def solve_rate(at: Iterable[int]) -> Tally:
         return _fraction(
             (task, when == t) for task, when, count in solved for t in at if count >= t and not 0 < when < t
         )
 
-    values = {}
+    values: dict[str, Tally | Interval] = {}
     for t in range(1, turns + 1):
         values[f"cum_acc/{t}"] = _fraction((d.task_id, solved_within(d, t)) for d in dialogues)
         values[f"conditional_solve_rate/{t}"] = solve_rate([t])
@@ -215,7 +253,7 @@ def _accuracy(dialogues: Sequence[Dialogue], turns: int, mean: _Mean) -> dict[st
         values["correction_rate"] = _fraction(())
     else:
         values["gain"] = (
-            mean((task, float(last) - float(first), 1) for task, first, last in ends)
+            Tally("difference", _by_task((task, float(last) - float(first), 1) for task, first, last in ends))
             if continued
             else _fraction((task, last and not first) for task, first, last in ends)
         )
@@ -224,7 +262,7 @@ def _accuracy(dialogues: Sequence[Dialogue], turns: int, mean: _Mean) -> dict[st
     return values
 
 
-def _revision_metrics(dialogues: Sequence[Dialogue], turns: int) -> dict[str, Interval]:
+def _revision_metrics(dialogues: Sequence[Dialogue], turns: int) -> dict[str, Tally]:
     """Compute the metrics over all revisions.
 
     - plasticity: the answer changed.
@@ -261,23 +299,23 @@ def _revision_metrics(dialogues: Sequence[Dialogue], turns: int) -> dict[str, In
     }
 
 
-def _attempt_metrics(dialogues: Sequence[Dialogue], turns: int, mean: _Mean) -> dict[str, Interval]:
+def _attempt_metrics(dialogues: Sequence[Dialogue], turns: int) -> dict[str, Tally]:
     """Compute the metrics of attempts, overall and by turn. Token counts skip turns without `token_ids`.
 
     `truncated_rate` and `format_error_rate` overlap with other fractions, `outcome/…` do not: parse_failure_rate =
     outcome/unparsable + outcome/truncated; format_error_rate = those + outcome/(in)correct_format_error.
     """
 
-    def tokens_and_words(attempts: Iterable[tuple[str, Turn]], suffix: str) -> dict[str, Interval]:
+    def tokens_and_words(attempts: Iterable[tuple[str, Turn]], suffix: str) -> dict[str, Tally]:
         sized = [(task, turn, len(turn.token_ids)) for task, turn in attempts if turn.token_ids]
         return {
-            f"attempt_tokens{suffix}": mean((task, size, 1) for task, _, size in sized),
-            f"reflection_words{suffix}": mean(
+            f"attempt_tokens{suffix}": _mean((task, size, 1) for task, _, size in sized),
+            f"reflection_words{suffix}": _mean(
                 (task, 1000 * reflection_words(turn.attempt), size) for task, turn, size in sized
             ),
         }
 
-    def rates(attempts: Sequence[tuple[str, Turn]], suffix: str) -> dict[str, Interval]:
+    def rates(attempts: Sequence[tuple[str, Turn]], suffix: str) -> dict[str, Tally]:
         limit, words = FinishReason.LENGTH, tokens_and_words(attempts, suffix)
         return {
             f"attempt_tokens{suffix}": words[f"attempt_tokens{suffix}"],
@@ -299,15 +337,11 @@ def _attempt_metrics(dialogues: Sequence[Dialogue], turns: int, mean: _Mean) -> 
     return values
 
 
-def _reward_metrics(dialogues: Sequence[Dialogue], turns: int, mean: _Mean) -> dict[str, Interval]:
+def _reward_metrics(dialogues: Sequence[Dialogue], turns: int) -> dict[str, Tally | Interval]:
     """Compute `reward`, the mean undiscounted return, and `reward_std`, its standard deviation (n − 1)."""
     totals = [(d.task_id, math.fsum(turn.reward for turn in d.turns[:turns]), 1) for d in dialogues]
-    center = mean(totals)
-    deviation = None
-    if len(totals) > 1 and center.value is not None:
-        middle = center.value
-        deviation = math.sqrt(math.fsum((r - middle) ** 2 for _, r, _ in totals) / (len(totals) - 1))
-    return {"reward": center, "reward_std": Interval(value=deviation, n=len(totals))}
+    deviation = stdev(total for _, total, _ in totals) if len(totals) > 1 else None
+    return {"reward": _mean(totals), "reward_std": Interval(value=deviation, n=len(totals))}
 
 
 def solved_within(dialogue: Dialogue, turns: int) -> bool:
@@ -329,67 +363,68 @@ def first_solved_turn(dialogue: Dialogue, turns: int) -> int:
 
 
 # -- effects -------------------------------------------------------------------------------------------------------
-def solved_by_task(dialogues: Sequence[Dialogue], turns: int) -> dict[str, float]:
-    """Return each task's fraction of dialogues solved within `turns`, without failed dialogues."""
-    by_task: dict[str, list[bool]] = defaultdict(list)
-    for dialogue in dialogues:
-        if dialogue.stop_reason is not StopReason.FAILED:
-            by_task[dialogue.task_id].append(solved_within(dialogue, turns))
-    return {task: sum(solved) / len(solved) for task, solved in by_task.items()}
+def solved_by_task(dialogues: Sequence[Dialogue], turns: int) -> dict[str, tuple[float, float]]:
+    """Return each task's number of dialogues solved within `turns`, and of dialogues, without failed dialogues."""
+    valid = [d for d in dialogues if d.stop_reason is not StopReason.FAILED]
+    return _by_task((d.task_id, float(solved_within(d, turns)), 1.0) for d in valid)
 
 
-def solve_rate_difference(
-    a: Mapping[str, float], b: Mapping[str, float], *, resamples: int = 2000, seed: int = 0
-) -> Interval:
-    """Return the mean of `a` minus that of `b`, paired over their common tasks."""
-    shared = sorted(a.keys() & b.keys())
-    return paired_bootstrap([a[t] for t in shared], [b[t] for t in shared], resamples, seed)
+def solve_rate_difference(a: Rates, b: Rates) -> Interval:
+    """Return the mean solve rate of `a` minus that of `b`, paired over their common tasks."""
+    return _contrast((a, b), (1, -1))
 
 
-def hint_effect(
-    hints: Sequence[Dialogue], contentless: Sequence[Dialogue], turns: int, *, resamples: int = 2000, seed: int = 0
-) -> Interval:
+def hint_effect(hints: Sequence[Dialogue], contentless: Sequence[Dialogue], turns: int) -> Interval:
     """Return cum_acc/T(hints) − cum_acc/T(contentless), paired over common tasks.
 
     It compares any two sets of dialogues, e.g. `shuffled` with `contentless`.
     """
-    return solve_rate_difference(
-        solved_by_task(hints, turns), solved_by_task(contentless, turns), resamples=resamples, seed=seed
-    )
+    return solve_rate_difference(solved_by_task(hints, turns), solved_by_task(contentless, turns))
 
 
-def effects(
-    by_condition: Mapping[str, Sequence[Dialogue]], turns: int, *, resamples: int = 2000, seed: int = 0
-) -> dict[str, Interval]:
+def effects(by_condition: Mapping[str, Sequence[Dialogue]], turns: int) -> dict[str, Interval]:
     """Return every condition's effect against `contentless`; empty if `contentless` is missing."""
     if "contentless" not in by_condition:
         return {}
     return {
-        name: hint_effect(dialogues, by_condition["contentless"], turns, resamples=resamples, seed=seed)
+        name: hint_effect(dialogues, by_condition["contentless"], turns)
         for name, dialogues in by_condition.items()
         if name != "contentless"
     }
 
 
-def effect_difference(
-    a: Mapping[str, Sequence[Dialogue]],
-    b: Mapping[str, Sequence[Dialogue]],
-    turns: int,
-    *,
-    resamples: int = 2000,
-    seed: int = 0,
-) -> Interval:
+def effect_difference(a: Mapping[str, Sequence[Dialogue]], b: Mapping[str, Sequence[Dialogue]], turns: int) -> Interval:
     """Return the hint effect of `a` minus that of `b` (both by condition), paired over common tasks."""
-    rates = [solved_by_task(c[name], turns) for c in (a, b) for name in ("hints", "contentless")]
-    return paired_effect_difference(rates, resamples=resamples, seed=seed)
+    return paired_effect_difference(
+        [solved_by_task(c[name], turns) for c in (a, b) for name in ("hints", "contentless")]
+    )
 
 
-def paired_effect_difference(rates: Sequence[Mapping[str, float]], *, resamples: int = 2000, seed: int = 0) -> Interval:
+def paired_effect_difference(rates: Sequence[Rates]) -> Interval:
     """Return (r₀ − r₁) − (r₂ − r₃) of four solve rates by task, over the tasks that all have."""
+    return _contrast(rates, (1, -1, -1, 1))
+
+
+def _contrast(rates: Sequence[Rates], signs: Sequence[int]) -> Interval:
+    """Return the mean over common tasks of the signed sum of solve rates."""
     shared = sorted(set.intersection(*(set(rate) for rate in rates)))
-    first = [rates[0][t] - rates[1][t] for t in shared]
-    second = [rates[2][t] - rates[3][t] for t in shared]
-    return paired_bootstrap(first, second, resamples, seed)
+    solved = np.array([[rate[task] for task in shared] for rate in rates], dtype=float).reshape(len(rates), -1, 2)
+    return contrast(solved[..., 0], solved[..., 1], signs)
+
+
+def contrast(solved: np.ndarray, dialogues: np.ndarray, signs: Sequence[int]) -> Interval:
+    """Return the mean over problems of a signed sum of solve rates.
+
+    Args:
+        solved: Solved dialogues (rates × problems), or (rates × problems × seeds).
+        dialogues: Number of dialogues in the same shape; problems with 0 dialogues of one rate are missing.
+        signs: Sign of each rate.
+    """
+    present = (dialogues > 0).all(axis=0)
+    rates = solved / np.where(dialogues > 0, dialogues, 1)
+    samples = float(dialogues[:, present].mean()) if present.any() else 1.0
+    differences = np.tensordot(np.asarray(signs, dtype=float), rates, axes=1)
+    return paired_difference(np.where(present, differences, 0.0), present, samples, limit=len(signs) / 2)
 
 
 # -- groups --------------------------------------------------------------------------------------------------------
@@ -414,17 +449,21 @@ def group_outcomes(returns: Sequence[Sequence[float]], solved: Sequence[Sequence
 
 
 # -- pooling -------------------------------------------------------------------------------------------------------
-def _by_task(observations: Iterable[_Observation]) -> tuple[list[float], list[float]]:
-    sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+def _by_task(observations: Iterable[_Observation]) -> dict[str, tuple[float, float]]:
+    sums: dict[str, tuple[float, float]] = {}
     for task, numerator, denominator in observations:
-        sums[task][0] += numerator
-        sums[task][1] += denominator
-    return [s[0] for s in sums.values()], [s[1] for s in sums.values()]
+        total, count = sums.get(task, (0.0, 0.0))
+        sums[task] = total + numerator, count + denominator
+    return sums
 
 
-def _pooled(observations: Iterable[_Observation]) -> Interval:
-    return wilson_clustered(*_by_task(observations))
+def _pooled(observations: Iterable[_Observation]) -> Tally:
+    return Tally("fraction", _by_task(observations))
 
 
-def _fraction(observations: Iterable[tuple[str, bool]]) -> Interval:
+def _mean(observations: Iterable[_Observation]) -> Tally:
+    return Tally("mean", _by_task(observations))
+
+
+def _fraction(observations: Iterable[tuple[str, bool]]) -> Tally:
     return _pooled((task, float(hit), 1.0) for task, hit in observations)

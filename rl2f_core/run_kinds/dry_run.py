@@ -21,7 +21,6 @@ from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, JsonlSink, MetricEvent, read_events
 from rl2f_core.run.execute import execute
 from rl2f_core.run.progress import Progress
-from rl2f_core.stats.intervals import Bootstrap
 from rl2f_core.types import Dialogue, JsonObject
 
 MODEL = "tiny-random"
@@ -29,7 +28,6 @@ SIZE_LIMITS: dict[str, int] = {
     "max_new_tokens": 12,
     "max_turns": 3,
     "max_reprompt_len": 4096,
-    "bootstrap_samples": 100,
     "save_steps": 1,
     "commit_steps": 1,
     "rank": 4,
@@ -125,6 +123,5 @@ def _evaluate(config: BaseRun) -> dict[str, list[Dialogue]]:
     """Return the base model's dialogues by condition, and build a report from them."""
     runner = EvaluationRunner(config, build_backend(config))
     dialogues = {c: runner.evaluate({"base": None}, c)["base"] for c in supported_conditions(config)}
-    evaluated, bootstrap = EvaluatedTasks(1, 1), Bootstrap(resamples=100)
-    build_report(runner.engine.environment, {"base": dialogues}, runner.turns, evaluated, bootstrap)
+    build_report(runner.engine.environment, {"base": dialogues}, runner.turns, EvaluatedTasks(1, 1))
     return dialogues

@@ -18,9 +18,10 @@ from statistics import NormalDist, fmean, stdev
 
 import numpy as np
 from numpy.typing import ArrayLike
+from pydantic import SerializerFunctionWrapHandler, model_serializer
 
 from rl2f_core.errors import DataError
-from rl2f_core.stats.significance import sign_flip_p
+from rl2f_core.stats.significance import holm, sign_flip_p
 from rl2f_core.types import FrozenModel
 
 LEVEL = 0.95
@@ -44,6 +45,14 @@ class Interval(FrozenModel):
     """Upper end; None if undefined."""
     n: int
     """Number of observations (proportions, means), problems (differences) or seeds."""
+    p_value: float | None = None
+    """Of a difference: two-sided, of the hypothesis 0; at most .05 exactly if the interval excludes 0."""
+    holm_p: float | None = None
+    """p-value after Holm's correction in the family of the comparison; see `correct_family`."""
+
+    @model_serializer(mode="wrap")
+    def _omit_missing(self, serialize: SerializerFunctionWrapHandler) -> dict[str, object]:
+        return {k: v for k, v in serialize(self).items() if v is not None or k not in ("p_value", "holm_p")}
 
     def above(self, x: float) -> bool:
         """Return whether the whole interval is above `x`."""
@@ -57,13 +66,6 @@ class Interval(FrozenModel):
     def excludes_zero(self) -> bool:
         """Whether the interval excludes 0."""
         return self.above(0) or self.below(0)
-
-
-class Difference(Interval):
-    """A difference with its 95 % interval and p-value."""
-
-    p_value: float | None = None
-    """Two-sided, of the hypothesis that the difference is 0; at most .05 exactly if the interval excludes 0."""
 
 
 def wilson(successes: float, n: float) -> Interval:
@@ -136,7 +138,7 @@ def mean_interval(sums: ArrayLike, counts: ArrayLike) -> Interval:
     return Interval(value=value, low=value - half, high=value + half, n=n)
 
 
-def paired_difference(sums: ArrayLike, counts: ArrayLike, samples: float = 1.0, limit: float = 1.0) -> Difference:
+def paired_difference(sums: ArrayLike, counts: ArrayLike, samples: float = 1.0, limit: float = 1.0) -> Interval:
     """Compute the mean of paired differences over problems, with an interval and a p-value.
 
     Student's t interval with two pseudo-problems, of differences +c and −c with c = 1 / √(dialogues per problem and
@@ -156,10 +158,10 @@ def paired_difference(sums: ArrayLike, counts: ArrayLike, samples: float = 1.0, 
     """
     y, m = _clusters(sums, counts)
     if not len(m):
-        return Difference(value=None, n=0)
+        return Interval(value=None, n=0)
     value, n = round(_crossed(y, m).value, _DIGITS), len(m)
     if n == 1:
-        return Difference(value=value, n=1)
+        return Interval(value=value, n=1)
     seeds, weight = m.shape[1], m.mean()
     pseudo = weight / math.sqrt(samples * weight * seeds) * np.array([[1.0], [-1.0]])
     estimate = _crossed(
@@ -174,7 +176,14 @@ def paired_difference(sums: ArrayLike, counts: ArrayLike, samples: float = 1.0, 
         p_value = max(p_value, sign_flip_p(by_problem))
     if p_value > 1 - LEVEL:
         low, high = min(low, 0.0), max(high, 0.0)
-    return Difference(value=value, low=low, high=high, n=n, p_value=p_value)
+    return Interval(value=value, low=low, high=high, n=n, p_value=p_value)
+
+
+def correct_family(differences: Sequence[Interval]) -> list[Interval]:
+    """Return differences of one family of comparisons with their `holm_p`; those without a p-value do not count."""
+    p_values = [d.p_value for d in differences if d.p_value is not None]
+    corrected = iter(holm(p_values))
+    return [d if d.p_value is None else d.model_copy(update={"holm_p": next(corrected)}) for d in differences]
 
 
 def t_interval(values: Sequence[float], support: tuple[float, float] | None = None) -> Interval:
@@ -248,7 +257,8 @@ def _clusters(sums: ArrayLike, counts: ArrayLike) -> tuple[np.ndarray, np.ndarra
     y, m = np.asarray(sums, dtype=float), np.asarray(counts, dtype=float)
     if y.shape != m.shape:
         raise DataError("Clusters need one count for each sum.", value=(y.shape, m.shape))
-    y, m = y.reshape(len(y), -1), m.reshape(len(m), -1)
+    if y.ndim == 1:
+        y, m = y[:, None], m[:, None]
     rows, columns = (m > 0).any(axis=1), (m > 0).any(axis=0)
     return y[rows][:, columns], m[rows][:, columns]
 

@@ -42,9 +42,9 @@ def rollout_metrics(
 
 
 def step_metrics(groups: Sequence[Group], turns: int, method: Method) -> dict[str, float]:
-    """Return `compute_metrics` without intervals, and the outcomes of the groups."""
+    """Return the values of `compute_metrics`, and the outcomes of the groups."""
     dialogues = [r.dialogue for g in groups for r in g.rollouts]
-    values = compute_metrics(dialogues, turns, resamples=0).flat()
+    values = compute_metrics(dialogues, turns).flat()
     if method.on_policy:
         values |= outcomes_of(groups, method)
     return values

@@ -360,7 +360,7 @@ def test_the_environment_of_the_readme_is_chosen_run_and_replayed_without_a_chan
     page.goto(f"{server.url}/new")
     wait_until_open(page)
     stages = [{**tiny_config["stages"][1], "steps": 1}]
-    evaluation = {"num_tasks": 2, "conditions": ["hints"], "bootstrap_samples": 100}
+    evaluation = {"num_tasks": 2, "conditions": ["hints"]}
     write(page, tiny_yaml(tiny_config, name="words", teacher="contentless", stages=stages, evaluation=evaluation))
     expect(field(page, "name")).to_have_value("words")
     choose(page, "environment.type", "backward")

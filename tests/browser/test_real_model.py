@@ -19,7 +19,7 @@ CONFIG: dict[str, Any] = {
     "model": {"name": "smollm2-135m", "device": "cpu"},
     "environment": {"type": "secret_code", "length": 4, "letters": 2},
     "rollout": {"max_turns": 3, "max_new_tokens": 14},
-    "evaluation": {"num_tasks": 2, "conditions": ["hints", "contentless"], "bootstrap_samples": 100},
+    "evaluation": {"num_tasks": 2, "conditions": ["hints", "contentless"]},
     "stages": [
         {"name": "warmup", "method": "sft", "steps": 1, "tasks_per_step": 2, "group_size": 2},
         {"name": "rl2f", "method": "rl2f", "steps": 1, "tasks_per_step": 2, "group_size": 4},
@@ -105,7 +105,6 @@ def test_every_method_trains_the_real_model_from_its_preset(real: Any, page: Any
     config["evaluation"] |= {
         "num_tasks": 1,
         "conditions": config["evaluation"]["conditions"][:2],
-        "bootstrap_samples": 100,
     }
     page.locator("#nr-yaml textarea").fill(yaml.safe_dump(config, sort_keys=False))
     expect(page.locator('[data-field="name"]')).to_have_value(config["name"])

@@ -27,7 +27,7 @@ CONFIG: dict[str, Any] = {
     "model": {"name": "tiny-random", "device": "cpu"},
     "environment": {"type": "guess_number", "size": 8},
     "rollout": {"max_turns": TURNS, "max_new_tokens": 12},
-    "evaluation": {"num_tasks": TASKS, "conditions": ["hints", "contentless"], "bootstrap_samples": 500, "seed": 7},
+    "evaluation": {"num_tasks": TASKS, "conditions": ["hints", "contentless"], "seed": 7},
     "stages": [
         {"name": "warm", "method": "sft", "steps": 2, "tasks_per_step": 2, "group_size": 1},
         {"name": "rl", "method": "rl2f", "steps": STEPS, "tasks_per_step": GROUPS, "group_size": SIZE},

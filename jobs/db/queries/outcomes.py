@@ -68,10 +68,10 @@ def evaluation(db: Database, run_id: int) -> dict[tuple[str, str], dict[str, dic
     return counts
 
 
-def solved_by_task(outcomes: Mapping[str, Mapping[int | None, int]], turns: int) -> dict[str, float]:
-    """Return the fraction of each task's dialogues solved within `turns`."""
+def solved_by_task(outcomes: Mapping[str, Mapping[int | None, int]], turns: int) -> dict[str, tuple[float, float]]:
+    """Return each task's number of dialogues solved within `turns`, and of dialogues."""
     return {
-        task: sum(n for at, n in counts.items() if at is not None and at <= turns) / sum(counts.values())
+        task: (float(sum(n for at, n in counts.items() if at is not None and at <= turns)), float(sum(counts.values())))
         for task, counts in outcomes.items()
     }
 

@@ -14,7 +14,7 @@ from rl2f_core.errors import FieldValueError
 
 
 class LevelsRun(BaseRun):
-    """Evaluation by level. It uses only temperature, bootstrap and seed of `evaluation`."""
+    """Evaluation by level. It uses only temperature and seed of `evaluation`."""
 
     kind: Literal["levels"] = "levels"
     """Run kind."""
@@ -27,7 +27,7 @@ class LevelsRun(BaseRun):
     perturbations: tuple[str, ...] | None = Field(None, json_schema_extra=BASIC_FIELD)
     """Perturbed variants of each task; null for all of the environment, [] for none."""
     tasks: int = Field(100, ge=1, le=100_000, json_schema_extra=BASIC_FIELD)
-    """Tasks per level."""
+    """Tasks per level, all of distinct problems; a split with fewer problems is used completely."""
     samples: int = Field(1, ge=1, le=1000)
     """Dialogues per task and variant."""
     turns: int = Field(1, ge=1, le=64)

@@ -10,24 +10,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from statistics import fmean
 
 from rl2f_core.evaluation.chart_data import CONSTANT, Chart
+from rl2f_core.evaluation.formatting import Table, interval_text, missing_text, number, render_markdown, verdict_text
 from rl2f_core.evaluation.plotting import DASHES, SERIES, Line, Plot
-from rl2f_core.evaluation.report import (
-    CheckpointResult,
-    EvaluatedTasks,
-    Table,
-    attempt_tables,
-    interval_text,
-    number,
-    render_markdown,
-    verdict_text,
-)
+from rl2f_core.evaluation.report import CheckpointResult, EvaluatedTasks, attempt_tables
 from rl2f_core.metrics.constant_baseline import describe_comparison, is_above_baseline
-from rl2f_core.metrics.dialogues import Metrics, compute_metrics, solved_within
-from rl2f_core.stats.intervals import Bootstrap, Interval, paired_bootstrap, wilson_clustered
+from rl2f_core.metrics.dialogues import Metrics, compute_metrics, solve_rate_difference, solved_within
+from rl2f_core.stats.intervals import Interval, wilson_clustered
 from rl2f_core.types import ConstantBaseline, Dialogue, FrozenModel, StopReason
 
 ORIGINAL = "as it is"
@@ -76,6 +66,8 @@ class LevelInfo(FrozenModel):
     """E.g. `people=3`."""
     value: int | None
     """Value of the swept field; None without a sweep."""
+    tasks: int | None = None
+    """Evaluated tasks, all of distinct problems; None in old reports."""
     constant_baseline: ConstantBaseline | None = None
 
 
@@ -88,7 +80,7 @@ class LevelsReport(FrozenModel):
     """Swept field."""
     split: str
     tasks: int
-    """Tasks per level."""
+    """Requested tasks per level."""
     samples: int
     """Dialogues per task."""
     turns: int
@@ -152,31 +144,26 @@ def memorization(original: FirstAttempts, variant: FirstAttempts) -> Interval:
     return _wilson(_inconsistent(original, variant))
 
 
-def memorization_above_resample(
-    original: FirstAttempts, variant: FirstAttempts, again: FirstAttempts, bootstrap: Bootstrap
-) -> Interval:
+def memorization_above_resample(original: FirstAttempts, variant: FirstAttempts, again: FirstAttempts) -> Interval:
     """Return LiMem of a variant minus that of `again`, paired over common tasks."""
-    a, b = (_by_task(_inconsistent(original, other)) for other in (variant, again))
-    tasks = sorted(a.keys() & b.keys())
-    return paired_bootstrap(
-        [fmean(a[t]) for t in tasks], [fmean(b[t]) for t in tasks], bootstrap.resamples, bootstrap.seed
-    )
+    return solve_rate_difference(_by_task(_inconsistent(original, variant)), _by_task(_inconsistent(original, again)))
 
 
 def _inconsistent(original: FirstAttempts, variant: FirstAttempts) -> FirstAttempts:
     return {key: original[key] and not variant[key] for key in original.keys() & variant.keys()}
 
 
-def _by_task(correct: FirstAttempts) -> dict[str, list[bool]]:
+def _by_task(correct: FirstAttempts) -> dict[str, tuple[float, float]]:
+    """Return the number of correct attempts and of attempts of each task."""
     grouped: dict[str, list[bool]] = defaultdict(list)
     for (task, _), hit in correct.items():
         grouped[task].append(hit)
-    return grouped
+    return {task: (float(sum(hits)), float(len(hits))) for task, hits in grouped.items()}
 
 
 def _wilson(correct: FirstAttempts) -> Interval:
     by_task = _by_task(correct).values()
-    return wilson_clustered([sum(hits) for hits in by_task], [len(hits) for hits in by_task])
+    return wilson_clustered([hits for hits, _ in by_task], [count for _, count in by_task])
 
 
 LevelDialogues = Mapping[str, Mapping[str, Mapping[str, Sequence[Dialogue]]]]
@@ -185,27 +172,25 @@ LevelDialogues = Mapping[str, Mapping[str, Mapping[str, Sequence[Dialogue]]]]
 
 def build_levels(
     dialogues: LevelDialogues, levels: Sequence[LevelInfo], *, environment: str, field: str | None,
-    evaluated: EvaluatedTasks, turns: int, bootstrap: Bootstrap = Bootstrap(),
+    evaluated: EvaluatedTasks, turns: int,
 ) -> LevelsReport:  # fmt: skip
     """Compute the report, by level and over all levels."""
     cells = []
     for checkpoint, by_level in dialogues.items():
         merged: dict[str, list[Dialogue]] = defaultdict(list)
         for level, by_variant in by_level.items():
-            cells += _cells(checkpoint, level, by_variant, turns, bootstrap)
+            cells += _cells(checkpoint, level, by_variant, turns)
             for name, group in by_variant.items():
                 merged[name] += group
         if len(by_level) > 1:
-            cells += _cells(checkpoint, ALL_LEVELS, merged, turns, bootstrap)
+            cells += _cells(checkpoint, ALL_LEVELS, merged, turns)
     return LevelsReport(
         environment=environment, field=field, split=evaluated.split, tasks=evaluated.tasks, samples=evaluated.samples,
         turns=turns, levels=tuple(levels), cells=tuple(cells),
     )  # fmt: skip
 
 
-def _cells(
-    checkpoint: str, level: str, by_variant: Mapping[str, Sequence[Dialogue]], turns: int, bootstrap: Bootstrap
-) -> list[LevelCell]:
+def _cells(checkpoint: str, level: str, by_variant: Mapping[str, Sequence[Dialogue]], turns: int) -> list[LevelCell]:
     original = first_attempts(by_variant[ORIGINAL])
     again = first_attempts(by_variant.get(RESAMPLED, ()))
     cells = []
@@ -215,11 +200,11 @@ def _cells(
         if name != ORIGINAL:
             more = {"consistency": consistency(original, correct), "memorization": memorization(original, correct)}
             if name != RESAMPLED and again:
-                more["memorization_above_resample"] = memorization_above_resample(original, correct, again, bootstrap)
+                more["memorization_above_resample"] = memorization_above_resample(original, correct, again)
         elif turns > 1:
             valid = [d for d in dialogues if d.stop_reason is not StopReason.FAILED]
             more = {"solved": accuracy({(d.group, d.index): solved_within(d, turns) for d in valid})}
-        metrics = None if level == ALL_LEVELS else compute_metrics(dialogues, limit, **asdict(bootstrap))
+        metrics = None if level == ALL_LEVELS else compute_metrics(dialogues, limit)
         tasks = len({task for task, _ in correct})
         cells.append(LevelCell(checkpoint=checkpoint, level=level, variant=name, accuracy=accuracy(correct),
                                tasks=tasks, metrics=metrics, **more))  # fmt: skip
@@ -258,6 +243,11 @@ def level_findings(report: LevelsReport) -> list[str]:
     truncated = [(r, r.metrics["outcome/truncated"]) for r in _original_results(report)]
     return [
         *level_warnings(report),
+        *(
+            f"{info.name}: {missing_text(info.tasks, report.tasks, report.split, 'samples')}"
+            for info in report.levels
+            if info.tasks is not None and info.tasks < report.tasks
+        ),
         *(
             f"{number(rate.value)} of the attempts of {r.checkpoint} at {r.condition} were truncated without an "
             "answer: raise rollout.max_new_tokens."

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from rl2f_core.backends.base import Backend
 from rl2f_core.backends.model_pool import ModelPool
 from rl2f_core.config.fields import BaseConfig
+from rl2f_core.environments.base import distinct_tasks
 from rl2f_core.environments.capabilities import Perturbations
 from rl2f_core.errors import DataError
 from rl2f_core.evaluation.evaluate import STAGE, emit_metrics, read_dialogues, store_dialogues
@@ -34,7 +35,6 @@ from rl2f_core.rollout.engine import RolloutRequest, derive_seed
 from rl2f_core.run.context import RunContext
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import LogEvent
-from rl2f_core.stats.intervals import Bootstrap
 from rl2f_core.types import Dialogue, Task
 
 if TYPE_CHECKING:
@@ -94,8 +94,7 @@ def _run_level(
     """Return tasks and dialogues of one level by variant, all generated in one call."""
     engine = build_engine(config.model_copy(update={"environment": environment}), backend, models=models)
     requests: list[tuple[str, Task, RolloutRequest]] = []
-    for i in range(config.tasks):
-        base_task = engine.environment.task(config.split, i)
+    for i, base_task in enumerate(distinct_tasks(engine.environment, config.split, config.tasks)):
         task = base_task.model_copy(update={"id": f"{base_task.id}/{level}"})  # unique over levels
         perturbed = engine.environment.perturbations(task) if isinstance(engine.environment, Perturbations) else {}
         variants = {ORIGINAL: task, RESAMPLED: task}
@@ -132,6 +131,7 @@ def compute_report(config: LevelsRun, run_dir: RunDir) -> LevelsReport:
         LevelInfo(
             name=level,
             value=config.value_of(level),
+            tasks=len({d.group for by_level in dialogues.values() for d in by_level[level][ORIGINAL]}),
             constant_baseline=constant_baseline(build_environment(environment)),
         )
         for level, environment in levels.items()
@@ -139,7 +139,6 @@ def compute_report(config: LevelsRun, run_dir: RunDir) -> LevelsReport:
     return build_levels(
         dialogues, infos, environment=config.environment.type, field=config.sweep_field(), turns=config.turns,
         evaluated=EvaluatedTasks(config.tasks, config.samples, split=config.split),
-        bootstrap=Bootstrap(config.evaluation.bootstrap_samples, config.evaluation.seed),
     )  # fmt: skip
 
 

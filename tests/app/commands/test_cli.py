@@ -25,7 +25,7 @@ BASE: dict[str, Any] = {
     "model": {"name": "tiny-random", "device": "cpu", "dtype": "float32"},
     "environment": {"type": "guess_number", "size": 4, "low": 1},
     "rollout": {"max_turns": 2, "max_new_tokens": 8, "max_seq_len": 512},
-    "evaluation": {"num_tasks": 6, "conditions": ["hints", "contentless"], "bootstrap_samples": 100},
+    "evaluation": {"num_tasks": 6, "conditions": ["hints", "contentless"]},
     "stages": [
         {"name": "warm", "method": "sft", "steps": 2, "tasks_per_step": 2, "group_size": 2},
         {"name": "rl", "method": "rl2f", "steps": 2, "tasks_per_step": 2, "group_size": 2},

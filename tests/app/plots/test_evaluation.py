@@ -38,7 +38,6 @@ from jobs.workspace import Workspace
 from rl2f_core.errors import DataError
 from rl2f_core.evaluation.levels.report import LevelInfo, build_levels
 from rl2f_core.evaluation.report import EvaluatedTasks
-from rl2f_core.stats.intervals import Bootstrap
 from rl2f_core.types import ConstantBaseline, Dialogue, StopReason, Turn, Verdict
 
 
@@ -60,7 +59,7 @@ def test_dialogues_in_the_database_give_the_same_numbers_as_the_report(db: Datab
     assert report is not None and run.id is not None
     held = outcomes.evaluation(db, run.id)
     assert list(held) == list(SHARES) and all(len(by_task) == TASKS for by_task in held.values())
-    counted, written = from_outcomes(held, TURNS, resamples=500, seed=7), from_report(report)
+    counted, written = from_outcomes(held, TURNS), from_report(report)
     assert counted.effects == written.effects
     for key, found in counted.cells.items():
         for turn in range(1, TURNS + 1):
@@ -75,7 +74,7 @@ def test_paired_differences_of_checkpoints_equal_the_reports(db: Database, works
     expected = {d.quantity: d.difference for d in report.differences}
     assert set(expected) == {"cum_acc", "hint_effect"}
     assert difference(held["rl@6", "hints"], held["base", "hints"], TURNS, 500, 7) == expected["cum_acc"]
-    assert effect_difference(held, "rl@6", held, "base", TURNS, 500, 7) == expected["hint_effect"]
+    assert effect_difference(held, "rl@6", held, "base", TURNS) == expected["hint_effect"]
 
 
 def test_a_difference_worked_out_by_hand() -> None:
@@ -168,7 +167,7 @@ def test_an_evaluation_by_level_is_a_table_of_levels_and_copies_and_a_plot_by_le
         for n in (2, 3)
     ]
     report = build_levels({"base": {info.name: played for info in infos}}, infos, environment="knights_knaves",
-                          field="people", evaluated=EvaluatedTasks(3, 1), turns=1, bootstrap=Bootstrap(50))  # fmt: skip
+                          field="people", evaluated=EvaluatedTasks(3, 1), turns=1)  # fmt: skip
     assert read_levels(tmp_path) is None
     (tmp_path / "evaluation").mkdir()
     (tmp_path / "evaluation" / "levels.json").write_text(report.model_dump_json())

@@ -14,7 +14,7 @@ from rl2f_core.backends.fake import FakeBackend
 from rl2f_core.config.loading import load_config
 from rl2f_core.counterfactual.arms import Arm, arm_hints, label_arms, parse_arm
 from rl2f_core.counterfactual.config import choose_checkpoints, nearest_checkpoint
-from rl2f_core.counterfactual.estimates import Outcome, arm_results, hint_value, paired_share_difference
+from rl2f_core.counterfactual.estimates import Outcome, arm_results, hint_value
 from rl2f_core.counterfactual.fork_points import find_dialogue, fork_point_at, hinted_turns, sample_fork_points
 from rl2f_core.counterfactual.runner import ForkRunner, read_report
 from rl2f_core.environments.base import NO_VERDICT_HINT
@@ -34,20 +34,6 @@ FIVE = [{"hint": h} for h in ("original", "contentless", "empty", "misleading")]
 
 
 # -- estimates -----------------------------------------------------------------------------------------------------
-def test_paired_difference_has_newcombe_interval() -> None:
-    """Newcombe 1998, Table II: 36 both, 12 only the first, 2 only the second, of 50."""
-    found = paired_share_difference([(True, True)] * 36 + [(True, False)] * 12 + [(False, True)] * 2)
-    assert (found.value, found.n) == (0.2, 50)
-    assert (found.low, found.high) == (pytest.approx(0.0569, abs=5e-5), pytest.approx(0.3404, abs=5e-5))
-
-
-def test_agreeing_pairs_have_interval_width() -> None:
-    """Wilson of 8 of 8 is [1 / (1 + z²/8), 1] = [.676, 1], so down is √2 · .324 = .459."""
-    found = paired_share_difference([(True, False)] * 8)
-    assert (found.value, found.high) == (1.0, 1.0) and found.low == pytest.approx(1 - 2**0.5 * 0.32441, abs=1e-4)
-    assert paired_share_difference([]).value is None
-
-
 def outcomes(arm: str, *solved: int, origin: str = "d", task: str = "t", **more: Any) -> list[Outcome]:
     return [Outcome((origin, 0), task, arm, j, bool(s), **more) for j, s in enumerate(solved)]
 
@@ -71,15 +57,32 @@ def test_difference_uses_paired_samples_only() -> None:
     assert true.difference is not None and (true.difference.value, true.difference.n) == (1.0, 1)
 
 
+def test_agreeing_samples_of_one_fork_point_have_interval_width() -> None:
+    """Eight times +1: mean 8 / 10, s² = (10 − 8² / 10) / 9 = .4, half = t(7) · √(.4 / 10) = 2.3646 · .2 = .4729."""
+    played = [*outcomes("original", *[1] * 8), *outcomes("contentless", *[0] * 8)]
+    (interval,) = hint_value(played, "original", "contentless").values()
+    assert (interval.value, interval.high, interval.n) == (1.0, 1.0, 8)
+    assert interval.low == pytest.approx(0.8 - 0.4729, abs=1e-4)
+
+
+def test_arms_are_a_family_of_comparisons() -> None:
+    """Ten samples: `true` is better in all (2 · ½¹⁰), `other` in eight (2 · ½⁸ = .0078); Holm doubles the smaller."""
+    played = [*outcomes("true", *[1] * 10), *outcomes("other", *[1] * 8, 0, 0), *outcomes("contentless", *[0] * 10)]
+    true, other, _ = arm_results(played, "base", ["true", "other", "contentless"], "contentless")
+    assert true.difference is not None and other.difference is not None
+    assert true.difference.holm_p == pytest.approx(2 * true.difference.p_value)
+    assert other.difference.holm_p == other.difference.p_value
+
+
 def test_several_fork_points_cluster_by_task() -> None:
-    """Differences of task a: 1, 1 (two turns); of task b: 0, −1. Mean 1/4; resampled tasks give 1, 1/4 or −1/2."""
+    """Differences of task a: 1, 1 (two turns); of task b: 0, −1. Mean 1/4; two tasks show no difference."""
     played = []
     for origin, task, true, other in (("1", "a", 1, 0), ("2", "a", 1, 0), ("3", "b", 1, 1), ("4", "b", 0, 1)):
         played += outcomes("original", true, origin=origin, task=task)
         played += outcomes("contentless", other, origin=origin, task=task)
     (row, _) = arm_results(played, "base", ["original", "contentless"], "contentless")
     assert row.difference is not None and row.hints == 4
-    assert (row.difference.value, row.difference.low, row.difference.high) == (0.25, -0.5, 1.0)
+    assert (row.difference.value, row.difference.n) == (0.25, 2) and not row.difference.excludes_zero
     values = hint_value(played, "original", "contentless")
     assert {origin: interval.value for (origin, _), interval in values.items()} == {"1": 1, "2": 1, "3": 0, "4": -1}
 
@@ -195,7 +198,7 @@ def test_fork_compares_arms(source: RunDir, tmp_path: Path) -> None:
     assert shares["empty"] == shares["contentless"], "both leave it to the same chance"
     true = report.result("base", "original")
     assert true is not None and true.difference is not None and true.difference.above(0)
-    assert "base: original beats contentless, +" in report.to_markdown()
+    assert "base: original +.83 [.35, 1.00]: better than contentless." in report.to_markdown()
     said = report.hints[0].hints_by_arm
     assert [said[a].text for a in ("original", "empty", "edited")] == ["Too low.", "", "Too low!"]
     assert said["original"].teacher == "scripted" and said["contentless"].leak is not None, "the guard read the arms"

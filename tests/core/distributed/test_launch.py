@@ -41,7 +41,6 @@ def config(speaker: Path) -> RunConfig:
     made["stages"] = [*({**stage, "micro_batch_tokens": 256} for stage in made["stages"]), last]
     made["evaluation"] |= {
         "num_tasks": 3,
-        "bootstrap_samples": 100,
         "conditions": ["hints", "resample"],
         "checkpoints": ["rl@3"],
     }

@@ -89,7 +89,7 @@ def run_data(**changes: Any) -> dict[str, Any]:
         "teacher": "contentless",
         "adapters": {"base": None},
         "rollout": {"max_turns": 2, "max_new_tokens": 16, "max_seq_len": 2048},
-        "evaluation": {"num_tasks": 3, "bootstrap_samples": 100, "conditions": ["hints", "misleading", "resample"]},
+        "evaluation": {"num_tasks": 3, "conditions": ["hints", "misleading", "resample"]},
         "leak_detection": {"detectors": ["exact", "equivalent"], "action": "flag"},
     } | changes
 

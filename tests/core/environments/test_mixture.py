@@ -214,7 +214,7 @@ def config(parts: Any = None, **changes: Any) -> RunConfig:
     stage = {"name": "rl", "method": "rl2f", "steps": 4, "tasks_per_step": 6, "group_size": 2}
     made = parse_config(
         {"environment": {"type": "mixture", "environments": parts}, "rollout": {"max_new_tokens": 200, "max_turns": 2,
-         "max_seq_len": 4000}, "stages": [stage], "evaluation": {"num_tasks": 24, "bootstrap_samples": 100}, **changes}
+         "max_seq_len": 4000}, "stages": [stage], "evaluation": {"num_tasks": 24}, **changes}
     )  # fmt: skip
     assert isinstance(made, RunConfig)
     return made
@@ -292,7 +292,7 @@ def test_a_shuffled_hint_comes_from_another_task_of_the_same_part_and_leaks_are_
 
 @pytest.mark.slow
 def test_the_report_has_a_section_a_part_with_all_controls_and_the_part_s_own_reference_lines(tmp_path: Path) -> None:
-    settings = config(evaluation={"num_tasks": 24, "bootstrap_samples": 100, "checkpoints": []})
+    settings = config(evaluation={"num_tasks": 24, "checkpoints": []})
     run_dir = RunDir.create(tmp_path / "run", settings)
     journal = Journal(run_dir, JsonlSink(run_dir.events_path))
     assert evaluate_run(settings, RunContext(journal), FakeBackend(script=said), {"base": None})

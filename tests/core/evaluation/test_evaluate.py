@@ -72,7 +72,7 @@ def make_config(**changes: Any) -> BaseRun:
         "environment": {"type": "guess_number", "size": 6},
         "backend": {"type": "fake", "replies": ["<answer>3</answer>", "<answer>5</answer>", "<answer>2</answer>"]},
         "rollout": {"max_turns": 7, "max_new_tokens": 60, "temperature": 0.8},
-        "evaluation": {"num_tasks": TASKS, "samples_per_task": SAMPLES, "max_turns": TURNS, "bootstrap_samples": 100},
+        "evaluation": {"num_tasks": TASKS, "samples_per_task": SAMPLES, "max_turns": TURNS},
     }
     return parse_config(data | changes)
 
@@ -110,10 +110,46 @@ def test_tasks_and_seeds_are_equal_for_all_checkpoints_and_conditions(played: Pl
     assert played.finished
     keys = {pair: [(d.task_id, d.index, d.seed) for d in dialogues] for pair, dialogues in played.dialogues.items()}
     wanted = [
-        (f"guess_number/test/{i}", j, derive_seed(1234, i, j)) for i in range(TASKS) for j in range(SAMPLES)
+        (f"guess_number/test/{i}", j, derive_seed(1234, 0, i, j)) for i in range(TASKS) for j in range(SAMPLES)
     ]  # fmt: skip
     assert all(held == wanted for held in keys.values())
     assert len({seed for *_, seed in wanted}) == TASKS * SAMPLES
+
+
+def test_evaluations_draw_distinct_problems(tmp_path: Path) -> None:
+    """Defect 1: the quickstart's "64 test tasks" were 32 distinct problems.
+
+    Numbers from 1 to 40 of the test split: fewer than 20. All are evaluated, each twice, and log and report say so.
+    """
+    environment = {"type": "guess_number", "low": 1, "size": 40}
+    evaluation = {"num_tasks": 20, "samples_per_task": 2, "max_turns": 2, "conditions": ["hints", "contentless"]}
+    config = make_config(environment=environment, evaluation=evaluation)
+    guesser = build_environment(config.environment)
+    problems = {guesser.canonical(guesser.task("test", i)) for i in range(2000)}
+    assert 1 < len(problems) < 20
+    runner = EvaluationRunner(config, Recording(script=guess))
+    assert sorted(map(guesser.canonical, runner.tasks)) == sorted(problems)
+    assert len(runner.evaluate({"base": None}, "hints")["base"]) == 2 * len(problems)
+
+    run_dir, status = run(config, tmp_path / "run")
+    assert status == "succeeded"
+    report = EvaluationReport.model_validate_json((run_dir.evaluation / "report.json").read_text())
+    count = len(problems)
+    assert (report.tasks, report.requested, len(set(report.problems))) == (count, 20, count)
+    said = f"Only {count} distinct problems of the requested 20 were found in the test split"
+    assert any(
+        said in e.text for e in read_events(run_dir.events_path) if isinstance(e, LogEvent) and "problems" in e.id
+    )
+    text = report.to_markdown()
+    assert said in text
+    assert f"{count} distinct test problems × 2 samples = {2 * count} dialogues per condition, 2 turns" in text
+    assert report.effect("base").n == count
+
+
+def test_runs_of_other_seeds_share_the_problems_but_not_the_sampling_seeds() -> None:
+    one, other = (EvaluationRunner(make_config(seed=seed), Recording(script=guess)) for seed in (0, 1))
+    assert one.tasks == other.tasks
+    assert not {r.seed for r in one._requests()} & {r.seed for r in other._requests()}
 
 
 def test_first_attempts_are_equal_under_all_conditions(played: Played) -> None:
@@ -191,7 +227,7 @@ def test_resample_joins_independent_first_attempts(played: Played) -> None:
     for number, dialogue in enumerate(played.dialogues["base", "resample"]):
         i, j = divmod(number, SAMPLES)
         for k, turn in enumerate(dialogue.turns):
-            seed = derive_seed(1234, i, j, *([k] if k else []))
+            seed = derive_seed(1234, 0, i, j, *([k] if k else []))
             assert turn.attempt == guess(opening[dialogue.task_id], random.Random(turn_seed(seed, 0)))
             assert (turn.index, turn.hint) == (k, None)
         rights = [turn.verdict.correct for turn in dialogue.turns]
@@ -296,7 +332,7 @@ def test_unset_settings_default_to_those_of_training() -> None:
     runner = EvaluationRunner(make_config(evaluation=evaluation), Recording(script=guess))
     assert runner.turns == 7 and {t.split for t in runner.tasks} == {"validation"}
     (one, two) = runner.evaluate({"base": None}, "contentless")["base"]
-    assert [one.seed, two.seed] == [derive_seed(5, 0, 0), derive_seed(5, 1, 0)] and one.policy == "base"
+    assert [one.seed, two.seed] == [derive_seed(5, 0, 0, 0), derive_seed(5, 0, 1, 0)] and one.policy == "base"
     hot = make_config(evaluation=evaluation | {"temperature": 1.5, "max_turns": 2})
     backend = Recording(script=lambda text, rng: "no")
     assert [len(d.turns) for d in EvaluationRunner(hot, backend).evaluate({"x": "x"}, "hints")["x"]] == [2, 2]
@@ -314,7 +350,7 @@ def run(config: BaseRun, folder: Path, stops: Sequence[bool] = ()) -> tuple[RunD
 
 @pytest.mark.slow
 def test_resumed_evaluation_repeats_no_condition(tmp_path: Path) -> None:
-    environment = {"type": "guess_number", "low": 1, "size": 16}
+    environment = {"type": "guess_number", "low": 1, "size": 60}
     config = make_config(adapters={"base": None, "x": str(tmp_path)}, environment=environment)
     stopped, status = run(config, tmp_path / "a", [False, False, True])
     assert status == "stopped" and not (stopped.evaluation / "report.json").exists()
@@ -345,7 +381,6 @@ def test_task_description_is_logged_once(tmp_path: Path, monkeypatch: pytest.Mon
             "num_tasks": 2,
             "samples_per_task": 1,
             "conditions": ["hints", "contentless"],
-            "bootstrap_samples": 100,
         }
     )
     assert run(config, tmp_path / "run", [False, True])[1] == "stopped"

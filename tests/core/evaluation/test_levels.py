@@ -15,7 +15,7 @@ from app.cli import app
 from rl2f_core import registry
 from rl2f_core.backends.fake import FakeBackend
 from rl2f_core.config.loading import parse_config
-from rl2f_core.environments.base import assign_split, wrap_answer
+from rl2f_core.environments.base import assign_split, distinct_tasks, wrap_answer
 from rl2f_core.environments.capabilities import Levels, Perturbations
 from rl2f_core.environments.knights_knaves import logic as logic
 from rl2f_core.environments.knights_knaves.environment import KnightsKnaves
@@ -26,8 +26,10 @@ from rl2f_core.evaluation.levels.report import (
     ALL_LEVELS,
     ORIGINAL,
     RESAMPLED,
+    LevelInfo,
     LevelsReport,
     accuracy,
+    build_levels,
     consistency,
     level_findings,
     level_tables,
@@ -35,12 +37,13 @@ from rl2f_core.evaluation.levels.report import (
     memorization_above_resample,
 )
 from rl2f_core.evaluation.levels.runner import evaluate_levels
+from rl2f_core.evaluation.report import EvaluatedTasks
 from rl2f_core.run.context import RunContext
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, JsonlSink, LogEvent, MetricEvent, read_events
 from rl2f_core.run.journal import Journal
 from rl2f_core.run_kinds.levels import levels_config
-from rl2f_core.stats.intervals import Bootstrap, wilson
+from rl2f_core.stats.intervals import wilson
 
 KNOWN = registry.names("environment")
 
@@ -68,8 +71,8 @@ def test_task_without_a_valid_variant_is_excluded() -> None:
 def test_memorization_excludes_what_resampling_loses() -> None:
     """Lost under the copy: t0, t1; again: t1, t2. The difference is (2 − 2) / 4 = 0; without `again`'s losses 2/4."""
     original, copies, again = by_task(1, 1, 1, 1), by_task(0, 0, 1, 1), by_task(1, 0, 0, 1)
-    assert memorization_above_resample(original, copies, again, Bootstrap(200)).value == 0
-    assert memorization_above_resample(original, copies, original, Bootstrap(200)).value == 0.5
+    assert memorization_above_resample(original, copies, again).value == 0
+    assert memorization_above_resample(original, copies, original).value == 0.5
 
 
 # -- the copies ----------------------------------------------------------------------------------------------------
@@ -158,15 +161,14 @@ def test_environments_support_their_levels_and_variants(name: str) -> None:
 # -- the run -------------------------------------------------------------------------------------------------------
 def config(**changes: Any) -> LevelsRun:
     data = {"kind": "levels", "adapters": {"base": None, "b": None}, "environment": "knights_knaves", "values": [2, 3],
-            "tasks": 6, "backend": "fake", "rollout": {"max_new_tokens": 300, "max_seq_len": 2000},
-            "evaluation": {"bootstrap_samples": 100}}  # fmt: skip
+            "tasks": 6, "backend": "fake", "rollout": {"max_new_tokens": 300, "max_seq_len": 2000}}  # fmt: skip
     made = parse_config(data | changes)
     assert isinstance(made, LevelsRun)
     return made
 
 
 SEEN = KnightsKnaves(KnightsKnaves.Config(people=2))
-LEARNT = {task.public["text"]: SEEN.gold_answer(task) for task in (SEEN.task("test", i) for i in range(6))}
+LEARNT = {task.public["text"]: SEEN.gold_answer(task) for task in distinct_tasks(SEEN, "test", 6)}
 
 
 def by_heart(text: str, rng: random.Random) -> str:
@@ -214,6 +216,16 @@ def test_memorizing_student_is_detected(played: RunDir) -> None:
     markdown = (played.evaluation / "report.md").read_text()
     assert markdown == report.to_markdown() and "LiMem, renamed" in markdown and "reflection words" in markdown
     assert (played.evaluation / "accuracy_by_level.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_level_with_fewer_distinct_problems_than_requested_uses_all_and_says_so() -> None:
+    """Defect 1: 13 of 150 puzzles of two people were distinct."""
+    infos = [LevelInfo(name="people=2", value=2, tasks=13), LevelInfo(name="people=3", value=3, tasks=150)]
+    report = build_levels({}, infos, environment="e", field="people", evaluated=EvaluatedTasks(150, 1), turns=1)
+    assert [line for line in level_findings(report) if "distinct" in line] == [
+        "people=2: Only 13 distinct problems of the requested 150 were found in the test split; all of them are "
+        "evaluated. Several samples each: samples."
+    ]
 
 
 def test_dialogues_metrics_and_warnings_of_levels_and_variants_are_events(played: RunDir) -> None:
@@ -280,7 +292,7 @@ def test_command_evaluates_a_base_model_by_level(tmp_path: Path) -> None:
     done = CliRunner().invoke(
         app, ["levels", "--environment", "knights_knaves", "--tasks", "2", "--level", "2", "--level", "8",
               "--perturbation",
-              "renamed", "--set", fake, "--set", "evaluation.bootstrap_samples=100", "--out", str(tmp_path / "run")]
+              "renamed", "--set", fake, "--out", str(tmp_path / "run")]
     )  # fmt: skip
     assert done.exit_code == 0, done.output
     found = json.loads((tmp_path / "run" / "evaluation" / "levels.json").read_text())

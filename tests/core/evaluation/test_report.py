@@ -5,93 +5,30 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 from plotly.graph_objects import Figure
+from report_data import TURNS, built, made, tasks, with_effect
 
 from rl2f_core import registry
-from rl2f_core.errors import DataError
-from rl2f_core.evaluation.across_seeds import SeedRow, SeedSummary, merge_seeds
 from rl2f_core.evaluation.chart_data import accuracy_chart, effect_chart, training_chart
 from rl2f_core.evaluation.figure_files import to_html, to_png, write_figures
+from rl2f_core.evaluation.formatting import interval_text, markdown_table, number
 from rl2f_core.evaluation.plotting import Plot, figure, resolve_colors
 from rl2f_core.evaluation.report import (
-    CheckpointDifference,
-    CheckpointResult,
-    Effect,
     EvaluatedTasks,
     EvaluationReport,
     Reference,
     baseline_findings,
     build_report,
     findings,
-    interval_text,
-    markdown_table,
-    number,
     tables,
 )
 from rl2f_core.metrics.constant_baseline import compare_to_baseline, describe_comparison
-from rl2f_core.metrics.dialogues import OUTCOMES, compute_metrics
-from rl2f_core.stats.intervals import Bootstrap, Interval, wilson
-from rl2f_core.types import ConstantBaseline, Dialogue, Hint, StopReason, Turn, Verdict
-
-TURNS = 3
-
-
-def played(task: str, solved_at: int, *, teacher: str = "scripted", parsable: bool = True) -> Dialogue:
-    """A dialogue solved at a turn (0 for never), wrong answers 1, 2, 3 before."""
-    turns = []
-    for t in range(1, (solved_at or TURNS) + 1):
-        right = t == solved_at
-        verdict = Verdict(
-            correct=right, score=float(right), parsed=str(t) if parsable else None, well_formed=parsable,
-            distance=0.0 if right else 0.5 if parsable else None,
-        )  # fmt: skip
-        hint = None if right or t == TURNS else Hint(text="No.", teacher=teacher)
-        turns.append(Turn(index=t - 1, attempt=str(t), token_ids=(5, 6), verdict=verdict, hint=hint))
-    stop = StopReason.SOLVED if solved_at else StopReason.EXHAUSTED
-    return Dialogue(id=task, task_id=task, group=task, index=0, turns=tuple(turns), stop_reason=stop)
-
-
-def tasks(*solved_at: int, **more) -> list[Dialogue]:
-    """One dialogue a task."""
-    return [played(f"t{i}", at, **more) for i, at in enumerate(solved_at)]
-
-
-PLAYED: dict[str, dict[str, list[Dialogue]]] = {
-    "base": {"hints": tasks(*[0] * 8, parsable=False), "contentless": tasks(*[0] * 8)},
-    "rl2f@24": {
-        "hints": tasks(1, 2, 2, 2, 3, 3, 3, 0),
-        "contentless": tasks(1, 0, 0, 0, 0, 0, 0, 0),
-        "misleading": tasks(1, 0, 0, 0, 0, 0, 0, 0, teacher="misleading"),
-    },
-}
-"""cum_acc of rl2f@24 with hints: 1/8, 4/8, 7/8; contentless 1/8 throughout; base 0 throughout."""
-
-
-def built(
-    dialogues: Mapping[str, Mapping[str, Sequence[Dialogue]]] = PLAYED, seed: int = 0, **more
-) -> EvaluationReport:
-    kind = registry.get("environment", "secret_code")
-    environment = kind(kind.Config())  # type: ignore[attr-defined, call-arg]
-    evaluated = EvaluatedTasks(tasks=8, samples=1, level="3 of ABC", seed=seed)
-    settings = {"notes": ("rl2f@24 was trained on 1,000 tokens.",)}
-    return build_report(environment, dialogues, TURNS, evaluated, **(settings | more))
-
-
-def made(low: float, high: float, n: int = 20) -> Interval:
-    return Interval(value=(low + high) / 2, low=low, high=high, n=n)
-
-
-def with_effect(interval: Interval, condition: str = "hints") -> EvaluationReport:
-    row = CheckpointResult(checkpoint="rl2f@24", condition=condition, metrics=compute_metrics(tasks(1, 0), TURNS))
-    return EvaluationReport(
-        environment="e", turns=TURNS, tasks=20, samples=1, rows=(row,),
-        effects=(Effect(checkpoint="rl2f@24", condition=condition, difference=interval),),
-        differences=(CheckpointDifference(quantity="hint_effect", checkpoint="b", against="a", difference=interval),),
-    )  # fmt: skip
+from rl2f_core.metrics.dialogues import OUTCOMES
+from rl2f_core.stats.intervals import Interval, wilson
+from rl2f_core.types import ConstantBaseline, StopReason
 
 
 # -- the report ----------------------------------------------------------------------------------------------------
@@ -102,7 +39,12 @@ def test_report_contains_metrics_effects_and_differences():
     assert report.conditions == ["hints", "contentless", "misleading"]
     assert [i.value for i in report.metrics("rl2f@24", "hints").series("cum_acc")] == [1 / 8, 4 / 8, 7 / 8]
     assert report.effect("rl2f@24").value == 0.75
-    assert report.effect("rl2f@24", "misleading") == Interval(value=0.0, low=0.0, high=0.0, n=8)
+    misleading = report.effect("rl2f@24", "misleading")
+    assert (misleading.value, misleading.n, misleading.p_value) == (
+        0.0,
+        8,
+        1.0,
+    ) and misleading.low < 0 < misleading.high
     assert report.effect("base").value == 0.0
     held = {d.quantity: (d.checkpoint, d.against, d.difference.value) for d in report.differences}
     assert held == {"cum_acc": ("rl2f@24", "base", 7 / 8), "hint_effect": ("rl2f@24", "base", 0.75)}
@@ -151,15 +93,6 @@ def test_a_score_is_above_or_below_the_constant_baseline_only_if_its_whole_inter
     assert describe_comparison(wilson(39, 100), floor) == "indistinguishable from always answering infeasible"
 
 
-def test_seeds_are_compared_with_the_constant_baseline():
-    summary = merge_seeds({"0": built(seed=0), "1": built(seed=1)})
-    assert summary.constant_baseline == built().constant_baseline
-    text = summary.to_markdown()
-    assert "| best constant answer | any | cum_acc |" in text
-    assert "cum_acc/1 of base: .00 [.00, .00] is worse than always answering" in text
-    assert "cum_acc/3 of rl2f@24: .88 [.88, .88] is above it" in text
-
-
 def test_attempt_outcomes_in_a_row_add_up_to_one():
     title, header, rows = next(t for t in tables(built()) if t[0].startswith("Attempt outcomes"))
     assert header[2:] == [name.replace("_", " ") for name in OUTCOMES] and title.endswith("(each row adds up to 1)")
@@ -169,12 +102,20 @@ def test_attempt_outcomes_in_a_row_add_up_to_one():
 
 def test_report_round_trips_through_json():
     report = built()
-    assert EvaluationReport.model_validate_json(report.model_dump_json()) == report
-    assert "NaN" not in report.model_dump_json()
+    assert EvaluationReport.model_validate_json(report.to_json()) == report
+    assert "NaN" not in report.to_json()
 
 
-def test_the_same_dialogues_give_the_same_report():
-    assert built(bootstrap=Bootstrap(seed=5)) == built(bootstrap=Bootstrap(seed=5))
+def test_values_by_problem_are_stored_compactly():
+    """cum_acc/3 of rl2f@24 with hints: 7 of 8 tasks; of the base nothing, and its revisions retain no parts."""
+    report = built(evaluated=EvaluatedTasks(8, 1, keys={f"t{i}": f"key{i}" for i in range(8)}))
+    assert report.problems == tuple(f"key{i}" for i in range(8))
+    row = next(r for r in report.rows if (r.checkpoint, r.condition) == ("rl2f@24", "hints"))
+    assert row.by_problem["cum_acc/3"].sums == (1, 1, 1, 1, 1, 1, 1, 0)
+    assert row.by_problem["retention"].counts == (0,) * 8
+    control = next(r for r in report.rows if r.condition == "contentless")
+    assert set(control.by_problem) == {"cum_acc/1", "cum_acc/3"}
+    assert '"sums": [1,1,1,1,1,1,1,0],' in report.to_json()
 
 
 def test_missing_condition_is_missing_in_the_report_only():
@@ -226,13 +167,30 @@ def test_the_direction_of_an_effect_that_excludes_zero_is_named():
 
 def test_single_task_gives_no_interval():
     text = with_effect(Interval(value=1.0, n=1)).to_markdown()
-    assert "+1.00 (no interval): no interval, 1 task." in text
-    assert "Only 1 tasks are paired" in text
+    assert "+1.00 (no interval): no interval, 1 problem." in text
+    assert "Only 1 problems are paired" in text
 
 
-def test_few_tasks_give_a_warning():
-    assert any("Only 5 tasks are paired" in line for line in findings(with_effect(made(0.1, 0.2, n=5))))
-    assert not any("are paired" in line for line in findings(with_effect(made(0.1, 0.2, n=6))))
+def test_fewer_than_ten_problems_are_too_few_to_tell():
+    """Defect 6: two tasks produced "+1.00 [1.00, 1.00]: hints help"."""
+    few, enough = findings(with_effect(made(0.1, 0.2, n=9))), findings(with_effect(made(0.1, 0.2, n=10)))
+    assert few[0].endswith("+.15 [.10, .20]: too few to tell (n = 9, at least 10 are needed).")
+    assert any("Only 9 problems are paired; fewer than 10 are too few to tell." == line for line in few)
+    assert enough[0].endswith("+.15 [.10, .20]: hints help.") and not any("are paired" in line for line in enough)
+    two = built({"base": {"hints": tasks(1, 1), "contentless": tasks(0, 0)}})
+    assert "hint_effect of base is +1.00 [−1.00, 1.00]: too few to tell (n = 2, at least 10 are needed)." in findings(
+        two
+    )
+
+
+def test_findings_of_a_family_are_corrected():
+    """Ten methods: each is better in 6 and worse in no problem of 20, p = 2 · ½⁶ = .031; ten times that is no finding."""
+    methods = {f"m{i}": {"hints": tasks(*[1] * 6, *[0] * 14), "contentless": tasks(*[0] * 20)} for i in range(10)}
+    one, ten = (findings(built(dict(list(methods.items())[:n]))) for n in (1, 10))
+    assert any(line.startswith("hint_effect of m0 is +.30") and line.endswith("hints help.") for line in one)
+    corrected = [line for line in ten if line.startswith("hint_effect of m")]
+    assert len(corrected) == 10
+    assert all("95 % CI excludes 0, but not after Holm's correction (p = .3" in line for line in corrected)
 
 
 def test_markdown_contains_baseline_reference_policies_and_limits():
@@ -301,71 +259,6 @@ def test_report_supports_a_single_turn():
 def test_table_cells_are_escaped():
     text = markdown_table(("T", ["a", "b"], [["x|y\nz", "w"]]))
     assert text.splitlines()[-1] == "| x\\|y z | w |"
-
-
-# -- several seeds -------------------------------------------------------------------------------------------------
-def seeds(*intervals: Interval) -> dict[str, EvaluationReport]:
-    return {str(i): with_effect(interval) for i, interval in enumerate(intervals)}
-
-
-def row_of(summary: SeedSummary, checkpoint: str, quantity: str, condition: str = "hints") -> SeedRow:
-    key = (checkpoint, condition, quantity)
-    return next(row for row in summary.rows if (row.checkpoint, row.condition, row.quantity) == key)
-
-
-def test_seeds_are_merged_with_a_t_interval():
-    """.2, .3, .4: mean .3, half 4.3027 · .1 / √3 = .248; the first seed's own interval holds 0."""
-    summary = merge_seeds(seeds(made(-0.05, 0.45), made(0.1, 0.5), made(0.2, 0.6)))
-    row = row_of(summary, "rl2f@24", "hint_effect")
-    assert row.values == pytest.approx((0.2, 0.3, 0.4))
-    assert (row.mean.value, row.mean.low, row.mean.high) == pytest.approx((0.3, 0.0516, 0.5484), abs=1e-4)
-    assert row.above_zero == 2
-    text = summary.to_markdown()
-    assert "| rl2f@24 | hints | hint_effect | +.20 | +.30 | +.40 | +.30 [.05, .55] | 2 of 3 |" in text
-    assert (
-        "- hint_effect of rl2f@24: +.30 [.05, .55] over 3 seeds, above 0; 2 of 3 seeds are above 0 on their own."
-        in text
-    )
-    assert row_of(summary, "b − a", "difference of hint_effect", condition="").mean == row.mean
-
-
-def test_the_interval_of_seeds_that_disagree_includes_zero():
-    summary = merge_seeds(seeds(made(0.1, 0.3), made(-0.3, -0.1)))
-    assert "hint_effect of rl2f@24: .00 [−2.54, 2.54] over 2 seeds, 95 % CI includes 0" in summary.to_markdown()
-
-
-def test_one_seed_has_no_interval_over_seeds():
-    summary = merge_seeds(seeds(made(0.1, 0.3)))
-    assert row_of(summary, "rl2f@24", "hint_effect").mean == Interval(value=0.2, n=1)
-    assert "+.20 (no interval) over 1 seeds, no interval, 1 seed;" in summary.to_markdown()
-
-
-def test_intervals_of_fractions_over_seeds_stay_in_range():
-    reports = {"0": built(), "1": built(), "2": built({**PLAYED, "rl2f@24": PLAYED["base"]})}
-    row = row_of(merge_seeds(reports), "rl2f@24", "cum_acc/3")
-    assert row.values == (7 / 8, 7 / 8, 0.0)
-    assert (row.mean.low, row.mean.high) == (0.0, 1.0)
-    assert row.above_zero is None
-
-
-def test_missing_checkpoint_of_a_seed_gives_none():
-    reports = {"0": built(), "1": built({"base": PLAYED["base"]})}
-    row = row_of(merge_seeds(reports), "rl2f@24", "hint_effect")
-    assert row.values == (0.75, None)
-    assert row.mean == Interval(value=0.75, n=1)
-
-
-def test_reports_of_different_tasks_are_not_merged():
-    other = with_effect(made(0.1, 0.2)).model_copy(update={"turns": 9})
-    with pytest.raises(DataError, match="differ in environment"):
-        merge_seeds({"0": with_effect(made(0.1, 0.2)), "1": other})
-    with pytest.raises(DataError):
-        merge_seeds({})
-
-
-def test_seed_summary_round_trips_through_json():
-    summary = merge_seeds({"0": built(), "1": built()})
-    assert type(summary).model_validate_json(summary.model_dump_json()) == summary
 
 
 # -- figures -------------------------------------------------------------------------------------------------------

@@ -385,7 +385,7 @@ def test_sigkill_at_random_times_does_not_change_the_result(speaker: Path, tmp_p
 @pytest.mark.slow
 def test_sigkill_of_the_command_in_training_and_evaluation(speaker: Path, tmp_path: Path):
     more: Any = {
-        "evaluation": {"num_tasks": 3, "conditions": ["hints", "contentless"], "bootstrap_samples": 100},
+        "evaluation": {"num_tasks": 3, "conditions": ["hints", "contentless"]},
         "steps": (4, 8),
     }
     with closing(Started(tmp_path / "log.txt")) as launcher:

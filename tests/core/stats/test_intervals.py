@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from statistics import stdev
 
 import numpy as np
 import pytest
+from scipy.special import stdtrit
 
 from rl2f_core.errors import DataError
 from rl2f_core.stats.intervals import (
     Interval,
     auc,
-    paired_bootstrap,
-    ratio_bootstrap,
+    correct_family,
+    mean_interval,
+    paired_difference,
     t_interval,
     wilson,
     wilson_clustered,
 )
-
-
-def mean_bootstrap(clusters: Sequence[Sequence[float]], resamples: int = 2000, seed: int = 0) -> Interval:
-    """Return the mean over all values of all clusters, as a ratio."""
-    return ratio_bootstrap([float(sum(c)) for c in clusters], [float(len(c)) for c in clusters], resamples, seed)
+from rl2f_core.stats.significance import holm, sign_flip_p
 
 
 @pytest.mark.parametrize(
@@ -66,16 +63,20 @@ def test_agreeing_observations_count_as_fewer():
     """Two tasks with two dialogues each, one all right and one all wrong: share ½, n = 4.
 
     Σ (y − p·m)² = 1 + 1 = 2; over n·p·(1 − p) = 1 gives 2; times 2·3 / (1·4) = 1.5 gives a design effect of 3.
-    So the four count as 4/3 observations.
+    So the four count as 4/3 observations, times (t(3) / t(1))² = (3.1824 / 12.7062)² for the degrees of freedom.
     """
-    found, expected = wilson_clustered([2, 0], [2, 2]), wilson(2 / 3, 4 / 3)
+    size = 4 / 3 * (3.182446 / 12.706205) ** 2
+    found, expected = wilson_clustered([2, 0], [2, 2]), wilson(size / 2, size)
     assert (found.value, found.n) == (0.5, 4)
-    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high), rel=1e-5)
 
 
 def test_evenly_spread_observations_never_count_as_more_than_they_are():
-    """Every task half right: the between-task variance is 0, but the interval stays that of six observations."""
-    assert wilson_clustered([1, 1, 1], [2, 2, 2]) == wilson(3, 6)
+    """Every task half right: the between-task variance is 0, but the design effect stays 1: 6 · (t(5) / t(2))²."""
+    size = 6 * (2.570582 / 4.302653) ** 2
+    found, expected = wilson_clustered([1, 1, 1], [2, 2, 2]), wilson(size / 2, size)
+    assert (found.value, found.n) == (0.5, 6)
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
 
 
 def test_a_share_of_zero_counts_each_cluster_once():
@@ -93,79 +94,122 @@ def test_clusters_without_observations_do_not_count():
     assert wilson_clustered([], []) == wilson(0, 0)
 
 
-def test_bootstrap_of_two_tasks_ranges_over_their_means():
-    """Differences 1 and 0: a resample has mean 0, ½ or 1 with chance ¼, ½, ¼, so the 2.5 % points are 0 and 1."""
-    found = paired_bootstrap([1.0, 0.5], [0.0, 0.5])
-    assert found == Interval(value=0.5, low=0.0, high=1.0, n=2)
+def test_samples_of_one_problem_count_together():
+    """Two problems of 50 equal values: the means 1 and −1 have s = 1.4142, so half = 12.706 · 1.4142 / √2 = 12.706."""
+    found = mean_interval([50.0, -50.0], [50, 50])
+    assert (found.value, found.n) == (0.0, 100)
+    assert (found.low, found.high) == pytest.approx((-12.706, 12.706), abs=1e-3)
 
 
-def test_bootstrap_of_a_share_agrees_with_the_binomial():
-    """50 of 100: the 2.5 % points of Binomial(100, ½) / 100 are .40 and .60."""
-    found = mean_bootstrap([[1.0]] * 50 + [[0.0]] * 50, resamples=4000, seed=3)
-    assert found.value == 0.5
-    assert (found.low, found.high) == pytest.approx((0.40, 0.60), abs=0.0101)
-
-
-def test_bootstrap_is_the_same_under_a_seed_and_another_under_another():
-    values = [[float(v)] for v in np.random.default_rng(0).normal(size=30)]
-    assert mean_bootstrap(values, 300, seed=1) == mean_bootstrap(values, 300, seed=1)
-    assert mean_bootstrap(values, 300, seed=1) != mean_bootstrap(values, 300, seed=2)
-
-
-def test_bootstrap_is_the_same_in_one_piece_and_in_many(monkeypatch):
-    values = [[float(v)] for v in range(20)]
-    whole = mean_bootstrap(values, 500, seed=4)
-    monkeypatch.setattr("rl2f_core.stats.intervals._CHUNK", 100)
-    assert mean_bootstrap(values, 500, seed=4) == whole
-
-
-def test_bootstrap_covers_the_truth_about_nineteen_times_in_twenty():
-    """300 experiments of 40 paired tasks with a true difference of .3; the percentile interval is a little narrow."""
-    rng = np.random.default_rng(7)
-    hits = 0
-    for trial in range(300):
-        base = rng.normal(size=40)
-        found = paired_bootstrap((base + rng.normal(0.3, 1, 40)).tolist(), base.tolist(), 400, seed=trial)
-        hits += found.low <= 0.3 <= found.high
-    assert 0.90 <= hits / 300 <= 0.98
-
-
-def test_samples_of_one_task_are_resampled_together():
-    """Two tasks of 50 equal values each: resampling tasks gives 0, ½ or 1; resampling values gives about ½ ± .1."""
-    found = mean_bootstrap([[1.0] * 50, [0.0] * 50])
-    assert (found.value, found.low, found.high, found.n) == (0.5, 0.0, 1.0, 100)
-
-
-def test_a_ratio_weights_tasks_by_their_denominators():
+def test_a_ratio_weights_problems_by_their_denominators():
     """(1 + 3) / (2 + 6) = ½, not the mean of the ratios."""
-    assert ratio_bootstrap([1, 3], [2, 6]).value == 0.5
+    assert mean_interval([1, 3], [2, 6]).value == 0.5
 
 
-def test_pairing_removes_what_tasks_have_in_common():
-    """Each task is .25 better whatever its difficulty: the difference is .25 without doubt."""
-    b = [0.0, 0.25, 0.5, 0.75]
-    assert paired_bootstrap([v + 0.25 for v in b], b) == Interval(value=0.25, low=0.25, high=0.25, n=4)
+def test_the_interval_of_a_positive_mean_is_wider_above():
+    """10, 20, 30: mean 20, s = 10, half = 4.3027 · 10 / √3 = 24.84; high = 20 · exp(24.84 / 20), low at least 0."""
+    found = mean_interval([10, 20, 30], [1, 1, 1])
+    assert (found.low, found.high) == pytest.approx((0.0, 20 * math.exp(24.8414 / 20)), abs=1e-2)
+
+
+def test_no_data_one_problem_and_equal_values_give_no_interval():
+    assert mean_interval([], []) == Interval(value=None, n=0)
+    assert mean_interval([6.0], [2]) == Interval(value=3.0, n=2)
+    assert mean_interval([6.0, 6.0, 6.0], [1, 1, 1]) == Interval(value=6.0, n=3)
+
+
+# -- paired differences --------------------------------------------------------------------------------------------
+def test_a_difference_has_two_pseudo_problems():
+    """20 of 40 problems differ by +1. With +1 and −1 more: mean 20 / 42 = .4762, Σ d² = 22, s² = (22 − 20² / 42) / 41
+    = .3043, half = t(39) · √(.3043 / 42) = 2.0227 · .08512 = .1722."""
+    found = paired_difference([1] * 20 + [0] * 20, [1] * 40)
+    assert (found.value, found.n) == (0.5, 40)
+    assert (found.low, found.high) == pytest.approx((0.4762 - 0.1722, 0.4762 + 0.1722), abs=2e-4)
+    assert found.p_value < 0.001
+
+
+def test_equal_differences_have_an_interval_with_a_width():
+    """12 times +1: mean 12 / 14 = .857, s² = (14 − 12² / 14) / 13 = .2857, half = t(11) · √(.2857 / 14) = .3144."""
+    found = paired_difference([1] * 12, [1] * 12)
+    assert (found.value, found.high) == (1.0, 1.0)
+    assert found.low == pytest.approx(0.8571 - 0.3144, abs=2e-4)
+
+
+def test_two_problems_that_agree_are_no_evidence():
+    """Defect 6: two tasks produced "+1.00 [1.00, 1.00]: hints help"."""
+    found = paired_difference([1, 1], [1, 1])
+    assert (found.value, found.low, found.high, found.n) == (1.0, -1.0, 1.0, 2)
+    assert found.p_value == pytest.approx(0.5)
+
+
+def test_few_differing_pairs_need_a_significant_exact_test():
+    """Of 64 problems five get better and none worse: 2 · ½⁵ = .0625; with six, 2 · ½⁶ = .03125."""
+    five, six = (paired_difference([1] * k + [0] * (64 - k), [1] * 64) for k in (5, 6))
+    assert five.p_value == pytest.approx(0.0625) and not five.excludes_zero
+    assert six.p_value < 0.05 and six.excludes_zero
 
 
 def test_thirds_that_cancel_are_not_separated_from_zero():
-    a, b = [0.1 + 0.2, 1 / 3], [0.3, 1 - 2 / 3]
-    assert not paired_bootstrap(a, b).excludes_zero
+    found = paired_difference([0.1 + 0.2 - 0.3, 1 / 3 + 2 / 3 - 1], [1, 1])
+    assert found.value == 0.0 and not found.excludes_zero
 
 
-def test_no_task_and_one_task_give_no_interval():
-    assert paired_bootstrap([], []) == Interval(value=None, n=0)
-    assert paired_bootstrap([1.0], [0.0]) == Interval(value=1.0, n=1)
-    assert mean_bootstrap([]) == Interval(value=None, n=0)
-    assert mean_bootstrap([[2.0, 4.0]]) == Interval(value=3.0, n=2)
+def test_differences_without_data_and_of_one_problem_have_no_interval():
+    assert paired_difference([], []) == Interval(value=None, n=0)
+    assert paired_difference([0.0], [0]) == Interval(value=None, n=0)
+    assert paired_difference([1.0], [1]) == Interval(value=1.0, n=1)
 
 
-def test_no_resamples_give_the_value_alone():
-    assert mean_bootstrap([[1.0], [3.0]], resamples=0) == Interval(value=2.0, n=2)
+def test_sums_and_counts_of_different_length_are_refused():
+    with pytest.raises(DataError, match="one count for each sum"):
+        paired_difference([1.0], [1.0, 0.0])
 
 
-def test_pairs_of_different_length_are_refused():
-    with pytest.raises(DataError, match="same tasks"):
-        paired_bootstrap([1.0], [1.0, 0.0])
+# -- seeds and problems --------------------------------------------------------------------------------------------
+def test_three_equal_seeds_do_not_give_an_interval_of_width_zero():
+    """Defect 6: seeds add nothing here, so the interval is that of the problems, with one seed."""
+    one = mean_interval([1, -2, 3, 6], [1] * 4)
+    three = mean_interval(np.repeat([[1.0], [-2.0], [3.0], [6.0]], 3, axis=1), np.ones((4, 3)))
+    assert (three.value, three.low, three.high) == pytest.approx((one.value, one.low, one.high))
+    assert t_interval([0.5, 0.5, 0.5]) == Interval(value=0.5, n=3)
+    solved = wilson_clustered(np.ones((20, 3)), np.ones((20, 3)))
+    assert (solved.value, solved.high) == (1.0, 1.0) and solved.low == wilson(20, 20).low
+
+
+def test_the_variances_over_problems_and_seeds_add_up():
+    """Rows 1, −1 and columns 2, −2: s²(rows) / 2 = 2 / 2 = 1, s²(columns) / 2 = 8 / 2 = 4; df = 25 / (1 + 16)."""
+    found = mean_interval([[3.0, -1.0], [1.0, -3.0]], np.ones((2, 2)))
+    assert found.value == 0.0
+    assert found.high == pytest.approx(math.sqrt(5) * stdtrit(25 / 17, 0.975))
+
+
+def test_a_problem_that_one_seed_lacks_counts_for_the_others():
+    """Seed 2 has no third problem: means 2 and 1.5."""
+    found = mean_interval([[1.0, 1.0], [2.0, 2.0], [3.0, 0.0]], [[1, 1], [1, 1], [1, 0]])
+    assert (found.value, found.n) == (1.75, 5)
+
+
+# -- tests and families --------------------------------------------------------------------------------------------
+def test_the_exact_test_counts_sign_assignments():
+    """|±1 ±2 ±3| ≥ 4: 6 (twice) and 4 (twice) of 8. Zeros do not count. Without values, nothing is unusual."""
+    assert sign_flip_p([-1.0, 2.0, 3.0]) == pytest.approx(4 / 8)
+    assert sign_flip_p([1.0] * 7 + [-1.0, 0.0]) == pytest.approx(2 * (1 + 8) / 2**8)  # McNemar, 7 against 1
+    assert sign_flip_p([]) == sign_flip_p([0.0, 0.0]) == 1.0
+    with pytest.raises(ValueError, match="at most"):
+        sign_flip_p([1.0] * 26)
+
+
+def test_holm_multiplies_the_smallest_p_value_by_the_number_of_tests():
+    """.01 · 3 = .03; .03 · 2 = .06; .04 · 1 is raised to .06."""
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([0.9, 0.8]) == [1.0, 1.0] and holm([]) == []
+
+
+def test_a_family_is_corrected_without_differences_that_have_no_p_value():
+    missing = Interval(value=1.0, n=1)
+    found = correct_family([Interval(value=0.1, n=20, p_value=0.03), missing, Interval(value=0.2, n=20, p_value=0.02)])
+    assert [d.holm_p for d in found] == [pytest.approx(0.04), None, pytest.approx(0.04)]
+    assert missing.model_dump() == {"value": 1.0, "low": None, "high": None, "n": 1}
 
 
 @pytest.mark.parametrize(

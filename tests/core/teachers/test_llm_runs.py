@@ -26,7 +26,7 @@ CONFIG: dict[str, Any] = {
     "model": {"name": "tiny-random", "device": "cpu", "dtype": "float32"},
     "environment": {"type": "guess_number", "size": 40, "low": 1},
     "rollout": {"max_turns": 3, "max_new_tokens": 6, "max_seq_len": 1024},
-    "evaluation": {"num_tasks": 2, "checkpoints": [], "conditions": ["hints"], "bootstrap_samples": 100},
+    "evaluation": {"num_tasks": 2, "checkpoints": [], "conditions": ["hints"]},
     "stages": [{"name": "rl", "method": "rl2f", "steps": 2, "tasks_per_step": 2, "group_size": 2}],
     "preflight": {"num_tasks": 2, "samples_per_task": 2, "ignore_failure": True},
 }
@@ -126,7 +126,6 @@ def test_self_critique_run_with_and_without_oracle(tmp_path: Path) -> None:
             "num_tasks": 2,
             "conditions": ["hints", "no_oracle"],
             "checkpoints": ["base"],
-            "bootstrap_samples": 100,
         }
     }
     teacher = {"type": "self_critique", "truncated": "keep", "max_new_tokens": 12}

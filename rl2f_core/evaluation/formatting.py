@@ -1,0 +1,99 @@
+"""Numbers, intervals, verdicts and tables as text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rl2f_core.stats.intervals import LEVEL, Interval
+
+MIN_PROBLEMS = 10
+"""With fewer problems, a finding is "too few to tell"."""
+INCLUDES_ZERO = "95 % CI includes 0"
+
+Table = tuple[str, list[str], list[list[str]]]
+"""Title, header, rows."""
+
+
+def size_text(problems: int, samples: int, split: str) -> str:
+    """Return the number of problems, samples and dialogues."""
+    return (
+        f"{problems} distinct {split} problems × {samples} sample{'' if samples == 1 else 's'} = "
+        f"{problems * samples} dialogues per condition"
+    )
+
+
+def missing_text(problems: int, requested: int, split: str, setting: str = "evaluation.samples_per_task") -> str:
+    """State that a split has fewer distinct problems than requested."""
+    return (
+        f"Only {problems} distinct problems of the requested {requested} were found in the {split} split; all of them "
+        f"are evaluated. Several samples each: {setting}."
+    )
+
+
+def number(x: float | None, signed: bool = False) -> str:
+    """Format as `.31`, `−.02`, `1.00`, or `+.31` if signed; `–` for None."""
+    if x is None:
+        return "–"
+    text = f"{abs(x):.2f}"
+    sign = "" if text == "0.00" else "−" if x < 0 else "+" if signed else ""
+    return sign + (text[1:] if text.startswith("0.") else text)
+
+
+def interval_text(interval: Interval | None, signed: bool = False) -> str:
+    """Format as `.31 [.20, .42]`; `–` without a value."""
+    if interval is None or interval.value is None:
+        return "–"
+    value = number(interval.value, signed)
+    if interval.low is None or interval.high is None:
+        return f"{value} (no interval)"
+    return f"{value} [{_format_end(interval.low)}, {_format_end(interval.high)}]"
+
+
+def _format_end(x: float) -> str:
+    """Format an end of an interval, with one significant digit if two decimals would show a nonzero value as 0."""
+    return number(x) if x == 0 or abs(x) >= 0.005 else f"{x:.1g}".replace("-", "−").replace("0.", ".", 1)
+
+
+def count_text(interval: Interval) -> str:
+    """Format a mean that is no fraction as `41.2 [38.0, 44.9]`; `–` without a value."""
+    if interval.value is None:
+        return "–"
+    if interval.low is None or interval.high is None:
+        return f"{interval.value:.1f}"
+    return f"{interval.value:.1f} [{interval.low:.1f}, {interval.high:.1f}]"
+
+
+def verdict_text(interval: Interval, above: str, below: str) -> str:
+    """Return `above` or `below` if the interval excludes 0, also after Holm's correction; otherwise why not."""
+    if interval.low is None or interval.high is None:
+        return f"no interval, {interval.n} problem{'' if interval.n == 1 else 's'}"
+    if interval.n < MIN_PROBLEMS:
+        return f"too few to tell (n = {interval.n}, at least {MIN_PROBLEMS} are needed)"
+    if not interval.excludes_zero:
+        return INCLUDES_ZERO
+    if interval.holm_p is not None and interval.holm_p > 1 - LEVEL:
+        return f"95 % CI excludes 0, but not after Holm's correction (p = {number(interval.holm_p)})"
+    return above if interval.above(0) else below
+
+
+def markdown_table(table: Table) -> str:
+    """Return a heading and a table; cells are escaped."""
+    title, header, rows = table
+    return "\n".join([f"## {title}", "", *markdown_rows(header, rows)])
+
+
+def markdown_rows(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a Markdown table; pipes are escaped and line breaks removed."""
+
+    def line(cells: Sequence[str]) -> str:
+        return "| " + " | ".join(" ".join(cell.replace("|", "\\|").split()) for cell in cells) + " |"
+
+    return [line(header), "|" + " --- |" * len(header), *map(line, rows)]
+
+
+def render_markdown(title: str, report_tables: Sequence[Table], sentences: Sequence[str]) -> str:
+    """Return a report with a title, tables and findings as Markdown."""
+    lines = [f"# {title}", "", "Square brackets contain 95 % intervals.", ""]
+    for table in report_tables:
+        lines += [markdown_table(table), ""]
+    return "\n".join([*lines, "## Findings", "", *(f"- {sentence}" for sentence in sentences)]) + "\n"

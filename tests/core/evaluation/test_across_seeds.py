@@ -1,0 +1,151 @@
+"""Reports of several seeds, merged."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from report_data import PLAYED, TURNS, built, made, tasks, with_effect
+from scipy.special import stdtrit
+
+from rl2f_core.errors import DataError
+from rl2f_core.evaluation.across_seeds import NO_PROBLEM_VALUES, SeedRow, SeedSummary, join_runs, merge_seeds
+from rl2f_core.evaluation.report import EvaluatedTasks, EvaluationReport
+from rl2f_core.types import Dialogue
+
+
+def row_of(summary: SeedSummary, checkpoint: str, quantity: str, condition: str = "hints") -> SeedRow:
+    key = (checkpoint, condition, quantity)
+    return next(row for row in summary.rows if (row.checkpoint, row.condition, row.quantity) == key)
+
+
+def solved(count: int, of: int = 20) -> list[Dialogue]:
+    """The first `count` tasks are solved at the first turn, the others never."""
+    return tasks(*[1] * count, *[0] * (of - count))
+
+
+def evaluated(hints: int, contentless: int, seed: int = 0, name: str = "rl2f@24") -> EvaluationReport:
+    return built({name: {"hints": solved(hints), "contentless": solved(contentless)}}, seed)
+
+
+def test_three_equal_seeds_have_an_interval_as_wide_as_that_of_the_problems() -> None:
+    """Defect 6: a t interval over three equal seeds has zero width and was printed as fact."""
+    one = built().effect("rl2f@24")
+    row = row_of(merge_seeds({str(i): built(seed=i) for i in range(3)}), "rl2f@24", "hint_effect")
+    assert row.values == (0.75, 0.75, 0.75) and row.mean.value == 0.75
+    assert row.mean.high - row.mean.low > 0.5 * (one.high - one.low) > 0.3
+    rate = row_of(merge_seeds({str(i): built(seed=i) for i in range(3)}), "base", "cum_acc/3").mean
+    assert (rate.value, rate.low) == (0.0, 0.0) and rate.high > 0.2
+
+
+def test_intervals_over_seeds_treat_problems_and_seeds_as_crossed() -> None:
+    """20 problems; the hints solve 16, 8 and 12 of them, contentless none: effects .8, .4, .6.
+
+    Three dialogues per problem: pseudo-problems ±1 / √3. Column means with them, of 22 rows: 16/22, 8/22, 12/22, with
+    s² = (4/22)² = .033058, over 3 seeds .011019. Row means: 8 × 1, 4 × 2/3, 4 × 1/3, 4 × 0, ±.57735, with Σ = 12 and
+    Σ² = 8 + 16/9 + 4/9 + 2/3 = 10.8889, so s² / 22 = (10.8889 − 144/22) / 21 / 22 = .0094015.
+    df = .0204205² / (.0094015² / 19 + .011019² / 2) = 6.377; center 12/22.
+    """
+    summary = merge_seeds({"0": evaluated(16, 0), "1": evaluated(8, 0, 1), "2": evaluated(12, 0, 2)})
+    row = row_of(summary, "rl2f@24", "hint_effect")
+    assert row.values == pytest.approx((0.8, 0.4, 0.6)) and row.above_zero == 3
+    half = stdtrit(6.377, 0.975) * math.sqrt(0.0204205)
+    assert (row.mean.value, row.mean.n) == (pytest.approx(0.6), 20)
+    assert (row.mean.low, row.mean.high) == pytest.approx((12 / 22 - half, 12 / 22 + half), abs=2e-4)
+    text = summary.to_markdown()
+    assert "| rl2f@24 | hints | hint_effect | +.80 | +.40 | +.60 | +.60 [.20, .89] | 3 of 3 |" in text
+    assert "- hint_effect of rl2f@24: +.60 [.20, .89] over 3 seeds, above 0; 3 of 3 seeds are above 0" in text
+
+
+def test_seeds_that_disagree_are_not_separated_from_zero() -> None:
+    summary = merge_seeds({"0": evaluated(16, 0), "1": evaluated(0, 16, 1), "2": evaluated(14, 0, 2)})
+    row = row_of(summary, "rl2f@24", "hint_effect")
+    assert row.above_zero == 2 and row.mean.low < 0 < row.mean.high
+    assert "over 3 seeds, 95 % CI includes 0; 2 of 3 seeds" in summary.to_markdown()
+
+
+def test_one_seed_has_the_interval_over_problems() -> None:
+    row = row_of(merge_seeds({"0": built()}), "rl2f@24", "hint_effect")
+    own = built().effect("rl2f@24")
+    assert (row.mean.value, row.mean.low, row.mean.high) == (own.value, own.low, own.high)
+
+
+def test_problems_are_matched_by_their_key_and_not_by_their_task() -> None:
+    """Seed 1 has the same problems in reverse: the first solves A and B, the second C and D. By task they would agree."""
+    keys = dict(zip("ABCD", ("t0", "t1", "t2", "t3"), strict=True))
+    sizes = [EvaluatedTasks(4, 1, "3 of ABC", keys={task: key for key, task in of.items()})
+             for of in (keys, dict(zip("DCBA", keys.values(), strict=True)))]  # fmt: skip
+    reports = [built({"b": {"hints": tasks(1, 1, 0, 0)}}, evaluated=size) for size in sizes]
+    crossed = row_of(merge_seeds({"0": reports[0], "1": reports[1]}), "b", "cum_acc/3").mean
+    same = row_of(merge_seeds({"0": reports[0], "1": reports[0]}), "b", "cum_acc/3").mean
+    assert crossed.value == same.value == 0.5
+    assert crossed.high - crossed.low < same.high - same.low  # each problem's mean is ½
+
+
+def test_reports_without_values_by_problem_have_a_mean_but_no_interval() -> None:
+    old = {str(i): with_effect(interval) for i, interval in enumerate((made(0.1, 0.3), made(0.2, 0.4)))}
+    summary = merge_seeds(old)
+    row = row_of(summary, "rl2f@24", "hint_effect")
+    assert row.mean.low is None and row.mean.high is None
+    assert row.mean.value == pytest.approx(0.25) and row.values == pytest.approx((0.2, 0.3))
+    assert f"+.25 (no interval) over 2 seeds, {NO_PROBLEM_VALUES}; 2 of 2 seeds" in summary.to_markdown()
+
+
+def test_checkpoints_of_different_runs_of_a_seed_are_compared() -> None:
+    """rl2f solves 14, its control 4 of 20 with hints, both 2 without: difference of effects 12/20 − 2/20 = ½."""
+    seeds = {
+        str(seed): join_runs([evaluated(14, 2, seed), evaluated(4, 2, seed, "rlvr@24")]) for seed in range(3)
+    }  # fmt: skip
+    summary = merge_seeds(seeds)
+    assert row_of(summary, "rlvr@24 − rl2f@24", "difference of hint_effect", "").mean.value == pytest.approx(-0.5)
+    assert row_of(summary, "rlvr@24 − rl2f@24", "difference of cum_acc", "").mean.value == pytest.approx(-0.5)
+
+
+def test_findings_of_ten_checkpoints_over_seeds_are_corrected() -> None:
+    by_method = {f"m{i}": {"hints": solved(6), "contentless": solved(0)} for i in range(10)}
+    summary = merge_seeds({"0": built(by_method), "1": built(by_method, 1)})
+    rows = [row for row in summary.rows if row.quantity == "hint_effect"]
+    assert len(rows) == 10 and all(row.mean.excludes_zero and row.mean.holm_p > 0.05 for row in rows)
+    assert (
+        "hint_effect of m0: +.30" in summary.to_markdown()
+        and "but not after Holm's correction" in summary.to_markdown()
+    )
+
+
+def test_seeds_are_compared_with_the_constant_baseline() -> None:
+    summary = merge_seeds({"0": built(seed=0), "1": built(seed=1)})
+    assert summary.constant_baseline == built().constant_baseline
+    text = summary.to_markdown()
+    assert "| best constant answer | any | cum_acc |" in text
+    assert "cum_acc/1 of base: .00 [.00, " in text and "is indistinguishable from always answering" in text
+    assert "cum_acc/3 of rl2f@24: .88 [" in text and "is above it" in text
+
+
+def test_intervals_of_fractions_over_seeds_stay_in_range() -> None:
+    reports = {"0": built(), "1": built(), "2": built({**PLAYED, "rl2f@24": PLAYED["base"]})}
+    row = row_of(merge_seeds(reports), "rl2f@24", f"cum_acc/{TURNS}")
+    assert row.values == (7 / 8, 7 / 8, 0.0)
+    assert 0.0 <= row.mean.low < 0.2 and 0.9 < row.mean.high <= 1.0
+    assert row.above_zero is None
+
+
+def test_missing_checkpoint_of_a_seed_gives_none() -> None:
+    reports = {"0": built(), "1": built({"base": PLAYED["base"]})}
+    row = row_of(merge_seeds(reports), "rl2f@24", "hint_effect")
+    assert row.values == (0.75, None) and row.mean.value == 0.75
+
+
+def test_reports_of_different_tasks_are_not_merged() -> None:
+    other = with_effect(made(0.1, 0.2)).model_copy(update={"turns": 9})
+    with pytest.raises(DataError, match="differ in environment"):
+        merge_seeds({"0": with_effect(made(0.1, 0.2)), "1": other})
+    with pytest.raises(DataError):
+        merge_seeds({})
+    few = built({"rl2f@24": {"hints": solved(3, of=8)}})
+    with pytest.raises(DataError, match="different evaluation settings"):
+        join_runs([few, built({"b": {"hints": solved(3, of=9)}})])
+
+
+def test_seed_summary_round_trips_through_json() -> None:
+    summary = merge_seeds({"0": built(), "1": built()})
+    assert type(summary).model_validate_json(summary.model_dump_json()) == summary
