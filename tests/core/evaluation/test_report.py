@@ -184,7 +184,7 @@ def test_fewer_than_ten_problems_are_too_few_to_tell():
 
 
 def test_findings_of_a_family_are_corrected():
-    """Ten methods: each is better in 6 and worse in no problem of 20, p = 2 · ½⁶ = .031; ten times that is no finding."""
+    """Ten methods: each is better in 6 and worse in no problem of 20, p = 2 · ½⁶ = .031, ten times .31."""
     methods = {f"m{i}": {"hints": tasks(*[1] * 6, *[0] * 14), "contentless": tasks(*[0] * 20)} for i in range(10)}
     one, ten = (findings(built(dict(list(methods.items())[:n]))) for n in (1, 10))
     assert any(line.startswith("hint_effect of m0 is +.30") and line.endswith("hints help.") for line in one)
