@@ -104,7 +104,7 @@ class EvaluationComparison(TypedDict):
     base: str | None
     """Checkpoint that the others are compared with."""
     differences: list[JsonObject]
-    """See `app.plots.comparison.checkpoint_difference`."""
+    """See `app.plots.comparison.paired_rows`."""
     pending: int
     """Number of differences that a further call computes."""
     merged: list[JsonObject]
@@ -132,7 +132,7 @@ class CompareEndpoints:
     def __init__(self, context: Context, data: RunData | None = None) -> None:
         self._context = context
         self._data = data or RunData(context)
-        self._differences = VersionedCache[JsonObject](DIFFERENCE_CACHE_SIZE)
+        self._differences = VersionedCache[comparison.CheckpointDifference](DIFFERENCE_CACHE_SIZE)
         self._resolved = VersionedCache[ResolvedConfig]()
 
     @endpoint("read")

@@ -25,7 +25,9 @@ from rl2f_core.config.loading import dump_yaml
 from rl2f_core.counterfactual.arms import HINTS, Arm, ArmHint
 from rl2f_core.counterfactual.config import CounterfactualRun, known_checkpoints, nearest_checkpoint
 from rl2f_core.counterfactual.fork_points import find_dialogue, fork_point_at
+from rl2f_core.counterfactual.report import CounterfactualReport
 from rl2f_core.errors import ConfigError, RL2FError
+from rl2f_core.evaluation.formatting import verdict_text
 from rl2f_core.run.directory import RunDir
 from rl2f_core.types import JsonObject
 
@@ -142,7 +144,8 @@ class ForkResult(TypedDict):
     turn: int
     samples: int
     report: JsonObject | None
-    """Fields of `rl2f_core.counterfactual.report.CounterfactualReport`; None before the first result."""
+    """Fields of `rl2f_core.counterfactual.report.CounterfactualReport`, each result with `findings`, the verdict on each
+    difference; None before the first result."""
 
 
 class _Checkpoint(NamedTuple):
@@ -285,7 +288,7 @@ class ForkEndpoints:
             "event_id": config.dialogue,
             "turn": config.turn,
             "samples": config.samples,
-            "report": None if report is None else report.model_dump(mode="json"),
+            "report": None if report is None else _with_findings(report),
         }
 
     def _config(
@@ -374,3 +377,12 @@ def _arm(settings: ArmSettings) -> Arm:
         reason = error.errors(include_url=False, include_input=False)[0]["msg"].removeprefix("Value error, ")
         known = _teachers() if "teacher" in settings else HINTS
         raise ConfigError(f"Invalid arm: {reason}.", value=settings["hint"], known=known) from error
+
+
+def _with_findings(report: CounterfactualReport) -> JsonObject:
+    """Return the fields of a report with the verdict on each difference."""
+    fields = report.model_dump(mode="json")
+    for row, result in zip(fields["results"], report.results, strict=True):
+        differences = {"difference": result.difference, "score_difference": result.score_difference}
+        row["findings"] = {n: verdict_text(d, "higher", "lower") for n, d in differences.items() if d is not None}
+    return fields

@@ -15,8 +15,6 @@ from app.endpoints.dialogues import DialoguePage, DialogueWithSiblings
 from app.endpoints.fork import ForkResult
 from app.endpoints.transcript import DialogueDetail
 from app.pages._fork_view import arm_name, turn_view
-from rl2f_core.evaluation.formatting import verdict_text
-from rl2f_core.stats.intervals import Interval as EstimatedInterval
 from rl2f_core.types import JsonObject
 
 ACTIVE = {"queued", "starting", "running", "stopping"}
@@ -177,9 +175,9 @@ def _table(rows: Sequence[JsonObject]) -> Element:
             "tr",
             el("td", el("i.fk-dot", style=_background(row["arm"])), arm_name(row["arm"])),
             el("td.rl-num", _interval(row["solved"]), title=f"{row['solved']['n']} dialogues"),
-            _difference(row["difference"], row["arm"]),
+            _difference(row, "difference"),
             el("td.rl-num", _interval(row["score"])),
-            _difference(row["score_difference"], row["arm"]),
+            _difference(row, "score_difference"),
             el("td.rl-num", _interval(row["retained_parts"])) if retained else None,
             data_arm=row["arm"],
         )
@@ -188,12 +186,13 @@ def _table(rows: Sequence[JsonObject]) -> Element:
     return scroll_table(table_header(titles), body, "rl-table fk-table")
 
 
-def _difference(cell: Interval | None, arm: str) -> Element:
-    if arm == "contentless":
+def _difference(row: JsonObject, name: str) -> Element:
+    cell: Interval | None = row[name]
+    if row["arm"] == "contentless":
         return el("td.rl-muted.rl-small", "0 by definition")
     if cell is None or cell["value"] is None:
         return el("td.rl-muted", "–")
-    words = verdict_text(EstimatedInterval.model_validate(cell), "higher", "lower")
+    words = row["findings"][name]
     mark, tone = {"higher": ("▲", "rl-right"), "lower": ("▼", "rl-wrong")}.get(words, ("·", "rl-muted"))
     return el("td.rl-num", el("span", f"{mark} ", class_=tone), _interval(cell, plus=True), title=words)
 

@@ -87,7 +87,7 @@ rl2f_core.rollout: backends chat config distributed environments errors file_io 
     teachers types
 rl2f_core.run: config distributed errors file_io paths registry types
 rl2f_core.run_kinds: backends config counterfactual distributed environments errors evaluation file_io leaks
-    registry rescoring rollout run stats training types
+    registry rescoring rollout run training types
 rl2f_core.stats: errors types
 rl2f_core.teachers: backends config environments errors llms paths registry types
 rl2f_core.training: backends config datasets device distributed environments errors leaks llms methods metrics

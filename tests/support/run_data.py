@@ -16,7 +16,6 @@ from rl2f_core import registry
 from rl2f_core.config.loading import dump_yaml, parse_config
 from rl2f_core.evaluation.report import EvaluatedTasks, build_report
 from rl2f_core.run.events import CheckpointEvent, DialogueEvent, JsonlSink, LogEvent, MetricEvent, StatusEvent
-from rl2f_core.stats.intervals import Bootstrap
 from rl2f_core.types import Dialogue, Hint, RewardTerm, StopReason, Task, Turn, Verdict
 
 BEGAN = 1_790_000_000.0
@@ -89,8 +88,7 @@ def add_run(
     if evaluated:
         played = _evaluate(sink, environment, rng, shift)
         if report:
-            made = build_report(environment, played, TURNS, EvaluatedTasks(TASKS, 1, "8 numbers", seed=seed),
-                                Bootstrap(500, 7))  # fmt: skip
+            made = build_report(environment, played, TURNS, EvaluatedTasks(TASKS, 1, "8 numbers", seed=seed))
             (path / "evaluation").mkdir()
             (path / "evaluation" / "report.json").write_text(made.model_dump_json())
             for row in made.rows:

@@ -20,9 +20,14 @@ def interval(value: float | None, low: float | None = None, high: float | None =
     return {"value": value, "low": low, "high": high, "n": 4}
 
 
-def arm(name: str, difference: dict[str, Any] | None) -> dict[str, Any]:
+def arm(name: str, difference: dict[str, Any] | None, finding: str = "") -> dict[str, Any]:
     solved = interval(0.5, 0.2, 0.8)
-    shared = {"score": solved, "score_difference": difference, "retained_parts": interval(None)}
+    shared = {
+        "score": solved,
+        "score_difference": difference,
+        "retained_parts": interval(None),
+        "findings": {"difference": finding, "score_difference": finding},
+    }
     return {"checkpoint": "base", "arm": name, "solved": solved, "difference": difference, **shared}
 
 
@@ -30,8 +35,8 @@ def found(text: str = "Too low.", status: str = "succeeded") -> Any:
     hint = {"text": text, "leak": {"leaked": True, "detector": "exact", "evidence": "4"}, "error": None}
     hints = {"checkpoint": "base", "hints_by_arm": {"edited": hint}, "hint_value": interval(0.25, 0.1, 0.4)}
     rows = [
-        arm("original", interval(0.25, 0.1, 0.4)),
-        arm("edited", interval(-0.1, -0.3, 0.1)),
+        arm("original", interval(0.25, 0.1, 0.4), "higher"),
+        arm("edited", interval(-0.1, -0.3, 0.1), "95 % CI includes 0"),
         arm("contentless", None),
     ]
     report = {
@@ -59,9 +64,9 @@ def texts(node: Any) -> list[str]:
     return [text for child in node[2:] for text in texts(child)] if isinstance(node, list) else []
 
 
-def test_a_difference_says_whether_its_interval_excludes_zero() -> None:
+def test_a_difference_is_marked_by_its_finding() -> None:
     shown = json.dumps(result.report_card(found()["report"]), ensure_ascii=False)
-    assert "95 % CI excludes 0: higher" in shown and "▲ " in shown
+    assert '"title": "higher"' in shown and shown.count("▲ ") == 2
     assert "95 % CI includes 0" in shown and "0 by definition" in shown
 
 

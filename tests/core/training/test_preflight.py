@@ -21,7 +21,7 @@ from rl2f_core.rollout.build import build_engine
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, JsonlSink, LogEvent, StatusEvent, read_events
 from rl2f_core.run.execute import execute
-from rl2f_core.stats.intervals import wilson
+from rl2f_core.stats.intervals import wilson, wilson_clustered
 from rl2f_core.training.preflight import PreflightReport, preflight, verdict_on
 from rl2f_core.types import Group, StopReason, Task, TrainingSample, Verdict
 
@@ -92,7 +92,7 @@ def test_a_task_that_is_too_easy_is_named() -> None:
     assert not report.passed and "too easy" in report.fix
     assert f"{N} of {N} dialogues are right" in report.reason
     assert report.outcomes["groups/frac_all_correct"] == 1 and report.histogram == [0, 0, 0, 0, TASKS]
-    assert report.solved_first == report.solved == wilson(N, N)
+    assert report.solved_first == report.solved == wilson_clustered([SAMPLES] * TASKS, [SAMPLES] * TASKS)
 
 
 def test_a_stage_with_mixed_groups_is_worth_starting() -> None:
@@ -104,8 +104,19 @@ def test_a_stage_with_mixed_groups_is_worth_starting() -> None:
     assert report.outcomes["groups/frac_mixed"] == pytest.approx(len(mixed) / TASKS)
     assert report.expected_mixed_groups == pytest.approx(12 * len(mixed) / TASKS)
     first = sum(r.dialogue.turns[0].verdict.correct for g in groups for r in g.rollouts)
-    assert report.solved_first == wilson(first, N) and 0 < first < N
-    assert report.solved == wilson(sum(r.dialogue.solved for g in groups for r in g.rollouts), N)
+    assert report.solved_first.value == first / N and 0 < first < N
+    solved = [sum(r.dialogue.solved for r in g.rollouts) for g in groups]
+    assert report.solved == wilson_clustered(solved, [SAMPLES] * TASKS)
+
+
+def test_preflight_intervals_treat_the_samples_of_a_problem_as_a_cluster() -> None:
+    """Defect 6: even sums are always solved, odd ones never; six problems say less than 24 dialogues."""
+    report, groups = look(on_even_sums)
+    solved = [{r.dialogue.solved for r in g.rollouts} for g in groups]
+    assert {True} in solved and {False} in solved and len(solved) == TASKS
+    interval, independent = report.solved, wilson(round(report.solved.value * N), N)
+    assert interval.value == independent.value
+    assert interval.high - interval.low > 1.3 * (independent.high - independent.low)
     assert "✓ worth starting" in report.to_text()
 
 
