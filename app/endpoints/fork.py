@@ -144,8 +144,8 @@ class ForkResult(TypedDict):
     turn: int
     samples: int
     report: JsonObject | None
-    """Fields of `rl2f_core.counterfactual.report.CounterfactualReport`, each result with `findings`, the verdict on each
-    difference; None before the first result."""
+    """Fields of `rl2f_core.counterfactual.report.CounterfactualReport`, each result with `findings`: the verdict on
+    each difference; None before the first result."""
 
 
 class _Checkpoint(NamedTuple):

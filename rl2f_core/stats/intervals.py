@@ -110,7 +110,7 @@ def effective_number(successes: ArrayLike, counts: ArrayLike) -> tuple[float, fl
     if n == 0:
         return 0.0, 0.0
     estimate = _crossed(y, m)
-    share = min(1.0, max(0.0, round(estimate.value, _DIGITS)))
+    share = min(1.0, max(0.0, estimate.value))
     if len(m) == 1 or share in (0.0, 1.0):
         return share, float(len(m))
     design = max(1.0, round(estimate.variance * (n - 1) / (share * (1 - share)), _DIGITS))
