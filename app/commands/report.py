@@ -21,7 +21,7 @@ def report(
         Path | None, typer.Option(help="Also write the Markdown to this file, and the figure beside it (PNG).")
     ] = None,
 ) -> None:
-    """Compare evaluated runs: values by seed, mean with a t interval, significant differences.
+    """Compare evaluated runs: values by seed, mean with an interval over seeds and problems, significant differences.
 
     Runs of the same seed, such as rl2f and its rlvr control, are joined by checkpoint before seeds are compared.
     """

@@ -159,7 +159,8 @@ def paired_difference(sums: ArrayLike, counts: ArrayLike, samples: float = 1.0, 
     y, m = _clusters(sums, counts)
     if not len(m):
         return Interval(value=None, n=0)
-    value, n = round(_crossed(y, m).value, _DIGITS), len(m)
+    value, n = _crossed(y, m).value, len(m)
+    value = value if abs(value) > 10.0**-_DIGITS else 0.0
     if n == 1:
         return Interval(value=value, n=1)
     seeds, weight = m.shape[1], m.mean()

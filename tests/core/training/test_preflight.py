@@ -107,6 +107,7 @@ def test_a_stage_with_mixed_groups_is_worth_starting() -> None:
     assert report.solved_first.value == first / N and 0 < first < N
     solved = [sum(r.dialogue.solved for r in g.rollouts) for g in groups]
     assert report.solved == wilson_clustered(solved, [SAMPLES] * TASKS)
+    assert "✓ worth starting" in report.to_text()
 
 
 def test_preflight_intervals_treat_the_samples_of_a_problem_as_a_cluster() -> None:
@@ -117,7 +118,6 @@ def test_preflight_intervals_treat_the_samples_of_a_problem_as_a_cluster() -> No
     interval, independent = report.solved, wilson(round(report.solved.value * N), N)
     assert interval.value == independent.value
     assert interval.high - interval.low > 1.3 * (independent.high - independent.low)
-    assert "✓ worth starting" in report.to_text()
 
 
 def test_groups_that_agree_are_counted_by_what_they_agree_on() -> None:
