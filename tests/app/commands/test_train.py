@@ -27,7 +27,7 @@ COMMAND = [sys.executable, "-c", "from app.cli import main; main()"]
 CONFIG: dict[str, Any] = {
     "name": "small run",
     "model": {"name": "tiny-random", "device": "cpu", "dtype": "float32"},
-    "environment": {"type": "guess_number", "size": 4, "low": 1},
+    "environment": {"type": "guess_number", "size": 4},
     "rollout": {"max_turns": 2, "max_new_tokens": 8, "max_seq_len": 512},
     "evaluation": {"num_tasks": 6, "conditions": ["hints", "contentless"]},
     "stages": [
