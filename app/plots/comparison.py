@@ -168,8 +168,8 @@ class CheckpointDifference:
 
     checkpoint: str
     against: str
-    unlike: Sequence[str]
-    """Differing keys that prevent pairing."""
+    differing_keys: Sequence[str]
+    """Configuration keys that prevent pairing."""
     quantities: Mapping[str, Interval]
 
 
@@ -198,7 +198,7 @@ def paired_rows(differences: Sequence[CheckpointDifference]) -> list[JsonObject]
         for quantities, interval in zip(family, correct_family([each[name] for each in family]), strict=True):
             quantities[name] = interval
     return [
-        {"checkpoint": row.checkpoint, "against": row.against, "unlike": list(row.unlike),
+        {"checkpoint": row.checkpoint, "against": row.against, "unlike": list(row.differing_keys),
          "quantities": [_quantity(name, interval) for name, interval in quantities.items()]}
         for row, quantities in zip(differences, corrected, strict=True)
     ]  # fmt: skip
