@@ -31,14 +31,9 @@ from rl2f_core.counterfactual.report import CounterfactualReport  # noqa: E402
 from rl2f_core.evaluation.across_seeds import SeedRow, SeedSummary, join_runs, merge_seeds, seeds_chart  # noqa: E402
 from rl2f_core.evaluation.chart_data import Chart, training_chart  # noqa: E402
 from rl2f_core.evaluation.figure_files import chart_digest, to_png  # noqa: E402
-from rl2f_core.evaluation.report import (  # noqa: E402
-    EvaluationReport,
-    interval_text,
-    markdown_rows,
-    number,
-    verdict_text,
-)
-from rl2f_core.stats.intervals import Interval  # noqa: E402
+from rl2f_core.evaluation.formatting import interval_text, markdown_rows, number, verdict_text  # noqa: E402
+from rl2f_core.evaluation.report import EvaluationReport  # noqa: E402
+from rl2f_core.stats.intervals import Interval, correct_family  # noqa: E402
 
 FOLDER = Path("data/results")
 OTHER_PAGES = ("README.md", "data/configs/README.md", "rl2f_core/leaks/README.md", "tests/benchmarks/README.md")
@@ -173,11 +168,10 @@ class Results:
         """Return the largest relative difference between the sampled tokens of two stages in one seed."""
         return max(abs(a - b) / min(a, b) for a, b in zip(self.tokens(stage), self.tokens(other), strict=True))
 
-    def separated(self, against: str, quantity: str = "cum_acc") -> tuple[list[tuple[str, Interval]], int]:
-        """Return the later checkpoints that differ from one (interval without 0), and the number of comparisons."""
+    def differences(self, against: str, quantity: str) -> dict[str, Interval]:
+        """Return the difference of every trained checkpoint to one of them."""
         names = [name for name in self.first.checkpoints if name not in ("base", self.checkpoint(against))]
-        pairs = [(name, self.difference(name, against, quantity)) for name in names]
-        return [(name, interval) for name, interval in pairs if interval.excludes_zero], len(pairs)
+        return {name: self.difference(name, against, quantity) for name in names}
 
     def table(self, *metrics: str, by_seed: str = "") -> str:
         """Return all checkpoints and reference policies under all conditions, as a Markdown table.
@@ -270,7 +264,7 @@ class Renderer:
         )
         self.jinja.globals |= {
             "results": self.results, "values": self.values, "data": self.data, "exists": self.exists,
-            "folders": self.folders, "provenance": self.provenance, "table": table,
+            "family": self.family, "folders": self.folders, "provenance": self.provenance, "table": table,
         }  # fmt: skip
         self.jinja.filters |= {
             "ci": interval_text, "effect": lambda interval: interval_text(interval, signed=True), "number": number,
@@ -313,6 +307,21 @@ class Renderer:
         """Return the experiments below a folder of `data/results`."""
         below = {group_of(path) for path in (self.root / FOLDER / name).rglob("report.json")}
         return sorted(path.relative_to(self.root / FOLDER).as_posix() for path in below)
+
+    def family(self, names: Sequence[str], against: str, quantity: str) -> dict[str, Any]:
+        """Return the differences to a checkpoint in several experiments as one family of comparisons.
+
+        Returns:
+            `found`: findings after Holm's correction, as (checkpoint, difference) by experiment; `count`: number of
+            comparisons; `corrected`: whether all have p-values, which old reports lack.
+        """
+        pairs = [(n, c, d) for n in names for c, d in self.results(n).differences(against, quantity).items()]
+        corrected = correct_family([d for *_, d in pairs])
+        found: dict[str, list[tuple[str, Interval]]] = {name: [] for name in names}
+        for (name, checkpoint, _), difference in zip(pairs, corrected, strict=True):
+            if verdict_text(difference, "above", "below") in ("above", "below"):
+                found[name].append((checkpoint, difference))
+        return {"found": found, "count": len(pairs), "corrected": all(d.p_value is not None for d in corrected)}
 
     def provenance(self) -> str:
         """Return a table of the runs behind all results."""

@@ -66,7 +66,7 @@ def count_text(interval: Interval) -> str:
 def verdict_text(interval: Interval, above: str, below: str) -> str:
     """Return `above` or `below` if the interval excludes 0, also after Holm's correction; otherwise why not."""
     if interval.low is None or interval.high is None:
-        return f"no interval, {interval.n} problem{'' if interval.n == 1 else 's'}"
+        return "no interval, 1 problem" if interval.n == 1 else "no interval"
     if interval.n < MIN_PROBLEMS:
         return f"too few to tell (n = {interval.n}, at least {MIN_PROBLEMS} are needed)"
     if not interval.excludes_zero:

@@ -324,7 +324,12 @@ def tables(report: EvaluationReport) -> list[Table]:
 def _metric_rows(
     rows: Sequence[CheckpointResult], names: Sequence[str], to_text: Callable[[Interval], str] = interval_text
 ) -> list[list[str]]:
-    return [[row.checkpoint, row.condition, *(to_text(row.metrics[name]) for name in names)] for row in rows]
+    """Return the values of some metrics; old reports lack newer ones."""
+    missing = Interval(value=None, n=0)
+    return [
+        [row.checkpoint, row.condition, *(to_text(row.metrics.values.get(name, missing)) for name in names)]
+        for row in rows
+    ]
 
 
 def attempt_tables(rows: Sequence[CheckpointResult]) -> list[Table]:
@@ -482,8 +487,9 @@ def _limits(report: EvaluationReport) -> list[str]:
             "fall. Under all other conditions the verifier ends the dialogue, which is part of their result."
         )
     if len(report.effects) + len(report.differences) > 1:
+        corrected = "Findings are corrected by Holm's method, in the family of one condition or quantity."
+        known = any(effect.difference.holm_p is not None for effect in report.effects)
         lines.append(
-            "Each interval has 95 % coverage on its own. Findings are corrected by Holm's method, in the family of "
-            "effects of one condition or of differences of one quantity."
+            f"Each interval has 95 % coverage on its own. {corrected if known else 'Findings are uncorrected.'}"
         )
     return lines

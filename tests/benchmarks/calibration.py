@@ -252,22 +252,6 @@ def failures(cells: list[Cell]) -> list[Cell]:
     return [c for c in cells if c.coverage < MIN_COVERAGE or (c.type_i is not None and c.type_i > max_type_i(c))]
 
 
-def table(cells: list[Cell]) -> str:
-    """Return the cells as a Markdown table: rows are statistics and seeds, columns problems."""
-    found = {(c.statistic, c.seeds, c.problems): c for c in cells}
-    lines = ["| interval | seeds | " + " | ".join(f"{n} problems" for n in PROBLEMS) + " |", "|" + " --- |" * 6]
-    for name in STATISTICS:
-        for seeds in SEEDS:
-            texts = [_cell_text(found[name, seeds, n]) for n in PROBLEMS]
-            lines.append(f"| {name} | {seeds} | " + " | ".join(texts) + " |")
-    return "\n".join(lines) + "\n"
-
-
-def _cell_text(cell: Cell) -> str:
-    error = "" if cell.type_i is None else f"; {cell.type_i:.3f}"
-    return f"{cell.coverage:.3f} ({cell.lowest:.3f}){error}"
-
-
 def main() -> None:
     """Run the simulation and store its cells."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.calibration", description=__doc__)
@@ -282,11 +266,10 @@ def main() -> None:
               f"lowest {cell.lowest:.3f}  width {cell.width:.2f}{error}", flush=True)  # fmt: skip
     print(f"{len(failures(cells))} of {len(cells)} cells fail.")
     if options.out is not None:
-        content = {"trials": options.trials, "populations": [asdict(p) for p in POPULATIONS],
-                   "cells": [asdict(c) for c in cells]}  # fmt: skip
+        content = {"trials": options.trials, "min_coverage": MIN_COVERAGE, "max_type_i": max_type_i(cells[0]),
+                   "populations": [asdict(p) for p in POPULATIONS], "cells": [asdict(c) for c in cells]}  # fmt: skip
         options.out.mkdir(parents=True, exist_ok=True)
         (options.out / "calibration.json").write_text(json.dumps(content, indent=1) + "\n")
-        print(table(cells))
 
 
 if __name__ == "__main__":

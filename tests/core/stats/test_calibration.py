@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks.calibration import PROBLEMS, SEEDS, STATISTICS, Cell, failures, max_type_i, simulate, table
+from tests.benchmarks.calibration import PROBLEMS, SEEDS, STATISTICS, Cell, failures, max_type_i, simulate
 
 RESULTS = Path(__file__).parents[3] / "data" / "results" / "calibration"
 
@@ -24,12 +24,11 @@ def test_intervals_have_their_coverage_and_type_i_error() -> None:
     assert failures(cells) == []
 
 
-def test_the_recorded_table_meets_the_requirements_and_is_that_of_the_data() -> None:
+def test_the_recorded_cells_meet_the_requirements() -> None:
     cells = recorded()
     sizes = {(cell.statistic, cell.problems, cell.seeds) for cell in cells}
     assert sizes == {(name, n, seeds) for name in STATISTICS for n in PROBLEMS for seeds in SEEDS}
     assert failures(cells) == []
-    assert table(cells) in (RESULTS / "README.md").read_text("utf-8")
 
 
 def test_a_cell_with_low_coverage_or_high_type_i_error_fails() -> None:
