@@ -94,6 +94,10 @@ class RunConfig(BaseRun):
     preflight: PreflightConfig = Field(default_factory=PreflightConfig)
     """Check before the first on-policy stage."""
 
+    def for_stage(self, stage: StageConfig) -> RunConfig:
+        """Return the run with the stage's teacher as its own."""
+        return self if stage.teacher is None else self.model_copy(update={"teacher": stage.teacher})
+
     def loc_of(self, stage: StageConfig, *field: str) -> tuple[str | int, ...]:
         """Return the location of a field of the stage with this name."""
         return "stages", [s.name for s in self.stages].index(stage.name), *field
@@ -144,14 +148,18 @@ class RunConfig(BaseRun):
                 )
             with located_below("stages", i):
                 method.check_trainer(stage)
+            run = self.for_stage(stage)
+            if stage.teacher is not None:
+                _check_run(run.environment, run)
+                registry.get("teacher", stage.teacher.type).check_environment(run.environment)
             if isinstance(stage.method, ChecksStage):
                 for step in stage.breakpoints():
-                    stage.method.check_stage(stage.resolve(step), self)
+                    stage.method.check_stage(stage.resolve(step), run)
             if stage.curriculum is not None:
                 with located_below("stages", i):
                     stage.curriculum.check(stage.name, self.environment, on_policy=method.on_policy)
                 for level in stage.curriculum.environments(self.environment):
-                    _check_run(level, self)
+                    _check_run(level, run)
             seen.append(stage.name)
         for name in self.evaluation.checkpoints:
             if name not in ("base", "stages") and not any(saves_checkpoint(stage, name) for stage in self.stages):

@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from rl2f_core import registry
-from rl2f_core.config.components import MethodConfig
+from rl2f_core.config.components import MethodConfig, TeacherConfig
 from rl2f_core.config.curriculum import Curriculum
 from rl2f_core.config.fields import BASIC_FIELD, BaseConfig
 from rl2f_core.config.schedules import GroupSize, Rate, Schedule, Temperature, resolve_float, resolve_int
@@ -30,6 +30,9 @@ class StageConfig(BaseConfig):
     tasks_from: str | None = None
     """Name of an earlier stage whose tasks this stage repeats, to compare methods on the same tasks. None: tasks of its
     own, at positions of the train split that no other stage uses."""
+    teacher: TeacherConfig | None = None
+    """Source of hints in this stage, e.g. `contentless` for a training control; None is the run's teacher. Evaluations
+    use the run's."""
     steps: int = Field(ge=1, json_schema_extra=BASIC_FIELD)
     """Number of steps, each with `minibatches` optimizer updates per iteration."""
     tasks_per_step: int = Field(8, ge=1, json_schema_extra=BASIC_FIELD)

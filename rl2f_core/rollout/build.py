@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
@@ -77,6 +78,11 @@ def build_engine(
 def build_teacher(config: Any, engine: RolloutEngine) -> Teacher:
     """Build another teacher for an engine, with the same models."""
     return registry.get("teacher", config.type)(config, engine.environment, engine.teacher.models)
+
+
+def with_teacher(engine: RolloutEngine, config: Any) -> RolloutEngine:
+    """Return the engine with another teacher, from its configuration."""
+    return dataclasses.replace(engine, teacher=build_teacher(config, engine))
 
 
 def build_control(name: str, engine: RolloutEngine) -> Teacher:

@@ -55,8 +55,9 @@ class Preflight(Kind[PreflightRun]):
         if config.lora.init_adapter is not None:
             adapter = "start"
             backend.load_adapter(adapter, Path(config.lora.init_adapter))
-        engine = build_engine(config, backend)
-        course = tracker_for_stage(config, stage, engine)
+        run = config.for_stage(stage)
+        engine = build_engine(run, backend)
+        course = tracker_for_stage(run, stage, engine)
         report, groups = preflight(
             engine if course is None else course.engines[0],
             config,

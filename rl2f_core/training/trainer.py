@@ -18,7 +18,7 @@ from rl2f_core.config.stage import StageConfig
 from rl2f_core.errors import ConfigError, PreflightError
 from rl2f_core.leaks.guard import skipped_detectors
 from rl2f_core.methods.base import Method, StepContext
-from rl2f_core.rollout.build import build_backend, build_engine
+from rl2f_core.rollout.build import build_backend, build_engine, with_teacher
 from rl2f_core.rollout.engine import derive_seed
 from rl2f_core.run.context import RunContext
 from rl2f_core.run.events import LogEvent
@@ -60,14 +60,16 @@ class Trainer:
             self.context.log("environment", self.engine.environment.describe_data())
             skipped = skipped_detectors(self.config.leak_detection.detectors, self.config.environment)
             self.context.log("leaks:skipped", "\n".join(skipped))
+        engine = self.engine
         for index in range(self.position["stage"], len(self.config.stages)):
             stage = self.config.stages[index]
+            self.engine = engine if stage.teacher is None else with_teacher(engine, stage.teacher)
             method = registry.get("method", stage.method.type)(stage.method)
             start = self.position["step"] if index == self.position["stage"] else 0
             self._switch_learner(stage)
             method.begin_step(StepContext.of(self.engine, start, stage.steps))
             course = tracker_for_stage(
-                self.config, stage, self.engine, self.position.get("curriculum") if start else None
+                self.config.for_stage(stage), stage, self.engine, self.position.get("curriculum") if start else None
             )
             if start == 0 and not self.position.get("begun"):
                 self._begin_stage(index, stage, method, course)
