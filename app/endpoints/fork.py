@@ -358,14 +358,15 @@ class ForkEndpoints:
 
 
 def _teachers() -> list[str]:
-    """Return the registered teachers that need neither settings nor a person."""
+    """Return the teachers of runs that need no settings."""
     found = []
     for name in registry.names("teacher"):
+        teacher = registry.get("teacher", name)
         try:
-            registry.get("teacher", name).Config()
+            teacher.Config()
         except ValidationError:
             continue
-        if name != "human":
+        if not teacher.unavailable_reason:
             found.append(name)
     return found
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from rl2f_core.config.fields import BASIC_FIELD, BaseConfig
+from rl2f_core.errors import FieldValueError
 
 
 class EvaluationConfig(BaseConfig):
@@ -25,12 +26,20 @@ class EvaluationConfig(BaseConfig):
     conditions: tuple[Literal["hints", "no_oracle", "contentless", "resample", "shuffled", "misleading"], ...] = Field(
         ("hints", "contentless", "resample", "shuffled", "misleading"), min_length=1
     )
-    """The run's teacher (hints) and controls. no_oracle: a correct attempt does not end the dialogue, and the last
-    attempt counts; for self_critique."""
+    """The run's teacher (hints) and controls. shuffled: hints of the dialogues under `hints` on other problems.
+    no_oracle: a correct attempt does not end the dialogue, and the last attempt counts; for self_critique."""
     checkpoints: tuple[str, ...] = ("base", "stages")
     """Checkpoints to evaluate at the end of training: `base`, `stages` (the last of each), or names like `rl2f@20`."""
     seed: int = 1234
     """Sampling seed, used with the seed of the run; the same for all checkpoints, so that differences are paired."""
+
+    @model_validator(mode="after")
+    def _check_shuffled(self) -> EvaluationConfig:
+        if "shuffled" in self.conditions and "hints" not in self.conditions:
+            raise FieldValueError(
+                "conditions has shuffled, whose hints come from the dialogues under hints; add hints", "conditions"
+            )
+        return self
 
 
 class PreflightConfig(BaseConfig):

@@ -6,7 +6,7 @@
 | edited | a text of the user |
 | empty | an empty message |
 | contentless | "That is not correct. Try again." |
-| shuffled | the hint of another task's dialogue |
+| shuffled | a recorded hint of the source run on another problem of the same level, after the same turn |
 | misleading | a hint that points away from the answer |
 | teacher | the message of another teacher |
 
@@ -122,7 +122,14 @@ def arm_hints(
     if not apply_leak_action:
         guard = LeakGuard(guard.detectors, "flag", guard.max_resamples, guard.environment)
     requests = [
-        FeedbackRequest(o.task, o.prefix(None), o.dialogue.seed, adapter=adapter, reveals_verdict=o.oracle)
+        FeedbackRequest(
+            o.task,
+            o.prefix(None),
+            o.dialogue.seed,
+            adapter=adapter,
+            reveals_verdict=o.oracle,
+            recorded=o.recorded_hints[o.turn] if o.turn < len(o.recorded_hints) else (),
+        )
         for o in origins
     ]
     teacher = arm_teacher(arm, engine)

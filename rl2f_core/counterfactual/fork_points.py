@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
+from rl2f_core.environments.base import Environment
 from rl2f_core.errors import DataError
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, read_events
+from rl2f_core.teachers.base import RecordedHint
+from rl2f_core.teachers.shuffled import RecordedHints
 from rl2f_core.types import DEMONSTRATION, Dialogue, Hint, Task, Turn
 
 
@@ -28,6 +31,8 @@ class ForkPoint:
     """Checkpoint of an evaluation dialogue."""
     oracle: bool = True
     """Whether a correct answer ends the dialogue; see `RolloutEngine.stop_on_correct`."""
+    recorded_hints: tuple[tuple[RecordedHint, ...], ...] = ()
+    """By turn, for arm `shuffled`; see `RolloutRequest.recorded_hints`."""
 
     def prefix(self, hint: Hint | None) -> tuple[Turn, ...]:
         """Return the turns up to this one, with `hint` as its hint and without advantages."""
@@ -86,6 +91,21 @@ def hinted_turns(run_dir: RunDir, phase: str, checkpoint: str | None = None) -> 
             and not (turn.hint.leak is not None and turn.hint.leak.action == "drop")
         ]  # fmt: skip
     return points
+
+
+def match_recorded_hints(
+    origins: Sequence[ForkPoint], run_dir: RunDir, environment: Environment, teacher: str
+) -> list[ForkPoint]:
+    """Return the fork points with the recorded hints that arm `shuffled` uses.
+
+    They come from the run's dialogues of the same phase and checkpoint, under `hints` in an evaluation.
+    """
+    recorded: dict[tuple[str, str | None], RecordedHints] = {}
+    for phase, checkpoint in dict.fromkeys((origin.phase, origin.checkpoint) for origin in origins):
+        points = {point.event: point for point in hinted_turns(run_dir, phase, checkpoint)}
+        pairs = [(point.task, point.dialogue) for point in points.values()]
+        recorded[phase, checkpoint] = RecordedHints(environment, pairs, teacher)
+    return [replace(o, recorded_hints=recorded[o.phase, o.checkpoint].match(o.task, o.dialogue.seed)) for o in origins]
 
 
 def sample_fork_points(origins: Iterable[ForkPoint], count: int, seed: int) -> list[ForkPoint]:

@@ -18,12 +18,12 @@ from rl2f_core.backends.base import Backend
 from rl2f_core.counterfactual.arms import BASELINE, ORIGINAL_ARM, Arm, arm_hints, arm_teacher
 from rl2f_core.counterfactual.config import CounterfactualRun
 from rl2f_core.counterfactual.estimates import Outcome
-from rl2f_core.counterfactual.fork_points import ForkPoint
+from rl2f_core.counterfactual.fork_points import ForkPoint, match_recorded_hints
 from rl2f_core.counterfactual.report import CounterfactualReport, build_report, chart
 from rl2f_core.errors import DataError
 from rl2f_core.file_io import write_atomically
 from rl2f_core.metrics.dialogues import Revision, normalized_answer
-from rl2f_core.rollout.build import build_backend, build_control, build_engine
+from rl2f_core.rollout.build import build_backend, build_control, build_engine, build_environment
 from rl2f_core.rollout.engine import RolloutEngine, RolloutRequest, derive_seed
 from rl2f_core.run.context import RunContext
 from rl2f_core.run.directory import RunDir
@@ -102,7 +102,7 @@ def branches(
                     continue
                 request = RolloutRequest(
                     origin.task, f"{origin.dialogue.id}/turn {past}/{arm}/{sample}", f"{origin.event}:{origin.turn}",
-                    sample, branch_seed, origin.prefix(hints[i]), limit,
+                    sample, branch_seed, origin.prefix(hints[i]), limit, recorded_hints=origin.recorded_hints,
                 )  # fmt: skip
                 result.append(Branch(checkpoint, origin, arm, sample, request))
     return result
@@ -120,6 +120,9 @@ def run_forks(
     """Load the model, run the forks and report; False if `stop` ended it early. See `ForkRunner`."""
     context.progress.message(f"Loading {config.model.name} …")
     backend = build_backend(config, context.run_dir, context.progress)
+    if any(arm.hint == "shuffled" for arm in config.arms):
+        environment, teacher = build_environment(config.environment), config.teacher.type
+        origins = {name: match_recorded_hints(o, source, environment, teacher) for name, o in origins.items()}
     runner = ForkRunner(kind, config, context.run_dir, context.journal, backend, origins, source.config().name)
     return runner.run(context.stop, context.progress)
 

@@ -66,10 +66,6 @@ class Environment(ABC):
         """Return the name of the task's sub-environment; empty if there are none."""
         return ""
 
-    def similar_task(self, task: Task, index: int) -> Task:
-        """Return a task of the same split, and of the same sub-environment, at another position."""
-        return self.task(task.split, index)
-
     def owns_environment(self, name: str) -> bool:
         """Return whether `Task.environment` may be this name: its own or that of a sub-environment."""
         return name == self.name
@@ -115,6 +111,14 @@ class Environment(ABC):
     def system_prompt(self) -> str:
         """Return the system message: how to answer."""
         return "Answer as <answer>…</answer>."
+
+    def hint_names(self, task: Task) -> tuple[str, ...]:
+        """Return the words that hints use for parts of this problem alone (letters, people), in a fixed order.
+
+        The `shuffled` control replaces the names in a hint on another problem by those at the same positions.  The
+        default is none: all problems of a level use the same words.
+        """
+        return ()
 
     @abstractmethod
     def prompt(self, public: TaskData) -> str:

@@ -47,7 +47,7 @@ class MisleadingHints(ScriptedHints):
 
 
 class Demonstrator(Environment):
-    """An environment with a simulated student, for warm-up data and the `shuffled` control."""
+    """An environment with a simulated student, for warm-up data."""
 
     @abstractmethod
     def simulate_attempt(

@@ -162,9 +162,6 @@ class Mixture(Perturbations):
                 return label
         return label
 
-    def similar_task(self, task: Task, index: int) -> Task:
-        return self._task_at(self.sub_environment_of(task), task.split, index)
-
     def _task_at(self, label: str, split: Split, index: int) -> Task:
         return _marked(label, self._parts[label].task(split, index), f"{label}/{split}/{index}")
 
@@ -247,7 +244,7 @@ class _MixtureBaselines(Mixture, Baselines):
 
 
 _DELEGATED: dict[type[Environment], tuple[str, ...]] = {
-    Environment: ("solution", "gold_answer", "parse", "score_parsed", "verify", "is_correct_answer"),
+    Environment: ("hint_names", "solution", "gold_answer", "parse", "score_parsed", "verify", "is_correct_answer"),
     MisleadingHints: ("misleading_hint",),
     ScriptedHints: ("hint",),
     Demonstrator: ("simulate_attempt", "worked_solution"),

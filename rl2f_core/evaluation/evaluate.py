@@ -35,6 +35,7 @@ from rl2f_core.run.context import RunContext
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, LogEvent, MetricEvent, read_events
 from rl2f_core.stats.intervals import t_interval
+from rl2f_core.teachers.shuffled import RecordedHints
 from rl2f_core.types import ConstantBaseline, Dialogue, JsonObject, StopReason, Task, Turn
 
 STAGE = "evaluation"
@@ -71,7 +72,8 @@ def evaluate_run(
     for name, adapter_dir in sources.items():
         if adapter_dir is not None:
             backend.load_adapter(name, adapter_dir)
-    batches = [(batch, c) for batch in checkpoint_batches(list(sources), runner) for c in conditions]
+    ordered = sorted(conditions, key="shuffled".__eq__)  # shuffled hints come from the dialogues under hints
+    batches = [(batch, c) for batch in checkpoint_batches(list(sources), runner) for c in ordered]
     for batch, condition in batches:
         names = [name for name in batch if f"{name}/{condition}" not in finished]
         if not names:
@@ -79,7 +81,9 @@ def evaluate_run(
         if context.stop():
             return False
         context.progress.update("evaluation", len(finished), total, f"{', '.join(names)} under {condition}")
-        results = runner.evaluate({name: None if sources[name] is None else name for name in names}, condition)
+        recorded = recorded_dialogues(context.run_dir, names) if condition == "shuffled" else {}
+        students = {name: None if sources[name] is None else name for name in names}
+        results = runner.evaluate(students, condition, recorded)
         trim_memory()
         for name, dialogues in results.items():
             store_dialogues(context, name, condition, runner.tasks_for(dialogues), dialogues)
@@ -153,7 +157,12 @@ class EvaluationRunner:
         """Return the task of each dialogue."""
         return [self._by_id[d.task_id] for d in dialogues]
 
-    def evaluate(self, checkpoints: Mapping[str, str | None], condition: str) -> dict[str, list[Dialogue]]:
+    def evaluate(
+        self,
+        checkpoints: Mapping[str, str | None],
+        condition: str,
+        recorded: Mapping[str, Sequence[Dialogue]] | None = None,
+    ) -> dict[str, list[Dialogue]]:
         """Return all dialogues of some checkpoints under one condition, by task and sample.
 
         First attempts are the same under every condition, so they are sampled once per checkpoint and continued.
@@ -161,6 +170,7 @@ class EvaluationRunner:
         Args:
             checkpoints: Adapter of each checkpoint by name; None is the base model.
             condition: `hints` or a control.
+            recorded: Dialogues of each checkpoint under `hints`, the source of the hints of `shuffled`.
         """
         students = [StudentPolicy(adapter, name) for name, adapter in checkpoints.items()]
         new = [student for student in students if student.policy not in self._first_attempts]
@@ -176,9 +186,19 @@ class EvaluationRunner:
             solved = first.stop_reason is StopReason.SOLVED and not engine.stop_on_correct
             return self.turns > 1 and (solved or first.stop_reason is StopReason.EXHAUSTED)
 
+        teacher = self.engine.teacher.name
+        hints = {
+            name: RecordedHints(engine.environment, list(zip(self.tasks_for(group), group, strict=True)), teacher)
+            for name, group in (recorded or {}).items()
+        }
+
+        def continuation(request: RolloutRequest, first: Dialogue, policy: str) -> RolloutRequest:
+            matched = hints[policy].match(request.task, request.seed) if policy in hints else ()
+            return dataclasses.replace(request, turns=first.turns, recorded_hints=matched)
+
         requests = {
             student: [
-                dataclasses.replace(request, turns=first.turns)
+                continuation(request, first, student.policy)
                 for request, first in zip(self._requests(), group, strict=True)
                 if continues(first)
             ]
@@ -264,6 +284,13 @@ def read_dialogues(run_dir: RunDir, checkpoint: str, condition: str) -> list[Dia
             value=str(path),
             fix="Evaluate again in a new run directory.",
         ) from error
+
+
+def recorded_dialogues(run_dir: RunDir, checkpoints: Sequence[str]) -> dict[str, list[Dialogue]]:
+    """Return the stored dialogues under `hints` of each checkpoint, the same in all processes."""
+    return current_group().broadcast_from_main(
+        lambda: {name: read_dialogues(run_dir, name, "hints") for name in checkpoints}
+    )
 
 
 def describe_levels(tasks: Sequence[Task]) -> str:

@@ -243,7 +243,7 @@ def build_report(
         rows=tuple(rows),
         effects=tuple(_corrected(all_effects, [e.condition for e in all_effects])),
         differences=tuple(_differences(dialogues, turns)),
-        notes=(*evaluated.notes(), *_unshuffled_hints(dialogues), *notes),
+        notes=(*evaluated.notes(), *_unmatched_hints(dialogues), *notes),
         parts=tuple(parts),
     )
 
@@ -278,18 +278,14 @@ def _corrected(items: Sequence[_Compared], families: Sequence[str]) -> list[_Com
     return corrected
 
 
-def _unshuffled_hints(dialogues: Mapping[str, Mapping[str, Sequence[Dialogue]]]) -> list[str]:
-    """Count shuffled hints that were contentless because no other task had a hint."""
-    lines = []
+def _unmatched_hints(dialogues: Mapping[str, Mapping[str, Sequence[Dialogue]]]) -> list[str]:
+    """Count the shuffled hints of each checkpoint that were contentless because no recorded hint matched."""
+    counts = []
     for checkpoint, by_condition in dialogues.items():
         hints = [turn.hint for d in by_condition.get("shuffled", ()) for turn in d.turns if turn.hint is not None]
-        count = sum(hint.source_task is None for hint in hints)
-        if count:
-            lines.append(
-                f"{count} of {len(hints)} shuffled hints for {checkpoint} were contentless, because no other task had "
-                "a hint."
-            )
-    return lines
+        if hints:
+            counts.append(f"{checkpoint} {sum(hint.source_task is None for hint in hints)} of {len(hints)}")
+    return [f"Shuffled hints without a match, replaced by contentless ones: {', '.join(counts)}."] if counts else []
 
 
 # -- tables --------------------------------------------------------------------------------------------------------

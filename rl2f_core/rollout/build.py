@@ -88,13 +88,9 @@ def with_teacher(engine: RolloutEngine, config: Any) -> RolloutEngine:
 def build_control(name: str, engine: RolloutEngine) -> Teacher:
     """Build the teacher of a control.
 
-    `shuffled` shuffles the hints of a model teacher. `contentless` does not reveal the verdict if a correct attempt
-    does not end the dialogue.
+    `contentless` does not reveal the verdict if a correct attempt does not end the dialogue. `shuffled` takes its hints
+    from `RolloutRequest.recorded_hints`.
     """
-    source: Any = engine.teacher.config
-    settings: JsonObject = {}
-    if name == "shuffled" and source.type in ("llm", "self_critique"):
-        settings = {"source": source}
-    elif name == "contentless" and not engine.stop_on_correct:
-        settings = {"text": NO_VERDICT_HINT}
+    reveals = name == "contentless" and not engine.stop_on_correct
+    settings: JsonObject = {"text": NO_VERDICT_HINT} if reveals else {}
     return build_teacher(registry.get("teacher", name).Config(**settings), engine)

@@ -197,7 +197,8 @@ class RolloutLoop:
         """Request hints on the last attempts; return the dialogues that have theirs."""
         requests = [
             FeedbackRequest(d.request.task, tuple(d.turns), d.request.seed, adapter=d.student.adapter,
-                            reveals_verdict=self.engine.stop_on_correct) for d in dialogues
+                            reveals_verdict=self.engine.stop_on_correct,
+                            recorded=d.request.recorded_at(len(d.turns) - 1)) for d in dialogues
         ]  # fmt: skip
         if self.runs_async:
             for dialogue, request in zip(dialogues, requests, strict=True):

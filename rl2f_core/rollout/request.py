@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
+from rl2f_core.teachers.base import RecordedHint
 from rl2f_core.types import Task, Turn
 
 
@@ -33,6 +34,12 @@ class RolloutRequest:
     """Maximum number of turns, earlier ones included; None is the limit of the call."""
     student: StudentPolicy | None = None
     """None is the student of the call."""
+    recorded_hints: tuple[tuple[RecordedHint, ...], ...] = ()
+    """By turn, see `FeedbackRequest.recorded`."""
+
+    def recorded_at(self, turn: int) -> tuple[RecordedHint, ...]:
+        """Return the recorded hints for a 0-based turn."""
+        return self.recorded_hints[turn] if turn < len(self.recorded_hints) else ()
 
 
 def turn_seed(seed: int, turn: int) -> int:

@@ -122,6 +122,9 @@ def _first_prompt(config: BaseRun) -> list[str]:
 def _evaluate(config: BaseRun) -> dict[str, list[Dialogue]]:
     """Return the base model's dialogues by condition, and build a report from them."""
     runner = EvaluationRunner(config, build_backend(config))
-    dialogues = {c: runner.evaluate({"base": None}, c)["base"] for c in supported_conditions(config)}
+    dialogues: dict[str, list[Dialogue]] = {}
+    for condition in supported_conditions(config):
+        recorded = {"base": dialogues.get("hints", [])}
+        dialogues[condition] = runner.evaluate({"base": None}, condition, recorded)["base"]
     build_report(runner.engine.environment, {"base": dialogues}, runner.turns, EvaluatedTasks(1, 1))
     return dialogues

@@ -19,6 +19,15 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordedHint:
+    """A hint of a recorded dialogue, in the names of another problem."""
+
+    text: str
+    source_task: str
+    """Id of the task that it was written for."""
+
+
+@dataclass(frozen=True, slots=True)
 class FeedbackRequest:
     """A request for a hint on one wrong attempt."""
 
@@ -33,6 +42,8 @@ class FeedbackRequest:
     """Name of the student's adapter at its backend; None is the base model."""
     reveals_verdict: bool = True
     """The student may learn that the attempt is wrong; False if correct attempts get hints too."""
+    recorded: tuple[RecordedHint, ...] = ()
+    """Hints on other problems after as many attempts, best first, for teacher `shuffled`."""
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:

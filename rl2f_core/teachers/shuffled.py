@@ -1,147 +1,138 @@
-"""Control `shuffled`: the hint of another task's dialogue.
+"""Control `shuffled`: a recorded hint on another problem.
 
-The hint has the form and length of a real one and is true for another task. The other dialogue depends only on the
-request (seed, task, number of turns), not on the rest of the batch.
-
-Of up to `CANDIDATES` tasks of the split, one with the same public data is preferred, then the one whose problem shares
-the most words. If each task draws its own letters, names or operands, the hint may mention things that the student's
-problem does not have.
+The hint has the form, length and frequency of a real one and is true for another problem. It comes from a dialogue of
+the same run and checkpoint under true hints, after the same turn. The other problem has the same level, and its names
+(`Environment.hint_names`) are replaced by those of the student's problem, so the hint is not recognizably foreign.
 """
 
 from __future__ import annotations
 
 import random
 import re
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Literal
-
-from pydantic import Field
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 from rl2f_core import registry
-from rl2f_core.config.components import Component, by_name
 from rl2f_core.config.fields import ComponentConfig
-from rl2f_core.environments.base import CONTENTLESS, Environment
-from rl2f_core.environments.capabilities import Demonstrator, ScriptedHints
-from rl2f_core.teachers.base import Feedback, FeedbackRequest, Teacher
-from rl2f_core.types import Hint, Split, Task, Turn
+from rl2f_core.environments.base import Environment
+from rl2f_core.teachers.base import Feedback, FeedbackRequest, RecordedHint, Teacher
+from rl2f_core.types import Dialogue, Task
 
-if TYPE_CHECKING:
-    from rl2f_core.backends.model_pool import ModelPool
-
-POOL = 256
-"""Other tasks come from the first tasks of a split, which are cached."""
-CANDIDATES = 50
-"""Tasks to compare per request."""
-MAX_WRONG_TRIES = 20
-"""Attempts of the simulated student until one is wrong."""
-
-
-_SOURCE = Component(
-    "teacher",
-    other_than="shuffled",
-    reason="the source of a shuffled teacher cannot be shuffled; choose another teacher",
-)
+MAX_CANDIDATES = 8
+"""Recorded hints per turn; each rejected by a leak action is replaced by the next."""
 
 
 @registry.register("teacher")
 class ShuffledTeacher(Teacher):
-    """Returns the source teacher's hint on another task after as many wrong attempts."""
+    """Returns a recorded hint of `FeedbackRequest.recorded`; each `retry` uses the next one.
 
-    requires = (ScriptedHints, Demonstrator)
+    Without a match, `Feedback.error` is set, and the student reads the contentless hint.
+    """
+
+    unavailable_reason: ClassVar[str] = (
+        "shuffled hints come from the recorded dialogues of an evaluation or a fork: "
+        "list shuffled in evaluation.conditions, or use the arm shuffled"
+    )
 
     class Config(ComponentConfig):
-        """Hints for another task."""
+        """Recorded hints on other problems; only in evaluations and forks."""
 
         type: Literal["shuffled"] = "shuffled"
         """Name of the teacher."""
-        source: Annotated[ComponentConfig, _SOURCE] = Field(by_name("scripted"))
-        """The teacher whose hints are shuffled."""
-        hint_follow_rate: float = Field(0.5, ge=0, le=1)
-        """Fraction of attempts in the other dialogue that follow the hint before them."""
-
-    config: Config
-
-    def __init__(self, config: Config, environment: Environment, models: ModelPool | None = None) -> None:
-        super().__init__(config, environment, models)
-        self.source = registry.get("teacher", config.source.type)(config.source, environment, models)
-        self.runs_async = self.source.runs_async
-        self._pool: dict[tuple[str, Split, int], Task] = {}
 
     def feedback(self, requests: Sequence[FeedbackRequest]) -> list[Feedback]:
-        """Return the source teacher's hint on another task for each request, in one batch.
+        """Return one recorded hint per request. `Feedback.source_task` names the other task."""
+        return [self._choose(request) for request in requests]
 
-        `Feedback.source_task` names the other task. `Feedback.error` is set if no other task has a wrong attempt.
+    def _choose(self, request: FeedbackRequest) -> Feedback:
+        if request.retry < len(request.recorded):
+            hint = request.recorded[request.retry]
+            return Feedback(hint.text, source_task=hint.source_task)
+        number, level = len(request.turns), request.task.level
+        message = f"No recorded dialogue on another problem of level {level!r} has a hint after attempt {number}."
+        return Feedback("", error=message)
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A recorded dialogue with what decides whether its hints fit a problem."""
+
+    task: Task
+    names: tuple[str, ...]
+    canonical: str
+    answer: str
+    hints: tuple[RecordedHint | None, ...]
+    """By turn; None if the student read no hint of the teacher."""
+
+
+class RecordedHints:
+    """The hints of recorded dialogues, to be matched with other problems.
+
+    Args:
+        environment: Environment of all tasks.
+        recorded: Dialogues, each with its task. Matches depend on their order.
+        teacher: Registered name of the teacher whose hints count.
+    """
+
+    def __init__(self, environment: Environment, recorded: Sequence[tuple[Task, Dialogue]], teacher: str) -> None:
+        self.environment = environment
+        self._sources: dict[tuple[str, str, int], list[_Source]] = defaultdict(list)
+        problems: dict[str, tuple[tuple[str, ...], str, str]] = {}
+        for task, dialogue in recorded:
+            if task.id not in problems:
+                problems[task.id] = self._describe(task)
+            source = _Source(task, *problems[task.id], _hints_by_turn(dialogue, teacher))
+            if any(source.hints):
+                self._sources[self._key(task, source.names)].append(source)
+
+    def match(self, task: Task, seed: int) -> tuple[tuple[RecordedHint, ...], ...]:
+        """Return up to `MAX_CANDIDATES` recorded hints for each turn of a dialogue on `task`, best first.
+
+        A source fits if its task is another problem (`canonical`) of the same level and sub-environment with as many
+        names, and another answer once its names are replaced. Dialogues whose problem has the same names come first.
+        The rest of the order is random by `seed` and task, the same for all turns, so the hints of consecutive turns
+        come from one dialogue while it has any.
         """
-        others = [self._other_dialogue(request) for request in requests]
-        feedbacks = iter(self.source.feedback([other for other in others if other is not None]))
-        answers = []
-        for request, other in zip(requests, others, strict=True):
-            if other is None:
-                error = f"No other {request.task.split} task has a wrong attempt for {request.task.id}."
-                answers.append(Feedback(CONTENTLESS, error=error))
-            else:
-                answers.append(replace(next(feedbacks), source_task=other.task.id))
-        return answers
-
-    def _other_dialogue(self, request: FeedbackRequest) -> FeedbackRequest | None:
-        """Return the same turn in a dialogue on another task; each `retry` uses a new task."""
-        rng = random.Random(f"shuffled/{request.seed}/{request.task.id}/{request.retry}")
-        for task in self._other_tasks(request.task, rng)[:3]:
-            other = self._wrong_turns(task, len(request.turns), rng.getrandbits(31), request.retry)
-            if other is not None:
-                return replace(other, adapter=request.adapter)
-        return None
-
-    def _other_tasks(self, task: Task, rng: random.Random) -> list[Task]:
-        """Return other tasks, the most similar public data first; tasks with the same answer come last."""
-        canonical, answer = self.environment.canonical(task), self.environment.gold_answer(task)
-        words = self._words(task)
-        others: list[tuple[tuple[bool, bool, float], Task]] = []
-        for index in rng.sample(range(POOL), CANDIDATES):
-            other = self._sibling(task, index)
-            if self.environment.canonical(other) == canonical:
+        names, canonical, answer = self._describe(task)
+        listed = self._sources.get(self._key(task, names), [])
+        rng = random.Random(f"shuffled/{seed}/{task.id}")
+        order = [(source.names != names, i, source) for i, source in enumerate(rng.sample(listed, len(listed)))]
+        candidates: list[list[RecordedHint]] = []
+        for _, _, source in sorted(order, key=lambda item: item[:2]):
+            if source.canonical == canonical or _rename(source.answer, source.names, names) == answer:
                 continue
-            other_words = self._words(other)
-            shared = len(words & other_words) / max(1, len(words | other_words))
-            rank = (self.environment.gold_answer(other) == answer, other.public != task.public, -shared)
-            others.append((rank, other))
-            if rank[:2] == (False, False):
-                break
-        return [other for _, other in sorted(others, key=lambda pair: pair[0])]
+            for turn, hint in enumerate(source.hints):
+                while len(candidates) <= turn:
+                    candidates.append([])
+                if hint is not None and len(candidates[turn]) < MAX_CANDIDATES:
+                    text = _rename(hint.text, source.names, names)
+                    candidates[turn].append(RecordedHint(text, hint.source_task))
+        return tuple(map(tuple, candidates))
 
-    def _words(self, task: Task) -> set[str]:
-        return set(re.findall(r"\w+", self.environment.prompt(task.public)))
-
-    def _sibling(self, task: Task, index: int) -> Task:
-        """Return the cached task at a position, in a mixture from the same sub-environment."""
-        key = self.environment.sub_environment_of(task), task.split, index
-        if key not in self._pool:
-            self._pool[key] = self.environment.similar_task(task, index)
-        return self._pool[key]
-
-    def _wrong_turns(self, task: Task, length: int, seed: int, retry: int) -> FeedbackRequest | None:
-        """Simulate `length` wrong attempts with scripted hints between them.
-
-        With the same seed, a dialogue of n attempts is a prefix of that of n + 1.
-        """
+    def _describe(self, task: Task) -> tuple[tuple[str, ...], str, str]:
         environment = self.environment
-        assert isinstance(environment, ScriptedHints) and isinstance(environment, Demonstrator)
-        rng = random.Random(seed)
-        request = FeedbackRequest(task, (), seed=seed, retry=retry)
-        while len(request.turns) < length:
-            turns, verdicts = list(request.turns), request.verdicts
-            if turns:
-                hint = Hint(text=environment.hint(task, verdicts, request.rng()), teacher="scripted")
-                turns[-1] = turns[-1].model_copy(update={"hint": hint})
-            for _ in range(MAX_WRONG_TRIES):
-                follow = bool(turns) and rng.random() < self.config.hint_follow_rate
-                attempt = environment.simulate_attempt(task, verdicts, rng, follow_hint=follow, correct=False)
-                verdict = environment.verify(task, attempt)
-                if not verdict.correct:
-                    break
-            else:
-                return None
-            turns.append(Turn(index=len(turns), attempt=attempt, verdict=verdict))
-            request = replace(request, turns=tuple(turns))
-        return request
+        return environment.hint_names(task), environment.canonical(task), environment.gold_answer(task)
+
+    def _key(self, task: Task, names: tuple[str, ...]) -> tuple[str, str, int]:
+        return self.environment.sub_environment_of(task), task.level, len(names)
+
+
+def _hints_by_turn(dialogue: Dialogue, teacher: str) -> tuple[RecordedHint | None, ...]:
+    """Return what the student read after each turn; None for other teachers and for replacements after an error."""
+    return tuple(
+        RecordedHint(hint.text, dialogue.task_id)
+        if hint is not None and hint.teacher == teacher and hint.error is None and hint.text.strip()
+        else None
+        for hint in (turn.hint for turn in dialogue.turns)
+    )
+
+
+def _rename(text: str, names: tuple[str, ...], others: tuple[str, ...]) -> str:
+    """Replace whole words of `names` by the words of `others` at the same position."""
+    if names == others:
+        return text
+    mapping = dict(zip(names, others, strict=True))
+    pattern = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
+    return re.sub(rf"(?<!\w)(?:{pattern})(?!\w)", lambda match: mapping[match[0]], text)

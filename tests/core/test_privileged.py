@@ -25,8 +25,8 @@ from rl2f_core.rollout.build import build_engine, build_environment
 from rl2f_core.rollout.engine import RolloutEngine, RolloutRequest, derive_seed
 from rl2f_core.types import Group, Rollout, Task
 
-ELSEWHERE = ("human", "self_critique")
-"""Nobody that a run can ask, and one that speaks through the student's own backend."""
+ELSEWHERE = ("human", "self_critique", "shuffled")
+"""Those that no run can name, and one that speaks through the student's own backend."""
 TEACHERS = [name for name in registry.names("teacher") if name not in ELSEWHERE]
 OTHER_MODEL = {"llm": {"type": "llm", "llm": {"type": "local", "model": {"name": "another"}}, "max_new_tokens": 40}}
 """A teacher's model has a backend of its own here, so that the student's prompts stay apart from the teacher's."""

@@ -222,6 +222,10 @@ class KnightsKnaves(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, Le
     def prompt(self, public: TaskData) -> str:
         return public["text"]
 
+    def hint_names(self, task: Task) -> tuple[str, ...]:
+        """The people in the order of the problem."""
+        return tuple(task.public["people"])
+
     # -- verifier ----------------------------------------------------------------------------------------------
     def parse(self, task: Task, text: str) -> str | None:
         """Parse the roles of all people, each exactly once, and nothing else; see `text.parse_answer`."""

@@ -25,7 +25,7 @@ from rl2f_core.types import Split, Task
 if TYPE_CHECKING:
     from rl2f_core.config.run import RunConfig
 
-NEEDS_NUMBERS = ("scripted", "misleading", "shuffled")
+NEEDS_NUMBERS = ("scripted", "misleading")
 """Teachers that use the environment's hints, which need numeric answers."""
 
 
@@ -116,8 +116,7 @@ class Math(MathEnvironment):
             if self.answers == "numbers":
                 return
             teacher = run.teacher
-            has_source = teacher.type == "shuffled" and getattr(teacher, "source", None) is not None
-            if teacher.type in NEEDS_NUMBERS and not has_source:
+            if teacher.type in NEEDS_NUMBERS:
                 raise FieldValueError(
                     f"teacher {teacher.type!r} has hints on numbers alone, and environment.answers is 'all'; "
                     "set teacher to {type: llm, sees: {answer: true, solution: true}}, "

@@ -137,6 +137,10 @@ class SecretCode(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, Level
         count = public["length"]
         return f"Find the code: {count} letter{'s' * (count > 1)}, each {', '.join(first)} or {last}."
 
+    def hint_names(self, task: Task) -> tuple[str, ...]:
+        """The alphabet in order."""
+        return tuple(task.public["letters"])
+
     # -- verifier ----------------------------------------------------------------------------------------------
     def gold_answer(self, task: Task) -> str:
         return task.privileged["code"]

@@ -149,8 +149,11 @@ def test_what_a_teacher_inside_a_form_loads_or_asks_is_known_too(
 ) -> None:
     stages = [{"name": "s", "method": "sft", "steps": 1}]
     inner = {"type": "llm", **teacher}
-    for where, config in (("teacher", inner), ("teacher.source", {"type": "shuffled", "source": inner})):
-        checked = run_form.check_data({"environment": "arithmetic", "teacher": config, "stages": stages}, workspace)
+    for where, config in (
+        ("teacher", {"teacher": inner}),
+        ("stages.0.teacher", {"stages": [{**stages[0], "teacher": inner}]}),
+    ):
+        checked = run_form.check_data({"environment": "arithmetic", "stages": stages, **config}, workspace)
         assert not checked.ok
         (error,) = [error for error in checked.errors if error.dotted == f"{where}.{field}"]
         assert told in error.message
@@ -198,8 +201,9 @@ def test_basic_fields_come_from_marks_in_the_schema_and_are_few() -> None:
 
 
 def test_a_recursive_component_refuses_what_its_field_refuses() -> None:
-    source = next(f for f in schema.options("teacher")["shuffled"]["fields"] if f["key"] == "source")
-    assert "scripted" in source["node"]["types"] and "shuffled" not in source["node"]["types"]
+    parts = next(f for f in schema.options("environment")["mixture"]["fields"] if f["key"] == "environments")
+    inner = next(f for f in parts["node"]["item"]["fields"] if f["key"] == "environment")
+    assert "arithmetic" in inner["node"]["types"] and "mixture" not in inner["node"]["types"]
 
 
 class Inner(BaseConfig):
@@ -324,7 +328,7 @@ def test_another_kind_of_run_keeps_what_both_have(kind: str, workspace: Workspac
         ("environment.length", "x", "must be a whole number"),
         ("environment.lenght", 3, "did you mean length?"),
         ("environment", "nope", "unknown environment"),
-        ("teacher", {"type": "shuffled", "source": {"type": "contentless", "text": ""}}, ""),
+        ("teacher", {"type": "contentless", "text": ""}, ""),
         ("leak_detection", {"detectors": ["exact", "zz"]}, "unknown leak_detector 'zz'"),
         ("lora.target_modules", 7, "must be"),
         ("lora.target_modules", [1], "valid string"),
@@ -337,7 +341,7 @@ def test_another_kind_of_run_keeps_what_both_have(kind: str, workspace: Workspac
 )
 def test_an_error_stands_at_the_field_that_caused_it(dotted: str, value: Any, words: str, workspace: Workspace) -> None:
     inner = {
-        "teacher": "teacher.source.text",
+        "teacher": "teacher.text",
         "leak_detection": "leak_detection.detectors.1",
         "evaluation.conditions": "evaluation.conditions.1",
     }
@@ -366,10 +370,7 @@ def test_an_error_stands_at_the_field_that_caused_it(dotted: str, value: Any, wo
         (("stages.1.curriculum", {"levels": [{"steps": 1}, {}]}), "stages.1.curriculum"),
         (("stages.1.curriculum", {"levels": [{"steps": 1}, {"steps": 2}]}), "stages.1.curriculum.levels.1.steps"),
         (("stages.1.learning_rate", {"points": [{"step": 3, "value": 0.1}]}), "stages.1.learning_rate.points"),
-        (
-            ("teacher", {"type": "shuffled", "source": {"type": "llm", "style": "without_answer", "sees": {}}}),
-            "teacher.source.style",
-        ),
+        (("stages.1.teacher", {"type": "llm", "style": "without_answer", "sees": {}}), "stages.1.teacher.style"),
     ],
 )
 def test_an_error_between_fields_stands_at_one_of_them(

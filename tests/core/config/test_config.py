@@ -88,7 +88,7 @@ def test_unknown_nested_key_is_named_by_its_path(change: dict[str, Any], where: 
         ({"stages": [stage("a", 3)]}, "stages.0.method", "known: distill, ppo"),
         ({"stages": [stage("a", {"type": ["rl2f"]})]}, "stages.0.method", "unknown method"),
         ({"environment": "sudoku"}, "environment", "unknown environment 'sudoku'; known: arithmetic"),
-        ({"teacher": {"type": "shuffled", "source": "shuffled"}}, "teacher.source", "cannot be shuffled"),
+        ({"teacher": "shuffled"}, "teacher", "list shuffled in evaluation.conditions"),
         ({"backend": "nope"}, "backend", "known: auto, fake, hf, vllm"),
     ],
 )
@@ -128,6 +128,7 @@ def test_all_errors_are_reported_together() -> None:
             {"stages": [stage("a", "sft"), stage("b", tasks_from="a"), stage("c", tasks_from="b")]},
             "with tasks of its own; known: a",
         ),
+        ({"evaluation": {"conditions": ["contentless", "shuffled"]}}, "come from the dialogues under hints; add hints"),
         ({"evaluation": {"checkpoints": ["rl@5"]}}, "'rl@5', which no stage saves; known: base, stages, warm@4, rl@4"),
         ({"evaluation": {"checkpoints": ["../x@4"]}}, "which no stage saves"),
         ({"evaluation": {"checkpoints": ["rl@04"]}}, "which no stage saves"),

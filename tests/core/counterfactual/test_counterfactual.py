@@ -370,5 +370,5 @@ def test_arm_without_hint_is_reported(source: RunDir, tmp_path: Path) -> None:
     assert play(config, tmp_path / "fork")
     report = read_report(tmp_path / "fork")
     assert report is not None and report.result("base", "shuffled") is None
-    said = "base: shuffled is missing at 1 of 1 fork points: No other test task"
+    said = "base: shuffled is missing at 1 of 1 fork points: No recorded dialogue on another problem of level"
     assert any(sentence.startswith(said) for sentence in report.findings())

@@ -34,16 +34,16 @@ from rl2f_core.errors import ConfigError, DataError
 from rl2f_core.evaluation.evaluate import evaluate_run, write_report
 from rl2f_core.evaluation.report import EvaluationReport
 from rl2f_core.leaks.base import LeakQuery
-from rl2f_core.rollout.build import build_control, build_engine
+from rl2f_core.rollout.build import build_engine
 from rl2f_core.run.context import RunContext
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import JsonlSink
 from rl2f_core.run.journal import Journal
-from rl2f_core.teachers.base import FeedbackRequest
+from rl2f_core.teachers.shuffled import RecordedHints
 from rl2f_core.training.collector import Collector
 from rl2f_core.training.curriculum import tracker_for_stage
 from rl2f_core.training.step_metrics import constant_baseline, part_metrics
-from rl2f_core.types import Task, Turn
+from rl2f_core.types import Dialogue, Hint, StopReason, Task, Turn
 
 PARTS: list[dict[str, Any]] = [
     {"environment": {"type": "guess_number", "size": 8}, "weight": 3},
@@ -270,24 +270,26 @@ def test_the_floor_of_a_step_is_that_of_the_levels_it_played() -> None:
 
 def test_a_shuffled_hint_comes_from_another_task_of_the_same_part_and_leaks_are_read_by_it() -> None:
     engine = build_engine(config(), FakeBackend())
-    environment = engine.environment
-    teacher = build_control("shuffled", engine)
-    requests = []
+    environment, recorded = engine.environment, []
     for index in range(12):
         task = environment.task("test", index)
         verdict = environment.verify(
             task, environment.simulate_attempt(task, [], random.Random(0), follow_hint=False, correct=False)
         )
-        requests.append(FeedbackRequest(task, (Turn(index=0, attempt="x", verdict=verdict),), seed=index))
-    for request, told in zip(requests, teacher.feedback(requests), strict=True):
-        label = environment.sub_environment_of(request.task)
-        assert told.source_task and told.source_task.startswith(f"{label}/test/") and told.error is None
-        assert told.source_task != request.task.id
+        hint = Hint(text=environment.hint(task, [verdict], random.Random(0)), teacher="scripted")
+        turn = Turn(index=0, attempt="x", verdict=verdict, hint=hint)
+        recorded.append((task, Dialogue(id=task.id, task_id=task.id, group="", index=0, turns=(turn,),
+                                        stop_reason=StopReason.EXHAUSTED)))  # fmt: skip
+    matches = RecordedHints(environment, recorded, "scripted")
+    for task, _ in recorded:
+        label = environment.sub_environment_of(task)
+        ((told, *_),) = matches.match(task, 0)
+        assert told.source_task.startswith(f"{label}/test/") and told.source_task != task.id
         assert (told.text in ("Too low.", "Too high.", "No whole number was found.")) == (label == "guess_number")
     for detector in engine.guard.detectors:
-        for request in requests[:6]:
-            assert detector.check(LeakQuery(request.task, f"It is {environment.gold_answer(request.task)}.")).leaked
-            assert not detector.check(LeakQuery(request.task, "Try again.")).leaked
+        for task, _ in recorded[:6]:
+            assert detector.check(LeakQuery(task, f"It is {environment.gold_answer(task)}.")).leaked
+            assert not detector.check(LeakQuery(task, "Try again.")).leaked
 
 
 @pytest.mark.slow

@@ -164,7 +164,8 @@ def test_first_attempts_are_equal_under_all_conditions(played: Played) -> None:
 def test_continuation_of_shared_first_attempts_equals_a_full_rollout(condition: str, prompting: str) -> None:
     config = make_config(rollout={"max_turns": 3, "max_new_tokens": 60, "temperature": 0.8, "prompting": prompting},
                          teacher="self_critique" if condition == "no_oracle" else "scripted",
-                         evaluation={"num_tasks": 4, "samples_per_task": 2, "conditions": [condition]})  # fmt: skip
+                         evaluation={"num_tasks": 4, "samples_per_task": 2,
+                                     "conditions": list(dict.fromkeys(["hints", condition]))})  # fmt: skip
     runner = EvaluationRunner(config, Recording(script=guess))
     whole = runner._engine(condition).run(runner._requests(), policy="base", max_turns=runner.turns)
     timed = {"turns": {"__all__": {"hint": {"usage"}}}}

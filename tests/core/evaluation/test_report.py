@@ -229,16 +229,17 @@ def test_failed_dialogues_are_reported():
     assert "base under hints: .50 of the dialogues failed and are left out." in findings(report)
 
 
-def test_unshuffled_hints_are_counted():
+def test_shuffled_hints_without_a_match_are_counted():
     lent = [d.model_copy(update={"turns": tuple(
         t if t.hint is None else t.model_copy(update={"hint": t.hint.model_copy(update={"source_task": "t9"})})
         for t in d.turns
     )}) for d in tasks(0, 2)]  # fmt: skip
     shuffled = {"hints": tasks(1, 2), "contentless": tasks(1, 0)}
-    assert not any("shuffled hints for" in line for line in findings(built({"base": {**shuffled, "shuffled": lent}})))
-    half = [lent[0], tasks(0, 2)[1]]  # three hints: two lent, one not
-    said = "1 of 3 shuffled hints for base were contentless, because no other task had a hint."
-    assert said in findings(built({"base": {**shuffled, "shuffled": half}}))
+    said = "Shuffled hints without a match, replaced by contentless ones: base {}."
+    assert not any("without a match" in line for line in findings(built({"base": shuffled})))
+    assert said.format("0 of 3") in findings(built({"base": {**shuffled, "shuffled": lent}}))
+    half = [lent[0], tasks(0, 2)[1]]  # three hints: two matched, one not
+    assert said.format("1 of 3") in findings(built({"base": {**shuffled, "shuffled": half}}))
 
 
 def test_long_evaluations_show_selected_turns():

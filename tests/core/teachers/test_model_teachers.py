@@ -124,18 +124,6 @@ def test_chat_markers_in_messages_are_escaped() -> None:
     assert hint.leak is not None and not hint.leak.leaked
 
 
-def test_shuffled_model_hint_names_prompt_and_source_task() -> None:
-    backend = FakeBackend(script=lambda text, rng: "Look again." if "teacher" in text else wrap_answer("1"))
-    (dialogue,) = play(environment(), backend, {"type": "shuffled", "source": {"type": "llm", "style": "next_step"}}, 1)
-    hint = dialogue.turns[0].hint
-    assert hint is not None and hint.source_task and hint.source_task != dialogue.task_id
-    assert (hint.teacher, hint.text, hint.prompt_template) == (
-        "shuffled",
-        "Look again.",
-        prompt_templates.load("next_step").version,
-    )
-
-
 def test_request_seed_depends_only_on_the_request() -> None:
     held = environment()
     backend = FakeBackend(script=lambda text, rng: f"Try {rng.random():.6f}.")
@@ -363,7 +351,7 @@ def test_no_oracle_requires_verdict_free_teacher() -> None:
 
 
 def test_human_teacher_is_unavailable_in_runs() -> None:
-    for where in ({"type": "human"}, "human", {"type": "shuffled", "source": "human"}):
+    for where in ({"type": "human"}, "human"):
         with pytest.raises(ConfigError, match="open page Chat, choose Play a task"):
             parse_config(
                 {"environment": "arithmetic", "teacher": where, "stages": [{"name": "s", "method": "sft", "steps": 1}]}
