@@ -66,14 +66,14 @@ rl2f_core: config errors
 rl2f_core.backends: chat config device errors model_store modeling registry types
 rl2f_core.chat: errors types
 rl2f_core.config: errors paths registry types
-rl2f_core.counterfactual: backends config errors evaluation file_io leaks metrics rollout run stats teachers
-    types
+rl2f_core.counterfactual: backends config environments errors evaluation file_io leaks metrics rollout run stats
+    teachers types
 rl2f_core.datasets: config environments errors file_io run types
 rl2f_core.device: errors types
 rl2f_core.distributed: device errors
 rl2f_core.environments: config errors file_io model_store paths registry text types
 rl2f_core.evaluation: backends config datasets device distributed environments errors file_io metrics registry
-    rollout run stats types
+    rollout run stats teachers types
 rl2f_core.file_io: errors
 rl2f_core.leaks: backends chat config environments errors llms paths registry stats teachers text types
 rl2f_core.llms: backends chat config errors model_store registry types
