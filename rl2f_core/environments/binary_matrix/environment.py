@@ -26,6 +26,7 @@ from rl2f_core.environments.capabilities import (
     MisleadingHints,
     last_parsed,
 )
+from rl2f_core.environments.symmetry import canonical_rows
 from rl2f_core.errors import DataError, FieldValueError
 from rl2f_core.registry import register
 from rl2f_core.types import ConstantBaseline, Split, Task, TaskData, Verdict
@@ -47,7 +48,7 @@ class BinaryMatrix(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
 
     Matrices without a 0 or without a 1 are excluded, and, unless `plain` is set, those whose every 1 is next to a 0,
     because they are their own answer. 4 matrices of 2×2 remain (14 with `plain`), 220 of 3×3 (510), 36,874 of 4×4.
-    Splits share no matrix; rotated and mirrored copies are other tasks.
+    Up to rotation and reflection these are 1 (4), 42 (100) and 4,800 problems, and splits share none.
     """
 
     class Config(ComponentConfig):
@@ -97,8 +98,8 @@ class BinaryMatrix(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
         return new_task(self, f"{n}x{n}", {"rows": list(rows)}, {"answer": " ".join(distances(rows))})
 
     def canonical(self, task: Task) -> str:
-        """The matrix; rotated copies are other tasks."""
-        return "/".join(task.public["rows"])
+        """The matrix up to rotation and reflection."""
+        return canonical_rows(task.public["rows"])
 
     def task_from_gold(self, problem: str, answer: str) -> Task:
         """Parse the matrix from lines of 0 and 1, with spaces between them or not.

@@ -38,7 +38,7 @@ class Maze(PathEnvironment):
 
     A maze of r×r rooms has (2r−1)×(2r−1) cells: rooms are two cells apart, and the cell between two rooms is open or a
     wall. Without loops there are 48 mazes of 2×2 rooms and 13,824 of 3×3 (192 trees, 72 positions of S and G). Splits
-    share no maze.
+    share no maze, also up to rotation and reflection.
     """
 
     infeasible = False

@@ -38,6 +38,7 @@ from rl2f_core.environments.grids.grid import (
 from rl2f_core.environments.grids.move_extraction import runs_of
 from rl2f_core.environments.grids.move_parser import INFEASIBLE, read_answer
 from rl2f_core.environments.grids.stated_moves import stated_steps, walks_in
+from rl2f_core.environments.symmetry import canonical_rows
 from rl2f_core.errors import DataError
 from rl2f_core.types import ConstantBaseline, Task, TaskData, Verdict
 
@@ -58,7 +59,7 @@ def grid_of(task: Task) -> Grid:
 class PathEnvironment(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
     """Tasks whose answer is a walk from S to G, in letters `R R D`.
 
-    Splits share no grid. Rotated or mirrored copies are other tasks, so a training grid may be a copy of a test grid.
+    Splits share no grid, also up to rotation and reflection.
     """
 
     infeasible: ClassVar[bool]
@@ -71,8 +72,8 @@ class PathEnvironment(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
         return new_task(self, f"{len(grid.rows)}x{len(grid.rows[0])}", {"grid": list(grid.rows)}, privileged)
 
     def canonical(self, task: Task) -> str:
-        """The grid; rotated and mirrored copies are other tasks."""
-        return grid_of(task).key
+        """The grid up to rotation and reflection; with S and G exchanged it is another."""
+        return canonical_rows(task.public["grid"])
 
     def task_from_gold(self, problem: str, answer: str) -> Task:
         """Parse the grid from lines of `.`, `#`, `S` and `G`.

@@ -74,7 +74,7 @@ def test_a_student_who_follows_comes_nearer_each_time():
     env, rng = matrix(), random.Random(0)
     for index in range(30):
         task, verdicts = env.task("train", index), []
-        for _ in range(12):
+        for _ in range(24):
             verdicts.append(
                 env.verify(task, env.simulate_attempt(task, verdicts, rng, follow_hint=bool(verdicts), correct=False))
             )
