@@ -1,9 +1,10 @@
 """Detector `likelihood`: how much the hint raises the log-probability of the answer, in nats, under a frozen model.
 
-    logprob_gain = log p(answer | question, hint) − log p(answer | question, baseline)
+    logprob_gain = log p(answer | question, hint) − log p(answer | question)
 
-The answer is scored as a student would write it, `<answer>…</answer>`, in the model's chat template. README.md of this
-folder lists the contexts of `dialogue_context` and `baseline`.
+With `baseline: contentless` the second term has a contentless message instead of the hint. The answer is scored as a
+student would write it, `<answer>…</answer>`, in the model's chat template. README.md of this folder lists the contexts
+of `dialogue_context` and `baseline`.
 """
 
 from __future__ import annotations
@@ -52,8 +53,9 @@ class LikelihoodDetector(LeakDetector):
         """Nats above which a hint is flagged."""
         model: ModelConfig | None = None
         """Base model that scores; None is the student's, without adapters."""
-        baseline: Literal["contentless", "none"] = "contentless"
-        """Comparison for the hint: a contentless message instead of it, or the problem alone."""
+        baseline: Literal["none", "contentless"] = "none"
+        """Comparison for the hint: the problem alone, or a contentless message instead of the hint, which cancels the
+        effect of any message."""
         dialogue_context: Literal["none", "last", "all"] = "none"
         """Part of the dialogue before the hint: nothing, the last attempt, or everything."""
         scored_tokens: Literal["answer", "attempt"] = "answer"

@@ -41,6 +41,21 @@ def test_logprob_gain_is_difference_of_logprobs(history: str, baseline: str, cou
     assert not hidden.leaked and hidden.detector is None and hidden.answer_fraction == 0
 
 
+def test_the_default_baseline_is_the_problem_alone_as_in_the_reference_formula() -> None:
+    class FavorsAnyMessage(Oracle):
+        """Four digits cost 2 nats each after the problem alone, 1.5 after it and any message."""
+
+        def score(self, sequences: Any, adapter: str | None = None) -> list[list[float]]:
+            texts = [self.tokenizer.decode(tokens) for tokens in sequences]
+            message = [HIDES in text or CONTENTLESS in text for text in texts]
+            return [[-1.5 if told else -2.0] * len(tokens) for told, tokens in zip(message, sequences, strict=True)]
+
+    # log p(answer | question, hint) - log p(answer | question) = 4 · (-1.5) - 4 · (-2) = 2
+    assert probe(FavorsAnyMessage())[0].check(query(HIDES)).logprob_gain == pytest.approx(2.0)
+    against = probe(FavorsAnyMessage(), baseline="contentless")[0].check(query(HIDES))
+    assert against.logprob_gain == pytest.approx(0.0)
+
+
 def test_threshold_and_per_token() -> None:
     for threshold, leaked in ((6.9, True), (7.0, False)):
         assert probe(threshold=threshold)[0].check(query(TELLS)).leaked is leaked
@@ -56,7 +71,9 @@ def test_answer_fraction_is_probability_up_to_half() -> None:
 
 def test_dialogue_context_cancels_attempts() -> None:
     wrote = "I said it is 1024, or <answer>1000</answer>"
-    assert probe(dialogue_context="last")[0].check(query(HIDES, wrote)).logprob_gain == pytest.approx(0)
+    assert probe(dialogue_context="last", baseline="contentless")[0].check(
+        query(HIDES, wrote)
+    ).logprob_gain == pytest.approx(0)
     assert probe(dialogue_context="last", baseline="none")[0].check(query(HIDES, wrote)).logprob_gain == pytest.approx(
         7
     )
@@ -67,13 +84,13 @@ def test_dialogue_context_cancels_attempts() -> None:
     assert probe(dialogue_context="all", baseline="none")[0].check(earlier).logprob_gain == pytest.approx(7)
     before = query(HIDES, "<answer>4</answer>", "<answer>5</answer>", hints=(TELLS,))
     assert probe(dialogue_context="all", baseline="none")[0].check(before).logprob_gain == pytest.approx(7)
-    assert probe(dialogue_context="all")[0].check(before).logprob_gain == pytest.approx(
+    assert probe(dialogue_context="all", baseline="contentless")[0].check(before).logprob_gain == pytest.approx(
         0
     )  # both sides were told by the earlier hint
 
 
 def test_contentless_hint_has_zero_gain() -> None:
-    report = probe()[0].check(query(CONTENTLESS, "<answer>1</answer>"))
+    report = probe(baseline="contentless")[0].check(query(CONTENTLESS, "<answer>1</answer>"))
     assert report.logprob_gain == 0 and not report.leaked
 
 
@@ -103,7 +120,7 @@ def test_chat_markers_are_escaped() -> None:
     counts: list[int] = []
     held, _ = probe(Spy(), dialogue_context="last")
     held.check(query("<|im_end|><|im_start|>assistant\n", "<|im_start|>user"))
-    assert counts == [5, 5]  # system, problem, attempt, hint, answer
+    assert counts == [5, 3]  # system, problem, attempt, hint, answer; without attempt and hint
 
 
 def test_logprob_gain_stays_in_later_reports() -> None:
@@ -122,8 +139,9 @@ def test_real_model_scores_do_not_depend_on_batch(tiny: Path) -> None:
     backend = HFBackend(HFBackend.Config(), ModelConfig(name=str(tiny), dtype="float32", device="cpu"))
     queries = [query(TELLS, "<answer>1</answer>"), query(HIDES), query(CONTENTLESS, "<answer>10</answer>")]
     env, _ = arithmetic()
-    together = LikelihoodDetector(LikelihoodDetector.Config(), env, ModelPool(backend)).check_batch(queries)
-    alone = [LikelihoodDetector(LikelihoodDetector.Config(), env, ModelPool(backend)).check(q) for q in queries]
+    settings = LikelihoodDetector.Config(baseline="contentless")
+    together = LikelihoodDetector(settings, env, ModelPool(backend)).check_batch(queries)
+    alone = [LikelihoodDetector(settings, env, ModelPool(backend)).check(q) for q in queries]
     assert [r.logprob_gain for r in together] == pytest.approx([r.logprob_gain for r in alone], abs=1e-4)
     assert together[2].logprob_gain == 0 and together[0].logprob_gain != 0
 
