@@ -218,6 +218,9 @@ class Turn(FrozenModel):
     """Set by the method that trains on the turn."""
     prompt_template: str | None = None
     """`name@version` of the template of this attempt's reprompt; None without a reprompt."""
+    misled: bool | None = None
+    """Whether the attempt moves toward the misleading hint before it (`MisleadingHints.is_misled`), or, after a
+    contentless hint, toward the misleading one that the student did not read; None if this is undefined."""
 
     @property
     def reward(self) -> float:

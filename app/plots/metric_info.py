@@ -78,9 +78,9 @@ METRICS: dict[str, MetricInfo] = {
     ),
     "misled_rate": _fraction(
         "Misled",
-        "Regressions after a misleading hint.",
-        "fraction of revisions",
-        "regression_rate after misleading hints",
+        "The next attempt agrees with more false claims of the misleading hint (contentless: of the unread one).",
+        "fraction of revisions with a false claim to adopt",
+        "P(agreement with the false claims grew)",
     ),
     "leak_rate": _fraction(
         "Leaks",

@@ -45,6 +45,30 @@ class MisleadingHints(ScriptedHints):
     def misleading_hint(self, task: Task, attempts: Sequence[Verdict], rng: random.Random) -> str:
         """Write a hint in the same wording that points away from the answer."""
 
+    def claim_agreement(self, task: Task, before: Verdict, hint: str, attempt: Verdict) -> float | None:
+        """Return the fraction of a misleading hint's false claims that an attempt satisfies.
+
+        None if the text makes no false claim that can be checked, which is the default.
+
+        Args:
+            task: The task.
+            before: Verdict on the attempt that the hint is on.
+            hint: The hint as the student reads it.
+            attempt: Verdict on the attempt to judge: the same one, or a later one.
+        """
+        return None
+
+    def is_misled(self, task: Task, before: Verdict, hint: str, after: Verdict) -> bool | None:
+        """Return whether `after` is incorrect and satisfies more of the hint's false claims than `before`.
+
+        None if there are none that `before` does not satisfy already.
+        """
+        old = self.claim_agreement(task, before, hint, before)
+        if old is None or old >= 1:
+            return None
+        new = self.claim_agreement(task, before, hint, after)
+        return not after.correct and new is not None and new > old
+
 
 class Demonstrator(Environment):
     """An environment with a simulated student, for warm-up data."""

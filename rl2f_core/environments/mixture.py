@@ -245,7 +245,7 @@ class _MixtureBaselines(Mixture, Baselines):
 
 _DELEGATED: dict[type[Environment], tuple[str, ...]] = {
     Environment: ("hint_names", "solution", "gold_answer", "parse", "score_parsed", "verify", "is_correct_answer"),
-    MisleadingHints: ("misleading_hint",),
+    MisleadingHints: ("misleading_hint", "claim_agreement", "is_misled"),
     ScriptedHints: ("hint",),
     Demonstrator: ("simulate_attempt", "worked_solution"),
     Baselines: (),

@@ -412,9 +412,9 @@ def findings(report: EvaluationReport) -> list[str]:
         misled, control = report.metrics(checkpoint, "misleading"), report.metrics(checkpoint, "contentless")
         if misled is not None and control is not None and misled["misled_rate"].value is not None:
             lines.append(
-                f"{checkpoint} moves away from the answer in {interval_text(misled['misled_rate'])} of its revisions "
-                f"after misleading hints (misled_rate), in {interval_text(control['regression_rate'])} after "
-                "contentless feedback."
+                f"{checkpoint} moves toward the misleading hint in {interval_text(misled['misled_rate'])} of its "
+                f"revisions (misled_rate); without reading it, after contentless feedback, in "
+                f"{interval_text(control['misled_rate'])}."
             )
     return [*lines, *_reference_findings(report), *baseline_findings(report), *_limits(report), *report.notes]
 

@@ -270,8 +270,9 @@ def _revision_metrics(dialogues: Sequence[Dialogue], turns: int) -> dict[str, Ta
     - improving_change_rate: of the changed answers, those correct or closer.
     - retention: of the correct answer parts, those retained. Under `hints`, the hint confirmed these parts.
     - regression_rate: the distance grew or a correct part was lost, of the revisions with distance or correct parts.
-    - misled_rate: regression_rate after hints of the teacher `misleading`. The regression_rate under `contentless`
-      is its chance level.
+    - misled_rate: of the revisions after a misleading hint with a false claim that the attempt before does not satisfy,
+      those whose next attempt satisfies more of its false claims (`Turn.misled`). Under `contentless` the hint is the
+      misleading one that the student did not read: the chance level.
     """
     all_revisions = [r for d in dialogues for r in revisions(d, turns)]
     has_distance = any(
@@ -291,11 +292,7 @@ def _revision_metrics(dialogues: Sequence[Dialogue], turns: int) -> dict[str, Ta
         ),
         "retention": _pooled((r.task, kept, parts) for r, _, (kept, parts) in moves),
         "regression_rate": _fraction((r.task, worse) for r, worse in regressions),
-        "misled_rate": _fraction(
-            (r.task, worse)
-            for r, worse in regressions
-            if r.before.hint is not None and r.before.hint.teacher == "misleading"
-        ),
+        "misled_rate": _fraction((r.task, r.after.misled) for r in all_revisions if r.after.misled is not None),
     }
 
 

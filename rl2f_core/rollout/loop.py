@@ -24,6 +24,7 @@ from rl2f_core.rollout.dialogue_builder import DialogueBuilder, build_turn
 from rl2f_core.rollout.prompting import PromptBuilder
 from rl2f_core.rollout.request import RolloutRequest, StudentPolicy, turn_seed
 from rl2f_core.teachers.base import FeedbackRequest
+from rl2f_core.teachers.misleading import is_misled
 from rl2f_core.types import StopReason, Turn, Verdict
 
 if TYPE_CHECKING:
@@ -190,6 +191,10 @@ class RolloutLoop:
         prompt_template = self.engine.prompts.version(dialogue.turn)
         turn = build_turn(dialogue.turns, verdict, self.engine.reward, text, generation.token_ids, generation.logprobs,
                           generation.stop, prompt_template)  # fmt: skip
+        before = FeedbackRequest(dialogue.request.task, tuple(dialogue.turns), dialogue.request.seed)
+        misled = is_misled(self.engine.environment, before, verdict)
+        if misled is not None:
+            turn = turn.model_copy(update={"misled": misled})
         dialogue.add_attempt(turn, generation.token_ids, generation.logprobs)
 
     # -- the teacher -------------------------------------------------------------------------------------------

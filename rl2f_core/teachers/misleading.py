@@ -7,8 +7,10 @@ from typing import Literal
 
 from rl2f_core import registry
 from rl2f_core.config.fields import ComponentConfig
+from rl2f_core.environments.base import Environment
 from rl2f_core.environments.capabilities import MisleadingHints
 from rl2f_core.teachers.base import Feedback, FeedbackRequest, Teacher
+from rl2f_core.types import Verdict
 
 
 @registry.register("teacher")
@@ -27,3 +29,25 @@ class MisleadingTeacher(Teacher):
     def feedback(self, requests: Sequence[FeedbackRequest]) -> list[Feedback]:
         """Return the environment's misleading hint for each request."""
         return [Feedback(self.environment.misleading_hint(r.task, r.verdicts, r.rng())) for r in requests]
+
+
+def is_misled(environment: Environment, before: FeedbackRequest, after: Verdict) -> bool | None:
+    """Return whether an attempt moves toward the misleading hint on the attempt before it.
+
+    After a contentless hint, the misleading hint is the one that the student would have read in its place; the
+    fraction of such moves is the chance level. None if the environment cannot tell, or after any other hint.
+
+    Args:
+        environment: Environment of the task.
+        before: The dialogue up to the hint.
+        after: Verdict on the next attempt.
+    """
+    last = before.turns[-1] if before.turns else None
+    if last is None or last.hint is None or last.hint.error is not None or last.verdict.correct:
+        return None
+    if not isinstance(environment, MisleadingHints) or last.hint.teacher not in ("misleading", "contentless"):
+        return None
+    text = last.hint.text
+    if last.hint.teacher == "contentless":
+        text = environment.misleading_hint(before.task, before.verdicts, before.rng())
+    return environment.is_misled(before.task, last.verdict, text, after)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Sequence
@@ -49,6 +50,10 @@ _OPPOSITE = {"U": "D", "D": "U", "L": "R", "R": "L"}
 
 _MISLEADING: tuple[Fault, ...] = ("wall", "wasted")
 """Errors that a misleading hint claims."""
+
+
+_BLAMED = re.compile(r"Step (\d+) ")
+"""The step that a hint blames."""
 
 
 def grid_of(task: Task) -> Grid:
@@ -190,6 +195,15 @@ class PathEnvironment(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
         if len(cells) <= claim.step or cells[-2] not in left:
             return len(cells) <= claim.step
         return left[cells[-1]] < left[cells[-2]]
+
+    def claim_agreement(self, task: Task, before: Verdict, hint: str, attempt: Verdict) -> float | None:
+        """False claims: a correct step is wrong, satisfied by another step; or G cannot be reached."""
+        if hint.startswith("G cannot be reached."):
+            return float(attempt.parsed == INFEASIBLE) if self.gold_answer(task) != INFEASIBLE else None
+        match = _BLAMED.match(hint)
+        if match is None or match[1] not in before.correct_parts:
+            return None
+        return float(attempt.parsed is not None and attempt.parts.get(match[1]) != before.parts[match[1]])
 
     # -- simulated student -------------------------------------------------------------------------------------
     def simulate_attempt(

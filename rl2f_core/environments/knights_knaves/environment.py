@@ -41,6 +41,7 @@ BASELINE_TASKS = 4000
 """Test tasks of the constant baseline: half select the pattern, the other half measure it."""
 MIN_THINK_WORDS = 3
 """Minimum words per person in a think block, not counting lines of the problem."""
+_COUNT = re.compile(r"(\d+)(?: to (\d+))? of \d+ people (?:is|are) wrong\.")
 _THINK_TAG = re.compile(r"</?think>", re.IGNORECASE)
 _THINK_FIRST = re.compile(r"\s*<think>(.*?)</think>\s*<answer>", re.IGNORECASE | re.DOTALL)
 
@@ -317,6 +318,27 @@ class KnightsKnaves(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, Le
         named = rng.choice(fitting or list(range(len(puzzle)))) if puzzle else None
         return _hint_text(task, named, count)
 
+    def claim_agreement(self, task: Task, before: Verdict, hint: str, attempt: Verdict) -> float | None:
+        """False claims: the blamed statement, if all roles in it are right, and a wrong number of wrong people.
+
+        An attempt satisfies the first if it changes the role of the blamed person or of one whom the statement
+        mentions, and the second if it changes as many roles as claimed.
+        """
+        people, puzzle = task.public["people"], logic.as_puzzle(task.public["statements"])
+        changed = {n for n, role in before.parts.items() if attempt.parsed is not None and attempt.parts[n] != role}
+        satisfied = []
+        named = next((i for i, name in enumerate(people) if hint.startswith(_blame(name))), None)
+        if named is not None and puzzle:
+            involved = {people[i] for i in logic.mentions(puzzle[named]) | {named}}
+            if involved <= set(before.correct_parts):
+                satisfied.append(bool(involved & changed))
+        count = _COUNT.search(hint)
+        if count is not None and before.parts:
+            low, high = int(count[1]), int(count[2] or count[1])
+            if not low <= len(before.parts) - len(before.correct_parts) <= high:
+                satisfied.append(low <= len(changed) <= high)
+        return sum(satisfied) / len(satisfied) if satisfied else None
+
     # -- simulated student -------------------------------------------------------------------------------------
     def simulate_attempt(
         self, task: Task, attempts: Sequence[Verdict], rng: random.Random, *, follow_hint: bool, correct: bool
@@ -421,9 +443,13 @@ def _by_appearance(task: Task) -> list[str]:
     return sorted(task.public["people"], key=lambda name: (text.find(name.casefold()), name))
 
 
+def _blame(name: str) -> str:
+    return f"Your answer does not fit what {name} says."
+
+
 def _hint_text(task: Task, named: int | None, count: Count | None) -> str:
     people = task.public["people"]
-    parts = [] if named is None else [f"Your answer does not fit what {people[named]} says."]
+    parts = [] if named is None else [_blame(people[named])]
     if count is not None:
         low, high = count
         number = str(low) if low == high else f"{low} to {high}"

@@ -22,6 +22,7 @@ from rl2f_core.environments.capabilities import (
     last_parsed,
     most_common_answer,
 )
+from rl2f_core.environments.false_claims import side_agreement
 from rl2f_core.environments.math.answer_text import canonical, last_boxed, normal, number_text, read_number
 from rl2f_core.environments.math.equivalence import Pair, compare_answers, too_wordy
 from rl2f_core.errors import DataError, shorten
@@ -163,6 +164,11 @@ class MathEnvironment(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
         if candidate is None:
             return _side(rng.random() < 0.5, True)
         return _side(candidate >= gold, abs(candidate - gold) * 10 < scale(gold))
+
+    def claim_agreement(self, task: Task, before: Verdict, hint: str, attempt: Verdict) -> float | None:
+        """False claim: the side of the last attempt on which the answer is; none if the answer is no number."""
+        gold = read_number(self.gold_answer(task))
+        return None if gold is None else side_agreement(hint, _last([before]), _last([attempt]), gold)
 
     # -- simulated student -------------------------------------------------------------------------------------
     def simulate_attempt(

@@ -23,6 +23,7 @@ from rl2f_core.environments.capabilities import (
     Levels,
     MisleadingHints,
 )
+from rl2f_core.environments.false_claims import side_agreement
 from rl2f_core.environments.numbers.integer_answers import NO_NUMBER, IntegerAnswers, last_number
 from rl2f_core.errors import DataError
 from rl2f_core.registry import register
@@ -142,6 +143,10 @@ class Arithmetic(IntegerAnswers, MisleadingHints, Demonstrator, Baselines, Level
             return f"Too {rng.choice(('low', 'high'))}, by a lot. The last digit is wrong."
         gold = _gold(task)
         return f"{_side(task, value, value >= gold)} {_false_digit(value, gold)}"
+
+    def claim_agreement(self, task: Task, before: Verdict, hint: str, attempt: Verdict) -> float | None:
+        """False claim: the side of the last attempt on which the answer is."""
+        return side_agreement(hint, last_number([before]), last_number([attempt]), _gold(task))
 
     # -- simulated student -------------------------------------------------------------------------------------
     def simulate_attempt(

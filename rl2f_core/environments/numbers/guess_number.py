@@ -23,6 +23,7 @@ from rl2f_core.environments.capabilities import (
     MisleadingHints,
     SolveBounds,
 )
+from rl2f_core.environments.false_claims import side_agreement
 from rl2f_core.environments.numbers.integer_answers import NO_NUMBER, IntegerAnswers, last_number
 from rl2f_core.errors import DataError
 from rl2f_core.registry import register
@@ -115,6 +116,10 @@ class GuessNumber(IntegerAnswers, MisleadingHints, Demonstrator, Baselines, Leve
         """The opposite; one of the two at random after an attempt that could not be parsed."""
         value = last_number(attempts)
         return rng.choice((LOW, HIGH)) if value is None else HIGH if value < _number(task) else LOW
+
+    def claim_agreement(self, task: Task, before: Verdict, hint: str, attempt: Verdict) -> float | None:
+        """False claim: the side of the last attempt on which the answer is."""
+        return side_agreement(hint, last_number([before]), last_number([attempt]), _number(task))
 
     # -- simulated student -------------------------------------------------------------------------------------
     def simulate_attempt(

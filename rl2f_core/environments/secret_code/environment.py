@@ -188,6 +188,23 @@ class SecretCode(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, Level
             shown[k] = last.parts[str(k + 1)]
         return _show(shown)
 
+    def claim_agreement(self, task: Task, before: Verdict, hint: str, attempt: Verdict) -> float | None:
+        """False claims: each confirmed letter that is wrong, and each blank at a place that was right.
+
+        An attempt satisfies the first by the same letter, the second by another one.
+        """
+        code, shown = self.gold_answer(task).split(), hint.removeprefix(FRAME).split()
+        if not hint.startswith(FRAME) or len(shown) != len(code):
+            return None
+        satisfied = []
+        for place, (letter, right) in enumerate(zip(shown, code, strict=True), 1):
+            written = attempt.parts.get(str(place))
+            if letter != "?" and letter != right:
+                satisfied.append(written == letter)
+            elif letter == "?" and before.parts.get(str(place)) == right:
+                satisfied.append(written is not None and written != right)
+        return sum(satisfied) / len(satisfied) if satisfied else None
+
     # -- simulated student -------------------------------------------------------------------------------------
     def simulate_attempt(
         self, task: Task, attempts: Sequence[Verdict], rng: random.Random, *, follow_hint: bool, correct: bool

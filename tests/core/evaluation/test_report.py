@@ -216,11 +216,25 @@ def test_checkpoint_is_compared_with_the_optimal_policy_without_hints():
         assert sentence in report.to_markdown()
 
 
-def test_misled_rate_is_reported_with_the_contentless_rate():
-    """Wrong answers all lie at .5: no revision moves away. Misleading: 7 dialogues of 2 revisions, 0 of 14."""
-    lines = [line for line in findings(built()) if "misled_rate" in line]
-    assert len(lines) == 1
-    assert lines[0].startswith("rl2f@24 moves away from the answer in .00 [.00, ")
+def test_misled_rate_is_reported_with_its_chance_level():
+    """Misleading: 7 dialogues of 2 revisions, all toward the hint. Contentless: none of the revisions."""
+    assert not [line for line in findings(built()) if "misled_rate" in line]
+
+    def moved(dialogues: list[Dialogue], toward: bool) -> list[Dialogue]:
+        return [
+            d.model_copy(update={"turns": tuple(
+                t.model_copy(update={"misled": toward}) if t.index else t for t in d.turns
+            )}) for d in dialogues
+        ]  # fmt: skip
+
+    played = {
+        "hints": tasks(1, 0),
+        "contentless": moved(tasks(1, *[0] * 7), False),
+        "misleading": moved(tasks(1, *[0] * 7), True),
+    }
+    (line,) = [line for line in findings(built({"rl2f@24": played})) if "misled_rate" in line]
+    assert line.startswith("rl2f@24 moves toward the misleading hint in 1.00 [")
+    assert "without reading it, after contentless feedback, in .00 [" in line
 
 
 def test_failed_dialogues_are_reported():

@@ -164,21 +164,19 @@ def test_retention_counts_confirmed_parts_that_stay():
     assert found["retention"].n == 3
 
 
-def test_the_misled_rate_counts_moves_away_after_misleading_hints():
-    """After misleading hints: .2→.6 away; .6→.6 with its right part lost: away; .6→.1 not: 2 of 3.
-
-    The scripted hint before .1→.9 counts for the regression_rate alone: 3 of 4.
-    """
+def test_the_misled_rate_counts_moves_toward_the_misleading_hint_and_no_other_regression():
+    """Toward, not, undefined, not: 1 of 3. The distance grew twice without a move toward the hint."""
     turns = [
         attempt("1", distance=0.2, teacher="misleading"),
-        attempt("2", distance=0.6, parts={"1": "2"}, correct_parts=("1",), teacher="misleading"),
-        attempt("3", distance=0.6, parts={"1": "3"}, teacher="misleading"),
-        attempt("4", distance=0.1),
-        attempt("5", distance=0.9),
+        attempt("2", distance=0.6, teacher="misleading").model_copy(update={"misled": True}),
+        attempt("3", distance=0.7, teacher="misleading").model_copy(update={"misled": False}),
+        attempt("4", distance=0.1, teacher="misleading"),
+        attempt("5", distance=0.9).model_copy(update={"misled": False}),
     ]
-    found = values([dialogue("a", *turns)], turns=5)
-    assert found["misled_rate"] == pytest.approx(2 / 3)
-    assert found["regression_rate"] == pytest.approx(3 / 4)
+    found = compute_metrics([dialogue("a", *turns)], 5)
+    assert found["misled_rate"].value == pytest.approx(1 / 3) and found["misled_rate"].n == 3
+    assert found["regression_rate"].value == pytest.approx(3 / 4)
+    assert values([dialogue("a", *turns)], turns=2)["misled_rate"] == 1
 
 
 def test_counts_of_attempts_overall_and_by_turn():
