@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Annotated, Literal, TypedDict, cast
@@ -20,6 +20,7 @@ from app.endpoints.transcript import (
     dialogue_detail,
     dialogue_row,
     gold_answer,
+    record_opened,
     token_texts,
 )
 from app.endpoints.types import RunId
@@ -27,7 +28,9 @@ from jobs.db.errors import NotFoundError
 from jobs.db.models import Dialogue
 from jobs.db.paging import LIMIT, Page, cursor_after
 from jobs.db.queries import dialogues, notes, runs
-from jobs.db.queries.dialogues import DialogueFilter
+from jobs.db.queries.dialogues import DialogueFilter, DialogueView
+from jobs.labels import label_queries
+from jobs.labels.annotation_queue import HintKey
 from rl2f_core import registry
 from rl2f_core.errors import RL2FError
 from rl2f_core.types import JsonObject
@@ -36,6 +39,7 @@ Text = Annotated[str, Field(max_length=1000)]
 EventId = Annotated[str, Field(min_length=1, max_length=1000)]
 """Id of a dialogue event; it identifies a dialogue of a run permanently."""
 Step = Annotated[int, Field(ge=0, le=2**31 - 1)]
+Annotator = Annotated[str, Field(max_length=200)]
 TurnIndex = Annotated[int, Field(ge=0, le=9_999)]
 RewardBound = Annotated[float, Field(allow_inf_nan=False)]
 Cursor = Annotated[str, Field(max_length=1000)]
@@ -320,10 +324,17 @@ class DialogueEndpoints:
 
     # -- one dialogue ------------------------------------------------------------------------------------------------
     @endpoint("read")
-    def get_dialogue(self, run: RunId, event_id: EventId) -> DialogueWithSiblings:
-        """Return a dialogue with turns, hints, findings, labels and notes, and its group in short."""
+    def get_dialogue(self, run: RunId, event_id: EventId, annotator: Annotator = "") -> DialogueWithSiblings:
+        """Return a dialogue with turns, hints, findings, labels and notes, and its group in short.
+
+        Args:
+            run: The run.
+            event_id: The dialogue.
+            annotator: Name of the person who sees the findings. Later labels of this person are not blind.
+        """
         db = self._context.db
         view = dialogues.get(db, run, event_id)
+        self._record_opened([view], annotator)
         return {**dialogue_detail(runs.get(db, run), view), "siblings": self._siblings(view.row)}
 
     def _siblings(self, row: Dialogue) -> list[Sibling]:
@@ -341,11 +352,25 @@ class DialogueEndpoints:
         return [columns(each, Sibling) for each in rows]
 
     @endpoint("read")
-    def dialogue_group(self, run: RunId, event_id: EventId) -> list[DialogueDetail]:
-        """Return all dialogues of a dialogue's group."""
+    def dialogue_group(self, run: RunId, event_id: EventId, annotator: Annotator = "") -> list[DialogueDetail]:
+        """Return all dialogues of a dialogue's group; for `annotator` see `get_dialogue`."""
         db = self._context.db
         view, owner = dialogues.get(db, run, event_id), runs.get(db, run)
-        return [dialogue_detail(owner, each) for each in dialogues.group(db, run, view.row)]
+        views = dialogues.group(db, run, view.row)
+        self._record_opened(views, annotator)
+        return [dialogue_detail(owner, each) for each in views]
+
+    def _record_opened(self, views: Sequence[DialogueView], annotator: str) -> None:
+        """Record that an annotator sees the findings of all hints."""
+        if not annotator.strip():
+            return
+        hints = [
+            HintKey(view.row.run_id, view.row.event_id, turn.row.index)
+            for view in views
+            for turn in view.turns
+            if turn.row.hint is not None
+        ]
+        record_opened(self._context, hints, label_queries.annotator_name(annotator))
 
     @endpoint("read")
     def reveal_answer(self, run: RunId, event_id: EventId) -> PrivilegedData:

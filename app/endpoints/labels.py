@@ -1,6 +1,7 @@
 """Labels of hints: the annotation queue, hints without their findings, answers, undo.
 
-The findings of a hint and the labels of others are returned only after the annotator's answer, or if `blind` is False.
+The findings of a hint and the labels of others are returned only to a named annotator: after the answer, or if `blind`
+is False. The server records who has opened them; labels of that annotator are not blind from then on.
 """
 
 from __future__ import annotations
@@ -11,9 +12,19 @@ from pydantic import Field, with_config
 from typing_extensions import TypedDict as CheckedDict
 
 from app.common.context import Context
-from app.endpoints.dialogues import EventId, Text, TurnIndex
+from app.endpoints.dialogues import Annotator, EventId, Text, TurnIndex
 from app.endpoints.endpoint import endpoint
-from app.endpoints.transcript import Findings, LabelRow, TaskPrompt, columns, feedback, findings, outcome, task_prompt
+from app.endpoints.transcript import (
+    Findings,
+    LabelRow,
+    TaskPrompt,
+    columns,
+    feedback,
+    findings,
+    outcome,
+    record_opened,
+    task_prompt,
+)
 from app.endpoints.types import RunId
 from jobs.db.errors import NotFoundError
 from jobs.db.queries import dialogues, runs
@@ -22,7 +33,6 @@ from jobs.labels.annotation_queue import HintKey, QueueFilter
 from jobs.labels.label_queries import LabelAnswer
 from rl2f_core.errors import ConfigError
 
-Annotator = Annotated[str, Field(max_length=200)]
 Source = Annotated[str, Field(max_length=20)]
 """Source of findings: `run`, or the id of a rescore run."""
 Position = Annotated[int, Field(ge=0, le=2**31 - 1)]
@@ -165,12 +175,16 @@ class LabelEndpoints:
             after: Return the hints directly after this one; by default the first ones.
             before: Return the hints directly before this one instead.
             limit: Maximum number of hints.
+
+        A queue of flagged hints tells a finding of each, so it opens them for the annotator.
         """
         if after is not None and before is not None:
             raise ConfigError("`after` and `before` exclude each other.", fix="Pass only one of them.")
         name, chosen = _name(annotator), _queue_filter(queue)
         place = {"after": _key(after), "before": _key(before)}
         items = annotation_queue.queue(self._context.db, name, chosen, limit, **place)
+        if chosen.selection == "flagged":
+            record_opened(self._context, [item.key for item in items], name)
         hints: list[QueuedHint] = [{**hint_ref(item.key), "level": item.level, "label": item.label} for item in items]
         return {"hints": hints, **self._progress(name, chosen)}
 
@@ -194,7 +208,8 @@ class LabelEndpoints:
             event_id: The dialogue.
             turn: 0-based turn of the hint.
             annotator: The annotator's name.
-            blind: Leave out findings and labels of others until the annotator has labeled the hint.
+            blind: Leave out findings and labels of others until the annotator has labeled the hint. If False, the
+                server records that the annotator, who must be named, has opened them.
         """
         return self._hint(HintKey(run, event_id, turn), annotator, blind)
 
@@ -209,10 +224,11 @@ class LabelEndpoints:
         start: Position | None = None,
         end: Position | None = None,
         note: Annotated[str, Field(max_length=label_queries.MAX_NOTE)] = "",
-        blind: bool = True,
         queue: HintQueue | None = None,
     ) -> HintToLabel:
         """Label a hint; return it with its findings and the labels of others.
+
+        The label is blind if the annotator has not opened the findings before.
 
         Args:
             run: The run.
@@ -223,11 +239,10 @@ class LabelEndpoints:
             start: Start of the leaking span in the teacher's message.
             end: End of the span, exclusive.
             note: A note.
-            blind: The annotator has not seen the findings.
             queue: The queue of the hint. A label counts in the detector report's estimates if the queue is a random
                 sample.
         """
-        answer = LabelAnswer(label, start, end, note, blind)
+        answer = LabelAnswer(label, start, end, note)
         chosen = None if queue is None else _queue_filter(queue)
         label_queries.put(self._context.db, run, event_id, turn, annotator, answer, chosen)
         return self._hint(HintKey(run, event_id, turn), annotator, blind=True)
@@ -270,7 +285,9 @@ class LabelEndpoints:
         turn = view.turns[key.turn]
         labels = [columns(label, LabelRow) for label in turn.labels]
         own = next((label for label in labels if label["annotator"] == name), None)
-        is_open = own is not None or not blind
+        is_open = own is not None or (not blind and bool(name))
+        if is_open:
+            record_opened(self._context, [key], name)
         return {
             **hint_ref(key),
             "dialogue_id": view.row.dialogue_id,

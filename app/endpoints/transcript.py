@@ -7,17 +7,20 @@ configuration, and the `tokenizer.json` beside the weights decodes tokens.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, TypedDict, TypeVar, cast
 
 from pydantic import ValidationError
 
+from app.common.context import Context
 from app.common.diff import Segment, changes
 from jobs.db.models import Dialogue, Run, TaskRow, Turn
 from jobs.db.queries import dialogues
 from jobs.db.queries.dialogues import DialogueView, TurnView
+from jobs.labels import opened_hints
+from jobs.labels.annotation_queue import HintKey
 from rl2f_core.environments.base import Environment
 from rl2f_core.errors import RL2FError
 from rl2f_core.types import JsonObject, Task
@@ -266,6 +269,12 @@ def _hint(turn: TurnView) -> HintDetail | None:
 def feedback(turn: Turn) -> str:
     """Return the teacher's message after an attempt; empty without a hint."""
     return (turn.hint or "") if turn.feedback is None else turn.feedback
+
+
+def record_opened(context: Context, hints: Iterable[HintKey], annotator: str) -> None:
+    """Record that an annotator sees the findings of hints; see `jobs.labels.opened_hints.record`."""
+    if not context.read_only:
+        opened_hints.record(context.db, hints, annotator)
 
 
 def findings(turn: TurnView) -> Findings:

@@ -202,8 +202,8 @@ class DialogueBrowser:
         if place.current is None:
             return place
         try:
-            dialogue = self._dialogues.get_dialogue(*place.current)
-            siblings = self._dialogues.dialogue_group(*place.current) if group else None
+            dialogue = self._dialogues.get_dialogue(*place.current, place.annotator)
+            siblings = self._dialogues.dialogue_group(*place.current, place.annotator) if group else None
         except RL2FError as error:
             return replace(place, error=error)
         turn = max(0, min(place.turn, len(dialogue["turns"]) - 1))
@@ -255,8 +255,9 @@ class DialogueBrowser:
                 answer = None if place.privileged else self._dialogues.reveal_answer(*place.current)
                 return replace(place, privileged=answer)
             case "group" if place.current:
-                group = None if place.group is not None else self._dialogues.dialogue_group(*place.current)
-                return replace(place, group=group)
+                if place.group is not None:
+                    return replace(place, group=None)
+                return replace(place, group=self._dialogues.dialogue_group(*place.current, place.annotator))
             case "expand" | "collapse":
                 return replace(place, folding=Folding(name == "expand", place.folding.version + 1))
             case "font":
@@ -313,9 +314,8 @@ class DialogueBrowser:
         if span and span["key"] == str(place.turn):
             start, end = span["start"], span["end"]
         note = place.note if place.note is not None else mine["note"] if mine else ""
-        self._studio.labels.label_hint(
-            *place.current, place.turn, annotator, cast(Any, label), start, end, note, blind=False
-        )
+        self._studio.labels.hint_to_label(*place.current, place.turn, annotator, blind=False)
+        self._studio.labels.label_hint(*place.current, place.turn, annotator, cast(Any, label), start, end, note)
         marked = "" if start is None else ", with the marked words"
         place = replace(place, message=f"Turn {place.turn + 1}: {LABEL_TEXTS[label]}{marked}.", note=None)
         return self.refresh(self.reload(place))

@@ -219,14 +219,11 @@ class Labeling:
         if not form.annotator:
             desk.message = NO_NAME
             return
-        own = hint["own_label"]
-        blind = own["blind"] if own and own["label"] == label else form.is_blind and not hint["is_open"]
         desk.hint = self._labels.label_hint(
             **place_of(hint),
             annotator=form.annotator,
             label=cast(Any, label),
             **asdict(draft),
-            blind=blind,
             queue=form.queue() if form.is_sample else None,
         )
         desk.progress = self._labels.labeling_progress(form.annotator, form.queue())

@@ -364,7 +364,7 @@ class LeakLabel(SQLModel, table=True):
     end: int | None = None
     note: str = _text()
     blind: bool = True
-    """The detector findings were hidden."""
+    """The annotator had not opened the findings before (`OpenedHint`)."""
     sampling_frame: str | None = None
     """Text of `jobs.labels.sampling.SamplingFrame`; None if the hint was chosen by hand."""
     time: float

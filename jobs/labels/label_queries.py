@@ -16,8 +16,9 @@ from sqlmodel import Session
 
 from jobs.db.errors import NotFoundError
 from jobs.db.models import Dialogue, LeakLabel, Setting, Turn, table_of
+from jobs.labels import opened_hints
 from jobs.labels.agreement import LABELS
-from jobs.labels.annotation_queue import QueueFilter, sample
+from jobs.labels.annotation_queue import HintKey, QueueFilter, sample
 from rl2f_core.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -51,8 +52,6 @@ class LabelAnswer:
     end: int | None = None
     """End of the span, exclusive."""
     note: str = ""
-    blind: bool = True
-    """The detector findings were hidden."""
 
 
 def put(
@@ -65,6 +64,9 @@ def put(
     queue_filter: QueueFilter | None = None,
 ) -> LeakLabel:
     """Store a label; it replaces the annotator's earlier label of the hint.
+
+    The label is blind if the annotator has not opened the findings of the hint before (`opened_hints`). Storing it
+    opens them, so that a later change of the answer is not blind; a change of span or note alone keeps the state.
 
     Args:
         db: The database.
@@ -95,6 +97,11 @@ def put(
         frame = None if queue_filter is None else queue_filter.frame
         if queue_filter is not None and frame is not None and turn_id in sample(session, queue_filter):
             values["sampling_frame"] = frame.text()
+        key = HintKey(run_id, event, turn)
+        values["blind"] = not opened_hints.is_opened(session, key, annotator)
+        if stored is not None and stored.label == answer.label:
+            values["blind"] = stored.blind
+        opened_hints.add(session, key, annotator)
         if stored is not None and all(getattr(stored, name) == value for name, value in values.items()):
             return stored
         before = None if stored is None else {name: getattr(stored, name) for name in _CONTENT}

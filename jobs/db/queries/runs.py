@@ -32,6 +32,7 @@ from jobs.db.models import (
     Turn,
     table_of,
 )
+from jobs.db.opened_hint_model import OpenedHint
 from jobs.db.paging import LIMIT, Key, Page, page_of
 from jobs.db.queries import hint_values, rescores, run_queue
 from jobs.db.search import clean, split_terms
@@ -182,11 +183,11 @@ def update(db: Database, run_id: int, **changes: object) -> Run:
 
 
 def remove(db: Database, run_id: int) -> None:
-    """Delete a run with its labels, notes and tags."""
+    """Delete a run with its labels, opened hints, notes and tags."""
     with db.write() as session:
         run = get_in_session(session, run_id)
         forget_events(session, run_id)
-        for model in (LeakLabel, Note, Tag):
+        for model in (LeakLabel, OpenedHint, Note, Tag):
             session.execute(delete(model).where(table_of(model).c.run_id == run_id))
         session.delete(run)
 

@@ -17,8 +17,8 @@ from app.endpoints.detectors import DetectorEndpoints
 from app.endpoints.endpoint import ArgumentError, endpoints_of
 from app.endpoints.labels import LabelEndpoints
 from jobs.db.errors import NotFoundError
-from jobs.labels import label_queries, report_queries
-from jobs.labels.annotation_queue import QueueFilter
+from jobs.labels import label_queries, opened_hints, report_queries
+from jobs.labels.annotation_queue import HintKey, QueueFilter
 from jobs.labels.label_queries import LabelAnswer
 from rl2f_core.errors import ConfigError, RL2FError
 
@@ -60,8 +60,8 @@ def test_the_report_lists_annotators_agreement_and_disagreements(
 ) -> None:
     run = add_run(context.db, context.workspace, "small", training_events()).id or 0
 
-    def label(event_id: str, annotator: str, answer: str, blind: bool = True) -> None:
-        label_queries.put(context.db, run, event_id, 0, annotator, LabelAnswer(answer, blind=blind))
+    def label(event_id: str, annotator: str, answer: str) -> None:
+        label_queries.put(context.db, run, event_id, 0, annotator, LabelAnswer(answer))
 
     flagged = [f"dialogue:train:rl2f/{step}/{task}/3" for step in (1, 2) for task in (0, 1)]
     answers = ["leak"] * 3 + ["no_leak"], ["leak", "leak", "no_leak", "no_leak"]
@@ -69,7 +69,8 @@ def test_the_report_lists_annotators_agreement_and_disagreements(
         label(event_id, "anna", anna)
         label(event_id, "bob", bob)
     label(LATER, "anna", "leak")
-    label(NEVER, "anna", "no_leak", blind=False)
+    opened_hints.record(context.db, [HintKey(run, NEVER, 0)], "anna")
+    label(NEVER, "anna", "no_leak")
     found = endpoints.detector_report(run)
     report, usage = found["report"], found["report"]["usage"]
     assert (usage["hints"], usage["counted"], usage["undecided"], usage["not_blind"], usage["not_sampled"]) == (

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from replay_data import add_run, event, hint, odd_events, training_events, turn
 
 from app.common.context import Context
+from app.endpoints.dialogues import DialogueEndpoints
 from app.endpoints.endpoint import ArgumentError, endpoints_of
 from app.endpoints.labels import HintToLabel, LabelEndpoints
 from jobs.db.engine import Database
@@ -69,8 +71,38 @@ def test_an_annotator_can_see_the_findings_before_the_answer(endpoints: LabelEnd
     seen = endpoints.hint_to_label(run, LEAKS, 0, "anna", blind=False)
     assert seen["is_open"] and seen["own_label"] is None
     assert seen["findings"] is not None and seen["findings"]["findings"][0]["detector"] == "exact"
-    own = put(endpoints, run, blind=False)["own_label"]
+    own = put(endpoints, run)["own_label"]
     assert own is not None and own["blind"] is False
+
+
+def test_the_server_decides_whether_a_label_is_blind(endpoints: LabelEndpoints, context: Context, run: int) -> None:
+    with pytest.raises(ArgumentError, match="blind"):
+        put(endpoints, run, blind=True)
+
+    def is_blind(event: str, who: str) -> bool | None:
+        own = put(endpoints, run, event, annotator=who)["own_label"]
+        return own and own["blind"]
+
+    endpoints.hint_to_label(run, LEAKS, 0, " anna ", blind=False)
+    assert [is_blind(LEAKS, "anna"), is_blind(LEAKS, "bob"), is_blind(LATER, "anna")] == [False, True, True]
+    DialogueEndpoints(context).get_dialogue(run, NEVER, "carl")
+    assert [is_blind(NEVER, "carl"), is_blind(NEVER, "dora")] == [False, True]
+    DialogueEndpoints(context).dialogue_group(run, NEVER, "emil")
+    assert not is_blind(LATER, "emil")
+    flagged = endpoints.next_hints_to_label("finn", {"run": run, "selection": "flagged"})["hints"]
+    assert {LEAKS} <= {each["event_id"] for each in flagged} and not is_blind(LEAKS, "finn")
+
+
+def test_findings_are_shown_to_named_annotators_alone(endpoints: LabelEndpoints, run: int) -> None:
+    seen = endpoints.hint_to_label(run, LEAKS, 0, " ", blind=False)
+    assert not seen["is_open"] and seen["findings"] is None
+
+
+def test_a_read_only_server_shows_findings_and_records_nothing(context: Context, run: int) -> None:
+    reader = LabelEndpoints(replace(context, read_only=True))
+    assert reader.hint_to_label(run, LEAKS, 0, "anna", blind=False)["is_open"]
+    own = put(LabelEndpoints(context), run)["own_label"]
+    assert own is not None and own["blind"]
 
 
 def test_a_blind_redacted_hint_does_not_show_its_redaction(endpoints: LabelEndpoints, context: Context) -> None:

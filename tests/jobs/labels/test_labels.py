@@ -9,7 +9,7 @@ from jobs.db.engine import Database
 from jobs.db.models import Run
 from jobs.db.queries import dialogues, runs
 from jobs.ingest.ingester import reindex
-from jobs.labels import annotation_queue, label_queries
+from jobs.labels import annotation_queue, label_queries, opened_hints
 from jobs.labels.annotation_queue import HintKey, QueueFilter
 from jobs.labels.label_queries import LabelAnswer
 from jobs.workspace import Workspace
@@ -34,7 +34,8 @@ def keys(db: Database, who: str, filter: QueueFilter, **place: object) -> list[t
 
 # -- put -------------------------------------------------------------------------------------------------------------
 def test_a_label_is_kept_with_span_note_and_blindness_and_counted_on_its_dialogue(db: Database, run: Run) -> None:
-    put = label_queries.put(db, run.id, LEAKS, 0, "anna", LabelAnswer("leak", 12, 19, "it is the code", blind=False))
+    opened_hints.record(db, [HintKey(run.id, LEAKS, 0)], "anna")
+    put = label_queries.put(db, run.id, LEAKS, 0, "anna", LabelAnswer("leak", 12, 19, "it is the code"))
     assert put.id is not None and put.time > 0
     held = label_queries.of_hint(db, run.id, LEAKS, 0)
     assert [(x.annotator, x.label, x.start, x.end, x.note, x.blind) for x in held] == [
@@ -110,11 +111,41 @@ def test_names_that_look_the_same_are_the_same_labeller(db: Database, run: Run) 
     assert [x.label for x in label_queries.of_hint(db, run.id, LEAKS, 0)] == ["no_leak"]
 
 
+# -- blind -----------------------------------------------------------------------------------------------------------
+def test_a_label_is_blind_only_if_the_annotator_did_not_open_the_findings_before(db: Database, run: Run) -> None:
+    opened_hints.record(db, [HintKey(run.id, LEAKS, 0), HintKey(run.id, LEAKS, 0)], "bob")
+    opened_hints.record(db, [HintKey(run.id, LEAKS, 0)], "")  # nobody
+
+    def blind(who: str, event: str = LEAKS, label: str = "leak", note: str = "") -> bool:
+        return label_queries.put(db, run.id, event, 0, who, LabelAnswer(label, note=note)).blind
+
+    assert [blind("anna"), blind("bob"), blind("bob", LATER)] == [True, False, True]
+    assert blind("anna", note="the same answer"), "the findings are shown after the answer alone"
+    assert not blind("anna", label="unsure"), "another answer, after the findings were shown"
+    assert not blind("anna"), "and back"
+
+
+def test_a_label_after_undo_is_not_blind_because_the_findings_were_shown(db: Database, run: Run) -> None:
+    assert label_queries.put(db, run.id, LEAKS, 0, "anna", LabelAnswer("leak")).blind
+    label_queries.undo(db, "anna")
+    assert not label_queries.put(db, run.id, LEAKS, 0, "anna", LabelAnswer("leak")).blind
+
+
+def test_openings_are_deleted_with_their_run(db: Database, run: Run) -> None:
+    opened_hints.record(db, [HintKey(run.id, LEAKS, 0)], "anna")
+    with db.read() as session:
+        assert opened_hints.is_opened(session, HintKey(run.id, LEAKS, 0), "anna")
+    number = run.id
+    runs.remove(db, number)
+    with db.read() as session:
+        assert not opened_hints.is_opened(session, HintKey(number, LEAKS, 0), "anna")
+
+
 # -- undo ------------------------------------------------------------------------------------------------------------
 def test_undo_takes_back_one_change_after_the_other_in_reverse(db: Database, run: Run) -> None:
-    label_queries.put(db, run.id, LEAKS, 0, "anna", LabelAnswer("leak", 12, 19, "sure", blind=True))
+    label_queries.put(db, run.id, LEAKS, 0, "anna", LabelAnswer("leak", 12, 19, "sure"))
     label_queries.put(db, run.id, LATER, 0, "anna", LabelAnswer("unsure"))
-    label_queries.put(db, run.id, LEAKS, 0, "anna", LabelAnswer("no_leak", blind=False))
+    label_queries.put(db, run.id, LEAKS, 0, "anna", LabelAnswer("no_leak"))
 
     taken = label_queries.undo(db, "anna")
     assert taken is not None and (taken.event_id, taken.label) == (LEAKS, "no_leak")

@@ -11,7 +11,7 @@ from jobs.db.errors import NotFoundError
 from jobs.db.models import LeakLabel, Run
 from jobs.db.queries import runs
 from jobs.ingest.ingester import reindex
-from jobs.labels import annotation_queue, hint_counts, label_queries, report_queries
+from jobs.labels import annotation_queue, hint_counts, label_queries, opened_hints, report_queries
 from jobs.labels.annotation_queue import QueueFilter
 from jobs.labels.estimation import Estimates
 from jobs.labels.label_queries import LabelAnswer
@@ -135,7 +135,8 @@ def test_uncounted_labels_are_reported_by_reason(db: Database, truth: Truth) -> 
     keys = [i.key for i in annotation_queue.queue(db, "", audit, 500) if i.key[1:] in mine][:6]
     label_queries.put(db, *keys[0], "anna", LabelAnswer("no_leak"), queue_filter=audit)
     label_queries.put(db, *keys[1], "anna", LabelAnswer("no_leak"))  # picked by hand
-    label_queries.put(db, *keys[2], "anna", LabelAnswer("no_leak", blind=False), queue_filter=audit)
+    opened_hints.record(db, [keys[2]], "anna")
+    label_queries.put(db, *keys[2], "anna", LabelAnswer("no_leak"), queue_filter=audit)
     label_queries.put(db, *keys[3], "anna", LabelAnswer("unsure"), queue_filter=audit)
     label_queries.put(db, *keys[4], "anna", LabelAnswer("leak"), queue_filter=audit)
     label_queries.put(db, *keys[4], "ben", LabelAnswer("no_leak"), queue_filter=audit)  # a tie

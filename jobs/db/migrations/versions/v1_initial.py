@@ -162,6 +162,15 @@ sa.Table(
     sa.Index("ix_leaklabel_annotator_time", "annotator", "time"),
 )
 sa.Table(
+    "openedhint",
+    metadata,
+    *_required(sa.Integer, "run_id", "turn"),
+    *_required(sa.String, "event_id", "annotator"),
+    *_required(sa.Float, "time"),
+    sa.PrimaryKeyConstraint("run_id", "event_id", "turn", "annotator"),
+    sa.ForeignKeyConstraint(["run_id"], ["run.id"]),
+)
+sa.Table(
     "log",
     metadata,
     *_required(sa.Integer, "id", "run_id"),
