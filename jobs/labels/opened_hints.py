@@ -38,5 +38,5 @@ def is_opened(session: Session, hint: HintKey, annotator: str) -> bool:
 def add(session: Session, hint: HintKey, annotator: str) -> None:
     """Record an opening in a transaction; the first one stays."""
     if not is_opened(session, hint, annotator):
-        key = {"run_id": hint.run, "event_id": hint.event, "turn": hint.turn, "annotator": annotator}
-        session.add(OpenedHint(**key, time=time.time()))
+        run, event, turn = hint
+        session.add(OpenedHint(run_id=run, event_id=event, turn=turn, annotator=annotator, time=time.time()))
