@@ -410,7 +410,9 @@ def findings(report: EvaluationReport) -> list[str]:
             lines.append(f"{under} ({effect.checkpoint}): {text}: {verdict}.")
     for checkpoint in report.checkpoints:
         misled, control = report.metrics(checkpoint, "misleading"), report.metrics(checkpoint, "contentless")
-        if misled is not None and control is not None and misled["misled_rate"].value is not None:
+        if misled is None or control is None or control["misled_rate"].value is None:
+            continue
+        if misled["misled_rate"].value is not None:
             lines.append(
                 f"{checkpoint} moves toward the misleading hint in {interval_text(misled['misled_rate'])} of its "
                 f"revisions (misled_rate); without reading it, after contentless feedback, in "
