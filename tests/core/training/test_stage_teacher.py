@@ -77,7 +77,9 @@ def test_quickstart_presets_differ_in_the_named_settings_alone() -> None:
     assert set(changed("quickstart_controls")) == {"stages"}
     warmup, rl2f, rlvr, contentless = controls.stages
     assert (warmup, rl2f) == shipped.stages
-    assert contentless.model_copy(update={"name": "rl2f", "teacher": None, "init_from": None}) == rl2f
+    assert (
+        contentless.model_copy(update={"name": "rl2f", "teacher": None, "init_from": None, "tasks_from": None}) == rl2f
+    )
     assert (contentless.teacher.type, contentless.init_from, rlvr.init_from) == ("contentless", "warmup", "warmup")
     assert controls.for_stage(contentless).teacher.type == "contentless"
     assert controls.for_stage(rl2f).teacher.type == "scripted"
