@@ -216,6 +216,15 @@ class Turn(FrozenModel):
     """None after the last attempt."""
     advantage: float | None = None
     """Set by the method that trains on the turn."""
+    hint_bits: float | None = None
+    """Information in the hint: log2 of the candidates before it divided by those after it; see
+    `rollout.hint_information`. None without a hint, or if it cannot be counted."""
+    bits_left: float | None = None
+    """log2 of the candidates after the hint; None if `hint_bits` is."""
+    determines_answer: bool = False
+    """The hint leaves the gold answer as the only candidate, which it need not state."""
+    bits_used: float | None = None
+    """Bits of the hint before this attempt that the attempt respects; None if that hint has no `hint_bits`."""
     prompt_template: str | None = None
     """`name@version` of the template of this attempt's reprompt; None without a reprompt."""
     misled: bool | None = None

@@ -16,6 +16,7 @@ from typing import ClassVar, NamedTuple
 from rl2f_core import registry
 from rl2f_core.config.fields import ComponentConfig
 from rl2f_core.environments.base import Environment
+from rl2f_core.environments.candidates import Answer, Region
 from rl2f_core.types import ConstantBaseline, Task, Verdict
 
 
@@ -150,6 +151,37 @@ class LeakVocabulary(Environment):
             parsed: The attempts that could be parsed, oldest first.
         """
         return {part for attempt in parsed for part in self.answer_parts(task, attempt).items()}
+
+
+class AnswerSpace(Environment):
+    """An environment whose possible answers can be counted, for the information in a hint (`hint_bits`).
+
+    The candidates are all answers of the form that the problem asks for, before any work on it: all assignments of
+    roles, all ways through a grid.  If they were the answers that agree with the problem, a problem with one solution
+    would have one candidate, and no hint on it any information.
+    """
+
+    @abstractmethod
+    def answer_space(self, task: Task) -> Region | None:
+        """Return the candidates; None if they have no known form or are too many to count."""
+
+    @abstractmethod
+    def answer_values(self, task: Task, parsed: str) -> Answer:
+        """Return the values of a parsed answer by part of `answer_space`."""
+
+    @abstractmethod
+    def hint_statements(self, task: Task, attempts: Sequence[Verdict], hint: str) -> tuple[Region, ...] | None:
+        """Return what a hint in the wording of `hint` or `misleading_hint` states about the answer, true or not.
+
+        Args:
+            task: The task.
+            attempts: Verdicts on the attempts so far; the hint is on the last of them.
+            hint: The text that the student reads.
+
+        Returns:
+            One region per statement, and none for a text that states nothing about the answer.  None if the text has
+            another wording, so that its meaning is unknown.
+        """
 
 
 class Levels(Environment):

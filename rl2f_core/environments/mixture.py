@@ -19,6 +19,7 @@ from rl2f_core.config.components import Component, by_name
 from rl2f_core.config.fields import BASIC_FIELD, BaseConfig, ComponentConfig
 from rl2f_core.environments.base import Environment
 from rl2f_core.environments.capabilities import (
+    AnswerSpace,
     Baselines,
     Demonstrator,
     LeakVocabulary,
@@ -249,6 +250,7 @@ _DELEGATED: dict[type[Environment], tuple[str, ...]] = {
     ScriptedHints: ("hint",),
     Demonstrator: ("simulate_attempt", "worked_solution"),
     Baselines: (),
+    AnswerSpace: ("answer_space", "answer_values", "hint_statements"),
     LeakVocabulary: ("find_answers", "answer_parts", "stated_parts", "attempt_contains", "student_parts"),
 }
 """Methods on a task by base class, which call the same method of the task's sub-environment."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from rl2f_core.config.rollout import RewardConfig
 from rl2f_core.errors import shorten
 from rl2f_core.leaks.guard import ScreenedHint
+from rl2f_core.rollout.hint_information import measure_hints
 from rl2f_core.rollout.prompting import PromptBuilder
 from rl2f_core.rollout.request import RolloutRequest
 from rl2f_core.rollout.rewards import turn_rewards
@@ -91,15 +92,21 @@ class DialogueBuilder:
         """End the dialogue with an error."""
         self.stop, self.error = StopReason.FAILED, shorten(f"{type(error).__name__}: {error}", 500)
 
-    def rollout(self, policy: str) -> Rollout:
-        """Return the dialogue with its tokens; `policy` names the sampled checkpoint."""
+    def rollout(self, policy: str, *, verdicts_shown: bool = True) -> Rollout:
+        """Return the dialogue with its tokens and the information in its hints.
+
+        Args:
+            policy: Name of the sampled checkpoint.
+            verdicts_shown: See `measure_hints`.
+        """
         request = self.request
+        turns = measure_hints(self.prompts.environment, request.task, self.turns, verdicts_shown=verdicts_shown)
         dialogue = Dialogue(
             id=request.id,
             task_id=request.task.id,
             group=request.group,
             index=request.index,
-            turns=tuple(self.turns),
+            turns=turns,
             stop_reason=self.stop or StopReason.EXHAUSTED,
             error=self.error,
             policy=policy,

@@ -76,7 +76,8 @@ class RolloutEngine:
         def run_shard(shard: Sequence[RolloutRequest]) -> list[Rollout]:
             dialogues = RolloutLoop(self, shard, sampling, student=student, turns=turns, on_progress=on_progress).run()
             self.backend.reset_prefix_cache()
-            return [dialogue.rollout(dialogue.student.policy) for dialogue in dialogues]
+            shown = self.stop_on_correct
+            return [dialogue.rollout(dialogue.student.policy, verdicts_shown=shown) for dialogue in dialogues]
 
         return current_group().map_sharded(requests, run_shard)
 

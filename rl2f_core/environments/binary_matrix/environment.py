@@ -19,7 +19,9 @@ from pydantic import Field, model_validator
 from rl2f_core.config.fields import BASIC_FIELD, ComponentConfig
 from rl2f_core.environments.base import find_rows, new_task, sample_task, wrap_answer
 from rl2f_core.environments.binary_matrix.stated_cells import matrices_in, stated_cells
+from rl2f_core.environments.candidates import Answer, Box, Region, one_of
 from rl2f_core.environments.capabilities import (
+    AnswerSpace,
     Baselines,
     Demonstrator,
     LeakVocabulary,
@@ -39,12 +41,14 @@ _FORMS = {
     re.compile(r"[0-9](?:[ ,]{1,2}[0-9]){1,4}(?: ?[\r\n;/]{1,2} ?[0-9](?:[ ,]{1,2}[0-9]){1,4}){1,4}"): r"[\r\n;/]+",
 }
 """Forms of an answer, each with the separator of its rows."""
-_HINT = re.compile(r"The first wrong value in (row|column) (\d) is too (small|large)\.")
+_HINT = re.compile(r"The first wrong value in (row|column) ([1-5]) is too (small|large)\.")
+_UNREADABLE = "Your answer could not be read. Give {n} rows of {n} digits."
+_ZERO = frozenset("0")
 _MAX_DRAWS = 100_000
 
 
 @register("environment")
-class BinaryMatrix(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
+class BinaryMatrix(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, AnswerSpace):
     """Answers are rows of digits, `010 121 212`; up to 5×5, every distance has one digit.
 
     Matrices without a 0 or without a 1 are excluded, and, unless `plain` is set, those whose every 1 is next to a 0,
@@ -170,7 +174,7 @@ class BinaryMatrix(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
         """Name the row or column of the first wrong cell of the last attempt, and the direction of its error."""
         last, n = last_parsed(attempts), len(task.public["rows"])
         if last is None:
-            return f"Your answer could not be read. Give {n} rows of {n} digits."
+            return _UNREADABLE.format(n=n)
         error = _first_error(last.split(), self.gold_answer(task).split(), by_row=rng.random() < 0.5)
         return "Right." if error is None else _hint_text(*error)
 
@@ -241,6 +245,38 @@ class BinaryMatrix(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
             reached = "".join(x if x == " " or int(x) <= distance else "." for x in gold)
             lines.append(f"Beside them {distance}: {reached}.")
         return f"{' '.join(lines)} {wrap_answer(gold)}"
+
+    # -- information in a hint ---------------------------------------------------------------------------------
+    def answer_space(self, task: Task) -> Region:
+        """All matrices with the problem's zeros and a distance of 1 to 2n − 2 in each other cell."""
+        rows = task.public["rows"]
+        distance = frozenset(map(str, range(1, 2 * len(rows) - 1)))
+        cells = {_cell(r, c): digit for r, row in enumerate(rows) for c, digit in enumerate(row)}
+        return ({cell: _ZERO if digit == "0" else distance for cell, digit in cells.items()},)
+
+    def answer_values(self, task: Task, parsed: str) -> Answer:
+        return {_cell(r, c): digit for r, row in enumerate(parsed.split()) for c, digit in enumerate(row)}
+
+    def hint_statements(self, task: Task, attempts: Sequence[Verdict], hint: str) -> tuple[Region, ...] | None:
+        """The first wrong cell, in reading order, is in the named line and is too small or too large.
+
+        One statement for each cell before the line's first: it is right. One more with a box for each cell of the line
+        that may be the first wrong one: the cells from the line's first up to it are right, and it errs as stated.
+        """
+        last, match, n = last_parsed(attempts), _HINT.fullmatch(hint), len(task.public["rows"])
+        if hint == _UNREADABLE.format(n=n) or (last is None and match is not None):
+            return ()
+        if last is None or match is None or int(match[2]) > n:
+            return None
+        digits, line = "".join(last.split()), int(match[2]) - 1
+        names = [_cell(r, c) for r in range(n) for c in range(n)]
+        firsts = range(line * n, (line + 1) * n) if match[1] == "row" else range(line, n * n, n)
+        boxes: list[Box] = []
+        for first in firsts:
+            errs = [x for x in map(str, range(10)) if (x > digits[first] if match[3] == "small" else x < digits[first])]
+            right = {names[i]: frozenset(digits[i]) for i in range(firsts[0], first)}
+            boxes.append({**right, names[first]: frozenset(errs)})
+        return (*(one_of(names[i], digits[i]) for i in range(firsts[0])), tuple(boxes))
 
     # -- reference lines ---------------------------------------------------------------------------------------
     def constant_baseline(self) -> ConstantBaseline:

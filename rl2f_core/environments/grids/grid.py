@@ -17,6 +17,8 @@ STEPS: dict[str, Cell] = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
 """Change of row and column by direction."""
 MAX_SIDE = 12
 """Rows or columns of the largest grid."""
+MAX_WAYS = 2_000
+"""Ways through a grid that `ways_of` lists."""
 Fault = Literal["wall", "edge", "wasted", "short"]
 """Why a walk is not a shortest path: it enters a wall, leaves the grid, comes no nearer, or ends too early."""
 
@@ -122,6 +124,27 @@ def find_path(grid: Grid, pick: Sequence[int] = ()) -> str | None:
         path += good[pick[len(path)] % len(good) if len(path) < len(pick) else 0]
         cell = moved(cell, path[-1])
     return path
+
+
+@lru_cache(256)
+def ways_of(grid: Grid) -> tuple[str, ...] | None:
+    """Return all walks from start to goal that visit no cell twice, as letters.
+
+    None if there are more than `MAX_WAYS`, or if the search would take more than ten times as many steps.
+    """
+    left, start, goal = to_goal(grid), grid.find(START), grid.find(GOAL)
+    ways: list[str] = []
+    stack = [("", start, frozenset([start]))] if start in left else []
+    for _ in range(10 * MAX_WAYS):
+        if not stack or len(ways) > MAX_WAYS:
+            break
+        walk, cell, seen = stack.pop()
+        if cell == goal:
+            ways.append(walk)
+            continue
+        near = ((letter, moved(cell, letter)) for letter in STEPS)
+        stack += [(walk + x, next_, seen | {next_}) for x, next_ in near if next_ in left and next_ not in seen]
+    return None if stack or len(ways) > MAX_WAYS else tuple(ways)
 
 
 def walked(grid: Grid, letters: str) -> list[Cell]:

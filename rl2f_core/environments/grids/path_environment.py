@@ -12,7 +12,9 @@ from typing import ClassVar
 
 from rl2f_core.config.fields import ComponentConfig
 from rl2f_core.environments.base import new_task, wrap_answer
+from rl2f_core.environments.candidates import Answer, Region, one_of
 from rl2f_core.environments.capabilities import (
+    AnswerSpace,
     Baselines,
     Demonstrator,
     LeakVocabulary,
@@ -35,6 +37,7 @@ from rl2f_core.environments.grids.grid import (
     read_grid,
     to_goal,
     walked,
+    ways_of,
 )
 from rl2f_core.environments.grids.move_extraction import runs_of
 from rl2f_core.environments.grids.move_parser import INFEASIBLE, read_answer
@@ -45,6 +48,12 @@ from rl2f_core.types import ConstantBaseline, Task, TaskData, Verdict
 
 BASELINE_TASKS = 400
 """Test tasks of the constant baseline: half select the answer, the other half measure it."""
+UNREADABLE = "Your answer could not be read. Give the steps with the letters U, D, L and R."
+REACHABLE, UNREACHABLE = "G can be reached.", "G cannot be reached."
+_POSITION = r"(?: You stand in row \d+, column \d+\.)?"
+"""What `describe_position` may append."""
+_END = ""
+"""Value of a step after the end of a walk."""
 _OPPOSITE = {"U": "D", "D": "U", "L": "R", "R": "L"}
 
 
@@ -61,7 +70,7 @@ def grid_of(task: Task) -> Grid:
     return Grid(tuple(task.public["grid"]))
 
 
-class PathEnvironment(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
+class PathEnvironment(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, AnswerSpace):
     """Tasks whose answer is a walk from S to G, in letters `R R D`.
 
     Splits share no grid, also up to rotation and reflection.
@@ -155,9 +164,9 @@ class PathEnvironment(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
         """Name the first wrong step of the last attempt and its error, never the correct step."""
         last = last_parsed(attempts)
         if last is None:
-            return "Your answer could not be read. Give the steps with the letters U, D, L and R."
+            return UNREADABLE
         if last == INFEASIBLE:
-            return "G can be reached."
+            return REACHABLE
         grid, letters = grid_of(task), last.replace(" ", "")
         error = self.find_error(grid, letters)
         return "Right." if error is None else self._describe_error(error) + self.describe_position(grid, letters)
@@ -168,7 +177,7 @@ class PathEnvironment(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
         if last is None:
             return self._describe_error(PathError(1, "wall"))
         if last == INFEASIBLE:
-            return "G cannot be reached."
+            return UNREACHABLE
         grid, letters = grid_of(task), last.replace(" ", "")
         error = self.find_error(grid, letters)
         reached = len(walked(grid, letters)) - 1
@@ -178,13 +187,15 @@ class PathEnvironment(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
         return self._describe_error(claim) + self.describe_position(grid, letters[: claim.step])
 
     def _describe_error(self, error: PathError) -> str:
-        texts: dict[Fault, str] = {
+        return self._error_texts()[error.fault].format(k=error.step)
+
+    def _error_texts(self) -> dict[Fault, str]:
+        return {
             "wall": "Step {k} hits a wall.",
             "edge": "Step {k} leaves the grid.",
             "wasted": self.wasted_hint,
             "short": "After step {k} you are not at G yet.",
         }
-        return texts[error.fault].format(k=error.step)
 
     def _is_false(self, grid: Grid, letters: str, claim: PathError) -> bool:
         """Return whether a claimed error at a step that the walk reaches is false."""
@@ -242,6 +253,65 @@ class PathEnvironment(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
         cells = walked(grid, gold.replace(" ", ""))[1:]
         steps = ", ".join(f"{x} {_place(cell)}" for x, cell in zip(gold.split(), cells, strict=True))
         return f"{head} {steps} is G. {wrap_answer(gold)}"
+
+    # -- information in a hint ---------------------------------------------------------------------------------
+    def answer_space(self, task: Task) -> Region | None:
+        """All ways from S to G through open cells that visit no cell twice, by step, and `infeasible` if it is allowed.
+
+        Without loops, a maze has one way, so its hints have no information. None above `grid.MAX_WAYS` ways.
+        """
+        grid = grid_of(task)
+        ways = ways_of(grid)
+        if ways is None:
+            return None
+        answers = [*ways, INFEASIBLE] if self.infeasible else ways
+        return tuple(
+            {step: frozenset([value]) for step, value in self._values(grid, answer).items()} for answer in answers
+        )
+
+    def answer_values(self, task: Task, parsed: str) -> Answer:
+        return self._values(grid_of(task), parsed if parsed == INFEASIBLE else parsed.replace(" ", ""))
+
+    def _values(self, grid: Grid, answer: str) -> dict[str, str]:
+        """Return the value of each step, up to one more than a way can have, so that a longer walk is no way."""
+        steps = range(len(grid.rows) * len(grid.rows[0]))
+        if answer == INFEASIBLE:
+            return {str(k + 1): INFEASIBLE for k in steps}
+        return {str(k + 1): answer[k] if k < len(answer) else _END for k in steps}
+
+    def hint_statements(self, task: Task, attempts: Sequence[Verdict], hint: str) -> tuple[Region, ...] | None:
+        """The steps before the named one belong to the answer, one statement each; the named one does not.
+
+        Of several right answers, the statements describe those that continue the attempt. A step that comes no nearer
+        excludes `infeasible`; a wall, the edge and the end of a walk do not.
+        """
+        last = last_parsed(attempts)
+        if hint == UNREADABLE:
+            return ()
+        if hint in (REACHABLE, UNREACHABLE):
+            return (one_of("1", [INFEASIBLE] if hint == UNREACHABLE else STEPS),)
+        error = self._read_error(hint)
+        if last is None and error is not None:
+            return ()
+        if last is None or last == INFEASIBLE or error is None:
+            return None
+        values, length = self.answer_values(task, last), len(last.split())
+        if error.step > length or (error.fault == "short" and error.step < length):
+            return None
+        others = () if error.fault == "wasted" else (INFEASIBLE,)
+        steps = [str(k) for k in range(1, error.correct_steps + 2) if str(k) in values]
+        statements = [one_of(step, {values[step], *others}) for step in steps[: error.correct_steps]]
+        for named in steps[error.correct_steps :]:
+            statements.append(one_of(named, {*STEPS, _END, *others} - {values[named]}))
+        return tuple(statements)
+
+    def _read_error(self, hint: str) -> PathError | None:
+        """Return the error that a hint names, or None."""
+        for fault, text in self._error_texts().items():
+            match = re.fullmatch(re.escape(text).replace(r"\{k\}", r"(\d{1,3})") + _POSITION, hint)
+            if match:
+                return PathError(int(match[1]), fault)
+        return None
 
     # -- reference lines ---------------------------------------------------------------------------------------
     def constant_baseline(self) -> ConstantBaseline:

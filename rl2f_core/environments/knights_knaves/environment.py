@@ -18,7 +18,9 @@ from pydantic import Field, field_validator, model_validator
 
 from rl2f_core.config.fields import BASIC_FIELD, ComponentConfig
 from rl2f_core.environments.base import CONTENTLESS, MAX_ATTEMPT_CHARS, assign_split, new_task, sample_task, wrap_answer
+from rl2f_core.environments.candidates import Answer, Region, one_of
 from rl2f_core.environments.capabilities import (
+    AnswerSpace,
     Baselines,
     Demonstrator,
     LeakVocabulary,
@@ -42,12 +44,19 @@ BASELINE_TASKS = 4000
 MIN_THINK_WORDS = 3
 """Minimum words per person in a think block, not counting lines of the problem."""
 _COUNT = re.compile(r"(\d+)(?: to (\d+))? of \d+ people (?:is|are) wrong\.")
+ROLES = "roles"
+"""The only part of an answer in `AnswerSpace`: the assignment as n bits."""
+_HINT = re.compile(
+    r"(?:Your answer does not fit what (?P<name>.+?) says\.)? ?"
+    r"(?:(?P<low>\d+)(?: to (?P<high>\d+))? of (?P<n>\d+) people (?:is|are) wrong\.)?"
+)
+"""A hint, true or misleading; see `_hint_text`."""
 _THINK_TAG = re.compile(r"</?think>", re.IGNORECASE)
 _THINK_FIRST = re.compile(r"\s*<think>(.*?)</think>\s*<answer>", re.IGNORECASE | re.DOTALL)
 
 
 @register("environment")
-class KnightsKnaves(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, Levels, Perturbations):
+class KnightsKnaves(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, AnswerSpace, Levels, Perturbations):
     """All patterns of roles are equally frequent, and each puzzle has its pattern as the only solution."""
 
     level_field = "people"
@@ -292,12 +301,15 @@ class KnightsKnaves(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, Le
         untried answers open (`hint_counts`).
         """
         if last_parsed(attempts) is None:
-            first, second = map(puzzle_text.article, self.config.roles)
-            return f"Your answer could not be read. Call each person once either {first} or {second}."
+            return self._unreadable()
         tried = self._tried(task, attempts)
         count_range, _ = hint_counts(len(task.public["people"]), self._bits(task, self.gold_answer(task)), tried)[-1]
         puzzle = logic.as_puzzle(task.public["statements"])
         return _hint_text(task, logic.first_contradicted(puzzle, tried[-1]), count_range)
+
+    def _unreadable(self) -> str:
+        first, second = map(puzzle_text.article, self.config.roles)
+        return f"Your answer could not be read. Call each person once either {first} or {second}."
 
     def misleading_hint(self, task: Task, attempts: Sequence[Verdict], rng: random.Random) -> str:
         """Name a person whose statement fits the last attempt, with a false count if the true hint has one.
@@ -382,6 +394,39 @@ class KnightsKnaves(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, Le
                 if (named is None or logic.fits(puzzle, named, a)) and low <= (a ^ tried[-1]).bit_count() <= high
             ]
         return rng.choice([a for a in options if a != solution] or options or wrong)
+
+    # -- information in a hint ---------------------------------------------------------------------------------
+    def answer_space(self, task: Task) -> Region:
+        """All 2ⁿ assignments of roles, whether or not they agree with the puzzle's statements."""
+        return one_of(ROLES, range(2 ** len(task.public["people"])))
+
+    def answer_values(self, task: Task, parsed: str) -> Answer:
+        return {ROLES: self._bits(task, parsed)}
+
+    def hint_statements(self, task: Task, attempts: Sequence[Verdict], hint: str) -> tuple[Region, ...] | None:
+        """The named person's role agrees with what the person says; the answer differs from the attempt in the count.
+
+        The first is an instruction to use one statement of the puzzle, which the candidates ignore before.
+        """
+        match, people = _HINT.fullmatch(hint), task.public["people"]
+        if hint == self._unreadable():
+            return ()
+        if (
+            not hint
+            or match is None
+            or match["name"] not in (None, *people)
+            or match["n"] not in (None, str(len(people)))
+        ):
+            return None
+        assignments, statements = range(2 ** len(people)), []
+        puzzle, tried = logic.as_puzzle(task.public["statements"]), self._tried(task, attempts[-1:])
+        if match["name"] and puzzle:
+            named = people.index(match["name"])
+            statements.append(one_of(ROLES, (a for a in assignments if logic.fits(puzzle, named, a))))
+        if match["low"] and tried:
+            low, high = int(match["low"]), int(match["high"] or match["low"])
+            statements.append(one_of(ROLES, (a for a in assignments if low <= (a ^ tried[-1]).bit_count() <= high)))
+        return tuple(statements)
 
     # -- reference lines ---------------------------------------------------------------------------------------
     def constant_baseline(self) -> ConstantBaseline:

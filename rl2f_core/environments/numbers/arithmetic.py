@@ -13,10 +13,13 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
 from rl2f_core.config.fields import BASIC_FIELD, ComponentConfig
 from rl2f_core.environments.base import new_task, sample_task, wrap_answer
+from rl2f_core.environments.candidates import Region, one_of
 from rl2f_core.environments.capabilities import (
     Baselines,
     Demonstrator,
@@ -24,7 +27,7 @@ from rl2f_core.environments.capabilities import (
     MisleadingHints,
 )
 from rl2f_core.environments.false_claims import side_agreement
-from rl2f_core.environments.numbers.integer_answers import NO_NUMBER, IntegerAnswers, last_number
+from rl2f_core.environments.numbers.integer_answers import NO_NUMBER, NUMBER, IntegerAnswers, last_number, number_space
 from rl2f_core.errors import DataError
 from rl2f_core.registry import register
 from rl2f_core.text.integers import parse_integer
@@ -35,7 +38,14 @@ REPEAT = 0.25
 PLACES = ("last", "tens", "hundreds", "thousands")
 _PROBLEM = re.compile(r"(?:what is )?([0-9]{1,40}) ?([+\-−x×*]) ?([0-9]{1,40}) ?=? ?\??", re.IGNORECASE)
 _SIGNS = {"+": "+", "-": "-", "−": "-", "x": "x", "X": "x", "×": "x", "*": "x"}
+_HINT = re.compile(
+    r"Too (?P<side>low|high), by a (?P<size>lot|little)\. (?:The (?P<place>sign|last|tens|hundreds|thousands)"
+    r"(?: digit)? is (?P<what>wrong|right)|A digit before the last four is wrong)\."
+)
+"""A hint, true or misleading."""
 _ENUMERATED_DIGITS = 3
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
 _BASELINE_PRODUCTS = 2_000
 
 
@@ -177,6 +187,35 @@ class Arithmetic(IntegerAnswers, MisleadingHints, Demonstrator, Baselines, Level
             value += step
         return wrap_answer(str(value))
 
+    # -- information in a hint ---------------------------------------------------------------------------------
+    def answer_space(self, task: Task) -> Region | None:
+        """All whole numbers from the smallest to the largest answer with operands of as many digits.
+
+        None for a problem in words, and for more numbers than `candidates.MAX_LISTED`, e.g. products of three digits.
+        """
+        public = task.public
+        if "problem" in public:
+            return None
+        (a, b), (c, d) = (_operands(len(str(public[name]))) for name in ("a", "b"))
+        operation = public["operation"]
+        ends = (a - d, b - c) if operation == "-" else (compute(a, operation, c), compute(b, operation, d))
+        return number_space(*ends)
+
+    def hint_statements(self, task: Task, attempts: Sequence[Verdict], hint: str) -> tuple[Region, ...] | None:
+        """Statements: the side, the size of the error, each lower digit that is right, and the digit that is wrong."""
+        value, match, space = last_number(attempts), _HINT.fullmatch(hint), self.answer_space(task)
+        if hint == NO_NUMBER or (value is None and match is not None):
+            return ()
+        if value is None or match is None or space is None:
+            return None
+        numbers, far = np.array(sorted(space[0][NUMBER])), match["size"] == "lot"
+        facts = [
+            numbers > value if match["side"] == "low" else numbers < value,
+            (abs(numbers - value) >= _far(task)) == far,
+            *_digit_facts(numbers, value, match["place"], match["what"]),
+        ]
+        return tuple(one_of(NUMBER, numbers[fact].tolist()) for fact in facts)
+
     # -- reference lines ---------------------------------------------------------------------------------------
     def constant_baseline(self) -> ConstantBaseline:
         """The most frequent answer over all tasks of the level in all splits; see `best_constant`."""
@@ -227,8 +266,13 @@ def _gold(task: Task) -> int:
     return int(task.privileged["answer"])
 
 
+def _far(task: Task) -> int:
+    """Return the smallest error that is `a lot`."""
+    return max(5, scale(task) // 10)
+
+
 def _side(task: Task, value: int, low: bool) -> str:
-    far = abs(value - _gold(task)) >= max(5, scale(task) // 10)
+    far = abs(value - _gold(task)) >= _far(task)
     return f"Too {'low' if low else 'high'}, by a {'lot' if far else 'little'}."
 
 
@@ -245,6 +289,30 @@ def _first_wrong(value: int, gold: int) -> str:
         return "The sign is wrong."
     place = _wrong_places(value, gold).index(True)
     return f"The {PLACES[place]} digit is wrong." if place < len(PLACES) else "A digit before the last four is wrong."
+
+
+def _digit_facts(numbers: IntArray, value: int, place: str | None, what: str | None) -> list[BoolArray]:
+    """Return which numbers agree with each fact that a sentence about a digit of the attempt `value` states.
+
+    The sentence names the first wrong digit from the right, so the sign and the lower digits are right.
+
+    Args:
+        numbers: Possible answers.
+        value: The attempt.
+        place: `sign` or one of `PLACES`; None for a digit before them.
+        what: `wrong` or `right`; None for `wrong`.
+
+    Returns:
+        Boolean arrays of the length of `numbers`.
+    """
+    same_sign = (numbers < 0) == (value < 0)
+    if place == "sign":
+        return [same_sign == (what == "right")]
+    same = [abs(numbers) // 10**k % 10 == abs(value) // 10**k % 10 for k in range(len(PLACES))]
+    if place is None:
+        return [same_sign, *same, abs(numbers) // 10 ** len(PLACES) != abs(value) // 10 ** len(PLACES)]
+    index = PLACES.index(place)
+    return [same_sign, same[index]] if what == "right" else [same_sign, *same[:index], ~same[index]]
 
 
 def _false_digit(value: int, gold: int) -> str:

@@ -16,6 +16,7 @@ from pydantic import Field
 
 from rl2f_core.config.fields import BASIC_FIELD, ComponentConfig
 from rl2f_core.environments.base import new_task, sample_task, wrap_answer
+from rl2f_core.environments.candidates import Region, one_of
 from rl2f_core.environments.capabilities import (
     Baselines,
     Demonstrator,
@@ -24,7 +25,7 @@ from rl2f_core.environments.capabilities import (
     SolveBounds,
 )
 from rl2f_core.environments.false_claims import side_agreement
-from rl2f_core.environments.numbers.integer_answers import NO_NUMBER, IntegerAnswers, last_number
+from rl2f_core.environments.numbers.integer_answers import NO_NUMBER, NUMBER, IntegerAnswers, last_number, number_space
 from rl2f_core.errors import DataError
 from rl2f_core.registry import register
 from rl2f_core.text.integers import parse_integer
@@ -139,6 +140,22 @@ class GuessNumber(IntegerAnswers, MisleadingHints, Demonstrator, Baselines, Leve
             return wrap_answer(str(rng.randint(low, high)))
         fresh = [value for value in range(low, high + 1) if value not in guesses]
         return wrap_answer(str(rng.choice(fresh) if fresh else rng.randint(low, high)))
+
+    # -- information in a hint ---------------------------------------------------------------------------------
+    def answer_space(self, task: Task) -> Region | None:
+        """All numbers of the range."""
+        return number_space(task.public["low"], task.public["high"])
+
+    def hint_statements(self, task: Task, attempts: Sequence[Verdict], hint: str) -> tuple[Region, ...] | None:
+        """The numbers above or below the last guess."""
+        value, low, high = last_number(attempts), task.public["low"], task.public["high"]
+        if hint == NO_NUMBER or (value is None and hint in (LOW, HIGH)):
+            return ()
+        if value is None or hint not in (LOW, HIGH):
+            return None
+        return (
+            one_of(NUMBER, range(max(low, value + 1), high + 1) if hint == LOW else range(low, min(high + 1, value))),
+        )
 
     # -- reference lines ---------------------------------------------------------------------------------------
     def constant_baseline(self) -> ConstantBaseline:

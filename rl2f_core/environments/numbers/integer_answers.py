@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
-from rl2f_core.environments.capabilities import LeakVocabulary, last_parsed
+from rl2f_core.environments.candidates import MAX_LISTED, Answer, Region, one_of
+from rl2f_core.environments.capabilities import AnswerSpace, LeakVocabulary, last_parsed
 from rl2f_core.environments.numbers.stated_digits import digit_parts, stated_digits
 from rl2f_core.text.integers import find_integers, parse_integer
 from rl2f_core.types import Task, Verdict
 
 NO_NUMBER = "No whole number was found."
 
+NUMBER = "number"
+"""The only part of an answer in `AnswerSpace`."""
 
-class IntegerAnswers(LeakVocabulary):
+
+class IntegerAnswers(LeakVocabulary, AnswerSpace):
     """An environment whose answers are whole numbers."""
 
     def system_prompt(self) -> str:
@@ -46,6 +51,15 @@ class IntegerAnswers(LeakVocabulary):
 
     def stated_parts(self, task: Task, text: str) -> list[tuple[int, int, str, str]]:
         return stated_digits(text, self.gold_answer(task))
+
+    def answer_values(self, task: Task, parsed: str) -> Answer:
+        return {NUMBER: int(parsed)}
+
+
+@lru_cache(64)
+def number_space(low: int, high: int) -> Region | None:
+    """Return the numbers from `low` to `high` as candidates; None if there are more than `MAX_LISTED`."""
+    return one_of(NUMBER, range(low, high + 1)) if high - low < MAX_LISTED else None
 
 
 def last_number(attempts: Sequence[Verdict]) -> int | None:

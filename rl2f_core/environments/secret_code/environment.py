@@ -17,7 +17,9 @@ from pydantic import Field, field_validator, model_validator
 
 from rl2f_core.config.fields import BASIC_FIELD, ComponentConfig
 from rl2f_core.environments.base import new_task, sample_task, wrap_answer
+from rl2f_core.environments.candidates import Answer, Region, one_of
 from rl2f_core.environments.capabilities import (
+    AnswerSpace,
     Baselines,
     Demonstrator,
     LeakVocabulary,
@@ -41,7 +43,7 @@ _BETWEEN = re.compile(r"[\"'`*]{0,2}\s{0,2}(?:[,;/|\-–—>→]{0,2})\s{0,2}(?:
 
 
 @register("environment")
-class SecretCode(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, Levels):
+class SecretCode(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, AnswerSpace, Levels):
     """The code is drawn uniformly from all A^L sequences; letters may repeat."""
 
     level_field = "length"
@@ -263,6 +265,29 @@ class SecretCode(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, Level
             copying=(1 - (1 - 1 / a) ** turns) ** length,
         )
 
+    # -- information in a hint ---------------------------------------------------------------------------------
+    def answer_space(self, task: Task) -> Region:
+        """All A^L codes, by place."""
+        letters = frozenset(task.public["letters"])
+        return ({str(k + 1): letters for k in range(task.public["length"])},)
+
+    def answer_values(self, task: Task, parsed: str) -> Answer:
+        return self.answer_parts(task, parsed)
+
+    def hint_statements(self, task: Task, attempts: Sequence[Verdict], hint: str) -> tuple[Region, ...] | None:
+        """One statement per place: a letter is the code's; a blank excludes the last attempt's letter there."""
+        places = hint.removeprefix(FRAME).split()
+        if not hint.startswith(FRAME) or len(places) != task.public["length"] or max(map(len, places)) > 1:
+            return None
+        tried, statements = attempts[-1].parts, []
+        for k, letter in enumerate(places, 1):
+            if letter != "?":
+                statements.append(one_of(str(k), [letter]))
+            elif str(k) in tried:
+                statements.append(one_of(str(k), set(task.public["letters"]) - {tried[str(k)]}))
+        return tuple(statements)
+
+    # -- leak detection ----------------------------------------------------------------------------------------
     def find_answers(self, task: Task, text: str) -> list[tuple[int, int, str]]:
         """Words of L alphabet letters, and L single letters with only spaces, commas, dashes, quotes or `then` between.
 

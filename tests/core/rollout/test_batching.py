@@ -85,7 +85,7 @@ def chancy(name: str) -> Environment:
     class Chancy(kind):  # type: ignore[misc]
         def verify(self, task: Task, attempt: str) -> Verdict:
             if sum(attempt.encode()) % 5 == 0:
-                return Verdict(correct=True, score=1.0, parsed=attempt)
+                return Verdict(correct=True, score=1.0, parsed=self.gold_answer(task))
             return super().verify(task, attempt)
 
     return Chancy(kind.Config())

@@ -1,0 +1,120 @@
+"""Information in a hint, in bits, and how much of it the next attempt uses.
+
+The candidates are the answers of the form that the problem asks for (`capabilities.AnswerSpace`). Those that agree with
+everything the student was shown form a set that each wrong verdict and each hint makes smaller:
+
+    before      candidates that agree with the verdicts so far, including this attempt's, and with the earlier hints
+    after       those of them that also agree with all statements of this hint
+    respected   those of `before` that agree with the statements that the next attempt agrees with
+
+    hint_bits = log2(|before| / |after|)
+    bits_left = log2(|after|)
+    bits_used = log2(|before| / |respected|), of the next attempt
+
+So 0 ≤ bits_used ≤ hint_bits. An attempt that agrees with everything shown uses all bits; one that agrees with no
+statement of the hint, or cannot be parsed, uses none. Some statements hold by chance: a random letter of A differs from
+a refuted one with probability 1 − 1/A.
+
+A hint counts by its wording. A text that is not in the environment's scripted wording contributes no bits, and its own
+`hint_bits` is None, because its meaning is unknown. A false hint counts as what it claims. A hint that contradicts
+earlier ones replaces them: it is counted from the candidates that agree with the verdicts. If none of these agrees with
+it either, e.g. because it names a letter that the code cannot have, it contributes no bits and its `hint_bits` is None.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from rl2f_core.environments.base import CONTENTLESS, NO_VERDICT_HINT, Environment
+from rl2f_core.environments.candidates import Answer, Region, contains, count, intersect
+from rl2f_core.environments.capabilities import AnswerSpace
+from rl2f_core.types import Hint, JsonObject, Task, Turn, Verdict
+
+DIGITS = 5
+"""Decimals of stored bits."""
+
+
+class _Shown(NamedTuple):
+    """A hint, and the candidates before it."""
+
+    before: Region
+    excluded: tuple[Answer, ...]
+    """Attempts that verdicts showed to be wrong."""
+    statements: tuple[Region, ...]
+
+    def restrict(self, statements: Sequence[Region]) -> tuple[Region, int]:
+        """Return the candidates that also agree with `statements`, and their number."""
+        region = intersect(self.before, *statements)
+        return region, count(region, self.excluded)
+
+
+def measure_hints(
+    environment: Environment, task: Task, turns: Sequence[Turn], *, verdicts_shown: bool = True
+) -> tuple[Turn, ...]:
+    """Return the turns with `hint_bits`, `bits_left`, `determines_answer` and `bits_used`.
+
+    Args:
+        environment: The task's environment. Without `AnswerSpace`, or with too many candidates, no value is set.
+        task: The task.
+        turns: The dialogue.
+        verdicts_shown: The student knows that an attempt is wrong, because a correct one ends the dialogue.
+    """
+    space = environment.answer_space(task) if isinstance(environment, AnswerSpace) else None
+    if not isinstance(environment, AnswerSpace) or space is None:
+        return tuple(turns)
+    gold = environment.answer_values(task, environment.gold_answer(task))
+    candidates = space
+    excluded: tuple[Answer, ...] = ()
+    shown: _Shown | None = None
+    measured: list[Turn] = []
+    verdicts: list[Verdict] = []
+    for turn in turns:
+        verdicts.append(turn.verdict)
+        parsed = turn.verdict.parsed
+        answer = None if parsed is None else environment.answer_values(task, parsed)
+        values: JsonObject = {"bits_used": None if shown is None else _bits_used(shown, answer)}
+        shown = None
+        if turn.hint is not None:
+            if verdicts_shown and answer is not None and not turn.verdict.correct:
+                excluded = (*excluded, answer)
+            shown = _read_hint(_statements(environment, task, verdicts, turn.hint), (candidates, space), excluded)
+            if shown is not None:
+                candidates, left = shown.restrict(shown.statements)
+                values |= _hint_values(shown.restrict(())[1], left, is_gold=contains(candidates, gold))
+        measured.append(turn.model_copy(update=values))
+    return tuple(measured)
+
+
+def _statements(
+    environment: AnswerSpace, task: Task, verdicts: Sequence[Verdict], hint: Hint
+) -> tuple[Region, ...] | None:
+    if hint.teacher == "contentless" or hint.text in ("", CONTENTLESS, NO_VERDICT_HINT):
+        return ()
+    return environment.hint_statements(task, verdicts, hint.text)
+
+
+def _read_hint(
+    statements: tuple[Region, ...] | None, candidates: Sequence[Region], excluded: tuple[Answer, ...]
+) -> _Shown | None:
+    """Return the hint with the first of `candidates` that it agrees with; None if its meaning is unknown."""
+    if statements is None:
+        return None
+    hints = (_Shown(before, excluded, statements) for before in candidates)
+    return next((hint for hint in hints if hint.restrict(statements)[1]), None)
+
+
+def _hint_values(before: int, after: int, *, is_gold: bool) -> JsonObject:
+    return {
+        "hint_bits": round(math.log2(before / after), DIGITS),
+        "bits_left": round(math.log2(after), DIGITS),
+        "determines_answer": after == 1 < before and is_gold,
+    }
+
+
+def _bits_used(shown: _Shown, answer: Answer | None) -> float:
+    if answer is None:
+        return 0.0
+    respected = [statement for statement in shown.statements if contains(statement, answer)]
+    return round(math.log2(shown.restrict(())[1] / shown.restrict(respected)[1]), DIGITS)
