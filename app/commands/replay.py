@@ -149,6 +149,9 @@ def _show_turn(turn: Turn) -> None:
         _print_block("verifier", turn.verdict.detail, "dim")
     if turn.hint is not None:
         _show_hint(turn.hint)
+    if turn.hint_bits is not None:
+        determines = ", determines the answer" if turn.determines_answer else ""
+        _print_block("information", f"{turn.hint_bits:.2f} bits, {turn.bits_left:.2f} left{determines}", "dim")
 
 
 def _format_terms(turn: Turn) -> str:

@@ -19,6 +19,7 @@ from app.components.transcript import (
     hint_marks,
     hint_origin,
     hint_value_chip,
+    information_chips,
     inline,
     label_chip,
     leak_flag,
@@ -195,6 +196,7 @@ def _answer(privileged: PrivilegedData, folding: Folding) -> Element:
 def _turn(dialogue: DialogueDetail, turn: TurnDetail, state: ReplayState, detail: str) -> Element:
     index, current = turn["index"], turn["index"] == state.turn
     previous = dialogue["turns"][index - 1] if index else None
+    next_turn = dialogue["turns"][index + 1] if index + 1 < len(dialogue["turns"]) else None
     hint = turn["hint"]
     return el(
         "article.dv-turn",
@@ -209,7 +211,7 @@ def _turn(dialogue: DialogueDetail, turn: TurnDetail, state: ReplayState, detail
         ),
         el("p.rl-small.rl-muted.dv-detail", "verifier: ", inline(detail, 400)) if detail else None,
         token_view(state.tokens) if current and state.tokens else None,
-        _hint(hint, turn, state) if hint else None,
+        _hint(hint, turn, state, next_turn["bits_used"] if next_turn else None) if hint else None,
         aria_label=f"turn {index + 1}",
         aria_current="true" if current else None,
         data_current=current,
@@ -284,7 +286,7 @@ def _reprompt(reprompt: Reprompt, index: int, folding: Folding) -> Element:
     return folding.details("reprompt", summary, *content)
 
 
-def _hint(hint: HintDetail, turn: TurnDetail, state: ReplayState) -> Element:
+def _hint(hint: HintDetail, turn: TurnDetail, state: ReplayState, used: float | None) -> Element:
     index, feedback, read = turn["index"], hint["feedback"], hint["hint"]
     current, changed = index == state.turn, hint["hint"] != hint["feedback"]
     source, values = hint["source_task"], hint["hint_values"]
@@ -297,6 +299,7 @@ def _hint(hint: HintDetail, turn: TurnDetail, state: ReplayState) -> Element:
             chip("for ", inline(source, 40), title="written for another task") if source else None,
             chip("original") if changed else None,
             el("span.rl-grow"),
+            information_chips(hint, used),
             hint_value_chip(values, page_url("run", run=values[0]["run"])) if values else None,
             [label_chip(label) for label in hint["labels"]],
         ),

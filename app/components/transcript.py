@@ -290,6 +290,26 @@ def hint_value_chip(values: Sequence[HintValueRow], url: str) -> Element | None:
     return el("a.rl-chip.rl-num.dv-value", text, href=url, title="\n".join(lines))
 
 
+def information_chips(hint: HintDetail, used: float | None) -> list[Node]:
+    """Return the bits of a hint and a mark if it determines the answer; none if its bits are unknown.
+
+    Args:
+        hint: The hint.
+        used: `bits_used` of the next attempt.
+    """
+    bits, left = hint["hint_bits"], hint["bits_left"]
+    if bits is None or left is None:
+        return []
+    lines = ["log2(answers before / after the hint) that agree with everything shown", f"{left:.2f} bits left"]
+    if used is not None:
+        lines.append(f"the next attempt uses {used:.2f} bits: it agrees with that part of the hint")
+    mark = chip("determines the answer", title="a single answer is left; the hint need not state it")
+    return [
+        chip(f"{bits:.2f} bits", title="\n".join(lines), class_="rl-num dv-bits"),
+        mark if hint["determines_answer"] else None,
+    ]
+
+
 def _interval(value: HintValueRow) -> str:
     return f"{signed(value['value'])} [{signed(value['low'])}, {signed(value['high'])}]"
 

@@ -183,7 +183,8 @@ class DetectorEndpoints:
         frame_source = scored.name if scored.name in frame_sources else RUN
         population = report_queries.population(db, scope, scored, frame_source)
         counted = {key: n for key, n in population.items() if counts(key[0])}
-        return {name: detector_report.build_report(hints, counted, frame_source, name) for name in groupings}
+        bits = report_queries.information(db, scope, scored, with_controls=include_controls)
+        return {name: detector_report.build_report(hints, counted, frame_source, name, bits) for name in groupings}
 
     def _result(self, report: DetectorReport, *, is_test_set: bool) -> ReportResult:
         total = report.total.estimates

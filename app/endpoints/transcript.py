@@ -152,6 +152,10 @@ class HintDetail(Findings):
     hint_prompt_template: str | None
     usage: JsonObject | None
     hint_error: str | None
+    hint_bits: float | None
+    """Information in the hint; see `rl2f_core.types.Turn` for this and the next two."""
+    bits_left: float | None
+    determines_answer: bool
     labels: list[LabelRow]
     hint_values: list[HintValueRow]
 
@@ -182,6 +186,8 @@ class TurnDetail(TypedDict):
     reward: float
     terms: list[TermRow]
     advantage: float | None
+    bits_used: float | None
+    """See `rl2f_core.types.Turn`."""
     token_count: int
     hint: HintDetail | None
 

@@ -128,6 +128,7 @@ def report_view(result: ReportResult, group_by: GroupBy, form: LabelForm, *, wri
         "div.lb-report",
         _summary(result, form),
         _breakdown(report, group_by) if has_hints else None,
+        _information(report) if report["information"] else None,
         el("div.bd-column", _labels(report), _test_set(result, form.annotator, writable)),
         _disagreements(result),
         data_set="test" if result["is_test_set"] else "dev",
@@ -266,6 +267,31 @@ def _breakdown(report: JsonObject, group_by: GroupBy) -> Element:
         table(heads, rows, f"metrics by {group_by}"),
         el("p.rl-muted", omitted) if hidden else None,
         aria_label="breakdown",
+    )
+
+
+def _information(report: JsonObject) -> Element:
+    """Return the table of the bits in flagged and other hints."""
+    heads: list[Node] = [
+        "hints",
+        "checked",
+        el("span", "bits", help_tip("bits", "Mean information in a hint.", "log2(candidates before / after the hint)")),
+        el("span", "determine the answer", help_tip("determine", "One candidate is left, stated or not.")),
+    ]
+    rows = []
+    for each in report["information"]:
+        name, known = "flagged" if each["flagged"] else "not flagged", each["known"]
+        mean = f"{each['bits'] / known:.2f}" if known else "–"
+        determining = f"{each['determining']:,} of {known:,}"
+        cells = [number_cell(each["hints"]), number_cell(mean), number_cell(determining)]
+        rows.append(el("tr", el("th", name, scope="row"), cells, data_row=name))
+    text = "Detectors find hints that state the answer. A hint can also determine it: a single answer is then left."
+    return el(
+        "section.rl-card.rl-stack",
+        el("h2", "Information in hints"),
+        el("p.rl-muted", text),
+        table(heads, rows, "information in hints"),
+        aria_label="information in hints",
     )
 
 

@@ -47,6 +47,7 @@ COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("improving_change_rate", "improving", "improving_change_rate: of the changed answers, those correct or closer."),
     ("retention", "retained", "retention: correct parts that the next attempt retains."),
     ("repeated_answer_rate", "repeated", "repeated_answer_rate: the dialogue already contained the answer."),
+    ("efficiency", "efficiency", "efficiency: bits of hints that the next attempt agrees with."),
     ("leak_rate", "leaks", "leak_rate: hints that leak the answer."),
     ("parse_failure_rate", "unparsable", "parse_failure_rate: attempts without a parsable answer."),
 )

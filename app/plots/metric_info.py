@@ -82,6 +82,32 @@ METRICS: dict[str, MetricInfo] = {
         "fraction of revisions with a false claim to adopt",
         "P(agreement with the false claims grew)",
     ),
+    "hint_bits": MetricInfo(
+        "Information in hints",
+        "bits per hint",
+        "number",
+        "Scripted hints: the fewer answers a hint leaves, the more bits it has.",
+        "log2(candidates before / candidates after the hint)",
+    ),
+    "bits_left": MetricInfo(
+        "Bits left",
+        "bits after the hint",
+        "number",
+        "0: a single answer agrees with everything shown.",
+        "log2(candidates after the hint)",
+    ),
+    "efficiency": _fraction(
+        "Efficiency of hint use",
+        "Bits of hints that the next attempts agree with.",
+        "fraction of bits",
+        "Σ bits used / Σ bits in hints with a next attempt",
+    ),
+    "determined_rate": _fraction(
+        "Hints that determine the answer",
+        "They leave a single answer, which they need not state.",
+        "fraction of hints",
+        "hints with one candidate left / hints with known bits",
+    ),
     "leak_rate": _fraction(
         "Leaks",
         "Leaks that the student read, by the detectors.",

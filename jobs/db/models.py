@@ -261,6 +261,11 @@ class Turn(SQLModel, table=True):
     """Cost of a model teacher's message (`rl2f_core.types.Usage`)."""
     hint_error: str | None = _nullable_text()
     """Teacher error; the hint is then a fallback or empty."""
+    hint_bits: float | None = None
+    bits_left: float | None = None
+    determines_answer: bool = False
+    bits_used: float | None = None
+    """See `rl2f_core.types.Turn` for these four."""
     leak_checked: bool = False
     leak_found: bool = False
     tokens: bytes | None = Field(default=None, sa_column=Column(LargeBinary))
@@ -402,6 +407,12 @@ class HintCount(SQLModel, table=True):
     flagged: bool = Field(primary_key=True)
     detector: str = Field(primary_key=True)
     n: int = 0
+    known: int = 0
+    """Hints with `Turn.hint_bits`."""
+    bits: float = 0.0
+    """Sum of their `Turn.hint_bits`."""
+    determining: int = 0
+    """Hints with `Turn.determines_answer`."""
 
 
 class TestSetAccess(SQLModel, table=True):

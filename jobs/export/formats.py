@@ -101,6 +101,9 @@ FORMATS: dict[FormatName, Format] = {
                 "source": ("string", "whose label it is: human or detector"),
                 "teacher": ("string", "registered name of the teacher"),
                 "teacher_prompt": ("string", "name@version of a model teacher's prompt template; empty: no model"),
+                "hint_bits": ("float", "information in the hint, in bits; null: unknown"),
+                "bits_left": ("float", "log2 of the answers left after the hint; null: unknown"),
+                "determines_answer": ("bool", "the hint leaves the answer as the only candidate"),
             },
         ),
         Format(
@@ -158,6 +161,10 @@ FORMATS: dict[FormatName, Format] = {
                 "teachers": ("list string", "registered name of the teacher"),
                 "teacher_prompts": ("list string", "name@version of a model teacher's prompt template"),
                 "hint_errors": ("list string", "why the teacher had no hint; the student then read a contentless one"),
+                "hint_bits": ("list float", "information in each hint, in bits; null: unknown"),
+                "bits_left": ("list float", "log2 of the answers left after each hint; null: unknown"),
+                "determines_answer": ("list bool", "the hint leaves the answer as the only candidate"),
+                "bits_used": ("list float", "bits of the hint before the attempt that it agrees with; null: unknown"),
                 "leaks": ("list leak", "the detectors' finding; start and end are −1 where there is no span"),
                 "hint_labels": ("list string", "leak, no_leak, or empty: nobody decided"),
                 "label_sources": (

@@ -93,6 +93,9 @@ def unpaired(record: ExportRecord, decisions: Decisions, privileged: bool = Fals
             "source": decision.source,
             "teacher": _hint_text(step, "teacher"),
             "teacher_prompt": _hint_text(step, "prompt_template"),
+            "hint_bits": step.turn.hint_bits,
+            "bits_left": step.turn.bits_left,
+            "determines_answer": step.turn.determines_answer,
         }
 
 
@@ -167,6 +170,10 @@ def messages(record: ExportRecord, decisions: Decisions, privileged: bool = Fals
             "teachers": [_hint_text(step, "teacher") for step in segment],
             "teacher_prompts": [_hint_text(step, "prompt_template") for step in segment],
             "hint_errors": [_hint_text(step, "error") for step in segment],
+            "hint_bits": [step.turn.hint_bits for step in segment],
+            "bits_left": [step.turn.bits_left for step in segment],
+            "determines_answer": [step.turn.determines_answer for step in segment],
+            "bits_used": [step.turn.bits_used for step in segment],
             "leaks": [_leak(step) for step in segment],
             "hint_labels": ["" if d is None else d.word for d in chosen],
             "label_sources": ["" if d is None else d.source for d in chosen],

@@ -165,6 +165,10 @@ def from_view(view: DialogueView, run: Run, renderer: TaskRenderer) -> ExportRec
     return from_event(event, str(row.run_id), run.name, renderer, steps)
 
 
+_TURN_COLUMNS = {"index", "attempt", "finish_reason", "verdict", "hint_bits", "bits_left", "determines_answer",
+                 "bits_used"}  # fmt: skip
+
+
 def _step(view: TurnView) -> ExportTurn:
     row = view.row
     hint = None
@@ -178,9 +182,7 @@ def _step(view: TurnView) -> ExportTurn:
             **row.model_dump(include={"feedback", "source_task"}),
         )
     terms = [RewardTerm(name=term.name, score=term.score, weight=term.weight) for term in view.terms]
-    turn = Turn(
-        hint=hint, rewards=tuple(terms), **row.model_dump(include={"index", "attempt", "finish_reason", "verdict"})
-    )
+    turn = Turn(hint=hint, rewards=tuple(terms), **row.model_dump(include=_TURN_COLUMNS))
     columns = {"annotator", "label", "start", "end", "note", "blind"}
     labels = sorted(view.labels, key=attrgetter("annotator"))
     return ExportTurn(turn, row.reward, tuple(HumanLabel(**label.model_dump(include=columns)) for label in labels))

@@ -125,8 +125,9 @@ def _dialogue_row(event: DialogueEvent, turns: Sequence[Row]) -> Row:
     dialogue = event.dialogue
     reward = sum(row["reward"] for row in turns)
     advantages = [turn.advantage for turn in dialogue.turns if turn.advantage is not None]
-    if not all(map(math.isfinite, [reward, event.time, *advantages])):
-        raise ValueError("a reward, an advantage or the time is not a finite number")
+    bits = [x for turn in dialogue.turns for x in (turn.hint_bits, turn.bits_left, turn.bits_used) if x is not None]
+    if not all(map(math.isfinite, [reward, event.time, *advantages, *bits])):
+        raise ValueError("a reward, an advantage, bits or the time is not a finite number")
     checked = any(row["leak_checked"] for row in turns)
     return {
         "event_id": event.id,
@@ -178,6 +179,10 @@ def _turn_row(turn: CoreTurn) -> Row:
         "prompt_template": turn.prompt_template,
         "usage": hint.usage.model_dump_json() if hint and hint.usage is not None else None,
         "hint_error": _clean(hint.error) if hint else None,
+        "hint_bits": turn.hint_bits,
+        "bits_left": turn.bits_left,
+        "determines_answer": turn.determines_answer,
+        "bits_used": turn.bits_used,
         "leak_checked": leak is not None,
         "leak_found": leak is not None and leak.leaked,
         "tokens": pack(turn.token_ids, turn.logprobs) if turn.token_ids else None,

@@ -14,7 +14,7 @@ from itertools import combinations
 
 from jobs.labels.agreement import LABELS, LEAK, agreement, majority_vote
 from jobs.labels.estimation import Estimates, Stratum, estimate
-from jobs.labels.hint_counts import OWN_CONDITIONS, STEPS_PER_BUCKET, DetectorVerdict, HintGroup
+from jobs.labels.hint_counts import OWN_CONDITIONS, STEPS_PER_BUCKET, DetectorVerdict, HintGroup, InformationRow
 from jobs.labels.sampling import SamplingFrame
 from rl2f_core.stats.intervals import Interval
 from rl2f_core.types import FrozenModel
@@ -149,10 +149,16 @@ class DetectorReport(FrozenModel):
     annotators: list[AnnotatorSummary]
     pairs: list[PairwiseAgreement]
     disagreements: list[Disagreement]
+    information: tuple[InformationRow, ...] = ()
+    """Information in the flagged and in the other checked hints; empty if no hint has known bits."""
 
 
 def build_report(
-    labeled: Sequence[LabeledHint], population: Population, frame_source: str, group_by: str = "detector"
+    labeled: Sequence[LabeledHint],
+    population: Population,
+    frame_source: str,
+    group_by: str = "detector",
+    information: Sequence[InformationRow] = (),
 ) -> DetectorReport:
     """Compare a source's findings with the labels.
 
@@ -161,6 +167,7 @@ def build_report(
         population: All hints of the scope that the source checked.
         frame_source: Source whose findings stratify the counted samples (`SamplingFrame.source`) and `population`.
         group_by: One of `GROUP_BY`.
+        information: Information in the flagged and in the other hints.
     """
     checked = [hint for hint in labeled if hint.source.checked]
     total = _row("all", population, checked, frame_source)
@@ -179,6 +186,7 @@ def build_report(
         annotators=_annotators(labeled),
         pairs=_pairs(labeled),
         disagreements=disagreements(labeled),
+        information=tuple(information) if any(row.known for row in information) else (),
     )
 
 

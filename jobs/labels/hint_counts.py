@@ -6,16 +6,17 @@ many times under chosen hints: their hints count only if their run is requested.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import ColumnElement, func, select, text
+from sqlalchemy import ColumnElement, Select, case, func, select, text
 from sqlmodel import Session
 
 from jobs.db.models import Dialogue, HintCount, LeakFinding, Run, TaskRow, Turn, table_of
 from jobs.labels import holdout
+from rl2f_core.types import FrozenModel
 
 if TYPE_CHECKING:
     from jobs.db.engine import Database
@@ -37,10 +38,13 @@ _task = table_of(TaskRow)
 _finding = table_of(LeakFinding)
 _GROUP = ("run_id", "environment", "teacher", "stage", "bucket", "checkpoint", "condition", "test")
 _KEY = (*_GROUP, "checked", "flagged", "detector")
+_SUMS = ("n", "known", "bits", "determining")
 _NAMES = ", ".join(_KEY)
 _ADD = text(
-    f"INSERT INTO hintcount ({_NAMES}, n) VALUES ({', '.join(f':{name}' for name in _KEY)}, :n) "
-    f"ON CONFLICT ({_NAMES}) DO UPDATE SET n = hintcount.n + excluded.n"
+    f"INSERT INTO hintcount ({_NAMES}, {', '.join(_SUMS)}) "
+    f"VALUES ({', '.join(f':{name}' for name in (*_KEY, *_SUMS))}) "
+    f"ON CONFLICT ({_NAMES}) DO UPDATE SET "
+    + ", ".join(f"{name} = hintcount.{name} + excluded.{name}" for name in _SUMS)
 )
 Row = Mapping[str, Any]
 
@@ -60,6 +64,19 @@ class HintGroup:
     condition: str
     test: bool
     """The task is in the test set."""
+
+
+class InformationRow(FrozenModel):
+    """Information in the checked hints with one verdict; see `rl2f_core.rollout.hint_information`."""
+
+    flagged: bool
+    hints: int
+    known: int
+    """Hints with known bits."""
+    bits: float
+    """Sum of their bits."""
+    determining: int
+    """Hints that leave the gold answer as the only candidate."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +113,7 @@ def bucket(step: int) -> int:
 
 def add(session: Session, run_id: int, items: Iterable[tuple[Row, Row, Sequence[Row], Sequence[Row | None]]]) -> None:
     """Count new hints. Each item has the rows of a dialogue, its task, its turns and their findings."""
-    counts: Counter[tuple[Any, ...]] = Counter()
+    sums: dict[tuple[Any, ...], list[float]] = defaultdict(lambda: [0, 0, 0.0, 0])
     for dialogue, task, turns, findings in items:
         before = (run_id, dialogue["environment"])
         after = (dialogue["stage"], bucket(dialogue["step"]), dialogue["checkpoint"] or "", dialogue["condition"] or "",
@@ -107,9 +124,11 @@ def add(session: Session, run_id: int, items: Iterable[tuple[Row, Row, Sequence[
             if turn["hint_error"] is not None and turn["feedback"] is None:
                 continue
             verdict = (turn["leak_checked"], turn["leak_found"], (finding or {}).get("detector") or "")
-            counts[(*before, turn["teacher"] or "", *after, *verdict)] += 1
-    if counts:
-        rows = [{**dict(zip(_KEY, key, strict=True)), "n": n} for key, n in counts.items()]
+            added = (1, turn["hint_bits"] is not None, turn["hint_bits"] or 0.0, turn["determines_answer"])
+            total = sums[(*before, turn["teacher"] or "", *after, *verdict)]
+            total[:] = [x + y for x, y in zip(total, added, strict=True)]
+    if sums:
+        rows = [dict(zip((*_KEY, *_SUMS), (*key, *total), strict=True)) for key, total in sums.items()]
         session.connection().execute(_ADD, rows)
 
 
@@ -164,3 +183,68 @@ def count_rescored(
         (HintGroup(*(*row[:7], test)), DetectorVerdict(*row[7:10]), DetectorVerdict(True, True, row[10])): n
         for row, n in counts.items()
     }
+
+
+def information(
+    db: Database,
+    source: str,
+    runs: Sequence[int],
+    test: bool,
+    run: int | None = None,
+    environment: str = "",
+    *,
+    with_controls: bool = True,
+) -> tuple[InformationRow, InformationRow]:
+    """Return the information in the hints that a source flagged, and in the others that it checked.
+
+    Args:
+        db: The database.
+        source: `run`, or the id of a rescore run.
+        runs: The rescored runs; ignored for `run`.
+        test: The test set instead of the dev set.
+        run: As in `in_scope`.
+        environment: Only hints of this environment.
+        with_controls: Count the hints of control conditions.
+    """
+    conditions = [_count.c.test == test, in_scope(_count.c.run_id, run)]
+    conditions += [_count.c.environment == environment] if environment else []
+    conditions += [] if with_controls else [is_own(_count.c.condition)]
+    conditions.append(_count.c.checked if source == RUN else _count.c.run_id.in_(runs))
+    sums = [func.coalesce(func.sum(_count.c[name]), 0) for name in _SUMS]
+    with db.read() as session:
+        total = session.execute(select(*sums).where(*conditions)).one()
+        if source == RUN:
+            flagged = session.execute(select(*sums).where(*conditions, _count.c.flagged)).one()
+        else:
+            flagged = session.execute(_flagged_information(source, runs, test, run, environment, with_controls)).one()
+    rest = [x - y for x, y in zip(total, flagged, strict=True)]
+    keys = ("hints", "known", "bits", "determining")
+    first, second = (
+        InformationRow(flagged=f, **dict(zip(keys, row, strict=True))) for f, row in ((True, flagged), (False, rest))
+    )
+    return first, second
+
+
+def _flagged_information(
+    source: str, runs: Sequence[int], test: bool, run: int | None, environment: str, with_controls: bool
+) -> Select[Any]:
+    """Return the query of the sums over the hints that a rescore flagged."""
+    sums = (
+        func.count(),
+        func.count(_turn.c.hint_bits),
+        func.coalesce(func.sum(_turn.c.hint_bits), 0.0),
+        func.coalesce(func.sum(case((_turn.c.determines_answer, 1), else_=0)), 0),
+    )
+    statement = (
+        select(*sums)
+        .select_from(_finding)
+        .join(_turn, _turn.c.id == _finding.c.turn_id)
+        .join(_dialogue, _dialogue.c.id == _turn.c.dialogue_id)
+        .join(_task, _task.c.id == _dialogue.c.task_id)
+        .where(_finding.c.source == source, _dialogue.c.run_id.in_(runs))
+        .where(is_teacher_hint(), in_scope(_dialogue.c.run_id, run))
+        .where((func.substr(_task.c.task_hash, 1, 1) < holdout.FIRST_OF_DEV) == test)
+    )
+    if environment:
+        statement = statement.where(_dialogue.c.environment == environment)
+    return statement if with_controls else statement.where(is_own(_dialogue.c.condition))

@@ -15,7 +15,7 @@ from jobs.db.models import Dialogue, LeakFinding, LeakLabel, RescoredRun, TaskRo
 from jobs.db.queries.runs import get_in_session
 from jobs.labels import detector_report, hint_counts, holdout
 from jobs.labels.detector_report import AnnotatorLabel, DetectorReport, LabeledHint, Population, StratumVerdict
-from jobs.labels.hint_counts import RUN, DetectorVerdict, HintGroup, bucket
+from jobs.labels.hint_counts import RUN, DetectorVerdict, HintGroup, InformationRow, bucket
 from jobs.labels.label_queries import annotator_name
 from jobs.labels.sampling import SamplingFrame
 from rl2f_core.errors import ConfigError
@@ -105,7 +105,17 @@ def read_all(
     frame_sources = {SamplingFrame.parse(frame).source for frame in frames}
     frame_source = scored.name if scored.name in frame_sources else RUN
     sizes = population(db, scope, scored, frame_source)
-    return {name: detector_report.build_report(hints, sizes, frame_source, name) for name in group_by}
+    bits = information(db, scope, scored)
+    return {name: detector_report.build_report(hints, sizes, frame_source, name, bits) for name in group_by}
+
+
+def information(
+    db: Database, scope: Scope, scored: Source, *, with_controls: bool = True
+) -> tuple[InformationRow, InformationRow]:
+    """Return the information in the hints of the scope that the source flagged, and in the others it checked."""
+    return hint_counts.information(
+        db, scored.name, scored.runs, scope.test, scope.run, scope.environment, with_controls=with_controls
+    )
 
 
 def population(db: Database, scope: Scope, scored: Source, frame_source: str = RUN) -> Population:

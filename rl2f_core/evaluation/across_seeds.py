@@ -184,7 +184,7 @@ def _rate_rows(reports: Sequence[EvaluationReport], turns: int) -> Iterator[Seed
     for checkpoint, condition in _keys(reports):
         for name in hinted if condition == "hints" else [f"cum_acc/{turns}"]:
             metrics = [report.metrics(checkpoint, condition) for report in reports]
-            values = [None if m is None else m[name].value for m in metrics]
+            values = [None if m is None or name not in m.values else m[name].value for m in metrics]
             sums, counts, complete = _stacked(reports, (checkpoint, condition), name)
             if any(value is not None for value in values):
                 mean = wilson_clustered(sums, counts) if complete else _mean_only(values)

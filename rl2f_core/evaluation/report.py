@@ -305,7 +305,7 @@ def tables(report: EvaluationReport) -> list[Table]:
     rates = ["parse_failure_rate", "truncated_rate", "format_error_rate"]
     rates += ["leak_rate", "prevented_leak_rate", "stop/failed"]
     result.append(("Attempts", ["checkpoint", "condition", *rates], _metric_rows(report.rows, rates)))
-    result += attempt_tables(report.rows)
+    result += [*attempt_tables(report.rows), *_information_tables(report.rows)]
     if report.differences:
         differences = [
             [d.quantity, f"{d.checkpoint} − {d.against}", interval_text(d.difference, signed=True),
@@ -346,6 +346,17 @@ def attempt_tables(rows: Sequence[CheckpointResult]) -> list[Table]:
         ("Tokens per attempt, and reflection words per 1,000 tokens", ["checkpoint", "condition", *titles],
          _metric_rows(rows, sizes, count_text)),
     ]  # fmt: skip
+
+
+def _information_tables(rows: Sequence[CheckpointResult]) -> list[Table]:
+    """Return the table of the information in hints; none if no hint has a known meaning."""
+    rows = [row for row in rows if (bits := row.metrics.values.get("hint_bits")) is not None and bits.value is not None]
+    if not rows:
+        return []
+    counts, rates = ["hint_bits", "bits_left"], ["efficiency", "determined_rate"]
+    cells = zip(_metric_rows(rows, counts, count_text), _metric_rows(rows, rates), strict=True)
+    header = ["checkpoint", "condition", *counts, *rates]
+    return [("Information in hints, in bits", header, [bits + fractions[2:] for bits, fractions in cells])]
 
 
 def _table_by_turn(report: EvaluationReport) -> Table:
@@ -418,7 +429,22 @@ def findings(report: EvaluationReport) -> list[str]:
                 f"revisions (misled_rate); without reading it, after contentless feedback, in "
                 f"{interval_text(control['misled_rate'])}."
             )
+    lines += _information_findings(report)
     return [*lines, *_reference_findings(report), *baseline_findings(report), *_limits(report), *report.notes]
+
+
+def _information_findings(report: EvaluationReport) -> list[str]:
+    lines = []
+    for checkpoint in report.checkpoints:
+        row = report.metrics(checkpoint, "hints")
+        values = {} if row is None else row.values
+        if "efficiency" in values and values["efficiency"].value is not None:
+            lines.append(
+                f"{checkpoint} uses {interval_text(values['efficiency'])} of the bits in its hints (efficiency); "
+                f"{interval_text(values['determined_rate'])} of the hints leave a single answer, which they need not "
+                "state."
+            )
+    return lines
 
 
 def _reference_findings(report: EvaluationReport) -> list[str]:

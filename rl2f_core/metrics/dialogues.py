@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import stdev
@@ -214,6 +214,7 @@ def tally_metrics(dialogues: Sequence[Dialogue], turns: int) -> Tallies:
         **_revision_metrics(valid, turns),
         **_attempt_metrics(valid, turns),
         **_reward_metrics(valid, turns),
+        **_information_metrics(valid, turns),
     }
     hints = [(d.task_id, turn.hint) for d in valid for turn in d.turns[:turns] if turn.hint is not None]
     checked = [(task, hint) for task, hint in hints if hint.leak is not None]
@@ -339,6 +340,38 @@ def _reward_metrics(dialogues: Sequence[Dialogue], turns: int) -> dict[str, Tall
     totals = [(d.task_id, math.fsum(turn.reward for turn in d.turns[:turns]), 1) for d in dialogues]
     deviation = stdev(total for _, total, _ in totals) if len(totals) > 1 else None
     return {"reward": _mean(totals), "reward_std": Interval(value=deviation, n=len(totals))}
+
+
+def _information_metrics(dialogues: Sequence[Dialogue], turns: int) -> dict[str, Tally]:
+    """Compute the metrics of the information in hints (`rollout.hint_information`), over hints with a known meaning.
+
+    - hint_bits, bits_left: means over hints, overall and for the hint after attempt t (`…/t`, t < T).
+    - determined_rate: fraction of hints that leave the answer as the only candidate.
+    - efficiency: Σ bits_used / Σ hint_bits, over hints with a next attempt.  1 if every attempt agrees with the hint
+      before it.
+    """
+    hints = [(d.task_id, k, turn) for d in dialogues for k, turn in enumerate(d.turns[:turns], 1)]
+    known = [(task, k, t.hint_bits, t.bits_left, t) for task, k, t in hints if t.hint_bits is not None]
+    used = [
+        (d.task_id, after.bits_used, before.hint_bits)
+        for d in dialogues
+        for before, after in pairwise(d.turns[:turns])
+        if before.hint_bits is not None and after.bits_used is not None
+    ]
+
+    def means(at: Collection[int], suffix: str) -> dict[str, Tally]:
+        chosen = [(task, bits, left or 0.0) for task, k, bits, left, _ in known if k in at]
+        return {
+            f"hint_bits{suffix}": _mean((task, bits, 1) for task, bits, _ in chosen),
+            f"bits_left{suffix}": _mean((task, left, 1) for task, _, left in chosen),
+        }
+
+    values = means(range(1, turns + 1), "")
+    for k in range(1, turns):
+        values |= means([k], f"/{k}")
+    values["determined_rate"] = _fraction((task, turn.determines_answer) for task, _, _, _, turn in known)
+    values["efficiency"] = _pooled(used)
+    return values
 
 
 def solved_within(dialogue: Dialogue, turns: int) -> bool:

@@ -398,3 +398,22 @@ def test_a_message_names_the_end_of_the_list(show: Callable[..., Any]) -> None:
 def test_a_narrow_window_says_why_the_list_is_empty(show: Callable[..., Any], new_page: Callable[..., Any]) -> None:
     page = show(new_page(390, 844), run=SMALL, search="zebra")
     expect(page.get_by_text("No dialogue matches these filters").locator("visible=true")).to_have_count(1)
+
+
+def test_the_replay_shows_the_bits_of_each_hint(show: Callable[..., Any]) -> None:
+    """15 codes are left after A A B A; `A ? ? ?` determines A B A B, which it does not state: log2(15) = 3.91 bits.
+
+    The hint of the last dialogue states the code in other than the scripted words: it has a mark, and no bits.
+    """
+    page = show(run=SMALL, dialogue=STEP.format(1, 0, 1))
+    hint = page.locator(".dv-turn[data-turn='0'] .dv-hint")
+    chip = hint.locator(".dv-bits")
+    expect(chip).to_have_text("3.91 bits", timeout=SLOW)
+    assert "0.00 bits left" in chip.get_attribute("title")
+    assert "the next attempt uses 3.91 bits" in chip.get_attribute("title")
+    expect(hint.get_by_text("determines the answer")).to_have_count(1)
+    expect(hint.locator(".tx-found")).to_have_count(0)
+    page = show(run=SMALL, dialogue=STEP.format(1, 0, 3))
+    expect(page.locator(".dv-turn[data-turn='0'] .tx-found")).to_have_count(1, timeout=SLOW)
+    expect(page.locator(".dv-bits")).to_have_count(0)
+    expect(page.get_by_text("determines the answer")).to_have_count(0)

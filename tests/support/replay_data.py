@@ -12,10 +12,13 @@ from jobs.db.queries import runs
 from jobs.ingest.ingester import ingest
 from jobs.workspace import Workspace
 from rl2f_core.config.loading import dump_yaml, parse_config
+from rl2f_core.environments.secret_code.environment import SecretCode
+from rl2f_core.rollout.hint_information import measure_hints
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, Event, JsonlSink
 from rl2f_core.types import Dialogue, FinishReason, Hint, LeakReport, RewardTerm, StopReason, Task, Turn, Verdict
 
+CODES = SecretCode(SecretCode.Config(length=4, letters=2))
 PUBLIC, PRIVILEGED = {"letters": ["A", "B"], "length": 4}, {"code": "A B A B"}
 HOSTILE = (
     (
@@ -76,6 +79,7 @@ def event(key: str, turns: list[Turn], step: int = 1, group: str = "g", index: i
         public=PUBLIC,
         privileged=PRIVILEGED,
     )
+    turns = [*measure_hints(CODES, task, turns)]
     solved = bool(turns) and turns[-1].verdict.correct
     dialogue = Dialogue(
         id=key,
@@ -105,7 +109,7 @@ def training_events() -> list[Event]:
             rows = [
                 [turn(0, "<answer>A B A B</answer>", "A B A B")],
                 [
-                    turn(0, "<answer>B B A A</answer>", "B B A A", hint(words)),
+                    turn(0, "<answer>A A B A</answer>", "A A B A", hint(words)),
                     turn(1, "<answer>A B A B</answer>", "A B A B"),
                 ],
                 [

@@ -279,7 +279,8 @@ class SecretCode(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, Answe
         places = hint.removeprefix(FRAME).split()
         if not hint.startswith(FRAME) or len(places) != task.public["length"] or max(map(len, places)) > 1:
             return None
-        tried, statements = attempts[-1].parts, []
+        last, statements = last_parsed(attempts), []
+        tried = {} if last is None else self.answer_parts(task, last)
         for k, letter in enumerate(places, 1):
             if letter != "?":
                 statements.append(one_of(str(k), [letter]))

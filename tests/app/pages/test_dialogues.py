@@ -184,7 +184,7 @@ def test_the_text_of_a_dialogue_contains_what_the_student_read(place: PageState,
     place = browser.open(place, 1, PREFIX + "1/0/1")
     assert place.dialogue
     text = transcript_text(place.dialogue)
-    assert text.index("Task") < text.index("B B A A") < text.index("Correct so far") < text.index("attempt 2")
+    assert text.index("Task") < text.index("A A B A") < text.index("Correct so far") < text.index("attempt 2")
 
 
 def test_a_group_is_described_by_its_outcomes() -> None:

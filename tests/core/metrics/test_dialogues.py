@@ -447,3 +447,38 @@ def test_rounding_does_not_make_a_group_mixed():
 def test_empty_groups_do_not_count():
     assert group_outcomes([], []) == {}
     assert group_outcomes([[], [1.0, 0.0]], [[], [True, False]])["groups/frac_mixed"] == 1.0
+
+
+def informed(task: str, *bits: tuple[float | None, float | None, float | None], determined: int = -1) -> Dialogue:
+    """Wrong attempts with (hint_bits, bits_left, bits_used); the hint of turn `determined` determines the answer."""
+    turns = [
+        attempt(str(k)).model_copy(
+            update={"hint_bits": b, "bits_left": left, "bits_used": used, "determines_answer": k == determined}
+        )
+        for k, (b, left, used) in enumerate(bits)
+    ]
+    return dialogue(task, *turns)
+
+
+def test_efficiency_is_bits_used_of_the_bits_in_hints_with_a_next_attempt():
+    """Hints: 3 bits (2 left), 1 bit (1 left) | 2 bits (0 left), and 4 bits of which no attempt can make use.
+
+    Used: 1.5 of 3, 1 of 1, 0 of 2: efficiency 2.5 / 6. Means over 4 hints: 10 / 4 bits, 6 / 4 left. After attempt 1:
+    5 / 2 bits. One of 4 determines the answer. The turn without bits counts nowhere.
+    """
+    dialogues = [
+        informed("a", (3.0, 2.0, None), (1.0, 1.0, 1.5), (None, None, 1.0)),
+        informed("b", (2.0, 0.0, None), (4.0, 3.0, 0.0), determined=0),
+        informed("c", (None, None, None), (None, None, None)),
+    ]
+    found = compute_metrics(dialogues, 3)
+    assert found["efficiency"].value == pytest.approx(2.5 / 6)
+    assert (found["hint_bits"].value, found["bits_left"].value) == (2.5, 1.5)
+    assert (found["hint_bits/1"].value, found["bits_left/1"].value, found["hint_bits/2"].value) == (2.5, 1.0, 2.5)
+    assert (found["determined_rate"].value, found["determined_rate"].n) == (0.25, 4)
+
+
+def test_efficiency_is_unknown_without_bits_in_hints():
+    found = compute_metrics([informed("a", (0.0, 2.0, None), (None, None, 0.0)), informed("b", (None, None, None))], 2)
+    assert found["efficiency"].value is None
+    assert compute_metrics(FOUR, 3)["hint_bits"].value is None

@@ -8,9 +8,18 @@ from typing import Any
 import pytest
 
 from rl2f_core import registry
+from rl2f_core.backends.fake import FakeBackend
+from rl2f_core.chat.renderer import ChatRenderer
+from rl2f_core.config.leaks import LeaksConfig
+from rl2f_core.config.rollout import RewardConfig, RolloutConfig
 from rl2f_core.environments.base import CONTENTLESS, NO_VERDICT_HINT, wrap_answer
+from rl2f_core.leaks.guard import LeakGuard
+from rl2f_core.rollout.engine import RolloutEngine, RolloutRequest
 from rl2f_core.rollout.hint_information import measure_hints
-from rl2f_core.types import Hint, Task, Turn
+from rl2f_core.rollout.transcript import rollout_from_text
+from rl2f_core.teachers.contentless import ContentlessTeacher
+from rl2f_core.teachers.scripted import ScriptedTeacher
+from rl2f_core.types import Dialogue, Hint, Task, Turn
 
 
 def build(name: str, **config: Any) -> Any:
@@ -202,3 +211,45 @@ def test_a_path_hint_keeps_the_steps_before_the_error():
     assert (first[:2], second[2]) == ((near(log2(5 / 2)), 1.0), near(log2(5 / 2)))
     told = bits(environment, task, ("infeasible", "G can be reached."))
     assert told == [(0.0, 2.0, None, False)]
+
+
+# -- in rollouts -----------------------------------------------------------------------------------------------
+def rollout(stop_on_correct: bool, hint: str) -> Dialogue:
+    """Two attempts, K K K and K K Q, with the same hint after the first."""
+    backend = FakeBackend(FakeBackend.Config(replies=(wrap_answer("K K K"), wrap_answer("K K Q"))))
+    engine = RolloutEngine(
+        environment=CODE,
+        teacher=ContentlessTeacher(ContentlessTeacher.Config(text=hint), CODE),
+        guard=LeakGuard.from_config(LeaksConfig(detectors=()), CODE),
+        backend=backend,
+        renderer=ChatRenderer(backend.tokenizer, CODE.system_prompt()),
+        config=RolloutConfig(max_turns=2, max_new_tokens=64, max_seq_len=4096),
+        reward=RewardConfig(),
+        stop_on_correct=stop_on_correct,
+    )
+    return engine.run([RolloutRequest(TASK, "d", "g", 0, 0)])[0].dialogue
+
+
+def test_rollouts_carry_the_bits_of_their_hints():
+    """A contentless hint: with an oracle the wrong attempt is excluded before it, without one nothing is."""
+    for stop_on_correct, left in ((True, 26), (False, 27)):
+        first, second = rollout(stop_on_correct, "Hm.").turns
+        assert (first.hint_bits, first.bits_left, second.bits_used) == (0.0, near(log2(left)), 0.0)
+
+
+def test_demonstrations_and_stored_dialogues_carry_the_bits_of_their_hints():
+    backend = FakeBackend(FakeBackend.Config(replies=("",)))
+    engine = RolloutEngine(
+        environment=CODE,
+        teacher=ScriptedTeacher(ScriptedTeacher.Config(), CODE),
+        guard=LeakGuard.from_config(LeaksConfig(detectors=()), CODE),
+        backend=backend,
+        renderer=ChatRenderer(backend.tokenizer, CODE.system_prompt()),
+        config=RolloutConfig(max_turns=3, max_new_tokens=64, max_seq_len=4096),
+        reward=RewardConfig(),
+    )
+    request = RolloutRequest(TASK, "d", "g", 0, 0)
+    texts = [wrap_answer("K K K"), wrap_answer("K Q Z")]
+    dialogue = rollout_from_text(engine, request, texts, ["Correct so far: K ? ?"]).dialogue
+    assert [turn.hint_bits for turn in dialogue.turns] == [near(log2(26 / 4)), None]
+    assert dialogue.turns[1].bits_used == near(log2(26 / 4))

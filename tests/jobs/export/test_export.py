@@ -129,6 +129,20 @@ def test_messages_are_what_the_student_read_with_a_list_entry_for_each_turn() ->
     assert set(row) == set(FORMATS["messages"].columns)
 
 
+def test_rows_carry_the_bits_of_each_hint() -> None:
+    bits = {"hint_bits": 2.5, "bits_left": 0.0, "determines_answer": True}
+    told = three_turns()
+    first, second, third = told.dialogue.turns
+    turns = (first.model_copy(update=bits), second, third.model_copy(update={"bits_used": 1.5}))
+    made = record(told.model_copy(update={"dialogue": told.dialogue.model_copy(update={"turns": turns})}))
+    (row,) = messages(made, decisions(made))
+    assert (row["hint_bits"], row["bits_left"]) == ([2.5, None, None], [0.0, None, None])
+    assert (row["determines_answer"], row["bits_used"]) == ([True, False, False], [None, None, 1.5])
+    clean, leaking = unpaired(made, decisions(made))
+    assert {name: clean[name] for name in bits} == bits
+    assert (leaking["hint_bits"], leaking["determines_answer"]) == (None, False)
+
+
 def test_attempts_that_were_never_answered_are_conversations_of_their_own() -> None:
     turns = [turn(TASK, k, wrong(TASK, k), None) for k in range(3)]
     made = record(event(TASK, turns, name="d", phase="evaluation", step=0, checkpoint="base", condition="resample"))

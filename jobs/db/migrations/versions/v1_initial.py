@@ -125,7 +125,8 @@ sa.Table(
 sa.Table(
     "hintcount",
     metadata,
-    *_required(sa.Integer, "run_id", "bucket", "n"),
+    *_required(sa.Integer, "run_id", "bucket", "n", "known", "determining"),
+    *_required(sa.Float, "bits"),
     *_required(sa.String, "environment", "teacher", "stage", "checkpoint", "condition", "detector"),
     *_required(sa.Boolean, "test", "checked", "flagged"),
     sa.PrimaryKeyConstraint(
@@ -303,11 +304,11 @@ sa.Table(
     *_required(sa.Integer, "id", "dialogue_id", "index"),
     *_required(sa.Text, "attempt"),
     *_required(sa.String, "finish_reason"),
-    *_required(sa.Boolean, "correct", "leak_checked", "leak_found"),
+    *_required(sa.Boolean, "correct", "determines_answer", "leak_checked", "leak_found"),
     *_nullable(sa.String, "parsed", "teacher", "source_task", "hint_prompt_template", "prompt_template"),
     *_required(sa.JSON, "verdict"),
     *_required(sa.Float, "reward"),
-    *_nullable(sa.Float, "advantage"),
+    *_nullable(sa.Float, "advantage", "hint_bits", "bits_left", "bits_used"),
     *_nullable(sa.Text, "hint", "feedback", "hint_error"),
     *_nullable(sa.JSON, "usage"),
     *_nullable(sa.LargeBinary, "tokens"),
