@@ -386,35 +386,6 @@ class RescoredRun(SQLModel, table=True):
     time: float
 
 
-class HintCount(SQLModel, table=True):
-    """Number of hints per group of the detector report, without contentless hints.
-
-    The ingester updates the counts, so that the report reads no turns.
-    """
-
-    run_id: int = Field(foreign_key="run.id", primary_key=True)
-    environment: str = Field(primary_key=True)
-    teacher: str = Field(primary_key=True)
-    stage: str = Field(primary_key=True)
-    bucket: int = Field(primary_key=True)
-    """`jobs.labels.hint_counts.bucket` of the step."""
-    checkpoint: str = Field(primary_key=True)
-    """Evaluated checkpoint; empty in training."""
-    condition: str = Field(primary_key=True)
-    test: bool = Field(primary_key=True)
-    """The task is in the test set."""
-    checked: bool = Field(primary_key=True)
-    flagged: bool = Field(primary_key=True)
-    detector: str = Field(primary_key=True)
-    n: int = 0
-    known: int = 0
-    """Hints with `Turn.hint_bits`."""
-    bits: float = 0.0
-    """Sum of their `Turn.hint_bits`."""
-    determining: int = 0
-    """Hints with `Turn.determines_answer`."""
-
-
 class TestSetAccess(SQLModel, table=True):
     """A logged access to detector figures on the test set."""
 

@@ -1,9 +1,9 @@
 """Sets of candidate answers, counted without listing them where parts of the answer are independent.
 
-An *answer* has a value for each named part, e.g. `{"1": "K", "2": "Q"}` for the code K Q.  A *box* allows a set of
-values for some parts and any value for the others, so the answers in it number the product of the sizes of its sets.  A
-*region* is a union of disjoint boxes.  The candidates of a problem are a region whose boxes name every part; a
-statement about the answer is a region that may leave parts out.
+A *candidate* has a value for each named part of an answer, e.g. `{"1": "K", "2": "Q"}` for the code K Q.  A *box*
+allows a set of values for some parts and any value for the others; with a set for every part, it contains the product
+of their sizes.  A *region* is a union of disjoint boxes.  The candidates of a problem are a region whose boxes name
+every part; a statement about the answer is a region that may leave parts out.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from collections.abc import Iterable, Mapping
 from functools import reduce
 from math import prod
 
-Value = str | int
-Answer = Mapping[str, Value]
-"""Value by part of an answer."""
-Box = Mapping[str, frozenset[Value]]
+PartValue = str | int
+Candidate = Mapping[str, PartValue]
+"""An answer: value by part."""
+Box = Mapping[str, frozenset[PartValue]]
 """Allowed values by part; a part that is absent may have any value."""
 Region = tuple[Box, ...]
-"""Disjoint boxes: an answer is in the region if it is in one of them."""
+"""Disjoint boxes: a candidate is in the region if it is in one of them."""
 MAX_LISTED = 20_000
 """Numbers in a set of candidates; larger sets are not counted."""
 
 
-def one_of(part: str, values: Iterable[Value]) -> Region:
+def one_of(part: str, values: Iterable[PartValue]) -> Region:
     """Return the statement that a part has one of `values`."""
     return ({part: frozenset(values)},)
 
@@ -50,14 +50,14 @@ def _common_box(box: Box, condition: Box) -> Box | None:
     return {**box, **narrowed} if narrowed else box
 
 
-def contains(region: Region, answer: Answer) -> bool:
+def contains(region: Region, answer: Candidate) -> bool:
     """Return whether an answer is in the region; an answer without a part that a box names is not in the box."""
     return any(all(answer.get(part) in allowed for part, allowed in box.items()) for box in region)
 
 
-def count(region: Region, excluded: Iterable[Answer] = ()) -> int:
+def count(region: Region, excluded: Iterable[Candidate] = ()) -> int:
     """Return the number of answers in a region whose boxes name every part, without the `excluded` ones."""
-    distinct: list[Answer] = []
+    distinct: list[Candidate] = []
     for answer in excluded:
         if answer not in distinct and contains(region, answer):
             distinct.append(answer)

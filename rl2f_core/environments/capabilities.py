@@ -16,7 +16,7 @@ from typing import ClassVar, NamedTuple
 from rl2f_core import registry
 from rl2f_core.config.fields import ComponentConfig
 from rl2f_core.environments.base import Environment
-from rl2f_core.environments.candidates import Answer, Region
+from rl2f_core.environments.candidates import Candidate, Region
 from rl2f_core.types import ConstantBaseline, Task, Verdict
 
 
@@ -166,7 +166,7 @@ class AnswerSpace(Environment):
         """Return the candidates; None if they have no known form or are too many to count."""
 
     @abstractmethod
-    def answer_values(self, task: Task, parsed: str) -> Answer:
+    def answer_values(self, task: Task, parsed: str) -> Candidate:
         """Return the values of a parsed answer by part of `answer_space`."""
 
     @abstractmethod

@@ -429,22 +429,7 @@ def findings(report: EvaluationReport) -> list[str]:
                 f"revisions (misled_rate); without reading it, after contentless feedback, in "
                 f"{interval_text(control['misled_rate'])}."
             )
-    lines += _information_findings(report)
     return [*lines, *_reference_findings(report), *baseline_findings(report), *_limits(report), *report.notes]
-
-
-def _information_findings(report: EvaluationReport) -> list[str]:
-    lines = []
-    for checkpoint in report.checkpoints:
-        row = report.metrics(checkpoint, "hints")
-        values = {} if row is None else row.values
-        if "efficiency" in values and values["efficiency"].value is not None:
-            lines.append(
-                f"{checkpoint} uses {interval_text(values['efficiency'])} of the bits in its hints (efficiency); "
-                f"{interval_text(values['determined_rate'])} of the hints leave a single answer, which they need not "
-                "state."
-            )
-    return lines
 
 
 def _reference_findings(report: EvaluationReport) -> list[str]:

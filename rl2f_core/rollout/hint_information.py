@@ -1,7 +1,7 @@
 """Information in a hint, in bits, and how much of it the next attempt uses.
 
-The candidates are the answers of the form that the problem asks for (`capabilities.AnswerSpace`). Those that agree with
-everything the student was shown form a set that each wrong verdict and each hint makes smaller:
+The candidates are the answers of the form that the problem asks for (`capabilities.AnswerSpace`). A wrong verdict and a
+hint exclude some of them:
 
     before      candidates that agree with the verdicts so far, including this attempt's, and with the earlier hints
     after       those of them that also agree with all statements of this hint
@@ -28,7 +28,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from rl2f_core.environments.base import CONTENTLESS, NO_VERDICT_HINT, Environment
-from rl2f_core.environments.candidates import Answer, Region, contains, count, intersect
+from rl2f_core.environments.candidates import Candidate, Region, contains, count, intersect
 from rl2f_core.environments.capabilities import AnswerSpace
 from rl2f_core.types import Hint, JsonObject, Task, Turn, Verdict
 
@@ -40,7 +40,7 @@ class _Shown(NamedTuple):
     """A hint, and the candidates before it."""
 
     before: Region
-    excluded: tuple[Answer, ...]
+    excluded: tuple[Candidate, ...]
     """Attempts that verdicts showed to be wrong."""
     statements: tuple[Region, ...]
 
@@ -66,7 +66,7 @@ def measure_hints(
         return tuple(turns)
     gold = environment.answer_values(task, environment.gold_answer(task))
     candidates = space
-    excluded: tuple[Answer, ...] = ()
+    excluded: tuple[Candidate, ...] = ()
     shown: _Shown | None = None
     measured: list[Turn] = []
     verdicts: list[Verdict] = []
@@ -96,7 +96,7 @@ def _statements(
 
 
 def _read_hint(
-    statements: tuple[Region, ...] | None, candidates: Sequence[Region], excluded: tuple[Answer, ...]
+    statements: tuple[Region, ...] | None, candidates: Sequence[Region], excluded: tuple[Candidate, ...]
 ) -> _Shown | None:
     """Return the hint with the first of `candidates` that it agrees with; None if its meaning is unknown."""
     if statements is None:
@@ -113,7 +113,7 @@ def _hint_values(before: int, after: int, *, is_gold: bool) -> JsonObject:
     }
 
 
-def _bits_used(shown: _Shown, answer: Answer | None) -> float:
+def _bits_used(shown: _Shown, answer: Candidate | None) -> float:
     if answer is None:
         return 0.0
     respected = [statement for statement in shown.statements if contains(statement, answer)]

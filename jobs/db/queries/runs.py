@@ -13,11 +13,11 @@ from sqlmodel import Session, col
 
 from jobs.db.engine import SCHEMA_VERSION_KEY, Database
 from jobs.db.errors import unknown_run
+from jobs.db.hint_count_model import HintCount
 from jobs.db.models import (
     FULL_TEXT,
     Checkpoint,
     Dialogue,
-    HintCount,
     LeakFinding,
     LeakLabel,
     Log,

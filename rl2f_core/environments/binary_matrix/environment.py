@@ -19,7 +19,7 @@ from pydantic import Field, model_validator
 from rl2f_core.config.fields import BASIC_FIELD, ComponentConfig
 from rl2f_core.environments.base import find_rows, new_task, sample_task, wrap_answer
 from rl2f_core.environments.binary_matrix.stated_cells import matrices_in, stated_cells
-from rl2f_core.environments.candidates import Answer, Box, Region, one_of
+from rl2f_core.environments.candidates import Box, Candidate, Region, one_of
 from rl2f_core.environments.capabilities import (
     AnswerSpace,
     Baselines,
@@ -254,7 +254,7 @@ class BinaryMatrix(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, Ans
         cells = {_cell(r, c): digit for r, row in enumerate(rows) for c, digit in enumerate(row)}
         return ({cell: _ZERO if digit == "0" else distance for cell, digit in cells.items()},)
 
-    def answer_values(self, task: Task, parsed: str) -> Answer:
+    def answer_values(self, task: Task, parsed: str) -> Candidate:
         return {_cell(r, c): digit for r, row in enumerate(parsed.split()) for c, digit in enumerate(row)}
 
     def hint_statements(self, task: Task, attempts: Sequence[Verdict], hint: str) -> tuple[Region, ...] | None:

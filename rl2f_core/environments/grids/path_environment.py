@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from rl2f_core.config.fields import ComponentConfig
 from rl2f_core.environments.base import new_task, wrap_answer
-from rl2f_core.environments.candidates import Answer, Region, one_of
+from rl2f_core.environments.candidates import Candidate, Region, one_of
 from rl2f_core.environments.capabilities import (
     AnswerSpace,
     Baselines,
@@ -269,7 +269,7 @@ class PathEnvironment(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, 
             {step: frozenset([value]) for step, value in self._values(grid, answer).items()} for answer in answers
         )
 
-    def answer_values(self, task: Task, parsed: str) -> Answer:
+    def answer_values(self, task: Task, parsed: str) -> Candidate:
         return self._values(grid_of(task), parsed if parsed == INFEASIBLE else parsed.replace(" ", ""))
 
     def _values(self, grid: Grid, answer: str) -> dict[str, str]:

@@ -18,7 +18,7 @@ from pydantic import Field, field_validator, model_validator
 
 from rl2f_core.config.fields import BASIC_FIELD, ComponentConfig
 from rl2f_core.environments.base import CONTENTLESS, MAX_ATTEMPT_CHARS, assign_split, new_task, sample_task, wrap_answer
-from rl2f_core.environments.candidates import Answer, Region, one_of
+from rl2f_core.environments.candidates import Candidate, Region, one_of
 from rl2f_core.environments.capabilities import (
     AnswerSpace,
     Baselines,
@@ -400,7 +400,7 @@ class KnightsKnaves(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, An
         """All 2ⁿ assignments of roles, whether or not they agree with the puzzle's statements."""
         return one_of(ROLES, range(2 ** len(task.public["people"])))
 
-    def answer_values(self, task: Task, parsed: str) -> Answer:
+    def answer_values(self, task: Task, parsed: str) -> Candidate:
         return {ROLES: self._bits(task, parsed)}
 
     def hint_statements(self, task: Task, attempts: Sequence[Verdict], hint: str) -> tuple[Region, ...] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from rl2f_core.environments.candidates import MAX_LISTED, Answer, Region, one_of
+from rl2f_core.environments.candidates import MAX_LISTED, Candidate, Region, one_of
 from rl2f_core.environments.capabilities import AnswerSpace, LeakVocabulary, last_parsed
 from rl2f_core.environments.numbers.stated_digits import digit_parts, stated_digits
 from rl2f_core.text.integers import find_integers, parse_integer
@@ -52,7 +52,7 @@ class IntegerAnswers(LeakVocabulary, AnswerSpace):
     def stated_parts(self, task: Task, text: str) -> list[tuple[int, int, str, str]]:
         return stated_digits(text, self.gold_answer(task))
 
-    def answer_values(self, task: Task, parsed: str) -> Answer:
+    def answer_values(self, task: Task, parsed: str) -> Candidate:
         return {NUMBER: int(parsed)}
 
 

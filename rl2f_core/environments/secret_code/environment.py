@@ -17,7 +17,7 @@ from pydantic import Field, field_validator, model_validator
 
 from rl2f_core.config.fields import BASIC_FIELD, ComponentConfig
 from rl2f_core.environments.base import new_task, sample_task, wrap_answer
-from rl2f_core.environments.candidates import Answer, Region, one_of
+from rl2f_core.environments.candidates import Candidate, Region, one_of
 from rl2f_core.environments.capabilities import (
     AnswerSpace,
     Baselines,
@@ -271,7 +271,7 @@ class SecretCode(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, Answe
         letters = frozenset(task.public["letters"])
         return ({str(k + 1): letters for k in range(task.public["length"])},)
 
-    def answer_values(self, task: Task, parsed: str) -> Answer:
+    def answer_values(self, task: Task, parsed: str) -> Candidate:
         return self.answer_parts(task, parsed)
 
     def hint_statements(self, task: Task, attempts: Sequence[Verdict], hint: str) -> tuple[Region, ...] | None:

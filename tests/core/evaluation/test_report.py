@@ -391,30 +391,3 @@ def test_importing_the_evaluation_loads_no_drawing_library_and_no_torch():
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
-
-
-# -- information in hints ------------------------------------------------------------------------------------------
-def test_report_states_bits_and_efficiency_of_hints():
-    """Two hints of 2 bits with 1 left, one of which determines nothing: used 2 and 1 of 4 bits."""
-    first, second = (
-        played(f"t{i}", 2).model_copy(
-            update={
-                "turns": tuple(
-                    turn.model_copy(update={"hint_bits": 2.0, "bits_left": 1.0} if k == 0 else {"bits_used": used})
-                    for k, turn in enumerate(played(f"t{i}", 2).turns)
-                )
-            }
-        )
-        for i, used in enumerate((2.0, 1.0))
-    )
-    report = built({"rl2f@24": {"hints": [first, second], "contentless": tasks(0, 0)}})
-    header, (row,) = next((header, rows) for title, header, rows in tables(report) if "Information" in title)
-    assert header == ["checkpoint", "condition", "hint_bits", "bits_left", "efficiency", "determined_rate"]
-    assert [cell.split(" ")[0] for cell in row] == ["rl2f@24", "hints", "2.0", "1.0", ".75", ".00"]
-    sentence = next(line for line in findings(report) if "efficiency" in line)
-    assert sentence.startswith("rl2f@24 uses .75") and "leave a single answer" in sentence
-
-
-def test_a_report_without_bits_has_no_table_of_them():
-    assert not any("Information" in title for title, _, _ in tables(built()))
-    assert not any("efficiency" in line for line in findings(built()))
