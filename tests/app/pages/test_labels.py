@@ -177,6 +177,18 @@ def test_the_report_states_what_to_label_and_links_its_disagreements(studio: Stu
     assert "data-confirm" not in text(report_view(found, "teacher", LabelForm()))
 
 
+def test_the_report_states_the_bits_of_flagged_and_of_other_hints(studio: Studio) -> None:
+    """Of the dev set's run: hints that determine the answer, flagged or not, with their mean bits."""
+    found = studio.detectors.detector_report(run=1)
+    flagged = {"flagged": True, "hints": 3, "known": 2, "bits": 7.0, "determining": 2}
+    other = {"flagged": False, "hints": 9, "known": 0, "bits": 0.0, "determining": 0}
+    found["report"]["information"] = [flagged, other]
+    shown = text(report_view(found, "teacher", LabelForm()))
+    assert "Information in hints" in shown and "3.50" in shown and "2 of 2" in shown and "0 of 0" in shown
+    found["report"]["information"] = []
+    assert "Information in hints" not in text(report_view(found, "teacher", LabelForm()))
+
+
 def test_an_unlocked_report_can_be_locked(studio: Studio) -> None:
     found = studio.detectors.unlock_test_set("anna", run=1)
     shown = text(report_view(found, "detector", LabelForm(annotator="anna")))
