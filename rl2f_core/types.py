@@ -221,6 +221,8 @@ class Turn(FrozenModel):
     `rollout.hint_information`. None without a hint, or if it cannot be counted."""
     bits_left: float | None = None
     """log2 of the candidates after the hint; None if `hint_bits` is."""
+    chance_bits: float | None = None
+    """Expected `bits_used` of a next attempt that ignores the hint: a random candidate of those before it."""
     determines_answer: bool = False
     """The hint leaves the gold answer as the only candidate, which it need not state."""
     bits_used: float | None = None

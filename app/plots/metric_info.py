@@ -102,6 +102,9 @@ METRICS: dict[str, MetricInfo] = {
         "fraction of bits",
         "Σ bits used / Σ bits in hints with a next attempt",
     ),
+    "efficiency_chance": _fraction(
+        "Efficiency by chance", "Of attempts that ignore the hint.", "fraction of bits", "Σ chance bits / Σ bits"
+    ),
     "determined_rate": _fraction(
         "Hints that determine the answer",
         "They leave a single answer, which they need not state.",

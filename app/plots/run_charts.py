@@ -88,6 +88,7 @@ REVISIONS = {
 }
 REVISION_COLORS = ["--rl-student", "--rl-plot-3", "--rl-plot-5", "--rl-plot-2"]
 INFORMATION = {"hint_bits": "bits in a hint", "bits_left": "bits left"}
+EFFICIENCY = {"efficiency": "bits used / given", "efficiency_chance": "by chance"}
 LEAKS = {"leak_rate": "read by the student", "prevented_leak_rate": "prevented"}
 LEVEL_SOLVED = {"curriculum/solve_rate": "this level", "curriculum/replay_solve_rate": "earlier levels"}
 
@@ -208,7 +209,7 @@ OVERVIEW: Sequence[tuple[Maker, bool]] = (
     (_level, True),
     (_fixed("curriculum/solve_rate", LEVEL_SOLVED, ChartStyle(dashes=["solid", "dash"])), True),
     (_fixed("hint_bits", INFORMATION, ChartStyle(["--rl-student", "--rl-plot-3"], ["solid", "dash"])), False),
-    (_fixed("efficiency"), False),
+    (_fixed("efficiency", EFFICIENCY, ChartStyle(["--rl-student", "--rl-muted"], ["solid", "dash"])), False),
     (_fixed("leak_rate", LEAKS, ChartStyle(["--rl-leak", "--rl-muted"], ["solid", "dash"])), False),
     (_yield, True),
     (_length, False),

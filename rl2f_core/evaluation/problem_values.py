@@ -10,7 +10,8 @@ from rl2f_core.metrics.dialogues import Tallies, Tally
 from rl2f_core.types import FrozenModel
 
 STORED_METRICS = ("gain", "conditional_solve_rate", "plasticity", "repeated_answer_rate", "improving_change_rate",
-                  "retention", "efficiency", "determined_rate", "parse_failure_rate")  # fmt: skip
+                  "retention", "efficiency", "efficiency_chance",
+                  "determined_rate", "parse_failure_rate")  # fmt: skip
 """Metrics with hints whose values by problem a report contains, besides cum_acc/1 and cum_acc/T."""
 
 

@@ -353,7 +353,7 @@ def _information_tables(rows: Sequence[CheckpointResult]) -> list[Table]:
     rows = [row for row in rows if (bits := row.metrics.values.get("hint_bits")) is not None and bits.value is not None]
     if not rows:
         return []
-    counts, rates = ["hint_bits", "bits_left"], ["efficiency", "determined_rate"]
+    counts, rates = ["hint_bits", "bits_left"], ["efficiency", "efficiency_chance", "determined_rate"]
     cells = zip(_metric_rows(rows, counts, count_text), _metric_rows(rows, rates), strict=True)
     header = ["checkpoint", "condition", *counts, *rates]
     return [("Information in hints, in bits", header, [bits + fractions[2:] for bits, fractions in cells])]

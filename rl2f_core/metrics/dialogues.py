@@ -349,11 +349,13 @@ def _information_metrics(dialogues: Sequence[Dialogue], turns: int) -> dict[str,
     - determined_rate: fraction of hints that leave the answer as the only candidate.
     - efficiency: Σ bits_used / Σ hint_bits, over hints with a next attempt.  1 if every attempt agrees with the hint
       before it.
+    - efficiency_chance: Σ chance_bits / Σ hint_bits over the same hints, without those of unknown chance_bits: the
+      efficiency of attempts that ignore hints.
     """
     hints = [(d.task_id, k, turn) for d in dialogues for k, turn in enumerate(d.turns[:turns], 1)]
     known = [(task, k, t.hint_bits, t.bits_left, t) for task, k, t in hints if t.hint_bits is not None]
     used = [
-        (d.task_id, after.bits_used, before.hint_bits)
+        (d.task_id, after.bits_used, before.hint_bits, before.chance_bits)
         for d in dialogues
         for before, after in pairwise(d.turns[:turns])
         if before.hint_bits is not None and after.bits_used is not None
@@ -370,7 +372,8 @@ def _information_metrics(dialogues: Sequence[Dialogue], turns: int) -> dict[str,
     for k in range(1, turns):
         values |= means([k], f"/{k}")
     values["determined_rate"] = _fraction((task, turn.determines_answer) for task, _, _, _, turn in known)
-    values["efficiency"] = _pooled(used)
+    values["efficiency"] = _pooled((task, bits, given) for task, bits, given, _ in used)
+    values["efficiency_chance"] = _pooled((task, bits, given) for task, _, given, bits in used if bits is not None)
     return values
 
 

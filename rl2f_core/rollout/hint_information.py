@@ -10,10 +10,11 @@ hint exclude some of them:
     hint_bits = log2(|before| / |after|)
     bits_left = log2(|after|)
     bits_used = log2(|before| / |respected|), of the next attempt
+    chance_bits = mean of bits_used over all attempts in `before`
 
 So 0 ≤ bits_used ≤ hint_bits. An attempt that agrees with everything shown uses all bits; one that agrees with no
-statement of the hint, or cannot be parsed, uses none. Some statements hold by chance: a random letter of A differs from
-a refuted one with probability 1 − 1/A.
+statement of the hint, or cannot be parsed, uses none. Some statements hold by chance, e.g. half of those about places
+of a code with two letters. `chance_bits` is what an attempt that ignores the hint uses on average.
 
 A hint counts by its wording. A text that is not in the environment's scripted wording contributes no bits, and its own
 `hint_bits` is None, because its meaning is unknown. A false hint counts as what it claims. A hint that contradicts
@@ -32,6 +33,8 @@ from rl2f_core.environments.candidates import Candidate, Region, contains, count
 from rl2f_core.environments.capabilities import AnswerSpace
 from rl2f_core.types import Hint, JsonObject, Task, Turn, Verdict
 
+MAX_STATEMENTS = 6
+"""`chance_bits` is None if more statements exclude candidates, because it counts every combination of them."""
 DIGITS = 5
 """Decimals of stored bits."""
 
@@ -53,7 +56,7 @@ class _Shown(NamedTuple):
 def measure_hints(
     environment: Environment, task: Task, turns: Sequence[Turn], *, verdicts_shown: bool = True
 ) -> tuple[Turn, ...]:
-    """Return the turns with `hint_bits`, `bits_left`, `determines_answer` and `bits_used`.
+    """Return the turns with `hint_bits`, `bits_left`, `chance_bits`, `determines_answer` and `bits_used`.
 
     Args:
         environment: The task's environment. Without `AnswerSpace`, or with too many candidates, no value is set.
@@ -83,6 +86,7 @@ def measure_hints(
             if shown is not None:
                 candidates, left = shown.restrict(shown.statements)
                 values |= _hint_values(shown.restrict(())[1], left, is_gold=contains(candidates, gold))
+                values["chance_bits"] = _chance_bits(shown)
         measured.append(turn.model_copy(update=values))
     return tuple(measured)
 
@@ -118,3 +122,26 @@ def _bits_used(shown: _Shown, answer: Candidate | None) -> float:
         return 0.0
     respected = [statement for statement in shown.statements if contains(statement, answer)]
     return round(math.log2(shown.restrict(())[1] / shown.restrict(respected)[1]), DIGITS)
+
+
+def _chance_bits(shown: _Shown) -> float | None:
+    """Return the mean of `_bits_used` over the candidates before the hint.
+
+    The number of candidates that agree with exactly a set of statements follows from the numbers that agree with at
+    least a set, by inclusion and exclusion.
+    """
+    total = shown.restrict(())[1]
+    statements = [statement for statement in shown.statements if shown.restrict([statement])[1] < total]
+    if len(statements) > MAX_STATEMENTS:
+        return None
+    regions = [shown.before]
+    for statement in statements:
+        regions += [intersect(region, statement) for region in regions]
+    sizes = [count(region, shown.excluded) for region in regions]
+    exactly = list(sizes)
+    for i in range(len(statements)):
+        for chosen in range(len(sizes)):
+            if not chosen >> i & 1:
+                exactly[chosen] -= exactly[chosen | 1 << i]
+    used = (n * math.log2(total / size) for n, size in zip(exactly, sizes, strict=True) if n)
+    return round(math.fsum(used) / total, DIGITS)

@@ -12,7 +12,13 @@ def dialogue(task: str, bits: float | None, left: float | None, used: float | No
     wrong = Verdict(correct=False, score=0.0, parsed="A", well_formed=True)
     turns = (
         Turn(
-            index=0, attempt="A", verdict=wrong, hint=Hint(text="h", teacher="scripted"), hint_bits=bits, bits_left=left
+            index=0,
+            attempt="A",
+            verdict=wrong,
+            hint=Hint(text="h", teacher="scripted"),
+            hint_bits=bits,
+            bits_left=left,
+            chance_bits=bits and 0.5,
         ),
         Turn(index=1, attempt="A", verdict=wrong, bits_used=used),
     )
@@ -27,14 +33,22 @@ def report(*hints: Dialogue) -> EvaluationReport:
 
 
 def test_report_states_bits_and_efficiency_of_hints():
-    """Two hints of 2 bits with 1 left; 2 bits of the first and 1 bit of the second are used: efficiency 3 / 4.
+    """Two hints of 2 bits with 1 left; 2 bits of the first and 1 bit of the second are used: 3 / 4, 1 / 4 by chance.
 
     The condition without bits has no row.
     """
     made = report(dialogue("a", 2.0, 1.0, 2.0), dialogue("b", 2.0, 1.0, 1.0))
     header, (row,) = next((header, rows) for title, header, rows in tables(made) if "Information" in title)
-    assert header == ["checkpoint", "condition", "hint_bits", "bits_left", "efficiency", "determined_rate"]
-    assert [cell.split(" ")[0] for cell in row] == ["rl2f@24", "hints", "2.0", "1.0", ".75", ".00"]
+    assert header == [
+        "checkpoint",
+        "condition",
+        "hint_bits",
+        "bits_left",
+        "efficiency",
+        "efficiency_chance",
+        "determined_rate",
+    ]
+    assert [cell.split(" ")[0] for cell in row] == ["rl2f@24", "hints", "2.0", "1.0", ".75", ".25", ".00"]
 
 
 def test_a_report_without_bits_has_no_table_of_them():

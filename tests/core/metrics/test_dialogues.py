@@ -453,7 +453,13 @@ def informed(task: str, *bits: tuple[float | None, float | None, float | None], 
     """Wrong attempts with (hint_bits, bits_left, bits_used); the hint of turn `determined` determines the answer."""
     turns = [
         attempt(str(k)).model_copy(
-            update={"hint_bits": b, "bits_left": left, "bits_used": used, "determines_answer": k == determined}
+            update={
+                "hint_bits": b,
+                "bits_left": left,
+                "bits_used": used,
+                "determines_answer": k == determined,
+                "chance_bits": None if b is None else b / 4,
+            }
         )
         for k, (b, left, used) in enumerate(bits)
     ]
@@ -473,6 +479,7 @@ def test_efficiency_is_bits_used_of_the_bits_in_hints_with_a_next_attempt():
     ]
     found = compute_metrics(dialogues, 3)
     assert found["efficiency"].value == pytest.approx(2.5 / 6)
+    assert found["efficiency_chance"].value == pytest.approx(0.25)
     assert (found["hint_bits"].value, found["bits_left"].value) == (2.5, 1.5)
     assert (found["hint_bits/1"].value, found["bits_left/1"].value, found["hint_bits/2"].value) == (2.5, 1.0, 2.5)
     assert (found["determined_rate"].value, found["determined_rate"].n) == (0.25, 4)

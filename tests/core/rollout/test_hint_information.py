@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from math import log2
 from typing import Any
 
@@ -211,6 +212,31 @@ def test_a_path_hint_keeps_the_steps_before_the_error():
     assert (first[:2], second[2]) == ((near(log2(5 / 2)), 1.0), near(log2(5 / 2)))
     told = bits(environment, task, ("infeasible", "G can be reached."))
     assert told == [(0.0, 2.0, None, False)]
+
+
+def test_chance_bits_are_the_mean_of_the_bits_that_all_candidates_use():
+    """Two letters, code of 2, attempt A A, hint `A ?`: candidates A B, B A, B B; statements: place 1 is A, 2 is not A.
+
+    A B agrees with both and uses log2(3). B A agrees with none. B B agrees with the second, as do 2 of the 3:
+    log2(3 / 2). The mean is .72. In the other problems, each candidate is tried as the next attempt.
+    """
+    environment = build("secret_code", letters=2, length=2)
+    task = environment.task_from_gold("each A or B", "A B")
+    (turn,) = measure_hints(environment, task, turns(environment, task, ("A A", "Correct so far: A ?")))
+    assert turn.chance_bits == near((log2(3) + 0 + log2(3 / 2)) / 3)
+
+    numbers = build("arithmetic")
+    total = numbers.task_from_gold("47 + 85", "132")
+    codes = [" ".join(code) for code in product("KQZ", repeat=3)]
+    sums = [str(number) for number in range(20, 199)]
+    for env, problem, attempt, hint, candidates in (
+        (CODE, TASK, "K K K", "Correct so far: K ? ?", codes),
+        (numbers, total, "112", "Too low, by a lot. The tens digit is wrong.", sums),
+    ):
+        others = [each for each in candidates if each != attempt]
+        measured = [measure_hints(env, problem, turns(env, problem, (attempt, hint), (each, None))) for each in others]
+        mean = sum(second.bits_used or 0.0 for _, second in measured) / len(others)
+        assert measured[0][0].chance_bits == pytest.approx(mean, abs=1e-4)
 
 
 # -- in rollouts -----------------------------------------------------------------------------------------------
