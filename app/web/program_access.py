@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from jobs.db.engine import Database
+from jobs.db.models import ApiToken
 from jobs.db.queries import tokens
-from jobs.db.token_model import ApiToken
 
 Refusal = tuple[int, str, str]
 """HTTP status, what was refused, and the fix."""

@@ -33,7 +33,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.web.program_access import ProgramAccess, Refusal
 from jobs.db.errors import StoreError
-from jobs.db.token_model import ApiToken
+from jobs.db.models import ApiToken
 from rl2f_core.errors import RL2FError
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")

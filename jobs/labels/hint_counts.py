@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import ColumnElement, Select, case, func, select, text
 from sqlmodel import Session
 
-from jobs.db.hint_count_model import HintCount
+from jobs.db.label_models import HintCount
 from jobs.db.models import Dialogue, LeakFinding, Run, TaskRow, Turn, table_of
 from jobs.labels import holdout
 from rl2f_core.types import FrozenModel

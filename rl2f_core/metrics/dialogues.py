@@ -53,8 +53,6 @@ OUTCOMES: dict[str, str] = {
     "truncated": "no parsable answer, and the token limit truncated the message",
 }
 """Exclusive outcomes of an attempt with a description. The fractions `outcome/<name>` add up to 1."""
-EQUAL_RETURNS = 1e-9
-"""Maximum difference between returns that count as equal."""
 
 _Observation = tuple[str, float, float]  # task, numerator, denominator
 Rates = Mapping[str, tuple[float, float]]
@@ -458,27 +456,6 @@ def contrast(solved: np.ndarray, dialogues: np.ndarray, signs: Sequence[int]) ->
     samples = float(dialogues[:, present].mean()) if present.any() else 1.0
     differences = np.tensordot(np.asarray(signs, dtype=float), rates, axes=1)
     return paired_difference(np.where(present, differences, 0.0), present, samples, limit=len(signs) / 2)
-
-
-# -- groups --------------------------------------------------------------------------------------------------------
-def group_outcomes(returns: Sequence[Sequence[float]], solved: Sequence[Sequence[bool]]) -> dict[str, float]:
-    """Return the fractions of mixed, all-correct and all-incorrect groups of one step.
-
-    Empty groups do not count; without any group the result is empty. A group with equal returns has no gradient.
-
-    `frac_reward_zero_std` (TRL) is the fraction of groups with equal returns.
-    """
-    groups = [(group, correct) for group, correct in zip(returns, solved, strict=True) if group]
-    if not groups:
-        return {}
-    equal = [correct for group, correct in groups if max(group) - min(group) <= EQUAL_RETURNS]
-    n = len(groups)
-    return {
-        "groups/frac_mixed": 1 - len(equal) / n,
-        "groups/frac_all_correct": sum(all(correct) for correct in equal) / n,
-        "groups/frac_all_incorrect": sum(not any(correct) for correct in equal) / n,
-        "frac_reward_zero_std": len(equal) / n,
-    }
 
 
 # -- pooling -------------------------------------------------------------------------------------------------------

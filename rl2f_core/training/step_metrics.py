@@ -10,7 +10,8 @@ from rl2f_core.environments.base import Environment
 from rl2f_core.environments.capabilities import Baselines
 from rl2f_core.methods.advantages import dialogue_return
 from rl2f_core.methods.base import Method
-from rl2f_core.metrics.dialogues import compute_metrics, group_outcomes, solved_within
+from rl2f_core.metrics.dialogues import compute_metrics, solved_within
+from rl2f_core.metrics.groups import group_outcomes
 from rl2f_core.types import Group, TrainingSample
 
 if TYPE_CHECKING:

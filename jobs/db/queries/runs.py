@@ -13,7 +13,7 @@ from sqlmodel import Session, col
 
 from jobs.db.engine import SCHEMA_VERSION_KEY, Database
 from jobs.db.errors import unknown_run
-from jobs.db.hint_count_model import HintCount
+from jobs.db.label_models import HintCount, OpenedHint
 from jobs.db.models import (
     FULL_TEXT,
     Checkpoint,
@@ -32,7 +32,6 @@ from jobs.db.models import (
     Turn,
     table_of,
 )
-from jobs.db.opened_hint_model import OpenedHint
 from jobs.db.paging import LIMIT, Key, Page, page_of
 from jobs.db.queries import hint_values, rescores, run_queue
 from jobs.db.search import clean, split_terms

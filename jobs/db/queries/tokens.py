@@ -14,7 +14,7 @@ from sqlmodel import col
 
 from jobs.db.engine import Database
 from jobs.db.errors import NotFoundError, StoreError
-from jobs.db.token_model import ApiToken
+from jobs.db.models import ApiToken
 from rl2f_core.errors import DataError
 
 PREFIX = "rl2f_"

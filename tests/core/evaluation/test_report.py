@@ -28,7 +28,7 @@ from rl2f_core.evaluation.report import (
 from rl2f_core.metrics.constant_baseline import compare_to_baseline, describe_comparison
 from rl2f_core.metrics.dialogues import OUTCOMES
 from rl2f_core.stats.intervals import Interval, wilson
-from rl2f_core.types import ConstantBaseline, StopReason
+from rl2f_core.types import ConstantBaseline, Dialogue, StopReason
 
 
 # -- the report ----------------------------------------------------------------------------------------------------

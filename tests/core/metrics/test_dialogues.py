@@ -12,12 +12,12 @@ from rl2f_core.metrics.dialogues import (
     compute_metrics,
     effect_difference,
     effects,
-    group_outcomes,
     hint_effect,
     normalized_answer,
     reflection_words,
     revisions,
 )
+from rl2f_core.metrics.groups import group_outcomes
 from rl2f_core.stats.intervals import Interval, wilson
 from rl2f_core.types import Dialogue, FinishReason, Hint, LeakReport, RewardTerm, StopReason, Turn, Verdict
 

@@ -1,4 +1,4 @@
-"""The table of hint counts and bits, from which the detector report reads."""
+"""Tables of hints beside the labels: counts for the detector report, and opened findings."""
 
 from __future__ import annotations
 
@@ -32,3 +32,14 @@ class HintCount(SQLModel, table=True):
     """Sum of their `Turn.hint_bits`."""
     determining: int = 0
     """Hints with `Turn.determines_answer`."""
+
+
+class OpenedHint(SQLModel, table=True):
+    """A hint whose findings, or the labels of others on it, an annotator has seen."""
+
+    run_id: int = Field(foreign_key="run.id", primary_key=True)
+    event_id: str = Field(primary_key=True)
+    turn: int = Field(primary_key=True)
+    annotator: str = Field(primary_key=True)
+    time: float
+    """Of the first time."""
