@@ -229,23 +229,15 @@ def build_report(
         for condition, difference in effects(by_condition, turns).items()
     ]
     return EvaluationReport(
-        environment=environment.name,
-        tasks=evaluated.tasks,
-        samples=evaluated.samples,
-        requested=evaluated.requested or evaluated.tasks,
-        level=evaluated.level,
-        split=evaluated.split,
-        seed=evaluated.seed,
-        problems=tuple(keys.values()),
-        turns=turns,
-        references=references(environment, turns),
-        constant_baseline=constant_baseline(environment),
-        rows=tuple(rows),
+        environment=environment.name, tasks=evaluated.tasks, samples=evaluated.samples, level=evaluated.level,
+        requested=evaluated.requested or evaluated.tasks, split=evaluated.split, seed=evaluated.seed,
+        problems=tuple(keys.values()), turns=turns, references=references(environment, turns),
+        constant_baseline=constant_baseline(environment), rows=tuple(rows),
         effects=tuple(_corrected(all_effects, [e.condition for e in all_effects])),
         differences=tuple(_differences(dialogues, turns)),
         notes=(*evaluated.notes(), *_unmatched_hints(dialogues), *notes),
         parts=tuple(parts),
-    )
+    )  # fmt: skip
 
 
 def _differences(dialogues: Mapping[str, Mapping[str, Sequence[Dialogue]]], turns: int) -> list[CheckpointDifference]:
