@@ -30,18 +30,14 @@ METRICS: dict[str, MetricInfo] = {
         "Reward", "mean per dialogue", "number", "Sum of all reward terms over a dialogue's turns.", "mean of Σₜ rₜ"
     ),
     "reward_std": MetricInfo(
-        "Reward std",
-        "standard deviation",
-        "number",
-        "Standard deviation of the dialogues' rewards.",
-        "√(Σ (R − mean R)² / (n − 1))",
+        "Reward std", "standard deviation", "number", "Spread of the rewards.", "√(Σ (R − mean R)² / (n − 1))"
     ),
     "gain": _fraction(
         "Multi-turn gain", "Solved after the first turn.", "fraction of dialogues", "cum_acc/T − cum_acc/1"
     ),
     "correction_rate": _fraction(
         "Correction success rate",
-        "Solved later, of those not solved at the first turn.",
+        "Solved after an incorrect first attempt.",
         formula="P(correct at the end | incorrect at first)",
     ),
     "conditional_solve_rate": _fraction(
@@ -54,7 +50,7 @@ METRICS: dict[str, MetricInfo] = {
     ),
     "repeated_answer_rate": _fraction(
         "Repeated answers",
-        "The dialogue already contained the answer.",
+        "An earlier attempt had this answer.",
         "fraction of revisions",
         "answers given before / revisions",
     ),

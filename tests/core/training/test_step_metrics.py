@@ -130,7 +130,7 @@ def test_the_metrics_of_a_step_cover_all_dialogues_that_it_records(events: list[
             if isinstance(e, DialogueEvent) and (e.phase, e.stage, e.step) == ("train", "rl", step)
         ]
         assert len(dialogues) == 2 * (2 + values["groups/resampled"])
-        expected = compute_metrics(dialogues, 1, resamples=0).flat()
+        expected = compute_metrics(dialogues, 1).flat()
         assert {name: values[name] for name in expected} == expected
 
 
