@@ -192,9 +192,8 @@ class RolloutLoop:
         turn = build_turn(dialogue.turns, verdict, self.engine.reward, text, generation.token_ids, generation.logprobs,
                           generation.stop, prompt_template)  # fmt: skip
         before = FeedbackRequest(dialogue.request.task, tuple(dialogue.turns), dialogue.request.seed)
-        misled = is_misled(self.engine.environment, before, verdict)
-        if misled is not None:
-            turn = turn.model_copy(update={"misled": misled})
+        with contextlib.suppress(Exception):  # a measurement does not end the dialogue
+            turn = turn.model_copy(update={"misled": is_misled(self.engine.environment, before, verdict)})
         dialogue.add_attempt(turn, generation.token_ids, generation.logprobs)
 
     # -- the teacher -------------------------------------------------------------------------------------------
