@@ -32,6 +32,7 @@ from rl2f_core.environments.capabilities import (
 from rl2f_core.environments.knights_knaves import logic
 from rl2f_core.environments.knights_knaves import perturbations as perturb
 from rl2f_core.environments.knights_knaves import text as puzzle_text
+from rl2f_core.environments.knights_knaves.false_claims import blame, claim_agreement
 from rl2f_core.environments.knights_knaves.hint_counts import Count, false_count, hint_counts
 from rl2f_core.environments.knights_knaves.stated_roles import full_assignments, stated_roles
 from rl2f_core.environments.knights_knaves.worked_solutions import worked_solution
@@ -43,7 +44,6 @@ BASELINE_TASKS = 4000
 """Test tasks of the constant baseline: half select the pattern, the other half measure it."""
 MIN_THINK_WORDS = 3
 """Minimum words per person in a think block, not counting lines of the problem."""
-_COUNT = re.compile(r"(\d+)(?: to (\d+))? of \d+ people (?:is|are) wrong\.")
 ROLES = "roles"
 """The only part of an answer in `AnswerSpace`: the assignment as n bits."""
 _HINT = re.compile(
@@ -331,25 +331,9 @@ class KnightsKnaves(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, An
         return _hint_text(task, named, count)
 
     def claim_agreement(self, task: Task, before: Verdict, hint: str, attempt: Verdict) -> float | None:
-        """False claims: the blamed statement, if all roles in it are right, and a wrong number of wrong people.
-
-        An attempt satisfies the first if it changes the role of the blamed person or of one whom the statement
-        mentions, and the second if it changes as many roles as claimed.
-        """
-        people, puzzle = task.public["people"], logic.as_puzzle(task.public["statements"])
-        changed = {n for n, role in before.parts.items() if attempt.parsed is not None and attempt.parts[n] != role}
-        satisfied = []
-        named = next((i for i, name in enumerate(people) if hint.startswith(_blame(name))), None)
-        if named is not None and puzzle:
-            involved = {people[i] for i in logic.mentions(puzzle[named]) | {named}}
-            if involved <= set(before.correct_parts):
-                satisfied.append(bool(involved & changed))
-        count = _COUNT.search(hint)
-        if count is not None and before.parts:
-            low, high = int(count[1]), int(count[2] or count[1])
-            if not low <= len(before.parts) - len(before.correct_parts) <= high:
-                satisfied.append(low <= len(changed) <= high)
-        return sum(satisfied) / len(satisfied) if satisfied else None
+        """See `false_claims.claim_agreement`."""
+        puzzle = logic.as_puzzle(task.public["statements"])
+        return claim_agreement(task.public["people"], puzzle, before, hint, attempt)
 
     # -- simulated student -------------------------------------------------------------------------------------
     def simulate_attempt(
@@ -488,13 +472,9 @@ def _by_appearance(task: Task) -> list[str]:
     return sorted(task.public["people"], key=lambda name: (text.find(name.casefold()), name))
 
 
-def _blame(name: str) -> str:
-    return f"Your answer does not fit what {name} says."
-
-
 def _hint_text(task: Task, named: int | None, count: Count | None) -> str:
     people = task.public["people"]
-    parts = [] if named is None else [_blame(people[named])]
+    parts = [] if named is None else [blame(people[named])]
     if count is not None:
         low, high = count
         number = str(low) if low == high else f"{low} to {high}"
