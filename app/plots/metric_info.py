@@ -402,9 +402,7 @@ METRIC_GROUPS: dict[str, MetricInfo] = {
         "fraction of groups",
         "frac_mixed = groups with different returns / groups = 1 − frac_reward_zero_std",
     ),
-    "trained": MetricInfo(
-        "Groups trained on", "", "number", "Without the groups that were resampled.", "as of all groups"
-    ),
+    "trained": MetricInfo("Groups trained on", "", "number", "Without resampled groups.", "as of all groups"),
     "time": MetricInfo(
         "Time",
         "seconds per step",
@@ -415,9 +413,7 @@ METRIC_GROUPS: dict[str, MetricInfo] = {
     "system": MetricInfo("System", "", "number", "CPU, memory and GPU use of the run.", "see each metric"),
     "tokens": MetricInfo("Tokens", "per step", "count", "Tokens of each kind.", "Σ tokens of the step's dialogues"),
     "tokens_per_second": MetricInfo("Speed", "tokens per second", "number", "Throughput.", "tokens / seconds"),
-    "tasks": MetricInfo(
-        "Tasks", "per step", "count", "Tasks of each sub-environment.", "groups of the sub-environment"
-    ),
+    "tasks": MetricInfo("Tasks", "per step", "count", "Tasks of each sub-environment.", "its groups"),
     "solved": _fraction(
         "Solved within all turns", "Solve rate of one sub-environment.", "fraction of dialogues", "cum_acc/T"
     ),

@@ -5,6 +5,7 @@ The rollout loop and the writers of demonstrations both add attempts and hints.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -100,7 +101,9 @@ class DialogueBuilder:
             verdicts_shown: See `measure_hints`.
         """
         request = self.request
-        turns = measure_hints(self.prompts.environment, request.task, self.turns, verdicts_shown=verdicts_shown)
+        turns = tuple(self.turns)
+        with contextlib.suppress(Exception):  # a measurement does not end the dialogue
+            turns = measure_hints(self.prompts.environment, request.task, turns, verdicts_shown=verdicts_shown)
         dialogue = Dialogue(
             id=request.id,
             task_id=request.task.id,
