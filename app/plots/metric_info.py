@@ -79,33 +79,22 @@ METRICS: dict[str, MetricInfo] = {
         "P(agreement with the false claims grew)",
     ),
     "hint_bits": MetricInfo(
-        "Information in hints",
-        "bits per hint",
-        "number",
-        "Scripted hints: the fewer answers a hint leaves, the more bits it has.",
-        "log2(candidates before / candidates after the hint)",
+        "Information in hints", "bits per hint", "number", "Of scripted hints.", "log2(candidates before / after)"
     ),
     "bits_left": MetricInfo(
-        "Bits left",
-        "bits after the hint",
-        "number",
-        "0: a single answer agrees with everything shown.",
-        "log2(candidates after the hint)",
+        "Bits left", "after a hint", "number", "0: one answer agrees with everything shown.", "log2(candidates after)"
     ),
     "efficiency": _fraction(
-        "Efficiency of hint use",
-        "Bits of hints that the next attempts agree with.",
-        "fraction of bits",
-        "Σ bits used / Σ bits in hints with a next attempt",
+        "Efficiency of hint use", "Bits that the next attempt agrees with.", "fraction of bits", "Σ bits used / Σ bits"
     ),
     "efficiency_chance": _fraction(
         "Efficiency by chance", "Of attempts that ignore the hint.", "fraction of bits", "Σ chance bits / Σ bits"
     ),
     "determined_rate": _fraction(
-        "Hints that determine the answer",
-        "They leave a single answer, which they need not state.",
+        "Determining hints",
+        "They leave one answer, stated or not.",
         "fraction of hints",
-        "hints with one candidate left / hints with known bits",
+        "hints with 0 bits left / hints",
     ),
     "leak_rate": _fraction(
         "Leaks",

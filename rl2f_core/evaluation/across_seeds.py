@@ -14,7 +14,7 @@ from rl2f_core.evaluation.formatting import interval_text, markdown_table, numbe
 from rl2f_core.evaluation.problem_values import STORED_METRICS, stack
 from rl2f_core.evaluation.report import EvaluationReport
 from rl2f_core.metrics.constant_baseline import describe_comparison
-from rl2f_core.metrics.dialogues import contrast
+from rl2f_core.metrics.dialogues import contrast, ratio_interval
 from rl2f_core.stats.intervals import Interval, correct_family, wilson_clustered
 from rl2f_core.types import ConstantBaseline, FrozenModel
 
@@ -187,7 +187,8 @@ def _rate_rows(reports: Sequence[EvaluationReport], turns: int) -> Iterator[Seed
             values = [None if m is None or name not in m.values else m[name].value for m in metrics]
             sums, counts, complete = _stacked(reports, (checkpoint, condition), name)
             if any(value is not None for value in values):
-                mean = wilson_clustered(sums, counts) if complete else _mean_only(values)
+                pool = ratio_interval if name.startswith("efficiency") else wilson_clustered
+                mean = pool(sums, counts) if complete else _mean_only(values)
                 yield SeedRow(
                     checkpoint=checkpoint, condition=condition, quantity=name, values=tuple(values), mean=mean
                 )

@@ -34,7 +34,7 @@ def problem_values(tallies: Tallies, keys: Mapping[str, str], with_hints: bool) 
     result = {}
     for name in dict.fromkeys(["cum_acc/1", f"cum_acc/{tallies.turns}", *(STORED_METRICS if with_hints else ())]):
         tally = tallies.values[name]
-        if isinstance(tally, Tally) and tally.kind == "fraction":
+        if isinstance(tally, Tally) and tally.kind in ("fraction", "ratio"):
             pairs = [tally.by_task.get(task, (0.0, 0.0)) for task in keys]
             result[name] = ProblemValues(sums=tuple(s for s, _ in pairs), counts=tuple(n for _, n in pairs))
     return result

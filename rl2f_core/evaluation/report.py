@@ -342,13 +342,9 @@ def attempt_tables(rows: Sequence[CheckpointResult]) -> list[Table]:
 
 def _information_tables(rows: Sequence[CheckpointResult]) -> list[Table]:
     """Return the table of the information in hints; none if no hint has a known meaning."""
-    rows = [row for row in rows if (bits := row.metrics.values.get("hint_bits")) is not None and bits.value is not None]
-    if not rows:
-        return []
-    counts, rates = ["hint_bits", "bits_left"], ["efficiency", "efficiency_chance", "determined_rate"]
-    cells = zip(_metric_rows(rows, counts, count_text), _metric_rows(rows, rates), strict=True)
-    header = ["checkpoint", "condition", *counts, *rates]
-    return [("Information in hints, in bits", header, [bits + fractions[2:] for bits, fractions in cells])]
+    names = ["hint_bits", "bits_left", "efficiency", "efficiency_chance", "determined_rate"]
+    cells = _metric_rows([row for row in rows if "hint_bits" in row.metrics.flat()], names)
+    return [("Information in hints, in bits", ["checkpoint", "condition", *names], cells)] if cells else []
 
 
 def _table_by_turn(report: EvaluationReport) -> Table:

@@ -27,6 +27,7 @@ from statistics import stdev
 from typing import Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from rl2f_core.stats.intervals import Interval, mean_interval, paired_difference, wilson_clustered
 from rl2f_core.types import Dialogue, FinishReason, FrozenModel, StopReason, Turn
@@ -164,7 +165,7 @@ def reflection_words(text: str) -> int:
 class Tally:
     """Observations of one metric, by task."""
 
-    kind: Literal["fraction", "mean", "difference"]
+    kind: Literal["fraction", "ratio", "mean", "difference"]
     by_task: Rates
     """Sum and number of observations."""
 
@@ -173,7 +174,13 @@ class Tally:
         sums, counts = [s for s, _ in self.by_task.values()], [n for _, n in self.by_task.values()]
         if self.kind == "difference":
             return paired_difference(sums, counts)
-        return (wilson_clustered if self.kind == "fraction" else mean_interval)(sums, counts)
+        return {"fraction": wilson_clustered, "ratio": ratio_interval, "mean": mean_interval}[self.kind](sums, counts)
+
+
+def ratio_interval(sums: ArrayLike, counts: ArrayLike) -> Interval:
+    """Return `mean_interval` of a ratio in [0, 1] whose counts are no numbers of observations, e.g. bits."""
+    interval = mean_interval(sums, counts)
+    return interval if interval.high is None else interval.model_copy(update={"high": min(1.0, interval.high)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,8 +352,8 @@ def _information_metrics(dialogues: Sequence[Dialogue], turns: int) -> dict[str,
 
     - hint_bits, bits_left: means over hints, overall and for the hint after attempt t (`…/t`, t < T).
     - determined_rate: fraction of hints that leave the answer as the only candidate.
-    - efficiency: Σ bits_used / Σ hint_bits, over hints with a next attempt.  1 if every attempt agrees with the hint
-      before it.
+    - efficiency: Σ bits_used / Σ hint_bits, over hints with bits and a next attempt.  1 if every attempt agrees with
+      the hint before it.
     - efficiency_chance: Σ chance_bits / Σ hint_bits over the same hints, without those of unknown chance_bits: the
       efficiency of attempts that ignore hints.
     """
@@ -356,7 +363,7 @@ def _information_metrics(dialogues: Sequence[Dialogue], turns: int) -> dict[str,
         (d.task_id, after.bits_used, before.hint_bits, before.chance_bits)
         for d in dialogues
         for before, after in pairwise(d.turns[:turns])
-        if before.hint_bits is not None and after.bits_used is not None
+        if before.hint_bits and after.bits_used is not None
     ]
 
     def means(at: Collection[int], suffix: str) -> dict[str, Tally]:
@@ -370,8 +377,8 @@ def _information_metrics(dialogues: Sequence[Dialogue], turns: int) -> dict[str,
     for k in range(1, turns):
         values |= means([k], f"/{k}")
     values["determined_rate"] = _fraction((task, turn.determines_answer) for task, _, _, _, turn in known)
-    values["efficiency"] = _pooled((task, bits, given) for task, bits, given, _ in used)
-    values["efficiency_chance"] = _pooled((task, bits, given) for task, _, given, bits in used if bits is not None)
+    values["efficiency"] = _ratio([(task, bits, given) for task, bits, given, _ in used])
+    values["efficiency_chance"] = _ratio([(task, bits, given) for task, _, given, bits in used if bits is not None])
     return values
 
 
@@ -469,6 +476,12 @@ def _by_task(observations: Iterable[_Observation]) -> dict[str, tuple[float, flo
 
 def _pooled(observations: Iterable[_Observation]) -> Tally:
     return Tally("fraction", _by_task(observations))
+
+
+def _ratio(observations: Sequence[_Observation]) -> Tally:
+    """Return a ratio of sums; denominators are scaled to add up to the number of observations."""
+    scale = len(observations) / math.fsum(given for _, _, given in observations) if observations else 1.0
+    return Tally("ratio", _by_task((task, part * scale, given * scale) for task, part, given in observations))
 
 
 def _mean(observations: Iterable[_Observation]) -> Tally:

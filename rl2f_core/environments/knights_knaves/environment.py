@@ -34,6 +34,7 @@ from rl2f_core.environments.knights_knaves import perturbations as perturb
 from rl2f_core.environments.knights_knaves import text as puzzle_text
 from rl2f_core.environments.knights_knaves.false_claims import blame, claim_agreement
 from rl2f_core.environments.knights_knaves.hint_counts import Count, false_count, hint_counts
+from rl2f_core.environments.knights_knaves.hint_statements import ROLES, hint_statements
 from rl2f_core.environments.knights_knaves.stated_roles import full_assignments, stated_roles
 from rl2f_core.environments.knights_knaves.worked_solutions import worked_solution
 from rl2f_core.errors import DataError, FieldValueError
@@ -44,13 +45,6 @@ BASELINE_TASKS = 4000
 """Test tasks of the constant baseline: half select the pattern, the other half measure it."""
 MIN_THINK_WORDS = 3
 """Minimum words per person in a think block, not counting lines of the problem."""
-ROLES = "roles"
-"""The only part of an answer in `AnswerSpace`: the assignment as n bits."""
-_HINT = re.compile(
-    r"(?:Your answer does not fit what (?P<name>.+?) says\.)? ?"
-    r"(?:(?P<low>\d+)(?: to (?P<high>\d+))? of (?P<n>\d+) people (?:is|are) wrong\.)?"
-)
-"""A hint, true or misleading; see `_hint_text`."""
 _THINK_TAG = re.compile(r"</?think>", re.IGNORECASE)
 _THINK_FIRST = re.compile(r"\s*<think>(.*?)</think>\s*<answer>", re.IGNORECASE | re.DOTALL)
 
@@ -388,29 +382,11 @@ class KnightsKnaves(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, An
         return {ROLES: self._bits(task, parsed)}
 
     def hint_statements(self, task: Task, attempts: Sequence[Verdict], hint: str) -> tuple[Region, ...] | None:
-        """The named person's role agrees with what the person says; the answer differs from the attempt in the count.
-
-        The first is an instruction to use one statement of the puzzle, which the candidates ignore before.
-        """
-        match, people = _HINT.fullmatch(hint), task.public["people"]
+        """See `hint_statements`; the statements of the puzzle were ignored before."""
         if hint == self._unreadable():
             return ()
-        if (
-            not hint
-            or match is None
-            or match["name"] not in (None, *people)
-            or match["n"] not in (None, str(len(people)))
-        ):
-            return None
-        assignments, statements = range(2 ** len(people)), []
-        puzzle, tried = logic.as_puzzle(task.public["statements"]), self._tried(task, attempts[-1:])
-        if match["name"] and puzzle:
-            named = people.index(match["name"])
-            statements.append(one_of(ROLES, (a for a in assignments if logic.fits(puzzle, named, a))))
-        if match["low"] and tried:
-            low, high = int(match["low"]), int(match["high"] or match["low"])
-            statements.append(one_of(ROLES, (a for a in assignments if low <= (a ^ tried[-1]).bit_count() <= high)))
-        return tuple(statements)
+        tried = self._tried(task, attempts[-1:])
+        return hint_statements(hint, task.public["people"], logic.as_puzzle(task.public["statements"]), tried)
 
     # -- reference lines ---------------------------------------------------------------------------------------
     def constant_baseline(self) -> ConstantBaseline:

@@ -48,7 +48,7 @@ def test_report_states_bits_and_efficiency_of_hints():
         "efficiency_chance",
         "determined_rate",
     ]
-    assert [cell.split(" ")[0] for cell in row] == ["rl2f@24", "hints", "2.0", "1.0", ".75", ".25", ".00"]
+    assert [cell.split(" ")[0] for cell in row] == ["rl2f@24", "hints", "2.00", "1.00", ".75", ".25", ".00"]
 
 
 def test_a_report_without_bits_has_no_table_of_them():

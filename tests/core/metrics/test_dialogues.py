@@ -485,6 +485,14 @@ def test_efficiency_is_bits_used_of_the_bits_in_hints_with_a_next_attempt():
     assert (found["determined_rate"].value, found["determined_rate"].n) == (0.25, 4)
 
 
+def test_the_interval_of_efficiency_stays_in_0_to_1_and_bits_are_no_observations():
+    """Nine problems use .3 of .3 bits and one uses none: .9; `n` counts hints, not bits."""
+    found = compute_metrics([informed(f"t{i}", (0.3, 1.0, None), (None, None, 0.3 * (i > 0))) for i in range(10)], 2)
+    interval = found["efficiency"]
+    assert (interval.value, interval.high, interval.n) == (pytest.approx(0.9), 1.0, 10)
+    assert 0.5 < interval.low < 0.9
+
+
 def test_efficiency_is_unknown_without_bits_in_hints():
     found = compute_metrics([informed("a", (0.0, 2.0, None), (None, None, 0.0)), informed("b", (None, None, None))], 2)
     assert found["efficiency"].value is None
