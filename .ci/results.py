@@ -16,7 +16,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -194,12 +194,12 @@ class Results:
     def _table_row(
         self, name: str, conditions: Sequence[str], effects: bool, metrics: Sequence[str], by_seed: str
     ) -> list[str]:
-        solved = [interval_text(self.value(name, "solved", c)) if self.has(name, c) else "" for c in conditions]
+        solved = [short_interval(self.value(name, "solved", c)) if self.has(name, c) else "" for c in conditions]
         seeds = [" ".join(number(v.value) for v in self.by_seed(name, by_seed))] if by_seed else []
-        effect = [interval_text(self.effect(name), signed=True)] if effects else []
+        effect = [short_interval(self.effect(name), signed=True)] if effects else []
         tokens = " ".join(f"{count:,}" for count in self.tokens(name))
-        rest = [*effect, *(interval_text(self.value(name, metric)) for metric in metrics), tokens]
-        return [name, interval_text(self.value(name, "first")), *seeds, *solved, *rest]
+        rest = [*effect, *(short_interval(self.value(name, metric)) for metric in metrics), tokens]
+        return [name, short_interval(self.value(name, "first")), *seeds, *solved, *rest]
 
     def _reference_rows(self, conditions: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
         report = self.first
@@ -267,8 +267,8 @@ class Renderer:
             "family": self.family, "folders": self.folders, "provenance": self.provenance, "table": table,
         }  # fmt: skip
         self.jinja.filters |= {
-            "ci": interval_text, "effect": lambda interval: interval_text(interval, signed=True), "number": number,
-            "verdict": lambda interval, above="above 0", below="below 0": verdict_text(interval, above, below),
+            "ci": short_interval, "effect": partial(short_interval, signed=True),
+            "number": number, "verdict": verdict,
             "spread": spread, "median": median, "share": share,
             "minutes": minutes,
         }  # fmt: skip
@@ -370,6 +370,16 @@ class Renderer:
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a Markdown table."""
     return "\n".join(markdown_rows(header, rows))
+
+
+def short_interval(interval: Interval, signed: bool = False) -> str:
+    """Return an interval; only the value if the reports cannot give one."""
+    return interval_text(interval, signed=signed).removesuffix(" (no interval)")
+
+
+def verdict(interval: Interval, above: str = "above 0", below: str = "below 0") -> str:
+    """Return whether the interval is above or below 0."""
+    return "not tested" if interval.low is None else verdict_text(interval, above, below)
 
 
 def spread(ratio: dict[str, float], digits: int = 2) -> str:
