@@ -120,7 +120,7 @@ def test_a_turn_goes_on_under_other_hints_by_keyboard_alone(
     page.keyboard.press("b")
     page.wait_for_url(re.compile(r"/dialogues\?"))
     page.locator(".dv-turn[data-turn='1'] .dv-value").wait_for()
-    assert page.locator(".dv-value").all_inner_texts() == ["hint value 0.00 [−0.49, +0.49]"]
+    assert page.locator(".dv-value").all_inner_texts() == ["hint value 0.00 [−0.82, +0.82]"]
     page.goto(f"{page.url}&order=-hint_value")
     expect(page.locator(".dl-row")).to_have_count(1)
     assert original.read_bytes() == before, "the original is never changed"
