@@ -2,7 +2,7 @@
 
 - A page contains `<!-- results: NAME -->` … `<!-- end -->`. The text between them is the Jinja template
   `data/results/templates/NAME.md`, rendered with the functions of `Renderer`; it ends with links to its data.
-- `report.md` stands beside every `report.json` below `data/results`, and `seeds.md` beside folders `seed-N`.
+- `report.md` is next to every `report.json` below `data/results`, and `seeds.md` next to folders `seed-N`.
 - Figures are those that templates show. A PNG contains the digest of its data.
 
 Numbers such as `.47` are allowed neither in the text of these pages nor in that of the templates.
@@ -90,7 +90,7 @@ class Results:
         """Number of seeds."""
         return len(self.reports)
 
-    @property
+    @cached_property
     def environments(self) -> list[Any]:
         """Hardware, versions and times of the runs; empty if they were not recorded."""
         files = [path.with_name("environment.json") for path in self.paths]
@@ -114,8 +114,7 @@ class Results:
 
     def value(self, stage: str, quantity: str, condition: str = "hints") -> Interval:
         """Return a metric of a checkpoint, over all seeds; `solved` is cum_acc of all turns, `first` of one."""
-        name = {"solved": f"cum_acc/{self.first.turns}", "first": "cum_acc/1"}.get(quantity, quantity)
-        checkpoint = self.checkpoint(stage)
+        name, checkpoint = self._metric(quantity), self.checkpoint(stage)
         if self.seeds > 1:
             rows = {row.checkpoint: row.mean for row in self._rows(condition, name)}
             return rows.get(checkpoint, Interval(value=None, n=0))  # undefined in every seed
@@ -153,7 +152,7 @@ class Results:
 
     def by_seed(self, stage: str, quantity: str, condition: str = "hints") -> list[Interval]:
         """Return a metric of a checkpoint in each seed."""
-        name = {"solved": f"cum_acc/{self.first.turns}", "first": "cum_acc/1"}.get(quantity, quantity)
+        name = self._metric(quantity)
         found = [report.metrics(self.checkpoint(stage), condition) for report in self.reports.values()]
         return [metrics[name] for metrics in found if metrics is not None]
 
@@ -228,6 +227,10 @@ class Results:
         columns = json.loads(self._reads(path).read_text(encoding="utf-8"))[stage]
         rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
         return self._draw(training_chart(rows, f"Training: stage {stage}"), path.with_name(f"training_{stage}.png"))
+
+    def _metric(self, quantity: str) -> str:
+        """Return the metric of a quantity of `value`."""
+        return {"solved": f"cum_acc/{self.first.turns}", "first": "cum_acc/1"}.get(quantity, quantity)
 
     def _difference(self, checkpoint: str, against: str, quantity: str) -> Interval | None:
         if self.seeds > 1:
@@ -326,8 +329,10 @@ class Renderer:
     def provenance(self) -> str:
         """Return a table of the runs behind all results."""
         rows = []
-        for group in dict.fromkeys(group_of(path) for path in report_files(self.root)):
-            paths = [path for path in report_files(self.root) if group_of(path) == group]
+        groups: dict[Path, list[Path]] = {}
+        for path in report_files(self.root):
+            groups.setdefault(group_of(path), []).append(path)
+        for group, paths in groups.items():
             files = [path.with_name("environment.json") for path in paths]
             known = [json.loads(file.read_text(encoding="utf-8")) for file in files if file.is_file()]
             columns = (
@@ -374,7 +379,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def short_interval(interval: Interval, signed: bool = False) -> str:
     """Return an interval; only the value if the reports cannot give one."""
-    return interval_text(interval, signed=signed).removesuffix(" (no interval)")
+    return number(interval.value, signed) if interval.low is None else interval_text(interval, signed=signed)
 
 
 def verdict(interval: Interval, above: str = "above 0", below: str = "below 0") -> str:

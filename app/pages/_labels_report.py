@@ -318,7 +318,7 @@ def _row(row: JsonObject, group_by: GroupBy) -> Element:
 def _labels(report: JsonObject) -> Element:
     usage, annotators, pairs = report["usage"], report["annotators"], report["pairs"]
     unused = [el("li", el("b.rl-num", str(usage[key])), f" {text}") for key, text in UNUSED_LABELS if usage[key]]
-    annotators = [
+    counts = [
         el(
             "tr",
             el("th", inline(each["name"], 40), scope="row"),
@@ -346,7 +346,7 @@ def _labels(report: JsonObject) -> Element:
         el("h2", f"Labels on {plural(usage['hints'], 'hint')}"),
         el("p", el("b.rl-num", f"{usage['counted']:,}"), count),
         el("ul.bd-reasons.rl-muted", unused) if unused else None,
-        table(["annotator", "leak", "no leak", "unsure", "blind"], annotators, "annotators") if annotators else None,
+        table(["annotator", "leak", "no leak", "unsure", "blind"], counts, "annotators") if annotators else None,
         el("h2", "Between annotators"),
         table(["pair", "hints", "equal labels", "Cohen’s κ"], both, "pairs of annotators")
         if both

@@ -14,7 +14,7 @@ from app.plots.series import Look, MetricRow, XKind, axis, column, line, smooth
 from rl2f_core.evaluation.across_seeds import SeedSummary
 from rl2f_core.evaluation.formatting import number, verdict_text
 from rl2f_core.evaluation.plotting import DASHES, SERIES, Line, Plot, figure
-from rl2f_core.stats.intervals import Interval, correct_family, t_interval
+from rl2f_core.stats.intervals import Interval, correct_families, t_interval
 from rl2f_core.types import JsonObject
 
 MISSING = "–"
@@ -192,15 +192,12 @@ def checkpoint_difference(checkpoint: CheckpointOutcomes, base: CheckpointOutcom
 
 def paired_rows(differences: Sequence[CheckpointDifference]) -> list[JsonObject]:
     """Return the differences as text, with findings after Holm's correction over all checkpoints."""
-    corrected: list[dict[str, Interval]] = [dict(row.quantities) for row in differences]
-    for name in dict.fromkeys(name for quantities in corrected for name in quantities):
-        family = [quantities for quantities in corrected if name in quantities]
-        for quantities, interval in zip(family, correct_family([each[name] for each in family]), strict=True):
-            quantities[name] = interval
+    names = [name for row in differences for name in row.quantities]
+    corrected = iter(correct_families([d for row in differences for d in row.quantities.values()], names))
     return [
         {"checkpoint": row.checkpoint, "against": row.against, "unlike": list(row.differing_keys),
-         "quantities": [_quantity(name, interval) for name, interval in quantities.items()]}
-        for row, quantities in zip(differences, corrected, strict=True)
+         "quantities": [_quantity(name, next(corrected)) for name in row.quantities]}
+        for row in differences
     ]  # fmt: skip
 
 

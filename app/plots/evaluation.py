@@ -21,7 +21,7 @@ from rl2f_core.evaluation.plotting import Plot, figure
 from rl2f_core.evaluation.report import EvaluationReport, findings
 from rl2f_core.metrics.constant_baseline import describe_comparison, is_above_baseline
 from rl2f_core.metrics.dialogues import OUTCOMES, paired_effect_difference, solve_rate_difference
-from rl2f_core.stats.intervals import Interval, correct_family, wilson_clustered
+from rl2f_core.stats.intervals import Interval, correct_families, wilson_clustered
 from rl2f_core.types import ConstantBaseline, JsonObject
 
 Outcomes = Mapping[tuple[str, str], Mapping[str, Mapping[int | None, int]]]
@@ -182,9 +182,8 @@ def from_outcomes(outcomes: Outcomes, turns: int, title: str = "") -> Evaluation
         for (checkpoint, control), by_task in outcomes.items()
         if control != "contentless" and (checkpoint, "contentless") in outcomes
     }
-    for family in dict.fromkeys(control for _, control in effects):
-        members = [key for key in effects if key[1] == family]
-        effects |= zip(members, correct_family([effects[key] for key in members]), strict=True)
+    corrected = correct_families(list(effects.values()), [control for _, control in effects])
+    effects = dict(zip(effects, corrected, strict=True))
     return Evaluation(title, turns, False, cells, effects)
 
 

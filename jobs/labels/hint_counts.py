@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import ColumnElement, Select, case, func, select, text
+from sqlalchemy import ColumnElement, FromClause, Select, case, func, select, text
 from sqlmodel import Session
 
 from jobs.db.label_models import HintCount
@@ -165,19 +165,9 @@ def count_rescored(
         func.coalesce(first.c.detector, ""),
         func.coalesce(last.c.detector, ""),
     )
-    statement = (
-        select(*columns)
-        .select_from(last)
-        .join(_turn, _turn.c.id == last.c.turn_id)
-        .join(_dialogue, _dialogue.c.id == _turn.c.dialogue_id)
-        .join(_task, _task.c.id == _dialogue.c.task_id)
-        .outerjoin(first, (first.c.turn_id == _turn.c.id) & (first.c.source == RUN))
-        .where(last.c.source == source, _dialogue.c.run_id.in_(runs))
-        .where(is_teacher_hint(), in_scope(_dialogue.c.run_id, run))
-        .where((func.substr(_task.c.task_hash, 1, 1) < holdout.FIRST_OF_DEV) == test)
-    )
-    if environment:
-        statement = statement.where(_dialogue.c.environment == environment)
+    flagged = _flagged(last, source, runs, test, run, environment)
+    at_run_time = (first.c.turn_id == _turn.c.id) & (first.c.source == RUN)
+    statement = flagged.outerjoin(first, at_run_time).with_only_columns(*columns)
     with db.read() as session:
         counts = Counter(tuple(row) for row in session.execute(statement))
     return {
@@ -217,7 +207,14 @@ def information(
         if source == RUN:
             flagged = session.execute(select(*sums).where(*conditions, _count.c.flagged)).one()
         else:
-            flagged = session.execute(_flagged_information(source, runs, test, run, environment, with_controls)).one()
+            rescored = _flagged(_finding, source, runs, test, run, environment).with_only_columns(
+                func.count(),
+                func.count(_turn.c.hint_bits),
+                func.coalesce(func.sum(_turn.c.hint_bits), 0.0),
+                func.coalesce(func.sum(case((_turn.c.determines_answer, 1), else_=0)), 0),
+            )
+            own = rescored if with_controls else rescored.where(is_own(_dialogue.c.condition))
+            flagged = session.execute(own).one()
     rest = [x - y for x, y in zip(total, flagged, strict=True)]
     keys = ("hints", "known", "bits", "determining")
     first, second = (
@@ -226,26 +223,18 @@ def information(
     return first, second
 
 
-def _flagged_information(
-    source: str, runs: Sequence[int], test: bool, run: int | None, environment: str, with_controls: bool
+def _flagged(
+    finding: FromClause, source: str, runs: Sequence[int], test: bool, run: int | None, environment: str
 ) -> Select[Any]:
-    """Return the query of the sums over the hints that a rescore flagged."""
-    sums = (
-        func.count(),
-        func.count(_turn.c.hint_bits),
-        func.coalesce(func.sum(_turn.c.hint_bits), 0.0),
-        func.coalesce(func.sum(case((_turn.c.determines_answer, 1), else_=0)), 0),
-    )
+    """Return the query of the hints that a rescore flagged; the caller replaces its column."""
     statement = (
-        select(*sums)
-        .select_from(_finding)
-        .join(_turn, _turn.c.id == _finding.c.turn_id)
+        select(_turn.c.id)
+        .select_from(finding)
+        .join(_turn, _turn.c.id == finding.c.turn_id)
         .join(_dialogue, _dialogue.c.id == _turn.c.dialogue_id)
         .join(_task, _task.c.id == _dialogue.c.task_id)
-        .where(_finding.c.source == source, _dialogue.c.run_id.in_(runs))
+        .where(finding.c.source == source, _dialogue.c.run_id.in_(runs))
         .where(is_teacher_hint(), in_scope(_dialogue.c.run_id, run))
         .where((func.substr(_task.c.task_hash, 1, 1) < holdout.FIRST_OF_DEV) == test)
     )
-    if environment:
-        statement = statement.where(_dialogue.c.environment == environment)
-    return statement if with_controls else statement.where(is_own(_dialogue.c.condition))
+    return statement.where(_dialogue.c.environment == environment) if environment else statement

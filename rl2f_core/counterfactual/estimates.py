@@ -10,7 +10,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from rl2f_core.stats.intervals import Interval, correct_family, paired_difference, wilson_clustered
+from rl2f_core.metrics.dialogues import Tally, sum_by_task
+from rl2f_core.stats.intervals import Interval, correct_family
 from rl2f_core.types import FrozenModel
 
 
@@ -109,7 +110,7 @@ def hint_value(outcomes: Iterable[Outcome], true: str, baseline: str) -> dict[tu
     for origin, group in by_origin.items():
         pairs = _pairs([o for o in group if o.arm == true], [o for o in group if o.arm == baseline])
         if pairs:
-            values[origin] = _difference((a.sample, float(a.solved) - float(b.solved)) for a, b in pairs)
+            values[origin] = _difference((str(a.sample), float(a.solved) - float(b.solved)) for a, b in pairs)
     return values
 
 
@@ -119,25 +120,15 @@ def _pairs(a: Sequence[Outcome], b: Sequence[Outcome]) -> list[tuple[Outcome, Ou
     return [(o, known[o.origin, o.sample]) for o in a if (o.origin, o.sample) in known]
 
 
-def _unit(outcome: Outcome, several: bool) -> object:
-    return outcome.task if several else outcome.sample
+def _unit(outcome: Outcome, several: bool) -> str:
+    return outcome.task if several else str(outcome.sample)
 
 
-def _fraction(observations: Iterable[tuple[object, float, float]]) -> Interval:
+def _fraction(observations: Iterable[tuple[str, float, float]]) -> Interval:
     """Return the interval of Σ sums / Σ counts in [0, 1] of units, sums and counts."""
-    return wilson_clustered(*_sums(observations))
+    return Tally("fraction", sum_by_task(observations)).interval()
 
 
-def _difference(differences: Iterable[tuple[object, float]]) -> Interval:
+def _difference(differences: Iterable[tuple[str, float]]) -> Interval:
     """Return the mean of paired differences of units."""
-    return paired_difference(*_sums((unit, value, 1.0) for unit, value in differences))
-
-
-def _sums(observations: Iterable[tuple[object, float, float]]) -> tuple[list[float], list[float]]:
-    """Return the sum of values and of counts of each unit."""
-    sums: dict[object, float] = defaultdict(float)
-    counts: dict[object, float] = defaultdict(float)
-    for unit, value, count in observations:
-        sums[unit] += value
-        counts[unit] += count
-    return list(sums.values()), list(counts.values())
+    return Tally("difference", sum_by_task((unit, value, 1.0) for unit, value in differences)).interval()

@@ -11,11 +11,11 @@ import numpy as np
 from rl2f_core.errors import DataError
 from rl2f_core.evaluation.chart_data import Chart, effects_chart
 from rl2f_core.evaluation.formatting import interval_text, markdown_table, number, verdict_text
-from rl2f_core.evaluation.problem_values import STORED_METRICS, stack
+from rl2f_core.evaluation.problem_values import RATIOS, STORED_METRICS, stack
 from rl2f_core.evaluation.report import EvaluationReport
 from rl2f_core.metrics.constant_baseline import describe_comparison
 from rl2f_core.metrics.dialogues import contrast, ratio_interval
-from rl2f_core.stats.intervals import Interval, correct_family, wilson_clustered
+from rl2f_core.stats.intervals import Interval, correct_families, wilson_clustered
 from rl2f_core.types import ConstantBaseline, FrozenModel
 
 LEGEND = (
@@ -187,7 +187,7 @@ def _rate_rows(reports: Sequence[EvaluationReport], turns: int) -> Iterator[Seed
             values = [None if m is None or name not in m.values else m[name].value for m in metrics]
             sums, counts, complete = _stacked(reports, (checkpoint, condition), name)
             if any(value is not None for value in values):
-                pool = ratio_interval if name.startswith("efficiency") else wilson_clustered
+                pool = ratio_interval if name in RATIOS else wilson_clustered
                 mean = pool(sums, counts) if complete else _mean_only(values)
                 yield SeedRow(
                     checkpoint=checkpoint, condition=condition, quantity=name, values=tuple(values), mean=mean
@@ -270,9 +270,5 @@ def _mean_only(values: Sequence[float | None]) -> Interval:
 
 def _corrected(rows: Sequence[SeedRow]) -> list[SeedRow]:
     """Add Holm's p-values in the family of each quantity and condition."""
-    result = list(rows)
-    for family in dict.fromkeys((row.quantity, row.condition) for row in rows):
-        members = [i for i, row in enumerate(rows) if (row.quantity, row.condition) == family]
-        for i, mean in zip(members, correct_family([rows[i].mean for i in members]), strict=True):
-            result[i] = rows[i].model_copy(update={"mean": mean})
-    return result
+    corrected = correct_families([row.mean for row in rows], [f"{row.quantity} {row.condition}" for row in rows])
+    return [row.model_copy(update={"mean": mean}) for row, mean in zip(rows, corrected, strict=True)]

@@ -13,6 +13,8 @@ STORED_METRICS = ("gain", "conditional_solve_rate", "plasticity", "repeated_answ
                   "retention", "efficiency", "efficiency_chance",
                   "determined_rate", "parse_failure_rate")  # fmt: skip
 """Metrics with hints whose values by problem a report contains, besides cum_acc/1 and cum_acc/T."""
+RATIOS = ("efficiency", "efficiency_chance")
+"""Those whose denominators are no numbers of observations; see `metrics.dialogues.ratio_interval`."""
 
 
 class ProblemValues(FrozenModel):

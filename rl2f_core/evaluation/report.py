@@ -45,7 +45,7 @@ from rl2f_core.metrics.dialogues import (
     hint_effect,
     tally_metrics,
 )
-from rl2f_core.stats.intervals import Interval, correct_family
+from rl2f_core.stats.intervals import Interval, correct_families
 from rl2f_core.types import ConstantBaseline, Dialogue, FrozenModel
 
 MAX_PARSE_FAILURE_RATE = 0.5
@@ -262,12 +262,8 @@ _Compared = TypeVar("_Compared", Effect, CheckpointDifference)
 
 def _corrected(items: Sequence[_Compared], families: Sequence[str]) -> list[_Compared]:
     """Add Holm's p-values in each family."""
-    corrected = list(items)
-    for family in dict.fromkeys(families):
-        members = [i for i, name in enumerate(families) if name == family]
-        for i, difference in zip(members, correct_family([items[i].difference for i in members]), strict=True):
-            corrected[i] = items[i].model_copy(update={"difference": difference})
-    return corrected
+    corrected = correct_families([item.difference for item in items], families)
+    return [item.model_copy(update={"difference": d}) for item, d in zip(items, corrected, strict=True)]
 
 
 def _unmatched_hints(dialogues: Mapping[str, Mapping[str, Sequence[Dialogue]]]) -> list[str]:

@@ -223,10 +223,10 @@ def tally_metrics(dialogues: Sequence[Dialogue], turns: int) -> Tallies:
     }
     hints = [(d.task_id, turn.hint) for d in valid for turn in d.turns[:turns] if turn.hint is not None]
     checked = [(task, hint) for task, hint in hints if hint.leak is not None]
-    values["leak_rate"] = _fraction((task, hint.read_leak) for task, hint in checked)
-    values["prevented_leak_rate"] = _fraction((task, hint.prevented_leak) for task, hint in checked)
+    values["leak_rate"] = fraction((task, hint.read_leak) for task, hint in checked)
+    values["prevented_leak_rate"] = fraction((task, hint.prevented_leak) for task, hint in checked)
     for reason in StopReason:
-        values[f"stop/{reason.value}"] = _fraction((d.task_id, d.stop_reason is reason) for d in dialogues)
+        values[f"stop/{reason.value}"] = fraction((d.task_id, d.stop_reason is reason) for d in dialogues)
     return Tallies(turns, len({d.task_id for d in valid}), len(valid), values)
 
 
@@ -245,26 +245,26 @@ def _accuracy(dialogues: Sequence[Dialogue], turns: int) -> dict[str, Tally | In
     ]
 
     def solve_rate(at: Iterable[int]) -> Tally:
-        return _fraction(
+        return fraction(
             (task, when == t) for task, when, count in solved for t in at if count >= t and not 0 < when < t
         )
 
     values: dict[str, Tally | Interval] = {}
     for t in range(1, turns + 1):
-        values[f"cum_acc/{t}"] = _fraction((d.task_id, solved_within(d, t)) for d in dialogues)
+        values[f"cum_acc/{t}"] = fraction((d.task_id, solved_within(d, t)) for d in dialogues)
         values[f"conditional_solve_rate/{t}"] = solve_rate([t])
     values["conditional_solve_rate"] = solve_rate(range(2, turns + 1))
     if turns == 1:  # no gain is possible
         values["gain"] = Interval(value=0.0 if solved else None, low=0.0, high=0.0 if solved else 1.0, n=len(solved))
-        values["correction_rate"] = _fraction(())
+        values["correction_rate"] = fraction(())
     else:
         values["gain"] = (
-            Tally("difference", _by_task((task, float(last) - float(first), 1) for task, first, last in ends))
+            Tally("difference", sum_by_task((task, float(last) - float(first), 1) for task, first, last in ends))
             if continued
-            else _fraction((task, last and not first) for task, first, last in ends)
+            else fraction((task, last and not first) for task, first, last in ends)
         )
-        values["correction_rate"] = _fraction((task, last) for task, first, last in ends if not first)
-    values["correct_abandoned_rate"] = _fraction((task, not correct) for task, correct in continued)
+        values["correction_rate"] = fraction((task, last) for task, first, last in ends if not first)
+    values["correct_abandoned_rate"] = fraction((task, not correct) for task, correct in continued)
     return values
 
 
@@ -291,14 +291,12 @@ def _revision_metrics(dialogues: Sequence[Dialogue], turns: int) -> dict[str, Ta
         if step is not None or parts
     ]
     return {
-        "plasticity": _fraction((r.task, r.changed) for r in all_revisions),
-        "repeated_answer_rate": _fraction((r.task, r.repeated) for r in all_revisions),
-        "improving_change_rate": _fraction(
-            (r.task, step > 0) for r, step, _ in moves if r.changed and step is not None
-        ),
+        "plasticity": fraction((r.task, r.changed) for r in all_revisions),
+        "repeated_answer_rate": fraction((r.task, r.repeated) for r in all_revisions),
+        "improving_change_rate": fraction((r.task, step > 0) for r, step, _ in moves if r.changed and step is not None),
         "retention": _pooled((r.task, kept, parts) for r, _, (kept, parts) in moves),
-        "regression_rate": _fraction((r.task, worse) for r, worse in regressions),
-        "misled_rate": _fraction((r.task, r.after.misled) for r in all_revisions if r.after.misled is not None),
+        "regression_rate": fraction((r.task, worse) for r, worse in regressions),
+        "misled_rate": fraction((r.task, r.after.misled) for r in all_revisions if r.after.misled is not None),
     }
 
 
@@ -322,9 +320,9 @@ def _attempt_metrics(dialogues: Sequence[Dialogue], turns: int) -> dict[str, Tal
         limit, words = FinishReason.LENGTH, tokens_and_words(attempts, suffix)
         return {
             f"attempt_tokens{suffix}": words[f"attempt_tokens{suffix}"],
-            f"truncated_rate{suffix}": _fraction((task, turn.finish_reason is limit) for task, turn in attempts),
-            f"parse_failure_rate{suffix}": _fraction((task, turn.verdict.parsed is None) for task, turn in attempts),
-            f"format_error_rate{suffix}": _fraction((task, not turn.verdict.well_formed) for task, turn in attempts),
+            f"truncated_rate{suffix}": fraction((task, turn.finish_reason is limit) for task, turn in attempts),
+            f"parse_failure_rate{suffix}": fraction((task, turn.verdict.parsed is None) for task, turn in attempts),
+            f"format_error_rate{suffix}": fraction((task, not turn.verdict.well_formed) for task, turn in attempts),
             **words,
         }
 
@@ -336,7 +334,7 @@ def _attempt_metrics(dialogues: Sequence[Dialogue], turns: int) -> dict[str, Tal
         values |= tokens_and_words((item for item in attempts if item[1].verdict.correct is correct), f"/{name}")
     outcomes = [(task, classify_attempt(turn)) for task, turn in attempts]
     for name in OUTCOMES:
-        values[f"outcome/{name}"] = _fraction((task, outcome == name) for task, outcome in outcomes)
+        values[f"outcome/{name}"] = fraction((task, outcome == name) for task, outcome in outcomes)
     return values
 
 
@@ -376,7 +374,7 @@ def _information_metrics(dialogues: Sequence[Dialogue], turns: int) -> dict[str,
     values = means(range(1, turns + 1), "")
     for k in range(1, turns):
         values |= means([k], f"/{k}")
-    values["determined_rate"] = _fraction((task, turn.determines_answer) for task, _, _, _, turn in known)
+    values["determined_rate"] = fraction((task, turn.determines_answer) for task, _, _, _, turn in known)
     values["efficiency"] = _ratio([(task, bits, given) for task, bits, given, _ in used])
     values["efficiency_chance"] = _ratio([(task, bits, given) for task, _, given, bits in used if bits is not None])
     return values
@@ -404,7 +402,7 @@ def first_solved_turn(dialogue: Dialogue, turns: int) -> int:
 def solved_by_task(dialogues: Sequence[Dialogue], turns: int) -> dict[str, tuple[float, float]]:
     """Return each task's number of dialogues solved within `turns`, and of dialogues, without failed dialogues."""
     valid = [d for d in dialogues if d.stop_reason is not StopReason.FAILED]
-    return _by_task((d.task_id, float(solved_within(d, turns)), 1.0) for d in valid)
+    return sum_by_task((d.task_id, float(solved_within(d, turns)), 1.0) for d in valid)
 
 
 def solve_rate_difference(a: Rates, b: Rates) -> Interval:
@@ -466,7 +464,8 @@ def contrast(solved: np.ndarray, dialogues: np.ndarray, signs: Sequence[int]) ->
 
 
 # -- pooling -------------------------------------------------------------------------------------------------------
-def _by_task(observations: Iterable[_Observation]) -> dict[str, tuple[float, float]]:
+def sum_by_task(observations: Iterable[_Observation]) -> dict[str, tuple[float, float]]:
+    """Return the sums of numerators and of denominators of each task."""
     sums: dict[str, tuple[float, float]] = {}
     for task, numerator, denominator in observations:
         total, count = sums.get(task, (0.0, 0.0))
@@ -475,18 +474,19 @@ def _by_task(observations: Iterable[_Observation]) -> dict[str, tuple[float, flo
 
 
 def _pooled(observations: Iterable[_Observation]) -> Tally:
-    return Tally("fraction", _by_task(observations))
+    return Tally("fraction", sum_by_task(observations))
 
 
 def _ratio(observations: Sequence[_Observation]) -> Tally:
     """Return a ratio of sums; denominators are scaled to add up to the number of observations."""
     scale = len(observations) / math.fsum(given for _, _, given in observations) if observations else 1.0
-    return Tally("ratio", _by_task((task, part * scale, given * scale) for task, part, given in observations))
+    return Tally("ratio", sum_by_task((task, part * scale, given * scale) for task, part, given in observations))
 
 
 def _mean(observations: Iterable[_Observation]) -> Tally:
-    return Tally("mean", _by_task(observations))
+    return Tally("mean", sum_by_task(observations))
 
 
-def _fraction(observations: Iterable[tuple[str, bool]]) -> Tally:
+def fraction(observations: Iterable[tuple[str, bool]]) -> Tally:
+    """Return a fraction of pairs (task, hit); the observations of one task are a cluster."""
     return _pooled((task, float(hit), 1.0) for task, hit in observations)

@@ -26,7 +26,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
 
 from rl2f_core.environments.base import CONTENTLESS, NO_VERDICT_HINT, Environment
 from rl2f_core.environments.candidates import Candidate, Region, contains, count, intersect
@@ -39,7 +40,8 @@ DIGITS = 5
 """Decimals of stored bits."""
 
 
-class _Shown(NamedTuple):
+@dataclass(frozen=True)
+class _Shown:
     """A hint, and the candidates before it."""
 
     before: Region
@@ -51,6 +53,16 @@ class _Shown(NamedTuple):
         """Return the candidates that also agree with `statements`, and their number."""
         region = intersect(self.before, *statements)
         return region, count(region, self.excluded)
+
+    @cached_property
+    def size(self) -> int:
+        """Number of candidates before the hint."""
+        return self.restrict(())[1]
+
+    @cached_property
+    def after(self) -> tuple[Region, int]:
+        """The candidates after the hint, and their number."""
+        return self.restrict(self.statements)
 
 
 def measure_hints(
@@ -84,8 +96,8 @@ def measure_hints(
                 excluded = (*excluded, answer)
             shown = _read_hint(_statements(environment, task, verdicts, turn.hint), (candidates, space), excluded)
             if shown is not None:
-                candidates, left = shown.restrict(shown.statements)
-                values |= _hint_values(shown.restrict(())[1], left, is_gold=contains(candidates, gold))
+                candidates, left = shown.after
+                values |= _hint_values(shown.size, left, is_gold=contains(candidates, gold))
                 values["chance_bits"] = _chance_bits(shown)
         measured.append(turn.model_copy(update=values))
     return tuple(measured)
@@ -106,7 +118,7 @@ def _read_hint(
     if statements is None:
         return None
     hints = (_Shown(before, excluded, statements) for before in candidates)
-    return next((hint for hint in hints if hint.restrict(statements)[1]), None)
+    return next((hint for hint in hints if hint.after[1]), None)
 
 
 def _hint_values(before: int, after: int, *, is_gold: bool) -> JsonObject:
@@ -121,7 +133,7 @@ def _bits_used(shown: _Shown, answer: Candidate | None) -> float:
     if answer is None:
         return 0.0
     respected = [statement for statement in shown.statements if contains(statement, answer)]
-    return round(math.log2(shown.restrict(())[1] / shown.restrict(respected)[1]), DIGITS)
+    return round(math.log2(shown.size / shown.restrict(respected)[1]), DIGITS)
 
 
 def _chance_bits(shown: _Shown) -> float | None:
@@ -130,7 +142,7 @@ def _chance_bits(shown: _Shown) -> float | None:
     The number of candidates that agree with exactly a set of statements follows from the numbers that agree with at
     least a set, by inclusion and exclusion.
     """
-    total = shown.restrict(())[1]
+    total = shown.size
     statements = [statement for statement in shown.statements if shown.restrict([statement])[1] < total]
     if len(statements) > MAX_STATEMENTS:
         return None

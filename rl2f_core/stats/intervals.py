@@ -187,6 +187,16 @@ def correct_family(differences: Sequence[Interval]) -> list[Interval]:
     return [d if d.p_value is None else d.model_copy(update={"holm_p": next(corrected)}) for d in differences]
 
 
+def correct_families(differences: Sequence[Interval], families: Sequence[str]) -> list[Interval]:
+    """Return differences with `holm_p`, corrected within each family; entry i of `families` names that of entry i."""
+    corrected = list(differences)
+    for family in dict.fromkeys(families):
+        members = [i for i, name in enumerate(families) if name == family]
+        for i, difference in zip(members, correct_family([differences[i] for i in members]), strict=True):
+            corrected[i] = difference
+    return corrected
+
+
 def t_interval(values: Sequence[float], support: tuple[float, float] | None = None) -> Interval:
     """Compute the mean of independent values (seeds) with Student's t interval, mean ± t(n − 1) · s / √n.
 

@@ -34,8 +34,8 @@ class MisleadingTeacher(Teacher):
 def is_misled(environment: Environment, before: FeedbackRequest, after: Verdict) -> bool | None:
     """Return whether an attempt moves toward the misleading hint on the attempt before it.
 
-    After a contentless hint, the misleading hint is the one that the student would have read in its place; the
-    fraction of such moves is the chance level. None if the environment cannot tell, or after any other hint.
+    After a contentless hint, the misleading hint is the one that the teacher `misleading` gives at this turn;
+    the fraction of such moves is the chance level. None if the environment cannot tell, or after any other hint.
 
     Args:
         environment: Environment of the task.

@@ -10,15 +10,16 @@ import resource
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from rl2f_core.config.run import RunConfig
 from rl2f_core.config.stage import StageConfig
 from rl2f_core.errors import shorten
 from rl2f_core.methods.base import Method, StepContext
 from rl2f_core.metrics.constant_baseline import compare_to_baseline, constant_baseline, describe_comparison
+from rl2f_core.metrics.dialogues import fraction
 from rl2f_core.rollout.engine import RolloutEngine
-from rl2f_core.stats.intervals import Interval, wilson_clustered
+from rl2f_core.stats.intervals import Interval
 from rl2f_core.training.collector import group_requests
 from rl2f_core.training.step_metrics import outcomes_of
 from rl2f_core.types import ConstantBaseline, FinishReason, FrozenModel, Group, StopReason, TrainingSample
@@ -192,19 +193,19 @@ def _report(
         tasks=config.preflight.num_tasks,
         samples=config.preflight.samples_per_task,
         turns=turns,
-        parsable=_fraction((p, bool(d.turns) and d.turns[0].verdict.parsed is not None) for p, d in played),
-        solved_first=_fraction((p, bool(d.turns) and d.turns[0].verdict.correct) for p, d in played),
-        solved=_fraction((p, d.solved) for p, d in played),
+        parsable=fraction((p, bool(d.turns) and d.turns[0].verdict.parsed is not None) for p, d in played).interval(),
+        solved_first=fraction((p, bool(d.turns) and d.turns[0].verdict.correct) for p, d in played).interval(),
+        solved=fraction((p, d.solved) for p, d in played).interval(),
         outcomes=outcomes,
         histogram=[solved_counts[k] for k in range(config.preflight.samples_per_task + 1)],
         expected_mixed_groups=outcomes.get("groups/frac_mixed", 0.0) * stage.tasks_per_step,
         attempt_tokens=sum(len(t.token_ids) for _, t in attempts) / max(1, len(attempts)),
         max_attempt_tokens=config.rollout.max_new_tokens,
-        cut_attempts=_fraction((p, t.finish_reason is FinishReason.LENGTH) for p, t in attempts),
+        cut_attempts=fraction((p, t.finish_reason is FinishReason.LENGTH) for p, t in attempts).interval(),
         hint_tokens=sum(hints) / max(1, sum(t.hint is not None for _, t in attempts)),
         dialogue_tokens=max((len(x.token_ids) for x in sequences), default=0),
         max_seq_len=context,
-        truncated=_fraction((p, d.stop_reason is StopReason.CONTEXT_FULL) for p, d in played),
+        truncated=fraction((p, d.stop_reason is StopReason.CONTEXT_FULL) for p, d in played).interval(),
         failed=sum(d.stop_reason is StopReason.FAILED for d in dialogues),
         seconds_per_step=per_dialogue * dialogues_of(stage)[0],
         total_seconds=per_dialogue * sum(dialogues_of(stage)),
@@ -217,16 +218,6 @@ def _report(
     if method.on_policy:
         reason, fix = verdict_on(report, config, needs_mixed_groups=method.needs_mixed_groups)
     return report.model_copy(update={"passed": not reason, "reason": reason, "fix": fix})
-
-
-def _fraction(observations: Iterable[tuple[str, bool]]) -> Interval:
-    """Return a fraction of pairs (problem, hit); the dialogues of one problem are a cluster."""
-    hits: Counter[str] = Counter()
-    counts: Counter[str] = Counter()
-    for problem, hit in observations:
-        hits[problem] += hit
-        counts[problem] += 1
-    return wilson_clustered([hits[problem] for problem in counts], list(counts.values()))
 
 
 def verdict_on(report: PreflightReport, config: RunConfig, *, needs_mixed_groups: bool = True) -> tuple[str, str]:

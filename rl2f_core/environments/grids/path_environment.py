@@ -209,7 +209,7 @@ class PathEnvironment(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, 
 
     def claim_agreement(self, task: Task, before: Verdict, hint: str, attempt: Verdict) -> float | None:
         """False claims: a correct step is wrong, satisfied by another step; or G cannot be reached."""
-        if hint.startswith("G cannot be reached."):
+        if hint.startswith(UNREACHABLE):
             return float(attempt.parsed == INFEASIBLE) if self.gold_answer(task) != INFEASIBLE else None
         match = _BLAMED.match(hint)
         if match is None or match[1] not in before.correct_parts:

@@ -16,8 +16,15 @@ from rl2f_core.evaluation.formatting import Table, interval_text, missing_text, 
 from rl2f_core.evaluation.plotting import DASHES, SERIES, Line, Plot
 from rl2f_core.evaluation.report import CheckpointResult, EvaluatedTasks, attempt_tables
 from rl2f_core.metrics.constant_baseline import describe_comparison, is_above_baseline
-from rl2f_core.metrics.dialogues import Metrics, compute_metrics, solve_rate_difference, solved_within
-from rl2f_core.stats.intervals import Interval, wilson_clustered
+from rl2f_core.metrics.dialogues import (
+    Metrics,
+    compute_metrics,
+    fraction,
+    solve_rate_difference,
+    solved_within,
+    sum_by_task,
+)
+from rl2f_core.stats.intervals import Interval
 from rl2f_core.types import ConstantBaseline, Dialogue, FrozenModel, StopReason
 
 ORIGINAL = "as it is"
@@ -155,15 +162,11 @@ def _inconsistent(original: FirstAttempts, variant: FirstAttempts) -> FirstAttem
 
 def _by_task(correct: FirstAttempts) -> dict[str, tuple[float, float]]:
     """Return the number of correct attempts and of attempts of each task."""
-    grouped: dict[str, list[bool]] = defaultdict(list)
-    for (task, _), hit in correct.items():
-        grouped[task].append(hit)
-    return {task: (float(sum(hits)), float(len(hits))) for task, hits in grouped.items()}
+    return sum_by_task((task, float(hit), 1.0) for (task, _), hit in correct.items())
 
 
 def _wilson(correct: FirstAttempts) -> Interval:
-    by_task = _by_task(correct).values()
-    return wilson_clustered([hits for hits, _ in by_task], [count for _, count in by_task])
+    return fraction((task, hit) for (task, _), hit in correct.items()).interval()
 
 
 LevelDialogues = Mapping[str, Mapping[str, Mapping[str, Sequence[Dialogue]]]]
