@@ -93,12 +93,27 @@ class RewardTerm(FrozenModel):
         return self.score * self.weight
 
 
+class LeakType(StrEnum):
+    """How a hint reveals the answer."""
+
+    EXACT = "exact"
+    """It contains the answer verbatim."""
+    EQUIVALENT = "equivalent"
+    """It states the answer in another form, or by one operation on what the dialogue shows."""
+    DERIVATION = "derivation"
+    """Several statements together leave only the answer, or one solving step does."""
+    PARTIAL = "partial"
+    """It reveals a part of the answer."""
+
+
 class LeakReport(FrozenModel):
     """Whether a hint reveals more of the answer than the dialogue already shows."""
 
     leaked: bool
     detector: str | None = None
-    """The detector that flagged it: exact, equivalent, llm_judge or likelihood."""
+    """The registered name of the detector that flagged it."""
+    leak_type: LeakType | None = None
+    """How the hint reveals the answer; None if there is no leak, or if the detector cannot say."""
     span: tuple[int, int] | None = None
     """Character span [start, end) in the teacher's feedback."""
     evidence: str = ""

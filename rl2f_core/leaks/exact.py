@@ -10,7 +10,7 @@ from rl2f_core.leaks.assertions import asserted
 from rl2f_core.leaks.base import NO_LEAK, LeakDetector, LeakQuery
 from rl2f_core.leaks.visible_context import listed_in, own_texts
 from rl2f_core.text.normalize import find, normalize
-from rl2f_core.types import LeakReport
+from rl2f_core.types import LeakReport, LeakType
 
 
 @registry.register("leak_detector")
@@ -51,5 +51,12 @@ class ExactDetector(LeakDetector):
                 if phrase
                 else f"the hint contains the answer “{query.hint[slice(*span)]}”"
             )
-            return LeakReport(leaked=True, detector=self.name, span=span, evidence=evidence, answer_fraction=1.0)
+            return LeakReport(
+                leaked=True,
+                detector=self.name,
+                leak_type=LeakType.EXACT,
+                span=span,
+                evidence=evidence,
+                answer_fraction=1.0,
+            )
         return NO_LEAK

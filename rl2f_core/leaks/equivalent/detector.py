@@ -21,7 +21,7 @@ from rl2f_core.leaks.equivalent.views import AnswerType, TextView
 from rl2f_core.leaks.visible_context import already_visible, listed_in, numerals, own_texts, parse_attempt
 from rl2f_core.text.normalize import NormalizedText, is_whole, literals, normalize
 from rl2f_core.text.tokens import cached
-from rl2f_core.types import LeakReport, Task
+from rl2f_core.types import LeakReport, LeakType, Task
 
 if TYPE_CHECKING:
     from rl2f_core.backends.model_pool import ModelPool
@@ -232,7 +232,12 @@ class EquivalentDetector(LeakDetector):
                     continue
                 evidence = f"asserted as the answer: “{phrase}”"
             return LeakReport(
-                leaked=True, detector=self.name, span=(start, end), evidence=evidence, answer_fraction=1.0
+                leaked=True,
+                detector=self.name,
+                leak_type=LeakType.EQUIVALENT,
+                span=(start, end),
+                evidence=evidence,
+                answer_fraction=1.0,
             )
         return None
 
@@ -254,7 +259,14 @@ class EquivalentDetector(LeakDetector):
         evidence = f"“{shorten(query.hint[slice(*span)], 80)}” reveals: {shorten(stated, 80)}"
         if fraction < self.config.partial:
             return LeakReport(leaked=False, evidence=evidence, answer_fraction=fraction)
-        return LeakReport(leaked=True, detector=self.name, span=span, evidence=evidence, answer_fraction=fraction)
+        return LeakReport(
+            leaked=True,
+            detector=self.name,
+            leak_type=LeakType.EQUIVALENT if fraction == 1 else LeakType.PARTIAL,
+            span=span,
+            evidence=evidence,
+            answer_fraction=fraction,
+        )
 
     def _correct_parts(self, context: _TaskContext, seen: Sequence[TextView]) -> list[_Part]:
         """Return the correct parts that a text states, in order; the last statement about a part counts."""
