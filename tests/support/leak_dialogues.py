@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from rl2f_core import registry
-from rl2f_core.config.leaks import LeaksConfig
 from rl2f_core.environments.base import Environment
 from rl2f_core.leaks.base import LeakQuery, run_cascade
 from rl2f_core.leaks.guard import make_detectors
+from rl2f_core.leaks.parsing import parse_detectors
 from rl2f_core.teachers.base import FeedbackRequest, Teacher
 from rl2f_core.types import Hint, LeakReport, Turn
 
@@ -46,11 +46,11 @@ def dialogue(env: Environment, teacher: Teacher, index: int) -> list[LeakQuery]:
 
 
 def flagged(world: str, teacher: str, dialogues: int) -> Iterator[tuple[LeakQuery, LeakReport]]:
-    """Every hint of so many dialogues, with what the literal tiers say of it."""
+    """Every hint of so many dialogues, with the report of the detectors without a model."""
     env = build(world)
     cls: Any = registry.get("teacher", teacher)
     speaker = cls(cls.Config(), env)
-    detectors = make_detectors(LeaksConfig().detectors, env)
+    detectors = make_detectors(parse_detectors("exact,equivalent,candidates"), env)
     for start in range(0, dialogues, 100):
         asked = [q for i in range(start, min(start + 100, dialogues)) for q in dialogue(env, speaker, i)]
         yield from zip(asked, run_cascade(detectors, asked), strict=True)

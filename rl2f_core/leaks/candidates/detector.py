@@ -1,0 +1,317 @@
+"""Detector `candidates`: the statements of the hints leave one answer."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from rl2f_core import registry
+from rl2f_core.config.fields import ComponentConfig
+from rl2f_core.environments.base import Environment
+from rl2f_core.environments.capabilities import AnswerSpace, LeakVocabulary
+from rl2f_core.environments.grids.path_environment import PathEnvironment
+from rl2f_core.errors import shorten
+from rl2f_core.leaks.base import NO_LEAK, LeakDetector, LeakQuery
+from rl2f_core.leaks.candidates.facts import Memory
+from rl2f_core.leaks.candidates.grids import read_matrix_hint, read_walk_hint
+from rl2f_core.leaks.candidates.numbers import NumberTask, Told, numbers_in, read_number_hint
+from rl2f_core.leaks.candidates.parts import MAX_CANDIDATES, Answer, Puzzle, Statement, code, patterns, read_hint, roles
+from rl2f_core.leaks.candidates.text import plain
+from rl2f_core.leaks.visible_context import parse_attempt
+from rl2f_core.text.normalize import NormalizedText
+from rl2f_core.types import LeakReport, LeakType, Task
+
+if TYPE_CHECKING:
+    from rl2f_core.backends.model_pool import ModelPool
+
+_MAX_CACHED_TASKS = 512
+_MAX_NUMBER = 9_999
+"""Candidates of a number without a range are the integers from 0 to this one."""
+_HIGHER = re.compile(
+    r"\b(?:low\w*|small\w*|little|short|under\w*|below|up|higher|more|bigger|larger|greater|climb\w*|far)\b",
+    re.IGNORECASE,
+)
+_LOWER = re.compile(
+    r"\b(?:high\w*|big\w*|much|over\w*|above|down|lower|less|smaller|fewer|many|large\w*|far)\b", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A hint with the attempts before it, oldest first; None for one that cannot be parsed."""
+
+    attempts: tuple[str | None, ...]
+    text: NormalizedText
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What the statements of a dialogue leave."""
+
+    span: tuple[int, int] | None
+    """Words of the last hint, in its plain form; None if it states nothing."""
+    candidates: int | None = None
+    """Number of answers before all hints; None if they are not counted."""
+    left: int | None = None
+    """Number of answers that agree with all statements; None if they are not counted."""
+    steps: int = 1
+    """Statements or operations that it takes to reach the answer."""
+
+    @property
+    def leaked(self) -> bool:
+        """Whether the hint leaves only the answer."""
+        return self.span is not None and self.left == 1
+
+
+Reader = Callable[[Sequence[Turn]], Finding]
+
+
+@registry.register("leak_detector")
+class CandidatesDetector(LeakDetector):
+    """Flag a hint whose statements leave one answer, given the attempts and the earlier hints.
+
+    A small grammar (`facts.py`) reads statements about the answer: verdicts on parts of an attempt, values, counts,
+    exchanges, properties of numbers, operations on an attempt, walks in words. Each has an executable meaning on the
+    candidates. The statements of all hints form a conjunction; text that is not understood contributes nothing, and
+    neither does a statement that is false for the gold answer, because it is a false claim or a wrong reading.
+
+    The leak type is `equivalent` if one statement or operation leads to the answer, and `derivation` if several must
+    be combined. Otherwise `answer_fraction` is the fraction of bits told, 1 − log|left| / log|candidates|. Hints in the
+    environment's scripted wording are never flagged.
+    """
+
+    requires = (LeakVocabulary,)
+    environment: LeakVocabulary
+
+    class Config(ComponentConfig):
+        """The statements of the hints leave one answer."""
+
+        type: Literal["candidates"] = "candidates"
+        """Name of the detector."""
+        partial: float = Field(1.0, gt=0, le=1)
+        """Fraction of bits from which a hint is a leak; 1 flags only hints that leave one answer."""
+
+    config: Config
+
+    def __init__(self, config: Config, environment: Environment, models: ModelPool | None = None) -> None:
+        super().__init__(config, environment, models)
+        self._readers: OrderedDict[int, tuple[Task, Reader | None]] = OrderedDict()
+
+    def check(self, query: LeakQuery) -> LeakReport:
+        """Return a report with the words of the statements."""
+        reader = self._reader(query.task)
+        if reader is None or self._is_scripted(query):
+            return NO_LEAK
+        parsed = tuple(parse_attempt(self.environment, query.task, attempt)[1] for attempt in query.attempts)
+        hints = (*query.hints, query.hint)
+        turns = [Turn(parsed[: k + 1], plain(hint)) for k, hint in enumerate(hints[:-1])]
+        turns.append(Turn(parsed, plain(query.hint)))
+        finding = reader(turns)
+        fraction = _fraction(finding)
+        if finding.span is None or fraction < self.config.partial:
+            return LeakReport(leaked=False, answer_fraction=fraction) if fraction else NO_LEAK
+        span = turns[-1].text.original(*finding.span) if finding.span[0] < finding.span[1] else None
+        words = shorten(query.hint[slice(*span)], 80) if span else "the hint"
+        kind = LeakType.EQUIVALENT if finding.steps == 1 else LeakType.DERIVATION
+        return LeakReport(
+            leaked=True,
+            detector=self.name,
+            leak_type=kind if finding.leaked else LeakType.PARTIAL,
+            span=span,
+            evidence=f"“{words}” leaves {'only the answer' if finding.leaked else f'{finding.left} answers'}",
+            answer_fraction=fraction,
+        )
+
+    def _reader(self, task: Task) -> Reader | None:
+        """Return the cached reader of a task."""
+        known = self._readers.get(id(task))
+        if known is None or known[0] is not task:
+            known = self._readers[id(task)] = task, make_reader(self.environment, task)
+        self._readers.move_to_end(id(task))
+        if len(self._readers) > _MAX_CACHED_TASKS:
+            self._readers.popitem(last=False)
+        return known[1]
+
+    def _is_scripted(self, query: LeakQuery) -> bool:
+        """Return whether the hint has the environment's scripted wording."""
+        if not isinstance(self.environment, AnswerSpace):
+            return False
+        verdicts = [self.environment.verify(query.task, attempt) for attempt in query.attempts]
+        return self.environment.hint_statements(query.task, verdicts, query.hint) is not None
+
+
+def _fraction(finding: Finding) -> float:
+    """Return the fraction of bits that the hints told."""
+    if finding.leaked:
+        return 1.0
+    if not finding.left or not finding.candidates or finding.candidates < 2:
+        return 0.0
+    return round(1 - math.log(finding.left) / math.log(finding.candidates), 4)
+
+
+def make_reader(environment: LeakVocabulary, task: Task) -> Reader | None:
+    """Return the reader for the form of a task's answer; None if the form is not known."""
+    gold = environment.gold_answer(task)
+    if isinstance(environment, PathEnvironment):
+        return _walk_reader(environment, task, gold)
+    number = as_number(gold)
+    if number is not None:
+        return _number_reader(environment, task, number)
+    parsed = environment.parse(task, gold)
+    parts = {} if parsed is None else environment.answer_parts(task, parsed)
+    if not parts:
+        return None
+    if all(re.fullmatch(r"\d,\d", name) for name in parts):
+        return _matrix_reader(task, gold.split())
+    if all(re.fullmatch("[A-Z]", value) for value in parts.values()):
+        places: Answer = dict(enumerate(parts.values(), 1))
+        puzzle = code(_letters(environment, task), places)
+        return _puzzle_reader(puzzle, lambda p: dict(enumerate(environment.answer_parts(task, p).values(), 1)))
+    if "people" in task.public:
+        first, second = task.public.get("roles", ("knight", "knave"))
+        people: Answer = {name: role for name, role in parts.items()}  # noqa: C416 (widens the type of the keys)
+        return _puzzle_reader(
+            roles((first, second), people), lambda p: dict([*environment.answer_parts(task, p).items()])
+        )
+    return None
+
+
+def _letters(environment: Environment, task: Task) -> list[str]:
+    space = environment.answer_space(task) if isinstance(environment, AnswerSpace) else None
+    return sorted({str(value) for box in space or () for values in box.values() for value in values})
+
+
+def as_number(text: str) -> Fraction | None:
+    """Return the number of an answer such as `-1/7`, `1,024` or `2.5`; None if it is no number."""
+    try:
+        return Fraction(text.replace(" ", "").replace(",", ""))
+    except (ValueError, ZeroDivisionError):
+        return None
+
+
+def _puzzle_reader(puzzle: Puzzle, answer: Callable[[str], Answer]) -> Reader:
+    is_code = all(isinstance(part, int) for part in puzzle.order)
+
+    def read(turns: Sequence[Turn]) -> Finding:
+        memory = Memory()
+        earlier: list[Statement] = []
+        current: list[Statement] = []
+        attempts = [None if a is None else answer(a) for a in turns[-1].attempts]
+        for turn in turns:
+            earlier += current
+            text = turn.text.text
+            current = read_hint(text, puzzle, attempts[: len(turn.attempts)], memory)
+            current += patterns(text, puzzle) if is_code else []
+        if not current:
+            return Finding(None)
+        span = min(s.start for s in current), max(s.end for s in current)
+        if any(statement.whole for statement in current):
+            return Finding(span, left=1)
+        if puzzle.size > MAX_CANDIDATES:
+            return Finding(None)
+        tried = [dict(attempt) for attempt in attempts if attempt is not None]
+        before = [c for c in puzzle.candidates() if c not in tried and all(s.holds(c) for s in earlier)]
+        left = [c for c in before if all(s.holds(c) for s in current)]
+        if len(left) == len(before):
+            return Finding(None)
+        alone = any(sum(s.holds(c) for c in before) == 1 for s in current)
+        return Finding(span, puzzle.size, len(left), 1 if alone else 2)
+
+    return read
+
+
+def _number_reader(environment: Environment, task: Task, gold: Fraction) -> Reader:
+    problem = plain(environment.prompt(task.public)).text
+    low, high = 0, _MAX_NUMBER
+    space = environment.answer_space(task) if isinstance(environment, AnswerSpace) else None
+    if space and len(space) == 1 and len(space[0]) == 1:
+        values = [v for v in next(iter(space[0].values())) if isinstance(v, int)]
+        low, high = (min(values), max(values)) if values else (low, high)
+    number = NumberTask(gold, frozenset(v for _, _, v in numbers_in(problem)), low, high)
+    counted = gold.denominator == 1 and low <= gold <= high and high - low <= MAX_CANDIDATES
+
+    def read(turns: Sequence[Turn]) -> Finding:
+        memory = Memory()
+        attempts = [None if a is None else as_number(a) for a in turns[-1].attempts]
+        told: list[Told] = []
+        current: list[Told] = []
+        texts = [turn.text.text for turn in turns]
+        for k, turn in enumerate(turns):
+            told += current
+            current = read_number_hint(texts[k], number, attempts[: len(turn.attempts)], texts[:k], memory)
+        whole = [t for t in current if t.holds is None]
+        if whole:
+            return Finding((whole[0].start, whole[0].end), left=1, steps=min(t.steps for t in whole))
+        if not current or not counted:
+            return Finding(None)
+        compared = _compared(turns, attempts, gold)
+        before = [c for c in range(low, high + 1) if all(test(c) for test in compared)]
+        before = [c for c in before if all(t.holds(c) for t in told if t.holds)]
+        left = [c for c in before if all(t.holds(c) for t in current if t.holds)]
+        if len(left) == len(before):
+            return Finding(None)
+        span = min(t.start for t in current), max(t.end for t in current)
+        return Finding(span, high - low + 1, len(left), 2)
+
+    return read
+
+
+def _compared(
+    turns: Sequence[Turn], attempts: Sequence[Fraction | None], gold: Fraction
+) -> list[Callable[[int], bool]]:
+    """Return what the student learns from "too low" and "too high", and from each wrong attempt."""
+    tests: list[Callable[[int], bool]] = []
+    for turn in turns:
+        attempt = attempts[len(turn.attempts) - 1] if turn.attempts else None
+        if attempt is None:
+            continue
+        tests.append(_differs(attempt))
+        if (_HIGHER if gold > attempt else _LOWER).search(turn.text.text):
+            tests.append(_beyond(attempt, above=gold > attempt))
+    return tests
+
+
+def _differs(attempt: Fraction) -> Callable[[int], bool]:
+    return lambda c: c != attempt
+
+
+def _beyond(attempt: Fraction, *, above: bool) -> Callable[[int], bool]:
+    return lambda c: (c > attempt) == above
+
+
+def _walk_reader(environment: PathEnvironment, task: Task, gold: str) -> Reader:
+    def accepts(walk: str) -> bool:
+        return environment.is_correct_answer(task, " ".join(walk))
+
+    infeasible = re.fullmatch(r"[UDLR](?: [UDLR])*", gold) is None
+
+    def read(turns: Sequence[Turn]) -> Finding:
+        attempts = [a.replace(" ", "") if a and re.fullmatch(r"[UDLR ]+", a) else None for a in turns[-1].attempts]
+        told = [turn.text.text for turn in turns[:-1]]
+        span = read_walk_hint(turns[-1].text.text, attempts, told, accepts, infeasible)
+        return Finding(None) if span is None else Finding(span, left=1)
+
+    return read
+
+
+def _matrix_reader(task: Task, gold: Sequence[str]) -> Reader:
+    rows = task.public.get("rows", [])
+    free = frozenset((r, c) for r, row in enumerate(rows) for c, cell in enumerate(row) if cell == "0" == gold[r][c])
+
+    def read(turns: Sequence[Turn]) -> Finding:
+        memory = Memory()
+        known: dict[tuple[int, int], str] = {}
+        span = None
+        for turn in turns:
+            attempts = [None if a is None else a.split() for a in turn.attempts]
+            span = read_matrix_hint(turn.text.text, gold, free, attempts, known, memory)
+        return Finding(None) if span is None else Finding(span, left=1, steps=2)
+
+    return read

@@ -1,0 +1,368 @@
+"""A small grammar of statements about the parts of an answer.
+
+A sentence becomes a sequence of *tokens*: parts of the answer (a person, a place, a digit, a row), values (a role, a
+letter, a digit), and the concepts of `LEXICON`. `read_sentence` scans it once from left to right. The last part
+mentioned is the subject of the values and verdicts that follow, as in shallow parsing with finite-state cascades
+(Abney, "Partial Parsing via Finite-State Cascades", 1996). Text that is in no token contributes nothing.
+
+The grammar is the same for all environments; a `Vocabulary` names the parts and values of one task.
+"""
+
+# ruff: noqa: E501 (long patterns)
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+Part = str | int
+Value = str
+Relation = Literal["is", "right", "count", "count_right", "exchange", "same", "different"]
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A statement about the answer, true or not."""
+
+    relation: Relation
+    """is: `parts` have `value`. right: the attempt is right in `parts`. count: the number of parts with `value`.
+    count_right: the number of parts in which the attempt is right. exchange: the attempt with two parts exchanged is
+    the answer. same, different: `parts` have one value, or not all the same one."""
+    start: int
+    end: int
+    parts: frozenset[Part] = frozenset()
+    value: Value = ""
+    positive: bool = True
+    count: int = 0
+    at_least: bool = False
+    command: bool = False
+    """The student is told to change exactly these parts."""
+
+
+class Token(NamedTuple):
+    """A word or phrase with a meaning."""
+
+    symbol: str
+    start: int
+    end: int
+    text: str
+    parts: frozenset[Part] = frozenset()
+    value: Value = ""
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Words for the parts and values of one task."""
+
+    parts: frozenset[Part]
+    """All parts."""
+    read: Callable[[str], list[Token]]
+    """Returns the tokens `part` and `value` of a sentence."""
+    unanimous: bool = False
+    """A supposition or a report of what somebody says is common, so that sentences with them are skipped."""
+
+
+@dataclass
+class Memory:
+    """What earlier sentences mentioned, for "the others", "it" and "nor Jack"."""
+
+    mentioned: set[Part] = field(default_factory=set)
+    value: Value | None = None
+    single: tuple[Relation, Value] | None = None
+    """The concept of which there is exactly one: a value, or a wrong part."""
+    last: tuple[str, Value] | None = None
+
+
+LEXICON: dict[str, str] = {
+    "suppose": r"if|suppos\w+|assum\w+|pretend\w*|whether|would|could|might|may|maybe|perhaps|unless|what about|imagine|when|try|test|cannot both|can't both|either",
+    "report": (
+        r"you(?:'ve| have| had|'d)? (?:sa(?:id|y)|wr[io]te?n?|claim(?:ed)?|got|made|make|put|list(?:ed)?|call(?:ed)?|name(?:d)?|ha(?:ve|d)|"
+        r"answer(?:ed)?|guess(?:ed)?|think|thought|treat(?:ed)?|g[ai]ven?|chose|pick(?:ed)?|label(?:l?ed)?|insult(?:ed)?|accus(?:ed?)|trust(?:ed)?|believed?)(?: that| down)?"
+        r"|(?:you|your \w+) (?:\w+ )?(?:lists?|says|has|claims)|says|said(?! so)|claim(?:s|ed)|calls|called|remarks?|tells you|insists|swears|vouch\w+|according to|accus\w+|speaks? (?:so )?well of"
+    ),
+    "except": r"except(?: for)?|but for|apart from|aside from|other than|besides|save for|bar(?= )|everyone but|everybody but|all but|nobody but|nothing but|no 1 but|none but",
+    "others": r"(?:(?:all|any|every) )?(?:the |these |those |your )?(?:\d+ )?(?:others?|rest|remainder|remaining(?: \w+)?)|everyone else|everybody else|everything else|anyone else|all else|otherwise|elsewhere",
+    "all": r"all|every(?:one|body|thing)?|each|both|the lot|whole lot|any(?:one|body|thing)?",
+    "none": r"nobody|no one|no 1|nothing|none",
+    "not": r"not|isnt|arent|dont|doesnt|didnt|wasnt|werent|wont|cannot|cant|never|no|neither|nor|without|nowhere|hardly|lacks?|\w+n't|forget|ban(?:ned|ish)?|absent|missing from|leave out|drop(?= the [A-Z]\b)",
+    "swap": r"swap(?:ped|s)?|exchang\w+|trad(?:e|ed|ing)s?|interchang\w+|(?:change|switch|swap)(?:d|ed)? (?:seats|places|roles|positions|hats)|switch(?:ed)?(?= (?:the )?(?:roles|two|last|first|\d))|transpos\w+|mixed up|mix-?up|(?:the )?wrong way round|crossed over",
+    "right": (
+        r"right|rightly|correct(?:ly)?|fine|good|ok(?:ay)?|perfect(?:ly)?|sound|accurate(?:ly)?|keep|kept|stays?|stay put|remains?|leave|hold (?:on|fast)|hang on|"
+        r"untouched|as (?:it|they) (?:should|ought)|where (?:it|they|he|she) belongs?|at home|in (?:its|their|the right|the correct|his|her) (?:proper )?(?:place|places|seat|seats|spot|spots|position|positions)|"
+        r"accepted|settled|safe|spot-? ?on|bang on|lovely|yes|nailed|match(?:es)?|true|unchanged|impeccable|solid|stands?|flawless|proud of|belongs?|well done|judged well|do(?:es)?n't (?:change|touch)|innocent"
+    ),
+    "wrong": (
+        r"wrong(?:ly)?|incorrect(?:ly)?|mistak\w+|false|errors?|bad|off|flip(?:ped|s)?|turn(?:ed)?(?=(?: \w+){0,3} (?:around|over|into))|chang(?:e|ed|es|ing)|toggl\w+|invert\w*|switch(?:ed)?|"
+        r"(?:the )?other way(?: round| around)?|needs? fixing|fix|slips?|misjudg\w+|mislabel\w*|misread|spoil(?:ed|t)?|culprit|the opposite|opposite|trouble|(?:must|has to|have to) go|"
+        r"out of place|sinner|impostor|odd one out|injustice|unfair\w*|wronged|kinder|harsher|touch|lies in your|misplaced"
+    ),
+    "same": r"the same|same|equal|identical|twins?|alike|agree|match each other",
+    "different": r"different|differ|opposites?|unlike|disagree|not the same|opposed",
+    "them": r"(?:one|1|any|some|\d+) of (?:them|those|these)|among (?:them|those)|in it|of (?:that|this) (?:kind|sort)",
+    "only": r"only|just|exactly|precisely|a single|single|sole|lone|merely|solitary",
+    "join": r",|and|&|nor|or|\+|/",
+    "number": r"\d{1,2}(?: (?:out )?of (?:the |your |these )?\d{1,2})?(?![\w.]*\d)(?!\w)",
+}  # fmt: skip
+"""Concepts with their words, in order of precedence."""
+_COMMAND = re.compile(r"flip|turn|chang(?!ed)|toggl|invert|switch(?!ed)|kinder|harsher|fix", re.IGNORECASE)
+_CONCEPT = re.compile(
+    "|".join(rf"(?P<{name}>(?<![\w'])(?:{words})(?![\w]))" for name, words in LEXICON.items() if name != "join")
+    + rf"|(?P<join>(?:{LEXICON['join'].replace('and|', '').replace('|nor|or', '')})|\b(?:and|nor|or)\b)",
+    re.IGNORECASE,
+)
+_ENDS_CLAUSE = re.compile(r"[:;—–]|, (?:but|so|only|though|while|whereas|and then)\b|\bbut\b")
+_TO_NUMBER = 14
+"""Characters between a number and the word it counts."""
+
+
+def tokens_of(sentence: str, vocabulary: Vocabulary) -> list[Token]:
+    """Return the tokens of a sentence in order; parts and values take precedence over concepts."""
+    named = vocabulary.read(sentence)
+    taken = [(token.start, token.end) for token in named]
+    found = [
+        Token(str(match.lastgroup), *match.span(), match[0])
+        for match in _CONCEPT.finditer(sentence)
+        if not any(start < match.end() and match.start() < end for start, end in taken)
+    ]
+    found += [Token("clause", *m.span(), m[0]) for m in _ENDS_CLAUSE.finditer(sentence)]
+    return sorted([*named, *found], key=lambda token: (token.start, token.symbol != "clause"))
+
+
+def read_sentence(sentence: str, offset: int, vocabulary: Vocabulary, memory: Memory) -> list[Fact]:
+    """Return the statements of a sentence; `memory` is updated.
+
+    Args:
+        sentence: The sentence, with numbers in digits.
+        offset: Where it begins; the spans of the facts are shifted by it.
+        vocabulary: Words of the task.
+        memory: What the earlier sentences of the dialogue mentioned.
+    """
+    scan = _Scan(tokens_of(sentence, vocabulary), offset, vocabulary, memory)
+    asked = sentence.rstrip().endswith("?")
+    if asked or (vocabulary.unanimous and any(token.symbol == "suppose" for token in scan.tokens[:2])):
+        memory.mentioned |= {part for token in scan.tokens for part in token.parts}
+        return []
+    return scan.run()
+
+
+def _integer(token: Token) -> int:
+    """Return the number of a token such as `2` or `2 out of 3`."""
+    return int(token.text.split()[0])
+
+
+class _Scan:
+    """One pass over the tokens of a sentence."""
+
+    def __init__(self, tokens: Sequence[Token], offset: int, vocabulary: Vocabulary, memory: Memory) -> None:
+        self.tokens, self.offset, self.vocabulary, self.memory = tokens, offset, vocabulary, memory
+        self.facts: list[Fact] = []
+        self.subject: frozenset[Part] | None = None
+        self.subject_at = 0
+        self.used = False
+        """The subject has a value or verdict already."""
+        self.negated = False
+        self.number: Token | None = None
+        self.only = False
+        self.reported = False
+        self.fresh = False
+        """The last token was a part, so that a list may continue."""
+
+    def run(self) -> list[Fact]:
+        exchange = self._exchange()
+        if exchange:
+            self.facts.append(exchange)
+        i = 0
+        while i < len(self.tokens):
+            i = self._step(i)
+        self._ellipsis()
+        self.memory.mentioned |= {part for token in self.tokens for part in token.parts}
+        return self.facts
+
+    def _step(self, i: int) -> int:
+        token = self.tokens[i]
+        match token.symbol:
+            case "part":
+                continues = self.subject is not None and self.fresh and not self.used
+                self.subject = (self.subject or frozenset()) | token.parts if continues else token.parts
+                self.subject_at, self.used = token.start, False
+                if self.negated and self.tokens[i - 1].symbol != "not" and not continues:
+                    self.negated = False
+                self.fresh = True
+                return i + 1
+            case "others":
+                mentioned = self.memory.mentioned | {p for t in self.tokens[:i] for p in t.parts}
+                self._set(self.vocabulary.parts - mentioned, token)
+            case "all" | "none":
+                following = self.tokens[i + 1 : i + 2]
+                if not (following and following[0].symbol in ("number", "value", "part")) or token.symbol == "none":
+                    if self.subject is None or token.symbol == "none":
+                        self._set(self.vocabulary.parts, token)
+                    self.negated ^= token.symbol == "none"
+            case "except":
+                excluded = self.tokens[i + 1].parts if i + 1 < len(self.tokens) else frozenset()
+                if excluded:
+                    positive_rest = token.text.lower().startswith(("no", "none"))
+                    self._set(self.vocabulary.parts - excluded, token)
+                    self.negated = positive_rest
+                    return i + 2
+            case "not":
+                self.negated = True
+                if i + 1 == len(self.tokens) or self.tokens[i + 1].symbol == "clause":
+                    self._dangling(token)
+            case "number":
+                self.number = token
+            case "only":
+                self.only = True
+                if "single" in token.text.lower() or token.text.lower() in ("sole", "lone", "solitary"):
+                    self.number = Token("number", token.start, token.end, "1")
+            case "report":
+                self.reported = True
+            case "suppose":
+                self.reported |= self.vocabulary.unanimous
+            case "value":
+                self._value(i)
+            case "right" | "wrong":
+                self._verdict(i)
+            case "same" | "different":
+                if self.subject is not None and len(self.subject) > 1:
+                    same = (token.symbol == "same") ^ self.negated
+                    self._add("same" if same else "different", token, parts=self.subject)
+                    self.used = True
+            case "them":
+                self._them(token)
+            case "clause":
+                self._end_clause()
+        self.fresh = token.symbol in ("part", "join")
+        return i + 1
+
+    def _set(self, parts: frozenset[Part], token: Token) -> None:
+        self.subject, self.subject_at, self.used = parts, token.start, False
+
+    def _end_clause(self) -> None:
+        self.negated = self.only = self.reported = False
+        self.number = None
+        if self.used:
+            self.subject = None
+
+    def _add(self, relation: Relation, token: Token, **fields: object) -> None:
+        start = min(token.start, self.subject_at) if self.subject is not None else token.start
+        span = self.offset + start, self.offset + token.end
+        self.facts.append(Fact(relation, *span, **fields))  # type: ignore[arg-type]
+
+    def _counted(self, token: Token) -> int | None:
+        """Return the number that counts a token's word, if one is just before it."""
+        if self.number is None or not 0 <= token.start - self.number.end <= _TO_NUMBER:
+            return None
+        between = [t for t in self.tokens if self.number.end <= t.start < token.start]
+        return None if any(t.symbol in ("part", "value") for t in between) else _integer(self.number)
+
+    def _value(self, i: int) -> None:
+        token = self.tokens[i]
+        if self.reported:
+            self.memory.value = token.value
+            return
+        count = self._counted(token)
+        if count is not None and not self.negated:
+            self._add("count", token, value=token.value, count=count)
+            self.memory.single = ("is", token.value) if count == 1 else None
+        elif self.subject is not None:
+            self._add("is", token, parts=self.subject, value=token.value, positive=not self.negated)
+            self.used = True
+        elif self.negated:
+            self._add("count", token, value=token.value, count=0)
+        else:
+            ahead = next((t for t in self.tokens[i + 1 :] if t.symbol in ("part", "value", "clause")), None)
+            if ahead is not None and ahead.symbol == "part":
+                self._add("is", token, parts=ahead.parts, value=token.value)
+            after = next((t for t in self.tokens[i + 1 :] if t.symbol == "number"), None)
+            if after is not None and len(self.vocabulary.parts) >= _integer(after):
+                self._add("count", token, value=token.value, count=_integer(after))
+        self.memory.value, self.memory.last = token.value, ("value", token.value)
+        self.number = None
+
+    def _verdict(self, i: int) -> None:
+        token = self.tokens[i]
+        if self.reported:
+            return
+        right = (token.symbol == "right") ^ self.negated
+        command = _COMMAND.match(token.text) is not None and not self.negated
+        count = self._counted(token)
+        if count is None and self.number is not None and self.number.start < token.start:
+            between = [t for t in self.tokens if self.number.end <= t.start < token.start]
+            if all(t.symbol in ("number", "only", "all") for t in between) and self.subject is None:
+                count = _integer(self.number)
+        if count is not None and (self.subject is None or self.used):
+            self._add("count_right", token, count=count, positive=right)
+            self.memory.single = ("right", "") if count == 1 and not right else self.memory.single
+            left = len(self.vocabulary.parts) - count
+            if right and left == 1:
+                self.memory.single = ("right", "")
+            ahead = [t for t in self.tokens[i + 1 :] if t.symbol == "part"]
+            if count == 1 and not right and ahead:
+                self._add("right", ahead[0], parts=ahead[0].parts, positive=False, command=command)
+        elif self.subject is not None:
+            self._add("right", token, parts=self.subject, positive=right, command=command)
+            self.used = True
+        else:
+            ahead_ = next((t for t in self.tokens[i + 1 :] if t.symbol in ("part", "others", "all", "clause")), None)
+            if ahead_ is not None and ahead_.symbol != "clause":
+                parts = ahead_.parts or (
+                    self.vocabulary.parts - self.memory.mentioned
+                    if ahead_.symbol == "others"
+                    else self.vocabulary.parts
+                )
+                self._add("right", token, parts=parts, positive=right, command=command)
+        self.memory.last = ("right" if token.symbol == "right" else "wrong", "")
+        self.negated = False
+        self.number = None
+
+    def _them(self, token: Token) -> None:
+        """Read "is one of them" with the last value."""
+        value = self.memory.value
+        if value is not None and self.subject is not None:
+            self._add("is", token, parts=self.subject, value=value, positive=not self.negated)
+            self.used = True
+
+    def _dangling(self, token: Token) -> None:
+        """Read "the ones isn't" with the last verdict or value."""
+        if self.subject is None or self.used or self.memory.last is None:
+            return
+        kind, value = self.memory.last
+        if kind == "value":
+            self._add("is", token, parts=self.subject, value=value, positive=False)
+        else:
+            self._add("right", token, parts=self.subject, positive=kind != "right")
+        self.used, self.negated = True, False
+
+    def _ellipsis(self) -> None:
+        """Read "Not Emma. Nor Jack." and "Only Kate" with the concept of which there is one."""
+        symbols = {token.symbol for token in self.tokens}
+        value = self.memory.value
+        if value is not None and self.only and self.number is not None and not symbols & {"value", "right", "wrong"}:
+            self._add("count", self.number, value=value, count=_integer(self.number))
+            self.memory.single = ("is", value) if _integer(self.number) == 1 else None
+        denied = "report" in symbols and "not" not in symbols
+        if self.memory.single is None or denied or symbols & {"value", "right", "wrong", "them", "swap"}:
+            return
+        parts = frozenset(part for token in self.tokens for part in token.parts)
+        if not parts:
+            return
+        relation, value = self.memory.single
+        token = next(t for t in self.tokens if t.parts)
+        negated = "not" in symbols
+        if relation == "is":
+            self._add("is", token, parts=parts, value=value, positive=not negated)
+        else:
+            self._add("right", token, parts=parts, positive=negated)
+
+    def _exchange(self) -> Fact | None:
+        swap = next((token for token in self.tokens if token.symbol == "swap"), None)
+        if swap is None:
+            return None
+        pairs = [token.parts for token in self.tokens if len(token.parts) == 2]
+        singles = [token.parts for token in self.tokens if len(token.parts) == 1]
+        parts = pairs[0] if pairs else frozenset().union(*singles[:2]) if len(singles) >= 2 else frozenset()
+        if len(parts) != 2:
+            return None
+        return Fact("exchange", self.offset + swap.start, self.offset + swap.end, parts, command=True)

@@ -1,0 +1,88 @@
+"""Plain form of a hint: corrected typing errors, digits for number words, and sentences."""
+
+# ruff: noqa: E501 (long patterns)
+from __future__ import annotations
+
+import re
+from functools import cache, lru_cache
+
+from rl2f_core.text.normalize import NormalizedText, non_overlapping, normalize, replaced
+
+_KNOWN = """
+    one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen
+    nineteen twenty thirty forty fifty sixty seventy eighty ninety hundred thousand half third quarter twice double triple
+    first second fourth fifth sixth last middle number letter digit place position person people right wrong correct
+    incorrect knight knave liar honest truth truthful swap exchange instead replace reverse backwards other others
+    every everything everyone everybody only exactly between even odd prime square multiple divisible times column row
+    corner fine keep change remove answer attempt guess twins same equal start begin left down steps above below
+    remaining mistake except neither never nothing
+"""
+_REAL_WORDS = frozenset("""
+    there forth then thee hose fist lats seven sever steeps tow owe on eno though through trough fiend fried frist
+    star beings tens fours fives sixes sevens eights nines lair shame sane tight night might light sight fight
+    tings tither whether weather lover cover fever flight fright bright wright eve ever very angle angel
+    """.split()) - {"frist"}  # fmt: skip
+"""Words that are one typing error from a known word."""
+_WORD = re.compile(r"[a-z]{4,}")
+_ONES = dict(zip("zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
+                 "eighteen nineteen".split(), range(20), strict=True)) | {"nought": 0, "naught": 0, "nil": 0}  # fmt: skip
+_TENS = {word: 10 * n for n, word in enumerate("twenty thirty forty fifty sixty seventy eighty ninety".split(), 2)}
+_SMALL = rf"(?:(?P<tens>{'|'.join(_TENS)}|fourty)(?:[- ]?(?P<unit>one|two|three|four|five|six|seven|eight|nine))?|(?P<one>{'|'.join(sorted(_ONES, key=len, reverse=True))}))"
+_HUNDRED = rf"(?:(?P<hundreds>an?|one|two|three|four|five|six|seven|eight|nine|\d) hundred(?:(?: and)? {_SMALL.replace('<', '<h_')})?)"
+_NUMBER = re.compile(rf"(?<![\w'-])(?:{_HUNDRED}|{_SMALL})(?![\w]|'[a-z])", re.IGNORECASE)
+"""A number below 1000 in English words."""
+_SENTENCE = re.compile(r"(?<!\d)[.!?]+|[.!?]+(?!\d)|[;\n]+")
+
+
+@cache
+def _spellings() -> tuple[frozenset[str], dict[str, str]]:
+    """Return the known words, and the known word for each spelling that lacks one letter."""
+    words = frozenset(_KNOWN.split())
+    return words, {word[:i] + word[i + 1 :]: word for word in words if len(word) > 4 for i in range(1, len(word))}
+
+
+@lru_cache(4096)
+def _corrected(word: str) -> str:
+    """Return the known word that differs by two exchanged letters, one missing or one extra letter, or `word`."""
+    words, lacking = _spellings()
+    if word in words or word in _REAL_WORDS or words & {word[:-1], word[:-2], word[:-3]}:
+        return word
+    exchanged = (word[:i] + word[i + 1] + word[i] + word[i + 2 :] for i in range(len(word) - 1))
+    shorter = (word[:i] + word[i + 1 :] for i in range(1, len(word))) if len(word) > 4 else ()
+    found = next((other for other in (*exchanged, *shorter) if other in words), None)
+    return found or lacking.get(word, word)
+
+
+@lru_cache(1024)
+def plain(hint: str) -> NormalizedText:
+    """Return a hint with typing errors corrected and numbers in digits; its case is kept."""
+    text = normalize(hint, fold=False, lines=True)
+    lower = text.text.lower()
+    if len(lower) == len(text.text):
+        wrong = ((m.start(), m.end(), _corrected(m[0])) for m in _WORD.finditer(lower))
+        pieces = [piece for piece in wrong if lower[piece[0] : piece[1]] != piece[2]]
+        text = replaced(text, non_overlapping(sorted(pieces))) if pieces else text
+    lower = text.text.lower()
+    numbers = [(*m.span(), str(_value(m))) for m in _NUMBER.finditer(text.text)]
+    text = replaced(text, numbers) if numbers else text
+    return text
+
+
+def _value(match: re.Match[str]) -> int:
+    """Return the number of a match of `_NUMBER`."""
+    groups = {name: (word or "").lower() for name, word in match.groupdict().items()}
+    hundreds = groups["hundreds"]
+    prefix = "h_" if hundreds else ""
+    total = 100 * (int(hundreds) if hundreds.isdigit() else _ONES.get(hundreds, 1)) if hundreds else 0
+    tens, unit, one = (groups[prefix + name] for name in ("tens", "unit", "one"))
+    return total + _TENS.get(tens, 40 if tens else 0) + _ONES.get(unit or one, 0)
+
+
+def sentences(text: str) -> list[tuple[int, int]]:
+    """Return the spans of the sentences, each with its final mark."""
+    spans, start = [], 0
+    for mark in _SENTENCE.finditer(text):
+        if text[start : mark.start()].strip():
+            spans.append((start, mark.end()))
+        start = mark.end()
+    return [*spans, (start, len(text))] if text[start:].strip() else spans
