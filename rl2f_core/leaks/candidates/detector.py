@@ -191,7 +191,7 @@ def _letters(environment: Environment, task: Task) -> list[str]:
 def as_number(text: str) -> Fraction | None:
     """Return the number of an answer such as `-1/7`, `1,024` or `2.5`; None if it is no number."""
     try:
-        return Fraction(text.replace(" ", "").replace(",", ""))
+        return Fraction(text.strip().replace(" / ", "/").replace(",", ""))
     except (ValueError, ZeroDivisionError):
         return None
 

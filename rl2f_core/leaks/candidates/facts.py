@@ -59,6 +59,8 @@ class Vocabulary:
     """All parts."""
     read: Callable[[str], list[Token]]
     """Returns the tokens `part` and `value` of a sentence."""
+    located: Callable[[Value], frozenset[Part]] = lambda value: frozenset()
+    """Returns the parts of the last attempt with a value."""
     unanimous: bool = False
     """A supposition or a report of what somebody says is common, so that sentences with them are skipped."""
 
@@ -68,6 +70,8 @@ class Memory:
     """What earlier sentences mentioned, for "the others", "it" and "nor Jack"."""
 
     mentioned: set[Part] = field(default_factory=set)
+    subject: frozenset[Part] = frozenset()
+    """The last part with a value or verdict."""
     value: Value | None = None
     single: tuple[Relation, Value] | None = None
     """The concept of which there is exactly one: a value, or a wrong part."""
@@ -82,27 +86,27 @@ LEXICON: dict[str, str] = {
         r"|(?:you|your \w+) (?:\w+ )?(?:lists?|says|has|claims)|says|said(?! so)|claim(?:s|ed)|calls|called|remarks?|tells you|insists|swears|vouch\w+|according to|accus\w+|speaks? (?:so )?well of"
     ),
     "except": r"except(?: for)?|but for|apart from|aside from|other than|besides|save for|bar(?= )|everyone but|everybody but|all but|nobody but|nothing but|no 1 but|none but",
-    "others": r"(?:(?:all|any|every) )?(?:the |these |those |your )?(?:\d+ )?(?:others?|rest|remainder|remaining(?: \w+)?)|everyone else|everybody else|everything else|anyone else|all else|otherwise|elsewhere",
+    "others": r"(?:(?:all|any|every) )?(?:the |these |those |your )?(?:\d+ )?(?:others?(?!'s| (?:way|hand|words?|1))|rest|remainder|remaining(?: \w+)?)|everyone else|everybody else|everything else|anyone else|all else|otherwise|elsewhere",
     "all": r"all|every(?:one|body|thing)?|each|both|the lot|whole lot|any(?:one|body|thing)?",
     "none": r"nobody|no one|no 1|nothing|none",
-    "not": r"not|isnt|arent|dont|doesnt|didnt|wasnt|werent|wont|cannot|cant|never|no|neither|nor|without|nowhere|hardly|lacks?|\w+n't|forget|ban(?:ned|ish)?|absent|missing from|leave out|drop(?= the [A-Z]\b)",
-    "swap": r"swap(?:ped|s)?|exchang\w+|trad(?:e|ed|ing)s?|interchang\w+|(?:change|switch|swap)(?:d|ed)? (?:seats|places|roles|positions|hats)|switch(?:ed)?(?= (?:the )?(?:roles|two|last|first|\d))|transpos\w+|mixed up|mix-?up|(?:the )?wrong way round|crossed over",
+    "not": r"not|isnt|arent|dont|doesnt|didnt|wasnt|werent|wont|cannot|cant|never|no|neither|nor|without|nowhere|hardly|lacks?|\w+n't|forget|ban(?:ned|ish)?|absent|missing from|no part|stays? away|stays? out|stays? home|leave out|drop(?= the [A-Z]\b)|excluded|eliminated|stranger",
+    "swap": r"swap(?:ped|s)?|exchang\w+|trad(?:e|ed|ing)s?|interchang\w+|(?:change|switch|swap)(?:d|ed)? (?:seats|places|roles|positions|hats)|switch(?:ed)?(?= (?:the )?(?:roles|two|last|first|\d))|transpos\w+|mixed up|mix-?up|crossed over|each other'?s?|the other'?s|eachother|(?<=s )(?:badge|place|coat|hat|seat|role|shoes|label|chair|spot)s?|switcheroo",
     "right": (
-        r"right|rightly|correct(?:ly)?|fine|good|ok(?:ay)?|perfect(?:ly)?|sound|accurate(?:ly)?|keep|kept|stays?|stay put|remains?|leave|hold (?:on|fast)|hang on|"
+        r"(?:exactly |just )?(?:what|as|like) you (?:said|wrote|had it|put it|have it|thought)|right|rightly|correct(?:ly)?|fine|good|ok(?:ay)?|perfect(?:ly)?|sound|accurate(?:ly)?|keep|kept|stays?|stay put|remains?|leave|hold (?:on|fast)|hang on|"
         r"untouched|as (?:it|they) (?:should|ought)|where (?:it|they|he|she) belongs?|at home|in (?:its|their|the right|the correct|his|her) (?:proper )?(?:place|places|seat|seats|spot|spots|position|positions)|"
-        r"accepted|settled|safe|spot-? ?on|bang on|lovely|yes|nailed|match(?:es)?|true|unchanged|impeccable|solid|stands?|flawless|proud of|belongs?|well done|judged well|do(?:es)?n't (?:change|touch)|innocent"
+        r"accepted|settled|safe|spot-? ?on|bang on|lovely|yes|nailed|match(?:es)?|true|unchanged|impeccable|solid|stands?|flawless|proud of|belongs?|well done|judged well|do(?:es)?n't (?:change|touch)|innocent|locked|in the bag|winners?|taken|sorted|gold|fits?|works?|ticked|untouchable|slaps|wouldn't change|leave be|on the money"
     ),
     "wrong": (
-        r"wrong(?:ly)?|incorrect(?:ly)?|mistak\w+|false|errors?|bad|off|flip(?:ped|s)?|turn(?:ed)?(?=(?: \w+){0,3} (?:around|over|into))|chang(?:e|ed|es|ing)|toggl\w+|invert\w*|switch(?:ed)?|"
+        r"(?:the )?wrong way (?:round|around|up)|wrong(?:ly)?|incorrect(?:ly)?|mistak\w+|false|errors?|bad|off|flip(?:ped|s)?|turn(?:ed)?(?=(?: \w+){0,3} (?:around|over|into))|chang(?:e|ed|es|ing)|toggl\w+|invert\w*|switch(?:ed)?|"
         r"(?:the )?other way(?: round| around)?|needs? fixing|fix|slips?|misjudg\w+|mislabel\w*|misread|spoil(?:ed|t)?|culprit|the opposite|opposite|trouble|(?:must|has to|have to) go|"
-        r"out of place|sinner|impostor|odd one out|injustice|unfair\w*|wronged|kinder|harsher|touch|lies in your|misplaced"
+        r"out of place|sinner|impostor|odd one out|injustice|unfair\w*|wronged|kinder|harsher|touch|lies in your|misplaced|busted|did dirty|pack its bags|booed|bad(?: 1)?|differs? in|to think about|to look at again|booted|evicted|to (?:go over|look over) again|uncertain"
     ),
     "same": r"the same|same|equal|identical|twins?|alike|agree|match each other",
     "different": r"different|differ|opposites?|unlike|disagree|not the same|opposed",
     "them": r"(?:one|1|any|some|\d+) of (?:them|those|these)|among (?:them|those)|in it|of (?:that|this) (?:kind|sort)",
     "only": r"only|just|exactly|precisely|a single|single|sole|lone|merely|solitary",
     "join": r",|and|&|nor|or|\+|/",
-    "number": r"\d{1,2}(?: (?:out )?of (?:the |your |these )?\d{1,2})?(?![\w.]*\d)(?!\w)",
+    "number": r"\d{1,2}(?: (?:out )?of (?:the |your |these )?\d{1,2})?(?![\w.]*\d)(?!\w)|once|twice",
 }  # fmt: skip
 """Concepts with their words, in order of precedence."""
 _COMMAND = re.compile(r"flip|turn|chang(?!ed)|toggl|invert|switch(?!ed)|kinder|harsher|fix", re.IGNORECASE)
@@ -125,8 +129,21 @@ def tokens_of(sentence: str, vocabulary: Vocabulary) -> list[Token]:
         for match in _CONCEPT.finditer(sentence)
         if not any(start < match.end() and match.start() < end for start, end in taken)
     ]
-    found += [Token("clause", *m.span(), m[0]) for m in _ENDS_CLAUSE.finditer(sentence)]
+    found = [_neither_nor(token, [*named, *found]) for token in found]
+    taken += [(token.start, token.end) for token in found if token.symbol != "join"]
+    found += [
+        Token("clause", *match.span(), match[0])
+        for match in _ENDS_CLAUSE.finditer(sentence)
+        if not any(start < match.end() and match.start() < end for start, end in taken)
+    ]
     return sorted([*named, *found], key=lambda token: (token.start, token.symbol != "clause"))
+
+
+def _neither_nor(token: Token, tokens: Sequence[Token]) -> Token:
+    """Return `nor` after a part as a conjunction, since `neither` before it negates already."""
+    before = max((t for t in tokens if t.end <= token.start), key=lambda t: t.end, default=None)
+    joins = token.text.lower() == "nor" and before is not None and before.symbol == "part"
+    return token._replace(symbol="join") if joins else token
 
 
 def read_sentence(sentence: str, offset: int, vocabulary: Vocabulary, memory: Memory) -> list[Fact]:
@@ -148,7 +165,8 @@ def read_sentence(sentence: str, offset: int, vocabulary: Vocabulary, memory: Me
 
 def _integer(token: Token) -> int:
     """Return the number of a token such as `2` or `2 out of 3`."""
-    return int(token.text.split()[0])
+    first = token.text.lower().split()[0]
+    return {"once": 1, "twice": 2}.get(first) or int(first)
 
 
 class _Scan:
@@ -161,14 +179,19 @@ class _Scan:
         self.subject_at = 0
         self.used = False
         """The subject has a value or verdict already."""
+        self.contrast: frozenset[Part] = frozenset()
+        """Parts with the opposite value or verdict, as in "only" and "except"."""
         self.negated = False
         self.number: Token | None = None
         self.only = False
         self.reported = False
+        self.pending: list[Token] = []
+        """Values without a part, a number or a negation so far."""
         self.fresh = False
         """The last token was a part, so that a list may continue."""
 
     def run(self) -> list[Fact]:
+        self._sequence()
         exchange = self._exchange()
         if exchange:
             self.facts.append(exchange)
@@ -183,12 +206,15 @@ class _Scan:
         token = self.tokens[i]
         match token.symbol:
             case "part":
+                before = self.tokens[i - 1].symbol if i else ""
                 continues = self.subject is not None and self.fresh and not self.used
                 self.subject = (self.subject or frozenset()) | token.parts if continues else token.parts
                 self.subject_at, self.used = token.start, False
                 if self.negated and self.tokens[i - 1].symbol != "not" and not continues:
                     self.negated = False
                 self.fresh = True
+                if not continues:
+                    self.contrast = self.vocabulary.parts - token.parts if before == "only" else frozenset()
                 return i + 1
             case "others":
                 mentioned = self.memory.mentioned | {p for t in self.tokens[:i] for p in t.parts}
@@ -204,11 +230,12 @@ class _Scan:
                 if excluded:
                     positive_rest = token.text.lower().startswith(("no", "none"))
                     self._set(self.vocabulary.parts - excluded, token)
+                    self.contrast = excluded
                     self.negated = positive_rest
                     return i + 2
             case "not":
                 self.negated = True
-                if i + 1 == len(self.tokens) or self.tokens[i + 1].symbol == "clause":
+                if i + 1 == len(self.tokens) or self.tokens[i + 1].symbol in ("clause", "join"):
                     self._dangling(token)
             case "number":
                 self.number = token
@@ -238,6 +265,22 @@ class _Scan:
 
     def _set(self, parts: frozenset[Part], token: Token) -> None:
         self.subject, self.subject_at, self.used = parts, token.start, False
+        self.contrast = frozenset()
+
+    def _ahead(self, i: int) -> frozenset[Part]:
+        """Return the list of parts that follows a cue in its clause, before any other cue."""
+        parts: frozenset[Part] = frozenset()
+        for token in self.tokens[i + 1 :]:
+            if token.symbol == "part":
+                parts |= token.parts
+            elif token.symbol in ("others", "all") and not parts:
+                mentioned = self.memory.mentioned | {
+                    p for t in self.tokens[: self.tokens.index(token)] for p in t.parts
+                }
+                return self.vocabulary.parts - (mentioned if token.symbol == "others" else set())
+            elif token.symbol not in ("join", "all", "only", "number") or (token.symbol == "join" and not parts):
+                break
+        return parts
 
     def _end_clause(self) -> None:
         self.negated = self.only = self.reported = False
@@ -246,6 +289,8 @@ class _Scan:
             self.subject = None
 
     def _add(self, relation: Relation, token: Token, **fields: object) -> None:
+        if "parts" in fields and not fields["parts"]:
+            return
         start = min(token.start, self.subject_at) if self.subject is not None else token.start
         span = self.offset + start, self.offset + token.end
         self.facts.append(Fact(relation, *span, **fields))  # type: ignore[arg-type]
@@ -266,18 +311,25 @@ class _Scan:
         if count is not None and not self.negated:
             self._add("count", token, value=token.value, count=count)
             self.memory.single = ("is", token.value) if count == 1 else None
-        elif self.subject is not None:
-            self._add("is", token, parts=self.subject, value=token.value, positive=not self.negated)
-            self.used = True
-        elif self.negated:
-            self._add("count", token, value=token.value, count=0)
         else:
-            ahead = next((t for t in self.tokens[i + 1 :] if t.symbol in ("part", "value", "clause")), None)
-            if ahead is not None and ahead.symbol == "part":
-                self._add("is", token, parts=ahead.parts, value=token.value)
-            after = next((t for t in self.tokens[i + 1 :] if t.symbol == "number"), None)
-            if after is not None and len(self.vocabulary.parts) >= _integer(after):
-                self._add("count", token, value=token.value, count=_integer(after))
+            ahead = self._ahead(i) if self.subject is None or self.used else frozenset()
+            if not ahead and self.subject is None and [t.symbol for t in self.tokens[i + 1 : i + 2]] == ["not"]:
+                ahead, self.negated = self._ahead(i + 1), True  # "C is not the one that leads"
+            parts = ahead or self.subject
+            if parts:
+                self._add("is", token, parts=parts, value=token.value, positive=not self.negated)
+                if self.contrast and not ahead:
+                    self._add("is", token, parts=self.contrast, value=token.value, positive=self.negated)
+                self.used = not ahead or self.used
+                self.memory.subject = parts
+            elif self.negated:
+                self._add("count", token, value=token.value, count=0)
+                self._add("is", token, parts=self.memory.subject, value=token.value, positive=False)
+            else:
+                self.pending.append(token)
+                after = next((t for t in self.tokens[i + 1 :] if t.symbol in ("number", "value", "clause")), None)
+                if after is not None and after.symbol == "number" and len(self.vocabulary.parts) >= _integer(after):
+                    self._add("count", token, value=token.value, count=_integer(after))
         self.memory.value, self.memory.last = token.value, ("value", token.value)
         self.number = None
 
@@ -292,27 +344,34 @@ class _Scan:
             between = [t for t in self.tokens if self.number.end <= t.start < token.start]
             if all(t.symbol in ("number", "only", "all") for t in between) and self.subject is None:
                 count = _integer(self.number)
+        nearby = self.tokens[i + 1 : i + 3]
+        if token.text.lower().startswith("differ") and any(t.symbol == "number" for t in nearby):
+            count = _integer(next(t for t in nearby if t.symbol == "number"))
         if count is not None and (self.subject is None or self.used):
             self._add("count_right", token, count=count, positive=right)
-            self.memory.single = ("right", "") if count == 1 and not right else self.memory.single
             left = len(self.vocabulary.parts) - count
-            if right and left == 1:
-                self.memory.single = ("right", "")
-            ahead = [t for t in self.tokens[i + 1 :] if t.symbol == "part"]
-            if count == 1 and not right and ahead:
-                self._add("right", ahead[0], parts=ahead[0].parts, positive=False, command=command)
-        elif self.subject is not None:
-            self._add("right", token, parts=self.subject, positive=right, command=command)
-            self.used = True
+            if 1 in (count, left):
+                self.memory.single = ("right", "" if right == (left == 1) else "one")
+            following = next((t for t in self.tokens[i + 1 :] if t.symbol == "part"), None)
+            if count == 1 and not right and following is not None:
+                self._add("right", following, parts=following.parts, positive=False, command=command)
         else:
-            ahead_ = next((t for t in self.tokens[i + 1 :] if t.symbol in ("part", "others", "all", "clause")), None)
-            if ahead_ is not None and ahead_.symbol != "clause":
-                parts = ahead_.parts or (
-                    self.vocabulary.parts - self.memory.mentioned
-                    if ahead_.symbol == "others"
-                    else self.vocabulary.parts
-                )
+            ahead = self._ahead(i) if self.subject is None or self.used else frozenset()
+            parts = ahead or self.subject
+            if self.pending and self.subject is None:
+                for named in self.pending:  # "D does not fit either", "the E has to go"
+                    self._add("is", named, parts=self.memory.subject, value=named.value, positive=right)
+                    located = self.vocabulary.located(named.value)
+                    self._add("right", named, parts=located, positive=right, command=command)
+                self.pending = []
+            if parts:
                 self._add("right", token, parts=parts, positive=right, command=command)
+                if self.contrast and not ahead:
+                    self._add("right", token, parts=self.contrast, positive=not right)
+                elif self.only and not ahead and not right:  # "slot 2 is the only bad one"
+                    self._add("right", token, parts=self.vocabulary.parts - parts, positive=True)
+                self.subject, self.used = parts, True
+                self.memory.subject = parts
         self.memory.last = ("right" if token.symbol == "right" else "wrong", "")
         self.negated = False
         self.number = None
@@ -325,7 +384,10 @@ class _Scan:
             self.used = True
 
     def _dangling(self, token: Token) -> None:
-        """Read "the ones isn't" with the last verdict or value."""
+        """Read "the ones isn't" with the last verdict or value, and "E is absent"."""
+        for absent in self.pending:
+            self._add("count", absent, value=absent.value, count=0)
+        self.pending = []
         if self.subject is None or self.used or self.memory.last is None:
             return
         kind, value = self.memory.last
@@ -354,7 +416,16 @@ class _Scan:
         if relation == "is":
             self._add("is", token, parts=parts, value=value, positive=not negated)
         else:
-            self._add("right", token, parts=parts, positive=negated)
+            self._add("right", token, parts=parts, positive=negated != (value == "one"))
+
+    def _sequence(self) -> None:
+        """Read "the first three go G then F then D"."""
+        for i, token in enumerate(self.tokens):
+            following = [t for t in self.tokens[i + 1 :] if t.symbol not in ("join", "clause", "number")]
+            values = following[: len(token.parts)]
+            if len(token.parts) > 1 and len(values) == len(token.parts) and all(t.symbol == "value" for t in values):
+                for part, value in zip(sorted(token.parts, key=str), values, strict=True):
+                    self._add("is", value, parts=frozenset([part]), value=value.value)
 
     def _exchange(self) -> Fact | None:
         swap = next((token for token in self.tokens if token.symbol == "swap"), None)

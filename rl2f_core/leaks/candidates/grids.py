@@ -16,7 +16,7 @@ Span = tuple[int, int]
 # -- walks ---------------------------------------------------------------------------------------------------------------
 _STEP = {"u": "U", "n": "U", "d": "D", "s": "D", "l": "L", "w": "L", "r": "R", "e": "R"}
 _DIRECTION = re.compile(
-    r"\b(?:(?P<up>up|upwards?|north|northwards?|climb\w*|above|ascend\w*)|(?P<down>down|downwards?|south|southwards?|drop(?= down)|falls?|fall(?:ing)?|descend\w*)"
+    r"\b(?:(?P<up>up|upwards?|north|northwards?|climb\w*|above|ascend\w*)|(?P<down>down|downwards?|south|southwards?|drops?(?: all| right| straight)?(?= down| to| all| until| till)|sink|falls?|fall(?:ing)?|descend\w*)"
     r"|(?P<left>left|leftwards?|west|westwards?)|(?P<right>right|rightwards?|east|eastwards?))\b",
     re.IGNORECASE,
 )
@@ -30,7 +30,7 @@ _COUNT_AFTER = re.compile(
     re.IGNORECASE,
 )
 _UNTIL = re.compile(
-    r"^[^,.;]{0,30}?\b(?:until|till|all the way|to (?:its|the) (?:very )?(?:end|wall|edge|corner|floor|goal|bottom|top)|as far as|along|home|to g\b|to the .{0,12}corner|hit|reach)",
+    r"^[^,.;]{0,30}?\b(?:until|till|all the way|to (?:its|the) (?:very )?(?:end|wall|edge|corner|floor|goal|bottom|top|ceiling)|no more|as far as|along|home|to g\b|to the .{0,12}corner|hit|reach)",
     re.IGNORECASE,
 )
 _NO = re.compile(r"\b(?:no|not|never|nor|without|neither|don't|isn't|avoid|nothing)\b[^.;!?]{0,24}$", re.IGNORECASE)
@@ -38,7 +38,7 @@ _ONLY = re.compile(
     r"\b(?:only|nothing but|just|all|always|every|each|straight|keep going|nothing else)\b", re.IGNORECASE
 )
 _DROP = re.compile(
-    r"\b(?:drop|remov\w+|delet\w+|cross out|strike|scratch|erase|skip|cut|leave out|leave off|throw (?:it |that |them )?(?:out|away)|superfluous|unnecessary|too many|extra|redundant|needless|without|lose|omit|take out|not needed|surplus|wasted?)\b",
+    r"\b(?:drop|remov\w+|delet\w+|cross out|strike|scratch|erase|skip|cut|leave out|leave off|throw (?:it |that |them )?(?:out|away)|superfluous|unnecessary|too many|extra|redundant|needless|without|lose|omit|take out|not needed|surplus|wasted?|pull|shredd\w*|bin|ditch|toss|trim|strip|chop|go(?:es)? in the)\b",
     re.IGNORECASE,
 )
 _BACKTRACK = re.compile(
@@ -58,17 +58,22 @@ _SAME_WAY = re.compile(
     re.IGNORECASE,
 )
 _CHANGE = re.compile(
-    r"\b(?:make|chang\w+|turn|replac\w+|becomes?|instead|swap|write|should (?:be|have been)|needs? to be|wants? to be|ought to be|put)\b",
+    r"\b(?:make|chang\w+|turn (?:it|that|them)|replac\w+|becomes?|instead|swap|write|should (?:be|have been)|needs? to be|wants? to be|ought to be|put)\b",
     re.IGNORECASE,
 )
 _UNREACHABLE = re.compile(
     r"\b(?:no|not|never|nothing|none|neither|nobody|nowhere|cannot|can't|impossible|without|isn't|won't|doesn't)\b[^.!?]{0,60}?\b(?:way|path|route|string|reach\w*|bring|gets?|arriv\w*|connect\w*|walk|moves?|solution|lead|exists?|come|there from|through to)\b"
     r"|\b(?:way|path|route|g|goal)\b[^.!?]{0,30}?\b(?:does not|doesn't|cannot|can't|isn't|is not|never|no)\b[^.!?]{0,20}?\b(?:exist|be (?:reached|done|found)|reach\w*|connect\w*)"
-    r"|\b(?:cut off|walled (?:in|off)|sealed|locked in|boxed in|enclosed|surrounded|unreachable|imprisoned|trapped)\b|\bcan't be done\b|\bcannot be done\b|\bgive up\b",
+    r"|\b(?:cut off|walled (?:in|off)|sealed|locked in|boxed in|enclosed|surrounded|unreachable|imprisoned|trapped)\b|\b(?:any|all|every|each|whatever|no)\b[^.]{0,12}\b(?:string|walk|route|path|letters?|way|moves?)\b[^.]{0,60}\b(?:wrong|fail\w*|zero|nothing|useless|in vain|never)\b|\b(?:1 other|other|certain|another) (?:kind|sort|single word|word)|\b(?:certain )?single word\b|\bcan't be done\b|\bcannot be done\b|\bgive up\b",
     re.IGNORECASE,
 )
 _CONDITION = re.compile(
     r"\b(?:if|whether|unless|before|until|do not|don't|never say|maybe|perhaps|check|make sure|sometimes|possible)\b",
+    re.IGNORECASE,
+)
+_ENCORE = re.compile(r"\b(?:again|encore|repeat\w*|twice|once more|2 times)\b", re.IGNORECASE)
+_KEEP = re.compile(
+    r"\b(?:whole|all you need|that's it|winners?|only (?:ones|letters|moves|steps)|keep|suffices?|enough|exactly right|perfect|gold|is the (?:way|path|answer))\b",
     re.IGNORECASE,
 )
 _SHORTER = re.compile(
@@ -107,13 +112,20 @@ def read_walk_hint(
 def _walks(text: str, attempts: Sequence[str], told: Sequence[str]) -> Iterator[tuple[str, Span]]:
     """Yield the walks that a hint may describe, each with the span of its words."""
     whole = (0, len(text))
+    for match in re.finditer(r"(?<![\w'])[UDLR](?:[ ,]{0,2}[UDLR])+(?![\w'])", text):
+        walk = re.sub(r"[ ,]", "", match[0])
+        if not any(attempt.startswith(walk) for attempt in attempts):
+            yield walk, match.span()
     prefixes = ["", *_prefixes(text, attempts), *(p for hint in told for p in _prefixes(hint, attempts))]
     for start, end in [*sentences(text), whole]:
         for walk in _described(text[start:end], prefixes, attempts):
             yield walk, (start, end)
     yield from ((walk, whole) for walk in _straight(text))
-    for attempt in reversed(attempts):
-        yield from ((walk, whole) for walk in _edited(text, attempt))
+    edits = [walk for attempt in reversed(attempts) for walk in _edited(text, attempt)]
+    yield from ((walk, whole) for walk in edits)
+    for start, end in sentences(text):
+        for walk in _described(text[start:end], ["", *edits[:8]], ()):
+            yield walk, (start, end)
 
 
 def _prefixes(text: str, attempts: Sequence[str]) -> Iterator[str]:
@@ -127,6 +139,8 @@ def _described(sentence: str, prefixes: Sequence[str], attempts: Sequence[str]) 
     last_end = 0
     for match in _DIRECTION.finditer(sentence):
         before, after = sentence[last_end : match.start()], sentence[match.end() :]
+        if match[0].lower() == "left" and re.search(r"\b(?:more|is|are|what's|nothing|what you're) $", before):
+            continue
         if match[0].lower() == "right" and re.search(r"\b(?:you're|all|that's|is|are|was) $", before):
             continue
         count_before, count_after = _COUNT_BEFORE.search(before), _COUNT_AFTER.match(after)
@@ -141,6 +155,8 @@ def _described(sentence: str, prefixes: Sequence[str], attempts: Sequence[str]) 
         early = re.search(r"\b(?:all the way|straight|as far as)\b[^,.;]{0,14}$", before, re.IGNORECASE)
         steps.append((_STEP[str(match.lastgroup)[0]], n, bool(reach or early) and not count_before))
         last_end = match.end()
+    if steps and _ENCORE.search(sentence):
+        yield "".join(step * n for step, n, _ in steps) * 2
     if not steps or (len(steps) == 1 and not prefixes[1:] and not steps[0][2] and steps[0][1] == 1):
         return
     open_ended = [i for i, (_, _, until) in enumerate(steps) if until][:3]
@@ -195,6 +211,9 @@ def _edited(text: str, attempt: str) -> Iterator[str]:
                 yield "".join(step for i, step in enumerate(attempt) if i not in gone)
         joined = frozenset().union(*(token.parts for token in places)) if places else frozenset()
         yield "".join(step for k, step in enumerate(attempt, 1) if k not in joined)
+    if _KEEP.search(text):
+        for token in places:
+            yield "".join(step for k, step in enumerate(attempt, 1) if k in token.parts)
     if _BACKTRACK.search(text):
         yield _without_returns(attempt)
         yield from (attempt.replace(step, "") for step in set(attempt))
@@ -232,20 +251,22 @@ def _without_returns(walk: str) -> str:
 
 # -- matrices ------------------------------------------------------------------------------------------------------------
 _ROW_WORDS = re.compile(r"\b(?:rows?|lines?|top|bottom|upper|lower|uppermost|lowest)\b", re.IGNORECASE)
-_CORNERS = re.compile(r"\b(?P<v>top|upper|bottom|lower)[- ](?P<h>left|right)\b", re.IGNORECASE)
+_CORNERS = re.compile(r"\b(?P<v>top|upper|bottom|lower)[- ](?P<h>left|right)\b(?:-hand)?", re.IGNORECASE)
 _CELL = re.compile(
     r"\brow (?P<r>\d),? ?(?:and )?(?:col(?:umn)?|cell|place|position|entry|number) (?P<c>\d)|\((?P<r2>\d), ?(?P<c2>\d)\)",
     re.IGNORECASE,
 )
 _ONE_MORE = re.compile(
-    r"\b(?:1|an?) (?:step )?(?:more|higher|too (?:low|small|little|few)|up|bigger|larger|further|short)|\bup (?:by )?1|\bdeserved? 1 more|\badd 1",
+    r"\b(?:1|an?)(?: single)? ?(?:step )?(?:more|higher|too (?:low|small|little|few)|up|bigger|larger|further|short)|\bup (?:by )?1|\bdeserved? 1 more|\badd 1",
     re.IGNORECASE,
 )
 _ONE_LESS = re.compile(
-    r"\b(?:1|an?) (?:step )?(?:less|lower|too (?:high|big|large|much|many|far)|down|smaller|fewer|nearer|closer)|\bdown (?:by )?1|\bsubtract 1|\btake 1 off",
+    r"\b(?:1|an?)(?: single)? ?(?:step )?(?:less|lower|too (?:high|big|large|much|many|far)|down|smaller|fewer|nearer|closer)|\bdown (?:by )?1|\bsubtract 1|\btake 1 off",
     re.IGNORECASE,
 )
 _PLURALS = dict(zip("zeros zeroes noughts ones twos threes fours fives".split(), "00012345", strict=True))
+_SUPPOSED = re.compile(r"\b(?:if|suppose|could|were)\b|\?\W*$", re.IGNORECASE)
+_DOUBLE = re.compile(r"\b(?:double|twice)\b", re.IGNORECASE)
 _RUNS = re.compile(rf"\b(?P<n>\d|an?) (?P<v>\d(?:'?s)?|{'|'.join(_PLURALS)})\b", re.IGNORECASE)
 _ABOVE_LAST = re.compile(
     r"\b(?:row|line) (?:above|before) the (?:last|bottom)|(?:last|bottom) (?:row|line) but 1|second to last|penultimate|next to last",
@@ -285,6 +306,8 @@ def read_matrix_hint(
     spans: list[Span] = []
     for start, end in sentences(text):
         sentence = text[start:end]
+        if _SUPPOSED.search(sentence):
+            continue
         for cells, value, span in _told_cells(sentence, n):
             if all(gold[r][c] == value for r, c in cells):
                 known.update(dict.fromkeys(cells, value))
@@ -301,6 +324,8 @@ def read_matrix_hint(
                         known.update({(r, c): gold[r][c] for r in rows for c in range(n)})
                         spans.append((fact.start, fact.end))
                         break
+    if re.search(r"[ ,;/]+".join(gold), text) and not any(a is not None and list(a) == list(gold) for a in attempts):
+        return (0, len(text))
     complete = {(r, c) for r in range(n) for c in range(n)} - free <= set(known)
     if complete and len(known) > before and spans:
         return min(s for s, _ in spans), max(e for _, e in spans)
@@ -390,10 +415,13 @@ def _explained(text: str, gold: Sequence[str], last: Sequence[str]) -> Span | No
         span = None
         for start, end in sentences(text):
             sentence = text[start:end]
+            if _SUPPOSED.search(sentence):
+                continue
             located = any(_cell_of(m, n) == (r, c) for pattern in (_CORNERS, _CELL) for m in pattern.finditer(sentence))
             located = located or _row_and_column(sentence, r, c, n)
             delta = int(gold[r][c]) - int(last[r][c])
-            said = (delta == 1 and _ONE_MORE.search(sentence)) or (delta == -1 and _ONE_LESS.search(sentence))
+            double = int(last[r][c]) == 2 * int(gold[r][c]) and _DOUBLE.search(sentence)
+            said = double or (delta == 1 and _ONE_MORE.search(sentence)) or (delta == -1 and _ONE_LESS.search(sentence))
             value = re.search(rf"(?<!row )(?<!column )(?<!line )(?<!cell )(?<!\d){gold[r][c]}(?!\d)", sentence)
             if located and (said or value):
                 span = start, end

@@ -40,6 +40,13 @@ _UNIT = re.compile(
     r"\W*(?:of (?:the|your|its|these) )?(?:digits?|columns?|places?|tr(?:y|ies)|guess(?:es)?|mistakes?|letters?|numbers?|wrong|right|errors?|slips?|thing|more (?:time|try|step|look)|carr(?:y|ies)|attempts?|answers?|sentences?|words?|steps?)\b",
     re.IGNORECASE,
 )
+_BY_ONE = re.compile(
+    r"\W*(?:too|to (?:many|much|high|low|few)|more|short|less|fewer|off|higher|lower|up|down|bigger|smaller|over|under|above|below|shy|away)\b",
+    re.IGNORECASE,
+)
+_ONE_BY = re.compile(
+    r"\b(?:add|plus|minus|subtract|take|by|lacks?|missing|drop|remove)(?: just| only| exactly)? $", re.IGNORECASE
+)
 _UP = re.compile(
     r"\b(?:add|adding|plus|more|on top|extra|higher|increase|toss|put|throw in|short|missing|too (?:low|little|few|small)|below|under|behind|lack\w*|shy|up|raise|give it|bigger|larger|greater|further|beyond|from|away|and)\b",
     re.IGNORECASE,
@@ -83,7 +90,7 @@ _ADD_CUE = re.compile(
     re.IGNORECASE,
 )
 _SUBTRACT_CUE = re.compile(
-    r"\b(?:from|minus|less|ends? up|take|difference|left|fewer|subtract\w*|remov\w+|without|gone|of them|total|out of|away|used|already)\b|-|−",
+    r"\b(?:from|back off|off|minus|less|ends? up|take|difference|left|fewer|subtract\w*|remov\w+|without|gone|of them|total|out of|away|used|already)\b|-|−",
     re.IGNORECASE,
 )
 _MULTIPLY_CUE = re.compile(
@@ -93,6 +100,25 @@ _DIVIDE_CUE = re.compile(
     r"\b(?:divid\w+|shar\w+|split|each|equal\w*|among|between|half|per|apiece)\b|[÷/]", re.IGNORECASE
 )
 _AGAIN = re.compile(r"\b(?:again|twice|doubl\w+|same (?:amount|again)|once more|lot again)\b", re.IGNORECASE)
+_YOURS = re.compile(
+    r"\b(?:your (?:number|answer|guess|result|figure|sum)|(?:the )?(?:number|amount|quantity|figure|one|1|what|that) (?:that )?you (?:\w+ )?(?:gave|wrote|said|put|got|guessed|answered|have|had)|what you (?:\w+ )?(?:gave|wrote|said|put|got|have)|yours)\b",
+    re.IGNORECASE,
+)
+_EACH = re.compile(r"\b(?:each|every|apiece|times|full of|holding|containing|copies|lots)\b", re.IGNORECASE)
+_BECOMES = re.compile(
+    r"\b(?:comes? out|becomes?|gives?|makes?|you(?:'d)? get|yields?|turns? into|is|lands? on|ends? up|equals?|reach\w*)\b",
+    re.IGNORECASE,
+)
+_NTHS = re.compile(
+    r"\b(\d{1,3}) (hal(?:f|ves)|thirds?|quarters?|fourths?|fifths?|sixths?|sevenths?|eighths?|ninths?|tenths?|twelfths?)\b",
+    re.IGNORECASE,
+)
+_SLICES = re.compile(
+    r"\b(\d{1,3}) (?:equal |even )?(?:slices?|parts?|pieces?|shares?|heaps?|piles?|groups?|portions?|chunks?)\b",
+    re.IGNORECASE,
+)
+_SMALL = 12
+"""A hint that mentions a number above this one and equal to the answer states it."""
 _OLDER = re.compile(r"\b(?:first|earlier|previous|before|other|old|original|initial)\b", re.IGNORECASE)
 _EQUATION = re.compile(r"(?<![\w.])(-?\d{1,6})\s*\*?\s*[a-z]\s*=\s*(-?\d{1,9})(?!\w)")
 _MIXED = re.compile(
@@ -178,6 +204,10 @@ def read_number_hint(
             span = _operation(window, attempt, task)
             if span:
                 told.append(Told(start + span[0], start + span[1]))
+    for start, end, value in numbers_in(text):
+        if value == task.gold and value not in task.given and value not in tried and abs(value) > _SMALL:
+            if not _APPROXIMATE.search(text[max(0, start - 40) : start]) and not _NEGATED.search(text[:start]):
+                told.append(Told(start, end))
     told += _intermediate(text, task, tried, earlier)
     if task.gold.denominator == 1:
         told += _properties(text, task, tried)
@@ -205,9 +235,23 @@ def _amount(sentence: str, attempt: Fraction, task: NumberTask) -> tuple[int, in
             factors.append((start, end, 1 / value))
         elif _TIMES.match(after) or _BY.search(before):
             factors.append((start, end, value))
-        elif value not in task.given and value != attempt and value != task.gold and not _UNIT.match(after):
+        elif abs(value) == 1 and not (_BY_ONE.match(after) or _ONE_BY.search(before)):
+            continue
+        elif (
+            value not in task.given
+            and value != attempt
+            and value != task.gold
+            and (value > 9 or not _UNIT.match(after))
+        ):
             amounts.append((start, end, value))
     factors += [(*m.span(), factor) for pattern, factor in _WORD_FACTORS for m in pattern.finditer(sentence)]
+    factors += _slices(sentence)
+    if _YOURS.search(sentence) and _EACH.search(sentence):
+        factors += [(start, end, value) for start, end, value in numbers_in(sentence) if value > 1]
+    for start, end, factor in factors:
+        result = next((v for _, _, v in numbers_in(sentence) if v == task.gold * factor and v != attempt), None)
+        if result is not None and factor not in (0, 1) and _BECOMES.search(sentence):
+            return start, end
     bases = [attempt] + ([-attempt] if _SIGN.search(sentence) else [])
     up, down = _UP.search(sentence) is not None, _DOWN.search(sentence) is not None
     for base in bases:
@@ -231,6 +275,19 @@ def _amount(sentence: str, attempt: Fraction, task: NumberTask) -> tuple[int, in
                 if (up and scaled + amount == task.gold) or (down and scaled - amount == task.gold):
                     return min(left, start if end else left), max(right, end)
     return None
+
+
+def _slices(sentence: str) -> Iterator[tuple[int, int, Fraction]]:
+    """Yield fractions such as "eleven ninths" and "cut into five slices, keep two"."""
+    for match in _NTHS.finditer(sentence):
+        yield *match.span(), Fraction(int(match[1]), _NAMES[match[2].lower()[:3]])
+    whole = _SLICES.search(sentence)
+    if whole and int(whole[1]) > 1:
+        n = int(whole[1])
+        for start, end, value in numbers_in(sentence):
+            if value.denominator == 1 and 0 < value < n and start > whole.start():
+                yield start, end, Fraction(int(value), n)
+                yield start, end, Fraction(n - int(value), n)
 
 
 def _edited(sentence: str, attempt: Fraction, gold: Fraction) -> tuple[int, int] | None:
@@ -319,12 +376,15 @@ _PROPERTIES: list[tuple[str, Callable[[int, list[int]], bool]]] = [
     (r"\b(?:perfect square|square number|is (?:itself )?a square|square of an?)\b", lambda c, _: c >= 0 and isqrt(c) ** 2 == c),
     (r"\b(?:perfect cube|cube number|cube of an?)\b", lambda c, _: c >= 0 and round(c ** (1 / 3)) ** 3 == c),
     (r"\bpower of (?:2|two)\b", lambda c, _: c > 0 and c & (c - 1) == 0),
-    (rf"\b(?:divisible by|multiple of|divides? (?:evenly )?by) {_N}|{_N} (?:goes into|divides)|\b{_N} times table", lambda c, v: v[0] != 0 and c % v[0] == 0),
+    (rf"\b(?:divisible by|multiple of|divides? (?:evenly )?by) {_N}|{_N} (?:goes into|divides)|\b{_N}[- ]times[- ]table", lambda c, v: v[0] != 0 and c % v[0] == 0),
     (rf"\b(?:digits?|them|figures?)\b[^.]{{0,40}}?(?:add(?:s|ed)?(?: up)? to|sums?(?: up)? to|add to|totals?|(?:you )?get|make|makes|give|gives) {_N}|(?:digit sum|cross sum|checksum|sum of (?:its|the|both|all|2|3)? ?(?:\d )?digits)[^.\d]{{0,12}}{_N}", lambda c, v: sum(map(int, str(abs(c)))) == v[0]),
     (r"\bdigits?\b[^.]{0,24}\b(?:the same|equal|identical|twins?|alike|repeated)|\bsame digit|\bidentical digits|\b(?:\d )?equal digits|\bdouble digit(?! n)|\btwin digits", lambda c, _: len(set(str(abs(c)))) == 1 and abs(c) > 9),
     (r"\b([1-6])[- ](?:digits?|figures?)\b(?! (?:is|are|right|wrong|off|correct|incorrect|need))", lambda c, v: len(str(abs(c))) == v[0]),
     (r"\b(?:palindrome|reads the same|unchanged if its digits|same (?:forwards and )?backwards?|same from both)\b", lambda c, _: str(c) == str(c)[::-1] and c > 9),
     (r"\b(?:in|among) the (?:\w+ )?([1-9]) hundreds|\b([1-9]) hundred and something|\b([1-9])-hundreds", lambda c, v: v[0] * 100 <= c < v[0] * 100 + 100),
+    (rf"(?:can't|cannot|can not|not|never|won't) be (?:\w+ )?(?:shared|split|divided|halved)(?: (?:up|evenly|equally|fairly))*(?: (?:between|by|into|in|among) {_N})", lambda c, v: c % (v[0] or 1) != 0),
+    (rf"{_N}(?: \w+){{0,3}} (?:and|on) (?:down|below|lower)\w*", lambda c, v: c > v[0]),
+    (rf"{_N}(?: \w+){{0,3}} (?:and|on) (?:up|above|higher|upwards?)\b", lambda c, v: c < v[0]),
     (rf"\bbetween {_N} and {_N}", lambda c, v: min(v) <= c <= max(v)),
     (rf"\bstrictly between {_N} and {_N}", lambda c, v: min(v) < c < max(v)),
     (rf"(?<!not )(?<!no )\b(?:(?:more|greater|bigger|larger|higher) than|above|over|exceeds|beyond|past|after) {_N}(?! (?:of|times))", lambda c, v: c > v[0]),
@@ -334,6 +394,10 @@ _PROPERTIES: list[tuple[str, Callable[[int, list[int]], bool]]] = [
     (rf"\bnot {_N}(?: either)?", lambda c, v: c != v[0]),
 ]  # fmt: skip
 _COMPILED = [(re.compile(pattern, re.IGNORECASE), test) for pattern, test in _PROPERTIES]
+_OFF_BY = re.compile(
+    r"\b(?:off|out|wrong|missed(?: \w+){0,5}|away)(?: \w+)? by (?:just |only |exactly |a |1 )?(?:single )?(\d{1,3})\b(?! digit)|\b(\d{1,3}) (?:off|out|away)\b",
+    re.IGNORECASE,
+)
 _DECADE = re.compile(rf"\b(?:in|among) (?:the|your|its)? ?(?:\w+ )?({'|'.join(_DECADES)})ies\b", re.IGNORECASE)
 _BETWEEN_THOSE = re.compile(
     r"\bbetween (?:those|these|them|the 2|your (?:2|numbers|guesses|tries|attempts|answers)|both)\b|\b(?:stuck|caught|fenced|trapped|sandwiched)\b",
@@ -361,6 +425,10 @@ def _properties(text: str, task: NumberTask, tried: Sequence[Fraction]) -> Itera
             holds = _property(test, values, positive)
             if holds(gold):
                 yield Told(*match.span(), holds=holds)
+    off = _OFF_BY.search(text)
+    if off and tried:
+        n, attempt = int(off[1] or off[2]), tried[-1]
+        yield from _if_true(Told(*off.span(), holds=lambda c: abs(c - attempt) == n), gold)
     decade = _DECADE.search(text)
     if decade:
         ten = _DECADES[decade[1].lower()]
@@ -394,13 +462,17 @@ def _if_true(told: Told, gold: int) -> Iterator[Told]:
 
 # -- digits --------------------------------------------------------------------------------------------------------------
 _PLACE_OF_DIGIT = re.compile(
-    r"\b(?:(?P<R1>ones|units?|last|final|ends?|ending|closing|back|right-?hand|unit's)|(?P<R2>tens?(?!th))|(?P<R3>(?<!\d )(?<!\d-)hundreds?)"
-    r"|(?P<L1>first|front|leading|starts?|starting|begins?|beginning|opening|opens|left-?hand)|(?P<M>middle|cent(?:er|re)|in between|between the (?:ends|2|outer)|inner|second(?= digit| 1\b))"
+    r"\b(?:(?P<R1>ones|rightmost|units?|last|final|ends?|ending|closing|closes|finish(?:es)?|back|right-?hand|unit's)|(?P<R2>tens?(?!th))|(?P<R3>(?<!\d )(?<!\d-)hundreds?)"
+    r"|(?P<L1>first|front|leading|leftmost|starts?|starting|begins?|beginning|opening|opens|left-?hand)|(?P<M>middle|cent(?:er|re)|in between|between the (?:ends|2|outer)|inner|second(?= digit| 1\b))"
     r"|(?P<E>outer|outside|both ends|on the outside))\b(?: 1\b(?=\s|$))?",
     re.IGNORECASE,
 )
 _BIGGEST = re.compile(
     r"\b(?:big|fat|larg|high|great)(?:g|t)?est (?:possible )?(?:digit|1|figure)(?: (?:there is|of all|available))?",
+    re.IGNORECASE,
+)
+_TWO_DIGITS = re.compile(
+    r"\b(?:(?P<front>first|opening|leading|front)|last|final|closing) (?:2|pair of) (?:digits|figures|numbers|of them)",
     re.IGNORECASE,
 )
 _SINGLE_DIGIT = re.compile(
@@ -435,12 +507,12 @@ def _digits_of(number: int) -> dict[Part, str]:
     """Return the digits of a number by place: from the left, from the right, and in the middle."""
     text = str(abs(number))
     return {
-        "L1": text[0], "R1": text[-1], "R2": text[-2:-1] if len(text) > 1 else "", "R3": text[-3:-2] if len(text) > 2 else "",
+        "L1": text[0], "L2": text[1:2], "R1": text[-1], "R2": text[-2:-1] if len(text) > 1 else "", "R3": text[-3:-2] if len(text) > 2 else "",
         "M": text[1:-1],
     }  # fmt: skip
 
 
-_DIGIT_PARTS: frozenset[Part] = frozenset(("L1", "R1", "R2", "R3", "M"))
+_DIGIT_PARTS: frozenset[Part] = frozenset(("L1", "L2", "R1", "R2", "R3", "M"))
 
 
 def _read_digits(sentence: str) -> list[Token]:
@@ -448,6 +520,10 @@ def _read_digits(sentence: str) -> list[Token]:
     for match in _PLACE_OF_DIGIT.finditer(sentence):
         kind = str(match.lastgroup)
         parts = frozenset(("L1", "R1")) if kind == "E" else frozenset((kind,))
+        found.append(Token("part", *match.span(), match[0], parts))
+    for match in _TWO_DIGITS.finditer(sentence):
+        parts = frozenset(("L1", "L2")) if match["front"] else frozenset(("R1", "R2"))
+        found = [t for t in found if not (match.start() < t.end and t.start < match.end())]
         found.append(Token("part", *match.span(), match[0], parts))
     found += [Token("value", *m.span(), m[0], value="9") for m in _BIGGEST.finditer(sentence)]
     spans = [(t.start, t.end) for t in found]
@@ -474,7 +550,7 @@ def _digits(text: str, task: NumberTask, tried: Sequence[Fraction], memory: Memo
             elif fact.relation == "right":
                 for attempt, same in zip(reversed(attempts), reversed(same_length), strict=True):
                     parts = fact.parts
-                    if parts >= _DIGIT_PARTS - {"L1"}:  # "the others"
+                    if parts >= _DIGIT_PARTS - {"L1", "L2"}:  # "the others"
                         continue
                     holds = _digits_agree(parts, attempt, fact.positive, len(str(abs(gold))) if same else None)
                     if holds(gold):

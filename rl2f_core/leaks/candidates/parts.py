@@ -74,6 +74,8 @@ def read_hint(text: str, puzzle: Puzzle, attempts: Sequence[Answer | None], memo
         if changed is not None:
             for span in _operations(sentence, changed, puzzle):
                 commands.append((start + span[0], start + span[1]))
+    if all(len(value) == 1 for value in puzzle.gold.values()):
+        statements += _spelled(text, puzzle)
     if changed is not None and commands and changed == dict(puzzle.gold) and last != changed:
         statements.append(
             Statement(lambda c: c == changed, min(s for s, _ in commands), max(e for _, e in commands), whole=True)
@@ -154,6 +156,7 @@ _SET = [
     ),
 ]
 """Put a letter into a place."""
+_PUSHED = re.compile(r"\b(?P<letter>[A-Z])\b(?: \w+){0,3} from the (?P<side>left|front|start|right|back|end)")
 _SHIFT = re.compile(
     r"\b(?:nudge|shift|slide|move|push|rotate|roll)\b[^.]{0,40}?\b(?P<way>right|left|forward|back)", re.IGNORECASE
 )
@@ -180,6 +183,13 @@ def _operations(sentence: str, answer: dict[Part, Value], puzzle: Puzzle) -> Ite
         by = 1 if shift["way"].lower() in ("right", "forward") else -1
         answer.update(dict(zip(places, values[-by:] + values[:-by], strict=True)))
         yield shift.span()
+    pushed = _PUSHED.search(sentence)
+    if pushed:
+        values = [answer[p] for p in places]
+        front = pushed["side"] in ("left", "front", "start")
+        values = [pushed["letter"], *values[:-1]] if front else [*values[1:], pushed["letter"]]
+        answer.update(dict(zip(places, values, strict=True)))
+        yield pushed.span()
     reverse = _REVERSED.search(sentence)
     if reverse:
         answer.update(dict(zip(places, [answer[p] for p in places][::-1], strict=True)))
@@ -196,14 +206,14 @@ def _operations(sentence: str, answer: dict[Part, Value], puzzle: Puzzle) -> Ite
 # -- vocabularies ----------------------------------------------------------------------------------------------------
 _NOUN = r"(?:places?|spots?|positions?|slots?|seats?|letters?|numbers?|numero|no\.|digits?|rows?|lines?|guess(?:es)?)"
 _PLACES = re.compile(
-    rf"(?P<range>first|last|final|opening|closing|top|bottom|upper|lower) (?P<n>[2-9])(?!\w)"
+    rf"(?P<range>first|last|final|opening|closing|top|bottom|upper|lower|front|initial) (?P<n>[2-9]|pair|couple|trio)(?!\w)"
     rf"|(?P<noun>{_NOUN}) (?P<list>\d(?:(?:,| and|, and|&)? ?\d)*)(?!\w)"
     r"|(?<!\w)(?P<start>\d(?:(?:, | and |, and )\d)*)(?=:| (?:is|are|stays?)\b)"
     rf"|\b(?:(?P<ordinal>{'|'.join(ORDINALS)})|(?P<nth>\d)(?:st|nd|rd|th))\b(?: 1(?!\w))?"
-    r"|\b(?P<first>front|leading|leads?|start(?:s|ing)?|begin(?:s|ning)?|opening|opens?|head|uppermost|top)\b"
+    r"|\b(?P<first>front|leading|leads?|start(?:s|ing)?|begin(?:s|ning)?|opening|opens?|head|uppermost|topmost|leftmost|top)\b"
     r"|\b(?P<ends>both ends|outer|outside|outermost|outside(?:s)?|the ends|either end)\b"
-    r"|\b(?P<last>last|final|closing|ends?|ending|closes?|tail|rear|back|bottom|lowest)\b(?: 1(?!\w))?"
-    r"|\b(?P<middle>middle|inside|inner|in between|cent(?:er|re)|between)\b",
+    r"|\b(?P<last>last|final|closing|ends?|ending|closes?|tail|rear|back|bottom(?:most)?|lowest|rightmost)\b(?: 1(?!\w))?"
+    r"|\b(?P<center>middle|cent(?:er|re|ral))\b|\b(?P<middle>inside|inner|in between|between)\b",
     re.IGNORECASE,
 )
 
@@ -216,8 +226,8 @@ def place_tokens(sentence: str, count: int) -> list[Token]:
         groups = match.groupdict()
         places: set[int] = set()
         if groups["range"]:
-            n = int(match["n"])
-            front = match["range"].lower() in ("first", "opening", "top", "upper")
+            n = {"pair": 2, "couple": 2, "trio": 3}.get(match["n"].lower()) or int(match["n"])
+            front = match["range"].lower() in ("first", "opening", "top", "upper", "front", "initial")
             places = set(range(1, n + 1)) if front else set(range(count - n + 1, count + 1))
         elif groups["list"] or groups["start"]:
             places = {int(d) for d in re.findall(r"\d", groups["list"] or groups["start"])}
@@ -228,6 +238,7 @@ def place_tokens(sentence: str, count: int) -> list[Token]:
         else:
             places = {
                 "first": {1}, "last": {count}, "ends": {1, count}, "middle": set(range(2, count)),
+                "center": {count // 2 + 1} if count % 2 else set(range(2, count)),
             }[kind]  # fmt: skip
         if places and max(places) <= count and min(places) > 0:
             tokens.append(Token("part", *match.span(), match[0], frozenset(places)))
@@ -236,6 +247,51 @@ def place_tokens(sentence: str, count: int) -> list[Token]:
 
 _NATO = dict(zip("alfa alpha bravo charlie delta echo foxtrot golf hotel india juliet kilo lima mike november oscar papa quebec "
                  "romeo sierra tango uniform victor whiskey x-ray yankee zulu".split(), "AABCDEFGHIJKLMNOPQRSTUVWXYZ", strict=True))  # fmt: skip
+_SYMBOL = re.compile(
+    rf"(?<![\w'])(?:(?P<count>\d|double|triple|twice)(?: times)?(?: (?:at|number|of|the|letter|house))* )?(?:(?P<letter>[A-Z])(?:'?s)?|(?P<word>{'|'.join(_NATO)})|(?P<number>\d{{1,2}}))(?![\w'])(?: (?P<times>twice|\d times|(?P<more>again)))?",
+    re.ASCII | re.IGNORECASE,
+)
+_BETWEEN = re.compile(r"[^\dA-Z]{0,28}")
+_ALPHABET = re.compile(
+    r"\balphabet\b|\bA\b[^.]{0,14}\b1\b|\b1\b[^.]{0,14}\bA\b|\bnumbers?\b[^.]{0,20}\bletters?\b|\bletters?\b[^.]{0,20}\bnumbers?\b",
+    re.IGNORECASE,
+)
+
+
+def _spelled(text: str, puzzle: Puzzle) -> Iterator[Statement]:
+    """Yield the code spelled with letters, counts of letters, spoken letters or places in the alphabet."""
+    gold = "".join(puzzle.gold[part] for part in puzzle.order)
+    alphabet = _ALPHABET.search(text) is not None
+    runs: list[tuple[int, int, str]] = []
+    for match in _SYMBOL.finditer(text):
+        letter = _letter_of(match, alphabet)
+        if not letter:
+            continue
+        many = (match["count"] or match["times"] or "1").lower()
+        count = {"double": 2, "twice": 2, "triple": 3}.get(many) or int(re.sub(r"\D", "", many) or 2)
+        runs.append((match.start(), match.end(), letter * count))
+    for match in re.finditer(rf"(?<![\w]){gold}(?![\w])", text):
+        yield Statement(lambda c: dict(c) == dict(puzzle.gold), *match.span(), whole=True)
+    for i, (start, end, letters) in enumerate(runs):
+        for begin, following, more in runs[i + 1 :]:
+            if not _BETWEEN.fullmatch(text, end, begin):
+                break
+            letters, end = letters + more, following
+            if letters == gold:
+                yield Statement(lambda c: dict(c) == dict(puzzle.gold), start, end, whole=True)
+                return
+
+
+def _letter_of(match: re.Match[str], alphabet: bool) -> str:
+    """Return the letter that a word, a letter or a place in the alphabet means; empty if none."""
+    if match["word"]:
+        return _NATO[match["word"].lower()]
+    if match["number"]:
+        return chr(64 + int(match["number"])) if alphabet and 1 <= int(match["number"]) <= 26 else ""
+    letter = match["letter"]
+    return letter if letter.isupper() else ""
+
+
 _LETTER = re.compile(r"(?<![\w'])(?P<letter>[A-Z])(?:'?s)?(?![\w'])", re.ASCII)
 _ARTICLE = re.compile(r"^\W*A (?!is\b|in\b|at\b|and\b|or\b|goes\b|comes\b|stays\b|first\b|second\b)[a-z]")
 
@@ -254,12 +310,17 @@ def code(letters: Sequence[str], gold: Answer) -> Puzzle:
             found.append(Token("value", *match.span(), match[0], value=match["letter"]))
         return found
 
-    vocabulary = Vocabulary(frozenset(order), read)
-    return Puzzle(order, dict.fromkeys(order, tuple(letters)), gold, lambda attempt: vocabulary)
+    def words_of(attempt: Answer | None) -> Vocabulary:
+        def located(value: Value) -> frozenset[Part]:
+            return frozenset(p for p, v in (attempt or {}).items() if v == value)
+
+        return Vocabulary(frozenset(order), read, located)
+
+    return Puzzle(order, dict.fromkeys(order, tuple(letters)), gold, words_of)
 
 
-_KNIGHT = r"honest(?:ly)?|truthful|truth-?tellers?|(?:tell|speak)s?(?:ing)? (?:only )?(?:the )?truth|sincere|trustworthy|reliable|(?:can|may) be trusted|to trust|on the level|straight"
-_KNAVE = r"liars?|lies|lie|lying|lied|dishonest|untruthful|fib(?:s|bers?|bing)?|deceivers?|deceitful|crooks?|not to be trusted|untrustworthy|cheats?|rogues?|fraud"
+_KNIGHT = r"spotless|clean(?: as a whistle)?|squeaky clean|saints?|honest(?:ly)?|truthful|truth-?tellers?|(?:tell|speak)s?(?:ing)? (?:only )?(?:the )?truth|sincere|trustworthy|reliable|(?:can|may) be trusted|to trust|on the level|straight"
+_KNAVE = r"scoundrels?|villains?|rascals?|fibbing|telling (?:lies|fibs|tall tales|porkies)|liars?|lies|lie|lying|lied|dishonest|untruthful|fib(?:s|bers?|bing)?|deceivers?|deceitful|crooks?|not to be trusted|untrustworthy|cheats?|rogues?|fraud"
 
 
 def roles(words: tuple[str, str], gold: Answer) -> Puzzle:
@@ -271,7 +332,7 @@ def roles(words: tuple[str, str], gold: Answer) -> Puzzle:
     """
     order = tuple(gold)
     truthful, lying = words
-    names = re.compile(rf"\b(?:{'|'.join(re.escape(str(name)) for name in order)})\b", re.IGNORECASE)
+    names = re.compile(rf"\b({'|'.join(re.escape(str(name)) for name in order)})(?:'?s)?\b", re.IGNORECASE)
     by_name = {str(name).lower(): name for name in order}
     role = re.compile(
         rf"\b(?:(?P<truthful>{re.escape(truthful)}s?|{_KNIGHT})|(?P<lying>{re.escape(lying)}s?|{_KNAVE}))\b",
@@ -283,7 +344,7 @@ def roles(words: tuple[str, str], gold: Answer) -> Puzzle:
 
         def read(sentence: str) -> list[Token]:
             found = [
-                Token("part", *m.span(), m[0], frozenset([by_name[m[0].lower()]])) for m in names.finditer(sentence)
+                Token("part", *m.span(), m[0], frozenset([by_name[m[1].lower()]])) for m in names.finditer(sentence)
             ]
             for m in _PERSON.finditer(sentence):
                 found += _described(m, sentence, written)
@@ -307,10 +368,13 @@ def roles(words: tuple[str, str], gold: Answer) -> Puzzle:
 
 _PERSON = re.compile(
     rf"\b(?P<which>{'|'.join(ORDINALS)}|last|final) (?:person|name|1|of them|speaker|islander|(?=you (?:wrote|named|listed)))"
-    r"|\b(?P<initial>initial|(?:begins|starts) with|first letter)\b\W*(?:is |the )*(?P<letter>[A-Z]\b|(?P<nth>\w+) letter)"
-    r"|\bname\b[^.]{0,20}\b(?P<length>\d) letters",
+    r"|\b(?P<initial>initial|(?:begins?|starts?) w(?:ith)?|first letter)\b\W*(?:is |the |an? )*(?P<letter>[A-Z]\b(?: or [A-Z]\b)?|(?P<nth>\w+) letter)"
+    r"|\bnames?\b[^.]{0,20}\b(?P<length>\d) letters"
+    r"|\bdouble (?P<double>[A-Z])\b"
+    r"|\bnames?\b[^.]{0,30}\b(?P<palindrome>same (?:for|back)wards|palindrome|mirror)",
     re.IGNORECASE,
 )  # fmt: skip
+_NTH = {word: n for n, word in enumerate(ORDINALS, 1)} | dict(zip("eleventh twelfth thirteenth fourteenth fifteenth sixteenth seventeenth eighteenth nineteenth twentieth".split(), range(11, 21), strict=True))  # fmt: skip
 _CALLED = re.compile(
     r"\b(?:only |single |sole |one |1 )?(?:person|one|1|man|woman|soul|islander)?(?: that| who| whom)? ?you (?:called|labell?ed|made|marked|took for|put down as|accused of being|declared|suspect(?:ed)?)(?: as)?(?: an?| the)?\b(?= )"
     r"|\byour (?:only |one |single |1 )(?=\w)",
@@ -328,21 +392,23 @@ def _described(match: re.Match[str], sentence: str, written: Sequence[Part]) -> 
         chosen = names[index:][:1] if index < len(names) else []
     elif match["length"]:
         chosen = [name for name in names if len(name) == int(match["length"])]
+    elif match["double"]:
+        chosen = [name for name in names if match["double"].lower() * 2 in name.lower()]
+    elif match["palindrome"]:
+        chosen = [name for name in names if name.lower() == name.lower()[::-1]]
     elif match["letter"]:
-        letter = match["letter"][:1].upper()
+        initials = re.findall(r"\b[A-Z]\b", match["letter"].upper())
         if match["nth"]:
-            word = match["nth"].lower()
-            number = ORDINALS.index(word) + 1 if word in ORDINALS else {"eleventh": 11, "twelfth": 12, "thirteenth": 13, "fourteenth": 14, "fifteenth": 15, "sixteenth": 16, "eighteenth": 18, "nineteenth": 19, "twentieth": 20}.get(word, 0)  # fmt: skip
-            letter = chr(64 + number)
-        chosen = [name for name in names if name.upper().startswith(letter)]
-    if len(chosen) == 1:
-        part = next(p for p in written if str(p) == chosen[0])
-        yield Token("part", *match.span(), match[0], frozenset([part]))
+            initials = [chr(64 + _NTH.get(match["nth"].lower(), 0))]
+        chosen = [name for name in names if name[:1].upper() in initials]
+    if chosen and (len(chosen) == 1 or match["letter"]):
+        parts = frozenset(p for p in written if str(p) in chosen)
+        yield Token("part", *match.span(), match[0], parts)
 
 
 # -- statements on patterns ------------------------------------------------------------------------------------------
 _PATTERNS: list[tuple[re.Pattern[str], Callable[[Sequence[Value]], bool]]] = [
-    (re.compile(r"palindrome|same (?:\w+ ){0,3}from (?:both|either)|same (?:\w+ )?backwards?|reads the same|symmetric|mirror image of itself", re.IGNORECASE), lambda v: list(v) == list(v)[::-1]),
+    (re.compile(r"palindrom|which end you start|from either end|same (?:\w+ ){0,3}from (?:both|either)|same (?:\w+ )?backwards?|reads the same|symmetric|mirror image of itself", re.IGNORECASE), lambda v: list(v) == list(v)[::-1]),
     (re.compile(r"take turns|taking turns|alternat|every other|back and forth|zigzag", re.IGNORECASE), lambda v: all(a != b for a, b in pairwise(v)) and all(a == b for a, b in zip(v, v[2:], strict=False))),
     (re.compile(r"(?:no|never|not) [^.]{0,20}(?:next to|beside|neighbou?rs?)[^.]{0,14}(?:twin|itself|same|equal|another of)|no (?:2|double|repeated) (?:equal |same )?(?:neighbou?rs|letters in a row)|no doubles", re.IGNORECASE), lambda v: all(a != b for a, b in pairwise(v))),
     (re.compile(r"all (?:the )?(?:same|equal|identical)|\b1 (?:letter|kind) only|only 1 (?:kind of )?letter|same letter (?:throughout|everywhere|in (?:every|all))", re.IGNORECASE), lambda v: len(set(v)) == 1),

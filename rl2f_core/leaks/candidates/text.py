@@ -31,7 +31,8 @@ _SMALL = rf"(?:(?P<tens>{'|'.join(_TENS)}|fourty)(?:[- ]?(?P<unit>one|two|three|
 _HUNDRED = rf"(?:(?P<hundreds>an?|one|two|three|four|five|six|seven|eight|nine|\d) hundred(?:(?: and)? {_SMALL.replace('<', '<h_')})?)"
 _NUMBER = re.compile(rf"(?<![\w'-])(?:{_HUNDRED}|{_SMALL})(?![\w]|'[a-z])", re.IGNORECASE)
 """A number below 1000 in English words."""
-_SENTENCE = re.compile(r"(?<!\d)[.!?]+|[.!?]+(?!\d)|[;\n]+")
+_DOZEN = re.compile(r"\b(?P<half>half )?an? dozen\b|\b(?P<half2>half)[- ]a[- ]dozen\b", re.IGNORECASE)
+_SENTENCE = re.compile(r"(?<![\d.])[.!?](?![.\d])[!?]*|[.!?](?=\s|$)(?<!\.\.)[!?]*|[;\n]+")
 
 
 @cache
@@ -45,7 +46,7 @@ def _spellings() -> tuple[frozenset[str], dict[str, str]]:
 def _corrected(word: str) -> str:
     """Return the known word that differs by two exchanged letters, one missing or one extra letter, or `word`."""
     words, lacking = _spellings()
-    if word in words or word in _REAL_WORDS or words & {word[:-1], word[:-2], word[:-3]}:
+    if word in words or word in _REAL_WORDS or words & {f"{word}s", word[:-1], word[:-2], word[:-3]}:
         return word
     exchanged = (word[:i] + word[i + 1] + word[i] + word[i + 2 :] for i in range(len(word) - 1))
     shorter = (word[:i] + word[i + 1 :] for i in range(1, len(word))) if len(word) > 4 else ()
@@ -64,6 +65,8 @@ def plain(hint: str) -> NormalizedText:
         text = replaced(text, non_overlapping(sorted(pieces))) if pieces else text
     lower = text.text.lower()
     numbers = [(*m.span(), str(_value(m))) for m in _NUMBER.finditer(text.text)]
+    numbers += [(*m.span(), "6" if m["half"] or m["half2"] else "12") for m in _DOZEN.finditer(text.text)]
+    numbers = non_overlapping(sorted(numbers, key=lambda piece: (piece[0], -piece[1])))
     text = replaced(text, numbers) if numbers else text
     return text
 
