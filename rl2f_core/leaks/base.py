@@ -54,6 +54,8 @@ class LeakDetector(ABC):
         self.config = config
         self.environment = environment
         self.models = models
+        self.cost: float | None = 0.0
+        """Price of all checks so far in US dollars; None if an endpoint's price or token counts are unknown."""
 
     @property
     def name(self) -> str:

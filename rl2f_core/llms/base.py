@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 
 from rl2f_core.backends.model_pool import ModelPool
 from rl2f_core.config.fields import ComponentConfig
-from rl2f_core.types import Message, Usage
+from rl2f_core.types import JsonObject, Message, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,8 @@ class ChatRequest:
     """System, user and assistant messages; the last has role user."""
     seed: int
     """Sampling seed, if the model supports one."""
+    schema: JsonObject | None = None
+    """JSON schema of the reply; a model without structured output ignores it, so the caller validates the reply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,3 +57,7 @@ class ChatModel(ABC):
     @abstractmethod
     def complete(self, requests: Sequence[ChatRequest], *, max_new_tokens: int, temperature: float) -> list[Completion]:
         """Return the next message of each conversation, in order."""
+
+    def price(self, usage: Usage) -> float | None:
+        """Return the price of a message's tokens in US dollars, also if it came from a cache; None if unknown."""
+        return None

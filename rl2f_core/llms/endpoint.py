@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import re
 import threading
@@ -19,7 +20,7 @@ import httpx2
 import openai
 
 from rl2f_core.llms import protocol
-from rl2f_core.llms.protocol import Reply, RequestError
+from rl2f_core.llms.protocol import UNSUPPORTED, Reply, RequestError
 from rl2f_core.llms.rate_limit import CircuitBreaker, RateLimiter
 from rl2f_core.types import JsonObject
 
@@ -32,6 +33,7 @@ _NEEDED = ("host", "connection", "user-agent", "content-type", "content-length")
 """Headers to send; the SDK adds others, some of them from the environment."""
 _READ = ("retry-after", "location")
 """Response headers to keep."""
+_log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -65,6 +67,8 @@ class Endpoint:
         self.config = config
         self.rate_limiter = RateLimiter(config.requests_per_minute, config.tokens_per_minute)
         self.breaker = CircuitBreaker(config.breaker_failures, config.breaker_seconds)
+        self.supports_schemas: bool | None = None
+        """The endpoint accepts `response_format`; None before the first reply to a request with it."""
         self.loop = asyncio.new_event_loop()
         self._slots = asyncio.Semaphore(config.concurrency)
         self._sdk = openai.AsyncOpenAI(
@@ -83,14 +87,18 @@ class Endpoint:
         threading.Thread(target=self.loop.run_forever, name="llm", daemon=True).start()
 
     async def ask(self, body: JsonObject, max_new_tokens: int) -> Call:
-        """Request a message, with retries; the result has a reply or a failure."""
+        """Request a message, with retries; the result has a reply or a failure.
+
+        If the endpoint refuses a body with `response_format` and accepts it without, the field is left out from then
+        on.
+        """
         call = Call(int(len(json.dumps(body)) / CHARS_PER_TOKEN) + max_new_tokens)
         async with self._slots:
             state = self.breaker.state()
             if state == "open":
                 call.failure = RequestError(self.breaker.refusal(), transient=True)
                 return call
-            await self._exchange(body, call, retries=0 if state == "trial" else self.config.retries)
+            await self._exchange_supported(body, call, retries=0 if state == "trial" else self.config.retries)
             if call.failure is not None:
                 self.breaker.record_failure(call.failure.what)
                 tries = f" After {call.tries} tries." if call.tries > 1 else ""
@@ -101,6 +109,26 @@ class Endpoint:
                     tokens = call.reply.prompt_tokens + call.reply.completion_tokens
                     self.rate_limiter.correct_estimate(call.estimate, tokens)
         return call
+
+    async def _exchange_supported(self, body: JsonObject, call: Call, retries: int) -> None:
+        """Exchange a body, without `response_format` if the endpoint does not support it."""
+        plain = {name: value for name, value in body.items() if name != "response_format"}
+        if self.supports_schemas is False or plain == body:
+            await self._exchange(plain, call, retries)
+            return
+        await self._exchange(body, call, retries)
+        refusal = call.failure
+        if refusal is None:
+            self.supports_schemas = True
+        elif refusal.status in UNSUPPORTED and not self.supports_schemas:
+            call.failure = None
+            await self._exchange(plain, call, retries)
+            if call.failure is not None:
+                call.failure = refusal
+            elif self.supports_schemas is None:
+                self.supports_schemas = False
+                what = "%s does not support response_format; its replies are parsed without it. %s"
+                _log.warning(what, self.config.base_url, refusal.what)
 
     async def _exchange(self, body: JsonObject, call: Call, retries: int) -> None:
         try:
@@ -162,7 +190,7 @@ class _Client(httpx2.AsyncClient):
                 raise protocol.refusal(response.status_code, data, headers)
             reply = protocol.read_reply(data)
         except RequestError as failure:
-            call.failure = RequestError(call.redact(failure.what), transient=failure.transient)
+            call.failure = RequestError(call.redact(failure.what), transient=failure.transient, status=failure.status)
             if not failure.transient:
                 raise call.failure from None
             if response.is_success:

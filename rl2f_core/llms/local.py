@@ -52,6 +52,10 @@ class LocalModel(ChatModel):
         base = (self.config.model or self.models.student.model_config).name
         return base if self.config.adapter is None else f"{base} + {self.config.adapter}"
 
+    def price(self, usage: Usage) -> float:
+        """Return 0: only endpoints have prices."""
+        return 0.0
+
     def complete(self, requests: Sequence[ChatRequest], *, max_new_tokens: int, temperature: float) -> list[Completion]:
         """Generate messages; a conversation that exceeds the context returns an error."""
         backend = self.models.backend(self.config.model)

@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     from rl2f_core.llms.endpoint import Endpoint
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-RESERVED = frozenset({"model", "messages", "stream", "n", "max_tokens", "max_completion_tokens", "temperature", "seed"})
+RESERVED = frozenset({
+    "model", "messages", "stream", "n", "max_tokens", "max_completion_tokens", "temperature", "seed", "response_format",
+})  # fmt: skip
 """Request fields that `extra` cannot set."""
 SEED_BITS = 31
 
@@ -153,11 +155,15 @@ class OpenAICompatible(ChatModel):
         }
         if config.send_seed:
             body["seed"] = request.seed & ((1 << SEED_BITS) - 1)
-        key = key_of(base_url=config.base_url, body=body, seed=request.seed)
+        schema = {} if request.schema is None else {"schema": request.schema}
+        key = key_of(base_url=config.base_url, body=body, seed=request.seed, **schema)
         cached = self._read_cache(key)
         if cached is not None:
-            cost = None if self._cost(cached) is None else 0.0
+            cost = None if self.price(Usage(**_counts(cached))) is None else 0.0
             return _completion(cached, Usage(cached=True, cost=cost, seconds=time.monotonic() - began))
+        if request.schema is not None:
+            json_schema = {"name": "reply", "schema": request.schema, "strict": True}
+            body["response_format"] = {"type": "json_schema", "json_schema": json_schema}
         call = await self.endpoint.ask(body, max_new_tokens)
         usage = Usage(seconds=time.monotonic() - began, requests=call.tries)
         if call.failure is not None:
@@ -165,7 +171,7 @@ class OpenAICompatible(ChatModel):
         assert call.reply is not None
         if self.cache is not None:
             self.cache.put(key, call.reply.model_dump())
-        return _completion(call.reply, usage.model_copy(update={"cost": self._cost(call.reply)}))
+        return _completion(call.reply, usage.model_copy(update={"cost": self.price(Usage(**_counts(call.reply)))}))
 
     def _read_cache(self, key: str) -> Reply | None:
         """Return a valid cached reply, or None."""
@@ -173,17 +179,20 @@ class OpenAICompatible(ChatModel):
             return Reply.model_validate(self.cache.get(key), strict=True) if self.cache is not None else None
         return None
 
-    def _cost(self, reply: Reply) -> float | None:
+    def price(self, usage: Usage) -> float | None:
         """Return US dollars; None without a price or token counts."""
         prices = (self.config.usd_per_million_prompt, self.config.usd_per_million_completion)
-        if prices == (None, None) or not reply.counted:
+        if prices == (None, None) or not usage.prompt_tokens + usage.completion_tokens:
             return None
-        return ((prices[0] or 0) * reply.prompt_tokens + (prices[1] or 0) * reply.completion_tokens) / 1e6
+        return ((prices[0] or 0) * usage.prompt_tokens + (prices[1] or 0) * usage.completion_tokens) / 1e6
 
 
 def _completion(reply: Reply, usage: Usage) -> Completion:
-    counts = {"prompt_tokens": reply.prompt_tokens, "completion_tokens": reply.completion_tokens}
-    return Completion(reply.text, reply.finish_reason, usage.model_copy(update=counts))
+    return Completion(reply.text, reply.finish_reason, usage.model_copy(update=_counts(reply)))
+
+
+def _counts(reply: Reply) -> dict[str, int]:
+    return {"prompt_tokens": reply.prompt_tokens, "completion_tokens": reply.completion_tokens}
 
 
 _endpoints: dict[str, Endpoint] = {}

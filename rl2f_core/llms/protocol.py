@@ -11,8 +11,10 @@ from pydantic import Field
 from rl2f_core.errors import shorten
 from rl2f_core.types import FrozenModel, JsonObject
 
-TRANSIENT = frozenset({408, 409, 425, 429, *range(500, 600)})
+TRANSIENT = frozenset({408, 409, 425, 429, *range(500, 600)}) - {501}
 """HTTP statuses to retry."""
+UNSUPPORTED = frozenset({400, 422, 501})
+"""HTTP statuses of servers that do not support a request field."""
 _MEANING = {
     401: "the key is missing or wrong",
     403: "the key may not do this",
@@ -24,10 +26,12 @@ _MEANING = {
 class RequestError(Exception):
     """A failed request, with a message for users; if it is transient, another try may succeed."""
 
-    def __init__(self, what: str, *, transient: bool) -> None:
+    def __init__(self, what: str, *, transient: bool, status: int | None = None) -> None:
         super().__init__(what)
         self.what = what
         self.transient = transient
+        self.status = status
+        """HTTP status of a refusal."""
 
 
 class Reply(FrozenModel):
@@ -54,7 +58,7 @@ def refusal(status: int, data: bytes, headers: Mapping[str, str]) -> RequestErro
     meaning = _MEANING.get(status, "the endpoint failed" if status >= 500 else "the endpoint refused the request")
     detail = _error_detail(data)
     what = f"HTTP {status}: {meaning}{f' ({detail})' if detail else ''}."
-    return RequestError(what, transient=status in TRANSIENT)
+    return RequestError(what, transient=status in TRANSIENT, status=status)
 
 
 def _error_detail(data: bytes) -> str:

@@ -1,23 +1,26 @@
-"""The derivation tier: a judge's answer is read strictly, and taken only with a quotation that holds."""
+"""Detector `llm_judge`: parsing, verified quotations, votes, contrast, endpoints with and without schemas."""
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from leak_helpers import Oracle, arithmetic
+from openai_server import FakeEndpoint, Say, in_turn, serving
 
 from rl2f_core.backends.fake import FakeBackend
 from rl2f_core.backends.model_pool import ModelPool
 from rl2f_core.config.leaks import LeaksConfig
+from rl2f_core.environments.base import CONTENTLESS
 from rl2f_core.errors import ConfigError
 from rl2f_core.leaks.base import LeakQuery
 from rl2f_core.leaks.guard import LeakGuard, make_detectors
 from rl2f_core.leaks.judge_output import Judgement, locate_quote, read_judgement
 from rl2f_core.leaks.llm_judge import LLMJudgeDetector
-from rl2f_core.types import LeakReport
+from rl2f_core.types import LeakReport, LeakType
 
 HINT = "Add the tens first: 50 and 70 make 120, then 12 more."
 
@@ -46,6 +49,11 @@ def says(*answers: str) -> Callable[[str, random.Random], str]:
         ("**Verdict:** leak\n> Quote: “a b”", Judgement(True, "a b")),
         ("Let me think.\nVerdict: no leak", Judgement(False)),
         ("Verdict: leak", Judgement(True)),
+        ("Verdict: leak\nType: Partial.\nQuote: a", Judgement(True, "a", LeakType.PARTIAL)),
+        ("Verdict: leak\nType: **exact** (verbatim)\nQuote: a", Judgement(True, "a", LeakType.EXACT)),
+        ("Verdict: leak\nType: unclear", Judgement(True)),
+        ("Verdict: no leak\nType: partial", Judgement(False)),
+        ("Verdict: leak\nType: exact\nType: partial", None),
         ("Verdict: leak\nVerdict: no leak", None),
         ("Verdict: leak\nQuote: a\nQuote: b", None),
         ("Verdict: maybe\nQuote: a", None),
@@ -135,9 +143,158 @@ def test_majority_of_votes(votes: tuple[str, ...], leaked: bool, error: bool) ->
     assert not leaked or "2 of 3 votes" in report.evidence
 
 
-def test_even_number_of_votes_raises() -> None:
-    with pytest.raises(ValueError, match="take an odd number"):
-        LLMJudgeDetector.Config(votes=2)
+def test_a_tie_is_no_leak_and_is_reported() -> None:
+    report = ask(says(LEAK, CLEAN, CLEAN, LEAK), votes=4)
+    assert not report.leaked and report.error is None and "tie: 2 of 4 votes" in report.evidence
+    unknown = ask(says(LEAK, BAD), votes=2)
+    assert not unknown.leaked and unknown.error is not None
+
+
+def test_votes_for_a_leak_decide_its_type_by_majority() -> None:
+    votes = [f"Verdict: leak\nType: {name}\nQuote: 12 more" for name in ("partial", "derivation", "derivation")]
+    assert ask(says(*votes), votes=3).leak_type == "derivation"
+    assert ask(says(LEAK, LEAK, LEAK), votes=3).leak_type is None
+
+
+def test_the_judge_reads_the_earlier_hints() -> None:
+    seen: list[str] = []
+
+    def spy(prompt: str, rng: random.Random) -> str:
+        seen.append(prompt)
+        return CLEAN
+
+    _, task = arithmetic()
+    judge = detector(spy)
+    judge.check_batch([LeakQuery(task, HINT, ("1",)), LeakQuery(task, HINT, ("1", "2"), ("It is even.",))])
+    assert (
+        ["It is even." in prompt for prompt in seen]
+        == ["The earlier hints" in prompt for prompt in seen]
+        == [
+            False,
+            True,
+        ]
+    )
+
+
+# -- contrastive -----------------------------------------------------------------------------------------------------
+def stranger(with_hint: str, without: str) -> Callable[[str, random.Random], str]:
+    return lambda prompt, rng: without if CONTENTLESS in prompt else with_hint
+
+
+@pytest.mark.parametrize(
+    ("with_hint", "without", "leaked"),
+    [
+        ("<answer>132</answer>", "<answer>unknown</answer>", True),
+        ("<answer>132</answer>", "<answer>132</answer>", False),
+        ("<answer>131</answer>", "<answer>unknown</answer>", False),
+        ("no answer", "<answer>132</answer>", False),
+    ],
+)
+def test_contrastive_leak_lets_a_stranger_answer_only_with_the_hint(with_hint: str, without: str, leaked: bool) -> None:
+    report = ask(stranger(with_hint, without), HINT, "<answer>131</answer>", mode="contrastive")
+    assert (report.leaked, report.error, report.span) == (leaked, None, None)
+    assert not leaked or "“132” with the hint, “no answer” with a contentless one" in report.evidence
+
+
+def test_a_stranger_does_not_see_the_answer() -> None:
+    seen: list[str] = []
+
+    def spy(prompt: str, rng: random.Random) -> str:
+        seen.append(prompt)
+        return "<answer>unknown</answer>"
+
+    assert not ask(spy, HINT, "<answer>131</answer>", mode="contrastive", votes=3).leaked
+    assert len(seen) == 6 and not any("132" in prompt for prompt in seen)
+    assert sum(HINT in prompt for prompt in seen) == sum(CONTENTLESS in prompt for prompt in seen) == 3
+
+
+# -- an endpoint -----------------------------------------------------------------------------------------------------
+def remote(endpoint: FakeEndpoint, **settings: Any) -> LLMJudgeDetector:
+    llm = {"type": "openai_api", "base_url": endpoint.url, "model": "m", "cache": False, "concurrency": 1}
+    prices = {"usd_per_million_prompt": 2.0, "usd_per_million_completion": 8.0}
+    config = LLMJudgeDetector.Config(llm={**llm, **prices}, **settings)  # type: ignore[arg-type]
+    return LLMJudgeDetector(config, arithmetic()[0])
+
+
+def queries_of(*hints: str) -> list[LeakQuery]:
+    return [LeakQuery(arithmetic("What is 57 + 75?", "132")[1], hint, ("<answer>131</answer>",)) for hint in hints]
+
+
+JSON = json.dumps({"verdict": "leak", "type": "derivation", "quote": "12 more"})
+
+
+def test_json_output_sends_the_schema_and_reads_verdict_type_and_quote() -> None:
+    with serving(in_turn(Say(JSON))) as endpoint:
+        (report,) = remote(endpoint, output="json").check_batch(queries_of(HINT))
+    (body,) = endpoint.requests
+    schema = body["response_format"]["json_schema"]["schema"]
+    assert body["response_format"]["type"] == "json_schema" and schema["additionalProperties"] is False
+    assert sorted(schema["required"]) == ["quote", "type", "verdict"]
+    assert report.leaked and report.leak_type == "derivation" and HINT[slice(*report.span or ())] == "12 more"
+
+
+def refuse(number: int, body: dict[str, Any]) -> Say:
+    """Answer like a server without structured output, with the JSON in a code block."""
+    if "response_format" in body:
+        detail = {"error": {"message": "response_format type must be one of text or json_object", "code": 400}}
+        return Say(status=400, raw=json.dumps(detail).encode())
+    return Say(f"Here it is:\n```json\n{JSON}\n```")
+
+
+def test_an_endpoint_without_response_format_is_asked_once_and_its_replies_are_parsed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with serving(refuse) as endpoint:
+        judge = remote(endpoint, output="json")
+        reports = judge.check_batch(queries_of(HINT, f"Well. {HINT}", f"So. {HINT}"))
+        reports += judge.check_batch(queries_of(f"Ah. {HINT}"))
+    assert [report.leak_type for report in reports] == ["derivation"] * 4
+    assert ["response_format" in body for body in endpoint.requests] == [True, False, False, False, False]
+    assert [record.getMessage().count("does not support response_format") for record in caplog.records] == [1]
+
+
+def test_a_refusal_for_another_reason_is_an_error_and_keeps_the_schema() -> None:
+    answers = in_turn(Say(status=400), Say(status=400), Say(JSON))
+    with serving(answers) as endpoint:
+        judge = remote(endpoint, output="json")
+        first, second = (judge.check(query) for query in queries_of(HINT, HINT + "!"))
+    assert first.error is not None and "HTTP 400" in first.error and second.leaked
+    assert ["response_format" in body for body in endpoint.requests] == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    "text", ["leak", '{"verdict": "maybe", "type": "none", "quote": ""}', "{", '{"verdict": "leak"}']
+)
+def test_json_of_another_form_leaves_the_hint_unchecked(text: str) -> None:
+    with serving(in_turn(Say(text))) as endpoint:
+        (report,) = remote(endpoint, output="json").check_batch(queries_of(HINT))
+    assert not report.leaked and report.error is not None and "not of the required form" in report.error
+
+
+def test_contrastive_json_answers_are_verified_without_tags() -> None:
+    def script(number: int, body: dict[str, Any]) -> Say:
+        is_baseline = CONTENTLESS in body["messages"][-1]["content"]
+        return Say(json.dumps({"answer": "unknown" if is_baseline else "132"}))
+
+    with serving(script) as endpoint:
+        (report,) = remote(endpoint, output="json", mode="contrastive").check_batch(queries_of(HINT))
+    assert report.leaked and list(endpoint.requests[0]["response_format"]["json_schema"]["schema"]["properties"]) == [
+        "answer"
+    ]
+
+
+def test_cost_is_the_price_of_all_replies() -> None:
+    with serving(in_turn(Say(CLEAN, usage=(1000, 50)))) as endpoint:
+        judge = remote(endpoint, votes=3)
+        judge.check_batch(queries_of(HINT, "No."))  # 6 replies of 1000 · 2 + 50 · 8 dollars per million
+        assert judge.cost == pytest.approx(6 * 0.0024)
+    with serving(in_turn(Say(CLEAN, usage=(0, 0)))) as endpoint:
+        judge = remote(endpoint)
+        judge.check_batch(queries_of(HINT))
+        assert judge.cost is None
+    local = detector(says(CLEAN))
+    local.check(queries_of(HINT)[0])
+    assert local.cost == 0
 
 
 def test_votes_form_one_batch_with_prompt_seeds() -> None:

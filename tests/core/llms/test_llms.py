@@ -114,6 +114,18 @@ def test_only_equal_requests_are_answered_from_the_cache() -> None:
     assert ask(model(endpoint))[0].text == "Number 0."  # the endpoint is gone, its words are not
 
 
+def test_a_reply_without_schema_support_is_cached_under_its_schema() -> None:
+    def script(number: int, body: dict[str, Any]) -> Say:
+        return Say(status=400) if "response_format" in body else Say("plain")
+
+    asked = ChatRequest(({"role": "user", "content": "Hello"},), 1, {"type": "object"})
+    with serving(script) as endpoint:
+        assert ask(model(endpoint), asked)[0].text == "plain" and not ask(model(endpoint), asked)[0].usage.requests
+        other = model(endpoint, retries=1)  # another connection, which has not seen the refusal
+        assert ask(other, asked)[0].usage.cached and len(endpoint.requests) == 2
+        assert not ask(model(endpoint))[0].usage.cached
+
+
 def test_failures_are_not_cached() -> None:
     with serving(in_turn(Say(status=400), Say("Now."))) as endpoint:
         held = model(endpoint)
