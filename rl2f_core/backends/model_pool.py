@@ -30,6 +30,11 @@ class ModelPool:
         self._adapters: set[tuple[ModelConfig, str]] = set()
 
     @property
+    def student_config(self) -> ModelConfig:
+        """The student's model, which may not be loaded."""
+        return self._student
+
+    @property
     def student(self) -> Backend:
         """The student's backend."""
         return self.backend()

@@ -1,86 +1,139 @@
-"""`rl2f leaks benchmark`: leak detectors on hints with known labels."""
+"""`rl2f leaks benchmark`: cascades of leak detectors on hints with known labels."""
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import typer
 
-from app.commands.options import AsJson, DetectorModel, Detectors
+from app.commands.options import DetectorModel
 from app.common.console import err, out, table
 from app.common.terminal_progress import TerminalProgress
 from rl2f_core import registry
 from rl2f_core.errors import ConfigError
-from rl2f_core.paths import LEAK_BENCHMARK
 
 if TYPE_CHECKING:
-    from rl2f_core.leaks.benchmark.score import BenchmarkReport, Score
+    from rl2f_core.leaks.benchmark.comparison import CascadeResult
+    from rl2f_core.leaks.benchmark.score import Score
     from rl2f_core.stats.intervals import Interval
 
-SPLITS = ("dev", "test", "all")
+Split = Literal["dev", "test"]
+Grouping = Literal["kind", "register", "environment"]
 
 
 def benchmark(
-    folder: Annotated[
-        Path | None,
-        typer.Argument(metavar="[LEAK_BENCHMARK]", help="Folder of labeled hints (default: data/leak_benchmark)."),
+    detectors: Annotated[
+        list[str] | None,
+        typer.Option(help="A cascade, e.g. exact,equivalent; may be repeated (default: exact,equivalent)."),
     ] = None,
-    detector: Detectors = "exact,equivalent",
+    benchmark: Annotated[
+        str, typer.Option(help="generated, handwritten, both, or the path of a file or folder of labeled hints.")
+    ] = "both",
+    split: Annotated[str, typer.Option(help="dev to tune on, test to report.")] = "dev",
+    by: Annotated[str, typer.Option(help="Grouping of the second table: kind, register or environment.")] = "kind",
     model: DetectorModel = "smollm2-135m",
-    split: Annotated[str, typer.Option(help="dev to tune on, test to report, or all.")] = "test",
-    limit: Annotated[int | None, typer.Option(min=1, help="Evenly spaced subset of N hints.")] = None,
-    as_json: AsJson = False,
+    limit: Annotated[int | None, typer.Option(min=1, help="Evenly spaced sample of N hints per benchmark.")] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Add the results to this file, or replace them there.")
+    ] = None,
 ) -> None:
-    """Measure precision and recall by kind of leak, the area under the ROC curve, and the time per hint."""
+    """Compare leak detectors: precision, recall, price and speed, and recall by kind, register or environment.
+
+    Brackets contain 95 % intervals. The price is that of the endpoints' tokens. Hints per second exclude the loading of
+    models; replies from the disk cache make them too high (llm.cache=false turns it off).
+    """
     from rl2f_core.backends.model_pool import ModelPool
     from rl2f_core.config.model import ModelConfig
-    from rl2f_core.leaks.benchmark import timing
-    from rl2f_core.leaks.benchmark.score import compare, read_items
-    from rl2f_core.leaks.parsing import parse_detectors
+    from rl2f_core.leaks.benchmark import comparison
 
-    if split not in SPLITS:
-        raise ConfigError("The benchmark has no such split.", value=split, known=SPLITS)
-    detectors = parse_detectors(detector)
-    items = read_items(folder or LEAK_BENCHMARK, None if split == "all" else split)  # type: ignore[arg-type]
-    items = timing.spread_out(items, limit or len(items))
+    _require("split", split, get_args(Split))
+    _require("grouping", by, get_args(Grouping))
     models = ModelPool(ModelConfig(name=model), registry.get("backend", "hf").Config())
+    benchmarks = list(comparison.BENCHMARKS) if benchmark == "both" else [benchmark]
+    results = []
     with TerminalProgress() as progress:
-        reports, seconds = timing.try_detectors(
-            items, detectors, models, lambda done, total: progress.update("hints", done, total)
-        )
-    report, areas = compare(items, reports), timing.areas(items, reports)
-    errors = sum(each.error is not None for each in reports)
-    ms_per_hint = 1000 * seconds / max(len(items), 1)
-    if as_json:
-        data = {
-            "detectors": [part.model_dump(mode="json") for part in detectors], "split": split, "hints": len(items),
-            "errors": errors, "ms_per_hint": round(ms_per_hint, 4),
-            "auc": {name: area.model_dump() for name, area in areas.items()},
-            **report.model_dump(mode="json", exclude={"wrong"}),
-        }  # fmt: skip
-        typer.echo(json.dumps(data, indent=2))
-        return
-    show(report, areas, ms_per_hint, errors)
-    if any(registry.get("leak_detector", part.type).requires_model for part in detectors):
-        err().print(f"Model: {model}. The time does not include loading it.", markup=False)
+        for name in benchmarks:
+            for cascade in detectors or ["exact,equivalent"]:
+                label = f"{cascade} on {name}"
+                results.append(
+                    comparison.evaluate(
+                        cascade, name, split, models, limit,  # type: ignore[arg-type]
+                        lambda done, total, label=label: progress.update(label, done, total),
+                    )
+                )  # fmt: skip
+    if json_file is not None:
+        comparison.record(json_file, results)
+    show(results, by)
+    if split == "test" and "handwritten" in benchmarks:
+        err().print("Log this use of the test half in data/leaks/README.md.")
 
 
-def show(report: BenchmarkReport, areas: dict[str, Interval], ms_per_hint: float, errors: int) -> None:
-    """Print figures and tables."""
+def _require(name: str, value: str, known: Sequence[str]) -> None:
+    if value not in known:
+        raise ConfigError(f"The benchmark has no such {name}.", value=value, known=known)
+
+
+def show(results: Sequence[CascadeResult], by: str) -> None:
+    """Print the comparison, one table of groups per benchmark, and what the tables do not contain."""
     console = out()
-    columns = ("", "leaks", "near-misses", "precision", "recall", *(["area under ROC"] if areas else []))
-    rows = (
-        (name, *_cells(score), *([_format(areas[name])] if name in areas else []))
-        for name, score in {"all": report.overall, **report.by_environment}.items()
-    )
-    console.print(table(*columns, rows=rows))
-    console.print()
-    console.print(table("kind", *columns[1:5], rows=((name, *_cells(s)) for name, s in report.by_kind.items())))
-    console.print(f"\n{ms_per_hint:.3f} ms per hint.")
-    if errors:
-        console.print(f"{errors:,} hints were not scored by every detector; they count as not flagged.")
+    columns = ("benchmark", "detectors", "leaks", "near-misses", "precision", "recall", "US$ / 1,000 hints", "hints/s")
+    console.print(table(*columns, rows=_rows(results)))
+    for name in dict.fromkeys(result.benchmark for result in results):
+        of = [result for result in results if result.benchmark == name]
+        groups = _groups(of, by)
+        if groups:
+            console.print()
+            heads = (f"{by}, {name}", "leaks", "near-misses", *(result.detectors for result in of))
+            console.print(table(*heads, rows=groups))
+    for note in notes(results):
+        console.print(note, markup=False)
+
+
+def _rows(results: Sequence[CascadeResult]) -> Iterator[tuple[str, ...]]:
+    for result in results:
+        price = result.usd_per_1000_hints
+        speed = result.hints_per_second
+        ends = ("unknown" if price is None else f"{price:,.2f}", f"{speed:,.0f}" if speed >= 10 else f"{speed:.1f}")
+        name = f"{result.benchmark} ({result.split})"
+        yield (name, result.detectors, *_cells(result.report.overall), *ends)
+        if result.report.held_out is not None:
+            yield (f"{name}, held-out kinds", result.detectors, *_cells(result.report.held_out), "", "")
+
+
+def _groups(results: Sequence[CascadeResult], by: str) -> list[tuple[str, ...]]:
+    """Return one row per group, with the recall and the false alarms of each cascade."""
+    scores: list[dict[str, Score]] = [getattr(result.report, f"by_{by}") for result in results]
+    held_out = {kind for result in results for kind in result.report.held_out_kinds} if by == "kind" else set()
+    rows = []
+    for name in sorted(
+        {name for each in scores for name in each}, key=lambda name: (name in held_out, ":" in name, name)
+    ):
+        first = next(each[name] for each in scores if name in each)
+        cells = [_group_cell(each[name]) if name in each else "" for each in scores]
+        rows.append((f"held out: {name}" if name in held_out else name, *_cells(first)[:2], *cells))
+    return rows
+
+
+def _group_cell(score: Score) -> str:
+    c = score.counts
+    false = f"{c.fp} false alarm{'s' if c.fp != 1 else ''}" if c.fp else ""
+    return ", ".join(filter(None, (_format(score.recall) if c.tp + c.fn else "", false))) or "–"
+
+
+def notes(results: Sequence[CascadeResult]) -> Iterator[str]:
+    """Yield what the tables do not contain: samples, errors, ambiguous hints and areas under the ROC curve."""
+    for result in results:
+        name = f"{result.detectors} on {result.benchmark}"
+        if result.hints < result.available:
+            yield f"{name}: an evenly spaced sample of {result.hints:,} of {result.available:,} hints."
+        if result.errors:
+            yield f"{name}: {result.errors:,} hints were not checked by every detector; they count as not flagged."
+        if result.report.ambiguous:
+            yield f"{name}: {result.report.ambiguous_flagged} of {result.report.ambiguous} ambiguous hints flagged."
+        if result.area_under_roc is not None:
+            yield f"{name}: area under the ROC curve {_format(result.area_under_roc)}."
 
 
 def _cells(score: Score) -> tuple[str, ...]:

@@ -79,6 +79,10 @@ class LeakItem(FrozenModel):
     """Fraction of the answer that this and the earlier hints reveal."""
     split: Half
     """`dev` to tune detectors on, `test` to report; the two have no phrasing in common."""
+    style: str = ""
+    """Register of a hand-written hint, e.g. `terse`."""
+    ambiguous: bool = False
+    """The annotators disagree; `leak` has no meaning."""
 
 
 @dataclass(frozen=True, slots=True)

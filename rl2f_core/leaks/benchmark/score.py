@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from pydantic import JsonValue
+from pydantic import Field, JsonValue
 
 from rl2f_core import registry
 from rl2f_core.config.leaks import LeaksConfig
@@ -24,7 +24,7 @@ from rl2f_core.leaks.benchmark.items import Half, Kind, LeakItem, generate
 from rl2f_core.leaks.guard import make_detectors
 from rl2f_core.paths import LEAK_BENCHMARK
 from rl2f_core.stats.intervals import Interval, wilson
-from rl2f_core.types import FrozenModel, LeakReport
+from rl2f_core.types import FrozenModel, JsonObject, LeakReport
 
 KINDS: dict[str, list[Kind]] = {
     "arithmetic": numbers.ARITHMETIC_KINDS,
@@ -78,7 +78,16 @@ class BenchmarkReport(FrozenModel):
     """By disguise or near-miss."""
     by_detector: dict[str, Counts]
     """True and false positives by the detector that flagged the hint first."""
-    wrong: tuple[Misclassified, ...]
+    by_register: dict[str, Score] = Field(default_factory=dict)
+    """By register, of hand-written hints."""
+    held_out_kinds: tuple[str, ...] = ()
+    """Keys of `by_kind` that do not occur on dev."""
+    held_out: Score | None = None
+    """Of these kinds; None if there are none."""
+    ambiguous: int = 0
+    """Number of ambiguous hints, which no score contains."""
+    ambiguous_flagged: int = 0
+    wrong: tuple[Misclassified, ...] = ()
 
     def to_markdown(self) -> str:
         """Format the report as Markdown tables."""
@@ -128,22 +137,50 @@ def to_jsonl(items: Iterable[LeakItem]) -> str:
     )
 
 
-def read_items(folder: Path = LEAK_BENCHMARK, split: Half | None = None) -> list[LeakItem]:
-    """Read all items of a folder; raises `DataError` if it has none or a line is invalid."""
-    files = sorted(folder.glob("*.jsonl"))
+def read_items(path: Path = LEAK_BENCHMARK, split: Half | None = None) -> list[LeakItem]:
+    """Read the items of a file or of all files of a folder, also hand-written ones (`data/leaks/README.md`).
+
+    Raises `DataError` if there are none or a line is invalid.
+    """
+    files = [path] if path.is_file() else sorted(path.glob("*.jsonl"))
     if not files:
         raise DataError(
-            "There are no benchmark items.", value=str(folder),
+            "There are no benchmark items.", value=str(path),
             fix="Make them: python -m rl2f_core.leaks.benchmark.score --out LEAK_BENCHMARK",
         )  # fmt: skip
     items = []
     for file in files:
         for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
             try:
-                items.append(LeakItem.model_validate_json(line))
-            except ValueError as error:
+                data = json.loads(line)
+                if split in (None, data["split"]):
+                    items.append(_from_handwritten(data) if "label" in data else LeakItem.model_validate(data))
+            except (ValueError, LookupError, TypeError) as error:
                 raise DataError(f"Line {number} of {file.name} is no benchmark item.", value=str(error)) from None
-    return [item for item in items if split in (None, item.split)]
+    return items
+
+
+def _from_handwritten(row: JsonObject) -> LeakItem:
+    """Convert a line of `data/leaks/handwritten.jsonl`; its label is that of the last hint."""
+    *earlier, hint = row["hints"]
+    return LeakItem(
+        **{name: row[name] for name in ("id", "problem", "answer", "attempts", "kind", "split")},
+        environment={"type": row["environment"]},
+        hints=earlier,
+        hint=hint,
+        leak=row["label"] == "leak",
+        ambiguous=row["label"] == "ambiguous",
+        style=row["register"],
+    )
+
+
+def kinds_of(items: Iterable[LeakItem]) -> set[str]:
+    """Return the kinds of items as keys of `BenchmarkReport.by_kind`."""
+    return {_kind(item) for item in items if not item.ambiguous}
+
+
+def _kind(item: LeakItem) -> str:
+    return item.kind if item.leak else f"not: {item.kind}"
 
 
 def score(config: LeaksConfig, items: Sequence[LeakItem]) -> BenchmarkReport:
@@ -175,13 +212,24 @@ def query_of(environment: Environment, item: LeakItem) -> LeakQuery:
     return LeakQuery(environment.task_from_gold(item.problem, item.answer), item.hint, item.attempts, item.hints)
 
 
-def compare(items: Sequence[LeakItem], reports: Sequence[LeakReport]) -> BenchmarkReport:
-    """Score one report per item."""
-    pairs = list(zip(items, reports, strict=True))
+def compare(
+    items: Sequence[LeakItem], reports: Sequence[LeakReport], dev_kinds: set[str] | None = None
+) -> BenchmarkReport:
+    """Score one report per item.
+
+    Args:
+        items: The items.
+        reports: Their reports.
+        dev_kinds: `kinds_of` the dev half, to score the other kinds separately too.
+    """
+    everything = list(zip(items, reports, strict=True))
+    pairs = [pair for pair in everything if not pair[0].ambiguous]
+    ambiguous = [report.leaked for item, report in everything if item.ambiguous]
+    held_out = sorted(kinds_of(items) - dev_kinds) if dev_kinds is not None else []
 
     def by(key: Callable[[LeakItem], str]) -> dict[str, Score]:
         names = dict.fromkeys(key(item) for item, _ in pairs)
-        return {name: score_of([pair for pair in pairs if key(pair[0]) == name]) for name in sorted(names)}
+        return {name: score_of([pair for pair in pairs if key(pair[0]) == name]) for name in sorted(names) if name}
 
     flagged: dict[str, Counter[str]] = {}
     for item, report in pairs:
@@ -191,7 +239,12 @@ def compare(items: Sequence[LeakItem], reports: Sequence[LeakReport]) -> Benchma
         overall=score_of(pairs),
         by_split=by(lambda item: item.split),
         by_environment=by(lambda item: str(item.environment["type"])),
-        by_kind=by(lambda item: item.kind if item.leak else f"not: {item.kind}"),
+        by_kind=by(_kind),
+        by_register=by(lambda item: item.style),
+        held_out_kinds=tuple(held_out),
+        held_out=score_of([pair for pair in pairs if _kind(pair[0]) in held_out]) if held_out else None,
+        ambiguous=len(ambiguous),
+        ambiguous_flagged=sum(ambiguous),
         by_detector={name: Counts(**counts) for name, counts in flagged.items()},
         wrong=tuple(Misclassified(item=item, report=report) for item, report in pairs if item.leak != report.leaked),
     )

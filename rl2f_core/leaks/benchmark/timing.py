@@ -1,18 +1,19 @@
-"""Time detectors on the synthetic benchmark; area under the ROC curve of `logprob_gain`."""
+"""Run detectors on labeled hints with time and cost; area under the ROC curve of `logprob_gain`."""
 
 from __future__ import annotations
 
 import json
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rl2f_core import registry
 from rl2f_core.config.fields import ComponentConfig
 from rl2f_core.leaks.base import run_cascade
 from rl2f_core.leaks.benchmark.items import LeakItem
 from rl2f_core.leaks.benchmark.score import by_environment, query_of
 from rl2f_core.leaks.guard import make_detectors
-from rl2f_core.leaks.likelihood import LikelihoodDetector
 from rl2f_core.stats.intervals import Interval, auc
 from rl2f_core.types import LeakReport
 
@@ -21,6 +22,23 @@ if TYPE_CHECKING:
 
 BATCH = 32
 """Hints per batch."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Result of a cascade on some items."""
+
+    reports: list[LeakReport]
+    """One per item, in order."""
+    seconds: float
+    """Without model loading. Cached replies of an endpoint take no time."""
+    cost: float | None
+    """US dollars, also of cached replies; None if a price is unknown."""
+
+
+def needs_model(detectors: Sequence[ComponentConfig]) -> bool:
+    """Return whether a cascade uses a model."""
+    return any(registry.get("leak_detector", config.type).requires_model for config in detectors)
 
 
 def spread_out(items: Sequence[LeakItem], limit: int) -> list[LeakItem]:
@@ -33,8 +51,8 @@ def try_detectors(
     detectors: Sequence[ComponentConfig],
     models: ModelPool | None = None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
-) -> tuple[list[LeakReport], float]:
-    """Run detectors on all items; returns the reports, in order, and the seconds without model loading.
+) -> Trial:
+    """Run a cascade on all items. Models are loaded by an additional check before.
 
     Args:
         items: Items to check.
@@ -43,10 +61,9 @@ def try_detectors(
         on_progress: Called with (items checked, all items).
     """
     reports: dict[int, LeakReport] = {}
-    seconds = 0.0
-    for config in detectors:
-        if models is not None and isinstance(config, LikelihoodDetector.Config):
-            models.backend(config.model)
+    seconds, cost = 0.0, []
+    if items and needs_model(detectors):
+        _warm_up(detectors, items[0], models)
     for environment, indices in by_environment(items):
         cascade = make_detectors(detectors, environment, models)
         for start in range(0, len(indices), BATCH):
@@ -57,15 +74,27 @@ def try_detectors(
             seconds += time.perf_counter() - began
             reports.update(zip(batch, results, strict=True))
             on_progress(len(reports), len(items))
-    return [reports[i] for i in range(len(items))], seconds
+        cost += [detector.cost for detector in cascade]
+    known = [each for each in cost if each is not None]
+    total = sum(known) if len(known) == len(cost) else None
+    return Trial([reports[i] for i in range(len(items))], seconds, total)
+
+
+def _warm_up(detectors: Sequence[ComponentConfig], item: LeakItem, models: ModelPool | None) -> None:
+    """Check one hint with every detector that uses a model, so that the models are loaded."""
+    ((environment, _),) = by_environment([item])
+    for detector in make_detectors([config for config in detectors if needs_model([config])], environment, models):
+        detector.check(query_of(environment, item))
 
 
 def areas(items: Sequence[LeakItem], reports: Sequence[LeakReport]) -> dict[str, Interval]:
     """Return the area under the ROC curve of `logprob_gain`, over all items (`all`) and by environment.
 
-    Hints on one task are one cluster. Hints with an error are left out; empty if another hint has no `logprob_gain`.
+    Hints on one task are one cluster. Ambiguous hints and hints with an error are left out. The result is empty if
+    another hint has no `logprob_gain`.
     """
-    judged = [(item, report) for item, report in zip(items, reports, strict=True) if report.error is None]
+    judged = [(item, report) for item, report in zip(items, reports, strict=True)]
+    judged = [(item, report) for item, report in judged if report.error is None and not item.ambiguous]
     if not judged or any(report.logprob_gain is None for _, report in judged):
         return {}
     groups = {"all": judged}

@@ -1,19 +1,14 @@
-"""Detectors timed on labelled hints, the area under the probe's ROC by hand, and the command that shows them."""
+"""Detectors timed on labeled hints, and the area under the ROC curve of `likelihood` by hand."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 from leak_helpers import Oracle
-from typer.testing import CliRunner
 
-from app.cli import app
 from rl2f_core.backends.model_pool import ModelPool
 from rl2f_core.leaks.benchmark.items import LeakItem
-from rl2f_core.leaks.benchmark.score import to_jsonl
 from rl2f_core.leaks.benchmark.timing import areas, spread_out, try_detectors
 from rl2f_core.leaks.parsing import parse_detectors
 from rl2f_core.types import LeakReport
@@ -51,28 +46,12 @@ def test_detectors_run_per_environment_in_order() -> None:
     guess = item("It is 7.", True, environment={"type": "guess_number"}, problem="from 1 to 9", answer="7")
     items = [ITEMS[3], guess, *ITEMS[:2]]
     seen: list[tuple[int, int]] = []
-    reports, seconds = try_detectors(items, parse_detectors("exact"), on_progress=lambda *at: seen.append(at))
-    assert [report.leaked for report in reports] == [False, True, True, True]
-    assert seconds > 0 and seen == [(3, 4), (4, 4)]
-    probed, _ = try_detectors(items, parse_detectors("likelihood"), ModelPool(Oracle()))
+    trial = try_detectors(items, parse_detectors("exact"), on_progress=lambda *at: seen.append(at))
+    assert [report.leaked for report in trial.reports] == [False, True, True, True]
+    assert trial.seconds > 0 and trial.cost == 0 and seen == [(3, 4), (4, 4)]
+    probed = try_detectors(items, parse_detectors("likelihood"), ModelPool(Oracle())).reports
     assert [report.logprob_gain for report in probed] == pytest.approx([0.0, 1.75, 5.25, 5.25])
 
 
 def test_spread_out_is_evenly_spaced() -> None:
     assert spread_out(ITEMS, 2) == [ITEMS[0], ITEMS[2]] and spread_out(ITEMS, 9) == ITEMS
-
-
-def test_command_shows_scores_and_kinds(tmp_path: Path) -> None:
-    (tmp_path / "items.jsonl").write_text(to_jsonl(ITEMS))
-    command = ["leaks", "benchmark", str(tmp_path), "--detector", "exact"]
-    done = CliRunner().invoke(app, command)
-    assert done.exit_code == 0, done.stderr
-    assert "1.000" in done.stdout and "not: chatter" in done.stdout and "ms per hint" in done.stdout
-    told = json.loads(CliRunner().invoke(app, [*command, "--json", "--split", "all"]).stdout)
-    assert told["hints"] == 5 and told["auc"] == {} and told["errors"] == 0
-    assert told["overall"]["counts"] == {"tp": 2, "fn": 1, "fp": 0, "tn": 2}
-    assert json.loads(CliRunner().invoke(app, [*command, "--json", "--limit", "2"]).stdout)["hints"] == 2
-    none = CliRunner().invoke(app, ["leaks", "benchmark", str(tmp_path / "none")])
-    assert none.exit_code == 2 and "no benchmark items" in none.stderr
-    part = CliRunner().invoke(app, [*command, "--split", "third"])
-    assert part.exit_code == 2 and "Known: dev, test, all" in part.stderr
