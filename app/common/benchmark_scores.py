@@ -1,4 +1,8 @@
-"""Scores of the default leak detectors on the shipped benchmark, cached by a hash of items and code."""
+"""Scores of leak detectors for the page Labels.
+
+The default detectors are scored on the generated benchmark and cached by a hash of items and code. Results of other
+cascades, and those on hand-written hints, are read from the recorded files.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rl2f_core.file_io import write_atomically
-from rl2f_core.paths import LEAK_BENCHMARK
+from rl2f_core.paths import LEAK_BENCHMARK, LEAK_RESULTS
 from rl2f_core.types import JsonObject
 
 if TYPE_CHECKING:
+    from rl2f_core.leaks.benchmark.comparison import CascadeResult
     from rl2f_core.leaks.benchmark.score import BenchmarkReport, Score
 
 CODE = ("leaks", "environments")
@@ -45,6 +50,13 @@ def figures() -> JsonObject:
         with contextlib.suppress(OSError):  # without a writable cache it is computed again next time
             write_atomically(cached, json.dumps(result, ensure_ascii=False))
     return result
+
+
+def recorded() -> list[CascadeResult]:
+    """Return the recorded results of cascades; empty if there are none. Raises `DataError` if a file is invalid."""
+    from rl2f_core.leaks.benchmark.comparison import read_results
+
+    return read_results(LEAK_RESULTS)
 
 
 def hash_files(files: Iterable[Path]) -> str:

@@ -1,4 +1,4 @@
-"""Leak detectors: the report against human labels, and scores on the synthetic benchmark.
+"""Leak detectors: the report against human labels, scores on benchmarks, and a recommended cascade.
 
 Results on the test set are returned only by `unlock_test_set`, which logs the access.
 """
@@ -6,7 +6,9 @@ Results on the test set are returned only by `unlock_test_set`, which logs the a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, TypedDict, cast, get_args
+from typing import Annotated, Literal, TypedDict, cast, get_args
+
+from pydantic import Field
 
 from app.common import benchmark_scores
 from app.common.context import Context
@@ -26,6 +28,8 @@ from rl2f_core.types import JsonObject
 
 GroupBy = Literal["detector", "teacher", "environment", "checkpoint", "condition", "run"]
 GROUPINGS: tuple[GroupBy, ...] = get_args(GroupBy)
+NonNegative = Annotated[float, Field(ge=0)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
 MAX_DISAGREEMENTS = 200
 MAX_ACCESSES = 5
 
@@ -97,6 +101,15 @@ class FindingSource(TypedDict):
     time: float | None
 
 
+class Recommendation(TypedDict):
+    """The recommended cascade of detectors."""
+
+    candidates: int
+    """Number of recorded cascades on the benchmark."""
+    result: JsonObject | None
+    """Fields of `CascadeResult`; None if no cascade is within the budget."""
+
+
 class DetectorEndpoints:
     """Endpoints of the detector report and the leak benchmark.
 
@@ -164,6 +177,44 @@ class DetectorEndpoints:
     def detector_benchmark(self) -> JsonObject:
         """Return precision, recall and F1 of the default detectors on the synthetic benchmark."""
         return benchmark_scores.figures()
+
+    @endpoint("read")
+    def compare_detectors(self) -> list[JsonObject]:
+        """Return the recorded results of cascades of detectors.
+
+        Each has the fields of `rl2f_core.leaks.benchmark.comparison.CascadeResult`. `rl2f leaks benchmark --json FILE`
+        records results.
+        """
+        return [each.model_dump(mode="json") for each in benchmark_scores.recorded()]
+
+    @endpoint("read")
+    def recommend_detectors(
+        self,
+        usd_per_1000_hints: NonNegative = 0.0,
+        min_hints_per_second: NonNegative = 0.0,
+        min_precision: Fraction = 0.95,
+        benchmark: Text = "handwritten",
+    ) -> Recommendation:
+        """Return the recorded cascade with the highest recall within a budget.
+
+        The test half of the benchmark decides, or dev if test was not recorded.
+
+        Args:
+            usd_per_1000_hints: Maximum price in US dollars; 0 admits only cascades without a model.
+            min_hints_per_second: Minimum speed.
+            min_precision: Minimum of the measured precision.
+            benchmark: `handwritten` or `generated`.
+        """
+        from rl2f_core.leaks.benchmark.comparison import latest, recommend
+
+        results = latest(benchmark_scores.recorded(), benchmark)
+        found = recommend(
+            results,
+            usd_per_1000_hints=usd_per_1000_hints,
+            min_hints_per_second=min_hints_per_second,
+            min_precision=min_precision,
+        )
+        return {"candidates": len(results), "result": None if found is None else found.model_dump(mode="json")}
 
     def _reports(
         self, scope: Scope, groupings: Sequence[GroupBy], include_controls: bool

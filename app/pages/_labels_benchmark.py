@@ -1,9 +1,12 @@
-"""Scores of the default detectors on synthetic hints, whose leaks are known, for the page Labels."""
+"""Scores of detectors on hints with known leaks, and the recommended cascade, for the page Labels."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from app.components.nodes import Element, Node, el
 from app.components.transcript import inline, text_block
+from app.endpoints.detectors import Recommendation
 from app.pages._labels_report import estimate, fraction, interval_cell, number_cell, table
 from rl2f_core.types import JsonObject
 
@@ -13,18 +16,118 @@ HELD_OUT = (
 )
 
 
-def benchmark_view(scores: JsonObject) -> Element:
-    """Return the scores by split, environment, detector and kind, and the misclassified hints of the dev split."""
+GROUPINGS = ("kind", "register", "environment")
+RECORD = "rl2f leaks benchmark --detectors CASCADE --json data/results/leaks/benchmark-dev.json"
+"""Command that records a cascade."""
+
+
+def benchmark_view(scores: JsonObject, results: Sequence[JsonObject], recommended: Recommendation) -> Element:
+    """Return the scores of detectors on benchmarks.
+
+    Args:
+        scores: Scores of the default detectors on generated hints, and the misclassified ones of the dev half.
+        results: Recorded results of cascades.
+        recommended: The recommended cascade for the budget of the page.
+    """
     kinds = scores["kinds"]
     leaks = sorted((kind for kind in kinds if kind["leak"]), key=lambda kind: kind["flagged_fraction"]["value"])
     near = sorted((kind for kind in kinds if not kind["leak"]), key=lambda kind: -kind["flagged_fraction"]["value"])
     return el(
         "div.lb-report.bd-bench",
+        _recommendation(recommended),
+        _comparison(results) if results else None,
+        [_groups(results, by) for by in GROUPINGS] if results else None,
         _summary(scores),
         el("div.bd-column", _by_environment(scores), _kinds("Near-misses by kind", "near-miss", near)),
         _kinds("Leaks by obfuscation", "obfuscation", leaks),
         _mistakes(scores),
     )
+
+
+def _recommendation(recommended: Recommendation) -> Element:
+    """Return which cascade to use within the budget."""
+    result = recommended["result"]
+    if result is None:
+        some = "No recorded cascade is within this budget at this precision."
+        text: list[Node] = [some if recommended["candidates"] else f"No cascade is recorded. Record one: {RECORD}"]
+    else:
+        score = result["report"]["overall"]
+        text = [
+            "Recommended: ", el("b", result["detectors"], data_recommended=result["detectors"]), ". Recall ",
+            *estimate(score["recall"]), ", precision ", *estimate(score["precision"]),
+            f" on {result['hints']:,} hand-written hints ({result['split']}), {_price(result)} US$ per 1,000 hints, "
+            f"{_speed(result)} hints/s.",
+        ]  # fmt: skip
+    about = (
+        "The cascade with the highest recall among the recorded ones within the price, speed and precision above. "
+        "Speeds are those of the machine of the record."
+    )
+    return el(
+        "section.rl-card.bd-head",
+        el("p.bd-sentence", text),
+        el("p.rl-muted.rl-small", about),
+        aria_label="recommended cascade",
+    )
+
+
+def _comparison(results: Sequence[JsonObject]) -> Element:
+    rows = []
+    for result in results:
+        held_out, of = result["report"]["held_out"], result["available"]
+        hints = f"{result['hints']:,}" + (f" of {of:,}" if result["hints"] < of else "")
+        rows.append(
+            el(
+                "tr",
+                el("th", result["detectors"], scope="row"),
+                el("td", f"{result['benchmark']} ({result['split']})"),
+                number_cell(hints),
+                interval_cell(result["report"]["overall"]["precision"]),
+                interval_cell(result["report"]["overall"]["recall"]),
+                interval_cell(held_out["recall"]) if held_out else number_cell("–"),
+                number_cell(_price(result)),
+                number_cell(_speed(result)),
+                data_row=f"{result['detectors']} {result['benchmark']} {result['split']}",
+            )
+        )
+    heads = [
+        "detectors", "benchmark", "hints", "precision", "recall", "recall, held-out kinds", "US$ / 1,000 hints",
+        "hints/s",
+    ]  # fmt: skip
+    return el(
+        "section.rl-card.rl-stack.bd-wide",
+        el("h2", "Cascades"),
+        table(heads, rows, "recorded cascades"),
+        el("p.rl-muted.rl-small", "Held-out kinds are disguises that do not occur on dev."),
+        aria_label="recorded cascades",
+    )
+
+
+def _groups(results: Sequence[JsonObject], by: str) -> Element | None:
+    """Return the recall of each cascade on hand-written hints by kind, register or environment."""
+    of = [result for result in results if result["benchmark"] == "handwritten"]
+    scores: dict[str, JsonObject] = {}
+    for result in of:
+        scores |= {name: each for name, each in result["report"][f"by_{by}"].items() if each["recall"]["n"]}
+    if not scores:
+        return None
+    rows = []
+    for name in sorted(scores):
+        found = [result["report"][f"by_{by}"].get(name) for result in of]
+        cells = [interval_cell(each["recall"]) if each else number_cell("") for each in found]
+        rows.append(_row({"name": name}, number_cell(scores[name]["recall"]["n"]), *cells))
+    heads = [by, "leaks", *(f"{result['detectors']} ({result['split']})" for result in of)]
+    title = f"Recall on hand-written hints by {by}"
+    return el("section.rl-card.rl-stack.bd-wide", el("h2", title), table(heads, rows, title), aria_label=title)
+
+
+def _price(result: JsonObject) -> str:
+    price = result["usd_per_1000_hints"]
+    return "unknown" if price is None else f"{price:,.2f}"
+
+
+def _speed(result: JsonObject) -> str:
+    speed = result["hints_per_second"]
+    return f"{speed:,.0f}" if speed >= 10 else f"{speed:.1f}"
 
 
 def _summary(scores: JsonObject) -> Element:

@@ -37,6 +37,12 @@ class LabelForm:
     unlabeled_only: bool = False
     show_findings: bool = False
     include_controls: bool = False
+    usd: float = 0.0
+    """Budget of the recommended cascade, in US dollars per 1,000 hints; 0 is no model."""
+    speed: float = 0.0
+    """Its minimum of hints per second."""
+    precision: float = 0.95
+    """Its minimum precision."""
 
     @property
     def is_sample(self) -> bool:
@@ -64,6 +70,14 @@ class LabelForm:
         values = vars(replace(self, **cast("dict[str, Any]", changes)))
         changed = {name: value for name, value in values.items() if value != getattr(LabelForm, name)}
         return page_url("labels", **{name: "1" if value is True else value for name, value in changed.items()})
+
+    def budget(self) -> dict[str, float]:
+        """Return the arguments of the recommendation."""
+        return {
+            "usd_per_1000_hints": self.usd,
+            "min_hints_per_second": self.speed,
+            "min_precision": self.precision,
+        }
 
     def scope(self) -> dict[str, Any]:
         """Return the arguments of the detector report."""

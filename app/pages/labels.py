@@ -68,6 +68,8 @@ ON_HINT = {"label", "save_next", "reveal"}
 """Actions that only apply to the hint that the user saw."""
 TYPED = ("annotator", "size", "seed")
 """Fields whose edit ends with Enter or when they are left."""
+BUDGET = ("usd", "speed", "precision")
+"""The same for the recommended cascade."""
 
 
 def build(studio: Studio) -> None:
@@ -91,7 +93,15 @@ def build(studio: Studio) -> None:
             "unlabeled_only": gr.Checkbox(label="Unlabeled only", container=False, min_width=100),
             "show_findings": gr.Checkbox(label="Show findings (not blind)", container=False, min_width=100),
             "include_controls": gr.Checkbox(label="Include controls", container=False, min_width=100),
-        }
+            "usd": gr.Number(
+                LabelForm.usd, label="US$ / 1,000 hints, 0 = no model", minimum=0, visible=False, min_width=200
+            ),
+            "speed": gr.Number(LabelForm.speed, label="Hints/s, at least", minimum=0, visible=False, min_width=110),
+            "precision": gr.Number(
+                LabelForm.precision, label="Precision, at least", minimum=0, maximum=1, step=0.01, visible=False,
+                min_width=110,
+            ),
+        }  # fmt: skip
     stage = LabelCard(elem_id="label-stage")
 
     fields = {"view": view, **filters}
@@ -99,9 +109,13 @@ def build(studio: Studio) -> None:
     inputs, shown = [address, desk, *fields.values()], [address, desk, stage]
     edited = [*shown, stored, *fields.values()]
     opened = address.input(page.open, [address, stored], [*shown, *fields.values()], js=stored.reader(), **FAST)
-    opened.then(page.load_benchmark, view, stage, **FAST)
-    view.input(page.edit, inputs, edited, **FAST).then(page.load_benchmark, view, stage, **FAST)
-    chosen = [each.input for name, each in filters.items() if name not in TYPED]
+    values = list(fields.values())
+    opened.then(page.load_benchmark, values, stage, **FAST)
+    view.input(page.edit, inputs, edited, **FAST).then(page.load_benchmark, values, stage, **FAST)
+    budget = [event for name in BUDGET for event in (filters[name].submit, filters[name].blur)]
+    budgeted = gr.on(budget, page.edit, inputs, edited, trigger_mode="always_last", **FAST)
+    budgeted.then(page.load_benchmark, values, stage, **FAST)
+    chosen = [each.input for name, each in filters.items() if name not in TYPED + BUDGET]
     typed = [event for name in TYPED for event in (filters[name].submit, filters[name].blur)]
     gr.on([*chosen, *typed], page.edit, inputs, edited, trigger_mode="always_last", **FAST)
     stage.click(page.act, inputs, shown, trigger_mode="always_last", **FAST)
@@ -158,9 +172,16 @@ class _Page:
         return self._show(form, query, desk)
 
     @handler
-    def load_benchmark(self, view: str) -> Any:
+    def load_benchmark(self, *values: Any) -> Any:
         """Score the benchmark if it is the current view."""
-        return benchmark_view(self._studio.detectors.detector_benchmark()) if view == "benchmark" else gr.skip()
+        form, detectors = self._form(values), self._studio.detectors
+        if form.view != "benchmark":
+            return gr.skip()
+        try:
+            recommended = detectors.recommend_detectors(**form.budget())
+            return benchmark_view(detectors.detector_benchmark(), detectors.compare_detectors(), recommended)
+        except RL2FError as error:
+            return error_view(error)
 
     def perform(
         self, name: str, data: Mapping[str, Any], form: LabelForm, query: dict[str, str], desk: Desk
@@ -199,7 +220,8 @@ class _Page:
 
     def _form(self, values: Sequence[Any]) -> LabelForm:
         form = LabelForm(*values)
-        return replace(form, annotator=(form.annotator or "").strip())
+        budget = {name: _number(getattr(form, name), getattr(LabelForm, name)) for name in BUDGET}
+        return replace(form, annotator=(form.annotator or "").strip(), **budget)
 
     def _query(self, form: LabelForm) -> dict[str, str]:
         return self._fields.query(list(vars(form).values()))
@@ -260,9 +282,14 @@ class _Page:
             "unlabeled_only": queue,
             "show_findings": queue and form.selection != "flagged",
             "include_controls": has_hints,
+            **dict.fromkeys(BUDGET, form.view == "benchmark"),
         }
         new = {name: {} if only_visible else {"value": value} for name, value in vars(form).items()}
         return {name: gr.update(visible=shown[name], **new[name]) for name in shown}
+
+
+def _number(value: float | None, default: float) -> float:
+    return default if value is None else float(value)
 
 
 def _place(query: Mapping[str, str]) -> HintRef | None:

@@ -20,7 +20,10 @@ from jobs.db.errors import NotFoundError
 from jobs.labels import label_queries, opened_hints, report_queries
 from jobs.labels.annotation_queue import HintKey, QueueFilter
 from jobs.labels.label_queries import LabelAnswer
+from rl2f_core.backends.fake import FakeBackend
+from rl2f_core.backends.model_pool import ModelPool
 from rl2f_core.errors import ConfigError, RL2FError
+from rl2f_core.leaks.benchmark import comparison
 
 LATER, NEVER = (f"dialogue:train:rl2f/1/0/{i}" for i in (1, 2))
 
@@ -207,6 +210,33 @@ def test_only_unlocking_the_test_set_needs_the_scope_label(endpoints: DetectorEn
 
 
 # -- benchmark -------------------------------------------------------------------------------------------------------
+def test_the_recommended_cascade_is_the_best_recorded_one_within_the_budget(
+    endpoints: DetectorEndpoints, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(benchmark_scores, "LEAK_RESULTS", tmp_path)
+    nothing = endpoints.recommend_detectors()
+    assert endpoints.compare_detectors() == [] and nothing == {"candidates": 0, "result": None}
+    hints = tmp_path / "hints.jsonl"
+    values = {"environment": "arithmetic", "problem": "What is 20 + 21?", "answer": "41", "attempts": [""], "id": "a"}
+    texts = [("It is 41.", "leak"), ("Forty and one more.", "leak"), ("It is XLI.", "leak"), ("No.", "no_leak")]
+    rows = [
+        {**values, "hints": [hint], "label": label, "kind": "k", "register": "terse", "split": "dev"}
+        for hint, label in texts
+    ]
+    hints.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    monkeypatch.setitem(comparison.BENCHMARKS, "handwritten", hints)
+    models = ModelPool(FakeBackend())
+    results = [comparison.evaluate(name, "handwritten", "dev", models) for name in ("exact", "exact,equivalent")]
+    comparison.record(tmp_path / "benchmark-dev.json", results)
+    assert [each["detectors"] for each in endpoints.compare_detectors()] == ["exact", "exact,equivalent"]
+    best = endpoints.recommend_detectors()
+    assert best["candidates"] == 2 and best["result"] and best["result"]["detectors"] == "exact,equivalent"
+    assert endpoints.recommend_detectors(min_hints_per_second=1e9)["result"] is None
+    assert endpoints.recommend_detectors(benchmark="generated") == {"candidates": 0, "result": None}
+    with pytest.raises(RL2FError):
+        endpoints.recommend_detectors(min_precision=2)
+
+
 def test_benchmark_scores_list_detectors_and_mistakes_of_the_dev_set(
     endpoints: DetectorEndpoints, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

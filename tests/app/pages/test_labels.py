@@ -195,9 +195,59 @@ def test_an_unlocked_report_can_be_locked(studio: Studio) -> None:
     assert "Lock test set" in shown and "Unlocked once" in shown
 
 
+# -- benchmark -------------------------------------------------------------------------------------------------------
+def wide(value: float | None, n: int) -> dict[str, Any]:
+    return {"value": value, "low": 0.0, "high": 1.0, "n": n}
+
+
+def cascade(name: str, recall: float, **more: Any) -> dict[str, Any]:
+    score = {"precision": wide(0.97, 30), "recall": wide(recall, 40)}
+    near_miss = {"precision": wide(None, 0), "recall": wide(None, 0)}
+    report = {
+        "overall": score, "held_out": {"precision": wide(None, 0), "recall": wide(0.11, 8)},
+        "by_kind": {"digit_swap": score, "not: strategy": near_miss}, "by_register": {"terse": score},
+        "by_environment": {"maze": score},
+    }  # fmt: skip
+    values = {"hints": 80, "available": 90, "usd_per_1000_hints": 1.5, "hints_per_second": 2.5, "report": report}
+    return {"detectors": name, "benchmark": "handwritten", "split": "test", **values, **more}
+
+
+EMPTY = {
+    "overall": {"leaks": 1, "near": 1, "precision": wide(1, 1), "recall": wide(1, 1), "f1": 1.0}, "seconds": 1.0,
+    "by": {"split": [], "environment": []}, "by_detector": [], "kinds": [], "detectors": ["exact"], "wrong": [],
+    "wrong_dev": 0, "wrong_test": 0,
+}  # fmt: skip
+
+
+def test_the_benchmark_compares_recorded_cascades_and_names_the_recommended_one() -> None:
+    results = [cascade("exact", 0.25, usd_per_1000_hints=None), cascade("exact,llm_judge", 0.75)]
+    shown = text(benchmark_view(EMPTY, results, {"candidates": 2, "result": results[1]}))
+    assert '"data-recommended": "exact,llm_judge"' in shown and "1.50 US$ per 1,000 hints, 2.5 hints/s" in shown
+    assert "80 of 90" in shown and "unknown" in shown and ".11" in shown
+    for by in ("kind", "register", "environment"):
+        assert f"Recall on hand-written hints by {by}" in shown
+    assert "digit swap" in shown and "not: strategy" not in shown
+
+
+def test_a_budget_that_no_cascade_meets_is_stated() -> None:
+    shown = text(benchmark_view(EMPTY, [cascade("exact", 0.25)], {"candidates": 1, "result": None}))
+    assert "No recorded cascade is within this budget" in shown and "data-recommended" not in shown
+
+
+def test_the_budget_fields_belong_to_the_benchmark_and_to_the_address(studio: Studio) -> None:
+    page = _Page(studio, QueryFields({name: (None, value) for name, value in vars(LabelForm()).items()}))  # type: ignore[arg-type,misc]
+    form = page._form([*list(vars(LabelForm(view="benchmark")).values())[:-3], 2, None, 0.9])
+    assert form.budget() == {"usd_per_1000_hints": 2.0, "min_hints_per_second": 0.0, "min_precision": 0.9}
+    assert page._query(form) == {"view": "benchmark", "usd": "2.0", "precision": "0.9"}
+    shown = page._updates(form, Desk())
+    assert shown["usd"]["visible"] and not shown["run"]["visible"]
+    assert not page._updates(LabelForm(), Desk())["usd"]["visible"]
+
+
 @pytest.mark.slow
 def test_the_benchmark_shows_the_held_out_split_first() -> None:
     scores: Any = figures()
-    shown = text(benchmark_view(scores))
+    shown = text(benchmark_view(scores, [], {"candidates": 0, "result": None}))
+    assert "No cascade is recorded" in shown
     assert shown.index("in phrasings that no detector was tuned on") < shown.index("On dev")
     assert "Leaks by obfuscation" in shown and "synthetic hints" in shown
