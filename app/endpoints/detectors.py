@@ -197,7 +197,7 @@ class DetectorEndpoints:
     ) -> Recommendation:
         """Return the recorded cascade with the highest recall within a budget.
 
-        The test half of the benchmark decides, or dev if test was not recorded.
+        The test split of the benchmark decides, or dev if test was not recorded.
 
         Args:
             usd_per_1000_hints: Maximum price in US dollars; 0 admits only cascades without a model.

@@ -25,7 +25,7 @@ def benchmark_view(scores: JsonObject, results: Sequence[JsonObject], recommende
     """Return the scores of detectors on benchmarks.
 
     Args:
-        scores: Scores of the default detectors on generated hints, and the misclassified ones of the dev half.
+        scores: Scores of the default detectors on generated hints, and the misclassified ones of the dev split.
         results: Recorded results of cascades.
         recommended: The recommended cascade for the budget of the page.
     """

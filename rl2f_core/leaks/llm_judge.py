@@ -125,7 +125,8 @@ class LLMJudgeDetector(LeakDetector):
         chunks = [replies[i * len(votes) : (i + 1) * len(votes)] for i in range(len(prompts))]
         if not is_contrastive:
             judged = [
-                [self._judge(query, reply) for reply in chunk] for query, chunk in zip(queries, chunks, strict=True)
+                [self._read_verdict(query, reply) for reply in chunk]
+                for query, chunk in zip(queries, chunks, strict=True)
             ]
         else:
             pairs = zip(chunks[: len(queries)], chunks[len(queries) :], strict=True)
@@ -169,7 +170,7 @@ class LLMJudgeDetector(LeakDetector):
             mark = hashlib.sha256("\0".join([mark, *texts.values()]).encode("utf-8", "replace")).hexdigest()[:12]
         return self.prompt.render({"mark": mark, **texts, **formats})
 
-    def _judge(self, query: LeakQuery, reply: Completion) -> LeakReport:
+    def _read_verdict(self, query: LeakQuery, reply: Completion) -> LeakReport:
         """Return the report of one verdict."""
         is_json = self.config.output == "json"
         judgement = read_judgement(reply.text, is_json=is_json) if reply.error is None else None

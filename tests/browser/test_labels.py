@@ -229,6 +229,18 @@ def test_markup_in_a_mistake_of_the_benchmark_stays_text(show: Callable[..., Any
         cached.write_text(json.dumps(scores))
 
 
+def test_the_benchmark_recommends_a_cascade_within_the_typed_budget(show: Callable[..., Any]) -> None:
+    page = show(view="benchmark")
+    expect(page.locator("[data-recommended]")).to_have_count(1)
+    speed = page.get_by_label("Hints/s, at least")
+    speed.fill("1000000000")
+    speed.press("Enter")
+    expect(page.get_by_label("recommended cascade")).to_contain_text("No recorded cascade is within this budget")
+    assert "speed=1000000000.0" in page.url
+    page.get_by_text("Detector report", exact=True).click()
+    expect(speed).to_be_hidden()
+
+
 def test_hints_of_controls_are_shown_only_on_request(show: Callable[..., Any], replay: Any, database: Database) -> None:
     run = evaluated(database, Workspace(replay.workspace)).id
     page = show(run=run, annotator="own")

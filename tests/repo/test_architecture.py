@@ -75,7 +75,7 @@ rl2f_core.environments: config errors file_io model_store paths registry text ty
 rl2f_core.evaluation: backends config datasets device distributed environments errors file_io metrics registry
     rollout run stats teachers types
 rl2f_core.file_io: errors
-rl2f_core.leaks: backends chat config environments errors llms paths registry stats teachers text types
+rl2f_core.leaks: backends chat config environments errors file_io llms paths registry stats teachers text types
 rl2f_core.llms: backends chat config errors model_store registry types
 rl2f_core.methods: chat config datasets environments errors paths registry rollout run teachers types
 rl2f_core.metrics: environments errors stats types

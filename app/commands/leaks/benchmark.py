@@ -32,7 +32,9 @@ def benchmark(
         str, typer.Option(help="generated, handwritten, both, or the path of a file or folder of labeled hints.")
     ] = "both",
     split: Annotated[str, typer.Option(help="dev to tune on, test to report.")] = "dev",
-    by: Annotated[str, typer.Option(help="Grouping of the second table: kind, register or environment.")] = "kind",
+    group_by: Annotated[
+        str, typer.Option(help="Grouping of the second table: kind, register or environment.")
+    ] = "kind",
     model: DetectorModel = "smollm2-135m",
     limit: Annotated[int | None, typer.Option(min=1, help="Evenly spaced sample of N hints per benchmark.")] = None,
     json_file: Annotated[
@@ -49,7 +51,7 @@ def benchmark(
     from rl2f_core.leaks.benchmark import comparison
 
     _require("split", split, get_args(Split))
-    _require("grouping", by, get_args(Grouping))
+    _require("grouping", group_by, get_args(Grouping))
     models = ModelPool(ModelConfig(name=model), registry.get("backend", "hf").Config())
     benchmarks = list(comparison.BENCHMARKS) if benchmark == "both" else [benchmark]
     results = []
@@ -65,9 +67,9 @@ def benchmark(
                 )  # fmt: skip
     if json_file is not None:
         comparison.record(json_file, results)
-    show(results, by)
+    show(results, group_by)
     if split == "test" and "handwritten" in benchmarks:
-        err().print("Log this use of the test half in data/leaks/README.md.")
+        err().print("Log this use of the test split in data/leaks/README.md.")
 
 
 def _require(name: str, value: str, known: Sequence[str]) -> None:

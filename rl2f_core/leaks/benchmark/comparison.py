@@ -28,7 +28,7 @@ _UNRECORDED = {"results": {"__all__": {"report": {"wrong"}}}}
 
 
 class CascadeResult(FrozenModel):
-    """A cascade on one half of a benchmark."""
+    """A cascade on one split of a benchmark."""
 
     detectors: str
     """The cascade as on the command line, e.g. `exact,equivalent`."""
@@ -40,7 +40,7 @@ class CascadeResult(FrozenModel):
     hints: int
     """Number of checked hints."""
     available: int
-    """Number of hints of this half; if more than `hints`, an evenly spaced sample was checked."""
+    """Number of hints of the split; if more than `hints`, an evenly spaced sample was checked."""
     needs_model: bool
     model: str | None
     """Model of detectors that need one and name none; None if no detector needs one."""
@@ -70,12 +70,12 @@ def evaluate(
     limit: int | None = None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> CascadeResult:
-    """Run a cascade on one half of a benchmark and score it.
+    """Run a cascade on one split of a benchmark and score it.
 
     Args:
         detectors: The cascade; see `parse_detectors`.
         benchmark: `generated`, `handwritten`, or the path of a file or folder of items.
-        split: The half.
+        split: The split.
         models: Models of detectors that need one.
         limit: Maximum number of hints, evenly spaced; None is all.
         on_progress: Called with (hints checked, all hints).
@@ -86,7 +86,7 @@ def evaluate(
     available = read_items(path, split)
     items = spread_out(available, limit or len(available))
     if not items:
-        raise DataError("The benchmark has no hints of this half.", value=f"{benchmark}, {split}")
+        raise DataError("The benchmark has no hints of this split.", value=f"{benchmark}, {split}")
     trial = try_detectors(items, configs, models, on_progress)
     uses_model = needs_model(configs)
     report = compare(items, trial.reports, kinds_of(read_items(path, "dev")) or None)
@@ -120,7 +120,7 @@ def _read(path: Path) -> Comparison:
 
 
 def record(path: Path, results: Iterable[CascadeResult]) -> None:
-    """Add results to a file; they replace those of the same cascade, benchmark and half.
+    """Add results to a file; they replace those of the same cascade, benchmark and split.
 
     Raises `DataError` if the file contains something else.
     """
@@ -134,7 +134,7 @@ def _key(result: CascadeResult) -> tuple[str, str, str]:
 
 
 def latest(results: Sequence[CascadeResult], benchmark: str) -> list[CascadeResult]:
-    """Return the results on one benchmark: those on its test half, or on dev if test was not recorded."""
+    """Return the results on one benchmark: those on its test split, or on dev if test was not recorded."""
     on = {split: [each for each in results if (each.benchmark, each.split) == (benchmark, split)]
           for split in ("test", "dev")}  # fmt: skip
     return on["test"] or on["dev"]
@@ -146,7 +146,7 @@ def recommend(
     """Return the cascade with the highest recall within a budget; None if there is none.
 
     Args:
-        results: Results on one half of one benchmark.
+        results: Results on one split of one benchmark.
         usd_per_1000_hints: Maximum price in US dollars; 0 admits only cascades without a model.
         min_hints_per_second: Minimum speed.
         min_precision: Minimum of the measured precision (the estimate, not its interval).

@@ -220,7 +220,7 @@ def compare(
     Args:
         items: The items.
         reports: Their reports.
-        dev_kinds: `kinds_of` the dev half, to score the other kinds separately too.
+        dev_kinds: `kinds_of` the dev split, to score the other kinds separately too.
     """
     everything = list(zip(items, reports, strict=True))
     pairs = [pair for pair in everything if not pair[0].ambiguous]

@@ -177,7 +177,7 @@ def test_the_command_compares_cascades_in_one_table_and_records_them(file: Path,
     assert any(line.startswith("not: false_claim") and "1 false alarm" in line for line in lines)
     assert "exact on" in done.stdout and "1 of 1 ambiguous hints flagged" in done.stdout
     assert [each["detectors"] for each in json.loads(target.read_text())["results"]] == ["exact", "exact,equivalent"]
-    test = CliRunner().invoke(app, [*command, "--split", "test", "--by", "register"])
+    test = CliRunner().invoke(app, [*command, "--split", "test", "--group-by", "register"])
     assert "held-out kinds" in test.stdout and "terse" in test.stdout
     by_kind = CliRunner().invoke(app, [*command, "--split", "test"])
     assert by_kind.stdout.index("literal") < by_kind.stdout.index("held out: analogy")
@@ -187,7 +187,7 @@ def test_the_command_compares_cascades_in_one_table_and_records_them(file: Path,
     ("options", "message"),
     [
         (["--split", "all"], "Known: dev, test"),
-        (["--by", "author"], "Known: kind, register, environment"),
+        (["--group-by", "author"], "Known: kind, register, environment"),
         (["--benchmark", "nowhere"], "no benchmark items"),
         (["--detectors", "guess"], "guess"),
     ],
