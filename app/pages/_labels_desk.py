@@ -71,7 +71,7 @@ class LabelForm:
         changed = {name: value for name, value in values.items() if value != getattr(LabelForm, name)}
         return page_url("labels", **{name: "1" if value is True else value for name, value in changed.items()})
 
-    def budget(self) -> dict[str, float]:
+    def budget(self) -> dict[str, Any]:
         """Return the arguments of the recommendation."""
         return {
             "usd_per_1000_hints": self.usd,

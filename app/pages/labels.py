@@ -220,8 +220,13 @@ class _Page:
 
     def _form(self, values: Sequence[Any]) -> LabelForm:
         form = LabelForm(*values)
-        budget = {name: _number(getattr(form, name), getattr(LabelForm, name)) for name in BUDGET}
-        return replace(form, annotator=(form.annotator or "").strip(), **budget)
+        return replace(
+            form,
+            annotator=(form.annotator or "").strip(),
+            usd=_number(form.usd, LabelForm.usd),
+            speed=_number(form.speed, LabelForm.speed),
+            precision=_number(form.precision, LabelForm.precision),
+        )
 
     def _query(self, form: LabelForm) -> dict[str, str]:
         return self._fields.query(list(vars(form).values()))

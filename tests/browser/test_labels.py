@@ -237,7 +237,7 @@ def test_the_benchmark_recommends_a_cascade_within_the_typed_budget(show: Callab
     speed.press("Enter")
     expect(page.get_by_label("recommended cascade")).to_contain_text("No recorded cascade is within this budget")
     assert "speed=1000000000.0" in page.url
-    page.get_by_text("Detector report", exact=True).click()
+    page.get_by_role("radio", name="Detector report").check()
     expect(speed).to_be_hidden()
 
 

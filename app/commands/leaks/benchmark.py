@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
@@ -58,13 +59,8 @@ def benchmark(
     with TerminalProgress() as progress:
         for name in benchmarks:
             for cascade in detectors or ["exact,equivalent"]:
-                label = f"{cascade} on {name}"
-                results.append(
-                    comparison.evaluate(
-                        cascade, name, split, models, limit,  # type: ignore[arg-type]
-                        lambda done, total, label=label: progress.update(label, done, total),
-                    )
-                )  # fmt: skip
+                update = partial(progress.update, f"{cascade} on {name}")
+                results.append(comparison.evaluate(cascade, name, split, models, limit, update))  # type: ignore[arg-type]
     if json_file is not None:
         comparison.record(json_file, results)
     show(results, group_by)

@@ -212,7 +212,7 @@ def test_a_stranger_does_not_see_the_answer() -> None:
 def remote(endpoint: FakeEndpoint, **settings: Any) -> LLMJudgeDetector:
     llm = {"type": "openai_api", "base_url": endpoint.url, "model": "m", "cache": False, "concurrency": 1}
     prices = {"usd_per_million_prompt": 2.0, "usd_per_million_completion": 8.0}
-    config = LLMJudgeDetector.Config(llm={**llm, **prices}, **settings)  # type: ignore[arg-type]
+    config = LLMJudgeDetector.Config.model_validate({"llm": {**llm, **prices}, **settings})
     return LLMJudgeDetector(config, arithmetic()[0])
 
 
