@@ -20,10 +20,21 @@ from rl2f_core.environments.grids.path_environment import PathEnvironment
 from rl2f_core.errors import shorten
 from rl2f_core.leaks.base import NO_LEAK, LeakDetector, LeakQuery
 from rl2f_core.leaks.candidates.facts import Memory
-from rl2f_core.leaks.candidates.grids import read_matrix_hint, read_walk_hint
-from rl2f_core.leaks.candidates.numbers import NumberTask, Told, numbers_in, read_number_hint
-from rl2f_core.leaks.candidates.parts import MAX_CANDIDATES, Answer, Puzzle, Statement, code, patterns, read_hint, roles
+from rl2f_core.leaks.candidates.matrices import read_matrix_hint
+from rl2f_core.leaks.candidates.numbers import read_number_hint
+from rl2f_core.leaks.candidates.parts import (
+    MAX_CANDIDATES,
+    Assignment,
+    Puzzle,
+    Statement,
+    code,
+    patterns,
+    read_hint,
+    roles,
+)
 from rl2f_core.leaks.candidates.text import plain
+from rl2f_core.leaks.candidates.told import NumberTask, Told, numbers_in
+from rl2f_core.leaks.candidates.walks import read_walk_hint
 from rl2f_core.leaks.visible_context import parse_attempt
 from rl2f_core.text.normalize import NormalizedText
 from rl2f_core.types import LeakReport, LeakType, Task
@@ -52,7 +63,7 @@ class Turn:
 
 
 @dataclass(frozen=True)
-class Finding:
+class Remaining:
     """What the statements of a dialogue leave."""
 
     span: tuple[int, int] | None
@@ -70,7 +81,7 @@ class Finding:
         return self.span is not None and self.left == 1
 
 
-Reader = Callable[[Sequence[Turn]], Finding]
+ReadTurns = Callable[[Sequence[Turn]], Remaining]
 
 
 @registry.register("leak_detector")
@@ -102,7 +113,7 @@ class CandidatesDetector(LeakDetector):
 
     def __init__(self, config: Config, environment: Environment, models: ModelPool | None = None) -> None:
         super().__init__(config, environment, models)
-        self._readers: OrderedDict[int, tuple[Task, Reader | None]] = OrderedDict()
+        self._readers: OrderedDict[int, tuple[Task, ReadTurns | None]] = OrderedDict()
 
     def check(self, query: LeakQuery) -> LeakReport:
         """Return a report with the words of the statements."""
@@ -113,23 +124,23 @@ class CandidatesDetector(LeakDetector):
         hints = (*query.hints, query.hint)
         turns = [Turn(parsed[: k + 1], plain(hint)) for k, hint in enumerate(hints[:-1])]
         turns.append(Turn(parsed, plain(query.hint)))
-        finding = reader(turns)
-        fraction = _fraction(finding)
-        if finding.span is None or fraction < self.config.partial:
+        remaining = reader(turns)
+        fraction = _fraction(remaining)
+        if remaining.span is None or fraction < self.config.partial:
             return LeakReport(leaked=False, answer_fraction=fraction) if fraction else NO_LEAK
-        span = turns[-1].text.original(*finding.span) if finding.span[0] < finding.span[1] else None
+        span = turns[-1].text.original(*remaining.span) if remaining.span[0] < remaining.span[1] else None
         words = shorten(query.hint[slice(*span)], 80) if span else "the hint"
-        kind = LeakType.EQUIVALENT if finding.steps == 1 else LeakType.DERIVATION
+        kind = LeakType.EQUIVALENT if remaining.steps == 1 else LeakType.DERIVATION
         return LeakReport(
             leaked=True,
             detector=self.name,
-            leak_type=kind if finding.leaked else LeakType.PARTIAL,
+            leak_type=kind if remaining.leaked else LeakType.PARTIAL,
             span=span,
-            evidence=f"“{words}” leaves {'only the answer' if finding.leaked else f'{finding.left} answers'}",
+            evidence=f"“{words}” leaves {'only the answer' if remaining.leaked else f'{remaining.left} answers'}",
             answer_fraction=fraction,
         )
 
-    def _reader(self, task: Task) -> Reader | None:
+    def _reader(self, task: Task) -> ReadTurns | None:
         """Return the cached reader of a task."""
         known = self._readers.get(id(task))
         if known is None or known[0] is not task:
@@ -147,16 +158,16 @@ class CandidatesDetector(LeakDetector):
         return self.environment.hint_statements(query.task, verdicts, query.hint) is not None
 
 
-def _fraction(finding: Finding) -> float:
+def _fraction(remaining: Remaining) -> float:
     """Return the fraction of bits that the hints told."""
-    if finding.leaked:
+    if remaining.leaked:
         return 1.0
-    if not finding.left or not finding.candidates or finding.candidates < 2:
+    if not remaining.left or not remaining.candidates or remaining.candidates < 2:
         return 0.0
-    return round(1 - math.log(finding.left) / math.log(finding.candidates), 4)
+    return round(1 - math.log(remaining.left) / math.log(remaining.candidates), 4)
 
 
-def make_reader(environment: LeakVocabulary, task: Task) -> Reader | None:
+def make_reader(environment: LeakVocabulary, task: Task) -> ReadTurns | None:
     """Return the reader for the form of a task's answer; None if the form is not known."""
     gold = environment.gold_answer(task)
     if isinstance(environment, PathEnvironment):
@@ -171,12 +182,12 @@ def make_reader(environment: LeakVocabulary, task: Task) -> Reader | None:
     if all(re.fullmatch(r"\d,\d", name) for name in parts):
         return _matrix_reader(task, gold.split())
     if all(re.fullmatch("[A-Z]", value) for value in parts.values()):
-        places: Answer = dict(enumerate(parts.values(), 1))
+        places: Assignment = dict(enumerate(parts.values(), 1))
         puzzle = code(_letters(environment, task), places)
         return _puzzle_reader(puzzle, lambda p: dict(enumerate(environment.answer_parts(task, p).values(), 1)))
     if "people" in task.public:
         first, second = task.public.get("roles", ("knight", "knave"))
-        people: Answer = {name: role for name, role in parts.items()}  # noqa: C416 (widens the type of the keys)
+        people: Assignment = {name: role for name, role in parts.items()}  # noqa: C416 (widens the type of the keys)
         return _puzzle_reader(
             roles((first, second), people), lambda p: dict([*environment.answer_parts(task, p).items()])
         )
@@ -196,10 +207,10 @@ def as_number(text: str) -> Fraction | None:
         return None
 
 
-def _puzzle_reader(puzzle: Puzzle, answer: Callable[[str], Answer]) -> Reader:
+def _puzzle_reader(puzzle: Puzzle, answer: Callable[[str], Assignment]) -> ReadTurns:
     is_code = all(isinstance(part, int) for part in puzzle.order)
 
-    def read(turns: Sequence[Turn]) -> Finding:
+    def read(turns: Sequence[Turn]) -> Remaining:
         memory = Memory()
         earlier: list[Statement] = []
         current: list[Statement] = []
@@ -210,24 +221,24 @@ def _puzzle_reader(puzzle: Puzzle, answer: Callable[[str], Answer]) -> Reader:
             current = read_hint(text, puzzle, attempts[: len(turn.attempts)], memory)
             current += patterns(text, puzzle) if is_code else []
         if not current:
-            return Finding(None)
+            return Remaining(None)
         span = min(s.start for s in current), max(s.end for s in current)
         if any(statement.whole for statement in current):
-            return Finding(span, left=1)
+            return Remaining(span, left=1)
         if puzzle.size > MAX_CANDIDATES:
-            return Finding(None)
+            return Remaining(None)
         tried = [dict(attempt) for attempt in attempts if attempt is not None]
         before = [c for c in puzzle.candidates() if c not in tried and all(s.holds(c) for s in earlier)]
         left = [c for c in before if all(s.holds(c) for s in current)]
         if len(left) == len(before):
-            return Finding(None)
+            return Remaining(None)
         alone = any(sum(s.holds(c) for c in before) == 1 for s in current)
-        return Finding(span, puzzle.size, len(left), 1 if alone else 2)
+        return Remaining(span, puzzle.size, len(left), 1 if alone else 2)
 
     return read
 
 
-def _number_reader(environment: Environment, task: Task, gold: Fraction) -> Reader:
+def _number_reader(environment: Environment, task: Task, gold: Fraction) -> ReadTurns:
     problem = plain(environment.prompt(task.public)).text
     low, high = 0, _MAX_NUMBER
     space = environment.answer_space(task) if isinstance(environment, AnswerSpace) else None
@@ -237,7 +248,7 @@ def _number_reader(environment: Environment, task: Task, gold: Fraction) -> Read
     number = NumberTask(gold, frozenset(v for _, _, v in numbers_in(problem)), low, high)
     counted = gold.denominator == 1 and low <= gold <= high and high - low <= MAX_CANDIDATES
 
-    def read(turns: Sequence[Turn]) -> Finding:
+    def read(turns: Sequence[Turn]) -> Remaining:
         memory = Memory()
         attempts = [None if a is None else as_number(a) for a in turns[-1].attempts]
         told: list[Told] = []
@@ -248,17 +259,17 @@ def _number_reader(environment: Environment, task: Task, gold: Fraction) -> Read
             current = read_number_hint(texts[k], number, attempts[: len(turn.attempts)], texts[:k], memory)
         whole = [t for t in current if t.holds is None]
         if whole:
-            return Finding((whole[0].start, whole[0].end), left=1, steps=min(t.steps for t in whole))
+            return Remaining((whole[0].start, whole[0].end), left=1, steps=min(t.steps for t in whole))
         if not current or not counted:
-            return Finding(None)
+            return Remaining(None)
         compared = _compared(turns, attempts, gold)
         before = [c for c in range(low, high + 1) if all(test(c) for test in compared)]
         before = [c for c in before if all(t.holds(c) for t in told if t.holds)]
         left = [c for c in before if all(t.holds(c) for t in current if t.holds)]
         if len(left) == len(before):
-            return Finding(None)
+            return Remaining(None)
         span = min(t.start for t in current), max(t.end for t in current)
-        return Finding(span, high - low + 1, len(left), 2)
+        return Remaining(span, high - low + 1, len(left), 2)
 
     return read
 
@@ -286,32 +297,32 @@ def _beyond(attempt: Fraction, *, above: bool) -> Callable[[int], bool]:
     return lambda c: (c > attempt) == above
 
 
-def _walk_reader(environment: PathEnvironment, task: Task, gold: str) -> Reader:
-    def accepts(walk: str) -> bool:
+def _walk_reader(environment: PathEnvironment, task: Task, gold: str) -> ReadTurns:
+    def is_accepted(walk: str) -> bool:
         return environment.is_correct_answer(task, " ".join(walk))
 
     infeasible = re.fullmatch(r"[UDLR](?: [UDLR])*", gold) is None
 
-    def read(turns: Sequence[Turn]) -> Finding:
+    def read(turns: Sequence[Turn]) -> Remaining:
         attempts = [a.replace(" ", "") if a and re.fullmatch(r"[UDLR ]+", a) else None for a in turns[-1].attempts]
         told = [turn.text.text for turn in turns[:-1]]
-        span = read_walk_hint(turns[-1].text.text, attempts, told, accepts, infeasible)
-        return Finding(None) if span is None else Finding(span, left=1)
+        span = read_walk_hint(turns[-1].text.text, attempts, told, is_accepted, infeasible)
+        return Remaining(None) if span is None else Remaining(span, left=1)
 
     return read
 
 
-def _matrix_reader(task: Task, gold: Sequence[str]) -> Reader:
+def _matrix_reader(task: Task, gold: Sequence[str]) -> ReadTurns:
     rows = task.public.get("rows", [])
     free = frozenset((r, c) for r, row in enumerate(rows) for c, cell in enumerate(row) if cell == "0" == gold[r][c])
 
-    def read(turns: Sequence[Turn]) -> Finding:
+    def read(turns: Sequence[Turn]) -> Remaining:
         memory = Memory()
         known: dict[tuple[int, int], str] = {}
         span = None
         for turn in turns:
             attempts = [None if a is None else a.split() for a in turn.attempts]
             span = read_matrix_hint(turn.text.text, gold, free, attempts, known, memory)
-        return Finding(None) if span is None else Finding(span, left=1, steps=2)
+        return Remaining(None) if span is None else Remaining(span, left=1, steps=2)
 
     return read

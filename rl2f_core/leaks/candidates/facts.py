@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 Part = str | int
-Value = str
+PartValue = str
 Relation = Literal["is", "right", "count", "count_right", "exchange", "same", "different"]
 
 
@@ -32,7 +32,7 @@ class Fact:
     start: int
     end: int
     parts: frozenset[Part] = frozenset()
-    value: Value = ""
+    value: PartValue = ""
     positive: bool = True
     count: int = 0
     at_least: bool = False
@@ -48,7 +48,7 @@ class Token(NamedTuple):
     end: int
     text: str
     parts: frozenset[Part] = frozenset()
-    value: Value = ""
+    value: PartValue = ""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Vocabulary:
     """All parts."""
     read: Callable[[str], list[Token]]
     """Returns the tokens `part` and `value` of a sentence."""
-    located: Callable[[Value], frozenset[Part]] = lambda value: frozenset()
+    located: Callable[[PartValue], frozenset[Part]] = lambda value: frozenset()
     """Returns the parts of the last attempt with a value."""
     unanimous: bool = False
     """A supposition or a report of what somebody says is common, so that sentences with them are skipped."""
@@ -72,10 +72,10 @@ class Memory:
     mentioned: set[Part] = field(default_factory=set)
     subject: frozenset[Part] = frozenset()
     """The last part with a value or verdict."""
-    value: Value | None = None
-    single: tuple[Relation, Value] | None = None
+    value: PartValue | None = None
+    single: tuple[Relation, PartValue] | None = None
     """The concept of which there is exactly one: a value, or a wrong part."""
-    last: tuple[str, Value] | None = None
+    last: tuple[str, PartValue] | None = None
 
 
 LEXICON: dict[str, str] = {

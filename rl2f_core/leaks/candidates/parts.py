@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from itertools import pairwise, product
 from math import prod
 
-from rl2f_core.leaks.candidates.facts import Fact, Memory, Part, Token, Value, Vocabulary, read_sentence
+from rl2f_core.leaks.candidates.facts import Fact, Memory, Part, PartValue, Token, Vocabulary, read_sentence
 from rl2f_core.leaks.candidates.text import sentences
 
-Answer = Mapping[Part, Value]
+Assignment = Mapping[Part, PartValue]
 MAX_CANDIDATES = 20_000
 """Larger sets of candidates are not listed."""
 ORDINALS = "first second third fourth fifth sixth seventh eighth ninth tenth".split()
@@ -22,7 +22,7 @@ ORDINALS = "first second third fourth fifth sixth seventh eighth ninth tenth".sp
 class Statement:
     """A true statement of a hint, as a test of candidates."""
 
-    holds: Callable[[Answer], bool]
+    holds: Callable[[Assignment], bool]
     start: int
     end: int
     whole: bool = False
@@ -34,9 +34,9 @@ class Puzzle:
     """A task whose answer has parts, with the vocabulary of its hints."""
 
     order: tuple[Part, ...]
-    values: Mapping[Part, tuple[Value, ...]]
-    gold: Answer
-    vocabulary: Callable[[Answer | None], Vocabulary]
+    values: Mapping[Part, tuple[PartValue, ...]]
+    gold: Assignment
+    vocabulary: Callable[[Assignment | None], Vocabulary]
     """Returns the words of the task, given the last attempt."""
 
     @property
@@ -44,13 +44,13 @@ class Puzzle:
         """Number of candidates."""
         return prod(len(values) for values in self.values.values())
 
-    def candidates(self) -> Iterator[Answer]:
+    def candidates(self) -> Iterator[Assignment]:
         """Yield all answers."""
         for values in product(*(self.values[part] for part in self.order)):
             yield dict(zip(self.order, values, strict=True))
 
 
-def read_hint(text: str, puzzle: Puzzle, attempts: Sequence[Answer | None], memory: Memory) -> list[Statement]:
+def read_hint(text: str, puzzle: Puzzle, attempts: Sequence[Assignment | None], memory: Memory) -> list[Statement]:
     """Return the true statements of a hint on the last of `attempts`.
 
     A sentence may have several readings, e.g. about another attempt; the first that is true counts. What is false for
@@ -83,7 +83,7 @@ def read_hint(text: str, puzzle: Puzzle, attempts: Sequence[Answer | None], memo
     return statements
 
 
-def _true(fact: Fact, puzzle: Puzzle, attempts: Sequence[Answer | None]) -> Statement | None:
+def _true(fact: Fact, puzzle: Puzzle, attempts: Sequence[Assignment | None]) -> Statement | None:
     for attempt in reversed(attempts) if attempts else [None]:
         test = _test(fact, attempt, puzzle)
         if test is not None and test(puzzle.gold):
@@ -91,7 +91,7 @@ def _true(fact: Fact, puzzle: Puzzle, attempts: Sequence[Answer | None]) -> Stat
     return None
 
 
-def _test(fact: Fact, attempt: Answer | None, puzzle: Puzzle) -> Callable[[Answer], bool] | None:
+def _test(fact: Fact, attempt: Assignment | None, puzzle: Puzzle) -> Callable[[Assignment], bool] | None:
     """Return the meaning of a fact; None if it needs an attempt that there is not."""
     parts, value = fact.parts, fact.value
     match fact.relation:
@@ -117,7 +117,7 @@ def _test(fact: Fact, attempt: Answer | None, puzzle: Puzzle) -> Callable[[Answe
     return None
 
 
-def _apply(fact: Fact, answer: dict[Part, Value], puzzle: Puzzle) -> dict[Part, Value]:
+def _apply(fact: Fact, answer: dict[Part, PartValue], puzzle: Puzzle) -> dict[Part, PartValue]:
     """Return an attempt after the change that a fact commands."""
     if fact.relation == "exchange":
         one, two = fact.parts
@@ -166,7 +166,7 @@ _REVERSED = re.compile(
 )
 
 
-def _operations(sentence: str, answer: dict[Part, Value], puzzle: Puzzle) -> Iterator[tuple[int, int]]:
+def _operations(sentence: str, answer: dict[Part, PartValue], puzzle: Puzzle) -> Iterator[tuple[int, int]]:
     """Apply the operations of a sentence to an attempt in place; yields their spans."""
     if not all(len(value) == 1 for value in answer.values()):
         return
@@ -296,7 +296,7 @@ _LETTER = re.compile(r"(?<![\w'])(?P<letter>[A-Z])(?:'?s)?(?![\w'])", re.ASCII)
 _ARTICLE = re.compile(r"^\W*A (?!is\b|in\b|at\b|and\b|or\b|goes\b|comes\b|stays\b|first\b|second\b)[a-z]")
 
 
-def code(letters: Sequence[str], gold: Answer) -> Puzzle:
+def code(letters: Sequence[str], gold: Assignment) -> Puzzle:
     """Return a code as a puzzle; its parts are the places from 1."""
     order = tuple(gold)
     count = len(order)
@@ -310,8 +310,8 @@ def code(letters: Sequence[str], gold: Answer) -> Puzzle:
             found.append(Token("value", *match.span(), match[0], value=match["letter"]))
         return found
 
-    def words_of(attempt: Answer | None) -> Vocabulary:
-        def located(value: Value) -> frozenset[Part]:
+    def words_of(attempt: Assignment | None) -> Vocabulary:
+        def located(value: PartValue) -> frozenset[Part]:
             return frozenset(p for p, v in (attempt or {}).items() if v == value)
 
         return Vocabulary(frozenset(order), read, located)
@@ -323,7 +323,7 @@ _KNIGHT = r"spotless|clean(?: as a whistle)?|squeaky clean|saints?|honest(?:ly)?
 _KNAVE = r"scoundrels?|villains?|rascals?|fibbing|telling (?:lies|fibs|tall tales|porkies)|liars?|lies|lie|lying|lied|dishonest|untruthful|fib(?:s|bers?|bing)?|deceivers?|deceitful|crooks?|not to be trusted|untrustworthy|cheats?|rogues?|fraud"
 
 
-def roles(words: tuple[str, str], gold: Answer) -> Puzzle:
+def roles(words: tuple[str, str], gold: Assignment) -> Puzzle:
     """Return a puzzle of roles; its parts are the people in the order of `gold`.
 
     Args:
@@ -339,7 +339,7 @@ def roles(words: tuple[str, str], gold: Answer) -> Puzzle:
         re.IGNORECASE,
     )
 
-    def words_of(attempt: Answer | None) -> Vocabulary:
+    def words_of(attempt: Assignment | None) -> Vocabulary:
         written = list(attempt) if attempt else list(order)
 
         def read(sentence: str) -> list[Token]:
@@ -407,7 +407,7 @@ def _described(match: re.Match[str], sentence: str, written: Sequence[Part]) -> 
 
 
 # -- statements on patterns ------------------------------------------------------------------------------------------
-_PATTERNS: list[tuple[re.Pattern[str], Callable[[Sequence[Value]], bool]]] = [
+_PATTERNS: list[tuple[re.Pattern[str], Callable[[Sequence[PartValue]], bool]]] = [
     (re.compile(r"palindrom|which end you start|from either end|same (?:\w+ ){0,3}from (?:both|either)|same (?:\w+ )?backwards?|reads the same|symmetric|mirror image of itself", re.IGNORECASE), lambda v: list(v) == list(v)[::-1]),
     (re.compile(r"take turns|taking turns|alternat|every other|back and forth|zigzag", re.IGNORECASE), lambda v: all(a != b for a, b in pairwise(v)) and all(a == b for a, b in zip(v, v[2:], strict=False))),
     (re.compile(r"(?:no|never|not) [^.]{0,20}(?:next to|beside|neighbou?rs?)[^.]{0,14}(?:twin|itself|same|equal|another of)|no (?:2|double|repeated) (?:equal |same )?(?:neighbou?rs|letters in a row)|no doubles", re.IGNORECASE), lambda v: all(a != b for a, b in pairwise(v))),
@@ -433,9 +433,9 @@ def patterns(text: str, puzzle: Puzzle) -> list[Statement]:
 
 
 def _pattern_test(
-    test: Callable[[Sequence[Value]], bool], denied: bool, order: Sequence[Part]
-) -> Callable[[Answer], bool]:
+    test: Callable[[Sequence[PartValue]], bool], denied: bool, order: Sequence[Part]
+) -> Callable[[Assignment], bool]:
     return lambda c: test([c[p] for p in order]) != denied
 
 
-__all__ = ["MAX_CANDIDATES", "Answer", "Puzzle", "Statement", "code", "patterns", "read_hint", "replace", "roles"]
+__all__ = ["MAX_CANDIDATES", "Assignment", "Puzzle", "Statement", "code", "patterns", "read_hint", "replace", "roles"]

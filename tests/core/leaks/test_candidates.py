@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 import pytest
+
 from rl2f_core import registry
 from rl2f_core.environments.base import Environment
 from rl2f_core.leaks.base import LeakQuery
@@ -70,7 +71,7 @@ def on_sum(hint: str, attempt: str) -> LeakReport:
     "hint",
     [
         "Swap the second and the last letter.",  # B D D E
-        "The first and the third are correct. Second and fourth: not an E, not a B and not a D respectively, so trade them.",
+        "The first and the third are correct. Trade the second and the fourth.",
         "Keep places 1 and 3. There is no E in the second place, no B either, and the last one is an E.",
     ],
 )
