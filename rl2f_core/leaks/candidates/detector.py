@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from rl2f_core.backends.model_pool import ModelPool
 
 _MAX_CACHED_TASKS = 512
-_MAX_NUMBER = 9_999
-"""Candidates of a number without a range are the integers from 0 to this one."""
+_MAX_DIGITS = 4
+"""Maximum digits of the candidates without a range; they have one digit more than the problem's numbers."""
 _HIGHER = re.compile(
     r"\b(?:low\w*|small\w*|little|short|under\w*|below|up|higher|more|bigger|larger|greater|climb\w*|far)\b",
     re.IGNORECASE,
@@ -240,12 +240,14 @@ def _puzzle_reader(puzzle: Puzzle, answer: Callable[[str], Assignment]) -> ReadT
 
 def _number_reader(environment: Environment, task: Task, gold: Fraction) -> ReadTurns:
     problem = plain(environment.prompt(task.public)).text
-    low, high = 0, _MAX_NUMBER
+    given = frozenset(value for _, _, value in numbers_in(problem))
+    digits = max((len(str(int(abs(value)))) for value in given), default=_MAX_DIGITS)
+    low, high = 0, 10 ** min(digits + 1, _MAX_DIGITS) - 1
     space = environment.answer_space(task) if isinstance(environment, AnswerSpace) else None
     if space and len(space) == 1 and len(space[0]) == 1:
         values = [v for v in next(iter(space[0].values())) if isinstance(v, int)]
         low, high = (min(values), max(values)) if values else (low, high)
-    number = NumberTask(gold, frozenset(v for _, _, v in numbers_in(problem)), low, high)
+    number = NumberTask(gold, given, low, high)
     counted = gold.denominator == 1 and low <= gold <= high and high - low <= MAX_CANDIDATES
 
     def read(turns: Sequence[Turn]) -> Remaining:
