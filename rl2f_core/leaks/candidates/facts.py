@@ -179,6 +179,8 @@ class _Scan:
         self.subject_at = 0
         self.used = False
         """The subject has a value or verdict already."""
+        self.consumed: set[int] = set()
+        """Indices of the parts that a cue before them used."""
         self.contrast: frozenset[Part] = frozenset()
         """Parts with the opposite value or verdict, as in "only" and "except"."""
         self.negated = False
@@ -209,7 +211,7 @@ class _Scan:
                 before = self.tokens[i - 1].symbol if i else ""
                 continues = self.subject is not None and self.fresh and not self.used
                 self.subject = (self.subject or frozenset()) | token.parts if continues else token.parts
-                self.subject_at, self.used = token.start, False
+                self.subject_at, self.used = token.start, i in self.consumed
                 if self.negated and self.tokens[i - 1].symbol != "not" and not continues:
                     self.negated = False
                 self.fresh = True
@@ -270,9 +272,10 @@ class _Scan:
     def _ahead(self, i: int) -> frozenset[Part]:
         """Return the list of parts that follows a cue in its clause, before any other cue."""
         parts: frozenset[Part] = frozenset()
-        for token in self.tokens[i + 1 :]:
+        for k, token in enumerate(self.tokens[i + 1 :], i + 1):
             if token.symbol == "part":
                 parts |= token.parts
+                self.consumed.add(k)
             elif token.symbol in ("others", "all") and not parts:
                 mentioned = self.memory.mentioned | {
                     p for t in self.tokens[: self.tokens.index(token)] for p in t.parts

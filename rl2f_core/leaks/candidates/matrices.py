@@ -12,7 +12,8 @@ from rl2f_core.leaks.candidates.parts import place_tokens
 from rl2f_core.leaks.candidates.text import sentences
 
 Span = tuple[int, int]
-_ROW_WORDS = re.compile(r"\b(?:rows?|lines?|top|bottom|upper|lower|uppermost|lowest)\b", re.IGNORECASE)
+_ROW_WORDS = re.compile(r"\b(?:rows?|lines?|columns?|top|bottom|upper|lower|uppermost|lowest)\b", re.IGNORECASE)
+_COLUMN = re.compile(r"\bcolumns?\b", re.IGNORECASE)
 _CORNERS = re.compile(r"\b(?P<v>top|upper|bottom|lower)[- ](?P<h>left|right)\b(?:-hand)?", re.IGNORECASE)
 _CELL = re.compile(
     r"\brow (?P<r>\d),? ?(?:and )?(?:col(?:umn)?|cell|place|position|entry|number) (?P<c>\d)|\((?P<r2>\d), ?(?P<c2>\d)\)",
@@ -74,18 +75,17 @@ def read_matrix_hint(
             if all(gold[r][c] == value for r, c in cells):
                 known.update(dict.fromkeys(cells, value))
                 spans.append((start + span[0], start + span[1]))
-        vocabulary = _row_vocabulary(n)
-        for fact in read_sentence(sentence, start, vocabulary, memory):
-            rows = [int(str(part)) - 1 for part in fact.parts]
-            if fact.relation == "is" and fact.positive and all(gold[r] == fact.value for r in rows):
-                known.update({(r, c): gold[r][c] for r in rows for c in range(n)})
+        columns = _COLUMN.search(sentence) is not None and re.search(r"\brows?\b|\blines?\b", sentence) is None
+        lines = _transposed(gold) if columns else list(gold)
+        for fact in read_sentence(sentence, start, _row_vocabulary(n), memory):
+            told = [int(str(part)) - 1 for part in fact.parts]
+            tried = [_transposed(a) if columns else list(a) for a in reversed(attempts) if a and _is_square(a, n)]
+            is_told = fact.relation == "is" and fact.positive and all(lines[k] == fact.value for k in told)
+            is_right = fact.relation == "right" and fact.positive
+            if is_told or (is_right and any(all(a[k] == lines[k] for k in told) for a in tried)):
+                cells = [(c, k) if columns else (k, c) for k in told for c in range(n)]
+                known.update({(r, c): gold[r][c] for r, c in cells})
                 spans.append((fact.start, fact.end))
-            elif fact.relation == "right" and fact.positive:
-                for attempt in reversed(attempts):
-                    if attempt is not None and len(attempt) == n and all(attempt[r] == gold[r] for r in rows):
-                        known.update({(r, c): gold[r][c] for r in rows for c in range(n)})
-                        spans.append((fact.start, fact.end))
-                        break
     if re.search(r"[ ,;/]+".join(gold), text) and not any(a is not None and list(a) == list(gold) for a in attempts):
         return (0, len(text))
     complete = {(r, c) for r in range(n) for c in range(n)} - free <= set(known)
@@ -94,6 +94,14 @@ def read_matrix_hint(
     if last is not None and len(last) == n:
         return _explained(text, gold, last)
     return None
+
+
+def _transposed(rows: Sequence[str]) -> list[str]:
+    return ["".join(column) for column in zip(*rows, strict=True)]
+
+
+def _is_square(rows: Sequence[str], n: int) -> bool:
+    return len(rows) == n and all(len(row) == n for row in rows)
 
 
 def _row_vocabulary(n: int) -> Vocabulary:

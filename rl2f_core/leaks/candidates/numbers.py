@@ -114,6 +114,16 @@ _SLICES = re.compile(
 )
 _SMALL = 12
 """A hint that mentions a number above this one and equal to the answer states it."""
+_STEP = re.compile(
+    r"\b(?:more|less|higher|lower|up|down|rais\w+|lower\w*|bump|too (?:big|small|high|low|large)|by \d)\b",
+    re.IGNORECASE,
+)
+_PLACE_VALUES = re.compile(
+    r"(?:(\d{1,2}) (thousands?|hundreds?|tens?|ones|units?))(?:[\s,;]*(?:and|plus|with|then)?\s*(?:(\d{1,2}|no) (hundreds?|tens?|ones|units?)))+",
+    re.IGNORECASE,
+)
+_PLACE_VALUE = re.compile(r"(\d{1,2}) (thousand|hundred|ten|one|unit)s?", re.IGNORECASE)
+_VALUES = {"thousand": 1000, "hundred": 100, "ten": 10, "one": 1, "unit": 1}
 _OLDER = re.compile(r"\b(?:first|earlier|previous|before|other|old|original|initial)\b", re.IGNORECASE)
 _EQUATION = re.compile(r"(?<![\w.])(-?\d{1,6})\s*\*?\s*[a-z]\s*=\s*(-?\d{1,9})(?!\w)")
 _MIXED = re.compile(
@@ -161,6 +171,9 @@ def read_number_hint(
         if value == task.gold and value not in task.given and value not in tried and abs(value) > _SMALL:
             if not _APPROXIMATE.search(text[max(0, start - 40) : start]) and not NEGATED.search(text[:start]):
                 told.append(Told(start, end))
+    for match in _PLACE_VALUES.finditer(text):
+        if sum(int(m[1]) * _VALUES[m[2].lower()] for m in _PLACE_VALUE.finditer(match[0])) == task.gold:
+            told.append(Told(*match.span()))
     told += _intermediate(text, task, tried, earlier)
     if task.gold.denominator == 1:
         told += properties(text, task, tried)
@@ -230,6 +243,21 @@ def _amount(sentence: str, attempt: Fraction, task: NumberTask) -> tuple[int, in
     return None
 
 
+def _changed_digit(
+    sentence: str, index: int, old: int, new: int, places: Sequence[tuple[re.Match[str], set[int]]]
+) -> tuple[int, int] | None:
+    """Return the span of a digit's place if its new value, or the difference, follows in the sentence."""
+    for n, (place, indices) in enumerate(places):
+        if index not in indices or len(indices) > 1:
+            continue
+        end = places[n + 1][0].start() if n + 1 < len(places) else len(sentence)
+        words = sentence[max(0, place.start() - 30) : end]
+        told = {int(d) for d in re.findall(r"(?<!\d)\d(?!\d)", words)}
+        if new in told or (abs(new - old) in told and (_UP if new > old else _DOWN).search(words)):
+            return place.span()
+    return None
+
+
 def _slices(sentence: str) -> Iterator[tuple[int, int, Fraction]]:
     """Yield fractions such as "eleven ninths" and "cut into five slices, keep two"."""
     for match in _NTHS.finditer(sentence):
@@ -257,10 +285,12 @@ def _edited(sentence: str, attempt: Fraction, gold: Fraction) -> tuple[int, int]
     if len(old) == len(new):
         changed = [i for i in range(len(old)) if old[i] != new[i]]
         edit = _EDIT.search(sentence)
-        if len(changed) == 1 and edit and new[changed[0]] in digits:
-            place = PLACE_OF_DIGIT.search(sentence)
-            if old[changed[0]] in digits or (place and changed[0] in digit_indices(place, len(old))):
-                return edit.span()
+        if len(changed) == 1 and edit and new[changed[0]] in digits and old[changed[0]] in digits:
+            return edit.span()
+        places = [(m, digit_indices(m, len(old))) for m in PLACE_OF_DIGIT.finditer(sentence)]
+        spans = [_changed_digit(sentence, i, int(old[i]), int(new[i]), places) for i in changed]
+        if spans and len(spans) <= 2 and all(spans) and (edit or _STEP.search(sentence)):
+            return spans[0]
     elif len(new) == len(old) + 1:
         insert = _INSERT.search(sentence)
         added = [d for i, d in enumerate(new) if new[:i] + new[i + 1 :] == old]

@@ -319,8 +319,8 @@ def code(letters: Sequence[str], gold: Assignment) -> Puzzle:
     return Puzzle(order, dict.fromkeys(order, tuple(letters)), gold, words_of)
 
 
-_KNIGHT = r"spotless|clean(?: as a whistle)?|squeaky clean|saints?|honest(?:ly)?|truthful|truth-?tellers?|(?:tell|speak)s?(?:ing)? (?:only )?(?:the )?truth|sincere|trustworthy|reliable|(?:can|may) be trusted|to trust|on the level|straight"
-_KNAVE = r"scoundrels?|villains?|rascals?|fibbing|telling (?:lies|fibs|tall tales|porkies)|liars?|lies|lie|lying|lied|dishonest|untruthful|fib(?:s|bers?|bing)?|deceivers?|deceitful|crooks?|not to be trusted|untrustworthy|cheats?|rogues?|fraud"
+_KNIGHT = r"(?:straight|truth)[- ]?(?:shooters?|talkers?)|upright|candid|credible|dependable|on the side of (?:the )?truth|(?:his|her|their) word is (?:good|gold)|trust(?:ed)?|believe|rely on|count on|spotless|clean(?: as a whistle)?|squeaky clean|saints?|honest(?:ly)?|truthful|truth-?tellers?|(?:tell|speak)s?(?:ing)? (?:only )?(?:the )?truth|sincere|trustworthy|reliable|(?:can|may) be trusted|to trust|on the level|straight"
+_KNAVE = r"distrust|beware of|bluff(?:ers?|ing)|phon(?:y|ies)|frauds?|con ?(?:man|artist)s?|two-faced|snakes?|tricksters?|shady|crooked|make(?:s|ing)? things up|mak(?:es|ing) it up|pinocchio|pants on fire|deceiv(?:es|ing)|untrue|bend(?:s|ing) the truth|spin(?:s|ning) (?:a )?(?:yarn|tale)s?|false tongue|scoundrels?|villains?|rascals?|fibbing|telling (?:lies|fibs|tall tales|porkies)|liars?|lies|lie|lying|lied|dishonest|untruthful|fib(?:s|bers?|bing)?|deceivers?|deceitful|crooks?|not to be trusted|untrustworthy|cheats?|rogues?|fraud"
 
 
 def roles(words: tuple[str, str], gold: Assignment) -> Puzzle:
@@ -336,6 +336,11 @@ def roles(words: tuple[str, str], gold: Assignment) -> Puzzle:
     by_name = {str(name).lower(): name for name in order}
     role = re.compile(
         rf"\b(?:(?P<truthful>{re.escape(truthful)}s?|{_KNIGHT})|(?P<lying>{re.escape(lying)}s?|{_KNAVE}))\b",
+        re.IGNORECASE,
+    )
+
+    claims = re.compile(
+        rf"{names.pattern} ?(?P<saying>{_SAYING})[^.,;?]{{0,24}}?\b(?P<verdict>(?P<true>true|correct|right|the truth|accurate)|false|a lie|untrue|wrong|incorrect)\b",
         re.IGNORECASE,
     )
 
@@ -355,6 +360,9 @@ def roles(words: tuple[str, str], gold: Assignment) -> Puzzle:
                     parts = frozenset(p for p, v in attempt.items() if v == wanted)
                     if len(parts) == 1:
                         found.append(Token("part", m.start(), value.end(), sentence[m.start() : value.end()], parts))
+            for m in claims.finditer(sentence):
+                told = truthful if m["true"] else lying
+                found.append(Token("value", m.start("saying"), m.end("verdict"), m["verdict"], value=told))
             spans = [(t.start, t.end) for t in found]
             for m in role.finditer(sentence):
                 if not any(start < m.end() and m.start() < end for start, end in spans):
@@ -366,6 +374,8 @@ def roles(words: tuple[str, str], gold: Assignment) -> Puzzle:
     return Puzzle(order, dict.fromkeys(order, words), gold, words_of)
 
 
+_SAYING = r"statements?|claims?|remarks?|sentence|line|words?|testimony|says?|said|utters?|utterance"
+"""A person's statement, whose truth is the person's role."""
 _PERSON = re.compile(
     rf"\b(?P<which>{'|'.join(ORDINALS)}|last|final) (?:person|name|1|of them|speaker|islander|(?=you (?:wrote|named|listed)))"
     r"|\b(?P<initial>initial|(?:begins?|starts?) w(?:ith)?|first letter)\b\W*(?:is |the |an? )*(?P<letter>[A-Z]\b(?: or [A-Z]\b)?|(?P<nth>\w+) letter)"

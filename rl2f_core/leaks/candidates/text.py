@@ -31,7 +31,36 @@ _SMALL = rf"(?:(?P<tens>{'|'.join(_TENS)}|fourty)(?:[- ]?(?P<unit>one|two|three|
 _HUNDRED = rf"(?:(?P<hundreds>an?|one|two|three|four|five|six|seven|eight|nine|\d) hundred(?:(?: and)? {_SMALL.replace('<', '<h_')})?)"
 _NUMBER = re.compile(rf"(?<![\w'-])(?:{_HUNDRED}|{_SMALL})(?![\w]|'[a-z])", re.IGNORECASE)
 """A number below 1000 in English words."""
-_DOZEN = re.compile(r"\b(?P<half>half )?an? dozen\b|\b(?P<half2>half)[- ]a[- ]dozen\b", re.IGNORECASE)
+_KNOWLEDGE = {
+    r"half (?:a )?dozen|half-a-dozen|(?:legs of an? (?:insect|ant|bee))|sides of an? (?:cube|hexagon)": 6,
+    r"days (?:in|of) (?:a|the) week|dwarfs of snow white|wonders of the (?:ancient )?world|colou?rs of (?:the|a) rainbow": 7,
+    r"(?:legs of an? spider|spider'?s legs|planets (?:in|of) (?:the|our) solar system|legs of an? octopus)": 8,
+    r"an? dozen|months (?:in|of) (?:a|the) year|hours on an? clock": 12,
+    r"an? baker'?s dozen": 13,
+    r"days in an? fortnight": 14,
+    r"hours (?:in|of) (?:a|the) day": 24,
+    r"letters (?:in|of) the (?:english )?alphabet": 26,
+    r"(?:us |american )?states (?:in|of) the (?:usa?|united states|union)|stars on the (?:us |american )?flag": 50,
+    r"weeks (?:in|of) (?:a|the) year|cards in an? (?:deck|pack)": 52,
+    r"minutes (?:in|of) an? hour|seconds (?:in|of) a minute": 60,
+    r"squares (?:on|of) an? chess ?board": 64,
+    r"keys (?:on|of) an? piano": 88,
+    r"degrees (?:in|of) an? right angle|minutes (?:in|of) an? football (?:match|game)": 90,
+    r"years (?:in|of) a century|cents (?:in|of) a dollar|boiling point of water": 100,
+    r"an? gross": 144,
+    r"degrees (?:in|of) an? (?:half(?:-| )circle|triangle|straight angle)": 180,
+    r"degrees (?:in|of) an? (?:full )?circle": 360,
+    r"days (?:in|of) an? (?:ordinary |normal |common )?year(?! in)": 365,
+    r"days (?:in|of) an? leap year": 366,
+}
+"""Numbers by descriptions that everybody knows."""
+_DESCRIBED = re.compile(
+    "|".join(rf"(?P<n{i}>(?<![\w-])(?:the number of )?(?:{p})(?!\w))" for i, p in enumerate(_KNOWLEDGE)), re.IGNORECASE
+)
+_DESCRIBED_WORDS = re.compile(
+    r"dozen|gross|week|year|month|day|hour|minute|second|clock|alphabet|states|stars|cards|degrees|spider|insect|octopus|planets|chess|piano|century|dollar|boiling|dwarfs|rainbow|world|hexagon|cube",
+    re.IGNORECASE,
+)
 _SENTENCE = re.compile(r"(?<![\d.])[.!?](?![.\d])[!?]*|[.!?](?=\s|$)(?<!\.\.)[!?]*|[;\n]+")
 
 
@@ -65,7 +94,9 @@ def plain(hint: str) -> NormalizedText:
         text = replaced(text, non_overlapping(sorted(pieces))) if pieces else text
     lower = text.text.lower()
     numbers = [(*m.span(), str(_value(m))) for m in _NUMBER.finditer(text.text)]
-    numbers += [(*m.span(), "6" if m["half"] or m["half2"] else "12") for m in _DOZEN.finditer(text.text)]
+    if _DESCRIBED_WORDS.search(text.text):
+        known = list(_KNOWLEDGE.values())
+        numbers += [(*m.span(), str(known[int(str(m.lastgroup)[1:])])) for m in _DESCRIBED.finditer(text.text)]
     numbers = non_overlapping(sorted(numbers, key=lambda piece: (piece[0], -piece[1])))
     text = replaced(text, numbers) if numbers else text
     return text

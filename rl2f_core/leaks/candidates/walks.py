@@ -18,6 +18,12 @@ _DIRECTION = re.compile(
     re.IGNORECASE,
 )
 _LETTER_STEP = re.compile(r"(?<![\w'])(?P<step>[UDLR])(?:'?s)?(?![\w'])")
+_SYMBOLS = [
+    (re.compile(r"(?<![\w'])[NESW](?:[ ,-]{0,2}[NESW])+(?![\w'])"), dict(zip("NESW", "URDL", strict=True))),
+    (re.compile(r"(?<!\S)[<>^v](?:[ ,]{0,2}[<>^v])+(?!\w)"), dict(zip("<>^v", "LRUD", strict=True))),
+    (re.compile(r"(?<![\w'])[WASD](?:[ ,-]{0,2}[WASD])+(?![\w'])"), dict(zip("WASD", "ULDR", strict=True))),
+]
+"""Compass points, arrows in ASCII and keys, with the step that each symbol means."""
 _COUNT_BEFORE = re.compile(
     r"\b(?P<n>\d{1,2}|an?|once|twice|another)(?: (?:more|last|times|steps?|cells?|moves?|squares?|paces?|rows?|columns?|fields?|tiles?|hops?|straight|to|the|towards?|further|in|direction|go|and|letters?))* ?$",
     re.IGNORECASE,
@@ -111,8 +117,11 @@ def _walks(text: str, attempts: Sequence[str], told: Sequence[str]) -> Iterator[
     whole = (0, len(text))
     for match in re.finditer(r"(?<![\w'])[UDLR](?:[ ,]{0,2}[UDLR])+(?![\w'])", text):
         walk = re.sub(r"[ ,]", "", match[0])
-        if not any(attempt.startswith(walk) for attempt in attempts):
+        if walk and not any(attempt.startswith(walk) for attempt in attempts):
             yield walk, match.span()
+    for pattern, keys in _SYMBOLS:
+        for match in pattern.finditer(text):
+            yield "".join(keys[c] for c in match[0] if c in keys), match.span()
     prefixes = ["", *_prefixes(text, attempts), *(p for hint in told for p in _prefixes(hint, attempts))]
     for start, end in [*sentences(text), whole]:
         for walk in _described(text[start:end], prefixes, attempts):
@@ -152,7 +161,7 @@ def _described(sentence: str, prefixes: Sequence[str], attempts: Sequence[str]) 
         early = re.search(r"\b(?:all the way|straight|as far as)\b[^,.;]{0,14}$", before, re.IGNORECASE)
         steps.append((_STEP[str(match.lastgroup)[0]], n, bool(reach or early) and not count_before))
         last_end = match.end()
-    if steps and _ENCORE.search(sentence):
+    if len(steps) > 1 and _ENCORE.search(sentence):
         yield "".join(step * n for step, n, _ in steps) * 2
     if not steps or (len(steps) == 1 and not prefixes[1:] and not steps[0][2] and steps[0][1] == 1):
         return

@@ -124,6 +124,8 @@ def test_a_palindrome_with_a_known_half_is_a_derivation() -> None:
         "Let Ann and Bob trade roles; Cleo stays.",
         "Ann lies, Cleo lies too, but Bob is honest.",
         "Nobody but Bob is a knight.",
+        "What Bob says is true, Ann's statement is false, and Cleo's claim is a lie.",
+        "Trust Bob and distrust the others.",
     ],
 )
 def test_verdicts_counts_and_exchanges_of_people_leave_one_assignment(hint: str) -> None:
@@ -161,6 +163,9 @@ def test_suppositions_questions_quotes_and_false_claims_state_nothing(hint: str)
         ("89", "Change the last digit to a 5."),
         ("805", "Drop the zero in the middle."),
         ("5", "Put an eight in front."),
+        ("78", "You lack as many as there are days in a week."),
+        ("74", "Eight tens and five ones, that is all."),
+        ("64", "The tens digit should be two higher, and the ones digit one higher."),
         ("95", "It lies between 80 and 89, and it is a multiple of 17."),
         ("94", "The digits add up to 13, and it starts with an eight; two digits in all."),
     ],
@@ -203,6 +208,7 @@ def test_a_way_in_words_is_walked_to_the_wall_or_by_its_counts() -> None:
         return report("maze", MAZE, gold, "R R D", hint).leaked
 
     assert leaked("Go right 4 steps, down two, left four, down two and right four.")
+    assert leaked("E E E E S S W W W W S S E E E E")
     assert leaked("Right until the wall, down two, left to the very end, then two down and right all the way.")
     assert not leaked("First right, then down, then left, and so on.")
     assert not leaked("You walk into a wall on the third step.")
@@ -224,11 +230,12 @@ def test_changes_of_a_walk_that_lead_to_the_goal_are_leaks(attempt: str, hint: s
 
 def test_cells_of_a_matrix_are_told_by_rows_corners_and_verdicts() -> None:
     def leaked(*hints: str) -> bool:
-        attempts = ("211 101 212", "212 111 112")[: len(hints)]
+        attempts = ("211 101 212", "212 111 212")[: len(hints)]
         return report("binary_matrix", MATRIX, "212 101 212", attempts, *hints).leaked
 
     assert leaked("The last two rows are right. The first row should be 2, 1, 2.")
     assert leaked("Rows two and three are fine.", "Now the first row is correct.")
+    assert leaked("The first two columns are right. The last column reads 2, 1, 2.")
     assert leaked("A 2 in each corner, the middles of the sides are 1.")
     assert not leaked("The last two rows are right.")
     assert not leaked("One cell of the first row is wrong.")
