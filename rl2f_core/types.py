@@ -171,6 +171,8 @@ class Hint(FrozenModel):
     """`name@version` of a model teacher's prompt template; the version is a hash of the file."""
     usage: Usage | None = None
     """Cost of a model teacher's messages, rejected ones included; None without a model."""
+    planted: str | None = None
+    """Kind of the leak that teacher `leaky` wrote as `feedback or text`. Never in a prompt or a detector's input."""
     error: str | None = None
     """Why the teacher has no message; `text` is then a fallback or empty. Never in a student prompt."""
 

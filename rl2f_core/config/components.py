@@ -73,6 +73,12 @@ LLMConfig = Annotated[ComponentConfig, Component("llm")]
 MethodConfig = Annotated[ComponentConfig, Component("method")]
 
 
+def wrapped_teacher(config: ComponentConfig) -> ComponentConfig:
+    """Return the teacher that a teacher wraps (field `base`), or else the teacher itself."""
+    base = getattr(config, "base", None)
+    return base if isinstance(base, ComponentConfig) else config
+
+
 def by_name(default: object) -> Any:
     """Return registered names as the default of a component field; validation replaces them by their configs."""
     return default

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 from pydantic import Field, model_validator
 
 from rl2f_core import registry
-from rl2f_core.config.components import BackendConfig, EnvironmentConfig, TeacherConfig, by_name
+from rl2f_core.config.components import BackendConfig, EnvironmentConfig, TeacherConfig, by_name, wrapped_teacher
 from rl2f_core.config.evaluation import EvaluationConfig, PreflightConfig
 from rl2f_core.config.fields import BASIC_FIELD, BaseConfig, ComponentConfig
 from rl2f_core.config.leaks import LeaksConfig
@@ -68,12 +68,12 @@ class BaseRun(BaseConfig):
     @model_validator(mode="after")
     def _check_environment(self) -> BaseRun:
         _check_run(self.environment, self)
-        registry.get("teacher", self.teacher.type).check_environment(self.environment)
+        registry.get("teacher", wrapped_teacher(self.teacher).type).check_environment(self.environment)
         return self
 
     @model_validator(mode="after")
     def _check_no_oracle(self) -> BaseRun:
-        name = self.teacher.type
+        name = wrapped_teacher(self.teacher).type
         if "no_oracle" in self.evaluation.conditions and not registry.get("teacher", name).handles_correct_attempts:
             known = [n for n in registry.names("teacher") if registry.get("teacher", n).handles_correct_attempts]
             raise FieldValueError(
@@ -151,7 +151,7 @@ class RunConfig(BaseRun):
             run = self.for_stage(stage)
             if stage.teacher is not None:
                 _check_run(run.environment, run)
-                registry.get("teacher", stage.teacher.type).check_environment(run.environment)
+                registry.get("teacher", wrapped_teacher(stage.teacher).type).check_environment(run.environment)
             if isinstance(stage.method, ChecksStage):
                 for step in stage.breakpoints():
                     stage.method.check_stage(stage.resolve(step), run)

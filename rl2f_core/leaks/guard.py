@@ -151,6 +151,7 @@ class LeakGuard:
             source_task=feedback.source_task,
             prompt_template=feedback.prompt,
             usage=feedback.usage,
+            planted=feedback.planted,
             error=feedback.error,
         )
         if feedback.error is not None:

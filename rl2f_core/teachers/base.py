@@ -73,6 +73,8 @@ class Feedback:
     """See `Hint.prompt_template`."""
     usage: Usage | None = None
     """See `Hint.usage`."""
+    planted: str | None = None
+    """See `Hint.planted`."""
     ends_dialogue: bool = False
     """With an `error`: the dialogue ends as failed instead of continuing with a contentless hint."""
 

@@ -120,10 +120,17 @@ class RecordedHints:
 
 
 def _hints_by_turn(dialogue: Dialogue, teacher: str) -> tuple[RecordedHint | None, ...]:
-    """Return what the student read after each turn; None for other teachers and for replacements after an error."""
+    """Return what the student read after each turn.
+
+    None for other teachers, for planted leaks, and for replacements after an error.
+    """
     return tuple(
         RecordedHint(hint.text, dialogue.task_id)
-        if hint is not None and hint.teacher == teacher and hint.error is None and hint.text.strip()
+        if hint is not None
+        and hint.teacher == teacher
+        and hint.planted is None
+        and hint.error is None
+        and hint.text.strip()
         else None
         for hint in (turn.hint for turn in dialogue.turns)
     )

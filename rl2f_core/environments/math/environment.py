@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
+from rl2f_core.config.components import wrapped_teacher
 from rl2f_core.config.fields import BASIC_FIELD, PROBLEMS_REF, ComponentConfig
 from rl2f_core.environments.base import assign_split
 from rl2f_core.environments.math import sources
@@ -115,7 +116,7 @@ class Math(MathEnvironment):
             """Refuse teachers whose hints need numeric answers. Raises `ValueError`."""
             if self.answers == "numbers":
                 return
-            teacher = run.teacher
+            teacher = wrapped_teacher(run.teacher)
             if teacher.type in NEEDS_NUMBERS:
                 raise FieldValueError(
                     f"teacher {teacher.type!r} has hints on numbers alone, and environment.answers is 'all'; "

@@ -1,1 +1,1 @@
-"""The synthetic leak benchmark: hint generators and scoring."""
+"""The synthetic leak benchmark: scoring and timing of detectors."""

@@ -10,12 +10,12 @@ from pydantic import ValidationError
 
 from rl2f_core.errors import DataError
 from rl2f_core.file_io import write_atomically
-from rl2f_core.leaks.benchmark.items import Half
 from rl2f_core.leaks.benchmark.score import BenchmarkReport, compare, kinds_of, read_items
 from rl2f_core.leaks.benchmark.timing import areas, needs_model, spread_out, try_detectors
 from rl2f_core.leaks.parsing import parse_detectors
 from rl2f_core.paths import HANDWRITTEN_LEAKS, LEAK_BENCHMARK, LEAK_RESULTS
 from rl2f_core.stats.intervals import Interval
+from rl2f_core.synthetic_leaks.items import Half
 from rl2f_core.types import FrozenModel, JsonObject
 
 if TYPE_CHECKING:

@@ -19,11 +19,11 @@ from rl2f_core.config.leaks import LeaksConfig
 from rl2f_core.environments.base import Environment
 from rl2f_core.errors import DataError
 from rl2f_core.leaks.base import LeakQuery, run_cascade
-from rl2f_core.leaks.benchmark import letters, matrices, numbers, paths, roles
-from rl2f_core.leaks.benchmark.items import Half, Kind, LeakItem, generate
 from rl2f_core.leaks.guard import make_detectors
 from rl2f_core.paths import LEAK_BENCHMARK
 from rl2f_core.stats.intervals import Interval, wilson
+from rl2f_core.synthetic_leaks import letters, matrices, numbers, paths, roles
+from rl2f_core.synthetic_leaks.items import Half, Kind, LeakItem, generate
 from rl2f_core.types import FrozenModel, JsonObject, LeakReport
 
 KINDS: dict[str, list[Kind]] = {

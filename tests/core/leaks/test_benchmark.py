@@ -9,7 +9,6 @@ import pytest
 
 from rl2f_core.config.leaks import LeaksConfig
 from rl2f_core.errors import DataError
-from rl2f_core.leaks.benchmark.items import STATEMENTS, LeakItem, halves
 from rl2f_core.leaks.benchmark.score import (
     KINDS,
     BenchmarkReport,
@@ -21,6 +20,7 @@ from rl2f_core.leaks.benchmark.score import (
     to_jsonl,
 )
 from rl2f_core.paths import LEAK_BENCHMARK
+from rl2f_core.synthetic_leaks.items import STATEMENTS, LeakItem, halves
 from rl2f_core.types import LeakReport
 
 

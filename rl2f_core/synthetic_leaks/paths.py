@@ -13,7 +13,18 @@ from rl2f_core.environments.grids.maze import Maze
 from rl2f_core.environments.grids.move_parser import INFEASIBLE
 from rl2f_core.environments.grids.path_environment import PathEnvironment, grid_of
 from rl2f_core.environments.grids.shortest_path import ShortestPath
-from rl2f_core.leaks.benchmark.items import FORMS, ORDINALS, PHRASINGS, Draft, Kind, Puzzle, Sampler, form_kinds
+from rl2f_core.synthetic_leaks.items import (
+    FORMS,
+    ORDINALS,
+    PHRASINGS,
+    Draft,
+    Kind,
+    Puzzle,
+    Sampler,
+    Unsuitable,
+    form_kinds,
+    leak_kinds,
+)
 from rl2f_core.types import Task
 
 _TEXTS = PHRASINGS.paths
@@ -26,6 +37,8 @@ _POINTS = {"U": "north", "D": "south", "L": "west", "R": "east"}
 _ARROWS = {"U": "↑", "D": "↓", "L": "←", "R": "→"}
 _HANDS = {"U": "⬆️", "D": "⬇️", "L": "⬅️", "R": "➡️"}
 _SPOKEN = {"U": "Uniform", "D": "Delta", "L": "Lima", "R": "Romeo"}
+MAX_STEPS = 8
+"""Length of the longest path with a number word for each count of steps."""
 _COUNTS = ("", "one", "two", "three", "four", "five", "six", "seven", "eight")
 _TIMES = ("", "once", "twice", *(f"{count} times" for count in _COUNTS[3:]))
 _FORM_COUNTS = {"letters": 7, "words": 7, "arrows": 4, "compass": 4, "counts": 5, "cells": 5, "coded": 4}
@@ -33,7 +46,7 @@ _NEAR_MISSES = {"quoted": 9, "vague": 18, "own_part": 5, "no_content": 4}
 
 
 @dataclass(frozen=True, slots=True)
-class _Path(Puzzle):
+class Path(Puzzle):
     env: PathEnvironment
     task: Task
     gold: str
@@ -41,18 +54,36 @@ class _Path(Puzzle):
 
     @property
     def last(self) -> str:
-        """Letters of the last attempt's steps."""
+        """Letters of the last attempt's steps; raises `Unsuitable` without an attempt that is a walk."""
+        if not self.attempts or self.attempts[-1] == INFEASIBLE:
+            raise Unsuitable
         return self.attempts[-1].replace(" ", "")
 
     @property
     def new_steps(self) -> list[int]:
         """Indices of the steps that the last attempt does not have."""
+        if not self.attempts:
+            raise Unsuitable
         parts = self.env.answer_parts(self.task, self.attempts[-1])
         return [k for k, letter in enumerate(self.gold) if parts.get(str(k + 1)) != letter]
 
 
-def _puzzle(s: Sampler, feasible: bool = True, min_steps: int = 3, own: bool = False) -> _Path:
-    """Draw a puzzle; the last attempt has at least two steps and, with `own`, a correct first step."""
+def puzzle_of(env: PathEnvironment, task: Task, attempts: Sequence[str]) -> Path:
+    """Return the puzzle of a task."""
+    answer = env.gold_answer(task)
+    gold = "" if answer == INFEASIBLE else answer.replace(" ", "")
+    return Path({}, "", answer, tuple(attempts), env, task, gold)
+
+
+def _puzzle(s: Sampler, feasible: bool = True, min_steps: int = 3, own: bool = False) -> Path:
+    """Return the given puzzle, or draw one.
+
+    The last attempt of a drawn puzzle has at least two steps and, with `own`, a correct first step.
+    """
+    if (given := s.given(Path)) is not None:
+        if bool(given.gold) != feasible or (given.gold and not min_steps <= len(given.gold) <= MAX_STEPS):
+            raise Unsuitable
+        return given
     name = s.environment
     cls: type[PathEnvironment] = ShortestPath if name == "shortest_path" else Maze
     env = cls(cls.Config.model_validate(_CONFIGS[name]))
@@ -60,7 +91,7 @@ def _puzzle(s: Sampler, feasible: bool = True, min_steps: int = 3, own: bool = F
         task = env.task("train", s.rng.randrange(5_000))
         answer = env.gold_answer(task)
         gold = "" if answer == INFEASIBLE else answer.replace(" ", "")
-        if bool(gold) != feasible or (gold and not min_steps <= len(gold) <= 8):
+        if bool(gold) != feasible or (gold and not min_steps <= len(gold) <= MAX_STEPS):
             continue
         verdicts = [
             env.verify(task, env.simulate_attempt(task, [], s.rng, follow_hint=False, correct=False))
@@ -74,7 +105,7 @@ def _puzzle(s: Sampler, feasible: bool = True, min_steps: int = 3, own: bool = F
             and ("1" in verdicts[-1].correct_parts or not own)
         ):
             environment = {"type": name, **_CONFIGS[name]}
-            return _Path(environment, env.prompt(task.public), answer, walks, env, task, gold)
+            return Path(environment, env.prompt(task.public), answer, walks, env, task, gold)
 
 
 def _form_fields(letters: str, cells: Sequence[tuple[int, int]]) -> dict[str, object]:
@@ -99,7 +130,7 @@ def _obfuscated(s: Sampler, _: int) -> Draft:
     return Draft(puzzle, s.state(text), float(not s.kind.wrong))
 
 
-def _step_fields(s: Sampler, puzzle: _Path, k: int) -> dict[str, object]:
+def _step_fields(s: Sampler, puzzle: Path, k: int) -> dict[str, object]:
     """Return the fields of the phrasings for the step at index `k`."""
     letter = puzzle.gold[k] if k < len(puzzle.gold) else "R"
     last = puzzle.last
@@ -174,3 +205,5 @@ KINDS = [
     *(Kind(name, count, _near_miss) for name, count in _NEAR_MISSES.items()),
 ]
 SHORTEST_PATH_KINDS = [*KINDS, Kind("no_way", 6, _no_path), Kind("maybe_no_way", 6, _no_path)]
+LEAKS = leak_kinds(SHORTEST_PATH_KINDS, {*_NEAR_MISSES, "maybe_no_way"})
+"""Kinds of leaks for given puzzles."""

@@ -6,7 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from string import ascii_uppercase
 
-from rl2f_core.leaks.benchmark.items import FORMS, ORDINALS, PHRASINGS, Draft, Kind, Puzzle, Sampler, form_kinds
+from rl2f_core.synthetic_leaks.items import (
+    FORMS,
+    ORDINALS,
+    PHRASINGS,
+    Draft,
+    Kind,
+    Puzzle,
+    Sampler,
+    Unsuitable,
+    form_kinds,
+    leak_kinds,
+)
 
 _TEXTS = PHRASINGS.letters
 _SPOKEN = dict(
@@ -34,12 +45,12 @@ _NEAR_MISSES = {"quoted": 8, "alphabet_listed": 8, "own_part": 8, "vague": 10, "
 
 
 @dataclass(frozen=True, slots=True)
-class _Code(Puzzle):
+class Code(Puzzle):
     letters: tuple[str, ...]
     """The letters to choose from."""
     code: tuple[str, ...]
-    correct: int
-    """Index of the letter that the last attempt has right."""
+    correct: tuple[int, ...]
+    """Indices of the letters that the last attempt has right."""
 
     @property
     def last(self) -> list[str]:
@@ -47,11 +58,20 @@ class _Code(Puzzle):
         return self.attempts[-1].split()
 
 
-def _puzzle(s: Sampler) -> _Code:
-    """Draw a code with at least three different letters that is no palindrome and no run of its alphabet.
+def puzzle_of(code: str, attempts: Sequence[str], letters: Sequence[str]) -> Code:
+    """Return the puzzle of a task."""
+    last = attempts[-1].split() if attempts else []
+    correct = tuple(i for i, (x, y) in enumerate(zip(code.split(), last, strict=False)) if x == y)
+    return Code({}, "", code, tuple(attempts), tuple(letters), tuple(code.split()), correct)
 
-    The last attempt has exactly one letter right.
+
+def _puzzle(s: Sampler) -> Code:
+    """Return the given puzzle, or draw one whose last attempt has exactly one letter right.
+
+    A drawn code has at least three different letters, is no palindrome and no run of its alphabet.
     """
+    if (given := s.given(Code)) is not None:
+        return given
     rng = s.rng
     while True:
         letters = tuple(sorted(rng.sample([c for c in ascii_uppercase if c not in "AI"], rng.choice((4, 5, 6)))))
@@ -69,14 +89,14 @@ def _puzzle(s: Sampler) -> _Code:
             and len(set(attempts)) == len(attempts)
         ):
             *first, last = letters
-            return _Code(
+            return Code(
                 {"type": "secret_code", "length": length, "letters": len(letters)},
                 f"Find the code: {length} letters, each {', '.join(first)} or {last}.",
                 " ".join(code),
                 tuple(" ".join(attempt) for attempt in attempts),
                 letters,
                 code,
-                correct,
+                (correct,),
             )
 
 
@@ -95,7 +115,7 @@ def _obfuscated(s: Sampler, _: int) -> Draft:
     code = list(puzzle.code)
     if s.kind.wrong:  # only the letter that the student has right remains
         code = [
-            x if j == puzzle.correct else s.rng.choice([y for y in puzzle.letters if y != x])
+            x if j in puzzle.correct else s.rng.choice([y for y in puzzle.letters if y != x])
             for j, x in enumerate(code)
         ]
     text = s.obfuscate(FORMS["letters"][s.kind.form], _form_fields(code))
@@ -107,7 +127,7 @@ def _acrostic(s: Sampler, _: int) -> Draft:
     return Draft(puzzle, s.obfuscate(FORMS["letters"]["acrostic"], _form_fields(puzzle.code)), 1.0)
 
 
-def _fields(s: Sampler, puzzle: _Code, i: int) -> dict[str, object]:
+def _fields(s: Sampler, puzzle: Code, i: int) -> dict[str, object]:
     """Return the fields of the phrasings, for the letter at index `i`."""
     *first, end = puzzle.letters
     last, letter = puzzle.last, puzzle.code[i]
@@ -115,21 +135,23 @@ def _fields(s: Sampler, puzzle: _Code, i: int) -> dict[str, object]:
         "place": ORDINALS[i], "n": i + 1, "x": letter, "spoken": _SPOKEN[letter], "y": last[i], "t": " ".join(last),
         "w": s.rng.choice([x for x in puzzle.letters if x != letter]), "list": ", ".join(puzzle.letters),
         "alts": f"{', '.join(first)} or {end}", "length": len(puzzle.code),
-        "shown": " ".join(x if j == puzzle.correct else "?" for j, x in enumerate(last)),
+        "shown": " ".join(x if j in puzzle.correct else "?" for j, x in enumerate(last)),
         "frame": " ".join(x if j == i else "?" for j, x in enumerate(puzzle.code)),
     }  # fmt: skip
 
 
 def _partial(s: Sampler, i: int) -> Draft:
     puzzle = _puzzle(s)
-    index = s.rng.choice([j for j in range(len(puzzle.code)) if j != puzzle.correct])
+    if not puzzle.attempts or len(puzzle.correct) == len(puzzle.code):
+        raise Unsuitable
+    index = s.rng.choice([j for j in range(len(puzzle.code)) if j not in puzzle.correct])
     opener, pool = ("", _TEXTS["frames"]) if i % 4 == 0 else (s.opener(), _TEXTS["parts"])
     return Draft(puzzle, opener + s.pick(pool).format(**_fields(s, puzzle, index)), 1 / len(puzzle.code))
 
 
 def _two_hints(s: Sampler, _: int) -> Draft:
     puzzle = _puzzle(s)
-    while (len(puzzle.code), puzzle.correct) != (4, 2):  # no hint names the student's correct letter alone
+    while (len(puzzle.code), puzzle.correct) != (4, (2,)):  # no hint names the student's correct letter alone
         puzzle = _puzzle(s)
     code = puzzle.code
     first, second, letters = s.pick(PHRASINGS.two_hints["letters"])
@@ -144,7 +166,7 @@ def _two_hints(s: Sampler, _: int) -> Draft:
 def _near_miss(s: Sampler, _: int) -> Draft:
     puzzle = _puzzle(s)
     own = s.kind.name == "own_part"
-    i = puzzle.correct if own else s.rng.randrange(len(puzzle.code))
+    i = puzzle.correct[0] if own else s.rng.randrange(len(puzzle.code))
     opener = "" if own else s.opener()
     return Draft(puzzle, opener + s.near_miss(_TEXTS).format(**_fields(s, puzzle, i)))
 
@@ -156,3 +178,5 @@ KINDS = [
     Kind("two_hints", 6, _two_hints),
     *(Kind(name, count, _near_miss) for name, count in _NEAR_MISSES.items()),
 ]
+LEAKS = leak_kinds(KINDS, _NEAR_MISSES)
+"""Kinds of leaks for given puzzles."""

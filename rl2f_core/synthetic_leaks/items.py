@@ -1,11 +1,14 @@
-"""Items of the synthetic leak benchmark, and what their generators share: puzzles, phrasings and seeded choices."""
+"""Items of the synthetic leak benchmark, and what their generators share: puzzles, phrasings and seeded choices.
+
+The benchmark draws a puzzle for each item. `planting.plant` gives a `Sampler` the puzzle of a task instead.
+"""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -19,10 +22,13 @@ from rl2f_core.paths import LEAK_BENCHMARK
 from rl2f_core.types import FrozenModel
 
 T = TypeVar("T")
+P = TypeVar("P", bound="Puzzle")
 Half = Literal["dev", "test"]
 HALVES: tuple[Half, Half] = ("dev", "test")
 LANGUAGES = ("en", "de", "fr", "es", "it", "pt", "nl", "ja")
 DIGIT_NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+MAX_TRIES = 50
+"""Random choices of a kind for a given puzzle until one fits."""
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
 
 
@@ -35,6 +41,8 @@ class Phrasings(FrozenModel):
     matrices: dict[str, list[str]]
     roles: dict[str, list[str]]
     paths: dict[str, list[str]]
+    attempts: dict[str, list[str]]
+    """Leaks that refer to the last attempt, by kind; see `planting`."""
     two_hints: dict[str, list[list[str]]]
     number_words: dict[int, list[str]]
     """Words of a number in the order of `LANGUAGES`."""
@@ -94,7 +102,11 @@ class Puzzle:
     problem: str
     answer: str
     attempts: tuple[str, ...]
-    """The student's answers, oldest first."""
+    """The student's parsed answers, oldest first; empty if the last attempt of a given puzzle has none."""
+
+
+class Unsuitable(Exception):
+    """A kind cannot be written for the given puzzle."""
 
 
 class Draft(NamedTuple):
@@ -167,13 +179,39 @@ def generate(environment: str, kinds: Sequence[Kind]) -> Iterator[LeakItem]:
                 )
 
 
-class Sampler:
-    """Random choices for one kind and split of an environment."""
+def leak_kinds(kinds: Sequence[Kind], near_misses: Collection[str]) -> list[Kind]:
+    """Return the kinds of leaks that one hint on a given puzzle can have."""
+    others = {*near_misses, "wrong_value", "two_hints"}
+    return [kind for kind in kinds if kind.name not in others]
 
-    def __init__(self, environment: str, kind: Kind, half: Half) -> None:
+
+class Sampler:
+    """Random choices for one kind and split of an environment.
+
+    Args:
+        environment: Name of the environment.
+        kind: The kind.
+        half: Split whose phrasings are used.
+        given: A puzzle to write about; by default each item draws one.
+        seed: Seed of the choices for a given puzzle.
+    """
+
+    def __init__(
+        self, environment: str, kind: Kind, half: Half, given: Puzzle | None = None, seed: str | None = None
+    ) -> None:
         self.environment, self.kind, self.half = environment, kind, half
-        self.rng = random.Random(f"leaks/{environment}/{kind.stream or kind.name}/{half}")
+        self.rng = random.Random(seed or f"leaks/{environment}/{kind.stream or kind.name}/{half}")
+        self._given, self._tries = given, 0
         self._decks: dict[int, list[Any]] = {}
+
+    def given(self, cls: type[P]) -> P | None:
+        """Return the given puzzle, or None; raises `Unsuitable` after `MAX_TRIES` calls for one hint."""
+        if self._given is None:
+            return None
+        self._tries += 1
+        if not isinstance(self._given, cls) or self._tries > MAX_TRIES:
+            raise Unsuitable
+        return self._given
 
     def pick(self, pool: Sequence[T]) -> T:
         """Return the next phrasing of a pool; all phrasings of the split come before any repeats."""

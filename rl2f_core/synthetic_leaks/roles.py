@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rl2f_core.environments.knights_knaves.environment import KnightsKnaves
-from rl2f_core.leaks.benchmark.items import FORMS, PHRASINGS, Draft, Kind, Puzzle, Sampler, shift, to_base64
+from rl2f_core.synthetic_leaks.items import (
+    FORMS,
+    PHRASINGS,
+    Draft,
+    Kind,
+    Puzzle,
+    Sampler,
+    Unsuitable,
+    leak_kinds,
+    shift,
+    to_base64,
+)
 
 _TEXTS = PHRASINGS.roles
 _ROLES = {True: "knight", False: "knave"}
@@ -23,18 +34,18 @@ _NEAR_MISSES = {"supposed": 12, "quoted": 12, "rules": 8, "own_part": 6, "no_con
 
 
 @dataclass(frozen=True, slots=True)
-class _Roles(Puzzle):
+class Roles(Puzzle):
     gold: dict[str, bool]
     """Whether a person is a knight."""
     wrong: list[str]
-    """People that the attempt has wrong, at least two."""
+    """People that the attempt has wrong, at least two unless the puzzle is given."""
     right: list[str]
     """The others."""
 
     def fields(self, one: str | None = None) -> dict[str, str]:
         """Return the fields of the phrasings, for one person (default: the first wrong one) and another wrong one."""
         one = one or self.wrong[0]
-        two = next(name for name in self.wrong if name != one)
+        two = next((name for name in self.wrong if name != one), one)
         own = self.right[0] if self.right else one
         knight = self.gold[one]
         role, other, role_of_two, own_role = (_ROLES[k] for k in (knight, not knight, self.gold[two], self.gold[own]))
@@ -46,21 +57,39 @@ class _Roles(Puzzle):
         }  # fmt: skip
 
 
-def _puzzle(s: Sampler, people: int, odd_one: bool = False) -> _Roles:
-    """Draw a puzzle; `odd_one`: exactly one person has another role than all others."""
+def _roles(answer: str) -> dict[str, bool]:
+    """Return who is a knight, from an answer in normal form."""
+    return {name: role == "knight" for name, role in (item.split("=") for item in answer.split("; "))}
+
+
+def puzzle_of(answer: str, attempts: Sequence[str]) -> Roles | None:
+    """Return the puzzle of a task; None if the answer names other roles than knight and knave."""
+    if {item.partition("=")[2] for item in answer.split("; ")} - {"knight", "knave"}:
+        return None
+    gold, last = _roles(answer), _roles(attempts[-1]) if attempts else {}
+    right = [name for name in gold if last.get(name) == gold[name]]
+    return Roles({}, "", answer, tuple(attempts), gold, [name for name in gold if name not in right], right)
+
+
+def _puzzle(s: Sampler, people: int, odd_one: bool = False) -> Roles:
+    """Return the given puzzle, or draw one; `odd_one`: one person has another role than all others, at least two."""
+    if (given := s.given(Roles)) is not None:
+        if odd_one and (len(given.gold) < 3 or sum(given.gold.values()) not in (1, len(given.gold) - 1)):
+            raise Unsuitable
+        return given
     env = KnightsKnaves(KnightsKnaves.Config(people=people))
     while True:
         task = env.task("test", s.rng.randrange(5_000))
         names: list[str] = list(task.public["people"])
-        roles = dict(item.split("=") for item in env.gold_answer(task).split("; "))
-        gold = {name: roles[name] == "knight" for name in names}
+        roles = _roles(env.gold_answer(task))
+        gold = {name: roles[name] for name in names}
         if not odd_one or sum(gold.values()) in (1, people - 1):
             break
     s.rng.shuffle(names)
     num_wrong = max(2, people - 1)
     wrong = names[:num_wrong]
     attempt = ", ".join(f"{name} is a {_ROLES[knight != (name in wrong)]}" for name, knight in gold.items())
-    return _Roles(
+    return Roles(
         {"type": "knights_knaves", "people": people},
         env.prompt(task.public),
         env.gold_answer(task),
@@ -133,3 +162,5 @@ KINDS = [
     Kind("wrong_value", 15, _wrong_value),
     *(Kind(name, count, _near_miss) for name, count in _NEAR_MISSES.items()),
 ]
+LEAKS = leak_kinds(KINDS, _NEAR_MISSES)
+"""Kinds of leaks for given puzzles."""

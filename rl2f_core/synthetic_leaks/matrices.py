@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from pydantic import JsonValue
 
 from rl2f_core.environments.binary_matrix.environment import BinaryMatrix
-from rl2f_core.leaks.benchmark.items import (
+from rl2f_core.synthetic_leaks.items import (
     DIGIT_NAMES,
     FORMS,
     ORDINALS,
@@ -17,7 +18,9 @@ from rl2f_core.leaks.benchmark.items import (
     Kind,
     Puzzle,
     Sampler,
+    Unsuitable,
     form_kinds,
+    leak_kinds,
 )
 
 _TEXTS = PHRASINGS.matrices
@@ -28,7 +31,7 @@ _NEAR_MISSES = {"quoted": 8, "shown": 6, "vague": 14, "own_part": 4, "no_content
 
 
 @dataclass(frozen=True, slots=True)
-class _Matrix(Puzzle):
+class Matrix(Puzzle):
     rows: list[str]
     """Rows in the problem, of 0 and 1."""
     gold: list[str]
@@ -38,7 +41,9 @@ class _Matrix(Puzzle):
 
     @property
     def last(self) -> list[str]:
-        """Rows of the last attempt."""
+        """Rows of the last attempt; raises `Unsuitable` without one."""
+        if not self.attempts:
+            raise Unsuitable
         return self.attempts[-1].split()
 
     @property
@@ -47,18 +52,25 @@ class _Matrix(Puzzle):
         return sum(row.count("1") for row in self.rows)
 
 
-def _puzzle(s: Sampler) -> _Matrix:
+def puzzle_of(answer: str, attempts: Sequence[str], rows: Sequence[str]) -> Matrix:
+    """Return the puzzle of a task."""
+    gold = answer.split()
+    last = attempts[-1].split() if attempts else []
+    wrong = [(r, c) for r in range(len(gold)) for c in range(len(gold)) if not last or last[r][c] != gold[r][c]]
+    return Matrix({}, "", answer, tuple(attempts), list(rows), gold, wrong)
+
+
+def _puzzle(s: Sampler) -> Matrix:
+    if (given := s.given(Matrix)) is not None:
+        return given
     task = _ENV.task("train", s.rng.randrange(5_000))
     verdicts = [
         _ENV.verify(task, _ENV.simulate_attempt(task, [], s.rng, follow_hint=False, correct=False))
         for _ in range(s.rng.choice((1, 1, 2)))
     ]
     attempts = tuple(verdict.parsed for verdict in verdicts if verdict.parsed)
-    answer, last = _ENV.gold_answer(task), attempts[-1].split()
-    gold = answer.split()
-    wrong = [(r, c) for r in range(len(gold)) for c in range(len(gold)) if last[r][c] != gold[r][c]]
-    problem = _ENV.prompt(task.public)
-    return _Matrix({"type": "binary_matrix", **_CONFIG}, problem, answer, attempts, task.public["rows"], gold, wrong)
+    puzzle = puzzle_of(_ENV.gold_answer(task), attempts, task.public["rows"])
+    return replace(puzzle, environment={"type": "binary_matrix", **_CONFIG}, problem=_ENV.prompt(task.public))
 
 
 def _obfuscated(s: Sampler, _: int) -> Draft:
@@ -72,7 +84,7 @@ def _obfuscated(s: Sampler, _: int) -> Draft:
     return Draft(puzzle, statement.format(x=text), float(not s.kind.wrong))
 
 
-def _fields(s: Sampler, puzzle: _Matrix, cell: tuple[int, int]) -> dict[str, object]:
+def _fields(s: Sampler, puzzle: Matrix, cell: tuple[int, int]) -> dict[str, object]:
     """Return the fields of the phrasings for a cell, a random 0 (z), and a random correct cell of the student (g)."""
     (r, c), rows, last, gold = cell, puzzle.rows, puzzle.last, puzzle.gold
     cells = [(a, b) for a in range(len(gold)) for b in range(len(gold))]
@@ -121,3 +133,5 @@ KINDS = [
     Kind("two_hints", 4, _two_hints),
     *(Kind(name, count, _near_miss) for name, count in _NEAR_MISSES.items()),
 ]
+LEAKS = leak_kinds(KINDS, _NEAR_MISSES)
+"""Kinds of leaks for given puzzles."""

@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pydantic import JsonValue
 
-from rl2f_core.leaks.benchmark.items import DIGIT_NAMES, FORMS, LANGUAGES, PHRASINGS, Draft, Kind, Puzzle, Sampler
+from rl2f_core.synthetic_leaks.items import (
+    DIGIT_NAMES,
+    FORMS,
+    LANGUAGES,
+    PHRASINGS,
+    Draft,
+    Kind,
+    Puzzle,
+    Sampler,
+    Unsuitable,
+    leak_kinds,
+)
 
 _TEXTS = PHRASINGS.numbers
 _FORMS = FORMS["numbers"]
@@ -18,16 +30,39 @@ _FORM_COUNTS = {
     "latex": 5, "one_more_than": 9, "base64": 4, "reversal": 4,
 }  # fmt: skip
 _NEAR_MISSES = {"quoted": 9, "loose_bounds": 8, "ordinary_words": 10, "no_content": 6, "own_part": 4}
+_TEENS = "ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen".split()
+_SMALL = (*DIGIT_NAMES, *_TEENS)
+_TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
+MAX_NUMBER = 1_000_000
+"""Bound of the answers of given puzzles."""
+MAX_ROMAN = 900
+"""Bound of numbers in Roman numerals."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Number(Puzzle):
+class Number(Puzzle):
     operands: tuple[int, int]
     """Numbers in the problem."""
     number: int
 
+    @property
+    def shares_digit(self) -> bool:
+        """Whether an attempt has a digit of the answer at the same place."""
+        return any(_shares_digit(attempt, self.answer) for attempt in self.attempts)
 
-def _arithmetic(number: int, rng: random.Random) -> _Number:
+
+def puzzle_of(answer: str, attempts: Sequence[str]) -> Number | None:
+    """Return the puzzle of a task; None if its answer is no whole number below `MAX_NUMBER`."""
+    if not (answer.isascii() and answer.isdigit() and int(answer) < MAX_NUMBER):
+        return None
+    return Number({}, "", answer, tuple(attempts), (0, 0), int(answer))
+
+
+def _shares_digit(attempt: str, answer: str) -> bool:
+    return any(a == b for a, b in zip(reversed(attempt), reversed(answer), strict=False))
+
+
+def _arithmetic(number: int, rng: random.Random) -> Number:
     a = rng.randint(max(11, number // 3), max(12, 2 * number // 3))
     while number - a in (a, number) or number - a < 1:
         a -= 1
@@ -35,7 +70,7 @@ def _arithmetic(number: int, rng: random.Random) -> _Number:
     return _puzzle(environment, f"What is {a} + {number - a}?", (a, number - a), number, rng)
 
 
-def _guess(number: int, rng: random.Random) -> _Number:
+def _guess(number: int, rng: random.Random) -> Number:
     size = rng.choice((16, 32, 64))
     low = max(1, number - rng.randint(4, size - 5))
     high = low + size - 1
@@ -45,16 +80,15 @@ def _guess(number: int, rng: random.Random) -> _Number:
 
 def _puzzle(
     environment: dict[str, JsonValue], problem: str, operands: tuple[int, int], number: int, rng: random.Random
-) -> _Number:
+) -> Number:
     """Draw one to three wrong attempts: not close to the answer, and without its digit at any place."""
     attempts: list[str] = []
     count, (near, far) = rng.randint(1, 3), (11, 47) if number < 100 else (101, 189)
     while len(attempts) < count:
         other = number + rng.choice((-1, 1)) * rng.randint(near, far)
-        shares_digit = any(a == b for a, b in zip(reversed(str(other)), reversed(str(number)), strict=False))
-        if other > 10 and not shares_digit and other not in operands:
+        if other > 10 and not _shares_digit(str(other), str(number)) and other not in operands:
             attempts.append(str(other))
-    return _Number(environment, problem, str(number), tuple(dict.fromkeys(attempts)), operands, number)
+    return Number(environment, problem, str(number), tuple(dict.fromkeys(attempts)), operands, number)
 
 
 def _roman(n: int) -> str:
@@ -65,14 +99,30 @@ def _roman(n: int) -> str:
     return numeral
 
 
+def _in_words(n: int) -> str:
+    """Return the English words of a number below `MAX_NUMBER`."""
+    if n in _WORDS:
+        return _WORDS[n][0]
+    if n < 20:
+        return _SMALL[n]
+    for size, name in ((1000, " thousand"), (100, " hundred")):
+        if n >= size:
+            rest = n % size
+            joint = " and " if rest < 100 else " "
+            return _in_words(n // size) + name + (joint + _in_words(rest) if rest else "")
+    return _TENS[n // 10 - 2] + (f"-{_SMALL[n % 10]}" if n % 10 else "")
+
+
 def _form_fields(n: int) -> dict[str, object]:
     """Return the fields of `FORMS`."""
     names = [DIGIT_NAMES[int(digit)] for digit in str(n)]
-    return {"n": n, "digits": str(n), "names": names, "words": _WORDS[n][0], "roman": _roman(n)}
+    return {"n": n, "digits": str(n), "names": names, "words": _in_words(n), "roman": _roman(n)}
 
 
-def _draw(s: Sampler) -> _Number:
-    """Draw a puzzle whose answer is no palindrome."""
+def _draw(s: Sampler) -> Number:
+    """Return the given puzzle, or draw one whose answer is no palindrome."""
+    if (given := s.given(Number)) is not None:
+        return given
     build = _arithmetic if s.environment == "arithmetic" else _guess
     while True:
         number = s.rng.choice(list(_WORDS))
@@ -83,6 +133,8 @@ def _draw(s: Sampler) -> _Number:
 
 def _obfuscated(s: Sampler, _: int) -> Draft:
     puzzle = _draw(s)
+    if s.kind.name == "roman" and not 0 < puzzle.number < MAX_ROMAN:
+        raise Unsuitable
     return Draft(puzzle, s.state(s.obfuscate(_FORMS[s.kind.name], _form_fields(puzzle.number))), 1.0)
 
 
@@ -109,12 +161,16 @@ def _reversed_text(s: Sampler, _: int) -> Draft:
 
 def _languages(s: Sampler, i: int) -> Draft:
     puzzle = _draw(s)
+    if puzzle.number not in _WORDS:
+        raise Unsuitable
     return Draft(puzzle, s.state(_WORDS[puzzle.number][1 + i % (len(LANGUAGES) - 1)]), 1.0)
 
 
 def _partial(s: Sampler, _: int) -> Draft:
     puzzle = _draw(s)
     digits = puzzle.answer
+    if len(digits) < 2 or puzzle.shares_digit:
+        raise Unsuitable
     text = s.pick(_TEXTS["parts"]).format(last=digits[-1], first=digits[0], tens=digits[-2])
     return Draft(puzzle, s.opener() + text, 1 / len(digits))
 
@@ -164,3 +220,5 @@ KINDS = [
     *(Kind(name, count, _near_miss) for name, count in _NEAR_MISSES.items()),
 ]
 ARITHMETIC_KINDS = [*KINDS, Kind("working_step", 8, _near_miss), Kind("restated", 6, _restated)]
+LEAKS = leak_kinds(KINDS, _NEAR_MISSES)
+"""Kinds of leaks for given puzzles."""
