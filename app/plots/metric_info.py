@@ -108,6 +108,15 @@ METRICS: dict[str, MetricInfo] = {
         "fraction of checked hints",
         "replaced leaking messages / checked hints",
     ),
+    "planted_rate": _fraction(
+        "Planted leaks", "Leaks that the teacher leaky wrote.", "fraction of hints", "planted hints / hints"
+    ),
+    "planted_recall": _fraction(
+        "Recall on planted leaks",
+        "Planted leaks that a detector flagged.",
+        "fraction of planted hints",
+        "flagged planted hints / checked planted hints",
+    ),
     "correct_abandoned_rate": _fraction(
         "Abandoned correct answers",
         "Incorrect after a correct attempt.",

@@ -156,6 +156,9 @@ def test_no_privileged_text_reaches_a_prompt_that_the_student_did_not_write(envi
                 continue
             hints += 1
             assert turn.verdict.detail not in turn.hint.text
+            assert turn.hint.planted is None or teacher == "leaky"
+            if turn.hint.planted is not None:
+                continue
             for secret in secrets:
                 assert not holds(turn.hint.text, secret) or any(holds(text, secret) for text in own)
     assert hints > 20

@@ -113,6 +113,12 @@ def test_tasks_and_a_prompt_are_enough_for_a_verifier(backward: type[Any]) -> No
         environment.task_from_gold("Where?", "Here")
 
 
+def test_the_base_of_a_leaky_teacher_needs_its_parts_of_the_environment(backward: type[Any]) -> None:
+    with pytest.raises(ConfigError, match="teacher 'scripted' needs an environment with scripted hints"):
+        parse_config(run_data(teacher={"type": "leaky"}))
+    parse_config(run_data(teacher={"type": "leaky", "base": "contentless"}))
+
+
 def test_an_evaluation_skips_and_reports_what_the_environment_lacks(backward: type[Any], tmp_path: Path) -> None:
     config = parse_config(run_data())
     run_dir = RunDir.create(tmp_path / "run", config)
