@@ -171,10 +171,13 @@ def _show_hint(hint: Hint) -> None:
         usage = hint.usage
         tokens = "" if usage is None else f" · {usage.prompt_tokens} + {usage.completion_tokens} tokens"
         _print_block("prompt template", f"{hint.prompt_template}{tokens}", "dim")
+    if hint.planted is not None:
+        _print_block("planted leak", hint.planted, "bold red")
     if hint.leak is not None and hint.leak.leaked:
         leak = hint.leak
         fraction, action = f"{leak.answer_fraction:.0%} of the answer", f"action {leak.action or 'none'}"
-        text = f"LEAK {leak.detector or ''} {fraction}, {action}: {leak.evidence}"
+        kind = f" ({leak.leak_type})" if leak.leak_type not in (None, leak.detector) else ""
+        text = f"LEAK {leak.detector or ''}{kind} {fraction}, {action}: {leak.evidence}"
         _print_block("leak", text, "bold red")
 
 

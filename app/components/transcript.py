@@ -225,15 +225,17 @@ def hint_marks(findings: Iterable[FindingRow], labels: Iterable[LabelRow] = ()) 
 
 
 def finding_lines(hint: HintDetail) -> list[Node]:
-    """Return one sentence per finding of a hint, or that none was found."""
+    """Return the planted leak and one sentence per finding of a hint, or that none was found."""
+    kind = hint["planted"]
+    planted = [el("p.tx-finding.tx-planted", f"planted leak: {kind.replace('_', ' ')}")] if kind else []
     if hint["findings"]:
-        return [_finding(found) for found in hint["findings"]]
+        return [*planted, *(_finding(found) for found in hint["findings"])]
     if hint["leak_found"]:
-        return [el("p.tx-finding.rl-leak", "⚑ leak")]
+        return [*planted, el("p.tx-finding.rl-leak", "⚑ leak")]
     if hint["hint_error"]:
-        return []
+        return [*planted]
     text = "no leak found" if hint["leak_checked"] else "not checked for leaks"
-    return [el("p.tx-finding.rl-muted", text)]
+    return [*planted, el("p.tx-finding.rl-muted", text)]
 
 
 def _finding(found: FindingRow) -> Element:
@@ -242,6 +244,7 @@ def _finding(found: FindingRow) -> Element:
     return el(
         "p.tx-finding.rl-leak",
         f"⚑ {found['detector']} leak" if found["detector"] else "⚑ leak",
+        f" ({found['leak_type']})" if found["leak_type"] not in (None, found["detector"]) else None,
         f" (rescored in run {found['source']})" if rescored else None,
         el("span", ": ", inline(found["evidence"], 160)) if found["evidence"] else None,
         f" · {fraction:.0%} of the answer" if fraction else None,

@@ -235,7 +235,9 @@ class DetectorEndpoints:
         population = report_queries.population(db, scope, scored, frame_source)
         counted = {key: n for key, n in population.items() if counts(key[0])}
         bits = report_queries.information(db, scope, scored, with_controls=include_controls)
-        return {name: detector_report.build_report(hints, counted, frame_source, name, bits) for name in groupings}
+        planted = report_queries.planted(db, scope, scored, with_controls=include_controls)
+        build = detector_report.build_report
+        return {name: build(hints, counted, frame_source, name, bits, planted) for name in groupings}
 
     def _result(self, report: DetectorReport, *, is_test_set: bool) -> ReportResult:
         total = report.total.estimates

@@ -110,6 +110,8 @@ class HintScreening(TypedDict):
     leaked: bool
     detector: str | None
     """The detector that flagged it."""
+    leak_type: str | None
+    """How it reveals the answer; see `rl2f_core.types.LeakType`."""
     start: int | None
     """First character of the flagged span."""
     end: int | None
@@ -230,6 +232,7 @@ class ForkEndpoints:
             "detectors": [each.name for each in detectors],
             "leaked": report.leaked,
             "detector": report.detector,
+            "leak_type": report.leak_type,
             "start": start,
             "end": end,
             "evidence": report.evidence,

@@ -84,6 +84,8 @@ class FindingRow(TypedDict):
 
     source: str
     detector: str | None
+    leak_type: str | None
+    """`exact`, `equivalent`, `derivation` or `partial`; None if the detector cannot tell."""
     start: int | None
     end: int | None
     answer_fraction: float
@@ -92,8 +94,10 @@ class FindingRow(TypedDict):
 
 
 class Findings(TypedDict):
-    """The detector findings of a hint."""
+    """The detector findings of a hint, and whether it is a planted leak."""
 
+    planted: str | None
+    """Kind of the leak that teacher `leaky` planted."""
     leak_checked: bool
     leak_found: bool
     findings: list[FindingRow]

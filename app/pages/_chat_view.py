@@ -327,13 +327,13 @@ def _hint(message: ChatMessageInfo) -> list[Node]:
     hint, error = message["detail"].get("hint") or {}, message["detail"].get("error")
     leak = hint.get("leak") or {}
     start, end = leak.get("span") or (None, None)
-    names = ("detector", "evidence", "answer_fraction", "action", "source")
+    names = ("detector", "leak_type", "evidence", "answer_fraction", "action", "source")
     finding = cast(FindingRow, {**{name: leak.get(name) for name in names}, "start": start, "end": end})
     findings = [finding] if leak.get("leaked") else []
-    report = {"findings": findings, "leak_found": bool(findings), "leak_checked": bool(leak), "hint_error": None}
+    report = {"findings": findings, "leak_found": bool(findings), "leak_checked": bool(leak)}
     lines = [
         el("p.tx-finding.rl-muted", "Teacher error: ", inline(str(error), 200)) if error else None,
-        *finding_lines(cast(HintDetail, report)),
+        *finding_lines(cast(HintDetail, {**report, "hint_error": None, "planted": None})),
     ]
     feedback, marks = hint.get("feedback"), hint_marks(findings)
     if feedback is None:

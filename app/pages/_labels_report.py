@@ -129,6 +129,7 @@ def report_view(result: ReportResult, group_by: GroupBy, form: LabelForm, *, wri
         _summary(result, form),
         _breakdown(report, group_by) if has_hints else None,
         _information(report) if report["information"] else None,
+        _planted(report) if report["planted"] else None,
         el("div.bd-column", _labels(report), _test_set(result, form.annotator, writable)),
         _disagreements(result),
         data_set="test" if result["is_test_set"] else "dev",
@@ -292,6 +293,26 @@ def _information(report: JsonObject) -> Element:
         el("p.rl-muted", text),
         table(heads, rows, "information in hints"),
         aria_label="information in hints",
+    )
+
+
+def _planted(report: JsonObject) -> Element:
+    """Return the table of the recall on planted leaks."""
+    rows = []
+    for each in report["planted"]:
+        group, name = each["group"], each["name"]
+        title = name if group == "all" else f"{group} {name.replace('_', ' ') if group == 'kind' else name}"
+        cells = [interval_cell(each["recall"]), number_cell(each["flagged"]), number_cell(each["hints"])]
+        rows.append(el("tr", el("th", inline(title, 40), scope="row"), cells, data_row=f"planted {group} {name}"))
+    text = (
+        "Leaks that the teacher leaky wrote. Their kind is known, so recall needs no labels. No other number has them."
+    )
+    return el(
+        "section.rl-card.rl-stack",
+        el("h2", "Planted leaks"),
+        el("p.rl-muted", text),
+        table(["planted", "recall", "flagged", "hints"], rows, "recall on planted leaks"),
+        aria_label="planted leaks",
     )
 
 

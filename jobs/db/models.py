@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, Column, Index, LargeBinary, Table, Text, UniqueConstraint
+from sqlalchemy import JSON, BigInteger, Column, Index, LargeBinary, Table, Text, UniqueConstraint, text
 from sqlmodel import Field, SQLModel
 
 ACTIVE = ("queued", "starting", "running", "stopping")
@@ -37,6 +37,12 @@ def _nullable_text() -> Any:
 
 def _long() -> Any:
     return Field(default=0, sa_column=Column(BigInteger, nullable=False))
+
+
+def _planted_index() -> Index:
+    """Return the index of planted hints; it has no entry for other turns."""
+    where = text("planted IS NOT NULL")
+    return Index("ix_turn_planted", "planted", sqlite_where=where, postgresql_where=where)
 
 
 class Run(SQLModel, table=True):
@@ -236,7 +242,7 @@ class Dialogue(SQLModel, table=True):
 class Turn(SQLModel, table=True):
     """An attempt and the hint after it."""
 
-    __table_args__ = (UniqueConstraint("dialogue_id", "index"),)
+    __table_args__ = (UniqueConstraint("dialogue_id", "index"), _planted_index())
     id: int | None = Field(default=None, primary_key=True)
     dialogue_id: int = Field(foreign_key="dialogue.id")
     index: int
@@ -261,6 +267,8 @@ class Turn(SQLModel, table=True):
     """Cost of a model teacher's message (`rl2f_core.types.Usage`)."""
     hint_error: str | None = _nullable_text()
     """Teacher error; the hint is then a fallback or empty."""
+    planted: str | None = None
+    """Kind of the leak that teacher `leaky` planted; private ground truth, see `rl2f_core.types.Hint`."""
     hint_bits: float | None = None
     bits_left: float | None = None
     determines_answer: bool = False
@@ -288,6 +296,8 @@ class LeakFinding(SQLModel, table=True):
     turn_id: int = Field(foreign_key="turn.id", primary_key=True)
     source: str = Field(default="run", primary_key=True)
     detector: str | None = None
+    leak_type: str | None = None
+    """`rl2f_core.types.LeakType`; None if the detector cannot tell."""
     start: int | None = None
     end: int | None = None
     """Character span [start, end) in the teacher's feedback."""
@@ -344,6 +354,8 @@ class RescoreFinding(SQLModel, table=True):
     target: str
     """Run directory of the rescored run."""
     detector: str | None = None
+    leak_type: str | None = None
+    """`rl2f_core.types.LeakType`; None if the detector cannot tell."""
     start: int | None = None
     end: int | None = None
     answer_fraction: float = 0.0

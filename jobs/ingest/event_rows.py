@@ -179,6 +179,7 @@ def _turn_row(turn: CoreTurn) -> Row:
         "prompt_template": turn.prompt_template,
         "usage": hint.usage.model_dump_json() if hint and hint.usage is not None else None,
         "hint_error": _clean(hint.error) if hint else None,
+        "planted": hint.planted if hint else None,
         "hint_bits": turn.hint_bits,
         "bits_left": turn.bits_left,
         "determines_answer": turn.determines_answer,
@@ -199,6 +200,7 @@ def _finding(turn: CoreTurn) -> Row | None:
     return {
         "source": "run",
         "detector": leak.detector,
+        "leak_type": leak.leak_type,
         "start": start,
         "end": end,
         "answer_fraction": leak.answer_fraction,

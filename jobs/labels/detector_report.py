@@ -11,12 +11,14 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from types import MappingProxyType
 
 from jobs.labels.agreement import LABELS, LEAK, agreement, majority_vote
 from jobs.labels.estimation import Estimates, Stratum, estimate
 from jobs.labels.hint_counts import OWN_CONDITIONS, STEPS_PER_BUCKET, DetectorVerdict, HintGroup, InformationRow
+from jobs.labels.planted_hints import PlantedCounts, PlantedGroup, PlantedHint, PlantedRow
 from jobs.labels.sampling import SamplingFrame
-from rl2f_core.stats.intervals import Interval
+from rl2f_core.stats.intervals import Interval, wilson
 from rl2f_core.types import FrozenModel
 
 GROUP_BY = ("detector", "teacher", "environment", "checkpoint", "condition", "run")
@@ -151,6 +153,8 @@ class DetectorReport(FrozenModel):
     disagreements: list[Disagreement]
     information: tuple[InformationRow, ...] = ()
     """Information in the flagged and in the other checked hints; empty if no hint has known bits."""
+    planted: tuple[PlantedRow, ...] = ()
+    """Recall on planted hints: overall, by detector, kind and checkpoint; empty if no planted hint was checked."""
 
 
 def build_report(
@@ -159,6 +163,7 @@ def build_report(
     frame_source: str,
     group_by: str = "detector",
     information: Sequence[InformationRow] = (),
+    planted: PlantedCounts = MappingProxyType({}),
 ) -> DetectorReport:
     """Compare a source's findings with the labels.
 
@@ -168,6 +173,7 @@ def build_report(
         frame_source: Source whose findings stratify the counted samples (`SamplingFrame.source`) and `population`.
         group_by: One of `GROUP_BY`.
         information: Information in the flagged and in the other hints.
+        planted: Planted hints of the scope, which no other number counts.
     """
     checked = [hint for hint in labeled if hint.source.checked]
     total = _row("all", population, checked, frame_source)
@@ -187,6 +193,35 @@ def build_report(
         pairs=_pairs(labeled),
         disagreements=disagreements(labeled),
         information=tuple(information) if any(row.known for row in information) else (),
+        planted=planted_rows(planted),
+    )
+
+
+def planted_rows(counts: PlantedCounts) -> tuple[PlantedRow, ...]:
+    """Return the recall on planted hints: overall, then by detector, kind and checkpoint."""
+    if not counts:
+        return ()
+    checkpoint_of = checkpoint_names(hint.group for hint in counts)
+
+    def row(group: PlantedGroup, name: str, hints: PlantedCounts, detector: str | None = None) -> PlantedRow:
+        caught = (n for h, n in hints.items() if h.verdict.flagged and detector in (None, h.verdict.detector))
+        total, flagged = sum(hints.values()), sum(caught)
+        return PlantedRow(group=group, name=name, hints=total, flagged=flagged, recall=wilson(flagged, total))
+
+    def parts(name_of: Callable[[PlantedHint], str]) -> dict[str, dict[PlantedHint, int]]:
+        groups: dict[str, dict[PlantedHint, int]] = defaultdict(dict)
+        for hint, n in counts.items():
+            groups[name_of(hint)][hint] = n
+        return groups
+
+    detectors = sorted({hint.verdict.detector for hint in counts if hint.verdict.flagged})
+    kinds, checkpoints = parts(lambda hint: hint.kind), parts(lambda hint: checkpoint_of(hint.group))
+    order = {name: min(_order(hint.group) for hint in hints) for name, hints in checkpoints.items()}
+    return (
+        row("all", "all", counts),
+        *(row("detector", name, counts, name) for name in detectors),
+        *(row("kind", name, kinds[name]) for name in sorted(kinds)),
+        *(row("checkpoint", name, checkpoints[name]) for name in sorted(checkpoints, key=order.__getitem__)),
     )
 
 
@@ -207,7 +242,8 @@ def _parts(population: Population, checked: Sequence[LabeledHint], group_by: str
             if verdict.detector is not None:
                 flags[verdict.detector] += n
         return [_Part(detector, population, checked) for detector, _ in flags.most_common()]
-    name_of = _checkpoint_names(population) if group_by == "checkpoint" else _GROUP_NAMES[group_by]
+    by_checkpoint = group_by == "checkpoint"
+    name_of = checkpoint_names(group for group, _ in population) if by_checkpoint else _GROUP_NAMES[group_by]
     sizes: dict[str, dict[tuple[HintGroup, StratumVerdict], int]] = defaultdict(dict)
     hints: dict[str, list[LabeledHint]] = defaultdict(list)
     for key, n in population.items():
@@ -232,10 +268,10 @@ _GROUP_NAMES: dict[str, Callable[[HintGroup], str]] = {
 }
 
 
-def _checkpoint_names(population: Population) -> Callable[[HintGroup], str]:
+def checkpoint_names(groups: Iterable[HintGroup]) -> Callable[[HintGroup], str]:
     """Name groups by checkpoint, or by stage and step range with at most `MAX_STAGE_PARTS` ranges per stage."""
     last: dict[str, int] = {}
-    for group, _ in population:
+    for group in groups:
         if not group.checkpoint:
             last[group.stage] = max(last.get(group.stage, 1), group.bucket)
     width = {stage: -(-n // MAX_STAGE_PARTS) for stage, n in last.items()}

@@ -1,7 +1,8 @@
 """Hint counts per group of the detector report, maintained by the ingester so that reads take milliseconds.
 
-`is_teacher_hint` excludes hints without text that could leak. `in_scope` excludes forks, which continue one dialogue
-many times under chosen hints: their hints count only if their run is requested.
+`is_teacher_hint` excludes hints without text that could leak, and leaks that teacher `leaky` planted. `in_scope`
+excludes forks, which continue one dialogue many times under chosen hints: their hints count only if their run is
+requested.
 """
 
 from __future__ import annotations
@@ -90,9 +91,13 @@ class DetectorVerdict:
 
 
 def is_teacher_hint() -> ColumnElement[bool]:
-    """Return the condition for turns with a hint that is neither contentless nor a fallback after a teacher error."""
+    """Return the condition for turns with a hint of the teacher's own.
+
+    It is neither contentless, nor a fallback after a teacher error, nor planted.
+    """
     written = _turn.c.hint_error.is_(None) | _turn.c.feedback.is_not(None)
-    return _turn.c.hint.is_not(None) & (func.coalesce(_turn.c.teacher, "") != CONTENTLESS) & written
+    own = (func.coalesce(_turn.c.teacher, "") != CONTENTLESS) & _turn.c.planted.is_(None)
+    return _turn.c.hint.is_not(None) & own & written
 
 
 def is_own(column: ColumnElement[Any]) -> ColumnElement[bool]:
@@ -120,7 +125,7 @@ def add(session: Session, run_id: int, items: Iterable[tuple[Row, Row, Sequence[
         after = (dialogue["stage"], bucket(dialogue["step"]), dialogue["checkpoint"] or "", dialogue["condition"] or "",
                  holdout.is_test(task["task_hash"]))  # fmt: skip
         for turn, finding in zip(turns, findings, strict=True):
-            if turn["hint"] is None or turn["teacher"] == CONTENTLESS:
+            if turn["hint"] is None or turn["teacher"] == CONTENTLESS or turn["planted"] is not None:
                 continue
             if turn["hint_error"] is not None and turn["feedback"] is None:
                 continue

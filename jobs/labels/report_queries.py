@@ -13,10 +13,11 @@ from sqlalchemy import Row, select
 from jobs.db.errors import NotFoundError
 from jobs.db.models import Dialogue, LeakFinding, LeakLabel, RescoredRun, TaskRow, TestSetAccess, Turn, table_of
 from jobs.db.queries.runs import get_in_session
-from jobs.labels import detector_report, hint_counts, holdout
+from jobs.labels import detector_report, hint_counts, holdout, planted_hints
 from jobs.labels.detector_report import AnnotatorLabel, DetectorReport, LabeledHint, Population, StratumVerdict
 from jobs.labels.hint_counts import RUN, DetectorVerdict, HintGroup, InformationRow, bucket
 from jobs.labels.label_queries import annotator_name
+from jobs.labels.planted_hints import PlantedCounts
 from jobs.labels.sampling import SamplingFrame
 from rl2f_core.errors import ConfigError
 
@@ -106,7 +107,8 @@ def read_all(
     frame_source = scored.name if scored.name in frame_sources else RUN
     sizes = population(db, scope, scored, frame_source)
     bits = information(db, scope, scored)
-    return {name: detector_report.build_report(hints, sizes, frame_source, name, bits) for name in group_by}
+    leaks = planted(db, scope, scored)
+    return {name: detector_report.build_report(hints, sizes, frame_source, name, bits, leaks) for name in group_by}
 
 
 def information(
@@ -116,6 +118,17 @@ def information(
     return hint_counts.information(
         db, scored.name, scored.runs, scope.test, scope.run, scope.environment, with_controls=with_controls
     )
+
+
+def planted(db: Database, scope: Scope, scored: Source, *, with_controls: bool = True) -> PlantedCounts:
+    """Count the planted hints of the scope that the source checked."""
+    counts = planted_hints.count_planted(
+        db, scored.name, scored.runs, scope.test, scope.run, scope.environment, with_controls=with_controls
+    )
+    return {
+        replace(hint, verdict=replace(hint.verdict, detector=_detector(hint.verdict) or "")): n
+        for hint, n in counts.items()
+    }
 
 
 def population(db: Database, scope: Scope, scored: Source, frame_source: str = RUN) -> Population:

@@ -64,7 +64,13 @@ def hint(text: str, leak: tuple[int, int] | None = None, **more: Any) -> Hint:
         evidence = (more.get("feedback") or text)[slice(*leak)]
         action = more.pop("action", "flag")
         report = LeakReport(
-            leaked=True, detector="exact", span=leak, evidence=evidence, answer_fraction=1.0, action=action
+            leaked=True,
+            detector="exact",
+            leak_type="exact",
+            span=leak,
+            evidence=evidence,
+            answer_fraction=1.0,
+            action=action,
         )
     return Hint(text=text, teacher=more.pop("teacher", "scripted"), leak=report, **more)
 

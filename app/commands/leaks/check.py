@@ -33,7 +33,7 @@ def check(
 ) -> None:
     """Check hints from a file: one JSON object per line in and out.
 
-    The output has the keys "leaked", "detector", "answer_fraction", "span" and "evidence".
+    The output has the keys "leaked", "detector", "leak_type", "answer_fraction", "span" and "evidence".
 
     In: "environment", "problem", "answer", "attempts" (the student's texts so far), "hint"; optionally "hints" (the
     earlier ones) and "settings" (of the environment). A detector that scores a model adds "logprob_gain". A line that
@@ -122,7 +122,8 @@ class LeakChecker:
 
 
 def _report_record(report: LeakReport, number: int) -> JsonObject:
-    record = {name: getattr(report, name) for name in ("leaked", "detector", "answer_fraction", "span", "evidence")}
+    names = ("leaked", "detector", "leak_type", "answer_fraction", "span", "evidence")
+    record = {name: getattr(report, name) for name in names}
     if report.logprob_gain is not None:
         record["logprob_gain"] = round(report.logprob_gain, 4)
     return {**record, "error": report.error, "line": number} if report.error is not None else record

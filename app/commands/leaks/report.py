@@ -60,6 +60,8 @@ def report(
     for line in sentences(result, test=test):
         console.print(line, markup=False)
     console.print(_score_table(result, group_by))
+    if result.planted:
+        console.print(_planted_table(result))
     if result.pairs:
         console.print(_pair_table(result))
     if result.disagreements:
@@ -143,6 +145,11 @@ def _score_table(report: DetectorReport, group_by: str) -> Table:
     heads = (group_by, "hints", "flagged", "labels", "precision", "recall", "F1", "κ", "κ between annotators")
     title = f"{report.hidden} rows without labels are not shown" if report.hidden else None
     return table(*heads, rows=rows, title=title)
+
+
+def _planted_table(report: DetectorReport) -> Table:
+    rows = [[r.group, r.name, f"{r.hints:,}", f"{r.flagged:,}", proportion(r.recall)] for r in report.planted]
+    return table("planted leaks", "name", "hints", "flagged", "recall", rows=rows)
 
 
 def _pair_table(report: DetectorReport) -> Table:

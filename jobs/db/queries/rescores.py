@@ -36,6 +36,7 @@ def insert(session: Session, run: Run, events: Sequence[LeakEvent | LeakRescoreE
                 turn=turn,
                 target=event.run,
                 detector=event.report.detector,
+                leak_type=event.report.leak_type,
                 start=start,
                 end=end,
                 evidence=clean(event.report.evidence),
@@ -105,6 +106,6 @@ def _attach_findings(session: Session, target: Run, findings: Sequence[RescoreFi
         turn_id = turns.get((row.event_id, row.turn))
         if turn_id is None or session.get(LeakFinding, (turn_id, str(row.run_id))) is not None:
             continue
-        values = row.model_dump(include={"detector", "start", "end", "answer_fraction", "evidence"})
+        values = row.model_dump(include={"detector", "leak_type", "start", "end", "answer_fraction", "evidence"})
         session.add(LeakFinding(turn_id=turn_id, source=str(row.run_id), **values))
     session.flush()

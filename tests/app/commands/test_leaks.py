@@ -118,9 +118,11 @@ def test_one_line_out_for_each_line_in(tmp_path: Path) -> None:
     done = leaks("check", "hints.jsonl", cwd=tmp_path)
     assert done.exit_code == 0, done.stderr
     first, clean, again, letters = (json.loads(line) for line in done.stdout.splitlines())
-    assert list(first) == ["leaked", "detector", "answer_fraction", "span", "evidence"]
+    assert list(first) == ["leaked", "detector", "leak_type", "answer_fraction", "span", "evidence"]
     assert (first["leaked"], first["detector"], first["span"]) == (True, "exact", [6, 9])
-    assert clean == {"leaked": False, "detector": None, "answer_fraction": 0.0, "span": None, "evidence": ""}
+    assert clean == {
+        "leaked": False, "detector": None, "leak_type": None, "answer_fraction": 0.0, "span": None, "evidence": "",
+    }  # fmt: skip
     assert not again["leaked"] and letters["leaked"]
 
 

@@ -13,6 +13,9 @@ metadata = sa.MetaData()
 """The tables of this revision, independent of the models of later revisions."""
 
 
+_PLANTED = sa.text("planted IS NOT NULL")
+
+
 def _required(kind: type[TypeEngine], *names: str) -> list[sa.Column]:
     return [sa.Column(name, kind, nullable=False) for name in names]
 
@@ -222,7 +225,7 @@ sa.Table(
     metadata,
     *_required(sa.Integer, "run_id", "turn"),
     *_required(sa.String, "event_id", "target"),
-    *_nullable(sa.String, "detector"),
+    *_nullable(sa.String, "detector", "leak_type"),
     *_nullable(sa.Integer, "start", "end"),
     *_required(sa.Float, "answer_fraction"),
     *_required(sa.Text, "evidence"),
@@ -305,7 +308,7 @@ sa.Table(
     *_required(sa.Text, "attempt"),
     *_required(sa.String, "finish_reason"),
     *_required(sa.Boolean, "correct", "determines_answer", "leak_checked", "leak_found"),
-    *_nullable(sa.String, "parsed", "teacher", "source_task", "hint_prompt_template", "prompt_template"),
+    *_nullable(sa.String, "parsed", "teacher", "source_task", "hint_prompt_template", "prompt_template", "planted"),
     *_required(sa.JSON, "verdict"),
     *_required(sa.Float, "reward"),
     *_nullable(sa.Float, "advantage", "hint_bits", "bits_left", "bits_used"),
@@ -315,13 +318,14 @@ sa.Table(
     sa.PrimaryKeyConstraint("id"),
     sa.ForeignKeyConstraint(["dialogue_id"], ["dialogue.id"]),
     sa.UniqueConstraint("dialogue_id", "index"),
+    sa.Index("ix_turn_planted", "planted", sqlite_where=_PLANTED, postgresql_where=_PLANTED),
 )
 sa.Table(
     "leakfinding",
     metadata,
     *_required(sa.Integer, "turn_id"),
     *_required(sa.String, "source"),
-    *_nullable(sa.String, "detector", "action"),
+    *_nullable(sa.String, "detector", "leak_type", "action"),
     *_nullable(sa.Integer, "start", "end"),
     *_required(sa.Float, "answer_fraction"),
     *_required(sa.Text, "evidence"),

@@ -1,0 +1,95 @@
+"""Planted hints: leaks of known kind that teacher `leaky` wrote, and which of them a source of findings flagged.
+
+The recall on planted hints needs no labels. They are in no queue of labels and in no other number of the report.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from sqlalchemy import func, select
+
+from jobs.db.models import Dialogue, LeakFinding, TaskRow, Turn, table_of
+from jobs.labels import holdout
+from jobs.labels.hint_counts import RUN, DetectorVerdict, HintGroup, bucket, in_scope, is_own
+from rl2f_core.stats.intervals import Interval
+from rl2f_core.types import FrozenModel
+
+if TYPE_CHECKING:
+    from jobs.db.engine import Database
+
+_dialogue = table_of(Dialogue)
+_turn = table_of(Turn)
+_task = table_of(TaskRow)
+_finding = table_of(LeakFinding)
+
+
+PlantedGroup = Literal["all", "detector", "kind", "checkpoint"]
+
+
+class PlantedRow(FrozenModel):
+    """Recall on a group of planted hints that the source checked."""
+
+    group: PlantedGroup
+    name: str
+    """`all`, or the name of the detector, kind or checkpoint."""
+    hints: int
+    flagged: int
+    """Flagged hints; in the row of a detector, those that it flagged first."""
+    recall: Interval
+    """With the Wilson interval."""
+
+
+@dataclass(frozen=True)
+class PlantedHint:
+    """The grouping keys of a planted hint."""
+
+    group: HintGroup
+    kind: str
+    verdict: DetectorVerdict
+    """By the source of findings."""
+
+
+PlantedCounts = Mapping[PlantedHint, int]
+"""Number of planted hints that the source checked."""
+
+
+def count_planted(
+    db: Database,
+    source: str,
+    runs: Sequence[int],
+    test: bool,
+    run: int | None = None,
+    environment: str = "",
+    *,
+    with_controls: bool = True,
+) -> PlantedCounts:
+    """Count the planted hints that a source checked; the arguments are those of `hint_counts.information`."""
+    columns = (
+        _dialogue.c.run_id, _dialogue.c.environment, func.coalesce(_turn.c.teacher, ""), _dialogue.c.stage,
+        _dialogue.c.step, func.coalesce(_dialogue.c.checkpoint, ""), func.coalesce(_dialogue.c.condition, ""),
+        _turn.c.planted, _finding.c.turn_id, func.coalesce(_finding.c.detector, ""),
+    )  # fmt: skip
+    statement = (
+        select(*columns)
+        .select_from(_turn)
+        .join(_dialogue, _dialogue.c.id == _turn.c.dialogue_id)
+        .join(_task, _task.c.id == _dialogue.c.task_id)
+        .outerjoin(_finding, (_finding.c.turn_id == _turn.c.id) & (_finding.c.source == source))
+        .where(_turn.c.planted.is_not(None), in_scope(_dialogue.c.run_id, run))
+        .where((func.substr(_task.c.task_hash, 1, 1) < holdout.FIRST_OF_DEV) == test)
+        .where(_turn.c.leak_checked if source == RUN else _dialogue.c.run_id.in_(runs))
+    )
+    if environment:
+        statement = statement.where(_dialogue.c.environment == environment)
+    if not with_controls:
+        statement = statement.where(is_own(_dialogue.c.condition))
+    counts: Counter[PlantedHint] = Counter()
+    with db.read() as session:
+        for *keys, stage, step, checkpoint, condition, kind, finding, detector in session.execute(statement):
+            group = HintGroup(*keys, stage, bucket(step), checkpoint, condition, test)
+            counts[PlantedHint(group, kind, DetectorVerdict(True, finding is not None, detector))] += 1
+    return counts

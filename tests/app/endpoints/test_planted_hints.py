@@ -1,0 +1,50 @@
+"""Planted hints on pages and in endpoints: ground truth after the label, and their section of the report."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from planted_data import planted_events
+from replay_data import add_run
+
+from app.common.context import Context
+from app.components.transcript import finding_lines
+from app.endpoints.detectors import DetectorEndpoints
+from app.endpoints.dialogues import DialogueEndpoints
+from app.endpoints.labels import LabelEndpoints
+from jobs.labels import report_queries
+from jobs.labels.report_queries import Scope
+
+
+@pytest.fixture
+def run(context: Context) -> int:
+    return add_run(context.db, context.workspace, "planted", planted_events()).id or 0
+
+
+def test_a_label_on_a_planted_hint_changes_no_estimate(context: Context, run: int) -> None:
+    before = report_queries.read(context.db, Scope()).total
+    LabelEndpoints(context).label_hint(run, "dialogue:train:d/0", 0, "anna", "no_leak")
+    assert report_queries.read(context.db, Scope()).total == before
+
+
+def test_a_blind_card_has_no_ground_truth_and_an_opened_one_has_it(context: Context, run: int) -> None:
+    labels = LabelEndpoints(context)
+    blind = labels.hint_to_label(run, "dialogue:train:d/0", 0, "anna")
+    assert "roman" not in json.dumps(blind) and "planted" not in json.dumps(blind)
+    answered = labels.label_hint(run, "dialogue:train:d/0", 0, "anna", "leak")
+    assert answered["findings"] is not None and answered["findings"]["planted"] == "roman"
+
+
+def test_the_replay_shows_the_planted_kind_and_how_the_hint_leaks(context: Context, run: int) -> None:
+    hint = DialogueEndpoints(context).get_dialogue(run, "dialogue:train:d/1")["turns"][0]["hint"]
+    assert hint is not None and hint["planted"] == "roman"
+    shown = json.dumps(finding_lines(hint))
+    assert "planted leak: roman" in shown and "equivalent leak" in shown and "(exact)" in shown
+
+
+def test_the_endpoint_returns_the_same_planted_section(context: Context, run: int) -> None:
+    found = DetectorEndpoints(context).detector_report(run)["report"]["planted"]
+    assert [(row["group"], row["name"], row["flagged"], row["hints"]) for row in found][:2] == [
+        ("all", "all", 3, 5), ("detector", "equivalent", 2, 5),
+    ]  # fmt: skip
