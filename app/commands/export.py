@@ -42,8 +42,8 @@ def export(
     condition: Annotated[
         str, typer.Option(help="Only this condition of an evaluation; kept: accepted by a distillation.")
     ] = "",
-    without_controls: Annotated[
-        bool, typer.Option("--without-controls", help="Exclude contentless, shuffled and misleading hints.")
+    include_controls: Annotated[
+        bool, typer.Option("--include-controls", help="Include dialogues of controls and forks; see their `condition`.")
     ] = False,
     labeled_only: Annotated[bool, typer.Option("--labeled-only", help="Only dialogues with a human label.")] = False,
     match: Annotated[str, typer.Option(help="What a preference pair shares: history, attempt or task.")] = "task",
@@ -77,7 +77,7 @@ def export(
             "step_to": last,
             "checkpoint": checkpoint,
             "condition": condition,
-            "without_controls": without_controls,
+            "include_controls": include_controls,
             "labeled_only": labeled_only,
         },
         match=match,

@@ -21,9 +21,10 @@ from jobs.db.queries import runs
 from jobs.labels import detector_report, report_queries
 from jobs.labels.detector_report import DetectorReport
 from jobs.labels.estimation import labels_needed, sample_size_for
-from jobs.labels.hint_counts import OWN_CONDITIONS, RUN, HintGroup
+from jobs.labels.hint_counts import RUN, HintGroup
 from jobs.labels.report_queries import Scope
 from jobs.labels.sampling import SamplingFrame
+from rl2f_core.run.events import OWN_CONDITIONS
 from rl2f_core.types import JsonObject
 
 GroupBy = Literal["detector", "teacher", "environment", "checkpoint", "condition", "run"]

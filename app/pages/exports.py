@@ -53,15 +53,15 @@ DEFAULTS: dict[str, Any] = {
     "match": "task",
     "pairs": 1,
     "seed": 0,
-    "without_controls": False,
+    "include_controls": False,
     "labeled_only": False,
     "privileged": False,
 }
 """Field → default; `rl2f export` has an option of the same name for most of them."""
-OPTIONS = {"formats": "--format", "files": "--file", "without_controls": "--without-controls",
+OPTIONS = {"formats": "--format", "files": "--file", "include_controls": "--include-controls",
            "labeled_only": "--labeled-only"}  # fmt: skip
 """Options of `rl2f export` that have another name than their field."""
-NARROWED = {"phase", "stage", "steps", "checkpoint", "condition", "without_controls", "labeled_only"}
+NARROWED = {"phase", "stage", "steps", "checkpoint", "condition", "include_controls", "labeled_only"}
 """Fields of the part *Which dialogues*."""
 FURTHER = {"name", "files", "match", "pairs", "seed", "privileged"}
 """Fields of the part *More*."""
@@ -92,8 +92,8 @@ def build(studio: Studio) -> None:
                     form["steps"] = gr.Textbox(label="Steps", placeholder="10-20", max_lines=1, min_width=140)
                     form["checkpoint"] = gr.Dropdown([ANY], label="Checkpoint", min_width=140)
                     form["condition"] = gr.Dropdown([ANY], label="Condition", min_width=140)
-                form["without_controls"] = gr.Checkbox(
-                    label="Exclude controls", info="Their hints are leak-free, but of no use."
+                form["include_controls"] = gr.Checkbox(
+                    label="Include controls and forks", info="Their hints are empty, false or of another problem."
                 )
                 form["labeled_only"] = gr.Checkbox(label="Only dialogues with a human label")
             with gr.Accordion("More", open=False) as further:
@@ -204,7 +204,7 @@ def build(studio: Studio) -> None:
 def export_settings(form: Mapping[str, Any]) -> JsonObject:
     """Return the fields of `ExportRun` except the runs; raise `ConfigError` if the steps cannot be read."""
     step_from, step_to = parse_steps(form["steps"] or "")
-    names = ("phase", "stage", "checkpoint", "condition", "without_controls", "labeled_only")
+    names = ("phase", "stage", "checkpoint", "condition", "include_controls", "labeled_only")
     same = ("formats", "files", "labels", "match", "privileged")
     runs = form["runs"]
     name = f"dialogues of {'run' if len(runs) == 1 else 'runs'} {' '.join(map(str, runs))}"
@@ -364,7 +364,7 @@ def label_text(export: FinishedExport) -> str:
     parts = [_count(export["dialogues"], "dialogue")] if export["dialogues"] is not None else []
     if labels:
         parts.append(_count(labels["hints"], "hint"))
-        for source, title in (("human", "people"), ("detector", "detectors")):
+        for source, title in (("human", "people"), ("detector", "detectors"), ("planted", "planted")):
             counts = labels.get(source) or {}
             if counts.get("leak") or counts.get("no_leak"):
                 parts.append(f"{title}: {counts.get('leak', 0):,} leak, {counts.get('no_leak', 0):,} no leak")

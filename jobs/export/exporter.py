@@ -22,6 +22,7 @@ from typing import Protocol
 import psutil
 
 from jobs.export.card import card
+from jobs.export.controls import CONTROL_TEACHERS, is_control
 from jobs.export.export_records import ExportRecord
 from jobs.export.formats import FORMATS, FormatName
 from jobs.export.label_choice import LEAK, decide
@@ -33,10 +34,11 @@ from jobs.export.writers import FormatWriter
 from rl2f_core.errors import DataError, DiskFullError, RunError
 from rl2f_core.file_io import disk_is_full, write_atomically
 from rl2f_core.run.directory import provenance
+from rl2f_core.run.events import OWN_CONDITIONS
 from rl2f_core.run.progress import Progress
 from rl2f_core.types import JsonObject
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Version of manifest and columns; increased by every visible change."""
 PAIR_BATCH = 500
 
@@ -66,11 +68,19 @@ class LabelCounts:
     """Dialogues without an attempt; they are in no row."""
     labels: Counter[tuple[str, str]] = field(default_factory=Counter)
     """(label source, or the reason for no label; leak, no_leak or empty) → hints."""
+    origins: Counter[tuple[str, str, bool, str]] = field(default_factory=Counter)
+    """(teacher, condition, planted; leak, no_leak or empty) → hints."""
+    controls: int = 0
+    """Excluded dialogues in which a control teacher wrote a hint."""
 
-    def add(self, decisions: Decisions) -> None:
+    def add(self, record: ExportRecord, decisions: Decisions) -> None:
         """Count a dialogue's hints."""
         self.dialogues += 1
-        self.labels.update((decision.source, decision.word) for decision in decisions if decision is not None)
+        for step, decision in zip(record.steps, decisions, strict=True):
+            if decision is not None and step.turn.hint is not None:
+                hint = step.turn.hint
+                self.labels[decision.source, decision.word] += 1
+                self.origins[hint.teacher, record.event.setting or "", hint.planted is not None, decision.word] += 1
 
     @property
     def decided(self) -> int:
@@ -79,11 +89,31 @@ class LabelCounts:
 
     def as_dict(self) -> JsonObject:
         """Return the label counts by source, and by reason for no label."""
-        counts: JsonObject = {"hints": self.labels.total(), "human": {}, "detector": {}, "without": {}}
+        counts: JsonObject = {"hints": self.labels.total(), "human": {}, "detector": {}, "planted": {}, "without": {}}
         for (source, word), count in sorted(self.labels.items()):
             by_source, key = (counts[source], word) if word else (counts["without"], source)
             by_source[key] = count
         return counts
+
+    def by_origin(self) -> list[JsonObject]:
+        """Return the number of hints, leaks, leak-free and planted hints by teacher and condition."""
+        rows: dict[tuple[str, str], JsonObject] = {}
+        for (teacher, condition, planted, word), count in sorted(self.origins.items()):
+            empty = {"teacher": teacher, "condition": condition, "hints": 0, "leak": 0, "no_leak": 0, "planted": 0}
+            row = rows.setdefault((teacher, condition), empty)
+            row["hints"] += count
+            for column in ["planted"] if planted else [word] if word else []:
+                row[column] += count
+        return list(rows.values())
+
+    @property
+    def own_leaks(self) -> int:
+        """Number of leaks that the teachers wrote themselves: neither planted nor of a control."""
+        return sum(
+            count
+            for (teacher, condition, planted, word), count in self.origins.items()
+            if word == LEAK and not planted and teacher not in CONTROL_TEACHERS and condition in OWN_CONDITIONS
+        )
 
 
 class Stopped(Exception):
@@ -192,15 +222,18 @@ class _Export:
                     scratch, settings.seed, settings.pairs_per_leak, settings.match, settings.privileged
                 )
                 stack.callback(self.finder.close)
+            about = []
             for source in self.sources:
+                before = self.counts.dialogues + self.counts.empty
                 for batch in source.batches(settings.filter):
                     self._write_batch(batch, sum(sizes))
+                exported = self.counts.dialogues + self.counts.empty - before
+                about.append({**source.about(), "dialogues": exported})
             if self.finder is not None:
                 self._write_pairs(self.finder, self.writers["preference"])
         scratch.unlink(missing_ok=True)
         if not any(writer.rows for writer in self.writers.values()):
             raise _no_rows(settings, self.counts)
-        about = [{**source.about(), "dialogues": n} for source, n in zip(self.sources, sizes, strict=True)]
         manifest = self._manifest(name, about)
         write_atomically(self.folder / "README.md", card(manifest))
         write_atomically(self.folder / "manifest.json", json.dumps(manifest, indent=2, ensure_ascii=False) + "\n")
@@ -215,11 +248,14 @@ class _Export:
             if not record.steps:
                 counts.empty += 1
                 continue
+            if is_control(record) and not settings.filter.include_controls:
+                counts.controls += 1
+                continue
             decisions: Decisions = [
                 None if step.written is None else decide(step, settings.labels, settings.annotator)
                 for step in record.steps
             ]
-            counts.add(decisions)
+            counts.add(record, decisions)
             for format in settings.formats:
                 if format in ROW_BUILDERS:
                     rows[format] += ROW_BUILDERS[format](record, decisions, settings.privileged)
@@ -227,7 +263,8 @@ class _Export:
                 self.finder.add(record, decisions)
         for format, new in rows.items():
             self.writers[format].write(new)
-        self.progress.update("export", counts.dialogues + counts.empty, total, f"{counts.decided} labeled hints")
+        done = counts.dialogues + counts.empty + counts.controls
+        self.progress.update("export", done, total, f"{counts.decided} labeled hints")
 
     def _write_pairs(self, finder: PairFinder, writer: FormatWriter) -> None:
         rows = finder.rows()
@@ -252,6 +289,8 @@ class _Export:
             "dialogues": counts.dialogues,
             "dialogues_without_an_attempt": counts.empty,
             "labels": counts.as_dict(),
+            "origins": counts.by_origin(),
+            "own_leaks": counts.own_leaks,
             "formats": {
                 name: {"rows": writer.rows, "columns": list(FORMATS[name].columns), "files": writer.files()}
                 for name, writer in writers.items()
@@ -265,25 +304,29 @@ def _why_empty(format: FormatName, counts: LabelCounts) -> str:
     if format == "messages":
         return "No dialogue has an attempt."
     if format == "prompt_completion":
-        return "No attempt is right."
+        return "No attempt before a leak is right."
     if not counts.decided:
         return f"None of the {counts.labels.total()} hints has a label."
     leaks = sum(count for (_, word), count in counts.labels.items() if word == LEAK)
     return (
-        "No task has both a leaking and a leak-free hint "
+        "No task has both a leaking hint and one that is leak-free and true "
         f"({leaks} hints leak, {counts.decided - leaks} do not, over {counts.dialogues} dialogues)."
     )
 
 
 def _no_dialogues(sources: Sequence[Source], filter: ExportFilter) -> DataError:
     conditions = filter.conditions()
-    if not conditions:
+    unfiltered = sum(source.count(ExportFilter(include_controls=True)) for source in sources)
+    if not unfiltered:
         return DataError(
             "The runs have no dialogues.",
             value=[source.about()["name"] for source in sources],
             fix="Wait until the first step has ended, or choose another run.",
         )
-    unfiltered = sum(source.count(ExportFilter()) for source in sources)
+    if not filter.include_controls:
+        every = sum(source.count(filter.model_copy(update={"include_controls": True})) for source in sources)
+        if every:
+            return _only_controls(every)
     return DataError(
         "No dialogue passes the filter.",
         value=conditions,
@@ -291,16 +334,25 @@ def _no_dialogues(sources: Sequence[Source], filter: ExportFilter) -> DataError:
     )
 
 
+def _only_controls(dialogues: int) -> DataError:
+    return DataError(
+        f"All {dialogues} dialogues are of controls, whose hints are empty, false or of another problem.",
+        fix="Set filter.include_controls (`rl2f export --include-controls`) to export them.",
+    )
+
+
 def _no_rows(settings: ExportSettings, counts: LabelCounts) -> DataError:
     formats = list(settings.formats)
+    if counts.controls and not counts.dialogues:
+        return _only_controls(counts.controls)
     if formats == ["prompt_completion"]:
-        return DataError(f"No attempt of {counts.dialogues} dialogues is right.", value=formats,
+        return DataError(f"No attempt of {counts.dialogues} dialogues before a leak is right.", value=formats,
                          fix="Take other runs, or drop a part of the filter.")  # fmt: skip
     if counts.decided:  # only preference pairs were requested
         return DataError(
             _why_empty("preference", counts),
             value=formats,
-            fix="Take more runs or controls, label more hints, or export unpaired_preference instead.",
+            fix="Take more runs, label more hints, use teacher leaky, or export unpaired_preference instead.",
         )
     fixes = {
         "human": "Label hints on the page Labels, or use detector findings too (labels: both).",

@@ -19,7 +19,12 @@ _ORIGIN = {
     "split": ("string", "the split the task belongs to"),
     "environment": ("string", "name of the environment"),
     "level": ("string", "difficulty in the environment's words"),
+    "condition": (
+        "string",
+        "condition of an evaluation, arm of a fork or outcome of a distillation; empty in training",
+    ),
 }
+_PLANTED = "kind of the leak that teacher `leaky` planted; empty: the teacher's own hint"
 _PAIR = {k: _ORIGIN[k] for k in ("task", "task_key", "split", "environment", "level")}
 
 
@@ -61,6 +66,7 @@ _STRUCTS = {
     "leak": {
         "state": "string",
         "detector": "string",
+        "leak_type": "string",
         "start": "int",
         "end": "int",
         "answer_fraction": "float",
@@ -76,14 +82,16 @@ FORMATS: dict[FormatName, Format] = {
             "Stepwise supervision",
             "One row a conversation, one label a hint.",
             "One row a conversation; a step is an attempt with the hint after it, its label says whether the hint is "
-            "good (no leak). A turn whose hint has no label joins the next step.",
+            "good (no leak, and not false). A turn whose hint has no label joins the next step.",
             {
                 "prompt": ("string", "the problem"),
                 "completions": ("list string", "the steps"),
-                "labels": ("list bool", "true: the step's hint gives nothing away"),
+                "labels": ("list bool", "true: the step's hint gives nothing away and is not false"),
                 **_ORIGIN,
                 "turns": ("list int", "0-based turn of each step's hint"),
-                "sources": ("list string", "whose label it is: human or detector"),
+                "sources": ("list string", "whose label it is: human, detector or planted"),
+                "teachers": ("list string", "registered name of the teacher"),
+                "planted": ("list string", _PLANTED),
             },
         ),
         Format(
@@ -95,11 +103,12 @@ FORMATS: dict[FormatName, Format] = {
             {
                 "prompt": ("list message", "what a teacher reads"),
                 "completion": ("list message", "the hint"),
-                "label": ("bool", "true: the hint gives nothing away"),
+                "label": ("bool", "true: the hint gives nothing away and is not false"),
                 **_ORIGIN,
                 "turn": ("int", "0-based turn"),
-                "source": ("string", "whose label it is: human or detector"),
+                "source": ("string", "whose label it is: human, detector or planted"),
                 "teacher": ("string", "registered name of the teacher"),
+                "planted": ("string", _PLANTED),
                 "teacher_prompt": ("string", "name@version of a model teacher's prompt template; empty: no model"),
                 "hint_bits": ("float", "information in the hint, in bits; null: unknown"),
                 "bits_left": ("float", "log2 of the answers left after the hint; null: unknown"),
@@ -110,7 +119,8 @@ FORMATS: dict[FormatName, Format] = {
             "preference",
             "Preference",
             "A leak-free against a leaking hint of the same task. For RewardTrainer and DPOTrainer.",
-            "One row a pair of hints on the same task: a leak-free one (chosen) against a leaking one (rejected). The "
+            "One row a pair of hints on the same task: one that is leak-free and not false (chosen) against a leaking "
+            "one (rejected). The "
             "prompt shows what both answer, see `match`. For TRL's `RewardTrainer` and `DPOTrainer`.",
             {
                 "prompt": ("list message", "what both hints answer"),
@@ -122,10 +132,15 @@ FORMATS: dict[FormatName, Format] = {
                 "chosen_dialogue": ("string", "dialogue of the chosen hint"),
                 "chosen_turn": ("int", "0-based turn of the chosen hint"),
                 "chosen_source": ("string", "whose label the chosen hint has"),
+                "chosen_teacher": ("string", "teacher of the chosen hint"),
+                "chosen_condition": ("string", "condition of the chosen hint; empty in training"),
                 "rejected_run": ("string", "run of the rejected hint"),
                 "rejected_dialogue": ("string", "dialogue of the rejected hint"),
                 "rejected_turn": ("int", "0-based turn of the rejected hint"),
                 "rejected_source": ("string", "whose label the rejected hint has"),
+                "rejected_teacher": ("string", "teacher of the rejected hint"),
+                "rejected_condition": ("string", "condition of the rejected hint; empty in training"),
+                "rejected_planted": ("string", _PLANTED),
             },
         ),
         Format(
@@ -142,10 +157,6 @@ FORMATS: dict[FormatName, Format] = {
                 "stage": ("string", "stage of the run"),
                 "step": ("int", "training step, 1-based; 0 outside training"),
                 "checkpoint": ("string", "which checkpoint spoke, in an evaluation"),
-                "condition": (
-                    "string",
-                    "under which control, in an evaluation; in a distillation what became of the answer",
-                ),
                 "group": ("string", "dialogues that compete on one task"),
                 "index": ("int", "position in the group"),
                 "policy": ("string", "name and version of the student's weights"),
@@ -159,6 +170,7 @@ FORMATS: dict[FormatName, Format] = {
                 "reward_terms": ("list term", "the named terms, each with its turn"),
                 "hints": ("list string", "each hint as the teacher wrote it; empty: none"),
                 "teachers": ("list string", "registered name of the teacher"),
+                "planted": ("list string", _PLANTED),
                 "teacher_prompts": ("list string", "name@version of a model teacher's prompt template"),
                 "hint_errors": ("list string", "why the teacher had no hint; the student then read a contentless one"),
                 "hint_bits": ("list float", "information in each hint, in bits; null: unknown"),
@@ -169,7 +181,7 @@ FORMATS: dict[FormatName, Format] = {
                 "hint_labels": ("list string", "leak, no_leak, or empty: nobody decided"),
                 "label_sources": (
                     "list string",
-                    "human or detector; for no label why: unsure, disputed or unlabeled",
+                    "human, detector or planted; for no label why: unsure, disputed or unlabeled",
                 ),
                 "human_labels": ("list string", "all human labels as JSON: annotator, label, span, note, blind"),
             },
@@ -177,8 +189,9 @@ FORMATS: dict[FormatName, Format] = {
         Format(
             "prompt_completion",
             "Prompt and completion",
-            "Right answers of the student, with what it read before. For SFTTrainer and the method sft.",
-            "One row a right attempt: what the student read up to it, and the attempt. For TRL's `SFTTrainer`, which "
+            "Right answers of the student before any leak, with what it read. For SFTTrainer and the method sft.",
+            "One row a right attempt: what the student read up to it, and the attempt. An attempt after a leaking hint "
+            "that the student read is no row, because it may only copy the answer. For TRL's `SFTTrainer`, which "
             "then trains on the completion alone, and for this project's `sft` with `data`.",
             {
                 "prompt": ("list message", "system, problem, and earlier attempts and hints"),

@@ -1,12 +1,16 @@
-"""Choose the label of a hint: human labels, detector findings, or findings where no annotator decided."""
+"""Choose the label of a hint: human labels, detector findings, or findings where no annotator decided.
+
+A planted leak is known, so it needs no detector: it leaks unless human labels decide otherwise.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
+from jobs.export.controls import is_false
 from jobs.export.export_records import ExportTurn, HumanLabel
 
 Source = Literal["human", "detector", "both"]
@@ -20,7 +24,14 @@ class Decision:
     leaks: bool | None
     """None if undecided; such a hint is in no row that needs a label."""
     source: str
-    """human or detector; if undecided, the reason: unsure, disputed or unlabeled."""
+    """human, detector or planted; if undecided, the reason: unsure, disputed or unlabeled."""
+    is_false: bool = False
+    """A control wrote the hint that is not true of the problem."""
+
+    @property
+    def good(self) -> bool:
+        """Whether the hint is decided as leak-free and is not false."""
+        return self.leaks is False and not self.is_false
 
     @property
     def word(self) -> str:
@@ -32,20 +43,28 @@ def decide(step: ExportTurn, source: Source, annotator: str = "") -> Decision:
     """Return the label of a turn's hint.
 
     The majority of human labels decides without *unsure*. On a tie the hint is *disputed*, whatever a detector found.
-    With `both`, the detector finding decides if no annotator chose leak or no_leak.
+    With `both`, the detector finding decides if no annotator chose leak or no_leak. Unless only human labels count, a
+    planted leak has no need of a finding.
 
     Args:
         step: The turn; it has a hint.
         source: Whose labels count.
         annotator: Only this annotator's labels count; empty for all.
     """
+    hint = step.turn.hint
+    return replace(_decide(step, source, annotator), is_false=hint is not None and is_false(hint))
+
+
+def _decide(step: ExportTurn, source: Source, annotator: str) -> Decision:
     if source != "detector":
         vote = _vote([label for label in step.human_labels if not annotator or label.annotator == annotator])
         if vote is not None and (vote.source != UNSURE or source == "human"):
             return vote
-    leak = None if step.turn.hint is None else step.turn.hint.leak
-    if source != "human" and leak is not None:
-        return Decision(leak.leaked, "detector")
+    hint = step.turn.hint
+    if source != "human" and hint is not None and hint.planted is not None:
+        return Decision(True, "planted")
+    if source != "human" and hint is not None and hint.leak is not None:
+        return Decision(hint.leak.leaked, "detector")
     return Decision(None, "unlabeled")
 
 

@@ -1,7 +1,7 @@
-"""Preference pairs: a leak-free hint and a leaking one on the same task.
+"""Preference pairs: a hint that is leak-free and not false, and a leaking one on the same task.
 
 Hints are stored in a scratch SQLite file, so memory does not grow with their number. A leaking hint is paired with
-leak-free ones on the same *history* (attempts and hints), then on the same *attempt*, then on the same *task*. The
+such ones on the same *history* (attempts and hints), then on the same *attempt*, then on the same *task*. The
 prompt contains what the two have in common.
 """
 
@@ -22,6 +22,8 @@ from rl2f_core.types import JsonObject
 Match = Literal["history", "attempt", "task"]
 MATCHES: tuple[Match, ...] = ("history", "attempt", "task")
 """Closest first."""
+_SIDE = ("run", "dialogue", "turn", "source", "teacher", "condition")
+"""Columns of each of the two hints."""
 
 _SCHEMA = """
 CREATE TABLE clean (id INTEGER PRIMARY KEY, task TEXT, history BLOB, attempt BLOB, text TEXT, origin TEXT,
@@ -57,10 +59,14 @@ class PairFinder:
                 continue
             turn, written = step.turn.index, step.written or ""
             history = _digest(json.dumps(teacher_prompt(record, turn), ensure_ascii=False))
-            source = json.dumps({**origin(record), "turn": turn, "source": decision.source}, ensure_ascii=False)
+            hint = step.turn.hint
+            about = {"turn": turn, "source": decision.source, "teacher": "" if hint is None else hint.teacher,
+                     "planted": (hint and hint.planted) or ""}  # fmt: skip
+            source = json.dumps({**origin(record), **about}, ensure_ascii=False)
             row = (record.task_key, history, _digest(step.turn.attempt), written, source)
-            if not decision.leaks:
+            if decision.good:
                 self._db.execute("INSERT OR IGNORE INTO clean VALUES (NULL, ?, ?, ?, ?, ?)", row)
+            if not decision.leaks:
                 continue
             prompts = {
                 "history": teacher_prompt(record, turn, self._privileged),
@@ -86,8 +92,8 @@ class PairFinder:
                     "rejected": reply(text),
                     **{k: rejected[k] for k in ("task", "task_key", "split", "environment", "level")},
                     "match": level,
-                    **{f"chosen_{k}": chosen[k] for k in ("run", "dialogue", "turn", "source")},
-                    **{f"rejected_{k}": rejected[k] for k in ("run", "dialogue", "turn", "source")},
+                    **{f"chosen_{k}": chosen[k] for k in _SIDE},
+                    **{f"rejected_{k}": rejected[k] for k in (*_SIDE, "planted")},
                 }
 
     def _partners(

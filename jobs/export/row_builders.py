@@ -2,7 +2,8 @@
 
 *messages* and *prompt_completion* contain what the student reads and writes. The other types train or judge a
 **teacher**: the prompt is the teacher's view, the student has the role `user`, and the hint is the completion. `label`
-is true for a good hint, without a leak. Prompts contain privileged data only with `privileged`.
+is true for a good hint: without a leak, and not of a control that is false for the problem. Prompts contain privileged
+data only with `privileged`.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ def origin(record: ExportRecord) -> JsonObject:
         "split": task.split,
         "environment": task.environment,
         "level": task.level,
+        "condition": record.event.setting or "",
     }
 
 
@@ -87,11 +89,12 @@ def unpaired(record: ExportRecord, decisions: Decisions, privileged: bool = Fals
         yield {
             "prompt": teacher_prompt(record, step.turn.index, privileged),
             "completion": reply(step.written or ""),
-            "label": not decision.leaks,
+            "label": decision.good,
             **origin(record),
             "turn": step.turn.index,
             "source": decision.source,
             "teacher": _hint_text(step, "teacher"),
+            "planted": _hint_text(step, "planted"),
             "teacher_prompt": _hint_text(step, "prompt_template"),
             "hint_bits": step.turn.hint_bits,
             "bits_left": step.turn.bits_left,
@@ -107,7 +110,7 @@ def stepwise(record: ExportRecord, decisions: Decisions, privileged: bool = Fals
     """
     for segment in record.segments():
         completions: list[str] = []
-        decided: list[tuple[int, Decision]] = []
+        decided: list[tuple[ExportTurn, Decision]] = []
         pending: list[str] = []
         for step in segment:
             decision = decisions[step.turn.index]
@@ -116,16 +119,18 @@ def stepwise(record: ExportRecord, decisions: Decisions, privileged: bool = Fals
             pending.append(f"Student: {step.turn.attempt}" + (f"\nTeacher: {text}" if text else ""))
             if decision is not None and is_decided:
                 completions.append("\n".join(pending))
-                decided.append((step.turn.index, decision))
+                decided.append((step, decision))
                 pending = []
         if completions:
             yield {
                 "prompt": problem_text(record, True) if privileged else record.problem,
                 "completions": completions,
-                "labels": [not decision.leaks for _, decision in decided],
+                "labels": [decision.good for _, decision in decided],
                 **origin(record),
-                "turns": [turn for turn, _ in decided],
+                "turns": [step.turn.index for step, _ in decided],
                 "sources": [decision.source for _, decision in decided],
+                "teachers": [_hint_text(step, "teacher") for step, _ in decided],
+                "planted": [_hint_text(step, "planted") for step, _ in decided],
             }
 
 
@@ -150,7 +155,6 @@ def messages(record: ExportRecord, decisions: Decisions, privileged: bool = Fals
             "stage": event.stage,
             "step": event.step,
             "checkpoint": event.checkpoint or "",
-            "condition": event.setting or "",
             "group": dialogue.group,
             "index": dialogue.index,
             "policy": dialogue.policy,
@@ -168,6 +172,7 @@ def messages(record: ExportRecord, decisions: Decisions, privileged: bool = Fals
             ],
             "hints": [step.written or "" for step in segment],
             "teachers": [_hint_text(step, "teacher") for step in segment],
+            "planted": [_hint_text(step, "planted") for step in segment],
             "teacher_prompts": [_hint_text(step, "prompt_template") for step in segment],
             "hint_errors": [_hint_text(step, "error") for step in segment],
             "hint_bits": [step.turn.hint_bits for step in segment],
@@ -182,7 +187,11 @@ def messages(record: ExportRecord, decisions: Decisions, privileged: bool = Fals
 
 
 def prompt_completion(record: ExportRecord, decisions: Decisions, privileged: bool = False) -> Iterator[JsonObject]:
-    """Yield the student's `prompt, completion` for each correct attempt, whatever the labels."""
+    """Yield the student's `prompt, completion` for each correct attempt before a leak.
+
+    After a hint that is decided as a leak and that the student read as it was written, a correct attempt may only copy
+    the answer, so it is no row.
+    """
     event = record.event
     for segment in record.segments():
         prompt = _student_prompt(record, privileged)
@@ -199,6 +208,9 @@ def prompt_completion(record: ExportRecord, decisions: Decisions, privileged: bo
                     "stage": event.stage,
                 }
             prompt += [answer, Message(role="user", content=step.hint or "")]
+            decision = decisions[step.turn.index]
+            if decision is not None and decision.leaks and step.written == step.hint:
+                break
 
 
 def _hint_text(step: ExportTurn, field: str) -> str:
@@ -222,11 +234,15 @@ def _leak(step: ExportTurn) -> JsonObject:
     leak = step.turn.hint.leak if step.turn.hint else None
     if leak is None:
         state = "" if step.written is None else "unchecked"
-        return {"state": state, "detector": "", "start": -1, "end": -1, "answer_fraction": 0.0, "action": ""}
+        return {
+            "state": state, "detector": "", "leak_type": "", "start": -1, "end": -1, "answer_fraction": 0.0,
+            "action": "",
+        }  # fmt: skip
     start, end = leak.span or (-1, -1)
     return {
         "state": "" if step.written is None else "leak" if leak.leaked else "clean",
         "detector": leak.detector or "",
+        "leak_type": leak.leak_type or "",
         "start": start,
         "end": end,
         "answer_fraction": float(leak.answer_fraction),

@@ -10,7 +10,7 @@ from jobs.export.formats import FileType, FormatName
 from jobs.export.pairs import Match
 from rl2f_core.config.fields import BaseConfig
 from rl2f_core.errors import FieldValueError
-from rl2f_core.run.events import DialogueEvent
+from rl2f_core.run.events import OWN_CONDITIONS, DialogueEvent
 
 if TYPE_CHECKING:
     from jobs.db.queries.dialogues import DialogueFilter
@@ -31,8 +31,9 @@ class ExportFilter(BaseConfig):
     """Only this checkpoint of an evaluation, e.g. `rl2f@20`."""
     condition: str = ""
     """Only this condition of an evaluation, e.g. `hints`; in a distillation, `kept` are the dataset's samples."""
-    without_controls: bool = False
-    """Exclude controls: their hints are contentless, foreign or misleading, although leak-free."""
+    include_controls: bool = False
+    """Include controls, i.e. conditions other than `hints`, forks, and the teachers contentless, shuffled and
+    misleading. Their hints are leak-free, but empty, of another problem or false."""
     labeled_only: bool = False
     """Only dialogues with a human label."""
 
@@ -45,14 +46,17 @@ class ExportFilter(BaseConfig):
             and (self.step_to is None or event.step <= self.step_to)
             and (not self.checkpoint or event.checkpoint == self.checkpoint)
             and (not self.condition or event.setting == self.condition)
-            and not (self.without_controls and event.setting not in (None, "", "hints", "kept"))
+            and (self.include_controls or event.setting in (None, *OWN_CONDITIONS))
         )
 
     def dialogue_filter(self, run: int) -> DialogueFilter:
         """Return the database filter of a run's dialogues."""
         from jobs.db.queries.dialogues import DialogueFilter
 
-        return DialogueFilter(run=run, labeled=self.labeled_only or None, **self.model_dump(exclude={"labeled_only"}))
+        fields = self.model_dump(exclude={"labeled_only", "include_controls"})
+        return DialogueFilter(
+            run=run, labeled=self.labeled_only or None, without_controls=not self.include_controls, **fields
+        )
 
     def conditions(self) -> dict[str, object]:
         """Return the fields that are not empty."""

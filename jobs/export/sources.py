@@ -179,7 +179,7 @@ def _step(view: TurnView) -> ExportTurn:
             leak=_leak_report(view),
             prompt_template=row.hint_prompt_template,
             error=row.hint_error,
-            **row.model_dump(include={"feedback", "source_task"}),
+            **row.model_dump(include={"feedback", "source_task", "planted"}),
         )
     terms = [RewardTerm(name=term.name, score=term.score, weight=term.weight) for term in view.terms]
     turn = Turn(hint=hint, rewards=tuple(terms), **row.model_dump(include=_TURN_COLUMNS))
@@ -195,7 +195,7 @@ def _leak_report(view: TurnView) -> LeakReport | None:
     for finding in view.findings:
         if finding.source == "run":
             span = (finding.start, finding.end) if finding.start is not None and finding.end is not None else None
-            columns = {"detector", "answer_fraction", "action"}
+            columns = {"detector", "leak_type", "answer_fraction", "action"}
             return LeakReport(leaked=view.row.leak_found, span=span, **finding.model_dump(include=columns))
     return LeakReport(leaked=view.row.leak_found)
 

@@ -15,9 +15,10 @@ from types import MappingProxyType
 
 from jobs.labels.agreement import LABELS, LEAK, agreement, majority_vote
 from jobs.labels.estimation import Estimates, Stratum, estimate
-from jobs.labels.hint_counts import OWN_CONDITIONS, STEPS_PER_BUCKET, DetectorVerdict, HintGroup, InformationRow
+from jobs.labels.hint_counts import STEPS_PER_BUCKET, DetectorVerdict, HintGroup, InformationRow
 from jobs.labels.planted_hints import PlantedCounts, PlantedGroup, PlantedHint, PlantedRow
 from jobs.labels.sampling import SamplingFrame
+from rl2f_core.run.events import OWN_CONDITIONS
 from rl2f_core.stats.intervals import Interval, wilson
 from rl2f_core.types import FrozenModel
 

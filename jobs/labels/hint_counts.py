@@ -18,6 +18,7 @@ from sqlmodel import Session
 from jobs.db.label_models import HintCount
 from jobs.db.models import Dialogue, LeakFinding, Run, TaskRow, Turn, table_of
 from jobs.labels import holdout
+from rl2f_core.run.events import OWN_CONDITIONS
 from rl2f_core.types import FrozenModel
 
 if TYPE_CHECKING:
@@ -27,8 +28,6 @@ CONTENTLESS = "contentless"
 """Teacher whose hints cannot leak."""
 RUN = "run"
 """Source of the findings made during a run."""
-OWN_CONDITIONS = ("", "hints", "kept")
-"""Conditions whose hints are the teacher's own; all others are controls."""
 COUNTERFACTUAL = ("fork", "hint_value")
 """Run kinds whose dialogues continue those of other runs."""
 STEPS_PER_BUCKET = 10

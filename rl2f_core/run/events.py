@@ -22,6 +22,9 @@ from rl2f_core.types import Dialogue, FrozenModel, JsonObject, LeakReport, Task
 Status = Literal["queued", "starting", "running", "stopping", "succeeded", "failed", "stopped", "interrupted"]
 Phase = Literal["train", "preflight", "evaluation", "chat", "fork", "distill"]
 
+OWN_CONDITIONS = ("", "hints", "kept")
+"""Settings of a dialogue (`DialogueEvent.setting`) whose hints are the teacher's own; all others are controls."""
+
 
 class _Event(FrozenModel):
     id: str

@@ -56,7 +56,7 @@ jobs.executors: rl2f_core.config rl2f_core.errors rl2f_core.paths rl2f_core.run 
 jobs.export: db rl2f_core.config rl2f_core.environments rl2f_core.errors rl2f_core.file_io rl2f_core.paths
     rl2f_core.registry rl2f_core.rollout rl2f_core.run rl2f_core.types workspace
 jobs.ingest: db labels rl2f_core.errors rl2f_core.run rl2f_core.types run_kinds workspace
-jobs.labels: db rl2f_core.errors rl2f_core.stats rl2f_core.types
+jobs.labels: db rl2f_core.errors rl2f_core.run rl2f_core.stats rl2f_core.types
 jobs.queue: db executors ingest rl2f_core.config rl2f_core.errors rl2f_core.registry rl2f_core.run run_kinds
     worker workspace
 jobs.run_kinds: export rl2f_core.registry rl2f_core.run rl2f_core.run_kinds
@@ -75,7 +75,8 @@ rl2f_core.environments: config errors file_io model_store paths registry text ty
 rl2f_core.evaluation: backends config datasets device distributed environments errors file_io metrics registry
     rollout run stats teachers types
 rl2f_core.file_io: errors
-rl2f_core.leaks: backends chat config environments errors file_io llms paths registry stats teachers text types
+rl2f_core.leaks: backends chat config environments errors file_io llms paths registry stats synthetic_leaks teachers
+    text types
 rl2f_core.llms: backends chat config errors model_store registry types
 rl2f_core.methods: chat config datasets environments errors paths registry rollout run teachers types
 rl2f_core.metrics: environments errors stats types
@@ -89,7 +90,8 @@ rl2f_core.run: config distributed errors file_io paths registry types
 rl2f_core.run_kinds: backends config counterfactual distributed environments errors evaluation file_io leaks
     registry rescoring rollout run training types
 rl2f_core.stats: errors types
-rl2f_core.teachers: backends config environments errors llms paths registry types
+rl2f_core.synthetic_leaks: environments paths types
+rl2f_core.teachers: backends config environments errors llms paths registry synthetic_leaks types
 rl2f_core.training: backends config datasets device distributed environments errors leaks llms methods metrics
     modeling registry rollout run stats teachers types
 """

@@ -75,7 +75,7 @@ def event(
 
 
 def leaky_events(tasks: int = 4, siblings: int = 2) -> list[DialogueEvent]:
-    """On each task: dialogues that hint cleanly and then leak, and dialogues whose hints are all clean."""
+    """On each task: dialogues that hint cleanly and then leak, and others whose hints are all clean; all solved."""
     events = []
     for number in range(tasks):
         task = ENVIRONMENT.task("train", number)
@@ -91,7 +91,7 @@ def leaky_events(tasks: int = 4, siblings: int = 2) -> list[DialogueEvent]:
                 turns = [
                     turn(task, 0, first, "Look at the second letter."),
                     turn(task, 1, wrong(task, 2), "Not yet."),
-                    turn(task, 2, wrong(task, 3), None),
+                    turn(task, 2, right, None),
                 ]
             events.append(event(task, turns, name=f"rl/{number}/{index}", index=index, step=1 + number // 2))
     return events

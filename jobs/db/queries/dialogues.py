@@ -31,11 +31,11 @@ from jobs.db.paging import LIMIT, Key, Page, after_key, cursor_after, page_of
 from jobs.db.queries import hint_values
 from jobs.db.queries.runs import get_in_session
 from rl2f_core.errors import DataError
+from rl2f_core.run.events import OWN_CONDITIONS
 
 T = TypeVar("T")
 _texts = table(FULL_TEXT, column("rowid", Integer))
 _dialogue = table_of(Dialogue).c
-_NO_CONTROL = ("", "hints", "kept")
 ORDERS = ("played", "reward", "-reward", "hint_value", "-hint_value")
 """Ingestion order; reward or best hint value, ascending or descending.
 
@@ -57,7 +57,7 @@ class DialogueFilter:
     checkpoint: str = ""
     condition: str = ""
     without_controls: bool = False
-    """Exclude control conditions (see `jobs.export.settings.ExportFilter`)."""
+    """Exclude control conditions (see `rl2f_core.run.events.OWN_CONDITIONS`)."""
     solved: str = ""
     """`never`, `any`, or the 1-based turn of the first correct attempt."""
     reward_from: float | None = None
@@ -194,7 +194,7 @@ def _where(filter: DialogueFilter) -> list[ColumnElement[bool]]:
         where += [field >= low] if low is not None else []
         where += [field <= high] if high is not None else []
     if filter.without_controls:
-        where.append(_dialogue.condition.is_(None) | _dialogue.condition.in_(_NO_CONTROL))
+        where.append(_dialogue.condition.is_(None) | _dialogue.condition.in_(OWN_CONDITIONS))
     if filter.solved == "never":
         where.append(_dialogue.solved_at.is_(None))
     elif filter.solved == "any":

@@ -55,7 +55,9 @@ def test_the_manifest_tells_rows_checksums_labels_and_settings(tmp_path: Path) -
             data = (out / file).read_bytes()
             assert facts == {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     # two tasks are in step 1, each with a dialogue of a clean and a leaking hint and one of two clean hints
-    assert manifest["labels"] == {"hints": 8, "human": {}, "detector": {"leak": 2, "no_leak": 6}, "without": {}}
+    assert manifest["labels"] == {
+        "hints": 8, "human": {}, "detector": {"leak": 2, "no_leak": 6}, "planted": {}, "without": {},
+    }  # fmt: skip
     assert {name: entry["rows"] for name, entry in manifest["formats"].items()} == {
         "stepwise_supervision": 4,
         "unpaired_preference": 8,
@@ -107,7 +109,7 @@ def test_one_type_as_json_lines_alone_is_just_that(tmp_path: Path) -> None:
 def test_a_type_without_rows_is_left_out_with_its_reason(tmp_path: Path) -> None:
     manifest = export([clean_run(tmp_path)], ExportSettings(), tmp_path / "out")
     assert manifest is not None and "preference" not in manifest["formats"]
-    assert "No task has both a leaking and a leak-free hint" in manifest["left_out"]["preference"]
+    assert "No task has both a leaking hint and one that is leak-free and true" in manifest["left_out"]["preference"]
     assert "No task has both" in (tmp_path / "out" / "README.md").read_text()
     assert not list((tmp_path / "out").glob("preference.*"))
 
@@ -128,11 +130,13 @@ def test_export_filter_selects_matching_dialogues(tmp_path: Path) -> None:
         assert len(found) == source.count(ExportFilter(**filter))
         return {name.rpartition(":")[2] for name in found}
 
-    assert taken() == {"t", "e", "s", "b"}
+    everything = taken(include_controls=True)
+    assert taken() == {"t", "e", "b"} and everything == {"t", "e", "s", "b"}
     assert taken(phase="train") == taken(step_from=1) == taken(step_from=3, step_to=3) == {"t"}
-    assert taken(step_to=2) == {"e", "s", "b"} and taken(stage="rl") == taken() and taken(stage="sft") == set()
-    assert taken(checkpoint="rl@2") == {"e", "s"} and taken(condition="hints") == {"e", "b"}
-    assert taken(without_controls=True) == {"t", "e", "b"}
+    assert taken(step_to=2) == {"e", "b"} and taken(stage="rl") == taken() and taken(stage="sft") == set()
+    assert taken(checkpoint="rl@2", include_controls=True) == {"e", "s"} and taken(checkpoint="rl@2") == {"e"}
+    assert taken(condition="hints") == {"e", "b"} and taken(condition="shuffled") == set()
+    assert taken(condition="shuffled", include_controls=True) == {"s"}
     assert taken(labeled_only=True) == set()
 
 

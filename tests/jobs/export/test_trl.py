@@ -116,6 +116,18 @@ def test_reward_trainer_takes_a_step_on_the_pairs(exported: Path, load: Any, tin
     assert_trains(RewardTrainer(model=model, args=args, train_dataset=rows, processing_class=tokenizer))
 
 
+def test_dpo_trainer_takes_a_step_on_the_pairs(exported: Path, load: Any, tiny: Path, tmp_path: Path) -> None:
+    from trl import DPOConfig, DPOTrainer
+
+    model, tokenizer = model_and_tokenizer(tiny)
+    reference, _ = model_and_tokenizer(tiny)
+    rows = load(str(exported), "preference")
+    args = arguments(DPOConfig, tmp_path)
+    assert_trains(
+        DPOTrainer(model=model, ref_model=reference, args=args, train_dataset=rows, processing_class=tokenizer)
+    )
+
+
 def test_sft_trainer_takes_a_step_on_the_messages(exported: Path, load: Any, tiny: Path, tmp_path: Path) -> None:
     from trl import SFTConfig, SFTTrainer
 

@@ -93,7 +93,7 @@ def test_the_filter_means_the_same_for_database_and_folder(db: Database, workspa
         {"stage": "rl"},
         {"stage": "x"},
         {"checkpoint": "rl@2", "condition": "shuffled"},
-        {"without_controls": True},
+        {"include_controls": True},
     ):
         filter = ExportFilter(**wanted)
         found = [[r.event.id for batch in made.batches(filter, 2) for r in batch] for made in (database, folder)]
@@ -115,6 +115,7 @@ def test_human_labels_are_exported_with_their_source_and_filter(
         "hints": 16,
         "human": {"leak": 1},
         "detector": {"leak": 3, "no_leak": 11},
+        "planted": {},
         "without": {"disputed": 1},
     }
     rows = {(r["dialogue"], r["turn"]): r for r in rows_of(tmp_path / "all" / "unpaired_preference.jsonl")}
