@@ -1,7 +1,8 @@
-"""Tables of hints beside the labels: counts for the detector report, and opened findings."""
+"""Tables beside the labels: counts of hints for the detector report, opened findings, accesses to the test set."""
 
 from __future__ import annotations
 
+from sqlalchemy import Column, Text
 from sqlmodel import Field, SQLModel
 
 
@@ -43,3 +44,18 @@ class OpenedHint(SQLModel, table=True):
     annotator: str = Field(primary_key=True)
     time: float
     """Of the first time."""
+
+
+class TestSetAccess(SQLModel, table=True):
+    """A logged access to detector figures on the test set."""
+
+    __test__ = False  # pytest collects classes with this prefix
+    id: int | None = Field(default=None, primary_key=True)
+    time: float
+    annotator: str
+    source: str
+    """Source of the findings: run, or the id of a rescore run."""
+    detectors: str = Field(default="", sa_column=Column(Text, nullable=False))
+    run_id: int | None = None
+    """The run, if the report covered one run; the run may be deleted."""
+    environment: str = ""

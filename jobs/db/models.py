@@ -398,21 +398,6 @@ class RescoredRun(SQLModel, table=True):
     time: float
 
 
-class TestSetAccess(SQLModel, table=True):
-    """A logged access to detector figures on the test set."""
-
-    __test__ = False  # pytest collects classes with this prefix
-    id: int | None = Field(default=None, primary_key=True)
-    time: float
-    annotator: str
-    source: str
-    """Source of the findings: run, or the id of a rescore run."""
-    detectors: str = _text()
-    run_id: int | None = None
-    """The run, if the report covered one run; the run may be deleted."""
-    environment: str = ""
-
-
 class Note(SQLModel, table=True):
     """A note on a run, a dialogue (`event_id`) or one of its turns."""
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Row, select
 
 from jobs.db.errors import NotFoundError
-from jobs.db.models import Dialogue, LeakFinding, LeakLabel, RescoredRun, TaskRow, TestSetAccess, Turn, table_of
+from jobs.db.label_models import TestSetAccess
+from jobs.db.models import Dialogue, LeakFinding, LeakLabel, RescoredRun, TaskRow, Turn, table_of
 from jobs.db.queries.runs import get_in_session
 from jobs.labels import detector_report, hint_counts, holdout, planted_hints
 from jobs.labels.detector_report import AnnotatorLabel, DetectorReport, LabeledHint, Population, StratumVerdict

@@ -29,6 +29,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
+from rl2f_core.metrics.leaks import leak_observations
 from rl2f_core.stats.intervals import Interval, mean_interval, paired_difference, wilson_clustered
 from rl2f_core.types import Dialogue, FinishReason, FrozenModel, StopReason, Turn
 
@@ -54,9 +55,6 @@ OUTCOMES: dict[str, str] = {
     "truncated": "no parsable answer, and the token limit truncated the message",
 }
 """Exclusive outcomes of an attempt with a description. The fractions `outcome/<name>` add up to 1."""
-
-LEAKY = "leaky"
-"""Registered name of the teacher that plants leaks."""
 
 _Observation = tuple[str, float, float]  # task, numerator, denominator
 Rates = Mapping[str, tuple[float, float]]
@@ -224,29 +222,10 @@ def tally_metrics(dialogues: Sequence[Dialogue], turns: int) -> Tallies:
         **_reward_metrics(valid, turns),
         **_information_metrics(valid, turns),
     }
-    values |= _leak_metrics(valid, turns)
+    values |= {name: fraction(observed) for name, observed in leak_observations(valid, turns).items()}
     for reason in StopReason:
         values[f"stop/{reason.value}"] = fraction((d.task_id, d.stop_reason is reason) for d in dialogues)
     return Tallies(turns, len({d.task_id for d in valid}), len(valid), values)
-
-
-def _leak_metrics(dialogues: Sequence[Dialogue], turns: int) -> dict[str, Tally]:
-    """Compute the metrics of leaks, as the detectors found them at run time.
-
-    - leak_rate, prevented_leak_rate: of the checked hints that are not planted, those with a leak that the student read
-      or that a leak action replaced.
-    - planted_rate: of the hints of teacher `leaky`, those planted.
-    - planted_recall: of the checked planted hints, those flagged.
-    """
-    hints = [(d.task_id, turn.hint) for d in dialogues for turn in d.turns[:turns] if turn.hint is not None]
-    checked = [(task, hint, hint.leak) for task, hint in hints if hint.leak is not None]
-    own = [(task, hint) for task, hint, _ in checked if hint.planted is None]
-    return {
-        "leak_rate": fraction((task, hint.read_leak) for task, hint in own),
-        "prevented_leak_rate": fraction((task, hint.prevented_leak) for task, hint in own),
-        "planted_rate": fraction((task, hint.planted is not None) for task, hint in hints if hint.teacher == LEAKY),
-        "planted_recall": fraction((task, leak.leaked) for task, hint, leak in checked if hint.planted is not None),
-    }
 
 
 def _accuracy(dialogues: Sequence[Dialogue], turns: int) -> dict[str, Tally | Interval]:
