@@ -89,7 +89,8 @@ def count_planted(
         statement = statement.where(is_own(_dialogue.c.condition))
     counts: Counter[PlantedHint] = Counter()
     with db.read() as session:
-        for *keys, stage, step, checkpoint, condition, kind, finding, detector in session.execute(statement):
-            group = HintGroup(*keys, stage, bucket(step), checkpoint, condition, test)
-            counts[PlantedHint(group, kind, DetectorVerdict(True, finding is not None, detector))] += 1
+        for row in session.execute(statement):
+            keys = HintGroup(row[0], row[1], row[2], row[3], bucket(row[4]), row[5], row[6], test)
+            kind, finding, detector = row[7:]
+            counts[PlantedHint(keys, kind, DetectorVerdict(True, finding is not None, detector))] += 1
     return counts

@@ -7,12 +7,16 @@ import json
 import pytest
 from planted_data import planted_events
 from replay_data import add_run
+from typer.testing import CliRunner
 
+from app.cli import app
 from app.common.context import Context
 from app.components.transcript import finding_lines
 from app.endpoints.detectors import DetectorEndpoints
 from app.endpoints.dialogues import DialogueEndpoints
 from app.endpoints.labels import LabelEndpoints
+from app.pages._labels_desk import LabelForm
+from app.pages._labels_report import report_view
 from jobs.labels import report_queries
 from jobs.labels.report_queries import Scope
 
@@ -41,6 +45,24 @@ def test_the_replay_shows_the_planted_kind_and_how_the_hint_leaks(context: Conte
     assert hint is not None and hint["planted"] == "roman"
     shown = json.dumps(finding_lines(hint))
     assert "planted leak: roman" in shown and "equivalent leak" in shown and "(exact)" in shown
+
+
+def test_the_page_and_the_command_show_recall_on_planted_leaks(context: Context, run: int) -> None:
+    found = DetectorEndpoints(context).detector_report(run)
+    page = json.dumps(report_view(found, "detector", LabelForm()), ensure_ascii=False)
+    assert "Planted leaks" in page and "kind roman" in page and "checkpoint rl2f@40" in page
+    found["report"]["planted"] = []
+    assert "Planted leaks" not in json.dumps(report_view(found, "detector", LabelForm()))
+    done = CliRunner().invoke(app, ["leaks", "report", "--workspace", str(context.workspace.root)])
+    assert done.exit_code == 0, done.output
+    (row,) = (line.split() for line in done.output.splitlines() if line.split()[:2] == ["kind", "roman"])
+    assert row[2:4] == ["3", "2"] and row[4].startswith(".67")
+
+
+def test_the_terminal_replay_names_the_planted_kind(context: Context, run: int) -> None:
+    folder = context.workspace.folder("planted")
+    done = CliRunner().invoke(app, ["replay", str(folder), "--dialogue", "1"])
+    assert done.exit_code == 0 and "planted leak" in done.output and "│ roman" in done.output
 
 
 def test_the_endpoint_returns_the_same_planted_section(context: Context, run: int) -> None:

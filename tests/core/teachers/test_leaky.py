@@ -11,13 +11,14 @@ import pytest
 
 from rl2f_core import registry
 from rl2f_core.config.leaks import LeaksConfig
-from rl2f_core.config.loading import parse_config
+from rl2f_core.config.loading import load_config, parse_config
 from rl2f_core.config.rollout import RewardConfig
 from rl2f_core.environments.base import CONTENTLESS, Environment, wrap_answer
 from rl2f_core.errors import ConfigError
 from rl2f_core.leaks.base import LeakQuery, run_cascade
 from rl2f_core.leaks.guard import LeakGuard, make_detectors
 from rl2f_core.metrics.dialogues import compute_metrics
+from rl2f_core.paths import CONFIGS
 from rl2f_core.rollout.rewards import turn_rewards
 from rl2f_core.synthetic_leaks.planting import KINDS, plant
 from rl2f_core.teachers.base import FeedbackRequest, Teacher
@@ -237,6 +238,12 @@ def test_no_oracle_needs_a_base_that_hints_on_correct_attempts():
     with pytest.raises(ConfigError, match="no_oracle"):
         config({"type": "leaky"}, evaluation=evaluation)
     config({"type": "leaky", "base": "self_critique"}, evaluation=evaluation)
+
+
+def test_the_quickstart_runs_with_planted_leaks_by_one_override():
+    found = load_config(CONFIGS / "quickstart" / "quickstart.yaml", ["teacher.type=leaky", "reward.leak_penalty=0.5"])
+    assert (found.teacher.type, found.teacher.base.type, found.teacher.rate) == ("leaky", "scripted", 0.1)
+    assert found.reward.leak_penalty == 0.5
 
 
 def test_a_known_kind_is_accepted():

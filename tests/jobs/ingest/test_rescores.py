@@ -55,7 +55,7 @@ def test_either_may_be_ingested_first(order: tuple[str, str], db: Database, scan
     again, target = number(db, "a-again"), number(db, "b-target")
     assert held(db) == ([(str(again), "exact", 14)] * 2, [(again, target, 4, 2)])
     view = dialogues.get(db, target, TOLD)
-    assert [(f.source, f.detector) for f in view.turns[0].findings] == [(str(again), "exact")]
+    assert [(f.source, f.detector, f.leak_type) for f in view.turns[0].findings] == [(str(again), "exact", "exact")]
     assert not view.turns[0].row.leak_found and view.row.leak_state == 1  # what the run itself found stays
 
 
