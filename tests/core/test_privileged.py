@@ -30,6 +30,7 @@ ELSEWHERE = ("human", "self_critique", "shuffled")
 TEACHERS = [name for name in registry.names("teacher") if name not in ELSEWHERE]
 OTHER_MODEL = {"llm": {"type": "llm", "llm": {"type": "local", "model": {"name": "another"}}, "max_new_tokens": 40}}
 """A teacher's model has a backend of its own here, so that the student's prompts stay apart from the teacher's."""
+SETTINGS = {**OTHER_MODEL, "leaky at rate 0": {"type": "leaky", "rate": 0}}
 METHODS = ["rl2f", "rlvr", "reinforce_pp"]
 """Those whose rows are whole dialogues; what the rows of the others weigh is part of their contract."""
 SENTINEL = "PRIVILEGED-7731-SENTINEL"
@@ -63,7 +64,7 @@ class Student:
 def make_engine(environment: str, teacher: str, backend: Backend | None = None, **changes: Any) -> RolloutEngine:
     data = {
         "environment": environment,
-        "teacher": OTHER_MODEL.get(teacher, teacher),
+        "teacher": SETTINGS.get(teacher, teacher),
         "backend": "fake" if backend is None else "hf",
         "rollout": {"max_turns": 4, "max_new_tokens": 600, "max_seq_len": 4096},
         "stages": [{"name": "s", "method": "sft", "steps": 1}],
@@ -157,7 +158,7 @@ def test_no_privileged_text_reaches_a_prompt_that_the_student_did_not_write(envi
             hints += 1
             assert turn.verdict.detail not in turn.hint.text
             assert turn.hint.planted is None or teacher == "leaky"
-            if turn.hint.planted is not None:
+            if turn.hint.planted is not None:  # it reveals the answer on purpose
                 continue
             for secret in secrets:
                 assert not holds(turn.hint.text, secret) or any(holds(text, secret) for text in own)
@@ -206,8 +207,11 @@ def test_the_same_public_half_gives_the_same_prompts_whatever_the_answer_is(envi
 @everything
 @by_teacher
 def test_a_sentinel_in_the_privileged_half_is_never_shown(environment: str, teacher: str) -> None:
-    """Attempts that cannot be read ask nothing of the answer, so even a nonsense answer plays to the end."""
-    engine = make_engine(environment, teacher)
+    """Attempts that cannot be read ask nothing of the answer, so even a nonsense answer plays to the end.
+
+    A planted leak shows the answer on purpose, so teacher `leaky` plants none here.
+    """
+    engine = make_engine(environment, "leaky at rate 0" if teacher == "leaky" else teacher)
     tasks = [engine.environment.task("train", i) for i in range(3)]
     poison = [t.model_copy(update={"privileged": poisoned(t.privileged)}) for t in tasks]
     engine.backend.script = lambda text, rng: rng.choice(GARBAGE)  # type: ignore[attr-defined]
