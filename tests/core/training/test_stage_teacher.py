@@ -62,21 +62,21 @@ def test_a_stage_teacher_that_the_environment_does_not_support_is_refused() -> N
 
 
 def test_quickstart_presets_differ_in_the_named_settings_alone() -> None:
-    shipped: Any = preset("quickstart").config()
-    plain = shipped.model_dump()
+    shaped: Any = preset("quickstart_shaped").config()
+    plain = shaped.model_dump()
 
     def changed(name: str) -> dict[str, Any]:
         data = preset(name).config().model_dump()
         return {key: value for key, value in data.items() if value != plain[key] and key != "name"}
 
     sparse = plain["reward"] | {"progress_weight": 0.0, "repeat_answer_penalty": 0.0}
-    assert changed("quickstart_sparse") == {"reward": sparse}
+    assert changed("quickstart") == {"reward": sparse}
     environment, rollout = plain["environment"] | {"letters": 3}, plain["rollout"] | {"max_turns": 4}
     assert changed("quickstart_three_letters") == {"environment": environment, "rollout": rollout}
     controls: Any = preset("quickstart_controls").config()
     assert set(changed("quickstart_controls")) == {"stages"}
     warmup, rl2f, rlvr, contentless = controls.stages
-    assert (warmup, rl2f) == shipped.stages
+    assert (warmup, rl2f) == shaped.stages
     assert (
         contentless.model_copy(update={"name": "rl2f", "teacher": None, "init_from": None, "tasks_from": None}) == rl2f
     )
