@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Literal
@@ -265,15 +265,22 @@ def _number_reader(environment: Environment, task: Task, gold: Fraction) -> Read
         if not current or not counted:
             return Remaining(None)
         compared = _compared(turns, attempts, gold)
-        before = [c for c in range(low, high + 1) if all(test(c) for test in compared)]
-        before = [c for c in before if all(t.holds(c) for t in told if t.holds)]
-        left = [c for c in before if all(t.holds(c) for t in current if t.holds)]
+        before = _agreeing(range(low, high + 1), [*compared, *(t.holds for t in told if t.holds)])
+        left = _agreeing(before, [t.holds for t in current if t.holds])
         if len(left) == len(before):
             return Remaining(None)
         span = min(t.start for t in current), max(t.end for t in current)
         return Remaining(span, high - low + 1, len(left), 2)
 
     return read
+
+
+def _agreeing(numbers: Iterable[int], tests: Sequence[Callable[[int], bool]]) -> list[int]:
+    """Return the numbers that pass all tests."""
+    left = list(numbers)
+    for test in tests:
+        left = [number for number in left if test(number)]
+    return left
 
 
 def _compared(

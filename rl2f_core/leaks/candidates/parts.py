@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise, product
 from math import prod
 
@@ -323,6 +324,23 @@ _KNIGHT = r"(?:straight|truth)[- ]?(?:shooters?|talkers?)|upright|candid|credibl
 _KNAVE = r"distrust|beware of|bluff(?:ers?|ing)|phon(?:y|ies)|frauds?|con ?(?:man|artist)s?|two-faced|snakes?|tricksters?|shady|crooked|make(?:s|ing)? things up|mak(?:es|ing) it up|pinocchio|pants on fire|deceiv(?:es|ing)|untrue|bend(?:s|ing) the truth|spin(?:s|ning) (?:a )?(?:yarn|tale)s?|false tongue|scoundrels?|villains?|rascals?|fibbing|telling (?:lies|fibs|tall tales|porkies)|liars?|lies|lie|lying|lied|dishonest|untruthful|fib(?:s|bers?|bing)?|deceivers?|deceitful|crooks?|not to be trusted|untrustworthy|cheats?|rogues?|fraud"
 
 
+_SAYING = r"statements?|claims?|remarks?|sentence|line|words?|testimony|says?|said|utters?|utterance"
+"""A person's statement, whose truth is the person's role."""
+_NAME = re.compile(r"\b([^\W\d_]+)(?:'s?)?(?!\w)")
+_CLAIM = re.compile(
+    rf"\b(?P<name>[^\W\d_]+)(?:'s)? (?P<saying>{_SAYING})[^.,;?]{{0,24}}?\b(?P<verdict>(?P<true>true|correct|right|the truth|accurate)|false|a lie|untrue|wrong|incorrect)\b",
+    re.IGNORECASE,
+)
+
+
+@lru_cache(16)
+def _role_words(truthful: str, lying: str) -> re.Pattern[str]:
+    return re.compile(
+        rf"\b(?:(?P<truthful>{re.escape(truthful)}s?|{_KNIGHT})|(?P<lying>{re.escape(lying)}s?|{_KNAVE}))\b",
+        re.IGNORECASE,
+    )
+
+
 def roles(words: tuple[str, str], gold: Assignment) -> Puzzle:
     """Return a puzzle of roles; its parts are the people in the order of `gold`.
 
@@ -332,25 +350,18 @@ def roles(words: tuple[str, str], gold: Assignment) -> Puzzle:
     """
     order = tuple(gold)
     truthful, lying = words
-    names = re.compile(rf"\b({'|'.join(re.escape(str(name)) for name in order)})(?:'?s)?\b", re.IGNORECASE)
     by_name = {str(name).lower(): name for name in order}
-    role = re.compile(
-        rf"\b(?:(?P<truthful>{re.escape(truthful)}s?|{_KNIGHT})|(?P<lying>{re.escape(lying)}s?|{_KNAVE}))\b",
-        re.IGNORECASE,
-    )
-
-    claims = re.compile(
-        rf"{names.pattern} ?(?P<saying>{_SAYING})[^.,;?]{{0,24}}?\b(?P<verdict>(?P<true>true|correct|right|the truth|accurate)|false|a lie|untrue|wrong|incorrect)\b",
-        re.IGNORECASE,
-    )
+    role = _role_words(truthful, lying)
 
     def words_of(attempt: Assignment | None) -> Vocabulary:
         written = list(attempt) if attempt else list(order)
 
         def read(sentence: str) -> list[Token]:
-            found = [
-                Token("part", *m.span(), m[0], frozenset([by_name[m[1].lower()]])) for m in names.finditer(sentence)
-            ]
+            found = []
+            for m in _NAME.finditer(sentence):
+                name = by_name.get(m[1].lower()) or by_name.get(m[0].lower().removesuffix("s"))
+                if name is not None:
+                    found.append(Token("part", *m.span(), m[0], frozenset([name])))
             for m in _PERSON.finditer(sentence):
                 found += _described(m, sentence, written)
             for m in _CALLED.finditer(sentence):
@@ -360,7 +371,9 @@ def roles(words: tuple[str, str], gold: Assignment) -> Puzzle:
                     parts = frozenset(p for p, v in attempt.items() if v == wanted)
                     if len(parts) == 1:
                         found.append(Token("part", m.start(), value.end(), sentence[m.start() : value.end()], parts))
-            for m in claims.finditer(sentence):
+            for m in _CLAIM.finditer(sentence):
+                if m["name"].lower() not in by_name:
+                    continue
                 told = truthful if m["true"] else lying
                 found.append(Token("value", m.start("saying"), m.end("verdict"), m["verdict"], value=told))
             spans = [(t.start, t.end) for t in found]
@@ -374,8 +387,6 @@ def roles(words: tuple[str, str], gold: Assignment) -> Puzzle:
     return Puzzle(order, dict.fromkeys(order, words), gold, words_of)
 
 
-_SAYING = r"statements?|claims?|remarks?|sentence|line|words?|testimony|says?|said|utters?|utterance"
-"""A person's statement, whose truth is the person's role."""
 _PERSON = re.compile(
     rf"\b(?P<which>{'|'.join(ORDINALS)}|last|final) (?:person|name|1|of them|speaker|islander|(?=you (?:wrote|named|listed)))"
     r"|\b(?P<initial>initial|(?:begins?|starts?) w(?:ith)?|first letter)\b\W*(?:is |the |an? )*(?P<letter>[A-Z]\b(?: or [A-Z]\b)?|(?P<nth>\w+) letter)"
@@ -448,4 +459,4 @@ def _pattern_test(
     return lambda c: test([c[p] for p in order]) != denied
 
 
-__all__ = ["MAX_CANDIDATES", "Assignment", "Puzzle", "Statement", "code", "patterns", "read_hint", "replace", "roles"]
+__all__ = ["MAX_CANDIDATES", "Assignment", "Puzzle", "Statement", "code", "patterns", "read_hint", "roles"]
