@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LEGACY = {
     "arithmetic", "cold_start", "internalise/binary_matrix", "internalise/shortest_path", "internalise/two-tasks",
     "methods/dialogue-arithmetic", "methods/dialogue-secret_code", "methods/fresh-arithmetic",
-    "methods/fresh-secret_code", "quickstart/hint_value", "small/kk_7b", "small/levels",
+    "methods/fresh-secret_code", "small/kk_7b", "small/levels",
     "small/logic_rl-curriculum", "small/logic_rl-mixed", "small/mixture", "small/rl2f_replication",
     "small/sml-multi_turn", "small/sml-single_turn", "small/sml-single_turn_16",
 }  # fmt: skip
