@@ -122,6 +122,8 @@ class LeakReport(FrozenModel):
     """Fraction of the answer that the hint reveals."""
     logprob_gain: float | None = None
     """log p(answer | question, hint) − log p(answer | question); None if `likelihood` did not score the hint."""
+    leak_probability: float | None = None
+    """Probability of a leak; None if `classifier` did not score the hint."""
     error: str | None = None
     """Why a detector failed, e.g. its endpoint is down; that detector did not check the hint."""
     action: str | None = None

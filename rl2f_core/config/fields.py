@@ -15,6 +15,8 @@ RUN_REF: JsonDict = {"known": "runs"}
 """Run directory; a form accepts the names of the workspace's runs."""
 CHECKPOINT_REF: JsonDict = {"known": "checkpoints"}
 """Folder of an adapter; a form accepts checkpoints of known runs."""
+DETECTOR_REF: JsonDict = {"known": "detectors"}
+"""Folder of a trained leak detector; a form accepts those of the workspace."""
 DATASET_REF: JsonDict = {"known": "data"}
 """Dataset: the name of a stage, or a dataset folder in a run of the workspace."""
 ENDPOINT_REF: JsonDict = {"known": "endpoints"}

@@ -22,7 +22,7 @@ from rl2f_core.rescoring.reward_changes import RewardChange
 from rl2f_core.run.context import RunContext
 from rl2f_core.run.events import Event, LeakEvent, LeakRescoreEvent, LogEvent
 from rl2f_core.run_kinds.base import Kind
-from rl2f_core.types import JsonObject
+from rl2f_core.types import JsonObject, LeakReport
 
 CHANGES = "changes.jsonl"
 """Turns with a changed reward or advantage, one JSON object per line."""
@@ -117,8 +117,12 @@ def _events(run: str, items: Sequence[Scored]) -> list[Event]:
         LeakEvent(id=f"leak:{item.event}:{turn}", run=run, dialogue=item.event, turn=turn, report=report)
         for item in items
         for turn, report in item.reports.items()
-        if report.leaked or report.logprob_gain is not None or report.error is not None or report.evidence
+        if report.leaked or report.evidence or _has_score(report)
     ]
+
+
+def _has_score(report: LeakReport) -> bool:
+    return any(value is not None for value in (report.logprob_gain, report.leak_probability, report.error))
 
 
 def _change_json(change: RewardChange) -> JsonObject:

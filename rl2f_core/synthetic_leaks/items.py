@@ -156,11 +156,14 @@ def form_kinds(counts: Mapping[str, int], num_wrong: int, draft: Callable[[Sampl
     return [*right, *(Kind("wrong_value", num_wrong, draft, f"{form}/True", form, wrong=True) for form in counts)]
 
 
-def generate(environment: str, kinds: Sequence[Kind]) -> Iterator[LeakItem]:
-    """Yield the items of an environment, both splits; deterministic."""
-    for half in HALVES:
+def generate(
+    environment: str, kinds: Sequence[Kind], splits: Sequence[Half] = HALVES, seed: int = 0
+) -> Iterator[LeakItem]:
+    """Yield the items of an environment; deterministic. The shipped items have seed 0."""
+    for half in splits:
         for kind in kinds:
-            sampler = Sampler(environment, kind, half)
+            stream = f"leaks/{environment}/{kind.stream or kind.name}/{half}/{seed}" if seed else None
+            sampler = Sampler(environment, kind, half, seed=stream)
             for i in range(kind.count):
                 puzzle, hint, fraction, hints = kind.draft(sampler, i)
                 number = f"{kind.form}-{i}" if kind.wrong else i

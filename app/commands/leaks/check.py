@@ -36,7 +36,7 @@ def check(
     The output has the keys "leaked", "detector", "leak_type", "answer_fraction", "span" and "evidence".
 
     In: "environment", "problem", "answer", "attempts" (the student's texts so far), "hint"; optionally "hints" (the
-    earlier ones) and "settings" (of the environment). A detector that scores a model adds "logprob_gain". A line that
+    earlier ones) and "settings" (of the environment). `likelihood` adds "logprob_gain", `classifier` "leak_probability". A line that
     cannot be checked gives {"error", "line"} beside the results of other detectors, and the exit code is 1.
     """
     from rl2f_core.leaks.parsing import parse_detectors
@@ -124,6 +124,8 @@ class LeakChecker:
 def _report_record(report: LeakReport, number: int) -> JsonObject:
     names = ("leaked", "detector", "leak_type", "answer_fraction", "span", "evidence")
     record = {name: getattr(report, name) for name in names}
+    if report.leak_probability is not None:
+        record["leak_probability"] = round(report.leak_probability, 4)
     if report.logprob_gain is not None:
         record["logprob_gain"] = round(report.logprob_gain, 4)
     return {**record, "error": report.error, "line": number} if report.error is not None else record

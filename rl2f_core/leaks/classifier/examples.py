@@ -1,0 +1,136 @@
+"""Labeled hints for training: the dev halves of both benchmarks, and scripted hints.
+
+No function of this module reads a line of a test half beyond its field `split`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rl2f_core.environments.base import Environment
+from rl2f_core.environments.capabilities import Demonstrator, ScriptedHints
+from rl2f_core.errors import DataError
+from rl2f_core.leaks.base import LeakQuery
+from rl2f_core.leaks.benchmark.items import LeakItem, generate
+from rl2f_core.leaks.benchmark.score import KINDS, environment_of, query_of, read_items
+from rl2f_core.paths import HANDWRITTEN_LEAKS, LEAK_BENCHMARK
+from rl2f_core.text.normalize import contains_tokens
+from rl2f_core.types import LeakType, Verdict
+
+GENERATED, HANDWRITTEN, SCRIPTED, LABELS = "generated", "handwritten", "scripted", "labels"
+_DERIVATIONS = frozenset(
+    ("two_hints", "negation", "property_conjunction", "multi_hint", "intermediate_result", "verdict_on_parts")
+)
+_EQUIVALENTS = frozenset(
+    ("spelled_out", "encoded", "difference_from_attempt", "multiple_of_attempt", "exchange_of_places", "digit_swap",
+     "sub_block")
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A hint with its label."""
+
+    environment: Environment
+    query: LeakQuery
+    leak: bool
+    kind: str
+    """Disguise or near-miss; empty if unknown."""
+    source: str
+    """`generated`, `handwritten`, `scripted` or `labels`."""
+    group: str
+    """Examples of one task share it; they are on the same side of a split."""
+    leak_type: LeakType | None = None
+    """None without a leak or if unknown."""
+    register: str = ""
+    """Style; empty if unknown."""
+    augmentation: str = ""
+    """How it was derived from another example; empty for an original."""
+
+    def digest(self) -> str:
+        """Return the SHA-256 of content and label."""
+        task, query = self.query.task, self.query
+        content = [
+            self.environment.config.model_dump(mode="json"), task.public, task.privileged, query.attempts, query.hints,
+            query.hint, self.leak, self.leak_type,
+        ]  # fmt: skip
+        return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def generated(folder: Path = LEAK_BENCHMARK, extra_seed: int | None = None) -> list[Example]:
+    """Return the dev half of the generated benchmark, or its items of another seed."""
+    if extra_seed is None:
+        items = read_items(folder, "dev")
+    else:
+        items = [item for name, kinds in KINDS.items() for item in generate(name, kinds, ("dev",), extra_seed)]
+    environments: dict[str, Environment] = {}
+    examples = []
+    for item in items:
+        key = json.dumps(item.environment, sort_keys=True)
+        environment = environments.setdefault(key, environment_of(item.environment))
+        query = query_of(environment, item)
+        group = f"{key}/{item.problem}/{item.answer}"
+        leak_type = _generated_type(item) if item.leak else None
+        examples.append(Example(environment, query, item.leak, item.kind, GENERATED, group, leak_type))
+    return examples
+
+
+def _generated_type(item: LeakItem) -> LeakType:
+    if item.answer_fraction < 1:
+        return LeakType.PARTIAL
+    if item.kind in _DERIVATIONS:
+        return LeakType.DERIVATION
+    return LeakType.EXACT if contains_tokens(item.answer, item.hint) else LeakType.EQUIVALENT
+
+
+def handwritten(file: Path = HANDWRITTEN_LEAKS) -> list[Example]:
+    """Return the dev half of the hand-written benchmark, without ambiguous hints."""
+    environments: dict[str, Environment] = {}
+    examples = []
+    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+        row = json.loads(line)
+        if row["split"] != "dev" or row["label"] == "ambiguous":
+            continue
+        name = row["environment"]
+        environment = environments.setdefault(name, environment_of({"type": name}))
+        try:
+            task = environment.task_from_gold(row["problem"], row["answer"])
+        except DataError as error:
+            raise DataError(f"Line {number} of {file.name} is no task: {error}", value=row["id"]) from None
+        *earlier, hint = row["hints"]
+        query = LeakQuery(task, hint, tuple(row["attempts"]), tuple(earlier))
+        leak = row["label"] == "leak"
+        leak_type = _handwritten_type(row["kind"]) if leak else None
+        examples.append(
+            Example(environment, query, leak, row["kind"], HANDWRITTEN, row["id"], leak_type, row["register"])
+        )
+    return examples
+
+
+def _handwritten_type(kind: str) -> LeakType | None:
+    if kind == "literal":
+        return LeakType.EXACT
+    return LeakType.DERIVATION if kind in _DERIVATIONS else LeakType.EQUIVALENT if kind in _EQUIVALENTS else None
+
+
+def scripted(environments: Sequence[Environment], count: int, rng: random.Random) -> Iterator[Example]:
+    """Yield `count` scripted hints per environment, which never leak, after attempts of the simulated student."""
+    for environment in environments:
+        if not isinstance(environment, ScriptedHints) or not isinstance(environment, Demonstrator):
+            continue
+        for index in range(count):
+            task = environment.task("train", index)
+            verdicts: list[Verdict] = []
+            attempts: list[str] = []
+            for _ in range(rng.randint(1, 3)):
+                attempt = environment.simulate_attempt(task, verdicts, rng, follow_hint=True, correct=False)
+                attempts.append(attempt)
+                verdicts.append(environment.verify(task, attempt))
+            hints = [environment.hint(task, verdicts[: k + 1], rng) for k in range(len(verdicts))]
+            query = LeakQuery(task, hints[-1], tuple(attempts), tuple(hints[:-1]))
+            yield Example(environment, query, False, "scripted", SCRIPTED, task.id)

@@ -1,0 +1,287 @@
+"""Train a classifier on labeled hints, choose its threshold on held-out tasks, and write its folder."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import shutil
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from pydantic import Field, field_validator
+
+from rl2f_core.config.fields import BASIC_FIELD, MODEL_REF, BaseConfig
+from rl2f_core.errors import ConfigError, DataError
+from rl2f_core.file_io import write_atomically
+from rl2f_core.leaks.classifier.augment import augment
+from rl2f_core.leaks.classifier.examples import GENERATED, HANDWRITTEN, Example, generated, handwritten, scripted
+from rl2f_core.leaks.classifier.operations import operations
+from rl2f_core.leaks.classifier.quality import QualityReport, choose_threshold, make_report
+from rl2f_core.leaks.classifier.rendering import encode, render
+from rl2f_core.leaks.classifier.stored import CLASSES, DETECTOR, DetectorFile
+
+if TYPE_CHECKING:
+    from rl2f_core.model_store.store import ModelFolder
+    from rl2f_core.modeling.sequence_classifier import SequenceClassifier
+
+OnProgress = Callable[[str, int, int, str], None]
+"""Receives phase, done, total and a note."""
+LEAVE_OUT = ("kind", "environment")
+MIN_EXAMPLES = 8
+"""Fewer original examples in the training set are an error."""
+
+
+class TrainingConfig(BaseConfig):
+    """Data, model and optimization of a classifier."""
+
+    model: str = Field("smollm2-135m", json_schema_extra={**BASIC_FIELD, **MODEL_REF})
+    """Base model: a built-in name, a local folder with safetensors, or a hub id."""
+    layers: int | None = Field(10, ge=1, json_schema_extra=BASIC_FIELD)
+    """Layers of the base model that are used, from the input; None for all. Time is proportional to it."""
+    trained_layers: int | None = Field(6, ge=1)
+    """Used layers with an adapter, from the head; None for all."""
+    rank: int = Field(16, ge=1, le=256)
+    """Rank of the LoRA; alpha is twice the rank."""
+    epochs: int = Field(3, ge=1, le=100, json_schema_extra=BASIC_FIELD)
+    """Passes over the training examples."""
+    batch_size: int = Field(16, ge=1, le=512)
+    """Examples per update."""
+    learning_rate: float = Field(3e-4, gt=0)
+    """Peak learning rate of AdamW, with a linear decay."""
+    weight_decay: float = Field(0.01, ge=0)
+    """Weight decay of AdamW."""
+    max_tokens: int = Field(288, ge=64, le=2048)
+    """Tokens of an input; a longer one loses its beginning."""
+    benchmarks: tuple[str, ...] = Field((GENERATED, HANDWRITTEN), json_schema_extra=BASIC_FIELD)
+    """Benchmarks whose dev halves are used: generated, handwritten."""
+    copies: int = Field(5, ge=0, le=50)
+    """Augmented copies of each hand-written or labeled example; a generated leak has at most one, others none."""
+    num_operations: int = Field(60, ge=0)
+    """Tasks per environment with generated hints on an operation on the attempt."""
+    num_scripted: int = Field(20, ge=0)
+    """Scripted hints per environment, which never leak."""
+    heldout_fraction: float = Field(0.25, gt=0, lt=1)
+    """Fraction of the tasks that choose the threshold."""
+    precision: float = Field(0.95, gt=0, le=1, json_schema_extra=BASIC_FIELD)
+    """Precision of the threshold on the held-out tasks of each source."""
+    leave_out: str | None = None
+    """`kind=NAME` or `environment=NAME`: train without these examples, and score on them."""
+    seed: int = Field(0, ge=0, lt=2**31, json_schema_extra=BASIC_FIELD)
+    """Seed of split, augmentation, weights and order."""
+
+    @field_validator("benchmarks")
+    @classmethod
+    def _check_benchmarks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if unknown := [name for name in value if name not in (GENERATED, HANDWRITTEN)]:
+            raise ValueError(f"unknown benchmark {unknown[0]!r}; known: {GENERATED}, {HANDWRITTEN}")
+        return value
+
+    @field_validator("leave_out")
+    @classmethod
+    def _check_leave_out(cls, value: str | None) -> str | None:
+        what, sign, name = (value or "").partition("=")
+        if value is not None and (what not in LEAVE_OUT or not sign or not name):
+            raise ValueError(f"is kind=NAME or environment=NAME, not {value!r}")
+        return value
+
+
+@dataclass(frozen=True)
+class Split:
+    """Examples by their use."""
+
+    train: list[Example]
+    heldout: list[Example]
+    left_out: list[Example]
+
+
+def collect(config: TrainingConfig, labels: Sequence[Example] = ()) -> list[Example]:
+    """Return the original examples: the dev halves of the benchmarks, and people's labels."""
+    examples = list(labels)
+    examples += generated() if GENERATED in config.benchmarks else []
+    examples += handwritten() if HANDWRITTEN in config.benchmarks else []
+    return examples
+
+
+def split(examples: Sequence[Example], config: TrainingConfig) -> Split:
+    """Split the examples by task: a hash of seed and task decides, so a task never changes sides as data is added."""
+    what, _, name = (config.leave_out or "").partition("=")
+    names = {
+        "": lambda example: None,
+        "kind": lambda example: example.kind,
+        "environment": lambda example: example.environment.name,
+    }
+    parts = Split([], [], [])
+    for example in examples:
+        if what and names[what](example) == name:
+            parts.left_out.append(example)
+            continue
+        digest = hashlib.sha256(f"{config.seed}/{example.group}".encode()).digest()
+        held = int.from_bytes(digest[:4], "big") < config.heldout_fraction * 2**32
+        (parts.heldout if held else parts.train).append(example)
+    if what and not parts.left_out:
+        known = sorted({str(names[what](example)) for example in examples})
+        raise ConfigError(f"No example has this {what}.", value=name, known=known)
+    for side, listed in (("training", parts.train), ("held-out", parts.heldout)):
+        if len({example.leak for example in listed}) < 2 or (side == "training" and len(listed) < MIN_EXAMPLES):
+            raise DataError(
+                f"The {side} examples need leaks and hints without a leak.",
+                value=f"{sum(e.leak for e in listed)} leaks of {len(listed)}",
+                fix="Label more hints, or add a benchmark.",
+            )
+    return parts
+
+
+def training_set(parts: Split, config: TrainingConfig) -> list[Example]:
+    """Return the training examples with augmentation, operations and scripted hints.
+
+    Nothing is derived from held-out or left-out examples, and with a left-out environment nothing is generated for it.
+    """
+    rng = random.Random(f"classifier/{config.seed}")
+    examples = list(parts.train)
+    examples += augment([example for example in parts.train if example.source != GENERATED], config.copies, rng)
+    generated_leaks = [example for example in parts.train if example.source == GENERATED and example.leak]
+    examples += augment(generated_leaks, min(config.copies, 1), rng)
+    environments = list({example.environment.name: example.environment for example in parts.train}.values())
+    examples += operations(environments, config.num_operations, rng)
+    examples += scripted(environments, config.num_scripted, rng)
+    what, _, name = (config.leave_out or "").partition("=")
+    return [example for example in examples if what != "kind" or example.kind != name]
+
+
+def train(
+    config: TrainingConfig,
+    folder: Path,
+    labels: Sequence[Example] = (),
+    on_progress: OnProgress = lambda phase, done, total, note: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> DetectorFile | None:
+    """Train a classifier and write it to an existing empty folder; deterministic on one machine.
+
+    Args:
+        config: Settings.
+        folder: Folder of the detector, `…/NAME/vN`; removed if the training is stopped or fails.
+        labels: Examples with people's labels.
+        on_progress: Receives the progress.
+        stop: Checked between updates.
+
+    Returns the detector's file, or None if `stop` ended the training.
+    """
+    try:
+        stored = _train(config, folder, labels, on_progress, stop)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    if stored is None:
+        shutil.rmtree(folder, ignore_errors=True)
+    return stored
+
+
+def _train(
+    config: TrainingConfig, folder: Path, labels: Sequence[Example], on_progress: OnProgress, stop: Callable[[], bool]
+) -> DetectorFile | None:
+    from transformers import AutoTokenizer
+
+    from rl2f_core.model_store.store import get_model
+
+    started = sum(os.times()[:2])
+    on_progress("preparing examples", 0, 1, "")
+    parts = split(collect(config, labels), config)
+    examples = training_set(parts, config)
+    base = get_model(config.model)
+    tokenizer = AutoTokenizer.from_pretrained(base.path)
+    network = _fit(config, base, tokenizer, examples, on_progress, stop)
+    if network is None:
+        return None
+    on_progress("scoring held-out hints", 0, 1, f"{len(parts.heldout)} hints")
+    leak = _leak_probabilities(network, tokenizer, parts.heldout, config)
+    threshold = choose_threshold(parts.heldout, leak, config.precision)
+    left_out = _left_out_report(network, tokenizer, parts, config, threshold)
+    if stop():
+        return None
+    network.save(folder)
+    stored = DetectorFile(
+        name=f"{folder.parent.name}/{folder.name}",
+        model=config.model,
+        checksum=base.checksum,
+        layers=config.layers,
+        max_tokens=config.max_tokens,
+        threshold=threshold,
+        seed=config.seed,
+        settings={k: v if isinstance(v, int | float | None) else str(v) for k, v in config.model_dump().items()},
+        data=dict(sorted(Counter("/".join(filter(None, (e.source, e.augmentation))) for e in examples).items())),
+        data_sha256=_digest(examples),
+        heldout_sha256=_digest(parts.heldout),
+        cpu_seconds=round(sum(os.times()[:2]) - started, 1),
+        report=make_report(parts.heldout, leak, threshold, config.precision),
+        left_out=left_out,
+    )
+    write_atomically(folder / DETECTOR, stored.model_dump_json(indent=1))
+    return stored
+
+
+def _fit(
+    config: TrainingConfig,
+    base: ModelFolder,
+    tokenizer: Any,
+    examples: Sequence[Example],
+    on_progress: OnProgress,
+    stop: Callable[[], bool],
+) -> SequenceClassifier | None:
+    """Return the trained network; None if `stop` ended the training."""
+    import torch
+
+    from rl2f_core.device import resolve_device
+    from rl2f_core.modeling.sequence_classifier import UNKNOWN, ClassifierShape, FitSettings, SequenceClassifier
+
+    device, dtype = resolve_device()
+    shape = ClassifierShape(len(CLASSES), config.layers, config.trained_layers)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        network = SequenceClassifier.create(base.path, shape, config.rank, dtype, device)
+        sequences = _token_ids(tokenizer, examples, config)
+        targets = np.array(
+            [0 if not e.leak else UNKNOWN if e.leak_type is None else CLASSES.index(e.leak_type) for e in examples]
+        )
+        settings = FitSettings(
+            config.epochs, config.batch_size, config.learning_rate, config.weight_decay, config.seed
+        )
+        updates = config.epochs * -(-len(examples) // config.batch_size)
+        average = 0.0
+        for i, loss in enumerate(network.fit(sequences, targets, settings), 1):
+            average = loss if i == 1 else 0.95 * average + 0.05 * loss
+            on_progress("training", i, updates, f"{len(examples):,} examples, loss {average:.3f}")
+            if stop():
+                return None
+    return network
+
+
+def _token_ids(tokenizer: Any, examples: Sequence[Example], config: TrainingConfig) -> list[tuple[int, ...]]:
+    return [encode(tokenizer, render(e.environment, e.query), config.max_tokens).token_ids for e in examples]
+
+
+def _leak_probabilities(
+    network: SequenceClassifier, tokenizer: Any, examples: Sequence[Example], config: TrainingConfig
+) -> np.ndarray:
+    return 1 - network.predict(_token_ids(tokenizer, examples, config))[:, 0]
+
+
+def _left_out_report(
+    network: SequenceClassifier, tokenizer: Any, parts: Split, config: TrainingConfig, threshold: float
+) -> dict[str, QualityReport]:
+    """Score the left-out examples; those of a kind together with the held-out near-misses, because they all leak."""
+    if config.leave_out is None:
+        return {}
+    examples = list(parts.left_out)
+    if config.leave_out.startswith("kind="):
+        examples += [example for example in parts.heldout if not example.leak]
+    leak = _leak_probabilities(network, tokenizer, examples, config)
+    return {config.leave_out: make_report(examples, leak, threshold, config.precision)}
+
+
+def _digest(examples: Sequence[Example]) -> str:
+    return hashlib.sha256("\n".join(sorted(example.digest() for example in examples)).encode()).hexdigest()
