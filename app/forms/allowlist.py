@@ -7,6 +7,7 @@ request from inside its network, to any address.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -22,7 +23,8 @@ from jobs.db.models import Run
 from jobs.db.queries import runs
 from jobs.workspace import Workspace
 from rl2f_core.environments.math import sources
-from rl2f_core.errors import shorten
+from rl2f_core.errors import RL2FError, shorten
+from rl2f_core.leaks.classifier.stored import read_detector, trained_detectors
 from rl2f_core.llms.openai_api import LOOPBACK
 from rl2f_core.model_store.store import cache_dir, list_models
 from rl2f_core.teachers import prompt_templates
@@ -51,6 +53,7 @@ def list_options(db: Database, workspace: Workspace) -> dict[str, list[Option]]:
         "checkpoints": list_checkpoints(db, workspace),
         "endpoints": _named(_listed_endpoints()),
         "prompts": _named(prompt_templates.names()),
+        "detectors": list_detectors(workspace),
         "runs": list_runs(db),
         "data": list_datasets(db, workspace),
         "problems": _named(sources.known()),
@@ -88,13 +91,24 @@ def list_datasets(db: Database, workspace: Workspace) -> list[Option]:
     return found
 
 
+def list_detectors(workspace: Workspace) -> list[Option]:
+    """List the workspace's trained leak detectors, newest version first; the value is the folder."""
+    found: list[Option] = []
+    for folder in reversed(trained_detectors(workspace.detectors)):
+        with contextlib.suppress(RL2FError):
+            stored = read_detector(folder)
+            note = f"{stored.model}, threshold {stored.threshold:.2f}"
+            found.append({"value": str(folder), "label": stored.name, "note": note})
+    return found
+
+
 def list_runs(db: Database) -> list[Option]:
     """List the newest runs with dialogues of their own; the value is the name of their run directory."""
     rows = runs.page(db, limit=RUNS_SHOWN).rows
     return [
         {"value": row.folder, "label": f"{row.id} · {row.name}", "note": row.environment}
         for row in rows
-        if row.kind not in ("export", "rescore")
+        if row.kind not in ("export", "rescore", "train_detector")
     ]
 
 
@@ -137,6 +151,13 @@ def check_checkpoint(folder: str, workspace: Workspace) -> str | None:
     if _is_artifact(folder, workspace, "checkpoints", "adapter_model.safetensors"):
         return None
     return f"is no checkpoint of a known run: {_shown(folder)}; choose one from the list"
+
+
+def check_detector(folder: str, workspace: Workspace) -> str | None:
+    """Check the folder of a trained leak detector of the workspace."""
+    if folder in [str(path) for path in trained_detectors(workspace.detectors)]:
+        return None
+    return f"is no trained detector of this workspace: {_shown(folder)}; choose one from the list"
 
 
 def check_dataset(name: str, workspace: Workspace) -> str | None:
@@ -193,7 +214,8 @@ CHECKS: dict[str, Callable[[str], str | None]] = {
     "files": check_file,
     "problems": check_problems,
 }
-WORKSPACE_CHECKS = {"runs": check_run, "checkpoints": check_checkpoint, "data": check_dataset}
+WORKSPACE_CHECKS = {"runs": check_run, "checkpoints": check_checkpoint, "data": check_dataset,
+                    "detectors": check_detector}  # fmt: skip
 
 
 def source_errors(node: Node, data: Any, workspace: Workspace) -> list[FieldError]:

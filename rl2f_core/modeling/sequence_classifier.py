@@ -96,7 +96,10 @@ class SequenceClassifier:
     def load(
         cls, base: Path, adapter: Path, shape: ClassifierShape, dtype: torch.dtype, device: torch.device
     ) -> SequenceClassifier:
-        """Load a trained classifier, with the adapter merged into the weights; raises `ModelError` if it does not fit."""
+        """Load a trained classifier, with the adapter merged into the weights.
+
+        Raises `ModelError` if it does not fit.
+        """
         from peft import PeftModel
 
         try:

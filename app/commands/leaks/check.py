@@ -36,8 +36,8 @@ def check(
     The output has the keys "leaked", "detector", "leak_type", "answer_fraction", "span" and "evidence".
 
     In: "environment", "problem", "answer", "attempts" (the student's texts so far), "hint"; optionally "hints" (the
-    earlier ones) and "settings" (of the environment). `likelihood` adds "logprob_gain", `classifier` "leak_probability". A line that
-    cannot be checked gives {"error", "line"} beside the results of other detectors, and the exit code is 1.
+    earlier ones) and "settings" (of the environment). `likelihood` adds "logprob_gain", `classifier` adds
+    "leak_probability". A line that cannot be checked gives {"error", "line"} beside the results of other detectors, and the exit code is 1.
     """
     from rl2f_core.leaks.parsing import parse_detectors
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from app.commands.leaks import benchmark, check, report
+from app.commands.leaks import benchmark, check, report, train
 from app.commands.options import AsJson, Detectors, Root, migrated
 from app.commands.train import folder_for
 from app.common.console import err, model_text, out, table
@@ -47,6 +47,7 @@ app = typer.Typer(
 app.command("check")(check.check)
 app.command("report")(report.report)
 app.command("benchmark")(benchmark.benchmark)
+app.command("train")(train.train)
 
 
 @app.command(DEFAULT)

@@ -85,9 +85,8 @@ def transplant(example: Example, contexts: Sequence[Example], rng: random.Random
         moved = LeakQuery(task, hint, attempts, hints)
         detectors = make_detectors(LeaksConfig().detectors, other.environment)
         if not run_cascade(detectors, [moved])[0].leaked:
-            return replace(
-                example, environment=other.environment, query=moved, leak=False, leak_type=None, augmentation="transplant"
-            )  # fmt: skip
+            harmless = replace(example, leak=False, leak_type=None, augmentation="transplant")
+            return replace(harmless, environment=other.environment, query=moved)
     return None
 
 
@@ -127,7 +126,11 @@ def shift(example: Example, rng: random.Random) -> Example | None:
     values = [int(p) for p in parsed if p is not None]
     gold = int(environment.gold_answer(query.task))
     digits = {int(digit) for n in (gold, *values) for digit in str(abs(n))}
-    if len(values) != len(parsed) or named & {gold, public["a"], public["b"], *values, *digits} or "digit" in query.hint:
+    if (
+        len(values) != len(parsed)
+        or named & {gold, public["a"], public["b"], *values, *digits}
+        or "digit" in query.hint
+    ):
         return None
     delta = rng.choice([n for n in range(-9, 10) if n]) * 10
     a = public["a"] + delta

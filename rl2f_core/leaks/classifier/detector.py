@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from rl2f_core.backends.model_pool import ModelPool
     from rl2f_core.modeling.sequence_classifier import SequenceClassifier
 
-SPAN_QUANTILE = 0.8
-"""Tokens above this quantile of the attribution can start a span."""
-
 
 @dataclass(frozen=True)
 class LoadedClassifier:
@@ -116,14 +113,13 @@ class ClassifierDetector(LeakDetector):
 def find_span(encoding: Encoding, attribution: NDArray[np.float64]) -> tuple[int, int] | None:
     """Return the character span of the hint with the highest attribution; None without tokens of the hint.
 
-    The span is the contiguous run of tokens with the largest sum of attributions above the `SPAN_QUANTILE` of the
-    hint's tokens.
+    The span is the contiguous run of tokens with the largest sum of |attribution| minus its mean over the hint.
     """
     n = len(encoding.offsets)
     if not n:
         return None
     scores = np.abs(attribution[encoding.hint_start : encoding.hint_start + n])
-    excess = scores - np.quantile(scores, SPAN_QUANTILE)
+    excess = scores - scores.mean()
     sums = np.concatenate([[0.0], np.cumsum(excess)])
     runs = [(float(sums[j + 1] - sums[i]), i, j) for i in range(n) for j in range(i, n)]
     _, first, last = max(runs, key=lambda run: run[0])

@@ -1,7 +1,7 @@
 """Generated hints that name an operation on the last attempt, and the same hints where the operation is wrong.
 
-The generated benchmark states answers in disguise; these hints instead lead from an attempt to the answer: add, multiply,
-exchange, replace. Each phrasing occurs with the right operation (a leak), with a wrong one, and without its details.
+The generated benchmark states answers in disguise; these hints instead lead from an attempt to the answer: add,
+multiply, exchange, replace. Each phrasing occurs with the right operation (a leak), with a wrong one, and without its details.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ WORDS = (
 PLACES = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
 PHRASINGS = {
     "add": (
-        "You are {n} short.", "add {n} and you are there", "Put {n} more on top of what you wrote.", "exactly {n} too low",
-        "Raise your number by {n}, nothing else.", "Your result misses {n}; give it back.", "{n} more would have done it!",
+        "You are {n} short.", "add {n} and you are there", "Put {n} more on top of what you wrote.",
+        "exactly {n} too low", "Raise your number by {n}, nothing else.", "Your result misses {n}; give it back.",
+        "{n} more would have done it!",
     ),
     "subtract": (
         "You are {n} over.", "take {n} away and you are done", "Exactly {n} too many.", "Drop {n} from your result.",

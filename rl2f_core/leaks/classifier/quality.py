@@ -99,7 +99,9 @@ def make_report(examples: Sequence[Example], leak: Probabilities, threshold: flo
 
     everything = range(len(examples))
     bins = _reliability(examples, leak)
-    errors = [abs(b.probability - b.fraction) * b.n for b in bins if b.probability is not None and b.fraction is not None]
+    errors = [
+        abs(b.probability - b.fraction) * b.n for b in bins if b.probability is not None and b.fraction is not None
+    ]
     return QualityReport(
         threshold=threshold,
         overall=_quality(everything),

@@ -68,9 +68,7 @@ def encode(tokenizer: Any, rendering: Rendering, max_tokens: int) -> Encoding:
     A long hint loses its end, and then a long context its beginning, so that at most `max_tokens` tokens remain.
     """
     end = tokenizer(END, add_special_tokens=False)["input_ids"]
-    coded = tokenizer(
-        rendering.hint, add_special_tokens=False, split_special_tokens=True, return_offsets_mapping=True
-    )
+    coded = tokenizer(rendering.hint, add_special_tokens=False, split_special_tokens=True, return_offsets_mapping=True)
     room = max_tokens - len(end)
     hint, offsets = coded["input_ids"][:room], coded["offset_mapping"][:room]
     context = tokenizer(rendering.context, add_special_tokens=False, split_special_tokens=True)["input_ids"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from rl2f_core.errors import ConfigError, DataError
 from rl2f_core.leaks.classifier.quality import QualityReport
@@ -48,7 +48,7 @@ class DetectorFile(FrozenModel):
     cpu_seconds: float
     report: QualityReport
     """Quality on the held-out examples."""
-    left_out: dict[str, QualityReport] = {}
+    left_out: dict[str, QualityReport] = Field(default_factory=dict)
     """Quality on examples that the training left out, e.g. `kind=encoded`."""
 
 

@@ -247,9 +247,7 @@ def _fit(
         targets = np.array(
             [0 if not e.leak else UNKNOWN if e.leak_type is None else CLASSES.index(e.leak_type) for e in examples]
         )
-        settings = FitSettings(
-            config.epochs, config.batch_size, config.learning_rate, config.weight_decay, config.seed
-        )
+        settings = FitSettings(config.epochs, config.batch_size, config.learning_rate, config.weight_decay, config.seed)
         updates = config.epochs * -(-len(examples) // config.batch_size)
         average = 0.0
         for i, loss in enumerate(network.fit(sequences, targets, settings), 1):
