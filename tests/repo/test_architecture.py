@@ -27,7 +27,7 @@ TENSORS = ("rl2f_core/modeling", "rl2f_core/backends", "rl2f_core/training")
 ALLOWED_IMPORTS = """
 app.cli: commands common rl2f_core.distributed rl2f_core.errors
 app.commands: common endpoints jobs.chat jobs.db jobs.executors jobs.export jobs.ingest jobs.labels jobs.queue
-    jobs.scheduler jobs.workspace rl2f_core.backends rl2f_core.config rl2f_core.counterfactual
+    jobs.run_kinds jobs.scheduler jobs.workspace rl2f_core.backends rl2f_core.config rl2f_core.counterfactual
     rl2f_core.device rl2f_core.distributed rl2f_core.environments rl2f_core.errors rl2f_core.evaluation
     rl2f_core.file_io rl2f_core.leaks rl2f_core.metrics rl2f_core.model_store rl2f_core.paths rl2f_core.registry
     rl2f_core.run rl2f_core.run_kinds rl2f_core.stats rl2f_core.types web
@@ -39,8 +39,8 @@ app.endpoints: common forms jobs.chat jobs.db jobs.export jobs.labels jobs.queue
     plots rl2f_core.config rl2f_core.counterfactual rl2f_core.environments rl2f_core.errors
     rl2f_core.evaluation rl2f_core.leaks rl2f_core.metrics rl2f_core.model_store rl2f_core.registry
     rl2f_core.rollout rl2f_core.run rl2f_core.run_kinds rl2f_core.teachers rl2f_core.types
-app.forms: jobs.db jobs.workspace rl2f_core.config rl2f_core.environments rl2f_core.errors rl2f_core.llms
-    rl2f_core.metrics rl2f_core.model_store rl2f_core.paths rl2f_core.registry rl2f_core.stats
+app.forms: jobs.db jobs.workspace rl2f_core.config rl2f_core.environments rl2f_core.errors rl2f_core.leaks
+    rl2f_core.llms rl2f_core.metrics rl2f_core.model_store rl2f_core.paths rl2f_core.registry rl2f_core.stats
     rl2f_core.teachers rl2f_core.training
 app.pages: common components endpoints forms jobs.chat jobs.db plots rl2f_core.config rl2f_core.counterfactual
     rl2f_core.errors rl2f_core.types
@@ -59,7 +59,8 @@ jobs.ingest: db labels rl2f_core.errors rl2f_core.run rl2f_core.types run_kinds 
 jobs.labels: db rl2f_core.errors rl2f_core.run rl2f_core.stats rl2f_core.types
 jobs.queue: db executors ingest rl2f_core.config rl2f_core.errors rl2f_core.registry rl2f_core.run run_kinds
     worker workspace
-jobs.run_kinds: export rl2f_core.registry rl2f_core.run rl2f_core.run_kinds
+jobs.run_kinds: export labels rl2f_core.config rl2f_core.file_io rl2f_core.leaks rl2f_core.registry rl2f_core.run
+    rl2f_core.run_kinds
 jobs.scheduler: db queue rl2f_core.errors rl2f_core.run_kinds workspace
 jobs.worker: db rl2f_core.config rl2f_core.errors rl2f_core.run run_kinds
 rl2f_core: config errors
@@ -75,8 +76,8 @@ rl2f_core.environments: config errors file_io model_store paths registry text ty
 rl2f_core.evaluation: backends config datasets device distributed environments errors file_io metrics registry
     rollout run stats teachers types
 rl2f_core.file_io: errors
-rl2f_core.leaks: backends chat config environments errors file_io llms paths registry stats synthetic_leaks teachers
-    text types
+rl2f_core.leaks: backends chat config device environments errors file_io llms model_store modeling paths registry
+    stats synthetic_leaks teachers text types
 rl2f_core.llms: backends chat config errors model_store registry types
 rl2f_core.methods: chat config datasets environments errors paths registry rollout run teachers types
 rl2f_core.metrics: environments errors stats types

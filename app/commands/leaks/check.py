@@ -37,7 +37,8 @@ def check(
 
     In: "environment", "problem", "answer", "attempts" (the student's texts so far), "hint"; optionally "hints" (the
     earlier ones) and "settings" (of the environment). `likelihood` adds "logprob_gain", `classifier` adds
-    "leak_probability". A line that cannot be checked gives {"error", "line"} beside the results of other detectors, and the exit code is 1.
+    "leak_probability". A line that cannot be checked gives {"error", "line"} beside the results of other detectors, and
+    the exit code is 1.
     """
     from rl2f_core.leaks.parsing import parse_detectors
 

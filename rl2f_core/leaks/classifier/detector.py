@@ -14,7 +14,7 @@ from pydantic import Field
 
 from rl2f_core.config.fields import BASIC_FIELD, DETECTOR_REF, ComponentConfig
 from rl2f_core.environments.base import Environment
-from rl2f_core.errors import ModelError
+from rl2f_core.errors import ConfigError, ModelError
 from rl2f_core.leaks.base import LeakDetector, LeakQuery
 from rl2f_core.leaks.classifier.rendering import Encoding, encode, render
 from rl2f_core.leaks.classifier.stored import CLASSES, DETECTOR, DetectorFile, read_detector
@@ -51,8 +51,8 @@ class ClassifierDetector(LeakDetector):
 
         type: Literal["classifier"] = "classifier"
         """Name of the detector."""
-        path: str = Field(min_length=1, json_schema_extra={**BASIC_FIELD, **DETECTOR_REF})
-        """Folder of the trained detector, e.g. `detectors/leaks/v1`."""
+        path: str = Field("", json_schema_extra={**BASIC_FIELD, **DETECTOR_REF})
+        """Folder of the trained detector, e.g. `detectors/leaks/v1`; required."""
         threshold: float | None = Field(None, gt=0, le=1)
         """Probability from which a hint is flagged; None is the detector's own."""
         device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
@@ -62,6 +62,11 @@ class ClassifierDetector(LeakDetector):
 
     def __init__(self, config: Config, environment: Environment, models: ModelPool | None = None) -> None:
         super().__init__(config, environment, models)
+        if not config.path:
+            raise ConfigError(
+                "Detector classifier needs the folder of a trained detector.",
+                fix="Set its path, or train one: rl2f leaks train",
+            )
         self.folder = Path(config.path).expanduser().resolve()
         self.stored = read_detector(self.folder)
         self.threshold = self.stored.threshold if config.threshold is None else config.threshold

@@ -1,7 +1,8 @@
 """Generated hints that name an operation on the last attempt, and the same hints where the operation is wrong.
 
 The generated benchmark states answers in disguise; these hints instead lead from an attempt to the answer: add,
-multiply, exchange, replace. Each phrasing occurs with the right operation (a leak), with a wrong one, and without its details.
+multiply, exchange, replace. Each task has one hint with the right operation (a leak), and one with a wrong operation or
+without its details.
 """
 
 from __future__ import annotations

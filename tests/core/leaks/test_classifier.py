@@ -386,6 +386,11 @@ def test_a_detector_of_another_input_format_is_refused(trained: Path, tmp_path: 
         read_detector(tmp_path)
 
 
+def test_the_detector_without_a_path_names_the_command_that_trains_one() -> None:
+    with pytest.raises(ConfigError, match="rl2f leaks train"):
+        make_detectors([ClassifierDetector.Config()], arithmetic()[0])
+
+
 def test_versions_count_up(tmp_path: Path) -> None:
     assert [new_version(tmp_path, "leaks").name for _ in range(3)] == ["v1", "v2", "v3"]
 
