@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from app.endpoints.chat import ChatEndpoints
 from app.endpoints.compare import CompareEndpoints
+from app.endpoints.detector_training import DetectorTrainingEndpoints
 from app.endpoints.detectors import DetectorEndpoints
 from app.endpoints.dialogues import DialogueEndpoints
 from app.endpoints.endpoint import Scope, endpoints_of
@@ -38,6 +39,7 @@ class Studio:
         self.dialogues = DialogueEndpoints(context)
         self.labels = LabelEndpoints(context)
         self.detectors = DetectorEndpoints(context)
+        self.training = DetectorTrainingEndpoints(context)
         self.fork = ForkEndpoints(context)
         self.chat = ChatEndpoints(context, context.chat_service)
         self.launch = LaunchEndpoints(context)

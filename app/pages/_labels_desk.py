@@ -26,7 +26,7 @@ class LabelForm:
     """The fields of the page in their order."""
 
     view: str = "queue"
-    """`queue`, `report` or `benchmark`."""
+    """`queue`, `report`, `train` or `benchmark`."""
     annotator: str = ""
     selection: str = "all"
     run: str = ""
@@ -43,6 +43,10 @@ class LabelForm:
     """Its minimum of hints per second."""
     precision: float = 0.95
     """Its minimum precision."""
+    model: str = "smollm2-135m"
+    """Base model of a new detector."""
+    benchmarks: str = "generated,handwritten"
+    """Benchmarks that a new detector is trained on, separated by commas."""
 
     @property
     def is_sample(self) -> bool:

@@ -1,4 +1,4 @@
-"""Page Labels: hints to be labeled one by one, the detector report, and the detector benchmark."""
+"""Page Labels: hints to be labeled one by one, the detector report, training, and the detector benchmark."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ from app.components.transcript import LABEL_TEXTS
 from app.endpoints.detectors import GROUPINGS, GroupBy, ReportResult
 from app.endpoints.labels import HintRef
 from app.endpoints.studio import Studio
+from app.forms.allowlist import list_model_options
 from app.pages._events import FAST, handler
 from app.pages._frame import page_frame
 from app.pages._labels_benchmark import benchmark_view
 from app.pages._labels_desk import Desk, Draft, LabelForm, Labeling, place_of
 from app.pages._labels_report import report_view
 from app.pages._labels_stage import LABEL_KEYS, error_view, hint_key, queue_view
+from app.pages._labels_train import start_rescoring, start_training, train_view
 from app.pages._query import QueryFields
 from rl2f_core.errors import RL2FError
 
@@ -31,12 +33,18 @@ TITLE = "Labels"
 ORDER = 50
 ANY = ("any", "")
 AT_RUN_TIME = ("at run time", "run")
-VIEWS = [("Label", "queue"), ("Detector report", "report"), ("Benchmark", "benchmark")]
+VIEWS = [("Label", "queue"), ("Detector report", "report"), ("Train", "train"), ("Benchmark", "benchmark")]
 SELECTIONS = [
     ("all hints", "all"),
     ("stratified sample", "stratified"),
     ("flagged by a detector", "flagged"),
     ("random unflagged sample", "random_unflagged"),
+]
+BENCHMARKS = [
+    ("both dev halves", "generated,handwritten"),
+    ("hand-written dev half", "handwritten"),
+    ("generated dev half", "generated"),
+    ("none, only labels", ""),
 ]
 SAME_HINT = {"view", "annotator", "show_findings"}
 """Fields whose change keeps the current hint."""
@@ -101,6 +109,8 @@ def build(studio: Studio) -> None:
                 LabelForm.precision, label="Precision, at least", minimum=0, maximum=1, step=0.01, visible=False,
                 min_width=110,
             ),
+            "model": gr.Dropdown([LabelForm.model], value=LabelForm.model, label="Base model", visible=False),
+            "benchmarks": gr.Dropdown(BENCHMARKS, value=LabelForm.benchmarks, label="Benchmarks", visible=False),
         }  # fmt: skip
     stage = LabelCard(elem_id="label-stage")
 
@@ -142,6 +152,7 @@ class _Page:
             "run": [ANY, *((f"{each['id']} · {each['name']}", str(each["id"])) for each in offered["runs"])],
             "environment": [ANY, *((each, each) for each in offered["environments"])],
             "source": [AT_RUN_TIME, *((f"run {each['name']} · {each['detectors']}", each["name"]) for each in sources)],
+            "model": [(each["label"], each["value"]) for each in list_model_options()],
         }
         desk = self._start(form, _place(query), bool(sources))
         updates = self._updates(form, desk)
@@ -216,6 +227,10 @@ class _Page:
                 desk.test = self._studio.detectors.unlock_test_set(form.annotator, **form.scope())
             case "lock":
                 desk.test = None
+            case "train":
+                desk.message = start_training(self._studio, form)
+            case "rescore":
+                desk.message = start_rescoring(self._studio, form, str(data["path"]))
         return query
 
     def _form(self, values: Sequence[Any]) -> LabelForm:
@@ -259,6 +274,8 @@ class _Page:
             return queue_view(desk, form, writable=self._writable)
         if form.view == "benchmark":
             return el("div.rl-skeleton", style="height: 280px", role="status", aria_label="Scoring…")
+        if form.view == "train":
+            return train_view(self._studio, form, desk.message, writable=self._writable)
         try:
             report = self._report(form, group_by, desk)
         except RL2FError as error:
@@ -273,13 +290,14 @@ class _Page:
 
     def _updates(self, form: LabelForm, desk: Desk, *, only_visible: bool = False) -> dict[str, dict[str, Any]]:
         """Return updates of the fields by name: which are shown, and their values."""
-        queue, has_hints = form.view == "queue", form.view != "benchmark"
+        queue, train = form.view == "queue", form.view == "train"
+        has_hints = form.view in ("queue", "report")
         sample = queue and form.is_sample
         shown = {
             "view": True,
             "annotator": has_hints,
             "selection": queue,
-            "run": has_hints,
+            "run": has_hints or train,
             "environment": has_hints,
             "source": desk.has_sources and (form.view == "report" or sample),
             "size": sample,
@@ -288,6 +306,8 @@ class _Page:
             "show_findings": queue and form.selection != "flagged",
             "include_controls": has_hints,
             **dict.fromkeys(BUDGET, form.view == "benchmark"),
+            "model": train,
+            "benchmarks": train,
         }
         new = {name: {} if only_visible else {"value": value} for name, value in vars(form).items()}
         return {name: gr.update(visible=shown[name], **new[name]) for name in shown}

@@ -153,6 +153,14 @@ def annotators(db: Database) -> list[str]:
     return db.fetch_all(select(_label.c.annotator).distinct().order_by(_label.c.annotator))
 
 
+def labels_per_run(db: Database) -> dict[int, int]:
+    """Return the number of labeled hints by run, newest run first."""
+    hints = select(_label.c.run_id, _label.c.event_id, _label.c.turn).distinct().subquery()
+    counts = select(hints.c.run_id, func.count()).group_by(hints.c.run_id).order_by(hints.c.run_id.desc())
+    with db.read() as session:
+        return {row[0]: row[1] for row in session.execute(counts)}
+
+
 def _hint(session: Session, run_id: int, event: str, turn: int) -> tuple[int, str]:
     """Return the turn's row id and the teacher's feedback."""
     statement = (

@@ -62,7 +62,7 @@ def test_a_disputed_label_is_no_example(db: Database, truth: Truth, workspace: W
 def training_run(workspace: Workspace, tiny: Path, **settings: Any) -> RunDir:
     run_kinds.load()
     config = parse_config({
-        "kind": "train_detector", "model": str(tiny), "benchmarks": [], "copies": 0, "num_operations": 0,
+        "kind": "train_detector", "model": {"name": str(tiny)}, "benchmarks": [], "copies": 0, "num_operations": 0,
         "num_scripted": 0, "epochs": 1, "max_tokens": 200, "layers": 1, "batch_size": 8, **settings,
     })  # fmt: skip
     return RunDir.create(workspace.runs / "9-train", config)

@@ -67,8 +67,8 @@ def train(
 
     run_kinds.load()
     data: JsonObject = {
-        "kind": "train_detector", "detector": detector, "runs": run or [], "model": model, "layers": layers or None,
-        "epochs": epochs, "precision": precision, "leave_out": leave_out, "seed": seed,
+        "kind": "train_detector", "detector": detector, "runs": run or [], "model": {"name": model},
+        "layers": layers or None, "epochs": epochs, "precision": precision, "leave_out": leave_out, "seed": seed,
         "out": None if output is None else str(output.resolve()),
     }  # fmt: skip
     for override in sets or []:

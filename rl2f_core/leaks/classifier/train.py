@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import Field, field_validator
 
-from rl2f_core.config.fields import BASIC_FIELD, MODEL_REF, BaseConfig
+from rl2f_core.config.fields import BASIC_FIELD, BaseConfig
+from rl2f_core.config.model import ModelConfig
 from rl2f_core.errors import ConfigError, DataError
 from rl2f_core.file_io import write_atomically
 from rl2f_core.leaks.classifier.augment import augment
@@ -39,8 +40,8 @@ MIN_EXAMPLES = 8
 class TrainingConfig(BaseConfig):
     """Data, model and optimization of a classifier."""
 
-    model: str = Field("smollm2-135m", json_schema_extra={**BASIC_FIELD, **MODEL_REF})
-    """Base model: a built-in name, a local folder with safetensors, or a hub id."""
+    model: ModelConfig = Field(default_factory=ModelConfig)
+    """Base model of the classifier."""
     layers: int | None = Field(10, ge=1, json_schema_extra=BASIC_FIELD)
     """Layers of the base model that are used, from the input; None for all. Time is proportional to it."""
     trained_layers: int | None = Field(6, ge=1)
@@ -192,7 +193,7 @@ def _train(
     on_progress("preparing examples", 0, 1, "")
     parts = split(collect(config, labels), config)
     examples = training_set(parts, config)
-    base = get_model(config.model)
+    base = get_model(config.model.name)
     tokenizer = AutoTokenizer.from_pretrained(base.path)
     network = _fit(config, base, tokenizer, examples, on_progress, stop)
     if network is None:
@@ -206,7 +207,7 @@ def _train(
     network.save(folder)
     stored = DetectorFile(
         name=f"{folder.parent.name}/{folder.name}",
-        model=config.model,
+        model=config.model.name,
         checksum=base.checksum,
         layers=config.layers,
         max_tokens=config.max_tokens,
@@ -238,7 +239,7 @@ def _fit(
     from rl2f_core.device import resolve_device
     from rl2f_core.modeling.sequence_classifier import UNKNOWN, ClassifierShape, FitSettings, SequenceClassifier
 
-    device, dtype = resolve_device()
+    device, dtype = resolve_device(config.model.device, config.model.dtype)
     shape = ClassifierShape(len(CLASSES), config.layers, config.trained_layers)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)

@@ -300,8 +300,8 @@ def trained(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def settings(tiny: Path, **changes: object) -> TrainingConfig:
     values = {
-        "model": str(tiny), "layers": None, "trained_layers": None, "benchmarks": (), "copies": 0, "num_operations": 0,
-        "num_scripted": 0, "epochs": 8, "learning_rate": 1e-2, "batch_size": 8, "max_tokens": 1000,
+        "model": {"name": str(tiny)}, "layers": None, "trained_layers": None, "benchmarks": (), "copies": 0,
+        "num_operations": 0, "num_scripted": 0, "epochs": 8, "learning_rate": 1e-2, "batch_size": 8, "max_tokens": 1000,
     }  # fmt: skip
     return TrainingConfig.model_validate({**values, **changes})
 
