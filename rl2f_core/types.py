@@ -124,6 +124,8 @@ class LeakReport(FrozenModel):
     """log p(answer | question, hint) − log p(answer | question); None if `likelihood` did not score the hint."""
     leak_probability: float | None = None
     """Probability of a leak; None if `classifier` did not score the hint."""
+    leak_threshold: float | None = None
+    """`leak_probability` from which the hint is flagged."""
     error: str | None = None
     """Why a detector failed, e.g. its endpoint is down; that detector did not check the hint."""
     action: str | None = None

@@ -43,7 +43,7 @@ MAX_LISTED_RUNS = 200
 class HintQueue(CheckedDict, total=False):
     """The hints to label, all fields optional; see `jobs.labels.annotation_queue.QueueFilter`."""
 
-    selection: Literal["all", "flagged", "stratified", "random_unflagged"]
+    selection: Literal["all", "flagged", "informative", "stratified", "random_unflagged"]
     """All or flagged hints in dialogue order, or a random sample."""
     run: RunId | None
     environment: Text

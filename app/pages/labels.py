@@ -39,6 +39,7 @@ SELECTIONS = [
     ("stratified sample", "stratified"),
     ("flagged by a detector", "flagged"),
     ("random unflagged sample", "random_unflagged"),
+    ("most informative first", "informative"),
 ]
 BENCHMARKS = [
     ("both dev halves", "generated,handwritten"),
@@ -300,7 +301,7 @@ class _Page:
             "run": has_hints or train,
             "environment": has_hints,
             "source": desk.has_sources and (form.view == "report" or sample),
-            "size": sample,
+            "size": sample or (queue and form.selection == "informative"),
             "seed": sample,
             "unlabeled_only": queue,
             "show_findings": queue and form.selection != "flagged",

@@ -1,4 +1,4 @@
-"""Tables beside the labels: counts of hints for the detector report, opened findings, accesses to the test set."""
+"""Tables beside the labels: hint counts, leak probabilities, opened findings, accesses to the test set."""
 
 from __future__ import annotations
 
@@ -33,6 +33,20 @@ class HintCount(SQLModel, table=True):
     """Sum of their `Turn.hint_bits`."""
     determining: int = 0
     """Hints with `Turn.determines_answer`."""
+
+
+class LeakScore(SQLModel, table=True):
+    """Probability of a leak of one hint by `classifier`, at run time or in a rescore run."""
+
+    run_id: int = Field(foreign_key="run.id", primary_key=True)
+    """The run that scored the hint: its own, or a rescore run."""
+    target: str = Field(primary_key=True)
+    """Run directory of the hint's run."""
+    event_id: str = Field(primary_key=True)
+    turn: int = Field(primary_key=True)
+    probability: float
+    threshold: float
+    """Probability from which the detector flags the hint."""
 
 
 class OpenedHint(SQLModel, table=True):

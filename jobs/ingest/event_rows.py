@@ -41,6 +41,7 @@ from rl2f_core.run.events import (
     LogEvent,
     MetricEvent,
 )
+from rl2f_core.types import LeakReport
 from rl2f_core.types import Turn as CoreTurn
 
 _INT32, _INT64 = 2**31, 2**63
@@ -59,6 +60,8 @@ class DialogueRows:
     """Reward terms per turn."""
     findings: list[Row | None]
     """Leak finding per turn; None without a leak."""
+    reports: list[LeakReport | None]
+    """Leak report per turn; None if its hint was not checked."""
     full_text: Row
 
 
@@ -118,7 +121,8 @@ def _dialogue_rows(event: DialogueEvent) -> DialogueRows:
         "hints": "\n".join(row["hint"] for row in turns if row["hint"]),
     }
     findings = [_finding(turn) for turn in dialogue.turns]
-    return DialogueRows(_dialogue_row(event, turns), task_row, turns, terms, findings, full_text)
+    reports = [turn.hint.leak if turn.hint else None for turn in dialogue.turns]
+    return DialogueRows(_dialogue_row(event, turns), task_row, turns, terms, findings, reports, full_text)
 
 
 def _dialogue_row(event: DialogueEvent, turns: Sequence[Row]) -> Row:
@@ -262,6 +266,8 @@ def _insert_dialogues(session: Session, run: Run, items: list[DialogueRows]) -> 
             findings += [{**finding, "turn_id": turn_id}] if finding else []
     for model, rows in ((Dialogue, dialogues), (Turn, turns), (RewardTerm, terms), (LeakFinding, findings)):
         _insert_rows(session, model, rows)
+    scored = [(event, k, r) for event, item in new.items() for k, r in enumerate(item.reports) if r is not None]
+    rescores.add_scores(session, _id(run), [(run.folder, *each) for each in scored])
     hint_counts.add(session, _id(run), [(i.dialogue, i.task, i.turns, i.findings) for i in new.values()])
     if session.get_bind().dialect.name == "sqlite":
         into = f"INSERT INTO {FULL_TEXT} (rowid, task, attempts, hints) VALUES (:id, :task, :attempts, :hints)"

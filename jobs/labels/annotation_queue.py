@@ -1,4 +1,4 @@
-"""The annotation queue: all hints, the flagged ones, or a seeded random sample.
+"""The annotation queue: all hints, the flagged ones, the most informative ones, or a seeded random sample.
 
 `random_unflagged` samples unflagged hints. `stratified` samples flagged and unflagged hints half and half, so that an
 annotator cannot tell them apart. `jobs.labels.hint_counts` defines which hints are eligible. Hints are in dialogue
@@ -20,6 +20,7 @@ from sqlmodel import Session
 from jobs.db.errors import NotFoundError
 from jobs.db.models import Dialogue, LeakFinding, LeakLabel, RescoredRun, Run, Turn, table_of
 from jobs.labels.hint_counts import RUN, in_scope, is_own, is_teacher_hint
+from jobs.labels.informative import most_informative
 from jobs.labels.sampling import SamplingFrame
 from rl2f_core.errors import ConfigError
 
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 SAMPLES = ("stratified", "random_unflagged")
-SELECTIONS = ("all", "flagged", *SAMPLES)
+LISTED = ("informative", *SAMPLES)
+"""Selections of up to `QueueFilter.size` hints in an order of their own."""
+SELECTIONS = ("all", "flagged", *LISTED)
 COUNT_LIMIT = 10_000
 """Maximum of a hint count; an exact count would read every turn."""
 MAX_SAMPLE = 5_000
@@ -121,7 +124,7 @@ def queue(
     with db.read() as session:
         anchor = after or before
         start = _position(session, anchor) if anchor else None
-        select_turns = _sample_page if filter.selection in SAMPLES else _ordered_page
+        select_turns = _sample_page if filter.selection in LISTED else _ordered_page
         turns = select_turns(session, annotator, filter, limit, start, back=before is not None)
         return _items(session, turns, annotator)
 
@@ -130,7 +133,7 @@ def progress(db: Database, annotator: str, filter: QueueFilter = QueueFilter()) 
     """Return how many of the hints the annotator has labeled, and their number (at most `COUNT_LIMIT` + 1)."""
     filter = replace(filter, unlabeled_only=False)
     with db.read() as session:
-        if filter.selection in SAMPLES:
+        if filter.selection in LISTED:
             turns = sample(session, filter)
             return len(turns) - len(_unlabeled(session, turns, annotator)), len(turns)
         hints = _hints(filter)
@@ -140,7 +143,7 @@ def progress(db: Database, annotator: str, filter: QueueFilter = QueueFilter()) 
 
 
 def sample(session: Session, filter: QueueFilter) -> list[int]:
-    """Return the row ids of up to `filter.size` turns with a hint, in random order.
+    """Return the row ids of up to `filter.size` turns with a hint, in random order or the most informative first.
 
     Each turn has a pseudo-random rank from its row id and the seed; the lowest ranks are selected. The sample therefore
     needs no storage, and later rows replace few of its hints. Samples are cached until a turn, a run or a rescore is
@@ -156,6 +159,8 @@ def sample(session: Session, filter: QueueFilter) -> list[int]:
     if turns is None:
         if filter.selection == "stratified":
             turns = tuple(_stratified_sample(session, filter))
+        elif filter.selection == "informative":
+            turns = tuple(most_informative(session, _within(filter, _with_dialogue(select(_turn.c.id))), filter.size))
         else:
             turns = tuple(_unflagged_sample(session, filter, filter.size))
         with _lock:

@@ -17,6 +17,8 @@ from rl2f_core.types import LeakReport, Task
 if TYPE_CHECKING:
     from rl2f_core.backends.model_pool import ModelPool
 
+SCORES = ("logprob_gain", "leak_probability", "leak_threshold", "error")
+"""Fields of a report that stay in the reports of later detectors."""
 NO_LEAK = LeakReport(leaked=False)
 """Report on a hint without a leak."""
 
@@ -74,14 +76,14 @@ class LeakDetector(ABC):
 def run_cascade(detectors: Sequence[LeakDetector], queries: Sequence[LeakQuery]) -> list[LeakReport]:
     """Return for each hint the report of the first detector that flags it.
 
-    A detector checks only the hints that the detectors before it did not flag. Their `logprob_gain`,
-    `leak_probability` and `error` stay in the report.
+    A detector checks only the hints that the detectors before it did not flag. Their `SCORES` stay in the
+    report.
     """
     reports = [NO_LEAK] * len(queries)
     for detector in detectors:
         remaining = [i for i, report in enumerate(reports) if not report.leaked]
         for i, report in zip(remaining, detector.check_batch([queries[i] for i in remaining]), strict=True):
-            earlier = {name: getattr(reports[i], name) for name in ("logprob_gain", "leak_probability", "error")}
+            earlier = {name: getattr(reports[i], name) for name in SCORES}
             kept = {k: v for k, v in earlier.items() if v is not None and getattr(report, k) is None}
             reports[i] = report.model_copy(update=kept) if kept else report
     return reports

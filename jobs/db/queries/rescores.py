@@ -7,14 +7,16 @@ until the dialogue is ingested; a rebuilt dialogue gets its findings back.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from sqlalchemy import delete, select
 from sqlmodel import Session, col
 
+from jobs.db.label_models import LeakScore
 from jobs.db.models import Dialogue, LeakFinding, RescoredRun, RescoreFinding, RescoreSummary, Run, Turn, table_of
 from jobs.db.search import clean
 from rl2f_core.run.events import LeakEvent, LeakRescoreEvent
+from rl2f_core.types import LeakReport
 
 
 def insert(session: Session, run: Run, events: Sequence[LeakEvent | LeakRescoreEvent]) -> None:
@@ -44,6 +46,7 @@ def insert(session: Session, run: Run, events: Sequence[LeakEvent | LeakRescoreE
             )
             new.append(finding)
     session.add_all(new)
+    add_scores(session, run.id, [(e.run, e.dialogue, e.turn, e.report) for e in local if isinstance(e, LeakEvent)])
     for summary in summaries:
         if session.get(RescoreSummary, run.id) is None:
             row = RescoreSummary(
@@ -61,6 +64,22 @@ def insert(session: Session, run: Run, events: Sequence[LeakEvent | LeakRescoreE
         if target is not None:
             _mark_rescored(session, target)
             _attach_findings(session, target, [row for row in new if row.target == folder])
+
+
+def add_scores(session: Session, run_id: int, scored: Iterable[tuple[str, str, int, LeakReport]]) -> None:
+    """Store the leak probabilities of reports, each once.
+
+    Args:
+        session: A write transaction.
+        run_id: The run that made the reports.
+        scored: Run directory, event id, turn and report of each hint.
+    """
+    for target, event_id, turn, report in scored:
+        if report.leak_probability is None or report.leak_threshold is None:
+            continue
+        if session.get(LeakScore, (run_id, target, event_id, turn)) is None:
+            values = {"probability": report.leak_probability, "threshold": report.leak_threshold}
+            session.add(LeakScore(run_id=run_id, target=target, event_id=event_id, turn=turn, **values))
 
 
 def attach(session: Session, run: Run, dialogues: Sequence[str]) -> None:

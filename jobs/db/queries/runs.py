@@ -13,7 +13,7 @@ from sqlmodel import Session, col
 
 from jobs.db.engine import SCHEMA_VERSION_KEY, Database
 from jobs.db.errors import unknown_run
-from jobs.db.label_models import HintCount, OpenedHint
+from jobs.db.label_models import HintCount, LeakScore, OpenedHint
 from jobs.db.models import (
     FULL_TEXT,
     Checkpoint,
@@ -203,7 +203,7 @@ def forget_events(session: Session, run_id: int) -> None:
     if session.get_bind().dialect.name == "sqlite":
         rows = "(SELECT id FROM dialogue WHERE run_id = :run)"
         session.execute(text(f"DELETE FROM {FULL_TEXT} WHERE rowid IN {rows}"), {"run": run_id})
-    for model in (Dialogue, TaskRow, HintCount, Log, Metric, Checkpoint, Stage):
+    for model in (Dialogue, TaskRow, HintCount, LeakScore, Log, Metric, Checkpoint, Stage):
         session.execute(delete(model).where(table_of(model).c.run_id == run_id))
 
 

@@ -99,7 +99,7 @@ class ClassifierDetector(LeakDetector):
     ) -> LeakReport:
         p = float(1 - row[0])
         if p < self.threshold:
-            return LeakReport(leaked=False, leak_probability=p)
+            return LeakReport(leaked=False, leak_probability=p, leak_threshold=self.threshold)
         leak_type = CLASSES[1 + int(row[1:].argmax())]
         partial = float(row[CLASSES.index(LeakType.PARTIAL)] / row[1:].sum())
         span = find_span(encoding, loaded.network.attribute(encoding.token_ids))
@@ -109,6 +109,7 @@ class ClassifierDetector(LeakDetector):
             detector=self.name,
             leak_type=leak_type,
             leak_probability=p,
+            leak_threshold=self.threshold,
             span=span,
             evidence=f"probability {p:.2f}, threshold {self.threshold:.2f} ({self.stored.name}){quoted}",
             answer_fraction=max(1 - partial, 1e-6),

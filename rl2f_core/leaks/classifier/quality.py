@@ -137,7 +137,7 @@ def _cross_fitted_flags(examples: Sequence[Example], leak: Probabilities, precis
     half = np.array([groups[example.group] for example in examples])
     flags = np.zeros(len(examples), dtype=bool)
     for side in (0, 1):
-        others = np.flatnonzero(half != side)
+        others = np.flatnonzero(half != side).tolist()
         if len(others):
             threshold = choose_threshold([examples[i] for i in others], leak[others], precision)
             flags[half == side] = leak[half == side] >= threshold

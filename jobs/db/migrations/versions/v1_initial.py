@@ -166,6 +166,15 @@ sa.Table(
     sa.Index("ix_leaklabel_annotator_time", "annotator", "time"),
 )
 sa.Table(
+    "leakscore",
+    metadata,
+    *_required(sa.Integer, "run_id", "turn"),
+    *_required(sa.String, "target", "event_id"),
+    *_required(sa.Float, "probability", "threshold"),
+    sa.PrimaryKeyConstraint("run_id", "target", "event_id", "turn"),
+    sa.ForeignKeyConstraint(["run_id"], ["run.id"]),
+)
+sa.Table(
     "openedhint",
     metadata,
     *_required(sa.Integer, "run_id", "turn"),
