@@ -64,12 +64,12 @@ def test_hints_on_which_detectors_disagree_come_first(db: Database, workspace: W
 
 
 def test_labels_of_the_informative_queue_do_not_count_in_estimates(db: Database, run: Run) -> None:
-    filter = QueueFilter("informative", run=run.id)
+    filter = QueueFilter("informative", run=run.id, size=2)  # two of the four unflagged hints
     for item in annotation_queue.queue(db, "anna", filter):
         label = put(db, item.key.run, item.key.event, item.key.turn, "anna", LabelAnswer("leak"), filter)
         assert label.sampling_frame is None
     usage = report_queries.read(db, Scope(run.id)).usage
-    assert usage.counted == 0
+    assert (usage.counted, usage.not_sampled) == (0, 2)
 
 
 def test_scores_survive_a_rebuild_and_go_with_their_run(db: Database, workspace: Workspace, run: Run) -> None:
