@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 from app.common.urls import page_url
 from app.components.nodes import Element, Node, action, badge, el
 from app.endpoints.detector_training import TrainedDetector, TrainingOverview
@@ -101,7 +104,7 @@ def _version(detector: TrainedDetector, writable: bool) -> list[Element]:
     """Return one row per source of held-out hints; the first has the name and the button."""
     rows = []
     for i, (source, quality) in enumerate(detector["quality"].items()):
-        rescore = action("Rescore labeled runs", "rescore", path=detector["path"]) if writable and i == 0 else None
+        rescore = action("Rescore labeled runs", "rescore", detector=detector["path"]) if writable and i == 0 else None
         rows.append(
             el(
                 "tr",
@@ -118,6 +121,15 @@ def _version(detector: TrainedDetector, writable: bool) -> list[Element]:
     return rows
 
 
+def _detector_names(configs: str) -> str:
+    """Return the names in the JSON of detector configurations, a classifier with its version."""
+    names = []
+    for config in json.loads(configs) if configs.startswith("[") else []:
+        version = "/".join(Path(config["path"]).parts[-2:]) if "path" in config else ""
+        names.append(f"{config['type']} {version}".strip())
+    return ", ".join(names) or configs
+
+
 def _comparison(studio: Studio, form: LabelForm) -> Element:
     """Return precision and recall of each source of findings on the same blind labels of the dev set."""
     rows = []
@@ -125,7 +137,8 @@ def _comparison(studio: Studio, form: LabelForm) -> Element:
         scope = {**form.scope(), "source": source["name"]}
         report = studio.detectors.detector_report(**scope)["report"]
         total, used = report["total"]["estimates"], report["usage"]["counted"]
-        name = "the runs' own" if source["name"] == "run" else f"run {source['name']}: {source['detectors']}"
+        is_run = source["name"] == "run"
+        name = "the runs' own" if is_run else f"run {source['name']}: {_detector_names(source['detectors'])}"
         link = page_url("labels", view="report", source=source["name"], run=form.run or None)
         cells = interval_cell(total["precision"]), interval_cell(total["recall"]), number_cell(used)
         rows.append(el("tr", el("th", el("a", name, href=link), scope="row"), *cells, data_source=source["name"]))

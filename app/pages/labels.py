@@ -231,7 +231,7 @@ class _Page:
             case "train":
                 desk.message = start_training(self._studio, form)
             case "rescore":
-                desk.message = start_rescoring(self._studio, form, str(data["path"]))
+                desk.message = start_rescoring(self._studio, form, str(data["detector"]))
         return query
 
     def _form(self, values: Sequence[Any]) -> LabelForm:
@@ -275,9 +275,9 @@ class _Page:
             return queue_view(desk, form, writable=self._writable)
         if form.view == "benchmark":
             return el("div.rl-skeleton", style="height: 280px", role="status", aria_label="Scoring…")
-        if form.view == "train":
-            return train_view(self._studio, form, desk.message, writable=self._writable)
         try:
+            if form.view == "train":
+                return train_view(self._studio, form, desk.message, writable=self._writable)
             report = self._report(form, group_by, desk)
         except RL2FError as error:
             return error_view(error)

@@ -49,7 +49,8 @@ def text(nodes: Any) -> str:
 def test_the_view_counts_the_labels_that_a_training_uses(studio: Studio, truth: Truth) -> None:
     shown = text(train_view(studio, TRAIN, ""))
     assert "100 labeled hints" in shown and "1 run" in shown and "None yet." in shown
-    other = text(train_view(studio, LabelForm(view="train", run="99"), ""))
+    unlabeled = add_truth(studio.context.db, studio.context.workspace, "unlabeled", hints=2)
+    other = text(train_view(studio, LabelForm(view="train", run=str(unlabeled.run.id)), ""))
     assert "0 labeled hints" in other
 
 
