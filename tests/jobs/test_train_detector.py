@@ -98,8 +98,9 @@ def command(*args: str, cwd: Path) -> Any:
 def test_the_command_trains_and_names_the_next_command(tiny: Path, tmp_path: Path) -> None:
     sets = [part for value in SMALL for part in ("--set", value)]
     args = ("train", "--model", str(tiny), "--epochs", "1", "--set", "benchmarks=[handwritten]", *sets)
-    done = command(*args, cwd=tmp_path)
+    done = command(*args, "--figure", "plots/calibration.png", cwd=tmp_path)
     assert done.exit_code == 0, done.stderr
+    assert (tmp_path / "plots" / "calibration.png").read_bytes().startswith(b"\x89PNG")
     folder = tmp_path / "detectors" / "leaks" / "v1"
     assert read_detector(folder).settings["epochs"] == 1 and "held-out hints" in done.stdout
     assert f"classifier:path={folder}" in done.stderr.replace("\n", "")

@@ -55,6 +55,7 @@ def train(
     output: Annotated[
         Path | None, typer.Option("--out", help="Folder of all detectors; by default detectors/ beside runs/.")
     ] = None,
+    figure: Annotated[Path | None, typer.Option(help="File of the calibration plot (PNG).")] = None,
     as_json: AsJson = False,
     workspace: Root = None,
 ) -> None:
@@ -77,6 +78,8 @@ def train(
         _leave_each(data, leave_each, table_file)
         return
     stored, folder = _execute(data, workspace if run or workspace else None, in_workspace=bool(run or workspace))
+    if figure is not None:
+        write_calibration_plot(stored, figure)
     if as_json:
         typer.echo(json.dumps({"folder": str(folder), **stored.model_dump(mode="json")}, indent=2))
     else:
@@ -156,6 +159,28 @@ def _leave_each(data: JsonObject, what: str, file: Path | None) -> None:
 def _left_out_row(key: str, row: JsonObject) -> tuple[str, ...]:
     values = [row[name]["value"] for name in ("recall", "precision", "area")]
     return key, str(row["n"]), *("–" if value is None else f"{value:.3f}" for value in values)
+
+
+def write_calibration_plot(stored: DetectorFile, file: Path) -> None:
+    """Write the reliability diagram of a detector: fraction of leaks by predicted probability, with 95 % intervals."""
+    from rl2f_core.evaluation.chart_data import Chart
+    from rl2f_core.evaluation.figure_files import to_png
+    from rl2f_core.evaluation.plotting import Line, Plot
+    from rl2f_core.stats.intervals import wilson
+
+    bins = [each for each in stored.report.reliability if each.fraction is not None]
+    intervals = [wilson(round((each.fraction or 0.0) * each.n), each.n) for each in bins]
+    x = [each.probability for each in bins]
+    observed = Line(
+        "leaks", x, [each.fraction for each in bins], low=[i.low for i in intervals], high=[i.high for i in intervals]
+    )
+    ideal = Line("calibrated", [0.0, 1.0], [0.0, 1.0], "--rl-muted", dash="dash", width=1.2)
+    plot = Plot((observed, ideal), x_title="predicted probability of a leak", range=(0, 1), unit="fraction of leaks")
+    error = stored.report.calibration_error
+    subtitle = f"{stored.report.overall.area.n} held-out hints"
+    subtitle += "" if error is None else f", expected calibration error {error:.3f}"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(to_png(Chart("calibration", f"Calibration of {stored.name}", (plot,), subtitle)))
 
 
 def show(stored: DetectorFile) -> None:
