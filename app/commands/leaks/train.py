@@ -85,7 +85,7 @@ def train(
     else:
         show(stored)
     err().print(f"Detector: {folder}", markup=False)
-    err().print(f"Score it: rl2f leaks benchmark --detector exact,equivalent,classifier:path={folder}", markup=False)
+    err().print(f"Score it: rl2f leaks benchmark --detectors exact,equivalent,classifier:path={folder}", markup=False)
 
 
 def _execute(data: JsonObject, workspace: Path | None, *, in_workspace: bool) -> tuple[DetectorFile, Path]:

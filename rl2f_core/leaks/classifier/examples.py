@@ -1,6 +1,6 @@
 """Labeled hints for training: the dev halves of both benchmarks, and scripted hints.
 
-No function of this module reads a line of a test half beyond its field `split`.
+No function of this module uses a line of a test half.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from pathlib import Path
 
 from rl2f_core.environments.base import Environment
 from rl2f_core.environments.capabilities import Demonstrator, ScriptedHints
-from rl2f_core.errors import DataError
 from rl2f_core.leaks.base import LeakQuery
 from rl2f_core.leaks.benchmark.items import LeakItem, generate
-from rl2f_core.leaks.benchmark.score import KINDS, environment_of, query_of, read_items
+from rl2f_core.leaks.benchmark.score import KINDS, by_environment, query_of, read_items
 from rl2f_core.paths import HANDWRITTEN_LEAKS, LEAK_BENCHMARK
 from rl2f_core.text.normalize import contains_tokens
 from rl2f_core.types import LeakType, Verdict
@@ -68,16 +67,27 @@ def generated(folder: Path = LEAK_BENCHMARK, extra_seed: int | None = None) -> l
         items = read_items(folder, "dev")
     else:
         items = [item for name, kinds in KINDS.items() for item in generate(name, kinds, ("dev",), extra_seed)]
-    environments: dict[str, Environment] = {}
-    examples = []
-    for item in items:
-        key = json.dumps(item.environment, sort_keys=True)
-        environment = environments.setdefault(key, environment_of(item.environment))
-        query = query_of(environment, item)
-        group = f"{key}/{item.problem}/{item.answer}"
-        leak_type = _generated_type(item) if item.leak else None
-        examples.append(Example(environment, query, item.leak, item.kind, GENERATED, group, leak_type))
-    return examples
+    return [_example(item, environment, query, GENERATED) for item, environment, query in _queries(items)]
+
+
+def handwritten(file: Path = HANDWRITTEN_LEAKS) -> list[Example]:
+    """Return the dev half of the hand-written benchmark, without ambiguous hints."""
+    items = [item for item in read_items(file, "dev") if not item.ambiguous]
+    return [_example(item, environment, query, HANDWRITTEN) for item, environment, query in _queries(items)]
+
+
+def _queries(items: Sequence[LeakItem]) -> Iterator[tuple[LeakItem, Environment, LeakQuery]]:
+    for environment, indices in by_environment(items):
+        for i in indices:
+            yield items[i], environment, query_of(environment, items[i])
+
+
+def _example(item: LeakItem, environment: Environment, query: LeakQuery, source: str) -> Example:
+    leak_type = None
+    if item.leak:
+        leak_type = _generated_type(item) if source == GENERATED else _handwritten_type(item.kind)
+    group = f"{environment.name}/{item.problem}/{item.answer}"
+    return Example(environment, query, item.leak, item.kind, source, group, leak_type, item.style)
 
 
 def _generated_type(item: LeakItem) -> LeakType:
@@ -86,30 +96,6 @@ def _generated_type(item: LeakItem) -> LeakType:
     if item.kind in _DERIVATIONS:
         return LeakType.DERIVATION
     return LeakType.EXACT if contains_tokens(item.answer, item.hint) else LeakType.EQUIVALENT
-
-
-def handwritten(file: Path = HANDWRITTEN_LEAKS) -> list[Example]:
-    """Return the dev half of the hand-written benchmark, without ambiguous hints."""
-    environments: dict[str, Environment] = {}
-    examples = []
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
-        row = json.loads(line)
-        if row["split"] != "dev" or row["label"] == "ambiguous":
-            continue
-        name = row["environment"]
-        environment = environments.setdefault(name, environment_of({"type": name}))
-        try:
-            task = environment.task_from_gold(row["problem"], row["answer"])
-        except DataError as error:
-            raise DataError(f"Line {number} of {file.name} is no task: {error}", value=row["id"]) from None
-        *earlier, hint = row["hints"]
-        query = LeakQuery(task, hint, tuple(row["attempts"]), tuple(earlier))
-        leak = row["label"] == "leak"
-        leak_type = _handwritten_type(row["kind"]) if leak else None
-        examples.append(
-            Example(environment, query, leak, row["kind"], HANDWRITTEN, row["id"], leak_type, row["register"])
-        )
-    return examples
 
 
 def _handwritten_type(kind: str) -> LeakType | None:

@@ -106,7 +106,11 @@ def test_only_dev_halves_are_training_data(tmp_path: Path) -> None:
     file = tmp_path / "hints.jsonl"
     file.write_text("".join(json.dumps(each) + "\n" for each in rows))
     (found,) = handwritten(file)
-    assert found.group == "a" and found.leak_type is LeakType.EXACT and found.register == "terse"
+    assert (
+        found.group == "arithmetic/What is 73 + 79?/152"
+        and found.leak_type is LeakType.EXACT
+        and found.register == "terse"
+    )
 
 
 def test_another_seed_gives_other_generated_hints_with_the_phrasings_of_dev() -> None:
