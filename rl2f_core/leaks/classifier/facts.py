@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from fractions import Fraction
+from functools import lru_cache
 from itertools import islice
 
 from rl2f_core.environments.base import Environment
 from rl2f_core.environments.capabilities import LeakVocabulary
+from rl2f_core.leaks.base import NO_LEAK, LeakQuery
+from rl2f_core.leaks.candidates.detector import CandidatesDetector
 from rl2f_core.leaks.equivalent.number_words import number_words
 from rl2f_core.leaks.visible_context import numerals, parse_attempt
 from rl2f_core.types import Task
@@ -50,6 +53,24 @@ def mention_facts(environment: Environment, task: Task, attempts: Sequence[str],
             truth = "true" if gold.get(name) == value else "false"
             facts.append(f"says {name}={value} {truth} {'old' if (name, value) in owned else 'new'}")
     return "; ".join(islice(dict.fromkeys(facts), MAX_MENTIONS))
+
+
+def told_fact(environment: Environment, query: LeakQuery) -> str:
+    """Describe what detector `candidates` reads in the hints: `all (equivalent)`, `62%` of the bits, or `nothing`."""
+    detector = _candidates(environment)
+    report = NO_LEAK if detector is None else detector.check(query)
+    if report.leaked:
+        return f"all ({report.leak_type})"
+    return f"{100 * report.answer_fraction:.0f}%" if report.answer_fraction else "nothing"
+
+
+@lru_cache(maxsize=16)
+def _candidates(environment: Environment) -> CandidatesDetector | None:
+    return (
+        CandidatesDetector(CandidatesDetector.Config(), environment)
+        if isinstance(environment, LeakVocabulary)
+        else None
+    )
 
 
 def _number(text: str) -> Fraction | None:

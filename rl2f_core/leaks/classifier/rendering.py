@@ -8,10 +8,10 @@ from typing import Any
 from rl2f_core.environments.base import Environment
 from rl2f_core.errors import shorten
 from rl2f_core.leaks.base import LeakQuery
-from rl2f_core.leaks.classifier.facts import answer_facts, mention_facts
+from rl2f_core.leaks.classifier.facts import answer_facts, mention_facts, told_fact
 from rl2f_core.leaks.visible_context import parse_attempt
 
-FORMAT = 1
+FORMAT = 2
 """Version of the rendering; a detector needs the version that it was trained with."""
 MAX_PROBLEM_CHARS, MAX_ANSWER_CHARS, MAX_EARLIER_CHARS = 160, 80, 160
 MAX_HINT_CHARS = 1_500
@@ -58,7 +58,7 @@ def render(environment: Environment, query: LeakQuery) -> Rendering:
         said = mention_facts(environment, task, query.attempts, hint)
         lines += [f"It has {said}"] if said else []
     mentions = mention_facts(environment, task, query.attempts, query.hint)
-    lines += [f"Has: {mentions}" if mentions else "Has: nothing", "Hint: "]
+    lines += [f"Has: {mentions or 'nothing'}", f"Told: {told_fact(environment, query)}", "Hint: "]
     return Rendering("\n".join(lines), query.hint[:MAX_HINT_CHARS])
 
 

@@ -20,7 +20,7 @@ from rl2f_core.leaks.classifier import examples as sources
 from rl2f_core.leaks.classifier.augment import augment, rename, shift, transplant, typos
 from rl2f_core.leaks.classifier.detector import ClassifierDetector, find_span
 from rl2f_core.leaks.classifier.examples import Example, generated, handwritten, scripted
-from rl2f_core.leaks.classifier.facts import answer_facts, mention_facts
+from rl2f_core.leaks.classifier.facts import answer_facts, mention_facts, told_fact
 from rl2f_core.leaks.classifier.operations import operations
 from rl2f_core.leaks.classifier.quality import choose_threshold, make_report
 from rl2f_core.leaks.classifier.rendering import Encoding, encode, render
@@ -72,6 +72,16 @@ def test_stated_letters_are_marked_true_or_false_and_new_or_old() -> None:
     attempts = ("<answer>E D D D</answer>",)
     said = mention_facts(env, task, attempts, "The second letter is B. The first letter is E. The fourth letter is D.")
     assert said == "says 2=B true new; says 1=E true old; says 4=D false old"
+
+
+@pytest.mark.parametrize(
+    ("hint", "told"),
+    [("It is exactly one hundred less than what you wrote.", "all (equivalent)"), ("Think again.", "nothing")],
+)
+def test_what_the_statements_of_a_hint_leave_is_a_fact(hint: str, told: str) -> None:
+    env, task = arithmetic(*SUM)
+    query = LeakQuery(task, hint, ("<answer>252</answer>",))
+    assert told_fact(env, query) == told and f"\nTold: {told}\n" in render(env, query).context
 
 
 def test_the_rendering_ends_with_the_hint_and_offsets_point_into_it(tiny: Path) -> None:
