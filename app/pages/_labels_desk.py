@@ -37,16 +37,16 @@ class LabelForm:
     unlabeled_only: bool = False
     show_findings: bool = False
     include_controls: bool = False
+    model: str = "smollm2-135m"
+    """Base model of a new detector."""
+    benchmarks: str = "generated,handwritten"
+    """Benchmarks that a new detector is trained on, separated by commas."""
     usd: float = 0.0
     """Budget of the recommended cascade, in US dollars per 1,000 hints; 0 is no model."""
     speed: float = 0.0
     """Its minimum of hints per second."""
     precision: float = 0.95
     """Its minimum precision."""
-    model: str = "smollm2-135m"
-    """Base model of a new detector."""
-    benchmarks: str = "generated,handwritten"
-    """Benchmarks that a new detector is trained on, separated by commas."""
 
     @property
     def is_sample(self) -> bool:

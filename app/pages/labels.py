@@ -102,6 +102,8 @@ def build(studio: Studio) -> None:
             "unlabeled_only": gr.Checkbox(label="Unlabeled only", container=False, min_width=100),
             "show_findings": gr.Checkbox(label="Show findings (not blind)", container=False, min_width=100),
             "include_controls": gr.Checkbox(label="Include controls", container=False, min_width=100),
+            "model": gr.Dropdown([LabelForm.model], value=LabelForm.model, label="Base model", visible=False),
+            "benchmarks": gr.Dropdown(BENCHMARKS, value=LabelForm.benchmarks, label="Benchmarks", visible=False),
             "usd": gr.Number(
                 LabelForm.usd, label="US$ / 1,000 hints, 0 = no model", minimum=0, visible=False, min_width=200
             ),
@@ -110,8 +112,6 @@ def build(studio: Studio) -> None:
                 LabelForm.precision, label="Precision, at least", minimum=0, maximum=1, step=0.01, visible=False,
                 min_width=110,
             ),
-            "model": gr.Dropdown([LabelForm.model], value=LabelForm.model, label="Base model", visible=False),
-            "benchmarks": gr.Dropdown(BENCHMARKS, value=LabelForm.benchmarks, label="Benchmarks", visible=False),
         }  # fmt: skip
     stage = LabelCard(elem_id="label-stage")
 
@@ -306,9 +306,9 @@ class _Page:
             "unlabeled_only": queue,
             "show_findings": queue and form.selection != "flagged",
             "include_controls": has_hints,
-            **dict.fromkeys(BUDGET, form.view == "benchmark"),
             "model": train,
             "benchmarks": train,
+            **dict.fromkeys(BUDGET, form.view == "benchmark"),
         }
         new = {name: {} if only_visible else {"value": value} for name, value in vars(form).items()}
         return {name: gr.update(visible=shown[name], **new[name]) for name in shown}

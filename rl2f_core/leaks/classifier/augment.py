@@ -85,8 +85,8 @@ def transplant(example: Example, contexts: Sequence[Example], rng: random.Random
         moved = LeakQuery(task, hint, attempts, hints)
         detectors = make_detectors(LeaksConfig().detectors, other.environment)
         if not run_cascade(detectors, [moved])[0].leaked:
-            harmless = replace(example, leak=False, leak_type=None, augmentation="transplant")
-            return replace(harmless, environment=other.environment, query=moved)
+            no_leak = replace(example, leak=False, leak_type=None, augmentation="transplant")
+            return replace(no_leak, environment=other.environment, query=moved)
     return None
 
 
