@@ -17,7 +17,7 @@ from jobs.db.queries import runs
 from jobs.workspace import Workspace
 
 SAMPLE = 20
-WAIT = 240_000
+WAIT = 900_000
 """Milliseconds: training, rescoring and the run take turns on one core."""
 
 
