@@ -15,9 +15,9 @@ from pathlib import Path
 from rl2f_core.environments.base import Environment
 from rl2f_core.environments.capabilities import Demonstrator, ScriptedHints
 from rl2f_core.leaks.base import LeakQuery
-from rl2f_core.leaks.benchmark.items import LeakItem, generate
 from rl2f_core.leaks.benchmark.score import KINDS, by_environment, query_of, read_items
 from rl2f_core.paths import HANDWRITTEN_LEAKS, LEAK_BENCHMARK
+from rl2f_core.synthetic_leaks.items import LeakItem, generate
 from rl2f_core.text.normalize import contains_tokens
 from rl2f_core.types import LeakType, Verdict
 

@@ -62,6 +62,8 @@ class TrainingConfig(BaseConfig):
     """Benchmarks whose dev halves are used: generated, handwritten."""
     copies: int = Field(5, ge=0, le=50)
     """Augmented copies of each hand-written or labeled example; a generated leak has at most one, others none."""
+    generated_seeds: int = Field(0, ge=0, le=100)
+    """Further seeds of the generated benchmark's items, in the phrasings of its dev half."""
     num_operations: int = Field(60, ge=0)
     """Tasks per environment with generated hints on an operation on the attempt."""
     num_scripted: int = Field(20, ge=0)
@@ -111,21 +113,16 @@ def collect(config: TrainingConfig, labels: Sequence[Example] = ()) -> list[Exam
 def split(examples: Sequence[Example], config: TrainingConfig) -> Split:
     """Split the examples by task: a hash of seed and task decides, so a task never changes sides as data is added."""
     what, _, name = (config.leave_out or "").partition("=")
-    names = {
-        "": lambda example: None,
-        "kind": lambda example: example.kind,
-        "environment": lambda example: example.environment.name,
-    }
     parts = Split([], [], [])
     for example in examples:
-        if what and names[what](example) == name:
+        if what and _value(example, what) == name:
             parts.left_out.append(example)
             continue
         digest = hashlib.sha256(f"{config.seed}/{example.group}".encode()).digest()
         held = int.from_bytes(digest[:4], "big") < config.heldout_fraction * 2**32
         (parts.heldout if held else parts.train).append(example)
     if what and not parts.left_out:
-        known = sorted({str(names[what](example)) for example in examples})
+        known = sorted({_value(example, what) for example in examples})
         raise ConfigError(f"No example has this {what}.", value=name, known=known)
     for side, listed in (("training", parts.train), ("held-out", parts.heldout)):
         if len({example.leak for example in listed}) < 2 or (side == "training" and len(listed) < MIN_EXAMPLES):
@@ -147,11 +144,19 @@ def training_set(parts: Split, config: TrainingConfig) -> list[Example]:
     examples += augment([example for example in parts.train if example.source != GENERATED], config.copies, rng)
     generated_leaks = [example for example in parts.train if example.source == GENERATED and example.leak]
     examples += augment(generated_leaks, min(config.copies, 1), rng)
+    known = {example.group for example in (*parts.heldout, *parts.left_out)}
+    for seed in range(1, config.generated_seeds + 1):
+        examples += [example for example in generated(extra_seed=seed) if example.group not in known]
     environments = list({example.environment.name: example.environment for example in parts.train}.values())
     examples += operations(environments, config.num_operations, rng)
     examples += scripted(environments, config.num_scripted, rng)
     what, _, name = (config.leave_out or "").partition("=")
-    return [example for example in examples if what != "kind" or example.kind != name]
+    return [example for example in examples if not what or _value(example, what) != name]
+
+
+def _value(example: Example, what: str) -> str:
+    """Return the kind or the environment of an example; `what` is one of `LEAVE_OUT`."""
+    return example.kind if what == "kind" else example.environment.name
 
 
 def train(

@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 import pytest
+
 from rl2f_core import registry
 from rl2f_core.environments.base import Environment
 from rl2f_core.leaks.base import LeakQuery

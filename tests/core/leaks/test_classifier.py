@@ -235,6 +235,15 @@ def test_a_left_out_kind_or_environment_is_neither_trained_nor_held_out(left_out
     assert not any(value(e) == name for e in (*training_set(parts, config), *parts.heldout))
 
 
+def test_further_seeds_add_generated_hints_that_are_neither_held_out_nor_left_out() -> None:
+    config = TrainingConfig(generated_seeds=1, copies=0, num_operations=0, num_scripted=0, leave_out="environment=maze")
+    parts = split([*generated(), *handwritten()], config)
+    found = training_set(parts, config)
+    added = {e.digest() for e in found} - {e.digest() for e in parts.train}
+    assert len(added) > 500 and not any(e.environment.name == "maze" for e in found)
+    assert not {e.group for e in found} & {e.group for e in parts.heldout}
+
+
 def test_an_unknown_left_out_kind_names_the_known_ones() -> None:
     with pytest.raises(ConfigError, match="encoded"):
         split(handwritten(), TrainingConfig(leave_out="kind=unheard"))
