@@ -204,12 +204,13 @@ def _train(
     if network is None:
         return None
     on_progress("scoring held-out hints", 0, 1, f"{len(parts.heldout)} hints")
+    network.save(folder)
+    network = _reload(folder, config, base)
     leak = _leak_probabilities(network, tokenizer, parts.heldout, config)
     threshold = choose_threshold(parts.heldout, leak, config.precision)
     left_out = _left_out_report(network, tokenizer, parts, config, threshold)
     if stop():
         return None
-    network.save(folder)
     stored = DetectorFile(
         name=f"{folder.parent.name}/{folder.name}",
         model=config.model.name,
@@ -262,6 +263,15 @@ def _fit(
             if stop():
                 return None
     return network
+
+
+def _reload(folder: Path, config: TrainingConfig, base: ModelFolder) -> SequenceClassifier:
+    """Load the saved network as the detector does; merging the adapter changes probabilities slightly."""
+    from rl2f_core.device import resolve_device
+    from rl2f_core.modeling.sequence_classifier import ClassifierShape, SequenceClassifier
+
+    device, dtype = resolve_device(config.model.device, config.model.dtype)
+    return SequenceClassifier.load(base.path, folder, ClassifierShape(len(CLASSES), config.layers), dtype, device)
 
 
 def _token_ids(tokenizer: Any, examples: Sequence[Example], config: TrainingConfig) -> list[tuple[int, ...]]:

@@ -375,6 +375,18 @@ def test_detector_json_states_data_seeds_threshold_and_quality(trained: Path, ti
     assert trained_detectors(trained.parent.parent) == [trained]
 
 
+def test_the_threshold_was_chosen_on_the_probabilities_of_the_stored_detector(trained: Path) -> None:
+    """A threshold equals a probability; that of the network before the adapter is merged may differ slightly."""
+    stored = read_detector(trained)
+    environment = arithmetic()[0]
+    detector = ClassifierDetector(ClassifierDetector.Config(path=str(trained)), environment)
+    config = TrainingConfig(benchmarks=())
+    heldout = split(marked_examples(), config).heldout
+    reports = detector.check_batch([example.query for example in heldout])
+    counts = stored.report.overall.counts
+    assert sum(report.leaked for report in reports) == counts.tp + counts.fp > 0
+
+
 def test_training_is_deterministic(trained: Path, tiny: Path, tmp_path: Path) -> None:
     again = train(settings(tiny), new_version(tmp_path, "tiny"), marked_examples())
     first = read_detector(trained)
