@@ -264,7 +264,7 @@ def test_unknown_detector_raises(text: str, says: str) -> None:
 
 def test_no_default_detector_loads_a_model() -> None:
     asking = [name for name in registry.names("leak_detector") if registry.get("leak_detector", name).requires_model]  # type: ignore[attr-defined]
-    assert asking == ["likelihood", "llm_judge"]
+    assert asking == ["classifier", "likelihood", "llm_judge"]
     assert not any(
         registry.get("leak_detector", part.type).requires_model for part in parse_detectors("exact,equivalent")
     )  # type: ignore[attr-defined]
