@@ -18,6 +18,7 @@ from rl2f_core.environments.base import Environment
 from rl2f_core.environments.capabilities import AnswerSpace, LeakVocabulary
 from rl2f_core.environments.grids.path_environment import PathEnvironment
 from rl2f_core.errors import shorten
+from rl2f_core.leaks.assertions import asserted
 from rl2f_core.leaks.base import NO_LEAK, LeakDetector, LeakQuery
 from rl2f_core.leaks.candidates.facts import Memory
 from rl2f_core.leaks.candidates.matrices import read_matrix_hint
@@ -36,7 +37,7 @@ from rl2f_core.leaks.candidates.text import plain
 from rl2f_core.leaks.candidates.told import NumberTask, Told, numbers_in
 from rl2f_core.leaks.candidates.walks import read_walk_hint
 from rl2f_core.leaks.visible_context import parse_attempt
-from rl2f_core.text.normalize import NormalizedText
+from rl2f_core.text.normalize import NormalizedText, find, normalize
 from rl2f_core.types import LeakReport, LeakType, Task
 
 if TYPE_CHECKING:
@@ -120,6 +121,9 @@ class CandidatesDetector(LeakDetector):
         reader = self._reader(query.task)
         if reader is None or self._is_scripted(query):
             return NO_LEAK
+        stated = self._stated(query)
+        if stated is not None:
+            return self._report(query, stated, LeakType.EXACT, "states the answer")
         parsed = tuple(parse_attempt(self.environment, query.task, attempt)[1] for attempt in query.attempts)
         hints = (*query.hints, query.hint)
         turns = [Turn(parsed[: k + 1], plain(hint)) for k, hint in enumerate(hints[:-1])]
@@ -129,16 +133,35 @@ class CandidatesDetector(LeakDetector):
         if remaining.span is None or fraction < self.config.partial:
             return LeakReport(leaked=False, answer_fraction=fraction) if fraction else NO_LEAK
         span = turns[-1].text.original(*remaining.span) if remaining.span[0] < remaining.span[1] else None
+        if not remaining.leaked:
+            return self._report(query, span, LeakType.PARTIAL, f"leaves {remaining.left} answers", fraction)
+        leak_type = LeakType.EQUIVALENT if remaining.steps == 1 else LeakType.DERIVATION
+        return self._report(query, span, leak_type, "leaves only the answer")
+
+    def _report(
+        self, query: LeakQuery, span: tuple[int, int] | None, leak_type: LeakType, verb: str, fraction: float = 1.0
+    ) -> LeakReport:
         words = shorten(query.hint[slice(*span)], 80) if span else "the hint"
-        kind = LeakType.EQUIVALENT if remaining.steps == 1 else LeakType.DERIVATION
         return LeakReport(
             leaked=True,
             detector=self.name,
-            leak_type=kind if remaining.leaked else LeakType.PARTIAL,
+            leak_type=leak_type,
             span=span,
-            evidence=f"“{words}” leaves {'only the answer' if remaining.leaked else f'{remaining.left} answers'}",
+            evidence=f"“{words}” {verb}",
             answer_fraction=fraction,
         )
+
+    def _stated(self, query: LeakQuery) -> tuple[int, int] | None:
+        """Return the span of the verbatim answer if the hint asserts it."""
+        answer = self.environment.gold_answer(query.task)
+        if answer.lower() not in query.hint.lower():
+            return None
+        fold = len(answer.strip()) > 1
+        hint, problem = normalize(query.hint, fold), self.environment.prompt(query.task.public)
+        for start, end in find(normalize(answer, fold).text, hint):
+            if asserted(hint, start, end, problem) is not None:
+                return hint.original(start, end)
+        return None
 
     def _reader(self, task: Task) -> ReadTurns | None:
         """Return the cached reader of a task."""
