@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -118,6 +119,12 @@ TOP_LEVEL = {
 }
 
 
+@cache
+def parse(source: str) -> ast.Module:
+    """Parse a module once for all tests."""
+    return ast.parse(source)
+
+
 def imports(source: str, top_only: bool = False) -> set[str]:
     """The top-level names of all modules that `source` imports; `TYPE_CHECKING` blocks count as well.
 
@@ -137,7 +144,7 @@ def imports(source: str, top_only: bool = False) -> set[str]:
                 continue
             walk(child)
 
-    walk(ast.parse(source))
+    walk(parse(source))
     return found
 
 
@@ -164,10 +171,11 @@ def allowed_imports() -> dict[str, set[str]]:
     return allowed
 
 
+@cache
 def imported_modules(source: str) -> set[str]:
     """Return the modules of this project that `source` imports anywhere, in functions and `TYPE_CHECKING` too."""
     modules: set[str] = set()
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parse(source)):
         if isinstance(node, ast.Import):
             modules.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
@@ -176,6 +184,7 @@ def imported_modules(source: str) -> set[str]:
     return {module for module in modules if module.split(".")[0] in PACKAGES}
 
 
+@cache
 def package_of(module: str) -> str:
     """Return the package of a module: two levels, or one for names of a top-level `__init__`."""
     package = ".".join(module.split(".")[:2])
@@ -188,6 +197,7 @@ def module_name(file: str) -> str:
     return file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
+@cache
 def package_imports() -> dict[str, set[str]]:
     """Return what every package imports, without itself and its top-level package.
 
@@ -278,7 +288,7 @@ def test_the_top_level_holds_only_what_belongs_there() -> None:
 def test_no_source_file_asks_for_a_pickle_or_foreign_code() -> None:
     for path in MODULES:
         text = path.read_text(encoding="utf-8")
-        tree = ast.parse(text)
+        tree = parse(text)
         for node in ast.walk(tree):
             if isinstance(node, ast.Call):
                 called = ast.unparse(node.func)
