@@ -78,6 +78,12 @@ class Verdict(FrozenModel):
     """Answer parts by name, e.g. `{"1": "B"}`; empty if the environment defines none."""
     correct_parts: tuple[str, ...] = ()
     """Names in `parts` with a correct value."""
+    observation: str | None = None
+    """Reply of a stateful environment to an action, which the student reads before the hint; None without a state."""
+    reward: float | None = None
+    """Reward of the step in a stateful environment; None without a state."""
+    done: bool = False
+    """The step ended the episode of a stateful environment."""
 
 
 class RewardTerm(FrozenModel):
@@ -211,12 +217,19 @@ class StopReason(StrEnum):
     """The last attempt is correct."""
     EXHAUSTED = "exhausted"
     """All turns were used."""
+    ENDED = "ended"
+    """A stateful environment ended the episode before the task was solved."""
     CONTEXT_FULL = "context_full"
     """The next turn does not fit the context."""
     DROPPED = "dropped"
     """A leaking hint ended it (leak action `drop`); stored, but not trained on."""
     FAILED = "failed"
     """An error ended it; stored, but not trained on."""
+
+
+def join_reply(observation: str | None, hint: str) -> str:
+    """Return the message after an attempt; an environment without a state has no observation."""
+    return "\n\n".join(filter(None, (observation, hint)))
 
 
 class Turn(FrozenModel):
@@ -258,6 +271,12 @@ class Turn(FrozenModel):
     def reward(self) -> float:
         """Sum of the reward terms."""
         return sum(term.value for term in self.rewards)
+
+    @property
+    def reply(self) -> str:
+        """The message that the student reads after the attempt: the observation, if any, and the hint, if any."""
+        hint = self.hint.text if self.hint is not None else ""
+        return join_reply(self.verdict.observation, hint)
 
 
 class Dialogue(FrozenModel):

@@ -147,7 +147,9 @@ def _show_turn(turn: Turn) -> None:
     _print_block("student", turn.attempt)
     if turn.verdict.detail:
         _print_block("verifier", turn.verdict.detail, "dim")
-    if turn.hint is not None:
+    if turn.verdict.observation is not None:
+        _print_block("observation", turn.verdict.observation)
+    if turn.hint is not None and (turn.hint.text or turn.verdict.observation is None):
         _show_hint(turn.hint)
     if turn.hint_bits is not None:
         determines = ", determines the answer" if turn.determines_answer else ""

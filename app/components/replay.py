@@ -37,6 +37,7 @@ from app.endpoints.transcript import DialogueDetail, DialogueRow, HintDetail, No
 STOP_REASONS = {
     "solved": "solved",
     "exhausted": "all turns used",
+    "ended": "the environment ended the episode",
     "truncated": "context full",
     "dropped": "dropped for a leak",
     "failed": "failed",
@@ -211,13 +212,28 @@ def _turn(dialogue: DialogueDetail, turn: TurnDetail, state: ReplayState, detail
         ),
         el("p.rl-small.rl-muted.dv-detail", "verifier: ", inline(detail, 400)) if detail else None,
         token_view(state.tokens) if current and state.tokens else None,
-        _hint(hint, turn, state, next_turn["bits_used"] if next_turn else None) if hint else None,
+        _observation(turn, state.folding),
+        _hint(hint, turn, state, next_turn["bits_used"] if next_turn else None)
+        if hint and (hint["feedback"] or turn["observation"] is None)
+        else None,
         aria_label=f"turn {index + 1}",
         aria_current="true" if current else None,
         data_current=current,
         data_turn=index,
         data_action=None if current else "turn",
         data_show=f"{dialogue['event_id']} {index}" if current and state.follow else None,
+    )
+
+
+def _observation(turn: TurnDetail, folding: Folding) -> Element | None:
+    """Return the reply of a stateful environment; its text is monospaced, as maps need."""
+    if turn["observation"] is None:
+        return None
+    ended = chip("episode ended") if turn["done"] else None
+    return el(
+        "div.rl-stack.dv-observation",
+        el("div.dv-line", el("span.dv-who", "Environment"), ended),
+        text_block(turn["observation"], label=f"observation {turn['index'] + 1}", folding=folding),
     )
 
 
@@ -241,7 +257,7 @@ def _turn_line(dialogue: DialogueDetail, turn: TurnDetail, previous: TurnDetail 
         fact("r", fixed(turn["reward"]), f"reward = {_terms_text(turn)}"),
         fact("A", signed(turn["advantage"]), "advantage"),
         None
-        if turn["correct"]
+        if turn["correct"] or turn["done"]
         else el("a.rl-button.rl-small.rl-quiet.dv-fork", "fork", href=fork, title="try another hint here (f)"),
         el(
             "button.rl-button.rl-small.rl-quiet.rl-num.dv-tok",
@@ -484,6 +500,8 @@ def transcript_text(dialogue: DialogueDetail) -> str:
     parts = [f"Task\n{dialogue['prompt']['text']}"]
     for turn in dialogue["turns"]:
         parts.append(f"Student, attempt {turn['index'] + 1}\n{turn['attempt']}")
+        if turn["observation"] is not None:
+            parts.append(f"Environment\n{turn['observation']}")
         if turn["hint"] and turn["hint"]["hint"]:
             parts.append(f"Teacher\n{turn['hint']['hint']}")
     return "\n\n".join(parts)

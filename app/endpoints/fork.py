@@ -225,7 +225,7 @@ class ForkEndpoints:
         usable = [each for each in configured if not registry.get("leak_detector", each.type).requires_model]
         detectors = make_detectors(usable, build_environment(config.environment))
         turns = origin.prefix(None)
-        hints = tuple(each.hint.text for each in turns if each.hint is not None)
+        hints = tuple(each.reply for each in turns if each.hint is not None)
         report = run_cascade(detectors, [LeakQuery(origin.task, text, tuple(each.attempt for each in turns), hints)])[0]
         start, end = report.span or (None, None)
         return {

@@ -23,7 +23,7 @@ from jobs.labels import opened_hints
 from jobs.labels.annotation_queue import HintKey
 from rl2f_core.environments.base import Environment
 from rl2f_core.errors import RL2FError
-from rl2f_core.types import JsonObject, Task
+from rl2f_core.types import JsonObject, Task, join_reply
 
 T = TypeVar("T")
 MAX_BYTES_PER_CHARACTER = 4
@@ -187,6 +187,10 @@ class TurnDetail(TypedDict):
     """`1` correct, `0` incorrect, `?` unparsable."""
     score: float | None
     distance: float | None
+    observation: str | None
+    """Reply of a stateful environment to the action; None without a state."""
+    done: bool
+    """The action ended the episode."""
     reward: float
     terms: list[TermRow]
     advantage: float | None
@@ -244,6 +248,8 @@ def _turn(turn: TurnView, last: Turn | None, prompt: TaskPrompt) -> TurnDetail:
         outcome=outcome(row),
         score=row.verdict.get("score"),
         distance=row.verdict.get("distance"),
+        observation=row.verdict.get("observation"),
+        done=bool(row.verdict.get("done")),
         terms=[columns(term, TermRow) for term in turn.terms],
         token_count=len(dialogues.tokens(row.tokens)[0]),
         hint=_hint(turn),
@@ -258,7 +264,8 @@ def outcome(turn: Turn) -> Literal["1", "0", "?"]:
 def _reprompt(row: Turn, last: Turn | None, prompt: TaskPrompt) -> Reprompt | None:
     if row.prompt_template is None or last is None:
         return None
-    text = _reprompt_text(row.prompt_template, prompt, last.attempt, last.hint or "")
+    reply = join_reply(last.verdict.get("observation"), last.hint or "")
+    text = _reprompt_text(row.prompt_template, prompt, last.attempt, reply)
     return {"prompt_template": row.prompt_template, "text": text}
 
 

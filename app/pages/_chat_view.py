@@ -18,6 +18,7 @@ from rl2f_core.types import JsonObject
 STOPS = {
     "solved": ("✓ solved", "rl-right"),
     "exhausted": ("✗ not solved: no attempts left", "rl-wrong"),
+    "ended": ("✗ not solved: the episode ended", "rl-wrong"),
     "truncated": ("✗ ended: the context is full", "rl-wrong"),
     "dropped": ("⚑ ended: the hint leaked", "rl-leak"),
     "failed": ("✗ failed", "rl-wrong"),
@@ -215,6 +216,9 @@ def _message(tab: ChatTab, message: ChatMessageInfo) -> Element:
         body = _hint(message)
     elif message["content"] or message["status"] != "failed":
         body = [text_block(message["content"], source, author)]
+    observation = ((detail.get("turn") or {}).get("verdict") or {}).get("observation")
+    if observation is not None:
+        body.append(text_block(observation, "task", "observation"))
     error = detail.get("error") if role == "assistant" else None
     who = el("b", author, class_={"student": "rl-student", "teacher": "rl-teacher"}.get(source))
     foot = [

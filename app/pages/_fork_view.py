@@ -65,13 +65,15 @@ def heading(dialogue: DialogueDetail, turn: int, *, is_open: bool) -> list[Node]
 
 
 def turn_view(turn: TurnDetail, *, hint_only: bool = False) -> list[Node]:
-    """Return an attempt and its hint, or only the hint."""
+    """Return an attempt, its observation and its hint, or only the hint."""
     number, hint, parts = turn["index"] + 1, turn["hint"], list[Node]()
     if not hint_only:
         reward = el("span.rl-num.rl-muted", f"r {fixed(turn['reward'])}")
         head = el("div.rl-row.rl-small", el("b.rl-student", f"Student, turn {number}"), verdict(turn), reward)
         parts.append(el("div.fk-turn", head, text_block(turn["attempt"], "student", f"attempt {number}")))
-    if hint is not None:
+        if turn["observation"] is not None:
+            parts.append(text_block(turn["observation"], label=f"observation {number}"))
+    if hint is not None and (hint["hint"] or turn["observation"] is None):
         title, text = el("b.rl-teacher.rl-small", f"Teacher, turn {number}"), hint["hint"]
         parts.append(el("div.fk-turn", title, text_block(text, "teacher", f"hint {number}"), finding_lines(hint)))
     return parts
@@ -83,6 +85,8 @@ def blocked_reason(dialogue: DialogueDetail, turn: int) -> str:
         return "The dialogue has no such turn."
     if dialogue["turns"][turn]["correct"]:
         return "This attempt is correct, so it has no hint: fork at an incorrect one."
+    if dialogue["turns"][turn]["done"]:
+        return "The episode ended at this turn: fork at an earlier one."
     return ""
 
 

@@ -18,7 +18,6 @@ from jobs.chat import dialogue_log, interactive_task, tree
 from jobs.chat.checkpoints import ChatSettings, ResolvedCheckpoints, parse_settings, resolve_checkpoints
 from jobs.chat.limits import ChatLimits
 from jobs.chat.model_process.client import ModelProcess
-from jobs.chat.model_process.inference import stop_reason
 from jobs.chat.model_process.protocol import (
     MAX_TEXT,
     ChatCompletionRequest,
@@ -35,6 +34,7 @@ from rl2f_core.config.loading import parse_config
 from rl2f_core.config.presets import preset
 from rl2f_core.config.run import BaseRun
 from rl2f_core.errors import ConfigError, DataError, RL2FError, RunError, shorten
+from rl2f_core.rollout.dialogue_builder import stop_reason
 from rl2f_core.rollout.engine import derive_seed, turn_seed
 from rl2f_core.types import JsonObject, StopReason, Task
 

@@ -46,6 +46,11 @@ class ExportTurn:
         return None if self.turn.hint is None else self.turn.hint.text
 
     @property
+    def reply(self) -> str:
+        """What the student reads after the attempt: observation and hint."""
+        return self.turn.reply
+
+    @property
     def written(self) -> str | None:
         """The hint as the teacher wrote it, which findings and labels refer to; None if it wrote none."""
         hint = self.turn.hint
@@ -79,11 +84,11 @@ class ExportRecord:
         return next((step.turn.index + 1 for step in self.steps if step.turn.verdict.correct), 0)
 
     def segments(self) -> Iterator[tuple[ExportTurn, ...]]:
-        """Yield the turns of each conversation: after an attempt without a hint, a new one begins."""
+        """Yield the turns of each conversation: after an attempt without hint and observation, a new one begins."""
         segment: list[ExportTurn] = []
         for step in self.steps:
             segment.append(step)
-            if not step.hint:
+            if not step.reply:
                 yield tuple(segment)
                 segment = []
         if segment:

@@ -49,7 +49,8 @@ def teacher_prompt(record: ExportRecord, turn: int, privileged: bool = False) ->
     messages = [Message(role="system", content=TEACHER)]
     head = problem_text(record, privileged) + "\n\n"
     for step in _conversation(record, turn):
-        messages.append(Message(role="user", content=f"{head}Attempt:\n{step.turn.attempt}"))
+        observed = f"\n\nObservation:\n{step.turn.verdict.observation}" if step.turn.verdict.observation else ""
+        messages.append(Message(role="user", content=f"{head}Attempt:\n{step.turn.attempt}{observed}"))
         head = ""
         if step.turn.index < turn:
             messages.append(Message(role="assistant", content=step.hint or ""))
@@ -116,7 +117,9 @@ def stepwise(record: ExportRecord, decisions: Decisions, privileged: bool = Fals
             decision = decisions[step.turn.index]
             is_decided = decision is not None and decision.leaks is not None
             text = step.written if is_decided else step.hint
-            pending.append(f"Student: {step.turn.attempt}" + (f"\nTeacher: {text}" if text else ""))
+            observed = step.turn.verdict.observation
+            lines = {"Student": step.turn.attempt, "Environment": observed, "Teacher": text}
+            pending.append("\n".join(f"{who}: {said}" for who, said in lines.items() if said or who == "Student"))
             if decision is not None and is_decided:
                 completions.append("\n".join(pending))
                 decided.append((step, decision))
@@ -144,8 +147,8 @@ def messages(record: ExportRecord, decisions: Decisions, privileged: bool = Fals
         conversation = _student_prompt(record, privileged)
         for step in segment:
             conversation.append(Message(role="assistant", content=step.turn.attempt))
-            if step.hint and step is not segment[-1]:
-                conversation.append(Message(role="user", content=step.hint))
+            if step.reply and step is not segment[-1]:
+                conversation.append(Message(role="user", content=step.reply))
         chosen = [decisions[step.turn.index] for step in segment]
         yield {
             "messages": conversation,
@@ -207,7 +210,7 @@ def prompt_completion(record: ExportRecord, decisions: Decisions, privileged: bo
                     "phase": event.phase,
                     "stage": event.stage,
                 }
-            prompt += [answer, Message(role="user", content=step.hint or "")]
+            prompt += [answer, Message(role="user", content=step.reply)]
             decision = decisions[step.turn.index]
             if decision is not None and decision.leaks and step.written == step.hint:
                 break

@@ -69,6 +69,13 @@ class BaseRun(BaseConfig):
     def _check_environment(self) -> BaseRun:
         _check_run(self.environment, self)
         registry.get("teacher", wrapped_teacher(self.teacher).type).check_environment(self.environment)
+        kinds = [kind for kind, _ in registry.get("environment", self.environment.type).members(self.environment)]
+        if self.reward.preset == "environment" and not all(kind.stateful for kind in kinds):
+            raise FieldValueError(
+                f"reward.preset environment needs a stateful environment, which {self.environment.type!r} is not; "
+                "choose another preset",
+                *("reward", "preset"),
+            )
         return self
 
     @model_validator(mode="after")

@@ -42,7 +42,7 @@ class ForkPoint:
 
 
 def fork_point_at(event: DialogueEvent, turn: int) -> ForkPoint:
-    """Return the fork point at a 0-based turn. Raises `DataError` if missing, or if a correct attempt ended it."""
+    """Return the fork point at a 0-based turn. Raises `DataError` if missing, or if the dialogue ended with it."""
     turns = event.dialogue.turns
     if not 0 <= turn < len(turns):
         raise DataError("The dialogue has no such turn.", value=turn + 1, known=[str(t.index + 1) for t in turns])
@@ -50,6 +50,9 @@ def fork_point_at(event: DialogueEvent, turn: int) -> ForkPoint:
         raise DataError("The attempt of this turn is correct, so it has no hint.", value=turn + 1,
                         known=[str(t.index + 1) for t in turns if not t.verdict.correct or t.hint is not None],
                         fix="Fork at an incorrect attempt.")  # fmt: skip
+    if turns[turn].verdict.done:
+        raise DataError("The episode ended at this turn, so it cannot continue.", value=turn + 1,
+                        fix="Fork at an earlier turn.")  # fmt: skip
     oracle = event.condition != "no_oracle"
     return ForkPoint(event.id, event.task, event.dialogue, turn, event.phase, event.checkpoint, oracle)
 

@@ -42,6 +42,8 @@ class Environment(ABC):
 
     Config: ClassVar[type[ComponentConfig]]
     """The nested configuration, with a `type` literal that is the registered name."""
+    stateful: ClassVar[bool] = False
+    """Attempts are actions that change a state; see `stateful.StatefulEnvironment`."""
 
     def __init__(self, config: ComponentConfig) -> None:
         self.config = config
@@ -159,6 +161,20 @@ class Environment(ABC):
         if parsed is None:
             return Verdict(correct=False, score=0.0, detail=problem or f"unparsable: {shorten(repr(inner), 80)}")
         return self.score_parsed(task, parsed)
+
+    def verify_turn(self, task: Task, earlier: Sequence[Verdict], attempt: str) -> Verdict:
+        """Return the verdict on the next attempt of a dialogue.
+
+        `earlier` are the verdicts on the attempts before it. Only stateful environments use them.
+        """
+        return self.verify(task, attempt)
+
+    def restore(self, task: Task, earlier: Sequence[Verdict]) -> object:
+        """Return the state after recorded attempts; None without a state.
+
+        Raises `DataError` if the recorded observations do not match.
+        """
+        return None
 
     def prefetch_verdicts(self, attempts: Sequence[tuple[Task, str]]) -> None:
         """Prepare the `verify` calls for a batch of attempts, if that is cheaper than one by one.

@@ -28,6 +28,7 @@ from rl2f_core.environments.capabilities import (
     ScriptedHints,
     SolveBounds,
 )
+from rl2f_core.environments.stateful import OracleEnvironment, StatefulEnvironment
 from rl2f_core.errors import DataError
 from rl2f_core.types import ConstantBaseline, Split, Task, TaskData
 
@@ -245,7 +246,19 @@ class _MixtureBaselines(Mixture, Baselines):
 
 
 _DELEGATED: dict[type[Environment], tuple[str, ...]] = {
-    Environment: ("hint_names", "solution", "gold_answer", "parse", "score_parsed", "verify", "is_correct_answer"),
+    Environment: (
+        "hint_names",
+        "solution",
+        "gold_answer",
+        "parse",
+        "score_parsed",
+        "verify",
+        "verify_turn",
+        "restore",
+        "is_correct_answer",
+    ),
+    OracleEnvironment: ("oracle_action", "plan"),
+    StatefulEnvironment: ("initial", "valid_actions", "step", "distance"),
     MisleadingHints: ("misleading_hint", "claim_agreement", "is_misled"),
     ScriptedHints: ("hint",),
     Demonstrator: ("simulate_attempt", "worked_solution"),
@@ -253,7 +266,7 @@ _DELEGATED: dict[type[Environment], tuple[str, ...]] = {
     AnswerSpace: ("answer_space", "answer_values", "hint_statements"),
     LeakVocabulary: ("find_answers", "answer_parts", "stated_parts", "attempt_contains", "student_parts"),
 }
-"""Methods on a task by base class, which call the same method of the task's sub-environment."""
+"""Methods on a task by base class (subclasses first), which call the same method of the task's sub-environment."""
 
 
 def _delegate(name: str) -> Callable[..., object]:

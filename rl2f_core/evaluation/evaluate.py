@@ -20,7 +20,7 @@ from rl2f_core.datasets.store import DATASETS, manifest_of
 from rl2f_core.device import trim_memory
 from rl2f_core.distributed.process_group import current_group
 from rl2f_core.environments.base import Environment, distinct_tasks, problem_key
-from rl2f_core.environments.capabilities import missing_part
+from rl2f_core.environments.capabilities import members, missing_part
 from rl2f_core.errors import DataError
 from rl2f_core.evaluation.figure_files import write_figures
 from rl2f_core.evaluation.formatting import interval_text, missing_text, number
@@ -132,7 +132,13 @@ def skipped_conditions(config: BaseRun) -> dict[str, str]:
     """Return the conditions that the environment does not support, each with a message."""
     teachers = [name for name in config.evaluation.conditions if name in registry.names("teacher")]
     missing = {name: missing_part(config.environment, registry.get("teacher", name).requires) for name in teachers}
-    return {name: f"Condition {name} skipped: the environment has no {part}." for name, part in missing.items() if part}
+    skipped = {
+        name: f"Condition {name} skipped: the environment has no {part}." for name, part in missing.items() if part
+    }
+    if any(kind.stateful for kind, _ in members(config.environment)):
+        for name in {"resample", "no_oracle"}.intersection(config.evaluation.conditions):
+            skipped[name] = f"Condition {name} skipped: attempts in a stateful environment depend on each other."
+    return skipped
 
 
 def supported_conditions(config: BaseRun) -> list[str]:
@@ -183,7 +189,8 @@ class EvaluationRunner:
         firsts = {student: self._first_attempts[student.policy] for student in students}
 
         def continues(first: Dialogue) -> bool:
-            solved = first.stop_reason is StopReason.SOLVED and not engine.stop_on_correct
+            done = bool(first.turns) and first.turns[-1].verdict.done
+            solved = first.stop_reason is StopReason.SOLVED and not engine.stop_on_correct and not done
             return self.turns > 1 and (solved or first.stop_reason is StopReason.EXHAUSTED)
 
         teacher = self.engine.teacher.name

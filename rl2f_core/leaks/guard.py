@@ -134,7 +134,7 @@ class LeakGuard:
         queries = []
         for i in indices:
             turns = requests[i].turns
-            hints = tuple(turn.hint.text for turn in turns if turn.hint is not None)
+            hints = tuple(turn.reply for turn in turns if turn.hint is not None)
             queries.append(LeakQuery(requests[i].task, feedbacks[i].text, tuple(turn.attempt for turn in turns), hints))
         for i, report in zip(indices, run_cascade(self.detectors, queries), strict=True):
             reports[i] = report.model_copy(update={"action": self.action}) if report.leaked else report

@@ -153,9 +153,9 @@ class SDPO(Method["SDPO.Config"]):
     def reference_prompt(self, group: Group, rollout: Rollout) -> tuple[int, ...]:
         """Return the reference prompt of the first attempt; empty without hint and solution, or if too long."""
         solution = self._solution(group, rollout)
-        hint = rollout.dialogue.turns[0].hint
+        reply = rollout.dialogue.turns[0].reply
         use_hint = self.config.feedback == "always" or (self.config.feedback == "without_solution" and solution is None)
-        feedback = hint.text if use_hint and hint is not None and hint.text.strip() else None
+        feedback = reply if use_hint and reply.strip() else None
         if solution is None and feedback is None:
             return ()
         problem = self.context.environment.prompt(group.task.public)

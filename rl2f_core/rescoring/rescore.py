@@ -185,7 +185,7 @@ def _queries(line: _Line) -> Iterator[tuple[int, LeakQuery]]:
         message = hint.feedback if hint.feedback is not None or hint.error is not None else hint.text
         if message is not None:
             yield turn.index, LeakQuery(line.task, message, attempts, hints)
-        hints += (hint.text,)
+        hints += (turn.reply,)
 
 
 _rescorer: LeakRescorer | None = None

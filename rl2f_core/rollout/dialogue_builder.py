@@ -62,6 +62,11 @@ class DialogueBuilder:
         return len(self.turns)
 
     @property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """Verdicts so far, oldest first."""
+        return tuple(turn.verdict for turn in self.turns)
+
+    @property
     def is_correct(self) -> bool:
         """Whether the last attempt is correct."""
         return bool(self.turns) and self.turns[-1].verdict.correct
@@ -116,6 +121,23 @@ class DialogueBuilder:
             seed=request.seed,
         )
         return Rollout(dialogue, tuple(buffer.freeze() for buffer in self._buffers))
+
+
+def stop_reason(turn: Turn, max_turns: int, *, stop_on_correct: bool = True) -> StopReason | None:
+    """Return why a dialogue ends after a turn; None if it continues.
+
+    Args:
+        turn: The last turn.
+        max_turns: Maximum number of turns.
+        stop_on_correct: See `RolloutEngine.stop_on_correct`. The end of an episode ends the dialogue in any case.
+    """
+    verdict = turn.verdict
+    last = verdict.done or turn.index + 1 >= max_turns
+    if verdict.correct and (last or stop_on_correct):
+        return StopReason.SOLVED
+    if verdict.done:
+        return StopReason.ENDED
+    return StopReason.EXHAUSTED if last else None
 
 
 def build_turn(

@@ -20,7 +20,7 @@ from rl2f_core.backends.base import Generation, GenerationRequest, PendingGenera
 from rl2f_core.backends.concurrency import CooperativeLock
 from rl2f_core.errors import DataError
 from rl2f_core.leaks.guard import ScreenedHint
-from rl2f_core.rollout.dialogue_builder import DialogueBuilder, build_turn
+from rl2f_core.rollout.dialogue_builder import DialogueBuilder, build_turn, stop_reason
 from rl2f_core.rollout.prompting import PromptBuilder
 from rl2f_core.rollout.request import RolloutRequest, StudentPolicy, turn_seed
 from rl2f_core.teachers.base import FeedbackRequest
@@ -99,6 +99,7 @@ class RolloutLoop:
         """Build a dialogue with the initial prompt and the request's earlier turns."""
         limit, student = request.max_turns or self.turns, request.student or self.student
         dialogue = ActiveDialogue(request, self.engine.prompts, limit, student)
+        self.engine.environment.restore(request.task, [turn.verdict for turn in request.turns])
         for turn in request.turns:
             dialogue.add_attempt(turn, *self._stored_tokens(turn))
             if turn.hint is not None:
@@ -128,12 +129,9 @@ class RolloutLoop:
         return turn.token_ids, turn.logprobs or (0.0,) * len(turn.token_ids)
 
     def _check_done(self, dialogue: ActiveDialogue) -> None:
-        """End the dialogue after a correct attempt or its last turn."""
-        last = dialogue.turn >= dialogue.limit
-        if dialogue.is_correct and (last or self.engine.stop_on_correct):
-            dialogue.stop = StopReason.SOLVED
-        elif last:
-            dialogue.stop = StopReason.EXHAUSTED
+        """End the dialogue after a correct attempt, the end of the episode, or its last turn."""
+        if dialogue.turns:
+            dialogue.stop = stop_reason(dialogue.turns[-1], dialogue.limit, stop_on_correct=self.engine.stop_on_correct)
 
     def _dispatch(self, dialogues: Sequence[ActiveDialogue]) -> None:
         """Submit unfinished dialogues for generation; finalize the others."""
@@ -184,7 +182,7 @@ class RolloutLoop:
 
     def _add_attempt(self, dialogue: ActiveDialogue, generation: Generation, text: str) -> None:
         try:
-            verdict = self.engine.environment.verify(dialogue.request.task, text)
+            verdict = self.engine.environment.verify_turn(dialogue.request.task, dialogue.verdicts, text)
         except Exception as error:  # a verifier should accept any text; otherwise only this dialogue fails
             verdict = Verdict(correct=False, score=0.0, detail="the verifier failed")
             dialogue.fail(error)

@@ -63,12 +63,12 @@ class PromptBuilder:
     def continuation(self, task: Task, turn: Turn, *, ended: bool) -> tuple[int, ...]:
         """Return the tokens after a turn: the hint suffix, or the whole reprompt.
 
-        A missing hint counts as an empty one. `ended`: whether the student sampled the end-of-turn token.
+        An observation precedes the hint. A missing hint counts as an empty one. `ended`: whether the student sampled
+        the end-of-turn token.
         """
-        hint = turn.hint.text if turn.hint is not None else ""
         if self.reprompt is None:
-            return self.renderer.hint_suffix(hint, ended=ended)
-        values = {"problem": self.environment.prompt(task.public), "attempt": turn.attempt.strip(), "hint": hint}
+            return self.renderer.hint_suffix(turn.reply, ended=ended)
+        values = {"problem": self.environment.prompt(task.public), "attempt": turn.attempt.strip(), "hint": turn.reply}
         return self.renderer.initial_prompt(self.reprompt.render(values)[-1]["content"])
 
     def prompt(self, task: Task, turns: Sequence[Turn], get_tokens: Callable[[Turn], Sequence[int]]) -> tuple[int, ...]:

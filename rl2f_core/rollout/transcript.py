@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rl2f_core.rollout.dialogue_builder import DialogueBuilder, build_turn
+from rl2f_core.rollout.dialogue_builder import DialogueBuilder, build_turn, stop_reason
 from rl2f_core.rollout.engine import RolloutEngine, RolloutRequest
 from rl2f_core.types import DEMONSTRATION, FinishReason, Hint, Rollout, StopReason
 
@@ -28,7 +28,7 @@ def rollout_from_text(
     builder = DialogueBuilder(request, engine.prompts)
     for k, text in enumerate(attempts):
         ids = (*tokenizer.encode(engine.renderer.escape(text)), tokenizer.eos_token_id)
-        verdict = engine.environment.verify(request.task, text)
+        verdict = engine.environment.verify_turn(request.task, builder.verdicts, text)
         turn = build_turn(
             builder.turns, verdict, engine.reward, text, ids, (), FinishReason.EOS, engine.prompts.version(k)
         )
@@ -36,8 +36,5 @@ def rollout_from_text(
         if k < len(hints):
             builder.turns[-1] = turn.model_copy(update={"hint": Hint(text=hints[k], teacher=STORED)})
             builder.add_hint_tokens()
-    if builder.is_correct:
-        builder.stop = StopReason.SOLVED
-    else:
-        builder.stop = StopReason.EXHAUSTED if builder.turns else StopReason.FAILED
+    builder.stop = stop_reason(builder.turns[-1], builder.turn) if builder.turns else StopReason.FAILED
     return builder.rollout(policy)

@@ -51,8 +51,15 @@ class FeedbackRequest:
         return tuple(turn.verdict for turn in self.turns)
 
     @property
+    def observed(self) -> bool:
+        """Whether the student reads an observation of a stateful environment after the last attempt."""
+        return bool(self.turns) and self.turns[-1].verdict.observation is not None
+
+    @property
     def fallback_hint(self) -> str:
-        """Contentless replacement for a missing or leaking hint."""
+        """Contentless replacement for a missing or leaking hint; empty if the student reads an observation."""
+        if self.observed:
+            return ""
         return CONTENTLESS if self.reveals_verdict else NO_VERDICT_HINT
 
     def rng(self) -> random.Random:

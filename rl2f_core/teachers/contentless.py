@@ -23,10 +23,11 @@ class ContentlessTeacher(Teacher):
         type: Literal["contentless"] = "contentless"
         """Name of the teacher."""
         text: str = Field(CONTENTLESS, min_length=1, max_length=2000)
-        """The message."""
+        """The message. The default one is left out in stateful environments, where the student reads an observation."""
 
     config: Config
 
     def feedback(self, requests: Sequence[FeedbackRequest]) -> list[Feedback]:
-        """Return `text` for each request."""
-        return [Feedback(self.config.text) for _ in requests]
+        """Return `text` for each request; by default nothing after an observation, which says no verdict."""
+        default = self.config.text == CONTENTLESS
+        return [Feedback(r.fallback_hint if default and r.observed else self.config.text) for r in requests]

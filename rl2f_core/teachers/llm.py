@@ -135,6 +135,8 @@ class LLMTeacher(Teacher):
 def attempts(request: FeedbackRequest, *, whole: bool = True, full_dialogue: bool = True) -> list[dict[str, Any]]:
     """Return the student's attempts for a template: `number`, `text`, and the `hint` after it or None.
 
+    In a stateful environment, `hint` begins with the observation.
+
     Args:
         request: Request with the dialogue.
         whole: The whole text, or only the parsed answer.
@@ -145,7 +147,7 @@ def attempts(request: FeedbackRequest, *, whole: bool = True, full_dialogue: boo
         {
             "number": turn.index + 1,
             "text": turn.attempt.strip() if whole else turn.verdict.parsed or "(no answer)",
-            "hint": turn.hint.text if turn.hint is not None else None,
+            "hint": turn.reply if turn.hint is not None else turn.verdict.observation,
         }
         for turn in turns
     ]

@@ -91,7 +91,7 @@ class RecordedHints:
         """Return up to `MAX_CANDIDATES` recorded hints for each turn of a dialogue on `task`, best first.
 
         A source fits if its task is another problem (`canonical`) of the same level and sub-environment with as many
-        names, and another answer once its names are replaced. Dialogues whose problem has the same names come first.
+        names, and another answer (if any) once its names are replaced. Dialogues whose problem has the same names come first.
         The rest of the order is random by `seed` and task, the same for all turns, so the hints of consecutive turns
         come from one dialogue while it has any.
         """
@@ -101,7 +101,7 @@ class RecordedHints:
         order = [(source.names != names, i, source) for i, source in enumerate(rng.sample(listed, len(listed)))]
         candidates: list[list[RecordedHint]] = []
         for _, _, source in sorted(order, key=lambda item: item[:2]):
-            if source.canonical == canonical or _rename(source.answer, source.names, names) == answer:
+            if source.canonical == canonical or (answer and _rename(source.answer, source.names, names) == answer):
                 continue
             for turn, hint in enumerate(source.hints):
                 while len(candidates) <= turn:

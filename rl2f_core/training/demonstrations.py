@@ -3,6 +3,9 @@
 Wrong attempts come from the environment's error model, hints from the run's teacher through the leak guard. A fraction
 of the dialogues ends with a correct turn. Each dialogue follows from its seed. All dialogues of a step advance turn by
 turn, so a model teacher is called once per turn.
+
+In a stateful environment the dialogue is an episode up to its end or the last turn: each action is the oracle's with
+probability `hint_follow_rate`, and a random valid one otherwise.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from collections.abc import Sequence
 from rl2f_core.environments.capabilities import Demonstrator
 from rl2f_core.leaks.guard import ScreenedHint
 from rl2f_core.methods.sft import SFT
-from rl2f_core.rollout.dialogue_builder import DialogueBuilder, build_turn
+from rl2f_core.rollout.dialogue_builder import DialogueBuilder, build_turn, stop_reason
 from rl2f_core.rollout.engine import RolloutEngine, RolloutRequest
 from rl2f_core.teachers.base import FeedbackRequest
 from rl2f_core.types import DEMONSTRATION, FinishReason, Rollout, StopReason
@@ -45,7 +48,9 @@ class _Writer(DialogueBuilder):
         super().__init__(request, engine.prompts)
         self.engine = engine
         self.rng = random.Random(f"demonstration/{request.seed}")
-        if self.rng.random() < config.first_correct_rate:
+        if engine.environment.restore(request.task, ()) is not None:
+            self.length, self.ends_correct = turns, False
+        elif self.rng.random() < config.first_correct_rate:
             self.length, self.ends_correct = 1, True
         elif turns == 1:
             self.length, self.ends_correct = 1, False
@@ -59,19 +64,16 @@ class _Writer(DialogueBuilder):
         environment, tokenizer = self.engine.environment, self.engine.backend.tokenizer
         assert isinstance(environment, Demonstrator)
         last = self.turn + 1 == self.length
-        verdicts = [turn.verdict for turn in self.turns]
         follow = self.rng.random() < self.hint_follow_rate
         text = environment.simulate_attempt(
-            self.request.task, verdicts, self.rng, follow_hint=follow, correct=last and self.ends_correct
+            self.request.task, self.verdicts, self.rng, follow_hint=follow, correct=last and self.ends_correct
         )
         ids = (*tokenizer.encode(self.engine.renderer.escape(text)), tokenizer.eos_token_id)
-        verdict, version = environment.verify(self.request.task, text), self.prompts.version(self.turn)
+        verdict = environment.verify_turn(self.request.task, self.verdicts, text)
+        version = self.prompts.version(self.turn)
         turn = build_turn(self.turns, verdict, self.engine.reward, text, ids, (), FinishReason.EOS, version)
         self.add_attempt(turn, ids, (0.0,) * len(ids))
-        if self.is_correct:
-            self.stop = StopReason.SOLVED
-        elif last:
-            self.stop = StopReason.EXHAUSTED
+        self.stop = stop_reason(turn, self.length)
 
     def feedback_request(self) -> FeedbackRequest:
         """Return the request for a hint on the last attempt."""

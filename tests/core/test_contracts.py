@@ -19,6 +19,7 @@ from environment_params import ENVIRONMENTS
 from leak_helpers import Oracle
 from method_contract import check_method
 from pydantic import BaseModel
+from stateful_contract import check_episodes
 from typer.testing import CliRunner
 
 from rl2f_core import registry
@@ -30,6 +31,7 @@ from rl2f_core.config.loading import dump_yaml, load_config, parse_config
 from rl2f_core.config.model import ModelConfig
 from rl2f_core.environments.base import CONTENTLESS, Environment, wrap_answer
 from rl2f_core.environments.capabilities import Baselines, Demonstrator, LeakVocabulary, MisleadingHints
+from rl2f_core.environments.stateful import StatefulEnvironment
 from rl2f_core.errors import ConfigError, DataError, UnknownNameError
 from rl2f_core.leaks.base import LeakDetector, LeakQuery
 from rl2f_core.run.directory import RunDir
@@ -59,8 +61,8 @@ def wrong_turns(environment: Any, task: Task, count: int, rng: random.Random) ->
         attempt = environment.simulate_attempt(
             task, [t.verdict for t in turns], rng, follow_hint=bool(turns), correct=False
         )
-        verdict = environment.verify(task, attempt)
-        if not verdict.correct and len(turns) < count:
+        verdict = environment.verify_turn(task, [t.verdict for t in turns], attempt)
+        if not verdict.correct and not verdict.done and len(turns) < count:
             turns.append(Turn(index=len(turns), attempt=attempt, verdict=verdict))
     return tuple(turns)
 
@@ -84,6 +86,8 @@ def check_config(kind: str, name: str, folder: Path) -> None:
     if kind == "method":
         history = registry.get("method", name).prompt_modes[0]  # type: ignore[attr-defined]
         changes = {"stages": [{"name": "s", "method": name, "steps": 1}], "rollout": {"prompting": history}}
+    if name == "gymnasium":  # it has neither scripted hints nor demonstrations
+        changes |= {"teacher": "contentless", "stages": [{"name": "s", "method": "rl2f", "steps": 1}]}
     if kind == "leak_detector":
         changes = {"leak_detection": {"detectors": [name]}}
     if kind == "llm":
@@ -211,7 +215,10 @@ def check_environment(environment: Environment) -> None:
     """The whole contract of an environment and of its optional parts."""
     assert isinstance(environment, Environment)
     check_tasks(environment)
-    check_verifier(environment)
+    if isinstance(environment, StatefulEnvironment):
+        check_episodes(environment)
+    else:
+        check_verifier(environment)
     check_hints(environment)
     check_references(environment)
     if isinstance(environment, LeakVocabulary):
@@ -230,7 +237,9 @@ def check_teacher(teacher: Teacher, environment: Environment) -> None:
         return [replace(f, usage=None) for f in teacher.feedback(asked)]  # how long it took is no part of it
 
     together = said(requests)
-    assert all(isinstance(f.text, str) and f.text.strip() and f.error is None for f in together)
+    assert all(isinstance(f.text, str) and f.error is None for f in together)
+    empty = teacher.name == "contentless" and requests[0].observed  # the observation is the whole message
+    assert all(bool(f.text.strip()) != empty for f in together)
     assert [said([r])[0] for r in requests] == together
     assert said(requests[::-1]) == together[::-1] and teacher.feedback([]) == []
 
@@ -324,8 +333,9 @@ def test_every_field_of_a_run_is_explained(kind: str) -> None:
 def test_every_environment_keeps_the_contract(name: str) -> None:
     environment = made("environment", name)
     check_environment(environment)
-    for part in (MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
+    for part in (MisleadingHints, Demonstrator, Baselines):
         assert isinstance(environment, part)
+    assert isinstance(environment, LeakVocabulary) or environment.stateful
 
 
 @pytest.mark.parametrize("environment", ENVIRONMENTS)
@@ -344,7 +354,10 @@ def test_every_teacher_keeps_the_contract(name: str, environment: str) -> None:
 @pytest.mark.parametrize("name", sorted({*registry.names("leak_detector")} - {"classifier"}))  # needs a training
 def test_every_leak_detector_keeps_the_contract(name: str, environment: str) -> None:
     held = made("environment", environment)
-    check_detector(made("leak_detector", name, held, ModelPool(Oracle(untold=-40.0))), held)
+    detector = made("leak_detector", name, held, ModelPool(Oracle(untold=-40.0)))
+    assert held.stateful or all(isinstance(held, part) for part in detector.requires)
+    if all(isinstance(held, part) for part in detector.requires):
+        check_detector(detector, held)
 
 
 @pytest.mark.parametrize("name", ["fake", "hf"])

@@ -139,7 +139,7 @@ def test_a_prompt_is_made_of_the_public_half_the_attempts_and_the_guarded_hints_
             count += 1
             messages.append({"role": "assistant", "content": turn.attempt})
             if turn.hint is not None:
-                messages.append({"role": "user", "content": turn.hint.text})
+                messages.append({"role": "user", "content": turn.reply})
     assert count == len(given) > len(list(rollouts_of(groups)))
 
 

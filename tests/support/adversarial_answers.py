@@ -9,6 +9,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from environment_params import before_last_action, last_answer
+
 from rl2f_core import registry
 from rl2f_core.environments.base import Environment, wrap_answer
 from rl2f_core.types import Task
@@ -113,18 +115,23 @@ def played(name: str) -> tuple[Environment, Task, dict[str, str]]:
 
 
 def words_of(environment: Environment, task: Task) -> dict[str, str]:
-    """Gold, a wrong answer in the right form, the problem, the system message, and a hint."""
+    """Gold, a wrong answer in the right form, the problem, the system message, and a hint.
+
+    In a stateful environment, gold is the last action of a plan.
+    """
+    earlier = before_last_action(environment, task)
     rng = random.Random(3)
     wrong = ""
     for _ in range(50):
-        said = environment.simulate_attempt(task, [], rng, follow_hint=False, correct=False)
-        verdict = environment.verify(task, said)
+        said = environment.simulate_attempt(task, earlier, rng, follow_hint=False, correct=False)
+        verdict = environment.verify_turn(task, earlier, said)
         if not verdict.correct and verdict.parsed is not None:
             wrong = verdict.parsed
             break
-    assert wrong and not environment.verify(task, wrap_answer(wrong)).correct
-    hint = environment.hint(task, [environment.verify(task, wrap_answer(wrong))], random.Random(0))
-    return {"gold": environment.gold_answer(task), "wrong": wrong, "problem": environment.prompt(task.public),
+    missed = environment.verify_turn(task, earlier, wrap_answer(wrong))
+    assert wrong and not missed.correct
+    hint = environment.hint(task, [*earlier, missed], random.Random(0))
+    return {"gold": last_answer(environment, task), "wrong": wrong, "problem": environment.prompt(task.public),
             "system": environment.system_prompt(), "hint": hint}  # fmt: skip
 
 

@@ -39,7 +39,7 @@ from rl2f_core.config.model import ModelConfig
 from rl2f_core.config.run import BaseRun
 from rl2f_core.environments.base import Environment
 from rl2f_core.errors import AdapterError, ModelError, RL2FError, RunError
-from rl2f_core.rollout.dialogue_builder import build_turn
+from rl2f_core.rollout.dialogue_builder import build_turn, stop_reason
 from rl2f_core.rollout.engine import turn_seed
 from rl2f_core.rollout.prompting import load_reprompt_template
 from rl2f_core.teachers import human
@@ -400,14 +400,18 @@ class InteractiveTask:
     """The next turn of a dialogue on a task, as in training, optionally with a person as the teacher."""
 
     def __init__(self, request: TaskTurnRequest, seed: int, backend: StreamBackend) -> None:
+        from rl2f_core.environments.capabilities import ScriptedHints, missing_part
         from rl2f_core.rollout.build import build_engine
+        from rl2f_core.teachers.contentless import ContentlessTeacher
         from rl2f_core.teachers.scripted import ScriptedTeacher
 
         self.request, self.seed, self.backend = request, seed, backend
         self.config = BaseRun.model_validate(request.config)
         self.task = Task.model_validate(request.task)
         self.turns = [Turn.model_validate(turn) for turn in request.turns]
-        self.engine = build_engine(self.config, backend, ScriptedTeacher.Config())
+        has_hints = not missing_part(self.config.environment, (ScriptedHints,))
+        teacher = ScriptedTeacher.Config() if has_hints else ContentlessTeacher.Config()
+        self.engine = build_engine(self.config, backend, teacher)
 
     def max_prompt_tokens(self) -> int:
         """Return the maximum prompt length of an attempt."""
@@ -447,13 +451,6 @@ class InteractiveTask:
         return TurnResult(turn=turn.model_dump(mode="json"), ended=ended)
 
 
-def stop_reason(turn: Turn, max_turns: int) -> StopReason | None:
-    """Return why a dialogue ends after a turn; None if it continues."""
-    if turn.verdict.correct:
-        return StopReason.SOLVED
-    return StopReason.EXHAUSTED if turn.index + 1 >= max_turns else None
-
-
 def verify_attempt(
     config: BaseRun,
     environment: Environment,
@@ -465,7 +462,7 @@ def verify_attempt(
     """Verify and reward the next turn of a dialogue as the rollout engine does; by default a person wrote it."""
     reprompt = load_reprompt_template(config.rollout) if turns else None
     sampled = generation.token_ids, generation.logprobs, generation.stop
-    verdict = environment.verify(task, text)
+    verdict = environment.verify_turn(task, [turn.verdict for turn in turns], text)
     return build_turn(turns, verdict, config.reward, text, *sampled, None if reprompt is None else reprompt.version)
 
 

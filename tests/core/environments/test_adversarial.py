@@ -7,15 +7,16 @@ import time
 
 import pytest
 from adversarial_answers import BIG, LOGIC_RL, ODD_PIECES, REFUSED, SHAPES, filled, played
+from environment_params import NAMES, before_last_action
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rl2f_core import registry
 from rl2f_core.environments.base import Environment, wrap_answer
+from rl2f_core.environments.capabilities import LeakVocabulary
 from rl2f_core.environments.knights_knaves.environment import KnightsKnaves
 from rl2f_core.types import Task, Verdict
 
-KNOWN = registry.names("environment")
+KNOWN = NAMES
 
 OWN: dict[str, dict[str, str]] = {
     "arithmetic": {
@@ -50,15 +51,20 @@ OWN: dict[str, dict[str, str]] = {
 """Inside answer tags, for environments whose answers are known; each scores 0."""
 
 
+def judged(environment: Environment, task: Task, attempt: str) -> Verdict:
+    """The verdict where one answer is enough: on the only attempt, or on the last action of an episode."""
+    return environment.verify_turn(task, before_last_action(environment, task), attempt)
+
+
 @pytest.mark.parametrize("name", KNOWN)
 def test_every_hostile_answer_scores_zero_in_every_environment(name: str) -> None:
     environment, task, words = played(name)
-    assert environment.verify(task, wrap_answer(words["gold"])).score == 1
+    assert judged(environment, task, wrap_answer(words["gold"])).score == 1
     own = {hack: wrap_answer(text) for hack, text in OWN.get(name, {}).items()}
     assert set(LOGIC_RL) <= set(REFUSED) and len({**REFUSED, **own}) >= 30
     for hack, text in {**REFUSED, **own}.items():
         attempt = filled(text, words)
-        verdict = environment.verify(task, attempt)
+        verdict = judged(environment, task, attempt)
         assert not verdict.correct and (verdict.score == 0 or verdict.parsed is not None), hack
         if name in OWN:  # their answers are so narrow that nothing can be read but an answer
             assert verdict.parsed is None or words["wrong"] in attempt, hack
@@ -70,7 +76,7 @@ def test_an_unread_answer_earns_no_share_of_the_right_parts() -> None:
     for name in KNOWN:
         environment, task, words = played(name)
         for text in REFUSED.values():
-            verdict = environment.verify(task, filled(text, words))
+            verdict = judged(environment, task, filled(text, words))
             assert verdict.parsed is not None or (verdict.score == 0 and not verdict.well_formed and not verdict.parts)
 
 
@@ -119,16 +125,16 @@ def check(environment: Environment, task: Task, words: dict[str, str], text: str
     parsed = environment.parse(task, text)
     assert parsed is None or isinstance(parsed, str)
     for attempt in (text, wrap_answer(text), f"<think>{text}</think>{wrap_answer(text)}"):
-        verdict = environment.verify(task, attempt)
+        verdict = judged(environment, task, attempt)
         assert 0 <= verdict.score <= 1 and verdict.correct == (verdict.score == 1)
         assert verdict.parsed is not None or (not verdict.correct and verdict.score == 0)
         assert (
             not verdict.correct
             or words["gold"] in text
-            or environment.verify(task, wrap_answer(verdict.parsed or "")).correct
+            or judged(environment, task, wrap_answer(verdict.parsed or "")).correct
         )
         assert Verdict.model_validate(verdict.model_dump()) == verdict
-    for start, end, _ in environment.find_answers(task, text):
+    for start, end, _ in environment.find_answers(task, text) if isinstance(environment, LeakVocabulary) else ():
         assert 0 <= start < end <= len(text)
 
 
@@ -159,7 +165,7 @@ def test_texts_that_json_cannot_hold_are_stored_all_the_same() -> None:
     for name in KNOWN:
         environment, task, _ = PLAYED[name]
         for text in ("\ud800", "\x00", "\u202e\u2066", "(" * 5000 + ")" * 5000, "[" * 9000):
-            environment.verify(task, wrap_answer(text)).model_dump_json()
+            judged(environment, task, wrap_answer(text)).model_dump_json()
 
 
 def test_a_megabyte_is_judged_in_less_than_a_second_whatever_its_shape() -> None:
@@ -173,7 +179,7 @@ def test_a_megabyte_is_judged_in_less_than_a_second_whatever_its_shape() -> None
             text = unit * (BIG // len(unit))
             for attempt in (text, wrap_answer(text), wrap_answer(text[: MAX_ATTEMPT_CHARS - 20])):
                 start = time.process_time()
-                assert not environment.verify(task, attempt).correct
+                assert not judged(environment, task, attempt).correct
                 assert time.process_time() - start < 1, (name, shape)
             start = time.process_time()
             environment.parse(task, text)
@@ -183,6 +189,7 @@ def test_a_megabyte_is_judged_in_less_than_a_second_whatever_its_shape() -> None
 def test_hostile_tests_are_not_vacuous_an_honest_answer_passes_among_them() -> None:
     for name in KNOWN:
         environment, task, words = PLAYED[name]
-        said = environment.simulate_attempt(task, [], random.Random(0), follow_hint=False, correct=True)
-        assert environment.verify(task, said).correct
-        assert environment.verify(task, f"Let me check. {wrap_answer(words['gold'])}\n").correct
+        earlier = before_last_action(environment, task)
+        said = environment.simulate_attempt(task, earlier, random.Random(0), follow_hint=False, correct=True)
+        assert judged(environment, task, said).correct
+        assert judged(environment, task, f"Let me check. {wrap_answer(words['gold'])}\n").correct

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from environment_params import NAMES
 from openai_server import Say, serving
 from pydantic import ValidationError
 
@@ -53,7 +54,9 @@ def request(held: Environment, index: int = 3, turns: int = 2) -> FeedbackReques
     rng, said = random.Random(index), []
     while len(said) < turns:
         attempt = held.simulate_attempt(task, [t.verdict for t in said], rng, follow_hint=False, correct=False)
-        verdict = held.verify(task, attempt).model_copy(update={"detail": "DETAIL-MARK"})
+        verdict = held.verify_turn(task, [t.verdict for t in said], attempt).model_copy(
+            update={"detail": "DETAIL-MARK"}
+        )
         hint = Hint(text="HINT-MARK", teacher="llm") if len(said) + 1 < turns else None
         said.append(Turn(index=len(said), attempt=f"Hm, let me see. {attempt}", verdict=verdict, hint=hint))
     return FeedbackRequest(task, tuple(said), seed=index)
@@ -64,7 +67,7 @@ def teacher(held: Environment, backend: FakeBackend | None = None, **config: Any
 
 
 # -- what the teacher is shown -------------------------------------------------------------------------------------
-@pytest.mark.parametrize("name", registry.names("environment"))
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("style", STYLES)
 def test_prompt_contains_only_visible_fields(style: str, name: str) -> None:
     held = environment(name)
