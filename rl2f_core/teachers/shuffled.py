@@ -91,9 +91,9 @@ class RecordedHints:
         """Return up to `MAX_CANDIDATES` recorded hints for each turn of a dialogue on `task`, best first.
 
         A source fits if its task is another problem (`canonical`) of the same level and sub-environment with as many
-        names, and another answer (if any) once its names are replaced. Dialogues whose problem has the same names come first.
-        The rest of the order is random by `seed` and task, the same for all turns, so the hints of consecutive turns
-        come from one dialogue while it has any.
+        names, and another answer (if any) once its names are replaced. Dialogues whose problem has the same names come
+        first. The rest of the order is random by `seed` and task, the same for all turns, so the hints of consecutive
+        turns come from one dialogue while it has any.
         """
         names, canonical, answer = self._describe(task)
         listed = self._sources.get(self._key(task, names), [])

@@ -20,6 +20,8 @@ from leak_helpers import Oracle
 from method_contract import check_method
 from pydantic import BaseModel
 from stateful_contract import check_episodes
+from stateful_plugin import PLUGIN as STATEFUL_PLUGIN
+from stateful_plugin import corridor_plugin
 from typer.testing import CliRunner
 
 from rl2f_core import registry
@@ -476,6 +478,20 @@ def test_a_new_environment_is_one_file_of_forty_lines(plugin: Path, tmp_path: Pa
     for name in registry.names("teacher"):
         if not registry.get("teacher", name).unavailable_reason:
             check_teacher(made("teacher", name, environment, ModelPool(FakeBackend())), environment)
+
+
+def test_a_new_stateful_environment_is_one_file_of_forty_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(STATEFUL_PLUGIN.splitlines()) <= 40
+    with corridor_plugin(tmp_path, monkeypatch):
+        check_config("environment", "corridor", tmp_path)
+        environment = made("environment", "corridor")
+        check_environment(environment)
+        for name in registry.names("teacher"):
+            if not registry.get("teacher", name).unavailable_reason:
+                check_teacher(made("teacher", name, environment, ModelPool(FakeBackend())), environment)
+        check_detector(made("leak_detector", "exact", environment, ModelPool(FakeBackend())), environment)
+        schema = command("config", "schema")
+        assert schema.returncode == 0 and "Number of the last cell of the corridor." in schema.stdout
 
 
 def test_the_command_line_knows_a_new_environment(plugin: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,10 @@ from jobs.db.queries import runs
 from jobs.ingest.ingester import ingest
 from jobs.workspace import Workspace
 from rl2f_core.config.loading import dump_yaml, parse_config
+from rl2f_core.environments.base import new_task
 from rl2f_core.environments.secret_code.environment import SecretCode
+from rl2f_core.environments.taxi.dynamics import GYMNASIUM_MAP
+from rl2f_core.environments.taxi.environment import Taxi
 from rl2f_core.rollout.hint_information import measure_hints
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, Event, JsonlSink
@@ -161,7 +165,24 @@ def odd_events() -> list[Event]:
     ]
 
 
-def add_run(db: Database, workspace: Workspace, name: str, events: list[Event], **changes: Any) -> Run:
+def taxi_events() -> list[DialogueEvent]:
+    """An episode of the dangerous taxi that ends at a wall, with contentless hints."""
+    environment = Taxi(Taxi.Config(dangerous=True, map="gymnasium"))
+    public = {"map": list(GYMNASIUM_MAP), "state": [2, 1, 0, False], "destination": 3}
+    task = new_task(environment, "full, dangerous", public, {})
+    turns: list[Turn] = []
+    for index in range(2):
+        verdict = environment.verify_turn(task, [t.verdict for t in turns], "<answer>west</answer>")
+        reward = RewardTerm(name="environment", score=verdict.reward or 0)
+        said = None if verdict.done else Hint(text="", teacher="contentless")
+        turns.append(Turn(index=index, attempt="<answer>west</answer>", verdict=verdict, rewards=(reward,), hint=said))
+    dialogue = Dialogue(
+        id="taxi/0", task_id=task.id, group="g", index=0, turns=tuple(turns), stop_reason=StopReason.ENDED
+    )
+    return [DialogueEvent.of("train", "rl2f", 1, task, dialogue)]
+
+
+def add_run(db: Database, workspace: Workspace, name: str, events: Sequence[Event], **changes: Any) -> Run:
     """A finished run with these events, ingested."""
     made = config(name=name, **changes)
     folder = workspace.folder(name)

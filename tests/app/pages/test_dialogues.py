@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from replay_data import add_run, odd_events, training_events
+from replay_data import add_run, odd_events, taxi_events, training_events
 
 from app.common.context import Context
 from app.components.dialogue_list import dialogue_list, row_key
@@ -190,3 +190,19 @@ def test_the_text_of_a_dialogue_contains_what_the_student_read(place: PageState,
 def test_a_group_is_described_by_its_outcomes() -> None:
     kinds = [group_kind([1, None]), group_kind([None]), group_kind([2, 1])]
     assert kinds == ["mixed: 1 correct", "all incorrect", "all correct"]
+
+
+def test_the_replay_of_an_episode_shows_observation_action_and_reward(context: Context) -> None:
+    events = taxi_events()
+    add_run(context.db, context.workspace, "taxi", events, environment={"type": "taxi", "dangerous": True})
+    browser = DialogueBrowser(Studio(context))
+    place = browser.load(PageState(filter={"run": 1}, query={"run": "1"}))
+    page = shown(content(place))
+    assert place.dialogue is not None and place.dialogue["stop_reason"] == "ended"
+    first, last = place.dialogue["turns"]
+    observation = events[0].dialogue.turns[0].verdict.observation
+    assert observation is not None and first["observation"] == observation and "|T" in observation
+    assert observation in page and "parsed west" in page and "r −1.00" in page and "episode ended" in page
+    assert (first["done"], last["done"]) == (False, True) and "the environment ended the episode" in page
+    assert f"Environment\n{observation}" in transcript_text(place.dialogue)
+    assert "Teacher" not in page  # an empty hint is not shown beside an observation

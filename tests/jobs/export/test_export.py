@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from export_builders import ENVIRONMENT, answer, event, rows_of, turn, write_run, wrong
+from replay_data import taxi_events
 
 from jobs.export.export_records import ExportRecord, ExportTurn, HumanLabel, TaskRenderer, from_event
 from jobs.export.exporter import export
@@ -150,6 +151,17 @@ def test_attempts_that_were_never_answered_are_conversations_of_their_own() -> N
     assert [row["segment"] for row in rows] == [0, 1, 2]
     assert all([m["role"] for m in row["messages"]] == ["system", "user", "assistant"] for row in rows)
     assert teacher_prompt(made, 2)[1]["content"].endswith(wrong(TASK, 2))
+
+
+def test_an_observation_is_part_of_the_conversation_with_and_without_a_hint() -> None:
+    (event,) = taxi_events()
+    made = from_event(event, "7", "a run", TaskRenderer.of(None))
+    first = event.dialogue.turns[0]
+    (row,) = messages(made, [None, None])
+    assert [m["role"] for m in row["messages"]] == ["user", "assistant", "user", "assistant"]
+    assert row["messages"][2]["content"] == first.verdict.observation and row["stop_reason"] == "ended"
+    assert row["messages"][0]["content"].startswith("Pick up the passenger")
+    assert f"Observation:\n{first.verdict.observation}" in teacher_prompt(made, 0)[1]["content"]
 
 
 def test_a_changed_hint_is_labelled_as_it_was_written_and_read_as_it_was_changed() -> None:
