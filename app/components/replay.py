@@ -23,7 +23,9 @@ from app.components.transcript import (
     inline,
     label_chip,
     leak_flag,
+    observation_block,
     separated,
+    shows_hint,
     sign,
     signed,
     signs,
@@ -212,28 +214,14 @@ def _turn(dialogue: DialogueDetail, turn: TurnDetail, state: ReplayState, detail
         ),
         el("p.rl-small.rl-muted.dv-detail", "verifier: ", inline(detail, 400)) if detail else None,
         token_view(state.tokens) if current and state.tokens else None,
-        _observation(turn, state.folding),
-        _hint(hint, turn, state, next_turn["bits_used"] if next_turn else None)
-        if hint and (hint["feedback"] or turn["observation"] is None)
-        else None,
+        observation_block(turn, state.folding),
+        _hint(hint, turn, state, next_turn["bits_used"] if next_turn else None) if shows_hint(turn) and hint else None,
         aria_label=f"turn {index + 1}",
         aria_current="true" if current else None,
         data_current=current,
         data_turn=index,
         data_action=None if current else "turn",
         data_show=f"{dialogue['event_id']} {index}" if current and state.follow else None,
-    )
-
-
-def _observation(turn: TurnDetail, folding: Folding) -> Element | None:
-    """Return the reply of a stateful environment; its text is monospaced, as maps need."""
-    if turn["observation"] is None:
-        return None
-    ended = chip("episode ended") if turn["done"] else None
-    return el(
-        "div.rl-stack.dv-observation",
-        el("div.dv-line", el("span.dv-who", "Environment"), ended),
-        text_block(turn["observation"], label=f"observation {turn['index'] + 1}", folding=folding),
     )
 
 

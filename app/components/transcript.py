@@ -12,7 +12,7 @@ from typing import Literal
 from app.common.diff import Segment
 from app.components.nodes import Element, Node, el
 from app.endpoints.dialogues import TurnTokens
-from app.endpoints.transcript import FindingRow, HintDetail, HintValueRow, LabelRow
+from app.endpoints.transcript import FindingRow, HintDetail, HintValueRow, LabelRow, TurnDetail
 
 Source = Literal["student", "teacher", "task"]
 
@@ -339,6 +339,24 @@ def _cut(text: str, first: bool, last: bool) -> str:
     if len(text) <= 60:
         return text
     return f"{'' if first else text[:25]}…{'' if last else text[-25:]}"
+
+
+def observation_block(turn: TurnDetail, folding: Folding = DEFAULT_FOLDING) -> Element | None:
+    """Return the reply of a stateful environment; its text is monospaced, as maps need."""
+    if turn["observation"] is None:
+        return None
+    ended = chip("episode ended") if turn["done"] else None
+    return el(
+        "div.rl-stack.dv-observation",
+        el("div.dv-line", el("span.dv-who", "Environment"), ended),
+        text_block(turn["observation"], label=f"observation {turn['index'] + 1}", folding=folding),
+    )
+
+
+def shows_hint(turn: TurnDetail) -> bool:
+    """Return whether a turn has a hint to show; an empty one beside an observation is not shown."""
+    hint = turn["hint"]
+    return hint is not None and bool(hint["feedback"] or turn["observation"] is None)
 
 
 def token_view(found: TurnTokens) -> Element:

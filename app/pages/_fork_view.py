@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from app.common.urls import page_url
 from app.components.nodes import Element, Node, action, badge, el, empty, time_ago
 from app.components.replay import verdict
-from app.components.transcript import finding_lines, fixed, inline, signs, text_block
+from app.components.transcript import finding_lines, fixed, inline, observation_block, shows_hint, signs, text_block
 from app.endpoints.fork import CheckpointChoice, EarlierFork, ForkPreview, HintScreening
 from app.endpoints.transcript import DialogueDetail, HintDetail, TurnDetail
 
@@ -71,9 +71,9 @@ def turn_view(turn: TurnDetail, *, hint_only: bool = False) -> list[Node]:
         reward = el("span.rl-num.rl-muted", f"r {fixed(turn['reward'])}")
         head = el("div.rl-row.rl-small", el("b.rl-student", f"Student, turn {number}"), verdict(turn), reward)
         parts.append(el("div.fk-turn", head, text_block(turn["attempt"], "student", f"attempt {number}")))
-        if turn["observation"] is not None:
-            parts.append(text_block(turn["observation"], label=f"observation {number}"))
-    if hint is not None and (hint["hint"] or turn["observation"] is None):
+        observation = observation_block(turn)
+        parts += [observation] if observation else []
+    if hint is not None and shows_hint(turn):
         title, text = el("b.rl-teacher.rl-small", f"Teacher, turn {number}"), hint["hint"]
         parts.append(el("div.fk-turn", title, text_block(text, "teacher", f"hint {number}"), finding_lines(hint)))
     return parts

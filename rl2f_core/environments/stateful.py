@@ -94,10 +94,10 @@ class StatefulEnvironment(Environment, Generic[StateT]):
         """
         inner, problem = self.extract(attempt)
         action = None if inner is None else self.parse(task, inner)
-        return self._take(task, earlier, action, problem)
+        return self._act(task, earlier, action, problem)
 
     def score_parsed(self, task: Task, parsed: str) -> Verdict:
-        return self._take(task, (), parsed)
+        return self._act(task, (), parsed)
 
     def restore(self, task: Task, earlier: Sequence[Verdict]) -> StateT:
         """Return the state after recorded actions, which are taken again.
@@ -123,7 +123,7 @@ class StatefulEnvironment(Environment, Generic[StateT]):
             state = step.state
         return state
 
-    def _take(self, task: Task, earlier: Sequence[Verdict], action: str | None, problem: str = "") -> Verdict:
+    def _act(self, task: Task, earlier: Sequence[Verdict], action: str | None, problem: str = "") -> Verdict:
         if earlier and earlier[-1].done:
             raise DataError("The episode has ended.", value=f"turn {len(earlier)}")
         state = self.restore(task, earlier)
@@ -165,7 +165,8 @@ class OracleEnvironment(StatefulEnvironment[StateT], Demonstrator):
 
     def plan(self, task: Task) -> list[str]:
         """Return the oracle's actions from the initial state to the end, at most `MAX_PLAN`."""
-        state, actions = self.initial(task), []
+        state = self.initial(task)
+        actions: list[str] = []
         while len(actions) < MAX_PLAN:
             actions.append(self.oracle_action(task, state))
             step = self.step(task, state, actions[-1])

@@ -132,12 +132,13 @@ def skipped_conditions(config: BaseRun) -> dict[str, str]:
     """Return the conditions that the environment does not support, each with a message."""
     teachers = [name for name in config.evaluation.conditions if name in registry.names("teacher")]
     missing = {name: missing_part(config.environment, registry.get("teacher", name).requires) for name in teachers}
-    skipped = {
+    skipped: dict[str, str] = {
         name: f"Condition {name} skipped: the environment has no {part}." for name, part in missing.items() if part
     }
     if any(kind.stateful for kind, _ in members(config.environment)):
-        for name in {"resample", "no_oracle"}.intersection(config.evaluation.conditions):
-            skipped[name] = f"Condition {name} skipped: attempts in a stateful environment depend on each other."
+        reason = "attempts in a stateful environment depend on each other"
+        independent = [name for name in config.evaluation.conditions if name in ("resample", "no_oracle")]
+        skipped |= {name: f"Condition {name} skipped: {reason}." for name in independent}
     return skipped
 
 

@@ -29,7 +29,7 @@ from rl2f_core.leaks.base import LeakQuery, run_cascade
 from rl2f_core.leaks.guard import make_detectors
 from rl2f_core.methods.base import Method
 from rl2f_core.rescoring.reward_changes import TERM, TOLERANCE, RewardChange, Tally, group_changes, with_leak_penalties
-from rl2f_core.types import Hint, LeakReport, RewardTerm, Task
+from rl2f_core.types import Hint, LeakReport, RewardTerm, Task, join_reply
 
 if TYPE_CHECKING:
     from rl2f_core.backends.model_pool import ModelPool
@@ -43,9 +43,14 @@ BATCH = 32
 """Dialogues per batch for detectors with a model."""
 
 
+class _Verdict(BaseModel):
+    observation: str | None = None
+
+
 class _Turn(BaseModel):
     index: int
     attempt: str
+    verdict: _Verdict = _Verdict()
     rewards: tuple[RewardTerm, ...] = ()
     hint: Hint | None = None
 
@@ -185,7 +190,7 @@ def _queries(line: _Line) -> Iterator[tuple[int, LeakQuery]]:
         message = hint.feedback if hint.feedback is not None or hint.error is not None else hint.text
         if message is not None:
             yield turn.index, LeakQuery(line.task, message, attempts, hints)
-        hints += (turn.reply,)
+        hints += (join_reply(turn.verdict.observation, hint.text),)
 
 
 _rescorer: LeakRescorer | None = None

@@ -16,12 +16,11 @@ from typing import Any
 
 import pytest
 from environment_params import ENVIRONMENTS
+from environment_plugins import PLUGINS, loaded
 from leak_helpers import Oracle
 from method_contract import check_method
 from pydantic import BaseModel
 from stateful_contract import check_episodes
-from stateful_plugin import PLUGIN as STATEFUL_PLUGIN
-from stateful_plugin import corridor_plugin
 from typer.testing import CliRunner
 
 from rl2f_core import registry
@@ -406,59 +405,10 @@ def test_a_plugin_that_is_not_there_is_a_clear_error(name: str) -> None:
 
 
 # -- a new environment ---------------------------------------------------------------------------------------------
-PLUGIN = '''"""Which door is the right one? The hint says on which side of the last try it is."""
-from typing import Literal
-from rl2f_core.config.run import BaseConfig
-from rl2f_core.environments.base import sample_task, wrap_answer
-from rl2f_core.environments.capabilities import Baselines, Demonstrator, MisleadingHints
-from rl2f_core.errors import DataError
-from rl2f_core.registry import register
-from rl2f_core.types import ConstantBaseline, Task, Verdict
-
-@register("environment")
-class Doors(MisleadingHints, Demonstrator, Baselines):
-    class Config(BaseConfig):
-        """Doors of a house."""
-        type: Literal["doors"] = "doors"
-        doors: int = 8
-        """How many doors a house has."""
-    def _make(self, rng):
-        return self._task(rng.randint(1, 9999), rng.randint(1, self.config.doors))
-    def _task(self, house, door):
-        return Task(id="doors/gold", environment="doors", split="test", level="all",
-                    public={"house": house}, privileged={"door": door})
-    def task(self, split, index): return sample_task(self, split, index, 0, self._make)
-    def canonical(self, task): return f"{task.public['house']}:{task.privileged['door']}"
-    def task_from_gold(self, problem, answer):
-        if self.parse(None, answer) is None: raise DataError("The gold answer is no door.", value=answer)
-        return self._task(0, int(answer))
-    def prompt(self, public): return f"House {public['house']}: which door?"
-    def gold_answer(self, task): return str(task.privileged["door"])
-    def parse(self, task, text): return text if text.isascii() and text.isdigit() and len(text) < 9 else None
-    def score_parsed(self, task, parsed):
-        right = int(parsed) == task.privileged["door"]
-        return Verdict(correct=right, score=float(right), parsed=parsed, well_formed=True)
-    def hint(self, task, attempts, rng):
-        return "Right." if int(attempts[-1].parsed or 0) < task.privileged["door"] else "Left."
-    def misleading_hint(self, task, attempts, rng):
-        return "Left." if self.hint(task, attempts, rng) == "Right." else "Right."
-    def simulate_attempt(self, task, attempts, rng, *, follow_hint, correct):
-        wrong = [d for d in range(1, self.config.doors + 1) if d != task.privileged["door"]]
-        return wrap_answer(str(task.privileged["door"] if correct else rng.choice(wrong)))
-    def constant_baseline(self): return ConstantBaseline("1", 1 / self.config.doors)
-'''
-
-
 @pytest.fixture
-def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The environment of one file, known to this process for one test."""
-    path = tmp_path / "doors.py"
-    path.write_text(PLUGIN)
-    monkeypatch.setenv("RL2F_PLUGINS", str(path))
-    yield path
-    registry._components["environment"].pop("doors", None)
-    registry._discovered.discard(str(path))
-    sys.modules.pop("rl2f_plugin_doors", None)
+def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with loaded("doors", tmp_path, monkeypatch):
+        yield
 
 
 def command(*args: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
@@ -469,8 +419,8 @@ def command(*args: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def test_a_new_environment_is_one_file_of_forty_lines(plugin: Path, tmp_path: Path) -> None:
-    assert len(PLUGIN.splitlines()) <= 40
+def test_a_new_environment_is_one_file_of_forty_lines(plugin: None, tmp_path: Path) -> None:
+    assert len(PLUGINS["doors"].splitlines()) <= 40
     assert "doors" in registry.names("environment")
     check_config("environment", "doors", tmp_path)
     environment = made("environment", "doors")
@@ -481,8 +431,8 @@ def test_a_new_environment_is_one_file_of_forty_lines(plugin: Path, tmp_path: Pa
 
 
 def test_a_new_stateful_environment_is_one_file_of_forty_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert len(STATEFUL_PLUGIN.splitlines()) <= 40
-    with corridor_plugin(tmp_path, monkeypatch):
+    assert len(PLUGINS["corridor"].splitlines()) <= 40
+    with loaded("corridor", tmp_path, monkeypatch):
         check_config("environment", "corridor", tmp_path)
         environment = made("environment", "corridor")
         check_environment(environment)
@@ -494,7 +444,7 @@ def test_a_new_stateful_environment_is_one_file_of_forty_lines(tmp_path: Path, m
         assert schema.returncode == 0 and "Number of the last cell of the corridor." in schema.stdout
 
 
-def test_the_command_line_knows_a_new_environment(plugin: Path) -> None:
+def test_the_command_line_knows_a_new_environment(plugin: None) -> None:
     from app.cli import app
 
     lines = [{"problem": "House 7: which door?", "answer": "3", "attempt": wrap_answer(n)} for n in ("3", "4", "x")]
@@ -509,7 +459,7 @@ def steps_of(events: Sequence[Any]) -> list[tuple[str, int]]:
     return [(e.stage, e.step) for e in events if isinstance(e, MetricEvent)]
 
 
-def test_a_new_environment_can_be_trained_on_at_once(plugin: Path, tiny: Path, tmp_path: Path) -> None:
+def test_a_new_environment_can_be_trained_on_at_once(plugin: None, tiny: Path, tmp_path: Path) -> None:
     more = {"steps": 1, "tasks_per_step": 2, "group_size": 2}
     config = run_config(
         environment="doors",

@@ -52,7 +52,7 @@ def found(text: str = "Too low.", status: str = "succeeded") -> Any:
 
 
 def dialogue(*outcomes: bool) -> Any:
-    turns = [{"index": i, "correct": correct, "hint": None} for i, correct in enumerate(outcomes)]
+    turns = [{"index": i, "correct": correct, "done": correct, "hint": None} for i, correct in enumerate(outcomes)]
     outcome = "".join("1" if correct else "0" for correct in outcomes)
     return {"run": 3, "event_id": "d", "turns": turns, "outcomes": outcome}
 
@@ -99,6 +99,19 @@ def test_a_fork_needs_an_incorrect_attempt() -> None:
     assert view.blocked_reason(played, 0) == "" and view.blocked_notice(played, 0) is None
     assert "correct" in view.blocked_reason(played, 1) and "no such turn" in view.blocked_reason(played, 2)
     assert "/fork?run=3&dialogue=d&turn=0" in json.dumps(view.blocked_notice(played, 1))
+    played["turns"][0]["done"] = True
+    assert "episode ended" in view.blocked_reason(played, 0)
+
+
+def test_the_turns_before_a_fork_show_observations_and_no_empty_hints() -> None:
+    turn: Any = {"index": 0, "attempt": "x", "reward": -1.0, "outcome": "0", "parsed": "west", "done": False}
+    turn |= {"observation": "|T: :|", "hint": {"hint": "", "feedback": ""}}
+    shown = json.dumps(view.turn_view(turn))
+    assert "|T: :|" in shown and "Environment" in shown and "Teacher" not in shown
+    turn |= {"observation": None, "hint": {"hint": "", "feedback": "", "planted": None, "findings": [],
+             "leak_found": False, "hint_error": None, "leak_checked": False}}  # fmt: skip
+    shown = json.dumps(view.turn_view(turn))
+    assert "Environment" not in shown and "Teacher" in shown
 
 
 def test_an_arm_without_a_stored_hint_says_so() -> None:

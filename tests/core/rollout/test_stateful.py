@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from stateful_plugin import corridor_plugin
+from environment_plugins import loaded
 
 from rl2f_core import registry
 from rl2f_core.backends.fake import FakeBackend
@@ -19,8 +20,11 @@ from rl2f_core.environments.mixture import Mixture
 from rl2f_core.environments.stateful import OracleEnvironment, StatefulEnvironment
 from rl2f_core.errors import ConfigError, DataError
 from rl2f_core.evaluation.evaluate import EvaluationRunner, skipped_conditions, supported_conditions
+from rl2f_core.leaks.base import LeakDetector, LeakQuery
+from rl2f_core.leaks.guard import LeakGuard
 from rl2f_core.methods.sft import SFT
 from rl2f_core.metrics.dialogues import compute_metrics
+from rl2f_core.rescoring import rescore
 from rl2f_core.rollout.build import build_engine, with_teacher
 from rl2f_core.rollout.engine import RolloutEngine, RolloutRequest
 from rl2f_core.rollout.transcript import rollout_from_text
@@ -28,12 +32,12 @@ from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, JsonlSink, MetricEvent, read_events
 from rl2f_core.run.execute import execute
 from rl2f_core.training.demonstrations import demonstrate
-from rl2f_core.types import DEMONSTRATION, Dialogue, Hint, Rollout, StopReason, Task, Verdict
+from rl2f_core.types import DEMONSTRATION, Dialogue, Hint, LeakReport, Rollout, StopReason, Task, Verdict
 
 
 @pytest.fixture(autouse=True)
 def corridor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with corridor_plugin(tmp_path, monkeypatch):
+    with loaded("corridor", tmp_path, monkeypatch):
         yield
 
 
@@ -145,6 +149,28 @@ def test_a_leaking_hint_is_replaced_by_the_observation_alone() -> None:
     engine.environment.hint = hint  # type: ignore[attr-defined]
     turn = run(engine).dialogue.turns[0]
     assert turn.hint is not None and turn.hint.prevented_leak and turn.reply == "You are at 4."
+
+
+class Reading(LeakDetector):
+    """Keeps what it is asked."""
+
+    def check(self, query: LeakQuery) -> LeakReport:
+        self.queries = [*getattr(self, "queries", []), query]
+        return LeakReport(leaked=False)
+
+
+def test_leak_detectors_read_observations_before_a_hint_in_a_run_and_in_a_rescore() -> None:
+    engine = engine_of("right", "left", "right", "right")
+    config: Any = SimpleNamespace(type="reading")
+    detector: Any = Reading(config, engine.environment)
+    screened = replace(engine, guard=LeakGuard([detector], "flag", 0, engine.environment))
+    asked = request(screened)
+    (rollout,) = screened.run([asked])
+    ahead = "The flag is ahead of you."
+    assert [q.hints for q in detector.queries][:2] == [(), (f"You are at 4.\n\n{ahead}",)]
+    event = DialogueEvent.of("train", "rl", 1, asked.task, rollout.dialogue)
+    line = rescore._Line.model_validate_json(event.model_dump_json())
+    assert [query for _, query in rescore._queries(line)] == detector.queries
 
 
 # -- state from recorded actions -----------------------------------------------------------------------------------
@@ -260,7 +286,7 @@ def test_a_stateful_environment_is_warmed_up_and_trained_on(tiny: Path, tmp_path
     assert [(e.stage, e.step) for e in events if isinstance(e, MetricEvent)][:2] == [("warm", 1), ("rl", 1)]
     dialogues = [e.dialogue for e in events if isinstance(e, DialogueEvent)]
     assert all(t.verdict.observation for d in dialogues for t in d.turns)
-    assert {d.policy for d in dialogues} >= {DEMONSTRATION, "warm@1"}
+    assert {d.policy for d in dialogues} >= {DEMONSTRATION, "rl@0"}
 
 
 # -- mixture -------------------------------------------------------------------------------------------------------

@@ -20,12 +20,10 @@ from jobs.db.engine import Database
 from jobs.db.models import ChatMessage, Run
 from jobs.db.queries import chats, dialogues, runs
 from jobs.workspace import Workspace
-from rl2f_core.environments.taxi.environment import Taxi
 from rl2f_core.errors import ConfigError, DataError, RL2FError, RunError
 from rl2f_core.rollout.engine import turn_seed
 from rl2f_core.run.events import DialogueEvent, read_events
 from rl2f_core.teachers import human
-from rl2f_core.types import Task
 
 SHORT = {"max_new_tokens": 8, "temperature": 1.0, "top_p": 1.0, "seed": 3}
 LONG = {"max_new_tokens": 1500, "temperature": 5.0, "top_p": 1.0, "seed": 3}
@@ -410,26 +408,6 @@ def test_an_open_dialogue_can_be_ended_and_is_recorded_once(talk: Talk) -> None:
         talk.service.finish(chat, number(first))
     with pytest.raises(RunError, match="has ended"):
         talk.service.play_turn(chat, {"base": number(first)})
-
-
-def test_a_person_plays_a_stateful_task_from_observation_to_observation(talk: Talk) -> None:
-    config = runs.get(talk.db, talk.run).config.replace(
-        "{type: guess_number, size: 4, low: 1}", "{type: taxi, size: 3}"
-    )
-    chat = talk.play(source=f"run:{talk.like(folder='t', config=config).id}")
-    first = talk.last(chat)
-    task = Task.model_validate(chats.get(talk.db, chat).task)
-    environment = Taxi(Taxi.Config(size=3))
-    assert first.detail["turn"]["verdict"]["observation"].startswith("This is not a valid action.")
-    plan = environment.plan(task)
-    moved = talk.service.edit(chat, number(first), f"<answer>{plan[0]}</answer>")
-    assert isinstance(moved, ChatMessage) and moved.detail["turn"]["verdict"]["parsed"] == plan[0]
-    talk.service.play_turn(chat, {"base": number(moved)})
-    talk.wait(chat)
-    again = talk.service.edit(chat, number(talk.last(chat)), f"<answer>{plan[1]}</answer>")
-    assert isinstance(again, ChatMessage)
-    verdicts = [turn.verdict for turn in turns_of(chats.messages(talk.db, chat), again)]
-    assert [v.parsed for v in verdicts] == plan[:2] and environment.restore(task, verdicts)
 
 
 def test_tasks_of_two_configurations_have_different_ids(talk: Talk) -> None:
