@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from jobs.chat import tree
 from jobs.db.models import Chat, ChatMessage
 from rl2f_core.errors import ConfigError
-from rl2f_core.types import JsonObject, Message
+from rl2f_core.types import JsonObject, Message, join_reply
 
 FORMATS = ("messages", "preference")
 
@@ -30,7 +30,15 @@ def _before(chat: Chat, known: tree.Messages, response: ChatMessage) -> list[Mes
     past = tree.chain(known, parent) if chat.mode == "play" else tree.conversation(known, parent, response.checkpoint)
     system = _system(chat)
     head = [Message(role="system", content=system)] if system else []
-    return head + [Message(role="user" if m.role == "teacher" else m.role, content=m.content) for m in past]
+    return head + [Message(role="user" if m.role == "teacher" else m.role, content=_text(known, m)) for m in past]
+
+
+def _text(known: tree.Messages, message: ChatMessage) -> str:
+    """Return the text of a message; a hint follows the observation of a stateful environment."""
+    if message.role != "teacher" or message.parent is None:
+        return message.content
+    verdict = known[message.parent].detail.get("turn", {}).get("verdict", {})
+    return join_reply(verdict.get("observation"), message.content)
 
 
 def _system(chat: Chat) -> str:

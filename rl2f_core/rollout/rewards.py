@@ -18,7 +18,7 @@ def turn_rewards(
 
     `progress` is the decrease of the distance since the last attempt, d_{k−1} − d_k; an unparsable attempt has
     distance 1. Its sum over a dialogue telescopes, so detours earn nothing. `repeat` is −1 for repeating an incorrect
-    answer. `leak_penalty` is −1 if the student read a leak in the hint before; not if a leak action replaced the hint.
+    answer, but not for repeating an action in a stateful environment. `leak_penalty` is −1 if the student read a leak in the hint before; not if a leak action replaced the hint.
     `before` and `hint_before` are the verdict and hint on the previous attempt, if any.
     """
     if config.preset == "environment":
@@ -30,7 +30,7 @@ def turn_rewards(
             RewardTerm(name="progress", score=_distance(before) - _distance(verdict), weight=config.progress_weight)
         )
     if config.repeat_answer_penalty and before is not None and verdict.parsed is not None and not verdict.correct:
-        repeated = verdict.parsed == before.parsed
+        repeated = verdict.parsed == before.parsed and verdict.observation is None
         terms.append(RewardTerm(name="repeat", score=-1.0 if repeated else 0.0, weight=config.repeat_answer_penalty))
     if config.leak_penalty and hint_before is not None and hint_before.read_leak:
         terms.append(RewardTerm(name="leak_penalty", score=-1.0, weight=config.leak_penalty))

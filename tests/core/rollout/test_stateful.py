@@ -121,6 +121,16 @@ def test_the_reward_of_the_environment_has_a_weight() -> None:
         config(environment="secret_code")
 
 
+def test_a_repeated_action_is_no_repeated_answer() -> None:
+    engine = engine_of(*["right"] * 4, reward={"preset": "binary", "repeat_answer_penalty": 0.5})
+    assert [t.reward for t in run(engine, start=1, flag=5).dialogue.turns] == [0, 0, 0, 1]
+
+
+def test_progress_is_the_decrease_of_the_distance() -> None:
+    engine = engine_of("left", *["right"] * 3, reward={"preset": "binary", "progress_weight": 1})
+    assert [t.reward for t in run(engine).dialogue.turns] == pytest.approx([0, 0.1, 0.1, 1.1])
+
+
 def test_a_contentless_hint_is_no_text_beside_an_observation() -> None:
     turn = run(engine_of("left", "right", "right", "right", teacher="contentless")).dialogue.turns[0]
     assert turn.hint is not None and turn.hint.text == "" and turn.reply == turn.verdict.observation

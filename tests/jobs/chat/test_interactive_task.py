@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from jobs.chat import interactive_task
+from jobs.chat.chat_export import lines
+from jobs.db.models import Chat, ChatMessage
 from rl2f_core.config.loading import parse_config
 from rl2f_core.environments.taxi.environment import Taxi
 from rl2f_core.rollout.dialogue_builder import stop_reason
@@ -39,3 +42,21 @@ def test_an_episode_that_the_environment_ends_is_over() -> None:
     task, _ = interactive_task.make_task(config, "test", 0)
     turn = interactive_task.written_attempt(config, task, (), "<answer>dropoff</answer>")
     assert (turn.verdict.done, stop_reason(turn, 64)) == (True, StopReason.ENDED)
+
+
+def test_an_exported_chat_has_the_observations_before_the_hints() -> None:
+    config = fields(map="gymnasium")
+    task, problem = interactive_task.make_task(config, "test", 0)
+    turn = interactive_task.written_attempt(config, task, (), "<answer>north</answer>")
+    rows = [
+        ChatMessage(id=1, chat_id=1, role="user", content=problem, time=0),
+        ChatMessage(id=2, chat_id=1, parent=1, role="assistant", checkpoint="base", content=turn.attempt, time=0,
+                    detail={"turn": turn.model_dump(mode="json")}),
+        ChatMessage(id=3, chat_id=1, parent=2, role="teacher", checkpoint="base", content="Go on.", time=0),
+        ChatMessage(id=4, chat_id=1, parent=3, role="assistant", checkpoint="base", content="Well.", time=0),
+    ]  # fmt: skip
+    chat = Chat(id=1, title="t", mode="play", settings={"config": config}, created=0, changed=0)
+    (line,) = lines(chat, rows, "messages")
+    system, *messages = json.loads(line)["messages"]
+    assert system["content"].startswith("You drive the taxi")
+    assert [m["content"] for m in messages] == [problem, turn.attempt, f"{turn.verdict.observation}\n\nGo on.", "Well."]
