@@ -440,8 +440,10 @@ def test_a_new_stateful_environment_is_one_file_of_forty_lines(tmp_path: Path, m
             if not registry.get("teacher", name).unavailable_reason:
                 check_teacher(made("teacher", name, environment, ModelPool(FakeBackend())), environment)
         check_detector(made("leak_detector", "exact", environment, ModelPool(FakeBackend())), environment)
-        schema = command("config", "schema")
-        assert schema.returncode == 0 and "Number of the last cell of the corridor." in schema.stdout
+        from app.cli import app
+
+        schema = CliRunner().invoke(app, ["config", "schema"])
+        assert schema.exit_code == 0 and "Number of the last cell of the corridor." in schema.stdout
 
 
 def test_the_command_line_knows_a_new_environment(plugin: None) -> None:

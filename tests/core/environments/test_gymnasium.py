@@ -124,7 +124,7 @@ def test_no_text_crashes_a_wrapped_environment(package: None) -> None:
     held = corridor()
     task = held.task("test", 0)
 
-    @settings(max_examples=60, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=30, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
     @given(st.text(st.characters(), max_size=50))
     def run(text: str) -> None:
         for attempt in (text, f"<answer>{text}</answer>"):
