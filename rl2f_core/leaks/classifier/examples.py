@@ -116,7 +116,9 @@ def scripted(environments: Sequence[Environment], count: int, rng: random.Random
             for _ in range(rng.randint(1, 3)):
                 attempt = environment.simulate_attempt(task, verdicts, rng, follow_hint=True, correct=False)
                 attempts.append(attempt)
-                verdicts.append(environment.verify(task, attempt))
+                verdicts.append(environment.verify_turn(task, verdicts, attempt))
+                if verdicts[-1].done:
+                    break
             hints = [environment.hint(task, verdicts[: k + 1], rng) for k in range(len(verdicts))]
             query = LeakQuery(task, hints[-1], tuple(attempts), tuple(hints[:-1]))
             yield Example(environment, query, False, "scripted", SCRIPTED, task.id)
