@@ -18,7 +18,8 @@ def turn_rewards(
 
     `progress` is the decrease of the distance since the last attempt, d_{k−1} − d_k; an unparsable attempt has
     distance 1. Its sum over a dialogue telescopes, so detours earn nothing. `repeat` is −1 for repeating an incorrect
-    answer, but not for repeating an action in a stateful environment. `leak_penalty` is −1 if the student read a leak in the hint before; not if a leak action replaced the hint.
+    answer, but not for repeating an action in a stateful environment. `leak_penalty` is −1 if the student read a leak
+    in the hint before; not if a leak action replaced the hint.
     `before` and `hint_before` are the verdict and hint on the previous attempt, if any.
     """
     if config.preset == "environment":
