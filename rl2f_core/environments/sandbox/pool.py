@@ -19,7 +19,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -27,9 +27,10 @@ from typing import Any, NamedTuple, TypeVar
 START_SECONDS = 120.0
 """Time limit of a worker's imports, long enough for a busy machine."""
 WORKER_PROGRAM = Path(__file__).with_name("worker.py")
+CODE_WORKER_PROGRAM = Path(__file__).with_name("code_worker.py")
 _IMPORTS = {"math": "math", "gym": "gym", "score": "gym"}
 JOBS_PER_WORKER = 8
-"""Jobs in a batch that justify one more worker."""
+"""Jobs in a batch of short jobs that justify one more worker."""
 MAX_CACHED = 20_000
 """Replies in a cache of `run_cached`, which is cleared beyond."""
 K = TypeVar("K")
@@ -53,21 +54,31 @@ class Reply(NamedTuple):
     """The worker hung or crashed and was replaced."""
 
 
+def judge_command() -> tuple[list[str], dict[str, str]]:
+    """Return the command line of the worker program for math-verify and reasoning-gym, and its environment."""
+    environment = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+    environment |= {
+        "PYTHONHASHSEED": "0",  # data sets that iterate over sets are then the same in every process
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "MPLBACKEND": "Agg",
+        "MPLCONFIGDIR": os.path.join(tempfile.gettempdir(), "rl2f-matplotlib"),
+        "PYTHONIOENCODING": "utf-8",
+    }
+    return [sys.executable, "-P", "-s", str(WORKER_PROGRAM)], environment
+
+
+def code_command() -> tuple[list[str], dict[str, str]]:
+    """Return the command line of the worker program for untrusted functions, and its environment: a fixed hash seed."""
+    return [sys.executable, "-P", "-s", "-S", str(CODE_WORKER_PROGRAM)], {"PYTHONHASHSEED": "0"}
+
+
 class _Worker:
     """One process."""
 
-    def __init__(self) -> None:
-        environment = {name: os.environ[name] for name in _INHERITED if name in os.environ}
-        environment |= {
-            "PYTHONHASHSEED": "0",  # data sets that iterate over sets are then the same in every process
-            "OMP_NUM_THREADS": "1",
-            "OPENBLAS_NUM_THREADS": "1",
-            "MPLBACKEND": "Agg",
-            "MPLCONFIGDIR": os.path.join(tempfile.gettempdir(), "rl2f-matplotlib"),
-            "PYTHONIOENCODING": "utf-8",
-        }
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-s", str(WORKER_PROGRAM)],
+            command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -122,10 +133,19 @@ class WorkerPool:
 
     Args:
         size: Maximum number of workers; None is the number of processors, at most 4.
+        command: Returns the command line and the environment variables of a worker.
+        jobs_per_worker: Jobs in a batch that justify one more worker.
     """
 
-    def __init__(self, size: int | None = None) -> None:
+    def __init__(
+        self,
+        size: int | None = None,
+        command: Callable[[], tuple[list[str], dict[str, str]]] = judge_command,
+        jobs_per_worker: int = JOBS_PER_WORKER,
+    ) -> None:
         self.size = size or max(1, min(4, os.cpu_count() or 1))
+        self._command = command
+        self._jobs_per_worker = jobs_per_worker
         self._idle: list[_Worker] = []
         self._slots = threading.Semaphore(self.size)
         self._lock = threading.Lock()
@@ -134,7 +154,7 @@ class WorkerPool:
 
     def run(self, jobs: Sequence[Job], limit: float) -> list[Reply]:
         """Run all jobs, `limit` seconds each, and return the replies in order. No job is retried."""
-        num_workers = min(self.size, 1 + (len(jobs) - 1) // JOBS_PER_WORKER)
+        num_workers = min(self.size, 1 + (len(jobs) - 1) // self._jobs_per_worker)
         if num_workers <= 1:
             return [self._run_one(job, limit) for job in jobs]
         with ThreadPoolExecutor(num_workers) as threads:
@@ -156,7 +176,7 @@ class WorkerPool:
         with self._slots:
             with self._lock:
                 worker = self._idle.pop() if self._idle else None
-            worker = worker or _Worker()
+            worker = worker or _Worker(*self._command())
             reply = worker.ask(job, limit)
             if reply.lost:
                 worker.end()
@@ -175,13 +195,23 @@ class WorkerPool:
             worker.end()
 
 
-_pools: dict[int, WorkerPool] = {}
+_pools: dict[tuple[int, str], WorkerPool] = {}
 
 
 def pool() -> WorkerPool:
-    """The pool of this process. A forked child gets a new one, because pipes cannot be shared."""
-    current = _pools.get(os.getpid())
-    if current is None:
-        current = _pools[os.getpid()] = WorkerPool()
-        atexit.register(current.close)
-    return current
+    """The pool of this process for math-verify and reasoning-gym."""
+    return _pool_of("judge", WorkerPool)
+
+
+def code_pool() -> WorkerPool:
+    """The pool of this process for untrusted functions."""
+    return _pool_of("code", lambda: WorkerPool(command=code_command, jobs_per_worker=1))
+
+
+def _pool_of(name: str, make: Callable[[], WorkerPool]) -> WorkerPool:
+    """Return a pool of this process. A forked child gets a new one, because pipes cannot be shared."""
+    key = (os.getpid(), name)
+    if key not in _pools:
+        _pools[key] = make()
+        atexit.register(_pools[key].close)
+    return _pools[key]
