@@ -9,7 +9,7 @@ from rl2f_core.environments.base import Environment
 from rl2f_core.environments.stateful import OracleEnvironment
 from rl2f_core.types import Task, Verdict
 
-WORKERS = ("math", "gsm_symbolic", "reasoning_gym")
+WORKERS = ("math", "gsm_symbolic", "reasoning_gym", "code")
 """Environments that judge in worker processes: their tests share one test process, which starts the workers once."""
 NAMES = [name for name in registry.names("environment") if name != "gymnasium"]
 """Environments without an optional package; `test_gymnasium.py` tests the other one."""

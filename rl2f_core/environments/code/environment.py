@@ -42,7 +42,7 @@ from rl2f_core.errors import DataError, FieldValueError
 from rl2f_core.registry import register
 from rl2f_core.types import ConstantBaseline, Split, Task, TaskData, Verdict
 
-MAX_MUTANTS = 8
+MAX_MUTANTS = 6
 """Programs that the simulated student considers for an attempt."""
 _BASELINE_TASKS = 200
 _MAX_LEAK_CHARS = 10_000
@@ -290,21 +290,22 @@ class Code(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, Levels):
     ) -> str:
         """Write the reference solution or a wrong program that differs from it in one place.
 
-        With `follow_hint` the program passes the most examples of those considered, without it is any but the last.
+        With `follow_hint` it passes the most examples of the programs considered, otherwise it is any but the last.
         """
         gold, last = self.gold_answer(task), last_parsed(attempts)
         if correct:
             return wrap_answer(gold)
-        options = [code for code in mutants(gold, task.public["function"], rng)[:MAX_MUTANTS] if code != last]
+        wrong = [constant(gold, task.public["function"])]
+        options = [code for code in mutants(gold, rng, MAX_MUTANTS) if code != last]
+        if not follow_hint or last is None:
+            return wrap_answer(next((code for code in options if not self.is_correct_answer(task, code)), wrong[0]))
         cases, count = _cases(task), task.public["examples"]
         passed = {
             code: [passes(case.output, output) for case, output in zip(cases, outputs, strict=True)]
             for code, outputs in zip(options, self._outputs(task, options), strict=True)
         }
-        wrong = [code for code in options if not all(passed[code])] or [constant(gold, task.public["function"])]
-        if follow_hint and last is not None:
-            return wrap_answer(max(wrong, key=lambda code: sum(passed.get(code, ())[:count])))
-        return wrap_answer(wrong[0])
+        wrong = [code for code in options if not all(passed[code])] or wrong
+        return wrap_answer(max(wrong, key=lambda code: sum(passed.get(code, ())[:count])))
 
     # -- reference lines ---------------------------------------------------------------------------------------
     def constant_baseline(self) -> ConstantBaseline:

@@ -10,14 +10,11 @@ _COMPARISONS: tuple[type[ast.cmpop], ...] = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, a
 _NAMES = {"max": "min", "min": "max", "sum": "len", "len": "sum", "upper": "lower", "lower": "upper", "find": "count"}
 
 
-def mutants(code: str, function: str, rng: random.Random) -> list[str]:
-    """Return programs that differ from `code` in one place, in random order; the last one returns None."""
-    sites = [node for node in ast.walk(ast.parse(code)) if _changes(node)]
-    found = dict.fromkeys(_changed(code, i, rng) for i in range(len(sites)))
-    found.pop(code, None)
-    programs = list(found)
-    rng.shuffle(programs)
-    return [*programs, constant(code, function)]
+def mutants(code: str, rng: random.Random, count: int) -> list[str]:
+    """Return at most `count` programs that differ from `code` in one place."""
+    num_sites = sum(_changes(node) for node in ast.walk(ast.parse(code)))
+    sites = rng.sample(range(num_sites), min(count, num_sites))
+    return [program for program in dict.fromkeys(_changed(code, site, rng) for site in sites) if program != code]
 
 
 def constant(code: str, function: str) -> str:

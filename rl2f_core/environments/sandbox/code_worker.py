@@ -294,7 +294,7 @@ def parse_results(output: bytes, nonce: str) -> list[list[str]]:
     for line in output.split(b"\n"):
         if line.startswith(nonce.encode()):
             with contextlib.suppress(ValueError, RecursionError):
-                match json.loads(line[len(nonce) + 1 :]):
+                match json.loads(line[len(nonce) + 1 :].decode("ascii")):
                     case [str(kind), str(value)]:
                         results.append([kind, value])
     return results

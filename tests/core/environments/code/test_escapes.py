@@ -1,0 +1,117 @@
+"""Programs that attack the sandbox of `code`: none works, none slows the server, none changes a later verdict."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from escape_programs import ENDLESS, ESCAPES, FORGERIES
+
+from rl2f_core.environments.base import new_task, wrap_answer
+from rl2f_core.environments.code.environment import Code
+from rl2f_core.environments.sandbox.pool import code_pool
+from rl2f_core.types import Task
+
+pytestmark = pytest.mark.xdist_group("workers")
+HONEST = "def solve(n):\n    return n + 1"
+SECRETS = [7_352_981_440_163, 9_118_204_773_529, 6_640_917_358_021]
+
+
+def task_of(environment: Code, outputs: list[int]) -> Task:
+    """A task with the tests solve(0) == outputs[0] and so on, all of them hidden."""
+    tests = json.dumps([[f"({i},)", str(value)] for i, value in enumerate(outputs)])
+    public = {"problem": "def solve(n):\n    pass", "function": "solve", "examples": 0}
+    return new_task(environment, "test", public, {"answer": HONEST, "tests": tests, "behavior": "k"})
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch) -> Code:
+    monkeypatch.setenv("RL2F_CANARY", "secret")
+    return Code(Code.Config(time_limit=1))
+
+
+def test_there_are_at_least_forty_programs() -> None:
+    assert len(ESCAPES) + len(FORGERIES) + len(ENDLESS) >= 40
+
+
+def test_an_honest_program_passes_and_a_wrong_one_does_not(environment: Code) -> None:
+    task = task_of(environment, [1, 2, 3])
+    assert environment.verify(task, wrap_answer(HONEST)).correct
+    assert not environment.verify(task, wrap_answer("def solve(n):\n    return n")).correct
+
+
+def test_no_program_escapes(environment: Code, tmp_path: Path) -> None:
+    """Each returns the right value only if its attack works; an honest program after each is still right."""
+    canary = tmp_path / "canary"
+    canary.write_text("secret")
+    os.chmod(tmp_path, 0o755)
+    task, pool = task_of(environment, [1, 2, 3]), code_pool()
+    lost = pool.replaced
+    for name, code in ESCAPES.items():
+        verdict = environment.verify(task, wrap_answer(code.replace("{canary}", str(canary))))
+        assert verdict.parsed is not None and not verdict.correct and verdict.score == 0, (name, verdict.detail)
+    environment.sandbox._cache.clear()
+    assert environment.verify(task, wrap_answer(HONEST)).correct
+    assert canary.read_text() == "secret" and pool.replaced == lost
+
+
+def test_no_program_forges_a_verdict(environment: Code) -> None:
+    task, pool = task_of(environment, SECRETS), code_pool()
+    lost = pool.replaced
+    right = "def solve(n):\n    return " + str(SECRETS) + "[n]"
+    for name, code in FORGERIES.items():
+        verdict = environment.verify(task, wrap_answer(code))
+        assert not verdict.correct and verdict.score == 0, (name, verdict.detail)
+        assert verdict.detail == "" or "unparsable" in verdict.detail or "0 of 3 tests pass" in verdict.detail, name
+    assert environment.verify(task, wrap_answer(right)).correct and pool.replaced == lost
+
+
+def test_a_program_leaves_nothing_to_the_next_one(environment: Code) -> None:
+    task = task_of(environment, [1, 2, 3])
+    leave = "import builtins, json, os, sys\nopen('left', 'w').write('x')\nbuiltins.left = 1\nsys.modules['left'] = os\n"
+    find = "import os, sys\ndef solve(n):\n    import builtins\n    left = os.listdir('.') or hasattr(builtins, 'left')\n"
+    assert environment.verify(task, wrap_answer(leave + HONEST)).correct
+    for _ in range(2 * code_pool().size):
+        verdict = environment.verify(task, wrap_answer(find + "    return n + 1 if left or 'left' in sys.modules else 0"))
+        assert not verdict.correct
+        environment.sandbox._cache.clear()
+
+
+def test_a_loop_ends_at_its_limit_and_the_server_goes_on(environment: Code) -> None:
+    check_endless(environment, {"loop": ENDLESS["loop"]})
+
+
+@pytest.mark.slow
+def test_no_endless_program_slows_the_server(environment: Code) -> None:
+    check_endless(environment, ENDLESS)
+
+
+def check_endless(environment: Code, programs: dict[str, str]) -> None:
+    """Each ends within its limit of time plus a margin for a busy machine, and leaves no process and no worker behind.
+
+    Meanwhile this thread sleeps for 10 ms at a time: an interpreter or a machine that is held up shows as long sleeps.
+    """
+    task, pool = task_of(environment, [1, 2, 3]), code_pool()
+    environment.verify(task, wrap_answer(HONEST))
+    lost = pool.replaced
+    for name, code in programs.items():
+        verdicts: list[bool] = []
+        thread = threading.Thread(target=lambda code=code: verdicts.append(environment.verify(task, wrap_answer(code)).correct))  # fmt: skip
+        start, longest = time.perf_counter(), 0.0
+        thread.start()
+        while thread.is_alive():
+            before = time.perf_counter()
+            time.sleep(0.01)
+            longest = max(longest, time.perf_counter() - before)
+        assert verdicts == [False], name
+        assert time.perf_counter() - start < environment.sandbox.limits.wall_seconds + 5, name
+        assert longest < 1, name
+    environment.sandbox._cache.clear()
+    assert environment.verify(task, wrap_answer(HONEST)).correct and pool.replaced == lost
+    workers = [p for p in psutil.Process().children(recursive=True) if "code_worker" in " ".join(p.cmdline())]
+    assert len(workers) <= 2 * pool.size  # each has a process outside its PID namespace and the first one inside
