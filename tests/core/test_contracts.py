@@ -356,8 +356,9 @@ def test_every_teacher_keeps_the_contract(name: str, environment: str) -> None:
 def test_every_leak_detector_keeps_the_contract(name: str, environment: str) -> None:
     held = made("environment", environment)
     detector = made("leak_detector", name, held, ModelPool(Oracle(untold=-40.0)))
-    assert held.stateful or all(isinstance(held, part) for part in detector.requires)
-    if all(isinstance(held, part) for part in detector.requires):
+    supported = all(isinstance(held, part) for part in detector.requires)
+    assert held.stateful or supported
+    if supported and (name, environment) != ("candidates", "code"):  # programs are not countable
         check_detector(detector, held)
 
 

@@ -87,8 +87,8 @@ ESCAPES: dict[str, str] = {
     "reboot": _c("reboot(0x4321fedc)"),
     # memory and disk
     "memory": _if("len([0] * 10 ** 9)"),
-    "memory, step by step": "def solve(n):\n    parts = []\n    for i in range(600):\n        parts.append(bytes(1 << 20))\n"
-    "    return n + 1",
+    "memory, step by step": "def solve(n):\n    parts = []\n    for i in range(600):\n"
+    "        parts.append(bytes(1 << 20))\n    return n + 1",
     "shared memory": _c("shmget(0, 1 << 20, 0o1600)"),
     "message queue": _c("msgget(0, 0o1600)"),
     "memory file": _c("memfd_create(b'x', 0)"),
@@ -100,11 +100,19 @@ ESCAPES: dict[str, str] = {
     # crashes and output
     "null pointer": _if("ctypes.string_at(0)", _C),
     "abort": _if("os.abort()"),
-    "endless recursion": "import sys\nsys.setrecursionlimit(10 ** 9)\ndef solve(n):\n    return solve(n) + 1",
     "huge value": "def solve(n):\n    return 'a' * 10 ** 7",
-    "deep value": "def solve(n):\n    value = []\n    for i in range(10 ** 4):\n        value = [value]\n    return value",
+    "deep value": "def solve(n):\n    value = []\n    for i in range(10 ** 4):\n        value = [value]\n"
+    "    return value",
 }
 """The numbers of `syscall` are those of x86-64; elsewhere they are calls that are refused as well."""
+
+BLOCKED_BY_FILTER_ALONE = {
+    "socket of the C library", "unix socket", "netlink socket", "socket pair", "kill the parent",
+    "kill the first process", "stop the parent", "queue a signal", "alarm", "read the parent's memory", "keyring",
+    "io_uring", "memory file", "link",
+}  # fmt: skip
+"""Calls that succeed without the filter of system calls, but reach nothing: the network namespace has no interface, and
+the kernel drops signals to the first process of a PID namespace."""
 
 _NONCE = """
 import gc, os, sys
@@ -123,13 +131,15 @@ FORGERIES: dict[str, str] = {
     "    __hash__ = int.__hash__\ndef solve(n): return A(7)",
     "a text equal to everything": "class A(str):\n    def __eq__(self, other): return True\n"
     "    __hash__ = str.__hash__\n    def __repr__(self): return 'expected'\ndef solve(n): return A()",
-    "an object whose text is code": "class A:\n    def __repr__(self): return '[x for x in [1]]'\ndef solve(n): return A()",
+    "an object whose text is code": "class A:\n    def __repr__(self): return '[x for x in [1]]'\n"
+    "def solve(n): return A()",
     "exit with success": "import sys\ndef solve(n): sys.exit(0)",
     "exit at once": "import os\ndef solve(n): os._exit(0)",
     "exit at import": "def solve(n): return 1\nraise SystemExit(0)",
     "handler at exit": "import atexit\natexit.register(print, 'passed')\ndef solve(n): return 1",
     "print that it passed": "def solve(n):\n    print('OK', 'passed', 'status: done')\n    return True",
-    "assert nothing": "import builtins\nbuiltins.AssertionError = type('A', (), {})\ndef solve(n): raise AssertionError",
+    "assert nothing": "import builtins\nbuiltins.AssertionError = type('A', (), {})\n"
+    "def solve(n): raise AssertionError",
     "frames": "import sys\ndef solve(n):\n    frame, seen = sys._getframe(), []\n    while frame is not None:\n"
     "        for value in [*frame.f_locals.values()]:\n            if isinstance(value, dict) and 'inputs' in value:\n"
     "                seen += [v for k, v in value.items() if k in ('expected', 'outputs', 'tests', 'answer')]\n"
@@ -137,22 +147,22 @@ FORGERIES: dict[str, str] = {
     "all objects": "import gc\ndef solve(n):\n    numbers = [o for o in gc.get_objects() if isinstance(o, list)]\n"
     "    found = [x for o in numbers for x in o if isinstance(x, int) and x > 10 ** 12]\n    return found[n]",
     "patch the encoder": "import __main__\n__main__.literal = lambda value, depth=0: 'True'\ndef solve(n): return 1",
-    "patch json": "import json\njson.dumps = lambda value: '[\"passed\", \"\"]'\ndef solve(n): return 1",
+    "patch json": 'import json\njson.dumps = lambda value: \'["passed", ""]\'\ndef solve(n): return 1',
     "patch the parser": "import ast\nast.literal_eval = lambda text: text\ndef solve(n): return n",
     "patch the reports": _NONCE + "def solve(n):\n    frame = sys._getframe().f_back\n"
     "    frame.f_locals['inputs'].clear()\n    return 1",
-    "own results": _NONCE + "def solve(n):\n    line = nonce() + ' [\"returned\", \"True\"]\\n'\n"
+    "own results": _NONCE + 'def solve(n):\n    line = nonce() + \' ["returned", "True"]\\n\'\n'
     "    os.write(3, (line * 50 + nonce() + ' null\\n').encode())\n    os._exit(0)",
     "own results without the nonce": "import os\ndef solve(n):\n"
     "    os.write(3, b'[\"returned\", \"1\"]\\n' * 50 + b'null\\n')\n    os._exit(0)",
     "results of another form": _NONCE + "def solve(n):\n"
-    "    os.write(3, (nonce() + ' {\"status\": \"done\", \"correct\": true}\\n').encode())\n    os._exit(0)",
+    '    os.write(3, (nonce() + \' {"status": "done", "correct": true}\\n\').encode())\n    os._exit(0)',
     "nested results": _NONCE + "def solve(n):\n    os.write(3, (nonce() + ' ' + '[' * 60000 + '\\n').encode())\n"
     "    os._exit(0)",
     "results that are no text": _NONCE + "def solve(n):\n    os.write(3, nonce().encode() + b' \\xff\\x00\\n' * 9)\n"
     "    os._exit(0)",
     "results that are expressions": _NONCE + "def solve(n):\n"
-    "    os.write(3, (nonce() + ' [\"returned\", \"__import__(1)\"]\\n').encode())\n    os._exit(0)",
+    '    os.write(3, (nonce() + \' ["returned", "__import__(1)"]\\n\').encode())\n    os._exit(0)',
     "not a number": "def solve(n): return float('nan')",
     "infinity": "def solve(n): return float('inf')",
     "no function": "solve = 7",
@@ -171,9 +181,12 @@ ENDLESS: dict[str, str] = {
     "endless results": _NONCE + "def solve(n):\n    while True: os.write(3, b'a' * 60000)",
     "large power": "def solve(n): return 7 ** 7 ** 12",
     "backtracking": "import re\ndef solve(n): return re.match('(a*)*b', 'a' * 60)",
-    "endless files": "import os\ndef solve(n):\n    while True:\n        try:\n            open('x', 'w').write('a' * 10 ** 5)\n"
+    "endless files": "import os\ndef solve(n):\n    while True:\n        try:\n"
+    "            open('x', 'w').write('a' * 10 ** 5)\n"
     "        except OSError: pass",
     "endless forks": "import os\ndef solve(n):\n    while True:\n        try: os.fork()\n        except OSError: pass",
     "endless loop at import": "while True: pass\ndef solve(n): return n",
-    "endless memory": "def solve(n):\n    while True:\n        try: x = [0] * 10 ** 7 * 9\n        except MemoryError: pass",
+    "endless recursion": "import sys\nsys.setrecursionlimit(10 ** 9)\ndef solve(n):\n    return solve(n) + 1",
+    "endless memory": "def solve(n):\n    while True:\n        try: x = [0] * 10 ** 7 * 9\n"
+    "        except MemoryError: pass",
 }

@@ -182,7 +182,7 @@ class Code(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, Levels):
             raise DataError(
                 "The problem or its solution cannot be read.",
                 value=answer,
-                fix="Give a stub (`def name(…):` with a docstring) as the problem and the whole function as the answer.",
+                fix="Give a stub (`def name(…):` with a docstring) as problem and the whole function as answer.",
             )
         node = stub(problem, function)
         kinds = [ast.unparse(one.annotation) for one in node.args.args if one.annotation] if node is not None else []

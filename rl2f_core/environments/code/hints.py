@@ -39,9 +39,7 @@ def example_hint(function: str, arguments: str, expected: str, output: Output) -
     return f"{call} should return {shorten(expected, MAX_VALUE_CHARS)}, but your function {did}."
 
 
-def false_hint(
-    function: str, public: Sequence[Case], outputs: Sequence[Output], true: str, rng: random.Random
-) -> str:
+def false_hint(function: str, public: Sequence[Case], outputs: Sequence[Output], true: str, rng: random.Random) -> str:
     """State a false expected output of the first failing public test, or a false kind of failure."""
     for case, output in zip(public, outputs, strict=False):
         if not passes(case.output, output):

@@ -1,7 +1,7 @@
 """Problems of HumanEval and of local JSONL files.
 
-A row has the fields of HumanEval (arXiv 2107.03374): `prompt`, `entry_point`, `canonical_solution` and `test`, a program
-whose `check(candidate)` asserts.  Its tests are the calls that `check` makes, recorded in the sandbox, and the
+A row has the fields of HumanEval (arXiv 2107.03374): `prompt`, `entry_point`, `canonical_solution` and `test`, a
+program whose `check(candidate)` asserts.  Its tests are the calls that `check` makes, recorded in the sandbox, and the
 reference's outputs.  Instead of `test`, a row may have `tests`: a list of `{"input": "3, [1]", "output": "14"}`.
 """
 
@@ -107,7 +107,9 @@ def _row_error(number: int, what: str, value: object) -> DataError:
 def _recorded_calls(rows: Sequence[Mapping[str, Any]], sandbox: Sandbox) -> list[list[Case]]:
     """Return the tests of each row; the outputs of recorded calls are still empty."""
     recorders = {
-        i: Program(_reference(row) + f"\n{row['test']}\n" + _RECORDER.format(function=row["entry_point"]), name, ("()",))
+        i: Program(
+            _reference(row) + f"\n{row['test']}\n" + _RECORDER.format(function=row["entry_point"]), name, ("()",)
+        )
         for i, row in enumerate(rows)
         if "tests" not in row and isinstance(row.get("test"), str)
         for name in ("__record__",)

@@ -48,6 +48,7 @@ SOLVED = [
     {"environment": {"type": "math"}},
     {"environment": {"type": "gsm_symbolic"}},
     {"environment": {"type": "reasoning_gym", "name": "gsm_symbolic"}},
+    {"environment": {"type": "code"}},
 ]
 
 

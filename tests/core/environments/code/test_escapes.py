@@ -6,16 +6,20 @@ import json
 import os
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
-from escape_programs import ENDLESS, ESCAPES, FORGERIES
+from escape_programs import BLOCKED_BY_FILTER_ALONE, ENDLESS, ESCAPES, FORGERIES
 
 from rl2f_core.environments.base import new_task, wrap_answer
 from rl2f_core.environments.code.environment import Code
+from rl2f_core.environments.code.judging import missing_parts
+from rl2f_core.environments.sandbox import pool as pools
 from rl2f_core.environments.sandbox.pool import code_pool
-from rl2f_core.types import Task
+from rl2f_core.errors import ConfigError
+from rl2f_core.types import Task, Verdict
 
 pytestmark = pytest.mark.xdist_group("workers")
 HONEST = "def solve(n):\n    return n + 1"
@@ -60,6 +64,50 @@ def test_no_program_escapes(environment: Code, tmp_path: Path) -> None:
     assert canary.read_text() == "secret" and pool.replaced == lost
 
 
+@pytest.fixture
+def changed_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], None]]:
+    """Replaces a text of the worker program, in a pool of this test alone."""
+    monkeypatch.setattr(pools, "_pools", {})
+    missing_parts.cache_clear()
+
+    def change(old: str, new: str) -> None:
+        source = pools.CODE_WORKER_PROGRAM.read_text()
+        assert old in source
+        path = tmp_path / "worker.py"
+        path.write_text(source.replace(old, new))
+        monkeypatch.setattr(pools, "CODE_WORKER_PROGRAM", path)
+
+    yield change
+    code_pool().close()
+    missing_parts.cache_clear()
+
+
+def test_without_the_filter_of_system_calls_the_namespaces_still_hold(
+    environment: Code, changed_worker: Callable[[str, str], None]
+) -> None:
+    changed_worker("if filtered:\n            filter_system_calls()", "if filtered:\n            pass")
+    task = task_of(environment, [1, 2, 3])
+    works = {name for name, code in ESCAPES.items() if environment.verify(task, wrap_answer(code)).correct}
+    assert "socket of the C library" in works and works <= BLOCKED_BY_FILTER_ALONE
+
+
+def test_without_namespaces_the_environment_refuses_and_says_what_is_missing(
+    environment: Code, changed_worker: Callable[[str, str], None]
+) -> None:
+    changed_worker('call("unshare", 0x10000000)', 'raise Missing("unshare: Operation not permitted")')
+    task = task_of(environment, [1, 2, 3])
+    for refused in (environment.describe_data, lambda: environment.verify(task, wrap_answer(HONEST))):
+        with pytest.raises(
+            ConfigError, match=r"user and network namespaces \(unshare: Operation not permitted\)"
+        ) as error:
+            refused()
+    assert "environment.allow_weaker_sandbox: true" in str(error.value)
+    weaker = Code(Code.Config(allow_weaker_sandbox=True, time_limit=1))
+    assert weaker.verify(task, wrap_answer(HONEST)).correct
+    for name in ("socket of the C library", "fork", "kill the parent", "memory", "memory file", "environment"):
+        assert not weaker.verify(task, wrap_answer(ESCAPES[name])).correct, name
+
+
 def test_no_program_forges_a_verdict(environment: Code) -> None:
     task, pool = task_of(environment, SECRETS), code_pool()
     lost = pool.replaced
@@ -73,11 +121,17 @@ def test_no_program_forges_a_verdict(environment: Code) -> None:
 
 def test_a_program_leaves_nothing_to_the_next_one(environment: Code) -> None:
     task = task_of(environment, [1, 2, 3])
-    leave = "import builtins, json, os, sys\nopen('left', 'w').write('x')\nbuiltins.left = 1\nsys.modules['left'] = os\n"
-    find = "import os, sys\ndef solve(n):\n    import builtins\n    left = os.listdir('.') or hasattr(builtins, 'left')\n"
+    leave = (
+        "import builtins, json, os, sys\nopen('left', 'w').write('x')\nbuiltins.left = 1\nsys.modules['left'] = os\n"
+    )
+    find = (
+        "import os, sys\ndef solve(n):\n    import builtins\n    left = os.listdir('.') or hasattr(builtins, 'left')\n"
+    )
     assert environment.verify(task, wrap_answer(leave + HONEST)).correct
     for _ in range(2 * code_pool().size):
-        verdict = environment.verify(task, wrap_answer(find + "    return n + 1 if left or 'left' in sys.modules else 0"))
+        verdict = environment.verify(
+            task, wrap_answer(find + "    return n + 1 if left or 'left' in sys.modules else 0")
+        )
         assert not verdict.correct
         environment.sandbox._cache.clear()
 
@@ -100,15 +154,19 @@ def check_endless(environment: Code, programs: dict[str, str]) -> None:
     environment.verify(task, wrap_answer(HONEST))
     lost = pool.replaced
     for name, code in programs.items():
-        verdicts: list[bool] = []
-        thread = threading.Thread(target=lambda code=code: verdicts.append(environment.verify(task, wrap_answer(code)).correct))  # fmt: skip
+        verdicts: list[Verdict] = []
+
+        def judge(code: str, verdicts: list[Verdict]) -> None:
+            verdicts.append(environment.verify(task, wrap_answer(code)))
+
+        thread = threading.Thread(target=judge, args=(code, verdicts))
         start, longest = time.perf_counter(), 0.0
         thread.start()
         while thread.is_alive():
             before = time.perf_counter()
             time.sleep(0.01)
             longest = max(longest, time.perf_counter() - before)
-        assert verdicts == [False], name
+        assert [verdict.correct for verdict in verdicts] == [False], name
         assert time.perf_counter() - start < environment.sandbox.limits.wall_seconds + 5, name
         assert longest < 1, name
     environment.sandbox._cache.clear()
