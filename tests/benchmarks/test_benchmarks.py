@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rl2f_core.types import TrainingSample
-from tests.benchmarks import leaks, report
+from tests.benchmarks import leaks, report, sandbox
 from tests.benchmarks.learner import opening_length, padded_width
 from tests.benchmarks.rollout import build, plain_loop, requests_of
 from tests.benchmarks.worker import ROOT, Settings
@@ -193,3 +193,10 @@ def test_learner_and_trl_compute_the_same_loss_and_gradient(found: tuple[str, di
     assert numbers["update"]["difference"]["grad_norm"] < 0.02
     assert numbers["update"]["micro_batches"] == [2, 2]
     assert all(answer["rise"] > 0 for answer in numbers["update"]["answers"]["learner"])
+
+
+@pytest.mark.xdist_group("workers")
+def test_the_benchmark_of_the_sandbox_prints_rates(capsys: pytest.CaptureFixture[str]) -> None:
+    found = sandbox.main(["--verdicts", "10"])
+    assert found["one by one"] > 0 and found["batch"] > 0
+    assert "batch of 10" in capsys.readouterr().out

@@ -48,16 +48,16 @@ NAMESPACES = 0x00020000 | 0x04000000 | 0x08000000 | 0x20000000 | 0x40000000
 SYSTEM_CALLS = {
     "x86_64": (
         0xC000003E,
-        "0 1 3 5 8 9 10 11 12 13 14 15 17 24 25 28 35 39 60 79 87 96 102 104 107 108 110 131 186 201 202 217 219 228 229 "
-        "230 231 257 262 263 318 332 334",
+        "0 1 3 5 8 9 10 11 12 13 14 15 17 24 25 28 35 39 60 79 87 96 102 104 107 108 110 131 186 201 202 217 219 228 "
+        "229 230 231 257 262 263 318 332 334",
     ),
     "aarch64": (
         0xC00000B7,
-        "63 64 57 80 62 222 226 215 214 134 135 139 67 124 216 233 101 172 93 17 35 169 174 176 175 177 173 132 178 98 61 "
-        "128 113 114 115 94 56 79 278 291 293",
+        "63 64 57 80 62 222 226 215 214 134 135 139 67 124 216 233 101 172 93 17 35 169 174 176 175 177 173 132 178 98 "
+        "61 128 113 114 115 94 56 79 278 291 293",
     ),
 }
-"""Audit number of the architecture, and the numbers of read, write, close, fstat, lseek, mmap, mprotect, munmap, brk,
+"""Audit number of an architecture and the numbers of its calls: read, write, close, fstat, lseek, mmap, mprotect, munmap, brk,
 rt_sigaction, rt_sigprocmask, rt_sigreturn, pread64, sched_yield, mremap, madvise, nanosleep, getpid, exit, getcwd,
 unlink(at), gettimeofday, get(e)uid, get(e)gid, getppid, sigaltstack, gettid, time, futex, getdents64, restart_syscall,
 clock_gettime, clock_getres, clock_nanosleep, exit_group, openat, newfstatat, getrandom, statx and rseq."""
