@@ -19,6 +19,8 @@ from rl2f_core.errors import ConfigError
 TOLERANCE = 1e-6
 """Relative and absolute tolerance of floating-point outputs."""
 MAX_LITERAL_CHARS = 100_000
+MAX_CACHED = 2_000
+"""Programs whose outputs are cached, each at most `Limits.output_bytes`."""
 _STATUS = {"timeout": "does not finish in time", "output": "returns too much"}
 _GRACE_SECONDS = 20.0
 """Time that a worker has beyond a job's limit, on a busy machine."""
@@ -29,7 +31,7 @@ class Limits(NamedTuple):
 
     cpu_seconds: int = 2
     memory_mb: int = 256
-    output_bytes: int = 1 << 18
+    output_bytes: int = 1 << 16
 
     @property
     def wall_seconds(self) -> float:
@@ -82,6 +84,8 @@ class Sandbox:
     def run(self, programs: Sequence[Program]) -> list[tuple[Output, ...]]:
         """Run programs and return one output per input. Hostile programs are failures, never exceptions."""
         self.check()
+        if len(self._cache) > MAX_CACHED:
+            self._cache.clear()
         limits = self.limits
         jobs = {
             program: Job(
@@ -138,7 +142,7 @@ def read_literal(text: str) -> Any:
         raise ValueError(str(error)) from None
 
 
-@functools.lru_cache(1 << 14)
+@functools.lru_cache(MAX_CACHED)
 def passes(expected: str, output: Output) -> bool:
     """Return whether a call returned the expected value."""
     if output.value is None:

@@ -32,8 +32,8 @@ def _changed(code: str, site: int, rng: random.Random) -> str:
     match node:
         case ast.Constant(value=int(value)):
             node.value = value + rng.choice((-1, 1))
-        case ast.Constant():
-            node.value = f"{node.value}{rng.choice('aeiou')}"
+        case ast.Constant(value=str(text)):
+            node.value = text + rng.choice("aeiou")
         case ast.BinOp():
             node.op = rng.choice([kind for kind in _OPERATORS if not isinstance(node.op, kind)])()
         case ast.Compare():
@@ -42,8 +42,8 @@ def _changed(code: str, site: int, rng: random.Random) -> str:
             node.id = _NAMES[node.id]
         case ast.Attribute():
             node.attr = _NAMES[node.attr]
-        case ast.Return(value=ast.expr()):
-            node.value = ast.UnaryOp(ast.Not(), node.value)
+        case ast.Return(value=ast.expr() as value):
+            node.value = ast.UnaryOp(ast.Not(), value)
     return ast.unparse(ast.fix_missing_locations(tree))
 
 

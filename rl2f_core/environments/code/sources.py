@@ -132,11 +132,11 @@ def _given_cases(tests: object, number: int) -> list[Case]:
         raise _row_error(number, "has neither `test` nor `tests`", tests)
     cases = []
     for test in tests:
-        texts = [test.get("input"), test.get("output")] if isinstance(test, dict) else []
-        if not texts or not all(isinstance(text, str) for text in texts):
-            raise _row_error(number, "has a test without the texts input and output", test)
-        arguments = literal_text(f"({texts[0]},)" if texts[0].strip() else "()")
-        output = literal_text(texts[1])
+        match test:
+            case {"input": str(given), "output": str(value)}:
+                arguments, output = literal_text(f"({given},)" if given.strip() else "()"), literal_text(value)
+            case _:
+                raise _row_error(number, "has a test without the texts input and output", test)
         if arguments is None or output is None:
             raise _row_error(number, "has a test that is no Python literal", test)
         cases.append(Case(arguments, output))

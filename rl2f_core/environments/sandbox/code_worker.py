@@ -57,8 +57,8 @@ SYSTEM_CALLS = {
         "61 128 113 114 115 94 56 79 278 291 293",
     ),
 }
-"""Audit number of an architecture and the numbers of its calls: read, write, close, fstat, lseek, mmap, mprotect, munmap, brk,
-rt_sigaction, rt_sigprocmask, rt_sigreturn, pread64, sched_yield, mremap, madvise, nanosleep, getpid, exit, getcwd,
+"""Audit number of an architecture and the numbers of its calls: read, write, close, fstat, lseek, mmap, mprotect, munmap,
+brk, rt_sigaction, rt_sigprocmask, rt_sigreturn, pread64, sched_yield, mremap, madvise, nanosleep, getpid, exit, getcwd,
 unlink(at), gettimeofday, get(e)uid, get(e)gid, getppid, sigaltstack, gettid, time, futex, getdents64, restart_syscall,
 clock_gettime, clock_getres, clock_nanosleep, exit_group, openat, newfstatat, getrandom, statx and rseq."""
 NO_NEW_PRIVS, SET_SECCOMP, SET_DUMPABLE, SET_DEATH_SIGNAL, DROP_BOUNDING = 38, 22, 4, 1, 24
@@ -103,7 +103,6 @@ def enter_namespaces() -> None:
         except OSError as error:
             raise Missing(f"/proc/self/{path}: {error.strerror}") from None
     call("unshare", NAMESPACES)
-    call("mount", b"none", b"/", None, 0x4000 | 0x40000, None)  # private, so that no mount is seen outside
     for path in ("/proc/sys/user/max_user_namespaces", "/proc/sys/kernel/shmmni", "/proc/sys/kernel/msgmni"):
         with contextlib.suppress(OSError), open(path, "w") as file:
             file.write("0")
@@ -112,6 +111,7 @@ def enter_namespaces() -> None:
 def enter_empty_root() -> None:
     """Replace the root directory by an empty one in memory. Raises `Missing`."""
     call("unshare", 0x00020000)
+    call("mount", b"none", b"/", None, 0x4000 | 0x40000, None)  # private: no mount is seen outside, and none comes in
     call("mount", b"none", b"/tmp", b"tmpfs", 2 | 4 | 8, f"size={DIRECTORY_BYTES},nr_inodes=64,mode=700".encode())
     os.chdir("/tmp")
     call("pivot_root", b".", b".")
@@ -148,9 +148,8 @@ def filter_system_calls() -> None:
 def set_limits(cpu_seconds: int, memory_bytes: int) -> None:
     """Set the limits of one job."""
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
-    resource.setrlimit(
-        resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds + 1)
-    )  # SIGXCPU, which can be ignored, then SIGKILL
+    # SIGXCPU, which a program can ignore, then SIGKILL
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds + 1))
     resource.setrlimit(resource.RLIMIT_FSIZE, (MAX_FILE_BYTES, MAX_FILE_BYTES))
     resource.setrlimit(resource.RLIMIT_NOFILE, (MAX_OPEN_FILES, MAX_OPEN_FILES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

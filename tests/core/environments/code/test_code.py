@@ -7,7 +7,7 @@ import importlib.util
 import json
 import random
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -149,7 +149,7 @@ def test_definitions_and_expressions_in_a_hint_are_found_as_answers() -> None:
 
 
 # -- generated functions -------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("family", generator.Family.__args__)  # type: ignore[attr-defined]
+@pytest.mark.parametrize("family", get_args(generator.Family))
 def test_the_source_of_a_generated_function_does_what_its_native_form_does(family: generator.Family) -> None:
     """By the sandbox, on the probes: 1, 2 and 3 steps."""
     environment = build()
