@@ -119,7 +119,7 @@ def test_every_text_field_that_names_weights_takes_only_what_is_known() -> None:
     assert suspects == {("stages", "init_from")}  # the configuration itself takes only names of stages there
     marked = {path[-2:]: field["node"]["known"] for path, field in all_fields() if field["node"].get("known")}
     assert marked == {
-        ("model", "name"): "models", ("lora", "init_adapter"): "checkpoints", ("local", "adapter"): "checkpoints",
+        ("code", "path"): "files", ("model", "name"): "models", ("lora", "init_adapter"): "checkpoints", ("local", "adapter"): "checkpoints",
         ("openai_api", "base_url"): "endpoints", ("llm", "prompt"): "prompts", ("self_critique", "prompt"): "prompts",
         ("rescore", "run"): "runs", ("fork", "source"): "runs", ("hint_value", "source"): "runs",
         ("llm_judge", "prompt"): "files", ("rollout", "reprompt_template"): "prompts",
