@@ -58,9 +58,10 @@ SYSTEM_CALLS = {
     ),
 }
 """Audit number of an architecture and the numbers of its calls: read, write, close, fstat, lseek, mmap, mprotect,
-munmap, brk, rt_sigaction, rt_sigprocmask, rt_sigreturn, pread64, sched_yield, mremap, madvise, nanosleep, getpid, exit, getcwd,
-unlink(at), gettimeofday, get(e)uid, get(e)gid, getppid, sigaltstack, gettid, time, futex, getdents64, restart_syscall,
-clock_gettime, clock_getres, clock_nanosleep, exit_group, openat, newfstatat, getrandom, statx and rseq."""
+munmap, brk, rt_sigaction, rt_sigprocmask, rt_sigreturn, pread64, sched_yield, mremap, madvise, nanosleep, getpid, exit,
+getcwd, unlink(at), gettimeofday, get(e)uid, get(e)gid, getppid, sigaltstack, gettid, time, futex, getdents64,
+restart_syscall, clock_gettime, clock_getres, clock_nanosleep, exit_group, openat, newfstatat, getrandom, statx and
+rseq."""
 NO_NEW_PRIVS, SET_SECCOMP, SET_DUMPABLE, SET_DEATH_SIGNAL, DROP_BOUNDING = 38, 22, 4, 1, 24
 DETACH = 2
 """Flag of umount2."""

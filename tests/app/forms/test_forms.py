@@ -119,13 +119,14 @@ def test_every_text_field_that_names_weights_takes_only_what_is_known() -> None:
     assert suspects == {("stages", "init_from")}  # the configuration itself takes only names of stages there
     marked = {path[-2:]: field["node"]["known"] for path, field in all_fields() if field["node"].get("known")}
     assert marked == {
-        ("code", "path"): "files", ("model", "name"): "models", ("lora", "init_adapter"): "checkpoints", ("local", "adapter"): "checkpoints",
+        ("model", "name"): "models", ("lora", "init_adapter"): "checkpoints", ("local", "adapter"): "checkpoints",
         ("openai_api", "base_url"): "endpoints", ("llm", "prompt"): "prompts", ("self_critique", "prompt"): "prompts",
         ("rescore", "run"): "runs", ("fork", "source"): "runs", ("hint_value", "source"): "runs",
         ("llm_judge", "prompt"): "files", ("rollout", "reprompt_template"): "prompts",
         ("rltf_fm", "critique_prompt"): "prompts", ("rl2f_self", "critique_prompt"): "prompts",
         ("vllm", "url"): "endpoints", ("vllm", "adapter_folder"): "files",
         ("sft", "dataset"): "data", ("math", "source"): "problems", ("math", "test_source"): "problems",
+        ("code", "path"): "files",
     }  # fmt: skip
     for place in (("eval", "adapters"), ("fork", "checkpoints"), ("hint_value", "checkpoints")):
         adapters = next(field for path, field in all_fields() if path == place)
