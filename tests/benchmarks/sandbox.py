@@ -32,7 +32,7 @@ def attempts(environment: Code, count: int) -> list[tuple[Task, str]]:
     for index in range(count):
         task = environment.task("train", index)
         gold = environment.gold_answer(task)
-        wrong = mutants(gold, random.Random(index), 1) if index % 2 else []
+        wrong = list(mutants(gold, random.Random(index), 1)) if index % 2 else []
         pairs.append((task, wrap_answer(f"{(wrong or [gold])[0]}\n\nattempt = {index}")))
     return pairs
 

@@ -157,7 +157,7 @@ class Code(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, Levels):
                 continue
             key = generator.behavior_key(kind, [repr(value) for value in outputs])
             edges, count = generator.EDGES[kind], config.public_tests + config.hidden_tests
-            drawn = [generator.draw_input(kind, rng) for _ in range(4 * count)]
+            drawn = [generator.draw_input(kind, rng) for _ in range(2 * count)]
             cases = drop_repeats([Case(repr((value,)), repr(made.run(value))) for value in (*drawn, *edges)])
             public, rest = cases[: config.public_tests], cases[config.public_tests :]
             hidden = (*rest[-len(edges) :], *rest[: config.hidden_tests])[: config.hidden_tests]
@@ -296,15 +296,15 @@ class Code(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, Levels):
         if correct:
             return wrap_answer(gold)
         wrong = [constant(gold, task.public["function"])]
-        options = [code for code in mutants(gold, rng, MAX_MUTANTS) if code != last]
+        options = (code for code in mutants(gold, rng, MAX_MUTANTS) if code != last)
         if not follow_hint or last is None:
             return wrap_answer(next((code for code in options if not self.is_correct_answer(task, code)), wrong[0]))
-        cases, count = _cases(task), task.public["examples"]
+        cases, count, considered = _cases(task), task.public["examples"], list(options)
         passed = {
             code: [passes(case.output, output) for case, output in zip(cases, outputs, strict=True)]
-            for code, outputs in zip(options, self._outputs(task, options), strict=True)
+            for code, outputs in zip(considered, self._outputs(task, considered), strict=True)
         }
-        wrong = [code for code in options if not all(passed[code])] or wrong
+        wrong = [code for code in considered if not all(passed[code])] or wrong
         return wrap_answer(max(wrong, key=lambda code: sum(passed.get(code, ())[:count])))
 
     # -- reference lines ---------------------------------------------------------------------------------------

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import ast
 import random
+from collections.abc import Iterator
 
 _OPERATORS: tuple[type[ast.operator], ...] = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod)
 _COMPARISONS: tuple[type[ast.cmpop], ...] = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
 _NAMES = {"max": "min", "min": "max", "sum": "len", "len": "sum", "upper": "lower", "lower": "upper", "find": "count"}
 
 
-def mutants(code: str, rng: random.Random, count: int) -> list[str]:
-    """Return at most `count` programs that differ from `code` in one place."""
-    num_sites = sum(_changes(node) for node in ast.walk(ast.parse(code)))
-    sites = rng.sample(range(num_sites), min(count, num_sites))
-    return [program for program in dict.fromkeys(_changed(code, site, rng) for site in sites) if program != code]
+def mutants(code: str, rng: random.Random, count: int) -> Iterator[str]:
+    """Yield at most `count` different programs that differ from `code` in one place."""
+    tree = ast.parse(code)
+    sites = [node for node in ast.walk(tree) if _changes(node)]
+    seen = {code}
+    for node in rng.sample(sites, min(count, len(sites))):
+        original = dict(vars(node))
+        _change(node, rng)
+        program = ast.unparse(tree)
+        vars(node).update(original)
+        if program not in seen:
+            seen.add(program)
+            yield program
 
 
 def constant(code: str, function: str) -> str:
@@ -24,11 +33,8 @@ def constant(code: str, function: str) -> str:
     return f"def {function}({ast.unparse(node.args)}):\n    return None"
 
 
-def _changed(code: str, site: int, rng: random.Random) -> str:
-    """Return `code` with the site of this number changed."""
-    tree = ast.parse(code)
-    nodes = [node for node in ast.walk(tree) if _changes(node)]
-    node = nodes[site]
+def _change(node: ast.AST, rng: random.Random) -> None:
+    """Change a node in place."""
     match node:
         case ast.Constant(value=int(value)):
             node.value = value + rng.choice((-1, 1))
@@ -37,14 +43,14 @@ def _changed(code: str, site: int, rng: random.Random) -> str:
         case ast.BinOp():
             node.op = rng.choice([kind for kind in _OPERATORS if not isinstance(node.op, kind)])()
         case ast.Compare():
-            node.ops[0] = rng.choice([kind for kind in _COMPARISONS if not isinstance(node.ops[0], kind)])()
+            others = [kind for kind in _COMPARISONS if not isinstance(node.ops[0], kind)]
+            node.ops = [rng.choice(others)(), *node.ops[1:]]
         case ast.Name():
             node.id = _NAMES[node.id]
         case ast.Attribute():
             node.attr = _NAMES[node.attr]
         case ast.Return(value=ast.expr() as value):
             node.value = ast.UnaryOp(ast.Not(), value)
-    return ast.unparse(ast.fix_missing_locations(tree))
 
 
 def _changes(node: ast.AST) -> bool:

@@ -190,7 +190,7 @@ def test_two_programs_with_one_behavior_are_one_problem() -> None:
 def test_a_mutant_differs_from_the_solution_and_can_be_read() -> None:
     for index in range(20):
         code = build(level=2).task("train", index).privileged["answer"]
-        found = mutants(code, random.Random(index), 6)
+        found = list(mutants(code, random.Random(index), 6))
         assert found and code not in found and all(normalize_code(one, "solve") == one for one in found)
 
 
