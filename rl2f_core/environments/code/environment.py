@@ -25,7 +25,16 @@ from rl2f_core.environments.capabilities import (
     most_common_answer,
 )
 from rl2f_core.environments.code import generator, hints, sources
-from rl2f_core.environments.code.judging import Limits, Output, Program, Sandbox, agree, passes, read_literal
+from rl2f_core.environments.code.judging import (
+    Limits,
+    Output,
+    Program,
+    Sandbox,
+    agree,
+    missing_parts,
+    passes,
+    read_literal,
+)
 from rl2f_core.environments.code.mutations import constant, mutants
 from rl2f_core.environments.code.problems import (
     Case,
@@ -100,9 +109,13 @@ class Code(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, Levels):
         self.sandbox = Sandbox(limits, config.allow_weaker_sandbox)
 
     def describe_data(self) -> str:
-        """Raises `ConfigError` if the sandbox misses a part, so that a run fails when it starts."""
+        """Name the parts that a weaker sandbox lacks.
+
+        Raises `ConfigError` if one is missing and that is not accepted, so that a run fails when it starts.
+        """
         self.sandbox.check()
-        return ""
+        missing = missing_parts()
+        return f"The sandbox is weaker than it should be. Missing: {'; '.join(missing)}." if missing else ""
 
     # -- tasks -------------------------------------------------------------------------------------------------
     def task(self, split: Split, index: int) -> Task:
@@ -237,7 +250,7 @@ class Code(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, Levels):
         )
 
     def prefetch_verdicts(self, attempts: Sequence[tuple[Task, str]]) -> None:
-        """Run the attempts in parallel workers."""
+        """Run the attempts in parallel workers. Raises `ConfigError` as `describe_data` does."""
         programs = []
         for task, attempt in attempts:
             inner, _ = self.extract(attempt)

@@ -103,6 +103,7 @@ def test_without_namespaces_the_environment_refuses_and_says_what_is_missing(
             refused()
     assert "environment.allow_weaker_sandbox: true" in str(error.value)
     weaker = Code(Code.Config(allow_weaker_sandbox=True, time_limit=1))
+    assert "Missing: user and network namespaces" in weaker.describe_data()
     assert weaker.verify(task, wrap_answer(HONEST)).correct
     for name in ("socket of the C library", "fork", "kill the parent", "memory", "memory file", "environment"):
         assert not weaker.verify(task, wrap_answer(ESCAPES[name])).correct, name
