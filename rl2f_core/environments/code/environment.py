@@ -1,4 +1,4 @@
-"""`code`: write a Python function; its behavior on public and hidden tests is judged in a sandbox."""
+"""`code`: Python functions, judged by public and hidden tests in a sandbox."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ class Code(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, Levels):
         return new_task(self, problem.level, public, privileged)
 
     def _generate(self, rng: random.Random) -> Task:
-        """Draw a function that is not trivial and behaves like no problem of a separate test source."""
+        """Draw a function that behaves like no problem of a separate test source."""
         config = self.config
         while True:
             made = generator.make(rng.choice(config.families), config.level, rng)
@@ -185,9 +185,9 @@ class Code(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, Levels):
         return str(task.privileged["behavior"])
 
     def task_from_gold(self, problem: str, answer: str) -> Task:
-        """Read a stub, as in a prompt, and a reference solution, whose outputs on probe inputs are the hidden tests.
+        """Read a stub, as in a prompt, and a reference solution.
 
-        Raises `DataError` if there is no stub, the answer does not define its function, or the reference fails.
+        Its outputs on probe inputs are the hidden tests.  Raises `DataError` if there is no stub, the answer does not define its function, or the reference fails.
         """
         function = stub_name(problem)
         code = None if function is None else normalize_code(answer, function)
@@ -235,7 +235,7 @@ class Code(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, Levels):
         return normalize_code(text, task.public["function"])
 
     def score_parsed(self, task: Task, parsed: str) -> Verdict:
-        """Correct if all tests pass; the score is 0 otherwise. Distance: the fraction of failed tests."""
+        """Score: 1 if all tests pass, otherwise 0. Distance: the fraction of failed tests."""
         cases, outputs = _cases(task), self._outputs(task, [parsed])[0]
         failed = [case for case, output in zip(cases, outputs, strict=True) if not passes(case.output, output)]
         correct = not failed
@@ -250,7 +250,10 @@ class Code(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, Levels):
         )
 
     def prefetch_verdicts(self, attempts: Sequence[tuple[Task, str]]) -> None:
-        """Run the attempts in parallel workers. Raises `ConfigError` as `describe_data` does."""
+        """Run the attempts in parallel workers.
+
+        Raises `ConfigError` as `describe_data` does.
+        """
         programs = []
         for task, attempt in attempts:
             inner, _ = self.extract(attempt)
@@ -267,7 +270,7 @@ class Code(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, Levels):
         return self._program(task.public["problem"], task.public["function"], code, inputs)
 
     def _program(self, problem: str, function: str, code: str, inputs: Sequence[str]) -> Program:
-        """Return the code after the problem's own program, whose imports and helpers it may use."""
+        """Return the code after the problem's program, whose helpers it may use."""
         preamble = f"{problem}\n\n\n" if stub(problem, function) is not None else ""
         return Program(f"{preamble}{code}\n", function, tuple(inputs))
 
@@ -279,7 +282,10 @@ class Code(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, Levels):
 
     # -- hints -------------------------------------------------------------------------------------------------
     def hint(self, task: Task, attempts: Sequence[Verdict], rng: random.Random) -> str:
-        """Give input, expected and actual output of the first failing example; of hidden tests the kind of failure."""
+        """Give input, expected and actual output of the first failing example.
+
+        If only hidden tests fail, give the kind of failure.
+        """
         parsed = last_parsed(attempts)
         if parsed is None:
             return hints.unreadable(task.public["function"])
@@ -288,7 +294,7 @@ class Code(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, Levels):
         return hints.true_hint(task.public["function"], cases[:count], outputs, cases[count:])
 
     def misleading_hint(self, task: Task, attempts: Sequence[Verdict], rng: random.Random) -> str:
-        """State a false expected output of the failing example, or another kind of failure."""
+        """State a false expected output of the example, or another kind of failure."""
         parsed = last_parsed(attempts)
         if parsed is None:
             return hints.HIDDEN.format(failure=rng.choice(hints.KINDS))
@@ -301,7 +307,7 @@ class Code(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, Levels):
     def simulate_attempt(
         self, task: Task, attempts: Sequence[Verdict], rng: random.Random, *, follow_hint: bool, correct: bool
     ) -> str:
-        """Write the reference solution or a wrong program that differs from it in one place.
+        """Write the reference or a wrong program that differs from it in one place.
 
         With `follow_hint` it passes the most examples of the programs considered, otherwise it is any but the last.
         """
@@ -322,7 +328,7 @@ class Code(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, Levels):
 
     # -- reference lines ---------------------------------------------------------------------------------------
     def constant_baseline(self) -> ConstantBaseline:
-        """The most frequent behavior among `_BASELINE_TASKS` test tasks, and its frequency."""
+        """The most frequent behavior of `_BASELINE_TASKS` test tasks; its frequency."""
         tasks = [self.task("test", index) for index in range(_BASELINE_TASKS)]
         key, count = most_common_answer([self.canonical(task) for task in tasks])
         answer = next(self.gold_answer(task) for task in tasks if self.canonical(task) == key)
@@ -330,7 +336,10 @@ class Code(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, Levels):
 
     # -- leak detection ----------------------------------------------------------------------------------------
     def find_answers(self, task: Task, text: str) -> list[tuple[int, int, str]]:
-        """Spans with a definition of the function, or an expression after `return` or in backticks as its body."""
+        """Spans with a definition of the function, or with an expression as its body.
+
+        Expressions are read after `return` and in backticks.
+        """
         text, function = text[:_MAX_LEAK_CHARS], task.public["function"]
         found = []
         for match in re.finditer(rf"\bdef {function}\(.*(?:\n(?:[ \t]+\S.*|[ \t]*(?=\n)))*", text):

@@ -1,4 +1,4 @@
-"""Generated functions: families, levels, and their behavior on fixed probe inputs.
+"""Generated functions: families, levels, behavior on fixed probe inputs.
 
 Two functions of the same parameter type with the same outputs on the probes are the same problem.
 """
@@ -101,10 +101,10 @@ PROBES = {kind: _probes(kind) for kind in EDGES}
 
 
 def behavior_key(kind: str, outputs: Sequence[str]) -> str:
-    """Return the key of a function by its parameter type and its outputs, as literals, on `PROBES`."""
+    """Return the key of a parameter type and the outputs, as literals, on `PROBES`."""
     return hashlib.sha256("\n".join([kind, *outputs]).encode()).hexdigest()[:16]
 
 
 def is_trivial(kind: str, outputs: Sequence[Any]) -> bool:
-    """Return whether a function has fewer than three outputs on the probes, or returns its argument."""
+    """Return whether a function has under three outputs or returns its argument."""
     return len({repr(value) for value in outputs}) < 3 or list(outputs) == list(PROBES[kind])

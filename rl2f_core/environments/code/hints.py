@@ -22,7 +22,7 @@ def unreadable(function: str) -> str:
 
 
 def true_hint(function: str, public: Sequence[Case], outputs: Sequence[Output], hidden: Sequence[Case]) -> str:
-    """Describe the first failing public test, or only the kind of failure of the first failing hidden test."""
+    """Describe the first failing public test, or the kind of a hidden failure."""
     for case, output in zip(public, outputs, strict=False):
         if not passes(case.output, output):
             return example_hint(function, case.input, case.output, output)
@@ -40,7 +40,7 @@ def example_hint(function: str, arguments: str, expected: str, output: Output) -
 
 
 def false_hint(function: str, public: Sequence[Case], outputs: Sequence[Output], true: str, rng: random.Random) -> str:
-    """State a false expected output of the first failing public test, or a false kind of failure."""
+    """State a false expected output of a public test, or a false kind of failure."""
     for case, output in zip(public, outputs, strict=False):
         if not passes(case.output, output):
             return example_hint(function, case.input, false_value(case.output, output, rng), output)
@@ -49,7 +49,7 @@ def false_hint(function: str, public: Sequence[Case], outputs: Sequence[Output],
 
 
 def false_value(expected: str, output: Output, rng: random.Random) -> str:
-    """Return a literal of the expected one's type that is neither expected nor returned."""
+    """Return a literal of the expected type that is neither expected nor returned."""
     for _ in range(20):
         value = repr(_changed(read_literal(expected), rng))
         if value != expected and value != output.value:

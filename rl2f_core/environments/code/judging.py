@@ -1,4 +1,4 @@
-"""Run functions in the sandbox and compare their outputs, here, with the expected ones.
+"""Run functions in the sandbox and compare their outputs with the expected ones.
 
 The sandbox receives programs and inputs.  Expected outputs stay in this process, and outputs come back as Python
 literals, so no object of a program takes part in a comparison.
@@ -40,7 +40,7 @@ class Limits(NamedTuple):
 
 
 class Program(NamedTuple):
-    """A program and the arguments to call its function with, each a tuple as a Python literal."""
+    """A program and its function's arguments, each a tuple as a Python literal."""
 
     code: str
     function: str
@@ -70,7 +70,7 @@ class Sandbox:
         self._cache: dict[Program, Reply] = {}
 
     def check(self) -> None:
-        """Raise `ConfigError` if a part of the sandbox is missing and that is not accepted."""
+        """Raise `ConfigError` if a part is missing and that is not accepted."""
         missing = missing_parts()
         if missing and not self.allow_weaker:
             raise ConfigError(
@@ -82,7 +82,10 @@ class Sandbox:
             )
 
     def run(self, programs: Sequence[Program]) -> list[tuple[Output, ...]]:
-        """Run programs and return one output per input. Hostile programs are failures, never exceptions."""
+        """Run programs and return one output per input.
+
+        Hostile programs give failures, never exceptions.
+        """
         self.check()
         if len(self._cache) > MAX_CACHED:
             self._cache.clear()
@@ -156,7 +159,7 @@ def passes(expected: str, output: Output) -> bool:
 
 
 def agree(expected: Any, actual: Any) -> bool:
-    """Return whether two plain values are equal, as by `==`, with a tolerance for floating-point numbers."""
+    """Return whether plain values are equal, with a tolerance for floats."""
     if isinstance(expected, float) or isinstance(actual, float):
         numbers = isinstance(expected, int | float) and isinstance(actual, int | float)
         try:

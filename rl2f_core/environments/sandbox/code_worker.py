@@ -1,6 +1,6 @@
-"""The program that runs untrusted Python functions: one JSON object per line in and out, on private pipes.
+"""The worker program that runs untrusted Python functions in a sandbox.
 
-The pool starts it as a file with an empty environment, so it imports nothing of this project.  It imports the modules
+It exchanges one JSON object per line on private pipes.  The pool starts it as a file with an empty environment, so it imports nothing of this project.  It imports the modules
 of `MODULES`, gives up root and enters new user, network, PID, mount, IPC and UTS namespaces.  Each job runs in a fork
 of it, which keeps one pipe, for its results, and has
 
@@ -73,7 +73,7 @@ class Missing(Exception):
 
 
 def call(name: str, *args: Any) -> None:
-    """Call a function of the C library. Raises `Missing` if it fails or does not exist."""
+    """Call a function of the C library. Raises `Missing` if that fails."""
     try:
         function = getattr(libc, name)
     except AttributeError:
@@ -84,7 +84,7 @@ def call(name: str, *args: Any) -> None:
 
 # -- isolation -----------------------------------------------------------------------------------------------------
 def give_up_root() -> None:
-    """Become `nobody` if the server runs as root, whom the kernel exempts from the limit on processes."""
+    """Become `nobody` if the server is root, which has no limit on processes."""
     if os.geteuid() == 0:
         os.setgroups([])
         os.setresgid(NOBODY, NOBODY, NOBODY)
@@ -160,7 +160,10 @@ def set_limits(cpu_seconds: int, memory_bytes: int) -> None:
 
 # -- one job -------------------------------------------------------------------------------------------------------
 def literal(value: Any, depth: int = 0) -> str:
-    """Return a plain value as a Python literal, by the methods of the built-in types. Raises `TypeError` otherwise."""
+    """Return a plain value as a Python literal. Raises `TypeError` for others.
+
+    Values of subclasses are read by the methods of the built-in types.
+    """
     if depth > 20:
         raise TypeError("nested too deep")
     if value is None or type(value) is bool:
@@ -186,7 +189,7 @@ def literal(value: Any, depth: int = 0) -> str:
 
 
 def run_job(program: str, function: str, inputs: list[str], say: Callable[[Any], None]) -> None:
-    """Execute a program, then its function on each input; report each result, then None."""
+    """Execute a program, call its function on each input, and report the results."""
     import ast
 
     names: dict[str, Any] = {"__name__": "solution"}
@@ -208,7 +211,10 @@ def run_job(program: str, function: str, inputs: list[str], say: Callable[[Any],
 
 
 def be_job(job: dict[str, Any], pipe: int, nonce: str, directory: str | None, filtered: bool) -> None:
-    """Run a job in this process, a fork, and end it: in a root directory of its own or, without, in `directory`."""
+    """Run a job in this process, a fork, and end it.
+
+    It runs in an empty root directory, or in `directory` if that is given.
+    """
     try:
         null = os.open(os.devnull, os.O_RDWR)
         for standard in (0, 1, 2):
@@ -240,7 +246,7 @@ def be_job(job: dict[str, Any], pipe: int, nonce: str, directory: str | None, fi
 
 
 def supervise(job: dict[str, Any], isolated: bool, filtered: bool) -> dict[str, Any]:
-    """Fork, collect the results of a job within its limits, and kill what is left of it.
+    """Fork, collect the results of a job within its limits, and kill the rest.
 
     `status` is done, exited, timeout or output (too much of it).
     """
@@ -274,7 +280,10 @@ def supervise(job: dict[str, Any], isolated: bool, filtered: bool) -> dict[str, 
 
 
 def end_job(child: int, status: str, cpu_seconds: int) -> str:
-    """Kill the processes of a job and wait for them. Return `timeout` if the limit of CPU time ended it."""
+    """Kill the processes of a job and wait for them.
+
+    Returns `timeout` if the limit of CPU time ended the job, otherwise `status`.
+    """
     with contextlib.suppress(ProcessLookupError):
         if os.getpid() == 1:  # of the PID namespace: all other processes in it
             os.kill(-1, signal.SIGKILL)
@@ -305,7 +314,7 @@ def parse_results(output: bytes, nonce: str) -> list[list[str]]:
 
 # -- main loop -----------------------------------------------------------------------------------------------------
 def probe(isolated: bool) -> list[str]:
-    """Return which parts of the sandbox of a job the kernel refuses, tested in a fork."""
+    """Return which parts of a job's sandbox the kernel refuses, tested in a fork."""
     parts: list[tuple[str, Callable[[], None]]] = [("system call filter", filter_system_calls)]
     if isolated:
         parts = [("private root directory", enter_empty_root), ("no capabilities", drop_capabilities), *parts]

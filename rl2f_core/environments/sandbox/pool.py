@@ -55,7 +55,7 @@ class Reply(NamedTuple):
 
 
 def judge_command() -> tuple[list[str], dict[str, str]]:
-    """Return the command line of the worker program for math-verify and reasoning-gym, and its environment."""
+    """Return command line and environment of the worker for math and reasoning-gym."""
     environment = {name: os.environ[name] for name in _INHERITED if name in os.environ}
     environment |= {
         "PYTHONHASHSEED": "0",  # data sets that iterate over sets are then the same in every process
@@ -69,7 +69,7 @@ def judge_command() -> tuple[list[str], dict[str, str]]:
 
 
 def code_command() -> tuple[list[str], dict[str, str]]:
-    """Return the command line of the worker program for untrusted functions, and its environment: a fixed hash seed."""
+    """Return command line and environment of the worker for untrusted functions."""
     return [sys.executable, "-P", "-s", "-S", str(CODE_WORKER_PROGRAM)], {"PYTHONHASHSEED": "0"}
 
 
@@ -209,7 +209,7 @@ def code_pool() -> WorkerPool:
 
 
 def _pool_of(name: str, make: Callable[[], WorkerPool]) -> WorkerPool:
-    """Return a pool of this process. A forked child gets a new one, because pipes cannot be shared."""
+    """Return a pool of this process; a forked child cannot share its pipes."""
     key = (os.getpid(), name)
     if key not in _pools:
         _pools[key] = make()
