@@ -187,7 +187,8 @@ class Code(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, Levels):
     def task_from_gold(self, problem: str, answer: str) -> Task:
         """Read a stub, as in a prompt, and a reference solution.
 
-        Its outputs on probe inputs are the hidden tests.  Raises `DataError` if there is no stub, the answer does not define its function, or the reference fails.
+        Its outputs on probe inputs are the hidden tests. Raises `DataError` if there is no stub, the answer does not
+        define its function, or the reference fails.
         """
         function = stub_name(problem)
         code = None if function is None else normalize_code(answer, function)

