@@ -51,8 +51,12 @@ class StageConfig(BaseConfig):
     """Steps of linear warm-up."""
     weight_decay: float = Field(0.0, ge=0)
     """Weight decay of AdamW."""
-    max_grad_norm: float = Field(1.0, gt=0)
-    """Maximum global norm of the gradient."""
+    adam_beta1: float = Field(0.9, ge=0, lt=1)
+    """β₁ of AdamW: decay of the mean of the gradient."""
+    adam_beta2: float = Field(0.999, ge=0, lt=1)
+    """β₂ of AdamW: decay of the mean of the squared gradient."""
+    max_grad_norm: float | None = Field(1.0, gt=0)
+    """Maximum global norm of the gradient; None does not clip it."""
     micro_batch_tokens: int = Field(4096, ge=16)
     """Tokens of one forward and backward, padding included."""
     gradient_checkpointing: Literal["auto", "always", "never"] = "auto"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
+
+from rl2f_core.types import TrainingSample
 
 KLEstimator = Literal["k1", "k2", "k3"]
 
@@ -81,10 +84,15 @@ class LossConfig:
     epsilon_high: float = 0.2
     ce_coef: float = 1.0
     kl_coef: float = 0.0
+    entropy_coef: float = 0.0
     kl: KLConfig = DEFAULT_KL
     """Reference and divergence of the kl term."""
     advantage: AdvantageConfig | None = None
     """Advantages of samples with token rewards; None if the samples have their advantages."""
+
+    def trains(self, sample: TrainingSample) -> bool:
+        """Whether a sample has a gradient under these coefficients; entropy has one without advantage too."""
+        return sample.has_gradient or (self.entropy_coef > 0 and any(sample.rl_weights))
 
     @property
     def critic(self) -> ValueConfig | None:
@@ -101,3 +109,8 @@ class LossConfig:
         """Whether the loss or the reward has a KL term to the stage's `ref_model`."""
         in_loss = self.kl_coef > 0 and self.kl.reference == "base"
         return in_loss or (self.advantage is not None and self.advantage.kl_coef > 0)
+
+
+def clip_range(epsilon: float | None, epsilon_high: float | None) -> tuple[float, float]:
+    """Return the clip range of a configuration; None is an infinite ε."""
+    return math.inf if epsilon is None else epsilon, math.inf if epsilon_high is None else epsilon_high

@@ -11,7 +11,7 @@ from rl2f_core.config.stage import ResolvedStage
 from rl2f_core.errors import FieldValueError
 from rl2f_core.methods.advantages import dialogue_advantages, turn_advantages
 from rl2f_core.methods.base import Method
-from rl2f_core.methods.loss_spec import LossConfig
+from rl2f_core.methods.loss_spec import LossConfig, clip_range
 from rl2f_core.methods.samples import policy_samples
 from rl2f_core.types import Group, TrainingSample
 
@@ -26,12 +26,15 @@ class PolicyGradientConfig(CheckedMethodConfig):
     """Divide advantages by the group's standard deviation (GRPO) or not (Dr. GRPO)."""
     baseline: Literal["mean", "leave_one_out"] = "mean"
     """The group's mean, or the mean of the others (RLOO)."""
-    epsilon: float = Field(0.2, gt=0, lt=1)
-    """ε_low: the ratio is clipped below 1 − ε_low."""
-    epsilon_high: float = Field(0.2, gt=0)
-    """ε_high: the ratio is clipped above 1 + ε_high."""
+    epsilon: float | None = Field(0.2, gt=0, lt=1)
+    """ε_low: the ratio is clipped below 1 − ε_low; None does not clip it below."""
+    epsilon_high: float | None = Field(0.2, gt=0)
+    """ε_high: the ratio is clipped above 1 + ε_high; None does not clip it above."""
     kl_coef: float = Field(0.0, ge=0)
     """β of the KL to the reference."""
+    entropy_coef: float = Field(0.0, ge=0)
+    """c of the entropy term: the loss contains −c times the mean entropy of the sampled tokens' distributions. Above 0,
+    groups with equal returns have a gradient too."""
 
     def check_stage(self, stage: ResolvedStage, run: RunConfig) -> None:
         """Refuse impossible combinations; raises `ValueError`."""
@@ -82,4 +85,6 @@ class PolicyGradient(Method[GradientConfigT]):
 
     def loss_options(self) -> LossConfig:
         config = self.config
-        return LossConfig(epsilon=config.epsilon, epsilon_high=config.epsilon_high, kl_coef=config.kl_coef)
+        return LossConfig(
+            *clip_range(config.epsilon, config.epsilon_high), kl_coef=config.kl_coef, entropy_coef=config.entropy_coef
+        )

@@ -24,7 +24,7 @@ from rl2f_core.config.stage import ResolvedStage
 from rl2f_core.errors import FieldValueError
 from rl2f_core.methods.advantages import returns_to_go
 from rl2f_core.methods.base import Method
-from rl2f_core.methods.loss_spec import AdvantageConfig, KLEstimator, LossConfig, ValueConfig
+from rl2f_core.methods.loss_spec import AdvantageConfig, KLEstimator, LossConfig, ValueConfig, clip_range
 from rl2f_core.methods.samples import token_reward_sample
 from rl2f_core.registry import register
 from rl2f_core.types import Group, TrainingSample
@@ -39,12 +39,15 @@ class TokenRewardConfig(BaseConfig):
     """Additional discount per turn: below 1, later answers have lower returns."""
     whiten_advantages: bool = True
     """Subtract the mean over all tokens of the step and divide by the standard deviation."""
-    epsilon: float = Field(0.2, gt=0, lt=1)
-    """ε_low: the ratio is clipped below 1 − ε_low."""
-    epsilon_high: float = Field(0.2, gt=0)
-    """ε_high: the ratio is clipped above 1 + ε_high."""
+    epsilon: float | None = Field(0.2, gt=0, lt=1)
+    """ε_low: the ratio is clipped below 1 − ε_low; None does not clip it below."""
+    epsilon_high: float | None = Field(0.2, gt=0)
+    """ε_high: the ratio is clipped above 1 + ε_high; None does not clip it above."""
     kl_coef: float = Field(0.0, ge=0)
     """β of the KL to the reference."""
+    entropy_coef: float = Field(0.0, ge=0)
+    """c of the entropy term: the loss contains −c times the mean entropy of the sampled tokens' distributions. Above 0,
+    groups with equal returns have a gradient too."""
     kl_in: Literal["reward", "loss"] = "reward"
     """reward: subtract β·KL from each token's reward; loss: add a kl term (k3) to the loss."""
     kl_estimator: KLEstimator = "k1"
@@ -100,7 +103,12 @@ class TokenReward(Method[TokenRewardConfigT]):
     def loss_options(self) -> LossConfig:
         config = self.config
         in_loss = config.kl_coef if config.kl_in == "loss" else 0.0
-        return LossConfig(config.epsilon, config.epsilon_high, kl_coef=in_loss, advantage=self.advantage_config())
+        return LossConfig(
+            *clip_range(config.epsilon, config.epsilon_high),
+            kl_coef=in_loss,
+            entropy_coef=config.entropy_coef,
+            advantage=self.advantage_config(),
+        )
 
 
 def _returns(group: Group, gamma: float) -> list[list[float]]:

@@ -32,6 +32,8 @@ def unsupported_options(options: LossConfig) -> str:
     kl_coef, kl = options.kl_coef, options.kl
     if options.critic is not None:
         return "a value head (PPO's critic)"
+    if options.entropy_coef:
+        return "the entropy term"
     if kl_coef and (kl.divergence != "k3" or kl.distillation_is_clip is not None):
         return f"the divergence {kl.divergence!r}: its beta weights k3 of the sampled token"
     if kl_coef and kl.reference != "base":

@@ -91,10 +91,11 @@ def compute_logprobs(
     *,
     temperature: float | torch.Tensor = 1.0,
     banned: torch.Tensor | None = None,
+    entropy_gradient: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Compute log p of the targets and the entropy, each [N], from the hidden states that predict them.
 
-    `temperature` is one number, or one per target, [N].
+    `temperature` is one number, or one per target, [N]. The entropy has a gradient only with `entropy_gradient`.
     """
     temperatures = (temperature,) if isinstance(temperature, torch.Tensor) else ()
 
@@ -102,7 +103,7 @@ def compute_logprobs(
         hidden: torch.Tensor, targets: torch.Tensor, temperature: float | torch.Tensor = temperature
     ) -> tuple[torch.Tensor, torch.Tensor]:
         logp_NV = masked_log_softmax(compute_logits(model, hidden), temperature, banned)
-        with torch.no_grad():
+        with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
             entropy = -torch.einsum("nv,nv->n", logp_NV.exp(), logp_NV)
         return logp_NV.gather(1, targets[:, None]).squeeze(1), entropy
 

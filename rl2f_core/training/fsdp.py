@@ -84,4 +84,4 @@ def check_sharding(accelerator: Accelerator, kind: str, options: LossConfig, sta
             fix="Set fsdp_activation_checkpointing in its file, and gradient_checkpointing: auto here.",
         )
     if kind == "deepspeed":
-        accelerator.state.deepspeed_plugin.deepspeed_config["gradient_clipping"] = stage.max_grad_norm
+        accelerator.state.deepspeed_plugin.deepspeed_config["gradient_clipping"] = stage.max_grad_norm or 0.0

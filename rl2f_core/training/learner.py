@@ -75,7 +75,7 @@ class Learner(TrainableAdapter):
         samples, metrics = recompute_old_logprobs(
             samples, stage.importance_sampling_clip_max, Scorer(self, stage.micro_batch_tokens, temperature)
         )
-        parts = [part for part in minibatches(samples, stage.minibatches) if any(s.has_gradient for s in part)]
+        parts = [part for part in minibatches(samples, stage.minibatches) if any(map(options.trains, part))]
         history: dict[str, list[float]] = {}
         for _ in range(stage.num_iterations):
             for part in parts:
@@ -101,7 +101,7 @@ class Learner(TrainableAdapter):
     ) -> dict[str, float]:
         """Run one optimizer step on the sum of the gradients of all micro-batches in all processes."""
         ranks, norms = current_group(), loss_normalizers(samples)
-        trained = [sample for sample in samples if sample.has_gradient]
+        trained = [sample for sample in samples if options.trains(sample)]
         local, idle = local_micro_batches(trained, now.micro_batch_tokens, ranks.rank, ranks.world_size)
         batches = [*local, *idle]
         scorer = Scorer(self, now.micro_batch_tokens, temperature)
@@ -133,11 +133,14 @@ class Learner(TrainableAdapter):
         critic = options.critic
         distributions = options.kl.compares_distributions and bool(of.norms.kl)
         flags = OutputFlags(
-            critic is not None, critic is None or critic.trains_adapter, kl=options.kl if distributions else None
+            critic is not None,
+            critic is None or critic.trains_adapter,
+            entropy_gradient=options.entropy_coef > 0,
+            kl=options.kl if distributions else None,
         )
         with self.activations.forward_context(batch.input_BT.numel(), of.gradient_checkpointing):
             logp_N, entropy_N, more = self.policy(batch, of.temperature, flags)
-        tokens = dataclasses.replace(batch.tokens, divergence_N=more.divergence_N)
+        tokens = dataclasses.replace(batch.tokens, divergence_N=more.divergence_N, entropy_N=entropy_N)
         part, sums = loss(logp_N, tokens, of.norms, options)
         if critic is not None and tokens.values_N is not None and tokens.returns_N is not None:
             value_part, value_sums = value_loss(
@@ -145,14 +148,15 @@ class Learner(TrainableAdapter):
             )
             part, sums = part + value_part, sums | value_sums
         self.accelerator.backward(part * of.scale if of.scale != 1 else part)
-        return {"loss": float(part.detach()), "entropy": float(entropy_N.sum()), "tokens": len(entropy_N), **sums}
+        return {"loss": float(part.detach()), "entropy": float(entropy_N.detach().sum()), "tokens": len(entropy_N), **sums}
 
     def set_learning_rates(self, rate: float, now: ResolvedStage, options: LossConfig) -> None:
-        """Set the optimizer's learning rate and decay; DeepSpeed makes its step within the backward pass."""
+        """Set the optimizer's learning rate, decay and betas; DeepSpeed makes its step within the backward pass."""
         head_rate = None if options.critic is None else options.critic.learning_rate
         for number, group in enumerate(self.optimizer.param_groups):
             scale = head_rate / now.learning_rate if head_rate is not None and number == 1 else 1.0
             group["lr"], group["weight_decay"] = rate * scale, now.weight_decay
+            group["betas"] = now.adam_beta1, now.adam_beta2
 
     @contextlib.contextmanager
     def _gathering(self, last: bool) -> Iterator[None]:
@@ -178,7 +182,8 @@ class Learner(TrainableAdapter):
         return norms
 
     def _clip(self, parameters: dict[str, nn.Parameter], now: ResolvedStage) -> float:
-        norm = self.accelerator.clip_grad_norm_(list(parameters.values()), now.max_grad_norm)
+        limit = math.inf if now.max_grad_norm is None else now.max_grad_norm
+        norm = self.accelerator.clip_grad_norm_(list(parameters.values()), limit)
         return float(full_tensor(norm)) if norm is not None else 0.0
 
     # -- before the update -------------------------------------------------------------------------------------

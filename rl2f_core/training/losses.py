@@ -1,8 +1,10 @@
 """The training loss: a mean over tokens for each of the terms rl, ce and kl.
 
     L = − mean_rl[ min(ρA, clip(ρ, 1 − ε_low, 1 + ε_high)·A) ] + λ · mean_ce[ − log π ] + β · mean_kl[ k3(π ‖ π_ref) ]
+        − c · mean_rl[ H(π) ]
 
-Here ρ = exp(log π − log π_old). The terms rl and kl use log π at the sampling temperature, ce at temperature 1. Each
+Here ρ = exp(log π − log π_old), and H(π) = − Σ_v π(v) log π(v) is the entropy of the whole next-token distribution at the
+sampling temperature (the entropy bonus of arXiv 1707.06347, eq. 9, as verl computes it). The terms rl and kl use log π at the sampling temperature, ce at temperature 1. Each
 mean is over all samples of an update, also those of groups with equal returns, by their weights of that term. A sample
 may select another policy loss (`policy_objective`), `LossConfig.kl` another divergence. Under a critic,
 `training.value_head` adds the value loss. Formulas and sources: rl2f_core/methods/README.md.
@@ -39,6 +41,8 @@ class TokenBatch:
     returns_N: torch.Tensor | None = None
     divergence_N: torch.Tensor | None = None
     """Divergence of whole distributions; 0 for tokens without kl weight."""
+    entropy_N: torch.Tensor | None = None
+    """Entropy of the policy in nats; required with `entropy_coef`."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +116,7 @@ def loss(
     """Return this micro-batch's part of the loss, and sums for the metrics (divide each by its term's norm).
 
     Raises:
-        ValueError: A kl weight has no reference (`kl_loss`).
+        ValueError: A kl weight has no reference (`kl_loss`), or the entropies are missing.
     """
     total = logp_N.new_zeros(())
     sums: dict[str, float] = {}
@@ -121,6 +125,12 @@ def loss(
         total = total + part / norms.rl
         sums["rl"] = float(part.detach())
         sums |= _ratio_sums(logp_N.detach(), batch, config)
+        if config.entropy_coef:
+            if batch.entropy_N is None:
+                raise ValueError("The entropy term needs the policy's entropies.")
+            part = -(batch.entropy_N * batch.rl_N).sum()
+            total = total + config.entropy_coef * part / norms.rl
+            sums["negative_entropy"] = float(part.detach())
     if norms.ce:
         part = -(logp_N * batch.ce_N).sum()
         total = total + config.ce_coef * part / norms.ce

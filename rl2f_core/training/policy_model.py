@@ -44,6 +44,8 @@ class OutputFlags:
     """Whether their gradient reaches the model, not only the head."""
     hidden: bool = False
     """Last hidden states."""
+    entropy_gradient: bool = False
+    """Gradient of the entropies."""
     kl: KLConfig | None = None
     """Divergence of whole distributions from the reference, for tokens with kl weight."""
 
@@ -92,7 +94,12 @@ class PolicyModel(nn.Module):
                 causal_lm, batch.input_BT, batch.attention_mask_BT, batch.target_mask_BT, layout
             )
         logp_N, entropy_N = compute_logprobs(
-            causal_lm, hidden_NH, targets_N, temperature=token_temperatures(batch, temperature), banned=self.banned
+            causal_lm,
+            hidden_NH,
+            targets_N,
+            temperature=token_temperatures(batch, temperature),
+            banned=self.banned,
+            entropy_gradient=flags.entropy_gradient,
         )
         values_N = divergence_N = None
         if flags.values:

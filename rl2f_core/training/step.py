@@ -95,7 +95,7 @@ class StageSteps:
         values |= advantage_metrics | updated
         values |= part_metrics(collected, turns, method, environments)
         values |= teacher_costs([rollout.dialogue for group in collected for rollout in group.rollouts])
-        trained = [sample for sample in samples if sample.has_gradient]
+        trained = [sample for sample in samples if options.trains(sample)]
         values |= throughput(timer.seconds, collected, trained, on_policy=method.on_policy)
         values |= usage.metrics()
         values |= {"groups/resampled": float(len(discarded)), "group_size": float(now.group_size)}

@@ -101,6 +101,8 @@ def loss_means(sums: dict[str, float], norms: LossNormalizers) -> dict[str, floa
     out = {}
     if norms.rl:
         out["loss/rl"] = sums["rl"] / norms.rl
+        if "negative_entropy" in sums:
+            out["loss/entropy"] = sums["negative_entropy"] / norms.rl
         for key, name in (("ratio", "ratio/mean"), ("clipped", "clip_ratio"), ("mismatch", "approx_kl")):
             for prefix, group in (("", ""), ("off_", "off_context/")):
                 if sums[f"{prefix}weight"]:

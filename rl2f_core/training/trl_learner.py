@@ -14,6 +14,7 @@ Options that TRL's loss does not support are refused, never approximated (`metho
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 from collections.abc import Sequence
@@ -176,9 +177,10 @@ class TRLLearner(Learner):
         self.trainer.model_wrapped, self.trainer.optimizer = self.policy, self.optimizer
 
     def set_learning_rates(self, rate: float, now: ResolvedStage, options: LossConfig) -> None:
-        """Set rate and decay; TRL's second parameter group (biases and norms) has no decay."""
+        """Set rate, decay and betas; TRL's second parameter group (biases and norms) has no decay."""
         for number, group in enumerate(self.optimizer.param_groups):
             group["lr"], group["weight_decay"] = rate, now.weight_decay if number == 0 else 0.0
+            group["betas"] = now.adam_beta1, now.adam_beta2
 
     def update(
         self, samples: Sequence[TrainingSample], options: LossConfig, stage: StageConfig, step: int, temperature: float
@@ -219,7 +221,7 @@ class TRLLearner(Learner):
 
     def _clip(self, parameters: dict[str, nn.Parameter], now: ResolvedStage) -> float:
         """Clip with TRL's trainer, over all trained parameters."""
-        self.trainer.args.max_grad_norm = now.max_grad_norm
+        self.trainer.args.max_grad_norm = math.inf if now.max_grad_norm is None else now.max_grad_norm
         return float(self.trainer._clip_grad_norm(self.policy))
 
     def _set_temperature(self, temperature: float) -> None:
