@@ -143,6 +143,8 @@ class Backend(ABC):
     tokenizer: ChatTokenizer
     max_model_len: int
     """Maximum number of tokens of a prompt and its completion."""
+    loads_full_weights: ClassVar[bool] = False
+    """Whether `load_adapter` also loads checkpoints with all weights (full fine-tuning)."""
     preferred_batch_size: int = 64
     """Batch size below which one more sequence is almost free."""
     _open: GenerationSession | None = None

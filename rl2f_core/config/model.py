@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from rl2f_core.config.fields import BASIC_FIELD, CHECKPOINT_REF, MODEL_REF, BaseConfig
+from rl2f_core.errors import FieldValueError
 
 
 class ModelConfig(BaseConfig):
@@ -21,8 +22,11 @@ class ModelConfig(BaseConfig):
 
 
 class LoraConfig(BaseConfig):
-    """The trained adapter."""
+    """The trained weights: an adapter, or all weights of the model."""
 
+    full_finetuning: bool = False
+    """Train all weights instead of an adapter, with backend hf. Needs 16 bytes per weight beside the sampler's copies; the
+    preflight estimates the memory. The settings of the adapter must be left out."""
     rank: int = Field(16, ge=1, le=1024)
     """Rank r of the update."""
     alpha: int = Field(32, ge=1)
@@ -32,7 +36,21 @@ class LoraConfig(BaseConfig):
     top_layer_fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Fraction of the layers with an adapter, from the top; less makes the backward pass shorter."""
     init_adapter: str | None = Field(None, json_schema_extra=CHECKPOINT_REF)
-    """Folder of an initial LoRA adapter of the same shape, e.g. another run's checkpoint; None is a new one."""
+    """Folder of an initial adapter of the same shape (or of a full checkpoint), e.g. another run's checkpoint; None
+    begins with the base model."""
+
+    @model_validator(mode="after")
+    def _check_full(self) -> LoraConfig:
+        names = ("rank", "alpha", "target_modules", "top_layer_fraction")
+        unused = [name for name in names if getattr(self, name) != type(self).model_fields[name].default]
+        if self.full_finetuning and unused:
+            raise FieldValueError(f"full_finetuning has no adapter; leave out {', '.join(unused)}", "full_finetuning")
+        return self
+
+    @property
+    def shape(self) -> LoraConfig:
+        """The settings that two adapters must share so that one can have the other's weights."""
+        return self.model_copy(update={"init_adapter": None})
 
 
 class ResourcesConfig(BaseConfig):

@@ -105,6 +105,12 @@ class RunConfig(BaseRun):
         """Return the run with the stage's teacher as its own."""
         return self if stage.teacher is None else self.model_copy(update={"teacher": stage.teacher})
 
+    def lora_of(self, stage: StageConfig) -> LoraConfig:
+        """Return the stage's adapter: its own, or the run's, whose `init_adapter` is that of the first stage alone."""
+        if stage.lora is not None:
+            return stage.lora
+        return self.lora if stage.name == self.stages[0].name else self.lora.shape
+
     def loc_of(self, stage: StageConfig, *field: str) -> tuple[str | int, ...]:
         """Return the location of a field of the stage with this name."""
         return "stages", [s.name for s in self.stages].index(stage.name), *field
@@ -139,6 +145,7 @@ class RunConfig(BaseRun):
                     f"known: {', '.join(['base', *trained])}",
                     *("stages", i, "init_from"),
                 )
+            self._check_adapter(i, stage)
             sources = [s.name for s in self.stages if s.name in seen and s.tasks_from is None]
             if stage.tasks_from not in (None, *sources):
                 raise FieldValueError(
@@ -177,6 +184,25 @@ class RunConfig(BaseRun):
                     *("evaluation", "checkpoints"),
                 )
         return self
+
+
+    def _check_adapter(self, i: int, stage: StageConfig) -> None:
+        """Refuse initial weights of another shape than the stage's adapter."""
+        lora, where = self.lora_of(stage), ("stages", i, "lora")
+        if lora.full_finetuning and (stage.trainer == "trl" or self.backend.type == "vllm"):
+            reason = "trainer trl" if stage.trainer == "trl" else "backend vllm"
+            raise FieldValueError(f"stage {stage.name!r}: {reason} trains adapters alone, not all weights", *where)
+        if lora.init_adapter is not None and stage.lora is not None and stage.init_from is not None:
+            raise FieldValueError(f"stage {stage.name!r}: init_adapter conflicts with init_from; leave one out", *where)
+        if stage.init_from == "base" or lora.init_adapter is not None or i == 0:
+            return
+        source = next((s for s in self.stages[:i] if s.name == stage.init_from), self.stages[i - 1])
+        if self.lora_of(source).shape != lora.shape:
+            raise FieldValueError(
+                f"stage {stage.name!r} starts from the weights of {source.name!r}, whose adapter has another shape; set "
+                "init_from: base, or the same lora in both",
+                *where,
+            )
 
 
 @runtime_checkable

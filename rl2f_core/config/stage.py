@@ -11,6 +11,7 @@ from rl2f_core import registry
 from rl2f_core.config.components import MethodConfig, TeacherConfig
 from rl2f_core.config.curriculum import Curriculum
 from rl2f_core.config.fields import BASIC_FIELD, BaseConfig
+from rl2f_core.config.model import LoraConfig
 from rl2f_core.config.schedules import GroupSize, Rate, Schedule, Temperature, resolve_float, resolve_int
 from rl2f_core.errors import FieldValueError
 
@@ -27,6 +28,9 @@ class StageConfig(BaseConfig):
     rl2f, rltf_grpo, reinforce_pp); dialogues and advantages are the same."""
     init_from: str | None = None
     """Initial weights: None for the previous stage's (the base for the first), `base`, or an earlier stage's name."""
+    lora: LoraConfig | None = None
+    """Adapter of this stage, with its own rank, or all weights; None is the run's. A stage whose adapter has another shape
+    than the previous stage's needs `init_from: base`, or `init_adapter` here."""
     tasks_from: str | None = None
     """Name of an earlier stage whose tasks this stage repeats, to compare methods on the same tasks. None: tasks of its
     own, at positions of the train split that no other stage uses."""

@@ -50,7 +50,7 @@ def shrink_config(config: RunConfig) -> RunConfig:
     data = _limit_sizes(config.model_dump(mode="json"))
     data["model"] = {"name": MODEL, "device": "cpu", "dtype": "float32"}
     data["backend"] = {"type": "hf"}
-    data["lora"] |= {"init_adapter": None, "target_modules": "all-linear"}
+    data["lora"] = _shrink_lora(data["lora"])
     data["rollout"] |= {"max_concurrent": 8, "max_seq_len": max(4096, data["rollout"]["max_seq_len"])}
     data["evaluation"] |= {"num_tasks": 1, "samples_per_task": 1, "max_turns": None, "checkpoints": []}
     data["preflight"] |= {"num_tasks": 1, "samples_per_task": 2, "ignore_failure": True}
@@ -63,11 +63,19 @@ def shrink_config(config: RunConfig) -> RunConfig:
 
 def _shrink_stage(stage: JsonObject, has_solutions: bool) -> JsonObject:
     small = {**stage, **STAGE_SIZES, **({"group_size": 1} if stage["group_size"] == 1 else {})}
+    if stage["lora"] is not None:
+        small["lora"] = _shrink_lora(stage["lora"])
     if stage["method"]["type"] == "distill" and has_solutions:
         method = {key: stage["method"][key] for key in ("type", "keep", "dedup_by")}
         method |= {"source": "solution", "max_kept_tokens": MAX_SOLUTION_TOKENS}
         small |= {"method": method, "group_size": 1}
     return small
+
+
+def _shrink_lora(lora: JsonObject) -> JsonObject:
+    if lora["full_finetuning"]:
+        return {"full_finetuning": True}
+    return {**lora, "init_adapter": None, "target_modules": "all-linear"}
 
 
 def _limit_sizes(node: Any) -> Any:

@@ -52,9 +52,10 @@ class Preflight(Kind[PreflightRun]):
         stages = [(s, get("method", s.method.type)(s.method)) for s in config.stages]
         stage, method = next(((s, m) for s, m in stages if m.on_policy), stages[0])
         adapter = None
-        if config.lora.init_adapter is not None:
+        initial = config.lora_of(stage).init_adapter
+        if initial is not None:
             adapter = "start"
-            backend.load_adapter(adapter, Path(config.lora.init_adapter))
+            backend.load_adapter(adapter, Path(initial))
         run = config.for_stage(stage)
         engine = build_engine(run, backend)
         course = tracker_for_stage(run, stage, engine)

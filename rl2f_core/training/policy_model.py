@@ -1,6 +1,6 @@
 """The policy as one module: from a micro-batch to the loss inputs, so that DDP and FSDP wrap the whole forward pass.
 
-Mixed precision: adapter weights are float32, their products have the base's dtype. By default PEFT casts the input of
+Mixed precision: trained weights are float32, their products have the base's dtype. By default PEFT casts the input of
 every adapted layer to float32, the adapter's dtype, and saves that copy for the backward pass. Beside a bfloat16 base
 these rank-r products can cost as much as the base's. Logits, logprobs and loss stay in float32.
 """
@@ -62,15 +62,15 @@ class PolicyOutput:
 class PolicyModel(nn.Module):
     """An adapted model with an optional value head."""
 
-    def __init__(self, model: CausalLM, banned: torch.Tensor) -> None:
+    def __init__(self, model: CausalLM, banned: torch.Tensor, dtype: torch.dtype) -> None:
         super().__init__()
         self.model = model
         self.banned = banned
         self.head: ValueHead | None = None
         self.packed = enable_varlen_attention(model.get_base_model())
         """Whether sequence packing is used; otherwise samples are padded and prefixes are not shared."""
-        self.compute_dtype = compute_dtype(model)
-        """Autocast dtype; None for float32."""
+        self.compute_dtype = dtype if dtype == torch.bfloat16 else None
+        """Autocast dtype: bfloat16 if that is the base's, else None. In float16 gradients vanish without loss scaling."""
         if self.compute_dtype is not None:
             disable_input_cast(model)
         # FSDP shards the model by these modules
@@ -132,15 +132,6 @@ def token_temperatures(batch: MicroBatch, temperature: float) -> float | torch.T
         return temperature
     ce_N = batch.tokens.ce_N
     return torch.where(ce_N != 0, torch.ones_like(ce_N), temperature)
-
-
-def compute_dtype(model: torch.nn.Module) -> torch.dtype | None:
-    """Return the autocast dtype of an adapted model: bfloat16 beside a bfloat16 base, else None.
-
-    float16 is not used: its gradients vanish without loss scaling.
-    """
-    dtype = next((p.dtype for p in model.parameters() if not p.requires_grad), torch.float32)
-    return dtype if dtype == torch.bfloat16 else None
 
 
 def disable_input_cast(model: torch.nn.Module) -> None:

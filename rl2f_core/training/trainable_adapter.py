@@ -1,4 +1,7 @@
-"""A LoRA adapter on a frozen base, its optimizer and its value head, wrapped by Accelerate; exact save and load."""
+"""The weights in training, their optimizer and value head, wrapped by Accelerate; exact save and load.
+
+They are a LoRA adapter on a frozen base, or all weights (`full_finetuning`).
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,7 @@ from rl2f_core.modeling.attention import CausalLM
 from rl2f_core.modeling.loading import load_base_model
 from rl2f_core.training import torch_compile
 from rl2f_core.training.fsdp import check_sharding, full_tensor, reshard_like, sharding
+from rl2f_core.training.full_finetuning import FullModel, checkpoint_name, save_full, swapped
 from rl2f_core.training.gradient_checkpointing import ActivationMemory
 from rl2f_core.training.losses import LossConfig
 from rl2f_core.training.policy_model import PolicyModel
@@ -48,21 +52,18 @@ class TrainableAdapter:
         pad: int,
         seed: int,
     ) -> None:
-        base = load_base_model(str(folder), dtype, device)
+        self.full, self.shape, self.folder = lora.full_finetuning, lora.shape, folder
+        base = load_base_model(str(folder), torch.float32 if self.full else dtype, device)
         torch.manual_seed(seed)
-        self.model = peft.get_peft_model(
-            base,
-            peft.LoraConfig(
-                r=lora.rank, lora_alpha=lora.alpha, target_modules=target_modules(base, lora), task_type="CAUSAL_LM"
-            ),
-        )
+        self.model = FullModel(base) if self.full else with_adapter(base, lora)
         self.device, self.dtype, self.pad = device, dtype, pad
-        self.policy_model = PolicyModel(self.model, torch.tensor(list(banned), dtype=torch.long, device=device))
+        self.policy_model = PolicyModel(self.model, torch.tensor(list(banned), dtype=torch.long, device=device), dtype)
         self.reference: dict[str, torch.Tensor] | None = None
         self.accelerator = self.setup_accelerator(folder)
         self.sharding = sharding(self.accelerator)
         self.activations = ActivationMemory(self.policy_model, device, sharded=self.sharding == "fsdp")
         self.new_optimizer(0.0)
+        self._initial = {} if self.full else self.snapshot()
 
     def setup_accelerator(self, folder: Path) -> Accelerator:
         """Return the `Accelerator` that wraps the model and runs the backward pass."""
@@ -71,7 +72,7 @@ class TrainableAdapter:
     # -- weights -----------------------------------------------------------------------------------------------
     @property
     def parameters(self) -> dict[str, nn.Parameter]:
-        """The adapter's parameters by name."""
+        """The trained parameters by name, without the value head."""
         return {n: p for n, p in self.model.named_parameters() if p.requires_grad}
 
     @property
@@ -86,12 +87,15 @@ class TrainableAdapter:
         torch_compile.check(stage, self.device, current_group().world_size)
         self.reset_value_head(options.critic is not None)
         self.new_optimizer(stage.weight_decay)
-        keeps_reference = options.uses_ema or (options.uses_ref_model and stage.ref_model == "stage_start")
-        self.reference = self.snapshot() if keeps_reference else None
+        self.reference = None
+        if options.uses_ema or (options.uses_ref_model and stage.ref_model == "stage_start"):
+            self.reference = self.snapshot()
+        elif options.uses_ref_model and self.full:
+            self.reference = self._base_weights()
 
     def compile(self, stage: StageConfig) -> bool:
         """Enable torch.compile for a stage if configured or worthwhile; return whether it is enabled."""
-        weights = sum(p.numel() for p in self.model.parameters() if not p.requires_grad)
+        weights = sum(p.numel() for p in self.model.parameters() if self.full or not p.requires_grad)
         on = torch_compile.should_compile(stage, weights, self.device, self.dtype, current_group().world_size)
         torch_compile.compile_blocks(self.model, on=on)
         return on
@@ -119,12 +123,22 @@ class TrainableAdapter:
         self.policy, self.optimizer = self.accelerator.prepare(model, optimizer)
 
     def snapshot(self) -> dict[str, torch.Tensor]:
-        """Return a copy of the adapter's parameters."""
+        """Return a copy of the trained parameters."""
         return {n: p.detach().clone() for n, p in self.parameters.items()}
+
+    def reset(self) -> None:
+        """Set the initial weights: the base model, with a new adapter."""
+        self.restore(self._base_weights() if self.full else self._initial)
+
+    def _base_weights(self) -> dict[str, torch.Tensor]:
+        """Load all weights of the base model."""
+        base = load_base_model(str(self.folder), torch.float32, torch.device("cpu"))
+        weights = dict(base.named_parameters())
+        return {n: reshard_like(p, weights[checkpoint_name(n)].detach()) for n, p in self.parameters.items()}
 
     @torch.no_grad()
     def restore(self, weights: dict[str, torch.Tensor]) -> None:
-        """Set the adapter's parameters."""
+        """Set the trained parameters."""
         for name, parameter in self.parameters.items():
             parameter.copy_(weights[name])
 
@@ -137,11 +151,14 @@ class TrainableAdapter:
         """
         if kind == "live":
             yield
-        elif kind == "base":
+        elif kind == "base" and not self.full:
             with self.model.disable_adapter():
                 yield
         elif self.reference is None:
             raise RunError("The stage has no reference weights.", fix="Set ref_model: base.")
+        elif self.full:
+            with swapped(self.parameters, self.reference):
+                yield
         else:
             current = self.snapshot()
             try:
@@ -157,20 +174,30 @@ class TrainableAdapter:
             for name, parameter in self.parameters.items():
                 self.reference[name].lerp_(parameter, rate)
 
-    def save_adapter(self, folder: Path) -> None:
-        """Write the adapter in PEFT's format. All processes must call it; the main one writes."""
+    def save_adapter(self, folder: Path, *, exact: bool = False) -> None:
+        """Write the adapter in PEFT's format, or all weights, in the base's dtype unless `exact`.
+
+        All processes must call it; the main one writes.
+        """
         weights = {name: full_tensor(parameter).detach() for name, parameter in self.parameters.items()}
-        if current_group().is_main_process:
+        if not current_group().is_main_process:
+            return
+        if self.full:
+            save_full(folder, weights, torch.float32 if exact else self.dtype, str(self.folder))
+        else:
             self.model.save_pretrained(str(folder), safe_serialization=True, state_dict=weights)
             (folder / "README.md").unlink(missing_ok=True)
 
     def load_adapter(self, folder: Path) -> None:
-        """Load an adapter written by `save_adapter`; raises `AdapterError` if it is damaged or has another shape."""
+        """Load weights written by `save_adapter`; raises `AdapterError` if they are damaged or have another shape."""
         try:
             tensors = load_file(folder / "adapter_model.safetensors")
         except (OSError, SafetensorError) as error:
             raise AdapterError(f"The adapter cannot be read: {error}.", value=str(folder)) from error
-        weights = {name.replace(".weight", ".default.weight"): tensor for name, tensor in tensors.items()}
+        if self.full:
+            weights = {f"base.{name}": tensor for name, tensor in tensors.items()}
+        else:
+            weights = {name.replace(".weight", ".default.weight"): tensor for name, tensor in tensors.items()}
         parameters = self.parameters
         if {n: tuple(t.shape) for n, t in weights.items()} != {n: tuple(p.shape) for n, p in parameters.items()}:
             raise AdapterError(
@@ -186,7 +213,7 @@ class TrainableAdapter:
         All processes must call it; the main one writes. DeepSpeed's optimizer state has no parameter names and is not
         saved, so a resume under DeepSpeed starts with a new optimizer.
         """
-        self.save_adapter(folder)
+        self.save_adapter(folder, exact=True)
         tensors = {}
         for name, parameter in (self.parameters | self.head_parameters).items():
             for key, value in self.optimizer.state.get(parameter, {}).items():
@@ -228,6 +255,14 @@ class TrainableAdapter:
     def scoring_model(self) -> nn.Module:
         """Model for forward passes of a single process; under FSDP all processes must run them together."""
         return self.policy if self.sharding == "fsdp" else self.policy_model
+
+
+def with_adapter(base: CausalLM, lora: LoraConfig) -> CausalLM:
+    """Return the model with a new LoRA adapter."""
+    targets = target_modules(base, lora)
+    return peft.get_peft_model(
+        base, peft.LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules=targets, task_type="CAUSAL_LM")
+    )
 
 
 def target_modules(base: CausalLM, lora: LoraConfig) -> list[str]:

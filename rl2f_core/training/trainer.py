@@ -47,10 +47,6 @@ class Trainer:
         self.checkpoints = Checkpoints(self.run_dir, self.journal, self.backend)
         stage = config.stages[min(self.position["stage"], len(config.stages) - 1)]
         self.learner = build_learner(config, stage, self.backend)
-        self.base_weights = self.learner.snapshot()
-        if config.lora.init_adapter is not None:
-            self.learner.load_adapter(Path(config.lora.init_adapter))
-        self.start_weights = self.learner.snapshot()
         if self.journal.state_dir is not None:
             self.learner.load(self.journal.state_dir)
 
@@ -112,10 +108,11 @@ class Trainer:
         self.position = self.checkpoints.commit(index, 0, learner=self.learner)
 
     def _set_start_weights(self, index: int, stage: StageConfig) -> None:
-        if stage.init_from == "base":
-            self.learner.restore(self.base_weights)
-        elif stage.init_from is None and index == 0:
-            self.learner.restore(self.start_weights)
+        init_adapter = self.config.lora_of(stage).init_adapter
+        if stage.init_from == "base" or (index == 0 and init_adapter is None):
+            self.learner.reset()
+        elif stage.init_from is None and init_adapter is not None:
+            self.learner.load_adapter(Path(init_adapter))
         elif stage.init_from is not None:
             steps = next(s.steps for s in self.config.stages if s.name == stage.init_from)
             self.learner.load_adapter(self.run_dir.checkpoint(f"{stage.init_from}@{steps}"))
@@ -148,14 +145,16 @@ class Trainer:
         raise PreflightError(reason, fix=fix)
 
     def _switch_learner(self, stage: StageConfig) -> None:
-        """Move the weights to another learner if the stage needs another class."""
-        if type(self.learner) is learner_class(stage.trainer):
+        """Build another learner if the stage needs another class or adapter; it keeps the weights if their shape allows."""
+        same_shape = self.learner.shape == self.config.lora_of(stage).shape
+        if type(self.learner) is learner_class(stage.trainer) and same_shape:
             return
-        weights = self.learner.snapshot()
+        weights = self.learner.snapshot() if same_shape else None
         del self.learner
         gc.collect()  # two base models may not fit; TRL's trainer has reference cycles
         self.learner = build_learner(self.config, stage, self.backend)
-        self.learner.restore(weights)
+        if weights is not None:
+            self.learner.restore(weights)
 
 
 def learner_class(trainer: str) -> type[Learner]:
@@ -168,11 +167,19 @@ def learner_class(trainer: str) -> type[Learner]:
 
 
 def build_learner(config: RunConfig, stage: StageConfig, backend: Backend) -> Learner:
-    """Build the learner of a stage, with a fresh adapter on the backend's base model."""
+    """Build the learner of a stage, with a fresh adapter on the backend's base model.
+
+    Raises `ConfigError` if the stage trains all weights and the backend loads adapters alone.
+    """
     base: Any = backend
+    lora = config.lora_of(stage)
+    if lora.full_finetuning and not backend.loads_full_weights:
+        raise ConfigError(
+            "This backend loads adapters alone, not all weights.", value=config.backend.type, fix="Set backend: hf."
+        )
     return learner_class(stage.trainer)(
         base.folder,
-        config.lora,
+        lora,
         dtype=base.dtype,
         device=base.device,
         banned=base.tokenizer.banned_token_ids,

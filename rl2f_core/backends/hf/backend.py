@@ -28,6 +28,7 @@ from rl2f_core.registry import register
 if TYPE_CHECKING:
     from rl2f_core.backends.hf.batched_lora import BatchedLora
     from rl2f_core.backends.hf.decoder import RunningSequence
+    from rl2f_core.backends.hf.lora import FullWeights, LoraWeights
 
 
 @register("backend")
@@ -36,6 +37,7 @@ class HFBackend(Backend):
 
     merges_adapters: ClassVar[bool] = True
     """Whether a single active adapter is merged into the base weights."""
+    loads_full_weights: ClassVar[bool] = True
 
     class Config(ComponentConfig):
         """Generation with transformers."""
@@ -61,7 +63,7 @@ class HFBackend(Backend):
 
         from rl2f_core.backends.hf.cpu_prepack import prepack_model
         from rl2f_core.backends.hf.decoder import ContinuousBatchingDecoder
-        from rl2f_core.backends.hf.lora import LoraMerger, LoraWeights
+        from rl2f_core.backends.hf.lora import LoraMerger
         from rl2f_core.device import resolve_device
         from rl2f_core.model_store.store import get_model
         from rl2f_core.modeling.loading import load_base_model
@@ -73,7 +75,7 @@ class HFBackend(Backend):
         self.tokenizer = HFChatTokenizer(hf_tokenizer, self.model.config.vocab_size)
         self.pad_id = self.tokenizer.eos_token_id
         self.max_model_len = int(getattr(self.model.config, "max_position_embeddings", 0) or 2**31)
-        self.adapters: dict[str, LoraWeights] = {}
+        self.adapters: dict[str, LoraWeights | FullWeights] = {}
         self._merger = LoraMerger(self.model)
         self._prepacked = prepack_model(self.model, self.device, self.dtype)
         self._batched_lora: BatchedLora | None = None
@@ -91,9 +93,9 @@ class HFBackend(Backend):
 
     # -- adapters ----------------------------------------------------------------------------------------------
     def load_adapter(self, name: str, folder: Path) -> None:
-        from rl2f_core.backends.hf.lora import load_lora
+        from rl2f_core.backends.hf.lora import load_weights
 
-        weights = load_lora(folder, self._merger.modules).to(self.device)
+        weights = load_weights(folder, self._merger)
         self.drop_adapter(name)
         self.adapters[name] = weights
 
@@ -102,6 +104,11 @@ class HFBackend(Backend):
         self.adapters.pop(name, None)
         self._merger.forget(name)
         self._decoder.invalidate_adapter(name)
+
+    def _lora_adapters(self) -> dict[str, LoraWeights]:
+        from rl2f_core.backends.hf.lora import LoraWeights
+
+        return {name: weights for name, weights in self.adapters.items() if isinstance(weights, LoraWeights)}
 
     def reset_prefix_cache(self) -> None:
         self._decoder.reset()
@@ -150,7 +157,7 @@ class HFBackend(Backend):
                     self._merger.modules, prepacked=self._prepacked is not None
                 )
                 self._merger.activate(None, self.adapters)
-                with self._batched_lora.active(self.adapters) as before_forward:
+                with self._batched_lora.active(self._lora_adapters()) as before_forward:
                     return self._decoder.step(set(counts), before_forward)
             adapter = max(counts, key=lambda name: (counts[name], name == self._merger.active))
             self._merger.activate(adapter, self.adapters)
@@ -160,6 +167,8 @@ class HFBackend(Backend):
         """Whether one step runs all these adapters (None is the base), unmerged."""
         if not self.merges_adapters:
             return True
+        if not set(adapters) - {None} <= set(self._lora_adapters()):
+            return False
         if self.config.multi_lora == "auto":
             return len(adapters) - (None in adapters) > 1
         return bool(self.config.multi_lora == "batched" and len(adapters) > 1)

@@ -1,4 +1,4 @@
-"""LoRA adapters in PEFT's format: load them, and merge them into base weights, W + (alpha / r) · B A."""
+"""Adapters: load LoRA in PEFT's format and full checkpoints, and merge LoRA into base weights, W + (alpha / r) · B A."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from rl2f_core.backends.base import check_adapter
 from rl2f_core.errors import AdapterError
 
 _PREFIX = "base_model.model."
+FULL_WEIGHTS = "FULL"
+"""`peft_type` of a checkpoint with all weights."""
 _A, _B = ".lora_A.weight", ".lora_B.weight"
 _UNSUPPORTED = ("use_dora", "use_rslora", "rank_pattern", "alpha_pattern", "lora_bias")
 """Settings of `adapter_config.json` that change the formula."""
@@ -78,18 +80,58 @@ def load_lora(folder: Path, modules: Mapping[str, torch.nn.Linear]) -> LoraWeigh
     return LoraWeights(pairs, alpha / rank)
 
 
-class LoraMerger:
-    """Switches a model between its base and merged adapters by replacing weight tensors.
+@dataclass(frozen=True)
+class FullWeights:
+    """All weights of a fully fine-tuned model by parameter name, in the host's memory."""
 
-    The merged weights of the last adapter stay in memory, so switching between it and the base is fast.
+    tensors: dict[str, torch.Tensor]
+
+
+def load_weights(folder: Path, merger: LoraMerger) -> LoraWeights | FullWeights:
+    """Load an adapter or a checkpoint with all weights. Raises `AdapterError` if it does not fit the base model."""
+    try:
+        full = json.loads((folder / "adapter_config.json").read_text()).get("peft_type") == FULL_WEIGHTS
+    except (OSError, ValueError, AttributeError):
+        full = False
+    return load_full(folder, merger.parameters) if full else load_lora(folder, merger.modules).to(merger.device)
+
+
+def load_full(folder: Path, parameters: Mapping[str, torch.nn.Parameter]) -> FullWeights:
+    """Load a checkpoint with all weights. Raises `AdapterError` if it is damaged or of another base model."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        tensors = load_file(folder / "adapter_model.safetensors")
+    except (OSError, SafetensorError) as error:
+        raise AdapterError(f"The checkpoint cannot be read: {error}.", value=str(folder)) from error
+    if {n: t.shape for n, t in tensors.items()} != {n: p.shape for n, p in parameters.items()}:
+        raise AdapterError(
+            "The checkpoint's weights are not those of this base model.",
+            value=str(folder),
+            fix="Load it on the base it was trained on.",
+        )
+    return FullWeights(tensors)
+
+
+class LoraMerger:
+    """Switches a model between its base, merged adapters and full checkpoints by replacing weight tensors.
+
+    The weights of the last adapter stay in memory, so switching between it and the base is fast.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
         self.modules = {n: m for n, m in model.named_modules() if isinstance(m, torch.nn.Linear)}
+        self.parameters = dict(model.named_parameters())
         self.active: str | None = None
-        self._base: dict[str, torch.Tensor] = {}
-        """Base weights of the modules with merged weights."""
-        self._merged: dict[str, dict[str, torch.Tensor]] = {}
+        self._base: dict[torch.nn.Parameter, torch.Tensor] = {}
+        """Base weights of the parameters with other weights."""
+        self._merged: dict[str, dict[torch.nn.Parameter, torch.Tensor]] = {}
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the model."""
+        return next(iter(self.parameters.values())).device
 
     def forget(self, name: str) -> None:
         """Drop the merged weights of an adapter."""
@@ -98,8 +140,8 @@ class LoraMerger:
         self._merged.pop(name, None)
 
     @torch.no_grad()
-    def activate(self, name: str | None, adapters: dict[str, LoraWeights]) -> None:
-        """Merge an adapter; None restores the base."""
+    def activate(self, name: str | None, adapters: Mapping[str, LoraWeights | FullWeights]) -> None:
+        """Merge an adapter, or use all weights of a checkpoint; None restores the base."""
         if name == self.active:
             return
         check_adapter(name, adapters)
@@ -108,22 +150,27 @@ class LoraMerger:
             return
         if name not in self._merged:
             self._merged.clear()
-            self._merged[name] = {
-                module: self._merge(module, a, b, adapters[name].scale)
-                for module, (a, b) in adapters[name].pairs.items()
-            }
-        for module, merged in self._merged[name].items():
-            weight = self.modules[module].weight
-            self._base[module] = weight.data
-            weight.data = merged
+            self._merged[name] = self._weights(adapters[name])
+        for parameter, weight in self._merged[name].items():
+            self._base[parameter] = parameter.data
+            parameter.data = weight
         self.active = name
+
+    def _weights(self, adapter: LoraWeights | FullWeights) -> dict[torch.nn.Parameter, torch.Tensor]:
+        """Return the changed weights of an adapter by parameter."""
+        if isinstance(adapter, FullWeights):
+            return {p: adapter.tensors[name].to(p.device, p.dtype) for name, p in self.parameters.items()}
+        return {
+            self.modules[module].weight: self._merge(module, a, b, adapter.scale)
+            for module, (a, b) in adapter.pairs.items()
+        }
 
     def _merge(self, module: str, a: torch.Tensor, b: torch.Tensor, scale: float) -> torch.Tensor:
         weight = self.modules[module].weight
         return (weight.float() + (b @ a) * scale).to(weight.dtype)
 
     def _restore(self) -> None:
-        for module, base in self._base.items():
-            self.modules[module].weight.data = base
+        for parameter, base in self._base.items():
+            parameter.data = base
         self._base.clear()
         self.active = None

@@ -16,7 +16,7 @@ from rl2f_core.modeling import logprobs
 from rl2f_core.training.learner import Learner
 from rl2f_core.training.losses import LossConfig, LossNormalizers, TokenBatch, loss
 from rl2f_core.training.step_metrics import loss_means
-from tests.support.learner_rows import learner, rows, stage
+from learner_rows import learner, rows, stage
 
 
 def test_entropy_term_is_minus_the_coefficient_times_the_weighted_mean_entropy() -> None:

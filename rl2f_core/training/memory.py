@@ -1,0 +1,68 @@
+"""Estimated memory of training, from the sizes in the model's files; activations are not included."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from safetensors import safe_open
+
+from rl2f_core.config.model import LoraConfig
+from rl2f_core.methods.loss_spec import LossConfig
+
+TRAINED_BYTES = 16
+"""Bytes per trained weight: float32 weight, gradient and the two moments of AdamW."""
+
+
+def training_memory(folder: Path, lora: LoraConfig, width: int, options: LossConfig) -> int:
+    """Return the bytes of weights, gradients, optimizer and reference of one process; activations come on top.
+
+    With N weights of the model, P trained ones, and `width` bytes w per weight of the base:
+
+        adapter      2·w·N + 16·P     (base of sampler and learner)
+        all weights  2·w·N + 16·N     (base and current weights of the sampler)
+
+    A KL reference, or a moving average, adds 4·P; the base as the reference of an adapter needs no copy, which this
+    ignores. A model with quantized or unusual layers needs other amounts.
+
+    Args:
+        folder: Folder of the base model.
+        lora: Adapter, or full fine-tuning.
+        width: Bytes per weight of the base.
+        options: Loss of the stage.
+    """
+    shapes = weight_shapes(folder)
+    weights = sum(_numel(shape) for shape in shapes.values())
+    trained = weights if lora.full_finetuning else adapter_size(shapes, lora)
+    reference = 4 * trained if options.uses_ema or options.uses_ref_model else 0
+    return 2 * width * weights + TRAINED_BYTES * trained + reference
+
+
+def weight_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of all tensors of a model folder by name, without loading them."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        with safe_open(file, "pt") as tensors:
+            shapes |= {name: tuple(tensors.get_slice(name).get_shape()) for name in tensors.keys()}  # noqa: SIM118
+    return shapes
+
+
+def adapter_size(shapes: dict[str, tuple[int, ...]], lora: LoraConfig) -> int:
+    """Return the number of weights of a LoRA adapter, r·(in + out) per adapted matrix."""
+    layers = {name: int(match[1]) for name in shapes if (match := re.search(r"\.(\d+)\.", name))}
+    count = max(layers.values(), default=-1) + 1
+    first = count - max(1, round(count * lora.top_layer_fraction))
+    return sum(
+        lora.rank * sum(shapes[name])
+        for name, layer in layers.items()
+        if layer >= first
+        and len(shapes[name]) == 2
+        and (lora.target_modules == "all-linear" or name.split(".")[-2] in lora.target_modules)
+    )
+
+
+def _numel(shape: tuple[int, ...]) -> int:
+    count = 1
+    for size in shape:
+        count *= size
+    return count
