@@ -93,8 +93,17 @@ def _facts(report: PreflightReport) -> list[dict[str, str]]:
         ("truncated", _rate(report.cut_attempts), f"of attempts, at {report.max_attempt_tokens} tokens"),
         ("time", f"≈ {duration}", f"≈ {report.seconds_per_step:.1f} s per step of {report.stage}"),
         ("memory", f"{report.memory_gib:.1f} GiB", "peak so far"),
+        *_training_memory(report),
     ]
     return [{"label": label, "value": value, "note": note} for label, value, note in rows]
+
+
+def _training_memory(report: PreflightReport) -> list[tuple[str, str, str]]:
+    """Return the estimated memory of training; reports of earlier versions have none."""
+    needed, total = report.training_memory_gib, report.total_memory_gib
+    if needed is None or total is None:
+        return []
+    return [("training memory", f"≈ {needed:.1f} GiB", f"of {total:.1f} GiB; {report.trained_weights}")]
 
 
 def _constant_baseline(report: PreflightReport) -> list[tuple[str, str, str]]:

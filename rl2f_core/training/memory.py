@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 
+import psutil
+import torch
 from safetensors import safe_open
 
 from rl2f_core.config.model import LoraConfig
@@ -32,10 +35,17 @@ def training_memory(folder: Path, lora: LoraConfig, width: int, options: LossCon
         options: Loss of the stage.
     """
     shapes = weight_shapes(folder)
-    weights = sum(_numel(shape) for shape in shapes.values())
+    weights = sum(map(math.prod, shapes.values()))
     trained = weights if lora.full_finetuning else adapter_size(shapes, lora)
     reference = 4 * trained if options.uses_ema or options.uses_ref_model else 0
     return 2 * width * weights + TRAINED_BYTES * trained + reference
+
+
+def total_memory(device: torch.device) -> int:
+    """Return the bytes of memory of the GPU, or of this machine."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    return int(psutil.virtual_memory().total)
 
 
 def weight_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
@@ -60,9 +70,3 @@ def adapter_size(shapes: dict[str, tuple[int, ...]], lora: LoraConfig) -> int:
         and (lora.target_modules == "all-linear" or name.split(".")[-2] in lora.target_modules)
     )
 
-
-def _numel(shape: tuple[int, ...]) -> int:
-    count = 1
-    for size in shape:
-        count *= size
-    return count

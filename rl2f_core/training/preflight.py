@@ -11,6 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from rl2f_core.config.run import RunConfig
 from rl2f_core.config.stage import StageConfig
@@ -22,7 +23,7 @@ from rl2f_core.rollout.engine import RolloutEngine
 from rl2f_core.stats.intervals import Interval
 from rl2f_core.training.collector import group_requests
 from rl2f_core.training.step_metrics import outcomes_of
-from rl2f_core.types import ConstantBaseline, FinishReason, FrozenModel, Group, StopReason, TrainingSample
+from rl2f_core.types import ConstantBaseline, FinishReason, FrozenModel, Group, JsonObject, StopReason, TrainingSample
 
 
 class PreflightReport(FrozenModel):
@@ -64,6 +65,12 @@ class PreflightReport(FrozenModel):
     """Estimated seconds of all steps of the stage."""
     memory_gib: float
     """Peak memory of the process so far, including weights."""
+    trained_weights: str = ""
+    """`adapter of rank 16`, or `all weights`."""
+    training_memory_gib: float | None = None
+    """Estimated memory of weights, gradients, optimizer and reference (`training.memory`), without activations."""
+    total_memory_gib: float | None = None
+    """Memory of the GPU, or of this machine."""
     constant_baseline: ConstantBaseline | None = None
     """The best constant answer, if the environment has one."""
     most_common_answer: str
@@ -93,9 +100,21 @@ class PreflightReport(FrozenModel):
             f"{_share(self.cut_attempts)} cut off; hints {self.hint_tokens:.0f}",
             f"  longest dialogue {self.dialogue_tokens} of {self.max_seq_len} tokens",
             f"  ≈ {self.seconds_per_step:.0f} s a step, {minutes:.0f} min in all, {self.memory_gib:.1f} GiB",
+            *self._memory_lines(),
             f"  {'✓ worth starting' if self.passed else '✗ ' + self.reason}",
         ]
         return "\n".join(lines + ([f"  {self.fix}"] if self.fix else []))
+
+    def _memory_lines(self) -> list[str]:
+        """Return the memory that training needs, and a warning if there is less."""
+        needed, total = self.training_memory_gib, self.total_memory_gib
+        if needed is None or total is None:
+            return []
+        of = "weights, gradients, optimizer and reference"
+        lines = [f"  training {self.trained_weights}: ≈ {needed:.1f} GiB for {of}, of {total:.1f} GiB"]
+        if needed > total:
+            lines.append("  ! more than there is: train an adapter, shard the weights, or choose a smaller model")
+        return lines
 
     def _baseline_lines(self) -> list[str]:
         """Return the best constant answer, and a warning if the first attempts are no better."""
@@ -210,6 +229,7 @@ def _report(
         seconds_per_step=per_dialogue * dialogues_of(stage)[0],
         total_seconds=per_dialogue * sum(dialogues_of(stage)),
         memory_gib=_memory_gib(engine),
+        **_training_memory(engine, config, stage, method),
         constant_baseline=constant_baseline(engine.environment),
         most_common_answer=Counter(t.attempt[:80] for t in firsts).most_common(1)[0][0] if firsts else "",
         passed=True,
@@ -257,6 +277,21 @@ def verdict_on(report: PreflightReport, config: RunConfig, *, needs_mixed_groups
             fix = "The task is too easy for these weights: choose a harder level or fewer turns."
         return f"Only {mixed:.0%} of the groups are mixed; {text}.", fix
     return "", ""
+
+
+def _training_memory(engine: RolloutEngine, config: RunConfig, stage: StageConfig, method: Method) -> JsonObject:
+    """Return the report's fields on the memory of training; empty if the backend has no weights."""
+    from rl2f_core.training.memory import total_memory, training_memory
+
+    folder, lora = getattr(engine.backend, "folder", None), config.lora_of(stage)
+    if folder is None:
+        return {}
+    backend: Any = engine.backend
+    return {
+        "trained_weights": "all weights" if lora.full_finetuning else f"an adapter of rank {lora.rank}",
+        "training_memory_gib": training_memory(folder, lora, backend.dtype.itemsize, method.loss_options()) / 2**30,
+        "total_memory_gib": total_memory(backend.device) / 2**30,
+    }
 
 
 def _memory_gib(engine: RolloutEngine) -> float:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from learner_rows import CPU, row, rows, stage
+from preflight_report import report
 from run_helpers import adapter, assert_same_run, config_of, go
 from safetensors.torch import load_file, save_file
 
@@ -19,6 +20,7 @@ from rl2f_core.config.model import LoraConfig, ModelConfig
 from rl2f_core.errors import AdapterError, ConfigError
 from rl2f_core.methods.loss_spec import KLConfig
 from rl2f_core.run.directory import RunDir
+from rl2f_core.run.events import LogEvent, read_events
 from rl2f_core.training.learner import Learner
 from rl2f_core.training.losses import LossConfig
 from rl2f_core.training.memory import training_memory
@@ -67,6 +69,8 @@ def test_stages_from_the_base_train_adapters_of_their_own_rank(speaker: Path, tm
         settings = json.loads((run_dir.checkpoint(name) / "adapter_config.json").read_text())
         ranks[name] = settings["r"], settings["lora_alpha"]
     assert ranks == {"warm@1": (6, 12), "rl@1": (2, 4), "more@1": (2, 4)}
+    logs = " ".join(e.text for e in read_events(run_dir.events_path) if isinstance(e, LogEvent))
+    assert "training an adapter of rank 2: ≈ 0.0 GiB for weights, gradients, optimizer" in logs
 
 
 @pytest.mark.parametrize(
@@ -189,3 +193,18 @@ def test_memory_estimate_counts_weights_gradients_moments_and_reference(tiny: Pa
     top = LoraConfig(rank=4, target_modules=("q_proj",), top_layer_fraction=0.5)
     b = sum(p.numel() for p in learner(tiny, **top.model_dump()).parameters.values())
     assert training_memory(tiny, top, 4, LossConfig(kl_coef=1.0, kl=KLConfig(reference="ema"))) == n * 8 + b * 20
+
+
+def test_preflight_warns_if_training_needs_more_memory_than_there_is() -> None:
+    text = report().model_copy(update={"trained_weights": "all weights", "training_memory_gib": 137.0}).to_text()
+    assert "GiB for weights" not in text  # an earlier report without the total
+    found = [
+        report().model_copy(
+            update={"trained_weights": "all weights", "training_memory_gib": 137.0, "total_memory_gib": total}
+        )
+        for total in (80.0, 141.0)
+    ]
+    assert "training all weights: ≈ 137.0 GiB for weights, gradients, optimizer and reference, of 80.0 GiB" in (
+        found[0].to_text()
+    )
+    assert ["more than there is" in each.to_text() for each in found] == [True, False]
