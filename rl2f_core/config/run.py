@@ -185,7 +185,6 @@ class RunConfig(BaseRun):
                 )
         return self
 
-
     def _check_adapter(self, i: int, stage: StageConfig) -> None:
         """Refuse initial weights of another shape than the stage's adapter."""
         lora, where = self.lora_of(stage), ("stages", i, "lora")

@@ -148,7 +148,12 @@ class Learner(TrainableAdapter):
             )
             part, sums = part + value_part, sums | value_sums
         self.accelerator.backward(part * of.scale if of.scale != 1 else part)
-        return {"loss": float(part.detach()), "entropy": float(entropy_N.detach().sum()), "tokens": len(entropy_N), **sums}
+        return {
+            "loss": float(part.detach()),
+            "entropy": float(entropy_N.detach().sum()),
+            "tokens": len(entropy_N),
+            **sums,
+        }
 
     def set_learning_rates(self, rate: float, now: ResolvedStage, options: LossConfig) -> None:
         """Set the optimizer's learning rate, decay and betas; DeepSpeed makes its step within the backward pass."""

@@ -53,7 +53,7 @@ def weight_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {}
     for file in sorted(folder.glob("*.safetensors")):
         with safe_open(file, "pt") as tensors:
-            shapes |= {name: tuple(tensors.get_slice(name).get_shape()) for name in tensors.keys()}  # noqa: SIM118
+            shapes |= {name: tuple(tensors.get_slice(name).get_shape()) for name in tensors.keys()}
     return shapes
 
 
@@ -69,4 +69,3 @@ def adapter_size(shapes: dict[str, tuple[int, ...]], lora: LoraConfig) -> int:
         and len(shapes[name]) == 2
         and (lora.target_modules == "all-linear" or name.split(".")[-2] in lora.target_modules)
     )
-

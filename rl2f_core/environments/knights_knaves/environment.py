@@ -16,8 +16,16 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from rl2f_core.config.fields import BASIC_FIELD, ComponentConfig
-from rl2f_core.environments.base import CONTENTLESS, MAX_ATTEMPT_CHARS, assign_split, new_task, sample_task, wrap_answer
+from rl2f_core.config.fields import BASIC_FIELD, FILE_REF, ComponentConfig
+from rl2f_core.environments.base import (
+    CONTENTLESS,
+    MAX_ATTEMPT_CHARS,
+    assign_split,
+    distinct_tasks,
+    new_task,
+    sample_task,
+    wrap_answer,
+)
 from rl2f_core.environments.candidates import Candidate, Region, one_of
 from rl2f_core.environments.capabilities import (
     AnswerSpace,
@@ -35,6 +43,7 @@ from rl2f_core.environments.knights_knaves import text as puzzle_text
 from rl2f_core.environments.knights_knaves.false_claims import blame, claim_agreement
 from rl2f_core.environments.knights_knaves.hint_counts import Count, false_count, hint_counts
 from rl2f_core.environments.knights_knaves.hint_statements import ROLES, hint_statements
+from rl2f_core.environments.knights_knaves.published import canonical_keys, read_puzzles, stamp
 from rl2f_core.environments.knights_knaves.stated_roles import full_assignments, stated_roles
 from rl2f_core.environments.knights_knaves.worked_solutions import worked_solution
 from rl2f_core.errors import DataError, FieldValueError
@@ -70,6 +79,14 @@ class KnightsKnaves(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, An
         depth: int = Field(2, ge=2, le=3, json_schema_extra=BASIC_FIELD)
         """Maximum levels of a statement; a plain `Zoey is a knight` has one. At 2 people and depth 2 there are only 57
         puzzles up to renaming for all splits; depth 3 has over 20,000."""
+        width: int = Field(2, ge=2, le=3)
+        """Maximum number of parts of an `and` or `or`."""
+        problems: int | None = Field(None, ge=1)
+        """Number of training puzzles, all distinct up to renaming: any so many consecutive tasks are all of them. None
+        generates a new puzzle for each task."""
+        source: str | None = Field(None, min_length=1, json_schema_extra=FILE_REF)
+        """Parquet or JSONL file with the training puzzles, in the form of the data set K-and-K/knights-and-knaves
+        (columns quiz, names, solution, statements); validation and test puzzles are generated."""
         think: bool = False
         """Ask for a <think> block before the answer. An attempt whose block is missing, empty, filler or an echo of
         the problem is then not well-formed, even if it is correct."""
@@ -82,6 +99,10 @@ class KnightsKnaves(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, An
         def _check_fewest(self) -> KnightsKnaves.Config:
             if self.fewest is not None and self.fewest > self.people:
                 raise FieldValueError(f"fewest {self.fewest} is more than people {self.people}", "fewest")
+            if self.source is not None and self.problems is not None:
+                raise FieldValueError("a source has its own number of puzzles; leave out problems", "problems")
+            if self.source is not None and self.roles != ("knight", "knave"):
+                raise FieldValueError("the puzzles of a source are about knights and knaves; leave out roles", "roles")
             return self
 
         @field_validator("roles")
@@ -102,9 +123,33 @@ class KnightsKnaves(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, An
 
     # -- tasks -------------------------------------------------------------------------------------------------
     def task(self, split: Split, index: int) -> Task:
-        """Draw the solution before the puzzle, so that all role patterns are equally frequent in every split."""
+        """Draw the solution before the puzzle, so that all role patterns are equally frequent in every split.
+
+        Raises `DataError` if the source cannot be read, or there are fewer than `problems` puzzles.
+        """
+        if split == "train" and (self.config.source is not None or self.config.problems is not None):
+            fixed = self._from_source() if self.config.source is not None else _generated(self.config)
+            task = fixed[index % len(fixed)]
+            return task.model_copy(update={"split": split, "id": f"{self.name}/{split}/{index}"})
         n, solution = self.drawn(split, index)
         return sample_task(self, split, index, self.config.seed, partial(self._make, n=n, solution=solution))
+
+    def _from_source(self) -> list[Task]:
+        """Return the puzzles of the source with the configured numbers of people."""
+        config = self.config
+        rows = read_puzzles(*stamp(str(config.source)))
+        fewest = config.people if config.fewest is None else config.fewest
+        tasks = [
+            self._build(
+                row.text, list(row.people), row.puzzle, _to_roles(row.people, row.solution, config.roles), "given"
+            )
+            for row in rows
+            if fewest <= len(row.people) <= config.people
+        ]
+        if not tasks:
+            known = sorted({str(len(row.people)) for row in rows})
+            raise DataError("The source has no puzzle of so many people.", value=config.people, known=known)
+        return tasks
 
     def drawn(self, split: Split, index: int) -> tuple[int, int]:
         """Return the number of people and the solution of the task at a position, without generating its puzzle."""
@@ -114,11 +159,16 @@ class KnightsKnaves(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, An
         return n, rng.randrange(2**n)
 
     def _make(self, rng: random.Random, n: int, solution: int) -> Task:
-        roles = self.config.roles
-        puzzle = logic.generate(solution, n, self.config.depth, rng)
+        roles, config = self.config.roles, self.config
+        given = set() if config.source is None else canonical_keys(*stamp(config.source))
+        while True:
+            puzzle = logic.generate(solution, n, config.depth, rng, width=config.width)
+            if not given or logic.canonical_key(puzzle) not in given:
+                break
         people = rng.sample(puzzle_text.NAMES, n)
         text = puzzle_text.render_puzzle(puzzle, people, [rng.randrange(len(puzzle_text.SAYS)) for _ in people], roles)
-        return self._build(text, people, puzzle, _to_roles(people, solution, roles), f"depth {self.config.depth}")
+        level = f"depth {config.depth}" + (f", width {config.width}" if config.width > 2 else "")
+        return self._build(text, people, puzzle, _to_roles(people, solution, roles), level)
 
     def _build(self, text: str, people: list[str], puzzle: logic.Puzzle, assigned: dict[str, str], level: str) -> Task:
         public: TaskData = {"text": text, "people": people, "statements": list(puzzle)}
@@ -205,7 +255,7 @@ class KnightsKnaves(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, An
                 spare.append(candidate)
             return split == required_split
 
-        changed = perturb.changed(puzzle, self.config.depth, rng, fits)
+        changed = perturb.changed(puzzle, self.config.depth, rng, fits, width=self.config.width)
         return (spare[0], logic.solutions(spare[0])[0]) if changed is None and spare else changed
 
     def _roles(self, task: Task) -> puzzle_text.Roles:
@@ -456,6 +506,20 @@ def _hint_text(task: Task, named: int | None, count: Count | None) -> str:
         number = str(low) if low == high else f"{low} to {high}"
         parts.append(f"{number} of {len(people)} people {'is' if high == 1 else 'are'} wrong.")
     return " ".join(parts) or CONTENTLESS
+
+
+@lru_cache(maxsize=32)
+def _generated(config: KnightsKnaves.Config) -> list[Task]:
+    """Return the configured number of distinct training puzzles."""
+    endless = KnightsKnaves(config.model_copy(update={"problems": None}))
+    tasks = distinct_tasks(endless, "train", config.problems or 0)
+    if len(tasks) < (config.problems or 0):
+        raise DataError(
+            f"There are only {len(tasks)} distinct training puzzles.",
+            value=config.problems,
+            fix="Choose fewer problems, more people, or depth 3.",
+        )
+    return tasks
 
 
 @lru_cache(maxsize=32)

@@ -2,7 +2,7 @@
 
 A **statement** is a nested tuple: `("knight", p)`, `("knave", p)`, `("not", s)`, and `(op, s, t)` with op one of
 `and`, `or`, `imp`, `iff`; p is the number of a person.  A **puzzle** is a tuple of statements, where person i says
-statement i.  An **assignment** of n people is an integer of n bits; bit i is set if person i is a knight.
+statement i.  `and` and `or` may have more than two parts.  An **assignment** of n people is an integer of n bits; bit i is set if person i is a knight.
 
 A **truth table** of a statement is an integer of 2ⁿ bits: bit a is the value under assignment a.  Operations on tables
 therefore test all 2ⁿ assignments at once, and uniqueness is proven, not sampled.
@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, reduce
+from operator import and_, or_
 from typing import Any
 
 from rl2f_core.errors import DataError
@@ -57,10 +58,10 @@ def truth_table(statement: Statement, people: int) -> int:
     match statement[0], *(truth_table(child, people) for child in statement[1:]):
         case ["not", table]:
             return table ^ full
-        case ["and", left, right]:
-            return left & right
-        case ["or", left, right]:
-            return left | right
+        case ["and", *tables]:
+            return reduce(and_, tables)
+        case ["or", *tables]:
+            return reduce(or_, tables)
         case ["imp", left, right]:
             return left ^ full | right
         case ["iff", left, right]:
@@ -95,10 +96,10 @@ def solutions(puzzle: Puzzle) -> list[int]:
 # -- generation --------------------------------------------------------------------------------------------------
 
 
-def random_statement(speaker: int, people: int, depth: int, rng: random.Random) -> Statement:
+def random_statement(speaker: int, people: int, depth: int, rng: random.Random, width: int = 2) -> Statement:
     """Draw a statement of at most `depth` levels, uniformly from the six `KINDS` at each inner level.
 
-    Excluded are "I am a knave", connectives with equal parts, double negations, and tautologies or contradictions.
+    `and` and `or` have 2 to `width` parts, uniformly.  Excluded are "I am a knave", connectives with equal parts, double negations, and tautologies or contradictions.
     """
     kind = rng.choice(KINDS) if depth > 1 else "leaf"
     if kind == "leaf":
@@ -106,17 +107,20 @@ def random_statement(speaker: int, people: int, depth: int, rng: random.Random) 
         return (rng.choice(LEAVES) if person != speaker else "knight", person)
     full = (1 << 2**people) - 1
     while True:
-        children = [random_statement(speaker, people, depth - 1, rng) for _ in range(1 if kind == "not" else 2)]
+        count = rng.randint(2, width) if width > 2 and kind in ("and", "or") else 1 if kind == "not" else 2
+        children = [random_statement(speaker, people, depth - 1, rng, width) for _ in range(count)]
         if kind == "not" and children[0][0] == "not":
             continue
-        if kind != "not" and encode(children[0], _numbers(people)) == encode(children[1], _numbers(people)):
+        if len({encode(child, _numbers(people)) for child in children}) < count:
             continue
         statement = (kind, *children)
         if truth_table(statement, people) not in (0, full):
             return statement
 
 
-def generate(solution: int, people: int, depth: int, rng: random.Random, tries: int = 100_000) -> Puzzle:
+def generate(
+    solution: int, people: int, depth: int, rng: random.Random, tries: int = 100_000, width: int = 2
+) -> Puzzle:
     """Generate a puzzle whose only solution is the given assignment.
 
     Statements that fit every assignment are rejected.  The caller chooses the solution, so that all role patterns are
@@ -126,7 +130,7 @@ def generate(solution: int, people: int, depth: int, rng: random.Random, tries: 
     for _ in range(tries):
         puzzle, table = [], (1 << 2**people) - 1
         for person in range(people):
-            statement, agrees = _informative_statement(person, people, depth, solution, rng)
+            statement, agrees = _informative_statement(person, people, depth, solution, rng, width)
             puzzle.append(statement)
             table &= agrees
         if table == 1 << solution:  # over all 2**people assignments, as `solutions` would find
@@ -139,12 +143,12 @@ def generate(solution: int, people: int, depth: int, rng: random.Random, tries: 
 
 
 def _informative_statement(
-    speaker: int, people: int, depth: int, solution: int, rng: random.Random
+    speaker: int, people: int, depth: int, solution: int, rng: random.Random, width: int
 ) -> tuple[Statement, int]:
     """Draw a statement that fits the solution but not every assignment; return it and its `agreement`."""
     full = (1 << 2**people) - 1
     while True:
-        statement = random_statement(speaker, people, depth, rng)
+        statement = random_statement(speaker, people, depth, rng, width)
         agrees = agreement(statement, speaker, people)
         if agrees != full and agrees >> solution & 1:
             return statement, agrees

@@ -29,7 +29,12 @@ def reordered(puzzle: logic.Puzzle, order: Sequence[int]) -> logic.Puzzle:
 
 
 def changed(
-    puzzle: logic.Puzzle, depth: int, rng: random.Random, fits: Callable[[logic.Puzzle], bool], tries: int = MAX_DRAWS
+    puzzle: logic.Puzzle,
+    depth: int,
+    rng: random.Random,
+    fits: Callable[[logic.Puzzle], bool],
+    tries: int = MAX_DRAWS,
+    width: int = 2,
 ) -> tuple[logic.Puzzle, int] | None:
     """Replace one person's statement so that there is exactly one solution, which differs from the original one.
 
@@ -39,6 +44,7 @@ def changed(
         rng: The only source of randomness.
         fits: Whether a changed puzzle may be used, e.g. belongs to the right split.
         tries: Maximum number of statements drawn.
+        width: Maximum number of parts of an `and` or `or` of the new statement.
 
     Returns the changed puzzle and its solution, or None if none was drawn.
     """
@@ -49,7 +55,7 @@ def changed(
     others = [reduce(and_, tables[:i] + tables[i + 1 :], full) for i in range(people)]
     for _ in range(tries):
         person = rng.randrange(people)
-        statement = logic.random_statement(person, people, depth, rng)
+        statement = logic.random_statement(person, people, depth, rng, width)
         agrees = logic.agreement(statement, person, people)
         solved = others[person] & agrees
         if solved.bit_count() != 1 or solved >> original & 1 or agrees == full:

@@ -44,7 +44,9 @@ _PHRASES = {
     "or": "{} or {}",
 }
 """English of the connectives; a `{}` is a leaf or a phrase in brackets."""
-_SHAPES = {kind: re.compile(phrase.replace("{}", r"#(\d+)")) for kind, phrase in _PHRASES.items()}
+_SHAPES = {kind: re.compile(phrase.replace("{}", r"#\d+")) for kind, phrase in _PHRASES.items()} | {
+    kind: re.compile(rf"#\d+(?: {kind} #\d+)+") for kind in ("and", "or")
+}
 """Patterns of the connectives; `#k` is part k, which is already parsed."""
 _PART = re.compile(r"#\d+")
 _BRACKETS = re.compile(r"\( ([^()]*) \)")
@@ -82,7 +84,7 @@ def render_statement(statement: Statement, speaker: int, people: Sequence[str], 
         text = render_statement(child, speaker, people, roles)
         is_plain = is_leaf(child) or (child[0] == "not" != kind and is_leaf(child[1]))
         parts.append(text if is_plain else f"({text})")
-    return _PHRASES[kind].format(*parts)
+    return f" {kind} ".join(parts) if kind in ("and", "or") else _PHRASES[kind].format(*parts)
 
 
 def _leaf_text(leaf: Statement, speaker: int, people: Sequence[str], roles: Roles, negation: str) -> str:
@@ -115,9 +117,8 @@ def parse_statement(text: str, speaker: int, people: Sequence[str], roles: Roles
 
     def reduce(phrase: str) -> str | None:
         for kind, shape in _SHAPES.items():
-            match = shape.fullmatch(phrase)
-            if match:
-                return add((kind, *(parts[int(k)] for k in match.groups())))
+            if shape.fullmatch(phrase):
+                return add((kind, *(parts[int(part[1:])] for part in _PART.findall(phrase))))
         return phrase if _PART.fullmatch(phrase) else None
 
     subject = rf"(?:i am|(?P<name>{'|'.join(map(re.escape, persons))}) is)"

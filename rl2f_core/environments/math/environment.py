@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import random
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -93,6 +94,9 @@ class Math(MathEnvironment):
         .parquet file."""
         test_source: str | None = Field(None, json_schema_extra=PROBLEMS_REF)
         """Source of the test problems; None is the source's own test split, or a fifth of its problems."""
+        test_size: int | None = Field(None, ge=1)
+        """Number of test problems of a source without a test split; the others are all for training. None takes a fifth for
+        the test, and a quarter of the others for validation."""
         columns: dict[str, str] | None = None
         """Columns of the files for problem, answer, solution and level; None detects them."""
         answers: Literal["numbers", "all"] = Field("numbers", json_schema_extra=BASIC_FIELD)
@@ -110,6 +114,8 @@ class Math(MathEnvironment):
         def _check_columns(self) -> Math.Config:
             if self.columns and self.source in sources.HUB:
                 raise FieldValueError(f"columns are those of a file; the columns of {self.source} are known", "columns")
+            if self.test_size is not None and (self.test_source is not None or sources.has_test_split(self.source)):
+                raise FieldValueError("the test problems have a source of their own; leave out test_size", "test_size")
             return self
 
         def check_run(self, run: RunConfig) -> None:
@@ -144,7 +150,7 @@ class Math(MathEnvironment):
         config = self.config
         stamps = tuple(stamp(source) for source in (config.source, config.test_source) if source is not None)
         columns = tuple(sorted((config.columns or {}).items()))
-        return load(config.source, config.test_source, columns, config.answers, config.ngram, stamps)
+        return load(config.source, config.test_source, columns, config.answers, config.ngram, stamps, config.test_size)
 
     def describe_data(self) -> str:
         return self.loaded.counts.text(self.config.source)
@@ -189,12 +195,14 @@ def load(
     answers: str,
     ngram: int,
     stamps: tuple[tuple[str, int, int], ...],
+    test_size: int | None,
 ) -> Loaded:
     """Read, clean, split and decontaminate a data set.
 
     The test split is the test source, or the source's own, or the fifth of the problems that `assign_split` selects.
-    The rest is split by key into train and validation, 4 : 1 or (without a separate test split) 3 : 1. Each problem
-    occurs once.
+    The rest is split by key into train and validation, 4 : 1 or (without a separate test split) 3 : 1. With
+    `test_size`, so many problems in the order of their hashes are the test split, and all others the train split. Each
+    problem occurs once.
     """
     given = dict(columns)
     if test_source is not None:
@@ -208,11 +216,15 @@ def load(
         mixed, held_out = sources.rows(source, given), []
     counted = {"rows": len(mixed) + len(held_out), "unreadable": 0, "no_number": 0, "duplicates": 0}
     learned, test = _problems(mixed, answers, counted), _problems(held_out, answers, counted)
-    if not held_out:
+    if test_size is not None:
+        test = sorted(learned, key=lambda problem: sha256(canonical(problem.text).encode()).digest())[:test_size]
+        chosen = {problem.text for problem in test}
+        learned = [p for p in learned if p.text not in chosen]
+    elif not held_out:
         test = [p for p in learned if assign_split(canonical(p.text)) == "test"]
         learned = [p for p in learned if assign_split(canonical(p.text)) != "test"]
     close = contaminated([p.text for p in learned], [p.text for p in test], ngram)
-    fractions = (0.8, 0.2, 0.0) if held_out else (0.6, 0.4, 0.0)
+    fractions = (1.0, 0.0, 0.0) if test_size is not None else (0.8, 0.2, 0.0) if held_out else (0.6, 0.4, 0.0)
     problems: dict[Split, list[Problem]] = {"train": [], "validation": [], "test": test}
     for i, problem in enumerate(learned):
         if i not in close.same | close.overlapping:

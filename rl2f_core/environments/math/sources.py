@@ -9,10 +9,11 @@ import json
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from rl2f_core.environments.data_files import read_records
 from rl2f_core.errors import DataError
 from rl2f_core.paths import MATH_SAMPLE
 
@@ -147,7 +148,7 @@ def _check_columns(columns: Mapping[str, str] | None) -> Columns | None:
 
 def _read(path: Path, columns: Columns | None, clean: Callable[[Row], Row] | None) -> list[Row]:
     problems: list[Row] = []
-    for number, item in enumerate(_records(path), 1):
+    for number, item in enumerate(read_records(path), 1):
         if columns is None:
             columns, clean = _detect_columns(path, item)
         row = _row(path, number, item, columns)
@@ -163,37 +164,6 @@ def _read(path: Path, columns: Columns | None, clean: Callable[[Row], Row] | Non
     if not problems:
         raise DataError("The file holds no problems.", value=str(path))
     return problems
-
-
-def _records(path: Path) -> Iterator[dict[str, object]]:
-    """Yield the rows of a file as objects."""
-    if path.suffix == ".parquet":
-        import pyarrow.parquet
-
-        try:
-            with pyarrow.parquet.ParquetFile(path) as file:
-                for batch in file.iter_batches(1024):
-                    yield from batch.to_pylist()
-        except (OSError, ValueError, pyarrow.ArrowException) as error:
-            raise DataError(f"The Parquet file cannot be read: {error}.", value=str(path)) from error
-        return
-    if path.suffix not in (".jsonl", ".ndjson"):
-        raise DataError("Only .jsonl and .parquet files can be read.", value=str(path))
-    try:
-        with open(path, encoding="utf-8") as lines:
-            for number, line in enumerate(lines, 1):
-                if not line.strip():
-                    continue
-                item = json.loads(line)
-                if not isinstance(item, dict):
-                    raise DataError(f"Row {number} of {path.name} is no object.", value=line[:160])
-                yield item
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, DataError):
-            raise
-        raise DataError(f"Row {number} of {path.name} is not JSON: {error}.", value=line[:160]) from error
-    except OSError as error:
-        raise DataError(f"The file cannot be read: {error.strerror}.", value=str(path)) from error
 
 
 def _detect_columns(path: Path, item: Mapping[str, object]) -> tuple[Columns, Callable[[Row], Row] | None]:

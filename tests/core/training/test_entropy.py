@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from learner_rows import learner, rows, stage
 
 from rl2f_core.methods.rl2f import RLVR
 from rl2f_core.methods.token_rewards import ReinforcePP
@@ -16,7 +17,6 @@ from rl2f_core.modeling import logprobs
 from rl2f_core.training.learner import Learner
 from rl2f_core.training.losses import LossConfig, LossNormalizers, TokenBatch, loss
 from rl2f_core.training.step_metrics import loss_means
-from learner_rows import learner, rows, stage
 
 
 def test_entropy_term_is_minus_the_coefficient_times_the_weighted_mean_entropy() -> None:
@@ -47,9 +47,7 @@ def test_entropy_has_the_gradient_of_a_softmax_also_with_chunked_logits(
 ) -> None:
     monkeypatch.setattr(logprobs, "LOGITS_CHUNK", chunk)
     hidden_NH = torch.tensor([[log(3.0), 0.0], [0.0, 0.0]], requires_grad=True)
-    _, entropy_N = logprobs.compute_logprobs(
-        TwoTokens(), hidden_NH, torch.tensor([0, 0]), entropy_gradient=True
-    )
+    _, entropy_N = logprobs.compute_logprobs(TwoTokens(), hidden_NH, torch.tensor([0, 0]), entropy_gradient=True)
     entropy_N.sum().backward()
     # p = (¾, ¼): H = log 4 − ¾ log 3; dH/dz_i = −p_i (log p_i + H); uniform: H = log 2 and no gradient
     entropy = log(4) - 0.75 * log(3)
