@@ -25,8 +25,8 @@ class LoraConfig(BaseConfig):
     """The trained weights: an adapter, or all weights of the model."""
 
     full_finetuning: bool = False
-    """Train all weights instead of an adapter, with backend hf. Needs 16 bytes per weight beside the sampler's copies; the
-    preflight estimates the memory. The settings of the adapter must be left out."""
+    """Train all weights instead of an adapter, with backend hf. Needs 16 bytes per weight beside the sampler's copies;
+    the preflight estimates the memory. The settings of the adapter must be left out."""
     rank: int = Field(16, ge=1, le=1024)
     """Rank r of the update."""
     alpha: int = Field(32, ge=1)

@@ -198,8 +198,8 @@ class RunConfig(BaseRun):
         source = next((s for s in self.stages[:i] if s.name == stage.init_from), self.stages[i - 1])
         if self.lora_of(source).shape != lora.shape:
             raise FieldValueError(
-                f"stage {stage.name!r} starts from the weights of {source.name!r}, whose adapter has another shape; set "
-                "init_from: base, or the same lora in both",
+                f"stage {stage.name!r} starts from the weights of {source.name!r}, whose adapter has another shape; "
+                "set init_from: base, or the same lora in both",
                 *where,
             )
 

@@ -29,8 +29,8 @@ class StageConfig(BaseConfig):
     init_from: str | None = None
     """Initial weights: None for the previous stage's (the base for the first), `base`, or an earlier stage's name."""
     lora: LoraConfig | None = None
-    """Adapter of this stage, with its own rank, or all weights; None is the run's. A stage whose adapter has another shape
-    than the previous stage's needs `init_from: base`, or `init_adapter` here."""
+    """Adapter of this stage, with its own rank, or all weights; None is the run's. A stage whose adapter has another
+    shape than the previous stage's needs `init_from: base`, or `init_adapter` here."""
     tasks_from: str | None = None
     """Name of an earlier stage whose tasks this stage repeats, to compare methods on the same tasks. None: tasks of its
     own, at positions of the train split that no other stage uses."""

@@ -70,7 +70,7 @@ class PolicyModel(nn.Module):
         self.packed = enable_varlen_attention(model.get_base_model())
         """Whether sequence packing is used; otherwise samples are padded and prefixes are not shared."""
         self.compute_dtype = dtype if dtype == torch.bfloat16 else None
-        """Autocast dtype: bfloat16 if that is the base's, else None. In float16 gradients vanish without loss scaling."""
+        """Autocast dtype: bfloat16 if that is the base's, else None; float16 gradients vanish without loss scaling."""
         if self.compute_dtype is not None:
             disable_input_cast(model)
         # FSDP shards the model by these modules

@@ -145,7 +145,7 @@ class Trainer:
         raise PreflightError(reason, fix=fix)
 
     def _switch_learner(self, stage: StageConfig) -> None:
-        """Build another learner if the stage needs another class or adapter; it keeps the weights if their shape allows."""
+        """Build another learner if the stage needs another class or adapter; weights of the same shape are kept."""
         same_shape = self.learner.shape == self.config.lora_of(stage).shape
         if type(self.learner) is learner_class(stage.trainer) and same_shape:
             return

@@ -1,4 +1,4 @@
-"""Adapters: load LoRA in PEFT's format and full checkpoints, and merge LoRA into base weights, W + (alpha / r) · B A."""
+"""Adapters: load LoRA in PEFT's format and full checkpoints; merge LoRA into base weights, W + (alpha / r) · B A."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Knights and knaves as pure logic: statement trees, truth tables, unique puzzles, and a canonical form.
 
 A **statement** is a nested tuple: `("knight", p)`, `("knave", p)`, `("not", s)`, and `(op, s, t)` with op one of
-`and`, `or`, `imp`, `iff`; p is the number of a person.  A **puzzle** is a tuple of statements, where person i says
-statement i.  `and` and `or` may have more than two parts.  An **assignment** of n people is an integer of n bits; bit i is set if person i is a knight.
+`and`, `or`, `imp`, `iff`; p is the number of a person, and `and` and `or` may have more than two parts.  A **puzzle**
+is a tuple of statements, where person i says statement i.  An **assignment** of n people is an integer of n bits; bit i
+is set if person i is a knight.
 
 A **truth table** of a statement is an integer of 2ⁿ bits: bit a is the value under assignment a.  Operations on tables
 therefore test all 2ⁿ assignments at once, and uniqueness is proven, not sampled.
@@ -99,7 +100,8 @@ def solutions(puzzle: Puzzle) -> list[int]:
 def random_statement(speaker: int, people: int, depth: int, rng: random.Random, width: int = 2) -> Statement:
     """Draw a statement of at most `depth` levels, uniformly from the six `KINDS` at each inner level.
 
-    `and` and `or` have 2 to `width` parts, uniformly.  Excluded are "I am a knave", connectives with equal parts, double negations, and tautologies or contradictions.
+    `and` and `or` have 2 to `width` parts, uniformly.  Excluded are "I am a knave", connectives with equal parts, double
+    negations, and tautologies or contradictions.
     """
     kind = rng.choice(KINDS) if depth > 1 else "leaf"
     if kind == "leaf":

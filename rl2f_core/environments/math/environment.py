@@ -95,8 +95,8 @@ class Math(MathEnvironment):
         test_source: str | None = Field(None, json_schema_extra=PROBLEMS_REF)
         """Source of the test problems; None is the source's own test split, or a fifth of its problems."""
         test_size: int | None = Field(None, ge=1)
-        """Number of test problems of a source without a test split; the others are all for training. None takes a fifth for
-        the test, and a quarter of the others for validation."""
+        """Number of test problems of a source without a test split; the others are all for training. None takes a fifth
+        for the test, and a quarter of the others for validation."""
         columns: dict[str, str] | None = None
         """Columns of the files for problem, answer, solution and level; None detects them."""
         answers: Literal["numbers", "all"] = Field("numbers", json_schema_extra=BASIC_FIELD)
