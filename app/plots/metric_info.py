@@ -315,6 +315,12 @@ METRICS: dict[str, MetricInfo] = {
         "fraction of samples",
         "too long samples / samples",
     ),
+    "distill/frac_leaked": _fraction(
+        "Answers after a leak",
+        "Samples that are correct after a hint with a leak.",
+        "fraction of samples",
+        "leaked samples / samples",
+    ),
     "distill/frac_failed": _fraction(
         "Failed answers of the source",
         "Samples with no answer because of an error.",

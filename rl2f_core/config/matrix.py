@@ -9,6 +9,10 @@
         rlvr: {stages.1.method: rlvr}
 
 A cell combines one change of each axis; its name joins theirs: `codes-rl2f`. Keys are dotted paths, as in overrides.
+Settings of single cells follow under `cells`, and apply last:
+
+    cells:
+      codes-rl2f: {stages.1.steps: 20}
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ from rl2f_core.config.overrides import set_nested
 from rl2f_core.errors import ConfigError
 from rl2f_core.types import JsonObject
 
-KEY = "matrix"
+KEY, SINGLE = "matrix", "cells"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
 
 
@@ -50,7 +54,10 @@ def cells(data: JsonObject) -> dict[str, JsonObject]:
                 )
             if not isinstance(changes, Mapping):
                 raise ConfigError(f"The change {name!r} on the axis {axis!r} is not a mapping.", value=changes)
-    shared = {key: value for key, value in data.items() if key != KEY}
+    shared = {key: value for key, value in data.items() if key not in (KEY, SINGLE)}
+    single = data.get(SINGLE, {})
+    if not isinstance(single, Mapping) or not all(isinstance(changes, Mapping) for changes in single.values()):
+        raise ConfigError("`cells` is no mapping of cells to changes.", value=single)
     configs = {}
     for chosen in product(*(options.items() for options in axes.values())):
         config = shared
@@ -58,5 +65,9 @@ def cells(data: JsonObject) -> dict[str, JsonObject]:
             for path, value in changes.items():
                 config = set_nested(config, str(path), value)
         name = "-".join(name for name, _ in chosen)
+        for path, value in single.get(name, {}).items():
+            config = set_nested(config, str(path), value)
         configs[name] = {**config, "name": f"{shared.get('name', 'run')}-{name}"}
+    if unknown := sorted(set(single) - set(configs)):
+        raise ConfigError("`cells` names cells that the matrix does not have.", value=unknown, known=configs)
     return configs

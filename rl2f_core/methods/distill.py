@@ -1,5 +1,7 @@
 """Distillation by rejection sampling: k answers per task from any source; the verifier selects the correct ones.
 
+With `max_turns` above 1 the samples are dialogues of the student with the teacher.
+
 A stage of this method updates no weights. It makes a dataset for a later `sft` stage (`dataset: STAGE NAME`) from
 `steps` × `tasks_per_step` tasks with k = `group_size` samples each. The work is in `training.distill_stage`.
 """
@@ -50,6 +52,9 @@ class Distill(Method["Distill.Config"]):
         dedup_by: Unique = "task"
         """task: sample each problem once, up to renaming. text: only an identical problem with an identical answer is
         a duplicate."""
+        max_turns: int = Field(1, ge=1, le=64)
+        """With source student: attempts of a dialogue with the stage's teacher. Above 1, the dataset has dialogues whose
+        last attempt is correct and without a leak before it; `sft` learns their attempts."""
         max_new_tokens: int | None = Field(None, ge=1)
         """Token limit of the source; None is `rollout.max_new_tokens`."""
         max_kept_tokens: int | None = Field(None, ge=1)
@@ -66,6 +71,12 @@ class Distill(Method["Distill.Config"]):
         def check_stage(self, stage: ResolvedStage, run: RunConfig) -> None:
             """Refuse settings without effect; raises `ValueError`."""
             prefix = f"stage {stage.name!r}"
+            if self.max_turns > 1 and (self.source != "student" or run.rollout.prompting != "append"):
+                raise FieldValueError(
+                    f"{prefix}: only the student's dialogues, with rollout.prompting append, have several attempts; "
+                    "set max_turns: 1",
+                    *run.loc_of(stage, "method", "max_turns"),
+                )
             if self.source == "solution":
                 unsolved = without_worked_solution(run.environment)
                 if unsolved:
@@ -92,7 +103,7 @@ class Distill(Method["Distill.Config"]):
                 )
 
     def max_turns(self, turns: int) -> int:
-        return 1
+        return self.config.max_turns
 
     def samples(self, group: Group) -> list[TrainingSample]:
         return []

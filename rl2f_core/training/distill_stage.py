@@ -37,9 +37,9 @@ from rl2f_core.types import DEMONSTRATION, Dialogue, FinishReason, Group, JsonOb
 if TYPE_CHECKING:
     from rl2f_core.training.trainer import Trainer
 
-SampleStatus = Literal["kept", "spare", "duplicate", "incorrect", "unparsable", "too_long", "failed"]
-"""Outcome of a sample: spare (correct, but not selected), too_long (correct, but longer than the limit or truncated),
-failed (the source returned no answer)."""
+SampleStatus = Literal["kept", "spare", "duplicate", "incorrect", "unparsable", "too_long", "leaked", "failed"]
+"""Outcome of a sample: spare (correct, but not selected), too_long (correct, but an attempt is longer than the limit or
+truncated), leaked (correct after a hint with a leak), failed (the source returned no answer)."""
 
 
 def classify_samples(rollouts: Sequence[Rollout], keep: Keep, limit: int, taken: Container[str]) -> list[SampleStatus]:
@@ -52,26 +52,33 @@ def classify_samples(rollouts: Sequence[Rollout], keep: Keep, limit: int, taken:
     statuses: list[SampleStatus] = []
     keys: set[str] = set()
     for rollout in rollouts:
-        turn = rollout.dialogue.turns[0] if rollout.dialogue.trainable else None
-        if turn is None:
+        turns = rollout.dialogue.turns if rollout.dialogue.trainable else ()
+        if not turns:
             statuses.append("failed")
-        elif turn.verdict.parsed is None:
+        elif turns[-1].verdict.parsed is None:
             statuses.append("unparsable")
-        elif not turn.verdict.correct:
+        elif not turns[-1].verdict.correct:
             statuses.append("incorrect")
-        elif turn.finish_reason is not FinishReason.EOS or len(turn.token_ids) > limit:
+        elif any(turn.finish_reason is not FinishReason.EOS or len(turn.token_ids) > limit for turn in turns):
             statuses.append("too_long")
-        elif (key := normalize_text(turn.attempt)) in taken or key in keys:
+        elif any(turn.hint is not None and turn.hint.read_leak for turn in turns):
+            statuses.append("leaked")
+        elif (key := attempts_key([turn.attempt for turn in turns])) in taken or key in keys:
             statuses.append("duplicate")
         else:
             keys.add(key)
             statuses.append("spare")
     correct = [i for i, status in enumerate(statuses) if status == "spare"]
     if keep == "shortest":
-        correct.sort(key=lambda i: len(rollouts[i].dialogue.turns[0].token_ids))
+        correct.sort(key=lambda i: rollouts[i].student_tokens)
     for i in correct if keep == "all" else correct[:1]:
         statuses[i] = "kept"
     return statuses
+
+
+def attempts_key(attempts: Iterable[str]) -> str:
+    """Return the normalized text of a dialogue's attempts, which two duplicates share."""
+    return normalize_text("\n".join(attempts))
 
 
 class DistillStats(BaseModel):
@@ -114,7 +121,7 @@ class DistillStats(BaseModel):
             values["distill/acceptance_rate"] = kept / tasks
             values |= {f"distill/acceptance_rate/{level}": self.kept[level] / n for level, n in self.tasks.items()}
         if samples:
-            for status in ("incorrect", "unparsable", "duplicate", "too_long", "failed"):
+            for status in ("incorrect", "unparsable", "duplicate", "too_long", "leaked", "failed"):
                 values[f"distill/frac_{status}"] = self.samples[status] / samples
         if self.usage.completion_tokens or self.usage.requests:
             names = ("prompt_tokens", "requests", "completion_tokens")
@@ -168,7 +175,7 @@ class Source:
     def answers(
         self, requests: Sequence[RolloutRequest], on_progress: Callable[[int, int], None]
     ) -> tuple[list[Rollout], Usage]:
-        """Return one rollout of one attempt per request; without an answer its dialogue has failed."""
+        """Return one rollout per request, of up to `max_turns` attempts; without an answer its dialogue has failed."""
         llm = self.llm
         if llm is not None:
             return current_group().broadcast_from_main(lambda: self._rollouts(requests, self._complete(llm, requests)))
@@ -178,7 +185,7 @@ class Source:
             requests,
             adapter=ADAPTER,
             policy=self.policy,
-            max_turns=1,
+            max_turns=self.config.max_turns,
             temperature=self.temperature,
             on_progress=on_progress,
         )
@@ -306,7 +313,8 @@ class DistillStage:
             scope = self._scope(task, key)
             taken = taken_in_step.setdefault(scope, set(self.texts.get(scope, ())))
             statuses.append(classify_samples(group.rollouts, self.method.config.keep, self.limit, taken))
-            taken |= {normalize_text(dialogue.turns[0].attempt) for dialogue in _kept(group, statuses[-1])}
+            kept = _kept(group, statuses[-1])
+            taken |= {attempts_key(turn.attempt for turn in dialogue.turns) for dialogue in kept}
         return groups, statuses, usage
 
     def _scope(self, task: Task, key: str) -> str:
@@ -326,16 +334,20 @@ class DistillStage:
         return rows, stats
 
     def _row(self, task: Task, dialogue: Dialogue) -> JsonObject:
-        environment, turn = self.engine.environment, dialogue.turns[0]
+        environment, completion = self.engine.environment, []
+        for turn in dialogue.turns:
+            completion.append({"role": "assistant", "content": turn.attempt})
+            if turn is not dialogue.turns[-1]:
+                completion.append({"role": "user", "content": turn.hint.text if turn.hint is not None else ""})
         return {
             "prompt": [dict(message) for message in self.engine.renderer.messages(environment.prompt(task.public))],
-            "completion": [{"role": "assistant", "content": turn.attempt}],
+            "completion": completion,
             "task": task.id,
             "canonical": environment.canonical(task),
             "split": task.split,
             "environment": task.environment,
             "level": task.level,
-            "tokens": len(turn.token_ids),
+            "tokens": sum(len(turn.token_ids) for turn in dialogue.turns),
             "source": self.source.name,
             "dialogue": self._event(dialogue, task, "kept", 0).id,
             "task_data": task.model_dump(mode="json"),
@@ -347,7 +359,7 @@ class DistillStage:
             self.rows.append(dict(row))
             task = Task.model_validate(row["task_data"])
             self.problems.add(row["canonical"])
-            text = normalize_text(row["completion"][0]["content"])
+            text = attempts_key(message["content"] for message in row["completion"][::2])
             self.texts.setdefault(self._scope(task, row["canonical"]), set()).add(text)
         self.stats = self.stats + stats
 
@@ -367,7 +379,8 @@ class DistillStage:
             for group, of_group in zip(groups, statuses, strict=True)
             for rollout, status in zip(group.rollouts, of_group, strict=True)
         ]
-        values = (step_metrics(groups, 1, self.method) if groups else {}) | self.stats.metrics() | measured
+        turns = self.method.config.max_turns
+        values = (step_metrics(groups, turns, self.method) if groups else {}) | self.stats.metrics() | measured
         name = self.stage.name
         return [*events, MetricEvent(id=f"metric:{name}:{step}", stage=name, step=step, values=values)]
 

@@ -7,7 +7,7 @@ Here ρ = exp(log π − log π_old), and H(π) = − Σ_v π(v) log π(v) is th
 entropy bonus of arXiv 1707.06347, eq. 9; c is `entropy_coef`). The terms rl, kl and entropy use log π at the sampling
 temperature, ce at temperature 1. Each mean is over all samples of an update, also those of groups with equal returns,
 by their weights of that term. A sample may select another policy loss (`policy_objective`), `LossConfig.kl` another
-divergence. Under a critic, `training.value_head` adds the value loss. Formulas and sources: rl2f_core/methods/README.md.
+divergence. Under a critic, `training.value_head` adds the value loss. Sources: rl2f_core/methods/README.md.
 """
 
 from __future__ import annotations

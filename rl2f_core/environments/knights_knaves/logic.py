@@ -100,8 +100,8 @@ def solutions(puzzle: Puzzle) -> list[int]:
 def random_statement(speaker: int, people: int, depth: int, rng: random.Random, width: int = 2) -> Statement:
     """Draw a statement of at most `depth` levels, uniformly from the six `KINDS` at each inner level.
 
-    `and` and `or` have 2 to `width` parts, uniformly.  Excluded are "I am a knave", connectives with equal parts, double
-    negations, and tautologies or contradictions.
+    `and` and `or` have 2 to `width` parts, uniformly.  Excluded are "I am a knave", connectives with equal parts,
+    double negations, and tautologies or contradictions.
     """
     kind = rng.choice(KINDS) if depth > 1 else "leaf"
     if kind == "leaf":

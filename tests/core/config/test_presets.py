@@ -40,6 +40,16 @@ def test_matrix_is_the_product_of_its_axes_with_the_last_one_fastest() -> None:
     assert data["list"][1] == {"k": 2}, "what is shared stays as it was"
 
 
+def test_settings_of_single_cells_apply_last() -> None:
+    axes = {"one": {"p": {"a": 2}, "q": {}}, "two": {"r": {"a": 3}, "s": {}}}
+    configs = cells({"a": 1, "b": {"c": 1}, "matrix": axes, "cells": {"p-r": {"a": 9, "b.c": 5}}})
+    assert {name: (c["a"], c["b"]["c"]) for name, c in configs.items()} == {
+        "p-r": (9, 5), "p-s": (2, 1), "q-r": (3, 1), "q-s": (1, 1)}  # fmt: skip
+    for wrong, words in (({"p-t": {"a": 1}}, "does not have"), ([], "no mapping"), ({"p-r": 3}, "no mapping")):
+        with pytest.raises(ConfigError, match=words):
+            cells({"a": 1, "matrix": axes, "cells": wrong})
+
+
 @pytest.mark.parametrize(
     ("matrix", "words"),
     [
