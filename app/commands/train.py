@@ -159,6 +159,9 @@ def _print_next_steps(run_dir: RunDir, kind: str) -> None:
 
 def evaluate(
     targets: Targets = None,
+    on: Annotated[
+        str, typer.Option(help="Environments, separated by commas: registered names, presets, or YAML files.")
+    ] = "",
     sets: Sets = None,
     out: Out = None,
     resume: Resume = None,
@@ -166,16 +169,18 @@ def evaluate(
     """Compare checkpoints on the same tasks under all conditions; writes JSON, a Markdown table and figures.
 
     The target RUN means the last checkpoint of each of its stages. The base model is always included. The settings are
-    those of the first target's run; change one with e.g. --set evaluation.num_tasks=200.
+    those of the first target's run; change one with e.g. --set evaluation.num_tasks=200. With --on, e.g.
+    --on math,maze, checkpoints are compared on several environments, with as many tasks of each, and a heatmap.
     """
     from rl2f_core.run_kinds.eval import eval_config
 
     if resume is not None:
-        if targets or sets or out is not None:
-            raise ConfigError("Targets, --set and --out cannot be combined with --resume.")
+        if targets or sets or on or out is not None:
+            raise ConfigError("Targets, --on, --set and --out cannot be combined with --resume.")
         execute_in(RunDir.open(resume))
         return
-    config = eval_config([as_target(target) for target in targets or []])
+    names = [name.strip() for name in on.split(",") if name.strip()]
+    config = eval_config([as_target(target) for target in targets or []], names)
     execute_in(create(with_overrides(config, sets), out))
 
 

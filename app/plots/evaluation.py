@@ -14,11 +14,11 @@ from app.plots.metric_info import chart_info, metric_info
 from app.plots.run_charts import Chart, solved_within
 from jobs.db.queries.outcomes import solved_by_task
 from rl2f_core.errors import DataError
-from rl2f_core.evaluation.chart_data import BANDED, accuracy_plot, reference_policies
+from rl2f_core.evaluation.chart_data import BANDED, accuracy_plot, benchmark_plot, reference_policies
 from rl2f_core.evaluation.formatting import count_text, interval_text, number, verdict_text
 from rl2f_core.evaluation.levels.report import ORIGINAL, LevelsReport, condition_name, level_findings, level_plots
 from rl2f_core.evaluation.plotting import Plot, figure
-from rl2f_core.evaluation.report import EvaluationReport, findings
+from rl2f_core.evaluation.report import EvaluationReport, benchmark_scores, findings
 from rl2f_core.metrics.constant_baseline import describe_comparison, is_above_baseline
 from rl2f_core.metrics.dialogues import OUTCOMES, paired_effect_difference, solve_rate_difference
 from rl2f_core.stats.intervals import Interval, correct_families, wilson_clustered
@@ -87,6 +87,8 @@ class Evaluation:
     """Replace the curves by turn."""
     parts: Sequence[Evaluation] = ()
     """Evaluations of each environment of a mixture."""
+    benchmarks: Mapping[str, Mapping[str, Interval]] = field(default_factory=dict)
+    """For a mixture: solve rate within all turns by checkpoint and environment."""
 
     @property
     def checkpoints(self) -> list[str]:
@@ -131,6 +133,7 @@ def from_report(report: EvaluationReport) -> Evaluation:
         findings=findings(report),
         constant_baseline=report.constant_baseline,
         parts=[from_report(part) for part in report.parts],
+        benchmarks=benchmark_scores(report),
     )
 
 
@@ -307,6 +310,15 @@ def accuracy_charts(evaluation: Evaluation) -> list[Chart]:
     return charts
 
 
+def benchmark_charts(evaluation: Evaluation) -> list[Chart]:
+    """Return the heatmap of checkpoints and environments of a mixture; none for other evaluations."""
+    if not evaluation.benchmarks:
+        return []
+    info, plot = chart_info("cum_acc/"), benchmark_plot(evaluation.benchmarks)
+    title, unit = "Benchmarks", f"solve rate within {evaluation.turns} turns"
+    return [Chart("benchmarks", title, unit, [], figure(plot), "in brackets: 95 % intervals", info.help, info.formula)]
+
+
 def _rate_chart(kind: str, title: str, unit: str, plot: Plot, described: str) -> Chart:
     """Return a chart of rates with the explanation of the metric or group `described`."""
     info, bands = chart_info(described), "bands: 95 % intervals"
@@ -324,6 +336,9 @@ def as_json(evaluation: Evaluation) -> JsonObject:
         "attempts": attempts(evaluation),
         "differences": difference_rows(evaluation.differences),
         "findings": list(evaluation.findings),
-        "charts": [chart.as_json() for chart in evaluation.charts or accuracy_charts(evaluation)],
+        "charts": [
+            chart.as_json()
+            for chart in (*benchmark_charts(evaluation), *(evaluation.charts or accuracy_charts(evaluation)))
+        ],
         "parts": [as_json(part) for part in evaluation.parts],
     }

@@ -314,6 +314,9 @@ def describe(chart: Chart) -> str:
     """Describe a chart for screen readers."""
     parts = []
     for trace in chart.figure["data"]:
+        if trace.get("meta") == "row":
+            cells = zip(trace["x"], trace["text"], strict=True)
+            parts.append(f"{trace['name']} {', '.join(f'{x} {text}'.replace('<br>', ' ') for x, text in cells)}")
         if trace.get("meta") == "line":
             texts = [text for text, y in zip(trace["text"], trace["y"], strict=True) if y is not None]
             parts.append(f"{trace['name']} {texts[-1] if texts else '–'}")

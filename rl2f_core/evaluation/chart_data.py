@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rl2f_core.evaluation.plotting import CONDITION_COLORS, DASHES, SERIES, Format, Line, Plot
-from rl2f_core.evaluation.report import EvaluationReport
+from rl2f_core.evaluation.report import EvaluationReport, benchmark_scores
 from rl2f_core.stats.intervals import Interval
 
 BANDED = ("hints", "contentless")
@@ -129,6 +129,29 @@ def effect_chart(report: EvaluationReport) -> Chart:
     """Plot the effect of each condition, one plot per checkpoint."""
     effects = [(e.checkpoint, e.condition, e.difference) for e in report.effects]
     return effects_chart("hint_effect", f"{report.title}; bars are 95\u00a0% intervals", report.turns, effects)
+
+
+def benchmark_plot(scores: Mapping[str, Mapping[str, Interval]]) -> Plot:
+    """Plot solve rates by checkpoint (rows) and benchmark (columns) as a heatmap; see `report.benchmark_scores`."""
+    benchmarks = list(dict.fromkeys(name for row in scores.values() for name in row))
+    xs = [float(i) for i in range(len(benchmarks))]
+    missing = Interval(value=None, n=0)
+    lines = []
+    for checkpoint, row in scores.items():
+        cells = [row.get(name, missing) for name in benchmarks]
+        lines.append(
+            Line(checkpoint, xs, [c.value for c in cells], low=[c.low for c in cells], high=[c.high for c in cells],
+                 at=[[checkpoint, "hints"] for _ in cells])
+        )  # fmt: skip
+    return Plot(lines, x_title="benchmark", format="share", kind="heatmap", columns=benchmarks)
+
+
+def benchmark_chart(report: EvaluationReport) -> Chart:
+    """Plot the solve rates of a mixture by checkpoint and sub-environment; without plots for other reports."""
+    scores = benchmark_scores(report)
+    title = f"Solved within {report.turns} turns, by checkpoint and benchmark"
+    subtitle = f"{report.title}; in brackets 95\u00a0% intervals"
+    return Chart("benchmarks", title, (benchmark_plot(scores),) if scores else (), subtitle)
 
 
 def training_chart(rows: Sequence[Mapping[str, float]], title: str, name: str = "training") -> Chart:

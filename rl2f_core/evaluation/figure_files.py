@@ -15,8 +15,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rl2f_core.evaluation.chart_data import Chart, accuracy_chart, effect_chart, training_chart
-from rl2f_core.evaluation.plotting import GREY, PALETTE, Plot, figure, resolve_colors
+from rl2f_core.evaluation.chart_data import Chart, accuracy_chart, benchmark_chart, effect_chart, training_chart
+from rl2f_core.evaluation.plotting import GREY, PALETTE, Plot, cell_text, figure, resolve_colors, shade
 from rl2f_core.evaluation.report import EvaluationReport, findings, tables
 from rl2f_core.file_io import write_atomically
 
@@ -48,7 +48,8 @@ def to_png(chart: Chart, dpi: int = 160) -> bytes:
     settings: dict[Any, object] = dict.fromkeys(gray, GREY) | {"font.size": 9, "legend.fontsize": 8}
     settings |= {"text.parse_math": False, "legend.frameon": False}
     with matplotlib.rc_context(settings):
-        heights = [0.24 * len(p.lines) + 0.1 if p.kind == "intervals" else 1.6 for p in chart.plots]
+        rows = {"intervals": 0.24, "heatmap": 0.36}
+        heights = [rows[p.kind] * len(p.lines) + 0.1 if p.kind in rows else 1.6 for p in chart.plots]
         title, subtitle = textwrap.wrap(chart.title, 60), textwrap.wrap(chart.subtitle, 84)
         top = 0.2 + 0.18 * len(title) + 0.15 * len(subtitle)
         height = sum(heights) + sum(0.55 + 0.18 * _legend_rows(p) for p in chart.plots) + top + 0.05
@@ -65,8 +66,7 @@ def to_png(chart: Chart, dpi: int = 160) -> bytes:
             axes.set_ylabel(plot.unit)
             axes.spines[["top", "right"]].set_visible(False)
             axes.grid(visible=True, color="#808080", alpha=0.25, linewidth=0.7)
-            draw = _draw_intervals if plot.kind == "intervals" else _draw_lines
-            draw(axes, plot)
+            {"intervals": _draw_intervals, "heatmap": _draw_heatmap}.get(plot.kind, _draw_lines)(axes, plot)
         buffer = io.BytesIO()
         canvas.savefig(buffer, format="png", transparent=True, metadata={"Data": chart_digest(chart)})
     return buffer.getvalue()
@@ -110,6 +110,22 @@ def _draw_intervals(axes: Axes, plot: Plot) -> None:
     axes.grid(visible=False, axis="y")
     if plot.range is not None:
         axes.set_xlim(*plot.range)
+
+
+def _draw_heatmap(axes: Axes, plot: Plot) -> None:
+    from matplotlib.patches import Rectangle
+
+    for row, line in enumerate(plot.lines):
+        for column, value in enumerate(line.y):
+            if value is not None:
+                axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, color=PALETTE[line.color],
+                                         alpha=shade(value), linewidth=0))  # fmt: skip
+            axes.text(column, row, cell_text(plot, line, column, "\n"), ha="center", va="center", fontsize=7.5)
+    axes.set_xlim(-0.5, len(plot.columns) - 0.5)
+    axes.set_ylim(len(plot.lines) - 0.5, -0.5)
+    axes.set_xticks(range(len(plot.columns)), list(plot.columns))
+    axes.set_yticks(range(len(plot.lines)), [line.name for line in plot.lines])
+    axes.grid(visible=False)
 
 
 # -- files ---------------------------------------------------------------------------------------------------------
@@ -171,7 +187,7 @@ def write_figures(
 
     `training` are the metric rows of each stage.
     """
-    charts = [accuracy_chart(report), effect_chart(report)]
+    charts = [benchmark_chart(report), accuracy_chart(report), effect_chart(report)]
     charts += [training_chart(rows, f"Training: stage {stage}", f"training_{stage}")
                for stage, rows in (training or {}).items()]  # fmt: skip
     charts = [chart for chart in charts if chart.plots]

@@ -90,18 +90,21 @@ class Plot:
     """A set of axes.
 
     Kind `stack` draws stacked areas. Kind `intervals` draws one row per line: its only value with its interval along x.
+    Kind `heatmap` draws one row of cells per line, with value, interval and a shade by the value between 0 and 1.
     """
 
     lines: Sequence[Line]
     x_title: str = "step"
     format: Format = "number"
-    kind: Literal["lines", "stack", "intervals"] = "lines"
+    kind: Literal["lines", "stack", "intervals", "heatmap"] = "lines"
     range: tuple[float, float] | None = None
     marks: Sequence[Mark] = ()
     limit: tuple[float, str] | None = None
     """A labeled horizontal line, e.g. a token limit."""
     x_ticks: Sequence[float] = ()
     """Tick positions along x; if empty, plotly.js chooses them."""
+    columns: Sequence[str] = ()
+    """Columns of a heatmap."""
     height: int = HEIGHT
     title: str = ""
     """Title in report files; the page shows its own."""
@@ -113,6 +116,8 @@ def figure(plot: Plot) -> JsonObject:
     """Return `{"data": […], "layout": {…}}` for plotly.js. An empty plot has no data."""
     if plot.kind == "intervals":
         return _interval_figure(plot)
+    if plot.kind == "heatmap":
+        return _heatmap_figure(plot)
     lines = [line for line in plot.lines if any(y is not None for y in line.y)]
     low, high = plot.range or value_range(plot, lines)
     bands = [trace for line in lines for trace in _band(line)] if plot.kind == "lines" else []
@@ -191,6 +196,38 @@ def _interval_figure(plot: Plot) -> JsonObject:
     layout["xaxis"] |= {"range": plot.range, "dtick": 0.2, "zeroline": True, "zerolinewidth": 2, "fixedrange": True,
                         "zerolinecolor": "--rl-muted"}  # fmt: skip
     layout["yaxis"] |= {"autorange": "reversed", "showgrid": False, "automargin": True, "fixedrange": True}
+    return {"data": data, "layout": layout}
+
+
+def shade(value: float) -> float:
+    """Return the opacity of a heatmap's cell, so that text stays legible on it."""
+    return round(0.06 + 0.5 * min(1.0, max(0.0, value)), 3)
+
+
+def cell_text(plot: Plot, line: Line, i: int, separator: str = "<br>") -> str:
+    """Return value and interval of a heatmap's cell."""
+    return _hover(plot, line, i).replace(" [", f"{separator}[")
+
+
+def _heatmap_figure(plot: Plot) -> JsonObject:
+    data: list[JsonObject] = []
+    shapes = []
+    columns = [html.escape(name) for name in plot.columns]
+    for row, line in enumerate(plot.lines):
+        texts = [cell_text(plot, line, i) for i in range(len(columns))]
+        trace = {"type": "scatter", "mode": "text", "name": html.escape(line.name), "meta": "row", "x": columns,
+                 "y": [html.escape(line.name)] * len(columns), "text": texts, "hoverinfo": "skip",
+                 "textfont": {"size": 11, "color": "--rl-text"}}  # fmt: skip
+        data.append(trace | ({"customdata": [list(item or ()) for item in line.at]} if len(line.at) else {}))
+        shapes += [
+            {"type": "rect", "x0": i - 0.5, "x1": i + 0.5, "y0": row - 0.5, "y1": row + 0.5, "layer": "below",
+             "line": {"width": 0}, "fillcolor": f"fade({line.color},{shade(value)})"}
+            for i, value in enumerate(line.y) if value is not None
+        ]  # fmt: skip
+    layout = _layout(plot, 10) | {"height": 44 * len(plot.lines) + TOP + BOTTOM, "hovermode": False, "shapes": shapes}
+    layout["xaxis"] |= {"type": "category", "range": [-0.5, len(columns) - 0.5], "showgrid": False, "fixedrange": True}
+    layout["yaxis"] |= {"type": "category", "range": [len(plot.lines) - 0.5, -0.5], "showgrid": False,
+                        "fixedrange": True, "automargin": True}  # fmt: skip
     return {"data": data, "layout": layout}
 
 

@@ -53,8 +53,8 @@ class Distill(Method["Distill.Config"]):
         """task: sample each problem once, up to renaming. text: only an identical problem with an identical answer is
         a duplicate."""
         max_turns: int = Field(1, ge=1, le=64)
-        """With source student: attempts of a dialogue with the stage's teacher. Above 1, the dataset has dialogues whose
-        last attempt is correct and without a leak before it; `sft` learns their attempts."""
+        """With source student: attempts of a dialogue with the stage's teacher. Above 1, the dataset has dialogues
+        whose last attempt is correct and without a leak before it; `sft` learns their attempts."""
         max_new_tokens: int | None = Field(None, ge=1)
         """Token limit of the source; None is `rollout.max_new_tokens`."""
         max_kept_tokens: int | None = Field(None, ge=1)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 
-from rl2f_core.config.fields import BASIC_FIELD, CHECKPOINT_REF
-from rl2f_core.config.loading import validate_config
+from rl2f_core import registry
+from rl2f_core.config.fields import BASIC_FIELD, CHECKPOINT_REF, ComponentConfig
+from rl2f_core.config.loading import load_config, validate_config
+from rl2f_core.config.presets import preset, presets
 from rl2f_core.config.run import BaseRun, RunConfig
 from rl2f_core.errors import ConfigError
 from rl2f_core.registry import register
 from rl2f_core.run.context import RunContext
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run_kinds.base import Kind
+from rl2f_core.types import JsonObject
 
 
 class EvalRun(BaseRun):
@@ -58,10 +62,14 @@ Target = tuple[str | Path, str | None]
 """A run directory and one checkpoint (`stage@step`); None for the last checkpoint of every stage."""
 
 
-def eval_config(targets: Sequence[Target]) -> EvalRun:
+def eval_config(targets: Sequence[Target], on: Sequence[str] = ()) -> EvalRun:
     """Return an evaluation of targets on the environment of the first target's run.
 
     The base model comes first in the report.
+
+    Args:
+        targets: Checkpoints to compare.
+        on: Other environments (`find_environment`). Several are a mixture, with the run's number of tasks of each.
 
     Raises `RunError` or `ConfigError` if a run directory or checkpoint is missing.
     """
@@ -85,7 +93,52 @@ def eval_config(targets: Sequence[Target]) -> EvalRun:
     if first is None:
         raise ConfigError("Nothing to evaluate.", fix="Pass at least one run directory.")
     shared = {k: v for k, v in first.model_dump().items() if k in BaseRun.model_fields}
-    return validate_config(EvalRun, {**shared, "name": f"eval {first.name}"[:100], "adapters": adapters})
+    data: JsonObject = {**shared, "name": f"eval {first.name}"[:100], "adapters": adapters}
+    if on:
+        found = {label: find_environment(name, first.environment) for label, name in _labels(on).items()}
+        parts = [{"name": label, "environment": environment} for label, environment in found.items()]
+        data["environment"] = {"type": "mixture", "environments": parts} if len(parts) > 1 else parts[0]["environment"]
+        tasks = first.evaluation.num_tasks * len(parts)
+        data["evaluation"] = {**first.evaluation.model_dump(), "num_tasks": tasks}
+    return validate_config(EvalRun, data)
+
+
+def find_environment(name: str, own: ComponentConfig) -> JsonObject:
+    """Return the configuration of an environment.
+
+    Args:
+        name: A registered name, with the settings of `own` if that has the same type and default ones otherwise; or a
+            preset, or a YAML file, of which only the environment is used.
+        own: The environment of the run.
+
+    Raises:
+        ConfigError: There is no such environment.
+    """
+    kind = str(registry.expand_type("environment", {"type": name})["type"])
+    if name == own.type:
+        return own.model_dump(mode="json")
+    if kind in registry.names("environment"):
+        return registry.expand_type("environment", {"type": name})
+    known = {item.name for item in presets()}
+    if name in known or Path(name.rpartition(":")[0] or name).is_file():
+        config = preset(name).config() if name in known else load_config(name)
+        return config.environment.model_dump(mode="json")
+    raise ConfigError(
+        "There is no such environment.",
+        value=name,
+        known=registry.names("environment"),
+        fix="Give registered names, names of presets, or YAML files.",
+    )
+
+
+def _labels(names: Sequence[str]) -> dict[str, str]:
+    """Return the names by short unique labels, e.g. `maze` for `presets/maze.yaml`."""
+    labels: dict[str, str] = {}
+    for name in names:
+        stem = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(name.replace(":", "-")).name.removesuffix(".yaml")).strip("-")[:28]
+        label = stem or "environment"
+        labels[label if label not in labels else f"{label}-{len(labels) + 1}"] = name
+    return labels
 
 
 def _last_checkpoints(run_dir: RunDir, config: RunConfig) -> list[str]:
