@@ -113,14 +113,16 @@ def _draw_intervals(axes: Axes, plot: Plot) -> None:
 
 
 def _draw_heatmap(axes: Axes, plot: Plot) -> None:
+    from matplotlib.colors import to_rgb
     from matplotlib.patches import Rectangle
 
     for row, line in enumerate(plot.lines):
         for column, value in enumerate(line.y):
-            if value is not None:
-                axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, color=PALETTE[line.color],
-                                         alpha=shade(value), linewidth=0))  # fmt: skip
-            axes.text(column, row, cell_text(plot, line, column, "\n"), ha="center", va="center", fontsize=7.5)
+            if value is not None:  # opaque, so that the text is legible on any background
+                color = [1 - 1.4 * shade(value) * (1 - part) for part in to_rgb(PALETTE[line.color])]
+                axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, color=color, linewidth=0))
+            axes.text(column, row, cell_text(plot, line, column, "\n"), ha="center", va="center", fontsize=7.5,
+                      color=GREY if value is None else "#1d1f23")  # fmt: skip
     axes.set_xlim(-0.5, len(plot.columns) - 0.5)
     axes.set_ylim(len(plot.lines) - 0.5, -0.5)
     axes.set_xticks(range(len(plot.columns)), list(plot.columns))

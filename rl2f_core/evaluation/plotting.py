@@ -201,7 +201,7 @@ def _interval_figure(plot: Plot) -> JsonObject:
 
 def shade(value: float) -> float:
     """Return the opacity of a heatmap's cell, so that text stays legible on it."""
-    return round(0.06 + 0.5 * min(1.0, max(0.0, value)), 3)
+    return round(0.05 + 0.35 * min(1.0, max(0.0, value)), 3)
 
 
 def cell_text(plot: Plot, line: Line, i: int, separator: str = "<br>") -> str:

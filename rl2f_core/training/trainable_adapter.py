@@ -55,7 +55,7 @@ class TrainableAdapter:
         self.full, self.shape, self.folder = lora.full_finetuning, lora.shape, folder
         base = load_base_model(str(folder), torch.float32 if self.full else dtype, device)
         torch.manual_seed(seed)
-        self.model = FullModel(base) if self.full else with_adapter(base, lora)
+        self.model: CausalLM = FullModel(base) if self.full else with_adapter(base, lora)
         self.device, self.dtype, self.pad = device, dtype, pad
         self.policy_model = PolicyModel(self.model, torch.tensor(list(banned), dtype=torch.long, device=device), dtype)
         self.reference: dict[str, torch.Tensor] | None = None

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import torch
 
@@ -161,7 +162,7 @@ class LoraMerger:
         if isinstance(adapter, FullWeights):
             return {p: adapter.tensors[name].to(p.device, p.dtype) for name, p in self.parameters.items()}
         return {
-            self.modules[module].weight: self._merge(module, a, b, adapter.scale)
+            cast("torch.nn.Parameter", self.modules[module].weight): self._merge(module, a, b, adapter.scale)
             for module, (a, b) in adapter.pairs.items()
         }
 

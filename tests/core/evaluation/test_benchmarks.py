@@ -99,9 +99,9 @@ def test_heatmap_has_a_cell_per_checkpoint_and_benchmark_shaded_by_its_value() -
     assert drawn["data"][1]["text"][0] == "–"
     shapes = {(s["x0"] + 0.5, s["y0"] + 0.5): s["fillcolor"] for s in drawn["layout"]["shapes"]}
     assert shapes == {
-        (0, 0): "fade(--rl-student,0.06)", (1, 0): "fade(--rl-student,0.31)", (1, 1): "fade(--rl-student,0.31)"
+        (0, 0): "fade(--rl-student,0.05)", (1, 0): "fade(--rl-student,0.225)", (1, 1): "fade(--rl-student,0.225)"
     }  # fmt: skip
-    assert shade(2.0) == shade(1.0) == 0.56
+    assert shade(2.0) == shade(1.0) == 0.4
     assert "--rl-" not in str(resolve_colors(drawn))
 
 
