@@ -316,10 +316,7 @@ METRICS: dict[str, MetricInfo] = {
         "too long samples / samples",
     ),
     "distill/frac_leaked": _fraction(
-        "Answers after a leak",
-        "Samples that are correct after a hint with a leak.",
-        "fraction of samples",
-        "leaked samples / samples",
+        "After a leak", "Correct after a leak.", "fraction of samples", "leaked / samples"
     ),
     "distill/frac_failed": _fraction(
         "Failed answers of the source",

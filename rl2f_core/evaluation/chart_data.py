@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from rl2f_core.evaluation.benchmarks import benchmark_scores
 from rl2f_core.evaluation.plotting import CONDITION_COLORS, DASHES, SERIES, Format, Line, Plot
-from rl2f_core.evaluation.report import EvaluationReport, benchmark_scores
+from rl2f_core.evaluation.report import EvaluationReport
 from rl2f_core.stats.intervals import Interval
 
 BANDED = ("hints", "contentless")

@@ -19,6 +19,7 @@ from pydantic import Field
 
 from rl2f_core.environments.base import Environment
 from rl2f_core.environments.capabilities import Baselines
+from rl2f_core.evaluation.benchmarks import benchmark_tables
 from rl2f_core.evaluation.formatting import (
     MIN_PROBLEMS,
     Table,
@@ -174,19 +175,6 @@ class EvaluationReport(FrozenModel):
         return "\n".join(lines)
 
 
-def benchmark_scores(report: EvaluationReport) -> dict[str, dict[str, Interval]]:
-    """Return the solve rate within all turns by checkpoint and sub-environment; empty without parts.
-
-    It is that under `hints`, or under the first condition.
-    """
-    if not report.parts:
-        return {}
-    condition = "hints" if "hints" in report.conditions else report.conditions[0]
-    rows = {name: [(part.environment, part.metrics(name, condition)) for part in report.parts]
-            for name in report.checkpoints}  # fmt: skip
-    return {name: {part: m.final() for part, m in row if m is not None} for name, row in rows.items()}
-
-
 def references(environment: Environment, turns: int) -> tuple[Reference, ...]:
     """Return the environment's reference policies for t = 1 … `turns`; empty if it has none."""
     if not isinstance(environment, Baselines):
@@ -301,12 +289,7 @@ def tables(report: EvaluationReport) -> list[Table]:
         row.append("0 by definition" if row[1] == "contentless" else effect)
     header = ["checkpoint", "condition", *names, "effect against contentless"]
     result: list[Table] = [("Checkpoints under all conditions", header, results), _table_by_turn(report)]
-    scores = benchmark_scores(report)
-    if scores:
-        benchmarks = [part.environment for part in report.parts]
-        cells = [[name, *(interval_text(row[part]) if part in row else "–" for part in benchmarks)]
-                 for name, row in scores.items()]  # fmt: skip
-        result.insert(0, (f"Solved within {report.turns} turns, by benchmark", ["checkpoint", *benchmarks], cells))
+    result = [*benchmark_tables(report), *result]
     if report.constant_baseline is not None:
         result.append(_baseline_table(report, report.constant_baseline))
     rates = ["parse_failure_rate", "truncated_rate", "format_error_rate"]

@@ -151,13 +151,13 @@ class LoraMerger:
             return
         if name not in self._merged:
             self._merged.clear()
-            self._merged[name] = self._weights(adapters[name])
+            self._merged[name] = self._replacements(adapters[name])
         for parameter, weight in self._merged[name].items():
             self._base[parameter] = parameter.data
             parameter.data = weight
         self.active = name
 
-    def _weights(self, adapter: LoraWeights | FullWeights) -> dict[torch.nn.Parameter, torch.Tensor]:
+    def _replacements(self, adapter: LoraWeights | FullWeights) -> dict[torch.nn.Parameter, torch.Tensor]:
         """Return the changed weights of an adapter by parameter."""
         if isinstance(adapter, FullWeights):
             return {p: adapter.tensors[name].to(p.device, p.dtype) for name, p in self.parameters.items()}

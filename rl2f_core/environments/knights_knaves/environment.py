@@ -43,8 +43,9 @@ from rl2f_core.environments.knights_knaves import text as puzzle_text
 from rl2f_core.environments.knights_knaves.false_claims import blame, claim_agreement
 from rl2f_core.environments.knights_knaves.hint_counts import Count, false_count, hint_counts
 from rl2f_core.environments.knights_knaves.hint_statements import ROLES, hint_statements
-from rl2f_core.environments.knights_knaves.published import canonical_keys, read_puzzles, stamp
+from rl2f_core.environments.knights_knaves.published import canonical_keys, puzzles_of_size
 from rl2f_core.environments.knights_knaves.stated_roles import full_assignments, stated_roles
+from rl2f_core.environments.knights_knaves.think import think_problem
 from rl2f_core.environments.knights_knaves.worked_solutions import worked_solution
 from rl2f_core.errors import DataError, FieldValueError
 from rl2f_core.registry import register
@@ -52,10 +53,6 @@ from rl2f_core.types import ConstantBaseline, Split, Task, TaskData, Verdict
 
 BASELINE_TASKS = 4000
 """Test tasks of the constant baseline: half select the pattern, the other half measure it."""
-MIN_THINK_WORDS = 3
-"""Minimum words per person in a think block, not counting lines of the problem."""
-_THINK_TAG = re.compile(r"</?think>", re.IGNORECASE)
-_THINK_FIRST = re.compile(r"\s*<think>(.*?)</think>\s*<answer>", re.IGNORECASE | re.DOTALL)
 
 
 @register("environment")
@@ -137,19 +134,11 @@ class KnightsKnaves(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, An
     def _from_source(self) -> list[Task]:
         """Return the puzzles of the source with the configured numbers of people."""
         config = self.config
-        rows = read_puzzles(*stamp(str(config.source)))
-        fewest = config.people if config.fewest is None else config.fewest
-        tasks = [
-            self._build(
-                row.text, list(row.people), row.puzzle, _to_roles(row.people, row.solution, config.roles), "given"
-            )
+        rows = puzzles_of_size(str(config.source), config.fewest or config.people, config.people)
+        return [
+            self._build(row.text, [*row.people], row.puzzle, _to_roles(row.people, row.solution, config.roles), "given")
             for row in rows
-            if fewest <= len(row.people) <= config.people
         ]
-        if not tasks:
-            known = sorted({str(len(row.people)) for row in rows})
-            raise DataError("The source has no puzzle of so many people.", value=config.people, known=known)
-        return tasks
 
     def drawn(self, split: Split, index: int) -> tuple[int, int]:
         """Return the number of people and the solution of the task at a position, without generating its puzzle."""
@@ -160,7 +149,7 @@ class KnightsKnaves(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, An
 
     def _make(self, rng: random.Random, n: int, solution: int) -> Task:
         roles, config = self.config.roles, self.config
-        given = set() if config.source is None else canonical_keys(*stamp(config.source))
+        given = set() if config.source is None else canonical_keys(config.source)
         while True:
             puzzle = logic.generate(solution, n, config.depth, rng, width=config.width)
             if not given or logic.canonical_key(puzzle) not in given:
@@ -459,30 +448,6 @@ class KnightsKnaves(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, An
     def student_parts(self, task: Task, parsed: Sequence[str]) -> set[tuple[str, str]]:
         """The roles of the last attempt, because there are only two."""
         return super().student_parts(task, parsed[-1:])
-
-
-def think_problem(attempt: str, problem: str, people: Sequence[str]) -> str | None:
-    """Return why the think block of an attempt does not count as reasoning, or None if it does.
-
-    The attempt must be one `<think>…</think>` and the answer block, nothing else.  Without lines copied from the
-    problem, the block must name everybody and have at least `MIN_THINK_WORDS` words per person.  This refuses empty
-    and filler blocks; it does not judge the reasoning.
-    """
-    tags = [tag.casefold() for tag in _THINK_TAG.findall(attempt)]
-    match = _THINK_FIRST.match(attempt)
-    if tags != ["<think>", "</think>"] or match is None:
-        return "no single <think> block right before the answer"
-    thought = match.group(1)
-    for line in problem.splitlines():
-        thought = thought.replace(line, " ") if line else thought
-    words = [word.casefold() for word in re.findall(r"\w+(?:['’-]\w+)*", thought)]
-    mentioned = {word.removesuffix("'s").removesuffix("’s") for word in words}
-    missing = [name for name in people if name.casefold() not in mentioned]
-    if missing:
-        return f"the <think> block does not mention {', '.join(missing)}"
-    if len(words) < MIN_THINK_WORDS * len(people):
-        return f"the <think> block has only {len(words)} words"
-    return None
 
 
 def _to_roles(people: Sequence[str], assignment: int, roles: puzzle_text.Roles) -> dict[str, str]:

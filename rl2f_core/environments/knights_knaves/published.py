@@ -38,29 +38,42 @@ class GivenPuzzle(NamedTuple):
     solution: int
 
 
-def stamp(source: str) -> tuple[str, int, int]:
-    """Return a file's path, modification time and size, to reload a changed file."""
+def puzzles_of_size(source: str, fewest: int, most: int) -> list[GivenPuzzle]:
+    """Return a file's puzzles of `fewest` to `most` people.
+
+    Raises `DataError` if there are none, the file cannot be read, or a row is invalid.
+    """
+    puzzles = _read(source, *_stamp(source))
+    found = [puzzle for puzzle in puzzles if fewest <= len(puzzle.people) <= most]
+    if not found:
+        known = sorted({str(len(puzzle.people)) for puzzle in puzzles})
+        raise DataError("The file has no puzzle of so many people.", value=most, known=known)
+    return found
+
+
+def canonical_keys(source: str) -> frozenset[str]:
+    """Return the keys, up to renaming, of all puzzles of a file."""
+    return _keys(source, *_stamp(source))
+
+
+def _stamp(source: str) -> tuple[int, int]:
+    """Return a file's modification time and size, to reload a changed file."""
     try:
         info = Path(source).expanduser().stat()
     except OSError as error:
         raise DataError("The file of puzzles cannot be opened.", value=source) from error
-    return source, info.st_mtime_ns, info.st_size
+    return info.st_mtime_ns, info.st_size
 
 
 @lru_cache(8)
-def read_puzzles(source: str, _changed: int, _size: int) -> tuple[GivenPuzzle, ...]:
-    """Read all puzzles of a file.
-
-    Raises `DataError` with the row if a column is missing, or the solution is not the only one of the statements.
-    """
+def _read(source: str, _changed: int, _size: int) -> tuple[GivenPuzzle, ...]:
     path = Path(source).expanduser()
     return tuple(_puzzle(row, f"Row {number} of {path.name}") for number, row in enumerate(read_records(path), 1))
 
 
 @lru_cache(8)
-def canonical_keys(source: str, changed: int, size: int) -> frozenset[str]:
-    """Return the keys, up to renaming, of all puzzles of a file."""
-    return frozenset(logic.canonical_key(row.puzzle) for row in read_puzzles(source, changed, size))
+def _keys(source: str, changed: int, size: int) -> frozenset[str]:
+    return frozenset(logic.canonical_key(row.puzzle) for row in _read(source, changed, size))
 
 
 def _puzzle(row: Mapping[str, object], where: str) -> GivenPuzzle:

@@ -5,6 +5,7 @@ Run this file to print the table.
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,15 @@ PUBLISHED: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("published.y
 ROWS = [(name, row) for name, about in PUBLISHED.items() for row in about["rows"]]
 
 
+@cache
+def settings(name: str) -> dict[str, Any]:
+    """Return a preset with all defaults."""
+    return preset(name).config().model_dump(mode="json")
+
+
 def value_of(name: str, row: dict[str, Any]) -> object:
-    """Return our number, from the preset with all defaults."""
-    value: Any = preset(f"{name}:{row['cell']}" if "cell" in row else name).config().model_dump(mode="json")
+    """Return our number."""
+    value: Any = settings(f"{name}:{row['cell']}" if "cell" in row else name)
     for key in row["path"].split("."):
         value = value[int(key)] if isinstance(value, list) else value[key]
     return value
