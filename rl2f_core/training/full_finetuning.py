@@ -45,6 +45,7 @@ def checkpoint_name(parameter: str) -> str:
 def save_full(folder: Path, weights: dict[str, torch.Tensor], dtype: torch.dtype, base: str) -> None:
     """Write a checkpoint with all weights; `base` is the name of the base model."""
     tensors = {checkpoint_name(name): tensor.to("cpu", dtype).contiguous() for name, tensor in weights.items()}
+    folder.mkdir(parents=True, exist_ok=True)
     save_file(tensors, folder / "adapter_model.safetensors")
     settings = {"peft_type": FULL_WEIGHTS, "base_model_name_or_path": base}
     (folder / "adapter_config.json").write_text(json.dumps(settings, indent=2))

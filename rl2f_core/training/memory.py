@@ -20,6 +20,8 @@ TRAINED_BYTES = 16
 def training_memory(folder: Path, lora: LoraConfig, width: int, options: LossConfig) -> int:
     """Return the bytes of weights, gradients, optimizer and reference of one process; activations come on top.
 
+    With FSDP the processes share the learner's part, which this does not divide.
+
     With N weights of the model, P trained ones, and `width` bytes w per weight of the base:
 
         adapter      2·w·N + 16·P     (base of sampler and learner)

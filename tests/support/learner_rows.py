@@ -32,8 +32,10 @@ def row(start: int, length: int = 30, *, behaviour: float = -5.9, kl: float = 0.
     )  # fmt: skip
 
 
-def learner(kind: type[Learner], tiny: Path, seed: int = 0, dtype: torch.dtype = torch.float32) -> Learner:
-    lora = LoraConfig(rank=4, alpha=8)
+def learner(
+    kind: type[Learner], tiny: Path, seed: int = 0, dtype: torch.dtype = torch.float32, *, full: bool = False
+) -> Learner:
+    lora = LoraConfig(full_finetuning=True) if full else LoraConfig(rank=4, alpha=8)
     return kind(tiny, lora, dtype=dtype, device=CPU, banned=[0, 1, 9], pad=2, seed=seed)
 
 

@@ -1,4 +1,4 @@
-"""One process of two that share out a learner's weights: `sharded_worker.py ddp|fsdp MODEL FOLDER`.
+"""One process of two that share out a learner's weights: `sharded_worker.py ddp|fsdp[-full] MODEL FOLDER`.
 
 Accelerate shards on GPUs alone, so FSDP is set in its state by hand; what shards, gathers and clips is its own code and
 torch's, which run on CPUs (gloo) too.
@@ -44,14 +44,16 @@ def updates(of: Learner, first: int, count: int) -> list[dict[str, float]]:
 def main(kind: str, tiny: Path, folder: Path) -> None:
     """Two steps, a commit, and a third step by a learner that goes on from the commit."""
     ranks = init_distributed("cpu")
-    made = learner(Sharded if kind == "fsdp" else Learner, tiny)
+    kind, _, full = kind.partition("-")
+    made = learner(Sharded if kind == "fsdp" else Learner, tiny, full=bool(full))
     assert made.sharding == ("fsdp" if kind == "fsdp" else "")
     assert hasattr(next(iter(made.parameters.values())), "full_tensor") == (kind == "fsdp")
+    made.reset()
     made.begin_stage(OPTIONS, NOW)
     found = updates(made, 0, 2)
     made.save(folder)
     ranks.barrier()
-    again = learner(type(made), tiny, seed=4)
+    again = learner(type(made), tiny, seed=4, full=bool(full))
     again.load(folder)
     found += updates(again, 2, 1)
     again.save_adapter(folder / "last")

@@ -185,14 +185,14 @@ def test_a_stop_told_to_one_stops_both_and_the_death_of_one_ends_both(config: Ru
     assert_same_as(folder, one)
 
 
-@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+@pytest.mark.parametrize("kind", ["ddp", "fsdp", "ddp-full", "fsdp-full"])
 def test_weights_that_two_processes_share_out_are_trained_saved_and_loaded_as_one(
     kind: str, tiny: Path, tmp_path: Path
 ):
     process = launched(kind, str(tiny), str(tmp_path), script=[str(ROOT / "tests" / "support" / "sharded_worker.py")])
     said, _ = process.communicate(timeout=500)
     assert process.returncode == 0, said
-    one = learner(Learner, tiny)
+    one = learner(Learner, tiny, full=kind.endswith("-full"))
     one.begin_stage(OPTIONS, NOW)
     for ours, theirs in zip(json.loads((tmp_path / "found.json").read_text()), updates(one, 0, 3), strict=True):
         assert ours == pytest.approx(theirs, rel=1e-5, abs=1e-7)
