@@ -111,7 +111,7 @@ def small(config: BaseRun) -> BaseRun:
     """The same without a hub."""
     data = config.model_dump(mode="json")
     if data["environment"]["type"] == "math":
-        data["environment"] |= {"source": OFFLINE, "test_source": None}
+        data["environment"] |= {"source": OFFLINE, "test_source": None, "test_size": None}
     return parse_config(data)
 
 
