@@ -126,6 +126,7 @@ def test_every_text_field_that_names_weights_takes_only_what_is_known() -> None:
         ("rltf_fm", "critique_prompt"): "prompts", ("rl2f_self", "critique_prompt"): "prompts",
         ("vllm", "url"): "endpoints", ("vllm", "adapter_folder"): "files", ("knights_knaves", "source"): "files",
         ("sft", "dataset"): "data", ("math", "source"): "problems", ("math", "test_source"): "problems",
+        ("classifier", "path"): "detectors",
         ("code", "path"): "files",
     }  # fmt: skip
     for place in (("eval", "adapters"), ("fork", "checkpoints"), ("hint_value", "checkpoints")):
