@@ -2,18 +2,19 @@
 
 Included are the configuration, provenance, all status, metric, checkpoint and log events, the evaluation report, and
 as many dialogues as fit: the first, middle and last step of each stage, some preflight groups, evaluation tasks under
-*all* conditions and checkpoints, then more steps. Excluded are weights, training state, figures, and the tokens of
-evaluation dialogues. No path of the machine remains.
+*all* conditions and checkpoints, then more steps. One adapter can be included, in bfloat16. Excluded are other weights,
+training state, figures, and the tokens of evaluation dialogues. No path of the machine remains.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,15 +22,16 @@ import yaml
 
 from rl2f_core.config.loading import dump_yaml, parse_config
 from rl2f_core.config.run import RunConfig
-from rl2f_core.errors import DataError, RL2FError, RunError
+from rl2f_core.errors import AdapterError, DataError, RL2FError, RunError
 from rl2f_core.file_io import write_atomically
 from rl2f_core.paths import ROOT
 from rl2f_core.run.directory import RunDir
-from rl2f_core.run.events import DialogueEvent, encode, read_events
+from rl2f_core.run.events import CheckpointEvent, DialogueEvent, encode, read_events
 from rl2f_core.types import JsonObject
 
 MAX_BYTES = 1_950_000
-"""Below two megabytes together with the directories."""
+"""Below two megabytes together with the directories, without the adapter."""
+MAX_ADAPTER_BYTES = 10_000_000
 PREFLIGHT_GROUPS = 2
 """Number of preflight groups that precede the evaluation tasks."""
 COPIED = ("evaluation/report.json", "evaluation/report.md", "preflight.json", "preflight.txt")
@@ -38,6 +40,7 @@ RECORDS = ("heartbeat.json", "exit.json", "progress.json")
 NOTE = "example.json"
 """Marks the directory as an example, and lists what is excluded."""
 NO_WEIGHTS = "The weights of this example are not shipped. Train it yourself to chat with it or to evaluate it again."
+WEIGHTS = "The adapter {} is shipped in bfloat16; the run saved it in {}. The other checkpoints are not shipped."
 T = TypeVar("T")
 Lines = dict[int, bytes]
 """Position among the events → line."""
@@ -46,18 +49,24 @@ Key = tuple[str, ...]
 
 
 def create_example(
-    run_dir: str | Path, out: str | Path, max_bytes: int = MAX_BYTES, model: str = "smollm2-135m"
+    run_dir: str | Path,
+    out: str | Path,
+    max_bytes: int = MAX_BYTES,
+    model: str = "smollm2-135m",
+    checkpoint: str | None = None,
 ) -> JsonObject:
     """Write a small copy of a finished training run to the new directory `out`; return the content of `example.json`.
 
     Args:
         run_dir: The run directory.
         out: A directory that does not exist.
-        max_bytes: Maximum total size of the files.
+        max_bytes: Maximum total size of the files without the adapter.
         model: Name of the base model, if the run refers to it by a path.
+        checkpoint: Name of the checkpoint whose adapter is included, in bfloat16; its event gets the new digest.
 
-    Raises `RunError` if the run has not succeeded or `out` exists, and `DataError` if its metrics alone are too large,
-    or if a path of this machine would remain.
+    Raises `RunError` if the run has not succeeded or `out` exists, `ConfigError` if there is no such checkpoint,
+    `DataError` if its metrics alone are too large, or if a path of this machine would remain, and `AdapterError` if the
+    adapter is unreadable or has more than `MAX_ADAPTER_BYTES`.
     """
     source, target = RunDir.open(run_dir), Path(out)
     if target.exists():
@@ -66,8 +75,10 @@ def create_example(
         raise RunError("Only a finished run can be an example.", value=str(run_dir), fix="Let it run to its end.")
     private = machine_paths(source.path)
     files = _small_files(source, model)
-    lines, units = _read(source, private)
-    note_bytes = len(_json(_note(units, {})))
+    adapter, weights = ({}, NO_WEIGHTS) if checkpoint is None else _adapter_files(source, checkpoint, model)
+    digests = {Path(name).parent.name: hashlib.sha256(data).hexdigest() for name, data in adapter.items()}
+    lines, units = _read(source, private, digests)
+    note_bytes = len(_json(_note(units, {}, weights)))
     available = max_bytes - sum(map(len, files.values())) - _size(lines) - 2 * note_bytes
     if available < 0:
         raise DataError("The run's metrics alone are too large for an example.", value=max_bytes - available,
@@ -79,7 +90,8 @@ def create_example(
             chosen[key] = units[key]
             lines |= units[key]
             available -= size
-    note = _note(units, chosen)
+    note = _note(units, chosen, weights)
+    files |= adapter
     files["events.jsonl"] = b"".join(lines[position] for position in sorted(lines))
     files[NOTE] = _json(note)
     for name, data in files.items():
@@ -135,6 +147,30 @@ def _small_files(source: RunDir, model: str) -> dict[str, bytes]:
     return files
 
 
+def _adapter_files(source: RunDir, checkpoint: str, model: str) -> tuple[dict[str, bytes], str]:
+    """Return the files of an adapter in bfloat16, the weights last, and a sentence about them."""
+    import torch
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file, save
+
+    folder = source.checkpoint(checkpoint)
+    try:
+        config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
+        tensors = load_file(folder / "adapter_model.safetensors")
+    except (OSError, ValueError, SafetensorError) as error:
+        raise AdapterError(f"The adapter cannot be read: {error}.", value=str(folder)) from error
+    data = save({name: tensor.to(torch.bfloat16).contiguous() for name, tensor in tensors.items()}, {"format": "pt"})
+    if len(data) > MAX_ADAPTER_BYTES:
+        raise AdapterError(f"The adapter has more than {MAX_ADAPTER_BYTES} bytes in bfloat16.", value=len(data))
+    dtypes = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in tensors.values()})
+    path = f"{source.checkpoints.name}/{checkpoint}"
+    files = {
+        f"{path}/adapter_config.json": _json({**config, "base_model_name_or_path": model}),
+        f"{path}/adapter_model.safetensors": data,
+    }
+    return files, WEIGHTS.format(checkpoint, ", ".join(dtypes))
+
+
 def _leaves(node: object, path: str = "") -> Iterator[tuple[str, str]]:
     """Yield the dotted key and the value of every string in a configuration."""
     if isinstance(node, dict):
@@ -147,15 +183,20 @@ def _leaves(node: object, path: str = "") -> Iterator[tuple[str, str]]:
         yield path, node
 
 
-def _read(source: RunDir, private: re.Pattern[bytes]) -> tuple[Lines, dict[Key, Lines]]:
-    """Return the lines that are always included, and those of dialogues by unit, without units with private paths."""
+def _read(source: RunDir, private: re.Pattern[bytes], digests: Mapping[str, str]) -> tuple[Lines, dict[Key, Lines]]:
+    """Return the lines that are always included, and those of dialogues by unit, without units with private paths.
+
+    `digests` contains the new digests of checkpoints.
+    """
     lines: Lines = {}
     units: dict[Key, Lines] = {}
     for position, event in enumerate(read_events(source.events_path)):
         if isinstance(event, DialogueEvent):
             units.setdefault(_key(event), {})[position] = _compact(event)
-        else:
-            lines[position] = encode(event)
+            continue
+        if isinstance(event, CheckpointEvent) and event.name in digests:
+            event = event.model_copy(update={"sha256": digests[event.name]})
+        lines[position] = encode(event)
     return lines, {key: unit for key, unit in units.items() if not any(map(private.search, unit.values()))}
 
 
@@ -207,17 +248,17 @@ def _spread(items: list[T]) -> Iterator[T]:
             gaps += [(low, middle), (middle, high)]
 
 
-def _note(units: dict[Key, Lines], chosen: dict[Key, Lines]) -> JsonObject:
+def _note(units: dict[Key, Lines], chosen: dict[Key, Lines], weights: str) -> JsonObject:
     def count_tasks(keys: Iterable[Key]) -> int:
         return sum(key[0] == "evaluation" for key in keys)
 
     return {
         "example": True,
-        "weights": NO_WEIGHTS,
+        "weights": weights,
         "dialogues": {"shipped": sum(map(len, chosen.values())), "played": sum(map(len, units.values()))},
         "evaluation_tasks": {"shipped": count_tasks(chosen), "played": count_tasks(units)},
         "steps": sorted(f"{key[1]}@{key[2]}" for key in chosen if key[0] == "train"),
-        "left_out": "weights, the state for a resume, figures, and the tokens of evaluation dialogues",
+        "left_out": "the state for a resume, figures, and the tokens of evaluation dialogues",
     }
 
 
@@ -238,12 +279,13 @@ def _write(target: Path, files: dict[str, bytes]) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Run `python -m jobs.export.example_run RUN OUT`: write the example and print its note."""
-    if len(arguments) != 2:
-        print("Usage: python -m jobs.export.example_run RUN OUT", file=sys.stderr)
+    """Run `python -m jobs.export.example_run RUN OUT [CHECKPOINT]`: write the example and print its note."""
+    if len(arguments) not in (2, 3):
+        print("Usage: python -m jobs.export.example_run RUN OUT [CHECKPOINT]", file=sys.stderr)
         return 2
+    run, out, checkpoint = (*arguments, None)[:3]
     try:
-        print(json.dumps(create_example(arguments[0], arguments[1]), indent=2))
+        print(json.dumps(create_example(str(run), str(out), checkpoint=checkpoint), indent=2))
     except RL2FError as error:
         print(error, file=sys.stderr)
         return 2

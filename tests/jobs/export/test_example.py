@@ -10,16 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from export_builders import ENVIRONMENT, event, leaky_events, turn, write_run, wrong
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 from jobs.db.engine import Database
 from jobs.db.queries import dialogues, metrics, runs
-from jobs.export.example_run import MAX_BYTES, NO_WEIGHTS, create_example, machine_paths
+from jobs.export.example_run import MAX_ADAPTER_BYTES, MAX_BYTES, NO_WEIGHTS, create_example, machine_paths
 from jobs.ingest.ingester import reindex
 from jobs.workspace import Workspace
-from rl2f_core.errors import DataError, RunError
-from rl2f_core.run.directory import RunDir
+from rl2f_core.errors import AdapterError, ConfigError, DataError, RunError
+from rl2f_core.run.directory import RunDir, sha256
 from rl2f_core.run.events import CheckpointEvent, DialogueEvent, JsonlSink, MetricEvent, StatusEvent, read_events
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -127,6 +130,43 @@ def test_training_dialogues_are_kept_as_they_were_and_evaluations_without_tokens
             assert e == before[e.id]
 
 
+def write_adapter(run: Path, size: int = 4) -> Path:
+    """Write the adapter of the checkpoint `rl@9`."""
+    folder = run / "checkpoints" / "rl@9"
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file({"q.lora_A.weight": torch.full((size, 4), 1 + 2**-9)}, folder / "adapter_model.safetensors")
+    config = {"peft_type": "LORA", "r": size, "base_model_name_or_path": str(run.parent / "weights")}
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    return folder
+
+
+def test_an_example_keeps_one_adapter_in_bfloat16_without_the_path_of_its_base(tmp_path: Path) -> None:
+    run = recorded(tmp_path)
+    write_adapter(run)
+    note = create_example(run, tmp_path / "out", 60_000, checkpoint="rl@9")
+    assert note["weights"].startswith("The adapter rl@9 is shipped in bfloat16; the run saved it in float32.")
+    adapter = RunDir.open(tmp_path / "out").checkpoint("rl@9")
+    weights = load_file(adapter / "adapter_model.safetensors")["q.lora_A.weight"]
+    assert weights.dtype == torch.bfloat16 and weights.flatten().tolist() == [1.0] * 16  # rounded from 1 + 2⁻⁹
+    config = json.loads((adapter / "adapter_config.json").read_text())
+    assert config == {"peft_type": "LORA", "r": 4, "base_model_name_or_path": "smollm2-135m"}
+    (saved,) = (e for e in read_events(tmp_path / "out" / "events.jsonl") if isinstance(e, CheckpointEvent))
+    assert saved.sha256 == sha256(adapter / "adapter_model.safetensors")
+
+
+def test_an_example_refuses_an_unknown_an_unreadable_or_a_large_adapter(tmp_path: Path) -> None:
+    run = recorded(tmp_path)
+    with pytest.raises(ConfigError, match=r"no such checkpoint.*rl@8.*rl@9"):
+        create_example(run, tmp_path / "out", checkpoint="rl@8")
+    folder = write_adapter(run, size=MAX_ADAPTER_BYTES // 8 + 1)
+    with pytest.raises(AdapterError, match="more than 10000000 bytes"):
+        create_example(run, tmp_path / "out", checkpoint="rl@9")
+    (folder / "adapter_model.safetensors").write_bytes(b"no weights")
+    with pytest.raises(AdapterError, match="cannot be read"):
+        create_example(run, tmp_path / "out", checkpoint="rl@9")
+    assert not (tmp_path / "out").exists()
+
+
 def test_an_example_can_be_read_into_a_workspace(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path / "workspace").create()
     create_example(recorded(tmp_path), workspace.folder("example"))
@@ -183,7 +223,22 @@ def test_only_a_finished_training_run_becomes_an_example_and_only_in_a_new_folde
 # -- what is shipped -------------------------------------------------------------------------------------------------
 def test_an_example_is_shipped_and_all_of_them_are_small() -> None:
     assert SHIPPED
-    assert size(ROOT / "data" / "example_runs") <= 2_000_000 and all(size(folder) <= MAX_BYTES for folder in SHIPPED)
+    adapters = {folder: size(folder / "checkpoints") for folder in SHIPPED if (folder / "checkpoints").is_dir()}
+    assert all(each <= MAX_ADAPTER_BYTES for each in adapters.values())
+    assert size(ROOT / "data" / "example_runs") - sum(adapters.values()) <= 2_000_000
+    assert all(size(folder) - adapters.get(folder, 0) <= MAX_BYTES for folder in SHIPPED)
+
+
+def test_the_quickstart_ships_its_last_adapter_in_bfloat16_with_the_digest_of_its_event() -> None:
+    folder = ROOT / "data" / "example_runs" / "quickstart"
+    adapter = RunDir.open(folder).checkpoint("rl2f@24")
+    with safe_open(adapter / "adapter_model.safetensors", framework="pt") as file:
+        names = list(file.keys())
+        assert {str(file.get_tensor(name).dtype) for name in names} == {"torch.bfloat16"}
+    assert len(names) == 30 * 7 * 2  # layers, linear modules, A and B
+    digests = {e.name: e.sha256 for e in read_events(folder / "events.jsonl") if isinstance(e, CheckpointEvent)}
+    assert digests["rl2f@24"] == sha256(adapter / "adapter_model.safetensors")
+    assert json.loads((adapter / "adapter_config.json").read_text())["base_model_name_or_path"] == "smollm2-135m"
 
 
 @pytest.mark.parametrize("folder", SHIPPED, ids=lambda folder: folder.name)
