@@ -1,14 +1,19 @@
-"""`rl2f models`: list and fetch base models."""
+"""`rl2f models`: list and fetch base models, export trained ones."""
 
 from __future__ import annotations
 
+import re
+import tempfile
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from app.commands.options import Root
 from app.common.console import err, human_bytes, out, table
+from rl2f_core.errors import ConfigError
 
-app = typer.Typer(no_args_is_help=True, help="List and fetch base models.", rich_markup_mode=None)
+app = typer.Typer(no_args_is_help=True, help="List, fetch and export models.", rich_markup_mode=None)
 
 
 @app.command("list")
@@ -37,3 +42,72 @@ def get(
     model = get_model(name, verify=verify, force=force, on_message=lambda text: err().print(text, markup=False))
     err().print(f"{model.name} {'verified' if verify else 'ready'}, checksum {model.checksum[:16]}…", markup=False)
     out().print(str(model.path), markup=False)
+
+
+@app.command("export")
+def export(
+    checkpoint: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN@STEP",
+            help="RUN is a run's folder or its number in the workspace; STEP is 24 or, if stages share it, rl2f@24.",
+        ),
+    ],
+    format: Annotated[
+        str,
+        typer.Option(help="safetensors, peft, or gguf- with f32, f16, bf16, q8_0, q5_1, q5_0, q4_1 or q4_0."),
+    ] = "safetensors",
+    target: Annotated[Path | None, typer.Option("--out", help="New folder of the model.")] = None,
+    dtype: Annotated[str, typer.Option(help="Type of safetensors: float32, bfloat16 or float16.")] = "float32",
+    repository: Annotated[
+        str | None,
+        typer.Option("--push", metavar="ORG/NAME", help="Upload to the hub with the token in HF_TOKEN."),
+    ] = None,
+    public: Annotated[bool, typer.Option("--public", help="Make a new repository public.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the files and their sizes; write and upload nothing.")
+    ] = False,
+    workspace: Root = None,
+) -> None:
+    """Export a checkpoint with a model card: merged weights, the PEFT adapter, or GGUF with an Ollama Modelfile.
+
+    Without --out, --push uploads the files and keeps no copy. HF_ENDPOINT names another hub.
+    """
+    from jobs.export.model.exporter import export_model
+    from jobs.export.model.hub import push
+
+    if target is None and repository is None and not dry_run:
+        raise ConfigError("The export needs a destination.", fix="Add --out FOLDER or --push ORG/NAME.")
+    run, name = _parse_checkpoint(checkpoint, workspace)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary) / "model" if target is None or dry_run else target
+        manifest = export_model(
+            run, name, folder, format=format, dtype=dtype, on_message=lambda text: err().print(text, markup=False)
+        )
+        rows = [(file.name, human_bytes(file.stat().st_size)) for file in sorted(folder.iterdir())]
+        err().print(table("file", "size", rows=rows))
+        if dry_run:
+            err().print(f"Nothing was written{' or uploaded' if repository else ''}.")
+            return
+        if target is not None:
+            out().print(str(target), markup=False)
+        if repository is not None:
+            url = push(folder, repository, public=public, message=f"Upload {manifest['name']}")
+            out().print(url, markup=False)
+
+
+def _parse_checkpoint(text: str, root: Path | None) -> tuple[Path, str]:
+    """Return run directory and checkpoint of `RUN@STEP`, `RUN@stage@step` or `RUN/checkpoints/stage@step`."""
+    path = Path(text)
+    if path.parent.name == "checkpoints":
+        return path.parent.parent, path.name
+    match = re.fullmatch(r"(?P<run>.+?)@(?P<name>(?:[^@/]+@)?\d+)", text)
+    if match is None:
+        raise ConfigError("This names no checkpoint.", value=text, fix="Write RUN@STEP, e.g. runs/first@24.")
+    if not match["run"].isascii() or not match["run"].isdigit():
+        return Path(match["run"]), match["name"]
+    from jobs.db.queries.runs import get
+    from jobs.export.resolve_sources import open_workspace
+
+    with open_workspace(root) as (workspace, db):
+        return workspace.folder(get(db, int(match["run"])).folder), match["name"]

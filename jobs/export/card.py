@@ -22,7 +22,7 @@ _TEMPLATE = Path(__file__).with_name("card.md.j2")
 def card(manifest: JsonObject) -> str:
     """Return the card of an export. It contains no text from a model."""
     environment = Environment(trim_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined)
-    environment.filters |= {"plain": _plain, "commas": "{:,}".format}
+    environment.filters |= {"plain": plain, "commas": "{:,}".format}
     first_format, entry = next(iter(manifest["formats"].items()))
     jsonl = f"{first_format}.jsonl"
     body = environment.from_string(_TEMPLATE.read_text(encoding="utf-8")).render(
@@ -59,7 +59,7 @@ def _header(manifest: JsonObject) -> str:
     return yaml.safe_dump(header, sort_keys=False, allow_unicode=True)
 
 
-def _plain(value: object) -> str:
+def plain(value: object) -> str:
     """Escape Markdown and HTML in a table cell."""
     text = "" if value is None else str(value)
     for char in "\\`*_{}[]<>|#!&":

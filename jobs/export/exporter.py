@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import shutil
 import sqlite3
 import time
 from collections import Counter
@@ -19,20 +17,19 @@ from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
-import psutil
-
 from jobs.export.card import card
 from jobs.export.controls import CONTROL_TEACHERS, is_control
 from jobs.export.export_records import ExportRecord
 from jobs.export.formats import FORMATS, FormatName
 from jobs.export.label_choice import LEAK, decide
 from jobs.export.pairs import PairFinder, scratch_is_full
+from jobs.export.publish import new_folder
 from jobs.export.row_builders import Decisions, messages, prompt_completion, stepwise, unpaired
 from jobs.export.settings import ExportFilter, ExportSettings
 from jobs.export.sources import Source
 from jobs.export.writers import FormatWriter
-from rl2f_core.errors import DataError, DiskFullError, RunError
-from rl2f_core.file_io import disk_is_full, write_atomically
+from rl2f_core.errors import DataError, DiskFullError
+from rl2f_core.file_io import write_atomically
 from rl2f_core.run.directory import provenance
 from rl2f_core.run.events import OWN_CONDITIONS
 from rl2f_core.run.progress import Progress
@@ -144,50 +141,21 @@ def export(
     Raises `RunError` if `out` contains something else, `DataError` if nothing would be exported, and `DiskFullError`.
     After an error, no partial files remain.
     """
-    can_replace = replace and (out / "manifest.json").is_file()
-    if out.exists() and not can_replace and (not out.is_dir() or any(out.iterdir())):
-        raise RunError("The folder for the export is not empty.", value=str(out), fix="Name another folder.")
     if settings.labels == "human" and not any(source.has_human_labels for source in sources):
         raise DataError(
             "A run's folder contains no human labels.",
             value=[source.about()["name"] for source in sources],
             fix="Name runs of the workspace by their number, or use detector findings (labels: detector).",
         )
-    out = out.absolute()
-    out.parent.mkdir(parents=True, exist_ok=True)
-    _remove_partial(out)
-    scratch = out.parent / f".{out.name}.{os.getpid()}.tmp"
-    shutil.rmtree(scratch, ignore_errors=True)
     try:
-        scratch.mkdir()
-        manifest = _Export(scratch, sources, settings, progress or Progress(), stop).run(name)
-        _publish(scratch, out)
-        return manifest
+        with new_folder(out, replace) as scratch:
+            return _Export(scratch, sources, settings, progress or Progress(), stop).run(name)
     except Stopped:
         return None
-    except (OSError, sqlite3.OperationalError) as error:
-        if disk_is_full(error) or scratch_is_full(error):
+    except sqlite3.OperationalError as error:
+        if scratch_is_full(error):
             raise DiskFullError("The disk is full.", value=str(out), fix="Free space, then export again.") from error
         raise
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-
-
-def _remove_partial(out: Path) -> None:
-    """Remove the scratch directories of killed exports to the same target."""
-    for scratch in out.parent.glob(f".{out.name}.*.tmp"):
-        pid = scratch.name.split(".")[-2]
-        if pid.isdigit() and not psutil.pid_exists(int(pid)):
-            shutil.rmtree(scratch, ignore_errors=True)
-
-
-def _publish(scratch: Path, out: Path) -> None:
-    old = out.parent / f".{out.name}.old.{os.getpid()}.tmp"
-    shutil.rmtree(old, ignore_errors=True)
-    if out.exists():
-        os.rename(out, old)
-    os.rename(scratch, out)
-    shutil.rmtree(old, ignore_errors=True)
 
 
 class _Export:

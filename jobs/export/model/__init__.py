@@ -1,0 +1,1 @@
+"""Export of trained models: merged weights, PEFT adapters and GGUF files with a model card."""
