@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TypedDict, cast
+from typing import Literal, TypedDict, cast
 
 from app.common.context import Context
 from app.common.urls import page_url
 from app.endpoints.endpoint import endpoint
-from app.endpoints.types import FileRef, QueuedRun, RunIds, ShortText, file_ref, validated
+from app.endpoints.types import FileRef, QueuedRun, RunId, RunIds, ShortText, file_ref, validated
+from jobs.db.errors import NotFoundError
 from jobs.db.models import ACTIVE, Run
 from jobs.db.queries import dialogues, runs
 from jobs.db.queries.runs import RunFilter
 from jobs.export import catalog
 from jobs.export.formats import FORMATS
+from jobs.export.model.formats import check_format
 from jobs.export.resolve_sources import workspace_sources
 from jobs.export.settings import ExportFilter, ExportSettings
 from jobs.labels import label_queries
 from jobs.run_kinds.export import ExportRun
+from jobs.run_kinds.model_export import ModelExportRun
+from rl2f_core.config.loading import dump_yaml
 from rl2f_core.types import JsonObject
 
 MAX_LISTED_RUNS = 200
+KINDS = ("export", "model_export")
+"""Run kinds of exports."""
 MAX_FAILED = 3
 """Failed exports that are listed."""
 
@@ -68,6 +74,20 @@ class FinishedExport(TypedDict):
     files: list[ExportFile]
 
 
+class ExportedModel(TypedDict):
+    """A finished export of a model."""
+
+    folder: str
+    name: str
+    created: float
+    bytes: int
+    checkpoint: str
+    base: str
+    """Id of the base model."""
+    format: str
+    files: list[ExportFile]
+
+
 class ExportJob(TypedDict):
     """An export that waits, runs or failed."""
 
@@ -87,6 +107,7 @@ class ExportList(TypedDict):
     """All exports of the workspace."""
 
     finished: list[FinishedExport]
+    models: list[ExportedModel]
     active: list[ExportJob]
     failed: list[ExportJob]
 
@@ -140,15 +161,20 @@ class ExportEndpoints:
     @endpoint("read")
     def list_exports(self) -> ExportList:
         """List finished exports, those that wait or run, and the newest ones that failed."""
-        workspace, db = self._context.workspace, self._context.db
-        failed = RunFilter(kind="export", status=("failed", "stopped", "interrupted"))
-        succeeded = runs.page(db, RunFilter(kind="export", status=("succeeded",)), limit=200).rows
-        run_of = {row.folder: row.id for row in succeeded}
+        listed = catalog.listed(self._context.workspace)
+        run_of = {row.folder: row.id for row in self._jobs(("succeeded",), 200)}
         return {
-            "finished": [_finished(each, run_of.get(each["folder"])) for each in catalog.listed(workspace)],
-            "active": [_job(row) for row in runs.page(db, RunFilter(kind="export", status=ACTIVE), limit=50).rows],
-            "failed": [_job(row) for row in runs.page(db, failed, limit=MAX_FAILED).rows],
+            "finished": [_finished(each, run_of.get(each["folder"])) for each in listed if "model" not in each],
+            "models": [_model(each) for each in listed if "model" in each],
+            "active": [_job(row) for row in self._jobs(ACTIVE, 50)],
+            "failed": [_job(row) for row in self._jobs(("failed", "stopped", "interrupted"), MAX_FAILED)],
         }
+
+    def _jobs(self, status: tuple[str, ...], limit: int) -> list[Run]:
+        """Return the newest exports of datasets and of models with a status."""
+        filters = [RunFilter(kind=kind, status=status) for kind in KINDS]
+        rows = [row for each in filters for row in runs.page(self._context.db, each, limit=limit).rows]
+        return sorted(rows, key=lambda row: -(row.id or 0))[:limit]
 
     @endpoint("read")
     def export_choices(self, run_ids: RunIds | None = None) -> ExportChoices:
@@ -158,7 +184,7 @@ class ExportEndpoints:
             run_ids: Runs whose stages, checkpoints and conditions are listed.
         """
         db = self._context.db
-        listed = [row for row in runs.page(db, limit=MAX_LISTED_RUNS).rows if row.kind != "export"]
+        listed = [row for row in runs.page(db, limit=MAX_LISTED_RUNS).rows if row.kind not in KINDS]
         chosen = [runs.get(db, number) for number in run_ids or []]
         facets = [dialogues.facets(db, row.id) for row in chosen]
         rows = {row.id: row for row in [*chosen, *listed]}
@@ -207,6 +233,33 @@ class ExportEndpoints:
         return {"run": run.id or 0, "name": run.name, "url": page_url("run", run=run.id)}
 
     @endpoint("run")
+    def export_model(
+        self,
+        run_id: RunId,
+        checkpoint: ShortText,
+        format: ShortText = "safetensors",
+        dtype: Literal["float32", "bfloat16", "float16"] = "float32",
+    ) -> QueuedRun:
+        """Queue the export of a trained model with its model card.
+
+        Args:
+            run_id: The training run.
+            checkpoint: Name of the checkpoint, e.g. `rl2f@24`.
+            format: safetensors (merged weights), peft (the adapter), or gguf- with f32, f16, bf16, q8_0, q5_1, q5_0,
+                q4_1 or q4_0.
+            dtype: Type of merged safetensors.
+        """
+        db, run = self._context.db, runs.get(self._context.db, run_id)
+        check_format(format, dtype)
+        known = [row.name for row in runs.checkpoints(db, run_id)]
+        if checkpoint not in known:
+            raise NotFoundError(f"Run {run_id} has no such checkpoint.", value=checkpoint, known=known)
+        values = {"run": run.folder, "checkpoint": checkpoint, "format": format, "dtype": dtype}
+        config = validated(ModelExportRun, {**values, "name": f"{checkpoint} as {format}"})
+        queued = self._context.queue.add(dump_yaml(config), parent=run_id)
+        return {"run": queued.id or 0, "name": queued.name, "url": page_url("run", run=queued.id)}
+
+    @endpoint("run")
     def delete_export(self, folder: ShortText) -> None:
         """Delete the files of a finished export; the exported runs remain."""
         catalog.remove(self._context.workspace, folder)
@@ -225,6 +278,19 @@ class ExportEndpoints:
 def _job(row: Run) -> ExportJob:
     columns = {name: getattr(row, name, None) for name in ExportJob.__annotations__}
     return cast(ExportJob, {**columns, "run": row.id})
+
+
+def _model(export: JsonObject) -> ExportedModel:
+    return {
+        "folder": export["folder"],
+        "name": export["name"],
+        "created": export["created"],
+        "bytes": export["bytes"],
+        "checkpoint": export["model"]["checkpoint"],
+        "base": export["model"]["base"],
+        "format": next(iter(export["formats"])),
+        "files": [{"name": name, "bytes": size} for name, size in sorted(export["files"].items())],
+    }
 
 
 def _finished(export: JsonObject, run: int | None) -> FinishedExport:

@@ -108,7 +108,7 @@ def list_runs(db: Database) -> list[Option]:
     return [
         {"value": row.folder, "label": f"{row.id} · {row.name}", "note": row.environment}
         for row in rows
-        if row.kind not in ("export", "rescore", "train_detector")
+        if row.kind not in ("export", "model_export", "rescore", "train_detector")
     ]
 
 

@@ -16,6 +16,13 @@ from rl2f_core.types import JsonObject
 ACTIVE = ("queued", "starting", "running", "stopping")
 MAX_LISTED_CHECKPOINTS = 5
 """Newest checkpoints on the tab Overview."""
+MODEL_FORMATS = {
+    "safetensors": "Merged model (safetensors)",
+    "peft": "Adapter (PEFT)",
+    "gguf-f16": "GGUF f16",
+    "gguf-q8_0": "GGUF q8_0",
+}
+"""Formats in the menu of a checkpoint; `rl2f models export` has more."""
 ABORT = "Stops immediately. Progress since the last saved state is lost."
 
 
@@ -212,11 +219,10 @@ def checkpoint_table(details: RunDetails, read_only: bool, limit: int | None = N
 def _checkpoint(run: int, row: RunCheckpoint, read_only: bool, complete: bool) -> Element:
     evaluate: dict[str, Attribute] = {"data_action": "evaluate", "data_checkpoint": row["name"], "disabled": read_only}
     chat = page_url("chat", checkpoints=f"{run}:{row['name']}")
-    export, datasets = page_url("exports", run=run, stage=row["stage"]), f"Dialogues of {row['stage']} as datasets"
     buttons = [
         el("button.rl-button.rl-small", "Evaluate", title="Queue an evaluation", **evaluate),
         el("a.rl-button.rl-small", "Chat", href=chat),
-        el("a.rl-button.rl-small", "Export", href=export, title=datasets),
+        _export_menu(run, row, read_only),
         action("Copy hash", "copy", style="rl-small", text=row["sha256"]) if complete else None,
     ]
     details = [
@@ -230,6 +236,25 @@ def _checkpoint(run: int, row: RunCheckpoint, read_only: bool, complete: bool) -
         details if complete else details[1],
         el("td", el("span.rl-row", buttons)),
         data_key=row["name"],
+    )
+
+
+def _export_menu(run: int, row: RunCheckpoint, read_only: bool) -> Element:
+    """Return the menu of a checkpoint's exports: its model in several formats, and the dialogues of its stage."""
+    name = row["name"]
+    models = [
+        el("button", title, data_action="export_model", data_checkpoint=name, data_format=format)
+        for format, title in MODEL_FORMATS.items()
+    ]
+    return el(
+        "details.rl-menu",
+        el("summary.rl-button.rl-small", "Export", aria_label=f"Export {name}"),
+        el(
+            "div.rl-menu-items",
+            None if read_only else models,
+            el("a", f"Dialogues of {row['stage']}", href=page_url("exports", run=run, stage=row["stage"])),
+        ),
+        data_key=f"export-{name}",
     )
 
 

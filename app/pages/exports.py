@@ -14,7 +14,7 @@ from app.common.urls import page_url
 from app.components.address import Replacement
 from app.components.nodes import Element, Node, action, badge, el, empty, progress, time_ago
 from app.components.view import View
-from app.endpoints.exports import ExportCount, ExportJob, ExportList, FinishedExport
+from app.endpoints.exports import ExportCount, ExportedModel, ExportJob, ExportList, FinishedExport
 from app.endpoints.studio import Studio
 from app.pages._events import FAST, QUEUED, handler
 from app.pages._frame import page_frame
@@ -259,6 +259,7 @@ def export_list(found: ExportList, writable: bool, *, paused: bool = False) -> E
     """Return the exports that wait, run or failed, and below them the finished ones with their files."""
     jobs = [_job(job, writable, paused) for job in [*found["active"], *found["failed"]]]
     finished = [_export(each, writable) for each in found["finished"]]
+    models = [_model(each, writable) for each in found["models"]]
     nothing = empty(
         "No export yet",
         "Choose a run and press Export. Its dialogues become JSON lines and Parquet files with a dataset card.",
@@ -268,6 +269,7 @@ def export_list(found: ExportList, writable: bool, *, paused: bool = False) -> E
         "div.rl-page",
         el("section.rl-stack", el("h2", title), jobs, aria_label=f"{title} exports") if jobs else None,
         el("section.rl-stack", el("h2", "Finished"), finished or nothing, aria_label="Finished exports"),
+        el("section.rl-stack", el("h2", "Models"), models, aria_label="Exported models") if models else None,
     )
 
 
@@ -351,6 +353,38 @@ def _export(export: FinishedExport, writable: bool) -> Element:
         ),
         data_key=folder,
         data_folder=folder,
+    )
+
+
+def _model(model: ExportedModel, writable: bool) -> Element:
+    folder = model["folder"]
+    rows = [
+        el(
+            "tr",
+            el("td", el("a", file["name"], href=f"/exports/{folder}/{file['name']}", download=True)),
+            el("td.rl-num", human_bytes(file["bytes"])),
+        )
+        for file in model["files"]
+    ]
+    remove = action(
+        "Delete",
+        "delete",
+        style="rl-small rl-quiet",
+        folder=folder,
+        confirm=f"Delete the model {model['name']}, {human_bytes(model['bytes'])}? The checkpoint remains.",
+    )
+    return el(
+        "article.rl-card.rl-stack.export-model",
+        el(
+            "div.rl-row",
+            el("b.rl-grow.rl-cut", model["name"], title=folder),
+            el("span.rl-muted.rl-num", human_bytes(model["bytes"])),
+            el("span.rl-muted", time_ago(model["created"])),
+        ),
+        el("div.rl-muted.rl-small", f"from {model['base']}"),
+        el("div.rl-scroll", el("table.rl-table", el("tbody", rows))),
+        el("div.rl-row.rl-small", remove) if writable else None,
+        data_key=folder,
     )
 
 

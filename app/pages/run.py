@@ -344,6 +344,8 @@ class RunPage:
                 return {self.address: "/", self.timer: gr.Timer(active=False)}
             case "evaluate":
                 endpoints.evaluate_checkpoint(run_id, data["checkpoint"])
+            case "export_model":
+                self.studio.exports.export_model(run_id, data["checkpoint"], data["format"])
             case "untag":
                 tags = endpoints.get_run(run_id)["tags"]
                 endpoints.tag_run(run_id, [each for each in tags if each != data["tag"]])

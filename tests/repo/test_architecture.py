@@ -54,8 +54,9 @@ jobs.chat: db ingest rl2f_core.backends rl2f_core.chat rl2f_core.config rl2f_cor
     rl2f_core.rollout rl2f_core.run rl2f_core.teachers rl2f_core.types workspace
 jobs.db: rl2f_core.config rl2f_core.errors rl2f_core.run rl2f_core.types
 jobs.executors: rl2f_core.config rl2f_core.errors rl2f_core.paths rl2f_core.run worker workspace
-jobs.export: db rl2f_core.config rl2f_core.environments rl2f_core.errors rl2f_core.file_io rl2f_core.paths
-    rl2f_core.registry rl2f_core.rollout rl2f_core.run rl2f_core.types workspace
+jobs.export: db rl2f_core.backends rl2f_core.config rl2f_core.environments rl2f_core.errors
+    rl2f_core.evaluation rl2f_core.file_io rl2f_core.model_store rl2f_core.paths rl2f_core.registry
+    rl2f_core.rollout rl2f_core.run rl2f_core.types workspace
 jobs.ingest: db labels rl2f_core.errors rl2f_core.run rl2f_core.types run_kinds workspace
 jobs.labels: db rl2f_core.errors rl2f_core.run rl2f_core.stats rl2f_core.types
 jobs.queue: db executors ingest rl2f_core.config rl2f_core.errors rl2f_core.registry rl2f_core.run run_kinds

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from export_builders import leaky_events, write_run
+from model_runs import write_model_run
 from starlette.testclient import TestClient
 
 from app.common.context import Context
 from app.endpoints.exports import ExportEndpoints
+from app.pages.exports import export_list
 from jobs.db.errors import NotFoundError
 from jobs.db.queries import runs
 from jobs.export.exporter import export
@@ -20,6 +23,9 @@ from jobs.ingest.ingester import reindex
 from jobs.labels import label_queries
 from jobs.labels.label_queries import LabelAnswer
 from rl2f_core.errors import RL2FError
+from rl2f_core.run.directory import RunDir
+from rl2f_core.run.events import JsonlSink
+from rl2f_core.run.execute import execute
 
 
 @pytest.fixture
@@ -58,7 +64,7 @@ def publish(context: Context, number: int, folder: str = "9-sets", **settings: A
 
 
 def test_an_empty_workspace_has_nothing_to_export(exports: ExportEndpoints) -> None:
-    assert exports.list_exports() == {"finished": [], "active": [], "failed": []}
+    assert exports.list_exports() == {"finished": [], "models": [], "active": [], "failed": []}
     choices = exports.export_choices()
     assert choices["runs"] == [] and choices["formats"][0]["name"] == "stepwise_supervision"
     assert exports.count_export([]) == {"dialogues": 0, "labeled": 0}
@@ -191,3 +197,54 @@ def test_a_damaged_manifest_hides_only_its_export(exports: ExportEndpoints, cont
     publish(context, number, "2-bad")
     (context.workspace.exports / "2-bad" / "manifest.json").write_text("{")
     assert [each["folder"] for each in exports.list_exports()["finished"]] == ["1-good"]
+
+
+# -- models ----------------------------------------------------------------------------------------------------------
+@pytest.fixture
+def trained(context: Context, tiny: Path) -> int:
+    """A run in the workspace with the checkpoint `rl@2`."""
+    write_model_run(context.workspace.folder("trained"), tiny, ["rl@2"])
+    (made,) = reindex(context.db, context.workspace)
+    return made
+
+
+def test_a_queued_model_export_writes_files_that_can_be_downloaded(
+    exports: ExportEndpoints, files: TestClient, context: Context, trained: int
+) -> None:
+    queued = exports.export_model(trained, "rl@2", "peft")
+    row = runs.get(context.db, queued["run"])
+    assert (row.kind, row.status, row.device, row.parent) == ("model_export", "queued", "none", trained)
+    assert [job["name"] for job in exports.list_exports()["active"]] == ["rl@2 as peft"]
+    run_dir = RunDir.open(context.workspace.folder(row.folder))
+    result = execute(run_dir.config(), run_dir, JsonlSink(run_dir.events_path), lambda: False)
+    assert result.status == "succeeded", result
+    listed = exports.list_exports()
+    (model,) = listed["models"]
+    assert listed["finished"] == [] and (model["checkpoint"], model["format"], model["base"]) == (
+        "rl@2",
+        "peft",
+        "tiny",
+    )
+    names = [file["name"] for file in model["files"]]
+    assert names == ["README.md", "adapter_config.json", "adapter_model.safetensors", "manifest.json"]
+    sent = files.get(f"/exports/{model['folder']}/adapter_model.safetensors")
+    saved = context.workspace.folder("trained") / "checkpoints" / "rl@2" / "adapter_model.safetensors"
+    assert sent.status_code == 200 and sent.content == saved.read_bytes()
+    page = str(export_list(listed, writable=True))
+    assert f"/exports/{model['folder']}/README.md" in page and "leaky rl@2, peft" in page
+    exports.delete_export(model["folder"])
+    assert exports.list_exports()["models"] == []
+
+
+def test_an_unknown_checkpoint_or_format_of_a_model_queues_nothing(
+    exports: ExportEndpoints, context: Context, trained: int
+) -> None:
+    for arguments, error in (
+        (("rl@3", "peft"), "no such checkpoint"),
+        (("../../x@2", "peft"), "no such checkpoint"),
+        (("rl@2", "pickle"), "Models cannot be exported"),
+        (("rl@2", "safetensors", "int8"), "argument dtype"),
+    ):
+        with pytest.raises(RL2FError, match=error):
+            exports.export_model(trained, *arguments)
+    assert len(runs.page(context.db).rows) == 1

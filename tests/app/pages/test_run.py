@@ -137,10 +137,16 @@ def test_checkpoints_have_their_actions_and_the_overview_lists_the_newest(endpoi
     table = view.checkpoint_table(details, read_only=False)
     row = next(each for each in elements(table, "tr") if each[1].get("data-key"))
     assert row[1]["data-key"] == "rl@6"
+    models = ["Merged model (safetensors)", "Adapter (PEFT)", "GGUF f16", "GGUF q8_0"]
     assert [text(each) for each in elements(row, "button") + elements(row, "a")] == [
-        "Evaluate", "Copy hash", "Chat", "Export",
+        "Evaluate", *models, "Copy hash", "Chat", "Dialogues of rl",
     ]  # fmt: skip
     assert [link[1]["href"] for link in elements(row, "a")] == ["/chat?checkpoints=1:rl@6", "/exports?run=1&stage=rl"]
+    asked = [each[1] for each in elements(row, "button") if each[1].get("data-action") == "export_model"]
+    assert {each["data-checkpoint"] for each in asked} == {"rl@6"}
+    assert [each["data-format"] for each in asked] == ["safetensors", "peft", "gguf-f16", "gguf-q8_0"]
+    assert not [each for each in elements(view.checkpoint_table(details, read_only=True), "button")
+                if each[1].get("data-action") == "export_model"]  # fmt: skip
     many = cast("RunDetails", {**details, "checkpoints": details["checkpoints"] * 9})
     assert "4 more" in text(view.checkpoint_table(many, read_only=False, limit=5))
 

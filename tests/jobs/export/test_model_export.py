@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from export_builders import write_run
 from gguf import GGUFReader
 from gguf.quants import dequantize
 from hub_server import serve_hub
-from peft import LoraConfig, PeftModel, get_peft_model
+from model_runs import write_model_run
+from peft import PeftModel
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen3Config
 
 from jobs.export.example_run import machine_paths
@@ -33,22 +33,12 @@ from rl2f_core.run.directory import RunDir, sha256
 from rl2f_core.types import JsonObject
 
 IDS = torch.tensor([[1, 45, 300, 12, 200, 77, 2, 33]])
-MODULES = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
 
 @pytest.fixture(scope="module")
 def run(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run on the tiny model with the checkpoints `warm@9`, `rl@9` and `rl@18`; their adapters change all modules."""
-    folder = write_run(tmp_path_factory.mktemp("runs") / "first", [], model={"name": str(tiny)})
-    for seed, name in enumerate(("warm@9", "rl@9", "rl@18")):
-        torch.manual_seed(seed)
-        base = AutoModelForCausalLM.from_pretrained(tiny)
-        model = get_peft_model(base, LoraConfig(r=4, lora_alpha=8, target_modules=MODULES))
-        for key, weight in model.named_parameters():
-            if "lora_" in key:
-                torch.nn.init.normal_(weight, std=0.2)
-        model.save_pretrained(folder / "checkpoints" / name)
-    return folder
+    return write_model_run(tmp_path_factory.mktemp("runs") / "first", tiny, ["warm@9", "rl@9", "rl@18"])
 
 
 @pytest.fixture(scope="module")
@@ -279,9 +269,8 @@ def test_the_card_has_the_configuration_without_paths_and_the_licenses_of_all_da
     run = shutil.copytree(EXAMPLE_RUNS / "quickstart", tmp_path / "run", ignore=shutil.ignore_patterns("checkpoints"))
     config = yaml.safe_load((run / "config.yaml").read_text())
     config["model"]["name"] = str(tmp_path / "secret" / "weights")
-    config["environment"] = {"type": "mixture", "environments": [
-        {"environment": "arithmetic"}, {"environment": {"type": "math", "source": str(tmp_path / "secret" / "own.jsonl")}},
-    ]}  # fmt: skip
+    math = {"type": "math", "source": str(tmp_path / "secret" / "own.jsonl")}
+    config["environment"] = {"type": "mixture", "environments": [{"environment": "arithmetic"}, {"environment": math}]}
     (run / "config.yaml").write_text(yaml.safe_dump(config))
     text = card_of(run)
     assert str(tmp_path) not in text
