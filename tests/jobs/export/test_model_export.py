@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from gguf.quants import dequantize
 from hub_server import serve_hub
 from model_runs import write_model_run
 from peft import PeftModel
-from transformers import AutoModelForCausalLM, Qwen2Config, Qwen3Config
+from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2Config, Qwen3Config
 
 from jobs.export.example_run import machine_paths
 from jobs.export.model import exporter
@@ -362,3 +363,58 @@ def test_an_upload_without_a_token_or_with_a_wrong_one_fails_without_showing_it(
         assert "hf_wrong" not in str(caught.value) and hub.commits == []
         with pytest.raises(ConfigError, match="ORG/NAME"):
             push(tmp_path, "a/b/c")
+
+
+# -- the real model --------------------------------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def quickstart(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The shipped example run, on the model in the user's cache."""
+    run = shutil.copytree(EXAMPLE_RUNS / "quickstart", tmp_path_factory.mktemp("runs") / "quickstart")
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    config["model"]["name"] = str(smollm2)
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    return run
+
+
+PROMPT = (
+    "<|im_start|>system\nReply as <answer>? ? ? ?</answer>.<|im_end|>\n"
+    "<|im_start|>user\nFind 4 letters of A and B.<|im_end|>\n<|im_start|>assistant\n"
+)
+
+
+@pytest.mark.slow
+def test_the_shipped_adapter_gives_equal_greedy_tokens_merged_and_as_f16(
+    quickstart: Path, smollm2: Path, tmp_path: Path
+) -> None:
+    tokenizer: Any = AutoTokenizer.from_pretrained(smollm2)
+    ids = tokenizer(PROMPT, return_tensors="pt").input_ids
+    base = AutoModelForCausalLM.from_pretrained(smollm2, dtype=torch.float32)
+    with torch.no_grad():
+        plain = base(ids).logits
+    adapted = PeftModel.from_pretrained(base, quickstart / "checkpoints" / "rl2f@24").eval()
+    export_model(quickstart, "24", tmp_path / "merged")
+    export_model(quickstart, "24", tmp_path / "gguf", format="gguf-f16")
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
+    (file,) = (tmp_path / "gguf").glob("*.gguf")
+    gguf = AutoModelForCausalLM.from_pretrained(tmp_path / "gguf", gguf_file=file.name, dtype=torch.float32)
+    texts = []
+    with torch.no_grad():
+        expected = adapted(ids).logits
+        assert (merged(ids).logits - expected).abs().max() < 1e-3 < (plain - expected).abs().max()
+        for model in (adapted, merged, gguf):
+            tokens = model.generate(input_ids=ids, max_new_tokens=14, do_sample=False)[0, ids.shape[1] :]
+            texts.append(tokenizer.decode(tokens))
+    assert texts[0] == texts[1] == texts[2]
+    assert re.fullmatch(r"<answer>[AB]( [AB]){3}</answer><\|im_end\|>", texts[0])
+
+
+@pytest.mark.slow
+def test_llama_cpp_reads_the_q8_0_export_and_answers_in_the_trained_format(quickstart: Path, tmp_path: Path) -> None:
+    llama = pytest.importorskip("xllamacpp")  # a wheel of the package index, not a dependency
+    export_model(quickstart, "24", tmp_path / "gguf", format="gguf-q8_0")
+    (file,) = (tmp_path / "gguf").glob("*.gguf")
+    parameters = llama.CommonParams()
+    parameters.model.path, parameters.n_ctx, parameters.n_parallel = str(file), 512, 1
+    server = llama.Server(parameters)
+    answer = server.handle_completions({"prompt": PROMPT, "temperature": 0, "max_tokens": 14})
+    assert re.fullmatch(r"<answer>[AB]( [AB]){3}</answer>", answer["choices"][0]["text"])
