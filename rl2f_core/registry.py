@@ -1,4 +1,4 @@
-"""Registry of components: environment, teacher, leak_detector, backend, llm, method, run_kind.
+"""Registry of components: environment, teacher, leak_detector, backend, llm, method, tracker, run_kind.
 
 A component is a class with a nested pydantic `Config`; the one-value `Literal` of its field `type` is the name. A run
 kind has a `config_class` with the field `kind` instead. `discover()` imports the packages below and all plugins: those
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rl2f_core.methods.base import Method
     from rl2f_core.run_kinds.base import Kind
     from rl2f_core.teachers.base import Teacher
+    from rl2f_core.tracking.base import Tracker
 
 PACKAGES = {
     "environment": "rl2f_core.environments",
@@ -34,6 +35,7 @@ PACKAGES = {
     "backend": "rl2f_core.backends",
     "llm": "rl2f_core.llms",
     "method": "rl2f_core.methods",
+    "tracker": "rl2f_core.tracking",
     "run_kind": "rl2f_core.run_kinds",
 }
 _components: dict[str, dict[str, type]] = {category: {} for category in PACKAGES}
@@ -77,6 +79,8 @@ def get(category: Literal["backend"], name: str) -> type[Backend]: ...
 def get(category: Literal["llm"], name: str) -> type[ChatModel]: ...
 @overload
 def get(category: Literal["method"], name: str) -> type[Method]: ...
+@overload
+def get(category: Literal["tracker"], name: str) -> type[Tracker]: ...
 @overload
 def get(category: Literal["run_kind"], name: str) -> type[Kind[Any]]: ...
 @overload

@@ -207,11 +207,17 @@ def check_file(name: str) -> str:
     return f"is a file or directory, which a form cannot name: {_shown(name)}; leave it empty for the default"
 
 
+def check_command(argument: str) -> str:
+    """Refuse any program of the server's machine."""
+    return f"is a program, which a form cannot start: {_shown(argument)}; run the YAML from the command line"
+
+
 CHECKS: dict[str, Callable[[str], str | None]] = {
     "models": check_model,
     "endpoints": check_endpoint,
     "prompts": check_prompt,
     "files": check_file,
+    "commands": check_command,
     "problems": check_problems,
 }
 WORKSPACE_CHECKS = {"runs": check_run, "checkpoints": check_checkpoint, "data": check_dataset,

@@ -71,6 +71,7 @@ LeakDetectorConfig = Annotated[ComponentConfig, Component("leak_detector")]
 BackendConfig = Annotated[ComponentConfig, Component("backend")]
 LLMConfig = Annotated[ComponentConfig, Component("llm")]
 MethodConfig = Annotated[ComponentConfig, Component("method")]
+TrackerConfig = Annotated[ComponentConfig, Component("tracker")]
 
 
 def wrapped_teacher(config: ComponentConfig) -> ComponentConfig:

@@ -23,6 +23,8 @@ ENDPOINT_REF: JsonDict = {"known": "endpoints"}
 """Address of an endpoint; a form accepts those of this machine and of `RL2F_ENDPOINTS`."""
 FILE_REF: JsonDict = {"known": "files"}
 """File or folder of this machine; a form accepts none."""
+COMMAND_REF: JsonDict = {"known": "commands"}
+"""Program and its arguments; a form accepts none."""
 PROBLEMS_REF: JsonDict = {"known": "problems"}
 """Set of math problems; a form accepts known names, but no files."""
 PROMPT_REF: JsonDict = {"known": "prompts"}

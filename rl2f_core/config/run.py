@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 from pydantic import Field, model_validator
 
 from rl2f_core import registry
-from rl2f_core.config.components import BackendConfig, EnvironmentConfig, TeacherConfig, by_name, wrapped_teacher
+from rl2f_core.config.alerts import AlertsConfig
+from rl2f_core.config.components import (
+    BackendConfig,
+    EnvironmentConfig,
+    TeacherConfig,
+    TrackerConfig,
+    by_name,
+    wrapped_teacher,
+)
 from rl2f_core.config.evaluation import EvaluationConfig, PreflightConfig
 from rl2f_core.config.fields import BASIC_FIELD, BaseConfig, ComponentConfig
 from rl2f_core.config.leaks import LeaksConfig
@@ -54,6 +62,10 @@ class BaseRun(BaseConfig):
     """Evaluation."""
     lora: LoraConfig = Field(default_factory=LoraConfig)
     """Adapter."""
+    tracking: TrackerConfig | None = None
+    """Experiment tracker that mirrors metrics, evaluation tables and sampled dialogues."""
+    alerts: AlertsConfig = Field(default_factory=AlertsConfig)
+    """Alerts by webhook or command."""
 
     @model_validator(mode="after")
     def _check_context_length(self) -> BaseRun:

@@ -15,6 +15,8 @@ from rl2f_core.counterfactual.arms import Arm, label_arms
 from rl2f_core.errors import ConfigError, FieldValueError
 from rl2f_core.run.directory import RunDir
 
+OWN_SETTINGS = ("lora", "tracking", "alerts")
+"""Settings that a fork does not inherit."""
 DEFAULT_ARMS = (Arm(hint="original"), Arm(hint="contentless"), Arm(hint="shuffled"), Arm(hint="misleading"))
 """The hint, its baseline, and two controls whose hint value should be 0."""
 
@@ -64,7 +66,7 @@ def inherit_settings(source: RunDir, phase: str, stage: str = "", step: int = 0,
         task: Task id, which contains the curriculum's level.
     """
     config = source.config()
-    shared = {k: v for k, v in config.model_dump().items() if k in BaseRun.model_fields and k != "lora"}
+    shared = {k: v for k, v in config.model_dump().items() if k in BaseRun.model_fields and k not in OWN_SETTINGS}
     changed: dict[str, Any] = {}
     if phase == "evaluation":
         changed = {"max_turns": config.evaluation.max_turns, "temperature": config.evaluation.temperature}

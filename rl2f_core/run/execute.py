@@ -6,13 +6,17 @@ import contextlib
 import os
 import time
 
+from rl2f_core import registry
+from rl2f_core.config.fields import BaseConfig
 from rl2f_core.config.run import BaseRun
 from rl2f_core.distributed.process_group import current_group, init_distributed, launched_world_size
 from rl2f_core.errors import ConfigError, RL2FError, RunError
+from rl2f_core.run.alerts import Alerts
 from rl2f_core.run.context import RunContext
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import EventSink, Status, StatusEvent
 from rl2f_core.run.journal import Journal
+from rl2f_core.run.observers import ObservedSink, Observer
 from rl2f_core.run.progress import Progress, ShouldStop
 
 
@@ -28,10 +32,9 @@ def execute(
         stop: Called between steps; True in any process ends the run after a commit, with status `stopped`.
         progress: Receives phase, count and messages.
 
-    Raises `ConfigError` if the run kind does not support a multi-process launch.
+    Raises `ConfigError` if the run kind does not support a multi-process launch, or if the package of its tracker is
+    missing.
     """
-    from rl2f_core import registry
-
     kind = registry.get("run_kind", config.kind)()
     if launched_world_size() > 1 and not kind.supports_distributed:
         raise ConfigError(
@@ -41,7 +44,8 @@ def execute(
         )
     ranks = init_distributed(config.model.device) if launched_world_size() > 1 else current_group()
     run_dir = RunDir(run_dir.path, ranks)
-    journal = Journal(run_dir, events)
+    observed = ObservedSink(events, observers_of(config, run_dir))
+    journal = Journal(run_dir, observed)
     progress = progress if ranks.is_main_process else None
     session = f"{time.time_ns():x}"
     cpu_start = sum(os.times()[:4])
@@ -49,6 +53,7 @@ def execute(
     def status(value: Status, detail: str = "") -> StatusEvent:
         cpu_seconds = round(sum(os.times()[:4]) - cpu_start, 2)
         event = StatusEvent(id=f"status:{session}:{value}", status=value, detail=detail, cpu_seconds=cpu_seconds)
+        observed.notify([event])
         if ranks.is_main_process and not journal.flush_pending:
             events.emit([event])
         run_dir.heartbeat(status=value, detail=detail)
@@ -60,14 +65,31 @@ def execute(
             if run_dir.last_status() in ("running", "interrupted"):
                 return status("succeeded", "ended after its last commit")
             raise RunError("The run is finished.", value=str(run_dir.path), fix="Evaluate it, or start a new one.")
-        status("running", "resumed" if journal.resume_state else "")
+        if ranks.is_main_process:
+            observed.start()
         try:
-            finished = kind.execute(config, RunContext(journal, ranks.any_rank(stop), progress or Progress()))
-        except BaseException as error:
-            with contextlib.suppress(RL2FError, OSError):  # raise the error that ended the run instead
-                if isinstance(error, KeyboardInterrupt):
-                    status("interrupted", "ended by a second Ctrl-C")
-                else:
-                    status("failed", f"{type(error).__name__}: {error}"[:2000])
-            raise
-        return status("succeeded" if finished else "stopped")
+            status("running", "resumed" if journal.resume_state else "")
+            try:
+                finished = kind.execute(config, RunContext(journal, ranks.any_rank(stop), progress or Progress()))
+            except BaseException as error:
+                with contextlib.suppress(RL2FError, OSError):  # raise the error that ended the run instead
+                    if isinstance(error, KeyboardInterrupt):
+                        status("interrupted", "ended by a second Ctrl-C")
+                    else:
+                        status("failed", f"{type(error).__name__}: {error}"[:2000])
+                raise
+            return status("succeeded" if finished else "stopped")
+        finally:
+            observed.close(log=not journal.flush_pending)
+
+
+def observers_of(config: BaseConfig, run_dir: RunDir) -> list[Observer]:
+    """Return the tracker and the alerts of a run. Raises `ConfigError` if the tracker's package is missing."""
+    observers: list[Observer] = []
+    if not isinstance(config, BaseRun):
+        return observers
+    if config.tracking is not None:
+        observers.append(registry.get("tracker", config.tracking.type)(config.tracking, config, run_dir))
+    if config.alerts.webhook is not None or config.alerts.command:
+        observers.append(Alerts(config))
+    return observers
