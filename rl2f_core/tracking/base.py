@@ -128,7 +128,8 @@ class Tracker(Observer):
             self.log_dialogue(name, self._messages(event), facts, self._position(event))
         elif isinstance(event, StatusEvent) and event.status != "running":
             self.status = event.status
-            self._log_report()
+            if event.status == "succeeded":
+                self._log_report()
 
     def new_id(self) -> str:
         """Return an unused id of a tracker's run."""

@@ -21,6 +21,8 @@ STATUS = {"succeeded": "FINISHED", "stopped": "KILLED", "interrupted": "KILLED"}
 """Status of a run → status in MLflow; others failed."""
 INVALID = re.compile(r"[^\w\-. :/]")
 """Characters that a metric's name cannot contain."""
+INVALID_IN_FILES = re.compile(r"[^\w\-. ]+")
+"""Characters that an artifact's name should not contain."""
 MAX_PARAMS = 100
 """Parameters in one request."""
 MAX_VALUE = 500
@@ -78,7 +80,7 @@ class MLflow(Tracker):
     def log_table(self, name: str, columns: Sequence[str], rows: Sequence[Sequence[str]], step: int) -> None:
         """Log a table as an artifact."""
         data = {column: [row[i] for row in rows] for i, column in enumerate(columns)}
-        self._client.log_table(self._run_id, data, f"evaluation/{name.replace('/', '-')}.json")
+        self._client.log_table(self._run_id, data, f"evaluation/{INVALID_IN_FILES.sub('-', name)}.json")
 
     def log_dialogue(self, name: str, messages: Messages, facts: JsonObject, step: int) -> None:
         """Log a dialogue as a trace."""
