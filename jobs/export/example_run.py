@@ -98,7 +98,7 @@ def create_example(
         if match := private.search(data):
             path = match[0].decode(errors="replace")
             raise DataError("A path of this machine would remain.", value=f"{name}: {path}")
-    _write(target, files)
+    write_folder(target, files)
     return note
 
 
@@ -266,8 +266,8 @@ def _json(value: object) -> bytes:
     return json.dumps(value, indent=2, ensure_ascii=False).encode() + b"\n"
 
 
-def _write(target: Path, files: dict[str, bytes]) -> None:
-    """Write all files or none."""
+def write_folder(target: Path, files: dict[str, bytes]) -> None:
+    """Write the files of a new folder, all or none."""
     scratch = target.with_name(f".{target.name}.tmp")
     shutil.rmtree(scratch, ignore_errors=True)
     try:

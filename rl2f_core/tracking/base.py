@@ -39,11 +39,16 @@ Messages = list[dict[str, str]]
 class TrackerConfig(ComponentConfig):
     """Base of the configuration of trackers."""
 
-    project: str = Field("rl2f", min_length=1, max_length=100, json_schema_extra=BASIC_FIELD)
-    """Project or experiment of the tracker."""
     dialogues: int = Field(2, ge=0)
     """Mirrored dialogues of each step, and of each checkpoint and condition of an evaluation: the first of as many
     groups."""
+
+
+class ProjectTrackerConfig(TrackerConfig):
+    """Base of the configuration of trackers that group runs."""
+
+    project: str = Field("rl2f", min_length=1, max_length=100, json_schema_extra=BASIC_FIELD)
+    """Project, or experiment in MLflow."""
 
 
 class Tracker(Observer):

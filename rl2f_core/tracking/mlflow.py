@@ -11,7 +11,7 @@ from pydantic import Field
 
 from rl2f_core.config.fields import BASIC_FIELD, ENDPOINT_REF
 from rl2f_core.registry import register
-from rl2f_core.tracking.base import Messages, Tracker, TrackerConfig
+from rl2f_core.tracking.base import Messages, ProjectTrackerConfig, Tracker
 from rl2f_core.types import JsonObject
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ MAX_VALUE = 500
 class MLflow(Tracker):
     """Logs metrics, the configuration as parameters, tables as artifacts, and dialogues as traces."""
 
-    class Config(TrackerConfig):
+    class Config(ProjectTrackerConfig):
         """Runs of MLflow."""
 
         type: Literal["mlflow"] = "mlflow"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from rl2f_core.registry import register
-from rl2f_core.tracking.base import Messages, Tracker, TrackerConfig
+from rl2f_core.tracking.base import Messages, ProjectTrackerConfig, Tracker
 from rl2f_core.types import JsonObject
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Trackio(Tracker):
     """Logs metrics, tables, and dialogues as traces."""
 
-    class Config(TrackerConfig):
+    class Config(ProjectTrackerConfig):
         """Runs of Trackio, in its own folder; `trackio show` displays them."""
 
         type: Literal["trackio"] = "trackio"
@@ -25,6 +25,7 @@ class Trackio(Tracker):
 
     name = "trackio"
     packages = ("trackio",)
+    settings: Config
     _run: Run
 
     def start(self, id: str | None) -> str:

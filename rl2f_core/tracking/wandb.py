@@ -13,7 +13,7 @@ from rl2f_core.errors import ConfigError
 from rl2f_core.registry import register
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.observers import CLOSE_SECONDS
-from rl2f_core.tracking.base import Messages, Tracker, TrackerConfig
+from rl2f_core.tracking.base import Messages, ProjectTrackerConfig, Tracker
 from rl2f_core.types import JsonObject
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ STEP = "train_step"
 class WandB(Tracker):
     """Logs metrics, and tables and dialogues as tables."""
 
-    class Config(TrackerConfig):
+    class Config(ProjectTrackerConfig):
         """Runs of Weights & Biases; files in `wandb/` of the run directory."""
 
         type: Literal["wandb"] = "wandb"

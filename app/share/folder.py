@@ -1,0 +1,214 @@
+"""Write a run as a folder of static pages that opens from disk and on any static host.
+
+index.html       curves, evaluation, configuration and provenance, with plotly.js inside
+dialogues.html   chosen dialogues, turn by turn
+
+The pages make no external request, which their content security policy also forbids. They contain no path of the
+machine and no secret: the alerts are left out of the configuration, absolute paths are shortened to their last part,
+dialogues with a path of the machine are left out, and any other path, value of a secret environment variable or token
+is an error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePath, PureWindowsPath
+from typing import Any
+
+import jinja2
+import yaml
+
+from app.plots.run_charts import PlotOptions, overview
+from app.share.selection import chosen_dialogues
+from jobs.export.example_run import machine_paths, write_folder
+from rl2f_core import registry
+from rl2f_core.config.run import BaseRun, RunConfig
+from rl2f_core.environments.base import Environment
+from rl2f_core.errors import DataError, RunError
+from rl2f_core.evaluation.chart_data import accuracy_chart, effect_chart
+from rl2f_core.evaluation.plotting import figure, resolve_colors
+from rl2f_core.evaluation.report import EvaluationReport, findings, tables
+from rl2f_core.run.directory import RunDir
+from rl2f_core.run.events import DialogueEvent, MetricEvent, StatusEvent, read_events
+from rl2f_core.types import JsonObject
+
+SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL|WEBHOOK")
+"""Names of environment variables with secrets."""
+MIN_SECRET = 8
+"""Shorter values of such variables are not searched."""
+TOKENS = (
+    rb"\bhf_[A-Za-z0-9]{20,}|\bsk-[A-Za-z0-9_-]{20,}|\bgh[pousr]_[A-Za-z0-9]{20,}|\bAKIA[A-Z0-9]{16}\b"
+    rb"|\bxox[abprs]-[A-Za-z0-9-]{10,}|hooks\.slack\.com/services/\w+|https?://[^\s/:@]+:[^\s/@]+@"
+)
+"""Tokens of well-known services, and URLs with a password."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """Metrics of one step; see `app.plots.series.MetricRow`."""
+
+    stage: str
+    step: int
+    number: int
+    time: float
+    values: dict[str, float]
+    tokens: float = 0.0
+
+
+def share(run: str | Path, out: str | Path, *, limit: int = 40, ids: Sequence[str] = ()) -> JsonObject:
+    """Write the pages of a run to the new folder `out`; return the number of dialogues `shared` and `left_out`.
+
+    Args:
+        run: The run directory.
+        out: A folder that does not exist.
+        limit: Maximum number of dialogues, if `ids` is empty.
+        ids: Ids of dialogues or of their events.
+
+    Raises `RunError` if `out` exists, and `DataError` if an id is unknown, or if a secret or a path of this machine
+    would remain.
+    """
+    run_dir, target = RunDir.open(run), Path(out)
+    if target.exists():
+        raise RunError("The folder to share exists.", value=str(target), fix="Remove it, or name another.")
+    private = machine_paths(run_dir.path)
+    chosen = chosen_dialogues(run_dir, limit, ids)
+    kept = [event for event in chosen if not private.search(event.model_dump_json().encode())]
+    config = run_dir.config()
+    shared: dict[str, Any] = {"title": config.name, "status": _last_status(run_dir, private)}
+    shared["dialogues"] = [_dialogue(event, _environment(config)) for event in kept]
+    shared |= _run_page(run_dir, config)
+    pages = {name: _render(name, shared) for name in ("index.html", "dialogues.html")}
+    for name, page in pages.items():
+        _check(name, page.encode(), private)
+    from plotly.offline import get_plotlyjs
+
+    pages["index.html"] = pages["index.html"].replace("/*plotly.js*/", get_plotlyjs(), 1)
+    write_folder(target, {name: page.encode() for name, page in pages.items()})
+    return {"shared": len(kept), "left_out": len(chosen) - len(kept)}
+
+
+def _render(name: str, values: JsonObject) -> str:
+    loader = jinja2.FileSystemLoader(Path(__file__).parent / "templates")
+    environment = jinja2.Environment(
+        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    return environment.get_template(f"{name}.j2").render(values)
+
+
+def _check(name: str, page: bytes, private: re.Pattern[bytes]) -> None:
+    """Raise `DataError` if a page contains a path of this machine, a secret of the environment, or a token."""
+    if match := private.search(page):
+        raise DataError("A path of this machine would remain.", value=f"{name}: {match[0].decode(errors='replace')}")
+    for variable, value in os.environ.items():
+        if SECRET_NAME.search(variable.upper()) and len(value) >= MIN_SECRET and value.encode() in page:
+            raise DataError("The value of a secret environment variable would remain.", value=f"{name}: ${variable}")
+    if match := re.search(TOKENS, page):
+        raise DataError("A secret would remain.", value=f"{name}: {match[0][:6].decode(errors='replace')}…")
+
+
+# -- the run's page ----------------------------------------------------------------------------------------------------
+def _run_page(run_dir: RunDir, config: BaseRun) -> JsonObject:
+    rows: dict[tuple[str, int], MetricEvent] = {}
+    for event in read_events(run_dir.events_path, having=b'"metric"'):
+        if isinstance(event, MetricEvent) and event.step > 0:
+            rows[event.stage, event.step] = event
+    stages = config.stages if isinstance(config, RunConfig) else ()
+    options = PlotOptions(
+        off_policy=frozenset(s.name for s in stages if not registry.get("method", s.method.type).on_policy),
+        max_new_tokens=config.rollout.max_new_tokens,
+    )
+    curves = overview([Row(e.stage, e.step, n, e.time, e.values) for n, e in enumerate(rows.values())], options)
+    meta = json.loads(run_dir.meta_path.read_text(encoding="utf-8"))
+    return {
+        "environment": config.environment.type,
+        "model": PurePath(config.model.name).name,
+        "stages": [f"{stage.name} ({stage.method.type}, {stage.steps} steps)" for stage in stages],
+        "curves": [{"title": c.title, "unit": c.unit, "note": c.note, **_plot(c.figure)} for c in curves],
+        "evaluation": _evaluation(run_dir),
+        "config": yaml.safe_dump(
+            _shortened(config.model_dump(mode="json", exclude={"alerts"})), sort_keys=False, allow_unicode=True
+        ),
+        "facts": {
+            "created": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(meta["created"])),
+            "seed": config.seed,
+            "commit": meta.get("git") or "",
+            "python": meta.get("python") or "",
+            **(meta.get("packages") or {}),
+            **{key: value for key, value in (meta.get("hardware") or {}).items() if value is not None},
+        },
+    }
+
+
+def _evaluation(run_dir: RunDir) -> list[JsonObject]:
+    """Return the sections of the evaluation, one per sub-environment after the first."""
+    path = run_dir.evaluation / "report.json"
+    if not path.is_file():
+        return []
+    try:
+        report = EvaluationReport.model_validate_json(path.read_bytes())
+    except ValueError as error:
+        raise DataError("The evaluation's report is damaged.", value=path.name, fix="Evaluate again.") from error
+    charts = [chart for chart in (accuracy_chart(report), effect_chart(report)) if chart.plots]
+    figures = [
+        {"title": f"{chart.title}: {plot.title}" if plot.title else chart.title, "unit": plot.unit,
+         "note": chart.subtitle, **_plot(figure(plot))}
+        for chart in charts
+        for plot in chart.plots
+    ]  # fmt: skip
+    return [
+        {"title": part.title, "findings": findings(part), "tables": tables(part),
+         "figures": figures if part is report else []}
+        for part in (report, *report.parts)
+    ]  # fmt: skip
+
+
+def _plot(plotted: JsonObject) -> JsonObject:
+    """Return the JSON and the height of a figure; `<` is escaped, so that it cannot end a script."""
+    plotted = resolve_colors(plotted)
+    return {"figure": json.dumps(plotted).replace("<", "\\u003c"), "height": plotted["layout"].get("height", 190)}
+
+
+def _shortened(node: object) -> object:
+    """Return configuration data with the last part of absolute paths."""
+    if isinstance(node, dict):
+        return {key: _shortened(value) for key, value in node.items()}
+    if isinstance(node, list):
+        return [_shortened(value) for value in node]
+    if isinstance(node, str) and (Path(node).is_absolute() or PureWindowsPath(node).is_absolute()):
+        return f"…/{PureWindowsPath(node).name}"
+    return node
+
+
+def _last_status(run_dir: RunDir, private: re.Pattern[bytes]) -> str:
+    """Return the last status with its reason, in which paths of this machine are replaced."""
+    status = "queued"
+    for event in read_events(run_dir.events_path, having=b'"status"'):
+        if isinstance(event, StatusEvent):
+            status = f"{event.status}: {event.detail}" if event.detail else event.status
+    return private.sub("…".encode(), status.encode()).decode()
+
+
+# -- dialogues -----------------------------------------------------------------------------------------------------------
+def _environment(config: BaseRun) -> Environment:
+    return registry.get("environment", config.environment.type)(config.environment)
+
+
+def _dialogue(event: DialogueEvent, environment: Environment) -> JsonObject:
+    dialogue = event.dialogue
+    place = [event.phase, event.checkpoint, event.setting, f"{event.stage} step {event.step}" if event.step else ""]
+    return {
+        "id": event.id,
+        "place": " · ".join(filter(None, place)),
+        "task": event.task.id,
+        "prompt": environment.prompt(event.task.public),
+        "answer": environment.gold_answer(event.task),
+        "outcome": f"solved in turn {dialogue.solved_at}" if dialogue.solved else dialogue.stop_reason.value,
+        "solved": dialogue.solved,
+        "reward": sum(turn.reward for turn in dialogue.turns),
+        "turns": dialogue.turns,
+    }
