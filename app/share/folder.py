@@ -69,8 +69,8 @@ def share(run: str | Path, out: str | Path, *, limit: int = 40, ids: Sequence[st
         limit: Maximum number of dialogues, if `ids` is empty.
         ids: Ids of dialogues or of their events.
 
-    Raises `RunError` if `out` exists, and `DataError` if an id is unknown, or if a secret or a path of this machine
-    would remain.
+    Raises `RunError` if `out` exists, and `DataError` if an id is unknown, if a secret or a path of this machine would
+    remain, or if the run is no experiment.
     """
     run_dir, target = RunDir.open(run), Path(out)
     if target.exists():
@@ -79,6 +79,8 @@ def share(run: str | Path, out: str | Path, *, limit: int = 40, ids: Sequence[st
     chosen = chosen_dialogues(run_dir, limit, ids)
     kept = [event for event in chosen if not private.search(event.model_dump_json().encode())]
     config = run_dir.config()
+    if not isinstance(config, BaseRun):
+        raise DataError("Only a run with dialogues can be shared.", value=getattr(config, "kind", None))
     shared: dict[str, Any] = {"title": config.name, "status": _last_status(run_dir, private)}
     shared["dialogues"] = [_dialogue(event, _environment(config)) for event in kept]
     shared |= _run_page(run_dir, config)
@@ -111,7 +113,7 @@ def _check(name: str, page: bytes, private: re.Pattern[bytes]) -> None:
         raise DataError("A secret would remain.", value=f"{name}: {match[0][:6].decode(errors='replace')}…")
 
 
-# -- the run's page ----------------------------------------------------------------------------------------------------
+# -- the run's page ------------------------------------------------------------------------------------------------
 def _run_page(run_dir: RunDir, config: BaseRun) -> JsonObject:
     rows: dict[tuple[str, int], MetricEvent] = {}
     for event in read_events(run_dir.events_path, having=b'"metric"'):
@@ -123,6 +125,7 @@ def _run_page(run_dir: RunDir, config: BaseRun) -> JsonObject:
         max_new_tokens=config.rollout.max_new_tokens,
     )
     curves = overview([Row(e.stage, e.step, n, e.time, e.values) for n, e in enumerate(rows.values())], options)
+    report = run_dir.path / "counterfactual" / "report.md"
     meta = json.loads(run_dir.meta_path.read_text(encoding="utf-8"))
     return {
         "environment": config.environment.type,
@@ -130,6 +133,7 @@ def _run_page(run_dir: RunDir, config: BaseRun) -> JsonObject:
         "stages": [f"{stage.name} ({stage.method.type}, {stage.steps} steps)" for stage in stages],
         "curves": [{"title": c.title, "unit": c.unit, "note": c.note, **_plot(c.figure)} for c in curves],
         "evaluation": _evaluation(run_dir),
+        "report": report.read_text(encoding="utf-8") if report.is_file() else "",
         "config": yaml.safe_dump(
             _shortened(config.model_dump(mode="json", exclude={"alerts"})), sort_keys=False, allow_unicode=True
         ),
@@ -193,7 +197,7 @@ def _last_status(run_dir: RunDir, private: re.Pattern[bytes]) -> str:
     return private.sub("…".encode(), status.encode()).decode()
 
 
-# -- dialogues -----------------------------------------------------------------------------------------------------------
+# -- dialogues -----------------------------------------------------------------------------------------------------
 def _environment(config: BaseRun) -> Environment:
     return registry.get("environment", config.environment.type)(config.environment)
 

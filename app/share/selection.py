@@ -15,10 +15,10 @@ Unit = tuple[str, str, int, str]
 
 
 def chosen_dialogues(run_dir: RunDir, limit: int, ids: Sequence[str] = ()) -> list[DialogueEvent]:
-    """Return dialogues with these ids, or else at most `limit` that represent the run.
+    """Return, in order, dialogues with these ids, or else at most `limit` that represent the run.
 
-    These are a group of the first, middle and last step of each stage, and tasks of the evaluation under all conditions;
-    then the dialogues of other phases. Token ids and logprobs are removed.
+    These are a group of the first, middle and last step of each stage, and tasks of the evaluation under all
+    conditions; then other dialogues, as many as fit. Token ids and logprobs are removed.
 
     Raises `DataError` if an id is unknown.
     """
@@ -31,13 +31,12 @@ def chosen_dialogues(run_dir: RunDir, limit: int, ids: Sequence[str] = ()) -> li
     units: dict[Unit, list[str]] = {}
     for event in _dialogues(run_dir):
         units.setdefault(_unit(event), []).append(event.id)
-    wanted: dict[str, None] = {}
+    wanted: set[str] = set()
     for unit in _representative(list(units)):
         members = units[unit] if unit[0] == "evaluation" else units[unit][:GROUP_SIZE]
         if len(wanted) + len(members) <= limit:
-            wanted |= dict.fromkeys(members)
-    by_id = {event.id: event for event in _dialogues(run_dir) if event.id in wanted}
-    return [by_id[name] for name in wanted]
+            wanted |= set(members)
+    return [event for event in _dialogues(run_dir) if event.id in wanted]
 
 
 def _dialogues(run_dir: RunDir) -> Iterator[DialogueEvent]:
@@ -64,4 +63,4 @@ def _representative(units: Sequence[Unit]) -> list[Unit]:
         numbers = sorted(steps)
         ordered += [steps[n] for n in dict.fromkeys((numbers[0], numbers[len(numbers) // 2], numbers[-1]))]
     ordered += [unit for unit in units if unit[0] == "evaluation"]
-    return ordered + [unit for unit in units if unit[0] not in ("train", "evaluation")]
+    return list(dict.fromkeys([*ordered, *units]))
