@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 from jobs.db.engine import Database
 from jobs.db.errors import StoreError, UnknownRunError
@@ -33,7 +34,9 @@ from jobs.worker.status_files import (
     write_exit,
 )
 from jobs.workspace import Workspace
+from rl2f_core.config.run import BaseRun
 from rl2f_core.errors import RL2FError
+from rl2f_core.run.alerts import send_end
 from rl2f_core.run.directory import RunDir
 
 START_TIMEOUT_SECONDS = 60.0
@@ -171,6 +174,8 @@ class WorkerMonitor:
             detail = "aborted" if run.detail == ABORTING else _describe_end(run, handle, code)
             record = ExitStatus(run.sessions, "interrupted", detail, self.clock(), code or 0)
             write_exit(folder, record)  # directory and database agree
+            if run.detail != ABORTING:
+                threading.Thread(target=_alert, args=(folder, record), daemon=True).start()
         self.read(run, to_the_end=True)
         with self.db.write() as session:
             row = session.get(Run, run.id)
@@ -197,6 +202,16 @@ class WorkerMonitor:
                     self.unread.add(run.id)
             else:
                 self.unread.discard(run.id or 0)
+
+
+def _alert(folder: Path, record: ExitStatus) -> None:
+    """Send the alert of a run's end that its killed worker could not send."""
+    try:
+        config = RunDir.open(folder).config()
+        if isinstance(config, BaseRun):
+            send_end(config, record.status, record.detail)
+    except RL2FError as error:
+        _log.warning("%s", error)
 
 
 def _is_current(row: Run, run: Run) -> bool:

@@ -45,9 +45,7 @@ class Alerts(Observer):
     def observe(self, event: Event) -> None:
         """Send the alerts of an event. Raises `RunError` if one could not be sent."""
         if isinstance(event, StatusEvent):
-            alert = ENDINGS.get(event.status)
-            if alert is not None and getattr(self.settings, alert):
-                self._send(alert, f"{event.status}{': ' + event.detail if event.detail else ''}")
+            send_end(self.config, event.status, event.detail)
         elif isinstance(event, MetricEvent):
             self._check_leaks(event)
             self._check_groups(event)
@@ -58,7 +56,7 @@ class Alerts(Observer):
             return
         was_leaking, self._leaking = self._leaking, rate > limit
         if self._leaking and not was_leaking:
-            self._send("leak_rate", f"leak rate {rate:.3g} is above {limit:.3g}", event, rate)
+            self._send("leak_rate", event, rate, f"leak rate {rate:.3g} is above {limit:.3g}")
 
     def _check_groups(self, event: MetricEvent) -> None:
         mixed, limit = event.values.get("groups/frac_mixed"), self.settings.no_mixed_groups
@@ -66,24 +64,31 @@ class Alerts(Observer):
             return
         self._unmixed = 0 if mixed > 0 else self._unmixed + 1
         if self._unmixed == limit:
-            self._send("no_mixed_groups", f"no mixed groups in {limit} steps", event, limit)
+            self._send("no_mixed_groups", event, limit, f"no mixed groups in {limit} steps")
 
-    def _send(self, alert: str, text: str, event: MetricEvent | None = None, value: float | None = None) -> None:
-        where = "" if event is None else f"{event.stage} step {event.step}: "
-        data: JsonObject = {"alert": alert, "run": self.config.name, "text": f"{self.config.name}: {where}{text}"}
-        data |= {} if event is None else {"stage": event.stage, "step": event.step, "value": value}
-        send(self.config, {**data, "time": time.time()})
+    def _send(self, alert: str, event: MetricEvent, value: float, text: str) -> None:
+        place = {"stage": event.stage, "step": event.step, "value": value}
+        send(self.config, alert, f"{event.stage} step {event.step}: {text}", **place)
 
 
-def send(config: BaseRun, alert: JsonObject) -> None:
-    """Send an alert by the webhook and the command of a run; raise `RunError` if one of them fails."""
+def send_end(config: BaseRun, status: str, detail: str) -> None:
+    """Send the alert of a run's end, if its settings request it and `status` is final. Raises `RunError`."""
+    alert = ENDINGS.get(status)
+    if alert is not None and getattr(config.alerts, alert):
+        send(config, alert, f"{status}: {detail}" if detail else status)
+
+
+def send(config: BaseRun, alert: str, text: str, **more: object) -> None:
+    """Send an alert by the webhook and the command of a run, if any; raise `RunError` if one of them fails."""
     settings, errors = config.alerts, []
+    text = f"{config.name}: {text}"
+    data: JsonObject = {"alert": alert, "run": config.name, "text": text, "time": time.time(), **more}
     if settings.webhook is not None:
-        errors.append(_post(settings.webhook, alert))
+        errors.append(_post(settings.webhook, data))
     if settings.command:
-        errors.append(_run([part.replace("{text}", alert["text"]) for part in settings.command], alert))
+        errors.append(_run([part.replace("{text}", text) for part in settings.command], data))
     if any(errors):
-        raise RunError(f"The alert {alert['alert']} was not sent: {'; '.join(filter(None, errors))}.")
+        raise RunError(f"The alert {alert} was not sent: {'; '.join(filter(None, errors))}.")
 
 
 def _post(webhook: str, alert: JsonObject) -> str:

@@ -23,12 +23,12 @@ from rl2f_core.types import JsonObject
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[JsonObject]:
     """The alerts that were sent."""
     found: list[JsonObject] = []
-    monkeypatch.setattr(alerts, "send", lambda config, alert: found.append(alert))
+    monkeypatch.setattr(alerts, "_post", lambda webhook, alert: found.append(alert))
     return found
 
 
 def observe(events: list[Event], **settings: Any) -> None:
-    observer = Alerts(config_with(name="run 7", alerts=settings))
+    observer = Alerts(config_with(name="run 7", alerts={"webhook": "https://example.org", **settings}))
     for event in events:
         if observer.accepts(event):
             observer.observe(event)
@@ -82,19 +82,21 @@ def test_a_webhook_receives_the_alert_as_json_and_a_second_attempt_follows_an_er
 ) -> None:
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     with webhook([503]) as (url, bodies):
-        alerts.send(config_with(alerts={"webhook": url}), {"alert": "finished", "text": "done"})
-    assert bodies == [{"alert": "finished", "text": "done"}] * 2
+        alerts.send(config_with(name="codes", alerts={"webhook": url}), "finished", "done")
+    assert len(bodies) == 2 and bodies[0] == bodies[1]
+    assert bodies[0].pop("time") > 1e9
+    assert bodies[0] == {"alert": "finished", "run": "codes", "text": "codes: done"}
 
 
 def test_a_webhook_is_read_from_an_environment_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     config = config_with(alerts={"webhook": "$TEAM_WEBHOOK"})
     with webhook() as (url, bodies):
         monkeypatch.setenv("TEAM_WEBHOOK", url)
-        alerts.send(config, {"alert": "finished", "text": "done"})
+        alerts.send(config, "finished", "done")
     assert len(bodies) == 1
     monkeypatch.delenv("TEAM_WEBHOOK")
     with pytest.raises(RunError, match="TEAM_WEBHOOK is not set"):
-        alerts.send(config, {"alert": "finished", "text": "done"})
+        alerts.send(config, "finished", "done")
 
 
 def test_the_error_of_a_webhook_does_not_contain_its_url(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,27 +104,28 @@ def test_the_error_of_a_webhook_does_not_contain_its_url(monkeypatch: pytest.Mon
     with webhook([404, 404, 404]) as (url, bodies):
         config = config_with(alerts={"webhook": url})
         with pytest.raises(RunError, match="HTTP status 404") as refused:
-            alerts.send(config, {"alert": "finished", "text": "done"})
+            alerts.send(config, "finished", "done")
     assert len(bodies) == 3
     with pytest.raises(RunError, match="ConnectError") as dead:
-        alerts.send(config, {"alert": "finished", "text": "done"})
+        alerts.send(config, "finished", "done")
     assert "SECRET" not in f"{refused.value} {dead.value}"
 
 
 def test_a_command_receives_text_and_json_without_a_shell(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text("import json, sys; json.dump([sys.argv[2:], json.load(sys.stdin)], open(sys.argv[1], 'w'))")
-    alert = {"alert": "failed", "text": "it is $HOME; echo *"}
     command = [sys.executable, str(program), str(tmp_path / "out.json"), "RL2F: {text}", "$HOME"]
-    alerts.send(config_with(alerts={"command": command}), alert)
-    assert json.loads((tmp_path / "out.json").read_text()) == [["RL2F: it is $HOME; echo *", "$HOME"], alert]
+    alerts.send(config_with(name="codes", alerts={"command": command}), "failed", "it is $HOME; echo *")
+    arguments, alert = json.loads((tmp_path / "out.json").read_text())
+    assert arguments == ["RL2F: codes: it is $HOME; echo *", "$HOME"]
+    assert (alert["alert"], alert["text"]) == ("failed", "codes: it is $HOME; echo *")
 
 
 def test_a_failing_command_is_an_error_and_the_webhook_is_used_all_the_same() -> None:
     with webhook() as (url, bodies):
         config = config_with(alerts={"webhook": url, "command": [sys.executable, "-c", "raise SystemExit(3)"]})
         with pytest.raises(RunError, match="command: exit status 3"):
-            alerts.send(config, {"alert": "failed", "text": "x"})
+            alerts.send(config, "failed", "x")
     assert len(bodies) == 1
 
 

@@ -19,7 +19,7 @@ from rl2f_core import registry
 from rl2f_core.config.run import RunConfig
 from rl2f_core.errors import ConfigError
 from rl2f_core.run.directory import RunDir
-from rl2f_core.run.events import CheckpointEvent, Event, LogEvent
+from rl2f_core.run.events import CheckpointEvent, Event, LogEvent, MetricEvent, read_events
 from rl2f_core.tracking.base import STATE
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -139,6 +139,29 @@ def test_tensorboard_reads_scalars_tables_and_dialogues_of_all_sessions(tmp_path
     assert "| checkpoint | condition |" in table
     found = next(text for tag, text in texts.items() if tag.startswith("train/secret_code/train/100"))
     assert "user:\n\n    Try the other letter." in found
+
+
+@pytest.mark.slow
+def test_a_real_run_that_is_stopped_and_resumed_has_each_step_once_in_tensorboard(
+    speaker: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("tensorboard", reason="the package tensorboard is not installed")
+    from run_helpers import config_of, go
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run_dir = RunDir.create(tmp_path / "run", config_of(speaker, tracking="tensorboard"))
+    calls = iter([False, False, False])
+    assert go(run_dir, lambda: next(calls, True)) == "stopped"
+    assert go(run_dir) == "succeeded"
+    files = EventAccumulator(str(run_dir.path / "tensorboard"))
+    files.Reload()
+    assert [scalar.step for scalar in files.Scalars("entropy")] == [1, 2, 3, 4, 5]
+    recorded = [e for e in read_events(run_dir.events_path) if isinstance(e, MetricEvent)]
+    assert [s.value for s in files.Scalars("entropy")] == pytest.approx(
+        [e.values["entropy"] for e in recorded], rel=1e-6
+    )
+    assert not [e for e in read_events(run_dir.events_path) if isinstance(e, LogEvent) and e.level == "warning"
+                and "lost" in e.text]  # fmt: skip
 
 
 def leveldb_records(data: bytes) -> Iterator[bytes]:

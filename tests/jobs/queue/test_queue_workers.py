@@ -23,6 +23,7 @@ from jobs_helpers import (
     until_status,
     write_events,
 )
+from tracking_data import webhook
 
 from jobs.db.models import Run
 from jobs.db.queries import runs
@@ -122,6 +123,21 @@ def test_a_worker_killed_in_its_work_is_interrupted_and_loses_and_doubles_nothin
     queue.resume(run.id or 0)
     until_status(queue, run.id, "succeeded")
     assert events(queue, run.id) == [f"dialogue:{i}" for i in range(40)]
+
+
+@pytest.mark.slow
+def test_the_server_sends_the_alert_of_a_killed_worker_but_none_of_an_aborted_run(queue: Queue) -> None:
+    with webhook() as (url, bodies):
+        killed, aborted = (
+            queue.add(counting(name=name, count=600, seconds=0.1, alerts={"webhook": url})) for name in ("a", "b")
+        )
+        until_dialogues(queue, killed.id, 1)
+        os.kill(runs.get(queue.db, killed.id or 0).pid or 0, signal.SIGKILL)
+        until_status(queue, killed.id, "interrupted")
+        until_dialogues(queue, aborted.id, 1)
+        queue.abort(aborted.id or 0)
+        until(lambda: bodies)
+    assert [body["text"] for body in bodies] == ["a: interrupted: the worker was killed by signal 9; see the log"]
 
 
 def test_a_worker_that_ends_without_a_word_did_not_succeed(tmp_path: Path) -> None:
