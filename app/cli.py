@@ -21,7 +21,7 @@ from app.commands import (
     report,
     results,
     serve,
-    share,
+    static_pages,
     token,
     train,
     verify,
@@ -96,7 +96,7 @@ app.command("fork")(fork.fork)
 app.command("hint-value")(fork.hint_value)
 app.command("report")(report.report)
 app.command("export")(export.export)
-app.command("share")(share.share)
+app.command("share")(static_pages.share_run)
 app.command("reindex")(reindex.reindex)
 app.command("replay")(replay.replay)
 app.command("verify")(verify.verify)

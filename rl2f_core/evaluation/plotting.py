@@ -44,7 +44,8 @@ GREY = "#7b7b7b"
 """Text and axes in files: contrast above 4 on white and near-black."""
 PALETTE = {
     "--rl-student": "#2f7fd6", "--rl-teacher": "#9a5fd0", "--rl-right": "#2f9e60", "--rl-wrong": "#d24b5a",
-    "--rl-leak": "#c8741a",    "--rl-muted": GREY, "--rl-text": GREY, "--rl-border": GREY, "--rl-grid": "#8080804d", "--rl-surface": "#ffffff",
+    "--rl-leak": "#c8741a",
+    "--rl-muted": GREY, "--rl-text": GREY, "--rl-border": GREY, "--rl-grid": "#8080804d", "--rl-surface": "#ffffff",
     "--rl-plot-1": "#3c7bff", "--rl-plot-2": "#e08a00", "--rl-plot-3": "#22a5b5", "--rl-plot-4": "#b4509e",
     "--rl-plot-5": "#a0785a", "--rl-plot-6": "#6b7fd6", "--rl-plot-7": "#8a8a2a", "--rl-plot-8": "#7a7a90",
 }  # fmt: skip

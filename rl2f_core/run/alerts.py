@@ -38,7 +38,7 @@ class Alerts(Observer):
         self._leaking = False
         self._unmixed = 0
 
-    def accepts(self, event: Event) -> bool:
+    def handles(self, event: Event) -> bool:
         """Return whether the event is a status or has metrics of a step."""
         return isinstance(event, StatusEvent) or (isinstance(event, MetricEvent) and event.step > 0)
 

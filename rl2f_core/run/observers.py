@@ -24,12 +24,12 @@ CLOSE_SECONDS = 10.0
 
 
 class Observer(ABC):
-    """Receives events of a run. All methods but `accepts` are called in the observer's thread."""
+    """Receives events of a run. All methods but `handles` are called in the observer's thread."""
 
     name: ClassVar[str]
     """Name in the log."""
 
-    def accepts(self, event: Event) -> bool:
+    def handles(self, event: Event) -> bool:
         """Return whether the observer needs an event; called in the run's thread, so it must be fast."""
         return True
 
@@ -58,7 +58,7 @@ class _Delivery:
 
     def submit(self, event: Event) -> None:
         """Add an event to the queue, or lose it if the queue is full."""
-        if self.observer.accepts(event):
+        if self.observer.handles(event):
             self.submitted += 1
             with contextlib.suppress(Full):
                 self._queue.put_nowait(event)

@@ -21,7 +21,6 @@ from rl2f_core.config.fields import BASIC_FIELD, ComponentConfig
 from rl2f_core.config.run import BaseRun, RunConfig
 from rl2f_core.environments.base import Environment
 from rl2f_core.errors import ConfigError
-from rl2f_core.evaluation.report import EvaluationReport, tables
 from rl2f_core.file_io import write_atomically
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, Event, MetricEvent, StatusEvent
@@ -98,7 +97,7 @@ class Tracker(Observer):
         """Log a dialogue, with facts such as task and checkpoint."""
 
     # -- events --------------------------------------------------------------------------------------------------------
-    def accepts(self, event: Event) -> bool:
+    def handles(self, event: Event) -> bool:
         """Return whether the event is mirrored."""
         if not isinstance(event, DialogueEvent):
             return isinstance(event, MetricEvent | StatusEvent)
@@ -154,6 +153,8 @@ class Tracker(Observer):
         return as_messages(self._environment.prompt(event.task.public), event.dialogue)
 
     def _log_report(self) -> None:
+        from rl2f_core.evaluation.report import EvaluationReport, tables
+
         path = self.run_dir.evaluation / "report.json"
         if path.is_file():
             report = EvaluationReport.model_validate_json(path.read_bytes())

@@ -31,7 +31,8 @@ app.commands: common endpoints jobs.chat jobs.db jobs.executors jobs.export jobs
     jobs.run_kinds jobs.scheduler jobs.workspace rl2f_core.backends rl2f_core.config rl2f_core.counterfactual
     rl2f_core.device rl2f_core.distributed rl2f_core.environments rl2f_core.errors rl2f_core.evaluation
     rl2f_core.file_io rl2f_core.leaks rl2f_core.metrics rl2f_core.model_store rl2f_core.paths rl2f_core.registry
-    rl2f_core.run rl2f_core.run_kinds rl2f_core.stats rl2f_core.types share web
+    rl2f_core.run rl2f_core.run_kinds rl2f_core.stats rl2f_core.types static_pages
+    web
 app.common: jobs.chat jobs.db jobs.queue jobs.scheduler jobs.workspace rl2f_core.config rl2f_core.errors
     rl2f_core.file_io rl2f_core.leaks rl2f_core.model_store rl2f_core.paths rl2f_core.registry
     rl2f_core.run rl2f_core.stats rl2f_core.types
@@ -47,7 +48,7 @@ app.pages: common components endpoints forms jobs.chat jobs.db plots rl2f_core.c
     rl2f_core.errors rl2f_core.types
 app.plots: common jobs.db rl2f_core.errors rl2f_core.evaluation rl2f_core.metrics rl2f_core.registry
     rl2f_core.stats rl2f_core.types
-app.share: jobs.export plots rl2f_core.config rl2f_core.environments rl2f_core.errors rl2f_core.evaluation
+app.static_pages: jobs.export plots rl2f_core.config rl2f_core.environments rl2f_core.errors rl2f_core.evaluation
     rl2f_core.registry rl2f_core.run rl2f_core.types
 app.web: common components endpoints jobs.chat jobs.db jobs.export pages rl2f_core.errors
     rl2f_core.model_store rl2f_core.paths
@@ -103,7 +104,8 @@ rl2f_core.training: backends config datasets device distributed environments err
 """
 """What each package may import, besides itself; names without a dot belong to the same top-level package."""
 COMPONENT_PACKAGES = {
-    f"rl2f_core.{n}" for n in ("backends", "environments", "leaks", "llms", "methods", "run_kinds", "teachers", "tracking")
+    f"rl2f_core.{n}"
+    for n in ("backends", "environments", "leaks", "llms", "methods", "run_kinds", "teachers", "tracking")
 }
 TOP_LEVEL = {
     ".ci",

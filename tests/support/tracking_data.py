@@ -58,7 +58,7 @@ def replay(tracker: Tracker, events: Sequence[Event]) -> None:
     """Give events to a tracker as its thread would."""
     tracker.open()
     for each in events:
-        if tracker.accepts(each):
+        if tracker.handles(each):
             tracker.observe(each)
     tracker.close()
 

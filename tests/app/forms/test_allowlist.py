@@ -6,8 +6,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+import yaml
 
+from app.forms import run_form
 from app.forms.allowlist import check_model, list_model_options
+from jobs.workspace import Workspace
 
 
 def test_a_folder_that_looks_like_a_hub_id_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,3 +29,21 @@ def test_known_models_are_those_of_the_model_store(rl2f_home: Path, tiny: Path) 
     assert check_model(str(rl2f_home / "models")) is not None and check_model(str(tiny)) is not None
     (rl2f_home / "models" / "link").symlink_to(tiny)
     assert check_model(str(rl2f_home / "models" / "link")) is not None
+
+
+@pytest.mark.parametrize(
+    ("alerts", "field"),
+    [
+        ({"command": ["true", "{text}"]}, "alerts.command.0"),
+        ({"webhook": "https://example.org/x"}, "alerts.webhook"),
+        ({"webhook": "$OPENAI_API_KEY"}, "alerts.webhook"),
+    ],
+)
+def test_a_form_starts_no_program_and_posts_to_no_foreign_address(
+    alerts: dict[str, object], field: str, tmp_path: Path
+) -> None:
+    data = yaml.safe_load(run_form.preset_yaml("quickstart"))
+    workspace = Workspace(tmp_path).create()
+    assert run_form.check_data({**data, "alerts": {"webhook": "http://127.0.0.1:9/x"}}, workspace).ok
+    checked = run_form.check_data({**data, "alerts": alerts}, workspace)
+    assert field in [error.dotted for error in checked.errors]

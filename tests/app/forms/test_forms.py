@@ -128,6 +128,7 @@ def test_every_text_field_that_names_weights_takes_only_what_is_known() -> None:
         ("sft", "dataset"): "data", ("math", "source"): "problems", ("math", "test_source"): "problems",
         ("classifier", "path"): "detectors",
         ("code", "path"): "files",
+            ("alerts", "webhook"): "endpoints", ("mlflow", "uri"): "endpoints",
     }  # fmt: skip
     for place in (("eval", "adapters"), ("fork", "checkpoints"), ("hint_value", "checkpoints")):
         adapters = next(field for path, field in all_fields() if path == place)

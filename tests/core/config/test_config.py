@@ -312,7 +312,7 @@ def test_schema_contains_all_components_and_fields(kind: str) -> None:
                 walk(value)
 
     walk(schema)
-    expected = {"environment", "teacher", "leak_detector", "backend", "llm"}
+    expected = {"environment", "teacher", "leak_detector", "backend", "llm", "tracker"}
     expected |= {"method"} if kind in ("train", "preflight") else set()
     assert set(components) == expected
     assert all(components[category] == set(Component(category).names()) for category in expected)

@@ -30,7 +30,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[JsonObject]:
 def observe(events: list[Event], **settings: Any) -> None:
     observer = Alerts(config_with(name="run 7", alerts={"webhook": "https://example.org", **settings}))
     for event in events:
-        if observer.accepts(event):
+        if observer.handles(event):
             observer.observe(event)
 
 

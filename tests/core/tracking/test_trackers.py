@@ -82,8 +82,8 @@ def test_the_tables_of_the_evaluation_follow_at_the_end(tmp_path: Path) -> None:
 def test_checkpoints_and_logs_are_not_mirrored(tmp_path: Path) -> None:
     tracker = memory(tmp_path, config_with())
     checkpoint = CheckpointEvent(id="c", name="rl@1", stage="rl", step=1, path="p", sha256="0")
-    assert not tracker.accepts(checkpoint)
-    assert not tracker.accepts(LogEvent(id="l", text="x"))
+    assert not tracker.handles(checkpoint)
+    assert not tracker.handles(LogEvent(id="l", text="x"))
 
 
 def test_a_resumed_run_continues_the_run_of_the_same_tracker_only(tmp_path: Path) -> None:

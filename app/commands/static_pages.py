@@ -11,7 +11,7 @@ from app.commands.options import Root
 from app.common.console import err, out
 
 
-def share(
+def share_run(
     run: Annotated[str, typer.Argument(help="The run's folder, or the number of a run of the workspace.")],
     folder: Annotated[
         Path | None, typer.Option("--out", help="New folder of the pages; by default NAME-share in this folder.")
@@ -26,11 +26,11 @@ def share(
 
     The pages contain no path of this machine and no secret, and load nothing from the network.
     """
-    from app.share.folder import share as write
+    from app.static_pages.folder import write_pages
 
     source = _folder_of(run, workspace)
     target = folder or Path(f"{source.resolve().name}-share")
-    counts = write(source, target, limit=dialogues, ids=ids or ())
+    counts = write_pages(source, target, limit=dialogues, ids=ids or ())
     if counts["left_out"]:
         err().print(f"{counts['left_out']} dialogues with paths of this machine were left out.", markup=False)
     err().print(f"{counts['shared']} dialogues. Open {target / 'index.html'}", markup=False)

@@ -13,8 +13,8 @@ from export_builders import ENVIRONMENT, event, leaky_events, turn, write_run, w
 from typer.testing import CliRunner
 
 from app.cli import app
-from app.share.folder import share
-from app.share.selection import chosen_dialogues
+from app.static_pages.folder import write_pages
+from app.static_pages.selection import chosen_dialogues
 from jobs.db.engine import Database
 from jobs.ingest.ingester import reindex
 from jobs.workspace import Workspace
@@ -79,7 +79,7 @@ def test_named_dialogues_replace_the_choice_and_an_unknown_name_is_an_error(tmp_
 
 # -- the pages -----------------------------------------------------------------------------------------------------
 def test_the_example_run_becomes_two_pages_without_external_addresses(tmp_path: Path) -> None:
-    counts = share(EXAMPLE, tmp_path / "out")
+    counts = write_pages(EXAMPLE, tmp_path / "out")
     assert counts["left_out"] == 0 and 10 < counts["shared"] <= 40
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["dialogues.html", "index.html"]
     text = text_of(tmp_path / "out")
@@ -89,12 +89,13 @@ def test_the_example_run_becomes_two_pages_without_external_addresses(tmp_path: 
     for expected in ("Checkpoints under all conditions", "Reward", "rl2f (rl2f, 24 steps)", "hint_effect of rl2f@24"):
         assert expected in text
     assert text.count('<script type="application/json">') > 10
+    assert "--rl-" not in text  # every color of a figure is resolved
 
 
 def test_texts_of_models_are_escaped(tmp_path: Path) -> None:
     hint = "<img src=x onerror=alert(1)></script><b>bold</b> {{ 7 * 7 }}"
     run = run_with(tmp_path / "run", [dialogue(1, hint=hint)], name="a b")
-    share(run.path, tmp_path / "out")
+    write_pages(run.path, tmp_path / "out")
     text = text_of(tmp_path / "out")
     assert "&lt;img src=x onerror=alert(1)&gt;&lt;/script&gt;" in text and "{{ 7 * 7 }}" in text
     assert "<img" not in text and "<b>" not in text
@@ -102,7 +103,7 @@ def test_texts_of_models_are_escaped(tmp_path: Path) -> None:
 
 def test_dialogues_with_paths_of_this_machine_are_left_out(tmp_path: Path) -> None:
     run = run_with(tmp_path / "run", [dialogue(1), dialogue(2, hint=f"Look into {tmp_path / 'run'}/notes.")])
-    assert share(run.path, tmp_path / "out") == {"shared": 1, "left_out": 1}
+    assert write_pages(run.path, tmp_path / "out") == {"shared": 1, "left_out": 1}
     assert str(tmp_path) not in text_of(tmp_path / "out")
 
 
@@ -114,7 +115,7 @@ def test_the_configuration_has_no_alerts_and_only_the_last_part_of_paths(tmp_pat
         lora={"init_adapter": "/secret-place/adapters/mine"},
         alerts={"webhook": "https://example.org/HOOK", "command": ["/secret-place/notify"]},
     )
-    share(run.path, tmp_path / "out")
+    write_pages(run.path, tmp_path / "out")
     text = text_of(tmp_path / "out")
     assert "secret-place" not in text and "HOOK" not in text and "alerts" not in text
     assert "init_adapter: …/mine" in text and "name: …/tiny" in text
@@ -126,7 +127,7 @@ def test_a_reason_of_failure_is_shown_without_the_path_of_the_run(tmp_path: Path
     run = run_with(tmp_path / "run", [dialogue(1)])
     detail = f"OSError: no space in {run.path}/state"
     JsonlSink(run.events_path).emit([StatusEvent(id="status:9", status="failed", detail=detail)])
-    share(run.path, tmp_path / "out")
+    write_pages(run.path, tmp_path / "out")
     assert "failed: OSError: no space in …/state" in text_of(tmp_path / "out")
 
 
@@ -137,23 +138,23 @@ def test_a_reason_of_failure_is_shown_without_the_path_of_the_run(tmp_path: Path
 def test_a_token_in_a_dialogue_is_an_error_that_does_not_repeat_it(secret: str, tmp_path: Path) -> None:
     run = run_with(tmp_path / "run", [dialogue(1, hint=f"Use {secret} for it.")])
     with pytest.raises(DataError, match="A secret would remain") as error:
-        share(run.path, tmp_path / "out")
+        write_pages(run.path, tmp_path / "out")
     assert secret not in str(error.value)
     assert not (tmp_path / "out").exists()
 
 
 def test_the_value_of_a_secret_variable_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = run_with(tmp_path / "run", [dialogue(1, hint="The word is swordfish-9.")])
-    share(run.path, tmp_path / "before")
+    write_pages(run.path, tmp_path / "before")
     monkeypatch.setenv("TEACHER_API_KEY", "swordfish-9")
     with pytest.raises(DataError, match=r"dialogues\.html: \$TEACHER_API_KEY"):
-        share(run.path, tmp_path / "out")
+        write_pages(run.path, tmp_path / "out")
 
 
 def test_an_existing_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     with pytest.raises(RunError, match="exists"):
-        share(EXAMPLE, tmp_path / "out")
+        write_pages(EXAMPLE, tmp_path / "out")
 
 
 # -- the command ---------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ import jinja2
 import yaml
 
 from app.plots.run_charts import PlotOptions, overview
-from app.share.selection import chosen_dialogues
+from app.static_pages.selection import chosen_dialogues
 from jobs.export.example_run import machine_paths, write_folder
 from rl2f_core import registry
 from rl2f_core.config.run import BaseRun, RunConfig
@@ -60,7 +60,7 @@ class Row:
     tokens: float = 0.0
 
 
-def share(run: str | Path, out: str | Path, *, limit: int = 40, ids: Sequence[str] = ()) -> JsonObject:
+def write_pages(run: str | Path, out: str | Path, *, limit: int = 40, ids: Sequence[str] = ()) -> JsonObject:
     """Write the pages of a run to the new folder `out`; return the number of dialogues `shared` and `left_out`.
 
     Args:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 
-from app.share.folder import share
+from app.static_pages.folder import write_pages
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "data" / "example_runs" / "quickstart"
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.browser]
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_a_shared_run_opens_from_disk_without_requests_or_errors(browser: Any, tmp_path: Path, theme: str) -> None:
     folder = tmp_path / "out"
-    share(EXAMPLE, folder, limit=12)
+    write_pages(EXAMPLE, folder, limit=12)
     context = browser.new_context(color_scheme=theme, offline=True)
     page = context.new_page()
     problems: list[str] = []
