@@ -24,6 +24,7 @@ import jinja2
 import yaml
 
 from app.plots.run_charts import PlotOptions, overview
+from app.plots.series import MetricRow
 from app.static_pages.selection import chosen_dialogues
 from jobs.export.example_run import machine_paths, write_folder
 from rl2f_core import registry
@@ -48,7 +49,7 @@ TOKENS = (
 """Tokens of well-known services, and URLs with a password."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Row:
     """Metrics of one step; see `app.plots.series.MetricRow`."""
 
@@ -124,7 +125,8 @@ def _run_page(run_dir: RunDir, config: BaseRun) -> JsonObject:
         off_policy=frozenset(s.name for s in stages if not registry.get("method", s.method.type).on_policy),
         max_new_tokens=config.rollout.max_new_tokens,
     )
-    curves = overview([Row(e.stage, e.step, n, e.time, e.values) for n, e in enumerate(rows.values())], options)
+    steps: list[MetricRow] = [Row(e.stage, e.step, n, e.time, e.values) for n, e in enumerate(rows.values())]
+    curves = overview(steps, options)
     report = run_dir.path / "counterfactual" / "report.md"
     meta = json.loads(run_dir.meta_path.read_text(encoding="utf-8"))
     return {

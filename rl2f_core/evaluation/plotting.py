@@ -51,6 +51,8 @@ PALETTE = {
 }  # fmt: skip
 """Colors in files, legible on white and near-black."""
 
+_MIX = re.compile(r"mix\(([^(),]+),([^(),]+),([\d.]+)\)")
+
 Format = Literal["share", "number", "count", "difference"]
 Number = float | None
 
@@ -240,15 +242,13 @@ def resolve_colors(value: Any) -> Any:
         return [resolve_colors(item) for item in value]
     if not isinstance(value, str) or "--rl-" not in value:
         return value
-    if value in PALETTE:
-        return PALETTE[value]
+    while match := _MIX.search(value):  # the innermost one first
+        first, second = (bytes.fromhex(PALETTE.get(name, name)[1:7]) for name in (match[1], match[2]))
+        mixed = bytes(round(a + (b - a) * float(match[3])) for a, b in zip(first, second, strict=True))
+        value = value.replace(match[0], f"#{mixed.hex()}")
     if match := re.fullmatch(r"fade\(([^,]+),([\d.]+)\)", value):
-        return f"{PALETTE[match[1]]}{round(255 * float(match[2])):02x}"
-    if match := re.fullmatch(r"mix\(([^,]+),([^,]+),([\d.]+)\)", value):
-        weight = float(match[3])
-        first, second = (bytes.fromhex(PALETTE[name][1:7]) for name in (match[1], match[2]))
-        return "#" + bytes(round(a + (b - a) * weight) for a, b in zip(first, second, strict=True)).hex()
-    return value
+        return f"{PALETTE.get(match[1], match[1])}{round(255 * float(match[2])):02x}"
+    return PALETTE.get(value, value)
 
 
 def value_range(plot: Plot, lines: Sequence[Line]) -> tuple[float, float]:

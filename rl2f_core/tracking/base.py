@@ -65,7 +65,10 @@ class Tracker(Observer):
     packages: ClassVar[tuple[str, ...]]
     """Packages that the tracker imports."""
 
-    def __init__(self, settings: TrackerConfig, config: BaseRun, run_dir: RunDir) -> None:
+    settings: TrackerConfig
+
+    def __init__(self, settings: ComponentConfig, config: BaseRun, run_dir: RunDir) -> None:
+        assert isinstance(settings, self.Config)
         self.settings, self.config, self.run_dir = settings, config, run_dir
         missing = [name for name in self.packages if importlib.util.find_spec(name) is None]
         if missing:
@@ -163,12 +166,12 @@ class Tracker(Observer):
 
 
 def as_messages(prompt: str, dialogue: Dialogue) -> Messages:
-    """Return prompt, attempts and hints as messages."""
+    """Return prompt, attempts, observations and hints as messages."""
     messages = [{"role": "user", "content": prompt}]
     for turn in dialogue.turns:
         messages.append({"role": "assistant", "content": turn.attempt})
-        if turn.hint is not None:
-            messages.append({"role": "user", "content": turn.hint.text})
+        if turn.hint is not None or turn.verdict.observation is not None:
+            messages.append({"role": "user", "content": turn.reply})
     return messages
 
 

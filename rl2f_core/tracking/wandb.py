@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from rl2f_core.config.fields import BASIC_FIELD
+from rl2f_core.config.fields import BASIC_FIELD, ComponentConfig
 from rl2f_core.config.run import BaseRun
 from rl2f_core.errors import ConfigError
 from rl2f_core.registry import register
@@ -42,9 +42,9 @@ class WandB(Tracker):
     settings: Config
     _run: Run
 
-    def __init__(self, settings: Config, config: BaseRun, run_dir: RunDir) -> None:
+    def __init__(self, settings: ComponentConfig, config: BaseRun, run_dir: RunDir) -> None:
         super().__init__(settings, config, run_dir)
-        if settings.mode == "online":
+        if self.settings.mode == "online":
             import wandb
 
             if not wandb.login(prompt=False, verify=False):

@@ -15,7 +15,7 @@ from rl2f_core import registry
 from rl2f_core.evaluation.chart_data import accuracy_chart, effect_chart, training_chart
 from rl2f_core.evaluation.figure_files import to_html, to_png, write_figures
 from rl2f_core.evaluation.formatting import interval_text, markdown_table, number
-from rl2f_core.evaluation.plotting import Plot, figure, resolve_colors
+from rl2f_core.evaluation.plotting import PALETTE, Plot, figure, resolve_colors
 from rl2f_core.evaluation.report import (
     EvaluatedTasks,
     EvaluationReport,
@@ -391,3 +391,11 @@ def test_importing_the_evaluation_loads_no_drawing_library_and_no_torch():
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+def test_nested_mixtures_of_colors_are_resolved() -> None:
+    palette = {"--rl-surface": "#ffffff", "--rl-student": "#2f7fd6"}
+    assert {name: PALETTE[name] for name in palette} == palette
+    assert resolve_colors("mix(--rl-surface,--rl-student,0.50)") == "#97bfea"  # (0xff + 0x2f) / 2 = 151 = 0x97
+    assert resolve_colors("mix(mix(--rl-surface,--rl-student,1.00),--rl-surface,0.5)") == "#97bfea"
+    assert resolve_colors("fade(--rl-student,1.0)") == "#2f7fd6ff"

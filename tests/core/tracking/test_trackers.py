@@ -20,7 +20,7 @@ from rl2f_core.config.run import RunConfig
 from rl2f_core.errors import ConfigError
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import CheckpointEvent, Event, LogEvent, MetricEvent, read_events
-from rl2f_core.tracking.base import STATE
+from rl2f_core.tracking.base import STATE, as_messages
 
 ROOT = Path(__file__).resolve().parents[3]
 REPORT = ROOT / "data" / "example_runs" / "quickstart" / "evaluation" / "report.json"
@@ -67,6 +67,19 @@ def test_one_dialogue_of_each_of_the_first_groups_is_mirrored_as_messages(tmp_pa
     assert messages[2]["content"] == "Try the other letter."
     assert "code" in messages[0]["content"]
     assert facts["solved"] is True and facts["turns"] == 2 and facts["leak"] is False
+
+
+def test_an_observation_is_a_part_of_the_message_after_an_attempt() -> None:
+    found = dialogue(1).dialogue
+    seen = [
+        t.model_copy(update={"verdict": t.verdict.model_copy(update={"observation": "a wall"})}) for t in found.turns
+    ]
+    messages = as_messages("Go.", found.model_copy(update={"turns": tuple(seen)}))
+    assert [m["content"] for m in messages if m["role"] == "user"] == [
+        "Go.",
+        "a wall\n\nTry the other letter.",
+        "a wall",
+    ]
 
 
 def test_the_tables_of_the_evaluation_follow_at_the_end(tmp_path: Path) -> None:
