@@ -151,7 +151,9 @@ def untested(export: ModelExport, report: EvaluationReport | None) -> list[str]:
             "Other tasks, levels, languages, prompts and sampling parameters were not tested."
         )
         if quantization(export.format):
-            lines.append(f"The results belong to the adapter before its conversion; {export.format} was not evaluated.")
+            lines.append(
+                f"The results belong to the checkpoint before its conversion; {export.format} was not evaluated."
+            )
         lines.append(
             f"One training run (seed {config.seed}) was tested; the intervals cover problems, not training seeds."
         )

@@ -135,6 +135,9 @@ def _write_adapter(adapter: Path, folder: Path, base: str) -> None:
         shutil.copyfile(adapter / "adapter_model.safetensors", folder / "adapter_model.safetensors")
     except (OSError, ValueError) as error:
         raise AdapterError(f"The adapter cannot be read: {error}.", value=str(adapter)) from error
+    if config.get("peft_type") != "LORA":
+        raise AdapterError("The checkpoint has all weights and no adapter.", value=adapter.name,
+                           fix="Export safetensors.")  # fmt: skip
     write_atomically(folder / "adapter_config.json", json.dumps({**config, "base_model_name_or_path": base}, indent=2))
 
 
@@ -161,17 +164,17 @@ def _write_merged(export: ModelExport, base: Path, adapter: Path, folder: Path) 
 
 
 def merged_model(base: Path, adapter: Path) -> PreTrainedModel:
-    """Load a base model in float32 and add an adapter to its weights. Raises `AdapterError` if it does not fit."""
+    """Load a base model in float32 with the weights of a checkpoint. Raises `AdapterError` if they do not fit."""
     import torch
     from transformers import AutoModelForCausalLM
 
-    from rl2f_core.backends.hf.lora import LoraMerger, load_lora
+    from rl2f_core.backends.hf.lora import LoraMerger, load_weights
 
     model: Any = AutoModelForCausalLM.from_pretrained(
         base, dtype=torch.float32, trust_remote_code=False, local_files_only=True
     )
     merger = LoraMerger(model)
-    merger.activate("checkpoint", {"checkpoint": load_lora(adapter, merger.modules)})
+    merger.activate("checkpoint", {"checkpoint": load_weights(adapter, merger)})
     return model.eval()
 
 

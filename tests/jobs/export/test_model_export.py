@@ -19,6 +19,7 @@ from gguf.quants import dequantize
 from hub_server import serve_hub
 from model_runs import write_model_run
 from peft import PeftModel
+from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2Config, Qwen3Config
 
 from jobs.export.example_run import machine_paths
@@ -85,6 +86,22 @@ def test_the_exported_adapter_is_the_checkpoint_without_the_path_of_its_base(
     assert json.loads((tmp_path / "out" / "adapter_config.json").read_text())["base_model_name_or_path"] == "tiny"
     private = machine_paths(run)
     assert not [file.name for file in (tmp_path / "out").iterdir() if private.search(file.read_bytes())]
+
+
+def test_a_checkpoint_with_all_weights_is_exported_as_it_is_and_not_as_an_adapter(
+    run: Path, tiny: Path, tmp_path: Path
+) -> None:
+    full = shutil.copytree(run, tmp_path / "full")
+    folder = full / "checkpoints" / "rl@18"
+    model: Any = AutoModelForCausalLM.from_pretrained(tiny)
+    weights = {name: weight.detach() + 0.5 for name, weight in model.named_parameters()}
+    save_file(weights, folder / "adapter_model.safetensors")
+    (folder / "adapter_config.json").write_text('{"peft_type": "FULL"}')
+    export_model(full, "18", tmp_path / "out")
+    loaded = dict(AutoModelForCausalLM.from_pretrained(tmp_path / "out").named_parameters())
+    assert all(torch.equal(loaded[name], weight) for name, weight in weights.items())
+    with pytest.raises(AdapterError, match=r"no adapter.*safetensors"):
+        export_model(full, "18", tmp_path / "peft", format="peft")
 
 
 def test_a_failure_leaves_nothing_and_a_used_folder_is_refused(
@@ -262,6 +279,7 @@ def test_the_card_states_what_was_not_tested() -> None:
     assert "gguf-q8_0 was not evaluated" in limits and "(seed 0)" in limits and "256 tokens" in limits
     assert "shipped in bfloat16" in limits  # of the example
     assert "was not evaluated" not in card_of(EXAMPLE_RUNS / "quickstart", format="peft")
+    assert "LoRA of rank 16 with α = 32; seed 0." in card_of(EXAMPLE_RUNS / "quickstart")
     unknown = card_of(EXAMPLE_RUNS / "quickstart", checkpoint="rl2f@10")
     assert "The run has not evaluated rl2f@10" in unknown and "Checkpoints under all conditions" not in unknown
 
