@@ -8,6 +8,7 @@ import shutil
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -193,25 +194,33 @@ def leveldb_records(data: bytes) -> Iterator[bytes]:
             record = b""
 
 
-@pytest.mark.slow
-def test_wandb_writes_files_of_an_offline_run_under_one_id(tmp_path: Path) -> None:
-    pytest.importorskip("wandb", reason="the package wandb is not installed")
+def wandb_rows(run_dir: RunDir) -> list[dict[str, Any]]:
+    """The history of all sessions of an offline run."""
     from wandb.proto.wandb_internal_pb2 import Record
 
-    run_dir = mirror("wandb", tmp_path, mode="offline")
-    id = json.loads((run_dir.path / STATE).read_text())["id"]
-    files = sorted(run_dir.path.glob("wandb/offline-run-*/*.wandb"))
-    assert {file.name for file in files} == {f"run-{id}.wandb"}
-    rows: list[dict[str, Any]] = []
-    for file in files:
+    rows = []
+    for file in run_dir.path.glob("wandb/offline-run-*/*.wandb"):
         for data in leveldb_records(file.read_bytes()):
             record = Record()
             record.ParseFromString(data)
             if record.WhichOneof("record_type") == "history":
                 rows.append({i.key or "/".join(i.nested_key): json.loads(i.value_json) for i in record.history.item})
+    return rows
+
+
+@pytest.mark.slow
+def test_wandb_writes_files_of_an_offline_run_under_one_id(tmp_path: Path) -> None:
+    pytest.importorskip("wandb", reason="the package wandb is not installed")
+    run_dir = mirror("wandb", tmp_path, mode="offline")
+    id = json.loads((run_dir.path / STATE).read_text())["id"]
+    deadline = time.monotonic() + 30
+    while not any("Checkpoints under all conditions" in key for row in wandb_rows(run_dir) for key in row):
+        assert time.monotonic() < deadline  # wandb's own process writes the last file after `finish`
+        time.sleep(0.2)
+    assert {file.name for file in run_dir.path.glob("wandb/offline-run-*/*.wandb")} == {f"run-{id}.wandb"}
+    rows = wandb_rows(run_dir)
     rewards = {row["train_step"]: row["reward"] for row in rows if "reward" in row}
     assert rewards == {1: 0.25, 2: 0.5, 3: 0.75, 4: 1.0}
-    assert any("evaluation/Checkpoints under all conditions" in key for row in rows for key in row)
     tables = [json.loads(file.read_text()) for file in run_dir.path.glob("wandb/offline-run-*/files/media/**/*.json")]
     assert any(["user", "Try the other letter."] in table["data"] for table in tables)
 
