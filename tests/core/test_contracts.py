@@ -93,14 +93,17 @@ def check_config(kind: str, name: str, folder: Path) -> None:
         changes = {"leak_detection": {"detectors": [name]}}
     if kind == "llm":
         changes = {"teacher": {"type": "llm", "llm": name}}
+    if kind == "tracker":
+        changes = {"tracking": config}
     whole = run_config(**changes)
     text = dump_yaml(whole)
     (folder / "config.yaml").write_text(text)
     assert load_config(folder / "config.yaml") == whole and dump_yaml(load_config(folder / "config.yaml")) == text
     with pytest.raises(ConfigError, match="no_such_key: unknown key"):
-        place = {"leak_detector": "leak_detection.detectors.0", "method": "stages.0.method", "llm": "teacher.llm"}.get(
-            kind, kind
-        )
+        place = {
+            "leak_detector": "leak_detection.detectors.0", "method": "stages.0.method", "llm": "teacher.llm",
+            "tracker": "tracking",
+        }.get(kind, kind)  # fmt: skip
         load_config(folder / "config.yaml", [f"{place}.no_such_key=1"])
 
 
@@ -325,7 +328,7 @@ def models(config_type: type[BaseModel]) -> Iterator[type[BaseModel]]:
 @pytest.mark.parametrize("kind", registry.names("run_kind"))
 def test_every_field_of_a_run_is_explained(kind: str) -> None:
     found = set(models(registry.get("run_kind", kind).config_class))  # type: ignore[attr-defined]
-    assert len(found) >= {"eval": 5, "export": 1, "rescore": 2, "train_detector": 2}.get(kind, 6)
+    assert len(found) >= {"eval": 5, "export": 1, "model_export": 1, "rescore": 2, "train_detector": 2}.get(kind, 6)
     for model in found:
         assert [f for f, info in model.model_fields.items() if not info.description] == [], model
 
