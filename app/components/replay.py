@@ -40,7 +40,7 @@ STOP_REASONS = {
     "solved": "solved",
     "exhausted": "all turns used",
     "ended": "the environment ended the episode",
-    "truncated": "context full",
+    "context_full": "context full",
     "dropped": "dropped for a leak",
     "failed": "failed",
 }

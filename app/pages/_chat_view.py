@@ -19,7 +19,7 @@ STOPS = {
     "solved": ("✓ solved", "rl-right"),
     "exhausted": ("✗ not solved: no attempts left", "rl-wrong"),
     "ended": ("✗ not solved: the episode ended", "rl-wrong"),
-    "truncated": ("✗ ended: the context is full", "rl-wrong"),
+    "context_full": ("✗ ended: the context is full", "rl-wrong"),
     "dropped": ("⚑ ended: the hint leaked", "rl-leak"),
     "failed": ("✗ failed", "rl-wrong"),
 }
