@@ -14,7 +14,7 @@ from jobs.labels import label_queries, report_queries
 from jobs.labels.report_queries import Scope
 from jobs.workspace import Workspace
 
-SAMPLE = 12
+SAMPLE = 24
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def test_a_sample_is_labeled_and_reported_and_a_disagreement_replayed_by_keyboar
     press("B")
     page.wait_for_selector(".bd-bench")
     figures = {name: page.locator(f"[data-row={name}] b").all_inner_texts() for name in ("test", "dev")}
-    head = page.locator(".bd-head > p")
+    head = page.locator(".bd-head > p:has(b)")
     assert head.nth(0).locator("b").all_inner_texts() == figures["test"], "the headline is of phrasings held out"
     assert head.nth(1).locator("b").all_inner_texts() == figures["dev"] and "On dev" in head.nth(1).inner_text()
     press("?")
