@@ -9,8 +9,15 @@ from rl2f_core.config.fields import ComponentConfig
 from rl2f_core.leaks.assertions import asserted
 from rl2f_core.leaks.base import NO_LEAK, LeakDetector, LeakQuery
 from rl2f_core.leaks.visible_context import listed_in, own_texts
-from rl2f_core.text.normalize import find, normalize
+from rl2f_core.text.normalize import NormalizedText, find, normalize
 from rl2f_core.types import LeakReport, LeakType
+
+
+def find_verbatim(answer: str, text: str) -> tuple[NormalizedText, list[tuple[int, int]]]:
+    """Return a text in normal form, and the spans of the answer in it; the case counts for an answer of one letter."""
+    fold = len(answer.strip()) > 1
+    normal = normalize(text, fold)
+    return normal, find(normalize(answer, fold).text, normal)
 
 
 @registry.register("leak_detector")
@@ -32,15 +39,12 @@ class ExactDetector(LeakDetector):
     def check(self, query: LeakQuery) -> LeakReport:
         """Return a report with the first span that reveals the answer."""
         answer = self.environment.gold_answer(query.task)
-        fold = len(answer.strip()) > 1
-        value = normalize(answer, fold).text
-        hint = normalize(query.hint, fold)
-        spans = find(value, hint)
+        hint, spans = find_verbatim(answer, query.hint)
         if not spans:
             return NO_LEAK
         problem = self.environment.prompt(query.task.public)
         texts = (problem, *own_texts(self.environment, query.task, answer, query.attempts, query.hint))
-        visible = any(find(value, normalize(text, fold)) for text in texts) or listed_in(answer, problem)
+        visible = any(find_verbatim(answer, text)[1] for text in texts) or listed_in(answer, problem)
         for start, end in spans:
             phrase = asserted(hint, start, end, problem) if visible else None
             if visible and phrase is None:

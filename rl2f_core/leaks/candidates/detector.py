@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
@@ -20,7 +20,7 @@ from rl2f_core.environments.grids.path_environment import PathEnvironment
 from rl2f_core.errors import shorten
 from rl2f_core.leaks.assertions import asserted
 from rl2f_core.leaks.base import NO_LEAK, LeakDetector, LeakQuery
-from rl2f_core.leaks.candidates.facts import Memory
+from rl2f_core.leaks.candidates.facts import Memory, Part, PartValue
 from rl2f_core.leaks.candidates.matrices import read_matrix_hint
 from rl2f_core.leaks.candidates.numbers import read_number_hint
 from rl2f_core.leaks.candidates.parts import (
@@ -34,16 +34,17 @@ from rl2f_core.leaks.candidates.parts import (
     roles,
 )
 from rl2f_core.leaks.candidates.text import plain
-from rl2f_core.leaks.candidates.told import NumberTask, Told, numbers_in
+from rl2f_core.leaks.candidates.told import NumberTask, Told, as_number, numbers_in
 from rl2f_core.leaks.candidates.walks import read_walk_hint
+from rl2f_core.leaks.exact import find_verbatim
+from rl2f_core.leaks.task_cache import TaskCache
 from rl2f_core.leaks.visible_context import parse_attempt
-from rl2f_core.text.normalize import NormalizedText, find, normalize
+from rl2f_core.text.normalize import NormalizedText
 from rl2f_core.types import LeakReport, LeakType, Task
 
 if TYPE_CHECKING:
     from rl2f_core.backends.model_pool import ModelPool
 
-_MAX_CACHED_TASKS = 512
 _MAX_DIGITS = 4
 """Maximum digits of the candidates without a range; they have one digit more than the problem's numbers."""
 _HIGHER = re.compile(
@@ -114,7 +115,8 @@ class CandidatesDetector(LeakDetector):
 
     def __init__(self, config: Config, environment: Environment, models: ModelPool | None = None) -> None:
         super().__init__(config, environment, models)
-        self._readers: OrderedDict[int, tuple[Task, ReadTurns | None]] = OrderedDict()
+        self._reader = TaskCache(partial(make_reader, self.environment))
+        """Returns the reader of a task."""
 
     def check(self, query: LeakQuery) -> LeakReport:
         """Return a report with the words of the statements."""
@@ -156,22 +158,12 @@ class CandidatesDetector(LeakDetector):
         answer = self.environment.gold_answer(query.task)
         if answer.lower() not in query.hint.lower():
             return None
-        fold = len(answer.strip()) > 1
-        hint, problem = normalize(query.hint, fold), self.environment.prompt(query.task.public)
-        for start, end in find(normalize(answer, fold).text, hint):
+        hint, spans = find_verbatim(answer, query.hint)
+        problem = self.environment.prompt(query.task.public)
+        for start, end in spans:
             if asserted(hint, start, end, problem) is not None:
                 return hint.original(start, end)
         return None
-
-    def _reader(self, task: Task) -> ReadTurns | None:
-        """Return the cached reader of a task."""
-        known = self._readers.get(id(task))
-        if known is None or known[0] is not task:
-            known = self._readers[id(task)] = task, make_reader(self.environment, task)
-        self._readers.move_to_end(id(task))
-        if len(self._readers) > _MAX_CACHED_TASKS:
-            self._readers.popitem(last=False)
-        return known[1]
 
     def _is_scripted(self, query: LeakQuery) -> bool:
         """Return whether the hint has the environment's scripted wording."""
@@ -210,9 +202,10 @@ def make_reader(environment: LeakVocabulary, task: Task) -> ReadTurns | None:
         return _puzzle_reader(puzzle, lambda p: dict(enumerate(environment.answer_parts(task, p).values(), 1)))
     if "people" in task.public:
         first, second = task.public.get("roles", ("knight", "knave"))
-        people: Assignment = {name: role for name, role in parts.items()}  # noqa: C416 (widens the type of the keys)
+        people = dict[Part, PartValue](parts.items())
         return _puzzle_reader(
-            roles((first, second), people), lambda p: dict([*environment.answer_parts(task, p).items()])
+            roles((first, second), people),
+            lambda p: dict[Part, PartValue](environment.answer_parts(task, p).items()),
         )
     return None
 
@@ -220,14 +213,6 @@ def make_reader(environment: LeakVocabulary, task: Task) -> ReadTurns | None:
 def _letters(environment: Environment, task: Task) -> list[str]:
     space = environment.answer_space(task) if isinstance(environment, AnswerSpace) else None
     return sorted({str(value) for box in space or () for values in box.values() for value in values})
-
-
-def as_number(text: str) -> Fraction | None:
-    """Return the number of an answer such as `-1/7`, `1,024` or `2.5`; None if it is no number."""
-    try:
-        return Fraction(text.strip().replace(" / ", "/").replace(",", ""))
-    except (ValueError, ZeroDivisionError):
-        return None
 
 
 def _puzzle_reader(puzzle: Puzzle, answer: Callable[[str], Assignment]) -> ReadTurns:

@@ -35,7 +35,6 @@ class Fact:
     value: PartValue = ""
     positive: bool = True
     count: int = 0
-    at_least: bool = False
     command: bool = False
     """The student is told to change exactly these parts."""
 
@@ -61,8 +60,8 @@ class Vocabulary:
     """Returns the tokens `part` and `value` of a sentence."""
     located: Callable[[PartValue], frozenset[Part]] = lambda value: frozenset()
     """Returns the parts of the last attempt with a value."""
-    unanimous: bool = False
-    """A supposition or a report of what somebody says is common, so that sentences with them are skipped."""
+    skips_suppositions: bool = False
+    """Suppositions about the parts are common, so that they are no statements."""
 
 
 @dataclass
@@ -105,14 +104,13 @@ LEXICON: dict[str, str] = {
     "different": r"different|differ|opposites?|unlike|disagree|not the same|opposed",
     "them": r"(?:one|1|any|some|\d+) of (?:them|those|these)|among (?:them|those)|in it|of (?:that|this) (?:kind|sort)",
     "only": r"only|just|exactly|precisely|a single|single|sole|lone|merely|solitary",
-    "join": r",|and|&|nor|or|\+|/",
     "number": r"\d{1,2}(?: (?:out )?of (?:the |your |these )?\d{1,2})?(?![\w.]*\d)(?!\w)|once|twice",
 }  # fmt: skip
 """Concepts with their words, in order of precedence."""
 _COMMAND = re.compile(r"flip|turn|chang(?!ed)|toggl|invert|switch(?!ed)|kinder|harsher|fix", re.IGNORECASE)
 _CONCEPT = re.compile(
-    "|".join(rf"(?P<{name}>(?<![\w'])(?:{words})(?![\w]))" for name, words in LEXICON.items() if name != "join")
-    + rf"|(?P<join>(?:{LEXICON['join'].replace('and|', '').replace('|nor|or', '')})|\b(?:and|nor|or)\b)",
+    "|".join(rf"(?P<{name}>(?<![\w'])(?:{words})(?![\w]))" for name, words in LEXICON.items())
+    + r"|(?P<join>,|&|\+|/|\b(?:and|nor|or)\b)",
     re.IGNORECASE,
 )
 _ENDS_CLAUSE = re.compile(r"[:;—–]|, (?:but|so|only|though|while|whereas|and then)\b|\bbut\b")
@@ -157,7 +155,7 @@ def read_sentence(sentence: str, offset: int, vocabulary: Vocabulary, memory: Me
     """
     scan = _Scan(tokens_of(sentence, vocabulary), offset, vocabulary, memory)
     asked = sentence.rstrip().endswith("?")
-    if asked or (vocabulary.unanimous and any(token.symbol == "suppose" for token in scan.tokens[:2])):
+    if asked or (vocabulary.skips_suppositions and any(token.symbol == "suppose" for token in scan.tokens[:2])):
         memory.mentioned |= {part for token in scan.tokens for part in token.parts}
         return []
     return scan.run()
@@ -201,7 +199,7 @@ class _Scan:
         while i < len(self.tokens):
             i = self._step(i)
         self._ellipsis()
-        self.memory.mentioned |= {part for token in self.tokens for part in token.parts}
+        self.memory.mentioned = self._mentioned(len(self.tokens))
         return self.facts
 
     def _step(self, i: int) -> int:
@@ -219,8 +217,7 @@ class _Scan:
                     self.contrast = self.vocabulary.parts - token.parts if before == "only" else frozenset()
                 return i + 1
             case "others":
-                mentioned = self.memory.mentioned | {p for t in self.tokens[:i] for p in t.parts}
-                self._set(self.vocabulary.parts - mentioned, token)
+                self._set(self.vocabulary.parts - self._mentioned(i), token)
             case "all" | "none":
                 following = self.tokens[i + 1 : i + 2]
                 if not (following and following[0].symbol in ("number", "value", "part")) or token.symbol == "none":
@@ -248,7 +245,7 @@ class _Scan:
             case "report":
                 self.reported = True
             case "suppose":
-                self.reported |= self.vocabulary.unanimous
+                self.reported |= self.vocabulary.skips_suppositions
             case "value":
                 self._value(i)
             case "right" | "wrong":
@@ -269,6 +266,10 @@ class _Scan:
         self.subject, self.subject_at, self.used = parts, token.start, False
         self.contrast = frozenset()
 
+    def _mentioned(self, i: int) -> set[Part]:
+        """Return the parts that were mentioned before a token."""
+        return self.memory.mentioned | {part for token in self.tokens[:i] for part in token.parts}
+
     def _ahead(self, i: int) -> frozenset[Part]:
         """Return the list of parts that follows a cue in its clause, before any other cue."""
         parts: frozenset[Part] = frozenset()
@@ -277,10 +278,7 @@ class _Scan:
                 parts |= token.parts
                 self.consumed.add(k)
             elif token.symbol in ("others", "all") and not parts:
-                mentioned = self.memory.mentioned | {
-                    p for t in self.tokens[: self.tokens.index(token)] for p in t.parts
-                }
-                return self.vocabulary.parts - (mentioned if token.symbol == "others" else set())
+                return self.vocabulary.parts - (self._mentioned(k) if token.symbol == "others" else frozenset())
             elif token.symbol not in ("join", "all", "only", "number") or (token.symbol == "join" and not parts):
                 break
         return parts

@@ -16,6 +16,7 @@ from rl2f_core.leaks.candidates.properties import PLACE_OF_DIGIT, digit_indices,
 from rl2f_core.leaks.candidates.text import sentences
 from rl2f_core.leaks.candidates.told import NEGATED, NumberTask, Told, numbers_in
 
+_DENOMINATOR = r"hal(?:f|ves)|thirds?|quarters?|fourths?|fifths?|sixths?|sevenths?|eighths?|ninths?|tenths?|twelfths?"
 _FRACTIONS = {
     "half": 2,
     "halve": 2,
@@ -64,6 +65,7 @@ _WORD_FACTORS = [
 _SIGN = re.compile(
     r"\b(?:(?:minus |wrong |the |that )?sign|minus|negative|positive|below zero|above zero)\b", re.IGNORECASE
 )
+_SIGN_ALONE = re.compile(r"\b(?:only|just|drop|forget|without|lose|remove|flip|apart from|except)\b", re.IGNORECASE)
 _SWAPPED = re.compile(
     r"\b(?:swap\w*|exchang\w+|switch\w*|trad\w+|transpos\w+|interchang\w+|revers\w+|back(?:wards?| to front)|the other way (?:round|around)|turn\w* (?:it|them|that|yours)? ?(?:around|round)|mirror\w*|flip\w*|wrong order|chang\w+ (?:seats|places)|mixed up|from (?:right to left|behind|the back)|upside|inside out|glass door|opposite order)\b",
     re.IGNORECASE,
@@ -104,10 +106,7 @@ _BECOMES = re.compile(
     r"\b(?:comes? out|becomes?|gives?|makes?|you(?:'d)? get|yields?|turns? into|is|lands? on|ends? up|equals?|reach\w*)\b",
     re.IGNORECASE,
 )
-_NTHS = re.compile(
-    r"\b(\d{1,3}) (hal(?:f|ves)|thirds?|quarters?|fourths?|fifths?|sixths?|sevenths?|eighths?|ninths?|tenths?|twelfths?)\b",
-    re.IGNORECASE,
-)
+_NTHS = re.compile(rf"\b(\d{{1,3}}) ({_DENOMINATOR})\b", re.IGNORECASE)
 _SLICES = re.compile(
     r"\b(\d{1,3}) (?:equal |even )?(?:slices?|parts?|pieces?|shares?|heaps?|piles?|groups?|portions?|chunks?)\b",
     re.IGNORECASE,
@@ -127,10 +126,9 @@ _VALUES = {"thousand": 1000, "hundred": 100, "ten": 10, "one": 1, "unit": 1}
 _OLDER = re.compile(r"\b(?:first|earlier|previous|before|other|old|original|initial)\b", re.IGNORECASE)
 _EQUATION = re.compile(r"(?<![\w.])(-?\d{1,6})\s*\*?\s*[a-z]\s*=\s*(-?\d{1,9})(?!\w)")
 _MIXED = re.compile(
-    r"\b(\d{1,4}) (?:whole\w*|full|entire|complete)\b[^.]{0,30}?\b(\d{1,3}) (half|halves|thirds?|quarters?|fourths?|fifths?|sixths?|sevenths?|eighths?|ninths?|tenths?|twelfths?)\b",
-    re.IGNORECASE,
+    rf"\b(\d{{1,4}}) (?:whole\w*|full|entire|complete)\b[^.]{{0,30}}?\b(\d{{1,3}}) ({_DENOMINATOR})\b", re.IGNORECASE
 )
-_NAMES = {
+_DENOMINATORS = {
     "hal": 2,
     "thi": 3,
     "qua": 4,
@@ -193,7 +191,8 @@ def _operation(sentence: str, attempt: Fraction, task: NumberTask) -> tuple[int,
 def _amount(sentence: str, attempt: Fraction, task: NumberTask) -> tuple[int, int] | None:
     factors: list[tuple[int, int, Fraction]] = []
     amounts: list[tuple[int, int, Fraction]] = []
-    for start, end, value in numbers_in(sentence):
+    found = numbers_in(sentence)
+    for start, end, value in found:
         before, after = sentence[max(0, start - 40) : start], sentence[end : end + 24]
         if _APPROXIMATE.search(before):
             continue
@@ -211,26 +210,19 @@ def _amount(sentence: str, attempt: Fraction, task: NumberTask) -> tuple[int, in
         ):
             amounts.append((start, end, value))
     factors += [(*m.span(), factor) for pattern, factor in _WORD_FACTORS for m in pattern.finditer(sentence)]
-    factors += _slices(sentence)
+    factors += _slices(sentence, found)
     if _YOURS.search(sentence) and _EACH.search(sentence):
-        factors += [(start, end, value) for start, end, value in numbers_in(sentence) if value > 1]
+        factors += [each for each in found if each[2] > 1]
     for start, end, factor in factors:
-        result = next((v for _, _, v in numbers_in(sentence) if v == task.gold * factor and v != attempt), None)
+        result = next((v for _, _, v in found if v == task.gold * factor and v != attempt), None)
         if result is not None and factor not in (0, 1) and _BECOMES.search(sentence):
             return start, end
-    bases = [attempt] + ([-attempt] if _SIGN.search(sentence) else [])
+    sign = _SIGN.search(sentence)
+    bases = [attempt, -attempt] if sign else [attempt]
     up, down = _UP.search(sentence) is not None, _DOWN.search(sentence) is not None
     for base in bases:
         if base == task.gold:
-            sign = _SIGN.search(sentence)
-            return (
-                sign.span()
-                if sign
-                and re.search(
-                    r"\b(?:only|just|drop|forget|without|lose|remove|flip|apart from|except)\b", sentence, re.IGNORECASE
-                )
-                else None
-            )
+            return sign.span() if sign and _SIGN_ALONE.search(sentence) else None
         for start, end, factor in [(0, 0, Fraction(1)), *factors]:
             scaled = base * factor
             if factor != 1 and scaled == task.gold and attempt != 0:
@@ -258,14 +250,14 @@ def _changed_digit(
     return None
 
 
-def _slices(sentence: str) -> Iterator[tuple[int, int, Fraction]]:
-    """Yield fractions such as "eleven ninths" and "cut into five slices, keep two"."""
+def _slices(sentence: str, found: Sequence[tuple[int, int, Fraction]]) -> Iterator[tuple[int, int, Fraction]]:
+    """Yield fractions such as "eleven ninths" and "cut into five slices, keep two"; `found` are its numbers."""
     for match in _NTHS.finditer(sentence):
-        yield *match.span(), Fraction(int(match[1]), _NAMES[match[2].lower()[:3]])
+        yield *match.span(), Fraction(int(match[1]), _DENOMINATORS[match[2].lower()[:3]])
     whole = _SLICES.search(sentence)
     if whole and int(whole[1]) > 1:
         n = int(whole[1])
-        for start, end, value in numbers_in(sentence):
+        for start, end, value in found:
             if value.denominator == 1 and 0 < value < n and start > whole.start():
                 yield start, end, Fraction(int(value), n)
                 yield start, end, Fraction(n - int(value), n)
@@ -313,7 +305,7 @@ def _intermediate(text: str, task: NumberTask, tried: Sequence[Fraction], earlie
         if int(match[1]) and Fraction(int(match[2]), int(match[1])) == gold:
             yield Told(*match.span(), steps=1)
     for match in _MIXED.finditer(text):
-        if int(match[1]) + Fraction(int(match[2]), _NAMES.get(match[3].lower()[:3], 1)) == gold:
+        if int(match[1]) + Fraction(int(match[2]), _DENOMINATORS[match[3].lower()[:3]]) == gold:
             yield Told(*match.span(), steps=1)
     here = numbers_in(text)
     before = [(0, 0, value) for hint in earlier for _, _, value in numbers_in(hint)]

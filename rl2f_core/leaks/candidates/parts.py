@@ -57,7 +57,7 @@ def read_hint(text: str, puzzle: Puzzle, attempts: Sequence[Assignment | None], 
     A sentence may have several readings, e.g. about another attempt; the first that is true counts. What is false for
     the gold answer is a wrong reading or a false claim, and contributes nothing.
     """
-    last = next((attempt for attempt in reversed(attempts[-1:])), None)
+    last = attempts[-1] if attempts else None
     vocabulary = puzzle.vocabulary(last)
     statements: list[Statement] = []
     changed = dict(last) if last else None
@@ -79,9 +79,13 @@ def read_hint(text: str, puzzle: Puzzle, attempts: Sequence[Assignment | None], 
         statements += _spelled(text, puzzle)
     if changed is not None and commands and changed == dict(puzzle.gold) and last != changed:
         statements.append(
-            Statement(lambda c: c == changed, min(s for s, _ in commands), max(e for _, e in commands), whole=True)
+            Statement(_equals(changed), min(s for s, _ in commands), max(e for _, e in commands), whole=True)
         )
     return statements
+
+
+def _equals(answer: Assignment) -> Callable[[Assignment], bool]:
+    return lambda c: dict(c) == dict(answer)
 
 
 def _true(fact: Fact, puzzle: Puzzle, attempts: Sequence[Assignment | None]) -> Statement | None:
@@ -272,14 +276,14 @@ def _spelled(text: str, puzzle: Puzzle) -> Iterator[Statement]:
         count = {"double": 2, "twice": 2, "triple": 3}.get(many) or int(re.sub(r"\D", "", many) or 2)
         runs.append((match.start(), match.end(), letter * count))
     for match in re.finditer(rf"(?<![\w]){gold}(?![\w])", text):
-        yield Statement(lambda c: dict(c) == dict(puzzle.gold), *match.span(), whole=True)
+        yield Statement(_equals(puzzle.gold), *match.span(), whole=True)
     for i, (start, end, letters) in enumerate(runs):
         for begin, following, more in runs[i + 1 :]:
             if not _BETWEEN.fullmatch(text, end, begin):
                 break
             letters, end = letters + more, following
             if letters == gold:
-                yield Statement(lambda c: dict(c) == dict(puzzle.gold), start, end, whole=True)
+                yield Statement(_equals(puzzle.gold), start, end, whole=True)
                 return
 
 
@@ -293,7 +297,7 @@ def _letter_of(match: re.Match[str], alphabet: bool) -> str:
     return letter if letter.isupper() else ""
 
 
-_LETTER = re.compile(r"(?<![\w'])(?P<letter>[A-Z])(?:'?s)?(?![\w'])", re.ASCII)
+_LETTER = re.compile(_L.format("letter"), re.ASCII)
 _ARTICLE = re.compile(r"^\W*A (?!is\b|in\b|at\b|and\b|or\b|goes\b|comes\b|stays\b|first\b|second\b)[a-z]")
 
 
@@ -382,7 +386,7 @@ def roles(words: tuple[str, str], gold: Assignment) -> Puzzle:
                     found.append(Token("value", *m.span(), m[0], value=truthful if m["truthful"] else lying))
             return found
 
-        return Vocabulary(frozenset(order), read, unanimous=True)
+        return Vocabulary(frozenset(order), read, skips_suppositions=True)
 
     return Puzzle(order, dict.fromkeys(order, words), gold, words_of)
 

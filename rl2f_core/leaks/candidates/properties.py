@@ -65,12 +65,13 @@ _PART_OF = re.compile(
 
 
 def properties(text: str, task: NumberTask, tried: Sequence[Fraction]) -> Iterator[Told]:
+    """Yield true statements about the whole number: parity, divisors, digit sum, bounds, and the like."""
     gold = int(task.gold)
     for pattern, test in _COMPILED:
         for match in pattern.finditer(text):
             values = [int(group) for group in match.groups() if group is not None]
             positive = NEGATED.search(text[: match.start()]) is None or match[0].lower().startswith(("no", "at"))
-            about_digit = pattern.pattern.find("even") >= 0 or "odd" in match[0].lower()
+            about_digit = "even" in pattern.pattern or "odd" in match[0].lower()
             if about_digit and _PART_OF.search(text[: match.start() + 1]):
                 continue
             holds = _property(test, values, positive)

@@ -18,10 +18,10 @@ _KNOWN = """
     remaining mistake except neither never nothing
 """
 _REAL_WORDS = frozenset("""
-    there forth then thee hose fist lats seven sever steeps tow owe on eno though through trough fiend fried frist
+    there forth then thee hose fist lats seven sever steeps tow owe on eno though through trough fiend fried
     star beings tens fours fives sixes sevens eights nines lair shame sane tight night might light sight fight
     tings tither whether weather lover cover fever flight fright bright wright eve ever very angle angel
-    """.split()) - {"frist"}  # fmt: skip
+    """.split())  # fmt: skip
 """Words that are one typing error from a known word."""
 _WORD = re.compile(r"[a-z]{4,}")
 _ONES = dict(zip("zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
@@ -92,14 +92,12 @@ def plain(hint: str) -> NormalizedText:
         wrong = ((m.start(), m.end(), _corrected(m[0])) for m in _WORD.finditer(lower))
         pieces = [piece for piece in wrong if lower[piece[0] : piece[1]] != piece[2]]
         text = replaced(text, non_overlapping(sorted(pieces))) if pieces else text
-    lower = text.text.lower()
     numbers = [(*m.span(), str(_value(m))) for m in _NUMBER.finditer(text.text)]
     if _DESCRIBED_WORDS.search(text.text):
         known = list(_KNOWLEDGE.values())
         numbers += [(*m.span(), str(known[int(str(m.lastgroup)[1:])])) for m in _DESCRIBED.finditer(text.text)]
     numbers = non_overlapping(sorted(numbers, key=lambda piece: (piece[0], -piece[1])))
-    text = replaced(text, numbers) if numbers else text
-    return text
+    return replaced(text, numbers) if numbers else text
 
 
 def _value(match: re.Match[str]) -> int:

@@ -55,3 +55,11 @@ def numbers_in(text: str) -> list[tuple[int, int, Fraction]]:
         value = Fraction(numerator) / (int(denominator) if denominator else 1)
         found.append((*match.span(), -value if match[0][0] in "-mMnN" else value))
     return found
+
+
+def as_number(text: str) -> Fraction | None:
+    """Return the number of an answer such as `-1/7`, `1,024` or `2.5`; None if it is no number."""
+    try:
+        return Fraction(text.strip().replace(" / ", "/").replace(",", ""))
+    except (ValueError, ZeroDivisionError):
+        return None

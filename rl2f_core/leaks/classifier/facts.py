@@ -16,6 +16,7 @@ from rl2f_core.environments.base import Environment
 from rl2f_core.environments.capabilities import LeakVocabulary
 from rl2f_core.leaks.base import NO_LEAK, LeakQuery
 from rl2f_core.leaks.candidates.detector import CandidatesDetector
+from rl2f_core.leaks.candidates.told import as_number
 from rl2f_core.leaks.equivalent.number_words import number_words
 from rl2f_core.leaks.visible_context import numerals, parse_attempt
 from rl2f_core.types import Task
@@ -42,7 +43,7 @@ def mention_facts(environment: Environment, task: Task, attempts: Sequence[str],
     """Explain the numbers and the statements about parts in a hint; empty without any."""
     known, rows = _known_numbers(environment, task, attempts), environment.gold_answer(task).split()
     facts = [
-        f"{n} {'answer part' if len(n) > 1 and n in rows else known.get(_number(n), 'other')}"
+        f"{n} {'answer part' if len(n) > 1 and n in rows else known.get(as_number(n), 'other')}"
         for n in _numbers_in(hint)
     ]
     if isinstance(environment, LeakVocabulary):
@@ -73,13 +74,6 @@ def _candidates(environment: Environment) -> CandidatesDetector | None:
     )
 
 
-def _number(text: str) -> Fraction | None:
-    try:
-        return Fraction(text.replace(",", ""))
-    except (ValueError, ZeroDivisionError):
-        return None
-
-
 def _number_facts(gold: str) -> Iterator[str]:
     """Yield properties of a whole number."""
     if gold.lstrip("-").isdigit():
@@ -89,7 +83,7 @@ def _number_facts(gold: str) -> Iterator[str]:
 
 
 def _differences(environment: Environment, task: Task, gold: str, attempt: str) -> Iterator[str]:
-    a, b = _number(gold), _number(attempt)
+    a, b = as_number(gold), as_number(attempt)
     if a is not None and b is not None:
         yield from _numeric_relations(a, b)
     digits = gold.lstrip("-").replace(" ", "")
@@ -129,16 +123,16 @@ def _part_differences(gold: Mapping[str, str], attempt: Mapping[str, str]) -> It
 
 def _known_numbers(environment: Environment, task: Task, attempts: Sequence[str]) -> dict[Fraction | None, str]:
     """Return names of the numbers that have a meaning in the dialogue; the first name of a number counts."""
-    gold = _number(environment.gold_answer(task))
+    gold = as_number(environment.gold_answer(task))
     known: dict[Fraction | None, str] = {}
-    values = [_number(parse_attempt(environment, task, attempt)[1] or "") for attempt in attempts]
+    values = [as_number(parse_attempt(environment, task, attempt)[1] or "") for attempt in attempts]
     if gold is not None:
         known[gold] = "answer"
     for value in values:
         if value is not None:
             known.setdefault(value, "try")
     for text in numerals(environment.prompt(task.public)):
-        known.setdefault(_number(text), "problem")
+        known.setdefault(as_number(text), "problem")
     if gold is not None:
         for value in values:
             if value is not None:
@@ -149,7 +143,7 @@ def _known_numbers(environment: Environment, task: Task, attempts: Sequence[str]
                     known.setdefault(Fraction(quotient), "quotient by try")
                     known.setdefault(remainder, "remainder by try")
         digits = str(abs(gold))
-        known.setdefault(_number(digits[::-1]), "answer reversed")
+        known.setdefault(as_number(digits[::-1]), "answer reversed")
         if digits.isdigit():
             known.setdefault(Fraction(sum(map(int, digits))), "digit sum")
             for digit in digits:

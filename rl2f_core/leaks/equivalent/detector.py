@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -18,6 +17,7 @@ from rl2f_core.leaks.assertions import asserted
 from rl2f_core.leaks.base import NO_LEAK, LeakDetector, LeakQuery
 from rl2f_core.leaks.equivalent import letters, views
 from rl2f_core.leaks.equivalent.views import AnswerType, TextView
+from rl2f_core.leaks.task_cache import TaskCache
 from rl2f_core.leaks.visible_context import already_visible, listed_in, numerals, own_texts, parse_attempt
 from rl2f_core.text.normalize import NormalizedText, is_whole, literals, normalize
 from rl2f_core.text.tokens import cached
@@ -26,7 +26,6 @@ from rl2f_core.types import LeakReport, LeakType, Task
 if TYPE_CHECKING:
     from rl2f_core.backends.model_pool import ModelPool
 
-_MAX_CACHED_TASKS = 512
 _MAX_CACHED_ATTEMPTS = 64
 _MAX_CACHED_ANSWERS = 10_000
 _MAX_CACHED_CHARS = 4_000
@@ -120,7 +119,8 @@ class EquivalentDetector(LeakDetector):
 
     def __init__(self, config: Config, environment: Environment, models: ModelPool | None = None) -> None:
         super().__init__(config, environment, models)
-        self._contexts: OrderedDict[int, _TaskContext] = OrderedDict()
+        self._context = TaskCache(partial(_TaskContext, self.environment))
+        """Returns cached facts about a task."""
 
     def check(self, query: LeakQuery) -> LeakReport:
         """Return a report with the first reading of the whole answer, otherwise with the stated parts."""
@@ -128,16 +128,6 @@ class EquivalentDetector(LeakDetector):
         views_ = self._views(context, query.hint)
         matches = [*self._whole(context, query, views_), *self._completed(context, query)]
         return self._report_first(context, query, matches) or self._report_parts(context, query, views_)
-
-    def _context(self, task: Task) -> _TaskContext:
-        """Return the cached context of a task object."""
-        context = self._contexts.get(id(task))
-        if context is None or context.task is not task:
-            context = self._contexts[id(task)] = _TaskContext(self.environment, task)
-        self._contexts.move_to_end(id(task))
-        if len(self._contexts) > _MAX_CACHED_TASKS:
-            self._contexts.popitem(last=False)
-        return context
 
     def _whole(self, context: _TaskContext, query: LeakQuery, seen: Sequence[TextView]) -> list[_Match]:
         """Return every accepted reading of the hint."""
