@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from jobs.export.model.formats import check_format
+from jobs.export.model.formats import ModelFormat, check_format
 from rl2f_core.config.fields import BaseConfig
 from rl2f_core.registry import register
 from rl2f_core.run.context import RunContext
@@ -24,8 +24,8 @@ class ModelExportRun(BaseConfig):
     """Name of the training run's directory in the workspace."""
     checkpoint: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*@\d+$")
     """Checkpoint `stage@step`."""
-    format: str = "safetensors"
-    """safetensors, peft, or gguf-f32, gguf-f16, gguf-bf16, gguf-q8_0, gguf-q5_1, gguf-q5_0, gguf-q4_1, gguf-q4_0."""
+    format: ModelFormat = "safetensors"
+    """Merged safetensors, the PEFT adapter, or GGUF in one of its types."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """Type of merged safetensors."""
     seed: int = 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from jobs.export.model.gguf_file import QUANTIZATIONS
 from rl2f_core.errors import ConfigError
 
@@ -11,6 +13,11 @@ MODEL_FORMATS = {
     **{f"gguf-{name}": f"Merged weights in {name}, for llama.cpp and Ollama" for name in QUANTIZATIONS},
 }
 """Format → description."""
+ModelFormat = Literal[
+    "safetensors", "peft",
+    "gguf-f32", "gguf-f16", "gguf-bf16", "gguf-q8_0", "gguf-q5_1", "gguf-q5_0", "gguf-q4_1", "gguf-q4_0",
+]  # fmt: skip
+"""The keys of `MODEL_FORMATS`."""
 DTYPES = ("float32", "bfloat16", "float16")
 """Types of merged safetensors."""
 

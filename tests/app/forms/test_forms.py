@@ -17,6 +17,7 @@ from pydantic import BaseModel, Field
 from app.forms import run_form, schema, yaml_text
 from app.forms.errors import fields_of
 from app.forms.schema import Node
+from jobs import run_kinds
 from jobs.workspace import Workspace
 from rl2f_core import registry
 from rl2f_core.config.components import Component
@@ -25,6 +26,7 @@ from rl2f_core.config.loading import dump_yaml, load_config
 from rl2f_core.config.run import BaseRun
 
 ROOT = Path(__file__).resolve().parents[3]
+run_kinds.load()
 PRESETS = [preset.name for preset in run_form.presets()]
 COMPONENTS = [(kind, name) for kind in registry.PACKAGES if kind != "run_kind" for name in registry.names(kind)]
 QUICKSTART = run_form.preset_yaml("quickstart")
@@ -116,8 +118,7 @@ def test_every_text_field_that_names_weights_takes_only_what_is_known() -> None:
         path[-2:] for path, field in all_fields()
         if field["node"]["kind"] == "string" and not field["node"].get("known") and LOADS.search(field["help"])
     }  # fmt: skip
-    # The configuration itself takes only names of stages, and the known file formats.
-    assert suspects - {("model_export", "format")} == {("stages", "init_from")}
+    assert suspects == {("stages", "init_from")}  # the configuration itself takes only names of stages
     marked = {path[-2:]: field["node"]["known"] for path, field in all_fields() if field["node"].get("known")}
     assert marked == {
         ("model", "name"): "models", ("lora", "init_adapter"): "checkpoints", ("local", "adapter"): "checkpoints",
@@ -127,9 +128,8 @@ def test_every_text_field_that_names_weights_takes_only_what_is_known() -> None:
         ("rltf_fm", "critique_prompt"): "prompts", ("rl2f_self", "critique_prompt"): "prompts",
         ("vllm", "url"): "endpoints", ("vllm", "adapter_folder"): "files", ("knights_knaves", "source"): "files",
         ("sft", "dataset"): "data", ("math", "source"): "problems", ("math", "test_source"): "problems",
-        ("classifier", "path"): "detectors",
-        ("code", "path"): "files",
-            ("alerts", "webhook"): "endpoints", ("mlflow", "uri"): "endpoints",
+        ("classifier", "path"): "detectors", ("train_detector", "out"): "files", ("code", "path"): "files",
+        ("alerts", "webhook"): "endpoints", ("mlflow", "uri"): "endpoints",
     }  # fmt: skip
     for place in (("eval", "adapters"), ("fork", "checkpoints"), ("hint_value", "checkpoints")):
         adapters = next(field for path, field in all_fields() if path == place)

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -26,6 +26,7 @@ from jobs.export.example_run import machine_paths
 from jobs.export.model import exporter
 from jobs.export.model.card import BaseModel, ModelExport, data_licenses, model_card
 from jobs.export.model.exporter import export_model, find_checkpoint, merged_model
+from jobs.export.model.formats import MODEL_FORMATS, ModelFormat
 from jobs.export.model.gguf_file import QUANTIZATIONS, write_gguf
 from jobs.export.model.hub import push
 from jobs.export.model.ollama import CHATML, modelfile
@@ -436,3 +437,7 @@ def test_llama_cpp_reads_the_q8_0_export_and_answers_in_the_trained_format(quick
     server = llama.Server(parameters)
     answer = server.handle_completions({"prompt": PROMPT, "temperature": 0, "max_tokens": 14})
     assert re.fullmatch(r"<answer>[AB]( [AB]){3}</answer>", answer["choices"][0]["text"])
+
+
+def test_every_described_format_can_be_named_in_a_run() -> None:
+    assert get_args(ModelFormat) == tuple(MODEL_FORMATS)
