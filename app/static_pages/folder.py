@@ -26,7 +26,7 @@ import yaml
 from app.plots.run_charts import PlotOptions, overview
 from app.plots.series import MetricRow
 from app.static_pages.selection import chosen_dialogues
-from jobs.export.example_run import machine_paths, write_folder
+from jobs.export.example_run import check_private, machine_paths, write_folder
 from rl2f_core import registry
 from rl2f_core.config.run import BaseRun, RunConfig
 from rl2f_core.environments.base import Environment
@@ -105,8 +105,7 @@ def _render(name: str, values: JsonObject) -> str:
 
 def _check(name: str, page: bytes, private: re.Pattern[bytes]) -> None:
     """Raise `DataError` if a page contains a path of this machine, a secret of the environment, or a token."""
-    if match := private.search(page):
-        raise DataError("A path of this machine would remain.", value=f"{name}: {match[0].decode(errors='replace')}")
+    check_private(name, page, private)
     for variable, value in os.environ.items():
         if SECRET_NAME.search(variable.upper()) and len(value) >= MIN_SECRET and value.encode() in page:
             raise DataError("The value of a secret environment variable would remain.", value=f"{name}: ${variable}")

@@ -95,9 +95,7 @@ def create_example(
     files["events.jsonl"] = b"".join(lines[position] for position in sorted(lines))
     files[NOTE] = _json(note)
     for name, data in files.items():
-        if match := private.search(data):
-            path = match[0].decode(errors="replace")
-            raise DataError("A path of this machine would remain.", value=f"{name}: {path}")
+        check_private(name, data, private)
     write_folder(target, files)
     return note
 
@@ -115,6 +113,12 @@ def machine_paths(run: Path) -> re.Pattern[bytes]:
     }
     texts = sorted((str(path) for path in paths if len(path.parts) > 1), key=len, reverse=True)
     return re.compile(rb"(?<![\w.])(?:" + b"|".join(re.escape(t.encode()) for t in texts) + rb")(?![\w-])")
+
+
+def check_private(name: str, data: bytes, private: re.Pattern[bytes]) -> None:
+    """Raise `DataError` if the data of a file contain a path that matches."""
+    if match := private.search(data):
+        raise DataError("A path of this machine would remain.", value=f"{name}: {match[0].decode(errors='replace')}")
 
 
 def _size(lines: Lines) -> int:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import yaml
 
-from jobs.export.example_run import machine_paths
+from jobs.export.example_run import check_private, machine_paths
 from rl2f_core.config.loading import dump_yaml, parse_config
 from rl2f_core.errors import DataError, RunError
 from rl2f_core.file_io import write_atomically
@@ -69,10 +69,7 @@ def _files(source: RunDir, target: Path) -> dict[str, bytes]:
     }
     private = machine_paths(source.path)
     for name, data in files.items():
-        if match := private.search(data):
-            raise DataError(
-                "A path of this machine would remain.", value=f"{name}: {match[0].decode(errors='replace')}"
-            )
+        check_private(name, data, private)
     return files
 
 

@@ -116,6 +116,19 @@ def bucket(step: int) -> int:
     return (step + STEPS_PER_BUCKET - 1) // STEPS_PER_BUCKET
 
 
+def group_columns() -> tuple[ColumnElement[Any], ...]:
+    """Return the columns of `HintGroup` without `test`, from the tables of dialogues and turns."""
+    return (
+        _dialogue.c.run_id,
+        _dialogue.c.environment,
+        func.coalesce(_turn.c.teacher, ""),
+        _dialogue.c.stage,
+        (_dialogue.c.step + (STEPS_PER_BUCKET - 1)) // STEPS_PER_BUCKET,
+        func.coalesce(_dialogue.c.checkpoint, ""),
+        func.coalesce(_dialogue.c.condition, ""),
+    )
+
+
 def add(session: Session, run_id: int, items: Iterable[tuple[Row, Row, Sequence[Row], Sequence[Row | None]]]) -> None:
     """Count new hints. Each item has the rows of a dialogue, its task, its turns and their findings."""
     sums: dict[tuple[Any, ...], list[float]] = defaultdict(lambda: [0, 0, 0.0, 0])
@@ -157,13 +170,7 @@ def count_rescored(
     """Count the hints of `runs` that a rescore flagged, by group, run-time verdict and rescore verdict."""
     first, last = _finding.alias("first"), _finding.alias("last")
     columns = (
-        _dialogue.c.run_id,
-        _dialogue.c.environment,
-        func.coalesce(_turn.c.teacher, ""),
-        _dialogue.c.stage,
-        (_dialogue.c.step + (STEPS_PER_BUCKET - 1)) // STEPS_PER_BUCKET,
-        func.coalesce(_dialogue.c.checkpoint, ""),
-        func.coalesce(_dialogue.c.condition, ""),
+        *group_columns(),
         _turn.c.leak_checked,
         _turn.c.leak_found,
         func.coalesce(first.c.detector, ""),

@@ -14,7 +14,7 @@ from sqlalchemy import func, select
 
 from jobs.db.models import Dialogue, LeakFinding, TaskRow, Turn, table_of
 from jobs.labels import holdout
-from jobs.labels.hint_counts import RUN, DetectorVerdict, HintGroup, bucket, in_scope, is_own
+from jobs.labels.hint_counts import RUN, DetectorVerdict, HintGroup, group_columns, in_scope, is_own
 from rl2f_core.stats.intervals import Interval
 from rl2f_core.types import FrozenModel
 
@@ -68,11 +68,7 @@ def count_planted(
     with_controls: bool = True,
 ) -> PlantedCounts:
     """Count the planted hints that a source checked; the arguments are those of `hint_counts.information`."""
-    columns = (
-        _dialogue.c.run_id, _dialogue.c.environment, func.coalesce(_turn.c.teacher, ""), _dialogue.c.stage,
-        _dialogue.c.step, func.coalesce(_dialogue.c.checkpoint, ""), func.coalesce(_dialogue.c.condition, ""),
-        _turn.c.planted, _finding.c.turn_id, func.coalesce(_finding.c.detector, ""),
-    )  # fmt: skip
+    columns = (*group_columns(), _turn.c.planted, _finding.c.turn_id, func.coalesce(_finding.c.detector, ""))
     statement = (
         select(*columns)
         .select_from(_turn)
@@ -90,7 +86,7 @@ def count_planted(
     counts: Counter[PlantedHint] = Counter()
     with db.read() as session:
         for row in session.execute(statement):
-            keys = HintGroup(row[0], row[1], row[2], row[3], bucket(row[4]), row[5], row[6], test)
             kind, finding, detector = row[7:]
-            counts[PlantedHint(keys, kind, DetectorVerdict(True, finding is not None, detector))] += 1
+            verdict = DetectorVerdict(True, finding is not None, detector)
+            counts[PlantedHint(HintGroup(*(*row[:7], test)), kind, verdict)] += 1
     return counts

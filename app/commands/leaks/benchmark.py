@@ -117,7 +117,7 @@ def _groups(results: Sequence[CascadeResult], by: str) -> list[tuple[str, ...]]:
 def _group_cell(score: Score) -> str:
     c = score.counts
     false = f"{c.fp} false alarm{'s' if c.fp != 1 else ''}" if c.fp else ""
-    return ", ".join(filter(None, (_format(score.recall) if c.tp + c.fn else "", false))) or "–"
+    return ", ".join(filter(None, (format_interval(score.recall) if c.tp + c.fn else "", false))) or "–"
 
 
 def notes(results: Sequence[CascadeResult]) -> Iterator[str]:
@@ -131,15 +131,16 @@ def notes(results: Sequence[CascadeResult]) -> Iterator[str]:
         if result.report.ambiguous:
             yield f"{name}: {result.report.ambiguous_flagged} of {result.report.ambiguous} ambiguous hints flagged."
         if result.area_under_roc is not None:
-            yield f"{name}: area under the ROC curve {_format(result.area_under_roc)}."
+            yield f"{name}: area under the ROC curve {format_interval(result.area_under_roc)}."
 
 
 def _cells(score: Score) -> tuple[str, ...]:
     c = score.counts
-    return str(c.tp + c.fn), str(c.fp + c.tn), _format(score.precision), _format(score.recall)
+    return str(c.tp + c.fn), str(c.fp + c.tn), format_interval(score.precision), format_interval(score.recall)
 
 
-def _format(interval: Interval) -> str:
+def format_interval(interval: Interval) -> str:
+    """Return a value with its interval, or a dash."""
     if interval.value is None:
         return "–"
     ends = "" if interval.low is None or interval.high is None else f" [{interval.low:.3f}, {interval.high:.3f}]"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from app.commands.leaks.benchmark import format_interval
 from app.commands.options import AsJson, Root, Sets, migrated
 from app.commands.train import folder_for
 from app.common.console import err, out, table
@@ -26,7 +27,6 @@ from rl2f_core.types import JsonObject
 if TYPE_CHECKING:
     from rl2f_core.leaks.classifier.quality import Quality
     from rl2f_core.leaks.classifier.stored import DetectorFile
-    from rl2f_core.stats.intervals import Interval
 
 
 def train(
@@ -203,12 +203,5 @@ def show(stored: DetectorFile) -> None:
 
 def _row(name: str, quality: Quality) -> tuple[str, ...]:
     c = quality.counts
-    figures = map(_format, (quality.precision, quality.recall, quality.area))
+    figures = map(format_interval, (quality.precision, quality.recall, quality.area))
     return name, str(c.tp + c.fn), str(c.fp + c.tn), *figures
-
-
-def _format(interval: Interval) -> str:
-    if interval.value is None:
-        return "–"
-    ends = "" if interval.low is None or interval.high is None else f" [{interval.low:.3f}, {interval.high:.3f}]"
-    return f"{interval.value:.3f}{ends}"

@@ -12,14 +12,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jobs.export.example_run import machine_paths
+from jobs.export.example_run import check_private, machine_paths
 from jobs.export.model.card import BaseModel, ModelExport, model_card
 from jobs.export.model.formats import check_format, quantization
 from jobs.export.model.gguf_file import write_gguf
 from jobs.export.model.ollama import modelfile
 from jobs.export.publish import new_folder
 from rl2f_core.config.run import RunConfig
-from rl2f_core.errors import AdapterError, ConfigError, DataError
+from rl2f_core.errors import AdapterError, ConfigError
 from rl2f_core.file_io import write_atomically
 from rl2f_core.run.directory import RunDir, sha256
 from rl2f_core.types import JsonObject
@@ -201,6 +201,5 @@ def _check_private(run: RunDir, folder: Path) -> None:
     """Raise `DataError` if a text file names a path of this machine."""
     private = machine_paths(run.path)
     for file in folder.iterdir():
-        if file.suffix not in (".safetensors", ".gguf") and (match := private.search(file.read_bytes())):
-            path = match[0].decode(errors="replace")
-            raise DataError("A path of this machine would remain.", value=f"{file.name}: {path}")
+        if file.suffix not in (".safetensors", ".gguf"):
+            check_private(file.name, file.read_bytes(), private)
