@@ -15,13 +15,14 @@ if TYPE_CHECKING:
 
 USER_HOME = os.environ.get("RL2F_HOME")
 TESTS = Path(__file__).parent
-BROWSER = TESTS / "browser"
+BROWSER, CHAT = TESTS / "browser", TESTS / "jobs" / "chat"
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Run each file in one process, which shares its fixtures; all browser tests in one, with one server."""
-    group = str(item.path.relative_to(TESTS)) if item.path.is_relative_to(TESTS) else item.path.name
-    item.add_marker(pytest.mark.xdist_group("browser" if BROWSER in item.path.parents else group))
+    """Run each file in one process, which shares its fixtures; a folder that shares a server as well."""
+    path = next((folder for folder in (BROWSER, CHAT) if folder in item.path.parents), item.path)
+    group = str(path.relative_to(TESTS)) if path.is_relative_to(TESTS) else path.name
+    item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.hookimpl(trylast=True)

@@ -258,34 +258,47 @@ def test_verify_names_the_environments_it_knows() -> None:
     assert run("verify", "guess_number", "/no/such/file").exit_code == 2
 
 
+README_COMMANDS = """
+import json, sys, yaml
+from typer.testing import CliRunner
+from app.cli import app
+from rl2f_core import registry
+from rl2f_core.environments.base import wrap_answer
+
+def run(*args, **kwargs):
+    return CliRunner().invoke(app, args, **kwargs)
+
+line = json.dumps({"problem": "Write this word backward: abc", "answer": "cba", "attempt": "<answer>cba</answer>"})
+done = run("verify", "backward", "-", input=line)
+assert done.exit_code == 1 and "Implement `task_from_gold`" in json.loads(done.stdout)["error"], done.output
+sets = ("--set", "environment=backward", "--set", "environment.letters=3")
+plain = ("--set", "teacher=contentless", "--set", "stages.0.method=rlvr")
+done = run("config", "validate", sys.argv[1], *sets, *plain)
+assert done.exit_code == 0, done.output
+shown = yaml.safe_load(run("config", "show", sys.argv[1], *sets, *plain).stdout)
+assert shown["environment"] == {"type": "backward", "letters": 3}
+done = run("config", "validate", sys.argv[1], *sets)
+assert done.exit_code == 2 and "scripted hints" in done.stderr
+e = registry.get("environment", "backward")
+e = e(e.Config())
+for split in ("train", "validation", "test"):
+    for i in range(20):
+        t = e.task(split, i); g = e.gold_answer(t); v = e.verify(t, wrap_answer(g))
+        assert v.correct and v.score == 1 and g[::-1] in e.prompt(t.public) and t.split == split
+        w = e.verify(t, wrap_answer(g + "a")); assert not w.correct and w.score == 0
+"""
+
+
 def test_the_environment_of_the_readme_is_picked_up_by_every_command(tmp_path: Path, config: Path) -> None:
     source = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
     assert source is not None and sum(bool(line.strip()) for line in source[1].splitlines()) <= 45
     plugin = tmp_path / "backward.py"
     plugin.write_text(source[1])
-    env = {"RL2F_PLUGINS": str(plugin)}
-    line = json.dumps({"problem": "Write this word backward: abc", "answer": "cba", "attempt": "<answer>cba</answer>"})
-    done = spawn("verify", "backward", "-", env=env, input=line)
-    (record,) = lines(done.stdout)
-    assert done.returncode == 1 and "Implement `task_from_gold`" in record["error"], done.stderr
-    sets = ("--set", "environment=backward", "--set", "environment.letters=3")
-    plain = ("--set", "teacher=contentless", "--set", "stages.0.method=rlvr")
-    done = spawn("config", "validate", str(config), *sets, *plain, env=env)
+    done = subprocess.run(
+        [sys.executable, "-c", README_COMMANDS, config], cwd=ROOT, capture_output=True, text=True, check=False,
+        timeout=120, env={**os.environ, "RL2F_PLUGINS": str(plugin)},
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    shown = yaml.safe_load(spawn("config", "show", str(config), *sets, *plain, env=env).stdout)
-    assert shown["environment"] == {"type": "backward", "letters": 3}
-    done = spawn("config", "validate", str(config), *sets, env=env)
-    assert done.returncode == 2 and "scripted hints" in done.stderr
-    check = (
-        "from rl2f_core import registry; e = registry.get('environment', 'backward');"
-        "e = e(e.Config()); from rl2f_core.environments.base import wrap_answer\n"
-        "for split in ('train', 'validation', 'test'):\n"
-        "    for i in range(20):\n"
-        "        t = e.task(split, i); g = e.gold_answer(t); v = e.verify(t, wrap_answer(g))\n"
-        "        assert v.correct and v.score == 1 and g[::-1] in e.prompt(t.public) and t.split == split\n"
-        "        w = e.verify(t, wrap_answer(g + 'a')); assert not w.correct and w.score == 0\n"
-    )
-    subprocess.run([sys.executable, "-c", check], cwd=ROOT, env={**os.environ, **env}, check=True, timeout=60)
 
 
 # -- models ----------------------------------------------------------------------------------------------------------

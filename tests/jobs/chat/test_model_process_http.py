@@ -21,16 +21,9 @@ CHAT = "/v1/chat/completions"
 
 
 @pytest.fixture(scope="module")
-def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModelProcess]:
-    made = ModelProcess(tmp_path_factory.mktemp("log") / "chat.log")
-    yield made
-    made.close()
-
-
-@pytest.fixture(scope="module")
-def http(process: ModelProcess, tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx2.Client]:
+def http(shared: ModelProcess, tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx2.Client]:
     """A client of a process in which `tiny` and the checkpoint `tuned` are registered."""
-    running = process.running_process()
+    running = shared.running_process()
     headers = {"Authorization": f"Bearer {running.token}"}
     adapter = save_adapter(tiny, tmp_path_factory.mktemp("adapters") / "tuned", 1)
     source = {"base": str(tiny), "adapter": str(adapter), "dtype": "float32", "device": "cpu"}
@@ -138,8 +131,8 @@ def test_a_request_without_the_token_is_refused(http: httpx2.Client, path: str) 
     assert error(httpx2.get(f"{http.base_url}{path}", trust_env=False), 401)["code"] == "token"
 
 
-def test_the_token_is_not_on_the_command_line(process: ModelProcess) -> None:
-    running = process.running_process()
+def test_the_token_is_not_on_the_command_line(shared: ModelProcess) -> None:
+    running = shared.running_process()
     assert running.token not in " ".join(psutil.Process(running.popen.pid).cmdline())
 
 

@@ -32,14 +32,6 @@ def adapters(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     return {"one": one, "same": save_adapter(tiny, folder / "same", 1), "two": two}
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModelProcess]:
-    """One process for the tests that leave it alive."""
-    process = ModelProcess(tmp_path_factory.mktemp("log") / "chat.log")
-    yield process
-    process.close()
-
-
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Make]:
     """Processes with limits of their own, ended after the test."""
