@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from app.commands import (
+    audit,
     config,
     doctor,
     export,
@@ -98,6 +99,7 @@ app.command("report")(report.report)
 app.command("export")(export.export)
 app.command("share")(static_pages.share_run)
 app.command("reindex")(reindex.reindex)
+app.command("audit")(audit.audit)
 app.command("replay")(replay.replay)
 app.command("verify")(verify.verify)
 app.command("doctor")(doctor.doctor)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any, Literal, TypeVar, cast, get_args
 
 from pydantic import ConfigDict, ValidationError, validate_call
 
+from app.endpoints.recorder import Action, recorded
 from rl2f_core.errors import ConfigError, shorten
 
 Scope = Literal["read", "run", "label"]
@@ -25,8 +27,9 @@ class ArgumentError(ConfigError):
 def endpoint(scope: Scope) -> Callable[[F], F]:
     """Return a decorator that makes a method an endpoint.
 
-    The endpoint raises `ArgumentError` if an argument does not match its annotation, and `StoreReadOnlyError` if it
-    changes something (its scope is not `read`) and the server is read-only. Its name is the method's name.
+    The endpoint raises `ArgumentError` if an argument does not match its annotation. An endpoint whose scope is not
+    `read` changes something: its calls are recorded in the audit log, and it raises `StoreReadOnlyError` if the server
+    is read-only. The name of the endpoint is the method's name.
 
     Args:
         scope: Scope that a token needs for this endpoint. Every token may call endpoints of the scope `read`.
@@ -35,10 +38,7 @@ def endpoint(scope: Scope) -> Callable[[F], F]:
     def decorate(function: F) -> F:
         checked = validate_call(config=ConfigDict(arbitrary_types_allowed=True))(function)
 
-        @wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            if scope != "read" and args and hasattr(args[0], "_context"):
-                args[0]._context.require_writable()
+        def run(*args: Any, **kwargs: Any) -> Any:
             try:
                 return checked(*args, **kwargs)
             except ValidationError as error:
@@ -46,9 +46,26 @@ def endpoint(scope: Scope) -> Callable[[F], F]:
                     raise
                 raise _argument_error(function, error) from None
 
+        @contextmanager
+        def admitted(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Action]:
+            context = getattr(args[0], "_context", None) if args else None
+            if scope == "read" or context is None:
+                yield Action()
+                return
+            context.require_writable()
+            with recorded(context.db, function, args, kwargs) as action:
+                yield action
+
+        @wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with admitted(args, kwargs) as action:
+                action.result = run(*args, **kwargs)
+                return action.result
+
         @wraps(function)
         def stream(*args: Any, **kwargs: Any) -> Iterator[Any]:
-            yield from call(*args, **kwargs)
+            with admitted(args, kwargs):
+                yield from run(*args, **kwargs)
 
         made: Any = stream if inspect.isgeneratorfunction(function) else call
         made.endpoint_scope = scope

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from app.endpoints.audit import AuditEndpoints
 from app.endpoints.chat import ChatEndpoints
 from app.endpoints.compare import CompareEndpoints
 from app.endpoints.detector_training import DetectorTrainingEndpoints
@@ -44,6 +45,7 @@ class Studio:
         self.chat = ChatEndpoints(context, context.chat_service)
         self.launch = LaunchEndpoints(context)
         self.exports = ExportEndpoints(context)
+        self.audit = AuditEndpoints(context)
 
     def endpoints(self) -> Iterator[tuple[str, Scope, Callable[..., Any]]]:
         """Yield name, scope and function of every endpoint; names are unique."""

@@ -17,9 +17,10 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 from app.common.context import Context
+from app.endpoints.recorder import CALLER
 from app.endpoints.studio import Studio
 from app.web.page_registry import PageInfo
-from app.web.program_access import PublishedEndpoint
+from app.web.program_access import PublishedEndpoint, caller_name
 from rl2f_core.errors import RL2FError
 
 if TYPE_CHECKING:
@@ -89,17 +90,23 @@ def _hide_events(blocks: gr.Blocks, published: list[PublishedEndpoint]) -> None:
 
 
 def _for_programs(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return an endpoint whose errors are messages, and whose signature has types instead of their names."""
+    """Return an endpoint whose errors are messages, and whose signature has types instead of their names.
+
+    Gradio passes the request as the first argument; it names the caller for the audit log.
+    """
+    import gradio as gr
 
     @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(request: gr.Request, *args: Any) -> Any:
+        CALLER.set(_caller(request))  # each call has a context of its own
         with _errors_as_messages(function.__name__):
-            return _without_false_files(function(*args, **kwargs))
+            return _without_false_files(function(*args))
 
     @functools.wraps(function)
-    def stream(*args: Any, **kwargs: Any) -> Iterator[Any]:
+    def stream(request: gr.Request, *args: Any) -> Iterator[Any]:
+        CALLER.set(_caller(request))
         with _errors_as_messages(function.__name__):
-            yield from map(_without_false_files, function(*args, **kwargs))
+            yield from map(_without_false_files, function(*args))
 
     is_stream = inspect.isgeneratorfunction(function)
     made: Any = stream if is_stream else call
@@ -108,10 +115,17 @@ def _for_programs(function: Callable[..., Any]) -> Callable[..., Any]:
     # a stream is documented by the type of its items, and None as a value: Gradio omits the output of type None
     returned = typing.get_args(result)[0] if is_stream else typing.Literal[None] if result is type(None) else result
     signature = inspect.signature(function)
-    parameters = [each.replace(annotation=hints[name]) for name, each in signature.parameters.items()]
-    made.__annotations__ = hints
+    first = inspect.Parameter("request", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=gr.Request)
+    parameters = [first, *(each.replace(annotation=hints[name]) for name, each in signature.parameters.items())]
+    made.__annotations__ = {"request": gr.Request, **hints}
     made.__signature__ = signature.replace(parameters=parameters, return_annotation=returned)
     return cast("Callable[..., Any]", made)
+
+
+def _caller(request: gr.Request) -> str:
+    """Return the caller of a request in the audit log."""
+    token = request.request.scope.get("state", {}).get("rl2f_token") if request.request else None
+    return CALLER.get() if token is None else caller_name(token)
 
 
 def _without_false_files(value: Any) -> Any:

@@ -1,6 +1,7 @@
-"""What a program with an API token may request: the routes of `gradio_client`, and endpoints of the token's scopes.
+"""What a program with an API token may request: the routes of `gradio_client` and MCP, and endpoints of its scopes.
 
-Everything else is refused: pages and their events, uploads, and endpoints of other scopes.
+Everything else is refused: pages and their events, uploads, and endpoints of other scopes. The audit log records the
+refused calls of endpoints.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from app.endpoints.recorder import write_entry
 from jobs.db.engine import Database
 from jobs.db.models import ApiToken
-from jobs.db.queries import tokens
+from jobs.db.queries import audit_log, tokens
 
 Refusal = tuple[int, str, str]
 """HTTP status, what was refused, and the fix."""
@@ -23,6 +25,8 @@ READ_ROUTES = re.compile(
 CALL_ROUTES = re.compile(
     r"/gradio_api/(?P<kind>queue/join|cancel|reset|run(?=/)|call/v2(?=/)|call(?=/))(/(?P<name>[\w-]+))?", re.ASCII
 )
+MCP_ROUTE = "/mcp"
+"""Its handler checks the scope of each called tool with `ProgramAccess.refuse_endpoint`."""
 FIELDS = {
     "queue/join": ("data", "fn_index", "session_hash"),
     "run": ("data", "fn_index", "session_hash"),
@@ -43,16 +47,23 @@ class PublishedEndpoint:
     scope: str
 
 
+def caller_name(token: ApiToken) -> str:
+    """Return the caller in the audit log."""
+    return f"token {token.name}"
+
+
 class ProgramAccess:
     """The tokens of a workspace and the published endpoints.
 
     Args:
         db: Database with the tokens.
         endpoints: Endpoints that programs can call.
+        mcp: The server has the route of MCP.
     """
 
-    def __init__(self, db: Database, endpoints: Iterable[PublishedEndpoint] = ()) -> None:
+    def __init__(self, db: Database, endpoints: Iterable[PublishedEndpoint] = (), mcp: bool = False) -> None:
         self._db = db
+        self._mcp = mcp
         self._by_name = {endpoint.name: endpoint for endpoint in endpoints}
         self._by_index = {endpoint.index: endpoint for endpoint in self._by_name.values()}
 
@@ -62,6 +73,8 @@ class ProgramAccess:
 
     def refuse_route(self, method: str, path: str) -> Refusal | None:
         """Return why programs may not request a route; None if they may."""
+        if self._mcp and path == MCP_ROUTE:
+            return None
         allowed = READ_ROUTES if method in ("GET", "HEAD") else CALL_ROUTES if method == "POST" else None
         if allowed is not None and allowed.fullmatch(path):
             return None
@@ -76,6 +89,8 @@ class ProgramAccess:
 
         The body is written anew with the number of the endpoint that was checked, so Gradio calls no other function.
         """
+        if path == MCP_ROUTE:
+            return body
         route = CALL_ROUTES.fullmatch(path)
         assert route is not None
         kind, name = route["kind"], route["name"]
@@ -90,18 +105,21 @@ class ProgramAccess:
             if endpoint is None:
                 given = f"function {fields.get('fn_index')!r:.50}" if name is None else f"function {name[:100]!r}"
                 return 403, f"There is no endpoint for {given}.", "Client.view_api() lists the endpoints."
-            if endpoint.scope not in token.scopes.split():
-                return (
-                    403,
-                    f"The endpoint {endpoint.name} needs the scope {endpoint.scope}; "
-                    f"the token {token.name!r} permits: {token.scopes}.",
-                    f"Create another token: rl2f token new --scope {endpoint.scope}",
-                )
+            if refusal := self.refuse_endpoint(token, endpoint.name, endpoint.scope):
+                return refusal
             fields["fn_index"] = endpoint.index
         forwarded = {key: fields[key] for key in FIELDS.get(kind, fields) if key in fields}
         if kind == "call/v2":  # its body has the arguments of the endpoint
             del forwarded["fn_index"]
         return json.dumps(forwarded).encode()
+
+    def refuse_endpoint(self, token: ApiToken, name: str, scope: str) -> Refusal | None:
+        """Return why a token does not permit an endpoint, and record it in the audit log; None if it does."""
+        if scope in token.scopes.split():
+            return None
+        what = f"The endpoint {name} needs the scope {scope}; the token {token.name!r} permits: {token.scopes}."
+        write_entry(self._db, audit_log.entry(caller_name(token), name, outcome="refused", detail=what))
+        return 403, what, f"Create another token: rl2f token new --scope {scope}"
 
     def _endpoint(self, name: str | None, index: Any) -> PublishedEndpoint | None:
         """Return the endpoint of a name or a number; None if both are given and differ."""

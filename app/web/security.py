@@ -6,6 +6,7 @@
   file) for every change and for Gradio's own routes. A change also needs an `Origin` equal to the Host, or
   `Sec-Fetch-Site: same-origin`: browsers share cookies between the ports of a host, but not these headers.
 - A program needs an API token (`Authorization: Bearer`), which permits only calls of endpoints; see `program_access`.
+  MCP always needs a token.
 - Request bodies are limited. Unused routes of Gradio return 404.
 - Beyond loopback every route requires the password (HTTP Basic, compared in constant time) or a token.
 """
@@ -159,7 +160,7 @@ class Security:
         if refusal is None:
             body = await self._read_body(receive)
             if token is not None and isinstance(body, bytes) and scope["method"] == "POST":
-                body = self.programs.check_call(token, scope["path"], body)
+                body = await run_in_threadpool(self.programs.check_call, token, scope["path"], body)
             if isinstance(body, bytes):
                 scope, receive = _with_body(scope, receive, body)
             else:
@@ -168,7 +169,7 @@ class Security:
             await self._refuse(scope, receive, send, *refusal)
             return
         nonce = secrets.token_urlsafe(16)
-        scope.setdefault("state", {})["rl2f_nonce"] = nonce
+        scope.setdefault("state", {}).update(rl2f_nonce=nonce, rl2f_token=token)
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":

@@ -1,8 +1,9 @@
-"""Retention of trash, backups and the job log.
+"""Retention of trash, backups, the job log and the audit log.
 
 retention.trash_days     days that a deleted run stays in the trash (default 14)
 retention.backup_days    days that a backup is kept (default 14); the newest three always are
 retention.log_days       days of the job log (default 90)
+retention.audit_days     days of the audit log (default 365)
 """
 
 from __future__ import annotations
@@ -14,14 +15,15 @@ from pathlib import Path
 
 from jobs.db import settings
 from jobs.db.engine import Database
-from jobs.db.queries import job_log
+from jobs.db.queries import audit_log, job_log
 from jobs.queue import run_dirs
 from jobs.workspace import Workspace
 from rl2f_core.errors import ConfigError
 
 DAY_SECONDS = 86400.0
 MIN_BACKUPS = 3
-DEFAULT_DAYS = {"retention.trash_days": 14, "retention.backup_days": 14, "retention.log_days": 90}
+DEFAULT_DAYS = {"retention.trash_days": 14, "retention.backup_days": 14, "retention.log_days": 90,
+                "retention.audit_days": 365}  # fmt: skip
 _BACKUP = re.compile(r"rl2f-\d{8}-\d{6}\.sqlite")
 
 
@@ -38,7 +40,11 @@ def retain(db: Database, workspace: Workspace, now: float) -> str:
     trash = clear_trash(workspace, cutoff(db, "retention.trash_days", now))
     copies = clear_backups(workspace, cutoff(db, "retention.backup_days", now))
     lines = job_log.prune(db, cutoff(db, "retention.log_days", now))
-    return f"{len(trash)} from the trash, {len(copies)} backups, {lines} lines of the job log"
+    actions = audit_log.prune(db, cutoff(db, "retention.audit_days", now))
+    return (
+        f"{len(trash)} from the trash, {len(copies)} backups, {lines} lines of the job log, "
+        f"{actions} entries of the audit log"
+    )
 
 
 def clear_trash(workspace: Workspace, before: float) -> list[str]:

@@ -15,6 +15,7 @@ from sqlmodel import col
 from jobs.db.engine import Database
 from jobs.db.errors import NotFoundError, StoreError
 from jobs.db.models import ApiToken
+from jobs.db.queries import audit_log
 from rl2f_core.errors import DataError
 
 PREFIX = "rl2f_"
@@ -54,7 +55,8 @@ def create(db: Database, scopes: Iterable[str], name: str = "") -> tuple[ApiToke
             )
         name = name or next(n for i in range(1, len(used) + 2) if (n := f"token-{i}") not in used)
         row = ApiToken(name=name, digest=_digest(token), scopes=" ".join(scopes), created=time.time())
-        session.add(row)
+        summary = f"name={name}, scopes={row.scopes}"
+        session.add_all([row, audit_log.entry(audit_log.COMMAND_LINE, "create_token", summary)])
     return row, token
 
 
@@ -72,6 +74,7 @@ def revoke(db: Database, name: str) -> ApiToken:
             known = [row.name for row in rows]
             raise UnknownTokenError("There is no such token.", value=name, known=known, fix="See `rl2f token list`.")
         session.delete(row)
+        session.add(audit_log.entry(audit_log.COMMAND_LINE, "revoke_token", f"name={row.name}"))
     return row
 
 

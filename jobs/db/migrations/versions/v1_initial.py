@@ -57,6 +57,18 @@ sa.Table(
     sa.Index("ix_joblog_time", "time"),
 )
 sa.Table(
+    "auditentry",
+    metadata,
+    *_required(sa.Integer, "id"),
+    *_required(sa.Float, "time"),
+    *_required(sa.String, "caller", "action", "outcome"),
+    *_required(sa.Text, "arguments", "detail"),
+    sa.PrimaryKeyConstraint("id"),
+    sa.Index("ix_auditentry_time", "time"),
+    sa.Index("ix_auditentry_caller", "caller"),
+    sa.Index("ix_auditentry_action", "action"),
+)
+sa.Table(
     "run",
     metadata,
     *_required(sa.Integer, "id", "seed", "sessions", "version", "invalid_lines"),

@@ -1,0 +1,94 @@
+"""Records of actions in the audit log: who called which endpoint, with which arguments, and what came of it."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+from jobs.db.engine import Database
+from jobs.db.errors import StoreError
+from jobs.db.models import AuditEntry
+from jobs.db.queries import audit_log
+from rl2f_core.errors import ConfigError, RL2FError
+
+CALLER: ContextVar[str] = ContextVar("caller", default="browser")
+"""Who calls endpoints in this context: `browser`, or `token NAME`."""
+MAX_VALUE = 32
+"""Longer texts are not recorded: tokens and keys of services are longer, names of checkpoints and presets shorter."""
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class Action:
+    """An endpoint call that is being recorded."""
+
+    result: object = None
+
+
+@contextmanager
+def recorded(
+    db: Database, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Iterator[Action]:
+    """Record a call of an endpoint when the block ends; `args` includes `self`.
+
+    The result's `run`, if any, becomes the detail. An entry that cannot be written is logged and does not undo the
+    action.
+    """
+    caller, action = CALLER.get(), Action()
+    entry = audit_log.entry(caller, function.__name__, summarize_call(function, args, kwargs))
+    try:
+        yield action
+        if isinstance(action.result, dict) and "run" in action.result:
+            entry.detail = f"run {action.result['run']}"
+    except Exception as error:
+        entry.outcome, entry.detail = "failed", _reason(error)
+        raise
+    finally:
+        write_entry(db, entry)
+
+
+def write_entry(db: Database, entry: AuditEntry) -> None:
+    """Append an entry unless the database is read-only; a failure is logged."""
+    if db.read_only:
+        return
+    try:
+        audit_log.add(db, entry)
+    except StoreError:
+        _log.exception("The audit log misses an entry: %s %s", entry.caller, entry.action)
+
+
+def summarize_call(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """Return `name=value` pairs, without `self`, None and values that may contain secrets or private text."""
+    try:
+        given = inspect.signature(function).bind_partial(*args, **kwargs).arguments
+    except TypeError:  # the validation reports it
+        return ""
+    return ", ".join(
+        f"{name}={_summarize(value)}" for name, value in given.items() if name != "self" and value is not None
+    )
+
+
+def _summarize(value: object) -> str:
+    """Return numbers and short names; otherwise the number of characters or items, or the keys."""
+    if isinstance(value, bool | int | float):
+        return str(value)
+    if isinstance(value, str):
+        is_name = len(value) <= MAX_VALUE and value.isprintable() and not any(map(str.isspace, value))
+        return value if is_name else f"{len(value)} characters"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(str(key)[:MAX_VALUE] for key in value)}}}"
+    if isinstance(value, list | tuple) and all(isinstance(item, int) for item in value):
+        return f"[{', '.join(map(str, value))}]"
+    return f"{len(value)} items" if isinstance(value, list | tuple) else type(value).__name__
+
+
+def _reason(error: Exception) -> str:
+    """Return the cause of a failure; messages about configurations and unexpected errors may quote values."""
+    if isinstance(error, RL2FError) and not isinstance(error, ConfigError):
+        return error.what
+    return type(error).__name__
