@@ -42,6 +42,9 @@ def serve(
     allow_host: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Additional host name of the server; may be repeated.")
     ] = None,
+    mcp: Annotated[
+        bool, typer.Option("--mcp", help="Serve the endpoints as MCP tools at /mcp, for programs with a token.")
+    ] = False,
     chat_idle_seconds: Annotated[
         float,
         typer.Option(
@@ -82,7 +85,7 @@ def serve(
             err().print(description, markup=False, soft_wrap=True)
         from app.web.server import create_app
 
-        _run(create_app(context, host, port, password, allow_host or ()), listener, url, context)
+        _run(create_app(context, host, port, password, allow_host or (), mcp=mcp), listener, url, context)
     err().print("The server has stopped. Active runs continue.", markup=False)
 
 

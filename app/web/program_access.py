@@ -26,7 +26,7 @@ CALL_ROUTES = re.compile(
     r"/gradio_api/(?P<kind>queue/join|cancel|reset|run(?=/)|call/v2(?=/)|call(?=/))(/(?P<name>[\w-]+))?", re.ASCII
 )
 MCP_ROUTE = "/mcp"
-"""Its handler checks the scope of each called tool with `ProgramAccess.refuse_endpoint`."""
+"""Its handler checks the scope of each called tool with `refuse_endpoint`."""
 FIELDS = {
     "queue/join": ("data", "fn_index", "session_hash"),
     "run": ("data", "fn_index", "session_hash"),
@@ -50,6 +50,15 @@ class PublishedEndpoint:
 def caller_name(token: ApiToken) -> str:
     """Return the caller in the audit log."""
     return f"token {token.name}"
+
+
+def refuse_endpoint(db: Database, token: ApiToken, name: str, scope: str) -> Refusal | None:
+    """Return why a token does not permit an endpoint, and record it in the audit log; None if it does."""
+    if scope in token.scopes.split():
+        return None
+    what = f"The endpoint {name} needs the scope {scope}; the token {token.name!r} permits: {token.scopes}."
+    write_entry(db, audit_log.entry(caller_name(token), name, outcome="refused", detail=what))
+    return 403, what, f"Create another token: rl2f token new --scope {scope}"
 
 
 class ProgramAccess:
@@ -81,7 +90,9 @@ class ProgramAccess:
         return (
             403,
             f"A token does not permit {method} {path[:100]}.",
-            "Use gradio_client; view_api() lists the endpoints.",
+            "Start the server with --mcp."
+            if path == MCP_ROUTE
+            else "Use gradio_client; view_api() lists the endpoints.",
         )
 
     def check_call(self, token: ApiToken, path: str, body: bytes) -> bytes | Refusal:
@@ -105,21 +116,13 @@ class ProgramAccess:
             if endpoint is None:
                 given = f"function {fields.get('fn_index')!r:.50}" if name is None else f"function {name[:100]!r}"
                 return 403, f"There is no endpoint for {given}.", "Client.view_api() lists the endpoints."
-            if refusal := self.refuse_endpoint(token, endpoint.name, endpoint.scope):
+            if refusal := refuse_endpoint(self._db, token, endpoint.name, endpoint.scope):
                 return refusal
             fields["fn_index"] = endpoint.index
         forwarded = {key: fields[key] for key in FIELDS.get(kind, fields) if key in fields}
         if kind == "call/v2":  # its body has the arguments of the endpoint
             del forwarded["fn_index"]
         return json.dumps(forwarded).encode()
-
-    def refuse_endpoint(self, token: ApiToken, name: str, scope: str) -> Refusal | None:
-        """Return why a token does not permit an endpoint, and record it in the audit log; None if it does."""
-        if scope in token.scopes.split():
-            return None
-        what = f"The endpoint {name} needs the scope {scope}; the token {token.name!r} permits: {token.scopes}."
-        write_entry(self._db, audit_log.entry(caller_name(token), name, outcome="refused", detail=what))
-        return 403, what, f"Create another token: rl2f token new --scope {scope}"
 
     def _endpoint(self, name: str | None, index: Any) -> PublishedEndpoint | None:
         """Return the endpoint of a name or a number; None if both are given and differ."""

@@ -11,12 +11,14 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
+from starlette.routing import Route
 
 from app.common.context import Context
 from app.web import files
 from app.web.gradio_app import build, configure_gradio
+from app.web.mcp_server import McpServer
 from app.web.page_registry import STATIC, PageInfo, pages
-from app.web.program_access import ProgramAccess, PublishedEndpoint
+from app.web.program_access import MCP_ROUTE, ProgramAccess, PublishedEndpoint
 from app.web.responses import PageResponses
 from app.web.security import Security, check_binding, load_secret
 from app.web.theme import make_theme
@@ -37,6 +39,7 @@ def create_app(
     password: str | None = None,
     names: Iterable[str] = (),
     site_pages: list[PageInfo] | None = None,
+    mcp: bool = False,
 ) -> FastAPI:
     """Create the app of one workspace.
 
@@ -46,18 +49,23 @@ def create_app(
         password: Required on every route.
         names: Additional host names of the server.
         site_pages: The pages (default: all). Without pages only files are served.
+        mcp: Serve the endpoints as MCP tools at `/mcp`.
 
-    Raises `ServerError` if the address is not loopback and there is no password.
+    Raises `ServerError` if the address is not loopback and there is no password, or if `mcp` is not installed.
     """
     check_binding(host, password)
     if site_pages is None:
         configure_gradio(context.workspace.root / "cache")  # before the pages import Gradio
         site_pages = pages()
-    app = FastAPI(title="RL2F Studio", docs_url=None, redoc_url=None, openapi_url=None)
+    tools = McpServer(context) if mcp else None
+    lifespan = tools.lifespan if tools else None
+    app = FastAPI(title="RL2F Studio", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
     _handle_errors(app)
     app.include_router(files.router(context))
     # Gradio serves its own files below the same path
     app.mount("/static", StaticFiles(directory=STATIC, packages=[("gradio", "templates/frontend/static")]))
+    if tools:
+        app.router.routes.append(Route(MCP_ROUTE, tools))
     published = _add_pages(app, context, site_pages, host, port) if site_pages else []
     app.add_middleware(PageResponses)
     app.add_middleware(
@@ -67,7 +75,7 @@ def create_app(
         port=port,
         password=password,
         names=tuple(names),
-        programs=ProgramAccess(context.db, published),
+        programs=ProgramAccess(context.db, published, mcp=mcp),
     )
     return app
 
