@@ -85,7 +85,9 @@ def endpoints_of(group: object) -> Iterator[tuple[str, Scope, Callable[..., Any]
 def _argument_error(function: Callable[..., Any], error: ValidationError) -> ArgumentError:
     names = list(inspect.signature(function).parameters)
     first = error.errors(include_url=False)[0]
-    loc = [names[part] if i == 0 and isinstance(part, int) else str(part) for i, part in enumerate(first["loc"])]
+    loc = [str(part) for part in first["loc"]]
+    if loc and isinstance(first["loc"][0], int) and first["loc"][0] < len(names):
+        loc[0] = names[first["loc"][0]]
     what = f"{function.__name__}: argument {'.'.join(loc)}: {first['msg']}."
     known = names[1:] if first["type"] == "unexpected_keyword_argument" else None
     return ArgumentError(

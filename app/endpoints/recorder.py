@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -18,8 +19,8 @@ from rl2f_core.errors import ConfigError, RL2FError
 
 CALLER: ContextVar[str] = ContextVar("caller", default="browser")
 """Who calls endpoints in this context: `browser`, or `token NAME`."""
-MAX_VALUE = 32
-"""Longer texts are not recorded: tokens and keys of services are longer, names of checkpoints and presets shorter."""
+NAME = re.compile(r"[\w@.:+-]{0,32}")
+"""Texts that are recorded, such as names of checkpoints and presets. Tokens and keys of services are longer."""
 _log = logging.getLogger(__name__)
 
 
@@ -78,10 +79,9 @@ def _summarize(value: object) -> str:
     if isinstance(value, bool | int | float):
         return str(value)
     if isinstance(value, str):
-        is_name = len(value) <= MAX_VALUE and value.isprintable() and not any(map(str.isspace, value))
-        return value if is_name else f"{len(value)} characters"
+        return value if NAME.fullmatch(value) else f"{len(value)} characters"
     if isinstance(value, Mapping):
-        return f"{{{', '.join(str(key)[:MAX_VALUE] for key in value)}}}"
+        return f"{{{', '.join(_summarize(str(key)) for key in value)}}}"
     if isinstance(value, list | tuple) and all(isinstance(item, int) for item in value):
         return f"[{', '.join(map(str, value))}]"
     return f"{len(value)} items" if isinstance(value, list | tuple) else type(value).__name__

@@ -154,7 +154,7 @@ def test_what_is_old_leaves_the_trash_and_what_is_new_stays(tmp_path: Path) -> N
         (queue.workspace.trash / "19991231-235959-4-link").symlink_to(outside)
         job_log.add(queue.db, "reap", "failed", "long ago", 1000.0)
         said = retention.retain(queue.db, queue.workspace, time.time())
-        assert said == "2 from the trash, 0 backups, 1 lines of the job log"
+        assert said == "2 from the trash, 0 backups, 1 lines of the job log, 0 entries of the audit log"
         assert [name[16:] for name in run_dirs.list_trash(queue.workspace)] == [run.folder] and outside.is_dir()
         settings.put(queue.db, "retention.trash_days", "0")
         retention.retain(queue.db, queue.workspace, time.time() + 5)
