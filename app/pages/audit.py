@@ -6,6 +6,8 @@ import time
 
 import gradio as gr
 
+from app.components.nodes import el
+from app.components.view import View
 from app.endpoints.studio import Studio
 from app.pages._events import FAST, handler
 from app.pages._frame import page_frame
@@ -14,7 +16,7 @@ PATH, TITLE, ORDER = "audit", "Audit log", 90
 COLUMNS = ("time", "caller", "action", "arguments", "outcome", "detail")
 WIDTHS = ["12%", "12%", "14%", "28%", "8%", "26%"]
 ABOUT = (
-    "# Audit log\nThe newest 1,000 actions in the browser and of programs with a token, and those that were refused. "
+    "The newest 1,000 actions in the browser and of programs with a token, and those that were refused. "
     "Queries are not recorded; texts and values of configurations neither."
 )
 
@@ -22,7 +24,7 @@ ABOUT = (
 def build(studio: Studio) -> None:
     """Build the table; its toolbar filters by text and by column."""
     address = page_frame(studio, TITLE)
-    gr.Markdown(ABOUT)
+    View(el("div", el("h1.rl-title", TITLE), el("p.rl-muted", ABOUT)))
     table = gr.Dataframe(
         headers=list(COLUMNS),
         datatype="str",

@@ -22,7 +22,7 @@ from stub_routes import QUEUE, add_stub_routes
 from app.common.context import Context
 from app.web.page_registry import PageInfo
 from jobs.db.engine import Database
-from jobs.db.queries import runs, tokens
+from jobs.db.queries import audit_log, runs, tokens
 from jobs.export.exporter import export
 from jobs.export.settings import ExportSettings
 from jobs.export.sources import WorkspaceSource
@@ -271,3 +271,23 @@ def test_plain_http_calls_an_endpoint_by_name(site: Site) -> None:
     headers = {"Authorization": f"Bearer {token}"}
     answer = httpx.get(f"{site.url}/gradio_api/call/v2/count_export/{event}", headers=headers, timeout=60).text
     assert "event: complete" in answer and '"dialogues": 8' in answer
+
+
+def test_the_audit_log_names_the_token_on_every_route_of_calls(site: Site) -> None:
+    db = site.context.db
+    token, reader = (tokens.create(db, scopes, name)[1] for scopes, name in ((ALL, "routes"), (["read"], "reader")))
+    headers = {"Authorization": f"Bearer {token}"}
+    site.post("run/pause_queue", token, {"data": []})
+    for name, body in (("resume_queue", {}), ("send_message", {"chat": 999, "text": "a secret"})):  # queued, a stream
+        event = site.post(f"call/v2/{name}", token, body).json()["event_id"]
+        httpx.get(f"{site.url}/gradio_api/call/v2/{name}/{event}", headers=headers, timeout=60)
+    site.post("run/queue_status", token, {"data": []})
+    assert site.post("run/pause_queue", reader, {"data": []}).status_code == 403
+    entries = [entry for entry in audit_log.recent(db, 4) if entry.caller != "command line"][::-1]
+    assert [(entry.caller, entry.action, entry.outcome) for entry in entries] == [
+        ("token routes", "pause_queue", "ok"),
+        ("token routes", "resume_queue", "ok"),
+        ("token routes", "send_message", "failed"),
+        ("token reader", "pause_queue", "refused"),
+    ]
+    assert entries[2].arguments == "chat=999, text=8 characters"

@@ -19,6 +19,7 @@ PAGES = (
     "/chat",
     "/compare?runs={run}",
     "/exports?runs={run}",
+    "/audit",
 )
 SERIOUS = ("serious", "critical")
 FOCUS_WITHOUT_MARK = """() => {

@@ -1,0 +1,29 @@
+"""Page Audit log: actions of the browser and of programs, as text, filtered in the table."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from playwright.sync_api import expect
+
+from jobs.db.queries import audit_log, tokens
+
+NAME = "<img src=x onerror=alert(1)>"
+
+
+def test_the_page_shows_actions_as_text_and_filters_them(visit: Callable[..., Any], queue: Any) -> None:
+    tokens.create(queue.db, ["read"], NAME)
+    audit_log.add(queue.db, audit_log.entry(f"token {NAME}", "launch_run", "preset=quickstart", detail="run 7"))
+    page = visit("/audit")
+    table = page.locator("#audit-log")
+    cell = lambda text: table.get_by_role("gridcell", name=text, exact=True)  # noqa: E731
+    expect(cell(f"token {NAME}")).to_be_visible()
+    expect(cell("create_token")).to_be_visible()
+    assert table.locator("img").count() == 0
+    if path := os.environ.get("RL2F_SCREENSHOTS"):
+        page.screenshot(path=f"{path}/audit.png")
+    table.get_by_placeholder("Filter").fill("quickstart")
+    expect(cell("create_token")).to_have_count(0)
+    expect(cell("run 7")).to_be_visible()
