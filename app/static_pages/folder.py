@@ -16,15 +16,14 @@ import os
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePath, PureWindowsPath
 from typing import Any
 
 import jinja2
 import yaml
 
-from app.plots.run_charts import PlotOptions, overview
-from app.plots.series import MetricRow
+from app.plots.run_charts import overview
+from app.plots.run_folder import plot_options, step_metrics
 from app.static_pages.selection import chosen_dialogues
 from jobs.export.example_run import check_private, machine_paths, write_folder
 from rl2f_core import registry
@@ -35,7 +34,7 @@ from rl2f_core.evaluation.chart_data import accuracy_chart, effect_chart
 from rl2f_core.evaluation.plotting import figure, resolve_colors
 from rl2f_core.evaluation.report import EvaluationReport, findings, tables
 from rl2f_core.run.directory import RunDir
-from rl2f_core.run.events import DialogueEvent, MetricEvent, StatusEvent, read_events
+from rl2f_core.run.events import DialogueEvent, StatusEvent, read_events
 from rl2f_core.types import JsonObject
 
 SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL|WEBHOOK")
@@ -47,18 +46,6 @@ TOKENS = (
     rb"|\bxox[abprs]-[A-Za-z0-9-]{10,}|hooks\.slack\.com/services/\w+|https?://[^\s/:@]+:[^\s/@]+@"
 )
 """Tokens of well-known services, and URLs with a password."""
-
-
-@dataclass
-class Row:
-    """Metrics of one step; see `app.plots.series.MetricRow`."""
-
-    stage: str
-    step: int
-    number: int
-    time: float
-    values: dict[str, float]
-    tokens: float = 0.0
 
 
 def write_pages(run: str | Path, out: str | Path, *, limit: int = 40, ids: Sequence[str] = ()) -> JsonObject:
@@ -115,17 +102,8 @@ def _check(name: str, page: bytes, private: re.Pattern[bytes]) -> None:
 
 # -- the run's page ------------------------------------------------------------------------------------------------
 def _run_page(run_dir: RunDir, config: BaseRun) -> JsonObject:
-    rows: dict[tuple[str, int], MetricEvent] = {}
-    for event in read_events(run_dir.events_path, having=b'"metric"'):
-        if isinstance(event, MetricEvent) and event.step > 0:
-            rows[event.stage, event.step] = event
     stages = config.stages if isinstance(config, RunConfig) else ()
-    options = PlotOptions(
-        off_policy=frozenset(s.name for s in stages if not registry.get("method", s.method.type).on_policy),
-        max_new_tokens=config.rollout.max_new_tokens,
-    )
-    steps: list[MetricRow] = [Row(e.stage, e.step, n, e.time, e.values) for n, e in enumerate(rows.values())]
-    curves = overview(steps, options)
+    curves = overview(step_metrics(run_dir), plot_options(config))
     report = run_dir.path / "counterfactual" / "report.md"
     meta = json.loads(run_dir.meta_path.read_text(encoding="utf-8"))
     return {
