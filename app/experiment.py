@@ -7,8 +7,8 @@
     experiment.evaluate("rl2f@2").evaluation()
     experiment.plot("reward").show()
 
-An experiment is a run directory; no server or database is needed, except for the queue. The names in `__all__` and their
-parameters are stable.
+An experiment is a run directory; no server or database is needed, except for the queue. The names in `__all__` and
+their parameters are stable.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ class Experiment:
         """Write a checkpoint as a model with a model card; see `jobs.export.model.exporter.export_model`."""
         return export_model(self.folder, checkpoint, folder, format=format)
 
-    def share(self, folder: str | Path, dialogues: int = 40) -> None:
+    def write_pages(self, folder: str | Path, dialogues: int = 40) -> None:
         """Write static pages with curves, evaluation and at most `dialogues` dialogues to a new folder."""
         write_pages(self.folder, folder, limit=dialogues)
 

@@ -14,7 +14,7 @@ from jobs.db.queries import audit_log
 
 
 class AuditRow(TypedDict):
-    """An action, also if it failed or was refused; see `jobs.db.models.AuditEntry`."""
+    """An action, also if it failed or was refused; see `jobs.db.audit_models.AuditEntry`."""
 
     time: float
     """Seconds since 1970, UTC."""

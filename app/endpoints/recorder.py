@@ -11,9 +11,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
+from jobs.db.audit_models import AuditEntry
 from jobs.db.engine import Database
 from jobs.db.errors import StoreError
-from jobs.db.models import AuditEntry
 from jobs.db.queries import audit_log
 from rl2f_core.errors import ConfigError, RL2FError
 

@@ -15,7 +15,7 @@ from app.pages._frame import page_frame
 PATH, TITLE, ORDER = "audit", "Audit log", 90
 COLUMNS = ("time", "caller", "action", "arguments", "outcome", "detail")
 WIDTHS = ["12%", "12%", "14%", "28%", "8%", "26%"]
-ABOUT = (
+DESCRIPTION = (
     "The newest 1,000 actions in the browser and of programs with a token, and those that were refused. "
     "Queries are not recorded; texts and values of configurations neither."
 )
@@ -24,7 +24,7 @@ ABOUT = (
 def build(studio: Studio) -> None:
     """Build the table; its toolbar filters by text and by column."""
     address = page_frame(studio, TITLE)
-    View(el("div", el("h1.rl-title", TITLE), el("p.rl-muted", ABOUT)))
+    View(el("div", el("h1.rl-title", TITLE), el("p.rl-muted", DESCRIPTION)))
     table = gr.Dataframe(
         headers=list(COLUMNS),
         datatype="str",

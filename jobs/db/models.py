@@ -473,23 +473,6 @@ class JobLog(SQLModel, table=True):
     detail: str = _text()
 
 
-class AuditEntry(SQLModel, table=True):
-    """An action of a person or a program, also if it failed or was refused."""
-
-    id: int | None = Field(default=None, primary_key=True)
-    time: float = Field(index=True)
-    caller: str = Field(index=True)
-    """`browser`, `command line`, or `token NAME`."""
-    action: str = Field(index=True)
-    """Name of the endpoint, or `create_token`, `revoke_token`."""
-    arguments: str = _text()
-    """Summary without texts and values of configurations."""
-    outcome: str
-    """ok, failed or refused."""
-    detail: str = _text()
-    """The new run, or the reason of a failure or refusal."""
-
-
 class Setting(SQLModel, table=True):
     """A named value, e.g. `queue.paused`, `slots.cpu`."""
 

@@ -82,7 +82,12 @@ def test_the_evaluation_frame_has_the_values_of_the_report(recorded: Experiment)
     row = report["rows"][0]
     metric = row["metrics"]["values"]["cum_acc/3"]
     found = frame.loc[(row["checkpoint"], row["condition"], "cum_acc/3")]
-    assert (found.value, found.low, found.high, found.n) == (metric["value"], metric["low"], metric["high"], metric["n"])
+    assert (found.value, found.low, found.high, found.n) == (
+        metric["value"],
+        metric["low"],
+        metric["high"],
+        metric["n"],
+    )
     effect = next(e for e in report["effects"] if (e["checkpoint"], e["condition"]) == ("rl2f@24", "hints"))
     assert frame.loc[("rl2f@24", "hints", "effect")].value == effect["difference"]["value"]
     assert "effect against contentless" in recorded.report()
@@ -102,7 +107,9 @@ def test_figures_have_real_colors_and_the_values_of_the_metric(recorded: Experim
 
 def test_datasets_are_exported_with_the_settings_of_the_command_line(leaky: Experiment, tmp_path: Path) -> None:
     manifest = leaky.export(tmp_path / "out", formats=["messages"], files=["jsonl"])
-    assert manifest["formats"]["messages"]["rows"] == len((tmp_path / "out/messages.jsonl").read_text().splitlines()) == 8
+    assert (
+        manifest["formats"]["messages"]["rows"] == len((tmp_path / "out/messages.jsonl").read_text().splitlines()) == 8
+    )
     with pytest.raises(ConfigError, match="formats"):
         leaky.export(tmp_path / "other", formats=["poems"])
 
@@ -142,9 +149,7 @@ def test_a_failed_run_raises_its_error_and_keeps_its_data(countable: None, tmp_p
     ("config", "message"),
     [("quickstrat", "does not exist.*quickstrat"), ({"kind": "nothing"}, "Unknown run kind"), ("no.yaml", "no.yaml")],
 )
-def test_an_invalid_configuration_creates_no_folder(
-    countable: None, tmp_path: Path, config: Any, message: str
-) -> None:
+def test_an_invalid_configuration_creates_no_folder(countable: None, tmp_path: Path, config: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         run_experiment(config, folder=tmp_path / "new")
     assert not (tmp_path / "new").exists()

@@ -153,7 +153,7 @@ def test_a_program_queues_a_run_reads_dialogues_and_labels_a_hint(site: Site) ->
     ]
 
 
-INITIALIZE = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+LIST_TOOLS = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_requests_without_a_valid_token_or_from_elsewhere_are_refused(
     valid = {} if status == 401 or not headers or "Authorization" in headers else {
         "Authorization": f"Bearer {site.token('read')}"
     }  # fmt: skip
-    answer = httpx.post(f"{site.url}/mcp", json=INITIALIZE, headers={**accept, **valid, **headers})
+    answer = httpx.post(f"{site.url}/mcp", json=LIST_TOOLS, headers={**accept, **valid, **headers})
     assert answer.status_code == status and "error" in answer.json()
 
 
@@ -185,12 +185,12 @@ def test_the_cookie_of_a_browser_does_not_open_mcp(site: Site) -> None:
     secret = load_secret(Path(str(site.db.url.database)).with_name("secret"))
     guard = Security(print, secret=secret, host="127.0.0.1", port=port, programs=ProgramAccess(site.db))
     headers = {"Cookie": f"{guard.cookie_name}={guard.cookie}", "Sec-Fetch-Site": "same-origin"}
-    assert httpx.post(f"{site.url}/mcp", json=INITIALIZE, headers=headers).status_code == 404
+    assert httpx.post(f"{site.url}/mcp", json=LIST_TOOLS, headers=headers).status_code == 404
 
 
 def test_a_server_without_the_option_has_no_mcp(client: Any, context: Context) -> None:
     token = tokens.create(context.db, ["read"])[1]
-    answer = client.post("/mcp", json=INITIALIZE, headers={"Authorization": f"Bearer {token}"})
+    answer = client.post("/mcp", json=LIST_TOOLS, headers={"Authorization": f"Bearer {token}"})
     assert answer.status_code == 403 and "--mcp" in answer.json()["error"]
 
 
@@ -220,14 +220,14 @@ def test_an_assistant_launches_the_tiny_run_waits_reads_its_dialogues_and_labels
             hint = (await call("next_hints_to_label", annotator="assistant", queue={"run": run}, limit=1))["hints"][0]
             place = {name: hint[name] for name in ("run", "event_id", "turn")}
             await call("label_hint", **place, annotator="assistant", label="no_leak")
-            return names, run, status, dialogue, await call("list_labels", **place)
+            return names, status, dialogue, await call("list_labels", **place)
 
         async def launch(client: Any, call: Call) -> Any:
             return await call("launch_run", yaml=TINY)
 
-        names, run, status, dialogue, labels = site.talk(site.token("read", "run", "label", name="assistant"), work)
+        names, status, dialogue, labels = site.talk(site.token("read", "run", "label", name="assistant"), work)
         assert names >= {"launch_run", "get_run", "list_dialogues", "label_hint"} and status == "succeeded"
-        assert dialogue["dialogue"]["turns"] if "dialogue" in dialogue else dialogue["turns"]
+        assert dialogue["turns"]
         assert [label["label"] for label in labels] == ["no_leak"]
         assert "needs the scope run" in site.talk(site.token("read", name="reader"), launch)["error"]
         assert [entry[:3] for entry in site.log() if entry[0] != "browser"] == [

@@ -27,6 +27,8 @@ TENSORS = ("rl2f_core/modeling", "rl2f_core/backends", "rl2f_core/training")
 """A package of its own in all but its path: it imports nothing of the core."""
 ALLOWED_IMPORTS = """
 app.cli: commands common rl2f_core.distributed rl2f_core.errors
+app.experiment: commands common plots static_pages jobs.db jobs.export jobs.queue jobs.workspace rl2f_core.config
+    rl2f_core.errors rl2f_core.evaluation rl2f_core.run rl2f_core.run_kinds rl2f_core.types
 app.commands: common endpoints jobs.chat jobs.db jobs.executors jobs.export jobs.ingest jobs.labels jobs.queue
     jobs.run_kinds jobs.scheduler jobs.workspace rl2f_core.backends rl2f_core.config rl2f_core.counterfactual
     rl2f_core.device rl2f_core.distributed rl2f_core.environments rl2f_core.errors rl2f_core.evaluation
@@ -46,12 +48,12 @@ app.forms: jobs.db jobs.workspace rl2f_core.config rl2f_core.environments rl2f_c
     rl2f_core.teachers rl2f_core.training
 app.pages: common components endpoints forms jobs.chat jobs.db plots rl2f_core.config rl2f_core.counterfactual
     rl2f_core.errors rl2f_core.types
-app.plots: common jobs.db rl2f_core.errors rl2f_core.evaluation rl2f_core.metrics rl2f_core.registry
-    rl2f_core.stats rl2f_core.types
+app.plots: common jobs.db rl2f_core.config rl2f_core.errors rl2f_core.evaluation rl2f_core.metrics rl2f_core.registry
+    rl2f_core.run rl2f_core.stats rl2f_core.types
 app.static_pages: jobs.export plots rl2f_core.config rl2f_core.environments rl2f_core.errors rl2f_core.evaluation
     rl2f_core.registry rl2f_core.run rl2f_core.types
 app.web: common components endpoints jobs.chat jobs.db jobs.export pages rl2f_core.errors
-    rl2f_core.model_store rl2f_core.paths
+    rl2f_core.model_store rl2f_core.paths rl2f_core.types
 jobs.chat: db ingest rl2f_core.backends rl2f_core.chat rl2f_core.config rl2f_core.device
     rl2f_core.environments rl2f_core.errors rl2f_core.file_io rl2f_core.model_store rl2f_core.paths
     rl2f_core.rollout rl2f_core.run rl2f_core.teachers rl2f_core.types workspace

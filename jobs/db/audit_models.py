@@ -1,0 +1,23 @@
+"""The table of the audit log."""
+
+from __future__ import annotations
+
+from sqlalchemy import Column, Text
+from sqlmodel import Field, SQLModel
+
+
+class AuditEntry(SQLModel, table=True):
+    """An action of a person or a program, also if it failed or was refused."""
+
+    id: int | None = Field(default=None, primary_key=True)
+    time: float = Field(index=True)
+    caller: str = Field(index=True)
+    """`browser`, `command line`, or `token NAME`."""
+    action: str = Field(index=True)
+    """Name of the endpoint, or `create_token`, `revoke_token`."""
+    arguments: str = Field(default="", sa_column=Column(Text, nullable=False))
+    """Summary without texts and values of configurations."""
+    outcome: str
+    """ok, failed or refused."""
+    detail: str = Field(default="", sa_column=Column(Text, nullable=False))
+    """The new run, or the reason of a failure or refusal."""
