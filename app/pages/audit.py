@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import gradio as gr
 
+from app.components.address import Replacement
 from app.components.nodes import el
 from app.components.view import View
 from app.endpoints.studio import Studio
@@ -14,7 +16,7 @@ from app.pages._frame import page_frame
 
 PATH, TITLE, ORDER = "audit", "Audit log", 90
 COLUMNS = ("time", "caller", "action", "arguments", "outcome", "detail")
-WIDTHS = ["12%", "12%", "14%", "28%", "8%", "26%"]
+WIDTHS: list[str | int] = ["12%", "12%", "14%", "28%", "8%", "26%"]
 DESCRIPTION = (
     "The newest 1,000 actions in the browser and of programs with a token, and those that were refused. "
     "Queries are not recorded; texts and values of configurations neither."
@@ -22,26 +24,36 @@ DESCRIPTION = (
 
 
 def build(studio: Studio) -> None:
-    """Build the table; its toolbar filters by text and by column."""
+    """Build the table and its filter, which is in the address."""
     address = page_frame(studio, TITLE)
     View(el("div", el("h1.rl-title", TITLE), el("p.rl-muted", DESCRIPTION)))
+    search = gr.Textbox(label="Filter", info="A token, an endpoint, an argument or an outcome.", max_lines=1)
     table = gr.Dataframe(
         headers=list(COLUMNS),
         datatype="str",
         interactive=False,
         wrap=True,
-        show_search="filter",
         column_widths=WIDTHS,
+        buttons=[],
         label="Actions",
         show_label=False,
         elem_id="audit-log",
     )
 
-    @handler
-    def show() -> list[list[str]]:
-        return [
-            [time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row["time"])), *(str(row[n]) for n in COLUMNS[1:])]  # type: ignore[literal-required]
-            for row in studio.audit.list_actions()
-        ]
+    def rows(text: str) -> list[list[str]]:
+        listed: list[dict[str, Any]] = [{**row} for row in studio.audit.list_actions(text)]
+        for row in listed:
+            row["time"] = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row["time"]))
+        return [[row[name] for name in COLUMNS] for row in listed]
 
-    address.input(show, None, table, **FAST)
+    @handler
+    def open_page(query: dict[str, str]) -> tuple[str, list[list[str]]]:
+        text = query.get("search", "")
+        return text, rows(text)
+
+    @handler
+    def filter_rows(text: str) -> tuple[Replacement, list[list[str]]]:
+        return Replacement(search=text), rows(text)
+
+    address.input(open_page, address, [search, table], **FAST)
+    search.change(filter_rows, search, [address, table], trigger_mode="always_last", **FAST)

@@ -105,7 +105,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     db.close()
 
 
-@pytest.mark.parametrize("mode", ["auto", "legacy"])
+@pytest.mark.parametrize("mode", ["auto", pytest.param("legacy", marks=pytest.mark.slow)])
 def test_a_token_lists_the_tools_of_its_scopes_with_schema_and_description(site: Site, mode: str) -> None:
     async def tools(client: Any, call: Call) -> dict[str, Any]:
         return {tool.name: tool for tool in (await client.list_tools()).tools}

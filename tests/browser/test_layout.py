@@ -15,7 +15,7 @@ from app.web.page_registry import pages
 PAGES = [page.path for page in pages()]
 LISTED = [page.path for page in pages() if page.in_navigation]
 DARK = "document.body.classList.contains('dark')"
-ELSEWHERE = ("chat", "compare", "exports", "labels", "new", "run")
+ELSEWHERE = ("audit", "chat", "compare", "exports", "labels", "new", "run")
 """Pages whose own tests look at both widths with everything open."""
 
 
