@@ -27,7 +27,8 @@ def build(studio: Studio) -> None:
     """Build the table and its filter, which is in the address."""
     address = page_frame(studio, TITLE)
     View(el("div", el("h1.rl-title", TITLE), el("p.rl-muted", DESCRIPTION)))
-    search = gr.Textbox(label="Filter", info="A token, an endpoint, an argument or an outcome.", max_lines=1)
+    hint = "Filter by token, endpoint, argument or outcome"
+    search = gr.Textbox(label="Filter", placeholder=hint, show_label=False, container=False, max_lines=1)
     table = gr.Dataframe(
         headers=list(COLUMNS),
         datatype="str",
