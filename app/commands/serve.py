@@ -85,6 +85,8 @@ def serve(
             err().print(description, markup=False, soft_wrap=True)
         from app.web.server import create_app
 
+        if mcp:
+            err().print(f"MCP tools are at {url}/mcp; a program needs a token of `rl2f token new`.", markup=False)
         _run(create_app(context, host, port, password, allow_host or (), mcp=mcp), listener, url, context)
     err().print("The server has stopped. Active runs continue.", markup=False)
 

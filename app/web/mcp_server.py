@@ -7,15 +7,15 @@ tool is the docstring of its endpoint, and the schema of its arguments comes fro
 from __future__ import annotations
 
 import inspect
-import json
 import logging
 import typing
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ConfigDict, create_model
+from pydantic_core import to_json
 from starlette.concurrency import run_in_threadpool
 from starlette.types import Receive, Scope, Send
 
@@ -46,17 +46,27 @@ class McpServer:
     Args:
         context: The workspace and its services.
 
-    Raises `ServerError` if the package `mcp` is missing.
+    Raises `ServerError` if the package `mcp` is missing or older than version 2.
     """
 
     def __init__(self, context: Context) -> None:
         try:
             from mcp.server import Server
             from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+            from mcp_types import Tool, ToolAnnotations
         except ImportError as error:
             raise ServerError("MCP needs the package mcp.", value=str(error), fix="pip install 'rl2f[mcp]'") from error
         self._db = context.db
         self._tools = {name: (scope, function) for name, scope, function in Studio(context).endpoints()}
+        self._descriptions = [
+            Tool(
+                name=name,
+                description=inspect.getdoc(function),
+                input_schema=input_schema(function),
+                annotations=ToolAnnotations(read_only_hint=scope == "read"),
+            )
+            for name, (scope, function) in self._tools.items()
+        ]
         server = Server(
             "rl2f-studio",
             version=__version__,
@@ -82,23 +92,7 @@ class McpServer:
         from mcp_types import ListToolsResult
 
         permitted = _token(context).scopes.split()
-        descriptions = await run_in_threadpool(lambda: self._descriptions)
-        return ListToolsResult(tools=[tool for tool in descriptions if self._tools[tool.name][0] in permitted])
-
-    @cached_property
-    def _descriptions(self) -> list[mcp_types.Tool]:
-        """All tools with their schemas, which take a third of a second to make."""
-        from mcp_types import Tool, ToolAnnotations
-
-        return [
-            Tool(
-                name=name,
-                description=inspect.getdoc(function),
-                input_schema=input_schema(function),
-                annotations=ToolAnnotations(read_only_hint=scope == "read"),
-            )
-            for name, (scope, function) in self._tools.items()
-        ]
+        return ListToolsResult(tools=[tool for tool in self._descriptions if self._tools[tool.name][0] in permitted])
 
     async def _call_tool(
         self, context: ServerRequestContext[Any, Any], params: mcp_types.CallToolRequestParams
@@ -120,13 +114,13 @@ class McpServer:
         try:
             result = function(**arguments)
             if inspect.isgenerator(result):  # each update of a stream contains the whole state
-                *_, result = result
+                result = deque(result, maxlen=1).pop()
         except RL2FError as error:
             return str(error), True
         except Exception:
             _log.exception("The tool %s failed", name)
             return "Something went wrong in the server. Its log has the details; please report it.", True
-        return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False), False
+        return result if isinstance(result, str) else to_json(result, inf_nan_mode="null").decode(), False
 
 
 def input_schema(function: Callable[..., Any]) -> JsonObject:

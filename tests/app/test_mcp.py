@@ -132,6 +132,16 @@ def test_a_read_token_changes_nothing_and_the_refusals_are_recorded(site: Site) 
     assert refused == [(name, "refused") for name in CHANGES]
 
 
+def test_a_stream_is_its_last_update_and_a_text_is_not_encoded(site: Site) -> None:
+    async def read(client: Any, call: Call) -> list[Any]:
+        preset = (await client.call_tool("get_preset", {"name": "quickstart"})).content[0].text
+        return [preset, await call("follow_chat", chat=7), await call("send_message", chat=7, text="Hello")]
+
+    preset, update, sent = site.talk(site.token("read", "run"), read)
+    assert preset.startswith("# Does RL") and update == {"status": "", "messages": [], "error": None, "ended": True}
+    assert "chat" in sent["error"].lower() and "7" in sent["error"]
+
+
 def test_a_program_queues_a_run_reads_dialogues_and_labels_a_hint(site: Site) -> None:
     async def work(client: Any, call: Call) -> Any:
         with counting_kinds():
@@ -198,7 +208,7 @@ def test_without_the_package_the_error_names_the_extra(context: Context, monkeyp
     from app.web.security import ServerError
     from app.web.server import create_app
 
-    monkeypatch.setitem(sys.modules, "mcp.server", None)
+    monkeypatch.setitem(sys.modules, "mcp_types", None)  # as with version 1
     with pytest.raises(ServerError, match=r"pip install 'rl2f\[mcp\]'"):
         create_app(context, site_pages=[], mcp=True)
 

@@ -52,6 +52,7 @@ def test_pages_are_found_by_themselves() -> None:
         "chat",
         "compare",
         "exports",
+        "audit",
     }
 
 
