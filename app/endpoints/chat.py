@@ -365,6 +365,31 @@ class ChatEndpoints:
         return [_message(message) for message in chats.prefer(self._context.db, chat, response, other, choice)]
 
     # -- interactive tasks -----------------------------------------------------------------------------------------
+    @endpoint("read")
+    def list_task_actions(self, chat: ChatId, after: MessageId | None = None) -> list[str] | None:
+        """List the valid actions of a person in a stateful interactive task; None if its environment has no state.
+
+        Args:
+            chat: An interactive task.
+            after: The person's last attempt; None at the start.
+        """
+        return self._service.actions(chat, after)
+
+    @endpoint("run")
+    def take_task_action(
+        self, chat: ChatId, action: ShortText, after: MessageId | None = None
+    ) -> list[ChatMessageInfo]:
+        """Take an action as the student of a stateful interactive task, without a model.
+
+        Returns the new messages: an empty hint after an earlier attempt, and the attempt with its observation.
+
+        Args:
+            chat: An interactive task.
+            action: The action. An invalid one uses an attempt.
+            after: The person's last attempt; None at the start.
+        """
+        return [_message(message) for message in self._service.act(chat, action, after)]
+
     @endpoint("run")
     def end_task_chat(self, chat: ChatId, attempt: MessageId) -> ChatMessageInfo:
         """End an unsolved interactive task at its last attempt, and record the dialogue."""

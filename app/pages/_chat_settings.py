@@ -12,6 +12,8 @@ from rl2f_core.errors import ConfigError, DataError
 from rl2f_core.types import JsonObject
 
 SPLITS = ("train", "validation", "test")
+MAX_ACTIONS = 1000
+"""Buttons of actions; more are on further pages."""
 SAMPLING = {"max_new_tokens": "Tokens", "temperature": "Temperature", "top_p": "Top p", "seed": "Seed"}
 """Sampling parameter → label of its field."""
 
@@ -36,6 +38,18 @@ def sampling_field(name: str, schema: Mapping[str, Any]) -> gr.Number:
         precision=0 if is_whole else None,
         step=1 if is_whole else 0.1,
         min_width=110,
+    )
+
+
+def action_buttons() -> gr.Dataset:
+    """Return the buttons of the actions that a person can take in a stateful interactive task."""
+    return gr.Dataset(
+        components=["textbox"],
+        samples=[],
+        samples_per_page=MAX_ACTIONS,
+        label="Your actions",
+        visible=False,
+        elem_id="chat-actions",
     )
 
 

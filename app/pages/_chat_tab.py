@@ -11,6 +11,7 @@ from app.endpoints.chat import (
     ChatEndpoints,
     ChatInfo,
     ChatMemory,
+    ChatMessageInfo,
     ChatPage,
     ChatRun,
     ChatState,
@@ -18,7 +19,7 @@ from app.endpoints.chat import (
     TurnUpdate,
 )
 from app.pages._chat_tree import MessageTree
-from jobs.chat.checkpoints import ChatSettings
+from jobs.chat.checkpoints import PERSON, ChatSettings
 from rl2f_core.errors import RL2FError
 from rl2f_core.types import JsonObject
 
@@ -70,6 +71,8 @@ class ChatTab:
     status: str = ""
     error: JsonObject | None = None
     answer: TaskAnswer | None = None
+    actions: list[str] | None = None
+    """Valid actions of the person in a stateful interactive task; None for any other chat."""
     editing: int | Literal["title"] | None = None
     """The message that is being edited, or the title."""
     sent_after: int | None = None
@@ -105,12 +108,24 @@ class ChatTab:
         attempted = self.tree.attempted()
         return bool(attempted) and all(self.tree.chain(each)[-1]["detail"].get("ended") for each in attempted)
 
+    def sampled(self) -> list[str]:
+        """Return the checkpoints that have attempts at an interactive task, without the person."""
+        return [name for name in self.tree.attempted() if name != PERSON]
+
     def targets(self) -> dict[str, int]:
         """Return checkpoint → the attempt that receives the next hint."""
-        return {name: m["id"] for name, m in self.tree.waiting().items() if name not in self.without_hint}
+        without = {PERSON, *self.without_hint}
+        return {name: m["id"] for name, m in self.tree.waiting().items() if name not in without}
+
+    def last_attempt(self) -> ChatMessageInfo | None:
+        """Return the person's last attempt on the shown branch."""
+        attempts = [message for message in self.tree.chain(PERSON) if message["role"] == "assistant"]
+        return attempts[-1] if attempts else None
 
     def checkpoint_name(self, checkpoint: str) -> str:
-        """Return a checkpoint with the name of its run."""
+        """Return a checkpoint with the name of its run; `You` for the person."""
+        if checkpoint == PERSON:
+            return "You"
         number = checkpoint.partition(":")[0]
         name = next((run["name"] for run in self.runs if str(run["run"]) == number), "")
         return f"{checkpoint} · {name}" if name else checkpoint
@@ -145,7 +160,7 @@ class ChatTab:
 
     def _leave(self) -> None:
         self.is_missing = False
-        self.turn, self.status, self.error, self.answer = None, "", None, None
+        self.turn, self.status, self.error, self.answer, self.actions = None, "", None, None, None
         self.editing, self.sent_after, self.without_hint = None, None, set()
 
     # -- turns -----------------------------------------------------------------------------------------------------
@@ -183,8 +198,29 @@ class ChatTab:
             self.update(chat.get_chat(self.id))
         except RL2FError as error:  # deleted in another tab
             self._note(describe(error))
+        if self.actions is not None:
+            self.read_actions(chat)
         self.read_list(chat)
         self.memory = chat.chat_memory()
+
+    def read_actions(self, chat: ChatEndpoints) -> None:
+        """Read the valid actions after the person's last attempt; none after the end."""
+        last = self.last_attempt()
+        if self.is_task and self.chat is not None:
+            ended = last is not None and last["detail"].get("ended")
+            try:
+                self.actions = [] if ended else chat.list_task_actions(self.id, last and last["id"])
+            except RL2FError as error:
+                self._note(describe(error))
+
+    def act(self, chat: ChatEndpoints, action: str) -> None:
+        """Take an action as the student; an action of an older state is not taken."""
+        if action not in (self.actions or ()):
+            return
+        last = self.last_attempt()
+        for message in chat.take_task_action(self.id, action, last and last["id"]):
+            self.tree.put(message)
+        self.read_actions(chat)
 
     def read_list(self, chat: ChatEndpoints) -> None:
         """Read the page of the list of chats again."""

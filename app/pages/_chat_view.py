@@ -13,6 +13,7 @@ from app.endpoints.chat import ChatMessageInfo
 from app.endpoints.transcript import FindingRow, HintDetail
 from app.pages._chat_tab import ChatTab
 from app.pages._chat_tree import ChatTurn, can_continue, waits_for_hint
+from jobs.chat.checkpoints import PERSON
 from rl2f_core.types import JsonObject
 
 STOPS = {
@@ -27,8 +28,8 @@ DESCRIPTIONS = {
     "chat": "The base and up to three checkpoints respond side by side, with the same seed and sampling. "
     "Rate which response is better.",
     "play": "The environment sets a task, the checkpoints attempt it, and you or the scripted teacher give hints, as "
-    "in training. Leak detectors check every hint, yours too. Finished dialogues are recorded for replay, labels and "
-    "export.",
+    "in training. Leak detectors check every hint, yours too. In an environment with actions you can also play "
+    "yourself. Finished dialogues are recorded for replay, labels and export.",
 }
 SOURCES: dict[str, Source] = {"assistant": "student", "teacher": "teacher", "user": "task"}
 BUTTON_STYLE = "rl-small rl-quiet"
@@ -253,6 +254,11 @@ def _verdict(message: ChatMessageInfo) -> Element | None:
     if not found:
         return None
     sign, word, color = OUTCOMES["1" if found["correct"] else "?" if found["parsed"] is None else "0"]
+    if found.get("observation") is not None and not found["correct"]:
+        is_valid = found["well_formed"]
+        sign, word, color = (
+            ("→", f"reward {found['reward']:g}", "rl-muted") if is_valid else ("?", "invalid", "rl-wrong")
+        )
     parsed = None if found["parsed"] is None else [el("span.rl-muted", " parsed "), inline(found["parsed"], 40)]
     return el(f"span.ch-verdict.{color}", f"{sign} {word}", parsed)
 
@@ -310,7 +316,7 @@ def _tools(tab: ChatTab, message: ChatMessageInfo, is_prompt: bool) -> list[Node
     if tab.is_busy or not tab.is_writable:
         return tools
     tools.append(_tool("Edit", "edit", "Edit in a branch; the original remains", number))
-    if message["role"] == "assistant":
+    if message["role"] == "assistant" and message["checkpoint"] != PERSON:
         tools.append(_tool("Regenerate", "retry", "Sample an alternative with another seed", number))
     return tools
 
@@ -401,7 +407,7 @@ def _task(tab: ChatTab) -> Element:
     columns = []
     for checkpoint in tab.tree.attempted():
         chain = tab.tree.chain(checkpoint)
-        messages = [_message(tab, each) for each in chain]
+        messages = [_message(tab, each) for each in chain if each["content"] or each["role"] != "teacher"]
         columns.append(el("div.ch-column", messages, _progress(tab, chain), data_key=checkpoint))
     return el("section.ch-turn", _message(tab, prompt), _columns(columns), data_key="task")
 
@@ -425,7 +431,9 @@ def _progress(tab: ChatTab, chain: list[ChatMessageInfo]) -> Element | None:
         return None
     checkpoint = last["checkpoint"]
     state = el("span.rl-muted", "waits for a hint")
-    if len(tab.tree.attempted()) > 1:
+    if checkpoint == PERSON:
+        state = el("span.rl-muted", "choose an action")
+    elif len(tab.sampled()) > 1:
         box = el(
             "input",
             type="checkbox",

@@ -127,6 +127,7 @@ class _Page:
             elem_id="chat-field",
             **NO_LABEL,
         )
+        self.actions = choices.action_buttons()
         with gr.Row(elem_id="chat-buttons"):
             self.scripted = gr.Button("Scripted hint", size="md", elem_id="chat-scripted", visible=False)
             self.stop = gr.Button("Stop", size="md", variant="stop", elem_id="chat-stop", visible=False)
@@ -135,7 +136,8 @@ class _Page:
     def connect(self) -> None:
         """Connect the events."""
         tab, named, fields = self.tab, self.fields, list(self.fields.values())
-        composer = [self.note, self.text, self.primary, self.scripted, self.stop, self.editor, self.timer]
+        buttons = [self.primary, self.scripted, self.stop, self.actions]
+        composer = [self.note, self.text, *buttons, self.editor, self.timer]
         messages = [self.settled, self.current, *composer]
         drawn = [self.fold, self.chats, self.head, *messages]
         editing = [self.edited, self.save]
@@ -149,6 +151,7 @@ class _Page:
         gr.on([self.text.submit, self.primary.click], self.send, [tab, self.text, *fields], everything, **ACT)
         self.timer.tick(self.show_turn, tab, drawn, **FAST)
         self.scripted.click(self.give_scripted_hint, tab, drawn, **ACT)
+        self.actions.select(self.take_action, tab, drawn, **FAST)
         self.stop.click(self.stop_turn, tab, self.note, **ACT)
         self.save.click(self.save_edit, [tab, self.edited], drawn, **ACT)
         self.cancel.click(self.cancel_edit, tab, composer, **ACT)
@@ -188,7 +191,8 @@ class _Page:
         waiting = len(tab.targets()) if tab.is_task and not tab.is_busy else 0
         label, placeholder = "Send", "Write a message. Enter sends, Shift+Enter adds a line"
         if tab.is_task:
-            label = "Start another task" if tab.is_over else "Send hint" if tab.tree.attempted() else "Start task"
+            start = "Start task" if tab.actions is None else "Sample attempts"
+            label = "Start another task" if tab.is_over else "Send hint" if tab.sampled() else start
             whom = f" for {waiting} checkpoints" if waiting > 1 else ""
             placeholder = f"Your hint{whom}; leak detectors check it first. Enter sends"
         can_write = is_open and (waiting > 0 or not tab.is_task)
@@ -196,9 +200,11 @@ class _Page:
         text = gr.update(visible=can_write, placeholder=placeholder, autofocus=tab.chat is None)
         if tab.sent_after is not None and len(tab.tree.messages) > tab.sent_after:
             text["value"], tab.sent_after = "", None
+        actions = tab.actions if is_open and not tab.is_busy else None
         return {
             self.note: view.note(tab),
             self.text: text,
+            self.actions: gr.Dataset(samples=[[each] for each in actions or ()], visible=bool(actions)),
             self.primary: gr.update(visible=can_act, value=label),
             self.scripted: gr.update(visible=is_open and waiting > 0),
             self.stop: gr.update(visible=tab.is_busy),
@@ -266,9 +272,10 @@ class _Page:
             tab.fail(error)
             return {self.settings: gr.update(visible=False), **self.draw(tab)}
         tab.open(state, message)
+        tab.read_actions(self.chat)
         if state["streaming"]:
             tab.follow(self.chat, self.chat.follow_chat(number))
-        elif tab.is_task and not tab.tree.attempted() and tab.is_writable:
+        elif tab.is_task and tab.actions is None and not tab.tree.attempted() and tab.is_writable:
             tab.follow(self.chat, self.chat.continue_task_chat(number))
         assert tab.chat is not None
         now = tab.chat["settings"]
@@ -296,7 +303,7 @@ class _Page:
                 return self._create(tab, form)
             if tab.is_over:
                 return self._open_another_task(tab)
-            return self._give_hint(tab, "person" if tab.tree.attempted() else "scripted", message)
+            return self._give_hint(tab, "person" if tab.sampled() else "scripted", message)
         choices.check_message(message, self.limits["max_text"])
         shown: Updates = {}
         if tab.chat is None:
@@ -346,11 +353,17 @@ class _Page:
     def _give_hint(self, tab: ChatTab, by: Literal["scripted", "person"], text: str = "") -> Updates:
         """Give a hint to the attempts that wait for one, or sample the first attempts."""
         targets = tab.targets()
-        if tab.is_busy or (tab.tree.attempted() and not targets):
+        if tab.is_busy or (tab.sampled() and not targets):
             return gr.skip()
         if by == "person":
             tab.sent_after = len(tab.tree.messages)
         tab.follow(self.chat, self.chat.continue_task_chat(tab.id, targets, by, text))
+        return self.draw(tab)
+
+    @_shows_errors
+    def take_action(self, tab: ChatTab, event: gr.SelectData) -> Updates:
+        """Take an action as the student."""
+        tab.act(self.chat, str(event.value[0]))
         return self.draw(tab)
 
     def stop_turn(self, tab: ChatTab) -> Updates:
@@ -392,6 +405,7 @@ class _Page:
         match data["action"]:
             case "select":
                 tab.tree.select(int(data["message"]))
+                tab.read_actions(self.chat)
                 more = {self.address: {"chat": tab.id, "at": data["message"]}}
             case "edit":
                 message = tab.tree.messages[int(data["message"])]
@@ -403,6 +417,7 @@ class _Page:
                 tab.follow(self.chat, self.chat.retry_response(tab.id, int(data["message"])))
             case "end":
                 tab.tree.put(self.chat.end_task_chat(tab.id, int(data["message"])))
+                tab.read_actions(self.chat)
             case "rate":
                 choice: Any = data["choice"] or None
                 for message in self.chat.rate_response(tab.id, int(data["response"]), int(data["other"]), choice):

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 from jobs.chat.model_process.inference import verify_attempt
 from rl2f_core.config.presets import presets
 from rl2f_core.config.run import BaseRun
-from rl2f_core.errors import ConfigError
+from rl2f_core.environments.base import wrap_answer
+from rl2f_core.environments.stateful import StatefulEnvironment
+from rl2f_core.errors import ConfigError, RunError
 from rl2f_core.rollout.build import build_environment
 from rl2f_core.run.events import DialogueEvent
 from rl2f_core.types import SPLITS, Dialogue, JsonObject, StopReason, Task, Turn
@@ -47,6 +49,24 @@ def make_task(config: JsonObject, split: str, index: int) -> tuple[Task, str]:
 def gold_answer(config: JsonObject, task: JsonObject) -> str:
     """Return the gold answer of a task."""
     return build_environment(BaseRun.model_validate(config).environment).gold_answer(Task.model_validate(task))
+
+
+def valid_actions(config: JsonObject, task: JsonObject, turns: Sequence[Turn]) -> list[str] | None:
+    """Return the valid actions after the turns of an open dialogue; None if the environment has no state."""
+    parsed = Task.model_validate(task)
+    environment = build_environment(BaseRun.model_validate(config).environment)
+    environment = environment.sub_environments.get(environment.sub_environment_of(parsed), environment)
+    if not isinstance(environment, StatefulEnvironment):
+        return None
+    state = environment.restore(parsed, [turn.verdict for turn in turns])
+    return list(environment.valid_actions(parsed, state))
+
+
+def taken_action(config: JsonObject, task: JsonObject, turns: Sequence[Turn], action: str) -> Turn:
+    """Verify an action that a person takes; an invalid one is data. Raises `RunError` without a state."""
+    if valid_actions(config, task, turns) is None:
+        raise RunError("The environment of this task has no actions.", fix="Give hints to a checkpoint.")
+    return written_attempt(config, Task.model_validate(task), turns, wrap_answer(action))
 
 
 def written_attempt(config: JsonObject, task: Task, turns: Sequence[Turn], text: str) -> Turn:

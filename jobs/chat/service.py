@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 import yaml
 
 from jobs.chat import dialogue_log, interactive_task, tree
-from jobs.chat.checkpoints import ChatSettings, ResolvedCheckpoints, parse_settings, resolve_checkpoints
+from jobs.chat.checkpoints import PERSON, ChatSettings, ResolvedCheckpoints, parse_settings, resolve_checkpoints
 from jobs.chat.limits import ChatLimits
 from jobs.chat.model_process.client import ModelProcess
 from jobs.chat.model_process.protocol import (
@@ -36,7 +36,7 @@ from rl2f_core.config.run import BaseRun
 from rl2f_core.errors import ConfigError, DataError, RL2FError, RunError, shorten
 from rl2f_core.rollout.dialogue_builder import stop_reason
 from rl2f_core.rollout.engine import derive_seed, turn_seed
-from rl2f_core.types import JsonObject, StopReason, Task
+from rl2f_core.types import Hint, JsonObject, StopReason, Task, Turn
 
 if TYPE_CHECKING:
     from jobs.db.engine import Database
@@ -295,6 +295,32 @@ class ChatService:
             detail = {"seed": seed, "model": settings.model}
             slots.append(ResponseSlot(checkpoint, leaf.id, detail, hint_by=hint.by if hint else ""))
         self._start(turn, requests, slots)
+
+    def actions(self, chat_id: int, after: int | None = None) -> list[str] | None:
+        """Return the valid actions after a person's last attempt; None if the environment has no state."""
+        chat, _, turns = self._open_person(chat_id, after)
+        return interactive_task.valid_actions(chat.settings.config, chat.row.task or {}, turns)
+
+    def act(self, chat_id: int, action: str, after: int | None = None) -> list[ChatMessage]:
+        """Verify a person's action and return the new messages: an empty hint on the last attempt, and the attempt."""
+        check_text(action, "action")
+        chat, leaf, turns = self._open_person(chat_id, after)
+        turn = interactive_task.taken_action(chat.settings.config, chat.row.task or {}, turns, action)
+        slot, added = ResponseSlot(PERSON, leaf.id), []
+        if turns:
+            detail = {"hint": Hint(text="", teacher="contentless").model_dump(mode="json"), "by": "environment"}
+            added = chats.add(self.db, chat.id, [slot.new_message(chat.id, "teacher", detail=detail)])
+            slot.parent = added[0].id
+        detail = {"turn": turn.model_dump(mode="json")}
+        (attempt,) = chats.add(self.db, chat.id, [slot.new_message(chat.id, content=turn.attempt, detail=detail)])
+        stop = stop_reason(turn, chat.settings.max_turns)
+        return [*added, attempt if stop is None else self._end(attempt, stop)]
+
+    def _open_person(self, chat_id: int, after: int | None) -> tuple[_OpenChat, ChatMessage, list[Turn]]:
+        """Return a task, the message before the person's next attempt (without `after` the prompt), and the turns."""
+        chat = self._open(chat_id, "play")
+        leaf = next(iter(chat.messages.values())) if after is None else chat.open_attempt(after, PERSON)
+        return chat, leaf, tree.turns(tree.chain(chat.messages, leaf))
 
     # -- branches ----------------------------------------------------------------------------------------------
     def regenerate(self, chat_id: int, message_id: int) -> ResponseStream:

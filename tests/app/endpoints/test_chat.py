@@ -21,6 +21,7 @@ from jobs.db.queries import chats
 from jobs.queue.queue import Queue
 from jobs.workspace import Workspace
 from rl2f_core.errors import ConfigError, DataError, RL2FError, RunError
+from rl2f_core.run.events import DialogueEvent, read_events
 
 SHORT = {**SAMPLING, "max_new_tokens": 6}
 LONG = {**SAMPLING, "max_new_tokens": 1500, "temperature": 5.0}
@@ -341,3 +342,53 @@ def test_the_idle_time_is_an_option_of_the_server() -> None:
     assert "--chat-idle-seconds" in shown and "RL2F_CHAT_IDLE_SECONDS" in shown and "600" in shown
     refused = CliRunner().invoke(app, ["serve", "--chat-idle-seconds", "0"], env={"COLUMNS": "200"})
     assert refused.exit_code == 2
+
+
+# -- a person plays ------------------------------------------------------------------------------------------------
+def test_a_person_plays_a_stateful_task_to_the_end_without_a_model(
+    endpoints: ChatEndpoints, context: Context, tiny: Path, run: int
+) -> None:
+    settings = {"index": 1, "split": "test", "device": "cpu"}
+    chat = endpoints.start_task_chat("preset:household", str(tiny), **settings)["id"]
+    starts = endpoints.chat_memory()["starts"]
+    after, messages = None, []
+    plan = endpoints.get_task_answer(chat)["answer"].split(", ")
+    for action in ["dance", *plan]:
+        listed = endpoints.list_task_actions(chat, after)
+        assert listed is not None and (action in listed) == (action != "dance")
+        messages += endpoints.take_task_action(chat, action, after)
+        after = messages[-1]["id"]
+    assert [m["role"] for m in messages] == ["assistant", *["teacher", "assistant"] * len(plan)]
+    assert {m["checkpoint"] for m in messages} == {"person"} and endpoints.chat_memory()["starts"] == starts
+    verdicts = [m["detail"]["turn"]["verdict"] for m in messages if m["role"] == "assistant"]
+    assert [v["well_formed"] for v in verdicts] == [False] + [True] * len(plan)
+    assert verdicts[0]["observation"].startswith("This is not a valid action.") and verdicts[-1]["correct"]
+    detail = messages[-1]["detail"]
+    assert detail["ended"] == "solved" and "not_recorded" not in detail
+    event = next(e for e in read_events(context.workspace.folder("chat") / "events.jsonl")
+                 if isinstance(e, DialogueEvent) and e.dialogue.policy == "person")  # fmt: skip
+    assert [t.verdict.parsed for t in event.dialogue.turns] == ["dance", *plan] and event.dialogue.solved
+    assert [t.hint and t.hint.text for t in event.dialogue.turns] == [""] * len(plan) + [None]
+    line = json.loads(endpoints.export_chat(chat).splitlines()[-1])
+    said = [m["content"] for m in line["messages"] if m["role"] == "user"]
+    assert said[1:] == [v["observation"] for v in verdicts[:-1]]
+    with pytest.raises(RunError, match="ended already"):
+        endpoints.take_task_action(chat, plan[0], after)
+
+
+def test_only_a_stateful_task_has_actions(endpoints: ChatEndpoints, start: Start, start_task: Start) -> None:
+    task = start_task()
+    assert endpoints.list_task_actions(task) is None
+    with pytest.raises(RunError, match="has no actions"):
+        endpoints.take_task_action(task, "left")
+    with pytest.raises(RunError, match="no interactive task"):
+        endpoints.list_task_actions(start("base"))
+
+
+def test_a_person_cannot_act_after_an_attempt_of_a_checkpoint(endpoints: ChatEndpoints, tiny: Path) -> None:
+    chat = endpoints.start_task_chat("preset:taxi", str(tiny), index=0, device="cpu")["id"]
+    (first,) = endpoints.take_task_action(chat, "pickup")
+    with pytest.raises(DataError, match="no such attempt"):
+        endpoints.take_task_action(chat, "north", first["id"] + 1000)
+    with pytest.raises(DataError, match="action is empty"):
+        endpoints.take_task_action(chat, " ")
