@@ -231,6 +231,25 @@ def test_an_interactive_task_ends_after_scripted_hints_and_is_replayed(visit: Vi
     page.wait_for_selector(".tx-block")
 
 
+def test_a_person_plays_a_stateful_task_with_the_buttons_of_its_actions(visit: Visit) -> None:
+    page = visit("/chat?play=1&source=preset:household&index=1")
+    page.click("#chat-send:has-text('Start task')")
+    page.wait_for_selector("#chat-actions button")
+    page.click("button:has-text('Show gold answer')")
+    plan = page.locator(".ch-foot .tx-inline").first.inner_text().split(", ")
+    for count, chosen in enumerate(plan, 1):
+        page.locator("#chat-actions").get_by_role("button", name=chosen, exact=True).click()
+        expect(page.locator(".ch-message[data-role=assistant]")).to_have_count(count)
+        assert "memory" not in page.locator("#chat-head").inner_text()  # no model is loaded
+    expect(page.locator(".ch-end")).to_contain_text("✓ solved")
+    expect(page.locator("#chat-actions button")).to_have_count(0)
+    observation = page.get_by_role("group", name="observation").first
+    assert "monospace" in observation.evaluate("node => getComputedStyle(node).fontFamily")
+    page.locator(".ch-end a").first.click()
+    page.wait_for_url("**/dialogues?**")
+    page.wait_for_selector(".tx-block")
+
+
 def test_a_persons_hint_that_leaks_is_told(visit: Visit, server: Any) -> None:
     page = visit(f"/chat?play=1&checkpoints=base&source=run:{server.run}&index=3")
     page.click("#chat-send:has-text('Start task')")

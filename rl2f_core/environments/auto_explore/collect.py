@@ -24,20 +24,31 @@ MIN_WORDS, MAX_WORDS = 5, 25
 LEFT_OUT = {"distutils", "encodings", "ensurepip", "idlelib", "lib2to3", "pydoc_data", "site-packages", "test", "tests",
             "tkinter", "turtle", "turtledemo", "venv"}  # fmt: skip
 """Modules and folders without files for the corpus."""
+OTHER_LICENSE = re.compile("permission (to use|is hereby)|redistributions of|apache license", re.IGNORECASE)
+PSF_LICENSE = re.compile("licensed to psf|copyright .* python software foundation", re.IGNORECASE)
 
 
 def collect(library: Path) -> list[File]:
     """Return the functions below a folder of modules whose docstring and source have the right length.
 
-    A question that describes several functions is left out with all of them.
+    A question that describes several functions is left out with all of them, and so are modules with a license of
+    their own.
     """
     result: list[File] = []
     for module in sorted(library.rglob("*.py")):
         parts = [part for part in module.relative_to(library).with_suffix("").parts if part != "__init__"]
         if LEFT_OUT.isdisjoint(parts) and not any(part.startswith("_") or "-" in part for part in parts):
-            result += _functions(ast.parse(module.read_bytes()).body, parts, in_class=False)
+            source = module.read_text()
+            if _has_psf_license(source):
+                result += _functions(ast.parse(source).body, parts, in_class=False)
     counts = Counter(file.question for file in result)
     return list({file.path: file for file in result if counts[file.question] == 1}.values())
+
+
+def _has_psf_license(source: str) -> bool:
+    """Return whether a module names no other license than that of Python."""
+    names_none = "copyright" not in source.lower()
+    return OTHER_LICENSE.search(source) is None and (names_none or PSF_LICENSE.search(source) is not None)
 
 
 def _functions(body: list[ast.stmt], parts: list[str], *, in_class: bool) -> Iterator[File]:

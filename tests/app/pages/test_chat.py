@@ -267,3 +267,70 @@ def test_a_streaming_response_has_no_buttons() -> None:
     streaming = [message(1, "user"), message(2, "assistant", 1, "base", status="streaming", content="so far")]
     shown = text(view.current(tab(streaming))[0][-2:])  # type: ignore[index]
     assert "ch-streaming" in shown and "so far" in shown and "Regenerate" not in shown
+
+
+# -- a person plays ------------------------------------------------------------------------------------------------
+def episode(*, ended: str | None = None) -> list[ChatMessageInfo]:
+    """Return a task with two actions of a person, an empty hint between them, and a checkpoint's first action."""
+
+    def step(observation: str, **verdict: Any) -> Any:
+        base = {"correct": False, "parsed": "go", "well_formed": True, "reward": -1.0, "observation": observation}
+        return {"turn": {"verdict": {**base, **verdict}}}
+
+    last = step("You see a wall.", parsed="fly", well_formed=False)
+    return [
+        message(1, "user"),
+        message(2, "assistant", 1, "person", detail=step("You moved.")),
+        message(3, "teacher", 2, "person", content="", detail={"hint": {"text": ""}, "by": "environment"}),
+        message(4, "assistant", 3, "person", detail={**last, **({"ended": ended} if ended else {})}),
+        message(5, "assistant", 1, "base", detail=step("You moved.")),
+    ]
+
+
+class Actions(StoredChat):
+    """Endpoints of a stateful task; they keep the actions that were taken."""
+
+    taken: tuple[tuple[str, int | None], ...] = ()
+
+    def list_task_actions(self, number: int, after: int | None) -> list[str]:
+        return [f"go on from {after}", "stop"]
+
+    def take_task_action(self, number: int, action: str, after: int | None) -> list[ChatMessageInfo]:
+        self.taken = (*self.taken, (action, after))
+        return [
+            message(9, "assistant", 4, "person", detail={"turn": {"verdict": {"correct": True}}, "ended": "solved"})
+        ]
+
+
+def test_only_checkpoints_receive_hints_and_the_person_is_no_checkpoint() -> None:
+    open_tab = tab(episode(), "play")
+    assert open_tab.targets() == {"base": 5} and open_tab.sampled() == ["base"]
+    assert not tab(episode(ended="solved"), "play").is_over  # the checkpoint has not ended
+    assert tab(episode(ended="solved")[:4], "play").is_over
+
+
+def test_an_episode_shows_actions_rewards_and_observations_without_empty_hints() -> None:
+    shown = text(view.current(tab(episode(), "play")))
+    assert '"m2"' in shown and '"m3"' not in shown and '["b", {"class": "rl-student"}, "You"]' in shown
+    assert "reward -1" in shown and "? invalid" in shown and "You see a wall." in shown
+    assert "choose an action" in shown and shown.count('"Regenerate"') == 1
+
+
+def test_a_person_acts_after_the_last_attempt_of_the_shown_branch() -> None:
+    open_tab = tab(episode(), "play")
+    chat = Actions(open_tab)
+    open_tab.read_actions(cast(ChatEndpoints, chat))
+    assert open_tab.actions == ["go on from 4", "stop"]
+    open_tab.act(cast(ChatEndpoints, chat), "go on from 2")  # a button of an older state
+    assert chat.taken == ()
+    open_tab.act(cast(ChatEndpoints, chat), "stop")
+    assert chat.taken == (("stop", 4),)
+
+
+def test_an_ended_episode_has_no_actions_and_a_chat_has_none_at_all() -> None:
+    open_tab = tab(episode(ended="exhausted"), "play")
+    open_tab.read_actions(cast(ChatEndpoints, Actions(open_tab)))
+    assert open_tab.actions == []
+    plain = tab(conversation())
+    plain.read_actions(cast(ChatEndpoints, Actions(plain)))
+    assert plain.actions is None

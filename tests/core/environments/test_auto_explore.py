@@ -165,6 +165,10 @@ def again():
     (tmp_path / "pack" / "__init__.py").write_text(source)
     (tmp_path / "other.py").write_text(source[source.index("def again") :])
     (tmp_path / "_private.py").write_text(source)
+    (tmp_path / "foreign.py").write_text("# Copyright 1999 by A. N. Author.\n" + source.replace("lid", "cap"))
+    (tmp_path / "mixed.py").write_text(
+        "# Licensed to PSF. Permission to use, copy, …\n" + source.replace("lid", "cover")
+    )
     (tmp_path / "test").mkdir()
     (tmp_path / "test" / "case.py").write_text(source)
     (file,) = collect(tmp_path)
