@@ -66,20 +66,36 @@ def dialogue_advantages(
 
 
 def turn_advantages(
-    rewards: Rewards, gamma: float, *, std: bool = False, baseline: Baseline = "mean"
+    rewards: Rewards,
+    gamma: float,
+    *,
+    std: bool = False,
+    baseline: Baseline = "mean",
+    trees: Sequence[int] | None = None,
 ) -> list[list[float]]:
     """Return A_k = R_k − mean of R_k over the members that reached turn k; 0 if fewer than two did.
 
-    After the first turn members have different histories: this reduces variance but is no same-state baseline.
+    After the first turn members have different histories: this reduces variance but is no same-state baseline. With
+    `trees`, later turns are compared within a tree, whose second turns have the same history.
+
+    Args:
+        rewards: One number per turn, for each dialogue of a group.
+        gamma: Discount per turn.
+        std: See `subtract_baseline`.
+        baseline: See `subtract_baseline`.
+        trees: Number of the first attempt of each dialogue; None if all are different.
     """
     togo = [returns_to_go(r, gamma) for r in rewards]
     out = [[0.0] * len(r) for r in rewards]
     for k in range(max(map(len, rewards), default=0)):
-        members = [i for i, r in enumerate(rewards) if len(r) > k]
-        for i, advantage in zip(
-            members, subtract_baseline([togo[i][k] for i in members], std=std, baseline=baseline), strict=True
-        ):
-            out[i][k] = advantage
+        blocks: dict[int, list[int]] = {}
+        for i, r in enumerate(rewards):
+            if len(r) > k:
+                blocks.setdefault(trees[i] if trees is not None and k else 0, []).append(i)
+        for members in blocks.values():
+            advantages = subtract_baseline([togo[i][k] for i in members], std=std, baseline=baseline)
+            for i, advantage in zip(members, advantages, strict=True):
+                out[i][k] = advantage
     return out
 
 

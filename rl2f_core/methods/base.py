@@ -115,6 +115,11 @@ class Method(ABC, Generic[ConfigT]):
         """Whether only groups with different returns have a learning signal; the preflight then requires some."""
         return True
 
+    @property
+    def branches(self) -> int:
+        """Dialogues of a group that share a first attempt and its hint, see `rollout.trees`."""
+        return 1
+
     def max_turns(self, turns: int) -> int:
         """Return the maximum number of turns of its dialogues, at most `turns`."""
         return turns

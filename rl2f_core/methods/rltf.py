@@ -21,6 +21,9 @@ from typing import Literal, TypeVar
 from pydantic import Field
 
 from rl2f_core.config.fields import BASIC_FIELD
+from rl2f_core.config.run import RunConfig
+from rl2f_core.config.stage import ResolvedStage
+from rl2f_core.errors import FieldValueError
 from rl2f_core.methods.advantages import MIN_ADVANTAGE, turn_advantages
 from rl2f_core.methods.aux_loss import AuxCrossEntropy, AuxLossConfig, CritiqueConfig, CritiqueImitation
 from rl2f_core.methods.policy_gradient import PolicyGradient, RevisionGradientConfig
@@ -52,6 +55,19 @@ class RepromptGradientConfig(RevisionGradientConfig):
     """Return-to-go against the members that reached the turn."""
     gamma: float = Field(0.1, ge=0, le=1, json_schema_extra=BASIC_FIELD)
     """Discount per turn."""
+    branches: int = Field(1, ge=1)
+    """Tree rollouts: dialogues of a group that share a first attempt and its hint. Later turns are then compared with
+    those of the same first attempt only."""
+
+    def check_stage(self, stage: ResolvedStage, run: RunConfig) -> None:
+        """Also refuse a group that is not made of at least two trees of equal size; raises `ValueError`."""
+        super().check_stage(stage, run)
+        if stage.group_size % self.branches or stage.group_size < 2 * self.branches:
+            raise FieldValueError(
+                f"stage {stage.name!r}: group_size {stage.group_size} with branches {self.branches}: a group needs at "
+                "least two first attempts with as many branches each; choose a divisor, at most half of group_size",
+                *run.loc_of(stage, "method", "branches"),
+            )
 
 
 RepromptConfigT = TypeVar("RepromptConfigT", bound=RepromptGradientConfig)
@@ -61,6 +77,20 @@ class RepromptPolicyGradient(PolicyGradient[RepromptConfigT]):
     """Policy gradient with reprompting, one sample per turn."""
 
     prompt_modes = ("reprompt",)
+
+    @property
+    def branches(self) -> int:
+        return self.config.branches
+
+    def advantages(self, group: Group) -> list[list[float]]:
+        config, members = self.config, group.trainable
+        return turn_advantages(
+            [[turn.reward for turn in r.dialogue.turns] for r in members],
+            config.gamma,
+            std=config.scale_rewards,
+            baseline=config.baseline,
+            trees=[r.dialogue.index // config.branches for r in members] if config.branches > 1 else None,
+        )
 
 
 @register("method")

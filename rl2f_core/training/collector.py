@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -10,6 +11,7 @@ from rl2f_core.distributed.process_group import current_group
 from rl2f_core.methods.base import Method
 from rl2f_core.methods.sft import SFT
 from rl2f_core.rollout.engine import RolloutEngine, RolloutRequest, derive_seed
+from rl2f_core.rollout.trees import run_trees
 from rl2f_core.run.directory import RunDir
 from rl2f_core.training.curriculum import CurriculumTracker
 from rl2f_core.training.demonstrations import demonstrate
@@ -44,14 +46,15 @@ class Collector:
         """Roll out the step's tasks; resample groups without learning signal up to `max_group_resamples`."""
 
         def roll_out(engine: RolloutEngine, requests: Sequence[RolloutRequest]) -> list[Rollout]:
-            return engine.run(
-                requests,
+            run = functools.partial(
+                engine.run,
                 adapter=self.adapter,
                 policy=self.policy,
                 max_turns=method.max_turns(engine.config.max_turns),
                 temperature=self.stage.resolve(step).temperature,
                 on_progress=self.on_progress,
             )
+            return run_trees(run, requests, method.branches)
 
         groups = self._collect(step, 0, step * self.stage.tasks_per_step, self.stage.tasks_per_step, roll_out)
         self.discarded_groups = []

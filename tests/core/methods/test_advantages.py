@@ -157,6 +157,23 @@ def test_turn_credit_with_leave_one_out_uses_the_members_of_that_turn():
     ]
 
 
+def test_turn_credit_in_trees_compares_later_turns_with_the_same_first_attempt():
+    # γ 1              turn 0     turn 1 (tree 0: mean 1.5, tree 1: mean 4; tree 2 has one member)
+    # tree 0: [0, 1]   1          1 − 1.5
+    # tree 0: [0, 2]   2          2 − 1.5
+    # tree 1: [0, 3]   3          3 − 4
+    # tree 1: [0, 5]   5          5 − 4
+    # tree 2: [0, 4]   4          nothing to compare with
+    rewards = [[0, 1], [0, 2], [0, 3], [0, 5], [0, 4]]
+    assert turn_advantages(rewards, 1.0, trees=[0, 0, 1, 1, 2]) == [
+        close([-2, -0.5]),
+        close([-1, 0.5]),
+        close([0, -1]),
+        close([2, 1]),
+        close([1, 0]),
+    ]
+
+
 def test_with_one_turn_both_credits_are_the_same():
     rewards = [[1.0], [0.0], [0.0], [-0.1]]
     # mean 0.9/4 = 0.225
