@@ -7,6 +7,7 @@ teacher `self_critique` at test time, and contains no answer, no solution and no
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Literal, Protocol, cast
 
 from pydantic import Field
@@ -23,7 +24,7 @@ from rl2f_core.methods.samples import sft_sample
 from rl2f_core.teachers import prompt_templates
 from rl2f_core.teachers.base import FeedbackRequest
 from rl2f_core.teachers.self_critique import TEMPLATE, SelfCritiqueTeacher, critique
-from rl2f_core.types import Group, Hint, TrainingSample
+from rl2f_core.types import Dialogue, Group, Hint, Task, TrainingSample
 
 
 class AuxLossConfig(CheckedMethodConfig):
@@ -118,16 +119,27 @@ def critique_samples(group: Group, context: StepContext, template: str | None) -
     Samples longer than the model's context are left out.
     """
     prompt = prompt_templates.load(template or TEMPLATE)
-    tokenizer, samples = context.renderer.tokenizer, []
-    for rollout in group.trainable:
-        turns = rollout.dialogue.turns
-        for k, turn in enumerate(turns):
-            if turn.hint is None or not is_trainable_hint(turn.hint):
-                continue
-            before = (*turns[:k], turn.model_copy(update={"hint": None}))
-            request = FeedbackRequest(group.task, before, rollout.dialogue.seed)
-            prompt_ids = encode_chat(tokenizer, critique(context.environment, request, prompt))
-            target_ids = (*tokenizer.encode(context.renderer.escape(turn.hint.text)), tokenizer.eos_token_id)
-            if len(prompt_ids) + len(target_ids) <= context.max_model_len:
-                samples.append(sft_sample(prompt_ids, target_ids, rollout.dialogue.id))
-    return samples
+    return [
+        sft_sample(*encoded, rollout.dialogue.id)
+        for rollout in group.trainable
+        for k in range(len(rollout.dialogue.turns))
+        if (encoded := encode_critique(group.task, rollout.dialogue, k, context, prompt)) is not None
+    ]
+
+
+def encode_critique(
+    task: Task, dialogue: Dialogue, k: int, context: StepContext, prompt: prompt_templates.PromptTemplate
+) -> tuple[Sequence[int], Sequence[int]] | None:
+    """Return the tokens of the self-critique prompt on attempt k and of the hint on it.
+
+    None if the hint is not trainable, or if the tokens exceed the model's context.
+    """
+    turn, tokenizer = dialogue.turns[k], context.renderer.tokenizer
+    if turn.hint is None or not is_trainable_hint(turn.hint):
+        return None
+    before = (*dialogue.turns[:k], turn.model_copy(update={"hint": None}))
+    prompt_ids = encode_chat(
+        tokenizer, critique(context.environment, FeedbackRequest(task, before, dialogue.seed), prompt)
+    )
+    target_ids = (*tokenizer.encode(context.renderer.escape(turn.hint.text)), tokenizer.eos_token_id)
+    return (prompt_ids, target_ids) if len(prompt_ids) + len(target_ids) <= context.max_model_len else None

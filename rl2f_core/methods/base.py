@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Generic, Literal, Protocol, TypeVar, cast
 
 from rl2f_core.config.evaluation import EvaluationConfig
-from rl2f_core.config.fields import BaseConfig
+from rl2f_core.config.fields import BaseConfig, ComponentConfig
 from rl2f_core.config.stage import StageConfig
 from rl2f_core.errors import FieldValueError, RunError
 from rl2f_core.methods.advantages import has_gradient
@@ -119,6 +119,11 @@ class Method(ABC, Generic[ConfigT]):
     def branches(self) -> int:
         """Dialogues of a group that share a first attempt and its hint, see `rollout.trees`."""
         return 1
+
+    @property
+    def second_teacher(self) -> ComponentConfig | None:
+        """Teacher of the later dialogues of a tree; None if they read the hint of the first one."""
+        return None
 
     def max_turns(self, turns: int) -> int:
         """Return the maximum number of turns of its dialogues, at most `turns`."""

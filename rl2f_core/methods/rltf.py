@@ -25,10 +25,18 @@ from rl2f_core.config.run import RunConfig
 from rl2f_core.config.stage import ResolvedStage
 from rl2f_core.errors import FieldValueError
 from rl2f_core.methods.advantages import MIN_ADVANTAGE, turn_advantages
-from rl2f_core.methods.aux_loss import AuxCrossEntropy, AuxLossConfig, CritiqueConfig, CritiqueImitation
+from rl2f_core.methods.aux_loss import (
+    AuxCrossEntropy,
+    AuxLossConfig,
+    CritiqueConfig,
+    CritiqueImitation,
+    encode_critique,
+)
 from rl2f_core.methods.policy_gradient import PolicyGradient, RevisionGradientConfig
-from rl2f_core.methods.samples import revision_distillation_sample, revision_sft_sample
+from rl2f_core.methods.samples import off_context_sample, revision_distillation_sample, revision_sft_sample
 from rl2f_core.registry import register
+from rl2f_core.teachers import prompt_templates
+from rl2f_core.teachers.self_critique import TEMPLATE, SelfCritiqueTeacher
 from rl2f_core.types import Group, PolicyLoss, TrainingSample
 
 Baseline = Literal["first", "second", "none"]
@@ -59,14 +67,29 @@ class RepromptGradientConfig(RevisionGradientConfig):
     """Tree rollouts: dialogues of a group that share a first attempt and its hint. Later turns are then compared with
     those of the same first attempt only."""
 
+    dual_critique: SelfCritiqueTeacher.Config | None = None
+    """Dual critique: every second dialogue continues the first attempt of the one before with the policy's own
+    critiques. These are trained with the advantages of the revisions after them. `{}` uses the defaults."""
+
+    @property
+    def tree_size(self) -> int:
+        """Dialogues per first attempt."""
+        return 2 if self.dual_critique is not None else self.branches
+
     def check_stage(self, stage: ResolvedStage, run: RunConfig) -> None:
         """Also refuse a group that is not made of at least two trees of equal size; raises `ValueError`."""
         super().check_stage(stage, run)
-        if stage.group_size % self.branches or stage.group_size < 2 * self.branches:
+        size, dual = self.tree_size, self.dual_critique is not None
+        if stage.group_size % size or stage.group_size < 2 * size:
             raise FieldValueError(
-                f"stage {stage.name!r}: group_size {stage.group_size} with branches {self.branches}: a group needs at "
-                "least two first attempts with as many branches each; choose a divisor, at most half of group_size",
-                *run.loc_of(stage, "method", "branches"),
+                f"stage {stage.name!r}: group_size {stage.group_size} with {size} dialogues per first attempt: a group "
+                "needs at least two first attempts; choose a multiple, at least twice as many",
+                *run.loc_of(stage, "group_size"),
+            )
+        if dual and (self.branches > 1 or stage.trainer == "trl"):
+            other, field = ("branches above 1", ("method", "branches")) if self.branches > 1 else ("TRL", ("trainer",))
+            raise FieldValueError(
+                f"stage {stage.name!r}: dual_critique does not work with {other}", *run.loc_of(stage, *field)
             )
 
 
@@ -80,7 +103,11 @@ class RepromptPolicyGradient(PolicyGradient[RepromptConfigT]):
 
     @property
     def branches(self) -> int:
-        return self.config.branches
+        return self.config.tree_size
+
+    @property
+    def second_teacher(self) -> SelfCritiqueTeacher.Config | None:
+        return self.config.dual_critique
 
     def advantages(self, group: Group) -> list[list[float]]:
         config, members = self.config, group.trainable
@@ -91,6 +118,25 @@ class RepromptPolicyGradient(PolicyGradient[RepromptConfigT]):
             baseline=config.baseline,
             trees=[r.dialogue.index // config.branches for r in members] if config.branches > 1 else None,
         )
+
+    def samples(self, group: Group) -> list[TrainingSample]:
+        return [*super().samples(group), *self._own_critiques(group)]
+
+    def _own_critiques(self, group: Group) -> list[TrainingSample]:
+        """Return the policy's own critiques, each with the advantage of the attempt after it."""
+        dual = self.config.dual_critique
+        if dual is None:
+            return []
+        prompt = prompt_templates.load(dual.prompt or TEMPLATE)
+        samples = []
+        for rollout, advantages in zip(group.trainable, self.advantages(group), strict=True):
+            dialogue = rollout.dialogue
+            for k, advantage in enumerate(advantages[1:] if dialogue.index % 2 else []):
+                encoded = encode_critique(group.task, dialogue, k, self.context, prompt)
+                if encoded is not None and abs(advantage) > MIN_ADVANTAGE:
+                    logprobs = [0.0] * len(encoded[1])
+                    samples.append(off_context_sample(*encoded, logprobs, dialogue.id, advantage=advantage))
+        return samples
 
 
 @register("method")
@@ -147,6 +193,16 @@ class RLTFFM(CritiqueImitation["RLTFFM.Config"], RepromptPolicyGradient["RLTFFM.
         """Reinforcement on both turns, and imitation of the critiques."""
 
         type: Literal["rltf_fm"] = "rltf_fm"
+
+        def check_stage(self, stage: ResolvedStage, run: RunConfig) -> None:
+            """Also refuse dual critique, whose own critiques would be imitated; raises `ValueError`."""
+            super().check_stage(stage, run)
+            if self.dual_critique is not None:
+                raise FieldValueError(
+                    f"stage {stage.name!r}: rltf_fm imitates critiques, also the policy's own ones of dual_critique; "
+                    "use rltf_grpo, rltf_sd or sft_correct",
+                    *run.loc_of(stage, "method", "dual_critique"),
+                )
 
 
 @register("method")

@@ -68,10 +68,28 @@ def revision_distillation_sample(
 
     The logprobs are those under the prompt of `turn`, k ≥ 1.
     """
-    prompt_ids, (token_ids, logprobs) = _initial_prompt(rollout), _attempt(rollout, turn)
+    token_ids, logprobs = _attempt(rollout, turn)
+    return off_context_sample(
+        *(_initial_prompt(rollout), token_ids, logprobs, rollout.dialogue.id),
+        advantage=advantage, weight=weight, policy_loss=policy_loss, min_logprob=min_logprob,
+    )  # fmt: skip
+
+
+def off_context_sample(
+    prompt_ids: Sequence[int],
+    token_ids: Sequence[int],
+    logprobs: Sequence[float],
+    dialogue: str,
+    *,
+    advantage: float,
+    weight: float = 1.0,
+    policy_loss: PolicyLoss = "awr",
+    min_logprob: float | None = None,
+) -> TrainingSample:
+    """Return `token_ids` after `prompt_ids` with rl weight on them; the policy loss awr needs no `logprobs`."""
     before, n = [0.0] * len(prompt_ids), len(token_ids)
     return dataclasses.replace(
-        unweighted_sample((*prompt_ids, *token_ids), rollout.dialogue.id),
+        unweighted_sample((*prompt_ids, *token_ids), dialogue),
         policy_mask=[False] * len(prompt_ids) + [True] * n,
         logprobs=[*before, *logprobs],
         advantages=before + [advantage] * n,

@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from rl2f_core.config.stage import StageConfig
 from rl2f_core.distributed.process_group import current_group
 from rl2f_core.methods.base import Method
 from rl2f_core.methods.sft import SFT
+from rl2f_core.rollout.build import with_teacher
 from rl2f_core.rollout.engine import RolloutEngine, RolloutRequest, derive_seed
 from rl2f_core.rollout.trees import run_trees
 from rl2f_core.run.directory import RunDir
@@ -46,15 +48,16 @@ class Collector:
         """Roll out the step's tasks; resample groups without learning signal up to `max_group_resamples`."""
 
         def roll_out(engine: RolloutEngine, requests: Sequence[RolloutRequest]) -> list[Rollout]:
-            run = functools.partial(
-                engine.run,
-                adapter=self.adapter,
-                policy=self.policy,
-                max_turns=method.max_turns(engine.config.max_turns),
-                temperature=self.stage.resolve(step).temperature,
-                on_progress=self.on_progress,
-            )
-            return run_trees(run, requests, method.branches)
+            options: Any = {
+                "adapter": self.adapter,
+                "policy": self.policy,
+                "max_turns": method.max_turns(engine.config.max_turns),
+                "temperature": self.stage.resolve(step).temperature,
+                "on_progress": self.on_progress,
+            }
+            other = None if method.second_teacher is None else with_teacher(engine, method.second_teacher)
+            run_other = None if other is None else functools.partial(other.run, **options)
+            return run_trees(functools.partial(engine.run, **options), requests, method.branches, run_other)
 
         groups = self._collect(step, 0, step * self.stage.tasks_per_step, self.stage.tasks_per_step, roll_out)
         self.discarded_groups = []

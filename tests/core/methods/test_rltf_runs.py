@@ -22,7 +22,10 @@ from rl2f_core.run.execute import execute
 from rl2f_core.types import Group, TrainingSample
 
 CONFIGS = Path(__file__).resolve().parents[3] / "data" / "configs"
-FAMILY = ("rltf_grpo", "rltf_sd", "rltf_fm", "sft_correct", "rl2f_self")
+FAMILY: tuple[Any, ...] = (
+    *({"type": "rltf_grpo", "branches": 2}, "rltf_sd", "rltf_fm"),
+    *({"type": "sft_correct", "dual_critique": {"max_new_tokens": 4}}, "rl2f_self"),
+)
 
 
 class Borrowed(RLTFGRPO):
@@ -82,6 +85,8 @@ def test_each_method_and_a_made_up_one_train_to_the_end_of_a_run(
     by_method = {stage.method.type: [metrics[stage.name, k + 1] for k in range(stage.steps)] for stage in config.stages}
     assert all("loss/rl" in values for held in by_method.values() for values in held)
     assert any("off_context/ratio/mean" in values for values in by_method["rltf_sd"])
+    dual = [event.dialogue.turns[0].hint for event in dialogues if (event.phase, event.stage) == ("train", "s3")]
+    assert {hint.teacher for hint in dual if hint} == {"scripted", "self_critique"}
     assert all("loss/ce" in values for name in ("rltf_fm", "rl2f_self") for values in by_method[name])
     assert not any("loss/ce" in values or "off_context/ratio/mean" in values for values in by_method["rltf_grpo"])
     stage = config.stages[-1].name  # its coefficient grows from 0, and there must be something to borrow
