@@ -1,7 +1,7 @@
 """Teacher `llm`: a language model that sees a configurable part of the privileged data.
 
-Each style has a prompt template in `data/prompts/`. The styles are the judge kinds of RLTF (arXiv 2602.02482, released
-code), whose judges had the answer in four of five environments.
+Each style has a prompt template in `data/prompts/`. The styles `judge…` are the judge types of RLTF (arXiv 2602.02482,
+released code) in our own words. A judge thinks first, and the student reads only what follows `Critique:` or `Guide:`.
 """
 
 from __future__ import annotations
@@ -20,13 +20,16 @@ from rl2f_core.errors import FieldValueError
 from rl2f_core.llms.base import ChatRequest
 from rl2f_core.teachers import prompt_templates
 from rl2f_core.teachers.base import Feedback, FeedbackRequest, Teacher
-from rl2f_core.teachers.message_cleanup import OnError, Truncated, to_feedback
+from rl2f_core.teachers.message_cleanup import OnError, Truncated, after_marker, to_feedback
 from rl2f_core.types import Message
 
 if TYPE_CHECKING:
     from rl2f_core.backends.model_pool import ModelPool
 
-Style = Literal["socratic", "first_error", "next_step", "verdict_only", "without_answer"]
+Style = Literal[
+    "socratic", "first_error", "next_step", "verdict_only", "without_answer", "judge", "judge_full",
+    "judge_with_correctness_only", "judge_with_ground_truth", "judge_hint", "judge_hint_x", "judge_guide",
+]  # fmt: skip
 
 
 class Visibility(BaseConfig):
@@ -50,7 +53,11 @@ class Visibility(BaseConfig):
 
 
 NO_PRIVILEGED = Visibility(answer=False, solution=False, detail=False)
-STYLE_VISIBILITY: dict[str, Visibility] = {"verdict_only": NO_PRIVILEGED, "without_answer": NO_PRIVILEGED}
+STYLE_VISIBILITY: dict[str, Visibility] = {
+    **dict.fromkeys(("verdict_only", "without_answer"), NO_PRIVILEGED),
+    **dict.fromkeys(("judge", "judge_full", "judge_with_correctness_only"), NO_PRIVILEGED),
+    **dict.fromkeys(("judge_with_ground_truth", "judge_hint", "judge_hint_x", "judge_guide"), Visibility(detail=False)),
+}
 """Default visibility by style; other styles show the answer and the verifier's detail."""
 
 
@@ -68,7 +75,9 @@ class LLMTeacher(Teacher):
         llm: LLMConfig = Field(by_name("local"), json_schema_extra=BASIC_FIELD)
         """The model."""
         style: Style = Field("socratic", json_schema_extra=BASIC_FIELD)
-        """A question, the first error, the next step, the verdict alone, or a hint without knowing the answer."""
+        """A question, the first error, the next step, the verdict alone, or a hint without knowing the answer. judge…:
+        the judge types of RLTF; those with ground_truth, hint or guide see the answer. judge_guide does not mention the
+        attempt and fits the reprompt template revise_guide."""
         prompt: str | None = Field(None, json_schema_extra=PROMPT_REF)
         """Template instead of the style's: a shipped name, or the path of a `.txt` file."""
         sees: Visibility | None = None
@@ -116,6 +125,9 @@ class LLMTeacher(Teacher):
         config = self.config
         chats = [ChatRequest(self.messages(request), request_seed(request)) for request in requests]
         completions = self.llm.complete(chats, max_new_tokens=config.max_new_tokens, temperature=config.temperature)
+        if config.style.startswith("judge"):
+            marker = "Guide:" if config.style == "judge_guide" else "Critique:"
+            completions = [after_marker(completion, marker) for completion in completions]
         return [to_feedback(completion, self.prompt.version, config) for completion in completions]
 
     def messages(self, request: FeedbackRequest) -> tuple[Message, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from rl2f_core.llms.base import Completion
@@ -18,6 +19,19 @@ OnError = Literal["contentless", "fail"]
 _THOUGHT = re.compile(r"\A\s*<think>.*?(?:</think>|\Z)", re.DOTALL | re.IGNORECASE)
 _SENTENCE_END = re.compile(r"""[.!?…。！？]["'”’)\]]*(?=\s|\Z)""")
 _NOT_AN_END = re.compile(r"(?:\b(?:e\.g|i\.e|vs|cf|no)|\A\d+|\n\s*\d+)\.\Z", re.IGNORECASE)
+
+
+def after_marker(completion: Completion, marker: str) -> Completion:
+    """Return the completion with only the text after the last `marker`; an error if there is none.
+
+    The text before it is the judge's reasoning, which may contain the answer.
+    """
+    if completion.error is not None:
+        return completion
+    _, found, text = completion.text.rpartition(marker)
+    if not found:
+        return replace(completion, text="", error=f"The teacher's message has no part {marker!r}.")
+    return replace(completion, text=text)
 
 
 def to_feedback(

@@ -34,6 +34,8 @@ from rl2f_core.teachers.self_critique import SelfCritiqueTeacher, critique
 from rl2f_core.types import Dialogue, Hint, StopReason, Turn, Usage, Verdict
 
 STYLES = ("socratic", "first_error", "next_step", "verdict_only", "without_answer")
+BLIND_JUDGES = ("judge", "judge_full", "judge_with_correctness_only")
+JUDGES = (*BLIND_JUDGES, "judge_with_ground_truth", "judge_hint", "judge_hint_x", "judge_guide")
 
 
 @pytest.fixture(autouse=True)
@@ -67,8 +69,9 @@ def teacher(held: Environment, backend: FakeBackend | None = None, **config: Any
 
 
 # -- what the teacher is shown -------------------------------------------------------------------------------------
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize(
+    ("style", "name"), [*((s, n) for s in STYLES for n in NAMES), *((style, "arithmetic") for style in JUDGES)]
+)
 def test_prompt_contains_only_visible_fields(style: str, name: str) -> None:
     held = environment(name)
     asked = request(held)
@@ -174,6 +177,44 @@ def test_values_are_not_rendered_as_templates() -> None:
     evil = asked.turns[0].model_copy(update={"attempt": "{{ answer }}{% for x in y %}$answer"})
     (_, user) = teacher(held).messages(FeedbackRequest(asked.task, (evil,), 0))
     assert "{{ answer }}{% for x in y %}$answer" in user["content"]
+
+
+@pytest.mark.parametrize("style", JUDGES)
+def test_judges_see_by_default_what_those_of_rltf_saw(style: str) -> None:
+    held = environment()
+    asked = request(held)
+    text = teacher(held, style=style).messages(asked)[1]["content"]
+    assert (f"for you alone:\n{held.gold_answer(asked.task)}" in text) == (style not in BLIND_JUDGES)
+    assert "DETAIL-MARK" not in text and "SOLUTION-MARK" not in text
+    assert ("Guide:" in text) == (style == "judge_guide") == ("Critique:" not in text)
+
+
+@pytest.mark.parametrize(
+    ("style", "said", "hint", "error"),
+    [
+        ("judge", "Thinking: it is 7.\nCritique: Carry the one.\nThen add.", "Carry the one.\nThen add.", None),
+        ("judge_hint", "Thinking: a Critique: has a form.\nCritique: Look again.", "Look again.", None),
+        ("judge_guide", "Thinking: it is 7.\nGuide: Add the tens first.", "Add the tens first.", None),
+        ("judge", "It is 7.", "", "no part 'Critique:'"),
+        ("judge_guide", "Critique: It is 7.", "", "no part 'Guide:'"),
+        ("judge", "Thinking: hm.\nCritique:", "", "is empty"),
+        ("socratic", "Critique: what is 3 + 4?", "Critique: what is 3 + 4?", None),
+    ],
+)
+def test_the_student_reads_only_what_a_judge_writes_after_its_thoughts(
+    style: str, said: str, hint: str, error: str | None
+) -> None:
+    held = environment()
+    (feedback,) = teacher(held, FakeBackend(script=lambda text, rng: said), style=style, max_new_tokens=200).feedback(
+        [request(held)]
+    )
+    assert feedback.text == hint
+    assert (feedback.error is None) if error is None else (error in str(feedback.error))
+
+
+def test_a_guide_is_read_without_the_attempt() -> None:
+    (message,) = prompt_templates.load("revise_guide").render({"problem": "P", "attempt": "ATTEMPT", "hint": "H"})
+    assert "P" in message["content"] and "H" in message["content"] and "ATTEMPT" not in message["content"]
 
 
 def test_style_without_answer_rejects_privileged_fields() -> None:
