@@ -382,7 +382,7 @@ def test_every_kind_keeps_the_contract(name: str) -> None:
 
 # -- the registry --------------------------------------------------------------------------------------------------
 def test_unknown_names_are_refused_with_those_there_are() -> None:
-    with pytest.raises(UnknownNameError, match="Known: arithmetic, binary_matrix"):
+    with pytest.raises(UnknownNameError, match="Known: arithmetic, auto_explore, binary_matrix"):
         registry.get("environment", "chess")
     with pytest.raises(UnknownNameError, match="Unknown category of components"):
         registry.register("animal")(object)

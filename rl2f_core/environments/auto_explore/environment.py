@@ -117,6 +117,11 @@ class AutoExplore(OracleEnvironment[TreeState], MisleadingHints, Baselines, Leve
             return f"cd {folder}"
         return f"id {folder}" if target in state.read else f"cat {folder}"
 
+    def plan(self, task: Task) -> list[str]:
+        """Return the oracle's commands from the root to the end; reads no file."""
+        *folders, name = task.privileged["answer"].split("/")
+        return [*(f"cd {folder}" for folder in folders), f"cat {name}", f"id {name}"]
+
     def distance(self, task: Task, state: TreeState) -> float:
         """Return the commands that the oracle needs, divided by those from the farthest directory."""
         target: str = task.privileged["answer"]

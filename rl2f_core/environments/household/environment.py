@@ -111,9 +111,13 @@ class Household(OracleEnvironment[HouseState], MisleadingHints, Baselines, Level
     def oracle_action(self, task: Task, state: HouseState) -> str:
         return shortest_plan(world_of(task.public), state)[0]
 
-    def distance(self, task: Task, state: HouseState) -> float:
-        """Return the actions that the oracle needs, divided by `MAX_PLAN_ACTIONS`."""
-        return len(shortest_plan(world_of(task.public), state)) / MAX_PLAN_ACTIONS
+    def plan(self, task: Task) -> list[str]:
+        """Return the oracle's actions from the initial state to the end; none if the task has no solution."""
+        return list(shortest_plan(world_of(task.public), self.initial(task)))
+
+    def distance(self, task: Task, state: HouseState) -> float | None:
+        """Return the actions that the oracle needs, divided by `MAX_PLAN_ACTIONS`; None without a solution."""
+        return len(shortest_plan(world_of(task.public), state)) / MAX_PLAN_ACTIONS or None
 
     # -- optional parts ----------------------------------------------------------------------------------------
     def hint(self, task: Task, attempts: Sequence[Verdict], rng: random.Random) -> str:

@@ -169,11 +169,14 @@ def is_treated(world: World, state: HouseState, name: str) -> bool:
 # -- plans -----------------------------------------------------------------------------------------------------------
 @lru_cache(4096)
 def shortest_plan(world: World, state: HouseState) -> tuple[str, ...]:
-    """Return the shortest of the plans that move the objects of the goal one after the other."""
+    """Return the shortest of the plans that move the goal's objects one after the other; empty if there is none."""
     done = _delivered(world, state)
-    candidates = [name for name, _ in state.places if kind_of(name) == world.kind and name not in done]
+    reached = {name for name, place in state.places if place in (*world.receptacles, "")}
+    candidates = [name for name in sorted(reached - {*done}) if kind_of(name) == world.kind]
+    if world.goal == "light" and not any(kind_of(name) == world.target for name in reached):
+        return ()
     missing = 2 - len(done) if world.goal == "two" else 1
-    return min((_plan(world, state, order) for order in permutations(candidates, missing)), key=len)
+    return min((_plan(world, state, order) for order in permutations(candidates, missing)), key=len, default=())
 
 
 def _plan(world: World, state: HouseState, order: tuple[str, ...]) -> tuple[str, ...]:

@@ -47,3 +47,11 @@ def test_a_form_starts_no_program_and_posts_to_no_foreign_address(
     assert run_form.check_data({**data, "alerts": {"webhook": "http://127.0.0.1:9/x"}}, workspace).ok
     checked = run_form.check_data({**data, "alerts": alerts}, workspace)
     assert field in [error.dotted for error in checked.errors]
+
+
+def test_the_prompt_of_a_dual_critique_is_a_shipped_one(tmp_path: Path) -> None:
+    data = yaml.safe_load(run_form.preset_yaml("quickstart"))
+    data["rollout"]["prompting"] = "reprompt"
+    data["stages"][1]["method"] = {"type": "rltf_grpo", "dual_critique": {"prompt": "/etc/passwd"}}
+    checked = run_form.check_data(data, Workspace(tmp_path).create())
+    assert "stages.1.method.dual_critique.prompt" in [error.dotted for error in checked.errors]

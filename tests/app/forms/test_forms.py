@@ -126,6 +126,7 @@ def test_every_text_field_that_names_weights_takes_only_what_is_known() -> None:
         ("rescore", "run"): "runs", ("fork", "source"): "runs", ("hint_value", "source"): "runs",
         ("llm_judge", "prompt"): "files", ("rollout", "reprompt_template"): "prompts",
         ("rltf_fm", "critique_prompt"): "prompts", ("rl2f_self", "critique_prompt"): "prompts",
+        ("dual_critique", "prompt"): "prompts",
         ("vllm", "url"): "endpoints", ("vllm", "adapter_folder"): "files", ("knights_knaves", "source"): "files",
         ("sft", "dataset"): "data", ("math", "source"): "problems", ("math", "test_source"): "problems",
         ("classifier", "path"): "detectors", ("train_detector", "out"): "files", ("code", "path"): "files",

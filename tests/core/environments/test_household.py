@@ -96,6 +96,13 @@ def test_a_lamp_shows_an_object_only_while_it_is_held_and_the_lamp_is_on() -> No
     assert not take(held, task, ["go to desk 1", "take desklamp 1 from desk 1"])[-1].well_formed
 
 
+@pytest.mark.parametrize(("goal", "target"), [("place", "countertop"), ("two", "countertop"), ("light", "desklamp")])
+def test_a_task_without_a_solution_has_no_plan_and_no_distance(goal: str, target: str) -> None:
+    task = made(goal, "book", target, {"book 1": "nowhere", "book 2": "shelf 1", "desklamp 1": "nowhere"})
+    held = environment()
+    assert held.plan(task) == [] and held.gold_answer(task) == "" and held.distance(task, held.initial(task)) is None
+
+
 def test_two_objects_must_be_in_the_target() -> None:
     task = made("two", "mug", "countertop", {"mug 1": "sinkbasin 1", "mug 2": "sinkbasin 1"})
     plan = environment().plan(task)
