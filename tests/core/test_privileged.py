@@ -173,8 +173,8 @@ def test_the_scripted_teacher_never_leaks_by_its_own_detectors(environment: str)
 
 
 def twin(environment: Environment, task: Task) -> Task | None:
-    """A task that looks the same to the student and has another answer."""
-    for index in range(400):
+    """A task that looks the same to the student and has another answer; none in an environment with a state."""
+    for index in range(0 if environment.stateful else 400):
         other = environment.task(task.split, index)
         if environment.gold_answer(other) != environment.gold_answer(task):
             changed = task.model_copy(update={"privileged": other.privileged})
