@@ -22,6 +22,7 @@ from app.commands import (
     report,
     results,
     serve,
+    serve_model,
     static_pages,
     token,
     train,
@@ -89,6 +90,7 @@ def common(
 
 
 app.command("serve")(serve.serve)
+app.command("serve-model")(serve_model.serve_model)
 app.command("train")(train.train)
 app.command("eval")(train.evaluate)
 app.command("levels")(levels.levels)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import tempfile
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from app.commands.options import Root
+from app.commands.options import Root, parse_checkpoint
 from app.common.console import err, human_bytes, out, table
 from rl2f_core.errors import ConfigError
 
@@ -78,7 +77,7 @@ def export(
 
     if target is None and repository is None and not dry_run:
         raise ConfigError("The export needs a destination.", fix="Add --out FOLDER or --push ORG/NAME.")
-    run, name = _parse_checkpoint(checkpoint, workspace)
+    run, name = parse_checkpoint(checkpoint, workspace)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "model" if target is None or dry_run else target
         manifest = export_model(
@@ -94,20 +93,3 @@ def export(
         if repository is not None:
             url = push(folder, repository, public=public, message=f"Upload {manifest['name']}")
             out().print(url, markup=False)
-
-
-def _parse_checkpoint(text: str, root: Path | None) -> tuple[Path, str]:
-    """Return run directory and checkpoint of `RUN@STEP`, `RUN@stage@step` or `RUN/checkpoints/stage@step`."""
-    path = Path(text)
-    if path.parent.name == "checkpoints":
-        return path.parent.parent, path.name
-    match = re.fullmatch(r"(?P<run>.+?)@(?P<name>(?:[^@/]+@)?\d+)", text)
-    if match is None:
-        raise ConfigError("This names no checkpoint.", value=text, fix="Write RUN@STEP, e.g. runs/first@24.")
-    if not match["run"].isascii() or not match["run"].isdigit():
-        return Path(match["run"]), match["name"]
-    from jobs.db.queries.runs import get
-    from jobs.export.resolve_sources import open_workspace
-
-    with open_workspace(root) as (workspace, db):
-        return workspace.folder(get(db, int(match["run"])).folder), match["name"]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from rl2f_core.errors import ConfigError
 
 if TYPE_CHECKING:
     from jobs.db.engine import Database
@@ -40,3 +43,20 @@ def migrated(root: Path | None) -> Iterator[tuple[Workspace, Database]]:
     with closing(Database(workspace.database_url())) as db:
         db.migrate()
         yield workspace, db
+
+
+def parse_checkpoint(text: str, root: Path | None) -> tuple[Path, str]:
+    """Return run directory and checkpoint of `RUN@STEP`, `RUN@stage@step` or `RUN/checkpoints/stage@step`."""
+    path = Path(text)
+    if path.parent.name == "checkpoints":
+        return path.parent.parent, path.name
+    match = re.fullmatch(r"(?P<run>.+?)@(?P<name>(?:[^@/]+@)?\d+)", text)
+    if match is None:
+        raise ConfigError("This names no checkpoint.", value=text, fix="Write RUN@STEP, e.g. runs/first@24.")
+    if not match["run"].isascii() or not match["run"].isdigit():
+        return Path(match["run"]), match["name"]
+    from jobs.db.queries.runs import get
+    from jobs.export.resolve_sources import open_workspace
+
+    with open_workspace(root) as (workspace, db):
+        return workspace.folder(get(db, int(match["run"])).folder), match["name"]

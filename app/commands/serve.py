@@ -68,14 +68,14 @@ def serve(
     """Serve the studio: launch, watch, replay, label, chat, compare. Ctrl-C stops the server; runs continue."""
     from app.web.security import check_binding
 
-    password = _password(password_env)
+    password = read_secret(password_env, "password", "rl2f serve --password-env")
     check_binding(host, password)
-    listener = _listen(host, port)
+    listener = listen(host, port)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # release resources, as with Ctrl-C
     with contextlib.ExitStack() as stack:
         stack.enter_context(listener)
         port = listener.getsockname()[1]
-        url = f"http://{_display_name(host)}:{port}"
+        url = f"http://{display_name(host)}:{port}"
         context = open_workspace(workspace, url, executor)
         context.chat_limits = ChatLimits(chat_idle_seconds, chat_memory_gb, chat_reserve_gb)
         stack.callback(_close, context)
@@ -149,22 +149,30 @@ def add_examples(context: Context, source: Path = EXAMPLE_RUNS) -> list[int]:
     return ids
 
 
-def _password(variable: str | None) -> str | None:
+def read_secret(variable: str | None, what: str, command: str) -> str | None:
+    """Return the value of an environment variable; None without one. Raises `ServerError` if it is empty.
+
+    Args:
+        variable: Its name.
+        what: What it holds, e.g. password.
+        command: Command and option for the fix.
+    """
     if variable is None:
         return None
     from app.web.security import ServerError
 
-    password = os.environ.get(variable, "")
-    if not password:
+    secret = os.environ.get(variable, "")
+    if not secret:
         raise ServerError(
-            "The environment variable for the password is empty or not set.",
+            f"The environment variable for the {what} is empty or not set.",
             value=variable,
-            fix=f"{variable}=… rl2f serve --password-env {variable}",
+            fix=f"{variable}=… {command} {variable}",
         )
-    return password
+    return secret
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int, command: str = "rl2f serve") -> socket.socket:
+    """Return a listening socket. Raises `ServerError` if the address is not free; `command` is part of its fix."""
     from app.web.security import ServerError
 
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -175,15 +183,16 @@ def _listen(host: str, port: int) -> socket.socket:
         listener.listen(128)
     except OSError as error:
         listener.close()
-        fix = f"Another program may use the port: rl2f serve --port {port + 1 if port < 65535 else 0}"
+        fix = f"Another program may use the port: {command} --port {port + 1 if port < 65535 else 0}"
         if isinstance(error, PermissionError):
-            fix = "Ports below 1024 require privileges: rl2f serve --port 7860"
+            fix = f"Ports below 1024 require privileges: {command} --port 7860"
         what = f"The server cannot listen on this address: {error.strerror or error}."
         raise ServerError(what, value=f"{host}:{port}", fix=fix) from error
     return listener
 
 
-def _display_name(host: str) -> str:
+def display_name(host: str) -> str:
+    """Return the host as a part of a URL; a server bound to all addresses has the name of this machine."""
     name = socket.gethostname() if host in ("0.0.0.0", "::") else host
     return f"[{name}]" if ":" in name else name
 

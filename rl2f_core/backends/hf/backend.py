@@ -146,6 +146,10 @@ class HFBackend(Backend):
         check_adapter(adapter, self.adapters)
         return self._decoder.submit(prompts, sampling, adapter)
 
+    def cancel(self, sequences: Iterable[RunningSequence]) -> None:
+        """Abort prompts; their computed KV cache stays."""
+        self._decoder.abort(sequences)
+
     def step(self) -> list[RunningSequence]:
         """Run one decoder step; return the sequences that got a token."""
         with self._prepacked.enabled() if self._prepacked is not None else contextlib.nullcontext():

@@ -18,6 +18,7 @@ import torch
 from rl2f_core.backends.base import Generation, GenerationRequest, PendingGeneration, SamplingParams
 from rl2f_core.backends.hf.kv_cache import KVCache
 from rl2f_core.backends.hf.packed_forward import forward_tokens
+from rl2f_core.backends.hf.token_scores import ScoredSampling, TokenScore, score_tokens
 from rl2f_core.modeling import logprobs
 from rl2f_core.modeling.attention import MASK_VALUE, CausalLM
 from rl2f_core.types import FinishReason
@@ -40,10 +41,19 @@ class RunningSequence(PendingGeneration):
     logprobs: list[float] = field(default_factory=list)
     uniforms: np.ndarray = field(init=False)
     """Random number of each token, from the prompt's seed."""
+    scores: list[TokenScore] = field(default_factory=list)
+    """Score of each sampled token, if the sampling is a `ScoredSampling`."""
+    prompt_scores: list[TokenScore] = field(default_factory=list)
+    """Score of each prompt token from the second on, if `score_prompt` is set."""
 
     def __post_init__(self) -> None:
         rng = np.random.Generator(np.random.Philox(self.prompt.seed))
         self.uniforms = rng.random(self.sampling.max_new_tokens)
+
+    @property
+    def scores_prompt(self) -> bool:
+        """Whether all prompt tokens are scored."""
+        return isinstance(self.sampling, ScoredSampling) and self.sampling.score_prompt
 
 
 class ContinuousBatchingDecoder:
@@ -127,12 +137,17 @@ class ContinuousBatchingDecoder:
         blocks = self._schedule_tokens(adapters)
         if before_forward is not None:
             before_forward([(sequence.adapter, count) for sequence, count in blocks])
-        hidden_BH = forward_tokens(self.model, self.kv, [(sequence.slot, count) for sequence, count in blocks])
+        hidden_NH, last_B = forward_tokens(self.model, self.kv, [(seq.slot, count) for seq, count in blocks])
         self.num_forward_tokens += sum(count for _, count in blocks)
+        self._score_prompts(blocks, hidden_NH)
         slots = [sequence.slot for sequence, _ in blocks]
         ready = [i for i, slot in enumerate(slots) if self.kv.num_computed[slot] == self.kv.num_tokens[slot]]
         sequences = [blocks[i][0] for i in ready]
-        self._sample(sequences, hidden_BH[ready] if len(ready) < len(blocks) else hidden_BH)
+        sampled = [i for i in ready if blocks[i][0].sampling.max_new_tokens]
+        self._sample([blocks[i][0] for i in sampled], hidden_NH[last_B[sampled]])
+        for sequence in sequences:
+            if not sequence.sampling.max_new_tokens:
+                self._finish(sequence, FinishReason.LENGTH)
         return sequences
 
     # -- slots -------------------------------------------------------------------------------------------------
@@ -156,7 +171,8 @@ class ContinuousBatchingDecoder:
     def _assign_slot(self, sequence: RunningSequence) -> bool:
         """Assign a slot; False to wait for another sequence's prefill of the prefix."""
         tokens, adapter_id = sequence.prompt.token_ids, self._adapter_ids[sequence.adapter]
-        common = np.minimum(self.kv.common_prefix_lengths(tokens, adapter_id), len(tokens) - 1)
+        limit = 0 if sequence.scores_prompt else len(tokens) - 1  # scores need the hidden states of all tokens
+        common = np.minimum(self.kv.common_prefix_lengths(tokens, adapter_id), limit)
         computed = np.minimum(common, self.kv.num_computed)
         key = sequence.prompt.cache_key
         idle = [(slot, k) for slot, k in enumerate(self.keys) if self.running[slot] is None]
@@ -210,6 +226,19 @@ class ContinuousBatchingDecoder:
             self.keys[slot] = ""
 
     # -- tokens ------------------------------------------------------------------------------------------------
+    def _score_prompts(self, blocks: Sequence[tuple[RunningSequence, int]], hidden_NH: torch.Tensor) -> None:
+        """Score the prompt tokens that this forward predicts, for sequences that request it."""
+        first = 0
+        for sequence, count in blocks:
+            if sequence.scores_prompt:
+                start = int(self.kv.num_computed[sequence.slot]) - count
+                targets = sequence.prompt.token_ids[start + 1 : start + count + 1]
+                for i in range(0, len(targets), LOGITS_CHUNK):
+                    chunk = targets[i : i + LOGITS_CHUNK]
+                    logits_NV = logprobs.compute_logits(self.model, hidden_NH[first + i : first + i + len(chunk)])
+                    sequence.prompt_scores += score_tokens(logits_NV, chunk, [sequence.sampling] * len(chunk))
+            first += count
+
     def _sample(self, sequences: Sequence[RunningSequence], hidden_BH: torch.Tensor) -> None:
         """Sample the next token of each sequence."""
         groups: dict[tuple[float, float], list[int]] = defaultdict(list)
@@ -219,13 +248,25 @@ class ContinuousBatchingDecoder:
             for start in range(0, len(indices), LOGITS_CHUNK):
                 chunk = indices[start : start + LOGITS_CHUNK]
                 logits_BV = logprobs.compute_logits(self.model, hidden_BH[chunk])
+                scored = [j for j, i in enumerate(chunk) if isinstance(sequences[i].sampling, ScoredSampling)]
+                scored_SV = logits_BV[scored]
                 logits_BV = logits_BV / temperature if temperature != 1 else logits_BV
                 logits_BV.index_fill_(1, self.banned, MASK_VALUE)
                 uniform = [sequences[i].uniforms[len(sequences[i].token_ids)] for i in chunk]
                 uniform_B = torch.tensor(uniform, dtype=torch.float64).to(self.device)
                 token_B, logp_B = sample_tokens(logits_BV, uniform_B, top_p)
+                self._score_sampled([sequences[chunk[j]] for j in scored], scored_SV, token_B[scored].tolist())
                 for i, token, logp in zip(chunk, token_B.tolist(), logp_B.tolist(), strict=True):
                     self._append_token(sequences[i], token, logp)
+
+    def _score_sampled(
+        self, sequences: Sequence[RunningSequence], logits_SV: torch.Tensor, token_ids: Sequence[int]
+    ) -> None:
+        """Add the score of the sampled token to each sequence."""
+        if sequences:
+            scores = score_tokens(logits_SV, token_ids, [sequence.sampling for sequence in sequences])
+            for sequence, score in zip(sequences, scores, strict=True):
+                sequence.scores.append(score)
 
     def _append_token(self, sequence: RunningSequence, token: int, logp: float) -> None:
         """Append a token; it may end the sequence."""
@@ -233,11 +274,14 @@ class ContinuousBatchingDecoder:
         sequence.logprobs.append(logp)
         ended = token == self.eos_token_id
         if ended or len(sequence.token_ids) == sequence.sampling.max_new_tokens:
-            stop = FinishReason.EOS if ended else FinishReason.LENGTH
-            sequence.generation = Generation(tuple(sequence.token_ids), tuple(sequence.logprobs), stop)
-            self._free_slot(sequence)
+            self._finish(sequence, FinishReason.EOS if ended else FinishReason.LENGTH)
         else:
             self.kv.append(sequence.slot, token)
+
+    def _finish(self, sequence: RunningSequence, stop: FinishReason) -> None:
+        """Complete a sequence and free its slot."""
+        sequence.generation = Generation(tuple(sequence.token_ids), tuple(sequence.logprobs), stop)
+        self._free_slot(sequence)
 
 
 def sample_tokens(

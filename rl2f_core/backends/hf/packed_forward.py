@@ -173,10 +173,12 @@ def _tensor(array: np.ndarray, device: torch.device) -> torch.Tensor:
     return torch.from_numpy(np.ascontiguousarray(array, dtype=np.int64)).to(device)
 
 
-def forward_tokens(model: CausalLM, kv: KVCache, blocks: Sequence[tuple[int, int]]) -> torch.Tensor:
-    """Compute the next tokens of (slot, number of tokens) blocks, in slot order.
+def forward_tokens(
+    model: CausalLM, kv: KVCache, blocks: Sequence[tuple[int, int]]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Compute the next tokens of (slot, number of tokens) blocks, in slot order, and update `kv.num_computed`.
 
-    Returns the last hidden state of each block, [blocks, H], and updates `kv.num_computed`.
+    Returns the hidden states of all tokens, [N, H], and the index of the last token of each block.
     Raises `ModelError` if the model does not support custom attention.
     """
     from transformers import AttentionInterface
@@ -205,4 +207,4 @@ def forward_tokens(model: CausalLM, kv: KVCache, blocks: Sequence[tuple[int, int
         config._attn_implementation = before
     for slot, count in blocks:
         kv.num_computed[slot] += count
-    return hidden_1NH[0, packed.last]
+    return hidden_1NH[0], packed.last

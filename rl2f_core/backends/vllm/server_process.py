@@ -34,7 +34,7 @@ MAX_LOG_CHARACTERS = 1500
 """Characters from the end of the server's log that an error message shows."""
 MAX_LOG_ERRORS = 3
 """Exceptions in the log that an error message shows before the end of the log."""
-_MAIN = Path(__file__).with_name("server_main.py")
+SERVER_MAIN = Path(__file__).with_name("server_main.py")
 _LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK", "MASTER_ADDR",
                        "MASTER_PORT", "ACCELERATE_", "TORCHELASTIC_", "FSDP_")  # fmt: skip
 """Prefixes of variables that would make vLLM join the process group of a distributed run."""
@@ -90,7 +90,7 @@ class ServerProcess:
         self._failure = ""
         self.folder = Path(tempfile.mkdtemp(prefix="rl2f-vllm-"))
         self.log, self.socket = self.folder / "server.log", self.folder / "server.sock"
-        command = [sys.executable, "-P", str(_MAIN), str(os.getpid()), *command_line(arguments)]
+        command = [sys.executable, "-P", str(SERVER_MAIN), str(os.getpid()), *command_line(arguments)]
         with open(self.log, "wb") as log:
             self.process = subprocess.Popen(
                 [*command, "--uds", str(self.socket), "--uvicorn-log-level", "warning"],

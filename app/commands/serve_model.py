@@ -1,0 +1,105 @@
+"""`rl2f serve-model`: checkpoints behind an OpenAI-compatible endpoint."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from app.commands.options import Root, parse_checkpoint
+from app.commands.serve import SHUTDOWN_SECONDS, display_name, listen, read_secret
+from app.common.console import err
+from rl2f_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from app.model_server.served_models import ServedModels
+    from app.model_server.server import ModelServer
+
+COMMAND = "rl2f serve-model …"
+
+
+def serve_model(
+    checkpoints: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN@STEP…",
+            help="RUN is a run's folder or its number in the workspace; STEP is 24 or, if stages share it, rl2f@24.",
+        ),
+    ],
+    base: Annotated[bool, typer.Option("--base", help="Also serve the base model.")] = False,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; others than loopback require an API key.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 selects a free one.")] = 8000,
+    api_key_env: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Environment variable that holds the API key.")
+    ] = None,
+    backend: Annotated[str, typer.Option(help="auto, hf, or vllm, which runs `vllm serve`.")] = "auto",
+    max_running: Annotated[int, typer.Option(min=1, max=1024, help="Sequences that are generated together.")] = 32,
+    max_waiting: Annotated[
+        int, typer.Option(min=0, max=100_000, help="Sequences that may wait; more requests get status 429.")
+    ] = 256,
+    context: Annotated[
+        int, typer.Option(min=16, max=10_000_000, help="Maximum tokens of a prompt and its completion.")
+    ] = 4096,
+    timeout: Annotated[float, typer.Option(min=1, max=1e6, help="Seconds after which a request ends.")] = 600,
+    workspace: Root = None,
+) -> None:
+    """Serve checkpoints with one base model to OpenAI clients. Ctrl-C stops the server."""
+    from app.model_server import vllm
+    from app.model_server.served_models import find_models, load_backend
+    from app.model_server.server import ModelServer, ServerLimits, check_access
+
+    api_key = read_secret(api_key_env, "API key", f"{COMMAND} --api-key-env")
+    check_access(host, api_key)
+    models = find_models([parse_checkpoint(each, workspace) for each in checkpoints], base=base)
+    if _backend_name(backend, models) == "vllm":
+        raise typer.Exit(vllm.run(vllm.serve_options(models, host, port, context, max_running), api_key))
+    with listen(host, port, COMMAND) as listener:
+        url = f"http://{display_name(host)}:{listener.getsockname()[1]}/v1"
+        err().print(f"Loading {models.base_name} …", markup=False)
+        limits = ServerLimits(max_running, max_waiting, context, request_seconds=timeout)
+        with contextlib.closing(ModelServer(models, load_backend(models), limits, api_key)) as server:
+            _run(server, listener, url)
+    err().print("The server has stopped.", markup=False)
+
+
+def _backend_name(name: str, models: ServedModels) -> str:
+    """Return hf or vllm. Raises `ConfigError` for another backend."""
+    from rl2f_core import registry
+    from rl2f_core.backends.auto import resolve_backend
+
+    if name not in (known := ("auto", "hf", "vllm")):
+        raise ConfigError("There is no such backend for serving.", value=name, known=known)
+    return resolve_backend(registry.get("backend", name).Config(), models.base).config.type
+
+
+def _run(server: ModelServer, listener: socket.socket, url: str) -> None:
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            if self.started:
+                console = err()
+                console.print(f"Serving at {url}  (Ctrl-C stops the server)", markup=False, soft_wrap=True)
+                for name in server.models.names:
+                    console.print(f"  {name}", markup=False, soft_wrap=True)
+
+    config = uvicorn.Config(
+        server.app(),
+        log_level="warning",
+        access_log=False,
+        ws="none",
+        server_header=False,
+        proxy_headers=False,
+        lifespan="off",
+        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+    )
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # release resources, as with Ctrl-C
+    with contextlib.suppress(KeyboardInterrupt, SystemExit):  # the server raises the signal again after its end
+        Server(config).run(sockets=[listener])

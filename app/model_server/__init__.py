@@ -1,0 +1,1 @@
+"""OpenAI-compatible server of a base model and its checkpoints, with continuous batching (`rl2f serve-model`)."""

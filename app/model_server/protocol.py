@@ -1,0 +1,193 @@
+"""Requests and errors of the OpenAI protocol.
+
+Extensions: prompts of token ids are OpenAI's own; `return_token_ids` adds `prompt_token_ids` and `token_ids` to the
+response, as in vLLM. A parameter that this server does not support is an error unless it has its neutral value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, ValidationError, model_validator
+from pydantic_core import from_json
+
+from rl2f_core.errors import RL2FError
+from rl2f_core.types import JsonObject, Message
+
+MAX_CHOICES = 128
+MAX_TOP_LOGPROBS = 20
+MAX_STOPS = 16
+MAX_STOP_CHARACTERS = 200
+DEFAULT_COMPLETION_TOKENS = 16
+"""`max_tokens` of `/v1/completions` in OpenAI's API."""
+DEFAULT_CHAT_TOKENS = 1024
+"""Maximum new tokens of a chat completion without `max_tokens`, if the context has room for them."""
+GREEDY_TEMPERATURE = 1e-5
+"""Replaces a temperature of 0."""
+IGNORED = frozenset(
+    {"metadata", "parallel_tool_calls", "prompt_cache_key", "safety_identifier", "service_tier", "store", "user"}
+)
+"""Parameters without effect on the response."""
+NEUTRAL: Mapping[str, tuple[object, ...]] = {
+    "add_generation_prompt": (True,),
+    "best_of": (1,),
+    "frequency_penalty": (0,),
+    "functions": ([],),
+    "ignore_eos": (False,),
+    "include_stop_str_in_output": (False,),
+    "logit_bias": ({},),
+    "min_p": (0,),
+    "min_tokens": (0,),
+    "modalities": (["text"],),
+    "presence_penalty": (0,),
+    "repetition_penalty": (1,),
+    "response_format": ({"type": "text"},),
+    "skip_special_tokens": (True,),
+    "suffix": ("",),
+    "tool_choice": ("none", "auto"),
+    "tools": ([],),
+    "top_k": (-1, 0),
+}
+"""Unsupported parameters with the values that have no effect."""
+
+
+class ApiError(RL2FError):
+    """A refused or failed request.
+
+    Args:
+        what: One sentence: what failed.
+        status: HTTP status.
+        code: Machine-readable reason, e.g. `model_not_found`.
+        param: The offending parameter.
+        retry_after: Seconds after which the client should try again.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        status: int = 400,
+        code: str | None = None,
+        param: str | None = None,
+        retry_after: int | None = None,
+    ) -> None:
+        super().__init__(what)
+        self.status, self.code, self.param, self.retry_after = status, code, param, retry_after
+
+    def body(self) -> JsonObject:
+        """Return OpenAI's error object."""
+        kinds = {401: "authentication_error", 429: "rate_limit_error"}
+        kind = "server_error" if self.status >= 500 else kinds.get(self.status, "invalid_request_error")
+        # names in requests may contain characters that UTF-8 cannot encode
+        message, param = (text and text.encode("utf-8", "replace").decode() for text in (self.what, self.param))
+        return {"error": {"message": message, "type": kind, "param": param, "code": self.code}}
+
+
+class StreamOptions(BaseModel):
+    """Options of a stream."""
+
+    include_usage: bool = False
+
+
+def _as_list(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+Stop = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
+
+
+class Request(BaseModel):
+    """Fields that chat and text completions share. Parameters that are null have their default value."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
+
+    model: str
+    temperature: float = Field(1.0, ge=0, le=10)
+    """0 selects the most likely token."""
+    top_p: float = Field(1.0, gt=0, le=1)
+    n: int = Field(1, ge=1, le=MAX_CHOICES)
+    seed: StrictInt | None = None
+    """Seed of the first choice; None is random. Each further choice has a seed derived from it."""
+    stop: Annotated[tuple[Stop, ...], BeforeValidator(_as_list), Field(max_length=MAX_STOPS)] = ()
+    """Texts that end a choice; not part of its text."""
+    stream: bool = False
+    stream_options: StreamOptions = StreamOptions()
+    return_token_ids: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, data: Any) -> Any:
+        return {k: v for k, v in data.items() if v is not None} if isinstance(data, dict) else data
+
+
+def _as_text(value: Any) -> Any:
+    """Join the text parts of a message."""
+    if isinstance(value, list) and all(isinstance(part, dict) and part.get("type") == "text" for part in value):
+        return "".join(str(part.get("text", "")) for part in value)
+    return "" if value is None else value
+
+
+class ChatMessage(BaseModel):
+    """A message of a conversation."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Annotated[str, BeforeValidator(_as_text)] = ""
+
+    def as_message(self) -> Message:
+        """Return the message for a chat template."""
+        return Message(role="system" if self.role == "developer" else self.role, content=self.content)
+
+
+class ChatRequest(Request):
+    """A request for `/v1/chat/completions`."""
+
+    messages: tuple[ChatMessage, ...] = Field(min_length=1)
+    max_tokens: int | None = Field(None, ge=1)
+    max_completion_tokens: int | None = Field(None, ge=1)
+    """The newer name of `max_tokens`."""
+    logprobs: bool = False
+    top_logprobs: int = Field(0, ge=0, le=MAX_TOP_LOGPROBS)
+
+
+class CompletionRequest(Request):
+    """A request for `/v1/completions`."""
+
+    prompt: str | tuple[StrictInt, ...] | tuple[str, ...] | tuple[tuple[StrictInt, ...], ...]
+    """One or several prompts, each a text or token ids."""
+    max_tokens: int = Field(DEFAULT_COMPLETION_TOKENS, ge=0)
+    logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
+    """Most likely tokens to report at each position; None reports no logprobs."""
+    echo: bool = False
+    """Put the prompt before the completion, with its logprobs if `logprobs` is set."""
+
+    @property
+    def prompts(self) -> tuple[str | tuple[int, ...], ...]:
+        """All prompts."""
+        if isinstance(self.prompt, str) or (self.prompt and isinstance(self.prompt[0], int)):
+            return (self.prompt,)  # type: ignore[return-value]
+        return self.prompt  # type: ignore[return-value]
+
+
+AnyRequest = TypeVar("AnyRequest", bound=Request)
+
+
+def parse_request(data: bytes, kind: type[AnyRequest]) -> AnyRequest:
+    """Parse and validate the body of a request. Raises `ApiError` naming the first wrong parameter."""
+    try:
+        request = kind.model_validate(from_json(data))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        param = str(first["loc"][0]) if first["loc"] else None
+        place = ".".join(map(str, first["loc"])) or "the body"
+        raise ApiError(f"Invalid value of {place}: {first['msg']}.", param=param) from error
+    except ValueError as error:
+        raise ApiError("The body is not valid JSON.") from error
+    for name, value in (request.model_extra or {}).items():
+        if name not in IGNORED and value not in NEUTRAL.get(name, ()):
+            raise ApiError(
+                f"This server does not support the parameter {name[:100]} with this value.",
+                param=name[:100],
+                code="unsupported_parameter",
+            )
+    return request

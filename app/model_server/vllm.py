@@ -1,0 +1,69 @@
+"""Serving with vLLM: its own OpenAI-compatible server with the same model names."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+
+from app.model_server.served_models import ServedModels, max_rank
+from rl2f_core.backends.vllm.protocol import LORA_RANKS, lora_rank_bucket
+from rl2f_core.backends.vllm.server_process import SERVER_MAIN, command_line, require_vllm
+from rl2f_core.errors import AdapterError
+from rl2f_core.types import JsonObject
+
+
+def serve_options(models: ServedModels, host: str, port: int, context: int, max_running: int) -> JsonObject:
+    """Return the options of `vllm serve` by name. It always serves the base model too.
+
+    Raises `AdapterError` if a checkpoint is no LoRA adapter, or one of a rank that vLLM does not support.
+    """
+    from transformers import AutoConfig
+
+    from rl2f_core.model_store.store import get_model
+
+    rank = lora_rank_bucket(highest := max_rank(models))
+    if rank is None:
+        raise AdapterError("vLLM does not support adapters of this rank.", value=highest, known=map(str, LORA_RANKS))
+    folder = get_model(models.base.name).path
+    config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+    limit = int(getattr(config, "max_position_embeddings", 0) or context)
+    return {
+        "model": str(folder),
+        "served_model_name": models.base_name,
+        "host": host,
+        "port": port,
+        "dtype": models.base.dtype,
+        "max_model_len": min(context, limit),
+        "max_num_seqs": max_running,
+        "enable_lora": True,
+        "max_lora_rank": rank,
+        "max_loras": len(models.adapters),
+        "lora_modules": [f"{name}={path}" for name, path in models.adapters.items()],
+        "enable_prefix_caching": True,
+        "load_format": "safetensors",
+        "generation_config": "vllm",
+        "trust_remote_code": False,
+    }
+
+
+def server_environment(outer: Mapping[str, str], api_key: str | None) -> dict[str, str]:
+    """Return the environment of vLLM: offline, without usage statistics, with the API key."""
+    env = {name: value for name, value in outer.items() if name != "VLLM_API_KEY"}
+    env |= {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "HF_HUB_OFFLINE": "1"}
+    return env | ({"VLLM_API_KEY": api_key} if api_key is not None else {})
+
+
+def run(options: JsonObject, api_key: str | None) -> int:
+    """Run `vllm serve` until it ends or Ctrl-C stops it; return its exit code."""
+    require_vllm()
+    command = [sys.executable, "-P", str(SERVER_MAIN), str(os.getpid()), *command_line(options)]
+    process = subprocess.Popen(command, env=server_environment(os.environ, api_key), start_new_session=True)
+    try:
+        return process.wait()
+    except KeyboardInterrupt:
+        return 0
+    finally:
+        process.terminate()
+        process.wait()
