@@ -6,6 +6,7 @@ sequences have a slot in the KV cache.
 
 from __future__ import annotations
 
+import math
 import queue
 import threading
 import time
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Literal
 from app.model_server.protocol import ApiError
 from app.model_server.text_stream import TextStream
 from rl2f_core.backends.base import GenerationRequest, SamplingParams
+from rl2f_core.device import use_idle_cores
 from rl2f_core.types import FinishReason
 
 if TYPE_CHECKING:
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 
 FLUSH_SECONDS = 0.05
 """Minimum interval between two parts of a streamed sequence."""
+THREADS_SECONDS = 30.0
+"""Minimum interval between two choices of the number of CPU threads."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +114,7 @@ class Scheduler:
         self._lock = threading.Lock()
         self._num_unfinished = 0
         self._is_closed = False
+        self._max_threads, self._threads_set_at = 0, -math.inf
         self._thread = threading.Thread(target=self._run, name="scheduler", daemon=True)
         self._thread.start()
 
@@ -167,6 +172,9 @@ class Scheduler:
             block = False
 
     def _start(self, sequence: ChoiceSequence) -> None:
+        if not self.running and time.monotonic() - self._threads_set_at > THREADS_SECONDS:
+            self._max_threads = use_idle_cores(self.backend.device, self._max_threads)
+            self._threads_set_at = time.monotonic()
         self.running.append(sequence)
         try:
             (sequence.pending,) = self.backend.submit([sequence.prompt], sequence.sampling, sequence.adapter)

@@ -72,10 +72,10 @@ def load_backend(models: ServedModels) -> HFBackend:
     """
     from rl2f_core.backends.hf.backend import HFBackend
     from rl2f_core.backends.hf.lora import FullWeights
-    from rl2f_core.backends.hf.streaming import StreamBackend
+    from rl2f_core.backends.hf.streaming import ServerBackend
 
     is_single = len(models.names) == 1
-    backend = HFBackend(HFBackend.Config(), models.base) if is_single else StreamBackend(models.base)
+    backend = HFBackend(HFBackend.Config(), models.base) if is_single else ServerBackend(models.base)
     for name, folder in models.adapters.items():
         backend.load_adapter(name, folder)
         if not is_single and isinstance(backend.adapters[name], FullWeights):

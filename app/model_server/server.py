@@ -176,7 +176,7 @@ class ModelServer:
         except ModelError as error:
             raise ApiError(error.what, param="messages") from error
         room = self._check_prompt(prompt, "messages")
-        max_tokens = request.max_completion_tokens or request.max_tokens or min(room, DEFAULT_CHAT_TOKENS)
+        max_tokens = request.max_completion_tokens or request.max_tokens or max(1, min(room, DEFAULT_CHAT_TOKENS))
         top = request.top_logprobs if request.logprobs else None
         return await self._respond(http, request, [prompt], self._sampling(request, max_tokens, top))
 
@@ -195,7 +195,7 @@ class ModelServer:
     def _check_access(self, http: Request) -> None:
         """Raise `ApiError` without the API key, or, if there is none, with a foreign Host."""
         if self.api_key is not None:
-            given = http.headers.get("authorization", "").encode()
+            given = http.headers.get("authorization", "").encode("latin-1")  # as it was sent
             if not secrets.compare_digest(given, f"Bearer {self.api_key}".encode()):
                 raise ApiError("The API key is missing or wrong.", status=401, code="invalid_api_key")
         elif not is_loopback(host_name(http.headers.get("host", ""))):

@@ -37,6 +37,7 @@ from rl2f_core.backends.base import Generation, GenerationRequest, SamplingParam
 from rl2f_core.chat.renderer import ChatRenderer
 from rl2f_core.config.model import ModelConfig
 from rl2f_core.config.run import BaseRun
+from rl2f_core.device import use_idle_cores
 from rl2f_core.environments.base import Environment
 from rl2f_core.errors import AdapterError, ModelError, RL2FError, RunError
 from rl2f_core.rollout.dialogue_builder import build_turn, stop_reason
@@ -348,7 +349,7 @@ class InferenceEngine:
                 fix="Start a new chat, shorten a message, or allow fewer new tokens.",
             )
         if not self.running:
-            self._set_threads()
+            self._max_threads = use_idle_cores(self.backend.device, self._max_threads)
         key = request.prompt_cache_key
         self._keep_cache(key)
         sampling = SamplingParams(request.max_tokens, max(request.temperature, GREEDY_TEMPERATURE), request.top_p)
@@ -376,17 +377,6 @@ class InferenceEngine:
         if key:
             self._cached = [*(other for other in self._cached if other != key), key][-MAX_CACHED_CONVERSATIONS:]
         self.backend.keep_cached({*self._cached, *(job.request.prompt_cache_key for job in self.running)})
-
-    def _set_threads(self) -> None:
-        """Use only the idle CPU cores, because threads on a busy core slow each other down."""
-        if self.backend.device.type == "cpu":
-            import psutil
-            import torch
-
-            self._max_threads = self._max_threads or torch.get_num_threads()
-            cores = psutil.cpu_count() or 1
-            busy = psutil.cpu_percent(interval=0.05) / 100 * cores
-            torch.set_num_threads(max(1, min(self._max_threads, round(cores - busy))))
 
 
 def response_tokens(backend: StreamBackend, renderer: ChatRenderer, token_ids: Sequence[int], text: str) -> list[int]:

@@ -37,6 +37,8 @@ class HFBackend(Backend):
 
     merges_adapters: ClassVar[bool] = True
     """Whether a single active adapter is merged into the base weights."""
+    stacks_all_adapters: ClassVar[bool] = False
+    """Whether a forward with several adapters includes all loaded ones, so that their weights are stacked only once."""
     loads_full_weights: ClassVar[bool] = True
 
     class Config(ComponentConfig):
@@ -158,7 +160,9 @@ class HFBackend(Backend):
                 from rl2f_core.backends.hf.batched_lora import BatchedLora
 
                 self._batched_lora = self._batched_lora or BatchedLora(
-                    self._merger.modules, prepacked=self._prepacked is not None
+                    self._merger.modules,
+                    prepacked=self._prepacked is not None,
+                    stack_all=self.stacks_all_adapters,
                 )
                 self._merger.activate(None, self.adapters)
                 with self._batched_lora.active(self._lora_adapters()) as before_forward:

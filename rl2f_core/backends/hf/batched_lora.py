@@ -38,11 +38,15 @@ class StackedLora:
 class BatchedLora:
     """Adds each token's own low-rank update to linear layers in `active`, without writing weights.
 
-    With `prepacked` the weights are prepacked (`Prepacked`), which needs their memory a second time.
+    With `prepacked` the weights are prepacked (`Prepacked`), which needs their memory a second time. `stack_all` stacks
+    all adapters once. Otherwise only those of a forward are stacked, which computes less, but stacks again when they
+    change.
     """
 
-    def __init__(self, modules: Mapping[str, torch.nn.Linear], *, prepacked: bool = False) -> None:
-        self._prepacked = prepacked
+    def __init__(
+        self, modules: Mapping[str, torch.nn.Linear], *, prepacked: bool = False, stack_all: bool = False
+    ) -> None:
+        self._prepacked, self._stack_all = prepacked, stack_all
         self._adapters: list[LoraWeights] = []
         """The stacked adapters."""
         self._stacks: dict[str, StackedLora | None] = {}
@@ -63,7 +67,7 @@ class BatchedLora:
 
         def before_forward(blocks: Sequence[tuple[str | None, int]]) -> None:
             names = sorted({name for name, _ in blocks if name is not None})
-            self._select([adapters[name] for name in names])
+            self._select([adapters[name] for name in (sorted(adapters) if self._stack_all else names)])
             stacked = [*map(id, self._adapters)]
             indices: dict[str | None, int] = {name: stacked.index(id(adapters[name])) for name in names}
             self._blocks = [(indices.get(name, -1), count) for name, count in blocks]

@@ -1,4 +1,4 @@
-"""The transformers backend of chat and model server: unmerged weights, so that each sequence has its own adapter."""
+"""The transformers backends of chat and model server: unmerged weights, so each sequence has its own adapter."""
 
 from __future__ import annotations
 
@@ -15,3 +15,9 @@ class StreamBackend(HFBackend):
 
     def __init__(self, model: ModelConfig) -> None:
         super().__init__(HFBackend.Config(multi_lora="batched"), model)
+
+
+class ServerBackend(StreamBackend):
+    """Transformers backend for a fixed set of adapters."""
+
+    stacks_all_adapters: ClassVar[bool] = True
