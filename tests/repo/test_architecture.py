@@ -33,7 +33,7 @@ app.commands: common endpoints jobs.chat jobs.db jobs.executors jobs.export jobs
     jobs.run_kinds jobs.scheduler jobs.workspace rl2f_core.backends rl2f_core.config rl2f_core.counterfactual
     rl2f_core.device rl2f_core.distributed rl2f_core.environments rl2f_core.errors rl2f_core.evaluation
     rl2f_core.file_io rl2f_core.leaks rl2f_core.metrics rl2f_core.model_store rl2f_core.paths rl2f_core.registry
-    rl2f_core.run rl2f_core.run_kinds rl2f_core.stats rl2f_core.types static_pages
+    rl2f_core.run rl2f_core.run_kinds rl2f_core.stats rl2f_core.types model_server static_pages
     web
 app.common: jobs.chat jobs.db jobs.queue jobs.scheduler jobs.workspace rl2f_core.config rl2f_core.errors
     rl2f_core.file_io rl2f_core.leaks rl2f_core.model_store rl2f_core.paths rl2f_core.registry
@@ -46,6 +46,8 @@ app.endpoints: common forms jobs.chat jobs.db jobs.export jobs.labels jobs.queue
 app.forms: jobs.db jobs.workspace rl2f_core.config rl2f_core.environments rl2f_core.errors rl2f_core.leaks
     rl2f_core.llms rl2f_core.metrics rl2f_core.model_store rl2f_core.paths rl2f_core.registry rl2f_core.stats
     rl2f_core.teachers rl2f_core.training
+app.model_server: jobs.export rl2f_core.backends rl2f_core.chat rl2f_core.config rl2f_core.device rl2f_core.errors
+    rl2f_core.model_store rl2f_core.run rl2f_core.types web
 app.pages: common components endpoints forms jobs.chat jobs.db plots rl2f_core.config rl2f_core.counterfactual
     rl2f_core.errors rl2f_core.types
 app.plots: common jobs.db rl2f_core.config rl2f_core.errors rl2f_core.evaluation rl2f_core.metrics rl2f_core.registry

@@ -11,11 +11,14 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx2
+import psutil
 import pytest
 from conftest import USER_HOME
 
@@ -31,6 +34,7 @@ class Endpoint(NamedTuple):
     key: str
     folder: Path
     """Folder of the base model, with its tokenizer."""
+    process: psutil.Process
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +54,7 @@ def endpoint(smollm2: Path) -> Iterator[Endpoint]:
             break
     else:
         raise AssertionError(printed)
-    yield Endpoint(line.split()[2], key, smollm2)
+    yield Endpoint(line.split()[2], key, smollm2, psutil.Process(process.pid))
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=60) == 0
 
@@ -94,6 +98,29 @@ def test_the_asynchronous_client_gets_the_same_answer_in_a_batch(endpoint: Endpo
 
     together = asyncio.run(ask(8))
     assert together == asyncio.run(ask(2)) * 4
+
+
+def test_32_requests_together_have_four_times_the_throughput_of_one_at_a_time(endpoint: Endpoint) -> None:
+    def measure(requests: int, concurrency: int) -> tuple[float, float]:
+        """Return tokens per second, and CPU seconds of the server per token."""
+        with httpx2.Client(headers={"Authorization": f"Bearer {endpoint.key}"}, timeout=600) as http:
+
+            def complete(seed: int) -> int:
+                body = {"model": MODEL, "prompt": f"{seed} days ago, in a small village", "max_tokens": 24}
+                response = http.post(f"{endpoint.url}/completions", json={**body, "seed": seed})
+                return int(response.json()["usage"]["completion_tokens"])
+
+            start, cpu = time.perf_counter(), sum(endpoint.process.cpu_times()[:2])
+            with ThreadPoolExecutor(concurrency) as pool:
+                tokens = sum(pool.map(complete, range(requests)))
+            seconds = time.perf_counter() - start
+            return tokens / seconds, (sum(endpoint.process.cpu_times()[:2]) - cpu) / tokens
+
+    measure(2, 2)  # warm up
+    one, together, again = measure(2, 1), measure(32, 32), measure(2, 1)
+    for name, (speed, cpu) in (("1", one), ("32", together), ("1", again)):
+        print(f"{name} concurrent: {speed:.1f} tokens/s, {1000 * cpu:.1f} ms of CPU per token")
+    assert together[0] >= 4 * max(one[0], again[0])
 
 
 def test_lm_eval_scores_and_generates_through_completions(
