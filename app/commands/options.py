@@ -53,10 +53,15 @@ def parse_checkpoint(text: str, root: Path | None) -> tuple[Path, str]:
     match = re.fullmatch(r"(?P<run>.+?)@(?P<name>(?:[^@/]+@)?\d+)", text)
     if match is None:
         raise ConfigError("This names no checkpoint.", value=text, fix="Write RUN@STEP, e.g. runs/first@24.")
-    if not match["run"].isascii() or not match["run"].isdigit():
-        return Path(match["run"]), match["name"]
+    return find_run(match["run"], root), match["name"]
+
+
+def find_run(text: str, root: Path | None) -> Path:
+    """Return the directory of a run: `text` is a folder, or the run's number in the workspace."""
+    if not text.isascii() or not text.isdigit():
+        return Path(text)
     from jobs.db.queries.runs import get
     from jobs.export.resolve_sources import open_workspace
 
     with open_workspace(root) as (workspace, db):
-        return workspace.folder(get(db, int(match["run"])).folder), match["name"]
+        return workspace.folder(get(db, int(text)).folder)

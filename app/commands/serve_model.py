@@ -6,14 +6,17 @@ import contextlib
 import signal
 import socket
 import sys
+from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.commands.options import Root, parse_checkpoint
+from app.commands.options import Root, find_run, parse_checkpoint
 from app.commands.serve import SHUTDOWN_SECONDS, display_name, listen, read_secret
 from app.common.console import err
 from rl2f_core.errors import ConfigError
+from rl2f_core.run.directory import RunDir
 
 if TYPE_CHECKING:
     from app.model_server.served_models import ServedModels
@@ -27,7 +30,8 @@ def serve_model(
         list[str],
         typer.Argument(
             metavar="RUN@STEP…",
-            help="RUN is a run's folder or its number in the workspace; STEP is 24 or, if stages share it, rl2f@24.",
+            help="RUN is a run's folder or its number in the workspace; STEP is 24 or, if stages share it, rl2f@24. "
+            "RUN alone selects all its checkpoints.",
         ),
     ],
     base: Annotated[bool, typer.Option("--base", help="Also serve the base model.")] = False,
@@ -56,7 +60,7 @@ def serve_model(
 
     api_key = read_secret(api_key_env, "API key", f"{COMMAND} --api-key-env")
     check_access(host, api_key)
-    models = find_models([parse_checkpoint(each, workspace) for each in checkpoints], base=base)
+    models = find_models(find_checkpoints(checkpoints, workspace), base=base)
     if _backend_name(backend, models) == "vllm":
         raise typer.Exit(vllm.run(vllm.serve_options(models, host, port, context, max_running), api_key))
     with listen(host, port, COMMAND) as listener:
@@ -66,6 +70,18 @@ def serve_model(
         with contextlib.closing(ModelServer(models, load_backend(models), limits, api_key)) as server:
             _run(server, listener, url)
     err().print("The server has stopped.", markup=False)
+
+
+def find_checkpoints(texts: Iterable[str], root: Path | None) -> list[tuple[Path, str]]:
+    """Return run directory and name of each checkpoint that `RUN@STEP`, or `RUN` for all, selects."""
+    found = []
+    for text in texts:
+        if "@" in text:
+            found.append(parse_checkpoint(text, root))
+        else:
+            run = RunDir.open(find_run(text, root))
+            found += [(run.path, name) for name in run.checkpoint_names()]
+    return found
 
 
 def _backend_name(name: str, models: ServedModels) -> str:

@@ -28,8 +28,8 @@ GREEDY_TEMPERATURE = 1e-5
 IGNORED = frozenset(
     {"metadata", "parallel_tool_calls", "prompt_cache_key", "safety_identifier", "service_tier", "store", "user"}
 )
-"""Parameters without effect on the response."""
-NEUTRAL: Mapping[str, tuple[object, ...]] = {
+"""Parameters that never change the response."""
+WITHOUT_EFFECT: Mapping[str, tuple[object, ...]] = {
     "add_generation_prompt": (True,),
     "best_of": (1,),
     "frequency_penalty": (0,),
@@ -94,7 +94,7 @@ def _as_list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
-Stop = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
+StopText = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
 
 
 class Request(BaseModel):
@@ -109,7 +109,7 @@ class Request(BaseModel):
     n: int = Field(1, ge=1, le=MAX_CHOICES)
     seed: StrictInt | None = None
     """Seed of the first choice; None is random. Each further choice has a seed derived from it."""
-    stop: Annotated[tuple[Stop, ...], BeforeValidator(_as_list), Field(max_length=MAX_STOPS)] = ()
+    stop: Annotated[tuple[StopText, ...], BeforeValidator(_as_list), Field(max_length=MAX_STOPS)] = ()
     """Texts that end a choice; not part of its text."""
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
@@ -184,7 +184,7 @@ def parse_request(data: bytes, kind: type[AnyRequest]) -> AnyRequest:
     except ValueError as error:
         raise ApiError("The body is not valid JSON.") from error
     for name, value in (request.model_extra or {}).items():
-        if name not in IGNORED and value not in NEUTRAL.get(name, ()):
+        if name not in IGNORED and value not in WITHOUT_EFFECT.get(name, ()):
             raise ApiError(
                 f"This server does not support the parameter {name[:100]} with this value.",
                 param=name[:100],

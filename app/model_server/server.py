@@ -102,7 +102,7 @@ class ActiveRequest:
         while True:
             left = self.deadline - time.monotonic()
             if left <= 0:
-                raise ApiError("The request took too long.", status=504, code="timeout")
+                raise ApiError("The request exceeded its time limit.", status=504, code="timeout")
             with suppress(TimeoutError):
                 wait = min(left, DISCONNECT_CHECK_SECONDS) if http is not None else left
                 output = await asyncio.wait_for(self.outputs.get(), wait)

@@ -147,7 +147,7 @@ def test_lm_eval_scores_and_generates_through_completions(
     results = lm_eval.simple_evaluate(
         model="local-completions",
         model_args={"model": MODEL, "base_url": f"{endpoint.url}/completions", "tokenizer": str(endpoint.folder),
-                    "num_concurrent": 3, "max_retries": 1, "tokenizer_backend": "huggingface"},
+                    "num_concurrent": 3, "max_retries": 1},
         tasks=[choose, write],
         bootstrap_iters=0,
     )  # fmt: skip

@@ -13,6 +13,7 @@ import pytest
 from model_runs import write_model_run
 from model_server_helpers import served, serving
 
+from app.commands.serve_model import find_checkpoints
 from app.model_server.protocol import GREEDY_TEMPERATURE
 from app.model_server.served_models import find_models
 from app.model_server.server import ModelServer
@@ -201,6 +202,11 @@ def test_a_stop_string_ends_a_choice_and_is_not_part_of_it(http: httpx2.Client) 
     chunks = stream(http, COMPLETIONS, model=FIRST, prompt=TEXT, max_tokens=40, seed=3, stop=["never", stop])
     parts = [chunk["choices"][0] for chunk in chunks]
     assert "".join(part["text"] for part in parts) == only["text"] and parts[-1]["finish_reason"] == "stop"
+
+
+def test_a_run_alone_selects_all_its_checkpoints(run: Path) -> None:
+    assert sorted(find_checkpoints([str(run)], None)) == [(run, "rl@2"), (run, "rl@4")]
+    assert find_checkpoints([f"{run}@2", f"{run}/checkpoints/rl@4"], None) == [(run, "2"), (run, "rl@4")]
 
 
 def test_runs_with_other_base_models_cannot_share_a_server(run: Path, tiny: Path, tmp_path: Path) -> None:
