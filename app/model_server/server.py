@@ -144,7 +144,7 @@ class ModelServer:
                 Route("/v1/completions", self.completions, methods=["POST"]),
             ]
         )
-        for error in (ApiError, HTTPException, Exception):
+        for error in (ApiError, ClientDisconnect, HTTPException, Exception):
             app.add_exception_handler(error, _error_response)
         return app
 
@@ -317,9 +317,6 @@ class ModelServer:
                     background=BackgroundTask(active.cancel),  # runs after a disconnect too
                 )
             outputs = [await active.next_output(http) for _ in active.sequences]
-        except ClientDisconnect:
-            active.cancel()
-            return Response(status_code=499)
         except BaseException:
             active.cancel()
             raise
@@ -358,6 +355,8 @@ def _event(data: JsonObject) -> str:
 
 
 async def _error_response(http: Request, error: Exception) -> Response:
+    if isinstance(error, ClientDisconnect):
+        return Response(status_code=499)  # nobody receives it
     if isinstance(error, HTTPException):
         error = ApiError(f"{http.method} {http.url.path[:200]}: {error.detail}.", status=error.status_code)
     elif not isinstance(error, ApiError):

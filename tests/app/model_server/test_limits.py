@@ -113,12 +113,20 @@ def test_a_large_body_is_refused_with_and_without_its_length(small: Site) -> Non
     refused(small[1].post(COMPLETIONS, content=chunks, headers=headers), 413, "body_too_large")
 
 
-def test_a_body_that_does_not_arrive_is_refused(small: Site) -> None:
-    url = small[1].base_url
-    with socket.create_connection((url.host, url.port or 80), timeout=30) as connection:
-        head = "POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
-        connection.sendall(f"{head}Content-Length: 100\r\n\r\n{{".encode())
+def begin(http: httpx2.Client, data: bytes, length: int | None = None) -> socket.socket:
+    """Send a completion request over a connection of its own, with a body of `length` bytes."""
+    head = f"POST {COMPLETIONS} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+    connection = socket.create_connection((http.base_url.host, http.base_url.port or 80), timeout=30)
+    connection.sendall(f"{head}Content-Length: {length or len(data)}\r\n\r\n".encode() + data)
+    return connection
+
+
+def test_a_body_that_does_not_arrive_is_refused(small: Site, caplog: pytest.LogCaptureFixture) -> None:
+    with begin(small[1], b"{", length=100) as connection:
         assert connection.recv(1000).startswith(b"HTTP/1.1 408")
+    begin(small[1], b"{", length=100).close()
+    time.sleep(0.05)
+    assert is_idle(small) and caplog.records == []
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -126,11 +134,7 @@ def test_a_client_that_leaves_frees_its_slot(small: Site, stream: bool) -> None:
     """The server has one slot and one place in the queue; more requests get status 429 until the clients leave."""
     server, http = small
     data = json.dumps({**LONG, "stream": stream}).encode()
-    url = http.base_url
-    head = f"POST {COMPLETIONS} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
-    clients = [socket.create_connection((url.host, url.port or 80)) for _ in range(2)]
-    for client in clients:
-        client.sendall(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
+    clients = [begin(http, data) for _ in range(2)]
     wait_until(lambda: server.scheduler.num_unfinished == 2, 30)
     response = http.post(COMPLETIONS, json={**LONG, "max_tokens": 1})
     assert "waiting" in refused(response, 429, "rate_limit_exceeded") and response.headers["Retry-After"] == "1"
