@@ -84,3 +84,15 @@ def test_stacks_are_kept_while_adapters_pause_and_rebuilt_for_a_new_version(
     weights["one"] = LoraWeights(weights["one"].pairs, 4.0)  # a new version under the same name
     assert outputs(batched, module, weights, ("one", 1)) == [[20, 6, 20]]
     assert sizes == [2, 1]
+
+
+def test_all_adapters_are_stacked_once_if_requested(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = []
+    plain = BatchedLora._stack
+    monkeypatch.setattr(batched_lora.BatchedLora, "_stack", lambda *a: sizes.append(len(a[1])) or plain(*a))
+    module, weights = layer(), adapters()
+    batched = BatchedLora({"wide": module}, stack_all=True)
+    assert outputs(batched, module, weights, (None, 1)) == [[4, 6, 20]]
+    assert outputs(batched, module, weights, ("one", 1)) == [[12, 6, 20]]
+    assert outputs(batched, module, weights, (None, 1), ("two", 1)) == [[4, 6, 20], [4, 8, 23]]
+    assert sizes == [2]
