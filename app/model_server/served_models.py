@@ -84,12 +84,17 @@ def load_backend(models: ServedModels) -> HFBackend:
     return backend
 
 
-def max_rank(models: ServedModels) -> int:
-    """Return the highest LoRA rank of the adapters. Raises `AdapterError` if one is no LoRA adapter."""
-    ranks = []
+def lora_shape(models: ServedModels) -> tuple[int, list[str]]:
+    """Return the highest LoRA rank of the adapters and the names of their target modules.
+
+    Raises `AdapterError` if one is no LoRA adapter.
+    """
+    ranks: list[int] = []
+    targets: set[str] = set()
     for name, folder in models.adapters.items():
         config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
         if config.get("peft_type") != "LORA":
             raise AdapterError("vLLM serves LoRA adapters only.", value=name, fix="Use --backend hf.")
-        ranks.append(max([config["r"], *config.get("rank_pattern", {}).values()]))
-    return max(ranks)
+        ranks += [config["r"], *config.get("rank_pattern", {}).values()]
+        targets |= {module.rpartition(".")[2] for module in config["target_modules"]}
+    return max(ranks), sorted(targets)

@@ -7,11 +7,14 @@ import subprocess
 import sys
 from collections.abc import Mapping
 
-from app.model_server.served_models import ServedModels, max_rank
+from app.model_server.served_models import ServedModels, lora_shape
 from rl2f_core.backends.vllm.protocol import LORA_RANKS, lora_rank_bucket
 from rl2f_core.backends.vllm.server_process import SERVER_MAIN, command_line, require_vllm
 from rl2f_core.errors import AdapterError
 from rl2f_core.types import JsonObject
+
+CPU_KV_CACHE_BYTES = 2 * 2**30
+"""KV cache on a CPU, where vLLM otherwise takes most of the memory."""
 
 
 def serve_options(models: ServedModels, host: str, port: int, context: int, max_running: int) -> JsonObject:
@@ -21,14 +24,16 @@ def serve_options(models: ServedModels, host: str, port: int, context: int, max_
     """
     from transformers import AutoConfig
 
+    from rl2f_core.device import resolve_device
     from rl2f_core.model_store.store import get_model
 
-    rank = lora_rank_bucket(highest := max_rank(models))
-    if rank is None:
+    highest, targets = lora_shape(models)
+    if (rank := lora_rank_bucket(highest)) is None:
         raise AdapterError("vLLM does not support adapters of this rank.", value=highest, known=map(str, LORA_RANKS))
     folder = get_model(models.base.name).path
     config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
     limit = int(getattr(config, "max_position_embeddings", 0) or context)
+    on_cpu = resolve_device(models.base.device, models.base.dtype)[0].type == "cpu"
     return {
         "model": str(folder),
         "served_model_name": models.base_name,
@@ -41,10 +46,12 @@ def serve_options(models: ServedModels, host: str, port: int, context: int, max_
         "max_lora_rank": rank,
         "max_loras": len(models.adapters),
         "lora_modules": [f"{name}={path}" for name, path in models.adapters.items()],
+        "lora_target_modules": targets,
         "enable_prefix_caching": True,
         "load_format": "safetensors",
         "generation_config": "vllm",
         "trust_remote_code": False,
+        **({"enforce_eager": True, "kv_cache_memory_bytes": CPU_KV_CACHE_BYTES} if on_cpu else {}),
     }
 
 

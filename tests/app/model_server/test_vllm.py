@@ -45,6 +45,9 @@ def test_vllm_gets_the_adapters_by_name_and_the_key_in_its_environment(
     assert values["--model"] == str(tiny) and values["--served-model-name"] == "tiny"
     assert values["--lora-modules"] == f"trained@rl@2={run / 'checkpoints' / 'rl@2'}"
     assert (values["--max-lora-rank"], values["--max-model-len"]) == ("8", "2048")
+    targets = given[given.index("--lora-target-modules") + 1 :]
+    assert targets[:7] == ["down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"]
+    assert "--enforce-eager" in given and values["--kv-cache-memory-bytes"] == str(2**31)
     assert (values["--host"], values["--port"], values["--max-num-seqs"]) == ("0.0.0.0", "8001", "16")
 
 
