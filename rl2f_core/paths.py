@@ -1,4 +1,4 @@
-"""Paths of the repository and of the data that ship with it."""
+"""Paths of the packages and of the data that ship with them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 """Directory that holds the packages and `data/`; on the Python path of every worker process."""
-DATA = ROOT / "data"
+_IN_WHEEL = ROOT / "rl2f_core" / "data"
+DATA = _IN_WHEEL if _IN_WHEEL.is_dir() else ROOT / "data"
+"""`data/` of the repository; in an installed wheel, its copy in the package (`setup.py`)."""
 CONFIGS = DATA / "configs"
 """Presets, one YAML file each."""
 PROMPTS = DATA / "prompts"

@@ -125,7 +125,7 @@ class Doctor:
         if memory.total < MIN_MEMORY_BYTES:
             self._add(
                 f"{memory.total / 1e9:.1f} GB of memory is little for the quickstart.",
-                "rl2f train data/configs/quickstart/quickstart.yaml --set model.name=tiny-random",
+                "rl2f train quickstart --set model.name=tiny-random",
                 needed=False,
             )
         return {"total": memory.total, "available": memory.available, "cores": os.cpu_count() or 1}

@@ -37,7 +37,7 @@ RESUME_COMMANDS = {"eval": "eval", "fork": "fork", "hint_value": "hint-value", "
 
 
 def train(
-    config: Annotated[Path | None, typer.Argument(help="YAML file; not needed with --resume.")] = None,
+    config: Annotated[Path | None, typer.Argument(help="YAML file or preset; not needed with --resume.")] = None,
     sets: Sets = None,
     out: Out = None,
     resume: Resume = None,
@@ -194,7 +194,7 @@ def as_target(text: str) -> Target:
 
 
 def preflight(
-    config: Annotated[Path, typer.Argument(help="YAML file of a training run.")],
+    config: Annotated[Path, typer.Argument(help="YAML file or preset of a training run.")],
     sets: Sets = None,
     out: Out = None,
     dry: Annotated[

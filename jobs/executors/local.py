@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 import psutil
@@ -16,6 +16,7 @@ from jobs.executors.base import LaunchSpec, WorkerHandle
 from jobs.workspace import Workspace
 from rl2f_core.errors import RunError
 from rl2f_core.paths import ROOT
+from rl2f_core.processes import kill_group, reap, sigterm_blocked
 
 WORKER = (sys.executable, "-m", "jobs.worker")
 START_TOLERANCE_SECONDS = 1.0
@@ -52,7 +53,7 @@ class Local:
         path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
         variables = {"RL2F_WORKSPACE": str(self.workspace.root), "PYTHONUNBUFFERED": "1", "PYTHONPATH": path}
         try:
-            with open(launch.log, "ab") as log, _term_blocked():
+            with open(launch.log, "ab") as log, sigterm_blocked():  # until the worker handles it
                 child = subprocess.Popen(
                     [*self.command, str(launch.folder)],
                     stdin=subprocess.DEVNULL,
@@ -88,7 +89,7 @@ class Local:
             return
         with contextlib.suppress(psutil.NoSuchProcess):
             family = [process, *process.children(recursive=True)]
-            _kill_group(handle.pid)
+            kill_group(handle.pid)
             for member in family:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     member.kill()
@@ -105,7 +106,7 @@ class Local:
         except psutil.NoSuchProcess:
             is_same = True
         if is_same:
-            _kill_group(handle.pid)
+            kill_group(handle.pid)
             _children.pop(handle.pid, None)
 
     def exit_code(self, handle: WorkerHandle) -> int | None:
@@ -142,28 +143,11 @@ def _has_same_start(handle: WorkerHandle) -> bool:
     return abs(psutil.Process(handle.pid).create_time() - handle.started) <= START_TOLERANCE_SECONDS
 
 
-@contextlib.contextmanager
-def _term_blocked() -> Iterator[None]:
-    """Block SIGTERM in processes started inside, until they unblock it: an early signal is neither lost nor fatal."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _kill_group(pid: int) -> None:
-    if pid > 1:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(pid, signal.SIGKILL)
-
-
 def _reap(pid: int, seconds: float = 0.0) -> None:
     """Collect the exit code of a child, waiting at most `seconds`."""
     child = _children.get(pid)
     if child is None:
-        with contextlib.suppress(ChildProcessError):  # not a child of this process
-            os.waitpid(pid, os.WNOHANG)
+        reap(pid)
         return
     with contextlib.suppress(subprocess.TimeoutExpired):
         child.wait(seconds)

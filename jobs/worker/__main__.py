@@ -7,7 +7,6 @@ process was killed.
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
 import traceback
@@ -19,6 +18,7 @@ from filelock import FileLock, Timeout
 from jobs.worker.progress import FileProgress
 from jobs.worker.status_files import LOCATION, SESSION, ExitRecord, stop_requested
 from rl2f_core.errors import RL2FError, RunError
+from rl2f_core.processes import unblock_sigterm
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.execute import execute
 from rl2f_core.run.signals import InterruptHandler
@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> int:
         return EXIT_USAGE
     stop = InterruptHandler()
     with stop:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # blocked by the executor
+        unblock_sigterm()  # blocked by the executor
         try:
             run_dir = RunDir.open(arguments[0])
             with _run_lock(run_dir):

@@ -15,6 +15,7 @@ from rl2f_core.config.matrix import cells, is_matrix
 from rl2f_core.config.overrides import set_nested
 from rl2f_core.config.run import BaseRun
 from rl2f_core.errors import ConfigError, shorten
+from rl2f_core.paths import CONFIGS
 from rl2f_core.types import JsonObject
 
 ConfigT = TypeVar("ConfigT", bound=BaseModel)
@@ -71,16 +72,30 @@ def _nearest(key: str, loc: Sequence[int | str], config_type: type[BaseModel]) -
     return f", did you mean {near[0]!r}?" if near else f"; known: {', '.join(config_type.model_fields)}"
 
 
+def find_config(path: Path) -> Path:
+    """Return the file of a shipped preset if `path` is its name and no file; otherwise `path`."""
+    if path.is_file() or path.name != str(path):
+        return path
+    return next((file for file in CONFIGS.rglob("*.yaml") if file.stem == path.name), path)
+
+
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> BaseRun:
-    """Load a YAML file (or `FILE:CELL` of a matrix), apply `a.b=c` overrides, and validate it."""
+    """Load a YAML file or a shipped preset, apply `a.b=c` overrides, and validate it.
+
+    Args:
+        path: A file, or the name of a preset; `:CELL` after it selects a cell of a matrix.
+        overrides: Values to replace.
+    """
     path, chosen = Path(path), ""
     if not path.exists() and ":" in path.name:
         file, _, chosen = str(path).rpartition(":")
         path = Path(file)
+    path = find_config(path)
     try:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise ConfigError("The configuration file does not exist.", value=str(path)) from error
+        fix = "Give a YAML file or the name of a preset, such as quickstart."
+        raise ConfigError("The configuration file does not exist.", value=str(path), fix=fix) from error
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise ConfigError(f"The configuration file cannot be read: {error}.", value=str(path)) from error
     if not isinstance(data, dict):

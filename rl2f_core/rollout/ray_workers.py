@@ -31,6 +31,7 @@ from rl2f_core.config.rollout import RewardConfig, RolloutConfig
 from rl2f_core.config.run import BaseRun
 from rl2f_core.errors import RunError
 from rl2f_core.paths import ROOT
+from rl2f_core.processes import sigterm_blocked
 from rl2f_core.rollout.engine import RolloutEngine, RolloutRequest, StudentPolicy
 from rl2f_core.types import JsonObject, Rollout
 
@@ -303,12 +304,11 @@ def _keep_sigterm_handler(block: bool) -> Iterator[None]:
         yield
         return
     handler = signal.getsignal(signal.SIGTERM)
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM} if block else set())
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, handler)
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    with sigterm_blocked(block):
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, handler)
 
 
 class RayBackend:

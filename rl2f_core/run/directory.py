@@ -159,6 +159,10 @@ def _hardware() -> JsonObject:
 
 
 def _git_revision() -> str | None:
+    """Return the commit of the source tree; None for an installed wheel, even inside another repository."""
+    if not (ROOT / ".git").exists():
+        return None
+
     def git(*args: str) -> str:
         return subprocess.run(
             ["git", "-C", str(ROOT), *args], capture_output=True, text=True, timeout=10, check=True

@@ -6,8 +6,6 @@ distinguishes "0 of n parsable" from "0 of n right", names the likely cause, and
 
 from __future__ import annotations
 
-import resource
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -19,6 +17,7 @@ from rl2f_core.errors import shorten
 from rl2f_core.methods.base import Method, StepContext
 from rl2f_core.metrics.constant_baseline import compare_to_baseline, constant_baseline, describe_comparison
 from rl2f_core.metrics.dialogues import fraction
+from rl2f_core.processes import peak_memory
 from rl2f_core.rollout.engine import RolloutEngine
 from rl2f_core.stats.intervals import Interval
 from rl2f_core.training.collector import group_requests
@@ -300,5 +299,4 @@ def _memory_gib(engine: RolloutEngine) -> float:
         import torch
 
         return torch.cuda.max_memory_allocated(device) / 2**30
-    unit = 1 if sys.platform == "darwin" else 1024  # bytes there, KiB elsewhere
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30
+    return peak_memory() / 2**30

@@ -60,7 +60,8 @@ jobs.chat: db ingest rl2f_core.backends rl2f_core.chat rl2f_core.config rl2f_cor
     rl2f_core.environments rl2f_core.errors rl2f_core.file_io rl2f_core.model_store rl2f_core.paths
     rl2f_core.rollout rl2f_core.run rl2f_core.teachers rl2f_core.types workspace
 jobs.db: rl2f_core.config rl2f_core.errors rl2f_core.run rl2f_core.types
-jobs.executors: rl2f_core.config rl2f_core.errors rl2f_core.paths rl2f_core.run worker workspace
+jobs.executors: rl2f_core.config rl2f_core.errors rl2f_core.paths rl2f_core.processes rl2f_core.run worker
+    workspace
 jobs.export: db rl2f_core.backends rl2f_core.config rl2f_core.environments rl2f_core.errors
     rl2f_core.evaluation rl2f_core.file_io rl2f_core.model_store rl2f_core.paths rl2f_core.registry
     rl2f_core.rollout rl2f_core.run rl2f_core.types workspace
@@ -71,9 +72,9 @@ jobs.queue: db executors ingest rl2f_core.config rl2f_core.errors rl2f_core.regi
 jobs.run_kinds: export labels rl2f_core.config rl2f_core.file_io rl2f_core.leaks rl2f_core.registry rl2f_core.run
     rl2f_core.run_kinds
 jobs.scheduler: db queue rl2f_core.errors rl2f_core.run_kinds workspace
-jobs.worker: db rl2f_core.config rl2f_core.errors rl2f_core.run run_kinds
+jobs.worker: db rl2f_core.config rl2f_core.errors rl2f_core.processes rl2f_core.run run_kinds
 rl2f_core: config errors
-rl2f_core.backends: chat config device errors model_store modeling registry types
+rl2f_core.backends: chat config device errors model_store modeling processes registry types
 rl2f_core.chat: errors types
 rl2f_core.config: errors paths registry types
 rl2f_core.counterfactual: backends config environments errors evaluation file_io leaks metrics rollout run stats
@@ -94,8 +95,8 @@ rl2f_core.model_store: errors file_io types
 rl2f_core.modeling: errors
 rl2f_core.registry: errors
 rl2f_core.rescoring: backends config errors leaks methods registry run types
-rl2f_core.rollout: backends chat config distributed environments errors file_io leaks paths registry run
-    teachers types
+rl2f_core.rollout: backends chat config distributed environments errors file_io leaks paths processes registry
+    run teachers types
 rl2f_core.run: config distributed errors file_io paths registry types
 rl2f_core.run_kinds: backends config counterfactual distributed environments errors evaluation file_io leaks
     registry rescoring rollout run training types
@@ -104,7 +105,7 @@ rl2f_core.synthetic_leaks: environments paths types
 rl2f_core.teachers: backends config environments errors llms paths registry synthetic_leaks types
 rl2f_core.tracking: config environments errors evaluation file_io registry run types
 rl2f_core.training: backends config datasets device distributed environments errors leaks llms methods metrics
-    modeling registry rollout run stats teachers types
+    modeling processes registry rollout run stats teachers types
 """
 """What each package may import, besides itself; names without a dot belong to the same top-level package."""
 COMPONENT_PACKAGES = {
@@ -125,6 +126,7 @@ TOP_LEVEL = {
     "pyproject.toml",
     "requirements.lock",
     "rl2f_core",
+    "setup.py",
     "tests",
 }
 

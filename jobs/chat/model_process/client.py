@@ -282,6 +282,8 @@ class ModelProcess:
             return self._process
 
     def _start(self) -> RunningProcess:
+        if sys.platform == "win32":
+            raise OSError("Windows cannot pass a socket to a process; run the studio in WSL")
         self.log.parent.mkdir(parents=True, exist_ok=True)
         if self.log.exists() and self.log.stat().st_size > MAX_LOG_BYTES:
             self.log.unlink()

@@ -224,8 +224,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--reserve", type=int, default=0, help="Bytes that must stay free when a model is loaded.")
     options = parser.parse_args(arguments)
     token = os.environ.pop(TOKEN_VARIABLE)  # child processes must not inherit it
-    for number in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # Ctrl-C ends the server, which ends this process
+    for name in {"SIGINT", "SIGHUP"} & {number.name for number in signal.Signals}:  # Windows has no SIGHUP
+        signal.signal(signal.Signals[name], signal.SIG_IGN)  # Ctrl-C ends the server, which ends this process
     memory.limit_process(options.limit)
     print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} model process {os.getpid()} started", file=sys.stderr, flush=True)
     engine = InferenceEngine(options.reserve)

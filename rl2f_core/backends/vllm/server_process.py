@@ -25,6 +25,7 @@ import httpx2
 
 from rl2f_core.backends.vllm.protocol import MAX_LOGIT_BIAS_TOKENS
 from rl2f_core.errors import ConfigError, RunError
+from rl2f_core.processes import kill_group
 from rl2f_core.types import JsonObject
 
 URL = "http://vllm"
@@ -160,7 +161,6 @@ def _stop(owner: int, process: subprocess.Popen[bytes], folder: Path) -> None:
     """Kill the process group and wait for it. A fork of the owner does nothing."""
     if os.getpid() != owner:
         return
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)  # its children may outlive the server process itself
+    kill_group(process.pid)  # its children may outlive the server process itself
     process.wait()
     shutil.rmtree(folder, ignore_errors=True)

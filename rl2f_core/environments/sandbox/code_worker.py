@@ -21,7 +21,6 @@ import importlib
 import json
 import os
 import platform
-import resource
 import secrets
 import select
 import shutil
@@ -32,6 +31,9 @@ import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
+
+with contextlib.suppress(ImportError):  # Windows, where this program does not run
+    import resource
 
 MODULES = (
     "_strptime abc array bisect calendar cmath collections.abc copy dataclasses datetime decimal enum fractions "

@@ -24,6 +24,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from rl2f_core.errors import RunError
+
 START_SECONDS = 120.0
 """Time limit of a worker's imports, long enough for a busy machine."""
 WORKER_PROGRAM = Path(__file__).with_name("worker.py")
@@ -77,6 +79,8 @@ class _Worker:
     """One process."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        if sys.platform == "win32":
+            raise RunError("Windows has no sandbox for this environment.", fix="Run the experiment in WSL.")
         self.process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,

@@ -19,7 +19,6 @@ import json
 import math
 import os
 import re
-import resource
 import select
 import signal
 import sys
@@ -217,6 +216,8 @@ def reply_to(line: str) -> dict[str, Any]:
 
 
 def main() -> None:
+    import resource  # only on POSIX systems
+
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 1)  # output of a package must not mix with the replies

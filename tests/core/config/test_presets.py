@@ -25,6 +25,19 @@ OFFLINE = "sample"
 """The shipped math problems, instead of a hub's."""
 
 
+# -- names ---------------------------------------------------------------------------------------------------------
+def test_a_preset_is_loaded_by_its_name_from_any_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = CONFIGS / "quickstart" / "quickstart.yaml"
+    assert load_config("quickstart", ["seed=3"]) == load_config(file, ["seed=3"])
+    assert load_config("kk_7b:lora") == preset("kk_7b:lora").config()
+    text = file.read_text(encoding="utf-8").replace("name: quickstart\n", "name: mine\n")
+    (tmp_path / "quickstart").write_text(text, encoding="utf-8")
+    assert load_config("quickstart").name == "mine"  # a file of this name comes first
+    with pytest.raises(ConfigError, match="does not exist"):
+        load_config("../quickstart")
+
+
 # -- a matrix ------------------------------------------------------------------------------------------------------
 def test_matrix_is_the_product_of_its_axes_with_the_last_one_fastest() -> None:
     data = {
