@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULES = sorted(
@@ -68,6 +69,32 @@ def test_the_search_finds_uses_at_import_and_none_in_functions() -> None:
 def test_importing_a_module_uses_nothing_that_only_posix_systems_have() -> None:
     found = {str(path): posix_uses((ROOT / path).read_text("utf-8")) for path in MODULES if path not in NOT_A_MODULE}
     assert len(found) > 300 and {path: uses for path, uses in found.items() if uses} == {}
+
+
+def test_the_compose_file_names_targets_of_the_dockerfile_and_the_build_gets_every_file_it_needs() -> None:
+    folder = ROOT / ".ci" / "docker"
+    services = yaml.safe_load((folder / "compose.yaml").read_text("utf-8"))["services"]
+    text = (folder / "Dockerfile").read_text("utf-8")
+    builds = [service["build"] for service in services.values()]
+    assert (
+        {build["target"] for build in builds} == {"cpu", "cuda"} <= set(re.findall(r"^FROM .* AS (\w+)$", text, re.M))
+    )
+    assert all(f"ARG {name}=" in text for build in builds for name in build["args"])
+    assert {(folder / build["context"] / build["dockerfile"]).resolve() for build in builds} == {folder / "Dockerfile"}
+    rules = (folder / "Dockerfile.dockerignore").read_text("utf-8").split()
+    kept = {rule[1:] for rule in rules if rule.startswith("!")}
+    needed = {
+        "app",
+        "jobs",
+        "rl2f_core",
+        "data",
+        "setup.py",
+        "pyproject.toml",
+        "README.md",
+        "LICENSE",
+        "data/results/leaks",
+    }
+    assert needed <= kept and all((ROOT / name).exists() for name in kept)
 
 
 IMPORT_ALL = """
