@@ -102,6 +102,15 @@ def matmul_ceiling(dtype: str = "float32", device: str = "cpu", seconds: float =
             return 2 * n**3 / best / 1e9
 
 
+def out_of_memory(error: BaseException) -> bool:
+    """Return whether an error means that CPU or GPU memory is exhausted."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    text = str(error).lower()
+    phrases = ("can't allocate memory", "not enough memory", "out of memory", "cannot allocate memory")
+    return isinstance(error, RuntimeError | OSError) and any(phrase in text for phrase in phrases)
+
+
 def trim_memory(free_fraction: float = 0.5) -> bool:
     """Return freed memory of this process to the system; whether any was returned.
 

@@ -13,7 +13,8 @@ from typing import Annotated
 
 import typer
 
-from app.common.console import human_bytes, out, table
+from app.commands.options import AsJson
+from app.common.console import err, human_bytes, out, table
 from rl2f_core.types import JsonObject
 
 BROWSERS = (
@@ -26,17 +27,31 @@ BROWSERS = (
     "msedge",
 )
 CORE = ("torch", "transformers", "trl", "peft", "accelerate", "safetensors", "tokenizers", "gguf", "pydantic", "plotly")
+KINDS = ("adapter", "full")
+"""Trained weights in the table of memory."""
 MIN_MEMORY_BYTES = 4e9
 """Memory for training the quickstart model."""
 MIN_DISK_BYTES = 3e9
 """Disk space for a model and a run."""
 
 
-def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
+def doctor(
+    as_json: AsJson = False,
+    bench: Annotated[
+        bool, typer.Option("--bench", help="Measure rollout, update and memory of a model, in at most three minutes.")
+    ] = False,
+    model: Annotated[str, typer.Option(help="Model that --bench measures.")] = "smollm2-135m",
+    device: Annotated[str, typer.Option(help="Device of --bench: auto, cpu, cuda or mps.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="Data type of --bench: auto, float32, bfloat16 or float16.")] = "auto",
+) -> None:
     """Show versions, devices, memory, disk and cached models, and what is missing with the command that fixes it.
 
-    The exit code is 1 if something is missing that an experiment needs.
+    The exit code is 1 if something is missing that an experiment needs. With --bench, the command measures a model
+    instead and suggests settings.
     """
+    if bench:
+        _bench({"name": model, "device": device, "dtype": dtype}, as_json)
+        return
     report = Doctor().examine()
     if as_json:
         typer.echo(json.dumps(report, indent=2))
@@ -213,3 +228,55 @@ def show(report: JsonObject) -> None:
         label, style = ("Missing: ", "red") if finding["needed"] else ("Optional: ", "yellow")
         console.print(label, style=style, end="")
         console.print(f"{finding['what']} Fix: {finding['fix']}", markup=False)
+
+
+def _bench(model: dict[str, str], as_json: bool) -> None:
+    """Measure a model and print the report."""
+    from rl2f_core.config.loading import validate_config
+    from rl2f_core.config.model import ModelConfig
+    from rl2f_core.hardware.bench import benchmark
+
+    report = benchmark(validate_config(ModelConfig, model), lambda text: err().print(text, markup=False))
+    if as_json:
+        typer.echo(json.dumps(report, indent=2))
+    else:
+        show_bench(report)
+
+
+def show_bench(report: JsonObject) -> None:
+    """Print a report of `rl2f_core.hardware.bench.benchmark` as text."""
+    console = out()
+    console.print(
+        f"{report['model']} in {report['dtype']} on {report['device']}: matrix products "
+        f"{report['matmul_gflops']:,.0f} GFLOP/s, memory {report['bandwidth_gb_per_second']:,.0f} GB/s",
+        markup=False,
+    )
+    if report["load"] is not None and report["load"] > 0.1 * report["cores"]:
+        console.print(f"Other programs are running (load {report['load']:.1f} on {report['cores']} cores).")
+    rollout = [
+        (str(row["batch"]), f"{row['tokens_per_second']:,.0f}", f"{row['of_matmul']:.0%}", f"{row['of_bandwidth']:.0%}")
+        for row in report["rollout"]
+    ]
+    console.print(table("rollout: batch", "tokens/s", "of matrix products", "of bandwidth", rows=rollout))
+    update = [
+        (str(row["micro_batch_tokens"]), f"{row['tokens_per_second']:,.0f}", f"{row['of_matmul']:.0%}")
+        for row in report["update"]
+    ]
+    console.print(table("update: tokens of a micro-batch", "tokens/s", "of matrix products", rows=update))
+    peaks = (human_bytes(report[f"{part}_peak_bytes"]) for part in ("rollout", "update"))
+    console.print("peak memory: rollout {}, with update {}".format(*peaks), markup=False)
+    if agreement := report.get("agreement"):
+        console.print(
+            f"greedy tokens equal to {agreement['reference']}: {agreement['equal']:.0%}; logprobs differ by at most "
+            f"{agreement['max_logprob_error']:.2g}",
+            markup=False,
+        )
+    sizes = [
+        (row["size"], *(human_bytes(row[f"{kind}_bytes"]) + ("" if row[f"{kind}_fits"] else " ✗") for kind in KINDS))
+        for row in report["memory"]["sizes"]
+    ]
+    console.print(table("model size", "training an adapter", "training all weights", rows=sizes))
+    console.print(f"✗ does not fit into {human_bytes(report['memory']['total'])}; activations come on top.\n")
+    for suggestion in report["suggestions"]:
+        console.print(f"{suggestion['set']}: {suggestion['why']}", markup=False)
+    console.print(f"Measured in {report['seconds']:.0f} s.")

@@ -37,7 +37,7 @@ from rl2f_core.backends.base import Generation, GenerationRequest, SamplingParam
 from rl2f_core.chat.renderer import ChatRenderer
 from rl2f_core.config.model import ModelConfig
 from rl2f_core.config.run import BaseRun
-from rl2f_core.device import use_idle_cores
+from rl2f_core.device import out_of_memory, use_idle_cores
 from rl2f_core.environments.base import Environment
 from rl2f_core.errors import AdapterError, ModelError, RL2FError, RunError
 from rl2f_core.rollout.dialogue_builder import build_turn, stop_reason
@@ -458,7 +458,7 @@ def verify_attempt(
 
 def describe_failure(error: Exception) -> ErrorBody:
     """Classify a failure and describe it."""
-    if memory.out_of_memory(error):
+    if out_of_memory(error):
         what = "The model ran out of memory, so there is no response."
         fix = "Start a shorter chat, allow fewer new tokens, use fewer checkpoints, or free memory."
         return ErrorBody.of("memory", RL2FError(what, fix=fix))

@@ -70,15 +70,6 @@ def limit_process(limit: int) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
 
 
-def out_of_memory(error: BaseException) -> bool:
-    """Return whether an error means that CPU or GPU memory is exhausted."""
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return True
-    text = str(error).lower()
-    phrases = ("can't allocate memory", "not enough memory", "out of memory", "cannot allocate memory")
-    return isinstance(error, RuntimeError | OSError) and any(phrase in text for phrase in phrases)
-
-
 def trim_memory(backend: Backend | None) -> None:
     """Free the memory of an aborted response."""
     if backend is not None:
