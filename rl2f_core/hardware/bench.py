@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from rl2f_core.config.model import ModelConfig
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from rl2f_core.backends.hf.backend import HFBackend
 
 BUDGET_SECONDS = 120.0
-"""No measurement starts after this time; the last one may take as long as its predecessors together."""
+"""Time of all measurements but the first rollout and the first update, which always run."""
+SLOW_SECONDS = 0.5
+"""Duration of a warm-up of 2 × 4 tokens above which completions are shorter."""
 MAX_REFERENCE_WEIGHTS = 2_000_000_000
 """Largest model whose reference in float32 runs on the CPU."""
 
@@ -28,7 +30,7 @@ def benchmark(model: ModelConfig, on_message: Callable[[str], None], budget: flo
     Args:
         model: Model, device and dtype.
         on_message: Receives the progress.
-        budget: Seconds after which no measurement starts.
+        budget: Seconds for all measurements; the first rollout and the first update always run.
 
     Raises `ModelError` or `ConfigError` if the model or the device is not available.
     """
@@ -50,17 +52,18 @@ def benchmark(model: ModelConfig, on_message: Callable[[str], None], budget: flo
         "bandwidth_gb_per_second": measure.memory_bandwidth(device),
     }
     on_message("Measuring rollout …")
-    new_tokens = 128 if gpu else 24
-    measure.rollout_speed(backend, 2, 16, 4)  # warm-up
+    is_slow = measure.rollout_speed(backend, 2, 16, 4)["seconds"] > SLOW_SECONDS  # also a warm-up
+    new_tokens = 8 if is_slow else (128 if gpu else 24)
     batches = (1, 16, 64, 256) if gpu else (1, 8, 32)
-    report["rollout"] = list(
-        measured(lambda batch: measure.rollout_speed(backend, batch, 64, new_tokens), batches, deadline)
+    report["rollout"] = measured(
+        lambda batch: measure.rollout_speed(backend, batch, 64, new_tokens), batches, start + budget / 2
     )
     backend.reset_prefix_cache()
     report["rollout_peak_bytes"] = measure.peak_bytes(device)
     on_message("Measuring update …")
     report["update"], report["update_peak_bytes"] = updates(backend, gpu, deadline)
-    if (device.type, dtype) != ("cpu", "float32") and report["weights"] <= MAX_REFERENCE_WEIGHTS:
+    is_reference = (device.type, dtype) == ("cpu", "float32")
+    if not is_reference and report["weights"] <= MAX_REFERENCE_WEIGHTS and time.perf_counter() < deadline:
         on_message("Comparing greedy completions with the CPU …")
         reference = load(ModelConfig(name=model.name, device="cpu", dtype="float32"))
         report["agreement"] = measure.greedy_agreement(backend, reference)
@@ -92,25 +95,27 @@ def load(model: ModelConfig) -> HFBackend:
 def updates(backend: HFBackend, gpu: bool, deadline: float) -> tuple[list[JsonObject], int]:
     """Return measured updates with several micro-batches, and the peak memory."""
     learner = measure.make_learner(backend)
-    rows, tokens = (64, 512) if gpu else (8, 128)
-    measure.update_speed(learner, 2, tokens, 2 * tokens)  # warm-up; creates the state of the optimizer
-    micro_batches = (4096, 8192, 16384, 32768) if gpu else (256, 1024)
-    found = list(measured(lambda limit: measure.update_speed(learner, rows, tokens, limit, 1), micro_batches, deadline))
+    rows, tokens = (64, 512) if gpu else (8, 64)
+    measure.update_speed(learner, 1, tokens, tokens)  # warm-up; creates the state of the optimizer
+    micro_batches = (4096, 8192, 16384, 32768) if gpu else (128, 512)
+    found = measured(lambda limit: measure.update_speed(learner, rows, tokens, limit, 1), micro_batches, deadline)
     return found, measure.peak_bytes(backend.device)
 
 
-def measured(measurement: Callable[[int], JsonObject], values: Sequence[int], deadline: float) -> Iterator[JsonObject]:
-    """Yield measurements of ascending sizes until one runs out of memory or the time is over; the first always runs."""
-    for number, value in enumerate(values):
-        if number and time.perf_counter() > deadline:
-            return
+def measured(measurement: Callable[[int], JsonObject], values: Sequence[int], deadline: float) -> list[JsonObject]:
+    """Return measurements of ascending sizes until one runs out of memory or the next would probably end too late."""
+    found: list[JsonObject] = []
+    for value in values:
+        if found and time.perf_counter() + 2 * found[-1]["seconds"] > deadline:
+            break
         try:
-            yield measurement(value)
+            found.append(measurement(value))
         except (MemoryError, RuntimeError) as error:
             if not out_of_memory(error):
                 raise
             free_cached()
-            return
+            break
+    return found
 
 
 def free_cached() -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rl2f_core.backends.base import GenerationRequest, SamplingParams
+from rl2f_core.chat.tokenizer import encode_chat
 from rl2f_core.config.stage import StageConfig
 from rl2f_core.processes import peak_memory
 from rl2f_core.types import JsonObject, TrainingSample
@@ -25,6 +26,13 @@ if TYPE_CHECKING:
 
 GREEDY = 1e-4
 """Sampling temperature that selects the most likely token."""
+QUESTIONS = (
+    "Write the numbers from one to twenty in words.",
+    "Name the capital of France and describe it in one sentence.",
+    "What is 12 + 34? Explain each step.",
+    "List the days of the week in order.",
+)
+"""Prompts of `greedy_agreement`."""
 
 
 def synchronize(device: torch.device) -> None:
@@ -138,12 +146,14 @@ def make_learner(backend: HFBackend, rank: int = 16) -> Learner:
     )
 
 
-def update_speed(learner: Learner, rows: int, tokens: int, micro_batch_tokens: int, step: int = 0) -> JsonObject:
+def update_speed(
+    learner: Learner, rows: int, tokens: int, micro_batch_tokens: int, step: int = 0, rate: float = 1e-5
+) -> JsonObject:
     """Measure one update; fields as of `rollout_speed`, with the loss. Tokens are all tokens of the samples."""
     from rl2f_core.training.losses import LossConfig
 
     stage = StageConfig(
-        name="bench", method="rl2f", steps=1000, learning_rate=1e-5, micro_batch_tokens=micro_batch_tokens
+        name="bench", method="rl2f", steps=1000, learning_rate=rate, micro_batch_tokens=micro_batch_tokens
     )
     samples = training_samples(rows, tokens, learner.model.config.vocab_size, step)
     metrics: dict[str, float] = {}
@@ -165,8 +175,8 @@ def update_speed(learner: Learner, rows: int, tokens: int, micro_batch_tokens: i
 
 
 # -- agreement -----------------------------------------------------------------------------------------------------
-def greedy_agreement(backend: HFBackend, reference: HFBackend, count: int = 4, new_tokens: int = 24) -> JsonObject:
-    """Compare greedy completions and logprobs of a backend with those of a reference.
+def greedy_agreement(backend: HFBackend, reference: HFBackend, new_tokens: int = 24) -> JsonObject:
+    """Compare greedy completions of `QUESTIONS` and their logprobs with those of a reference backend.
 
     Returns:
         `equal`, the fraction of the reference's tokens before the first difference of each completion, and
@@ -174,7 +184,9 @@ def greedy_agreement(backend: HFBackend, reference: HFBackend, count: int = 4, n
         `mean_logprob_error`. Rounding in bfloat16 changes close decisions, so `equal` below 1 with a small error is
         no defect.
     """
-    requests = prompts(count, 32, reference.model.config.vocab_size, seed=1)
+    tokenizer = reference.tokenizer
+    chats = [encode_chat(tokenizer, [{"role": "user", "content": question}]) for question in QUESTIONS]
+    requests = [GenerationRequest(tokens, seed) for seed, tokens in enumerate(chats)]
     sampling = SamplingParams(new_tokens, temperature=GREEDY)
     expected = [generation.token_ids for generation in reference.generate(requests, sampling)]
     found = [generation.token_ids for generation in backend.generate(requests, sampling)]
@@ -184,7 +196,11 @@ def greedy_agreement(backend: HFBackend, reference: HFBackend, count: int = 4, n
     ]
     sequences = [request.token_ids + tokens for request, tokens in zip(requests, expected, strict=True)]
     pairs = zip(backend.score(sequences), reference.score(sequences), strict=True)
-    errors = [abs(a - b) for one, other in pairs for a, b in zip(one[32:], other[32:], strict=True)]
+    errors = [
+        abs(a - b)
+        for request, (one, other) in zip(requests, pairs, strict=True)
+        for a, b in list(zip(one, other, strict=True))[len(request.token_ids) :]
+    ]
     return {
         "reference": f"{reference.device.type}, {str(reference.dtype).removeprefix('torch.')}",
         "equal": sum(same) / sum(map(len, expected)),

@@ -32,8 +32,8 @@ app.experiment: commands common plots static_pages jobs.db jobs.export jobs.queu
 app.commands: common endpoints jobs.chat jobs.db jobs.executors jobs.export jobs.ingest jobs.labels jobs.queue
     jobs.run_kinds jobs.scheduler jobs.workspace rl2f_core.backends rl2f_core.config rl2f_core.counterfactual
     rl2f_core.device rl2f_core.distributed rl2f_core.environments rl2f_core.errors rl2f_core.evaluation
-    rl2f_core.file_io rl2f_core.leaks rl2f_core.metrics rl2f_core.model_store rl2f_core.paths rl2f_core.registry
-    rl2f_core.run rl2f_core.run_kinds rl2f_core.stats rl2f_core.types model_server static_pages
+    rl2f_core.file_io rl2f_core.hardware rl2f_core.leaks rl2f_core.metrics rl2f_core.model_store rl2f_core.paths
+    rl2f_core.registry rl2f_core.run rl2f_core.run_kinds rl2f_core.stats rl2f_core.types model_server static_pages
     web
 app.common: jobs.chat jobs.db jobs.queue jobs.scheduler jobs.workspace rl2f_core.config rl2f_core.errors
     rl2f_core.file_io rl2f_core.leaks rl2f_core.model_store rl2f_core.paths rl2f_core.registry
@@ -86,6 +86,7 @@ rl2f_core.environments: config errors file_io model_store paths registry text ty
 rl2f_core.evaluation: backends config datasets device distributed environments errors file_io metrics registry
     rollout run stats teachers types
 rl2f_core.file_io: errors
+rl2f_core.hardware: backends chat config device modeling processes training types
 rl2f_core.leaks: backends chat config device environments errors file_io llms model_store modeling paths registry
     stats synthetic_leaks teachers text types
 rl2f_core.llms: backends chat config errors model_store registry types

@@ -335,6 +335,21 @@ def test_doctor_reports_what_is_there_and_a_command_for_what_is_not() -> None:
     assert any(f["fix"] == "rl2f models get smollm2-135m" for f in report["findings"])  # the tests' cache is empty
 
 
+@pytest.mark.slow
+def test_doctor_measures_a_model_and_suggests_settings_for_it() -> None:
+    result = run("doctor", "--bench", "--model", "tiny-random", "--device", "cpu", "--dtype", "float32")
+    assert result.exit_code == 0, result.output
+    assert "tiny-random in float32 on cpu: matrix products" in result.stdout
+    assert all(text in result.stdout for text in ("rollout: batch", "peak memory", "training an adapter", "7B"))
+    assert "model.dtype=float32" in result.stdout and "gpu_" not in result.stdout
+    assert "greedy" not in result.stdout  # it is the reference itself
+
+
+def test_doctor_measures_no_unknown_device() -> None:
+    result = run("doctor", "--bench", "--device", "abacus")
+    assert result.exit_code == 2 and "device" in result.stderr
+
+
 def test_doctor_for_people_names_every_package() -> None:
     done = run("doctor")
     for word in ("transformers", "memory:", "disk (cache):", "model smollm2-135m:"):
