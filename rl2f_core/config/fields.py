@@ -27,6 +27,8 @@ COMMAND_REF: JsonDict = {"known": "commands"}
 """Program and its arguments; a form accepts none."""
 PROBLEMS_REF: JsonDict = {"known": "problems"}
 """Set of math problems; a form accepts known names, but no files."""
+QUESTIONS_REF: JsonDict = {"known": "questions"}
+"""File of questions; a form accepts the files that were uploaded into the workspace."""
 PROMPT_REF: JsonDict = {"known": "prompts"}
 """Prompt template; a form accepts the shipped ones."""
 

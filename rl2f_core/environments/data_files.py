@@ -1,40 +1,127 @@
-"""Rows of local data files."""
+"""Rows of local data files: CSV, JSONL and Parquet."""
 
 from __future__ import annotations
 
+import csv
+import gzip
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple, TextIO
 
 from rl2f_core.errors import DataError
 
+SUFFIXES = (".csv", ".jsonl", ".ndjson", ".parquet", ".jsonl.gz")
+"""Endings of the files that can be read."""
+
+
+class InvalidRow(NamedTuple):
+    """A row that is no object."""
+
+    reason: str
+    """What is wrong, in words that follow `Row 3 of FILE`."""
+    text: str
+
 
 def read_records(path: Path) -> Iterator[dict[str, object]]:
-    """Yield the rows of a .jsonl or .parquet file as objects. Raises `DataError` naming an invalid row."""
-    if path.suffix == ".parquet":
-        import pyarrow.parquet
+    """Yield the rows of a file as objects. Raises `DataError` naming an invalid row."""
+    for number, row in scan_records(path):
+        if isinstance(row, InvalidRow):
+            raise DataError(f"Row {number} of {path.name} {row.reason}.", value=row.text)
+        yield row
 
-        try:
-            with pyarrow.parquet.ParquetFile(path) as file:
-                for batch in file.iter_batches(1024):
-                    yield from batch.to_pylist()
-        except (OSError, ValueError, pyarrow.ArrowException) as error:
-            raise DataError(f"The Parquet file cannot be read: {error}.", value=str(path)) from error
-        return
-    if path.suffix not in (".jsonl", ".ndjson"):
-        raise DataError("Only .jsonl and .parquet files can be read.", value=str(path))
+
+def scan_records(path: Path) -> Iterator[tuple[int, dict[str, object] | InvalidRow]]:
+    """Yield number and object of each row; an `InvalidRow` in place of one that is no object.
+
+    Row 1 is the first line of a JSONL file, and the first row after the header of a CSV file. Raises `DataError` if the
+    file as a whole cannot be read.
+    """
+    if not path.name.endswith(SUFFIXES):
+        raise DataError(f"Only {', '.join(SUFFIXES)} files can be read.", value=str(path))
     try:
-        with open(path, encoding="utf-8") as lines:
-            for number, line in enumerate(lines, 1):
-                if not line.strip():
-                    continue
-                item = json.loads(line)
-                if not isinstance(item, dict):
-                    raise DataError(f"Row {number} of {path.name} is no object.", value=line[:160])
-                yield item
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, DataError):
-            raise
-        raise DataError(f"Row {number} of {path.name} is not JSON: {error}.", value=line[:160]) from error
-    except OSError as error:
-        raise DataError(f"The file cannot be read: {error.strerror}.", value=str(path)) from error
+        if path.suffix == ".parquet":
+            yield from _scan_parquet(path)
+        elif path.suffix == ".csv":
+            with open(path, encoding="utf-8-sig", newline="") as file:
+                yield from _scan_csv(path, file)
+        else:
+            with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else open(path, encoding="utf-8") as file:
+                yield from _scan_jsonl(file)
+    except UnicodeDecodeError as error:
+        raise DataError("The file is not UTF-8 text.", value=str(path), fix="Save it as UTF-8.") from error
+    except (OSError, EOFError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise DataError(f"The file cannot be read: {reason}.", value=str(path)) from error
+
+
+def value_at(item: object, path: str) -> object:
+    """Return the value of a row at a column, or at a path such as `a.0.b` in lists and objects; None without one."""
+    if isinstance(item, Mapping) and path in item:
+        return item[path]
+    for key in path.split("."):
+        if isinstance(item, Mapping):
+            item = item.get(key)
+        elif isinstance(item, Sequence) and not isinstance(item, str) and key.isdigit() and int(key) < len(item):
+            item = item[int(key)]
+        else:
+            return None
+    return item
+
+
+def _scan_jsonl(file: TextIO) -> Iterator[tuple[int, dict[str, object] | InvalidRow]]:
+    for number, line in enumerate(file, 1):
+        if not line.strip():
+            continue
+        try:
+            item = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            yield number, InvalidRow(f"is not JSON: {error}", line[:160])
+            continue
+        yield number, item if isinstance(item, dict) else InvalidRow("is no object", line[:160])
+
+
+def _scan_csv(path: Path, file: TextIO) -> Iterator[tuple[int, dict[str, object] | InvalidRow]]:
+    """The separator is the most frequent one of comma, semicolon and tab in the first line."""
+    first = file.readline()
+    file.seek(0)
+    reader = csv.reader(file, delimiter=max(",;\t", key=first.count), strict=True)
+    try:
+        header = [name.strip() for name in next(reader, [])]
+    except csv.Error as error:
+        raise DataError(f"The header of the CSV file cannot be read: {error}.", value=first[:160]) from error
+    if not all(header) or len(set(header)) < len(header):
+        raise DataError(
+            f"The first row of {path.name} must name each column once.", value=header, fix="Add or correct the header."
+        )
+    number = 0
+    while True:
+        number += 1
+        try:
+            fields = next(reader, None)
+        except csv.Error as error:
+            yield number, InvalidRow(f"is not CSV: {error}", "")
+            continue
+        if fields is None:
+            return
+        if not fields:
+            number -= 1  # an empty line
+        elif len(fields) != len(header):
+            yield number, InvalidRow(f"has {len(fields)} fields, the header has {len(header)}", ",".join(fields)[:160])
+        else:
+            yield number, dict(zip(header, fields, strict=True))
+
+
+def _scan_parquet(path: Path) -> Iterator[tuple[int, dict[str, object]]]:
+    import pyarrow
+    import pyarrow.parquet
+
+    number = 0
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(1024):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield number, row
+    except (OSError, ValueError, pyarrow.ArrowException) as error:
+        raise DataError(f"The Parquet file cannot be read: {error}.", value=str(path)) from error

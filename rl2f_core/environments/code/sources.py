@@ -8,9 +8,7 @@ reference's outputs.  Instead of `test`, a row may have `tests`: a list of `{"in
 from __future__ import annotations
 
 import functools
-import gzip
 import importlib.util
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +23,7 @@ from rl2f_core.environments.code.problems import (
     read_examples,
     tests_key,
 )
+from rl2f_core.environments.data_files import read_records
 from rl2f_core.errors import DataError
 
 SEVERAL_OUTPUTS = ("HumanEval/32",)
@@ -83,19 +82,10 @@ def load(path: Path, stamp: tuple[int, int], allow_weaker: bool) -> tuple[Proble
 
 
 def _read_rows(path: Path) -> list[dict[str, Any]]:
-    opened = gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8")
-    rows = []
-    with opened as file:
-        for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except ValueError:
-                raise _row_error(number, "is no JSON", line) from None
-            if not isinstance(row, dict) or not all(isinstance(row.get(name), str) for name in _TEXTS):
-                raise _row_error(number, f"needs the texts {', '.join(_TEXTS)}", row)
-            rows.append(row)
+    rows = list(read_records(path))
+    for number, row in enumerate(rows, 1):
+        if not all(isinstance(row.get(name), str) for name in _TEXTS):
+            raise _row_error(number, f"needs the texts {', '.join(_TEXTS)}", row)
     if not rows:
         raise DataError("The file has no problems.", value=str(path))
     return rows
@@ -127,22 +117,26 @@ def _recorded_calls(rows: Sequence[Mapping[str, Any]], sandbox: Sandbox) -> list
                 raise _row_error(i + 1, f"has a reference that {output.failure}", row["entry_point"])
             cases.append([Case(repr(arguments), "") for arguments in read_literal(output.value)])
         else:
-            cases.append(_given_cases(row.get("tests"), i + 1))
+            try:
+                cases.append(given_cases(row.get("tests")))
+            except ValueError as error:
+                raise _row_error(i + 1, str(error), row.get("tests")) from error
     return cases
 
 
-def _given_cases(tests: object, number: int) -> list[Case]:
+def given_cases(tests: object) -> list[Case]:
+    """Return the tests of a row, as in the module's docstring. Raises `ValueError` with what is wrong with the row."""
     if not isinstance(tests, list) or not tests:
-        raise _row_error(number, "has neither `test` nor `tests`", tests)
+        raise ValueError("has neither `test` nor `tests`")
     cases = []
     for test in tests:
         match test:
             case {"input": str(given), "output": str(value)}:
                 arguments, output = literal_text(f"({given},)" if given.strip() else "()"), literal_text(value)
             case _:
-                raise _row_error(number, "has a test without the texts input and output", test)
+                raise ValueError("has a test without the texts input and output")
         if arguments is None or output is None:
-            raise _row_error(number, "has a test that is no Python literal", test)
+            raise ValueError("has a test that is no Python literal")
         cases.append(Case(arguments, output))
     return cases
 

@@ -90,8 +90,8 @@ class Math(MathEnvironment):
         type: Literal["math"] = "math"
         """Name of the environment."""
         source: str = Field("sample", min_length=1, json_schema_extra={**BASIC_FIELD, **PROBLEMS_REF})
-        """omni_math, deepmath, dapo, math500, aime, aime_2024, gsm8k, the shipped sample, or the path of a .jsonl or
-        .parquet file."""
+        """omni_math, deepmath, dapo, math500, aime, aime_2024, gsm8k, the shipped sample, or the path of a .csv,
+        .jsonl or .parquet file."""
         test_source: str | None = Field(None, json_schema_extra=PROBLEMS_REF)
         """Source of the test problems; None is the source's own test split, or a fifth of its problems."""
         test_size: int | None = Field(None, ge=1)

@@ -1,4 +1,4 @@
-"""Sources of math problems: data sets of the Hugging Face hub by name, and local JSONL or Parquet files.
+"""Sources of math problems: data sets of the Hugging Face hub by name, and local CSV, JSONL or Parquet files.
 
 `HUB` lists the data sets and their columns. Downloads are cached under `RL2F_HOME`; a file is written atomically.
 """
@@ -9,11 +9,11 @@ import json
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from rl2f_core.environments.data_files import read_records
+from rl2f_core.environments.data_files import read_records, value_at
 from rl2f_core.errors import DataError
 from rl2f_core.paths import MATH_SAMPLE
 
@@ -104,8 +104,8 @@ def rows(source: str, columns: Mapping[str, str] | None = None, split: str | Non
     """Return all problems of a source, in order.
 
     Args:
-        source: A name of `known`, or the path of a .jsonl or .parquet file, which may have the layout of a hub data
-            set.
+        source: A name of `known`, or the path of a .csv, .jsonl or .parquet file, which may have the layout of a
+            hub data set.
         columns: Columns of problem, answer, solution and level; None detects them.
         split: Split of a hub data set; None reads all.
 
@@ -122,7 +122,7 @@ def rows(source: str, columns: Mapping[str, str] | None = None, split: str | Non
             "There is no such data set or file.",
             value=source,
             known=known(),
-            fix="Give one of the names, or the path of a .jsonl or .parquet file.",
+            fix="Give one of the names, or the path of a .csv, .jsonl or .parquet file.",
         )
     return _read(path, _check_columns(columns), None)
 
@@ -169,7 +169,7 @@ def _read(path: Path, columns: Columns | None, clean: Callable[[Row], Row] | Non
 def _detect_columns(path: Path, item: Mapping[str, object]) -> tuple[Columns, Callable[[Row], Row] | None]:
     """Return the columns of a file by its first row: those of a hub data set, or common names."""
     for hub in HUB.values():
-        problem, answer = (_value_at(item, path) for path in (hub.columns.problem, hub.columns.answer))
+        problem, answer = (value_at(item, path) for path in (hub.columns.problem, hub.columns.answer))
         if hub.clean is not None and problem is not None and answer is not None:
             probe = hub.clean(Row(1, str(problem), str(answer), None, ""))
             if "." in hub.columns.problem or (probe.answer and probe.solution):
@@ -189,22 +189,10 @@ def _detect_columns(path: Path, item: Mapping[str, object]) -> tuple[Columns, Ca
     return Columns(**detected), None
 
 
-def _value_at(item: object, path: str) -> object:
-    """Return the value at a path such as `a.0.b`, or None."""
-    for key in path.split("."):
-        if isinstance(item, Mapping):
-            item = item.get(key)
-        elif isinstance(item, Sequence) and not isinstance(item, str) and key.isdigit() and int(key) < len(item):
-            item = item[int(key)]
-        else:
-            return None
-    return item
-
-
 def _row(path: Path, number: int, item: Mapping[str, object], columns: Columns) -> Row:
     texts: dict[str, str | None] = {}
     for name, column in columns._asdict().items():
-        value = None if column is None else _value_at(item, column)
+        value = None if column is None else value_at(item, column)
         if isinstance(value, bool) or not isinstance(value, str | int | float | None):
             raise DataError(f"Row {number} of {path.name}: {name} (column {column}) is no text or number.", value=value)
         if value is None and name in ("problem", "answer"):

@@ -108,9 +108,9 @@ def test_broken_lines_wrong_endings_and_absent_files_are_clear_errors(tmp_path: 
     (tmp_path / "a.jsonl").write_text('{"problem": "P?", "answer": "1"}\n{"problem":\n')
     with pytest.raises(DataError, match=r"Row 2 of a.jsonl is not JSON"):
         sources.rows(str(tmp_path / "a.jsonl"))
-    (tmp_path / "a.csv").write_text("problem,answer\n")
-    with pytest.raises(DataError, match=r"Only .jsonl and .parquet"):
-        sources.rows(str(tmp_path / "a.csv"))
+    (tmp_path / "a.txt").write_text("problem,answer\n")
+    with pytest.raises(DataError, match=r"Only .csv, .jsonl, .ndjson, .parquet"):
+        sources.rows(str(tmp_path / "a.txt"))
     with pytest.raises(DataError, match=r"no such data set or file.*Known: sample, omni_math"):
         sources.rows("no_such_set")
 

@@ -1,0 +1,448 @@
+"""Checkers: decide whether an answer to a question of a file is correct.
+
+A checker reads the gold answer of a row, parses and scores attempts, and supplies wrong answers for the simulated
+student and candidates for leak detection.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import random
+import re
+import unicodedata
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import regex
+
+from rl2f_core.environments.base import wrap_answer
+from rl2f_core.environments.code.environment import Code
+from rl2f_core.environments.code.mutations import constant, mutants
+from rl2f_core.environments.code.problems import normalize_code, read_examples, stub_name
+from rl2f_core.environments.code.sources import given_cases
+from rl2f_core.environments.math.answer_text import normal, number_text, read_number
+from rl2f_core.environments.math.base import normalize_gold, scale
+from rl2f_core.environments.math.environment import Math
+from rl2f_core.errors import shorten
+from rl2f_core.types import Task, TaskData, Verdict
+
+if TYPE_CHECKING:
+    from rl2f_core.environments.dataset.environment import Dataset
+
+MAX_ANSWER = 4_000
+"""Maximum number of characters of an answer that is no program."""
+MAX_SCANNED = 10_000
+"""Characters of a hint that are searched for answers."""
+_MAX_OBJECTS = 20
+_SCIENTIFIC = re.compile(r"([+-]?\d{1,30}(?:\.\d{1,30})?)[eE]([+-]?\d{1,3})")
+_LETTER = re.compile(r"[(\[]?([A-Za-z])[)\].:]?")
+_ANY_LETTER = re.compile(r"(?<![\w'’])([A-Z])(?![\w'’])")
+_CHOSEN_LETTER = re.compile(
+    r"\b(?:(?i:answer|choice|letter) (?:is|should be)|(?<!not )(?i:choose|pick|select|take|go with))"
+    r"(?: (?:option|choice|letter))? [(\[]?([A-Z])(?![\w'’])"
+)
+
+
+class RowError(ValueError):
+    """A value of a row that a checker cannot use.
+
+    Args:
+        reason: What is wrong, in words that follow the name of the column.
+        meaning: Meaning of the column.
+    """
+
+    def __init__(self, reason: str, meaning: str = "answer") -> None:
+        super().__init__(reason)
+        self.meaning = meaning
+
+
+class Checker(ABC):
+    """Base class of the checkers.
+
+    The defaults read the gold answer as plain text in `privileged["answer"]`.
+    """
+
+    columns: ClassVar[tuple[str, ...]] = ()
+    """Columns that the checker needs, besides problem and answer."""
+    system: ClassVar[str] = "Think, then end with <answer>answer</answer>."
+    """System message: how to answer."""
+
+    def __init__(self, config: Dataset.Config) -> None:
+        self.config = config
+
+    def read(self, problem: str, answer: object, more: Mapping[str, object]) -> tuple[TaskData, TaskData]:
+        """Return public data, besides the problem, and privileged data of a row.
+
+        Args:
+            problem: The problem text.
+            answer: Value of the answer column.
+            more: Values of `columns` by name.
+
+        Raises `RowError`.
+        """
+        text = self._gold(as_text(answer))
+        if text is None:
+            raise RowError(f"is no answer that the checker {self.config.checker} can read")
+        return {}, {"answer": text}
+
+    def _gold(self, answer: str) -> str | None:
+        """Return the gold answer in normal form; None if it cannot be read."""
+        return plain_text(answer)
+
+    def parse(self, task: Task, text: str) -> str | None:
+        """Return the normal form of an answer, or None. Never raises, never evaluates."""
+        return plain_text(text)
+
+    @abstractmethod
+    def score(self, task: Task, parsed: str) -> Verdict:
+        """Return the verdict on a parsed answer."""
+
+    def prefetch(self, attempts: Sequence[tuple[Task, str]]) -> None:
+        """Prepare the verdicts on parsed answers, if a batch is cheaper."""
+
+    def wrong_answers(self, task: Task, rng: random.Random) -> Iterator[str]:
+        """Yield answers of the right form that are likely wrong."""
+        gold = str(task.privileged["answer"])
+        yield from (f"{gold} {word}" for word in ("again", "too"))
+
+    def find_answers(self, task: Task, text: str) -> list[tuple[int, int, str]]:
+        """Return the spans of a hint that could be the answer; see `LeakVocabulary.find_answers`."""
+        words = str(task.privileged["answer"]).split()
+        pattern = re.compile(r"(?<!\w)" + r"\s+".join(map(re.escape, words)) + r"(?!\w)", re.IGNORECASE)
+        found = ((m.start(), m.end(), plain_text(m[0])) for m in pattern.finditer(text[:MAX_SCANNED]))
+        return [(start, end, form) for start, end, form in found if form is not None]
+
+    def stated_parts(self, task: Task, text: str) -> list[tuple[int, int, str, str]]:
+        """Return the statements of a hint about parts of the answer; see `LeakVocabulary.stated_parts`."""
+        return []
+
+
+class Exact(Checker):
+    """The same text, up to case, Unicode form and white space."""
+
+    def score(self, task: Task, parsed: str) -> Verdict:
+        return verdict(task, parsed, same_text(parsed, task.privileged["answer"]))
+
+
+class Numeric(Checker):
+    """A number within `tolerance`, or within `relative_tolerance` times the gold answer."""
+
+    def _gold(self, answer: str) -> str | None:
+        return _number_form(answer)
+
+    def parse(self, task: Task, text: str) -> str | None:
+        return _number_form(text)
+
+    def score(self, task: Task, parsed: str) -> Verdict:
+        gold, value = _number(str(task.privileged["answer"])), _number(parsed)
+        assert gold is not None and value is not None
+        allowed = max(Fraction(self.config.tolerance), Fraction(self.config.relative_tolerance) * abs(gold))
+        off = abs(value - gold)
+        far = min(1.0, max(float(off / scale(gold)), 1e-9))
+        return verdict(task, parsed, off <= allowed, distance=0.0 if off <= allowed else far)
+
+    def wrong_answers(self, task: Task, rng: random.Random) -> Iterator[str]:
+        gold = _number(str(task.privileged["answer"]))
+        assert gold is not None
+        step = max(Fraction(1), 2 * Fraction(self.config.tolerance)) + abs(gold) * Fraction(self.config.relative_tolerance)
+        yield from (number_text(gold + rng.choice((-1, 1)) * rng.randint(1, 9) * step) for _ in range(20))
+
+    def find_answers(self, task: Task, text: str) -> list[tuple[int, int, str]]:
+        return _math().find_answers(task, text)
+
+
+class MultipleChoice(Checker):
+    """The letter of a choice; the problem lists the choices."""
+
+    system = "Think, then end with the letter of the answer, e.g. <answer>B</answer>."
+
+    def _gold(self, answer: str) -> str | None:
+        match = _LETTER.fullmatch(answer.strip())
+        return match[1].upper() if match else None
+
+    def parse(self, task: Task, text: str) -> str | None:
+        return self._gold(text)
+
+    def score(self, task: Task, parsed: str) -> Verdict:
+        correct = parsed == task.privileged["answer"]
+        parts = {"parts": {"letter": parsed}, "correct_parts": ("letter",) if correct else ()}
+        return verdict(task, parsed, correct).model_copy(update=parts)
+
+    def wrong_answers(self, task: Task, rng: random.Random) -> Iterator[str]:
+        yield from rng.sample("ABCD", 4)
+
+    def find_answers(self, task: Task, text: str) -> list[tuple[int, int, str]]:
+        return [(m.start(1), m.end(1), m[1]) for m in _ANY_LETTER.finditer(text[:MAX_SCANNED])]
+
+    def stated_parts(self, task: Task, text: str) -> list[tuple[int, int, str, str]]:
+        """Find `choose B`, `the answer is (B)` and the like; the problem itself names all letters."""
+        return [(*m.span(), "letter", m[1]) for m in _CHOSEN_LETTER.finditer(text[:MAX_SCANNED])]
+
+
+class Pattern(Checker):
+    """A text that a regular expression of the row matches as a whole; the gold answer is an example of it."""
+
+    columns = ("pattern",)
+
+    def read(self, problem: str, answer: object, more: Mapping[str, object]) -> tuple[TaskData, TaskData]:
+        public, privileged = super().read(problem, answer, more)
+        pattern = as_text(more["pattern"])
+        try:
+            regex.compile(pattern)
+        except (regex.error, OverflowError, RecursionError) as error:
+            raise RowError(f"is no regular expression: {error}", "pattern") from None
+        return public, {**privileged, "pattern": pattern}
+
+    def score(self, task: Task, parsed: str) -> Verdict:
+        try:
+            match = regex.fullmatch(task.privileged["pattern"], parsed, timeout=self.config.time_limit)
+        except TimeoutError:
+            return verdict(task, parsed, False, f"no verdict within {self.config.time_limit:g} s")
+        return verdict(task, parsed, match is not None)
+
+    def find_answers(self, task: Task, text: str) -> list[tuple[int, int, str]]:
+        pattern = rf"(?<!\w)(?:{task.privileged['pattern']})(?!\w)"
+        try:
+            spans = [m.span() for m in regex.finditer(pattern, text[:MAX_SCANNED], timeout=self.config.time_limit)]
+        except (TimeoutError, regex.error):
+            return super().find_answers(task, text)
+        forms = ((start, end, plain_text(text[start:end])) for start, end in spans if start < end)
+        return [(start, end, form) for start, end, form in forms if form is not None]
+
+
+class MathVerify(Checker):
+    """An equal number or expression, by form or by math-verify; see `rl2f_core.environments.math`."""
+
+    def __init__(self, config: Dataset.Config) -> None:
+        super().__init__(config)
+        self.math = Math(Math.Config(answers="all", time_limit=config.time_limit))
+
+    def _gold(self, answer: str) -> str | None:
+        return normalize_gold(answer)
+
+    def parse(self, task: Task, text: str) -> str | None:
+        return self.math.parse(task, text)
+
+    def score(self, task: Task, parsed: str) -> Verdict:
+        return self.math.score_parsed(task, parsed)
+
+    def prefetch(self, attempts: Sequence[tuple[Task, str]]) -> None:
+        self.math.prefetch_verdicts([(task, wrap_answer(parsed)) for task, parsed in attempts])
+
+    def wrong_answers(self, task: Task, rng: random.Random) -> Iterator[str]:
+        for _ in range(5):
+            attempt = self.math.simulate_attempt(task, [], rng, follow_hint=False, correct=False)
+            yield attempt.removeprefix("<answer>").removesuffix("</answer>")
+
+    def find_answers(self, task: Task, text: str) -> list[tuple[int, int, str]]:
+        return self.math.find_answers(task, text)
+
+
+class JsonFields(Checker):
+    """A JSON object with the values of the gold answer; `json_fields` selects the keys to compare.
+
+    Without `json_fields`, the keys must be the same. Distance: the fraction of keys with another value.
+    """
+
+    system = "Think, then end with a JSON object as the answer: <answer>{…}</answer>."
+
+    def _gold(self, answer: str) -> str | None:
+        value = _json_object(answer)
+        if value is None or not value or any(key not in value for key in self.config.json_fields or ()):
+            return None
+        return _json_text(self._compared(value))
+
+    def _compared(self, value: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the keys to compare."""
+        keys = self.config.json_fields
+        return {key: item for key, item in value.items() if keys is None or key in keys}
+
+    def parse(self, task: Task, text: str) -> str | None:
+        value = _json_object(text)
+        return None if value is None else _json_text(self._compared(value))
+
+    def score(self, task: Task, parsed: str) -> Verdict:
+        gold, value = json.loads(task.privileged["answer"]), json.loads(parsed)
+        parts = {key: _json_text(item) for key, item in value.items()}
+        right = tuple(key for key in gold if key in value and _json_text(gold[key]) == parts[key])
+        wrong = len(gold.keys() | value.keys()) - len(right)
+        far = wrong / max(len(gold.keys() | value.keys()), 1)
+        return verdict(task, parsed, not wrong, distance=far).model_copy(
+            update={"parts": parts, "correct_parts": right}
+        )
+
+    def wrong_answers(self, task: Task, rng: random.Random) -> Iterator[str]:
+        gold = json.loads(task.privileged["answer"])
+        for key in rng.sample(sorted(gold), len(gold)):
+            value = gold[key]
+            other = value + 1 if isinstance(value, int | float) and not isinstance(value, bool) else f"not {value}"
+            yield _json_text({**gold, key: other})
+
+    def find_answers(self, task: Task, text: str) -> list[tuple[int, int, str]]:
+        text, found, decoder = text[:MAX_SCANNED], [], json.JSONDecoder()
+        for match in list(re.finditer(r"\{", text))[:_MAX_OBJECTS]:
+            try:
+                _, end = decoder.raw_decode(text, match.start())
+            except (ValueError, RecursionError):
+                continue
+            form = self.parse(task, text[match.start() : end])
+            if form is not None:
+                found.append((match.start(), end, form))
+        return found
+
+    def stated_parts(self, task: Task, text: str) -> list[tuple[int, int, str, str]]:
+        """Find `key is value`, `key: value` and the like."""
+        found = []
+        for key, value in json.loads(task.privileged["answer"]).items():
+            shown = re.escape(value if isinstance(value, str) else json.dumps(value))
+            said = rf"(?<!\w){re.escape(key)}[\s\"'`]*(?:is|=|:|equals|should be)?[\s\"'`]*(?P<value>{shown}(?!\w)|[\w.+-]+)"
+            for match in re.finditer(said, text[:MAX_SCANNED], re.IGNORECASE):
+                correct = same_text(match["value"], value if isinstance(value, str) else json.dumps(value))
+                found.append((*match.span(), key, _json_text(value if correct else match["value"])))
+        return sorted(found)
+
+
+class UnitTests(Checker):
+    """A Python function that passes the tests of the row, in the sandbox of the environment `code`.
+
+    `tests` is a list of `{"input": "3, [1]", "output": "14"}` in Python literals; the gold answer is a reference
+    solution.
+    """
+
+    columns = ("tests",)
+    system = "Write the whole Python function inside <answer>…</answer>."
+
+    def __init__(self, config: Dataset.Config) -> None:
+        super().__init__(config)
+        limits = {"time_limit": max(1, round(config.time_limit)), "memory_limit": config.memory_limit}
+        self.code = Code(Code.Config(allow_weaker_sandbox=config.allow_weaker_sandbox, **limits))
+
+    def read(self, problem: str, answer: object, more: Mapping[str, object]) -> tuple[TaskData, TaskData]:
+        program = as_text(answer)
+        function = stub_name(problem) or stub_name(program)
+        code = None if function is None else normalize_code(program, function)
+        if function is None or code is None:
+            raise RowError("defines no Python function, or not that of the problem")
+        public = read_examples(problem, function)
+        try:
+            given = given_cases(json.loads(more["tests"]) if isinstance(more["tests"], str) else more["tests"])
+        except (ValueError, RecursionError) as error:
+            raise RowError(str(error), "tests") from None
+        cases = [*public, *(case for case in given if case not in public)]
+        data = {"answer": code, "tests": json.dumps(cases), "behavior": ""}
+        return {"function": function, "examples": len(public)}, data
+
+    def parse(self, task: Task, text: str) -> str | None:
+        return self.code.parse(task, text)
+
+    def score(self, task: Task, parsed: str) -> Verdict:
+        return self.code.score_parsed(task, parsed)
+
+    def prefetch(self, attempts: Sequence[tuple[Task, str]]) -> None:
+        self.code.prefetch_verdicts([(task, wrap_answer(parsed)) for task, parsed in attempts])
+
+    def wrong_answers(self, task: Task, rng: random.Random) -> Iterator[str]:
+        gold = task.privileged["answer"]
+        yield from mutants(gold, rng, 6)
+        yield constant(gold, task.public["function"])
+
+    def find_answers(self, task: Task, text: str) -> list[tuple[int, int, str]]:
+        return self.code.find_answers(task, text)
+
+
+@functools.cache
+def _math() -> Math:
+    """Return the environment that finds numbers in hints."""
+    return Math(Math.Config())
+
+
+# -- texts and values ----------------------------------------------------------------------------------------------
+def verdict(task: Task, parsed: str, correct: bool, reason: str = "", distance: float | None = None) -> Verdict:
+    """Return the verdict on a parsed answer, with the gold answer in its detail if it is wrong."""
+    why = f" ({reason})" if reason else ""
+    wrong = f"{shorten(parsed, 80)} is wrong{why}: the answer is {shorten(str(task.privileged['answer']), 200)}"
+    return Verdict(
+        correct=correct,
+        score=float(correct),
+        parsed=parsed,
+        well_formed=True,
+        distance=distance,
+        detail="right" if correct else wrong,
+    )
+
+
+def as_text(value: object) -> str:
+    """Return a value of a row as text, lists and objects as JSON."""
+    if isinstance(value, dict | list | bool):
+        return json.dumps(value, ensure_ascii=False, default=str)
+    return str(value)
+
+
+def plain_text(text: str) -> str | None:
+    """Join the words by single spaces; None if the text is empty, too long, or has unprintable characters."""
+    words = " ".join(text.split())
+    if not words or len(words) > MAX_ANSWER or any(unicodedata.category(char) in ("Cc", "Cs", "Cn") for char in words):
+        return None
+    return words
+
+
+def same_text(one: str, other: str) -> bool:
+    """Compare two texts without case, Unicode form and white space."""
+    return _folded(one) == _folded(other)
+
+
+def _folded(text: str) -> str:
+    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+
+
+def _number(text: str) -> Fraction | None:
+    """Return the value of a number in a form of `answer_text.normal`, or in scientific notation."""
+    match = _SCIENTIFIC.fullmatch(text.strip())
+    if match:
+        return Fraction(match[1]) * Fraction(10) ** int(match[2])
+    form = normal(text)
+    return None if form is None else read_number(form)
+
+
+def _number_form(text: str) -> str | None:
+    value = _number(text) if len(text) <= MAX_ANSWER else None
+    form = None if value is None else number_text(value)
+    return form if form is not None and _number(form) == value else None
+
+
+def _json_object(text: str) -> dict[str, Any] | None:
+    """Parse a JSON object without repeated keys and without NaN; None otherwise."""
+    if len(text) > MAX_ANSWER:
+        return None
+    try:
+        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse)
+        _json_text(value).encode()
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len({key for key, _ in pairs}) < len(pairs):
+        raise ValueError("a key occurs twice")
+    return dict(pairs)
+
+
+def _refuse(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON value")
+
+
+def _json_text(value: Any) -> str:
+    """Return a value as JSON in normal form; equal numbers have equal texts."""
+    return json.dumps(_integral(value), sort_keys=True, ensure_ascii=False, allow_nan=False)
+
+
+def _integral(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _integral(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_integral(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
