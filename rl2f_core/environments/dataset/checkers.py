@@ -398,6 +398,7 @@ def _folded(text: str) -> str:
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 
+@functools.lru_cache(4096)
 def _number(text: str) -> Fraction | None:
     """Return the value of a number in a form of `answer_text.normal`, or in scientific notation."""
     match = _SCIENTIFIC.fullmatch(text.strip())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,7 +13,6 @@ from rl2f_core.environments.base import assign_split
 from rl2f_core.environments.data_files import InvalidRow, scan_records, value_at
 from rl2f_core.environments.dataset.checkers import RowError, as_text
 from rl2f_core.environments.math.answer_text import canonical
-from rl2f_core.environments.math.decontamination import ngrams
 from rl2f_core.errors import DataError
 from rl2f_core.types import SPLITS, Split, TaskData
 
@@ -30,6 +30,7 @@ SPLIT_NAMES: dict[str, Split] = {
     "train": "train", "training": "train", "validation": "validation", "valid": "validation", "val": "validation",
     "dev": "validation", "test": "test", "testing": "test",
 }  # fmt: skip
+_SURROGATE = re.compile("[\ud800-\udfff]")
 MAX_ROWS = 1_000_000
 MAX_PROBLEM = 50_000
 """Maximum number of characters of a problem or solution."""
@@ -56,17 +57,14 @@ class Question(NamedTuple):
 
     row: int
     problem: str
+    key: str
+    """The problem's text in normal form."""
     public: TaskData
     """Public data besides the problem."""
     privileged: TaskData
     level: str
     split: Split | None
     """Split that the file names; None if it names none."""
-
-    @property
-    def key(self) -> str:
-        """The problem's text in normal form."""
-        return canonical(self.problem)
 
 
 class Loaded(NamedTuple):
@@ -185,7 +183,8 @@ def _question(
         if reason:
             return BadRow(number, columns[meaning], reason)
     problem = str(values["problem"]).strip()
-    if not canonical(problem):
+    key = canonical(problem)
+    if not key:
         return BadRow(number, columns["problem"], "has no word")
     try:
         public, privileged = read(problem, values["answer"], values)
@@ -200,7 +199,7 @@ def _question(
     if not _is_missing(values.get("solution")):
         privileged = {**privileged, "solution": str(values["solution"])}
     level = "all" if _is_missing(values.get("level")) else str(values["level"])
-    return Question(number, problem, public, privileged, level, split)
+    return Question(number, problem, key, public, privileged, level, split)
 
 
 def _text_error(value: object) -> str:
@@ -210,7 +209,7 @@ def _text_error(value: object) -> str:
     text = str(value)
     if len(text) > MAX_PROBLEM:
         return f"has {len(text):,} characters, more than {MAX_PROBLEM:,}"
-    return "has half a surrogate pair" if any("\ud800" <= char <= "\udfff" for char in text) else ""
+    return "is no valid Unicode text" if _SURROGATE.search(text) else ""
 
 
 def _is_missing(value: object) -> bool:
@@ -269,14 +268,20 @@ def near_duplicates(train: Sequence[Question], test: Sequence[Question]) -> set[
     row, which at most `MAX_SHARED` training questions contain.
     """
     edited = {edit for question in test for edit in _edits(question)}
-    runs = {run for question in test for run in ngrams(question.problem, RUN_WORDS)}
-    shared = [ngrams(question.problem, RUN_WORDS) & runs for question in train]
+    runs = {run for question in test for run in _runs(question)}
+    shared = [_runs(question) & runs for question in train]
     counts = Counter(run for each in shared for run in each)
     return {
         i
         for i, question in enumerate(train)
         if any(counts[run] <= MAX_SHARED for run in shared[i]) or not edited.isdisjoint(_edits(question))
     }
+
+
+def _runs(question: Question) -> set[int]:
+    """Return hashes of the runs of `RUN_WORDS` words of a question."""
+    words = question.key.split()
+    return {hash(tuple(words[i : i + RUN_WORDS])) for i in range(len(words) - RUN_WORDS + 1)}
 
 
 def _edits(question: Question) -> set[int]:
