@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 from app.commands import (
     audit,
     config,
+    data,
     doctor,
     export,
     fork,
@@ -107,6 +108,7 @@ app.command("verify")(verify.verify)
 app.command("doctor")(doctor.doctor)
 app.add_typer(leaks.app, name="leaks")
 app.add_typer(models.app, name="models")
+app.add_typer(data.app, name="data")
 app.add_typer(config.app, name="config")
 app.add_typer(results.app, name="results")
 app.add_typer(token.app, name="token")

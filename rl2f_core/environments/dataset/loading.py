@@ -125,7 +125,7 @@ def load(path: Path, columns: Mapping[str, str], needed: Sequence[str], read: Re
     rows = len(items) + len(bad)
     if not items:
         raise DataError(f"The file has no valid row. {list_bad_rows(bad, 5)}", value=str(path))
-    found = _find_columns(path, columns, [item for _, item in items], list(header), needed)
+    found = find_columns(path, columns, [item for _, item in items], list(header), needed)
     questions = []
     for number, item in items:
         made = _question(number, item, found, needed, read)
@@ -149,7 +149,7 @@ def list_bad_rows(bad_rows: Sequence[BadRow], count: int) -> str:
     return " ".join(texts) + (f" And {more} more." if more > 0 else "")
 
 
-def _find_columns(
+def find_columns(
     path: Path, given: Mapping[str, str], items: Sequence[Mapping[str, object]], header: list[str], needed: Sequence[str]
 ) -> dict[str, str]:
     """Return the column of each meaning: the given one, or the first known name."""

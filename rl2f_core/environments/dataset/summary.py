@@ -1,0 +1,65 @@
+"""Summary of a file of questions before a run: columns, counts, bad rows, baseline, and the settings to use it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from rl2f_core.environments.data_files import InvalidRow, scan_records, value_at
+from rl2f_core.environments.dataset.checkers import RowError
+from rl2f_core.environments.dataset.environment import CHECKERS, CheckerName, Dataset
+from rl2f_core.environments.dataset.loading import Loaded, find_columns
+from rl2f_core.types import ConstantBaseline, JsonObject
+
+SUGGESTED: tuple[CheckerName, ...] = ("json_fields", "multiple_choice", "numeric")
+"""Checkers that `suggest_checker` tries on the answers, in this order."""
+TRIED_ROWS = 200
+MIN_READABLE = 0.8
+"""Fraction of answers that a suggested checker must read."""
+
+
+class Summary(NamedTuple):
+    """What `summarize` finds."""
+
+    loaded: Loaded
+    baseline: ConstantBaseline | None
+    """None without test problems."""
+    settings: JsonObject
+    """The environment's settings that differ from the defaults, with the columns in use; bad rows are skipped."""
+
+
+def summarize(config: Dataset.Config) -> Summary:
+    """Read a file and check its gold answers. Raises `DataError` if no row is valid."""
+    environment = Dataset(config.model_copy(update={"bad_rows": "skip"}))
+    loaded = environment.loaded
+    baseline = environment.constant_baseline() if loaded.questions["test"] else None
+    settings = {"type": "dataset", "path": config.path, "columns": {**config.columns, **loaded.columns}}
+    chosen = config.model_dump(mode="json", exclude_defaults=True, exclude={*settings, "checker", "bad_rows"})
+    skipped = {"bad_rows": "skip"} if loaded.bad_rows else {}
+    return Summary(loaded, baseline, {**settings, "checker": config.checker, **chosen, **skipped})
+
+
+def suggest_checker(path: Path, columns: Mapping[str, str]) -> CheckerName:
+    """Return the checker that fits the columns or reads most of the first answers; exact if none does."""
+    first = (row for _, row in scan_records(path) if not isinstance(row, InvalidRow))
+    items = list(itertools.islice(first, TRIED_ROWS))
+    found = find_columns(path, columns, items, list(dict.fromkeys(key for item in items for key in item)), ())
+    if "tests" in found:
+        return "unit_tests"
+    if "pattern" in found:
+        return "regex"
+    answers = [value for item in items if (value := value_at(item, found["answer"])) not in (None, "")]
+    for name in SUGGESTED:
+        checker = CHECKERS[name](Dataset.Config(checker=name))
+        read = 0
+        for answer in answers:
+            try:
+                checker.read("", answer, {})
+                read += 1
+            except RowError:
+                continue
+        if answers and read >= MIN_READABLE * len(answers):
+            return name
+    return "exact"
