@@ -3,6 +3,7 @@
 rl2f.sqlite        database, unless RL2F_DATABASE_URL names another
 runs/ID-NAME/      run directories (see `rl2f_core.run.directory.RunDir`), with log.txt, progress.json and exit.json
 detectors/NAME/vN/ trained leak detectors
+data/              uploaded files of own questions; the name contains a hash of the content
 exports/           the only directory whose files are served
 backups/           copies of the database
 trash/             deleted runs, until retention removes them
@@ -24,6 +25,7 @@ class Workspace:
         self.database = self.root / "rl2f.sqlite"
         self.runs = self.root / "runs"
         self.detectors = self.root / "detectors"
+        self.data = self.root / "data"
         self.exports = self.root / "exports"
         self.backups = self.root / "backups"
         self.trash = self.root / "trash"

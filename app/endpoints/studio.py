@@ -16,6 +16,7 @@ from app.endpoints.exports import ExportEndpoints
 from app.endpoints.fork import ForkEndpoints
 from app.endpoints.labels import LabelEndpoints
 from app.endpoints.launch import LaunchEndpoints
+from app.endpoints.own_data import OwnDataEndpoints
 from app.endpoints.run import RunEndpoints
 from app.endpoints.runs import RunListEndpoints
 from app.plots.run_data import RunData
@@ -44,6 +45,7 @@ class Studio:
         self.fork = ForkEndpoints(context)
         self.chat = ChatEndpoints(context, context.chat_service)
         self.launch = LaunchEndpoints(context)
+        self.own_data = OwnDataEndpoints(context)
         self.exports = ExportEndpoints(context)
         self.audit = AuditEndpoints(context)
 

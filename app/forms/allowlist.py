@@ -17,11 +17,13 @@ from urllib.parse import urlsplit
 
 from app.forms.errors import FieldError, fields_of
 from app.forms.errors import Path as FieldPath
+from app.forms.own_data import stored_files
 from app.forms.schema import Node
 from jobs.db.engine import Database
 from jobs.db.models import Run
 from jobs.db.queries import runs
 from jobs.workspace import Workspace
+from rl2f_core.environments.dataset.environment import SAMPLE
 from rl2f_core.environments.math import sources
 from rl2f_core.errors import RL2FError, shorten
 from rl2f_core.leaks.classifier.stored import read_detector, trained_detectors
@@ -57,6 +59,7 @@ def list_options(db: Database, workspace: Workspace) -> dict[str, list[Option]]:
         "runs": list_runs(db),
         "data": list_datasets(db, workspace),
         "problems": _named(sources.known()),
+        "questions": list_questions(workspace),
     }
 
 
@@ -100,6 +103,13 @@ def list_detectors(workspace: Workspace) -> list[Option]:
             note = f"{stored.model}, threshold {stored.threshold:.2f}"
             found.append({"value": str(folder), "label": stored.name, "note": note})
     return found
+
+
+def list_questions(workspace: Workspace) -> list[Option]:
+    """List the shipped sample and the uploaded files of questions, newest first; the value is the path."""
+    files = sorted(stored_files(workspace), key=lambda path: -path.stat().st_mtime)
+    uploaded: list[Option] = [{"value": str(path), "label": path.name, "note": "uploaded"} for path in files]
+    return [*_named([SAMPLE]), *uploaded]
 
 
 def list_runs(db: Database) -> list[Option]:
@@ -202,6 +212,16 @@ def check_problems(name: str) -> str | None:
     )
 
 
+def check_questions(name: str, workspace: Workspace) -> str | None:
+    """Check the path of an uploaded file of questions."""
+    if name == SAMPLE or name in [str(path) for path in stored_files(workspace)]:
+        return None
+    return (
+        f"is no uploaded file of questions: {_shown(name)}; upload it under Own data. Other files are read from the "
+        "command line only"
+    )
+
+
 def check_file(name: str) -> str:
     """Refuse any file or directory of the server's machine."""
     return f"is a file or directory, which a form cannot name: {_shown(name)}; leave it empty for the default"
@@ -221,7 +241,7 @@ CHECKS: dict[str, Callable[[str], str | None]] = {
     "problems": check_problems,
 }
 WORKSPACE_CHECKS = {"runs": check_run, "checkpoints": check_checkpoint, "data": check_dataset,
-                    "detectors": check_detector}  # fmt: skip
+                    "detectors": check_detector, "questions": check_questions}  # fmt: skip
 
 
 def source_errors(node: Node, data: Any, workspace: Workspace) -> list[FieldError]:

@@ -21,6 +21,7 @@ from app.pages._events import FAST, QUEUED, handler
 from app.pages._frame import page_frame
 from app.pages._new_run_draft import Draft, Path
 from app.pages._new_run_form import draw_form, draw_yaml
+from app.pages._new_run_own_data import OwnDataCard
 from app.pages._new_run_schedule import ScheduleCard
 from rl2f_core.config.overrides import set_nested
 from rl2f_core.errors import ConfigError, RL2FError
@@ -73,8 +74,10 @@ def build(studio: Studio) -> None:
         clone = gr.Dropdown([], label="Clone a run", elem_id="nr-clone", min_width=180)
         kind = gr.Dropdown(list(specs), value="train", label="Kind", elem_id="nr-kind", min_width=90)
         upload = gr.UploadButton("Load YAML", file_types=[".yaml", ".yml"], type="binary", size="sm", min_width=90)
+        own_data = gr.Button("Own data …", size="sm", min_width=90, interactive=writable, elem_id="nr-own-data")
     source = View(show.about(presets, DEFAULT_PRESET, None))
     notice = View()
+    own = OwnDataCard()
     with gr.Row(elem_classes="nr-columns", equal_height=False) as body:
         form = Form(draw_form(first), around="nr-columns", elem_id="nr-form")
         with gr.Column(elem_classes="nr-right"):
@@ -352,3 +355,12 @@ def build(studio: Studio) -> None:
     verdict.click(act_on_preflight, [draft, address], [address, result, timer, *panel], **FAST)
 
     planned.connect(launch, draft, schedule, form, lead_to_error)
+
+    # -- own data --------------------------------------------------------------------------------------------------
+    def use_environment(held: Draft, environment: dict[str, Any]) -> list[Any]:
+        with held.lock:
+            held.choices = launch.form_choices()
+            held.data = {**held.data, "environment": environment}
+            return check_form(held)
+
+    own.connect(studio, draft, own_data, use_environment, updated)

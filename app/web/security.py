@@ -32,6 +32,7 @@ from starlette.requests import cookie_parser
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.forms.own_data import MAX_FILE_BYTES
 from app.web.program_access import ProgramAccess, Refusal
 from jobs.db.errors import StoreError
 from jobs.db.models import ApiToken
@@ -41,6 +42,9 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 LENGTH_HEADERS = (b"content-length", b"transfer-encoding")
 MAX_BODY_BYTES = 2_000_000
+MAX_UPLOAD_BYTES = MAX_FILE_BYTES + 10_000
+"""Maximum body of an uploaded file, which has a boundary and headers of its own."""
+UPLOAD_ROUTE = "/gradio_api/upload"
 MAX_DRAINED_BYTES = 32_000_000
 """Bytes of a too large body that are still read, so that the browser receives the response, not a broken pipe."""
 CLOSED_ROUTES = re.compile(
@@ -158,7 +162,8 @@ class Security:
         elif refusal is None and bearer is not None:
             token, refusal = await self._admit_program(scope, bearer)
         if refusal is None:
-            body = await self._read_body(receive)
+            is_upload = scope["path"] == UPLOAD_ROUTE
+            body = await self._read_body(receive, MAX_UPLOAD_BYTES if is_upload else self.body_limit)
             if token is not None and isinstance(body, bytes) and scope["method"] == "POST":
                 body = await run_in_threadpool(self.programs.check_call, token, scope["path"], body)
             if isinstance(body, bytes):
@@ -212,19 +217,19 @@ class Security:
             return None, (401, "The API token is unknown or was revoked.", "Create one: rl2f token new --scope read")
         return token, self.programs.refuse_route(scope["method"], scope["path"])
 
-    async def _read_body(self, receive: Receive) -> bytes | Refusal:
+    async def _read_body(self, receive: Receive, max_bytes: int) -> bytes | Refusal:
         """Return the body of a request, or a refusal if it is too large."""
         body, received, more = bytearray(), 0, True
         while more and received < MAX_DRAINED_BYTES:
             message = await receive()
             piece = message.get("body", b"")
             received += len(piece)
-            if received <= self.body_limit:
+            if received <= max_bytes:
                 body += piece
             more = message.get("more_body", False)
-        if received <= self.body_limit:
+        if received <= max_bytes:
             return bytes(body)
-        limit = f"{self.body_limit / 1e6:g} MB"
+        limit = f"{max_bytes / 1e6:.3g} MB"
         return 413, f"The message is too large: at most {limit} are taken.", "Send less at once."
 
     def _knows_password(self, headers: dict[str, str]) -> bool:

@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
 from app.common.context import Context
+from app.forms.own_data import MAX_FILE_BYTES
 from app.web import files
 from app.web.gradio_app import build, configure_gradio
 from app.web.mcp_server import McpServer
@@ -26,8 +27,6 @@ from jobs.db.errors import NotFoundError, StoreError
 from rl2f_core.errors import DiskFullError, RL2FError, RunError, shorten
 from rl2f_core.model_store.store import cache_dir
 
-UPLOAD_LIMIT = "1mb"
-"""Maximum size of an uploaded file."""
 QUEUE_POLL_SECONDS = 0.05
 """Poll interval of Gradio's empty queue; its default of 1 ms takes a tenth of a core in an idle server."""
 
@@ -99,7 +98,7 @@ def _add_pages(
         allowed_paths=[str(context.workspace.exports)],
         blocked_paths=_blocked_paths(context),
         show_error=False,
-        max_file_size=UPLOAD_LIMIT,
+        max_file_size=MAX_FILE_BYTES,
         ssr_mode=False,
         enable_monitoring=False,
         pwa=False,
@@ -136,7 +135,7 @@ def _blocked_paths(context: Context) -> list[str]:
     """Return what Gradio must never serve: the workspace without its exports and cache, and the models."""
     w = context.workspace
     database = [f"{w.database}{suffix}" for suffix in ("", "-wal", "-shm", "-journal")]
-    folders = [w.runs, w.backups, w.trash, w.lock, w.root / "secret", cache_dir() / "models"]
+    folders = [w.runs, w.data, w.backups, w.trash, w.lock, w.root / "secret", cache_dir() / "models"]
     return [*database, *map(str, folders)]
 
 

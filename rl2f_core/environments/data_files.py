@@ -37,16 +37,17 @@ def scan_records(path: Path) -> Iterator[tuple[int, dict[str, object] | InvalidR
     Row 1 is the first line of a JSONL file, and the first row after the header of a CSV file. Raises `DataError` if the
     file as a whole cannot be read.
     """
-    if not path.name.endswith(SUFFIXES):
+    name = path.name.lower()
+    if not name.endswith(SUFFIXES):
         raise DataError(f"Only {', '.join(SUFFIXES)} files can be read.", value=str(path))
     try:
-        if path.suffix == ".parquet":
+        if name.endswith(".parquet"):
             yield from _scan_parquet(path)
-        elif path.suffix == ".csv":
+        elif name.endswith(".csv"):
             with open(path, encoding="utf-8-sig", newline="") as file:
                 yield from _scan_csv(path, file)
         else:
-            with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else open(path, encoding="utf-8") as file:
+            with gzip.open(path, "rt", encoding="utf-8") if name.endswith(".gz") else open(path, encoding="utf-8") as file:
                 yield from _scan_jsonl(file)
     except UnicodeDecodeError as error:
         raise DataError("The file is not UTF-8 text.", value=str(path), fix="Save it as UTF-8.") from error

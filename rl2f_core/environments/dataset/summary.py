@@ -11,6 +11,7 @@ from rl2f_core.environments.data_files import InvalidRow, scan_records, value_at
 from rl2f_core.environments.dataset.checkers import RowError
 from rl2f_core.environments.dataset.environment import CHECKERS, CheckerName, Dataset
 from rl2f_core.environments.dataset.loading import Loaded, find_columns
+from rl2f_core.errors import DataError
 from rl2f_core.types import ConstantBaseline, JsonObject
 
 SUGGESTED: tuple[CheckerName, ...] = ("json_fields", "multiple_choice", "numeric")
@@ -41,11 +42,23 @@ def summarize(config: Dataset.Config) -> Summary:
     return Summary(loaded, baseline, {**settings, "checker": config.checker, **chosen, **skipped})
 
 
+def read_header(path: Path) -> list[str]:
+    """Return the columns of the first rows. Raises `DataError` if the file has no row that is an object."""
+    columns = list(dict.fromkeys(key for item in _first_rows(path) for key in item))
+    if not columns:
+        raise DataError("The file has no rows with columns.", value=path.name)
+    return columns
+
+
+def _first_rows(path: Path) -> list[dict[str, object]]:
+    valid = (row for _, row in scan_records(path) if not isinstance(row, InvalidRow))
+    return list(itertools.islice(valid, TRIED_ROWS))
+
+
 def suggest_checker(path: Path, columns: Mapping[str, str]) -> CheckerName:
     """Return the checker that fits the columns or reads most of the first answers; exact if none does."""
-    first = (row for _, row in scan_records(path) if not isinstance(row, InvalidRow))
-    items = list(itertools.islice(first, TRIED_ROWS))
-    found = find_columns(path, columns, items, list(dict.fromkeys(key for item in items for key in item)), ())
+    items = _first_rows(path)
+    found = find_columns(path, columns, items, read_header(path), ())
     if "tests" in found:
         return "unit_tests"
     if "pattern" in found:
