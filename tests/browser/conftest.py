@@ -210,6 +210,17 @@ def start_server(serve: Callable[..., Server]) -> Iterator[Callable[..., Server]
         server.stop()
 
 
+@pytest.fixture(scope="module")
+def real(start_server: Callable[..., Any], server_environment: dict[str, str], smollm2: Path) -> Server:
+    """A server whose workers find the real model."""
+    before = server_environment["RL2F_HOME"]
+    server_environment["RL2F_HOME"] = str(smollm2.parent.parent)
+    try:
+        return start_server()
+    finally:
+        server_environment["RL2F_HOME"] = before
+
+
 def _with_recorded(root: Path, recorded: Path) -> int:
     """Put the recorded run into a workspace that does not have it; its id there."""
     from jobs.db.engine import Database

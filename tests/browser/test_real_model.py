@@ -28,17 +28,6 @@ CONFIG: dict[str, Any] = {
 }
 
 
-@pytest.fixture(scope="module")
-def real(start_server: Callable[..., Any], server_environment: dict[str, str], smollm2: Path) -> Any:
-    """A server whose workers find the real model."""
-    before = server_environment["RL2F_HOME"]
-    server_environment["RL2F_HOME"] = str(smollm2.parent.parent)
-    try:
-        return start_server()
-    finally:
-        server_environment["RL2F_HOME"] = before
-
-
 @pytest.mark.slow
 def test_a_real_model_is_trained_replayed_labelled_exported_and_asked(real: Any, page: Any, tmp_path: Path) -> None:
     from datasets import load_dataset

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from rl2f_core.environments.data_files import InvalidRow, scan_records, value_at
 from rl2f_core.environments.dataset.checkers import RowError
 from rl2f_core.environments.dataset.environment import CHECKERS, CheckerName, Dataset
-from rl2f_core.environments.dataset.loading import Loaded, find_columns
+from rl2f_core.environments.dataset.loading import COLUMNS, Loaded, find_columns
 from rl2f_core.errors import DataError
 from rl2f_core.types import ConstantBaseline, JsonObject
 
@@ -36,7 +36,8 @@ def summarize(config: Dataset.Config) -> Summary:
     environment = Dataset(config.model_copy(update={"bad_rows": "skip"}))
     loaded = environment.loaded
     baseline = environment.constant_baseline() if loaded.questions["test"] else None
-    settings = {"type": "dataset", "path": config.path, "columns": {**config.columns, **loaded.columns}}
+    unused = {meaning: "" for meaning, names in COLUMNS.items() if not set(names).isdisjoint(loaded.header)}
+    settings = {"type": "dataset", "path": config.path, "columns": {**unused, **loaded.columns}}
     chosen = config.model_dump(mode="json", exclude_defaults=True, exclude={*settings, "checker", "bad_rows"})
     skipped = {"bad_rows": "skip"} if loaded.bad_rows else {}
     return Summary(loaded, baseline, {**settings, "checker": config.checker, **chosen, **skipped})
