@@ -45,7 +45,11 @@ def check(
     from rl2f_core.environments.dataset.summary import suggest_checker, summarize
 
     given = {"problem": problem, "answer": answer, "solution": solution, "level": level, "split": split}
-    data: JsonObject = {"type": "dataset", "path": str(file), "columns": {k: v for k, v in given.items() if v is not None}}
+    data: JsonObject = {
+        "type": "dataset",
+        "path": str(file),
+        "columns": {k: v for k, v in given.items() if v is not None},
+    }
     for override in sets or []:
         data = apply_override(data, override)
     if "checker" not in data:
@@ -60,7 +64,9 @@ def check(
     out().print(table("column", "used as", "first row", rows=rows))
     sizes = ", ".join(f"{len(questions):,} {name}" for name, questions in loaded.questions.items())
     out().print(f"\n{loaded.rows:,} rows: {loaded.valid:,} valid, {len(loaded.bad_rows):,} bad")
-    out().print(f"problems: {sizes}; {loaded.duplicates:,} repeated, {loaded.near_duplicates:,} near-duplicates of tests")
+    out().print(
+        f"problems: {sizes}; {loaded.duplicates:,} repeated, {loaded.near_duplicates:,} near-duplicates of tests"
+    )
     if summary.baseline is not None:
         best = f"constant baseline: {summary.baseline.score:.1%} with {shorten(summary.baseline.answer, 60)}"
         out().print(model_text(best))

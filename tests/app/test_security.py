@@ -16,6 +16,8 @@ from stub_routes import QUEUE
 from app.common.context import Context
 from app.web.program_access import ProgramAccess
 from app.web.security import (
+    MAX_UPLOAD_BYTES,
+    UPLOAD_ROUTE,
     Security,
     ServerError,
     check_binding,
@@ -283,11 +285,18 @@ def test_a_file_from_another_machine_is_not_fetched(client: TestClient) -> None:
 
 
 # -- size ------------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("path", CHANGES)
+@pytest.mark.parametrize("path", [path for path in CHANGES if path != UPLOAD_ROUTE])
 def test_a_message_of_five_megabytes_gets_a_plain_answer(client: TestClient, path: str) -> None:
     answer = client.post(path, content=b"x" * 5_000_000, headers={"Content-Type": "application/json"})
     assert answer.status_code == 413
     assert "too large" in answer.text and "2 MB" in answer.text
+
+
+def test_only_an_upload_may_have_twenty_mebibytes(client: TestClient) -> None:
+    answer = client.post(UPLOAD_ROUTE, files={"files": ("a.csv", b"x" * 5_000_000)})
+    assert answer.status_code == 200 and answer.json()[0].endswith("a.csv")
+    answer = client.post(UPLOAD_ROUTE, files={"files": ("a.csv", b"x" * (MAX_UPLOAD_BYTES + 1))})
+    assert answer.status_code == 413 and "at most 21 MB" in answer.text
 
 
 def test_a_message_without_a_length_is_counted_as_it_comes(client: TestClient) -> None:

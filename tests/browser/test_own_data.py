@@ -81,7 +81,9 @@ def run_on_own_data(page: Any, server: Any, config: dict[str, Any], folder: Path
     environment = yaml.safe_load(page.locator("#nr-yaml textarea").input_value())["environment"]
     assert environment["columns"] == {"problem": "item", "answer": "result"} and environment["checker"] == "numeric"
     stored = Path(environment["path"])
-    assert stored.parent == server.workspace / "data" and stored.read_bytes() == (folder / "sums & more.csv").read_bytes()
+    assert (
+        stored.parent == server.workspace / "data" and stored.read_bytes() == (folder / "sums & more.csv").read_bytes()
+    )
     page.locator("#nr-start").click()
     page.wait_for_url(re.compile(r"/run\?run=\d+"))
     run = int(re.search(r"run=(\d+)", page.url)[1])  # type: ignore[index]

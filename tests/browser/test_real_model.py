@@ -4,7 +4,6 @@ and every method from its preset."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 

@@ -43,9 +43,9 @@ app.endpoints: common forms jobs.chat jobs.db jobs.export jobs.labels jobs.queue
     plots rl2f_core.config rl2f_core.counterfactual rl2f_core.environments rl2f_core.errors
     rl2f_core.evaluation rl2f_core.leaks rl2f_core.metrics rl2f_core.model_store rl2f_core.registry
     rl2f_core.rollout rl2f_core.run rl2f_core.run_kinds rl2f_core.teachers rl2f_core.types
-app.forms: jobs.db jobs.workspace rl2f_core.config rl2f_core.environments rl2f_core.errors rl2f_core.leaks
-    rl2f_core.llms rl2f_core.metrics rl2f_core.model_store rl2f_core.paths rl2f_core.registry rl2f_core.stats
-    rl2f_core.teachers rl2f_core.training
+app.forms: jobs.db jobs.workspace rl2f_core.config rl2f_core.environments rl2f_core.errors rl2f_core.file_io
+    rl2f_core.leaks rl2f_core.llms rl2f_core.metrics rl2f_core.model_store rl2f_core.paths rl2f_core.registry
+    rl2f_core.stats rl2f_core.teachers rl2f_core.training
 app.model_server: jobs.export rl2f_core.backends rl2f_core.chat rl2f_core.config rl2f_core.device rl2f_core.errors
     rl2f_core.model_store rl2f_core.run rl2f_core.types web
 app.pages: common components endpoints forms jobs.chat jobs.db plots rl2f_core.config rl2f_core.counterfactual
@@ -54,7 +54,7 @@ app.plots: common jobs.db rl2f_core.config rl2f_core.errors rl2f_core.evaluation
     rl2f_core.run rl2f_core.stats rl2f_core.types
 app.static_pages: jobs.export plots rl2f_core.config rl2f_core.environments rl2f_core.errors rl2f_core.evaluation
     rl2f_core.registry rl2f_core.run rl2f_core.types
-app.web: common components endpoints jobs.chat jobs.db jobs.export pages rl2f_core.errors
+app.web: common components endpoints forms jobs.chat jobs.db jobs.export pages rl2f_core.errors
     rl2f_core.model_store rl2f_core.paths rl2f_core.types
 jobs.chat: db ingest rl2f_core.backends rl2f_core.chat rl2f_core.config rl2f_core.device
     rl2f_core.environments rl2f_core.errors rl2f_core.file_io rl2f_core.model_store rl2f_core.paths
@@ -82,7 +82,7 @@ rl2f_core.counterfactual: backends config environments errors evaluation file_io
 rl2f_core.datasets: config environments errors file_io run types
 rl2f_core.device: errors types
 rl2f_core.distributed: device errors
-rl2f_core.environments: config errors file_io model_store paths registry text types
+rl2f_core.environments: config errors file_io llms model_store paths registry text types
 rl2f_core.evaluation: backends config datasets device distributed environments errors file_io metrics registry
     rollout run stats teachers types
 rl2f_core.file_io: errors

@@ -147,7 +147,9 @@ class Numeric(Checker):
     def wrong_answers(self, task: Task, rng: random.Random) -> Iterator[str]:
         gold = _number(str(task.privileged["answer"]))
         assert gold is not None
-        step = max(Fraction(1), 2 * Fraction(self.config.tolerance)) + abs(gold) * Fraction(self.config.relative_tolerance)
+        step = max(Fraction(1), 2 * Fraction(self.config.tolerance)) + abs(gold) * Fraction(
+            self.config.relative_tolerance
+        )
         yield from (number_text(gold + rng.choice((-1, 1)) * rng.randint(1, 9) * step) for _ in range(20))
 
     def find_answers(self, task: Task, text: str) -> list[tuple[int, int, str]]:

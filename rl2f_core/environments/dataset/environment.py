@@ -190,7 +190,9 @@ class Dataset(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
             more = {"pattern": re.escape(" ".join(answer.split())), "tests": None}
             public, privileged = self.checker.read(problem, answer, more)
         except RowError as error:
-            raise DataError(f"The gold answer {error}.", value=answer, fix="Give one that the checker reads.") from error
+            raise DataError(
+                f"The gold answer {error}.", value=answer, fix="Give one that the checker reads."
+            ) from error
         return new_task(self, "given", {"problem": problem, **public}, privileged)
 
     # -- student -----------------------------------------------------------------------------------------------
@@ -220,7 +222,9 @@ class Dataset(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
     # -- scripted teacher --------------------------------------------------------------------------------------
     def hint(self, task: Task, attempts: Sequence[Verdict], rng: random.Random) -> str:
         """Give the next sentence of the solution that does not contain the answer; without one, no content."""
-        sentences = [text for text in _SENTENCE.split(self.solution(task) or "") if text and not self._tells(task, text)]
+        sentences = [
+            text for text in _SENTENCE.split(self.solution(task) or "") if text and not self._tells(task, text)
+        ]
         return sentences[min(len(attempts), len(sentences)) - 1] if sentences and attempts else NO_HINT
 
     def misleading_hint(self, task: Task, attempts: Sequence[Verdict], rng: random.Random) -> str:

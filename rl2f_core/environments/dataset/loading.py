@@ -150,7 +150,11 @@ def list_bad_rows(bad_rows: Sequence[BadRow], count: int) -> str:
 
 
 def find_columns(
-    path: Path, given: Mapping[str, str], items: Sequence[Mapping[str, object]], header: list[str], needed: Sequence[str]
+    path: Path,
+    given: Mapping[str, str],
+    items: Sequence[Mapping[str, object]],
+    header: list[str],
+    needed: Sequence[str],
 ) -> dict[str, str]:
     """Return the column of each meaning: the given one, or the first known name."""
     found: dict[str, str] = {}

@@ -33,7 +33,9 @@ def test_a_good_file_gives_counts_and_yaml_that_a_run_accepts() -> None:
 
 def test_bad_rows_are_printed_without_control_characters_and_set_the_exit_code(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
-    path.write_text("q,a\n" + "".join(f"What is {n} plus 1?,{n + 1}\n" for n in range(9)) + "What?,\x1b[31mfour\nWho?\n")
+    path.write_text(
+        "q,a\n" + "".join(f"What is {n} plus 1?,{n + 1}\n" for n in range(9)) + "What?,\x1b[31mfour\nWho?\n"
+    )
     done = check(path, "--problem", "q", "--answer", "a")
     assert done.exit_code == 1 and "\x1b" not in done.output
     assert "11 rows: 9 valid, 2 bad" in done.output

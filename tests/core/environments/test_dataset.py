@@ -93,7 +93,13 @@ def test_a_file_that_cannot_be_used_is_a_clear_error(name: str, content: bytes, 
 
 
 def test_columns_are_detected_or_named_also_inside_of_objects(tmp_path: Path) -> None:
-    item = {"id": 3, "data": {"q": "What is 1 plus 1?", "texts": ["two", "2"]}, "level": "easy", "note": "", "split": "?"}
+    item = {
+        "id": 3,
+        "data": {"q": "What is 1 plus 1?", "texts": ["two", "2"]},
+        "level": "easy",
+        "note": "",
+        "split": "?",
+    }
     path = write(tmp_path / "a.jsonl", [item])
     columns = {"problem": "data.q", "answer": "data.texts.1", "split": ""}
     loaded = made(path, columns=columns).loaded
@@ -257,5 +263,3 @@ def test_a_thousand_rows_take_less_than_a_second(tmp_path: Path) -> None:
     env = made(write(tmp_path / "a.csv", items))
     began = time.process_time()
     assert env.loaded.valid == 1000 and time.process_time() - began < 1  # 10,000 in 10 seconds
-
-

@@ -59,8 +59,8 @@ def environment(folder: Path, checker: str, row: dict[str, Any] | None = None, *
             "json_fields", {}, ['{"born": 1815.0, "name": "Ada"}'],
             ['{"name": "Ada"}', '{"name": "Ada", "born": "1815"}', '{"name": "Ada", "born": 1815, "died": 1852}', "{}"],
         ),
-        ("json_fields", {"json_fields": ["born"]}, ['{"born": 1815, "name": "?"}'], ['{"born": 1816}', '{"name": "Ada"}']),
-        ("unit_tests", {}, ["def solve(n): return n + n"], ["def solve(n): return n + 3", "def solve(n): return 1 / 0"]),
+        ("json_fields", {"json_fields": ["born"]}, ['{"born": 1815, "name": "?"}'], ['{"born": 1}', '{"name": "Ada"}']),
+        ("unit_tests", {}, ["def solve(n): return n + n"], ["def solve(n): return n + 3", "def solve(n): 1 / 0"]),
     ],
 )  # fmt: skip
 def test_a_checker_accepts_what_means_the_answer_and_refuses_the_rest(

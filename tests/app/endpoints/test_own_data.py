@@ -1,0 +1,119 @@
+"""Endpoints of own data: files are stored completely and under a name of their content; a check lists bad rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from app.common.context import Context
+from app.endpoints.own_data import OwnDataEndpoints
+from app.forms import own_data, run_form
+from app.forms.allowlist import check_questions, list_questions
+from jobs.db.errors import NotFoundError, StoreReadOnlyError
+from jobs.workspace import Workspace
+from rl2f_core.environments.dataset.environment import CHECKERS
+from rl2f_core.errors import DataError
+
+TEXT = "item,result\n" + "".join(f"What is {n} plus {n}?,{2 * n}\n" for n in range(20)) + "What?,?\n"
+
+
+@pytest.fixture
+def own(context: Context) -> OwnDataEndpoints:
+    return OwnDataEndpoints(context)
+
+
+def stored(context: Context) -> list[str]:
+    """Names of all files in the folder of uploads, unfinished ones included."""
+    return sorted(path.name for path in context.workspace.data.glob("*"))
+
+
+def test_a_file_is_added_listed_checked_and_used(own: OwnDataEndpoints, context: Context) -> None:
+    name = own.add_data_file("my sums.csv", TEXT)
+    assert own.add_data_file("my sums.csv", TEXT) == name and stored(context) == own.list_data_files() == [name]
+    assert own.list_data_columns(name) == ["item", "result"]
+    with pytest.raises(DataError, match="known to hold the problem"):
+        own.check_data_file(name)
+    found = own.check_data_file(name, {"problem": "item", "answer": "result"})
+    assert (found["rows"], found["valid"], found["num_bad_rows"], found["checker"]) == (21, 20, 1, "numeric")
+    reason = "is no answer that the checker numeric can read"
+    assert found["bad_rows"] == [{"row": 21, "column": "result", "reason": reason}]
+    assert found["preview"][0] == ["What is 0 plus 0?", "0"] and sum(found["problems"].values()) == 20
+    environment = yaml.safe_load(found["yaml"])["environment"]
+    assert environment["bad_rows"] == "skip"
+    data = {**yaml.safe_load(run_form.preset_yaml("quickstart")), "environment": environment}
+    checked = run_form.check_data(data, context.workspace)
+    assert checked.ok, checked.errors
+
+
+def test_another_content_never_replaces_a_file(own: OwnDataEndpoints, context: Context) -> None:
+    first, second = own.add_data_file("a.csv", TEXT), own.add_data_file("a.csv", TEXT + "Half of 3?,1.5\n")
+    assert first != second and stored(context) == sorted([first, second])
+    assert (context.workspace.data / first).read_text() == TEXT
+
+
+@pytest.mark.parametrize("checker", CHECKERS)
+def test_every_checker_can_be_chosen_in_the_page(checker: str, own: OwnDataEndpoints, context: Context) -> None:
+    name = own.add_data_file("a.jsonl", '{"problem": "def f(n):", "answer": "def f(n): return n", "pattern": "def.*", '
+                             '"tests": [{"input": "1", "output": "1"}]}\n')  # fmt: skip
+    if checker in ("numeric", "multiple_choice", "json_fields"):
+        with pytest.raises(DataError, match="no valid row. Row 1, answer: "):
+            own.check_data_file(name, checker=checker)  # type: ignore[arg-type]
+        return
+    found = own.check_data_file(name, checker=checker)  # type: ignore[arg-type]
+    assert found["valid"] == 1 and f"checker: {checker}\n" in found["yaml"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("a.txt", TEXT, "Files of this kind cannot be read.*Known: .csv"),
+        ("a.csv", "", "must name each column once|no rows"),
+        ("a.csv", "a,a\n1,2\n", "must name each column once"),
+        ("a.parquet", "no parquet", "Parquet file cannot be read"),
+        ("a.jsonl", "{broken\n", "no rows with columns"),
+        ("../a.csv", TEXT, "has no folders"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_refused_and_nothing_is_stored(
+    name: str, text: str, said: str, own: OwnDataEndpoints, context: Context
+) -> None:
+    with pytest.raises(DataError, match=said):
+        own.add_data_file(name, text)
+    assert stored(context) == []
+
+
+def test_a_file_above_the_limit_is_refused(workspace: Workspace, tmp_path: Path) -> None:
+    with open(tmp_path / "a.csv", "wb") as file:
+        file.truncate(own_data.MAX_FILE_BYTES + 1)
+    with pytest.raises(DataError, match="20.0 MiB; an upload has at most 20 MiB"):
+        own_data.store(workspace, tmp_path / "a.csv")
+    assert own_data.stored_files(workspace) == []
+
+
+def test_a_read_only_server_stores_nothing(own: OwnDataEndpoints, context: Context) -> None:
+    context.read_only = True
+    with pytest.raises(StoreReadOnlyError):
+        own.add_data_file("a.csv", TEXT)
+    assert stored(context) == []
+
+
+def test_a_form_names_uploaded_files_alone(own: OwnDataEndpoints, context: Context, tmp_path: Path) -> None:
+    workspace = context.workspace
+    path = workspace.data / own.add_data_file("a.csv", TEXT)
+    assert check_questions(str(path), workspace) is None and check_questions("sample", workspace) is None
+    assert [option["value"] for option in list_questions(workspace)] == ["sample", str(path)]
+    (tmp_path / "secret.csv").write_text(TEXT)
+    (workspace.data / "link.csv").symlink_to(tmp_path / "secret.csv")
+    (workspace.data / "notes.txt").write_text("x")
+    refused = [tmp_path / "secret.csv", workspace.data / "link.csv", workspace.data / "notes.txt", workspace.data,
+               workspace.data / ".." / "data" / path.name, "/etc/passwd", path.name, "\0"]  # fmt: skip
+    for name in map(str, refused):
+        assert "no uploaded file of questions" in str(check_questions(name, workspace))
+    data = {**yaml.safe_load(run_form.preset_yaml("quickstart"))}
+    data["environment"] = {"type": "dataset", "path": str(tmp_path / "secret.csv")}
+    assert [error.dotted for error in run_form.check_data(data, workspace).errors] == ["environment.path"]
+    for name in ("link.csv", "../rl2f.sqlite", str(tmp_path / "secret.csv")):
+        with pytest.raises(NotFoundError, match=r"File of questions not found.*Fix: Upload it first"):
+            own.check_data_file(name)
