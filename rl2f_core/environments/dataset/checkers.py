@@ -101,7 +101,8 @@ class Checker(ABC):
         """Return the verdict on a parsed answer."""
 
     def prefetch(self, attempts: Sequence[tuple[Task, str]]) -> None:
-        """Prepare the verdicts on parsed answers, if a batch is cheaper."""
+        """Prepare the verdicts on parsed answers, if a batch is cheaper. The default does nothing."""
+        return
 
     def wrong_answers(self, task: Task, rng: random.Random) -> Iterator[str]:
         """Yield answers of the right form that are likely wrong."""
@@ -300,7 +301,8 @@ class JsonFields(Checker):
         found = []
         for key, value in json.loads(task.privileged["answer"]).items():
             shown = re.escape(value if isinstance(value, str) else json.dumps(value))
-            said = rf"(?<!\w){re.escape(key)}[\s\"'`]*(?:is|=|:|equals|should be)?[\s\"'`]*(?P<value>{shown}(?!\w)|[\w.+-]+)"
+            verb = r"[\s\"'`]*(?:is|=|:|equals|should be)?[\s\"'`]*"
+            said = rf"(?<!\w){re.escape(key)}{verb}(?P<value>{shown}(?!\w)|[\w.+-]+)"
             for match in re.finditer(said, text[:MAX_SCANNED], re.IGNORECASE):
                 correct = same_text(match["value"], value if isinstance(value, str) else json.dumps(value))
                 found.append((*match.span(), key, _json_text(value if correct else match["value"])))

@@ -36,8 +36,8 @@ Compare a student's answer with the reference answer to a question. The three te
 {answer}
 {mark}
 
-Does the student's answer mean the same as the reference answer? An answer with several alternatives, or with more than \
-an answer, does not. Reply with one word: CORRECT or WRONG."""
+Does the student's answer mean the same as the reference answer? An answer with several alternatives, or with more \
+than an answer, does not. Reply with one word: CORRECT or WRONG."""
 
 
 class Pair(NamedTuple):

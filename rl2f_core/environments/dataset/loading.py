@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections import Counter
@@ -111,27 +112,18 @@ def load(path: Path, columns: Mapping[str, str], needed: Sequence[str], read: Re
     """
     if not path.is_file():
         raise DataError("There is no such file.", value=str(path), fix="Set environment.path to a data file.")
-    header: dict[str, None] = {}
-    items: list[tuple[int, Mapping[str, object]]] = []
-    bad: list[BadRow] = []
-    for number, item in scan_records(path):
-        if len(items) + len(bad) >= MAX_ROWS:
-            raise DataError(f"The file has more than {MAX_ROWS:,} rows.", value=str(path), fix="Split it.")
-        if isinstance(item, InvalidRow):
-            bad.append(BadRow(number, "", item.reason))
-        else:
-            items.append((number, item))
-            header.update(dict.fromkeys(item))
-    rows = len(items) + len(bad)
+    scanned = list(itertools.islice(scan_records(path), MAX_ROWS + 1))
+    if len(scanned) > MAX_ROWS:
+        raise DataError(f"The file has more than {MAX_ROWS:,} rows.", value=str(path), fix="Split it.")
+    bad = [BadRow(number, "", row.reason) for number, row in scanned if isinstance(row, InvalidRow)]
+    items = [(number, row) for number, row in scanned if not isinstance(row, InvalidRow)]
+    header = list(dict.fromkeys(column for _, row in items for column in row))
     if not items:
         raise DataError(f"The file has no valid row. {list_bad_rows(bad, 5)}", value=str(path))
-    found = find_columns(path, columns, [item for _, item in items], list(header), needed)
-    questions = []
-    for number, item in items:
-        made = _question(number, item, found, needed, read)
-        (questions if isinstance(made, Question) else bad).append(made)  # type: ignore[arg-type]
-    questions, conflicting, duplicates = _distinct(questions, found)
-    bad += conflicting
+    found = find_columns(path, columns, [item for _, item in items], header, needed)
+    made = [_question(number, item, found, needed, read) for number, item in items]
+    questions, conflicting, duplicates = _distinct([each for each in made if isinstance(each, Question)], found)
+    bad += [*conflicting, *(each for each in made if isinstance(each, BadRow))]
     reasons = check(questions)
     bad += [BadRow(q.row, found["answer"], reason) for q, reason in zip(questions, reasons, strict=True) if reason]
     valid = [question for question, reason in zip(questions, reasons, strict=True) if not reason]
@@ -139,7 +131,7 @@ def load(path: Path, columns: Mapping[str, str], needed: Sequence[str], read: Re
         raise DataError(f"The file has no valid row. {list_bad_rows(sorted(bad), 5)}", value=str(path))
     splits, near = _split(valid, drop)
     preview = tuple({name: _shown(item.get(name)) for name in header} for _, item in items[:5])
-    return Loaded(splits, tuple(sorted(bad)), found, tuple(header), rows, duplicates, near, preview)
+    return Loaded(splits, tuple(sorted(bad)), found, tuple(header), len(scanned), duplicates, near, preview)
 
 
 def list_bad_rows(bad_rows: Sequence[BadRow], count: int) -> str:
@@ -250,14 +242,12 @@ def _split(questions: Sequence[Question], drop: bool) -> tuple[dict[Split, list[
     named = {question.split for question in questions} - {None}
     splits: dict[Split, list[Question]] = {split: [] for split in SPLITS}
     for question in questions:
-        split = question.split
-        if split is None:
-            split = assign_split(question.key)
-        elif split == "train" and "test" in named and "validation" not in named:
-            split = assign_split(question.key, (0.8, 0.2, 0.0))
-        splits[split].append(question)
+        chosen = question.split or assign_split(question.key)
+        if question.split == "train" and "test" in named and "validation" not in named:
+            chosen = assign_split(question.key, (0.8, 0.2, 0.0))
+        splits[chosen].append(question)
     count = 0
-    for split in ("train", "validation"):
+    for split in SPLITS[:2]:
         near = near_duplicates(splits[split], splits["test"])
         count += len(near)
         if drop:
@@ -268,8 +258,8 @@ def _split(questions: Sequence[Question], drop: bool) -> tuple[dict[Split, list[
 def near_duplicates(train: Sequence[Question], test: Sequence[Question]) -> set[int]:
     """Return the positions of training questions that nearly repeat a test question.
 
-    Their texts differ in one word, which is no number, and their answers are equal; or they share `RUN_WORDS` words in a
-    row, which at most `MAX_SHARED` training questions contain.
+    Their texts differ in one word, which is no number, and their answers are equal; or they share `RUN_WORDS` words in
+    a row, which at most `MAX_SHARED` training questions contain.
     """
     edited = {edit for question in test for edit in _edits(question)}
     runs = {run for question in test for run in _runs(question)}

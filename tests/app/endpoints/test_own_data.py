@@ -58,7 +58,7 @@ def test_every_checker_can_be_chosen_in_the_page(checker: str, own: OwnDataEndpo
     name = own.add_data_file("a.jsonl", '{"problem": "def f(n):", "answer": "def f(n): return n", "pattern": "def.*", '
                              '"tests": [{"input": "1", "output": "1"}]}\n')  # fmt: skip
     if checker in ("numeric", "multiple_choice", "json_fields"):
-        with pytest.raises(DataError, match="no valid row. Row 1, answer: "):
+        with pytest.raises(DataError, match=r"no valid row\. Row 1, answer: "):
             own.check_data_file(name, checker=checker)  # type: ignore[arg-type]
         return
     found = own.check_data_file(name, checker=checker)  # type: ignore[arg-type]
@@ -87,7 +87,7 @@ def test_a_file_that_cannot_be_read_is_refused_and_nothing_is_stored(
 def test_a_file_above_the_limit_is_refused(workspace: Workspace, tmp_path: Path) -> None:
     with open(tmp_path / "a.csv", "wb") as file:
         file.truncate(own_data.MAX_FILE_BYTES + 1)
-    with pytest.raises(DataError, match="20.0 MiB; an upload has at most 20 MiB"):
+    with pytest.raises(DataError, match=r"20\.0 MiB; an upload has at most 20 MiB"):
         own_data.store(workspace, tmp_path / "a.csv")
     assert own_data.stored_files(workspace) == []
 
