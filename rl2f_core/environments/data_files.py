@@ -60,7 +60,7 @@ def scan_records(path: Path) -> Iterator[tuple[int, dict[str, object] | InvalidR
         raise DataError(f"The file cannot be read: {reason}.", value=str(path)) from error
 
 
-def value_at(item: object, path: str) -> object:
+def column_value(item: object, path: str) -> object:
     """Return the value of a row at a column, or at a path such as `a.0.b` in lists and objects; None without one."""
     if isinstance(item, Mapping) and path in item:
         return item[path]

@@ -34,6 +34,8 @@ SETTINGS = {**OTHER_MODEL, "leaky at rate 0": {"type": "leaky", "rate": 0}}
 METHODS = ["rl2f", "rlvr", "reinforce_pp"]
 """Those whose rows are whole dialogues; what the rows of the others weigh is part of their contract."""
 SENTINEL = "PRIVILEGED-7731-SENTINEL"
+QUOTED = {"dataset": ("solution",)}
+"""Privileged values whose sentences are the scripted hints of an environment."""
 GARBAGE = ("I do not know.", "", "<answer>", "<answer>??</answer>", "<|im_end|>", "Correct so far:")
 
 
@@ -213,7 +215,11 @@ def test_a_sentinel_in_the_privileged_half_is_never_shown(environment: str, teac
     """
     engine = make_engine(environment, "leaky at rate 0" if teacher == "leaky" else teacher)
     tasks = [engine.environment.task("train", i) for i in range(3)]
-    poison = [t.model_copy(update={"privileged": poisoned(t.privileged)}) for t in tasks]
+    quoted = QUOTED.get(environment, ()) if teacher in ("scripted", "leaky") else ()
+    kept = [{key: task.privileged[key] for key in quoted} for task in tasks]
+    poison = [
+        t.model_copy(update={"privileged": {**poisoned(t.privileged), **k}}) for t, k in zip(tasks, kept, strict=True)
+    ]
     engine.backend.script = lambda text, rng: rng.choice(GARBAGE)  # type: ignore[attr-defined]
     groups = play(engine, poison)
     assert engine.backend.seen and not any(SENTINEL in text for text in engine.backend.seen)  # type: ignore[attr-defined]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple, cast
 
 from rl2f_core.environments.base import assign_split
-from rl2f_core.environments.data_files import InvalidRow, scan_records, value_at
+from rl2f_core.environments.data_files import InvalidRow, column_value, scan_records
 from rl2f_core.environments.dataset.checkers import RowError, as_text
 from rl2f_core.environments.math.answer_text import canonical
 from rl2f_core.errors import DataError
@@ -153,7 +153,7 @@ def find_columns(
     for meaning, names in COLUMNS.items():
         name = given[meaning] if meaning in given else next((each for each in names if each in header), "")
         required = meaning in ("problem", "answer", *needed)
-        if name and all(value_at(item, name) is None for item in items) and (required or meaning in given):
+        if name and all(column_value(item, name) is None for item in items) and (required or meaning in given):
             raise DataError(f"No row of {path.name} has the column {name}.", value=name, known=header)
         if not name and required:
             raise DataError(
@@ -170,7 +170,7 @@ def find_columns(
 def _question(
     number: int, item: Mapping[str, object], columns: Mapping[str, str], needed: Sequence[str], read: Read
 ) -> Question | BadRow:
-    values = {meaning: value_at(item, column) for meaning, column in columns.items()}
+    values = {meaning: column_value(item, column) for meaning, column in columns.items()}
     for meaning in ("problem", "answer", *needed):
         if _is_missing(values[meaning]):
             return BadRow(number, columns[meaning], "is empty")

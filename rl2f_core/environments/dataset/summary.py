@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from rl2f_core.environments.data_files import InvalidRow, scan_records, value_at
+from rl2f_core.environments.data_files import InvalidRow, column_value, scan_records
 from rl2f_core.environments.dataset.checkers import RowError
 from rl2f_core.environments.dataset.environment import CHECKERS, CheckerName, Dataset
 from rl2f_core.environments.dataset.loading import COLUMNS, Loaded, find_columns
@@ -64,7 +64,7 @@ def suggest_checker(path: Path, columns: Mapping[str, str]) -> CheckerName:
         return "unit_tests"
     if "pattern" in found:
         return "regex"
-    answers = [value for item in items if (value := value_at(item, found["answer"])) not in (None, "")]
+    answers = [value for item in items if (value := column_value(item, found["answer"])) not in (None, "")]
     for name in SUGGESTED:
         checker = CHECKERS[name](Dataset.Config(checker=name))
         read = 0

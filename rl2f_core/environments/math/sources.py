@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from rl2f_core.environments.data_files import read_records, value_at
+from rl2f_core.environments.data_files import column_value, read_records
 from rl2f_core.errors import DataError
 from rl2f_core.paths import MATH_SAMPLE
 
@@ -169,7 +169,7 @@ def _read(path: Path, columns: Columns | None, clean: Callable[[Row], Row] | Non
 def _detect_columns(path: Path, item: Mapping[str, object]) -> tuple[Columns, Callable[[Row], Row] | None]:
     """Return the columns of a file by its first row: those of a hub data set, or common names."""
     for hub in HUB.values():
-        problem, answer = (value_at(item, path) for path in (hub.columns.problem, hub.columns.answer))
+        problem, answer = (column_value(item, path) for path in (hub.columns.problem, hub.columns.answer))
         if hub.clean is not None and problem is not None and answer is not None:
             probe = hub.clean(Row(1, str(problem), str(answer), None, ""))
             if "." in hub.columns.problem or (probe.answer and probe.solution):
@@ -192,7 +192,7 @@ def _detect_columns(path: Path, item: Mapping[str, object]) -> tuple[Columns, Ca
 def _row(path: Path, number: int, item: Mapping[str, object], columns: Columns) -> Row:
     texts: dict[str, str | None] = {}
     for name, column in columns._asdict().items():
-        value = None if column is None else value_at(item, column)
+        value = None if column is None else column_value(item, column)
         if isinstance(value, bool) or not isinstance(value, str | int | float | None):
             raise DataError(f"Row {number} of {path.name}: {name} (column {column}) is no text or number.", value=value)
         if value is None and name in ("problem", "answer"):
