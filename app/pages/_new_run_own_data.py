@@ -55,7 +55,7 @@ class OwnDataCard:
                         for meaning in MEANINGS
                     ]
                     self.checker = gr.Dropdown(CHECKERS, label="checker", elem_id="nr-data-checker", min_width=160)
-                self.report = View(elem_id="nr-data-report")
+            self.report = View(elem_id="nr-data-report")
             with gr.Row(elem_classes="nr-buttons"):
                 self.close = gr.Button("Close", min_width=80)
                 self.use = gr.Button(
@@ -87,6 +87,10 @@ class OwnDataCard:
             source = Path(path)
             try:
                 name = store(studio.context.workspace, source).name
+            except RL2FError as error:
+                unchanged = [gr.skip()] * (len(MEANINGS) + 1)
+                hidden = gr.update(visible=False)
+                return [None, "", hidden, *unchanged, [failure(error)], gr.update(interactive=False)]
             finally:
                 source.unlink(missing_ok=True)  # Gradio's copy
             columns, used, checker = own.list_data_columns(name), {}, None

@@ -46,20 +46,16 @@ def choose(page: Any, name: str, option: str) -> None:
     expect(page.get_by_role("listbox")).to_have_count(0)
 
 
-def upload(page: Any, file: Path) -> None:
-    """Open the card and choose a file."""
-    page.locator("#nr-own-data").click()
-    page.locator("#nr-data-file input[type=file]").set_input_files(file)
-
-
-def run_on_own_data(page: Any, server: Any, config: dict[str, Any], folder: Path) -> None:
-    """Upload the questions, use them in this configuration, start it and look for its dialogues."""
+def open_page(page: Any, server: Any) -> None:
+    """Open the page New run."""
     page.set_default_timeout(60_000)
     page.goto(f"{server.url}/new?preset=quickstart")
     page.wait_for_selector(".nr-columns:not([inert]) .rf-row")
-    page.locator("#nr-yaml textarea").fill(yaml.safe_dump(config, sort_keys=False))
-    page.wait_for_function("document.querySelector('#nr-yaml textarea').value.includes('own-data')")
-    upload(page, questions(folder))
+
+
+def use_questions(page: Any, server: Any, folder: Path) -> None:
+    """Upload the questions, choose their columns, and use them in the form."""
+    page.locator("#nr-data-file input[type=file]").set_input_files(questions(folder))
     report = page.locator("#nr-data-report")
     expect(report).to_contain_text("No column of sums-more-")  # "item" and "result" are no known names
     expect(page.locator("#nr-data-use")).to_be_disabled()
@@ -67,23 +63,18 @@ def run_on_own_data(page: Any, server: Any, config: dict[str, Any], folder: Path
     choose(page, "answer", "result")
     choose(page, "checker", "numeric, with a tolerance")
     expect(report).to_contain_text("50 rows, 40 valid, 10 bad")
-    rows = table(page, "nr-bad-rows")
-    assert [int(row[0]) for row in rows] == list(range(41, 51))
-    assert rows[0][1:] == ["result", "is no answer that the checker numeric can read"]
-    assert rows[1][1:] == ["result", "is empty"] and rows[2][1:] == ["item", "is empty"]
-    assert rows[3][1:] == ["item", "has no word"] and rows[4][1:] == ["–", "has 3 fields, the header has 2"]
-    assert rows[5][1:] == ["result", "differs from row 2, the same problem"]
-    assert table(page, "nr-first-rows")[0] == ["What is 1 plus 1?", "2"]
-
     page.locator("#nr-data-use").click()
     page.wait_for_function("document.querySelector('#nr-yaml textarea').value.includes('bad_rows: skip')")
     expect(page.locator("#nr-summary")).to_contain_text("ready")
-    environment = yaml.safe_load(page.locator("#nr-yaml textarea").input_value())["environment"]
-    assert environment["columns"] == {"problem": "item", "answer": "result"} and environment["checker"] == "numeric"
-    stored = Path(environment["path"])
-    assert (
-        stored.parent == server.workspace / "data" and stored.read_bytes() == (folder / "sums & more.csv").read_bytes()
-    )
+
+
+def train_on_questions(page: Any, server: Any, config: dict[str, Any], folder: Path) -> None:
+    """Use the questions in a configuration, start it and look for its dialogues."""
+    open_page(page, server)
+    page.locator("#nr-yaml textarea").fill(yaml.safe_dump(config, sort_keys=False))
+    page.wait_for_function("document.querySelector('#nr-yaml textarea').value.includes('own-data')")
+    page.locator("#nr-own-data").click()
+    use_questions(page, server, folder)
     page.locator("#nr-start").click()
     page.wait_for_url(re.compile(r"/run\?run=\d+"))
     run = int(re.search(r"run=(\d+)", page.url)[1])  # type: ignore[index]
@@ -106,10 +97,40 @@ def small(config: dict[str, Any], **changes: Any) -> dict[str, Any]:
     return {**config, "name": "own-data", "stages": stages, "evaluation": {"checkpoints": []}, **changes}
 
 
-def test_a_run_trains_on_the_valid_rows_of_an_uploaded_file(
+def test_an_uploaded_file_is_checked_and_used_in_the_form(
+    page: Any, server: Any, tmp_path: Path, no_overflow: Callable[[Any], None]
+) -> None:
+    (tmp_path / "broken.parquet").write_bytes(b"no parquet file")
+    before = sorted((server.workspace / "data").glob("*"))
+    open_page(page, server)
+    page.locator("#nr-own-data").click()
+    page.locator("#nr-data-file input[type=file]").set_input_files(tmp_path / "broken.parquet")
+    expect(page.locator("#nr-data-report")).to_contain_text("Parquet file cannot be read")
+    assert sorted((server.workspace / "data").glob("*")) == before
+
+    use_questions(page, server, tmp_path)
+    environment = yaml.safe_load(page.locator("#nr-yaml textarea").input_value())["environment"]
+    assert environment["columns"] == {"problem": "item", "answer": "result"} and environment["checker"] == "numeric"
+    stored, source = Path(environment["path"]), tmp_path / "sums & more.csv"
+    assert stored.parent == server.workspace / "data" and stored.read_bytes() == source.read_bytes()
+    page.locator("#nr-own-data").click()
+    rows = table(page, "nr-bad-rows")
+    assert [int(row[0]) for row in rows] == list(range(41, 51))
+    assert rows[0][1:] == ["result", "is no answer that the checker numeric can read"]
+    assert rows[1][1:] == ["result", "is empty"] and rows[2][1:] == ["item", "is empty"]
+    assert rows[3][1:] == ["item", "has no word"] and rows[4][1:] == ["–", "has 3 fields, the header has 2"]
+    assert rows[5][1:] == ["result", "differs from row 2, the same problem"]
+    assert table(page, "nr-first-rows")[0] == ["What is 1 plus 1?", "2"]
+    for width in (1440, 390):
+        page.set_viewport_size({"width": width, "height": 900})
+        no_overflow(page)
+
+
+@pytest.mark.slow
+def test_the_tiny_model_trains_on_the_valid_rows_of_an_uploaded_file(
     page: Any, server: Any, tiny_config: dict[str, Any], tmp_path: Path
 ) -> None:
-    run_on_own_data(page, server, small(tiny_config), tmp_path)
+    train_on_questions(page, server, small(tiny_config), tmp_path)
 
 
 @pytest.mark.slow
@@ -118,16 +139,4 @@ def test_smollm2_trains_on_the_valid_rows_of_an_uploaded_file(
 ) -> None:
     model = {"name": "smollm2-135m", "device": "cpu"}
     rollout = {"max_turns": 2, "max_new_tokens": 16, "max_seq_len": 512}
-    run_on_own_data(page, real, small(tiny_config, model=model, rollout=rollout), tmp_path)
-
-
-def test_a_file_of_another_kind_is_refused_and_nothing_is_stored(
-    visit: Callable[..., Any], page: Any, server: Any, tmp_path: Path
-) -> None:
-    (tmp_path / "broken.parquet").write_bytes(b"no parquet file")
-    before = sorted((server.workspace / "data").glob("*"))
-    visit("/new?preset=quickstart", page)
-    page.wait_for_selector(".nr-columns:not([inert]) .rf-row")
-    upload(page, tmp_path / "broken.parquet")
-    expect(page.get_by_text("Parquet file cannot be read")).to_be_visible()
-    assert sorted((server.workspace / "data").glob("*")) == before
+    train_on_questions(page, real, small(tiny_config, model=model, rollout=rollout), tmp_path)

@@ -129,7 +129,8 @@ def test_every_text_field_that_names_weights_takes_only_what_is_known() -> None:
         ("dual_critique", "prompt"): "prompts",
         ("vllm", "url"): "endpoints", ("vllm", "adapter_folder"): "files", ("knights_knaves", "source"): "files",
         ("sft", "dataset"): "data", ("math", "source"): "problems", ("math", "test_source"): "problems",
-        ("classifier", "path"): "detectors", ("dataset", "path"): "questions", ("train_detector", "out"): "files", ("code", "path"): "files",
+        ("classifier", "path"): "detectors", ("dataset", "path"): "questions",
+            ("train_detector", "out"): "files", ("code", "path"): "files",
         ("alerts", "webhook"): "endpoints", ("mlflow", "uri"): "endpoints",
     }  # fmt: skip
     for place in (("eval", "adapters"), ("fork", "checkpoints"), ("hint_value", "checkpoints")):
