@@ -31,6 +31,7 @@ CHECKERS = [
     ("unit tests (column tests)", "unit_tests"),
     ("judge: a model at an endpoint", "judge"),
 ]
+NO_SOLUTIONS = "Without a column of solutions, scripted hints have no content: choose a model teacher in the form."
 NO_COLUMN = ("–", "")
 Apply = Callable[[Draft, dict[str, Any]], list[Any]]
 """Uses an environment in a draft, and returns the updates of the form."""
@@ -143,6 +144,7 @@ def report(found: DataCheck) -> list[Node]:
     more = found["num_bad_rows"] - len(bad)
     return [
         el("p", counts),
+        None if "solution" in found["used"] else el("p", NO_SOLUTIONS),
         el("p", "Set the address of the judge in environment.llm.") if found["checker"] == "judge" else None,
         table("Bad rows, which are left out", ("row", "column", "reason"), bad, "nr-bad-rows") if bad else None,
         el("p.rl-muted", f"… and {more:,} more.") if more else None,

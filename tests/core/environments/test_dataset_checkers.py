@@ -33,6 +33,8 @@ ROWS: dict[str, dict[str, Any]] = {
     "unit_tests": {"problem": STUB, "answer": PROGRAM, "tests": TESTS},
 }
 """One row for each checker that needs no model."""
+TESTED = ("math_verify", "numeric")
+"""Checkers whose hostile answers are those of `test_adversarial_math` and of the default in `test_adversarial`."""
 pytestmark = pytest.mark.xdist_group("workers")
 
 
@@ -129,7 +131,7 @@ def test_the_leak_vocabulary_follows_the_checker(checker: str, clean: str, leaks
         assert report.leaked and report.span is not None, hint
 
 
-@pytest.mark.parametrize("checker", [name for name in ROWS if name != "math_verify"])  # see test_adversarial_math
+@pytest.mark.parametrize("checker", [name for name in ROWS if name not in TESTED])
 def test_hostile_answers_score_zero_with_every_checker(checker: str, tmp_path: Path) -> None:
     held, task = environment(tmp_path, checker)
     rng = random.Random(0)
