@@ -6,7 +6,10 @@ from pathlib import Path
 from setuptools import setup
 from setuptools.command.build_py import build_py
 
-FOLDERS = ("configs", "prompts", "leaks", "leak_benchmark", "math_sample", "example_runs", "results/leaks")
+FOLDERS = (
+    "configs", "prompts", "leaks", "leak_benchmark", "math_sample", "own_questions", "auto_explore", "example_runs",
+    "results/leaks",
+)  # fmt: skip
 """Folders of `data/` that the package reads; the rest are published results and pictures."""
 
 
