@@ -21,6 +21,7 @@ from app.commands import (
     reindex,
     replay,
     report,
+    reproduce,
     results,
     serve,
     serve_model,
@@ -104,6 +105,7 @@ app.command("share")(static_pages.share_run)
 app.command("reindex")(reindex.reindex)
 app.command("audit")(audit.audit)
 app.command("replay")(replay.replay)
+app.command("reproduce")(reproduce.reproduce)
 app.command("verify")(verify.verify)
 app.command("doctor")(doctor.doctor)
 app.add_typer(leaks.app, name="leaks")

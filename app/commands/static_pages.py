@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from app.commands.options import Root
+from app.commands.options import Root, find_run
 from app.common.console import err, out
 
 
@@ -28,21 +28,10 @@ def share_run(
     """
     from app.static_pages.folder import write_pages
 
-    source = _folder_of(run, workspace)
+    source = find_run(run, workspace)
     target = folder or Path(f"{source.resolve().name}-share")
     counts = write_pages(source, target, limit=dialogues, ids=ids or ())
     if counts["left_out"]:
         err().print(f"{counts['left_out']} dialogues with paths of this machine were left out.", markup=False)
     err().print(f"{counts['shared']} dialogues. Open {target / 'index.html'}", markup=False)
     out().print(str(target), markup=False)
-
-
-def _folder_of(run: str, root: Path | None) -> Path:
-    """Return the folder of a run that is named by its number or its folder."""
-    if not (run.isascii() and run.isdigit()):
-        return Path(run)
-    from jobs.db.queries import runs
-    from jobs.export.resolve_sources import open_workspace
-
-    with open_workspace(root) as (workspace, db):
-        return workspace.folder(runs.get(db, int(run)).folder)

@@ -94,6 +94,7 @@ def _facts(report: PreflightReport) -> list[dict[str, str]]:
         ("time", f"≈ {duration}", f"≈ {report.seconds_per_step:.1f} s per step of {report.stage}"),
         ("memory", f"{report.memory_gib:.1f} GiB", "peak so far"),
         *_training_memory(report),
+        *_retained_states(report),
     ]
     return [{"label": label, "value": value, "note": note} for label, value, note in rows]
 
@@ -104,6 +105,13 @@ def _training_memory(report: PreflightReport) -> list[tuple[str, str, str]]:
     if needed is None or total is None:
         return []
     return [("training memory", f"≈ {needed:.1f} GiB", f"of {total:.1f} GiB; {report.trained_weights}")]
+
+
+def _retained_states(report: PreflightReport) -> list[tuple[str, str, str]]:
+    """Return the disk space of the retained training states; empty without any."""
+    if not report.retained_states:
+        return []
+    return [("disk", f"≤ {report.retained_gib:.2f} GiB", f"for {report.retained_states} retained training states")]
 
 
 def _constant_baseline(report: PreflightReport) -> list[tuple[str, str, str]]:

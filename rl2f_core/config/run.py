@@ -6,6 +6,8 @@ Unknown keys are errors. The docstring of a field is its help text in forms. A c
 
 from __future__ import annotations
 
+import math
+import random
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from pydantic import Field, model_validator
@@ -112,6 +114,16 @@ class RunConfig(BaseRun):
     """Stages in order."""
     preflight: PreflightConfig = Field(default_factory=PreflightConfig)
     """Check before the first on-policy stage."""
+    retain_states: float = Field(0.0, ge=0, le=1)
+    """Fraction of training steps, chosen by the run's seed, whose training state is kept for `rl2f reproduce`. Each
+    state takes about 12 bytes of disk per trained weight, and 4 more with a KL reference."""
+
+    def retained_steps(self) -> list[tuple[str, int]]:
+        """Return stage and 1-based step of all steps whose training state is kept, in order."""
+        steps = [(s.name, step + 1) for s in self.stages if s.updates_weights for step in range(s.steps)]
+        count = min(len(steps), math.ceil(self.retain_states * len(steps)))
+        chosen = random.Random(f"{self.seed}/retain_states").sample(range(len(steps)), count)
+        return [steps[i] for i in sorted(chosen)]
 
     def for_stage(self, stage: StageConfig) -> RunConfig:
         """Return the run with the stage's teacher as its own."""

@@ -29,5 +29,6 @@ class Train(Kind[RunConfig]):
         models = trainer.engine.teacher.models
         if names and not evaluate_run(config, context, trainer.backend, sources, models):
             return False
+        trainer.retainer.seal_events()
         context.journal.commit({"stage": len(config.stages), "step": 0, "done": True})
         return True

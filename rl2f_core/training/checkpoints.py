@@ -65,11 +65,17 @@ class Checkpoints:
         self, stage: int, step: int, course: CurriculumTracker | None = None, learner: Learner | None = None
     ) -> JsonObject:
         """Commit a step and return the position; without a learner the weights are those of the last commit."""
-        position: JsonObject = {"stage": stage, "step": step, "begun": True}
-        if course is not None:
-            position["curriculum"] = course.state
+        position = resume_position(stage, step, course)
         self.journal.commit(position, None if learner is None else learner.save)
         return position
+
+
+def resume_position(stage: int, step: int, course: CurriculumTracker | None) -> JsonObject:
+    """Return the position of a resume before a 0-based step of a stage that has begun."""
+    position: JsonObject = {"stage": stage, "step": step, "begun": True}
+    if course is not None:
+        position["curriculum"] = course.state
+    return position
 
 
 def checkpoints_to_evaluate(config: RunConfig) -> list[str]:

@@ -10,11 +10,15 @@ import psutil
 import torch
 from safetensors import safe_open
 
+from rl2f_core import registry
 from rl2f_core.config.model import LoraConfig
+from rl2f_core.config.run import RunConfig
 from rl2f_core.methods.loss_spec import LossConfig
 
 TRAINED_BYTES = 16
 """Bytes per trained weight: float32 weight, gradient and the two moments of AdamW."""
+STATE_BYTES = 12
+"""Bytes per trained weight in a training state on disk: float32 weight and the two moments of AdamW."""
 
 
 def training_memory(folder: Path, lora: LoraConfig, width: int, options: LossConfig) -> int:
@@ -37,10 +41,33 @@ def training_memory(folder: Path, lora: LoraConfig, width: int, options: LossCon
         options: Loss of the stage.
     """
     shapes = weight_shapes(folder)
-    weights = sum(map(math.prod, shapes.values()))
-    trained = weights if lora.full_finetuning else adapter_size(shapes, lora)
+    weights, trained = sum(map(math.prod, shapes.values())), trained_weights(shapes, lora)
     reference = 4 * trained if options.uses_ema or options.uses_ref_model else 0
     return 2 * width * weights + TRAINED_BYTES * trained + reference
+
+
+def retained_disk(folder: Path, config: RunConfig) -> int:
+    """Return the estimated bytes on disk of the training states that a run retains, at most.
+
+    With P trained weights, a state has 12·P bytes, and 4·P more with a KL reference or a moving average.
+
+    Args:
+        folder: Folder of the base model.
+        config: Configuration of the run.
+    """
+    shapes, total = weight_shapes(folder), 0
+    stages = {stage.name: stage for stage in config.stages}
+    for name, _ in config.retained_steps():
+        stage = stages[name]
+        options = registry.get("method", stage.method.type)(stage.method).loss_options()
+        reference = 4 if options.uses_ema or options.uses_ref_model else 0
+        total += (STATE_BYTES + reference) * trained_weights(shapes, config.lora_of(stage))
+    return total
+
+
+def trained_weights(shapes: dict[str, tuple[int, ...]], lora: LoraConfig) -> int:
+    """Return the number of trained weights: of the adapter, or of the whole model."""
+    return sum(map(math.prod, shapes.values())) if lora.full_finetuning else adapter_size(shapes, lora)
 
 
 def total_memory(device: torch.device) -> int:

@@ -70,6 +70,10 @@ class PreflightReport(FrozenModel):
     """Estimated memory of weights, gradients, optimizer and reference (`training.memory`), without activations."""
     total_memory_gib: float | None = None
     """Memory of the GPU, or of this machine."""
+    retained_states: int = 0
+    """Number of training states that the run keeps (`retain_states`)."""
+    retained_gib: float = 0.0
+    """Their estimated size on disk, at most."""
     constant_baseline: ConstantBaseline | None = None
     """The best constant answer, if the environment has one."""
     most_common_answer: str
@@ -100,6 +104,7 @@ class PreflightReport(FrozenModel):
             f"  longest dialogue {self.dialogue_tokens} of {self.max_seq_len} tokens",
             f"  ≈ {self.seconds_per_step:.0f} s a step, {minutes:.0f} min in all, {self.memory_gib:.1f} GiB",
             *self._memory_lines(),
+            *self._disk_lines(),
             f"  {'✓ worth starting' if self.passed else '✗ ' + self.reason}",
         ]
         return "\n".join(lines + ([f"  {self.fix}"] if self.fix else []))
@@ -114,6 +119,12 @@ class PreflightReport(FrozenModel):
         if needed > total:
             lines.append("  ! more than there is: train an adapter, shard the weights, or choose a smaller model")
         return lines
+
+    def _disk_lines(self) -> list[str]:
+        """Return the disk space of the retained training states."""
+        if not self.retained_states:
+            return []
+        return [f"  {self.retained_states} retained training states: up to {self.retained_gib:.2f} GiB on disk"]
 
     def _baseline_lines(self) -> list[str]:
         """Return the best constant answer, and a warning if the first attempts are no better."""
@@ -279,8 +290,8 @@ def verdict_on(report: PreflightReport, config: RunConfig, *, needs_mixed_groups
 
 
 def _training_memory(engine: RolloutEngine, config: RunConfig, stage: StageConfig, method: Method) -> JsonObject:
-    """Return the report's fields on the memory of training; empty if the backend has no weights."""
-    from rl2f_core.training.memory import total_memory, training_memory
+    """Return the report's fields on memory and disk space of training; empty if the backend has no weights."""
+    from rl2f_core.training.memory import retained_disk, total_memory, training_memory
 
     folder, lora = getattr(engine.backend, "folder", None), config.lora_of(stage)
     if folder is None:
@@ -290,6 +301,8 @@ def _training_memory(engine: RolloutEngine, config: RunConfig, stage: StageConfi
         "trained_weights": "all weights" if lora.full_finetuning else f"an adapter of rank {lora.rank}",
         "training_memory_gib": training_memory(folder, lora, backend.dtype.itemsize, method.loss_options()) / 2**30,
         "total_memory_gib": total_memory(backend.device) / 2**30,
+        "retained_states": len(config.retained_steps()),
+        "retained_gib": retained_disk(folder, config) / 2**30,
     }
 
 

@@ -52,6 +52,7 @@ class StageSteps:
             if self.trainer.stop():
                 self.trainer.checkpoints.commit(self.index, step, self.course, self.trainer.learner)
                 return False
+            self.trainer.retainer.keep_state(self, step)
             self.run_step(step)
         return True
 
@@ -103,8 +104,10 @@ class StageSteps:
             values |= {"temperature": temperature, **constant_baseline(environments)}
         values |= self._advance_curriculum(step, collected)
         name, number = self.stage.name, step + 1
-        trainer.journal.emit(dialogue_events("train", name, number, collected, method, samples))
-        trainer.journal.emit([MetricEvent(id=f"metric:{name}:{number}", stage=name, step=number, values=values)])
+        events = dialogue_events("train", name, number, collected, method, samples)
+        events.append(MetricEvent(id=f"metric:{name}:{number}", stage=name, step=number, values=values))
+        trainer.journal.emit(events)
+        trainer.retainer.record_result(trainer.learner, name, number, events)
 
         # checkpoint and commit
         self._save(number)

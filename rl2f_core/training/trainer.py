@@ -27,6 +27,7 @@ from rl2f_core.training.collector import Collector
 from rl2f_core.training.curriculum import CurriculumTracker, tracker_for_stage
 from rl2f_core.training.learner import Learner
 from rl2f_core.training.preflight import PreflightReport, preflight
+from rl2f_core.training.retained_states import StateRetainer
 from rl2f_core.training.step import StageSteps, dialogue_events
 
 
@@ -38,13 +39,14 @@ class Trainer:
         self.run_dir, self.journal = context.run_dir, context.journal
         self.progress.message(f"Loading {config.model.name} …")
         self.backend = build_backend(config, self.run_dir, self.progress)
-        self.engine = build_engine(config, self.backend)
+        self.engine = self._engine = build_engine(config, self.backend)
         if not hasattr(self.backend, "folder"):
             raise ConfigError(
                 "This backend has no weights to train.", value=config.backend.type, fix="Use backend hf or vllm."
             )
         self.position = self.journal.resume_state or {"stage": 0, "step": 0}
         self.checkpoints = Checkpoints(self.run_dir, self.journal, self.backend)
+        self.retainer = StateRetainer(config, self.journal)
         stage = config.stages[min(self.position["stage"], len(config.stages) - 1)]
         self.learner = build_learner(config, stage, self.backend)
         if self.journal.state_dir is not None:
@@ -56,23 +58,33 @@ class Trainer:
             self.context.log("environment", self.engine.environment.describe_data())
             skipped = skipped_detectors(self.config.leak_detection.detectors, self.config.environment)
             self.context.log("leaks:skipped", "\n".join(skipped))
-        engine = self.engine
         for index in range(self.position["stage"], len(self.config.stages)):
             stage = self.config.stages[index]
-            self.engine = engine if stage.teacher is None else with_teacher(engine, stage.teacher)
-            method = registry.get("method", stage.method.type)(stage.method)
             start = self.position["step"] if index == self.position["stage"] else 0
-            self._switch_learner(stage)
-            method.begin_step(StepContext.of(self.engine, start, stage.steps))
-            course = tracker_for_stage(
-                self.config.for_stage(stage), stage, self.engine, self.position.get("curriculum") if start else None
-            )
+            method, course = self._set_up_stage(stage, start)
             if start == 0 and not self.position.get("begun"):
                 self._begin_stage(index, stage, method, course)
             if not self._run_stage(index, stage, method, start, course):
                 return False
             self.position = self.journal.resume_state = {"stage": index + 1, "step": 0}
         return True
+
+    def run_next_step(self) -> None:
+        """Run the step of the resume state alone; its stage must have begun."""
+        index, step = self.position["stage"], self.position["step"]
+        stage = self.config.stages[index]
+        method, course = self._set_up_stage(stage, step)
+        self.learner.compile(stage)
+        StageSteps(self, index, method, course).run_step(step)
+
+    def _set_up_stage(self, stage: StageConfig, start: int) -> tuple[Method, CurriculumTracker | None]:
+        """Set engine and learner of a stage that starts at a 0-based step; return its method and curriculum."""
+        self.engine = self._engine if stage.teacher is None else with_teacher(self._engine, stage.teacher)
+        method = registry.get("method", stage.method.type)(stage.method)
+        self._switch_learner(stage)
+        method.begin_step(StepContext.of(self.engine, start, stage.steps))
+        state = self.position.get("curriculum") if start else None
+        return method, tracker_for_stage(self.config.for_stage(stage), stage, self.engine, state)
 
     def _run_stage(
         self, index: int, stage: StageConfig, method: Method, start: int, course: CurriculumTracker | None

@@ -33,8 +33,8 @@ app.commands: common endpoints jobs.chat jobs.db jobs.executors jobs.export jobs
     jobs.run_kinds jobs.scheduler jobs.workspace rl2f_core.backends rl2f_core.config rl2f_core.counterfactual
     rl2f_core.device rl2f_core.distributed rl2f_core.environments rl2f_core.errors rl2f_core.evaluation
     rl2f_core.file_io rl2f_core.hardware rl2f_core.leaks rl2f_core.metrics rl2f_core.model_store rl2f_core.paths
-    rl2f_core.registry rl2f_core.run rl2f_core.run_kinds rl2f_core.stats rl2f_core.types model_server static_pages
-    web
+    rl2f_core.registry rl2f_core.run rl2f_core.run_kinds rl2f_core.stats rl2f_core.training rl2f_core.types
+    model_server static_pages web
 app.common: jobs.chat jobs.db jobs.queue jobs.scheduler jobs.workspace rl2f_core.config rl2f_core.errors
     rl2f_core.file_io rl2f_core.leaks rl2f_core.model_store rl2f_core.paths rl2f_core.registry
     rl2f_core.run rl2f_core.stats rl2f_core.types
@@ -105,8 +105,8 @@ rl2f_core.stats: errors types
 rl2f_core.synthetic_leaks: environments paths types
 rl2f_core.teachers: backends config environments errors llms paths registry synthetic_leaks types
 rl2f_core.tracking: config environments errors evaluation file_io registry run types
-rl2f_core.training: backends config datasets device distributed environments errors leaks llms methods metrics
-    modeling processes registry rollout run stats teachers types
+rl2f_core.training: backends config datasets device distributed environments errors file_io leaks llms methods
+    metrics modeling processes registry rollout run stats teachers types
 """
 """What each package may import, besides itself; names without a dot belong to the same top-level package."""
 COMPONENT_PACKAGES = {
