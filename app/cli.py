@@ -16,6 +16,7 @@ from app.commands import (
     doctor,
     export,
     fork,
+    import_run,
     levels,
     models,
     reindex,
@@ -101,6 +102,7 @@ app.command("fork")(fork.fork)
 app.command("hint-value")(fork.hint_value)
 app.command("report")(report.report)
 app.command("export")(export.export)
+app.command("import")(import_run.import_rollouts)
 app.command("share")(static_pages.share_run)
 app.command("reindex")(reindex.reindex)
 app.command("audit")(audit.audit)

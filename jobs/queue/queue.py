@@ -149,8 +149,14 @@ class Queue:
         return run
 
     def clone_yaml(self, run_id: int) -> str:
-        """Return the configuration of a run as the draft of a new one."""
-        return runs.get(self.db, run_id).config
+        """Return the configuration of a run as the draft of a new one; raises `RunError` for an imported run."""
+        run = runs.get(self.db, run_id)
+        if run.kind == "imported":
+            raise RunError(
+                f"Run {run_id} cannot be cloned: it is imported, so it has neither policy nor verifier.",
+                fix="Start a new run with the environment of its tasks.",
+            )
+        return run.config
 
     def delete(self, run_id: int) -> None:
         """Delete an ended run: move its directory to the trash, then remove its rows."""

@@ -1,0 +1,1 @@
+"""Import rollouts of other programs as read-only runs: one module per format."""

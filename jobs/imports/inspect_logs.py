@@ -1,0 +1,133 @@
+"""Logs of Inspect: `.eval` files, read without the package `inspect_ai`.
+
+Read against log version 2 of inspect_ai 0.3.285: a ZIP archive with `header.json` and `samples/ID_epoch_N.json`. Its
+entries are compressed with Zstandard (method 93), which `zipfile` supports from Python 3.14 on; pyarrow decompresses
+them here. Logs in the format `json` have the same objects in one file. A sample is correct if its first score is `C` or
+a number from 1.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from jobs.imports.records import ImportedRollout, RolloutFormat, RowError, as_answer, as_messages, as_number, split_prompt
+from rl2f_core.errors import DataError
+from rl2f_core.types import JsonObject
+
+ZSTANDARD = 93
+MAX_ENTRY_BYTES = 512_000_000
+"""Largest decompressed entry of an archive."""
+VALUES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
+"""Score of Inspect's letters: correct, partial, incorrect, no answer."""
+HEADER = "eval_header"
+"""Key under which a sample has the log's header."""
+
+
+class InspectLog(RolloutFormat):
+    """Samples of Inspect."""
+
+    name = "inspect"
+    title = "Inspect logs (.eval, or .json): samples with messages, target, scores"
+
+    def recognizes(self, keys: frozenset[str]) -> bool:
+        """Return whether the rows are samples of a log."""
+        return keys >= {"messages", "target", "scores"} or HEADER in keys
+
+    def rollouts(self, row: JsonObject) -> list[ImportedRollout]:
+        """Return the rollout of a sample; the prompt ends before the first generated message."""
+        info = row.get(HEADER, {}).get("eval", {}) if isinstance(row.get(HEADER), dict) else {}
+        error = row.get("error")
+        messages = as_messages(row.get("messages"), "messages", "user")
+        generated = (
+            k for k, m in enumerate(row["messages"]) if m.get("source") == "generate" and m["role"] == "assistant"
+        )
+        prompt, completion = split_prompt(messages, next(generated, None))
+        scores = row.get("scores") or {}
+        if not isinstance(scores, dict):
+            raise RowError("scores: no object")
+        values = {name: _score(score, f"scores.{name}.value") for name, score in scores.items()}
+        rewards = {name: value for name, value in values.items() if value is not None}
+        first = next(iter(scores.values()), None)
+        parsed = first.get("answer") if isinstance(first, dict) else None
+        return [
+            ImportedRollout(
+                prompt=prompt,
+                completion=completion,
+                rewards=rewards,
+                correct=next(iter(rewards.values()), 0.0) >= 1,
+                parsed=parsed if isinstance(parsed, str) else None,
+                answer=as_answer(row.get("target")),
+                phase="evaluation",
+                model=str(info.get("model") or ""),
+                level=str(info.get("task") or ""),
+                truncated=_stop_reason(row) in ("max_tokens", "model_length"),
+                error=str(error.get("message")) if isinstance(error, dict) else None,
+            )
+        ]
+
+
+def _score(score: object, where: str) -> float | None:
+    value = score.get("value") if isinstance(score, dict) else score
+    if isinstance(value, str) and value in VALUES:
+        return VALUES[value]
+    return as_number(value, where) if isinstance(value, int | float) else None
+
+
+def _stop_reason(row: JsonObject) -> str:
+    output = row.get("output")
+    choices = output.get("choices") if isinstance(output, dict) else None
+    return str(choices[0].get("stop_reason")) if choices and isinstance(choices[0], dict) else ""
+
+
+def read_archive(path: Path) -> Iterator[tuple[str, JsonObject | str]]:
+    """Yield the name of each sample of an `.eval` file and its object with the header, or why it is unreadable.
+
+    Raises `DataError` if the file is no archive, or contains no log.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive, open(path, "rb") as file:
+            names = [name for name in archive.namelist() if name.startswith("samples/") and name.endswith(".json")]
+            if "header.json" not in archive.namelist():
+                raise DataError(
+                    "The log has no header: its evaluation has not ended.", value=path.name, fix="Wait for its end."
+                )
+            header = _entry(archive, file, "header.json")
+            header = {"eval": {k: header.get("eval", {}).get(k) for k in ("model", "task")}}
+            for name in names:
+                try:
+                    yield name, {**_entry(archive, file, name), HEADER: header}
+                except (ValueError, OSError, zlib.error, RecursionError) as error:
+                    yield name, f"unreadable: {error}"
+    except (zipfile.BadZipFile, ValueError, OSError, AttributeError, RecursionError) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"The Inspect log cannot be read: {error}.", value=path.name) from error
+
+
+def _entry(archive: zipfile.ZipFile, file: BinaryIO, name: str) -> JsonObject:
+    """Return the object of one entry. Raises `ValueError` if it is too large, damaged or no object."""
+    info = archive.getinfo(name)
+    if info.file_size > MAX_ENTRY_BYTES:
+        raise ValueError(f"{name} has {info.file_size} bytes, more than {MAX_ENTRY_BYTES}")
+    if info.compress_type != ZSTANDARD:
+        data = archive.read(info)
+    else:
+        import pyarrow
+
+        file.seek(info.header_offset)
+        name_size, extra_size = struct.unpack("<HH", file.read(30)[26:30])
+        file.seek(name_size + extra_size, 1)
+        packed = file.read(info.compress_size)
+        data = pyarrow.decompress(packed, info.file_size, codec="zstd", asbytes=True)
+        if zlib.crc32(data) != info.CRC:
+            raise ValueError(f"{name} does not match its checksum")
+    value = json.loads(data)
+    if not isinstance(value, dict):
+        raise ValueError(f"{name} contains no object")
+    return value

@@ -1,0 +1,41 @@
+"""Plain conversations: JSON lines with `messages` in OpenAI's format, and optionally `answer` and `reward`."""
+
+from __future__ import annotations
+
+from jobs.imports.records import (
+    ImportedRollout,
+    RolloutFormat,
+    as_answer,
+    as_messages,
+    as_number,
+    as_step,
+    split_prompt,
+)
+from rl2f_core.types import JsonObject
+
+
+class Messages(RolloutFormat):
+    """Plain conversations."""
+
+    name = "messages"
+    title = "conversations (JSONL or Parquet): messages, and optionally answer, reward, correct, step"
+
+    def recognizes(self, keys: frozenset[str]) -> bool:
+        """Return whether a column `messages` exists."""
+        return "messages" in keys
+
+    def rollouts(self, row: JsonObject) -> list[ImportedRollout]:
+        """Return the rollout of a row; the prompt ends before the first message of the assistant."""
+        prompt, completion = split_prompt(as_messages(row.get("messages"), "messages", "user"))
+        reward, correct = as_number(row.get("reward"), "reward"), row.get("correct")
+        return [
+            ImportedRollout(
+                prompt=prompt,
+                completion=completion,
+                rewards={} if reward is None else {"reward": reward},
+                correct=correct if isinstance(correct, bool) else None,
+                answer=as_answer(row.get("answer")),
+                phase="chat",
+                step=as_step(row.get("step"), "step"),
+            )
+        ]

@@ -1,0 +1,147 @@
+"""One imported rollout, independent of its format, and the parts of formats that are shared."""
+
+from __future__ import annotations
+
+import json
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+from rl2f_core.types import JsonObject, Message
+
+
+class RowError(ValueError):
+    """A row does not follow its format; the text is the reason."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportedRollout:
+    """One conversation with its scores."""
+
+    prompt: Sequence[Message]
+    """Messages before the first sampled attempt."""
+    completion: Sequence[Message]
+    """Sampled attempts (role assistant), and what the student read after them (user, tool)."""
+    rewards: Mapping[str, float] = field(default_factory=dict)
+    """Value of each reward term of the whole rollout."""
+    weights: Mapping[str, float] = field(default_factory=dict)
+    """Weight of a reward term; 1 if it is missing."""
+    correct: bool | None = None
+    """Verdict of the file; None compares the sum of the rewards with the threshold of the import."""
+    parsed: str | None = None
+    """The final answer; None takes the last attempt."""
+    answer: str | None = None
+    """Gold answer."""
+    advantage: float | None = None
+    phase: Literal["train", "evaluation", "chat"] = "train"
+    step: int = 0
+    model: str = ""
+    level: str = ""
+    """Name of the task set."""
+    truncated: bool = False
+    """The last attempt is cut off."""
+    error: str | None = None
+    """Why the rollout failed."""
+
+
+class RolloutFormat(ABC):
+    """A file format of rollouts."""
+
+    name: ClassVar[str]
+    """Value of `rl2f import --format`."""
+    title: ClassVar[str]
+    """Description in error messages: the program and its recognized columns."""
+
+    @abstractmethod
+    def recognizes(self, keys: frozenset[str]) -> bool:
+        """Return whether a file whose first row has these keys has this format."""
+
+    @abstractmethod
+    def rollouts(self, row: JsonObject) -> list[ImportedRollout]:
+        """Return the rollouts of a row, usually one. Raises `RowError` naming the wrong column."""
+
+
+def as_messages(value: object, column: str, role: Literal["user", "assistant"]) -> list[Message]:
+    """Return a column as messages; a text is one message of the given role.
+
+    Tool calls become JSON after the text, reasoning becomes a `<think>` block before it, other parts than text
+    become their type in brackets. Raises `RowError` if the value is neither a text nor a list of messages.
+    """
+    if isinstance(value, str):
+        return [Message(role=role, content=value)]
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+        raise RowError(f"{column}: neither a text nor a list of messages")
+    messages = []
+    for number, item in enumerate(value):
+        if item.get("role") not in ("system", "developer", "user", "assistant", "tool"):
+            raise RowError(f"{column}.{number}.role: {item.get('role')!r} is no role of a message")
+        messages.append(Message(role=str(item["role"]), content=_content(item, f"{column}.{number}")))
+    return messages
+
+
+def _content(item: JsonObject, where: str) -> str:
+    parts = item.get("content")
+    text = _text_of(parts, where)
+    reasoning = item.get("reasoning_content")
+    if isinstance(reasoning, str) and reasoning:
+        text = f"<think>\n{reasoning}\n</think>\n{text}"
+    calls = item.get("tool_calls")
+    return "\n".join(filter(None, [text, *(map(_compact_json, calls) if isinstance(calls, list) else ())]))
+
+
+def _text_of(value: object, where: str) -> str:
+    """Return the text of a message's content: a text, None, or a list of typed parts."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    if not isinstance(value, list):
+        raise RowError(f"{where}.content: neither a text nor a list of parts")
+    texts = []
+    for part in value:
+        if isinstance(part, str):
+            texts.append(part)
+        elif isinstance(part, dict) and isinstance(part.get("text"), str):
+            texts.append(part["text"])
+        elif isinstance(part, dict) and isinstance(part.get("reasoning"), str):
+            texts.append(f"<think>\n{part['reasoning']}\n</think>")
+        else:
+            texts.append(f"[{part.get('type', 'part') if isinstance(part, dict) else 'part'}]")
+    return "\n".join(texts)
+
+
+def _compact_json(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def as_number(value: object, column: str) -> float | None:
+    """Return a number; None for a missing or non-finite one. Raises `RowError` for anything else."""
+    if value is None:
+        return None
+    if not isinstance(value, int | float):
+        raise RowError(f"{column}: {value!r:.60} is no number")
+    return float(value) if math.isfinite(value) else None
+
+
+def as_step(value: object, column: str) -> int:
+    """Return a step; 0 if it is missing. Raises `RowError` if it is no whole number from 0."""
+    number = as_number(value, column) or 0.0
+    if number < 0 or number != int(number) or number >= 2**31:
+        raise RowError(f"{column}: {value!r:.60} is no step")
+    return int(number)
+
+
+def as_answer(value: object) -> str | None:
+    """Return a gold answer as text; the first of a list, JSON for an object, None if it is missing or empty."""
+    if isinstance(value, list):
+        value = value[0] if value else None
+    if value is None or value == "":
+        return None
+    return _compact_json(value)
+
+
+def split_prompt(messages: Sequence[Message], first: int | None = None) -> tuple[list[Message], list[Message]]:
+    """Split a conversation before position `first`, by default its first assistant message."""
+    if first is None:
+        first = next((k for k, message in enumerate(messages) if message["role"] == "assistant"), len(messages))
+    return list(messages[:first]), list(messages[first:])

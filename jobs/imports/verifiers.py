@@ -1,0 +1,141 @@
+"""Results of verifiers and prime-rl.
+
+`results.jsonl` was read against `save_utils.state_to_output` of verifiers 0.1 (`prompt`, `completion`, `answer`,
+`info`, `reward`, `metrics`, `error`, `is_truncated`), `traces.jsonl` against `Episode` and `Trace` (trace version 1) of
+verifiers 0.4. A line of `rollouts/step_N/train_rollouts.jsonl` of prime-rl is one trace. A trace is a graph of
+messages: each path to a leaf that ends with a sampled message is one rollout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from jobs.imports.records import (
+    ImportedRollout,
+    RolloutFormat,
+    RowError,
+    as_answer,
+    as_messages,
+    as_number,
+    as_step,
+    split_prompt,
+)
+from rl2f_core.types import JsonObject
+
+
+class VerifiersResults(RolloutFormat):
+    """Verifiers' results."""
+
+    name = "verifiers"
+    title = "verifiers results (JSONL): prompt, completion, reward, answer, info"
+
+    def recognizes(self, keys: frozenset[str]) -> bool:
+        """Return whether prompt, completion and reward exist."""
+        return keys >= {"prompt", "completion", "reward"}
+
+    def rollouts(self, row: JsonObject) -> list[ImportedRollout]:
+        """Return the rollout of a row; the reward is one term, since the weights of the metrics are not stored."""
+        reward, error = as_number(row.get("reward"), "reward"), row.get("error")
+        completion = row.get("completion") if row.get("completion") is not None or not error else []
+        info = row.get("info")
+        return [
+            ImportedRollout(
+                prompt=as_messages(row.get("prompt"), "prompt", "user"),
+                completion=as_messages(completion, "completion", "assistant"),
+                rewards={} if reward is None else {"reward": reward},
+                answer=as_answer(row.get("answer") or (info.get("answer") if isinstance(info, dict) else None)),
+                phase="evaluation",
+                level=row["task"] if isinstance(row.get("task"), str) else "",
+                truncated=row.get("is_truncated") is True,
+                error=_error_text(error),
+            )
+        ]
+
+
+class VerifiersTraces(RolloutFormat):
+    """Traces of verifiers and prime-rl."""
+
+    name = "verifiers_traces"
+    title = "verifiers and prime-rl traces (JSONL): episodes with traces, or traces with nodes"
+
+    def recognizes(self, keys: frozenset[str]) -> bool:
+        """Return whether the row is an episode or a trace."""
+        return "traces" in keys or keys >= {"nodes", "task"}
+
+    def rollouts(self, row: JsonObject) -> list[ImportedRollout]:
+        """Return the rollouts of all traces of a row."""
+        traces = row.get("traces", [row])
+        if not isinstance(traces, list) or not all(isinstance(trace, dict) for trace in traces):
+            raise RowError("traces: no list of objects")
+        work = _object(_object(row.get("run")).get("work"))
+        phase = "train" if work.get("type") == "train" else "evaluation"
+        found = []
+        for trace in traces:
+            for prompt, completion in _branches(trace):
+                rewards, weights = _rewards(trace)
+                data = _object(_object(trace.get("task")).get("data"))
+                found.append(
+                    ImportedRollout(
+                        prompt=as_messages(prompt, "nodes", "user"),
+                        completion=as_messages(completion, "nodes", "assistant"),
+                        rewards=rewards,
+                        weights=weights,
+                        answer=as_answer(data.get("answer")),
+                        phase=phase,  # type: ignore[arg-type]
+                        step=as_step(work.get("step"), "run.work.step"),
+                        model=_model(trace),
+                        level=str(_object(row.get("env")).get("id") or _object(trace.get("task")).get("type") or ""),
+                        truncated=trace.get("stop_condition") in ("max_turns", "length", "max_tokens"),
+                        error=_error_text((trace.get("errors") or [None])[-1]),
+                    )
+                )
+        return found
+
+
+def _object(value: object) -> JsonObject:
+    return value if isinstance(value, dict) else {}
+
+
+def _branches(trace: JsonObject) -> Iterator[tuple[list[Any], list[Any]]]:
+    """Yield the messages before and from the first sampled one, of each path to a leaf with a sampled message."""
+    nodes = trace.get("nodes")
+    if not isinstance(nodes, list) or not all(isinstance(n, dict) and isinstance(n.get("message"), dict) for n in nodes):
+        raise RowError("nodes: no list of messages")
+    parents = [node.get("parent") for node in nodes]
+    for number, parent in enumerate(parents):
+        if parent is not None and not (isinstance(parent, int) and 0 <= parent < number):
+            raise RowError(f"nodes.{number}.parent: {parent!r:.60} is no earlier node")
+    for leaf in sorted(set(range(len(nodes))) - {parent for parent in parents if parent is not None}):
+        path, at = [], leaf
+        while at is not None:
+            path.insert(0, nodes[at])
+            at = parents[at]
+        first = next((k for k, node in enumerate(path) if node.get("sampled")), None)
+        if first is not None:
+            yield split_prompt([node["message"] for node in path], first)
+
+
+def _rewards(trace: JsonObject) -> tuple[dict[str, float], dict[str, float]]:
+    rewards, weights = {}, {}
+    for name, reward in _object(trace.get("rewards")).items():
+        score = as_number(_object(reward).get("score"), f"rewards.{name}.score")
+        if score is not None:
+            rewards[name] = score
+            weight = as_number(_object(reward).get("weight"), f"rewards.{name}.weight")
+            weights[name] = 1.0 if weight is None else weight
+    return rewards, weights
+
+
+def _model(trace: JsonObject) -> str:
+    for call in trace.get("calls") or ():
+        if isinstance(call, dict) and isinstance(call.get("model"), str):
+            return str(call["model"])
+    return ""
+
+
+def _error_text(error: object) -> str | None:
+    """Return an error of verifiers, a text or an object, as text."""
+    if isinstance(error, dict):
+        error = error.get("message") or error.get("error_chain_str") or error.get("error") or "unknown error"
+    return str(error) if error else None
