@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Literal, TypedDict, cast
 
 from pydantic import Field
@@ -13,8 +15,9 @@ from app.endpoints.types import RunId, RunIds, ShortText
 from jobs.db.models import Run
 from jobs.db.queries import job_log, metrics, notes, runs, scheduled_runs
 from jobs.db.queries.runs import RunFilter
+from jobs.imports.importer import import_file
 from jobs.queue.slots import read_slots
-from rl2f_core.errors import ConfigError, RL2FError
+from rl2f_core.errors import ConfigError, DataError, RL2FError
 from rl2f_core.types import JsonObject
 
 RunStatus = Literal["queued", "starting", "running", "stopping", "succeeded", "failed", "stopped", "interrupted"]
@@ -23,6 +26,9 @@ RunSort = Literal["created", "-created", "name", "-name", "reward", "-reward", "
 """Sort key of runs; a leading `-` means descending order."""
 Cursor = Annotated[str, Field(max_length=500)]
 PageSize = Annotated[int, Field(ge=1, le=200)]
+FileText = Annotated[str, Field(max_length=2_000_000)]
+TEXT_SUFFIXES = (".jsonl", ".json")
+"""Files that a program can import."""
 MAX_QUEUED = 50
 """Number of queued runs that are listed."""
 MAX_LOG_ENTRIES = 300
@@ -238,6 +244,30 @@ class RunListEndpoints:
             else:
                 result["deleted"].append(run_id)
         return result
+
+    @endpoint("run")
+    def import_rollouts(
+        self, file_name: ShortText, content: FileText, format: ShortText = "", threshold: float = 1.0
+    ) -> RunSummary:
+        """Import rollouts of another program as a read-only run; if a row is invalid, nothing is imported.
+
+        `rl2f import` also reads larger files, Parquet and `.eval` logs of Inspect.
+
+        Args:
+            file_name: Name of the file, which ends with .jsonl or .json.
+            content: Its text: a rollout dump of verl, results or traces of verifiers, an Inspect log, or conversations.
+            format: verl, verifiers, verifiers_traces, inspect, trl or messages; empty detects it.
+            threshold: Sum of the rewards from which a rollout without a verdict counts as correct.
+        """
+        name = Path(file_name).name
+        if Path(name).suffix not in TEXT_SUFFIXES:
+            fix = "Convert the file, or import it with `rl2f import` on the server."
+            raise DataError("The file type is not supported.", value=name, known=TEXT_SUFFIXES, fix=fix)
+        with tempfile.TemporaryDirectory(prefix="rl2f-import-") as folder:
+            path = Path(folder) / name
+            path.write_text(content, encoding="utf-8")
+            db, workspace = self._context.db, self._context.workspace
+            return run_summary(import_file(db, workspace, path, format=format or None, threshold=threshold))
 
     # -- queue -------------------------------------------------------------------------------------------------
     @endpoint("read")

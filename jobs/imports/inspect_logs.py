@@ -16,7 +16,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from jobs.imports.records import ImportedRollout, RolloutFormat, RowError, as_answer, as_messages, as_number, split_prompt
+from jobs.imports.records import (
+    ImportedRollout,
+    RolloutFormat,
+    RowError,
+    as_answer,
+    as_messages,
+    as_number,
+    split_prompt,
+)
 from rl2f_core.errors import DataError
 from rl2f_core.types import JsonObject
 

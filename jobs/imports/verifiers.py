@@ -100,7 +100,9 @@ def _object(value: object) -> JsonObject:
 def _branches(trace: JsonObject) -> Iterator[tuple[list[Any], list[Any]]]:
     """Yield the messages before and from the first sampled one, of each path to a leaf with a sampled message."""
     nodes = trace.get("nodes")
-    if not isinstance(nodes, list) or not all(isinstance(n, dict) and isinstance(n.get("message"), dict) for n in nodes):
+    if not isinstance(nodes, list) or not all(
+        isinstance(n, dict) and isinstance(n.get("message"), dict) for n in nodes
+    ):
         raise RowError("nodes: no list of messages")
     parents = [node.get("parent") for node in nodes]
     for number, parent in enumerate(parents):

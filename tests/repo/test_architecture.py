@@ -29,7 +29,7 @@ ALLOWED_IMPORTS = """
 app.cli: commands common rl2f_core.distributed rl2f_core.errors
 app.experiment: commands common plots static_pages jobs.db jobs.export jobs.queue jobs.workspace rl2f_core.config
     rl2f_core.errors rl2f_core.evaluation rl2f_core.run rl2f_core.run_kinds rl2f_core.types
-app.commands: common endpoints jobs.chat jobs.db jobs.executors jobs.export jobs.ingest jobs.labels jobs.queue
+app.commands: common endpoints jobs.chat jobs.db jobs.executors jobs.export jobs.imports jobs.ingest jobs.labels jobs.queue
     jobs.run_kinds jobs.scheduler jobs.workspace rl2f_core.backends rl2f_core.config rl2f_core.counterfactual
     rl2f_core.device rl2f_core.distributed rl2f_core.environments rl2f_core.errors rl2f_core.evaluation
     rl2f_core.file_io rl2f_core.hardware rl2f_core.leaks rl2f_core.metrics rl2f_core.model_store rl2f_core.paths
@@ -39,7 +39,7 @@ app.common: jobs.chat jobs.db jobs.queue jobs.scheduler jobs.workspace rl2f_core
     rl2f_core.file_io rl2f_core.leaks rl2f_core.model_store rl2f_core.paths rl2f_core.registry
     rl2f_core.run rl2f_core.stats rl2f_core.types
 app.components: common endpoints plots rl2f_core.evaluation rl2f_core.types
-app.endpoints: common forms jobs.chat jobs.db jobs.export jobs.labels jobs.queue jobs.run_kinds jobs.worker
+app.endpoints: common forms jobs.chat jobs.db jobs.export jobs.imports jobs.labels jobs.queue jobs.run_kinds jobs.worker
     plots rl2f_core.config rl2f_core.counterfactual rl2f_core.environments rl2f_core.errors
     rl2f_core.evaluation rl2f_core.leaks rl2f_core.metrics rl2f_core.model_store rl2f_core.registry
     rl2f_core.rollout rl2f_core.run rl2f_core.run_kinds rl2f_core.teachers rl2f_core.types
@@ -65,6 +65,8 @@ jobs.executors: rl2f_core.config rl2f_core.errors rl2f_core.paths rl2f_core.proc
 jobs.export: db rl2f_core.backends rl2f_core.config rl2f_core.environments rl2f_core.errors
     rl2f_core.evaluation rl2f_core.file_io rl2f_core.model_store rl2f_core.paths rl2f_core.registry
     rl2f_core.rollout rl2f_core.run rl2f_core.types workspace
+jobs.imports: db ingest queue rl2f_core.config rl2f_core.errors rl2f_core.run rl2f_core.run_kinds rl2f_core.types
+    workspace
 jobs.ingest: db labels rl2f_core.errors rl2f_core.run rl2f_core.types run_kinds workspace
 jobs.labels: db rl2f_core.errors rl2f_core.run rl2f_core.stats rl2f_core.types
 jobs.queue: db executors ingest rl2f_core.config rl2f_core.errors rl2f_core.registry rl2f_core.run run_kinds

@@ -45,7 +45,7 @@ from rl2f_core.run.journal import Journal
 from rl2f_core.run_kinds.levels import levels_config
 from rl2f_core.stats.intervals import wilson
 
-KNOWN = [name for name in registry.names("environment") if name != "imported"]
+KNOWN = registry.names("environment")
 
 
 # -- the score -----------------------------------------------------------------------------------------------------
