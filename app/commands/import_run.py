@@ -25,8 +25,8 @@ def import_rollouts(
 ) -> None:
     """Import rollouts of TRL, verl, verifiers, prime-rl or Inspect, or plain conversations, as a read-only run.
 
-    Dialogues, search, replay, leak detectors, labels and exports work as in other runs. If a row is invalid, its position
-    and the reason are listed, and nothing is imported.
+    Dialogues, search, replay, leak detectors, labels and exports work as in other runs. If a row is invalid, its
+    position and the reason are listed, and nothing is imported.
     """
     from jobs.db.queries import dialogues
     from jobs.imports.importer import MAX_LISTED_ERRORS, ImportRowsError, import_file

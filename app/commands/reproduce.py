@@ -32,8 +32,8 @@ def reproduce(
 ) -> None:
     """Execute the training steps whose state the run retained (retain_states) again, and compare the results.
 
-    Each step is identical, within tolerance, or differs in stored files, events, tokens, rewards, advantages, metrics or
-    weights. The exit code is 1 if anything differs.
+    Each step is identical, within tolerance, or differs in stored files, events, tokens, rewards, advantages, metrics
+    or weights. The exit code is 1 if anything differs.
     """
     from rl2f_core.training.reproduction import PARTS, reproduce
 

@@ -72,6 +72,7 @@ class VerifiersTraces(RolloutFormat):
         phase = "train" if work.get("type") == "train" else "evaluation"
         found = []
         for trace in traces:
+            calls = _calls(trace)
             for prompt, completion in _branches(trace):
                 rewards, weights = _rewards(trace)
                 data = _object(_object(trace.get("task")).get("data"))
@@ -84,10 +85,10 @@ class VerifiersTraces(RolloutFormat):
                         answer=as_answer(data.get("answer")),
                         phase=phase,  # type: ignore[arg-type]
                         step=as_step(work.get("step"), "run.work.step"),
-                        model=_model(trace),
+                        model=str(calls[0].get("model") or "") if calls else "",
                         level=str(_object(row.get("env")).get("id") or _object(trace.get("task")).get("type") or ""),
-                        truncated=trace.get("stop_condition") in ("max_turns", "length", "max_tokens"),
-                        error=_error_text((trace.get("errors") or [None])[-1]),
+                        truncated=bool(calls) and calls[-1].get("finish_reason") == "length",
+                        error=_last_error(trace),
                     )
                 )
         return found
@@ -109,7 +110,8 @@ def _branches(trace: JsonObject) -> Iterator[tuple[list[Any], list[Any]]]:
         if parent is not None and not (isinstance(parent, int) and 0 <= parent < number):
             raise RowError(f"nodes.{number}.parent: {parent!r:.60} is no earlier node")
     for leaf in sorted(set(range(len(nodes))) - {parent for parent in parents if parent is not None}):
-        path, at = [], leaf
+        path: list[JsonObject] = []
+        at: int | None = leaf
         while at is not None:
             path.insert(0, nodes[at])
             at = parents[at]
@@ -129,11 +131,16 @@ def _rewards(trace: JsonObject) -> tuple[dict[str, float], dict[str, float]]:
     return rewards, weights
 
 
-def _model(trace: JsonObject) -> str:
-    for call in trace.get("calls") or ():
-        if isinstance(call, dict) and isinstance(call.get("model"), str):
-            return str(call["model"])
-    return ""
+def _calls(trace: JsonObject) -> list[JsonObject]:
+    """Return the model calls of a trace, oldest first."""
+    calls = trace.get("calls")
+    return [call for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
+
+
+def _last_error(trace: JsonObject) -> str | None:
+    """Return the last error of a trace that did not complete."""
+    errors = trace.get("errors")
+    return _error_text(errors[-1]) if isinstance(errors, list) and errors and not trace.get("ok") else None
 
 
 def _error_text(error: object) -> str | None:

@@ -361,7 +361,8 @@ def _compare_weights(recorded: object, repeated: JsonObject, tolerance: float) -
     before = recorded if isinstance(recorded, dict) else {}
     if before.get("sha256") == repeated["sha256"]:
         return PartResult(outcome="identical")
-    norms = before.get("norms") if isinstance(before.get("norms"), dict) else {}
+    stored = before.get("norms")
+    norms: JsonObject = stored if isinstance(stored, dict) else {}
     names = dict.fromkeys([*norms, *repeated["norms"]])
     result = _compare_values(((f"norm of {n}", norms.get(n), repeated["norms"].get(n)) for n in names), tolerance)
     detail = result.detail or "the SHA-256 of the weights differs, their norms are equal"

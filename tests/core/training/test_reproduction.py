@@ -146,9 +146,10 @@ def test_the_first_difference_is_named(repeated: list[dict[str, Any]], part: str
 
 @pytest.mark.slow
 def test_the_quickstart_reproduces_its_retained_steps(smollm2: Path, tmp_path: Path):
-    sizes = ["stages.0.steps=3", "stages.1.steps=2", "evaluation.checkpoints=[]", "preflight.num_tasks=2"]
-    sizes += [f"model.name={smollm2}", "preflight.ignore_failure=true"]
-    config = load_config(ROOT / "data/configs/quickstart/quickstart.yaml", [*sizes, "retain_states=0.4"])
+    sizes = ["stages.0.steps=2", "stages.1.steps=2", "evaluation.checkpoints=[]"]
+    sizes += ["preflight.num_tasks=1", "preflight.samples_per_task=2", "preflight.ignore_failure=true"]
+    sizes += ["stages.1.tasks_per_step=2", "stages.1.group_size=4", f"model.name={smollm2}"]
+    config = load_config(ROOT / "data/configs/quickstart/quickstart.yaml", [*sizes, "retain_states=0.5"])
     run_dir = RunDir.create(tmp_path / "run", config)
     assert go(run_dir) == "succeeded"
     report = reproduce(run_dir)

@@ -38,6 +38,9 @@ from rl2f_core.training.reproduction import reproduce
 INSPECT = Path(__file__).with_name("inspect.eval")
 """A log of inspect_ai 0.3.285: two sums, two epochs, with a hint after the first attempt."""
 
+TRACES = Path(__file__).with_name("verifiers_traces.jsonl")
+"""An episode that `write_episode` of verifiers 0.4.0 wrote."""
+
 
 def system_user(question: str) -> list[dict[str, str]]:
     return [{"role": "system", "content": "Be brief."}, {"role": "user", "content": question}]
@@ -141,15 +144,33 @@ def test_traces_of_verifiers_give_one_dialogue_per_branch(db: Database, workspac
     nodes = [node(question, None), node(first, 0, True), node(hint, 1), node(second, 2, True),
              node({**first, "tool_calls": [call], "reasoning_content": "hm"}, 0, True),
              node({"role": "tool", "content": "7", "tool_call_id": "1"}, 4), node(second, 5, True)]  # fmt: skip
-    training = {**episode(*nodes[:4]), "run": {"type": "train", "id": "r", "work": {"type": "train", "step": 9}}}
     bare = episode(*nodes[:2])["traces"][0]  # a line of prime-rl's train_rollouts.jsonl
-    path = write_lines(tmp_path / "traces.jsonl", [episode(*nodes), training, bare])
-    left, right, trained, single = imported(db, workspace, path)[1]
+    path = write_lines(tmp_path / "traces.jsonl", [episode(*nodes), bare])
+    left, right, single = imported(db, workspace, path)[1]
     assert attempts(left) == [("6", "The answer is 7."), ("7", None)]
     assert right.dialogue.turns[0].verdict.observation == "7" and right.dialogue.turns[0].hint is None
     assert right.dialogue.turns[0].attempt.startswith("<think>\nhm\n</think>\n6\n{") and len(right.dialogue.turns) == 2
     assert left.dialogue.turns[1].reward == 2.0 and left.checkpoint == "lab/model" and left.task.level == "sums"
-    assert (trained.phase, trained.step) == ("train", 9) and attempts(single) == [("6", None)]
+    assert attempts(single) == [("6", None)]
+
+
+def test_a_trace_that_verifiers_wrote_is_read(db: Database, workspace: Workspace):
+    (event,) = imported(db, workspace, TRACES)[1]
+    assert attempts(event) == [("<think>\nhm\n</think>\n6", "The answer is 7."), ("7", None)]
+    assert (event.phase, event.step, event.dialogue.solved) == ("train", 9, True)
+    assert event.task.privileged == {"answer": "7"}
+
+
+def test_failed_and_cut_off_traces_say_so(db: Database, workspace: Workspace, tmp_path: Path):
+    nodes = [node(HINTED[0], None), node(HINTED[1], 0, True)]
+    failed = episode(*nodes, ok=False, errors=[{"type": "Timeout", "message": "no reply"}])
+    cut = episode(*nodes, rewards={}, calls=[{"node": 1, "model": "m", "finish_reason": "length"}])
+    looped = episode(node(HINTED[1], 0, True))
+    path = write_lines(tmp_path / "traces.jsonl", [failed, cut])
+    error, short = (event.dialogue for event in imported(db, workspace, path)[1])
+    assert (error.stop_reason, error.error) == ("failed", "no reply") and short.stop_reason == "context_full"
+    with pytest.raises(ImportRowsError, match=r"line 1: nodes\.0\.parent: 0 is no earlier node"):
+        import_file(db, workspace, write_lines(tmp_path / "loop.jsonl", [looped]))
 
 
 def test_a_log_of_inspect_is_read_without_its_package(db: Database, workspace: Workspace):
