@@ -60,8 +60,8 @@ def spec(kind: str) -> dict[str, Any]:
 
 
 def kinds() -> list[str]:
-    """Return the registered run kinds."""
-    return registry.names("run_kind")
+    """Return the registered run kinds that a user can start."""
+    return [name for name in registry.names("run_kind") if name != "imported"]
 
 
 def check_yaml(text: str, workspace: Workspace) -> FormResult:

@@ -19,6 +19,7 @@ class Imported(Environment):
         """Recorded tasks of another program."""
 
         type: Literal["imported"] = "imported"
+        """Name of the environment."""
 
     unavailable_reason: ClassVar[str] = (
         "environment imported has recorded dialogues only: its tasks can be neither sampled nor verified, so it cannot "

@@ -9,6 +9,7 @@ import pytest
 from app.common.context import Context
 from app.endpoints.dialogues import DialogueEndpoints
 from app.endpoints.fork import ForkEndpoints
+from app.endpoints.launch import LaunchEndpoints
 from app.endpoints.run import RunEndpoints
 from app.endpoints.runs import RunListEndpoints
 from rl2f_core.errors import ConfigError, DataError
@@ -27,6 +28,8 @@ def test_a_program_imports_rollouts_and_reads_their_dialogues(context: Context) 
     assert "<b>3 + 4?</b>" in json.dumps(shown), "the prompt is text; pages insert it as text nodes"
     details = RunEndpoints(context).get_run(run["id"])
     assert details["actions"] == ["delete"] and details["checkpoints"] == []
+    with pytest.raises(ConfigError, match="kind: is no run kind"):
+        LaunchEndpoints(context).launch_run(yaml=RunEndpoints(context).run_config(run["id"]))
     with pytest.raises(ConfigError, match="neither sampled nor verified"):
         ForkEndpoints(context).preview_fork(
             run["id"], page["rows"][1]["event_id"], 0, ["base"], [{"hint": "contentless"}]
