@@ -5,6 +5,7 @@
     events.jsonl      events, append-only
     heartbeat.json    process, status and progress
     state/            training state and events of the last commit
+    retained/         training states of random steps (`retain_states`)
     checkpoints/      adapters `stage@step` in PEFT's format
     evaluation/       dialogues, report.json, report.md, figures
 

@@ -16,6 +16,8 @@ from rl2f_core.config.loading import load_config
 from rl2f_core.errors import RunError
 from rl2f_core.paths import ROOT
 from rl2f_core.run.directory import RunDir
+from rl2f_core.run.events import LogEvent, read_events
+from rl2f_core.training.memory import retained_disk
 from rl2f_core.training.reproduction import Reproduction, compare, reproduce
 
 
@@ -51,6 +53,14 @@ def test_the_seed_chooses_the_retained_steps_beforehand(tmp_path: Path):
     assert len(steps(retain_states=0.05)) == 2 and len(steps(retain_states=0.01)) == 1
     assert steps(retain_states=0.2) == steps(retain_states=0.2) != steps(retain_states=0.2, seed=6)
     assert steps(retain_states=1) == [("warm", k) for k in range(1, 21)] + [("rl", k) for k in range(1, 21)]
+
+
+def test_the_preflight_states_the_disk_space_of_the_retained_states(whole: Path, speaker: Path):
+    estimate = retained_disk(speaker, config_of(speaker, retain_states=0.05))
+    size = sum(file.stat().st_size for file in retained(whole).glob("*.safetensors"))
+    assert 0.5 * size < estimate < 1.5 * size
+    texts = [event.text for event in read_events(whole / "events.jsonl") if isinstance(event, LogEvent)]
+    assert any("1 retained training states: up to 0.00 GiB on disk" in text for text in texts)
 
 
 def test_a_run_reproduces_its_retained_steps_bit_for_bit_and_is_unchanged(whole: Path, tmp_path: Path):
