@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pydantic import ValidationError
+
 from jobs.db.models import Run
 from jobs.db.queries import runs
 from jobs.imports.dialogues import STAGE, UNKNOWN, DialogueConverter
@@ -112,7 +114,7 @@ def import_file(
     then neither run nor directory remains.
     """
     reader = find_format(path, format)
-    title = name or run_dirs.slug(path.stem)
+    title = name or run_dirs.slug(path.stem).lstrip("_") or "import"
     source = {"format": reader.name, "source": path.name, "sha256": sha256(path), "threshold": threshold}
     config = validate_config(ImportedRun, {"name": title, "model": {"name": UNKNOWN}, **source})
     staged = folder = run_dirs.create_staged(workspace, config)
@@ -144,7 +146,7 @@ def _write_events(run_dir: RunDir, path: Path, reader: RolloutFormat, threshold:
         try:
             events = list(_convert(row, reader, converter))
         except ValueError as error:  # includes RowError and pydantic's ValidationError
-            bad.append(BadRow(row[0], str(error).splitlines()[0]))
+            bad.append(BadRow(row[0], _reason(error)))
             continue
         count += len(events)
         for event in events if not bad else ():
@@ -166,6 +168,13 @@ def _write_events(run_dir: RunDir, path: Path, reader: RolloutFormat, threshold:
     Journal(run_dir, sink).commit({"done": True})
     detail = f"{count} rollouts of {path.name}"
     sink.emit([StatusEvent(id="status:import:succeeded", status="succeeded", detail=detail, time=time.time())])
+
+
+def _reason(error: ValueError) -> str:
+    if not isinstance(error, ValidationError):
+        return str(error)
+    first = error.errors(include_url=False, include_input=False)[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
 
 
 def _convert(row: Row, reader: RolloutFormat, converter: DialogueConverter) -> Iterator[DialogueEvent]:

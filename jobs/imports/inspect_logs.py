@@ -34,7 +34,7 @@ MAX_ENTRY_BYTES = 512_000_000
 VALUES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
 """Score of Inspect's letters: correct, partial, incorrect, no answer."""
 HEADER = "eval_header"
-"""Key under which a sample has the log's header."""
+"""Key under which a sample of a log has `log_info`."""
 
 
 class InspectLog(RolloutFormat):
@@ -45,16 +45,15 @@ class InspectLog(RolloutFormat):
 
     def recognizes(self, keys: frozenset[str]) -> bool:
         """Return whether the rows are samples of a log."""
-        return keys >= {"messages", "target", "scores"} or HEADER in keys
+        return keys >= {"messages", "target", "scores"}
 
     def rollouts(self, row: JsonObject) -> list[ImportedRollout]:
         """Return the rollout of a sample; the prompt ends before the first generated message."""
-        info = row.get(HEADER, {}).get("eval", {}) if isinstance(row.get(HEADER), dict) else {}
-        error = row.get("error")
-        messages = as_messages(row.get("messages"), "messages", "user")
-        generated = (
-            k for k, m in enumerate(row["messages"]) if m.get("source") == "generate" and m["role"] == "assistant"
-        )
+        info, error, recorded = row.get(HEADER, {}), row.get("error"), row.get("messages")
+        if not isinstance(recorded, list):
+            raise RowError("messages: no list of messages")
+        messages = as_messages(recorded, "messages", "user")
+        generated = (k for k, m in enumerate(recorded) if m.get("source") == "generate" and m["role"] == "assistant")
         prompt, completion = split_prompt(messages, next(generated, None))
         scores = row.get("scores") or {}
         if not isinstance(scores, dict):
@@ -72,8 +71,8 @@ class InspectLog(RolloutFormat):
                 parsed=parsed if isinstance(parsed, str) else None,
                 answer=as_answer(row.get("target")),
                 phase="evaluation",
-                model=str(info.get("model") or ""),
-                level=str(info.get("task") or ""),
+                model=info.get("model", ""),
+                level=info.get("task", ""),
                 truncated=_stop_reason(row) in ("max_tokens", "model_length"),
                 error=str(error.get("message")) if isinstance(error, dict) else None,
             )
@@ -87,10 +86,17 @@ def _score(score: object, where: str) -> float | None:
     return as_number(value, where) if isinstance(value, int | float) else None
 
 
+def log_info(evaluation: object) -> dict[str, str]:
+    """Return model and task of a log's `eval` object."""
+    data = evaluation if isinstance(evaluation, dict) else {}
+    return {name: str(data.get(name) or "") for name in ("model", "task")}
+
+
 def _stop_reason(row: JsonObject) -> str:
     output = row.get("output")
     choices = output.get("choices") if isinstance(output, dict) else None
-    return str(choices[0].get("stop_reason")) if choices and isinstance(choices[0], dict) else ""
+    first = choices[0] if isinstance(choices, list) and choices else None
+    return str(first.get("stop_reason")) if isinstance(first, dict) else ""
 
 
 def read_archive(path: Path) -> Iterator[tuple[str, JsonObject | str]]:
@@ -106,7 +112,7 @@ def read_archive(path: Path) -> Iterator[tuple[str, JsonObject | str]]:
                     "The log has no header: its evaluation has not ended.", value=path.name, fix="Wait for its end."
                 )
             header = _entry(archive, file, "header.json")
-            header = {"eval": {k: header.get("eval", {}).get(k) for k in ("model", "task")}}
+            header = log_info(header.get("eval"))
             for name in names:
                 try:
                     yield name, {**_entry(archive, file, name), HEADER: header}

@@ -70,7 +70,7 @@ def as_messages(value: object, column: str, role: Literal["user", "assistant"]) 
     become their type in brackets. Raises `RowError` if the value is neither a text nor a list of messages.
     """
     if isinstance(value, str):
-        return [Message(role=role, content=value)]
+        return [Message(role=role, content=_valid(value))]
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
         raise RowError(f"{column}: neither a text nor a list of messages")
     messages = []
@@ -82,13 +82,12 @@ def as_messages(value: object, column: str, role: Literal["user", "assistant"]) 
 
 
 def _content(item: JsonObject, where: str) -> str:
-    parts = item.get("content")
-    text = _text_of(parts, where)
+    text = _text_of(item.get("content"), where)
     reasoning = item.get("reasoning_content")
     if isinstance(reasoning, str) and reasoning:
         text = f"<think>\n{reasoning}\n</think>\n{text}"
     calls = item.get("tool_calls")
-    return "\n".join(filter(None, [text, *(map(_compact_json, calls) if isinstance(calls, list) else ())]))
+    return _valid("\n".join(filter(None, [text, *(map(_as_text, calls) if isinstance(calls, list) else ())])))
 
 
 def _text_of(value: object, where: str) -> str:
@@ -110,8 +109,14 @@ def _text_of(value: object, where: str) -> str:
     return "\n".join(texts)
 
 
-def _compact_json(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+def _as_text(value: object) -> str:
+    """Return a text unchanged, and anything else as JSON."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _valid(text: str) -> str:
+    """Replace lone surrogates, which cannot be encoded."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def as_number(value: object, column: str) -> float | None:
@@ -120,7 +125,11 @@ def as_number(value: object, column: str) -> float | None:
         return None
     if not isinstance(value, int | float):
         raise RowError(f"{column}: {value!r:.60} is no number")
-    return float(value) if math.isfinite(value) else None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 def as_step(value: object, column: str) -> int:
@@ -137,7 +146,7 @@ def as_answer(value: object) -> str | None:
         value = value[0] if value else None
     if value is None or value == "":
         return None
-    return _compact_json(value)
+    return _valid(_as_text(value))
 
 
 def split_prompt(messages: Sequence[Message], first: int | None = None) -> tuple[list[Message], list[Message]]:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from jobs.imports.inspect_logs import HEADER, read_archive
+from jobs.imports.inspect_logs import HEADER, log_info, read_archive
 from rl2f_core.errors import DataError
 from rl2f_core.types import JsonObject
 
@@ -59,7 +59,7 @@ def _inspect_json(path: Path) -> Iterator[Row]:
     try:
         log = json.loads(path.read_bytes())
         samples = log["samples"]
-        header = {"eval": {name: log["eval"].get(name) for name in ("model", "task")}}
+        header = log_info(log["eval"])
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         raise DataError("A .json file must be an Inspect log with `eval` and `samples`.", value=path.name) from error
     for number, sample in enumerate(samples if isinstance(samples, list) else (), 1):

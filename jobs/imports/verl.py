@@ -34,14 +34,13 @@ class Verl(RolloutFormat):
         """Return the rollout of a row; `acc`, if it exists, is the verdict."""
         if not isinstance(row.get("output"), str):
             raise RowError("output: no text")
-        score, accuracy = as_number(row.get("score"), "score"), as_number(row.get("acc"), "acc")
-        parsed = row.get("pred")
+        score, accuracy, parsed = as_number(row.get("score"), "score"), row.get("acc"), row.get("pred")
         return [
             ImportedRollout(
                 prompt=as_messages(row.get("input"), "input", "user"),
                 completion=as_messages(row["output"], "output", "assistant"),
                 rewards={} if score is None else {"score": score},
-                correct=None if accuracy is None else accuracy >= 1,
+                correct=accuracy >= 1 if isinstance(accuracy, int | float) else None,
                 parsed=parsed if isinstance(parsed, str) else None,
                 answer=as_answer(row.get("gts")),
                 step=as_step(row.get("step"), "step"),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 from typer.testing import CliRunner
 
@@ -20,7 +22,8 @@ from jobs.db.queries.dialogues import DialogueFilter
 from jobs.export.exporter import export
 from jobs.export.resolve_sources import workspace_sources
 from jobs.export.settings import ExportSettings
-from jobs.imports.importer import ImportRowsError, import_file
+from jobs.imports.dialogues import DialogueConverter
+from jobs.imports.importer import FORMATS, ImportRowsError, import_file
 from jobs.ingest.ingester import reindex
 from jobs.labels import annotation_queue
 from jobs.labels.annotation_queue import QueueFilter
@@ -30,7 +33,7 @@ from rl2f_core.config.loading import validate_config
 from rl2f_core.counterfactual.config import CounterfactualRun, inherit_settings
 from rl2f_core.errors import ConfigError, DataError, RunError
 from rl2f_core.run.directory import RunDir
-from rl2f_core.run.events import DialogueEvent, JsonlSink, read_events
+from rl2f_core.run.events import DialogueEvent, JsonlSink, encode, read_events
 from rl2f_core.run.execute import execute
 from rl2f_core.run_kinds.eval import eval_config
 from rl2f_core.training.reproduction import reproduce
@@ -83,7 +86,7 @@ def test_completions_of_trl_keep_step_rewards_and_advantage(db: Database, worksp
         "note": ["a", "b", "c"],
         "advantage": [0.7, -0.7, 0.0],
     }
-    pd.DataFrame(table).to_parquet(tmp_path / "completions_00002.parquet")
+    pa.parquet.write_table(pa.table(table), tmp_path / "completions_00002.parquet")
     run, events = imported(db, workspace, tmp_path / "completions_00002.parquet")
     assert (run.kind, run.status, run.origin) == ("imported", "succeeded", "imported")
     first, second, third = (event.dialogue for event in events)
@@ -100,7 +103,7 @@ def test_completions_of_trl_keep_step_rewards_and_advantage(db: Database, worksp
 
 def test_texts_of_trl_are_one_turn(db: Database, workspace: Workspace, tmp_path: Path):
     row = {"step": 3, "prompt": "<|user|>3 + 4?", "completion": "7", "exact": 1.0, "advantage": 0.0}
-    pd.DataFrame([row]).to_parquet(tmp_path / "c.parquet")
+    pa.parquet.write_table(pa.Table.from_pylist([row]), tmp_path / "c.parquet")
     (event,) = imported(db, workspace, tmp_path / "c.parquet")[1]
     assert attempts(event) == [("7", None)] and event.task.public == {"messages": [user("<|user|>3 + 4?")]}
 
@@ -255,6 +258,46 @@ def test_a_damaged_or_unfinished_log_of_inspect_is_refused(db: Database, workspa
         with pytest.raises(DataError, match=text):
             import_file(db, workspace, tmp_path / name)
     assert_nothing_imported(db, workspace)
+
+
+ODD = (None, True, 3, -1.5, float("nan"), 10**400, "", "\ud800", [], [3], [[]], {}, {"a": 1}, [{"role": "user"}])
+
+
+def variants(value: Any) -> Iterator[Any]:
+    """The value with each part replaced by odd ones, at any depth."""
+    yield from ODD
+    if isinstance(value, dict):
+        for key in value:
+            yield {k: v for k, v in value.items() if k != key}
+            yield from ({**value, key: other} for other in variants(value[key]))
+    elif isinstance(value, list) and value:
+        yield from ([*value[:-1], other] for other in variants(value[-1]))
+
+
+@pytest.mark.parametrize("row", [
+    {"step": 1, "prompt": "a", "completion": [assistant("b")], "exact": 1.0, "advantage": 0.0},
+    {"input": "a", "output": "b", "gts": "c", "score": 1.0, "step": 1, "acc": 1.0, "pred": "b"},
+    {"prompt": HINTED[:1], "completion": HINTED[1:], "answer": "7", "reward": 1.0, "info": {"answer": "7"},
+     "error": {"error": "e"}, "is_truncated": True},
+    json.loads(TRACES.read_text()),
+    {"messages": [assistant("4", source="generate", tool_calls=[{}])], "target": ["4"], "error": {"message": "e"},
+     "scores": {"m": {"value": "C", "answer": "4"}}, "output": {"choices": [{"stop_reason": "stop"}]}},
+    {"messages": [user("a"), assistant("b", reasoning_content="c")], "answer": "b", "reward": 1, "step": 1},
+], ids=["trl", "verl", "verifiers", "traces", "inspect", "messages"])  # fmt: skip
+def test_odd_values_give_a_dialogue_or_a_reason(row: dict[str, Any]):
+    format = next(each for each in FORMATS if each.recognizes(frozenset(row)))
+    rows = [other for other in variants(row) if isinstance(other, dict)]
+    counts = Counter[str]()
+    for other in rows[:3000]:
+        try:
+            converter = DialogueConverter(1.0, format.name)
+            for number, rollout in enumerate(format.rollouts(other)):
+                encode(converter.convert(rollout, str(number)))
+            counts["read"] += 1
+        except ValueError as error:
+            assert str(error)
+            counts["refused"] += 1
+    assert counts["read"] and counts["refused"]
 
 
 # -- an imported run in the workspace ------------------------------------------------------------------------------
