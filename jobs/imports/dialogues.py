@@ -25,6 +25,8 @@ from rl2f_core.types import (
 STAGE = TEACHER = ENVIRONMENT = "imported"
 UNKNOWN = "unknown"
 """Name of the model if the file has none."""
+CONDITION = "hints"
+"""Condition of evaluations: the replies are those of the task itself, not of a control."""
 NOT_SCORED = "The file contains only the score of the whole dialogue."
 MAX_PARSED_CHARS = 200
 
@@ -70,8 +72,10 @@ class DialogueConverter:
             policy=rollout.model or UNKNOWN,
         )
         self._group_sizes[group] += 1
-        checkpoint = (rollout.model or UNKNOWN) if rollout.phase == "evaluation" else None
-        return DialogueEvent.of(rollout.phase, STAGE, rollout.step, task, dialogue, checkpoint=checkpoint)
+        if rollout.phase != "evaluation":
+            return DialogueEvent.of(rollout.phase, STAGE, rollout.step, task, dialogue)
+        names = {"checkpoint": dialogue.policy, "condition": CONDITION}
+        return DialogueEvent.of(rollout.phase, STAGE, rollout.step, task, dialogue, **names)
 
     def _task(self, rollout: ImportedRollout) -> Task:
         public: JsonObject = {"messages": [dict(message) for message in rollout.prompt]}

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +13,7 @@ from pydantic import ValidationError
 
 from jobs.db.models import Run
 from jobs.db.queries import runs
-from jobs.imports.dialogues import STAGE, UNKNOWN, DialogueConverter
+from jobs.imports.dialogues import CONDITION, STAGE, UNKNOWN, DialogueConverter
 from jobs.imports.inspect_logs import InspectLog
 from jobs.imports.messages import Messages
 from jobs.imports.records import RolloutFormat, RowError
@@ -25,11 +24,15 @@ from jobs.imports.verl import Verl
 from jobs.ingest.ingester import import_run
 from jobs.queue import run_dirs
 from rl2f_core.config.loading import validate_config
+from rl2f_core.environments.imported import Imported
 from rl2f_core.errors import DataError
+from rl2f_core.evaluation.report import EvaluatedTasks, build_report
+from rl2f_core.file_io import write_atomically
 from rl2f_core.run.directory import RunDir, sha256
 from rl2f_core.run.events import DialogueEvent, JsonlSink, MetricEvent, StatusEvent
 from rl2f_core.run.journal import Journal
 from rl2f_core.run_kinds.imported import ImportedRun
+from rl2f_core.types import Dialogue
 
 if TYPE_CHECKING:
     from jobs.db.engine import Database
@@ -134,10 +137,11 @@ def import_file(
 
 
 def _write_events(run_dir: RunDir, path: Path, reader: RolloutFormat, threshold: float) -> None:
-    """Write the dialogues, the mean reward of each training step, and the final commit, which prevents a resume."""
+    """Write the dialogues, the metrics, and the final commit, which prevents a resume."""
     sink, converter = JsonlSink(run_dir.events_path), DialogueConverter(threshold, reader.name)
     bad: list[BadRow] = []
     rewards: dict[int, list[float]] = defaultdict(list)
+    evaluated: dict[str, list[Dialogue]] = defaultdict(list)
     batch: list[DialogueEvent] = []
     total = count = 0
     sink.emit([StatusEvent(id="status:import:running", status="running")])
@@ -149,10 +153,12 @@ def _write_events(run_dir: RunDir, path: Path, reader: RolloutFormat, threshold:
             bad.append(BadRow(row[0], _reason(error)))
             continue
         count += len(events)
-        for event in events if not bad else ():
+        for event in events:
             if event.phase == "train":
                 rewards[event.step].append(sum(turn.reward for turn in event.dialogue.turns))
-            batch.append(event)
+            elif event.phase == "evaluation":
+                evaluated[event.checkpoint or ""].append(event.dialogue)
+        batch += events
         if len(batch) >= BATCH:
             sink.emit(batch)
             batch = []
@@ -161,13 +167,33 @@ def _write_events(run_dir: RunDir, path: Path, reader: RolloutFormat, threshold:
     if not count:
         raise DataError("The file contains no rollouts.", value=path.name)
     sink.emit(batch)
-    sink.emit([
-        MetricEvent(id=f"metric:{STAGE}:{step}", stage=STAGE, step=step, values={"reward": math.fsum(v) / len(v)})
-        for step, v in sorted(rewards.items())
-    ])  # fmt: skip
+    means = {(STAGE, step): {"reward": math.fsum(v) / len(v)} for step, v in sorted(rewards.items())}
+    for model, values in _write_report(run_dir, path.name, evaluated).items():
+        means[f"evaluation:{model}:{CONDITION}", 0] = values
+    metrics = means.items()
+    sink.emit([MetricEvent(id=f"metric:{s}:{n}", stage=s, step=n, values=values) for (s, n), values in metrics])
     Journal(run_dir, sink).commit({"done": True})
     detail = f"{count} rollouts of {path.name}"
-    sink.emit([StatusEvent(id="status:import:succeeded", status="succeeded", detail=detail, time=time.time())])
+    sink.emit([StatusEvent(id="status:import:succeeded", status="succeeded", detail=detail)])
+
+
+def _write_report(run_dir: RunDir, source: str, evaluated: Mapping[str, list[Dialogue]]) -> dict[str, dict[str, float]]:
+    """Write the report on the dialogues of an evaluation, if there are any; return the metrics by model."""
+    if not evaluated:
+        return {}
+    dialogues = [dialogue for by_model in evaluated.values() for dialogue in by_model]
+    tasks = len({dialogue.task_id for dialogue in dialogues})
+    turns = max(1, *(len(dialogue.turns) for dialogue in dialogues))
+    report = build_report(
+        Imported(Imported.Config()),
+        {model: {CONDITION: by_model} for model, by_model in evaluated.items()},
+        turns,
+        EvaluatedTasks(tasks, max(1, max(map(len, evaluated.values())) // tasks)),
+        [f"Imported from {source}; no control was measured."],
+    )
+    write_atomically(run_dir.evaluation / "report.json", report.to_json())
+    write_atomically(run_dir.evaluation / "report.md", report.to_markdown())
+    return {row.checkpoint: row.metrics.flat() for row in report.rows}
 
 
 def _reason(error: ValueError) -> str:

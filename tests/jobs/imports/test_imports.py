@@ -32,6 +32,7 @@ from jobs.workspace import Workspace
 from rl2f_core.config.loading import validate_config
 from rl2f_core.counterfactual.config import CounterfactualRun, inherit_settings
 from rl2f_core.errors import ConfigError, DataError, RunError
+from rl2f_core.evaluation.report import EvaluationReport
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, JsonlSink, encode, read_events
 from rl2f_core.run.execute import execute
@@ -184,6 +185,14 @@ def test_a_log_of_inspect_is_read_without_its_package(db: Database, workspace: W
     assert all(event.dialogue.solved and event.checkpoint == "mockllm/model" for event in events)
     assert {event.task.level for event in events} == {"sums"}
     assert [event.dialogue.index for event in sums] == [0, 1]
+    report = RunDir(workspace.folder(run.folder)).evaluation / "report.json"
+    (row,) = EvaluationReport.model_validate_json(report.read_bytes()).rows
+    assert (row.checkpoint, row.metrics.flat()["cum_acc/1"], row.metrics.flat()["cum_acc/2"]) == (
+        "mockllm/model", 0.0, 1.0
+    )  # fmt: skip
+    assert run.reward == 2.0
+    result = CliRunner().invoke(app, ["report", str(workspace.folder(run.folder))])
+    assert result.exit_code == 0 and "mockllm/model" in result.stdout
     assert {r.name: r.value for r in sums[0].dialogue.turns[1].rewards} == {"match": 1.0, "includes": 1.0}
 
 
