@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,22 @@ def metric(**values: float | None) -> dict[str, Any]:
 def test_the_first_difference_is_named(repeated: list[dict[str, Any]], part: str, outcome: str, detail: str):
     result = compare([dialogue(), metric()], repeated)[part]
     assert result.outcome == outcome and detail in result.detail
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "changes", [{"ref_model": "stage_start"}, {"method": {"type": "ppo"}, "max_group_resamples": 0}], ids=["kl", "ppo"]
+)
+def test_a_run_that_was_stopped_after_every_step_reproduces_all_steps(
+    speaker: Path, tmp_path: Path, changes: dict[str, Any]
+):
+    warm, rl = config_of(speaker).model_dump(mode="json")["stages"]
+    config = config_of(speaker, retain_states=1.0, stages=[warm, {**rl, **changes}])
+    run_dir = RunDir.create(tmp_path / "run", config)
+    while go(run_dir, partial(next, iter([False]), True)) == "stopped":
+        pass
+    report = reproduce(run_dir)
+    assert [step.outcome for step in report.steps] == ["identical"] * 5 and report.outcome == "identical", report
 
 
 @pytest.mark.slow
