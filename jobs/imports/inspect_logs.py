@@ -31,6 +31,8 @@ from rl2f_core.types import JsonObject
 ZSTANDARD = 93
 MAX_ENTRY_BYTES = 512_000_000
 """Largest decompressed entry of an archive."""
+UNREADABLE = (zipfile.BadZipFile, zlib.error, ValueError, OSError, NotImplementedError, RecursionError)
+"""Errors of damaged archives and entries."""
 VALUES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
 """Score of Inspect's letters: correct, partial, incorrect, no answer."""
 HEADER = "eval_header"
@@ -111,14 +113,13 @@ def read_archive(path: Path) -> Iterator[tuple[str, JsonObject | str]]:
                 raise DataError(
                     "The log has no header: its evaluation has not ended.", value=path.name, fix="Wait for its end."
                 )
-            header = _entry(archive, file, "header.json")
-            header = log_info(header.get("eval"))
+            header = log_info(_entry(archive, file, "header.json").get("eval"))
             for name in names:
                 try:
                     yield name, {**_entry(archive, file, name), HEADER: header}
-                except (ValueError, OSError, zlib.error, RecursionError) as error:
+                except UNREADABLE as error:
                     yield name, f"unreadable: {error}"
-    except (zipfile.BadZipFile, ValueError, OSError, AttributeError, RecursionError) as error:
+    except UNREADABLE as error:
         if isinstance(error, DataError):
             raise
         raise DataError(f"The Inspect log cannot be read: {error}.", value=path.name) from error

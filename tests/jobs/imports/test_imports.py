@@ -263,7 +263,9 @@ def test_a_damaged_or_unfinished_log_of_inspect_is_refused(db: Database, workspa
     (tmp_path / "text.eval").write_text("no archive")
     with zipfile.ZipFile(tmp_path / "open.eval", "w") as archive:
         archive.writestr("samples/a.json", "{}")
-    for name, text in {"text.eval": "cannot be read", "open.eval": "has not ended"}.items():
+    with zipfile.ZipFile(tmp_path / "header.eval", "w") as archive:
+        archive.writestr("header.json", "[]")
+    for name, text in {"text.eval": "be read", "open.eval": "not ended", "header.eval": "contains no object"}.items():
         with pytest.raises(DataError, match=text):
             import_file(db, workspace, tmp_path / name)
     assert_nothing_imported(db, workspace)
