@@ -6,8 +6,8 @@ verdict and the hint after it. A *dialogue* has up to T turns on one task. A *gr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, TypedDict
 
@@ -232,15 +232,24 @@ def join_reply(observation: str | None, hint: str) -> str:
     return "\n\n".join(filter(None, (observation, hint)))
 
 
+class ActionChoice(FrozenModel):
+    """One labeled action of a prompt that lists the valid actions."""
+
+    label: str
+    action: str
+    probability: float | None = None
+    """Of the label, among those of this state, at the sampling temperature; None if it was not computed."""
+
+
 class Turn(FrozenModel):
     """Attempt k, its verdict and rewards, and the hint after it."""
 
     index: int
     """0-based position in the dialogue."""
     attempt: str
-    """The student's text without special tokens."""
+    """The student's text without special tokens; with `prompting: enumerate` the action of the label, as an answer."""
     token_ids: tuple[int, ...] = ()
-    """The sampled tokens, including a sampled end-of-turn token."""
+    """The sampled tokens, including a sampled end-of-turn token; with `prompting: enumerate` those of the label."""
     logprobs: tuple[float, ...] = ()
     """Sampling logprob of each token, in nats, at the sampling temperature."""
     finish_reason: FinishReason = FinishReason.EOS
@@ -266,6 +275,10 @@ class Turn(FrozenModel):
     misled: bool | None = None
     """Whether the attempt moves toward the misleading hint before it (`MisleadingHints.is_misled`), or, after a
     contentless hint, toward the misleading one that the student did not read; None if this is undefined."""
+    actions: tuple[ActionChoice, ...] = ()
+    """The labeled actions of this attempt's prompt; empty unless `prompting: enumerate`."""
+    reflection: str | None = None
+    """The reflector's text in this attempt's prompt; None without a reflector."""
 
     @property
     def reward(self) -> float:
@@ -314,7 +327,7 @@ class Dialogue(FrozenModel):
 
 @dataclass(frozen=True, slots=True)
 class TokenSequence:
-    """Tokens of a dialogue, exactly as prefilled and sampled. All four fields have the same length.
+    """Tokens of a dialogue, exactly as prefilled and sampled. The first four fields have the same length.
 
     `turn_ids` is −1 on the initial prompt, and k on attempt k and on the hint suffix or reprompt after it.
     `student_mask` is true on the student's tokens, sampled or (in a demonstration) written.
@@ -324,6 +337,8 @@ class TokenSequence:
     student_mask: tuple[bool, ...]
     logprobs: tuple[float, ...]
     turn_ids: tuple[int, ...]
+    allowed_tokens: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    """By position, the only tokens that could be sampled there; at other positions all could."""
 
     def __post_init__(self) -> None:
         lengths = {len(self.token_ids), len(self.student_mask), len(self.logprobs), len(self.turn_ids)}
@@ -337,7 +352,7 @@ class Rollout:
 
     dialogue: Dialogue
     sequences: tuple[TokenSequence, ...]
-    """One with `prompting: append`, one per turn with `reprompt`. The last has no attempt if the context was full."""
+    """One with `prompting: append`, otherwise one per turn. The last has no attempt if the context was full."""
 
     @property
     def student_tokens(self) -> int:
@@ -397,6 +412,8 @@ class TrainingSample:
     """Drop tokens from the rl loss term whose logprob in this sample was lower before the update."""
     off_context: bool = False
     """The tokens were sampled under another prompt, so ρ does not measure how far the policy moved."""
+    allowed_tokens: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    """By position, the only tokens over which its probability is normalized; at other positions all are."""
 
     def __post_init__(self) -> None:
         n = len(self.token_ids)

@@ -34,6 +34,9 @@ class GenerationRequest:
     seed: int
     cache_key: str = ""
     """Names the dialogue, so that its next turn reuses the KV cache. Empty: no later prompt continues this one."""
+    choices: tuple[tuple[int, ...], ...] = ()
+    """Completions to choose from, none a prefix of another. Each token is sampled among those that continue a choice,
+    with renormalized probabilities, and a whole choice ends the completion. Empty: any text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,14 @@ class Generation:
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     stop: FinishReason
+    choice_logprobs: tuple[float, ...] = ()
+    """Logprob of each choice of the prompt, if each has one token; otherwise empty."""
+
+
+def allowed_next(choices: Sequence[Sequence[int]], sampled: Sequence[int]) -> list[int]:
+    """Return the tokens that continue a choice after the sampled tokens, sorted."""
+    n = len(sampled)
+    return sorted({choice[n] for choice in choices if len(choice) > n and tuple(choice[:n]) == tuple(sampled)})
 
 
 @dataclass(eq=False)

@@ -1,4 +1,7 @@
-"""Backend without a model for tests and dry runs: it replies with fixed texts or a script."""
+"""Backend without a model for tests and dry runs: it replies with fixed texts or a script.
+
+Of a prompt's choices it takes the one that is the reply, or else a random one.
+"""
 
 from __future__ import annotations
 
@@ -57,6 +60,10 @@ class FakeBackend(Backend):
             tokens = [t for t in self.tokenizer.encode(reply) if t not in self.tokenizer.banned_token_ids]
             tokens = [t for t in tokens if t != self.tokenizer.eos_token_id] + [self.tokenizer.eos_token_id]
             stop = FinishReason.EOS if len(tokens) <= sampling.max_new_tokens else FinishReason.LENGTH
+            if prompt.choices:
+                named = tuple(tokens[:-1])
+                tokens = list(named if named in prompt.choices else random.Random(prompt.seed).choice(prompt.choices))
+                stop = FinishReason.EOS
             tokens = tokens[: sampling.max_new_tokens]
             generations.append(Generation(tuple(tokens), (-1.0,) * len(tokens), stop))
         return generations

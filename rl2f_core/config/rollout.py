@@ -27,9 +27,10 @@ class RolloutConfig(BaseConfig):
     batching: Literal["continuous", "static"] = "continuous"
     """continuous: a dialogue continues as soon as its attempt is generated, and hints are requested while others
     continue. static: all attempts are generated before the next ones begin. The dialogues are the same."""
-    prompting: Literal["append", "reprompt"] = "append"
-    """Prompt after a hint. append: the conversation continues. reprompt: a new one-message prompt with the problem, the
-    last attempt and the hint, as in RLTF."""
+    prompting: Literal["append", "reprompt", "enumerate"] = "append"
+    """Prompt of an attempt. append: the conversation continues. reprompt: after a hint, a new one-message prompt with
+    the problem, the last attempt and the hint, as in RLTF. enumerate: in a stateful environment, a new prompt with the
+    state and its labeled valid actions, and the attempt is one label (Reflect-RL)."""
     reprompt_template: str = Field("revise", json_schema_extra=PROMPT_REF)
     """Template of reprompts with `problem`, `attempt` and `hint`: a shipped name, or the path of a `.txt` file."""
 

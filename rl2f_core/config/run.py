@@ -84,6 +84,12 @@ class BaseRun(BaseConfig):
         _check_run(self.environment, self)
         registry.get("teacher", wrapped_teacher(self.teacher).type).check_environment(self.environment)
         kinds = [kind for kind, _ in registry.get("environment", self.environment.type).members(self.environment)]
+        if self.rollout.prompting == "enumerate" and not registry.get("environment", self.environment.type).stateful:
+            raise FieldValueError(
+                f"rollout.prompting enumerate lists the valid actions of a stateful environment, which "
+                f"{self.environment.type!r} is not; set append or reprompt",
+                *("rollout", "prompting"),
+            )
         if self.reward.preset == "environment" and not all(kind.stateful for kind in kinds):
             raise FieldValueError(
                 f"reward.preset environment needs a stateful environment, which {self.environment.type!r} is not; "
@@ -183,6 +189,12 @@ class RunConfig(BaseRun):
                     f"stage {stage.name!r}: {stage.method.type} does not support rollout.prompting "
                     f"{self.rollout.prompting!r}; set rollout.prompting: {method.prompt_modes[0]}",
                     *("rollout", "prompting"),
+                )
+            if stage.trainer == "trl" and self.rollout.prompting == "enumerate":
+                raise FieldValueError(
+                    f"stage {stage.name!r}: TRL's loss does not normalize over the labels of a state; "
+                    "set trainer: native",
+                    *("stages", i, "trainer"),
                 )
             with located_below("stages", i):
                 method.check_trainer(stage)

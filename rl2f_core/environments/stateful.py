@@ -71,6 +71,18 @@ class StatefulEnvironment(Environment, Generic[StateT]):
     def system_prompt(self) -> str:
         return f"Each reply is one action: {wrap_answer('action')}."
 
+    def rules(self) -> str:
+        """Return the system message of prompts that list the valid actions: the rules without an answer format."""
+        return ""
+
+    def describe_state(self, task: Task, earlier: Sequence[Verdict]) -> str:
+        """Return the current state for a student that reads each state in a prompt of its own.
+
+        The default is the problem, and after an action the actions so far and the last observation.
+        """
+        last = (earlier[-1].observation or "",) if earlier else ()
+        return "\n".join((self.prompt(task.public), *actions_so_far(earlier), *last))
+
     def gold_answer(self, task: Task) -> str:
         """Return a solution as text, for leak detection and people; empty if none is known.
 
@@ -154,6 +166,11 @@ class StatefulEnvironment(Environment, Generic[StateT]):
             reward=step.reward,
             done=done,
         )
+
+
+def actions_so_far(earlier: Sequence[Verdict]) -> tuple[str, ...]:
+    """Return a line with the actions of an episode; none before the first."""
+    return (f"Actions so far: {', '.join(verdict.parsed or '-' for verdict in earlier)}.",) if earlier else ()
 
 
 class OracleEnvironment(StatefulEnvironment[StateT], Demonstrator):

@@ -49,6 +49,8 @@ class RL2FConfig(RevisionGradientConfig):
 class RL2F(PolicyGradient["RL2F.Config"]):
     """Policy gradient over whole dialogues."""
 
+    prompt_modes = ("append", "reprompt", "enumerate")
+
     class Config(RL2FConfig):
         """Reinforcement on every student turn."""
 

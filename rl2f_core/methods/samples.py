@@ -38,6 +38,7 @@ def policy_samples(rollout: Rollout, advantages: Sequence[float], *, kl: bool) -
             logprobs=sequence.logprobs,
             advantages=[advantages[k] if s else 0.0 for s, k in zip(mask, sequence.turn_ids, strict=True)],
             rl_weights=[float(s) for s in mask],
+            allowed_tokens=sequence.allowed_tokens,
         )
         samples.append(dataclasses.replace(sample, kl_weights=sample.rl_weights) if kl else sample)
     return samples

@@ -38,6 +38,21 @@ def masked_log_softmax(
     return scaled_NV.log_softmax(1)
 
 
+def allowed_tensor(allowed: Sequence[Sequence[int]], device: torch.device) -> torch.Tensor | None:
+    """Return the allowed tokens of each row for `restrict`, [N, K]; None if no row is restricted."""
+    width = max(map(len, allowed), default=0)
+    if not width:
+        return None
+    rows = [[*tokens, *[tokens[-1] if tokens else -1] * (width - len(tokens))] for tokens in allowed]
+    return torch.tensor(rows, dtype=torch.long, device=device)
+
+
+def restrict(logits_NV: torch.Tensor, allowed_NK: torch.Tensor) -> torch.Tensor:
+    """Mask the logits of all other tokens than the allowed ones; a row of −1 is not restricted."""
+    blocked_NV = torch.ones_like(logits_NV, dtype=torch.bool).scatter_(1, allowed_NK.clamp(min=0), False)
+    return logits_NV.masked_fill(blocked_NV & (allowed_NK[:, :1] >= 0), MASK_VALUE)
+
+
 def select_hidden_states(
     model: CausalLM,
     input_BT: torch.Tensor,
@@ -91,23 +106,29 @@ def compute_logprobs(
     *,
     temperature: float | torch.Tensor = 1.0,
     banned: torch.Tensor | None = None,
+    allowed_NK: torch.Tensor | None = None,
     entropy_gradient: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Compute log p of the targets and the entropy, each [N], from the hidden states that predict them.
 
-    `temperature` is one number, or one per target, [N]. The entropy has a gradient only with `entropy_gradient`.
+    `temperature` is one number, or one per target, [N]. `allowed_NK` restricts targets (see `restrict`). The entropy
+    has a gradient only with `entropy_gradient`.
     """
-    temperatures = (temperature,) if isinstance(temperature, torch.Tensor) else ()
+    temperatures = temperature if isinstance(temperature, torch.Tensor) else torch.empty(len(targets_N), 0)
+    limits = torch.empty(len(targets_N), 0) if allowed_NK is None else allowed_NK
 
     def compute(
-        hidden: torch.Tensor, targets: torch.Tensor, temperature: float | torch.Tensor = temperature
+        hidden: torch.Tensor, targets: torch.Tensor, temperatures: torch.Tensor, limits: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        logp_NV = masked_log_softmax(compute_logits(model, hidden), temperature, banned)
+        logits_NV = compute_logits(model, hidden)
+        logits_NV = logits_NV if allowed_NK is None else restrict(logits_NV, limits)
+        scale = temperatures if isinstance(temperature, torch.Tensor) else temperature
+        logp_NV = masked_log_softmax(logits_NV, scale, banned)
         with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
             entropy = -torch.einsum("nv,nv->n", logp_NV.exp(), logp_NV)
         return logp_NV.gather(1, targets[:, None]).squeeze(1), entropy
 
-    logp_N, entropy_N = in_chunks(compute, hidden_NH, targets_N, *temperatures)
+    logp_N, entropy_N = in_chunks(compute, hidden_NH, targets_N, temperatures, limits)
     return logp_N, entropy_N
 
 

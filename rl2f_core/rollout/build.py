@@ -17,6 +17,7 @@ from rl2f_core.environments.base import NO_VERDICT_HINT, Environment
 from rl2f_core.file_io import write_atomically
 from rl2f_core.leaks.guard import LeakGuard
 from rl2f_core.rollout.engine import RolloutEngine
+from rl2f_core.rollout.enumeration import system_message
 from rl2f_core.rollout.ray_workers import RayBackend, RayRolloutEngine, with_ray_workers
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.progress import Progress
@@ -67,7 +68,7 @@ def build_engine(
         teacher=registry.get("teacher", teacher.type)(teacher, environment, models),
         guard=LeakGuard.from_config(config.leak_detection, environment, models),
         backend=backend,
-        renderer=ChatRenderer(backend.tokenizer, environment.system_prompt()),
+        renderer=ChatRenderer(backend.tokenizer, system_message(environment, config.rollout)),
         config=config.rollout,
         reward=config.reward,
     )

@@ -9,14 +9,23 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from rl2f_core.backends.base import allowed_next
 from rl2f_core.config.rollout import RewardConfig
-from rl2f_core.errors import shorten
+from rl2f_core.environments.base import wrap_answer
+from rl2f_core.errors import DataError, shorten
 from rl2f_core.leaks.guard import ScreenedHint
+from rl2f_core.rollout.enumeration import (
+    action_prompt,
+    label_tokens,
+    shuffled_actions,
+    state_text,
+    with_probabilities,
+)
 from rl2f_core.rollout.hint_information import measure_hints
 from rl2f_core.rollout.prompting import PromptBuilder
-from rl2f_core.rollout.request import RolloutRequest
+from rl2f_core.rollout.request import RolloutRequest, turn_seed
 from rl2f_core.rollout.rewards import turn_rewards
-from rl2f_core.types import Dialogue, FinishReason, Rollout, StopReason, TokenSequence, Turn, Verdict
+from rl2f_core.types import ActionChoice, Dialogue, FinishReason, Rollout, StopReason, TokenSequence, Turn, Verdict
 
 
 @dataclass(slots=True)
@@ -27,6 +36,7 @@ class _TokenBuffer:
     student_mask: list[bool] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     turn_ids: list[int] = field(default_factory=list)
+    allowed_tokens: dict[int, list[int]] = field(default_factory=dict)
 
     def append(self, tokens: Sequence[int], turn: int, logprobs: Sequence[float] | None = None) -> None:
         """Append tokens of the student (with logprobs) or of a prompt."""
@@ -36,7 +46,13 @@ class _TokenBuffer:
         self.turn_ids += [turn] * len(tokens)
 
     def freeze(self) -> TokenSequence:
-        return TokenSequence(tuple(self.tokens), tuple(self.student_mask), tuple(self.logprobs), tuple(self.turn_ids))
+        return TokenSequence(
+            tuple(self.tokens),
+            tuple(self.student_mask),
+            tuple(self.logprobs),
+            tuple(self.turn_ids),
+            dict(self.allowed_tokens),
+        )
 
 
 class DialogueBuilder:
@@ -48,8 +64,13 @@ class DialogueBuilder:
         self.stop: StopReason | None = None
         """Why the dialogue ended; None while it is active."""
         self.error: str | None = None
+        self.actions: tuple[ActionChoice, ...] = ()
+        """Labeled actions of the next attempt; empty unless `prompting: enumerate`."""
+        self.reflection: str | None = None
+        """The reflector's text for the next attempt."""
         self._buffers = [_TokenBuffer()]
-        self._buffers[-1].append(prompts.initial_prompt(request.task), -1)
+        if not prompts.enumerates:
+            self._buffers[-1].append(prompts.initial_prompt(request.task), -1)
 
     @property
     def tokens(self) -> list[int]:
@@ -71,9 +92,63 @@ class DialogueBuilder:
         """Whether the last attempt is correct."""
         return bool(self.turns) and self.turns[-1].verdict.correct
 
-    def add_attempt(self, turn: Turn, tokens: Sequence[int], logprobs: Sequence[float]) -> None:
-        """Append a turn and its tokens as sampled (or as written, with logprobs of 0)."""
-        self._buffers[-1].append(tokens, turn.index, logprobs)
+    @property
+    def choices(self) -> tuple[tuple[int, ...], ...]:
+        """Tokens of each label of the next attempt; empty unless `prompting: enumerate`."""
+        return label_tokens(self.prompts.renderer, self.actions)
+
+    def begin_turn(self, actions: Sequence[ActionChoice] = ()) -> None:
+        """With `prompting: enumerate`, start the sequence of the next attempt with its prompt.
+
+        `actions` are the recorded ones of a stored turn. Raises `DataError` if the state has no valid action.
+        """
+        if not self.prompts.enumerates:
+            return
+        prompts, task = self.prompts, self.request.task
+        seed = turn_seed(self.request.seed, self.turn)
+        self.actions = tuple(actions) or shuffled_actions(prompts, task, self.verdicts, seed)
+        if self.tokens:
+            self._buffers.append(_TokenBuffer())
+        state = state_text(prompts, task, self.turns)
+        self._buffers[-1].append(action_prompt(prompts.renderer, state, self.actions, self.reflection), self.turn - 1)
+
+    def attempt_text(self, text: str) -> str:
+        """Return the text of an attempt: of a label, the answer with its action."""
+        actions = [choice.action for choice in self.actions if choice.label == text]
+        return wrap_answer(actions[0]) if actions else text
+
+    def written_tokens(self, text: str) -> tuple[int, ...]:
+        """Return the tokens of a written attempt; with `prompting: enumerate` those of its action's label.
+
+        Raises `DataError` if its action is not among the labeled ones.
+        """
+        renderer = self.prompts.renderer
+        if not self.actions:
+            return (*renderer.tokenizer.encode(renderer.escape(text)), renderer.tokenizer.eos_token_id)
+        by_text = {wrap_answer(c.action): tokens for c, tokens in zip(self.actions, self.choices, strict=True)}
+        if text not in by_text:
+            raise DataError("The attempt is not one of the labeled actions.", value=text, known=by_text)
+        return by_text[text]
+
+    def add_attempt(
+        self,
+        turn: Turn,
+        tokens: Sequence[int],
+        logprobs: Sequence[float],
+        choice_logprobs: Sequence[float] = (),
+    ) -> None:
+        """Append a turn and its tokens as sampled (or as written, with logprobs of 0).
+
+        `choice_logprobs` are those of the labeled actions, if they are known.
+        """
+        buffer = self._buffers[-1]
+        if self.actions:
+            start, choices = len(buffer.tokens), self.choices
+            buffer.allowed_tokens |= {start + i: allowed_next(choices, tokens[:i]) for i in range(len(tokens))}
+            actions = with_probabilities(self.actions, choice_logprobs)
+            turn = turn.model_copy(update={"actions": actions, "reflection": self.reflection})
+            self.actions, self.reflection = (), None
+        buffer.append(tokens, turn.index, logprobs)
         self.turns.append(turn)
 
     def add_feedback(self, answer: ScreenedHint | Exception) -> None:
@@ -87,7 +162,12 @@ class DialogueBuilder:
             self.add_hint_tokens()
 
     def add_hint_tokens(self) -> None:
-        """Append the last turn's hint suffix, or start a new sequence with its reprompt."""
+        """Append the last turn's hint suffix, or start a new sequence with its reprompt.
+
+        With `prompting: enumerate` the next prompt contains the hint (`begin_turn`).
+        """
+        if self.prompts.enumerates:
+            return
         ended = self.tokens[-1] == self.prompts.renderer.tokenizer.eos_token_id
         tokens = self.prompts.continuation(self.request.task, self.turns[-1], ended=ended)
         if self.prompts.reprompt is not None:

@@ -44,7 +44,8 @@ class RolloutEngine:
     @functools.cached_property
     def prompts(self) -> PromptBuilder:
         """Builder of the student's prompts. Raises `ConfigError` if the reprompt template is invalid."""
-        return PromptBuilder(self.environment, self.renderer, load_reprompt_template(self.config))
+        enumerates = self.config.prompting == "enumerate"
+        return PromptBuilder(self.environment, self.renderer, load_reprompt_template(self.config), enumerates)
 
     def run(
         self,

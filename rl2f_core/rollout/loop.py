@@ -101,23 +101,25 @@ class RolloutLoop:
         dialogue = ActiveDialogue(request, self.engine.prompts, limit, student)
         self.engine.environment.restore(request.task, [turn.verdict for turn in request.turns])
         for turn in request.turns:
-            dialogue.add_attempt(turn, *self._stored_tokens(turn))
+            dialogue.reflection = turn.reflection
+            dialogue.begin_turn(turn.actions)
+            dialogue.add_attempt(turn, *self._stored_tokens(dialogue, turn))
             if turn.hint is not None:
                 dialogue.add_hint_tokens()
         self._check_done(dialogue)
         return dialogue
 
-    def _stored_tokens(self, turn: Turn) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    def _stored_tokens(self, dialogue: ActiveDialogue, turn: Turn) -> tuple[tuple[int, ...], tuple[float, ...]]:
         """Return a turn's sampled tokens and logprobs, or encode a written text.
 
         Raises `DataError` if the tokens are those of another tokenizer.
         """
         tokenizer = self.engine.backend.tokenizer
         if not turn.token_ids:
-            written = (*tokenizer.encode(self.engine.renderer.escape(turn.attempt)), tokenizer.eos_token_id)
+            written = dialogue.written_tokens(turn.attempt)
             return written, (0.0,) * len(written)
         try:
-            same = tokenizer.decode(turn.token_ids) == turn.attempt
+            same = dialogue.attempt_text(tokenizer.decode(turn.token_ids)) == turn.attempt
         except (ValueError, IndexError, OverflowError, TypeError):
             same = False
         if not same:
@@ -138,6 +140,8 @@ class RolloutLoop:
         engine = self.engine
         max_prompt = min(engine.config.max_seq_len, engine.backend.max_model_len) - self.sampling.max_new_tokens
         for dialogue in dialogues:
+            if dialogue.stop is None:
+                self._begin_turn(dialogue)
             if dialogue.stop is None and len(dialogue.tokens) > max_prompt:
                 dialogue.stop = StopReason.SOLVED if dialogue.is_correct else StopReason.CONTEXT_FULL
         done = {id(d): d for d in dialogues if d.stop is not None}
@@ -149,9 +153,19 @@ class RolloutLoop:
             if dialogue.stop is None:
                 by_adapter[dialogue.student.adapter].append(dialogue)
         for adapter, unfinished in by_adapter.items():
-            prompts = [GenerationRequest(tuple(d.tokens), turn_seed(d.request.seed, d.turn), d.key) for d in unfinished]
+            prompts = [
+                GenerationRequest(tuple(d.tokens), turn_seed(d.request.seed, d.turn), d.key, d.choices)
+                for d in unfinished
+            ]
             pending = self.session.submit(prompts, self.sampling, adapter)
             self.generating.update(zip(pending, unfinished, strict=True))
+
+    def _begin_turn(self, dialogue: ActiveDialogue) -> None:
+        """Write the prompt that lists the valid actions, if prompts do."""
+        try:
+            dialogue.begin_turn()
+        except Exception as error:  # an environment should have valid actions; otherwise only this dialogue fails
+            dialogue.fail(error)
 
     # -- the student -------------------------------------------------------------------------------------------
     def _step_generation(self) -> list[ActiveDialogue]:
@@ -169,7 +183,7 @@ class RolloutLoop:
     def _verify_batch(self, attempts: Sequence[tuple[ActiveDialogue, Generation]]) -> None:
         """Record and verify attempts, after the environment could prefetch their verdicts."""
         environment, decode = self.engine.environment, self.engine.backend.tokenizer.decode
-        texts = [decode(generation.token_ids) for _, generation in attempts]
+        texts = [dialogue.attempt_text(decode(generation.token_ids)) for dialogue, generation in attempts]
         if attempts:
             with contextlib.suppress(Exception):  # `verify` raises again for the attempt that failed
                 environment.prefetch_verdicts(
@@ -192,7 +206,7 @@ class RolloutLoop:
         before = FeedbackRequest(dialogue.request.task, tuple(dialogue.turns), dialogue.request.seed)
         with contextlib.suppress(Exception):  # a measurement does not end the dialogue
             turn = turn.model_copy(update={"misled": is_misled(self.engine.environment, before, verdict)})
-        dialogue.add_attempt(turn, generation.token_ids, generation.logprobs)
+        dialogue.add_attempt(turn, generation.token_ids, generation.logprobs, generation.choice_logprobs)
 
     # -- the teacher -------------------------------------------------------------------------------------------
     def _request_hints(self, dialogues: Sequence[ActiveDialogue]) -> list[ActiveDialogue]:

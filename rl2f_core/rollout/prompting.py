@@ -1,4 +1,4 @@
-"""Prompts of the student after a hint: the conversation continues, or each turn has a new prompt.
+"""Prompts of the student: the conversation continues, or each turn has a new prompt (see also `enumeration`).
 
     append     initial prompt · attempt 0 · hint suffix 0 · attempt 1 · …     one token sequence
     reprompt   initial prompt · attempt 0
@@ -22,8 +22,8 @@ from rl2f_core.types import Task, Turn
 
 
 def load_reprompt_template(config: RolloutConfig) -> prompt_templates.PromptTemplate | None:
-    """Load the reprompt template; None with `prompting: append`. Raises `ConfigError` if it is invalid."""
-    if config.prompting == "append":
+    """Load the reprompt template; None without `prompting: reprompt`. Raises `ConfigError` if it is invalid."""
+    if config.prompting != "reprompt":
         return None
     prompt = prompt_templates.load(config.reprompt_template)
     messages = prompt.render({"problem": "qzproblemqz", "attempt": "qzattemptqz", "hint": "qzhintqz"})
@@ -51,6 +51,8 @@ class PromptBuilder:
     renderer: ChatRenderer
     reprompt: prompt_templates.PromptTemplate | None = None
     """Template of the prompt after a hint; None continues the conversation."""
+    enumerates: bool = False
+    """Whether each prompt lists the labeled valid actions of the state; the other methods then do not apply."""
 
     def version(self, turn: int) -> str | None:
         """Return `Turn.prompt_template` of turn k."""

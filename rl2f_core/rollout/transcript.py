@@ -24,10 +24,10 @@ def rollout_from_text(
 
     Without attempts, the dialogue is a failed one. There is a hint after each attempt but the last.
     """
-    tokenizer = engine.backend.tokenizer
     builder = DialogueBuilder(request, engine.prompts)
     for k, text in enumerate(attempts):
-        ids = (*tokenizer.encode(engine.renderer.escape(text)), tokenizer.eos_token_id)
+        builder.begin_turn()
+        ids = builder.written_tokens(text)
         verdict = engine.environment.verify_turn(request.task, builder.verdicts, text)
         turn = build_turn(
             builder.turns, verdict, engine.reward, text, ids, (), FinishReason.EOS, engine.prompts.version(k)

@@ -61,14 +61,15 @@ class _Writer(DialogueBuilder):
 
     def write_attempt(self) -> None:
         """Add the next attempt, which may end the dialogue."""
-        environment, tokenizer = self.engine.environment, self.engine.backend.tokenizer
+        environment = self.engine.environment
         assert isinstance(environment, Demonstrator)
         last = self.turn + 1 == self.length
         follow = self.rng.random() < self.hint_follow_rate
         text = environment.simulate_attempt(
             self.request.task, self.verdicts, self.rng, follow_hint=follow, correct=last and self.ends_correct
         )
-        ids = (*tokenizer.encode(self.engine.renderer.escape(text)), tokenizer.eos_token_id)
+        self.begin_turn()
+        ids = self.written_tokens(text)
         verdict = environment.verify_turn(self.request.task, self.verdicts, text)
         version = self.prompts.version(self.turn)
         turn = build_turn(self.turns, verdict, self.engine.reward, text, ids, (), FinishReason.EOS, version)

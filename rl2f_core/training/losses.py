@@ -35,6 +35,8 @@ class TokenBatch:
     reference_N: torch.Tensor | None = None
     policy_loss_N: torch.Tensor | None = None
     """Index into `types.POLICY_LOSSES`; None is `ppo` for all."""
+    allowed_NK: torch.Tensor | None = None
+    """Tokens over which the probability is normalized (`logprobs.restrict`); None for all tokens everywhere."""
     off_context_N: torch.Tensor | None = None
     """True for tokens sampled under another prompt than their sample's; None for no token."""
     values_N: torch.Tensor | None = None

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from rl2f_core.modeling.logprobs import right_padded
+from rl2f_core.modeling.logprobs import allowed_tensor, right_padded
 from rl2f_core.training.losses import LossNormalizers, TokenBatch
 from rl2f_core.types import POLICY_LOSSES, TrainingSample
 
@@ -163,6 +163,11 @@ def micro_batch(samples: Sequence[TrainingSample], pad: int, device: torch.devic
     counts = torch.tensor([len(p) for p in positions], device=device)
     losses = torch.tensor([POLICY_LOSSES.index(sample.policy_loss) for sample in samples], device=device)
     off_context = torch.tensor([sample.off_context for sample in samples], dtype=torch.bool, device=device)
+    allowed = [
+        sample.allowed_tokens.get(p, ())
+        for sample, sample_positions in zip(samples, positions, strict=True)
+        for p in sample_positions
+    ]
     tokens = TokenBatch(
         old_logprobs_N=column("logprobs"),
         advantages_N=column("advantages"),
@@ -170,6 +175,7 @@ def micro_batch(samples: Sequence[TrainingSample], pad: int, device: torch.devic
         ce_N=column("ce_weights"),
         kl_N=column("kl_weights"),
         policy_loss_N=losses.repeat_interleave(counts) if bool(losses.any()) else None,
+        allowed_NK=allowed_tensor(allowed, device),
         off_context_N=off_context.repeat_interleave(counts) if bool(off_context.any()) else None,
         values_N=optional("value_estimates"),
         returns_N=optional("value_targets"),

@@ -99,6 +99,7 @@ class PolicyModel(nn.Module):
             targets_N,
             temperature=token_temperatures(batch, temperature),
             banned=self.banned,
+            allowed_NK=batch.tokens.allowed_NK,
             entropy_gradient=flags.entropy_gradient,
         )
         values_N = divergence_N = None

@@ -15,7 +15,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from rl2f_core.backends.base import Generation, GenerationRequest, PendingGeneration, SamplingParams
+from rl2f_core.backends.base import (
+    Generation,
+    GenerationRequest,
+    PendingGeneration,
+    SamplingParams,
+    allowed_next,
+)
 from rl2f_core.backends.hf.kv_cache import KVCache
 from rl2f_core.backends.hf.packed_forward import forward_tokens
 from rl2f_core.backends.hf.token_scores import ScoredSampling, TokenScore, score_tokens
@@ -39,6 +45,7 @@ class RunningSequence(PendingGeneration):
     """Slot in the KV cache; −1 before admission."""
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    choice_logprobs: tuple[float, ...] = ()
     uniforms: np.ndarray = field(init=False)
     """Random number of each token, from the prompt's seed."""
     scores: list[TokenScore] = field(default_factory=list)
@@ -252,6 +259,7 @@ class ContinuousBatchingDecoder:
                 scored_SV = logits_BV[scored]
                 logits_BV = logits_BV / temperature if temperature != 1 else logits_BV
                 logits_BV.index_fill_(1, self.banned, MASK_VALUE)
+                logits_BV = _restrict_to_choices(logits_BV, [sequences[i] for i in chunk])
                 uniform = [sequences[i].uniforms[len(sequences[i].token_ids)] for i in chunk]
                 uniform_B = torch.tensor(uniform, dtype=torch.float64).to(self.device)
                 token_B, logp_B = sample_tokens(logits_BV, uniform_B, top_p)
@@ -272,7 +280,8 @@ class ContinuousBatchingDecoder:
         """Append a token; it may end the sequence."""
         sequence.token_ids.append(token)
         sequence.logprobs.append(logp)
-        ended = token == self.eos_token_id
+        choices = sequence.prompt.choices
+        ended = tuple(sequence.token_ids) in choices if choices else token == self.eos_token_id
         if ended or len(sequence.token_ids) == sequence.sampling.max_new_tokens:
             self._finish(sequence, FinishReason.EOS if ended else FinishReason.LENGTH)
         else:
@@ -280,8 +289,25 @@ class ContinuousBatchingDecoder:
 
     def _finish(self, sequence: RunningSequence, stop: FinishReason) -> None:
         """Complete a sequence and free its slot."""
-        sequence.generation = Generation(tuple(sequence.token_ids), tuple(sequence.logprobs), stop)
+        sequence.generation = Generation(
+            tuple(sequence.token_ids), tuple(sequence.logprobs), stop, sequence.choice_logprobs
+        )
         self._free_slot(sequence)
+
+
+def _restrict_to_choices(logits_BV: torch.Tensor, sequences: Sequence[RunningSequence]) -> torch.Tensor:
+    """Mask the tokens that continue no choice, and record the logprobs of choices of one token."""
+    allowed = [allowed_next(s.prompt.choices, s.token_ids) for s in sequences]
+    allowed_BK = logprobs.allowed_tensor(allowed, logits_BV.device)
+    if allowed_BK is None:
+        return logits_BV
+    logits_BV = logprobs.restrict(logits_BV, allowed_BK)
+    for row_V, sequence in zip(logits_BV, sequences, strict=True):
+        choices = sequence.prompt.choices
+        if choices and all(len(choice) == 1 for choice in choices):
+            logp_V = row_V.log_softmax(0)
+            sequence.choice_logprobs = tuple(logp_V[[choice[0] for choice in choices]].tolist())
+    return logits_BV
 
 
 def sample_tokens(

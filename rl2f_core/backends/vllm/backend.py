@@ -44,6 +44,7 @@ from rl2f_core.backends.vllm.protocol import (
     Adapter,
     EngineOutput,
     EngineRequest,
+    choice_params,
     generation_params,
     lora_rank_bucket,
     scoring_params,
@@ -275,8 +276,8 @@ class VLLMBackend(Backend):
     def generate(
         self, prompts: Sequence[GenerationRequest], sampling: SamplingParams, adapter: str | None = None
     ) -> list[Generation]:
-        outputs = self._complete(self._requests(prompts, sampling, adapter))
-        return [to_generation(output, sampling, self.tokenizer.eos_token_id) for output in outputs]
+        outputs, eos = self._complete(self._requests(prompts, sampling, adapter)), self.tokenizer.eos_token_id
+        return [to_generation(o, sampling, eos, p.choices) for o, p in zip(outputs, prompts, strict=True)]
 
     def _session(self) -> GenerationSession:
         return _Session(self)
@@ -290,7 +291,9 @@ class VLLMBackend(Backend):
         """
         self.check_request(prompts, sampling)
         version, eos, banned = self._adapter(adapter), self.tokenizer.eos_token_id, self.tokenizer.banned_token_ids
-        return [EngineRequest(p.token_ids, generation_params(sampling, p.seed, eos, banned), version) for p in prompts]
+        params = [generation_params(sampling, p.seed, eos, banned) for p in prompts]
+        params = [choice_params(q, p.choices) if p.choices else q for q, p in zip(params, prompts, strict=True)]
+        return [EngineRequest(p.token_ids, q, version) for q, p in zip(params, prompts, strict=True)]
 
     def score(self, sequences: Sequence[Sequence[int]], adapter: str | None = None) -> list[list[float]]:
         version = self._adapter(adapter)
@@ -351,7 +354,8 @@ class _Session(GenerationSession):
     def _run_batch(self) -> None:
         for future in self.backend._ensure_engine().wait(self._pending):
             output, item = future.result(), self._pending.pop(future)
-            item.generation = to_generation(output, item.sampling, self.backend.tokenizer.eos_token_id)
+            eos, choices = self.backend.tokenizer.eos_token_id, item.prompt.choices
+            item.generation = to_generation(output, item.sampling, eos, choices)
 
     def close(self) -> None:
         _cancel(self._pending)

@@ -87,6 +87,17 @@ def generation_params(sampling: SamplingParams, seed: int, eos_token_id: int, ba
     }
 
 
+def choice_params(params: JsonObject, choices: Sequence[Sequence[int]]) -> JsonObject:
+    """Return vLLM's parameters for one token among the choices; its logprob is normalized over them.
+
+    Raises `RunError` if a choice has several tokens.
+    """
+    if any(len(choice) != 1 for choice in choices):
+        raise RunError("With vLLM a label must be one token of the tokenizer.", value=choices, fix="Set backend: hf.")
+    others = {key: value for key, value in params.items() if key != "logit_bias"}
+    return {**others, "allowed_token_ids": sorted(choice[0] for choice in choices), "max_tokens": 1}
+
+
 def scoring_params() -> JsonObject:
     """Return vLLM's parameters for prompt logprobs; the one new token is discarded."""
     return {"temperature": 0.0, "top_p": 1.0, **_NEUTRAL, "max_tokens": 1, "prompt_logprobs": 0}
@@ -125,8 +136,10 @@ def parse_completion(request: EngineRequest, body: JsonObject) -> EngineOutput:
     return EngineOutput(tokens, logprobs)
 
 
-def to_generation(output: EngineOutput, sampling: SamplingParams, eos_token_id: int) -> Generation:
-    """Return the attempt of an output; logprobs that rounding left above 0 become 0.
+def to_generation(
+    output: EngineOutput, sampling: SamplingParams, eos_token_id: int, choices: Sequence[Sequence[int]] = ()
+) -> Generation:
+    """Return the attempt of an output, or its choice; logprobs that rounding left above 0 become 0.
 
     Raises `RunError` if a logprob is NaN.
     """
@@ -135,7 +148,7 @@ def to_generation(output: EngineOutput, sampling: SamplingParams, eos_token_id: 
                        fix="Set model.dtype to bfloat16 or float32; float16 may overflow.")  # fmt: skip
     greedy = sampling.temperature < MIN_TEMPERATURE
     logprobs = tuple(0.0 if greedy else min(0.0, logprob) for logprob in output.logprobs)
-    ended = bool(output.tokens) and output.tokens[-1] == eos_token_id
+    ended = bool(output.tokens) and (output.tokens[-1] == eos_token_id or output.tokens in choices)
     return Generation(output.tokens, logprobs, FinishReason.EOS if ended else FinishReason.LENGTH)
 
 

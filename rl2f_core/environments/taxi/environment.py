@@ -15,7 +15,7 @@ from pydantic import Field
 from rl2f_core.config.fields import BASIC_FIELD, ComponentConfig
 from rl2f_core.environments.base import new_task, sample_task, wrap_answer
 from rl2f_core.environments.capabilities import Baselines, MisleadingHints
-from rl2f_core.environments.stateful import OracleEnvironment, Step
+from rl2f_core.environments.stateful import OracleEnvironment, Step, actions_so_far
 from rl2f_core.environments.taxi.dynamics import (
     ACTIONS,
     GOAL_REWARD,
@@ -108,11 +108,18 @@ class Taxi(OracleEnvironment[TaxiState], MisleadingHints, Baselines):
         return min(images)
 
     def system_prompt(self) -> str:
+        return f"{self.rules()} Reply with one action of {', '.join(ACTIONS)}, as {wrap_answer('south')}."
+
+    def rules(self) -> str:
         danger = " An action that changes nothing ends the episode." if self.config.dangerous else ""
         return (
-            f"You drive the taxi T. Cells of a row are separated by : or by a wall |. R, G, Y and B are stops.{danger} "
-            f"Reply with one action of {', '.join(ACTIONS)}, as {wrap_answer('south')}."
+            f"You drive the taxi T. Cells of a row are separated by : or by a wall |. R, G, Y and B are stops.{danger}"
         )
+
+    def describe_state(self, task: Task, earlier: Sequence[Verdict]) -> str:
+        """Return the problem with the current map, and the actions so far."""
+        current = {**task.public, "state": list(self.restore(task, earlier))}
+        return "\n".join((self.prompt(current), *actions_so_far(earlier)))
 
     def prompt(self, public: TaskData) -> str:
         taxi_map, state = TaxiMap(tuple(public["map"])), TaxiState(*public["state"])

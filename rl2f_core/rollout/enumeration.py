@@ -1,0 +1,93 @@
+"""Action enumeration: one prompt lists the labeled valid actions, and the student chooses a label.
+
+    π(a | s) = exp(z_a / T) / Σ_b exp(z_b / T), over the labels b of the actions that are valid in this state
+
+z is the logit of the label's token, so one forward pass gives the whole distribution, and sampler and learner normalize
+over the same labels (single-prompt action enumeration of Reflect-RL, arXiv 2402.12621, whose released code also keeps
+the labels that are invalid in the state). The actions of a state are in random order.
+
+Labels are letters that are one token of the tokenizer. If a state has more actions, the labels are numbers of equal
+length. log π(a | s) is then the sum over the tokens of the label, each normalized over those that continue a label.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import string
+from collections.abc import Sequence
+from typing import cast
+
+from rl2f_core.chat.renderer import ChatRenderer
+from rl2f_core.chat.tokenizer import ChatTokenizer
+from rl2f_core.config.rollout import RolloutConfig
+from rl2f_core.environments.base import Environment
+from rl2f_core.environments.stateful import StatefulEnvironment
+from rl2f_core.errors import DataError
+from rl2f_core.rollout.prompting import PromptBuilder
+from rl2f_core.types import ActionChoice, Task, Turn, Verdict
+
+LETTERS = string.ascii_uppercase + string.ascii_lowercase
+QUESTION = "Answer with the label of one action."
+
+
+def system_message(environment: Environment, config: RolloutConfig) -> str:
+    """Return the student's system message."""
+    if config.prompting == "enumerate":
+        return cast(StatefulEnvironment[object], environment).rules()
+    return environment.system_prompt()
+
+
+def action_labels(tokenizer: ChatTokenizer, count: int) -> tuple[str, ...]:
+    """Return different labels, none a prefix of another: letters of one token, or else numbers of equal length."""
+    letters = [letter for letter in LETTERS if len(tokenizer.encode(letter)) == 1]
+    if count <= len(letters):
+        return tuple(letters[:count])
+    return tuple(f"{i:0{len(str(count - 1))}}" for i in range(count))
+
+
+def shuffled_actions(
+    prompts: PromptBuilder, task: Task, verdicts: Sequence[Verdict], seed: int
+) -> tuple[ActionChoice, ...]:
+    """Label the valid actions of the state after `verdicts` in random order.
+
+    Raises `DataError` if there are none.
+    """
+    environment = cast(StatefulEnvironment[object], prompts.environment)
+    actions = list(environment.valid_actions(task, environment.restore(task, verdicts)))
+    if not actions:
+        raise DataError("The state has no valid action, and the episode has not ended.", value=task.id)
+    random.Random(f"labels/{seed}").shuffle(actions)
+    labels = action_labels(prompts.renderer.tokenizer, len(actions))
+    return tuple(ActionChoice(label=label, action=a) for label, a in zip(labels, actions, strict=True))
+
+
+def label_tokens(renderer: ChatRenderer, actions: Sequence[ActionChoice]) -> tuple[tuple[int, ...], ...]:
+    """Return the tokens of each label."""
+    return tuple(tuple(renderer.tokenizer.encode(choice.label)) for choice in actions)
+
+
+def state_text(prompts: PromptBuilder, task: Task, turns: Sequence[Turn]) -> str:
+    """Describe the state after `turns`, and the last hint, if any."""
+    environment = cast(StatefulEnvironment[object], prompts.environment)
+    hint = turns[-1].hint if turns else None
+    state = environment.describe_state(task, [turn.verdict for turn in turns])
+    return "\n\n".join(filter(None, (state, hint.text if hint is not None else "")))
+
+
+def action_prompt(
+    renderer: ChatRenderer, state: str, actions: Sequence[ActionChoice], reflection: str | None = None
+) -> tuple[int, ...]:
+    """Return the tokens of the policy's prompt: state, reflection, labeled actions."""
+    listed = "\n".join(f"{choice.label}. {choice.action}" for choice in actions)
+    return renderer.initial_prompt("\n\n".join(filter(None, (state, reflection, f"{listed}\n{QUESTION}"))))
+
+
+def with_probabilities(actions: Sequence[ActionChoice], logprobs: Sequence[float]) -> tuple[ActionChoice, ...]:
+    """Add the probabilities of the actions, if their logprobs are known."""
+    if not logprobs:
+        return tuple(actions)
+    return tuple(
+        choice.model_copy(update={"probability": round(math.exp(logprob), 5)})
+        for choice, logprob in zip(actions, logprobs, strict=True)
+    )
